@@ -1,4 +1,4 @@
-"""A network's part and a Python function as blocks of a bundle, on a device."""
+"""Bundles and devices with blocks that are Python functions or parts of a network."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def spread(windows):
 
 
 def network(path, activation="Relu"):
-    """Save a layer x (n, 16) -> hidden (n, 3) -> one sum."""
+    """Save a network x (n, 16) -> hidden (n, 3) -> largest of hidden."""
     weights = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["sums"]),
         helper.make_node(activation, ["sums"], ["hidden"]),
-        helper.make_node("ReduceMax", ["hidden"], ["most"], axes=[1]),
+        helper.make_node("ReduceMax", ["hidden"], ["largest"], axes=[1]),
     ]
     graph = helper.make_graph(
         nodes,
         "layer",
         [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 16])],
-        [helper.make_tensor_value_info("most", onnx.TensorProto.FLOAT, ["n", 1])],
+        [helper.make_tensor_value_info("largest", onnx.TensorProto.FLOAT, ["n", 1])],
         [onnx.numpy_helper.from_array(weights, "w")],
     )
     opset = [helper.make_opsetid("", 17)]
@@ -72,10 +72,10 @@ def packed(system, tmp_path_factory):
     return gw.pack(system, tmp_path_factory.mktemp("bundle") / "b", sample=windows(20)[0]).path
 
 
-def test_a_device_answers_as_the_system(system, packed, tmp_path):
-    whole = repack(packed, tmp_path / "whole.gwb")
+def test_a_device_with_custom_blocks_answers_as_the_system(system, packed, tmp_path):
+    archive = repack(packed, tmp_path / "whole.gwb")
     x, _ = windows(30)
-    for bundle in (Bundle.open(packed), whole):
+    for bundle in (Bundle.open(packed), archive):
         with pytest.raises(InputError, match=r":spread in training\), which the bundle"):
             bundle.manifest.signal.features(x)
         bundle = bundle.with_functions({"spread": spread})
@@ -87,45 +87,46 @@ def test_a_device_answers_as_the_system(system, packed, tmp_path):
         )
     device = gw.Device(packed, blocks={"spread": spread})
     answers = [device.answer(row) for row in x]
-    edge = [k for k, answer in enumerate(answers) if answer.route == "edge"]
-    assert edge
-    assert [answers[k].label for k in edge] == system.predict(x)[edge].tolist()
+    edge_rows = [k for k, answer in enumerate(answers) if answer.route == "edge"]
+    assert edge_rows
+    assert [answers[k].label for k in edge_rows] == system.predict(x)[edge_rows].tolist()
 
 
-def test_networks_are_tried_in_a_child_process_first(packed, monkeypatch):
-    calls = []
+def test_networks_are_checked_before_the_device_loads_them(packed, monkeypatch):
+    n_loaded = []
 
     def check_loads(graph, x, limits):
-        calls.append(block._session.cache_info().currsize)
+        n_loaded.append(block._session.cache_info().currsize)
 
     monkeypatch.setattr(device_stages, "check_loads", check_loads)
     block._session.cache_clear()
     gw.Device(packed, blocks={"spread": spread}).close()
-    assert calls == [0]
+    assert n_loaded == [0]
 
 
-def test_a_bundle_names_no_code(packed):
+def test_a_device_refuses_a_bundle_without_its_functions(packed):
     with pytest.raises(InputError, match=r"block 'spread' is a Python function .*give blocks="):
         gw.Device(Bundle.open(packed))
 
 
 @pytest.mark.slow
-def test_simulations_and_checks_take_the_functions(system, packed, tmp_path):
+def test_simulations_and_verify_accept_the_functions(system, packed, tmp_path):
     x, y = windows(40)
     np.savez(tmp_path / "rows.npz", X=x, y=y)
-    for asked in (
+    for call in (
         lambda: gw.simulate(packed, x, y),
         lambda: check_data(Bundle.open(packed), str(tmp_path / "rows.npz"), None),
     ):
         with pytest.raises(InputError, match=r"'spread' is .*give blocks=.*or --block spread="):
-            asked()
-    of_system = gw.pack(system, tmp_path / "again", sample=x[:20])  # with the functions it has
-    small = {"devices": 2, "time": "60s", "baselines": False, "link": "none"}
-    given = gw.simulate(packed, x, y, blocks={"spread": spread}, **small).report
-    small["timings"] = given.timings  # else each run measures its own
-    assert given.policies == gw.simulate(of_system, x, y, **small).report.policies
-    report, figures = check_data(of_system, str(tmp_path / "rows.npz"), None)
-    assert report.agrees
+            call()
+    # The bundle object that pack returns holds the functions.
+    with_functions = gw.pack(system, tmp_path / "again", sample=x[:20])
+    options = {"devices": 2, "time": "60s", "baselines": False, "link": "none"}
+    report = gw.simulate(packed, x, y, blocks={"spread": spread}, **options).report
+    options["timings"] = report.timings  # otherwise each run measures its own timings
+    assert report.policies == gw.simulate(with_functions, x, y, **options).report.policies
+    verification, figures = check_data(with_functions, str(tmp_path / "rows.npz"), None)
+    assert verification.agrees
     assert figures["cost"] == pytest.approx(system.cost(x).mean())
 
 
@@ -140,10 +141,10 @@ def test_a_network_other_than_the_packed_one_is_refused(packed, tmp_path):
         Bundle.open(copy.path)
 
 
-def test_a_manifest_with_another_network_is_refused(packed, tmp_path):
+def test_a_manifest_with_an_invalid_hash_of_a_network_is_refused(packed, tmp_path):
     copy = repack(packed, tmp_path / "copy")
     manifest = json.loads((copy.path / "manifest.json").read_text())
-    step = next(s for s in manifest["signal"]["steps"] if s["kind"] == "onnx")
+    step = next(step for step in manifest["signal"]["steps"] if step["kind"] == "onnx")
     step["sha256"] = "../" + step["sha256"][3:]
     (copy.path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match="not a SHA-256"):

@@ -1,4 +1,4 @@
-"""Devices that answer windows, with functions that fail or hang."""
+"""Devices that answer windows while functions of blocks fail or hang."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def bundle(make_once):
 
 @pytest.fixture(scope="module")
 def expected(bundle):
-    """Windows, and a device's answers to them."""
+    """Windows and the answers of a device to them."""
     x, _ = windows(80, seed=2)
     with gw.Device(bundle, blocks=BLOCKS, policy="edge-only") as device:
         return x, device.answer_many(x)
 
 
-def second(answers):
-    """A window that the second stage answered."""
-    return next(i for i, a in enumerate(answers) if a.stage == 1)
+def find_second(answers):
+    """Index of a window that the second stage answered."""
+    return next(i for i, answer in enumerate(answers) if answer.stage == 1)
 
 
-def test_a_bundle_names_its_functions_and_imports_none(bundle):
-    """In an interpreter that has not made the block, the function must be given."""
+def test_a_bundle_names_its_functions_but_never_imports_them(bundle):
+    """A new interpreter needs the function as an argument."""
     code = f"""
 import sys
 import numpy as np
@@ -62,59 +62,61 @@ print("tests" in sys.modules, "sklearn" in sys.modules)
     assert (answered, imported) == ("True", "False False")
 
 
-def test_a_function_that_hangs_costs_its_own_instance_its_later_stages(bundle, expected):
+def test_an_instance_whose_function_hangs_gets_the_fallback_answer(bundle, expected):
     x, answers = expected
-    i = second(answers)
-    may_go, began = threading.Event(), threading.Event()
+    i = find_second(answers)
+    release, has_started = threading.Event(), threading.Event()
 
     def hanging(window):
-        if began.is_set():  # after the self-test
-            may_go.wait(60)
+        if has_started.is_set():  # after the self-test
+            release.wait(60)
         return roughness(window)
 
     with gw.Device(
         bundle, blocks={"roughness": hanging}, policy="edge-only", deadline_ms=150
     ) as device:
-        began.set()
-        late = device.answer(x[i])
-        assert (late.route, late.stage) == ("fallback", 0)
-        assert late.reason == "sensor-late:roughness"
-        assert late.latency_ms < 5_000  # a loaded machine is late; the function hangs a minute
-        assert late.cost < answers[i].cost
-        may_go.set()
-        after = device.answer(x[i])
-        assert (after.stage, after.cost) == (1, answers[i].cost)
-        np.testing.assert_array_equal(after.probabilities, answers[i].probabilities)
+        has_started.set()
+        fallback = device.answer(x[i])
+        assert (fallback.route, fallback.stage) == ("fallback", 0)
+        assert fallback.reason == "sensor-late:roughness"
+        assert (
+            fallback.latency_ms < 5_000
+        )  # far below the 60 s of the function, even on a loaded machine
+        assert fallback.cost < answers[i].cost
+        release.set()
+        answer = device.answer(x[i])
+        assert (answer.stage, answer.cost) == (1, answers[i].cost)
+        np.testing.assert_array_equal(answer.probabilities, answers[i].probabilities)
 
 
-def test_a_function_called_for_an_audit_keeps_no_instance_waiting(bundle, expected):
+def test_a_function_that_hangs_for_an_audit_delays_no_instance(bundle, expected):
     x, answers = expected
-    i = second(answers)
-    first = next(k for k, a in enumerate(answers) if a.stage == 0)
-    may_go, held = threading.Event(), threading.Event()
+    i = find_second(answers)
+    first = next(k for k, answer in enumerate(answers) if answer.stage == 0)
+    release, hangs_next_call = threading.Event(), threading.Event()
 
     def hanging(window):
-        if held.is_set():  # the first call after the self-test: that for the audit
-            held.clear()
-            may_go.wait(60)
+        if hangs_next_call.is_set():  # the first call after the self-test is for the audit
+            hangs_next_call.clear()
+            release.wait(60)
         return roughness(window)
 
     link = gw.InProcessLink(lambda X: ([0] * len(X), [[1.0, 0.0, 0.0]] * len(X)))
     with gw.Device(
         bundle, link=link, blocks={"roughness": hanging}, audit=1.0, deadline_ms=30_000
     ) as device:
-        held.set()
+        hangs_next_call.set()
         assert device.answer(x[first]).stage == 0
-        wait_until(lambda: not held.is_set())
+        wait_until(lambda: not hangs_next_call.is_set())
         assert device.answer(x[i]).stage >= 1
         assert device.counters["audits"] == 0
-        may_go.set()
+        release.set()
         wait_until(lambda: device.counters["audits"] >= 1)
 
 
-def test_the_last_finished_stage_answers_where_a_later_block_fails(bundle, expected):
+def test_the_last_finished_stage_answers_if_a_later_block_fails(bundle, expected):
     x, answers = expected
-    i = second(answers)
+    i = find_second(answers)
     broken = threading.Event()
 
     def failing(window):
@@ -129,13 +131,13 @@ def test_the_last_finished_stage_answers_where_a_later_block_fails(bundle, expec
         assert device.counters["errors"] == 0
 
 
-def test_a_release_needs_the_window_and_functions_but_no_features(bundle):
+def test_acquired_names_are_the_window_and_the_functions(bundle):
     manifest = Bundle.open(bundle).manifest
     assert manifest.acquired_names == (f"window {SAMPLES}x2", "function roughness")
 
 
 def test_a_new_version_may_compute_other_features(bundle, expected):
-    """Windows have no names: another order or number of features is the bundle's own."""
+    """A window has no feature names, so that each version may compute different features."""
     x, answers = expected
     with gw.Device(bundle, blocks=BLOCKS, row_names=["window"], policy="edge-only") as device:
         device.adopt(Bundle.open(bundle))
@@ -143,7 +145,7 @@ def test_a_new_version_may_compute_other_features(bundle, expected):
 
 
 def strange_window(rng):
-    """A window as a broken driver may give it, of the right shape or not."""
+    """A window with the errors of a broken driver in its type, shape or values."""
     x = windows(1, seed=int(rng.integers(10**6)))[0][0].astype(
         rng.choice(["int16", "int8", "uint8", "float16", "float32", "float64", "int64", "bool"])
     )
@@ -153,8 +155,8 @@ def strange_window(rng):
     elif kind == 1:
         x = np.clip(x, 0, 1)
     elif kind in (2, 3, 4) and x.dtype.kind == "f":
-        where = rng.random(x.shape) < rng.choice([0.01, 0.5, 1.0])
-        x[where] = rng.choice([np.nan, np.inf, -np.inf, np.finfo(x.dtype).max])
+        is_replaced = rng.random(x.shape) < rng.choice([0.01, 0.5, 1.0])
+        x[is_replaced] = rng.choice([np.nan, np.inf, -np.inf, np.finfo(x.dtype).max])
     elif kind == 5:
         x = x[: rng.integers(0, SAMPLES)]
     elif kind == 6:
@@ -163,8 +165,8 @@ def strange_window(rng):
         shapes = [(0,), (), (2, SAMPLES), (SAMPLES,), (SAMPLES, 3), (1, SAMPLES, 2)]
         x = np.zeros(shapes[rng.integers(len(shapes))])
     elif kind == 8:
-        others = [None, "window", [[1, 2], [3]], {"a": 1}, object(), x.astype(complex), b"\0" * 64]
-        return others[rng.integers(len(others))]
+        objects = [None, "window", [[1, 2], [3]], {"a": 1}, object(), x.astype(complex), b"\0" * 64]
+        return objects[rng.integers(len(objects))]
     elif kind == 9:
         return x.tolist()
     elif kind == 10:
@@ -173,12 +175,12 @@ def strange_window(rng):
 
 
 def test_each_window_gets_an_answer_or_a_clear_error(bundle):
-    """Where the second stage's function fails as it likes, the first stage's answer is given."""
+    """If the function of the second stage fails, the first stage answers."""
     rng = np.random.default_rng(16)
-    trouble = [0]
+    call_number = 0
 
-    def fickle(window):
-        kind = trouble[0] % 8
+    def failing(window):
+        kind = call_number % 8
         if kind == 1:
             raise ZeroDivisionError
         if kind == 2:
@@ -193,23 +195,23 @@ def test_each_window_gets_an_answer_or_a_clear_error(bundle):
             return None
         return roughness(window)
 
-    result = {"answers": 0, "fallback": 0, "InputError": 0, "SensorError": 0}
-    with gw.Device(bundle, blocks={"roughness": fickle}, policy="edge-only") as device:
+    counts = {"answers": 0, "fallback": 0, "InputError": 0, "SensorError": 0}
+    with gw.Device(bundle, blocks={"roughness": failing}, policy="edge-only") as device:
         for i in range(2_500):
             window = strange_window(rng)
-            trouble[0] = i
+            call_number = i
             try:
                 answer = device.answer(window)
             except (InputError, gw.SensorError) as error:
-                result[type(error).__name__] += 1
+                counts[type(error).__name__] += 1
                 continue
-            result["answers"] += 1
+            counts["answers"] += 1
             assert answer.label in (0, 1, 2)
             assert np.isfinite(answer.probabilities).all()
             if answer.route == "fallback":
-                result["fallback"] += 1
+                counts["fallback"] += 1
                 assert (answer.stage, answer.reason.partition(":")[0]) in {
-                    (0, why) for why in ("sensor", "missing", "infinite")
+                    (0, reason) for reason in ("sensor", "missing", "infinite")
                 }
-    assert sum(result.values()) - result["fallback"] == 2_500
-    assert min(result.values()) > 25, result
+    assert sum(counts.values()) - counts["fallback"] == 2_500
+    assert min(counts.values()) > 25, counts

@@ -1,4 +1,4 @@
-"""An early-exit network in two ONNX parts: its first layer a block, the whole in the cloud."""
+"""Early exit of a network whose first layer is a block and which runs whole in the cloud."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.onnx_graphs import graph_of
 LAYERS = (16, 256, 128)
 SIZES = (64, *LAYERS, 10)
 OPERATIONS = [a * b / 1000 for a, b in pairwise(SIZES)]
-"""Thousands of multiplications of each layer."""
+"""Thousands of multiplications per layer."""
 
 
 def network(images, y):
-    """A network on pictures, ``image`` (n, 8, 8) to ``logits``; ``layer0`` is its first layer."""
+    """Network from ``image`` (n, 8, 8) to ``logits``; ``layer0`` is its first layer."""
     x = images.reshape(-1, 64).astype(np.float32) / 16
     fitted = MLPClassifier(
         LAYERS, alpha=0.1, max_iter=300, early_stopping=True, n_iter_no_change=20, random_state=0
@@ -32,20 +32,20 @@ def network(images, y):
         helper.make_node("Flatten", ["image"], ["flat"], axis=1),
         helper.make_node("Mul", ["flat", "scale"], ["x"]),
     ]
-    before = "x"
+    source = "x"
     for k, (weights, bias) in enumerate(zip(fitted.coefs_, fitted.intercepts_, strict=True)):
         values |= {f"w{k}": weights.astype(np.float32), f"b{k}": bias.astype(np.float32)}
-        last = k == len(LAYERS)
-        sums = "logits" if last else f"sums{k}"
-        nodes.append(helper.make_node("Gemm", [before, f"w{k}", f"b{k}"], [sums]))
-        if not last:
+        is_output = k == len(LAYERS)
+        sums = "logits" if is_output else f"sums{k}"
+        nodes.append(helper.make_node("Gemm", [source, f"w{k}", f"b{k}"], [sums]))
+        if not is_output:
             nodes.append(helper.make_node("Relu", [sums], [f"layer{k}"]))
-        before = f"layer{k}"
+        source = f"layer{k}"
     return graph_of(nodes, ("image", 1, ["n", 8, 8]), ("logits", 1, ["n", 10]), **values)
 
 
 @pytest.mark.slow
-def test_an_early_exit_saves_computation_and_the_whole_network_answers_the_rest(tmp_path):
+def test_an_early_exit_saves_operations_without_a_loss_of_accuracy(tmp_path):
     x, y = digit_images()
     path = tmp_path / "network.onnx"
     path.write_bytes(network(x[:900], y[:900]))
@@ -56,20 +56,22 @@ def test_an_early_exit_saves_computation_and_the_whole_network_answers_the_rest(
         families=("linear",), effort="low", random_state=0,
     )  # fmt: skip
     cascade.fit(x[:900], y[:900], validation=(x[900:1500], y[900:1500]))
-    new, truth = x[1500:], y[1500:]  # of other writers
+    test_x, test_y = x[1500:], y[1500:]  # digits of other writers
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    logits = session.run(None, {"image": new.astype(np.float32)})[0]
-    whole, sent, result = logits.argmax(axis=1), cascade.offload(new), cascade.predict(new)
+    logits = session.run(None, {"image": test_x.astype(np.float32)})[0]
+    network_labels = logits.argmax(axis=1)
+    sent = cascade.offload(test_x)
+    labels = cascade.predict(test_x)
     assert 0.02 < sent.mean() < 0.5
-    np.testing.assert_array_equal(result[sent], whole[sent])
-    assert (result == truth).mean() >= (whole == truth).mean() - 0.01
+    np.testing.assert_array_equal(labels[sent], network_labels[sent])
+    assert (labels == test_y).mean() >= (network_labels == test_y).mean() - 0.01
     operations = OPERATIONS[0] + sent * sum(OPERATIONS)
-    np.testing.assert_allclose(cascade.cost(new), operations)
-    last = LAYERS[0] * 10 / 1000  # of the stage itself
-    assert sum(OPERATIONS) / (operations.mean() + last) > 3
+    np.testing.assert_allclose(cascade.cost(test_x), operations)
+    stage_operations = LAYERS[0] * 10 / 1000
+    assert sum(OPERATIONS) / (operations.mean() + stage_operations) > 3
     bundle = gw.pack(cascade, tmp_path / "bundle", sample=x[1200:1240])
-    assert gw.verify(cascade, bundle, new).agrees
+    assert gw.verify(cascade, bundle, test_x).agrees
     with gw.Device(bundle) as device:
-        answers = [device.answer(picture) for picture in new[~sent][:50]]
-    np.testing.assert_array_equal([a.label for a in answers], result[~sent][:50])
+        answers = [device.answer(picture) for picture in test_x[~sent][:50]]
+    np.testing.assert_array_equal([a.label for a in answers], labels[~sent][:50])
     assert {a.cost for a in answers} == {OPERATIONS[0]}

@@ -1,4 +1,4 @@
-"""The examples of signals run as they stand, from raw signal to a device and a worker."""
+"""Run the examples of signals unchanged, from the raw signal to a device and a worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = {
 }  # fmt: skip
 
 
-def test_each_example_is_short_and_is_run_here():
+def test_each_example_is_short_and_tested():
     scripts = {path.stem: path for path in (ROOT / "examples/signals").glob("*.py")}
     assert set(scripts) - {"live"} == set(EXAMPLES)
     assert all(len(path.read_text().splitlines()) <= 80 for path in scripts.values())
@@ -25,20 +25,20 @@ def test_each_example_is_short_and_is_run_here():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_goes_from_raw_signal_to_live_answers(name, monkeypatch, capsys):
+def test_an_example_prints_its_accuracy_costs_and_live_answers(name, monkeypatch, capsys):
     data = EXAMPLES[name]
     if data is not None and not (DATA / f"{data}.npz").is_file():
         pytest.skip(f"{data}.npz is not in {DATA}")
     script = ROOT / f"examples/signals/{name}.py"
     monkeypatch.setenv("GATEWISE_DATA", str(DATA))
     monkeypatch.setattr("sys.argv", [str(script)])
-    monkeypatch.syspath_prepend(script.parent)  # where it finds live.py
+    monkeypatch.syspath_prepend(script.parent)  # the example imports live.py from its folder
     runpy.run_path(str(script), run_name="__main__")
     output = capsys.readouterr().out
     pattern = r"new groups: accuracy (.*), (.*) of (.*) us of features per window; .*% off"
     accuracy, cost, total = map(float, re.search(pattern, output).groups())
     assert accuracy > 0.6
     assert cost < total
-    live = re.search(r"live: \{(.*)\}", output).group(1)
-    assert "'edge'" in live
-    assert "fallback" not in live
+    live_counts = re.search(r"live: \{(.*)\}", output).group(1)
+    assert "'edge'" in live_counts
+    assert "fallback" not in live_counts

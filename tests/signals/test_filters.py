@@ -14,26 +14,26 @@ LABELS = st.lists(st.sampled_from("abc"), max_size=40)
 
 
 @given(LABELS, st.integers(1, 7))
-def test_majority_filter_gives_the_most_frequent_label_of_the_last_windows(labels, n_windows):
+def test_majority_filter_returns_the_most_frequent_of_the_last_labels(labels, n_windows):
     majority = MajorityFilter(n_windows)
     expected = None
     for i, label in enumerate(labels):
         window = labels[max(0, i - n_windows + 1) : i + 1]
         highest = max(map(window.count, window))
-        tied = [c for c in window if window.count(c) == highest]
+        tied = [other for other in window if window.count(other) == highest]
         expected = expected if expected in tied else tied[-1]
         assert majority.push(label) == expected
 
 
 @given(st.integers(1, 9), st.integers(0, 12))
-def test_delay_is_the_number_of_windows_until_a_change_shows(n_windows, n_extra):
+def test_delay_is_the_number_of_windows_until_the_output_changes(n_windows, n_extra):
     majority = MajorityFilter(n_windows)
     first = n_windows + n_extra
-    smoothed = [majority.push(c) for c in "a" * first + "b" * (n_windows + 1)]
+    smoothed = [majority.push(label) for label in "a" * first + "b" * (n_windows + 1)]
     assert smoothed.index("b") - first == majority.delay
 
 
-def test_reset_forgets_all_windows():
+def test_reset_forgets_all_labels():
     majority = MajorityFilter(3)
     for label in (0, 0, 0):
         majority.push(label)
@@ -42,7 +42,7 @@ def test_reset_forgets_all_windows():
 
 
 @pytest.mark.parametrize("text", ["", "median:3", "majority:", "majority:0", "majority:2.5"])
-def test_parse_filter_refuses_other_texts(text):
+def test_parse_filter_refuses_invalid_texts(text):
     with pytest.raises(InputError):
         parse_filter(text)
 

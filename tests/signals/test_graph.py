@@ -1,3 +1,5 @@
+"""Graphs of blocks: features per window, shared steps and their costs."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,36 +18,39 @@ GRAPH = sig.SignalGraph(BLOCKS)
 
 
 def same_bits(a, b):
-    """Equal bit by bit; NaN is one value, whatever its sign."""
+    """Whether all bits are equal; all NaN count as one value."""
     same = (a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))
     return bool(same.all())
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(16, 150), st.integers(1, 9))
-def test_a_window_has_the_same_bits_alone_as_among_others(seed, samples, n):
+def test_features_of_a_window_do_not_depend_on_the_batch(seed, samples, n):
     rng = np.random.default_rng(seed)
     windows = [random_window(rng, samples, CHANNELS) for _ in range(n)]
     with np.errstate(all="ignore"):
-        windows = np.stack([w.astype(windows[0].dtype) for w in windows])
-    together = GRAPH.transform(windows)
-    alone = np.concatenate([GRAPH.transform(w[None]) for w in windows])
-    assert same_bits(together, alone)
+        windows = np.stack([window.astype(windows[0].dtype) for window in windows])
+    batch = GRAPH.transform(windows)
+    single = np.concatenate([GRAPH.transform(window[None]) for window in windows])
+    assert same_bits(batch, single)
 
 
-def test_many_windows_have_the_bits_of_one():
+def test_transform_equals_the_steps_computed_per_window():
     rng = np.random.default_rng(3)
     windows = np.cumsum(rng.normal(0, 99, (300, 64, CHANNELS)), axis=1).astype(np.int16)
-    together = GRAPH.transform(windows)
-    values = [GRAPH.start(w) for w in windows]
-    alone = [np.concatenate([v.of_block(b)[0] for b in range(len(BLOCKS))]) for v in values]
-    assert same_bits(together, np.stack(alone))
+    batch = GRAPH.transform(windows)
+    single = []
+    for window in windows:
+        values = GRAPH.start(window)
+        features = [values.of_block(number)[0] for number in range(len(BLOCKS))]
+        single.append(np.concatenate(features))
+    assert same_bits(batch, np.stack(single))
 
 
 @pytest.mark.slow
-def test_ten_thousand_strange_windows_give_an_array_or_an_input_error():
+def test_ten_thousand_random_windows_give_features_or_an_input_error():
     rng = np.random.default_rng(4)
-    refused = 0
+    n_refused = 0
     for _ in range(400):
         samples = int(rng.choice([0, 1, 2, 7, 15, 16, 33, 64], p=[0.05] * 5 + [0.25] * 3))
         channels = int(rng.choice([1, 2, CHANNELS, 4], p=[0.05, 0.05, 0.8, 0.1]))
@@ -53,11 +58,11 @@ def test_ten_thousand_strange_windows_give_an_array_or_an_input_error():
         try:
             result = GRAPH.transform(windows)
         except InputError:
-            refused += 1
+            n_refused += 1
             continue
         assert result.shape == (25, len(GRAPH.feature_names))
         assert result.dtype == np.float32
-    assert 80 < refused < 320
+    assert 80 < n_refused < 320
 
 
 @pytest.mark.parametrize(
@@ -71,10 +76,10 @@ def test_windows_without_numbers_are_refused(windows):
 def test_a_step_is_computed_once_and_only_when_read():
     values = GRAPH.start(np.ones((32, CHANNELS)))
     assert values.computed == ()
-    bands = next(i for i, b in enumerate(BLOCKS) if b.kind == "moments")
-    values.of_block(bands)
-    values.of_block(bands)
-    assert [s.kind for s in values.computed] == ["channels", "spectrum", "moments"]
+    moments = next(i for i, block in enumerate(BLOCKS) if block.kind == "moments")
+    values.of_block(moments)
+    values.of_block(moments)
+    assert [step.kind for step in values.computed] == ["channels", "spectrum", "moments"]
 
 
 def test_costs_charge_shared_steps_once():
@@ -84,27 +89,27 @@ def test_costs_charge_shared_steps_once():
     with pytest.raises(InputError, match="no price of"):
         sig.SignalGraph(blocks).costs()
     prices = {acc: 1.0, spectrum: 10.0, blocks[0]: 2.0, blocks[1]: 3.0}
-    graph = sig.SignalGraph([b.with_prices(prices) for b in blocks])
+    graph = sig.SignalGraph([block.with_prices(prices) for block in blocks])
     read = np.zeros((2, 7), bool)
     read[0, 0] = True
     read[1] = True
     assert [graph.costs().price(row) for row in read] == [13.0, 16.0]
 
 
-@pytest.mark.parametrize(("step", "reads"), [("envelope", 1), ("difference", 2)])
-def test_a_document_with_deep_steps_is_refused(step, reads):
-    """A thousand deep, or of twice the size at each step: refused before anything walks it."""
-    picture = reads == 2
-    names, more = (("before", "after"), {}) if picture else (("source",), {"width": 1})
-    first = {"kind": "pixels" if picture else "channels", "name": "x", "scale": 1.0}
-    steps = [first if picture else first | {"indices": [0], "axes": []}]
-    steps += [{"kind": step} | dict.fromkeys(names, i) | more for i in range(1500)]
+@pytest.mark.parametrize(("step", "n_inputs"), [("envelope", 1), ("difference", 2)])
+def test_a_document_with_deep_steps_is_refused(step, n_inputs):
+    """The document has 1,500 nested steps, or steps that each double the size of the graph."""
+    is_picture = n_inputs == 2
+    input_names, settings = (("before", "after"), {}) if is_picture else (("source",), {"width": 1})
+    first = {"kind": "pixels" if is_picture else "channels", "name": "x", "scale": 1.0}
+    steps = [first if is_picture else first | {"indices": [0], "axes": []}]
+    steps += [{"kind": step} | dict.fromkeys(input_names, i) | settings for i in range(1500)]
     document = {"shape": [8, 8], "dtype": "uint8", "steps": steps, "blocks": [1500]}
     with pytest.raises(DocumentError, match=r"steps\[\d+\]: has a label of more than 1024 bytes"):
         read_signal(convert(document, SignalRecord), ("a",))
 
 
-def test_blocks_are_checked():
+def test_invalid_lists_of_blocks_are_refused():
     for blocks in ([], [3], [sig.Mean(sig.Channels())] * 2):
         with pytest.raises(InputError, match="block"):
             sig.SignalGraph(blocks)

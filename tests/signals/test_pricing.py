@@ -1,3 +1,5 @@
+"""Measured prices of blocks and the price tables that store them."""
+
 from __future__ import annotations
 
 import json
@@ -16,17 +18,19 @@ from gatewise_signals.signal_input import SignalInput
 
 
 class Clock:
-    """A clock on which step k of each run takes k + 1 seconds, and one run in three 9 more."""
+    """Clock on which step k takes k + 1 seconds, and 9 seconds more in every third run."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps, self.calls, self.now = steps, 0, 0.0
+    def __init__(self, n_steps: int) -> None:
+        self.n_steps = n_steps
+        self.n_calls = 0
+        self.now = 0.0
 
     def __call__(self) -> float:
-        turn, end = divmod(self.calls, 2)
-        if end:
-            run, step = divmod(turn, self.steps)
+        measurement, is_end = divmod(self.n_calls, 2)
+        if is_end:
+            run, step = divmod(measurement, self.n_steps)
             self.now += step + 1 + (9 if run % 3 == 0 else 0)
-        self.calls += 1
+        self.n_calls += 1
         return self.now
 
 
@@ -36,11 +40,11 @@ def test_the_time_of_a_step_is_the_shortest_of_its_runs():
     blocks = [sig.Mean(acc), sig.SpectralMoments(spectrum)]
     x = np.random.default_rng(0).normal(size=(5, 64))
     priced = sig.measured(blocks, x, clock=Clock(4))
-    prices = [s.price for s in sig.SignalGraph(priced).steps]
+    prices = [step.price for step in sig.SignalGraph(priced).steps]
     np.testing.assert_allclose(prices, [1e6, 2e6, 3e6, 4e6])
     joules = sig.measured(blocks, x, watts=0.5, clock=Clock(4))
     np.testing.assert_allclose(
-        [s.price for s in sig.SignalGraph(joules).steps], np.divide(prices, 2)
+        [step.price for step in sig.SignalGraph(joules).steps], np.divide(prices, 2)
     )
     assert priced == blocks
 
@@ -63,13 +67,15 @@ def table():
     return price_table(two_blocks(), x, watts=0.5, clock=Clock(4))
 
 
-def test_a_file_prices_blocks_in_either_unit(table, tmp_path):
+def test_a_price_file_gives_prices_in_either_unit(table, tmp_path):
     path = tmp_path / "prices.json"
     table.write(path)
     assert sig.PriceTable.from_file(path) == table
-    for unit, each in (("us", 1e6), ("uj", 0.5e6)):
+    for unit, first_price in (("us", 1e6), ("uj", 0.5e6)):
         graph = sig.SignalGraph(sig.priced(two_blocks(), path, unit=unit))
-        np.testing.assert_allclose([s.price for s in graph.steps], each * np.arange(1, 5))
+        np.testing.assert_allclose(
+            [step.price for step in graph.steps], first_price * np.arange(1, 5)
+        )
         assert table_of_steps(graph) == structs.replace(table, unit=unit)
     with pytest.raises(InputError, match=r"no quantiles\(x, .*measure these blocks"):
         sig.priced([*two_blocks(), sig.Quantiles(sig.Channels(), (0.5,))], path)
@@ -78,7 +84,7 @@ def test_a_file_prices_blocks_in_either_unit(table, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"shape": []}, "shape: must have at least 1 entries"),
         ({"watts": -1}, "watts"),
@@ -86,26 +92,26 @@ def test_a_file_prices_blocks_in_either_unit(table, tmp_path):
         ({"speed": 1}, "unknown key 'speed'"),
     ],
 )
-def test_invalid_price_files_are_refused(table, tmp_path, change, words):
+def test_invalid_price_files_are_refused(table, tmp_path, change, message):
     path = tmp_path / "prices.json"
     path.write_text(json.dumps(plain_values(table) | change))
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         sig.priced(two_blocks(), path)
 
 
 def test_a_bundle_contains_the_table_of_its_prices(table):
-    """As long as all are: a price that was set by hand, or windows of another shape, are not."""
+    """The table is kept only if all prices come from it and the windows have its shape."""
     x = np.random.default_rng(1).normal(size=(9, 64)).astype(np.float32)
     blocks = sig.priced(two_blocks(), table, unit="uj")
     signal = SignalInput.from_windows(blocks, x)
     record = decode_json(encode_json(write_signal(signal)), SignalRecord, "signal")
     assert read_signal(record, signal.feature_names).prices == signal.prices
-    other = structs.replace(record, prices=structs.replace(table, microseconds={"x": 1.0}))
+    changed = structs.replace(record, prices=structs.replace(table, microseconds={"x": 1.0}))
     with pytest.raises(InputError, match="prices: are for other steps or windows"):
-        read_signal(other, signal.feature_names)
+        read_signal(changed, signal.feature_names)
     assert signal.prices == structs.replace(table, unit="uj")
-    by_hand = [replace(blocks[0], price=3.0), blocks[1]]
-    assert SignalInput.from_windows(by_hand, x).prices is None
+    changed_blocks = [replace(blocks[0], price=3.0), blocks[1]]
+    assert SignalInput.from_windows(changed_blocks, x).prices is None
     with pytest.raises(
         InputError, match=r"measured on windows of shape \(64,\), but these .* \(32,\)"
     ):

@@ -1,4 +1,4 @@
-"""High-cost models that read the window itself: estimator, bundle, device and worker agree."""
+"""High-cost models that read whole windows, in the estimator, the bundle and on a device."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def picture_blocks():
 
 @pytest.fixture(scope="module")
 def system(make_once):
-    """Digits: stages on cells of the picture, and a given network that takes it whole."""
+    """System on digits whose stages read cells and whose network reads the whole picture."""
 
     def fit(_):
         x, y = digit_images()
@@ -52,39 +52,43 @@ def bundle(system, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def new():
+def labelled_pictures():
     x, y = digit_images()
     return x[1500:], y[1500:]
 
 
 @pytest.mark.slow
-def test_the_high_cost_model_gets_pictures_and_stages_get_features(system, new):
-    x, y = new
-    sent, f0 = system.offload(x), system.high_cost_model_
-    n = len(system.signal_input_.graph.feature_names)
+def test_the_high_cost_model_gets_pictures_and_stages_get_features(system, labelled_pictures):
+    x, y = labelled_pictures
+    sent = system.offload(x)
+    f0 = system.high_cost_model_
+    n_features = len(system.signal_input_.graph.feature_names)
     assert 0.1 < sent.mean() < 0.5
     assert system.explain(x[sent][0]).steps[-1].blocks == ("window",)
-    assert f0.features.tolist() == list(range(n, n + 64))
-    assert all((stage.features < n).all() for chain in system.chains_ for stage in chain)
-    own = replace(f0, features=np.arange(64))
-    result = own.labels(x.reshape(-1, 64).astype(np.float32))
-    np.testing.assert_array_equal(system.predict(x)[sent], result[sent])
-    assert (result == y).mean() > 0.85 > (system.predict(x) == y).mean() > 0.7
+    assert f0.features.tolist() == list(range(n_features, n_features + 64))
+    assert all((stage.features < n_features).all() for chain in system.chains_ for stage in chain)
+    network = replace(f0, features=np.arange(64))
+    network_labels = network.labels(x.reshape(-1, 64).astype(np.float32))
+    np.testing.assert_array_equal(system.predict(x)[sent], network_labels[sent])
+    assert (network_labels == y).mean() > 0.85 > (system.predict(x) == y).mean() > 0.7
 
 
-def test_a_sent_picture_costs_its_bytes_and_no_block(system, new):
-    x, _ = new
-    graph, exits = system.signal_input_.graph, system.exit_stage(x)
+def test_an_offloaded_picture_costs_its_bytes_but_no_further_block(system, labelled_pictures):
+    x, _ = labelled_pictures
+    graph = system.signal_input_.graph
+    exits = system.exit_stage(x)
     for stage in np.unique(exits):
-        read = {k for s in system.stages_[: stage + 1] for k in s.features.tolist()}
+        read = {k for visited in system.stages_[: stage + 1] for k in visited.features.tolist()}
         expected = sum(graph.blocks[b].price for b in set(graph.block_of[sorted(read)].tolist()))
         expected += 0.5  # the picture itself, which both blocks read
         if stage == len(system.stages_):
-            expected += 3.0 + 0.01 * (69 + 64) + 0.5  # a byte a pixel, behind the head
+            expected += 3.0 + 0.01 * (69 + 64) + 0.5  # header, one byte per pixel, evaluation
         assert system.cost(x)[exits == stage] == pytest.approx(expected)
 
 
-def test_a_bundle_lists_the_window_once_and_decides_as_the_system(system, bundle, new):
+def test_a_bundle_lists_the_window_once_and_decides_as_the_system(
+    system, bundle, labelled_pictures
+):
     document = json.loads(bundle.manifest.to_json())
     assert document["features"][-1] == {"name": "window", "own": 0.0}
     assert len(document["features"]) == len(system.signal_input_.graph.feature_names) + 1
@@ -92,7 +96,7 @@ def test_a_bundle_lists_the_window_once_and_decides_as_the_system(system, bundle
     read = read_manifest(json.dumps(document).encode())
     assert (read.features, read.cloud) == (bundle.manifest.features, bundle.manifest.cloud)
     assert bundle.manifest.cloud_prices().item_size == 1
-    report = gw.verify(system, bundle, new[0])
+    report = gw.verify(system, bundle, labelled_pictures[0])
     assert report.agrees
     assert (report.differing_costs, report.cloud_label_differences) == (0, 0)
 
@@ -123,10 +127,10 @@ def test_an_unfitted_model_is_fitted_on_flat_windows():
     forest = RandomForestClassifier(5, random_state=0)
     cascade = gw.StagedCascade(forest, blocks=blocks, **SETTINGS)
     cascade = cascade.fit(x, y, groups=np.arange(120) // 4)
-    alone = clone(forest).fit(x.reshape(120, -1).astype(np.float32), y)
+    reference = clone(forest).fit(x.reshape(120, -1).astype(np.float32), y)
     rows = cascade._rows(x)
     np.testing.assert_array_equal(
-        cascade.high_cost_model_.labels(rows), alone.predict(rows[:, -40:])
+        cascade.high_cost_model_.labels(rows), reference.predict(rows[:, -40:])
     )
     assert clone(cascade).high_cost_input == "window"
     assert cascade.cloud_prices_.item_size == 2
@@ -140,20 +144,20 @@ def test_an_unfitted_model_is_fitted_on_flat_windows():
         ({"blocks": [sig.Block.from_function(np.ravel, ["window"], 1.0, name="f")]}, "'window'"),
     ],
 )
-def test_impossible_settings_are_refused(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     x, y = digit_images()
-    given = SETTINGS | {"blocks": picture_blocks()} | settings
+    arguments = SETTINGS | {"blocks": picture_blocks()} | settings
     with pytest.raises(InputError, match=message):
-        gw.StagedCascade(**given).fit(x[:60, :1, :1], y[:60])
+        gw.StagedCascade(**arguments).fit(x[:60, :1, :1], y[:60])
 
 
 def test_c_computes_only_the_blocks_of_stages(bundle, tmp_path):
-    written = to_c(bundle, tmp_path / "c", name="m")
-    assert written.signals.n_features < len(bundle.manifest.features) - 64 + 1
+    source = to_c(bundle, tmp_path / "c", name="m")
+    assert source.signals.n_features < len(bundle.manifest.features) - 64 + 1
 
 
-def first_value(rows):
-    """Probabilities of two classes: an opaque high-cost model, of flat windows."""
+def opaque_model(rows):
+    """Probabilities of two classes by the first value of flat windows."""
     return np.eye(2)[(rows[:, 0] >= 100).astype(int)]
 
 
@@ -163,7 +167,7 @@ def test_a_window_too_large_for_a_message_is_not_packed(tmp_path):
     y = np.arange(60) % 2
     x = (rng.integers(0, 99, (60, 33_000)) + 100 * y[:, None]).astype(np.float32)
     blocks = [sig.Mean(sig.Channels(price=0.0), price=1.0)]
-    cascade = gw.StagedCascade(first_value, blocks=blocks, **SETTINGS)
+    cascade = gw.StagedCascade(opaque_model, blocks=blocks, **SETTINGS)
     cascade = cascade.fit(x[:40], y[:40], validation=(x[40:], y[40:]))
     with pytest.raises(InputError, match="132069 bytes, more than max_message=131072"):
         gw.pack(cascade, tmp_path / "long", sample=x[:4])
@@ -172,29 +176,32 @@ def test_a_window_too_large_for_a_message_is_not_packed(tmp_path):
 
 
 @pytest.mark.slow
-def test_pictures_over_a_real_broker(system, bundle, new, tmp_path):
-    """Answers and costs are the system's; what is no picture is refused, and the worker goes on."""
-    x, _ = new
+def test_a_device_offloads_pictures_over_a_real_broker(system, bundle, labelled_pictures, tmp_path):
+    """Answers and costs equal the system's, also after the worker has refused other rows."""
+    x, _ = labelled_pictures
     with Mosquitto(tmp_path) as broker:
         link = gw.MqttLink(broker.url)
-        with gw.Worker(bundle, broker.url), gw.Device(bundle, link=link, deadline_ms=10_000) as dev:
-            stranger = Caller(broker.url, "stranger")
-            named = {"model": bundle.manifest.name, "version": bundle.manifest.version}
-            for bad, reason in (
+        with (
+            gw.Worker(bundle, broker.url),
+            gw.Device(bundle, link=link, deadline_ms=10_000) as device,
+        ):
+            client = Caller(broker.url, "client")
+            model = {"model": bundle.manifest.name, "version": bundle.manifest.version}
+            for invalid_rows, reason in (
                 (x[:1].reshape(1, 64)[:, :63], "takes 64 columns"),
                 (np.full((1, 64), np.nan, np.float32), "NaN"),
                 (np.zeros((1, 65), np.int16), "takes 64 columns"),
             ):
-                asked = stranger.ask(bad, **named)
-                answer = stranger.response()
-                assert (answer.id, answer.error) == (asked.id, "bad-request")
+                request = client.ask(invalid_rows, **model)
+                answer = client.response()
+                assert (answer.id, answer.error) == (request.id, "bad-request")
                 assert reason in answer.detail
-            stranger.close()
+            client.close()
             link.connect(30)
-            answers = [dev.answer(picture) for picture in x]
-            up = dev.counters["bytes_up"]
-    np.testing.assert_array_equal([a.label for a in answers], system.predict(x))
-    np.testing.assert_allclose([a.cost for a in answers], system.cost(x))
-    sent = np.array([a.route == "cloud" for a in answers])
+            answers = [device.answer(picture) for picture in x]
+            bytes_up = device.counters["bytes_up"]
+    np.testing.assert_array_equal([answer.label for answer in answers], system.predict(x))
+    np.testing.assert_allclose([answer.cost for answer in answers], system.cost(x))
+    sent = np.array([answer.route == "cloud" for answer in answers])
     np.testing.assert_array_equal(sent, system.offload(x))
-    assert up / sent.sum() == pytest.approx(69 + 64, abs=8)
+    assert bytes_up / sent.sum() == pytest.approx(69 + 64, abs=8)

@@ -1,3 +1,5 @@
+"""Standard blocks for sensors with any channels, rate and window length."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -7,12 +9,12 @@ import gatewise_signals as sig
 from gatewise.errors import InputError
 from tests.support.shared_data import shared_data
 
-SIX = [f"{sensor}_{axis}" for sensor in ("acc", "gyro") for axis in "xyz"]
+SIX_CHANNELS = [f"{sensor}_{axis}" for sensor in ("acc", "gyro") for axis in "xyz"]
 
 
 @pytest.mark.parametrize("rate_hz", [0.01, 1, 50, 2000, 8000, 44100, 192000])
 @pytest.mark.parametrize("samples", [None, 2, 5, 64, 1000])
-def test_any_rate_and_length_has_blocks(rate_hz, samples):
+def test_standard_blocks_compute_features_at_any_rate_and_length(rate_hz, samples):
     channels = ["acc_x", "acc_y", "acc_z", "current"]
     blocks = sig.standard_blocks(rate_hz=rate_hz, channels=channels, samples=samples)
     graph = sig.SignalGraph(blocks)
@@ -23,18 +25,18 @@ def test_any_rate_and_length_has_blocks(rate_hz, samples):
 
 
 def test_channels_of_one_sensor_are_one_signal():
-    blocks = sig.standard_blocks(rate_hz=50, channels=SIX)
-    signals = {s for s in sig.SignalGraph(blocks).steps if isinstance(s, sig.Channels)}
-    assert {(s.name, s.indices, s.axes) for s in signals} == {
+    blocks = sig.standard_blocks(rate_hz=50, channels=SIX_CHANNELS)
+    signals = {step for step in sig.SignalGraph(blocks).steps if isinstance(step, sig.Channels)}
+    assert {(signal.name, signal.indices, signal.axes) for signal in signals} == {
         ("acc", (0, 1, 2), ("x", "y", "z")),
         ("gyro", (3, 4, 5), ("x", "y", "z")),
     }
-    assert [b.label for b in blocks if isinstance(b, sig.Tilt)] == ["tilt(acc)"]
-    groups = {"one": ["acc_y", "gyro_y"], "other": ["acc_x", "acc_z", "gyro_x", "gyro_z"]}
-    blocks = sig.standard_blocks(rate_hz=50, channels=SIX, groups=groups, scale=0.5)
+    assert [block.label for block in blocks if isinstance(block, sig.Tilt)] == ["tilt(acc)"]
+    groups = {"vertical": ["acc_y", "gyro_y"], "horizontal": ["acc_x", "acc_z", "gyro_x", "gyro_z"]}
+    blocks = sig.standard_blocks(rate_hz=50, channels=SIX_CHANNELS, groups=groups, scale=0.5)
     first = blocks[0].source
     assert (first.name, first.indices, first.axes, first.scale) == (
-        "one", (1, 4), ("acc_y", "gyro_y"), 0.5,
+        "vertical", (1, 4), ("acc_y", "gyro_y"), 0.5,
     )  # fmt: skip
 
 
@@ -48,19 +50,21 @@ def test_channels_of_one_sensor_are_one_signal():
         (["acc x", "acc y", "acc z"], "acc"),
     ],
 )
-def test_axes_are_one_signal_however_they_are_written(channels, name):
+def test_axes_form_one_signal_in_any_spelling(channels, name):
     blocks = sig.standard_blocks(rate_hz=50, channels=[*channels, "max", "load"], unit="g")
     graph = sig.SignalGraph(blocks)
-    signals = {s.name: s for s in graph.steps if isinstance(s, sig.Channels)}
+    signals = {step.name: step for step in graph.steps if isinstance(step, sig.Channels)}
     assert {*signals} == {name, "max", "load"}
     assert sorted(signals[name].axes) == ["x", "y", "z"]
     assert (signals[name].unit, signals[name].rate_hz) == ("g", 50.0)
-    assert {f"tilt({name})", f"statistics(magnitude({name}))"} <= {b.label for b in blocks}
+    assert {f"tilt({name})", f"statistics(magnitude({name}))"} <= {block.label for block in blocks}
 
 
-def test_the_order_is_that_of_measured_prices():
+def test_cheap_blocks_come_first():
     x = np.load(shared_data("hapt_windows.npz"))["X"][::900]
-    blocks = sig.measured(sig.standard_blocks(rate_hz=50, channels=SIX, samples=128), x, repeats=3)
+    blocks = sig.measured(
+        sig.standard_blocks(rate_hz=50, channels=SIX_CHANNELS, samples=128), x, repeats=3
+    )
     prices = np.asarray([block.price for block in blocks])
     quarter = len(prices) // 4
     assert prices[:quarter].mean() < prices[-2 * quarter :].mean()
@@ -68,7 +72,7 @@ def test_the_order_is_that_of_measured_prices():
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"rate_hz": 0}, "rate_hz"),
         ({"channels": []}, "channels"),
@@ -78,11 +82,11 @@ def test_the_order_is_that_of_measured_prices():
         ({"samples": 0}, "samples"),
     ],
 )
-def test_settings_are_checked(settings, words):
-    with pytest.raises(InputError, match=words):
+def test_invalid_settings_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
         sig.standard_blocks(**({"rate_hz": 50, "channels": ["a", "b"]} | settings))
 
 
-def test_a_list_of_blocks_prints_in_a_few_words():
-    shown = repr(sig.standard_blocks(rate_hz=100, channels=["x"])[:3])
-    assert shown == "[mean(x), crossings(x), quantiles(x)]"
+def test_the_repr_of_blocks_is_short():
+    text = repr(sig.standard_blocks(rate_hz=100, channels=["x"])[:3])
+    assert text == "[mean(x), crossings(x), quantiles(x)]"

@@ -1,4 +1,4 @@
-"""A cascade with blocks that is trained on windows, packed, and run by a device."""
+"""Cascades with blocks that are trained on windows, packed and run on a device."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def priced_blocks():
 
 
 def windows(n, seed=0):
-    """Vibrations of three classes: two differ in level, the third in frequency."""
+    """Vibrations of three classes, two of which differ in level and the third in frequency."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, n)
     t = np.arange(64) / RATE
     hz = np.where(y == 2, 30.0, 12.0)[:, None] + rng.normal(0, 2, (n, 1))
     wave = np.sin(2 * np.pi * (hz * t + rng.random((n, 1))))
     level = np.where(y == 0, 0.0, 0.6)[:, None]
-    two = np.stack([wave + level, wave[:, ::-1]], axis=2) + rng.normal(0, 0.6, (n, 64, 2))
-    return np.round(two * 1000).astype(np.int16), y
+    signal = np.stack([wave + level, wave[:, ::-1]], axis=2) + rng.normal(0, 0.6, (n, 64, 2))
+    return np.round(signal * 1000).astype(np.int16), y
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +66,10 @@ def bundle(system, tmp_path_factory):
 
 
 def price_of(blocks):
-    """Price of blocks and of all steps that they need, each once."""
+    """Price of blocks and of the steps that they need, each counted once."""
     steps = set(blocks)
-    while more := {i for step in steps for i in step.inputs} - steps:
-        steps |= more
+    while missing := {source for step in steps for source in step.inputs} - steps:
+        steps |= missing
     return sum(step.price for step in steps)
 
 
@@ -80,35 +80,37 @@ def test_each_window_pays_for_the_steps_that_its_stages_need(system):
     assert (system.predict(x) == y).mean() > 0.8
     assert len(np.unique(exits)) > 1
     for stage in np.unique(exits):
-        read = {k for s in system.stages_[: stage + 1] for k in s.features}
+        read = {k for visited in system.stages_[: stage + 1] for k in visited.features}
         if stage == len(system.stages_):
             read |= set(system.high_cost_model_.features)
-        expected = price_of({graph.blocks[b] for b in graph.block_of[sorted(read)]})
+        expected = price_of({graph.blocks[number] for number in graph.block_of[sorted(read)]})
         assert system.cost(x)[exits == stage] == pytest.approx(expected)
 
 
-def test_a_device_computes_what_its_stages_read_and_no_more(system, bundle):
+def test_a_device_computes_only_the_blocks_of_its_stages(system, bundle):
     x, _ = windows(60, seed=2)
     with gw.Device(bundle) as device:
         answers = [device.answer(window) for window in x]
     exits, costs = system.exit_stage(x), system.cost(x)
     on_device = exits < len(system.stages_)
-    assert [a.stage for a, here in zip(answers, on_device, strict=True) if here] == exits[
-        on_device
-    ].tolist()
-    assert [a.cost for a, here in zip(answers, on_device, strict=True) if here] == pytest.approx(
-        costs[on_device]
-    )
-    assert {a.reason for a, here in zip(answers, on_device, strict=True) if not here} <= {"no-link"}
+    assert [
+        answer.stage for answer, is_local in zip(answers, on_device, strict=True) if is_local
+    ] == exits[on_device].tolist()
+    assert [
+        answer.cost for answer, is_local in zip(answers, on_device, strict=True) if is_local
+    ] == pytest.approx(costs[on_device])
+    assert {
+        answer.reason for answer, is_local in zip(answers, on_device, strict=True) if not is_local
+    } <= {"no-link"}
 
 
-def test_a_bundle_holds_its_blocks_as_plain_settings(system, bundle):
-    read = bundle.manifest.signal
-    assert read.graph.steps == system.signal_input_.graph.steps
-    assert (read.shape, read.dtype) == ((64, 2), "int16")
+def test_a_bundle_stores_its_blocks_as_settings(system, bundle):
+    signal = bundle.manifest.signal
+    assert signal.graph.steps == system.signal_input_.graph.steps
+    assert (signal.shape, signal.dtype) == ((64, 2), "int16")
     assert bundle.manifest.feature_costs() == system.feature_costs_
     x, _ = windows(20, seed=3)
-    np.testing.assert_array_equal(read.features(x), system.signal_input_.features(x))
+    np.testing.assert_array_equal(signal.features(x), system.signal_input_.features(x))
     report = gw.verify(system, bundle, x)
     assert report.agrees
     assert report.differing_costs == 0
@@ -137,14 +139,16 @@ def test_blocks_of_a_bundle_are_read_strictly(bundle, change, message):
         read_manifest(json.dumps(document).encode())
 
 
-def test_other_features_than_were_packed_fail_the_self_test(bundle, monkeypatch):
-    run = sig.Statistics.values
-    monkeypatch.setattr(sig.Statistics, "values", lambda self, x: run(self, x) * np.float32(1.01))
+def test_features_that_differ_from_the_packed_ones_fail_the_self_test(bundle, monkeypatch):
+    values = sig.Statistics.values
+    monkeypatch.setattr(
+        sig.Statistics, "values", lambda self, x: values(self, x) * np.float32(1.01)
+    )
     with pytest.raises(gw.GatewiseError, match="features in 40 of 40 rows"):
         gw.Device(Bundle.open(bundle.path))
 
 
-def test_a_window_that_does_not_fit_is_refused_and_nan_is_missing(bundle):
+def test_a_window_of_another_length_is_refused_and_nan_is_missing(bundle):
     x, _ = windows(1, seed=4)
     with gw.Device(bundle) as device:
         with pytest.raises(InputError, match=r"shape \(63, 2\)"):
@@ -155,16 +159,18 @@ def test_a_window_that_does_not_fit_is_refused_and_nan_is_missing(bundle):
             device.answer(broken)
 
 
-def test_blocks_are_settings_like_others(system):
+def test_blocks_are_a_parameter_of_the_estimator(system):
     assert clone(system).blocks == priced_blocks()
     x, y = windows(60)
     with pytest.raises(InputError, match="give feature_costs or blocks, not both"):
         gw.StagedCascade(blocks=priced_blocks(), feature_costs=[1.0]).fit(x, y)
     with pytest.raises(InputError, match="one length"):
         gw.StagedCascade(blocks=priced_blocks()).fit([[1, 2], [3]], y)
-    explained = system.explain(windows(1, seed=6)[0][0])
-    assert explained.steps[0].price == pytest.approx(
-        price_of({b for b in priced_blocks() if b.names[0] in explained.steps[0].acquired})
+    explanation = system.explain(windows(1, seed=6)[0][0])
+    assert explanation.steps[0].price == pytest.approx(
+        price_of(
+            {block for block in priced_blocks() if block.names[0] in explanation.steps[0].acquired}
+        )
     )
 
 
@@ -177,32 +183,36 @@ def test_blocks_without_a_price_are_measured():
 
 @pytest.mark.slow
 @needs_compiler
-def test_c_of_a_system_and_of_its_bundle_computes_and_decides_as_they_do(system, bundle, tmp_path):
+def test_c_of_a_system_and_its_bundle_gives_their_features_and_decisions(system, bundle, tmp_path):
     of_bundle = to_c(bundle, tmp_path / "c", name="m")
     of_system = to_c(system, tmp_path / "again", name="m", sample=windows(40, seed=5)[0])
     assert of_system.signals == of_bundle.signals
-    done = subprocess.run(
+    result = subprocess.run(
         ["make", "-s", "-C", of_bundle.folder, "test", "CFLAGS=-O0"], capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"m: 0 of \d+ rows differ \(40 of the sample", done.stdout)
-    assert "features of 0 of 40 windows differ" in done.stdout
-    assert "0 more are decided differently" in done.stdout
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"m: 0 of \d+ rows differ \(40 of the sample", result.stdout)
+    assert "features of 0 of 40 windows differ" in result.stdout
+    assert "0 more are decided differently" in result.stdout
 
 
-def test_commands_show_blocks_and_the_cost_of_each_step(system, bundle, capsys):
+def test_inspect_lists_blocks_and_the_cost_of_each_step(system, bundle, capsys):
     assert "mean(acc)" in system.summary()
     assert "mean(acc).x.mean" not in system.summary()
-    explained = system.explain(windows(1, seed=6)[0][0])
-    assert set(explained.steps[0].blocks) <= {b.label for b in priced_blocks()}
+    explanation = system.explain(windows(1, seed=6)[0][0])
+    assert set(explanation.steps[0].blocks) <= {block.label for block in priced_blocks()}
     print_bundle(bundle.manifest)
-    shown = {line.split("  ")[0].strip(): line for line in capsys.readouterr().out.splitlines()}
+    line_of_step = {
+        line.split("  ")[0].strip(): line for line in capsys.readouterr().out.splitlines()
+    }
     graph = bundle.manifest.signal.graph
-    first = bundle.manifest.stages[0].inputs
+    first_inputs = bundle.manifest.stages[0].inputs
     for step in graph.steps:
-        price, *stage = shown[step.label].removeprefix(step.label).split()
-        assert float(price) == next(s.price for s in system.signal_input_.graph.steps if s == step)
-        if step.label in graph.with_inputs(graph.labels(first)):
+        price, *stage = line_of_step[step.label].removeprefix(step.label).split()
+        assert float(price) == next(
+            fitted.price for fitted in system.signal_input_.graph.steps if fitted == step
+        )
+        if step.label in graph.with_inputs(graph.labels(first_inputs)):
             assert stage == ["0"]
 
 
@@ -211,18 +221,20 @@ def test_a_fleet_is_simulated_on_windows(system, bundle, tmp_path):
     x, y = windows(200, seed=7)
     report = gw.simulate(bundle, x, y, time="60s", devices=2, workload="poisson:1/s").report
     assert report.answers.lost == 0
-    assert any("compute features from a window" in note for note in report.notes)
+    assert any("compute features of a window" in note for note in report.notes)
     assert report.feature_cost["system"] == pytest.approx(system.cost(x).mean(), rel=0.1)
     np.savez(tmp_path / "windows.npz", X=x, y=y)
     rows = Rows.load(str(tmp_path / "windows.npz"), bundle.manifest)
     np.testing.assert_array_equal(rows.X, system.signal_input_.features(x))
     np.save(tmp_path / "windows.npy", x)
-    alone = Rows.load(str(tmp_path / "windows.npy"), bundle.manifest)
-    np.testing.assert_array_equal(alone.X, rows.X)
-    assert alone.truth is None
+    unlabelled = Rows.load(str(tmp_path / "windows.npy"), bundle.manifest)
+    np.testing.assert_array_equal(unlabelled.X, rows.X)
+    assert unlabelled.truth is None
     with pytest.raises(gw.InputError, match="windows of shape"):
         Rows.from_arrays("windows", x[:, 1:], y, bundle.manifest)
-    with gw.Device(bundle) as device:  # a row of features stands for its window
+    with gw.Device(bundle) as device:  # a device accepts features in place of the window
         for window, row in zip(x[:20], rows.X[:20], strict=True):
-            one, other = device.answer(window), device.answer(row)
-            assert (one.label, one.stage, one.cost) == (other.label, other.stage, other.cost)
+            expected = device.answer(window)
+            answer = device.answer(row)
+            assert (answer.label, answer.stage) == (expected.label, expected.stage)
+            assert answer.cost == expected.cost

@@ -1,4 +1,4 @@
-"""Forms of windows: arrays, lists and data frames."""
+"""Windows as arrays, lists and data frames."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from gatewise_signals.signal_input import as_windows
 COLUMNS = ["x", "y"]
 
 
-def test_windows_hold_only_numbers_of_their_type():
-    counts = sig.SignalInput(sig.SignalGraph(blocks()), (20, 2), "int16")
+def test_windows_with_numbers_of_another_type_are_refused():
+    signal = sig.SignalInput(sig.SignalGraph(blocks()), (20, 2), "int16")
     x = np.full((1, 20, 2), 300.0)
     x[0, 0, 0] = np.nan  # a missing sample
-    assert counts.checked(x) is x
-    for wrong in (x * 65536, x / 7, np.full((1, 20, 2), 70000)):
+    assert signal.checked(x) is x
+    for invalid in (x * 65536, x / 7, np.full((1, 20, 2), 70000)):
         with pytest.raises(InputError, match="the blocks are for int16: convert them to the type"):
-            counts.features(wrong)
+            signal.features(invalid)
 
 
-def test_channels_and_blocks_of_a_window_have_one_rate():
-    fifty = sig.Channels("acc", (0, 1), rate_hz=50.0)
-    graph = sig.SignalGraph([sig.Mean(fifty), sig.Mean(sig.Jerk(fifty, 50.0))])
+def test_channels_and_blocks_with_different_rates_are_refused():
+    channels = sig.Channels("acc", (0, 1), rate_hz=50.0)
+    graph = sig.SignalGraph([sig.Mean(channels), sig.Mean(sig.Jerk(channels, 50.0))])
     signal = sig.SignalInput(graph, (20, 2))
     assert (signal.rate_hz, signal.n_channels) == (50.0, 2)
     with pytest.raises(InputError, match="for 50 and 100 samples per second"):
-        sig.SignalInput(sig.SignalGraph([sig.Mean(sig.Jerk(fifty, 100.0))]), (20, 2))
+        sig.SignalInput(sig.SignalGraph([sig.Mean(sig.Jerk(channels, 100.0))]), (20, 2))
     with pytest.raises(InputError, match="rate_hz"):
         sig.Channels("acc", rate_hz=-1.0)
 
@@ -64,7 +64,7 @@ def features_of(form, x):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_all_forms_of_windows_give_the_features_of_the_array(form):
+def test_all_forms_of_windows_give_the_same_features(form):
     x, _ = windows()
     np.testing.assert_array_equal(features_of(FORMS[form], x), features_of(FORMS["array"], x))
 
@@ -73,10 +73,10 @@ def test_all_forms_of_windows_give_the_features_of_the_array(form):
 def test_a_system_takes_lists_of_frames_from_fit_to_bundle(tmp_path):
     x, y = windows(80)
     settings = {"families": ("linear",), "effort": "low", "n_stages": 1, "random_state": 0}
-    plain = gw.StagedCascade(blocks=blocks(), **settings).fit(x, y)
+    expected = gw.StagedCascade(blocks=blocks(), **settings).fit(x, y)
     system = clone(gw.StagedCascade(blocks=blocks(), **settings)).fit(frames(x), y)
-    np.testing.assert_array_equal(system.predict(x), plain.predict(x))
-    np.testing.assert_array_equal(system.cost(frames(x)), plain.cost(x))
+    np.testing.assert_array_equal(system.predict(x), expected.predict(x))
+    np.testing.assert_array_equal(system.cost(frames(x)), expected.cost(x))
     assert system.explain(frames(x)[3]).label == system.explain(x[3]).label
     bundle = gw.pack(system, tmp_path / "b", sample=x[:10])
     assert gw.verify(system, bundle, frames(x)).agrees
@@ -86,7 +86,7 @@ def test_a_system_takes_lists_of_frames_from_fit_to_bundle(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("samples", "message"),
     [
         (
             [np.zeros((20, 2)), np.zeros((19, 2))],
@@ -95,12 +95,12 @@ def test_a_system_takes_lists_of_frames_from_fit_to_bundle(tmp_path):
         (["a", "b"], "must be numbers"),
     ],
 )
-def test_windows_of_other_lengths_or_types_are_refused(given, words):
-    with pytest.raises(InputError, match=words):
-        as_windows(given)
+def test_windows_of_unequal_lengths_or_of_text_are_refused(samples, message):
+    with pytest.raises(InputError, match=message):
+        as_windows(samples)
 
 
-def test_windows_whose_channels_may_stand_first_cause_a_warning():
+def test_windows_with_channels_first_cause_a_warning():
     x = np.random.default_rng(0).normal(size=(9, 3, 64))
     with pytest.warns(UserWarning, match=r"3 samples of 64 channels; .*swapaxes\(1, 2\)"):
         sig.SignalInput.from_windows(blocks(), x)

@@ -1,3 +1,5 @@
+"""Windows cut from whole signals and from streams with gaps and jitter."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -15,102 +17,113 @@ from gatewise_signals import Windower, cut_windows
     st.lists(st.integers(0, 9), max_size=30),
     st.sampled_from([(), (3,)]),
 )
-def test_pushes_of_any_size_give_the_windows_of_the_whole_signal(length, hop, pieces, channels):
+def test_pushes_of_any_size_give_the_same_windows_as_cut_windows(length, hop, pieces, channels):
     total = sum(pieces)
     signal = np.random.default_rng(0).integers(-99, 99, (total, *channels)).astype(np.int16)
     expected, starts = cut_windows(signal, length, hop)
-    windower, result = Windower(length, hop, rate_hz=10.0), []
+    windower = Windower(length, hop, rate_hz=10.0)
+    windows = []
     for piece, end in zip(pieces, np.cumsum(pieces), strict=True):
         begin = end - piece
-        result += windower.push(signal[begin:end], time=5.0 + begin / 10.0)
-    assert [w.start for w in result] == starts.tolist()
-    assert all(w.time == pytest.approx(5.0 + w.start / 10.0) for w in result)
+        windows += windower.push(signal[begin:end], time=5.0 + begin / 10.0)
+    assert [window.start for window in windows] == starts.tolist()
+    assert all(window.time == pytest.approx(5.0 + window.start / 10.0) for window in windows)
     np.testing.assert_array_equal(
-        np.array([w.values for w in result]).reshape(expected.shape), expected
+        np.array([window.values for window in windows]).reshape(expected.shape), expected
     )
     assert windower.gaps == 0
 
 
 @given(st.lists(st.tuples(st.integers(2, 9), st.booleans()), min_size=1, max_size=20))
 def test_no_window_spans_a_gap(pieces):
-    windower, time, number = Windower(5, 2, rate_hz=100.0), 0.0, 0
-    runs, result = [[]], []
-    for count, gap in pieces:
-        if gap:
+    windower = Windower(5, 2, rate_hz=100.0)
+    time = 0.0
+    n_samples = 0
+    runs = [[]]
+    windows = []
+    for count, has_gap in pieces:
+        if has_gap:
             time += 0.5
             runs.append([])
-        samples = np.arange(number, number + count)
-        result += windower.push(samples, time)
+        samples = np.arange(n_samples, n_samples + count)
+        windows += windower.push(samples, time)
         runs[-1] += samples.tolist()
-        number, time = number + count, time + count / 100.0
-    whole = [w.tolist() for run in runs for w in cut_windows(run, 5, 2)[0]]
-    assert [w.values.tolist() for w in result] == whole
-    assert windower.gaps == sum(gap for _, gap in pieces[1:])
-    held = {s for w in result for s in w.values.tolist()}
-    last = [s for s in runs[-1] if s not in held]
-    assert windower.dropped == number - len(held) - len(last)
+        n_samples += count
+        time += count / 100.0
+    expected = [values.tolist() for run in runs for values in cut_windows(run, 5, 2)[0]]
+    assert [window.values.tolist() for window in windows] == expected
+    assert windower.gaps == sum(has_gap for _, has_gap in pieces[1:])
+    in_windows = {sample for window in windows for sample in window.values.tolist()}
+    pending = [sample for sample in runs[-1] if sample not in in_windows]
+    assert windower.dropped == n_samples - len(in_windows) - len(pending)
 
 
-def test_jitter_is_not_a_gap_but_times_that_go_back_are():
+def test_jitter_is_not_a_gap_but_a_decreasing_time_is():
     windower = Windower(4, rate_hz=10.0)
     assert not windower.push([0, 1], time=0.0)
-    assert len(windower.push([2, 3], time=0.24)) == 1  # due at .2
+    assert len(windower.push([2, 3], time=0.24)) == 1  # expected at 0.2 s
     assert windower.push([4, 5], time=0.0) == []
     assert windower.gaps == 1
 
 
 @pytest.mark.parametrize("error", [-0.05, 0.02, 0.05])
 def test_a_clock_error_causes_neither_gaps_nor_drift(error):
-    """Reads of 32 samples, as of a sensor's buffer, whose clock is slow or fast."""
-    windower, rate = Windower(128, 64, rate_hz=104.0), 104.0 * (1 - error)
-    result = []
-    for n in range(0, 3200, 32):
-        result += windower.push(np.arange(n, n + 32), time=n / rate)
-    assert (len(result), windower.gaps, windower.dropped) == (49, 0, 0)
-    for window in result:
+    """A sensor with a slow or fast clock delivers buffers of 32 samples."""
+    windower = Windower(128, 64, rate_hz=104.0)
+    rate = 104.0 * (1 - error)
+    windows = []
+    for start in range(0, 3200, 32):
+        windows += windower.push(np.arange(start, start + 32), time=start / rate)
+    assert (len(windows), windower.gaps, windower.dropped) == (49, 0, 0)
+    for window in windows:
         assert window.time == pytest.approx(window.start / rate, abs=96 * abs(error) / rate + 1e-9)
     windower.push(np.arange(32), time=3240 / rate)  # 40 samples were lost
     assert windower.gaps == 1
 
 
-@pytest.mark.parametrize(("late", "gaps"), [(3.1, 0), (3.3, 1), (-3.1, 0), (-3.3, 1)])
-def test_a_clock_error_of_a_tenth_between_pushes_is_tolerated(late, gaps):
-    """32 samples at 10 Hz take 3.2 s; a tenth of them is 3.2 sample intervals."""
+@pytest.mark.parametrize(("delay", "n_gaps"), [(3.1, 0), (3.3, 1), (-3.1, 0), (-3.3, 1)])
+def test_a_clock_error_of_a_tenth_between_pushes_is_tolerated(delay, n_gaps):
+    """At 10 Hz, 32 samples take 3.2 s, a tenth of which is 3.2 sample intervals."""
     windower = Windower(64, rate_hz=10.0)
     windower.push(np.arange(32), time=0.0)
-    assert len(windower.push(np.arange(32), time=3.2 + late / 10.0)) == 1 - gaps
-    assert windower.gaps == gaps
+    assert len(windower.push(np.arange(32), time=3.2 + delay / 10.0)) == 1 - n_gaps
+    assert windower.gaps == n_gaps
 
 
-@pytest.mark.parametrize(("ratio", "refused"), [(0.91, 0), (0.89, 1), (1.09, 0), (1.11, 1)])
-def test_a_window_of_another_mean_rate_is_refused(ratio, refused):
+@pytest.mark.parametrize(("ratio", "n_refused"), [(0.91, 0), (0.89, 1), (1.09, 0), (1.11, 1)])
+def test_a_window_of_another_mean_rate_is_refused(ratio, n_refused):
     windower = Windower(65, rate_hz=10.0)
-    result = [w for n in range(65) for w in windower.push([n], time=n * ratio / 10.0)]
-    assert (len(result), windower.refused, windower.gaps) == (1 - refused, refused, 0)
+    windows = [
+        window
+        for number in range(65)
+        for window in windower.push([number], time=number * ratio / 10.0)
+    ]
+    assert (len(windows), windower.refused) == (1 - n_refused, n_refused)
+    assert windower.gaps == 0
     assert windower.measured_hz == pytest.approx(10.0 / ratio)
 
 
 def test_jitter_is_not_a_gap_but_a_lost_sample_is():
     rng = np.random.default_rng(0)
-    for noise, lost, gaps in ((0.7, 0, 0), (0.0, 1, 1), (0.3, 5, 1)):
+    for noise, n_lost, n_gaps in ((0.7, 0, 0), (0.0, 1, 1), (0.3, 5, 1)):
         windower = Windower(32, rate_hz=100.0)
         times = np.arange(200) + rng.uniform(-noise, noise, 200)
-        times[100:] += lost
+        times[100:] += n_lost
         for time in times / 100.0:
             windower.push([0], time=time)
-        assert windower.gaps == gaps
+        assert windower.gaps == n_gaps
 
 
 def test_an_empty_push_changes_nothing():
     windower = Windower(4)
-    counts = np.arange(4, dtype=np.int16)
-    windower.push(counts[:3])
+    samples = np.arange(4, dtype=np.int16)
+    windower.push(samples[:3])
     assert windower.push([]) == []
-    (window,) = windower.push(counts[3:])
+    (window,) = windower.push(samples[3:])
     assert window.values.dtype == np.int16
 
 
-def test_samples_that_do_not_fit_are_refused():
+def test_invalid_settings_and_samples_are_refused():
     for call in (
         lambda: Windower(0), lambda: Windower(4, 0), lambda: Windower(4, rate_hz=0),
         lambda: Windower(4).push([1], time=0.0),
@@ -135,40 +148,40 @@ def test_a_stream_with_constant_times_has_no_rate():
     assert windower.measured_hz == 1.0
 
 
-@pytest.mark.parametrize(("late", "gaps"), [(0.75, 0), (0.9, 1)])
-def test_a_delay_beyond_four_quartiles_of_jitter_is_a_gap(late, gaps):
-    """Half of the pushes jitter by 0.2 intervals: 4 * 0.2 = 0.8 are explained."""
+@pytest.mark.parametrize(("delay", "n_gaps"), [(0.75, 0), (0.9, 1)])
+def test_a_delay_beyond_four_quartiles_of_jitter_is_a_gap(delay, n_gaps):
+    """Half of the pushes jitter by 0.2 intervals, so that a gap is a delay above 4 * 0.2."""
     windower = Windower(100, rate_hz=1.0)
     time = 0.0
     windower.push([0], time=time)
     for lateness in (0.0, 0.2, 0.0, -0.2) * 6:
         time += 1.0 + lateness
         windower.push([0], time=time)
-    windower.push([0], time=time + 1.0 + late)
+    windower.push([0], time=time + 1.0 + delay)
     windower.reset()
-    assert windower.gaps == gaps
+    assert windower.gaps == n_gaps
 
 
-@pytest.mark.parametrize(("late", "gaps"), [(0.5, 0), (0.6, 1), (1.0, 1)])
-def test_before_jitter_is_known_a_delay_of_half_an_interval_is_a_gap(late, gaps):
+@pytest.mark.parametrize(("delay", "n_gaps"), [(0.5, 0), (0.6, 1), (1.0, 1)])
+def test_without_known_jitter_a_delay_of_half_an_interval_is_a_gap(delay, n_gaps):
     windower = Windower(10, rate_hz=1.0)
-    for time in (0.0, 1.0, 2.0 + late):
+    for time in (0.0, 1.0, 2.0 + delay):
         windower.push([0], time=time)
     windower.reset()
-    assert windower.gaps == gaps
+    assert windower.gaps == n_gaps
 
 
-@pytest.mark.parametrize(("late", "gaps"), [(0.8, 0), (0.95, 1)])
-def test_delays_are_measured_against_the_mean_rate_of_the_clock(late, gaps):
-    """Each push of four samples comes 0.4 intervals late: half an interval more is a gap."""
+@pytest.mark.parametrize(("delay", "n_gaps"), [(0.8, 0), (0.95, 1)])
+def test_delays_are_measured_against_the_mean_rate_of_the_clock(delay, n_gaps):
+    """Each push of four samples comes 0.4 intervals late, and half an interval more is a gap."""
     windower = Windower(1000, rate_hz=1.0)
     time = 0.0
     for _ in range(21):
         windower.push([0, 0, 0, 0], time=time)
         time += 4.4
-    windower.push([0], time=time - 0.4 + late)
+    windower.push([0], time=time - 0.4 + delay)
     windower.reset()
-    assert (windower.gaps, windower.samples) == (gaps, 85)
+    assert (windower.gaps, windower.samples) == (n_gaps, 85)
 
 
 def test_a_reset_drops_the_unfinished_window_and_counts_its_samples():
@@ -179,10 +192,10 @@ def test_a_reset_drops_the_unfinished_window_and_counts_its_samples():
     windower.push([0, 1, 2])
     windower.reset()
     assert windower.dropped == 3
-    assert [w.values.tolist() for w in windower.push([3, 4, 5, 6])] == [[3, 4, 5, 6]]
+    assert [window.values.tolist() for window in windower.push([3, 4, 5, 6])] == [[3, 4, 5, 6]]
 
 
-def test_times_of_single_samples_are_checked_from_sixteen_intervals_on():
+def test_times_of_single_samples_are_checked_after_sixteen_intervals():
     windower = Windower(100, rate_hz=1.0)
     times = [0.0, *np.arange(2.0, 17.0)]  # the second sample comes an interval late
     for time in times:

@@ -1,3 +1,5 @@
+"""Python functions and parts of ONNX networks as blocks."""
+
 from __future__ import annotations
 
 import copy
@@ -21,9 +23,10 @@ def extremes(windows):
 
 @pytest.fixture
 def network(tmp_path):
-    """A file with a network of two layers: x (n, 4, 2) -> hidden (n, 5) -> logits (n, 3)."""
+    """Saved network x (n, 4, 2) -> hidden (n, 5) -> logits (n, 3), and its weights."""
     rng = np.random.default_rng(0)
-    first, second = rng.normal(size=(8, 5)), rng.normal(size=(5, 3))
+    first = rng.normal(size=(8, 5))
+    second = rng.normal(size=(5, 3))
     values = {"w1": first, "w2": second, "shape": np.asarray([-1, 8], np.int64)}
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["flat"]),
@@ -37,8 +40,10 @@ def network(tmp_path):
         [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4, 2])],
         [helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["n", 3])],
         [
-            onnx.numpy_helper.from_array(v.astype(np.int64 if k == "shape" else np.float32), k)
-            for k, v in values.items()
+            onnx.numpy_helper.from_array(
+                array.astype(np.int64 if name == "shape" else np.float32), name
+            )
+            for name, array in values.items()
         ],
     )
     opset = [helper.make_opsetid("", 17)]
@@ -47,7 +52,7 @@ def network(tmp_path):
     return path, first, second
 
 
-def test_a_function_is_a_block_like_any_other():
+def test_a_function_computes_the_features_of_a_block():
     block = sig.Block.from_function(extremes, ["high", "low"], price=12.5)
     graph = sig.SignalGraph([sig.Mean(sig.Channels()), block])
     x = np.random.default_rng(0).normal(size=(300, 9))
@@ -57,7 +62,7 @@ def test_a_function_is_a_block_like_any_other():
     assert sig.measured([block], x[:3])[0].function is extremes
 
 
-def test_equal_functions_are_one_block_and_a_bundle_has_none():
+def test_blocks_of_equal_functions_are_equal_and_can_be_copied():
     block = sig.Block.from_function(extremes, ["high", "low"])
     assert block == sig.Block.from_function(extremes, ["high", "low"], 3.0)
     assert block != sig.Block.from_function(extremes, ["high", "low"], name="other")
@@ -65,9 +70,9 @@ def test_equal_functions_are_one_block_and_a_bundle_has_none():
     assert read == block
     with pytest.raises(InputError, match=r"'extremes' is .*give blocks={'extremes': function}"):
         read.run(np.asarray([[1.0, 3.0]]))
-    for again in (copy.deepcopy(block), pickle.loads(pickle.dumps(block))):
-        assert again == block
-        assert again.run(np.asarray([[1.0, 3.0]])).tolist() == [[3, 1]]
+    for duplicate in (copy.deepcopy(block), pickle.loads(pickle.dumps(block))):
+        assert duplicate == block
+        assert duplicate.run(np.asarray([[1.0, 3.0]])).tolist() == [[3, 1]]
 
 
 def test_a_function_is_never_imported_by_its_path():
@@ -88,7 +93,7 @@ def overwriting(windows):
 
 
 @pytest.mark.parametrize(
-    ("function", "words"),
+    ("function", "message"),
     [
         (lambda x: x[:, :2], r"shape \(3, 2\) for 3 windows; with its 1 names"),
         (lambda x: 1 / 0, "ZeroDivisionError"),
@@ -96,14 +101,14 @@ def overwriting(windows):
         (overwriting, "read-only"),
     ],
 )
-def test_an_error_of_a_function_names_the_block(function, words):
+def test_an_error_of_a_function_names_the_block(function, message):
     block = sig.Block.from_function(function, ["a"], name="mine")
-    with pytest.raises(InputError, match=f"mine.*{words}"):
+    with pytest.raises(InputError, match=f"mine.*{message}"):
         block.run(np.ones((3, 4)))
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: sig.Block.from_function(lambda x: x, ["a"]), "lambda needs a name"),
         (lambda: sig.Block.from_function(3, ["a"]), "not a function"),
@@ -113,12 +118,12 @@ def test_an_error_of_a_function_names_the_block(function, words):
         (lambda: sig.Block.from_function(extremes, ["a"], price=-1), "extremes"),
     ],
 )
-def test_settings_of_functions_are_checked(make, words):
-    with pytest.raises(InputError, match=words):
+def test_invalid_settings_of_functions_are_refused(make, message):
+    with pytest.raises(InputError, match=message):
         make()
 
 
-def test_the_first_part_of_a_network_is_a_block(network):
+def test_a_block_computes_an_intermediate_output_of_a_network(network):
     path, first, second = network
     x = np.random.default_rng(1).normal(size=(20, 4, 2)).astype(np.float32)
     hidden = np.maximum(x.reshape(20, 8) @ first, 0)
@@ -127,8 +132,8 @@ def test_the_first_part_of_a_network_is_a_block(network):
     graph = sig.SignalGraph([part, whole])
     result = graph.transform(x)
     np.testing.assert_allclose(result, np.concatenate([hidden, hidden @ second], 1), atol=1e-5)
-    alone = np.concatenate([graph.transform(row[None]) for row in x])
-    np.testing.assert_array_equal(result, alone)
+    row_by_row = np.concatenate([graph.transform(row[None]) for row in x])
+    np.testing.assert_array_equal(result, row_by_row)
     np.testing.assert_array_equal(result, graph.transform(x.reshape(20, 8)))
     assert part.names[0] == "small.hidden.0"
     assert whole.names == ("a", "b", "c")
@@ -136,7 +141,7 @@ def test_the_first_part_of_a_network_is_a_block(network):
     assert part.price == 3.0
 
 
-def test_equality_of_networks_is_that_of_their_bytes(network, tmp_path):
+def test_blocks_of_networks_are_equal_if_their_bytes_are(network, tmp_path):
     path, *_ = network
     block = sig.Block.from_onnx(path, "hidden")
     read = OnnxBlock(block.name, block.features, block.output, block.shape, block.sha256)
@@ -145,8 +150,8 @@ def test_equality_of_networks_is_that_of_their_bytes(network, tmp_path):
         read.run(np.zeros((1, 4, 2)))
     with pytest.raises(InputError, match="does not match its sha256"):
         OnnxBlock(block.name, block.features, block.output, block.shape, "0" * 64, block.model)
-    again = pickle.loads(pickle.dumps(block))
-    np.testing.assert_array_equal(again.run(np.ones((2, 4, 2))), block.run(np.ones((2, 4, 2))))
+    duplicate = pickle.loads(pickle.dumps(block))
+    np.testing.assert_array_equal(duplicate.run(np.ones((2, 4, 2))), block.run(np.ones((2, 4, 2))))
     assert block.run(np.ones((0, 4, 2))).shape == (0, 5)
 
 
@@ -165,13 +170,13 @@ def test_unusable_networks_are_refused(network, tmp_path):
         sig.SignalGraph([sig.Block.from_onnx(path, "logits")]).transform(np.zeros((1, 9)))
 
 
-def test_blocks_load_nothing_heavy():
-    probe = (
+def test_blocks_import_no_heavy_packages():
+    code = (
         "import sys, numpy as np, gatewise_signals as sig\n"
         "blocks = sig.standard_blocks(rate_hz=8000, channels=['a'])\n"
         "sig.SignalGraph(blocks).transform(np.ones((2, 1024)))\n"
         "sig.Block.from_function(np.mean, ['m'])\n"
         "print(*[m for m in ('scipy', 'sklearn', 'onnx', 'onnxruntime') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.returncode, result.stdout.split()) == (0, []), result.stderr

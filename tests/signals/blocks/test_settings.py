@@ -1,4 +1,4 @@
-"""Invalid settings of blocks are refused by name."""
+"""Errors for invalid settings of blocks, which name the setting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MEL = sig.MelSpectrogram(FRAMES, 20, 60.0, 3800.0)
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: sig.Thumbnail(PIXELS, 0, 3), "rows"),
         (lambda: sig.Thumbnail(sig.Channels(), 3, 3), "must be a Picture"),
@@ -51,6 +51,6 @@ MEL = sig.MelSpectrogram(FRAMES, 20, 60.0, 3800.0)
         (lambda: sig.Tilt(sig.Channels()), "three channels"),
     ],
 )
-def test_settings_are_checked(make, words):
-    with pytest.raises(InputError, match=words):
+def test_invalid_settings_of_blocks_are_refused(make, message):
+    with pytest.raises(InputError, match=message):
         make()

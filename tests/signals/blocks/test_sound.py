@@ -1,3 +1,5 @@
+"""Mel spectra and cepstra, compared with scipy."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -25,12 +27,12 @@ def windows():
 
 
 def expected_mel(windows):
-    """Log mel spectrogram, (n, frames, bands), of scipy's spectrogram and textbook triangles."""
+    """Log mel spectrogram of shape (n, frames, bands), from scipy's spectrogram."""
     hz, _, power = signal.spectrogram(
         windows.astype(float), 1.0, "hann", nperseg=200, noverlap=120, nfft=256,
         detrend="constant", mode="psd", scaling="density",
     )  # fmt: skip
-    power[:, 1:-1] /= 2  # scipy folds the two sides into one
+    power[:, 1:-1] /= 2  # scipy adds the negative frequencies to the positive ones
     hz = hz * RATE
     edges = 700 * (
         10 ** (np.linspace(*2595 * np.log10(1 + np.array([60, 3800]) / 700), 22) / 2595) - 1
@@ -42,30 +44,30 @@ def expected_mel(windows):
     return np.log(np.einsum("bf,nft->ntb", weights, power) + 1e-12)
 
 
-def test_mel_bands_are_triangles_on_scipys_spectrogram(windows):
+def test_mel_energies_equal_triangles_on_scipys_spectrogram(windows):
     graph = sig.SignalGraph([sig.MelEnergies(MEL)])
     values = sig.graph.WindowValues(graph, windows)
     expected = expected_mel(windows)
     np.testing.assert_allclose(values.of_step(MEL)[:, 0], expected, atol=2e-4)
-    both = np.concatenate([expected.mean(1), expected.std(1)], axis=1)
-    np.testing.assert_allclose(values.of_block(0), both, atol=2e-4)
+    moments = np.concatenate([expected.mean(1), expected.std(1)], axis=1)
+    np.testing.assert_allclose(values.of_block(0), moments, atol=2e-4)
 
 
-def test_mfcc_are_scipys_cosine_transform(windows):
+def test_mfcc_equal_scipys_cosine_transform(windows):
     block = sig.Mfcc(MEL, 13)
     cepstra = fft.dct(expected_mel(windows), norm="ortho")[..., :13]
-    both = np.concatenate([cepstra.mean(1), cepstra.std(1)], axis=1)
+    moments = np.concatenate([cepstra.mean(1), cepstra.std(1)], axis=1)
     result = sig.SignalGraph([block]).transform(windows)
-    np.testing.assert_allclose(result, both, atol=1e-3)
+    np.testing.assert_allclose(result, moments, atol=1e-3)
     assert block.suffixes[0] == "mean0"
     assert block.suffixes[-1] == "std12"
 
 
-def test_mfcc_of_parts_follow_those_of_the_window(windows):
+def test_mfcc_of_parts_are_added_behind_those_of_the_window(windows):
     block, whole = sig.Mfcc(MEL, 13, parts=3), sig.Mfcc(MEL, 13)
     cepstra = fft.dct(expected_mel(windows), norm="ortho")[..., :13]
     assert cepstra.shape[1] == 11  # parts of 3, 4 and 4 frames
-    parts = [cepstra[:, a:b].mean(1) for a, b in ((0, 3), (3, 7), (7, 11))]
+    parts = [cepstra[:, begin:end].mean(1) for begin, end in ((0, 3), (3, 7), (7, 11))]
     result = sig.SignalGraph([block]).transform(windows)
     np.testing.assert_array_equal(result[:, :26], sig.SignalGraph([whole]).transform(windows))
     np.testing.assert_allclose(result[:, 26:], np.concatenate(parts, axis=1), atol=1e-3)
@@ -74,18 +76,18 @@ def test_mfcc_of_parts_follow_those_of_the_window(windows):
         sig.SignalGraph([sig.Mfcc(MEL, 13, parts=12)]).transform(windows)
 
 
-def test_settings_at_their_default_are_left_out_of_documents(windows):
-    def written(block):
+def test_documents_omit_settings_at_their_default(windows):
+    def document_of(block):
         return plain_values(write_signal(SignalInput.from_windows([block], windows)))
 
-    def read(document, block):
+    def read_block(document, block):
         return read_signal(convert(document, SignalRecord), block.names).graph.blocks[0]
 
     whole, parted = sig.Mfcc(MEL, 13), sig.Mfcc(MEL, 13, 3)
-    assert "parts" not in written(whole)["steps"][-1]
-    assert written(parted)["steps"][-1]["parts"] == 3
-    assert read(written(whole), whole) == whole
-    assert read(written(parted), parted) == parted
+    assert "parts" not in document_of(whole)["steps"][-1]
+    assert document_of(parted)["steps"][-1]["parts"] == 3
+    assert read_block(document_of(whole), whole) == whole
+    assert read_block(document_of(parted), parted) == parted
 
 
 def test_windows_shorter_than_a_frame_are_refused():

@@ -1,3 +1,5 @@
+"""Spectra and their features, compared with scipy."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -23,8 +25,8 @@ def windows():
     return 1000 * tones + rng.normal(0, 50, tones.shape) + 4000
 
 
-def scipys(windows, nfft=256):
-    """Power spectrum of both sides, in the units of Spectrum."""
+def scipy_spectrum(windows, nfft=256):
+    """Frequencies and two-sided power by scipy, in the units of Spectrum."""
     x = windows.astype(float)
     hz, power = signal.periodogram(
         x, fs=1.0, window="hann", nfft=nfft, detrend="constant", return_onesided=False
@@ -32,17 +34,17 @@ def scipys(windows, nfft=256):
     return np.abs(hz[: nfft // 2 + 1]) * RATE, power[:, : nfft // 2 + 1]
 
 
-def test_the_spectrum_is_scipys(windows):
+def test_the_spectrum_equals_scipys(windows):
     graph = sig.SignalGraph([sig.BandPowers(SPECTRUM, (0.0, 1.0))])
     values = sig.graph.WindowValues(graph, windows)
-    hz, power = scipys(windows)
+    hz, power = scipy_spectrum(windows)
     np.testing.assert_allclose(SPECTRUM.hz(129), hz, rtol=1e-6)
     result = values.of_step(SPECTRUM)[:, 0]
     np.testing.assert_allclose(result, power, rtol=1e-3, atol=1e-6 * power.max())
 
 
-def test_bands_are_means_of_bins_and_0_without_one(windows):
-    hz, power = scipys(windows)
+def test_band_powers_are_log_means_of_bins_or_zero_without_bins(windows):
+    hz, power = scipy_spectrum(windows)
     edges = (0.0, 30.0, 30.5, 100.0, 200.0, 500.0, 600.0)
     result = features(sig.BandPowers(SPECTRUM, edges), windows)
     for k in (0, 2, 3, 4):
@@ -52,8 +54,8 @@ def test_bands_are_means_of_bins_and_0_without_one(windows):
     assert not features(sig.BandPowers(SPECTRUM, (201.0, 202.0)), windows).any()
 
 
-def test_moments_are_those_of_the_distribution(windows):
-    hz, power = scipys(windows)
+def test_moments_follow_their_formulas(windows):
+    hz, power = scipy_spectrum(windows)
     q = power / power.sum(1, keepdims=True)
     centroid = q @ hz
     spread = np.sqrt((q * (hz - centroid[:, None]) ** 2).sum(1))

@@ -1,3 +1,5 @@
+"""Features in the time domain, compared with numpy and scipy."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -21,7 +23,7 @@ def windows():
     return walk.astype(np.int16)
 
 
-def test_statistics_are_scipys(windows):
+def test_statistics_equal_scipys(windows):
     x = windows.astype(float)
     rms = np.sqrt((x**2).mean(1))
     expected = [
@@ -33,24 +35,24 @@ def test_statistics_are_scipys(windows):
     )
 
 
-def test_constant_signals_are_constant_whatever_their_unit():
-    whole = np.full((1, 77, 3), 12345, np.int16)
+def test_features_of_constant_signals_are_exact_in_any_unit():
+    counts = np.full((1, 77, 3), 12345, np.int16)
     scaled = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 0.0123)
     result = sig.SignalGraph(
         [sig.Statistics(scaled), sig.Autocorrelation(scaled), sig.ZeroCrossings(scaled)]
-    ).transform(whole)[0]
+    ).transform(counts)[0]
     assert result[:6].tolist() == pytest.approx([0, 0, 0, 151.8435, 1, 0])
     assert not result[18:].any()
 
 
-def test_quantiles_are_numpys(windows):
-    at = (0.0, 0.1, 0.5, 0.9, 1.0)
-    expected = np.moveaxis(np.quantile(windows.astype(float), at, axis=1), 0, -1)
-    result = features(sig.Quantiles(AXES, at), windows)
+def test_quantiles_equal_numpys(windows):
+    fractions = (0.0, 0.1, 0.5, 0.9, 1.0)
+    expected = np.moveaxis(np.quantile(windows.astype(float), fractions, axis=1), 0, -1)
+    result = features(sig.Quantiles(AXES, fractions), windows)
     np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-3)
 
 
-def test_crossings_count_changes_of_side_of_the_mean(windows):
+def test_crossings_count_how_often_the_signal_crosses_its_mean(windows):
     x = windows.astype(float)
     below = x < x.mean(1, keepdims=True)
     result = features(sig.ZeroCrossings(AXES), windows)
@@ -58,11 +60,11 @@ def test_crossings_count_changes_of_side_of_the_mean(windows):
     np.testing.assert_allclose(result[..., 1], np.abs(np.diff(x, axis=1)).mean(1), rtol=1e-6)
 
 
-def test_autocorrelation_is_that_of_the_definition(windows):
-    c = windows.astype(float)
-    c -= c.mean(1, keepdims=True)
+def test_autocorrelation_follows_its_definition(windows):
+    centred = windows.astype(float)
+    centred -= centred.mean(1, keepdims=True)
     lags = (1, 5, 60)
-    expected = [(c[:, lag:] * c[:, :-lag]).sum(1) / (c**2).sum(1) for lag in lags]
+    expected = [(centred[:, lag:] * centred[:, :-lag]).sum(1) / (centred**2).sum(1) for lag in lags]
     result = features(sig.Autocorrelation(AXES, lags), windows)
     np.testing.assert_allclose(result, np.stack(expected, -1), atol=2e-6)
 
@@ -70,14 +72,15 @@ def test_autocorrelation_is_that_of_the_definition(windows):
 @pytest.mark.parametrize("samples", [130, 64, 17])
 def test_wavelet_energies_equal_those_of_haar_filters(windows, samples):
     x = windows[:, :samples].astype(float)
-    a = x - x.mean(1, keepdims=True)
+    approximation = x - x.mean(1, keepdims=True)
     expected = []
     for _ in range(4):
-        pairs = a[:, : a.shape[1] // 2 * 2].reshape(len(a), -1, 2, a.shape[2])
+        n_pairs = approximation.shape[1] // 2
+        pairs = approximation[:, : 2 * n_pairs].reshape(len(x), n_pairs, 2, x.shape[2])
         detail = np.einsum("nktc,t->nkc", pairs, [np.sqrt(0.5), -np.sqrt(0.5)])
-        a = np.einsum("nktc,t->nkc", pairs, [np.sqrt(0.5)] * 2)
+        approximation = np.einsum("nktc,t->nkc", pairs, [np.sqrt(0.5)] * 2)
         expected.append((detail**2).mean(1))
-    expected.append((a**2).mean(1))
+    expected.append((approximation**2).mean(1))
     computed = features(sig.WaveletEnergies(AXES, 4), windows[:, :samples])
     np.testing.assert_allclose(np.exp(computed), np.stack(expected, -1), rtol=2e-4)
 
@@ -92,7 +95,9 @@ def test_tilt_of_known_positions():
 
 def test_envelope_and_jerk_follow_their_formulas(windows):
     x = windows.astype(float).transpose(0, 2, 1)
-    graph = sig.SignalGraph([sig.Mean(s) for s in (sig.Envelope(AXES, 9), sig.Jerk(AXES, 50.0))])
+    graph = sig.SignalGraph(
+        [sig.Mean(signal) for signal in (sig.Envelope(AXES, 9), sig.Jerk(AXES, 50.0))]
+    )
     values = sig.graph.WindowValues(graph, windows)
     results = {step.kind: values.of_step(step) for step in graph.steps}
     rectified = np.abs(x - x.mean(-1, keepdims=True))[..., :126].reshape(20, 3, 14, 9).mean(-1)
@@ -108,7 +113,7 @@ def test_envelope_and_jerk_follow_their_formulas(windows):
         sig.Mean(sig.Envelope(AXES, 10)),
     ],
 )
-def test_windows_too_short_are_refused_by_name(block):
+def test_windows_that_are_too_short_are_refused(block):
     with pytest.raises(InputError, match=r"9"):
         features(block, np.zeros((1, 9, 3)))
 
