@@ -1,11 +1,11 @@
-"""No decision differs, whoever computes it: estimator, onnxruntime, numpy, walkers or C.
+"""Agreement of all decisions between the estimator, onnxruntime, numpy, device stages and C.
 
-Small systems are fitted to each data set (of each kind to the two that scikit-learn carries, of
-every other kind in turn to the shared ones), packed, and asked about held-out rows, rows at the
-very thresholds of their trees and a float32 step beside them, denormal numbers and zeros of both
-signs, missing values where they take them, and all of that 1e6 higher. Outputs of every stage are
-compared bit for bit, then exits, labels, purchases and costs. The shared data sets need
-``../shared/data`` (or GATEWISE_DATA) and are slow.
+Small systems are fitted, packed, and asked about test rows, rows at the thresholds of their trees
+and one float32 step next to them, denormal numbers, zeros of both signs and missing values. The
+same systems are also fitted to values that are 1e6 higher. The outputs of each stage must be equal
+bit by bit, and so must exits, labels, acquired features and costs. The two data sets of
+scikit-learn test all kinds of systems, and each shared data set tests half of them. The shared data
+sets need ``../shared/data`` or GATEWISE_DATA, and their tests are slow.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from tests.support.shared_data import shared_data
 
 Matrix = NDArray[np.float32]
 
-CARRIED = {"wine": load_wine, "digits": load_digits}
+SCIKIT_LEARN_SETS = {"wine": load_wine, "digits": load_digits}
 SHARED = (
     "cleveland_heart", "covertype", "hapt", "letter", "mbne_tiny", "mq2008", "occupancy", "sonar",
     "statlog_heart", "thyroid",
 )  # fmt: skip
 OFFSETS = (0.0, 1e6)
-MOST_COLUMNS = 16
+MAX_COLUMNS = 16
 TAKE_MISSING = ("staged-missing", "cegb", "miser", "regressor")
 VALUES = ("regressor", "ranker")
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Rows to fit on, to judge on and to ask about."""
+    """Training, validation and test rows."""
 
     x: Matrix
     y: NDArray[np.int64]
@@ -74,36 +74,36 @@ class Problem:
 
 @functools.cache
 def problem(name: str, offset: float) -> Problem:
-    if name in CARRIED:
-        x, y = CARRIED[name](return_X_y=True)
+    if name in SCIKIT_LEARN_SETS:
+        x, y = SCIKIT_LEARN_SETS[name](return_X_y=True)
     else:
-        with np.load(shared_data(f"{name}.npz")) as found:
-            x, y = found["X"], found["y"]
-    # every so many columns of wide tables: fits stay quick
-    x = np.asarray(x[:, :: -(-x.shape[1] // MOST_COLUMNS)], np.float32) + np.float32(offset)
+        with np.load(shared_data(f"{name}.npz")) as data:
+            x, y = data["X"], data["y"]
+    # Wide tables lose columns at regular intervals, so that fits stay fast.
+    x = np.asarray(x[:, :: -(-x.shape[1] // MAX_COLUMNS)], np.float32) + np.float32(offset)
     y = np.unique(y, return_inverse=True)[1]
     rng = np.random.default_rng(0)
-    each = max(200 // (y.max() + 1), 9)
-    kept = np.concatenate(
-        [rng.permutation(np.flatnonzero(y == c))[:each] for c in range(y.max() + 1)]
+    n_per_class = max(200 // (y.max() + 1), 9)
+    chosen = np.concatenate(
+        [rng.permutation(np.flatnonzero(y == c))[:n_per_class] for c in range(y.max() + 1)]
     )
-    kept = kept[np.isfinite(x[kept]).all(axis=1)]
-    fit, rest = train_test_split(kept, test_size=0.5, stratify=y[kept], random_state=0)
-    held, asked = train_test_split(rest, test_size=0.5, stratify=y[rest], random_state=0)
-    return Problem(x[fit], y[fit], x[held], y[held], x[asked])
+    chosen = chosen[np.isfinite(x[chosen]).all(axis=1)]
+    fit, rest = train_test_split(chosen, test_size=0.5, stratify=y[chosen], random_state=0)
+    validation, test = train_test_split(rest, test_size=0.5, stratify=y[rest], random_state=0)
+    return Problem(x[fit], y[fit], x[validation], y[validation], x[test])
 
 
 def unfitted(kind: str, costs: FeatureCosts, n_classes: int) -> Any:
     f0 = ExtraTreesClassifier(10, max_depth=8, random_state=0)
-    few: dict[str, Any] = {"n_stages": 2, "effort": "low", "random_state": 0}
-    small: dict[str, Any] = {"penalties": (0.02,), "n_rounds": 6, "random_state": 0}
+    staged: dict[str, Any] = {"n_stages": 2, "effort": "low", "random_state": 0}
+    boosted: dict[str, Any] = {"penalties": (0.02,), "n_rounds": 6, "random_state": 0}
     gate: dict[str, Any] = {"p_full": (0.4,), "penalties": (0.01,), "random_state": 0}
     return {
         "staged": lambda: StagedCascade(
-            f0, costs, families=("extra-trees", "linear"), max_loss=0.05, **few
+            f0, costs, families=("extra-trees", "linear"), max_loss=0.05, **staged
         ),
         "staged-missing": lambda: StagedCascade(
-            f0, costs, families=("boosting",), allow_missing=True, **few
+            f0, costs, families=("boosting",), allow_missing=True, **staged
         ),
         "gated-trees": lambda: AdaptGBRT(f0, costs, n_rounds=6, stop="gate", **gate),
         "gated-lines": lambda: AdaptLin(f0, costs, n_starts=1, stop="gate", **gate),
@@ -111,12 +111,12 @@ def unfitted(kind: str, costs: FeatureCosts, n_classes: int) -> Any:
         "lines-alone": lambda: AdaptLin(f0, costs, n_starts=1, stop="margin", **gate),
         "forest": lambda: BudgetForest(costs, n_estimators=4, random_state=0),
         "pruned": lambda: BudgetPrune(costs, n_estimators=4, n_points=6, random_state=0),
-        "cegb": lambda: CEGBClassifier(costs, allow_missing=True, **small),
-        "miser": lambda: GreedyMiser(costs, allow_missing=True, **small),
+        "cegb": lambda: CEGBClassifier(costs, allow_missing=True, **boosted),
+        "miser": lambda: GreedyMiser(costs, allow_missing=True, **boosted),
         "regressor": lambda: CEGBRegressor(
-            costs, accounting="coupled", allow_missing=True, **small
+            costs, accounting="coupled", allow_missing=True, **boosted
         ),
-        "ranker": lambda: CEGBRanker(costs, **small),
+        "ranker": lambda: CEGBRanker(costs, **boosted),
     }[kind]()
 
 
@@ -126,12 +126,12 @@ KINDS = (
 )  # fmt: skip
 
 HIGHER_KINDS = ("staged-missing", "gated-trees", "gated-lines", "forest", "cegb", "regressor")
-"""Fitted to rows 1e6 higher: all of them on wine, of the shared sets two each in turn."""
+"""Kinds that are fitted to values 1e6 higher; each shared data set tests two of them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A fitted system, its bundle, and the rows that it is asked about."""
+    """A fitted system, its bundle and the test rows."""
 
     kind: str
     system: Any
@@ -139,25 +139,25 @@ class Case:
     rows: Matrix
 
 
-def fitted(kind: str, name: str, offset: float, place: Path) -> Case:
+def fit_case(kind: str, name: str, offset: float, folder: Path) -> Case:
     data = problem(name, offset)
     system = unfitted(kind, grouped_prices(data.x.shape[1]), data.y.max() + 1)
-    judges: tuple[Any, ...] = (data.x_val, data.y_val)
-    more: dict[str, Any] = {}
+    validation: tuple[Any, ...] = (data.x_val, data.y_val)
+    options: dict[str, Any] = {}
     if kind == "ranker":
-        more["qid"] = np.arange(len(data.y)) // 8
-        judges = (*judges, np.arange(len(data.y_val)) // 8)
-    system.fit(data.x, data.y, validation=judges, **more)
-    if hasattr(system, "offload"):  # a point where some stop and some go on
+        options["qid"] = np.arange(len(data.y)) // 8
+        validation = (*validation, np.arange(len(data.y_val)) // 8)
+    system.fit(data.x, data.y, validation=validation, **options)
+    if hasattr(system, "offload"):  # a point at which stages answer some rows and offload others
         costs = [point.cost for point in system.operating_points_]
         system = system.at(budget=float(np.median(costs)))
-    bundle = pack(system, place / kind, sample=data.rows[:16], name=kind)
+    bundle = pack(system, folder / kind, sample=data.rows[:16], name=kind)
     rows = hard_rows(system, data.rows, missing=kind in TAKE_MISSING)
     return Case(kind, system, bundle, rows)
 
 
 def hard_rows(system: Any, rows: Matrix, *, missing: bool) -> Matrix:
-    """Real rows, and such at thresholds, with denormals, zeros and perhaps NaN."""
+    """Real rows, and altered rows with thresholds, denormals, zeros and optionally NaN."""
     rng = np.random.default_rng(0)
     parts = [rows]
     for stage in system.stages_:
@@ -169,29 +169,35 @@ def hard_rows(system: Any, rows: Matrix, *, missing: bool) -> Matrix:
             high = np.minimum(np.nextafter(limit, np.float32(np.inf)), np.finfo(np.float32).max)
             columns = stage.features[model.feature[nodes]]
             for value in (low, limit, high):
-                at = rows[rng.integers(0, len(rows), len(nodes))].copy()
-                at[np.arange(len(nodes)), columns] = value
-                parts.append(at)
-    odd = np.array([1e-45, -1e-45, 1e-39, -1e-39, 0.0, -0.0], np.float32)
-    strange = rows[rng.integers(0, len(rows), 60)].copy()
-    strange = np.where(rng.random(strange.shape) < 0.5, rng.choice(odd, strange.shape), strange)
-    parts += [strange, np.tile(odd[:, None], (1, rows.shape[1]))]
+                altered = rows[rng.integers(0, len(rows), len(nodes))].copy()
+                altered[np.arange(len(nodes)), columns] = value
+                parts.append(altered)
+    tiny_values = np.array([1e-45, -1e-45, 1e-39, -1e-39, 0.0, -0.0], np.float32)
+    with_tiny = rows[rng.integers(0, len(rows), 60)].copy()
+    with_tiny = np.where(
+        rng.random(with_tiny.shape) < 0.5, rng.choice(tiny_values, with_tiny.shape), with_tiny
+    )
+    parts += [with_tiny, np.tile(tiny_values[:, None], (1, rows.shape[1]))]
     if missing:
-        absent = rows[rng.integers(0, len(rows), 60)].copy()
-        absent[rng.random(absent.shape) < 0.3] = np.nan
-        parts += [absent, np.full((1, rows.shape[1]), np.nan, np.float32)]
+        with_missing = rows[rng.integers(0, len(rows), 60)].copy()
+        with_missing[rng.random(with_missing.shape) < 0.3] = np.nan
+        parts += [with_missing, np.full((1, rows.shape[1]), np.nan, np.float32)]
     return np.ascontiguousarray(np.concatenate(parts), np.float32)
 
 
-def assert_bits(got: Matrix, expected: Matrix, who: str) -> None:
-    """Every bit the same, and one NaN as good as another."""
-    assert got.dtype == expected.dtype == np.float32
-    assert got.shape == expected.shape
-    same = (got.view(np.uint32) == expected.view(np.uint32)) | (np.isnan(got) & np.isnan(expected))
-    assert same.all(), f"{who}: {np.count_nonzero(~same.all(axis=1))} of {len(got)} rows differ"
+def assert_bits(result: Matrix, expected: Matrix, source: str) -> None:
+    """Check that all bits are equal; all NaN count as equal."""
+    assert result.dtype == expected.dtype == np.float32
+    assert result.shape == expected.shape
+    same = (result.view(np.uint32) == expected.view(np.uint32)) | (
+        np.isnan(result) & np.isnan(expected)
+    )
+    assert same.all(), (
+        f"{source}: {np.count_nonzero(~same.all(axis=1))} of {len(result)} rows differ"
+    )
 
 
-def python_witnesses(case: Case) -> None:
+def check_python(case: Case) -> None:
     system, bundle, rows = case.system, case.bundle, case.rows
     expected = [np.ascontiguousarray(stage.margins(rows)) for stage in system.stages_]
     exits, meter = system.exit_stage(rows), Meter(bundle.manifest.feature_costs())
@@ -201,19 +207,19 @@ def python_witnesses(case: Case) -> None:
         outputs = stage_runs.run_all(stages, rows)
         for output, margins in zip(outputs, expected, strict=True):
             assert_bits(output.outputs, margins, f"{case.kind}: {runner}")
-        left = stage_runs.exits(stages, outputs)
+        stage_exits = stage_runs.exits(stages, outputs)
         if system.high_cost_model_ is None:
-            left = np.minimum(left, len(stages) - 1)
-        assert left.tolist() == exits.tolist()
-        for s, stage in enumerate(system.stages_):  # one row at a time, as a device goes
-            bought = np.broadcast_to(stage.acquired(rows), rows.shape)[:, stage.features]
+            stage_exits = np.minimum(stage_exits, len(stages) - 1)
+        assert stage_exits.tolist() == exits.tolist()
+        for s, stage in enumerate(system.stages_):  # a device runs single rows
+            acquired = np.broadcast_to(stage.acquired(rows), rows.shape)[:, stage.features]
             for i in range(0, len(rows), 11):
                 reading = Reading(rows[i], meter, lambda: np.inf)
                 output = stages[s].visit(reading, allow_missing=True)
                 assert_bits(
                     np.float32([output.outputs]), expected[s][i : i + 1], f"{runner}, row {i}"
                 )
-                assert reading.acquired[stage.features].tolist() == bought[i].tolist()
+                assert reading.acquired[stage.features].tolist() == acquired[i].tolist()
     assert verify_graphs(bundle, rows).agrees
     report = verify(system, bundle, rows)
     assert report.differing_decisions == report.differing_costs == 0
@@ -224,8 +230,8 @@ def python_witnesses(case: Case) -> None:
 def close_calls(system: Any, rows: Matrix) -> int:
     """Rows for which the high-cost model's two best classes tie.
 
-    scikit-learn adds up a forest in float64 and the cloud's graph in float32, so that a tie may
-    fall either way. The stages' decisions do not depend on it.
+    scikit-learn sums a forest in float64 and the cloud's graph sums it in float32, so that their
+    labels may differ at a tie. The decisions of the stages do not depend on it.
     """
     f0 = system.high_cost_model_
     if f0 is None:
@@ -234,79 +240,83 @@ def close_calls(system: Any, rows: Matrix) -> int:
     return int(np.count_nonzero(best[:, 1] - best[:, 0] < 1e-6))
 
 
-def c_witness(case: Case, compiled: Compiled) -> None:
+def check_c(case: Case, compiled: Compiled) -> None:
     system, rows = case.system, case.rows
-    said, exits = compiled(rows), system.exit_stage(rows)
+    result = compiled(rows)
+    exits = system.exit_stage(rows)
     last = np.minimum(exits, len(system.stages_) - 1)
     outputs = [stage.margins(rows) for stage in system.stages_]
-    for got, margins in zip(said.outputs, outputs, strict=True):
-        assert_bits(np.ascontiguousarray(got), np.ascontiguousarray(margins), f"{case.kind}: C")
-    assert said.exits.tolist() == exits.tolist()
+    for output, margins in zip(result.outputs, outputs, strict=True):
+        assert_bits(np.ascontiguousarray(output), np.ascontiguousarray(margins), f"{case.kind}: C")
+    assert result.exits.tolist() == exits.tolist()
     local = np.stack([labels(stage.run(rows)[0]) for stage in system.stages_])
-    assert said.labels.tolist() == local[last, np.arange(len(rows))].tolist()
-    stays = exits < len(system.stages_)
+    assert result.labels.tolist() == local[last, np.arange(len(rows))].tolist()
+    is_local = exits < len(system.stages_)
     places = np.searchsorted(system.classes_, system.predict(rows))
-    assert said.labels[stays].tolist() == places[stays].tolist()
-    bought = np.zeros(rows.shape, bool)
+    assert result.labels[is_local].tolist() == places[is_local].tolist()
+    acquired = np.zeros(rows.shape, bool)
     for s, stage in enumerate(system.stages_):
-        bought |= np.broadcast_to(stage.acquired(rows), rows.shape) & (last >= s)[:, None]
-    assert said.bought.sum(axis=1).tolist() == bought.sum(axis=1).tolist()
+        acquired |= np.broadcast_to(stage.acquired(rows), rows.shape) & (last >= s)[:, None]
+    assert result.bought.sum(axis=1).tolist() == acquired.sum(axis=1).tolist()
     assert compiled.selftest() == 0
 
 
-def agree_everywhere(name: str, offset: float, place: Path) -> None:
+def check_agreement(name: str, offset: float, folder: Path) -> None:
     kinds = HIGHER_KINDS if offset else KINDS
     if name in SHARED:
-        at = SHARED.index(name)
-        first = 2 * at % len(kinds)
-        kinds = kinds[first : first + 2] if offset else kinds[at % 2 :: 2]
-    cases = [fitted(kind, name, offset, place) for kind in kinds]
+        number = SHARED.index(name)
+        first = 2 * number % len(kinds)
+        kinds = kinds[first : first + 2] if offset else kinds[number % 2 :: 2]
+    cases = [fit_case(kind, name, offset, folder) for kind in kinds]
     for case in cases:
-        python_witnesses(case)
+        check_python(case)
     if compiler() is None:
-        pytest.skip("Python's witnesses agree; no C compiler here (cc, gcc or clang) for the last")
-    classifying = [case for case in cases if case.kind not in VALUES]
+        pytest.skip("Python agrees; this machine has no C compiler (cc, gcc or clang)")
+    classifiers = [case for case in cases if case.kind not in VALUES]
     sources = []
-    for i, case in enumerate(classifying):
+    for i, case in enumerate(classifiers):
         source = to_c(
-            case.bundle, place / f"c_{case.kind}", name=f"m{i}", coded=("float", 16)[i % 2]
+            case.bundle, folder / f"c_{case.kind}", name=f"m{i}", coded=("float", 16)[i % 2]
         )
         sources.append((source, [stage.model.n_outputs for stage in case.system.stages_]))
     flags = ("-O0" if name in SHARED else "-O1",)  # -O1 takes gcc twice as long
-    for case, compiled in zip(classifying, build(sources, flags=flags), strict=True):
-        c_witness(case, compiled)
+    for case, compiled in zip(classifiers, build(sources, flags=flags), strict=True):
+        check_c(case, compiled)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", OFFSETS)
 def test_no_decision_differs_on_wine(offset, tmp_path):
-    agree_everywhere("wine", offset, tmp_path)
+    check_agreement("wine", offset, tmp_path)
 
 
 @pytest.mark.slow
 def test_no_decision_differs_with_ten_classes(tmp_path):
-    agree_everywhere("digits", 0.0, tmp_path)
+    check_agreement("digits", 0.0, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", OFFSETS)
 @pytest.mark.parametrize("name", SHARED)
 def test_no_decision_differs_on_shared_data(name, offset, tmp_path):
-    agree_everywhere(name, offset, tmp_path)
+    check_agreement(name, offset, tmp_path)
 
 
-# -- any rows at all -----------------------------------------------------------------------
+# -- random rows ----------------------------------------------------------------------------
 
 NUMBERS = st.floats(width=32, allow_infinity=False, allow_nan=False)
-ODD = st.sampled_from([0.0, -0.0, 1e-45, -1e-45, 1e-39, 3.4e38, -3.4e38, 1e6, 1e6 + 0.0625])
+SPECIAL_NUMBERS = st.sampled_from(
+    [0.0, -0.0, 1e-45, -1e-45, 1e-39, 3.4e38, -3.4e38, 1e6, 1e6 + 0.0625]
+)
 
 
 @pytest.fixture(scope="module")
-def of_wine(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
-    """Systems of trees: what rows as wild as these mean to a sum of products is infinite."""
-    place = tmp_path_factory.mktemp("agreement")
+def wine_cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
+    """Systems of trees, because such rows overflow the sums of linear models."""
+    folder = tmp_path_factory.mktemp("agreement")
     return [
-        fitted(kind, "wine", 0.0, place) for kind in ("staged-missing", "forest", "cegb", "miser")
+        fit_case(kind, "wine", 0.0, folder)
+        for kind in ("staged-missing", "forest", "cegb", "miser")
     ]
 
 
@@ -314,18 +324,21 @@ def of_wine(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
 @settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(rows=arrays(np.float32, (4, 13), elements=NUMBERS | ODD), holes=arrays(np.bool_, (4, 13)))
-def test_random_rows_are_decided_as_by_the_system(of_wine, rows, holes):
-    for case in of_wine:
-        x = np.where(holes, np.float32(np.nan), rows) if case.kind in TAKE_MISSING else rows
+@given(
+    rows=arrays(np.float32, (4, 13), elements=NUMBERS | SPECIAL_NUMBERS),
+    is_missing=arrays(np.bool_, (4, 13)),
+)
+def test_device_stages_decide_random_rows_as_the_system(wine_cases, rows, is_missing):
+    for case in wine_cases:
+        x = np.where(is_missing, np.float32(np.nan), rows) if case.kind in TAKE_MISSING else rows
         expected = [np.ascontiguousarray(stage.margins(x)) for stage in case.system.stages_]
         for runner in ("onnxruntime", "numpy"):
             stages = load_stages(Bundle.open(case.bundle.path), runner=runner)
             outputs = stage_runs.run_all(stages, x)
             for output, margins in zip(outputs, expected, strict=True):
                 assert_bits(output.outputs, margins, f"{case.kind}: {runner}")
-            left = np.minimum(
+            stage_exits = np.minimum(
                 stage_runs.exits(stages, outputs),
                 len(stages) - (case.system.high_cost_model_ is None),
             )
-            assert left.tolist() == case.system.exit_stage(x).tolist()
+            assert stage_exits.tolist() == case.system.exit_stage(x).tolist()

@@ -1,4 +1,4 @@
-"""`max_instance_cost` in bundles: an instance ends before it could cost more."""
+"""`max_instance_cost` in bundles, on devices and in C: no instance costs more."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ SAMPLE = 16
 
 @pytest.fixture(scope="module", params=[9.0, None], ids=["no-offload", "whole"])
 def capped(request, tmp_path_factory):
-    """A system with a cap below an offload, and one with the cap that an offload just keeps."""
+    """System, bundle and rows with a cap below the cost of an offload or equal to it."""
     X, X_test, y, _ = table()
-    whole = float(COSTS.price(np.ones(len(X.columns), bool))) + 1.0
+    highest_cost = float(COSTS.price(np.ones(len(X.columns), bool))) + 1.0
     settings = {
         "cloud_prices": CloudPrices(request=1.0), "families": ("linear",), "allow_missing": False
     }  # fmt: skip
     system = ready("staged", X, y, **settings).fit(X, y)
-    cap = request.param or whole
+    cap = request.param or highest_cost
     system = system.at(max_instance_cost=cap).at(max_loss=0.0 if request.param is None else 1.0)
-    place = tmp_path_factory.mktemp("capped")
-    bundle = pack(system, place / "bundle", sample=X_test[:SAMPLE], name="capped")
+    folder = tmp_path_factory.mktemp("capped")
+    bundle = pack(system, folder / "bundle", sample=X_test[:SAMPLE], name="capped")
     x = X_test.to_numpy(np.float32)
     huge = x.copy()
-    huge[np.random.default_rng(0).random(x.shape) < 0.3] = 3e38  # sums of products: inf - inf
+    huge[np.random.default_rng(0).random(x.shape) < 0.3] = 3e38  # overflowing sums give inf - inf
     huge[np.random.default_rng(1).random(x.shape) < 0.3] = -3e38
     return system, bundle, x, huge, cap
 
@@ -69,15 +69,17 @@ def test_no_instance_costs_more_than_the_cap_anywhere(capped, tmp_path):
     link = InProcessLink(CloudModel.from_bundle(bundle).answer)
     with Device(bundle, link=link, deadline_ms=60_000) as device:
         answers = [device.answer(row) for row in rows]
-    assert [a.stage for a in answers] == exits.tolist()
-    np.testing.assert_allclose([a.cost for a in answers], costs)
+    assert [answer.stage for answer in answers] == exits.tolist()
+    np.testing.assert_allclose([answer.cost for answer in answers], costs)
     if compiler() is None:
-        pytest.skip("Python's witnesses agree; no C compiler here (cc, gcc or clang) for the last")
+        pytest.skip("Python agrees; this machine has no C compiler (cc, gcc or clang)")
     source = to_c(bundle, tmp_path / "c", name="capped")
-    (compiled,) = build([(source, [s.model.n_outputs for s in system.stages_])], flags=("-O1",))
-    said = compiled(rows)
-    assert said.exits.tolist() == exits.tolist()
-    assert (said.exits == len(system.stages_)).any() == offloads
+    (compiled,) = build(
+        [(source, [stage.model.n_outputs for stage in system.stages_])], flags=("-O1",)
+    )
+    result = compiled(rows)
+    assert result.exits.tolist() == exits.tolist()
+    assert (result.exits == len(system.stages_)).any() == offloads
     assert compiled.selftest() == 0
 
 
@@ -88,14 +90,14 @@ def document_of(bundle):
 def test_a_manifest_with_a_point_above_the_cap_is_refused(capped):
     _, bundle, *_ = capped
     document = document_of(bundle)
-    highest = max(float(c) for c in bundle.manifest.exit_costs())
+    highest = max(float(cost) for cost in bundle.manifest.exit_costs())
     document["max_instance_cost"] = 0.1
     with pytest.raises(
         BundleError, match=r"operating_points\[0\].* may cost .* than max_instance_cost 0.1"
     ):
         read_manifest(json.dumps(document).encode())
-    for wrong in (-1.0, "much", True):
-        document["max_instance_cost"] = wrong
+    for invalid in (-1.0, "much", True):
+        document["max_instance_cost"] = invalid
         with pytest.raises(BundleError, match="max_instance_cost"):
             read_manifest(json.dumps(document).encode())
     for cap in (highest, None):
@@ -105,26 +107,27 @@ def test_a_manifest_with_a_point_above_the_cap_is_refused(capped):
 
 
 @pytest.mark.parametrize("capped", [9.0], indirect=True)
-def test_a_device_whose_offloads_would_break_the_cap_sends_nothing(capped):
+def test_a_device_offloads_nothing_if_an_offload_exceeds_the_cap(capped):
     _, bundle, x, huge, cap = capped
 
-    def never(X):
+    def fail(X):
         raise AssertionError("sent")
 
     with pytest.raises(
         InputError,
         match="cloud-only: an offload may cost more than",
     ):
-        Device(bundle, link=InProcessLink(never), policy="cloud-only")
-    absent = x.copy()
-    absent[np.random.default_rng(2).random(x.shape) < 0.2] = np.nan
-    onwards = lambda point: "offload"  # noqa: E731
-    for policy in ("system", onwards):
-        with Device(bundle, link=InProcessLink(never), policy=policy) as device:
-            for row in np.concatenate([huge, absent]):
+        Device(bundle, link=InProcessLink(fail), policy="cloud-only")
+    incomplete = x.copy()
+    incomplete[np.random.default_rng(2).random(x.shape) < 0.2] = np.nan
+    for policy in ("system", lambda point: "offload"):
+        with Device(bundle, link=InProcessLink(fail), policy=policy) as device:
+            for row in np.concatenate([huge, incomplete]):
                 try:
                     answer = device.answer(row)
-                except SensorError:  # its first feature is missing: no stage has answered
+                except (
+                    SensorError
+                ):  # the first stage's feature is missing, so that no stage can answer
                     continue
                 assert answer.route in ("edge", "fallback")
                 assert answer.cost <= cap

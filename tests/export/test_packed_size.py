@@ -1,4 +1,4 @@
-"""``max_bytes``: sizes are those of C's tables, and never exceeded by them."""
+"""Predicted sizes for ``max_bytes``, compared with the tables of the generated C."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def fitted(request, make_once):
 
 
 @pytest.mark.slow
-def test_sizes_are_the_bytes_of_the_tables(fitted, tmp_path) -> None:
+def test_predicted_sizes_bound_the_tables_in_c(fitted, tmp_path) -> None:
     system, _ = fitted
     for number, chain in enumerate(system.chains_):
         every_stage = replace(
@@ -49,52 +49,53 @@ def test_sizes_are_the_bytes_of_the_tables(fitted, tmp_path) -> None:
         )
         tables = write_cascade(every_stage, tmp_path / f"c{number}").table_bytes
         assert tables <= packed_bytes(chain)
-        shared = 3 * N_FEATURES * len(chain) + 64  # a feature's number, stage by stage
-        assert packed_bytes(chain) <= 1.02 * tables + shared
+        # Each stage may store the numbers of its features.
+        tolerance = 3 * N_FEATURES * len(chain) + 64
+        assert packed_bytes(chain) <= 1.02 * tables + tolerance
 
 
 @pytest.mark.slow
 def test_at_stays_within_max_bytes_with_the_same_decisions(fitted, tmp_path) -> None:
     system, X = fitted
-    sizes = sorted({p.bytes for p in (*system.frontier_.points, *system.frontier_.others)})
+    sizes = sorted({point.bytes for point in (*system.frontier_.points, *system.frontier_.others)})
     smallest = sizes[0]
-    with pytest.raises(TooLargeError) as refused:
+    with pytest.raises(TooLargeError) as error:
         system.at(max_bytes=smallest - 1)
-    assert (refused.value.smallest, refused.value.max_bytes) == (smallest, smallest - 1)
-    for most in (smallest, sizes[len(sizes) // 2], sizes[-1]):
-        small = system.at(max_bytes=most, max_loss=0.5)
+    assert (error.value.smallest, error.value.max_bytes) == (smallest, smallest - 1)
+    for max_bytes in (smallest, sizes[len(sizes) // 2], sizes[-1]):
+        small = system.at(max_bytes=max_bytes, max_loss=0.5)
         point = small.operating_point_
-        assert point.bytes <= most
-        assert to_c(small, tmp_path / f"c{most}").table_bytes <= most
+        assert point.bytes <= max_bytes
+        assert to_c(small, tmp_path / f"c{max_bytes}").table_bytes <= max_bytes
         assert len(small.stages_) == len(point.thresholds)
         assert sum(point.exit_shares) == pytest.approx(1.0)
-        # the same thresholds, with the stages that never stop still there
+        # The full system has the same thresholds, and also the stages that never stop.
         full = system.at(max_loss=0.5)
-        full.operating_point_ = system.frontier_.within_bytes(most).at(max_loss=0.5, slack=1.0)
+        full.operating_point_ = system.frontier_.within_bytes(max_bytes).at(max_loss=0.5, slack=1.0)
         np.testing.assert_array_equal(small.predict(X), full.predict(X))
         np.testing.assert_array_equal(small.offload(X), full.offload(X))
         assert (small.cost(X) <= full.cost(X) + 1e-9).all()
-        assert small.at(budget=1e9).operating_point_.bytes <= most  # it stays within
+        assert small.at(budget=1e9).operating_point_.bytes <= max_bytes  # the limit still holds
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["staged", "adapt-gbrt"])
-def test_a_fit_within_bytes_packs_within_them(method, tmp_path) -> None:
+def test_a_fit_with_max_bytes_packs_within_them(method, tmp_path) -> None:
     X, X_test, y, y_test = table()
-    most = 12_000
-    system = ready(method, X, y, max_bytes=most).fit(X, y)
+    max_bytes = 12_000
+    system = ready(method, X, y, max_bytes=max_bytes).fit(X, y)
     assert system.score(X_test, y_test) > 0.85
-    assert all(packed_bytes(chain) <= most for chain in system.chains_)
+    assert all(packed_bytes(chain) <= max_bytes for chain in system.chains_)
     bundle = pack(system, tmp_path / "bundle", sample=X_test.to_numpy()[:8])
     point = bundle.manifest.active_point
     assert point.bytes == system.operating_point_.bytes
-    assert to_c(system, tmp_path / "c").table_bytes <= most
-    assert to_c(bundle, tmp_path / "c").table_bytes <= most
+    assert to_c(system, tmp_path / "c").table_bytes <= max_bytes
+    assert to_c(bundle, tmp_path / "c").table_bytes <= max_bytes
     assert len(bundle.manifest.operating_points) >= len(system.frontier_.points)
 
 
-@pytest.mark.parametrize("wrong", [0, 1.5])
-def test_texts_that_are_not_a_size_are_refused(wrong) -> None:
+@pytest.mark.parametrize("max_bytes", [0, 1.5])
+def test_invalid_sizes_are_refused(max_bytes) -> None:
     X, _, y, _ = table()
     with pytest.raises(InputError, match="max_bytes"):
-        ready("staged", X, y, max_bytes=wrong).fit(X, y)
+        ready("staged", X, y, max_bytes=max_bytes).fit(X, y)

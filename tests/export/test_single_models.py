@@ -1,4 +1,4 @@
-"""Single budgeted models, of classes and of values, from the estimator to the device."""
+"""Single budgeted classifiers, regressors and rankers in bundles and on devices."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ WINE, CULTIVAR = load_wine(return_X_y=True)
 WINE = WINE.astype(np.float32)
 COSTS = grouped_prices(10)
 QUERIES = np.arange(len(Y)) // 10
-FEW: dict[str, Any] = {"n_rounds": 15, "random_state": 0}
+SETTINGS: dict[str, Any] = {"n_rounds": 15, "random_state": 0}
 CLASSES: dict[str, Any] = {
     "cost-aware": BudgetForest(
         grouped_prices(13), criterion="entropy", mu=0.1, n_estimators=6, random_state=0
     ),
     "pruned": BudgetPrune(grouped_prices(13), n_estimators=6, random_state=0),
-    "lazy-classes": CEGBClassifier(grouped_prices(13), penalties=(0.02, 0.1), **FEW),
-    "greedy-miser": GreedyMiser(grouped_prices(13), budget=8.0, **FEW),
+    "lazy-classes": CEGBClassifier(grouped_prices(13), penalties=(0.02, 0.1), **SETTINGS),
+    "greedy-miser": GreedyMiser(grouped_prices(13), budget=8.0, **SETTINGS),
 }
 VALUES: dict[str, Any] = {
-    "lazy": CEGBRegressor(COSTS, penalties=(0.1, 0.01), **FEW),
-    "coupled": CEGBRegressor(COSTS, accounting="coupled", penalties=(0.1, 0.01), **FEW),
-    "missing": CEGBRegressor(COSTS, penalties=(0.02,), allow_missing=True, **FEW),
-    "rank": CEGBRanker(COSTS, penalties=(0.02,), **FEW),
+    "lazy": CEGBRegressor(COSTS, penalties=(0.1, 0.01), **SETTINGS),
+    "coupled": CEGBRegressor(COSTS, accounting="coupled", penalties=(0.1, 0.01), **SETTINGS),
+    "missing": CEGBRegressor(COSTS, penalties=(0.02,), allow_missing=True, **SETTINGS),
+    "rank": CEGBRanker(COSTS, penalties=(0.02,), **SETTINGS),
 }
 
 
@@ -60,7 +60,7 @@ def fit(name: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", [*CLASSES, *VALUES])
-def test_a_device_has_the_answers_and_costs_of_the_estimator(name, tmp_path):
+def test_a_device_gives_the_answers_and_costs_of_the_estimator(name, tmp_path):
     model, x = fit(name)
     bundle = pack(model, tmp_path / "bundle.gwb", sample=x[:32])
     manifest = bundle.manifest
@@ -71,16 +71,16 @@ def test_a_device_has_the_answers_and_costs_of_the_estimator(name, tmp_path):
         assert report.max_margin_difference == 0
     with Device(bundle) as device:
         answers = [device.answer(row) for row in x]
-    assert [a.label for a in answers] == model.predict(x).tolist()
-    assert [a.cost for a in answers] == model.cost(x).tolist()
-    assert {(a.route, a.stage) for a in answers} == {("edge", 0)}
+    assert [answer.label for answer in answers] == model.predict(x).tolist()
+    assert [answer.cost for answer in answers] == model.cost(x).tolist()
+    assert {(answer.route, answer.stage) for answer in answers} == {("edge", 0)}
     assert model.cost(x).mean() < model.feature_costs_.total
     assert manifest.answers_values == (name in VALUES)
     if manifest.answers_values:
         assert manifest.task == ("rank" if name == "rank" else "regress")
         assert (manifest.classes, manifest.n_classes, manifest.link) == ((), 0, "identity")
-        assert {type(a.label) for a in answers} == {float}
-        assert {(a.class_index, len(a.probabilities)) for a in answers} == {(-1, 0)}
+        assert {type(answer.label) for answer in answers} == {float}
+        assert {(answer.class_index, len(answer.probabilities)) for answer in answers} == {(-1, 0)}
 
 
 @pytest.mark.parametrize("name", ["coupled", "rank"])
@@ -90,23 +90,24 @@ def test_commands_print_scores_for_models_of_values(name, tmp_path, capsys):
     bundle = pack(model, path, sample=x[:32])
     columns = [*bundle.manifest.feature_names, "target"]
     table = tmp_path / "table.csv"
-    rows = [",".join(columns)]
-    rows += [",".join(map(repr, [*map(float, r), float(v)])) for r, v in zip(x, Y, strict=True)]
-    table.write_text("\n".join(rows) + "\n")
-    word = {"coupled": "R²", "rank": "AP@5"}[name]
+    lines = [",".join(columns)]
+    for row, value in zip(x, Y, strict=True):
+        lines.append(",".join(map(repr, [*map(float, row), float(value)])))
+    table.write_text("\n".join(lines) + "\n")
+    score_name = {"coupled": "R²", "rank": "AP@5"}[name]
     for command in (["inspect", str(path)], ["frontier", str(path)]):
         assert main(command) == 0
         printed = capsys.readouterr().out
-        assert word in printed
+        assert score_name in printed
         assert "accuracy" not in printed
     assert main(["verify", str(path), "--data", str(table), "--target", "target", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["agrees"]
-    assert told["task"] == bundle.manifest.task
-    assert told["data"]["rows"] == len(x)
+    document = json.loads(capsys.readouterr().out)
+    assert document["agrees"]
+    assert document["task"] == bundle.manifest.task
+    assert document["data"]["rows"] == len(x)
     if name == "coupled":
-        assert told["data"]["r2"] == pytest.approx(model.score(x, Y), abs=1e-9)
+        assert document["data"]["r2"] == pytest.approx(model.score(x, Y), abs=1e-9)
     else:
-        assert "r2" not in told["data"]
-    assert "accuracy" not in told["data"]
-    assert told["data"]["cost"] == pytest.approx(model.cost(x).mean())
+        assert "r2" not in document["data"]
+    assert "accuracy" not in document["data"]
+    assert document["data"]["cost"] == pytest.approx(model.cost(x).mean())

@@ -1,3 +1,5 @@
+"""Feature costs: prices, groups, prerequisites and price files."""
+
 from __future__ import annotations
 
 import math
@@ -25,7 +27,7 @@ def priced(draw):
     return own, group, shared
 
 
-def by_the_definition(own, group, shared, features):
+def cost_by_definition(own, group, shared, features):
     features = set(features)
     touched = {group[k] for k in features if group[k] >= 0}
     return sum(own[k] for k in features) + sum(shared[g] for g in touched)
@@ -37,20 +39,20 @@ def test_cost_follows_the_definition(prices, data):
     costs = FeatureCosts(own, group=group, shared=shared)
     subset = st.sets(st.integers(0, len(own) - 1))
     chosen, acquired = data.draw(subset), data.draw(subset)
-    expected = by_the_definition(own, group, shared, chosen)
+    expected = cost_by_definition(own, group, shared, chosen)
     assert costs.price(sorted(chosen)) == pytest.approx(expected)
-    both = by_the_definition(own, group, shared, chosen | acquired)
-    paid = by_the_definition(own, group, shared, acquired)
+    both = cost_by_definition(own, group, shared, chosen | acquired)
+    paid = cost_by_definition(own, group, shared, acquired)
     assert costs.price(sorted(chosen), sorted(acquired)) == pytest.approx(both - paid, abs=1e-9)
     table = np.stack([costs.mask(sorted(chosen)), costs.mask(sorted(acquired))])
     np.testing.assert_allclose(costs.per_instance(table), [expected, paid])
-    # to the last bit, whatever rows stand beside: a device meters one row at a time
+    # Sums are equal to the last bit in any batch, because a device meters single rows.
     assert costs.per_instance(table).tolist() == [costs.price(row) for row in table]
     assert costs.per_instance(table[:0]).tolist() == []
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({"own": [1.0, -2.0], "names": ["a", "b"]}, "'b' is -2.0"),
         ({"own": [1.0, float("nan")], "names": ["a", "b"]}, "'b' is nan"),
@@ -66,8 +68,8 @@ def test_cost_follows_the_definition(prices, data):
         ({"own": {"a": 1.0}, "group": {"x": "g", "y": "g"}}, "group of 'x', which is not a feat"),
     ],
 )
-def test_bad_prices_are_refused_by_name(arguments, says):
-    with pytest.raises(InputError, match=says):
+def test_invalid_prices_are_refused_with_the_feature(arguments, message):
+    with pytest.raises(InputError, match=message):
         FeatureCosts(**arguments)
 
 
@@ -83,7 +85,7 @@ CSV = "feature,own,group,shared\nage,1.0,,\nchol,5.17,blood,2.10\nfbs,3.10,blood
 
 
 @pytest.mark.parametrize(("ending", "text"), [(".toml", TOML), (".csv", CSV)])
-def test_files_give_the_same_prices(tmp_path, ending, text):
+def test_toml_and_csv_files_give_the_same_prices(tmp_path, ending, text):
     file = tmp_path / f"costs{ending}"
     file.write_text(text)
     costs = FeatureCosts.from_file(file)
@@ -97,7 +99,7 @@ def test_files_give_the_same_prices(tmp_path, ending, text):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "message"),
     [
         ("c.toml", "[features]\na = -1\n", "features.a: must be a number of at least 0, not -1"),
         (
@@ -128,10 +130,10 @@ def test_files_give_the_same_prices(tmp_path, ending, text):
         ("c.toml", None, "does not exist"),
     ],
 )
-def test_bad_files_are_refused(tmp_path, name, text, says):
+def test_invalid_price_files_are_refused(tmp_path, name, text, message):
     if text is not None:
         (tmp_path / name).write_text(text)
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         FeatureCosts.from_file(tmp_path / name)
 
 
@@ -141,19 +143,19 @@ def test_prices_by_name_can_be_reordered():
         pd.Series({"age": 1.0, "chol": 5.17, "fbs": 3.10}), group=[None, "blood", None]
     )
     assert FeatureCosts(pd.Series([1.0, 2.0])).names is None
-    turned = named.in_order(["fbs", "chol", "age"])
-    assert (turned.own.tolist(), turned.group.tolist()) == ([3.10, 5.17, 1.0], [-1, 0, -1])
-    for names, says in (
+    reordered = named.in_order(["fbs", "chol", "age"])
+    assert (reordered.own.tolist(), reordered.group.tolist()) == ([3.10, 5.17, 1.0], [-1, 0, -1])
+    for names, message in (
         (["age", "chol"], "'fbs', which is not a column"),
         (["x", "y"], "'x', 'y'"),
     ):
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=message):
             named.in_order(names)
     with pytest.raises(InputError, match="group of 'x'"):
         FeatureCosts({"age": 1.0}, group={"x": "g"})
 
 
-def test_a_default_price_and_dropped_columns(tmp_path):
+def test_a_price_file_may_have_a_default_price_and_dropped_columns(tmp_path):
     file = tmp_path / "prices.toml"
     file.write_text(
         'default = 0.5\n[features]\nage = 1\nid = {own = 9, group = "office", kind = "drop"}\n'
@@ -171,7 +173,7 @@ def test_a_default_price_and_dropped_columns(tmp_path):
         FeatureCosts.from_file(file, names=["age", "x", "y"])
 
 
-# -- groups that require others --------------------------------------------------------------
+# -- groups that require other groups --------------------------------------------------------
 
 
 @st.composite
@@ -179,26 +181,26 @@ def with_prerequisites(draw):
     n, n_groups = draw(st.integers(1, 6)), draw(st.integers(1, 5))
     own = draw(st.lists(PRICE, min_size=n, max_size=n))
     group = draw(st.lists(st.integers(-1, n_groups - 1), min_size=n, max_size=n))
-    below = {g: draw(st.sets(st.integers(0, g - 1))) if g else set() for g in range(n_groups)}
+    required = {g: draw(st.sets(st.integers(0, g - 1))) if g else set() for g in range(n_groups)}
     present = {g for g in group if g >= 0}
-    needed = set().union(*(closure(g, below) for g in present), set())
+    needed = set().union(*(closure(g, required) for g in present), set())
     shared = {g: draw(PRICE) for g in sorted(needed)}
-    requires = {g: sorted(below[g]) for g in needed if below[g]}
+    requires = {g: sorted(required[g]) for g in needed if required[g]}
     return own, group, shared, requires
 
 
-def closure(group, below):
-    return {group}.union(*(closure(other, below) for other in below.get(group, ())))
+def closure(group, required):
+    return {group}.union(*(closure(other, required) for other in required.get(group, ())))
 
 
 @given(with_prerequisites(), st.data())
-def test_a_group_is_paid_with_all_that_it_requires_once(prices, data):
+def test_a_group_and_its_prerequisites_are_paid_once(prices, data):
     own, group, shared, requires = prices
     costs = FeatureCosts(own, group=group, shared=shared, requires=requires)
     rows = data.draw(
         st.lists(st.lists(st.booleans(), min_size=len(own), max_size=len(own)), min_size=2)
     )
-    taken = np.array(rows)
+    acquired = np.array(rows)
 
     def by_definition(row):
         touched = set().union(
@@ -206,15 +208,17 @@ def test_a_group_is_paid_with_all_that_it_requires_once(prices, data):
         )
         return sum(np.array(own)[row]) + sum(shared[g] for g in touched)
 
-    np.testing.assert_allclose(costs.per_instance(taken), [by_definition(row) for row in taken])
-    for row, paid in zip(taken, taken[::-1], strict=True):
-        more = by_definition(row | paid) - by_definition(paid)
-        assert costs.price(row, acquired=paid) == pytest.approx(more, abs=1e-9)
-    remaining = costs.remaining(taken[0])
+    np.testing.assert_allclose(
+        costs.per_instance(acquired), [by_definition(row) for row in acquired]
+    )
+    for row, paid in zip(acquired, acquired[::-1], strict=True):
+        expected = by_definition(row | paid) - by_definition(paid)
+        assert costs.price(row, acquired=paid) == pytest.approx(expected, abs=1e-9)
+    remaining = costs.remaining(acquired[0])
     for k in range(len(own)):
-        alone = np.arange(len(own)) == k
-        more = by_definition(alone | taken[0]) - by_definition(taken[0])
-        assert remaining[k] == pytest.approx(more, abs=1e-9)
+        feature = np.arange(len(own)) == k
+        expected = by_definition(feature | acquired[0]) - by_definition(acquired[0])
+        assert remaining[k] == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -227,14 +231,14 @@ def test_a_group_is_paid_with_all_that_it_requires_once(prices, data):
         ({"a": [None]}, "are not all groups"),
     ],
 )
-def test_bad_prerequisites_are_refused_by_name(requires, message):
+def test_invalid_prerequisites_are_refused_with_the_group(requires, message):
     with pytest.raises(InputError, match=message):
         FeatureCosts([1.0, 2.0], group=["a", "b"], requires=requires)
 
 
 @pytest.mark.parametrize("largest", [2.0**51 - 1, 2.0**51, 2.0**52 + 1, 2.0**53, 2.0**53 + 2, 0.1])
-def test_sums_are_rounded_once_whatever_the_prices_are(largest):
-    """Up to 2^53 whole numbers add up exactly in any order; beyond, by ``fsum`` alone."""
+def test_sums_of_any_prices_are_rounded_only_once(largest):
+    """Sums of whole numbers are exact up to 2^53; larger sums need ``fsum``."""
     costs = FeatureCosts([1.0, largest, 1.0, largest])
     acquired = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 0]], bool)
     expected = [math.fsum(compress(costs.own.tolist(), row)) for row in acquired]
@@ -246,16 +250,16 @@ def test_costs_are_equal_if_all_their_parts_are_equal():
     parts = {"own": [1.0, 2.0], "group": ["a", "a"], "shared": {"a": 3.0}, "names": ["x", "y"]}
     costs = FeatureCosts(**parts)
     assert costs == FeatureCosts(**parts)
-    others = [
+    changes = [
         {"own": [1.0, 2.5]}, {"group": ["a", None]}, {"shared": {"a": 4.0}}, {"names": ["x", "z"]},
         {"group": ["b", "b"], "shared": {"b": 3.0}},
     ]  # fmt: skip
-    for other in others:
-        assert costs != FeatureCosts(**(parts | other))
+    for change in changes:
+        assert costs != FeatureCosts(**(parts | change))
     assert costs != "prices"
 
 
-def test_members_and_groups_of_a_feature():
+def test_costs_give_the_members_and_groups_of_a_feature():
     costs = FeatureCosts(
         [1.0, 2.0, 3.0, 4.0],
         group=["a", None, "a", "b"],

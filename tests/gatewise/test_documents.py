@@ -1,3 +1,5 @@
+"""Strict reading of JSON and TOML documents into records."""
+
 import json
 import math
 from pathlib import Path
@@ -55,8 +57,8 @@ class Everything(Record):
     folder: Path = Path("out")
 
 
-def values(**changed):
-    return {"items": [{"own": 1}], **changed}
+def values(**fields):
+    return {"items": [{"own": 1}], **fields}
 
 
 def test_a_document_is_read_back_unchanged():
@@ -100,14 +102,14 @@ def test_a_document_is_read_back_unchanged():
         (values(file="a/b"), "file: must be a plain file name"),
         (values(file="a\n"), "file: must be a plain file name"),
         *(
-            (values(by_name={f"a{c}": {"own": 1}}), "by_name.")
-            for c in ("\n", "\0", "\x7f", "\u202e", "\u200b", "\ufeff")
+            (values(by_name={f"a{character}": {"own": 1}}), "by_name.")
+            for character in ("\n", "\0", "\x7f", "\u202e", "\u200b", "\ufeff")
         ),
         (values(on=1), "on: must be true or false, not 1"),
         (values(folder=3), "folder: must be text, not 3"),
     ],
 )
-def test_an_error_names_the_field_and_what_is_allowed(document, message):
+def test_an_error_names_the_field_and_the_allowed_values(document, message):
     data = json.dumps(document).encode()
     with pytest.raises(DocumentError) as caught:
         decode_json(data, Everything, "d.json")
@@ -117,7 +119,7 @@ def test_an_error_names_the_field_and_what_is_allowed(document, message):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["share", "rate"])
-def test_no_bounded_number_is_nan_or_infinite(name, value):
+def test_nan_and_infinity_are_refused_for_bounded_numbers(name, value):
     with pytest.raises(DocumentError, match=f"{name}: must be a number"):
         convert(values(**{name: value}), Everything)
 
@@ -172,7 +174,7 @@ def test_an_invalid_toml_file_is_refused_by_name(tmp_path, text, message):
     assert message in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_toml_file_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match=r"none\.toml: No such file"):
         read_toml(tmp_path / "none.toml", Everything)
 
@@ -183,8 +185,8 @@ def test_a_schema_has_the_bounds_of_the_types():
         kind: Literal["a", "b"] = "a"
 
     schema = json.loads(json_schema(Small, "Small things"))
-    small = schema["$defs"]["Small"]
+    definition = schema["$defs"]["Small"]
     assert schema["title"] == "Small things"
-    assert small["properties"]["share"] == {"type": "number", "minimum": 0.0, "maximum": 1.0}
-    assert small["required"] == ["share"]
-    assert small["additionalProperties"] is False
+    assert definition["properties"]["share"] == {"type": "number", "minimum": 0.0, "maximum": 1.0}
+    assert definition["required"] == ["share"]
+    assert definition["additionalProperties"] is False

@@ -1,4 +1,4 @@
-"""C computes the features of windows as Python does, step by step and only what is needed."""
+"""Features of windows in generated C, compared with those of Python."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ WARNINGS = (
     "-Wconversion", "-Wdouble-promotion", "-Wshadow", "-Wfloat-conversion", "-Wstrict-prototypes",
 )  # fmt: skip
 
-# Reads windows; for each writes all features, and the steps that the first one alone needed. In any
-# other order features have the same bits.
+# For each window that it reads, the program writes the steps that the first feature needs and all
+# features. It fails if another order of the features changes a bit.
 PROGRAM = """\
 #include <stdio.h>
 #include <string.h>
@@ -71,7 +71,7 @@ int main(void)
     return printf("%d %g\\n", wrong, (double)farthest) < 0;
 }
 """
-ONE = """\
+CASE_PROGRAM = """\
 int ${p}_signals_selftest(float *farthest, int *other);
 static int ${p}(void)
 {
@@ -114,7 +114,7 @@ def acceleration(scale: float = 1 / 720) -> sig.Channels:
 
 
 def random_windows(seed: int, n: int, samples: int, dtype: str = "int16") -> NDArray[Any]:
-    """Noise of all levels, with an offset, drifts, clipped, coarse; some constant, some 0."""
+    """Noise of all levels with offsets and drifts; some windows are coarse, constant or 0."""
     rng = np.random.default_rng(seed)
     level = 10.0 ** rng.uniform(0, 4, (n, 1, 3))
     x = rng.normal(0, level, (n, samples, 3)) + rng.normal(0, 3 * level)
@@ -124,46 +124,46 @@ def random_windows(seed: int, n: int, samples: int, dtype: str = "int16") -> NDA
     x[2::11] = 0
     if dtype == "float32":
         return (x / 1000).astype(np.float32)
-    most = np.iinfo(dtype)
-    return np.clip(np.round(x * (most.max / 32767)), most.min, most.max).astype(dtype)
+    limits = np.iinfo(dtype)
+    return np.clip(np.round(x * (limits.max / 32767)), limits.min, limits.max).astype(dtype)
 
 
 def cases() -> dict[str, Case]:
     x = acceleration()
-    plain = [
+    simple_blocks = [
         *(kind(x) for kind in (sig.Mean, sig.Statistics, sig.Quantiles, sig.ZeroCrossings)),
         sig.Autocorrelation(x), sig.Statistics(sig.Magnitude(x)), sig.Mean(sig.Jerk(x, 50.0)),
         sig.Mean(sig.Envelope(x, 3)),
     ]  # fmt: skip
-    one = sig.Channels('*/\n#error "é\\', (1,))  # a name may be anything
-    few = [sig.Mean(x), sig.Statistics(x), sig.BandPowers(sig.Spectrum(x, 25.0), (0.0, 5.0))]
-    # a spectrogram with two readers is kept, one with a single reader is not
-    found = {"all": Case(sig.SignalGraph(signal_blocks()), random_windows(5, 80, 100))}
-    spectrogram = sig.Spectrogram(one, RATE_HZ, 16, 5)
+    odd_name = sig.Channels('*/\n#error "é\\', (1,))  # C must escape any name
+    few_blocks = [sig.Mean(x), sig.Statistics(x), sig.BandPowers(sig.Spectrum(x, 25.0), (0.0, 5.0))]
+    # C stores a spectrogram with two readers, but not one with a single reader.
+    named_cases = {"all": Case(sig.SignalGraph(signal_blocks()), random_windows(5, 80, 100))}
+    spectrogram = sig.Spectrogram(odd_name, RATE_HZ, 16, 5)
     blocks = [sig.MelEnergies(sig.MelSpectrogram(spectrogram, bands)) for bands in (3, 4)]
-    found["shared"] = Case(sig.SignalGraph(blocks), random_windows(6, 20, 90))
+    named_cases["shared"] = Case(sig.SignalGraph(blocks), random_windows(6, 20, 90))
     for dtype in ("int8", "uint16", "float32"):
-        found[dtype] = Case(sig.SignalGraph(few), random_windows(5, 40, 60, dtype))
-    for n in (17, 1500):  # numpy's sums and C's are the same
+        named_cases[dtype] = Case(sig.SignalGraph(few_blocks), random_windows(5, 40, 60, dtype))
+    for n in (17, 1500):  # C adds in the order of numpy
         windows = random_windows(n, 24, n)
-        found[f"plain{n}"] = Case(sig.SignalGraph(plain), windows, exact=True)
+        named_cases[f"plain{n}"] = Case(sig.SignalGraph(simple_blocks), windows, exact=True)
     rng = np.random.default_rng(4)
     for name, shape in {"grey": (19, 23), "colour": (17, 14, 3), "frames": (3, 12, 31)}.items():
-        top = rng.choice([3, 90, 256], (60, *([1] * len(shape))))  # flat ones, too
-        windows = rng.integers(0, top, (60, *shape)).astype(np.uint8)
+        n_levels = rng.choice([3, 90, 256], (60, *([1] * len(shape))))  # some are nearly flat
+        windows = rng.integers(0, n_levels, (60, *shape)).astype(np.uint8)
         first, last = sig.Frame(0, scale=1 / 255), sig.Frame(2, scale=1 / 255)
         pixels = sig.FrameDifference(first, last) if name == "frames" else sig.Pixels(scale=0.5)
-        found[name] = Case(sig.SignalGraph(picture_blocks(pixels)), windows)
-    return found
+        named_cases[name] = Case(sig.SignalGraph(picture_blocks(pixels)), windows)
+    return named_cases
 
 
 CASES = cases()
 
 
-def write_all(folder: Path, made: dict[str, Case]) -> list[str]:
-    """Write the C of all, and a program that runs the one that is named."""
+def write_all(folder: Path, named_cases: dict[str, Case]) -> list[str]:
+    """Write the C of all cases and a program that runs the case given by its argument."""
     includes, functions, calls = "", "", ""
-    for name, case in made.items():
+    for name, case in named_cases.items():
         windows = case.windows
         write_signals(
             case.graph, windows.shape[1:], windows.dtype, folder, name=name, sample=windows[::20]
@@ -172,7 +172,7 @@ def write_all(folder: Path, made: dict[str, Case]) -> list[str]:
         text = (folder / f"{name}_signals.h").read_text()
         element = re.search(r"const (\w+) \*window;", text)
         assert element is not None
-        functions += Template(ONE).substitute(
+        functions += Template(CASE_PROGRAM).substitute(
             p=name, P=name.upper(), element=element[1], size=windows[0].size,
             n_features=len(case.graph.feature_names),
         )  # fmt: skip
@@ -183,19 +183,19 @@ def write_all(folder: Path, made: dict[str, Case]) -> list[str]:
 
 
 def run(command: Sequence[str], folder: Path, data: bytes = b"") -> bytes:
-    done = subprocess.run(command, cwd=folder, input=data, capture_output=True, check=False)
-    assert done.returncode == 0, f"{done.returncode} {done.stderr.decode()[:2000]}"
-    return done.stdout
+    result = subprocess.run(command, cwd=folder, input=data, capture_output=True, check=False)
+    assert result.returncode == 0, f"{result.returncode} {result.stderr.decode()[:2000]}"
+    return result.stdout
 
 
 def features_of(out: bytes, case: Case) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Features, and the steps computed for the first feature alone, of what the program wrote."""
+    """Features in the program's output, and the steps computed for the first feature."""
     n_features = len(case.graph.feature_names)
     n_steps = len(out) // len(case.windows) - 4 * n_features
     row = np.dtype([("steps", np.uint8, n_steps), ("features", np.float32, n_features)])
-    found = np.frombuffer(out, row)
-    assert len(found) == len(case.windows)
-    return found["features"], found["steps"]
+    rows = np.frombuffer(out, row)
+    assert len(rows) == len(case.windows)
+    return rows["features"], rows["steps"]
 
 
 @pytest.fixture(scope="module")
@@ -211,25 +211,25 @@ def program(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_features_are_those_of_python(program, name):
+def test_features_equal_those_of_python(program, name):
     case = CASES[name]
-    out = run(["./run", name], program, case.windows.tobytes())  # the self-test passed, too
-    got, steps = features_of(out, case)
-    check_features(case, got)
-    # steps are numbered in the order of need; parts of the window may be overwritten
+    out = run(["./run", name], program, case.windows.tobytes())  # runs the self-test as well
+    features, steps = features_of(out, case)
+    check_features(case, features)
+    # Steps are numbered in the order of computation; later steps may overwrite the window.
     computed = steps.any(axis=0).nonzero()[0]
     assert len(computed) <= computed[-1] + 1 <= len(ancestors(case.graph.blocks[0]))
     assert steps[:, computed[-1]].all()
 
 
-def check_features(case: Case, got: NDArray[Any]) -> None:
+def check_features(case: Case, features: NDArray[Any]) -> None:
     expected = case.graph.transform(case.windows)
     if case.exact:
-        assert got.tobytes() == expected.tobytes()
+        assert features.tobytes() == expected.tobytes()
         return
-    apart = np.abs(got - expected) / np.abs(expected).max(axis=0, initial=1e-30)
-    worst = dict(zip(case.graph.feature_names, apart.max(axis=0), strict=True))
-    assert {feature: gap for feature, gap in worst.items() if not gap <= BOUND} == {}
+    differences = np.abs(features - expected) / np.abs(expected).max(axis=0, initial=1e-30)
+    largest = dict(zip(case.graph.feature_names, differences.max(axis=0), strict=True))
+    assert {feature: gap for feature, gap in largest.items() if not gap <= BOUND} == {}
 
 
 def ancestors(step: sig.Step) -> set[sig.Step]:
@@ -237,29 +237,31 @@ def ancestors(step: sig.Step) -> set[sig.Step]:
 
 
 def test_every_built_in_step_is_among_the_cases():
-    built_in, left = set(), [sig.Step]
-    while left:
-        left += (cls := left.pop()).__subclasses__()
+    built_in = set()
+    pending = [sig.Step]
+    while pending:
+        cls = pending.pop()
+        pending += cls.__subclasses__()
         if cls.__module__.startswith("gatewise_signals.") and not isabstract(cls):
             built_in.add(cls)
-    found = {type(step) for case in CASES.values() for step in case.graph.steps}
-    assert found == set(KINDS) == built_in - {FunctionBlock, OnnxBlock}
+    step_types = {type(step) for case in CASES.values() for step in case.graph.steps}
+    assert step_types == set(KINDS) == built_in - {FunctionBlock, OnnxBlock}
 
 
-def test_nan_and_infinite_samples_give_what_numpy_gives(tmp_path):
+def test_nan_and_infinite_samples_give_the_features_of_numpy(tmp_path):
     windows = random_windows(3, 3, 40, "float32")
     windows[0, 5, 1], windows[1, 7, 0] = np.nan, np.inf
     graph = sig.SignalGraph(signal_blocks()[:5])
     case = Case(graph, windows)
     files = write_all(tmp_path, {"odd": case})
     run([*(compiler() or ()), *STRICT, "-o", "run", *files, "-lm"], tmp_path)
-    got, _ = features_of(run(["./run", "odd"], tmp_path, windows.tobytes()), case)
-    np.testing.assert_allclose(got, graph.transform(windows), rtol=1e-5)
+    features, _ = features_of(run(["./run", "odd"], tmp_path, windows.tobytes()), case)
+    np.testing.assert_allclose(features, graph.transform(windows), rtol=1e-5)
 
 
 @dataclass(frozen=True)
 class Peak(SignalBlock):
-    """A block that C knows nothing of."""
+    """Block without a translation to C."""
 
     kind: ClassVar[str] = "peak"
     feature_words: ClassVar[tuple[str, ...]] = ("peak",)
@@ -268,7 +270,7 @@ class Peak(SignalBlock):
         return x.max(axis=-1, keepdims=True)
 
 
-def test_what_c_cannot_compute_is_refused_by_name(tmp_path):
+def test_blocks_and_types_without_a_translation_are_refused(tmp_path):
     x = acceleration()
     graph = sig.SignalGraph([sig.Mean(x), Peak(x), sig.Statistics(x)])
     with pytest.raises(ConversionError, match=r"^cannot write peak\(acc\) in C: "):
@@ -278,18 +280,18 @@ def test_what_c_cannot_compute_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match=r"\(64, 2\)"):
         write_signals(sig.SignalGraph([sig.Mean(x)]), (64, 2), "int16", tmp_path)
     assert not list(tmp_path.iterdir())
-    # only features that are not of that block, and only the C that they need
-    made = write_signals(graph, (64, 3), "int16", tmp_path, features=[1])
+    # Features of other blocks can be written alone, with only the C that they need.
+    source = write_signals(graph, (64, 3), "int16", tmp_path, features=[1])
     code = (tmp_path / "model_signals.c").read_text()
-    assert (made.n_steps, made.n_features) == (2, 3)
+    assert (source.n_steps, source.n_features) == (2, 3)
     assert "statistics" not in code
     assert "logf" not in code
-    # channels, features, a word of bits, the number of steps; a word that aligns them
-    assert made.struct_bytes == 4 + 4 * (64 * 3 + 3 + 2 + 1)
+    # Channels, features, two words of flags and counters, and one word of padding.
+    assert source.struct_bytes == 4 + 4 * (64 * 3 + 3 + 2 + 1)
 
 
-def decider() -> Cascade:
-    """Two linear stages on noise; the second reads spectra, and none a block that is not in C."""
+def linear_cascade() -> Cascade:
+    """Cascade of two linear stages on noise, the second of which reads spectra."""
     x = acceleration()
     blocks = [
         sig.Mean(x),
@@ -308,7 +310,7 @@ def decider() -> Cascade:
         model = LinearModel(used.mean(axis=0), scale.astype(np.float32), weights, bias)
         stages.append(Stage(model, features, "softmax"))
         scores = split(stages[-1].margins(rows), "margin")[1]
-        thresholds.append(float(np.sort(scores)[50]))  # a score itself, hit exactly
+        thresholds.append(float(np.sort(scores)[50]))  # the score of a row
     return Cascade(
         title="noise", stages=tuple(stages), thresholds=tuple(thresholds), rows=rows,
         feature_names=signal.graph.feature_names, classes=(0, 1, 2), takes_missing=False,
@@ -317,23 +319,24 @@ def decider() -> Cascade:
 
 
 @pytest.mark.slow
-def test_a_cascade_decides_on_the_features_that_it_computes(tmp_path):
-    cascade = decider()
+def test_a_cascade_in_c_computes_its_features_and_decides_on_them(tmp_path):
+    cascade = linear_cascade()
     source = write_cascade(cascade, tmp_path, name="noise")
     assert source.signals is not None
-    # the request's features are computed too, but for those that C cannot
+    # C computes the features of requests, except the block without a translation.
     assert source.signals.n_features == len(cascade.feature_names) - 3
     assert source.ram_bytes == source.instance_bytes + source.signals.struct_bytes
-    made = run(["make", "-s", "test", "CFLAGS=-O0"], tmp_path).decode()
-    assert "rows differ (80 of the sample, 256 generated from the model)" in made
-    found = re.search(r"features of 0 of 80 .* by at most (\S+) of their scale;\n(\d+) more", made)
-    assert found is not None
-    assert float(found[1]) <= BOUND
-    assert int(found[2]) <= 1  # the row that makes the threshold
+    printed = run(["make", "-s", "test", "CFLAGS=-O0"], tmp_path).decode()
+    assert "rows differ (80 of the sample, 256 generated from the model)" in printed
+    pattern = r"features of 0 of 80 .* by at most (\S+) of their scale;\n(\d+) more"
+    match = re.search(pattern, printed)
+    assert match is not None
+    assert float(match[1]) <= BOUND
+    assert int(match[2]) <= 1  # the row whose score is the threshold
     code = (tmp_path / "noise_signals.c").read_text()
-    wrong = code.replace("0.5f * (a[0] + b[0])", "0.5001f * (a[0] + b[0])")
-    assert wrong != code
-    (tmp_path / "noise_signals.c").write_text(wrong)
+    altered = code.replace("0.5f * (a[0] + b[0])", "0.5001f * (a[0] + b[0])")
+    assert altered != code
+    (tmp_path / "noise_signals.c").write_text(altered)
     failed = subprocess.run(
         ["make", "-s", "test", "CFLAGS=-O0"], cwd=tmp_path, capture_output=True, check=False
     )
@@ -341,18 +344,18 @@ def test_a_cascade_decides_on_the_features_that_it_computes(tmp_path):
     assert re.search(rb"features of [1-9]\d* of 80", failed.stdout)
 
 
-def test_only_blocks_that_can_be_read_are_written(tmp_path):
-    cascade = decider()
+def test_only_blocks_that_a_stage_or_request_reads_are_written(tmp_path):
+    cascade = linear_cascade()
 
-    def written(name: str, **changes: Any) -> CSource:
+    def write(name: str, **changes: Any) -> CSource:
         changed = replace(cascade, **changes).within_reach()
         return write_cascade(changed, tmp_path / name, name=name)
 
-    whole = written("whole")
-    lean = written("lean", lean=True)  # nothing of requests
-    stages = written("stages", offloads=False)  # no requests
-    always = written("always", thresholds=(ALWAYS_STOP, None))  # no second stage, no requests
-    n_features = [made.signals.n_features for made in (whole, lean, stages, always)]
+    whole = write("whole")
+    lean = write("lean", lean=True)  # no features of requests
+    stages = write("stages", offloads=False)  # no requests
+    always = write("always", thresholds=(ALWAYS_STOP, None))  # no second stage, no requests
+    n_features = [source.signals.n_features for source in (whole, lean, stages, always)]
     assert n_features == [30, 12, 12, 3]
     assert always.n_stages == 1
     assert always.signals.n_steps == 2
@@ -363,8 +366,8 @@ def test_only_blocks_that_can_be_read_are_written(tmp_path):
     assert "always: 0 of 336 rows differ" in printed
 
 
-def test_windows_are_made_where_there_is_no_sample(tmp_path):
-    source = write_cascade(replace(decider(), windows=None), tmp_path, name="noise")
+def test_the_self_test_generates_windows_without_a_sample(tmp_path):
+    source = write_cascade(replace(linear_cascade(), windows=None), tmp_path, name="noise")
     assert source.signals is not None
     assert source.signals.sample_windows == 16
     printed = run(["make", "-s", "test", "CFLAGS=-O0"], tmp_path).decode()
@@ -382,8 +385,8 @@ def test_avr_holds_the_tables_of_blocks_in_flash(program):
 @pytest.mark.parametrize("name", ["uint16", "frames", "shared"])
 def test_an_emulated_avr_computes_the_features(tmp_path, name):
     case = CASES[name]
-    few = case.windows[:3]
-    write_signals(case.graph, few.shape[1:], few.dtype, tmp_path, name="m", sample=few)
+    sample = case.windows[:3]
+    write_signals(case.graph, sample.shape[1:], sample.dtype, tmp_path, name="m", sample=sample)
     declarations = (
         "int m_signals_selftest(float *farthest, int *n_other);\n"
         "static float farthest;\nstatic int n_other;"
@@ -410,13 +413,13 @@ def hapt() -> Case:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
-def test_hapt_on_other_machines(target, tmp_path):
+def test_features_of_hapt_on_other_processors(target, tmp_path):
     command, *flags = TARGETS[target]
     if shutil.which(command) is None:
         pytest.skip(f"{command} is not installed")
     case = hapt()
     files = write_all(tmp_path, {"hapt": case})
-    if target == "arm-none-eabi":  # how deep do calls go?
+    if target == "arm-none-eabi":  # the stack stays below the declared size
         size = [*STRICT, *WARNINGS, *flags, "-fcallgraph-info=su", "-c", "hapt_signals.c"]
         run([command, *size], tmp_path)
         declared = re.search(r"STACK_BYTES (\d+)", (tmp_path / "hapt_signals.h").read_text())
@@ -431,20 +434,20 @@ def test_hapt_on_other_machines(target, tmp_path):
 
 
 def run_on_cortex_m4(command: list[str], folder: Path) -> None:
-    """The self-test on an emulated board without an operating system."""
+    """Run the self-test on an emulated board without an operating system."""
     if shutil.which(CORTEX_M4_RUN[0]) is None:
         pytest.skip(f"{CORTEX_M4_RUN[0]} is not installed (apt install qemu-system-arm)")
     (folder / "vectors.c").write_text(VECTORS)
     (folder / "main.c").write_text(SELFTEST)
     files = ["main.c", "hapt_signals.c", "hapt_signals_selftest.c", "vectors.c"]
     run([*command, "-o", "selftest", *files, *CORTEX_M4_LINK, "-lm"], folder)
-    wrong, farthest = run([*CORTEX_M4_RUN, "selftest"], folder).split()
-    assert int(wrong) == 0
+    n_wrong, farthest = run([*CORTEX_M4_RUN, "selftest"], folder).split()
+    assert int(n_wrong) == 0
     assert 0 < float(farthest) <= BOUND
 
 
 def emulator() -> str:
-    found = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
-    if found is None:
+    path = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+    if path is None:
         pytest.skip("qemu-aarch64-static is not installed (apt install qemu-user-static)")
-    return found
+    return path

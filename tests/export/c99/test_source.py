@@ -1,4 +1,4 @@
-"""C decides as Python does, to the bit: random cascades, rows that meet every threshold."""
+"""Bitwise agreement of generated C with Python on random cascades and rows at thresholds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.needs import needs_compiler
 
 pytestmark = [
     needs_compiler,
-    # random models overflow, in C as in numpy
+    # The sums of random models overflow in C and numpy.
     pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
 ]
 
@@ -39,7 +39,7 @@ Matrix = NDArray[np.float32]
 STOPPED, OFFLOAD, FALLBACK, ERROR = range(4)
 N_CASCADES = 16
 
-# -- what must come out --------------------------------------------------------------------
+# -- expected decisions ---------------------------------------------------------------------
 
 
 @dataclass
@@ -49,29 +49,29 @@ class Answer:
     label: int
     stage: int
     refused: int
-    bought: set[int]
+    acquired: set[int]
 
 
-def path(trees: TreeEnsemble, row: Matrix, ask: Any) -> None:
-    """Ask for columns in the order of a walk; ask returns whether the value may be used."""
+def walk_trees(trees: TreeEnsemble, row: Matrix, ask: Any) -> None:
+    """Walk through the trees, and stop when `ask` reports that a column is unusable."""
     for root in trees.roots.tolist():
         node = root
         while trees.feature[node] >= 0:
             column = int(trees.feature[node])
             if not ask(column):
                 return
-            v = row[column]
-            left = v <= trees.threshold[node] or (np.isnan(v) and trees.nan_left[node])
-            node = int((trees.left if left else trees.right)[node])
+            value = row[column]
+            goes_left = value <= trees.threshold[node] or (np.isnan(value) and trees.nan_left[node])
+            node = int((trees.left if goes_left else trees.right)[node])
 
 
 def decide(cascade: Cascade, row: Matrix) -> Answer:
-    """The rules, one instance and one feature at a time."""
-    bought: set[int] = set()
+    """Decide about one instance by the rules, feature by feature."""
+    acquired: set[int] = set()
     refused = label = last = -1
 
     def unusable(column: int) -> bool:
-        bought.add(column)
+        acquired.add(column)
         missing = math.isnan(row[column]) and not cascade.takes_missing
         return missing or math.isinf(row[column])
 
@@ -83,26 +83,30 @@ def decide(cascade: Cascade, row: Matrix) -> Answer:
     n = len(cascade.stages)
     for s, (stage, threshold) in enumerate(zip(cascade.stages, cascade.thresholds, strict=True)):
         if stage.acquisition == "node":
-            path(stage.model, row[stage.features], lambda k: ask(int(stage.features[k])))  # noqa: B023
-            bad = [refused] if refused >= 0 else []
+            walk_trees(stage.model, row[stage.features], lambda k: ask(int(stage.features[k])))  # noqa: B023
+            unusable_columns = [refused] if refused >= 0 else []
         else:
-            # all of them are acquired; an infinite one is named before a missing one
-            bad = [int(k) for k in stage.features if unusable(int(k))]
-            refused = next((k for k in bad if math.isinf(row[k])), next(iter(bad), -1))
+            # A stage acquires all its features and refuses an infinite one before a missing one.
+            unusable_columns = [int(k) for k in stage.features if unusable(int(k))]
+            refused = next(
+                (k for k in unusable_columns if math.isinf(row[k])),
+                next(iter(unusable_columns), -1),
+            )
         if refused >= 0:
             needed = cascade.request if cascade.request is not None else np.arange(len(row))
-            stays = any(
-                math.isinf(row[k]) or (not cascade.cloud_takes_missing and k in needed) for k in bad
+            is_needed = any(
+                math.isinf(row[k]) or (not cascade.cloud_takes_missing and k in needed)
+                for k in unusable_columns
             )
-            passed_on = cascade.offloads and not cascade.takes_missing and not stays
-            outcome = OFFLOAD if passed_on else FALLBACK if last >= 0 else ERROR
-            return Answer(outcome, n, label, last, refused, bought)
+            may_offload = cascade.offloads and not cascade.takes_missing and not is_needed
+            outcome = OFFLOAD if may_offload else FALLBACK if last >= 0 else ERROR
+            return Answer(outcome, n, label, last, refused, acquired)
         margins, score = split(stage.margins(row[None]), stage.score)
         if cascade.has_model[s]:
             label, last = int(labels(margins)[0]), s
         if stops(score, threshold)[0] or (s == n - 1 and not cascade.offloads):
-            return Answer(STOPPED, s, label, last, -1, bought)
-    return Answer(OFFLOAD, n, label, last, -1, bought)
+            return Answer(STOPPED, s, label, last, -1, acquired)
+    return Answer(OFFLOAD, n, label, last, -1, acquired)
 
 
 # -- the tests -----------------------------------------------------------------------------
@@ -110,7 +114,7 @@ def decide(cascade: Cascade, row: Matrix) -> Answer:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: Any) -> list[tuple[Cascade, Compiled]]:
-    """Random cascades, a third of them float, 8-bit and 16-bit each; one library, one compile."""
+    """Random cascades with thresholds as floats, 8-bit and 16-bit codes, in one library."""
     folder = tmp_path_factory.mktemp("c99")
     cascades = [random_cascade(seed) for seed in range(N_CASCADES)]
     sources = [
@@ -119,12 +123,12 @@ def compiled(tmp_path_factory: Any) -> list[tuple[Cascade, Compiled]]:
     ]
     outputs = [c.outputs for c in cascades]
     flags = ("-O1", "-Wdouble-promotion", "-Wshadow", "-Wfloat-conversion", "-Wstrict-prototypes")
-    made = build(list(zip(sources, outputs, strict=True)), flags=flags)
-    return list(zip(cascades, made, strict=True))
+    libraries = build(list(zip(sources, outputs, strict=True)), flags=flags)
+    return list(zip(cascades, libraries, strict=True))
 
 
 @pytest.mark.slow
-def test_the_random_cascades_are_of_all_kinds(compiled):
+def test_the_random_cascades_cover_all_kinds(compiled):
     stages = [stage for cascade, _ in compiled for stage in cascade.stages]
     models = {type(stage.model) for stage in stages}
     assert models == {TreeEnsemble, LinearModel, KernelModel}
@@ -138,17 +142,25 @@ def test_the_random_cascades_are_of_all_kinds(compiled):
     }
 
 
-def special(cascade: Cascade) -> st.SearchStrategy[float]:
-    """Numbers at, just below and just above every threshold, and those that are no numbers."""
+def feature_values(cascade: Cascade) -> st.SearchStrategy[float]:
+    """Numbers at and next to every threshold, any other floats, NaN and infinity."""
     trees = [stage.model for stage in cascade.stages if isinstance(stage.model, TreeEnsemble)]
     marks = np.concatenate([MARKS, *(t.threshold for t in trees)])
-    beside = [np.nextafter(marks, np.float32(way)) for way in (-np.inf, np.inf)]
-    finite = np.concatenate([marks, *beside])
+    neighbours = [np.nextafter(marks, np.float32(end)) for end in (-np.inf, np.inf)]
+    finite = np.concatenate([marks, *neighbours])
     near = st.sampled_from(finite[np.isfinite(finite)].tolist())
     offset = st.integers(-16, 16).map(lambda i: float(np.float32(1e6 + i / 16)))
-    odd = st.sampled_from([math.nan, math.nan, math.inf, -math.inf])
-    plain = st.floats(width=32, allow_nan=False, allow_infinity=False)
-    return st.one_of(near, near, near, offset, plain, odd if cascade.takes_missing else near, odd)
+    not_finite = st.sampled_from([math.nan, math.nan, math.inf, -math.inf])
+    any_float = st.floats(width=32, allow_nan=False, allow_infinity=False)
+    return st.one_of(
+        near,
+        near,
+        near,
+        offset,
+        any_float,
+        not_finite if cascade.takes_missing else near,
+        not_finite,
+    )
 
 
 @pytest.mark.slow
@@ -157,66 +169,70 @@ def special(cascade: Cascade) -> st.SearchStrategy[float]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(data=st.data())
-def test_any_row_is_decided_as_in_python(compiled, data):
+def test_c_decides_any_row_as_python(compiled, data):
     cascade, c = compiled[data.draw(st.integers(0, N_CASCADES - 1))]
     n_features = len(cascade.feature_names)
-    values = data.draw(st.lists(special(cascade), min_size=3 * n_features, max_size=3 * n_features))
+    values = data.draw(
+        st.lists(feature_values(cascade), min_size=3 * n_features, max_size=3 * n_features)
+    )
     x = np.array(values, np.float32).reshape(3, n_features)
     check_rows(cascade, c, x)
 
 
 def check_rows(cascade: Cascade, c: Compiled, x: Matrix) -> None:
-    said = c(x)
+    result = c(x)
     columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     for i, row in enumerate(x):
         expected = decide(cascade, row)
-        got = Answer(
-            int(said.outcomes[i]), int(said.exits[i]), int(said.labels[i]), int(said.stages[i]),
-            int(said.refused[i]), set(columns[said.bought[i]].tolist()),
+        answer = Answer(
+            int(result.outcomes[i]), int(result.exits[i]), int(result.labels[i]),
+            int(result.stages[i]), int(result.refused[i]), set(columns[result.bought[i]].tolist()),
         )  # fmt: skip
-        assert got == expected
-    for stage, held, outputs in zip(cascade.stages, cascade.has_model, said.outputs, strict=True):
-        if not held:
+        assert answer == expected
+    for stage, has_model, outputs in zip(
+        cascade.stages, cascade.has_model, result.outputs, strict=True
+    ):
+        if not has_model:
             assert outputs.shape[1] == 0
             continue
-        usable = x[:, stage.features]
-        bad = np.isinf(usable) | (np.isnan(usable) & (not cascade.takes_missing))
-        # a value that no node of a lazy stage tests may be anything; rows without any suffice
-        clean = ~np.isinf(x).any(axis=1) & ~bad.any(axis=1)
+        values = x[:, stage.features]
+        unusable = np.isinf(values) | (np.isnan(values) & (not cascade.takes_missing))
+        # Only rows without unusable values are compared. Nodes may skip other values.
+        clean = ~np.isinf(x).any(axis=1) & ~unusable.any(axis=1)
         clean &= cascade.takes_missing | ~np.isnan(x).any(axis=1)
-        wanted = stage.margins(x)[clean]
-        same = wanted.view(np.uint32) == outputs[clean].view(np.uint32)
-        assert (same | (np.isnan(wanted) & np.isnan(outputs[clean]))).all()
+        expected_margins = stage.margins(x)[clean]
+        same = expected_margins.view(np.uint32) == outputs[clean].view(np.uint32)
+        assert (same | (np.isnan(expected_margins) & np.isnan(outputs[clean]))).all()
 
 
-def test_rows_of_thresholds_alone(compiled):
+def test_c_decides_rows_of_thresholds_as_python(compiled):
     rng = np.random.default_rng(5)
     for cascade, c in compiled:
         check_rows(cascade, c, rng.choice(MARKS, (60, len(cascade.feature_names))))
 
 
-def test_the_self_tests_pass(compiled):
+def test_all_self_tests_pass(compiled):
     assert [c.selftest() for _, c in compiled] == [0] * N_CASCADES
 
 
-def test_each_feature_is_asked_for_once(compiled, tmp_path):
-    # the self-test in C counts the calls of its callback; here a count that is off must show
+def test_the_self_test_detects_repeated_acquisitions(compiled, tmp_path):
+    # The self-test in C counts the calls of its callback and must detect a wrong count.
     cascade, c = compiled[0]
     text = (c.source.folder / "m0_selftest.c").read_text()
     assert "source->calls++" in text
     assert "if (source.calls != n_known)" in text
     broken = text.replace("source->calls++", "source->calls += 2")
-    other = write_cascade(cascade, tmp_path / "broken", name="m0")
-    (other.folder / "m0_selftest.c").write_text(broken)
-    (again,) = build([(other, cascade.outputs)], flags=("-O0",))
-    assert again.selftest() > 0
+    altered = write_cascade(cascade, tmp_path / "broken", name="m0")
+    (altered.folder / "m0_selftest.c").write_text(broken)
+    (library,) = build([(altered, cascade.outputs)], flags=("-O0",))
+    assert library.selftest() > 0
 
 
-def test_a_margin_that_is_nan_goes_on_and_is_the_label_of_numpy(tmp_path):
-    # sums that overflow both ways: NaN beside finite margins, whatever their gap
+def test_a_nan_margin_does_not_stop_and_has_the_label_of_numpy(tmp_path):
+    # Sums overflow to both infinities, so that one margin is NaN.
     weights = np.array([[1, 1, -1], [1, -1, -1]], np.float32)
-    one = np.ones(2, np.float32)
-    line = LinearModel(0 * one, np.float32(3e38) * one, weights, np.zeros(3, np.float32))
+    ones = np.ones(2, np.float32)
+    line = LinearModel(0 * ones, np.float32(3e38) * ones, weights, np.zeros(3, np.float32))
     stage = Stage(line, np.arange(2), "softmax")
     x = np.array([[2, 2], [1, 0], [0, 0], [-2, -2], [0.5, -0.25]], np.float32)
     cascade = Cascade(
@@ -235,28 +251,28 @@ def test_a_margin_that_is_nan_goes_on_and_is_the_label_of_numpy(tmp_path):
 # -- codes of thresholds, tables of leaves -----------------------------------------------------
 
 
-@pytest.mark.parametrize(("takes_missing", "most"), [(False, 255), (True, 254)])
-def test_codes_of_a_byte_tell_as_many_thresholds_apart_as_there_are_numbers(
-    tmp_path, takes_missing, most
+@pytest.mark.parametrize(("takes_missing", "n_thresholds"), [(False, 255), (True, 254)])
+def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
+    tmp_path, takes_missing, n_thresholds
 ):
-    """n thresholds have n + 1 codes; where NaN is a value, it has the last code for itself."""
-    cascade = steps(most, takes_missing=takes_missing)
+    """n thresholds need n + 1 codes, and NaN needs one more if it is allowed."""
+    cascade = steps(n_thresholds, takes_missing=takes_missing)
     source = write_cascade(cascade, tmp_path, coded=8)
     (c,) = build([(source, cascade.outputs)], flags=("-O0",))
-    highest = np.arange(most - 3, most, dtype=np.float32)
-    beside = [np.nextafter(highest, np.float32(way)) for way in (-9, 999)]
-    x = np.concatenate([highest, *beside, np.float32([0, -1, 3e38, *[np.nan] * takes_missing])])
-    said = c(x[:, None])
-    wanted = cascade.stages[0].margins(x[:, None])
-    assert said.outputs[0].tobytes() == wanted.tobytes()
-    assert wanted.max() == most
+    highest = np.arange(n_thresholds - 3, n_thresholds, dtype=np.float32)
+    neighbours = [np.nextafter(highest, np.float32(end)) for end in (-9, 999)]
+    x = np.concatenate([highest, *neighbours, np.float32([0, -1, 3e38, *[np.nan] * takes_missing])])
+    result = c(x[:, None])
+    expected = cascade.stages[0].margins(x[:, None])
+    assert result.outputs[0].tobytes() == expected.tobytes()
+    assert expected.max() == n_thresholds
 
 
 @pytest.mark.parametrize(
     ("form", "widths"), [("picks", (2, 1, 1, 2)), ("sparse", (2, 2, 1, 2))], ids=str
 )
 def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
-    """More than 256 distinct rows, numbers or places in the rows."""
+    """Tables with more than 256 rows, values or entries need two bytes per index."""
     rng = np.random.default_rng(0)
     n, n_rows, n_outputs = 500, 600, 8
     if form == "picks":
@@ -284,8 +300,8 @@ def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
 
 
 @pytest.mark.parametrize("coded", ["float", 8])
-def test_rows_made_from_the_model_find_a_comparison_that_is_off(tmp_path, coded):
-    """``<`` instead of ``<=`` differs only at the thresholds themselves."""
+def test_generated_rows_detect_a_wrong_comparison(tmp_path, coded):
+    """``<`` instead of ``<=`` differs only for values equal to a threshold."""
     cascade = steps(20, takes_missing=True)
     sources = [
         write_cascade(cascade, tmp_path / name, name=name, coded=coded)
@@ -293,15 +309,15 @@ def test_rows_made_from_the_model_find_a_comparison_that_is_off(tmp_path, coded)
     ]
     assert (sources[0].sample_rows, sources[0].made_rows) == (0, 256)
     code = (tmp_path / "wrong" / "wrong.c").read_text()
-    wrong = re.sub(r"if \(instance->(value|code)\[slot\] <=", r"if (instance->\1[slot] <", code)
-    assert wrong != code
-    (tmp_path / "wrong" / "wrong.c").write_text(wrong)
+    altered = re.sub(r"if \(instance->(value|code)\[slot\] <=", r"if (instance->\1[slot] <", code)
+    assert altered != code
+    (tmp_path / "wrong" / "wrong.c").write_text(altered)
     libraries = build([(source, cascade.outputs) for source in sources], flags=("-O0",))
     assert libraries[0].selftest() == 0
     assert libraries[1].selftest() > 0
 
 
-def test_made_rows_are_of_the_values_that_the_stages_take():
+def test_generated_rows_hold_only_values_that_the_stages_accept():
     for seed in range(N_CASCADES):
         cascade = random_cascade(seed)
         rows = probe_rows(cascade)
@@ -310,22 +326,26 @@ def test_made_rows_are_of_the_values_that_the_stages_take():
         assert cascade.takes_missing or not np.isnan(rows).any()
         read = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
         assert not np.delete(rows, read, axis=1).any()
-    few = steps(3, takes_missing=True)
-    values = set(probe_rows(few)[:, 0].tolist())
-    beside = [np.nextafter(np.float32(t), np.float32(way)) for t in range(3) for way in (-9, 9)]
-    assert {0.0, 1.0, 2.0, *map(float, beside)} <= values
+    small_cascade = steps(3, takes_missing=True)
+    values = set(probe_rows(small_cascade)[:, 0].tolist())
+    neighbours = [
+        np.nextafter(np.float32(threshold), np.float32(end))
+        for threshold in range(3)
+        for end in (-9, 9)
+    ]
+    assert {0.0, 1.0, 2.0, *map(float, neighbours)} <= values
 
 
 # -- small machines ----------------------------------------------------------------------------
 
 
-def test_an_instance_has_its_size_where_nothing_is_aligned(compiled):
-    """As on AVR: a struct of bytes and floats has no padding."""
+def test_an_instance_has_its_stated_size_without_padding(compiled):
+    """On AVR, a struct of bytes and floats has no padding."""
     for _, c in compiled:
         command = [*(compiler() or ()), *STRICT, "-fpack-struct=1", "-w", "-fsyntax-only"]
         file = c.source.folder / f"{c.source.name}.c"
-        done = subprocess.run([*command, file], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        process = subprocess.run([*command, file], capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stderr
 
 
 @avr.needs_avr_gcc
@@ -342,7 +362,7 @@ def test_avr_holds_the_tables_in_flash(compiled):
 @avr.needs_avr_gcc
 @avr.needs_simavr
 @pytest.mark.parametrize("number", range(6))
-def test_an_emulated_avr_answers_to_the_bit(compiled, number):
+def test_the_self_test_passes_on_an_emulated_avr(compiled, number):
     _, c = compiled[number]
     name = c.source.name
     call, files = f"{name}_selftest()", (f"{name}.c", f"{name}_selftest.c")

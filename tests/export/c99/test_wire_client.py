@@ -1,4 +1,4 @@
-"""The client in C: messages, retries, and real workers."""
+"""Client in C: its messages, its retries and its exchange with real workers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CResponse(ctypes.Structure):
 
 
 class Client:
-    """The C client of the small bundle, loaded; messages go to `publish`."""
+    """C client of the small bundle, loaded from a library; it records the sent messages."""
 
     def __init__(self, library: Path, n_bytes: int, response_at: int) -> None:
         self.c = ctypes.CDLL(str(library))
@@ -64,21 +64,21 @@ class Client:
             self.sent.append(ctypes.string_at(message, size))
         return int(self.connected)
 
-    def _random(self, to: int, size: int, _: Any) -> None:
-        ctypes.memmove(to, os.urandom(size), size)
+    def _random(self, address: int, size: int, _: Any) -> None:
+        ctypes.memmove(address, os.urandom(size), size)
 
-    def encode(self, form: str, row: Any, *, room: int = 1000) -> bytes:
+    def encode(self, form: str, row: Any, *, capacity: int = 1000) -> bytes:
         """Encode a request of three columns."""
-        message = ctypes.create_string_buffer(room)
+        message = ctypes.create_string_buffer(capacity)
         values = (ctypes.c_float * 3)(*row)
-        size = getattr(self.c, f"m_wire_encode_{form}")(message, room, ID, 500, values)
+        size = getattr(self.c, f"m_wire_encode_{form}")(message, capacity, ID, 500, values)
         return message.raw[:size]
 
     def decode(self, form: str, message: bytes) -> CResponse | None:
         response = CResponse()
         decode = getattr(self.c, f"m_wire_decode_{form}")
-        found = decode(message, len(message), ID, ctypes.byref(response))
-        return response if found else None
+        is_valid = decode(message, len(message), ID, ctypes.byref(response))
+        return response if is_valid else None
 
     def offload(self, row: Any, now: int, deadline: int) -> int:
         return int(self.c.m_wire_offload(self.state, (ctypes.c_float * 3)(*row), now, deadline))
@@ -128,7 +128,7 @@ def client(library) -> Client:
 
 
 def answer(message: bytes, *, label: int = 1, **changes: Any) -> Response:
-    """Answer a request as a worker does."""
+    """Response of a worker to a request."""
     request = decode_request(message)
     fields = {"labels": [label], "probabilities": [[0.25, 0.75]], "worker_us": 40} | changes
     if "error" in fields:
@@ -144,19 +144,19 @@ def hard_floats(n: int) -> np.ndarray:
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 1 << 32, n, dtype=np.uint32).view(np.float32)
     tens = np.float32(10.0) ** rng.integers(-37, 38, n).astype(np.float32)
-    near = np.nextafter(tens, rng.choice([-np.inf, np.inf], n).astype(np.float32))
-    plain = (rng.integers(-(10**6), 10**6, n) / 1000).astype(np.float32)
+    neighbours = np.nextafter(tens, rng.choice([-np.inf, np.inf], n).astype(np.float32))
+    decimals = (rng.integers(-(10**6), 10**6, n) / 1000).astype(np.float32)
     tiny = np.finfo(np.float32).smallest_subnormal
     edges = [0.0, -0.0, 1.0, tiny, np.finfo("f4").max, np.finfo("f4").tiny, 16777217, np.nan]
-    values = np.concatenate([bits, tens, near, plain, np.array(edges, np.float32)])
+    values = np.concatenate([bits, tens, neighbours, decimals, np.array(edges, np.float32)])
     return values[~np.isinf(values)]
 
 
 @pytest.mark.slow
-def test_requests_hold_the_same_floats(client):
+def test_requests_keep_the_exact_floats(client):
     values = hard_floats(7500)
     rows = np.resize(values, (10_000, 3))
-    most = {"cbor": 0, "json": 0}
+    largest = {"cbor": 0, "json": 0}
     decoders = {"cbor": decode_request, "json": decode_json_request}
     for row in rows:
         for form, decode in decoders.items():
@@ -166,12 +166,12 @@ def test_requests_hold_the_same_floats(client):
             np.testing.assert_array_equal(request.X[0], expected)
             assert (request.id, request.model, request.version) == (ID, "small", "7")
             assert request.ttl_ms == 500
-            most[form] = max(most[form], len(message))
-    assert most["cbor"] < 100
-    assert most["json"] < 160
+            largest[form] = max(largest[form], len(message))
+    assert largest["cbor"] < 100
+    assert largest["json"] < 160
 
 
-def test_no_request_is_larger_than_the_header_says(library, client):
+def test_requests_have_at_most_the_bytes_of_the_header(library, client):
     header = (library / "include/m_wire.h").read_text()
     stated = re.findall(r"M_WIRE_(CBOR|JSON)_BYTES (\d+)", header)
     sizes = {form: int(size) for form, size in stated}
@@ -179,27 +179,27 @@ def test_no_request_is_larger_than_the_header_says(library, client):
     assert len(client.encode("cbor", worst)) == sizes["CBOR"]
     assert 0 < len(client.encode("json", worst)) <= sizes["JSON"]
     for form in ("cbor", "json"):
-        whole = client.encode(form, worst)
-        assert client.encode(form, worst, room=len(whole) - 1) == b""
+        message = client.encode(form, worst)
+        assert client.encode(form, worst, capacity=len(message) - 1) == b""
         assert client.encode(form, [0, np.inf, 0]) == b""
     assert len(client.encode("json", [1, 2.5, 0.1])) < 110
 
 
-def test_responses_hold_the_same_floats(client):
+def test_responses_keep_the_exact_floats(client):
     rng = np.random.default_rng(1)
     for p in rng.uniform(size=2000).astype(np.float32) ** rng.integers(1, 12, 2000):
         shares = np.array([[p, 1 - p]], np.float32)
-        whole = Response(
+        full_response = Response(
             id=ID, model="small", version="7", labels=[1], probabilities=shares, worker_us=7
         )
         for form, encode in (("cbor", encode_response), ("json", encode_json_response)):
-            response = client.decode(form, encode(whole))
+            response = client.decode(form, encode(full_response))
             assert response is not None
             np.testing.assert_array_equal(np.float32(response.probability), shares[0])
             assert (response.label, response.worker_us) == (1, 7)
 
 
-def test_refusals_are_read(client):
+def test_error_responses_are_decoded(client):
     detail = 'a "detail", {['
     refusal = Response(id=ID, model="", version="", error="busy", detail=detail, wait_ms=250)
     for form, encode in (("cbor", encode_response), ("json", encode_json_response)):
@@ -248,19 +248,19 @@ int main(void)
 """
 
 
-def test_damaged_messages_are_read_within_their_bounds(library, tmp_path):
+def test_damaged_messages_cause_no_memory_error(library, tmp_path):
     (tmp_path / "fuzz.c").write_text(FUZZ)
     sources = (tmp_path / "fuzz.c", *sorted((library / "src").glob("*.c")))
     sanitizers = "-fsanitize=address,undefined"
     command = [*(compiler() or ()), "-std=c99", "-g", "-O1", sanitizers, "-fno-sanitize-recover"]
     command += ["-I", library / "include", *sources, "-lm", "-o", tmp_path / "fuzz"]
     if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("no sanitizers here")
+        pytest.skip("the compiler has no sanitizers")
     rng = np.random.default_rng(0)
-    whole = Response(
+    valid_response = Response(
         id=ID, model="small", version="7", labels=[1], probabilities=[[0.25, 0.75]], worker_us=40
     )
-    seeds = [encode_response(whole), encode_json_response(whole)]
+    seeds = [encode_response(valid_response), encode_json_response(valid_response)]
     refusal = Response(id=ID, model="", version="", error="busy", detail="d", wait_ms=1)
     seeds.append(encode_json_response(refusal))
     messages = [b"", *seeds]
@@ -271,16 +271,16 @@ def test_damaged_messages_are_read_within_their_bounds(library, tmp_path):
         messages.append(bytes(message[: rng.integers(len(message) + 1)]))
         messages.append(bytes(message))
     stream = b"".join(len(m).to_bytes(2, "little") + m for m in messages)
-    done = subprocess.run([tmp_path / "fuzz"], input=stream, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()[-2000:]
-    # damaged numbers of JSON, which has no checksum, may still be read
-    assert 3 <= int(done.stdout) < len(messages)
+    process = subprocess.run([tmp_path / "fuzz"], input=stream, capture_output=True)
+    assert process.returncode == 0, process.stderr.decode()[-2000:]
+    # JSON has no checksum, so that a message with a damaged number may be valid.
+    assert 3 <= int(process.stdout) < len(messages)
 
 
 # -- one request at a time -----------------------------------------------------------------
 
 
-def test_an_answer_ends_a_request(client):
+def test_a_response_ends_a_request(client):
     assert client.poll(0) == IDLE
     assert client.offload([1, 2, 3], 1000, 500) == WAITING
     (message,) = client.sent
@@ -291,9 +291,9 @@ def test_an_answer_ends_a_request(client):
     assert list(client.response.probability) == [0.25, 0.75]
 
 
-def test_one_retry_with_the_same_bytes_then_the_deadline(client):
+def test_a_request_is_sent_again_once_and_then_times_out(client):
     client.offload([1, 2, 3], 0, 400)
-    # before a round trip is known: half of the time to live
+    # Before the first round trip the client retries after half of the time to live.
     assert client.poll(199) == WAITING
     assert len(client.sent) == 1
     assert client.poll(200) == WAITING
@@ -306,7 +306,7 @@ def test_one_retry_with_the_same_bytes_then_the_deadline(client):
 
 
 def test_the_retry_waits_for_twice_the_round_trip(client):
-    for start in range(0, 4000, 100):  # the deviation falls to nothing
+    for start in range(0, 4000, 100):  # the deviation falls to zero
         client.offload([1, 2, 3], start, 400)
         client.receive(encode_response(answer(client.sent[-1])), start + 40)
     n_sent = len(client.sent)
@@ -317,7 +317,7 @@ def test_the_retry_waits_for_twice_the_round_trip(client):
     assert len(client.sent) == n_sent + 2
 
 
-def test_the_clock_may_begin_anew(client):
+def test_deadlines_hold_when_the_clock_overflows(client):
     client.offload([1, 2, 3], 2**32 - 100, 400)
     assert client.poll(2**32 - 1) == WAITING
     assert client.poll(100) == WAITING
@@ -325,7 +325,7 @@ def test_the_clock_may_begin_anew(client):
     assert client.poll(300) == TIMEOUT
 
 
-def test_busy_workers_are_asked_once_more_after_their_time(client):
+def test_a_busy_response_is_followed_by_one_retry_after_its_wait_time(client):
     client.offload([1, 2, 3], 0, 1000)
     busy = encode_response(answer(client.sent[0], error="busy", wait_ms=300))
     assert client.receive(busy, 10) == WAITING
@@ -339,7 +339,7 @@ def test_busy_workers_are_asked_once_more_after_their_time(client):
     assert client.offload([1, 2, 3], 700, 1000) == WAITING
 
 
-def test_a_final_refusal_ends_it_and_another_pool_may_answer(client):
+def test_a_failure_ends_a_request_but_an_unknown_model_does_not(client):
     client.offload([1, 2, 3], 0, 1000)
     failed = encode_response(answer(client.sent[0], error="failed"))
     assert client.receive(failed, 10) == REFUSED
@@ -349,7 +349,7 @@ def test_a_final_refusal_ends_it_and_another_pool_may_answer(client):
     assert client.receive(encode_response(answer(client.sent[1])), 120) == ANSWERED
 
 
-def test_without_a_connection_nothing_is_sent(client):
+def test_nothing_is_sent_without_a_connection_or_with_infinite_values(client):
     client.connected = False
     assert client.offload([1, 2, 3], 0, 1000) == UNSENT
     client.connected = True
@@ -371,7 +371,7 @@ def clock_ms() -> int:
 
 
 def ask(client: Client, mqtt: MqttClient, topic: str, row: np.ndarray, deadline: int) -> int:
-    """Offload a row; publish what the client sends, and give it what comes."""
+    """Offload a row and exchange messages until the request ends."""
     client.offload(row, clock_ms(), deadline)
     n_published = 0
     while client.poll(clock_ms()) == WAITING:
@@ -388,16 +388,16 @@ def ask(client: Client, mqtt: MqttClient, topic: str, row: np.ndarray, deadline:
 
 
 @pytest.mark.parametrize("json", [False, True])
-def test_a_worker_answers_as_it_answers_python(library, broker, json):
+def test_a_worker_answers_the_c_client_as_in_python(library, broker, json):
     client = make_client(library, json=json)
-    ending = "/json" if json else ""
-    mqtt = MqttClient(broker.url, f"gw/v1/c-{json}/rsp{ending}")
+    suffix = "/json" if json else ""
+    mqtt = MqttClient(broker.url, f"gw/v1/c-{json}/rsp{suffix}")
     rows = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
     labels, shares = small_bundle.cloud_says(rows)
-    for row, label, p in zip(rows, labels, shares, strict=True):
-        assert ask(client, mqtt, f"gw/v1/c-{json}/req{ending}", row, 10_000) == ANSWERED
+    for row, label, expected in zip(rows, labels, shares, strict=True):
+        assert ask(client, mqtt, f"gw/v1/c-{json}/req{suffix}", row, 10_000) == ANSWERED
         assert client.response.label == label
-        np.testing.assert_allclose(list(client.response.probability), p, atol=1e-6)
+        np.testing.assert_allclose(list(client.response.probability), expected, atol=1e-6)
     mqtt.close()
 
 
@@ -427,4 +427,4 @@ def test_each_row_has_one_outcome_while_the_link_is_cut(library, broker):
         mqtt.close()
     assert len(outcomes) == len(rows)
     assert set(outcomes) <= {ANSWERED, TIMEOUT}
-    assert outcomes.count(ANSWERED) > 0  # how many, the speed of the machine decides
+    assert outcomes.count(ANSWERED) > 0  # their number depends on the speed of the machine

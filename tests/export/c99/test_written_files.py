@@ -1,4 +1,4 @@
-"""Files beside the model's: names and the Makefile, and models with little in them."""
+"""Generated C files: names, minimal models, compilers and missing values."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.support.trees import make_trees
 
 pytestmark = needs_compiler
 
-#: Names that C does not take as they are; two that would be one identifier; a trigraph.
+#: Names that are not C identifiers, two of which give the same one, and a trigraph.
 NAMES = ("temp, °C", "a-b", 'a"b', "??/\\")
 CLASSES = ("ok", "not ok", "not-ok")
 ROW = np.array([[1.5, -2, 0.25, 8]], np.float32)
 
 
 def cascade() -> Cascade:
-    """A linear stage that reads all columns and answers everything."""
+    """Cascade of one linear stage that reads all columns and answers all rows."""
     weights = np.arange(12, dtype=np.float32).reshape(4, 3) - 4
     line = LinearModel(np.zeros(4, np.float32), np.ones(4, np.float32), weights, np.zeros(3, "f4"))
     return Cascade(
@@ -68,33 +68,35 @@ def test_features_and_classes_have_enums_and_names(tmp_path):
     )
     command = [*(compiler() or ()), *STRICT, "-o", "names", "names.c", "m_names.c"]
     subprocess.run(command, cwd=tmp_path, check=True)
-    said = subprocess.run([tmp_path / "names"], capture_output=True, check=True).stdout
-    assert said.decode().splitlines() == [*NAMES, "not-ok"]
+    output = subprocess.run([tmp_path / "names"], capture_output=True, check=True).stdout
+    assert output.decode().splitlines() == [*NAMES, "not-ok"]
 
 
-def test_no_function_of_its_own_is_called_as_one_of_a_model_may_be():
-    """A model of the name ``leaf`` has a function ``leaf_value``."""
+def test_names_of_static_functions_differ_from_public_ones():
+    """A model with the name ``leaf`` has a public function ``leaf_value``."""
     templates = (resources.files("gatewise_export.c99") / "templates").iterdir()
     text = "\n".join(file.read_text() for file in templates)
     public = tuple(f"_{name}" for name in re.findall(r"\$\{p\}_(\w+)", text))
-    own = re.findall(r"^static [\w${} *]*?\b([a-z]\w*)\(", text, re.MULTILINE)
-    assert {"acquire_slots", "leaf_number", "fft"} < set(own)
-    assert not [name for name in own if name.endswith(public)]
+    static_names = re.findall(r"^static [\w${} *]*?\b([a-z]\w*)\(", text, re.MULTILINE)
+    assert {"acquire_slots", "leaf_number", "fft"} < set(static_names)
+    assert not [name for name in static_names if name.endswith(public)]
 
 
-# -- models with little in them ----------------------------------------------------------------
+# -- minimal models ----------------------------------------------------------------------------
 
 
-def test_the_self_test_of_stages_that_all_left_their_models_out(tmp_path):
-    """No label is to be answered then, -1 in the table of expected ones."""
-    never = replace(cascade(), offloads=True, lean=True)
-    (c,) = build([(write_cascade(never, tmp_path, name="m"), never.outputs)], flags=("-O0",))
+def test_the_self_test_passes_if_no_stage_has_a_model(tmp_path):
+    """All rows are offloaded, so that the expected label is -1."""
+    offloading = replace(cascade(), offloads=True, lean=True)
+    (c,) = build(
+        [(write_cascade(offloading, tmp_path, name="m"), offloading.outputs)], flags=("-O0",)
+    )
     assert c.selftest() == 0
     assert c(ROW).labels.tolist() == [-1]
 
 
 @pytest.mark.parametrize("coded", [None, 8])
-def test_trees_without_a_test_have_nothing_to_code(tmp_path, coded):
+def test_trees_of_single_leaves_have_no_codes(tmp_path, coded):
     leaves = make_trees(np.random.default_rng(0), 3, 0, 3, form="one", marks=ROW[0])
     stage = Stage(leaves, np.arange(0), "softmax", acquisition="node")
     constant = replace(cascade(), stages=(stage,))
@@ -107,13 +109,15 @@ def test_trees_without_a_test_have_nothing_to_code(tmp_path, coded):
 # -- compilers -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("method", "taken"), [(0, True), (16, True), (1, False), (2, False)])
-def test_only_compilers_that_round_floats_after_each_step(tmp_path, method, taken):
+@pytest.mark.parametrize(("method", "is_accepted"), [(0, True), (16, True), (1, False), (2, False)])
+def test_compilers_that_do_not_round_floats_after_each_step_are_refused(
+    tmp_path, method, is_accepted
+):
     write_cascade(cascade(), tmp_path, name="m")
     flags = ("-U__FLT_EVAL_METHOD__", f"-D__FLT_EVAL_METHOD__={method}")
-    done = compiled(tmp_path, *flags)
-    assert (done.returncode == 0) == taken, done.stderr
-    assert taken or "sums must be rounded to float after each step" in done.stderr
+    result = compiled(tmp_path, *flags)
+    assert (result.returncode == 0) == is_accepted, result.stderr
+    assert is_accepted or "sums must be rounded to float after each step" in result.stderr
 
 
 @pytest.mark.parametrize("level", ["-O0", "-O1", "-O2", "-Os"])
@@ -127,14 +131,14 @@ def test_kernel_machines_of_few_features_compile_without_a_warning(tmp_path, lev
 
     stages = machine(0), machine(1)
     write_cascade(replace(cascade(), stages=stages, thresholds=(0.5, None)), tmp_path, name="m")
-    done = compiled(tmp_path, level)
-    assert done.returncode == 0, done.stderr
+    result = compiled(tmp_path, level)
+    assert result.returncode == 0, result.stderr
 
 
-# -- a value that is missing ---------------------------------------------------------------
+# -- missing values -------------------------------------------------------------------------
 
 
-def test_what_the_cloud_can_do_without_is_offloaded_as_in_python(tmp_path):
+def test_rows_are_offloaded_if_the_cloud_does_not_need_the_missing_value(tmp_path):
     """The stages read a and b, then c; the cloud reads a, c and e; none takes missing values."""
     bundle = small_bundle.write_bundle(tmp_path / "bundle")
     source = to_c(bundle, tmp_path / "c", name="m")
@@ -148,15 +152,15 @@ def test_what_the_cloud_can_do_without_is_offloaded_as_in_python(tmp_path):
     link = InProcessLink(lambda X: ([1] * len(X), [[0.0, 1.0]] * len(X)))
     with Device(bundle, link=link, deadline_ms=60_000) as device:
         answers = device.answer_many(rows)
-    told = ["error" if isinstance(a, SensorError) else a.route for a in answers]
-    # The last: C would offload it, and its caller finds c missing, too, as it makes the request.
-    assert told == ["cloud", "error", "error", "error", "error", "fallback", "error"]
-    said = c(rows)
-    assert said.outcomes.tolist() == [1, 3, 3, 3, 3, 2, 1]
-    assert said.refused.tolist() == [1, 0, 0, 1, 1, 2, 1]
+    routes = ["error" if isinstance(answer, SensorError) else answer.route for answer in answers]
+    # C offloads the last row, and its caller finds that c is missing when it makes the request.
+    assert routes == ["cloud", "error", "error", "error", "error", "fallback", "error"]
+    result = c(rows)
+    assert result.outcomes.tolist() == [1, 3, 3, 3, 3, 2, 1]
+    assert result.refused.tolist() == [1, 0, 0, 1, 1, 2, 1]
 
 
-# -- flags that a build may lack ---------------------------------------------------------------
+# -- builds without the flags of the Makefile --------------------------------------------------
 
 
 def _has_fma() -> bool:
@@ -166,7 +170,7 @@ def _has_fma() -> bool:
 
 @pytest.mark.skipif(not _has_fma(), reason="this processor has no fused multiply-add of x86-64")
 def test_a_build_without_the_makefiles_flags_decides_the_same(tmp_path):
-    """A board's own build may fuse multiply and add, as gcc does by default: sources forbid it."""
+    """The sources forbid fused multiply-add, which gcc uses by default."""
     rng = np.random.default_rng(0)
     line = LinearModel(
         rng.normal(size=4).astype("f4"), rng.gamma(2.0, size=4).astype("f4"),
@@ -185,4 +189,4 @@ def test_a_build_without_the_makefiles_flags_decides_the_same(tmp_path):
     assert not differs()
     source = tmp_path / "m.c"
     source.write_text(re.sub("#pragma (GCC optimize|STDC FP_CONTRACT).*", "", source.read_text()))
-    assert differs()  # the rows would show it
+    assert differs()  # the rows reveal a fused multiply-add

@@ -1,4 +1,4 @@
-"""Converted models answer adversarial rows as their sources do; others are refused before a fit."""
+"""Exact conversion of high-cost models, and refusal of other models before the fit."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ CONSTRUCTORS = {
     "FunctionTransformer": FunctionTransformer,
     "OrdinalEncoder": lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
 }
-"""Constructors that replace those of scikit-learn's tests."""
+"""Constructors that replace those of scikit-learn's own tests."""
 
 
 def make_estimator(name):
@@ -108,12 +108,12 @@ def assert_conversion_holds(model, X, y, *, missing=False, n_rows=10_000):
         f0 = HighCostModel.given(model, np.unique(y), X.shape[1])
         figures = probed_file(f0, X[:64], missing=missing, n_rows=n_rows).probed
     assert figures.rows >= 0.8 * n_rows  # the model refuses some rows
-    # a model that sums in float64 has no undecided rows, and others have at most the bisected ones
+    # Models that sum in float64 have no undecided rows. Others have at most the bisected rows.
     assert figures.undecided <= figures.kinds["sides of a boundary"]
 
 
 @pytest.mark.parametrize("name", ["GaussianNB", "DecisionTreeClassifier", "RidgeClassifier"])
-def test_some_conversions_hold_on_a_thousand_rows(name):
+def test_common_classifiers_hold_on_a_thousand_adversarial_rows(name):
     assert_conversion_holds(make_estimator(name), *table(3), n_rows=1000)
 
 
@@ -130,7 +130,7 @@ def test_listed_classifiers_hold_on_adversarial_rows(name):
 def test_listed_transformers_hold_on_adversarial_rows(name):
     X, y = table()
     X = np.round(4 * X) if name in ("OneHotEncoder", "OrdinalEncoder") else X
-    # thresholds after a transformer reveal differences in its last bits
+    # The thresholds of a tree reveal differences in the last bits of the transformer.
     assert_conversion_holds(
         make_pipeline(make_estimator(name), DecisionTreeClassifier(random_state=0)), X, y
     )
@@ -246,9 +246,9 @@ def test_boosters_inside_other_estimators_hold_on_adversarial_rows(library):
 
 def test_conversions_hold_for_data_with_a_large_offset():
     X, y = table()
-    machine = make_pipeline(MinMaxScaler(), SVC())
+    classifier = make_pipeline(MinMaxScaler(), SVC())
     assert_conversion_holds(
-        CalibratedClassifierCV(machine, cv=2), X + np.float32(1e6), y, n_rows=1000
+        CalibratedClassifierCV(classifier, cv=2), X + np.float32(1e6), y, n_rows=1000
     )
 
 
@@ -273,15 +273,15 @@ def test_conversions_use_the_best_iteration_and_the_order_of_classes(library):
     even = (X[::2], y[::2])
     odd = (X[1::2], y[1::2])
     if library == "XGBoost":
-        stop = xgboost.callback.EarlyStopping(rounds=3)
+        early_stopping = xgboost.callback.EarlyStopping(rounds=3)
         model = xgboost.XGBClassifier(
-            n_estimators=100, learning_rate=1.0, n_jobs=1, callbacks=[stop]
+            n_estimators=100, learning_rate=1.0, n_jobs=1, callbacks=[early_stopping]
         )
         model.fit(*even, eval_set=[odd], verbose=False)
     elif library == "LightGBM":
-        stop = lightgbm.early_stopping(3, verbose=False)
+        early_stopping = lightgbm.early_stopping(3, verbose=False)
         model = LGBMClassifier(n_estimators=100, learning_rate=1.0, verbose=-1)
-        model.fit(*even, eval_X=odd[0], eval_y=odd[1], callbacks=[stop])
+        model.fit(*even, eval_X=odd[0], eval_y=odd[1], callbacks=[early_stopping])
     else:
         model = CatBoostClassifier(iterations=30, class_names=[1, 0], **QUIET)
         model.fit(*even)
@@ -351,7 +351,11 @@ def test_passthrough_steps_are_converted():
 def test_other_estimators_of_scikit_learn_are_refused(kind):
     listed = CLASSIFIERS | LIBRARY_FORMS | (TRANSFORMERS if kind == "transformer" else set())
     multi_label = {"ClassifierChain", "MultiOutputClassifier"}
-    unlisted = [(n, c) for n, c in all_estimators(kind) if n not in listed | multi_label]
+    unlisted = [
+        (name, estimator_class)
+        for name, estimator_class in all_estimators(kind)
+        if name not in listed | multi_label
+    ]
     assert len(unlisted) > 8
     for name, estimator_class in unlisted:
         with warnings.catch_warnings():

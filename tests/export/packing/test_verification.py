@@ -1,3 +1,5 @@
+"""Checks that find bundles that differ from their system or are damaged."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -51,11 +53,13 @@ def test_verify_encodes_raw_rows(make_once: Any) -> None:
         verify(path, frame, None)  # type: ignore[arg-type]
 
 
-def test_verify_detects_another_high_cost_model(fit_system: Any, tmp_path: Path) -> None:
+def test_the_self_test_detects_another_high_cost_model(fit_system: Any, tmp_path: Path) -> None:
     digits = fit_system("digits")
     bundle = pack(digits.system, tmp_path / "bundle", sample=digits.rows)
     model = onnx.load_model_from_string(bundle.read("cloud.onnx"))
-    targets = next(a for a in model.graph.node[0].attribute if a.name == "target_ids")
+    targets = next(
+        attribute for attribute in model.graph.node[0].attribute if attribute.name == "target_ids"
+    )
     targets.ints[:] = [(i + 1) % 6 for i in targets.ints]
     bundle = swap(bundle, "cloud.onnx", model.SerializeToString())
     report = self_test(bundle)
@@ -68,9 +72,9 @@ def test_verify_detects_a_graph_that_differs_from_its_arrays(heart: Any, tmp_pat
     bundle = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:20])
     first = bundle.manifest.stages[0]
     last = bundle.manifest.stages[-1]
-    other = swap(bundle, first.graph, bundle.read(last.graph))
+    altered = swap(bundle, first.graph, bundle.read(last.graph))
     with pytest.raises(BundleError, match=f"{first.graph} differs from the graph of"):
-        verify_graphs(other, heart.rows)
+        verify_graphs(altered, heart.rows)
 
 
 def test_a_bundle_for_devices_is_verified_without_the_high_cost_model(

@@ -1,4 +1,4 @@
-"""Refits on kept instances: better where they are, and not called so where rows do not show it."""
+"""Refits on kept instances, and the verdict of their comparison with the deployed release."""
 
 import json
 
@@ -26,15 +26,15 @@ NAMES = ("a", "b", "regime")
 QUICK = {"n_stages": 2, "families": ("linear",)}
 
 
-def world(n, seed, *, shifted=False, new_class=False):
-    """Rows whose class turns its sign with the regime, which only a forest can follow."""
+def make_rows(n_rows, seed, *, shifted=False, new_class=False):
+    """Rows whose classes swap when the regime shifts, which no linear model can learn."""
     rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 3)).astype(np.float32)
+    X = rng.normal(size=(n_rows, 3)).astype(np.float32)
     X[:, 2] = 1.0 if shifted else 0.0
     margin = X[:, 0] + 0.3 * X[:, 1]
     y = np.where((margin > 0) ^ shifted, "yes", "no")
     if new_class:
-        appears = rng.random(n) < 0.3
+        appears = rng.random(n_rows) < 0.3
         X[appears, 1] += 8.0
         y[appears] = "new"
     return X, y
@@ -48,27 +48,30 @@ def table(X):
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory):
-    """A bundle fitted before the shift, whose high-cost model knows both regimes."""
+    """Bundle fitted before the shift, with a high-cost model fitted to both regimes."""
     from sklearn.ensemble import RandomForestClassifier
 
     from gatewise_training import FeatureCosts, StagedCascade
 
-    X, y = (np.concatenate(p) for p in zip(world(600, 0), world(600, 1, shifted=True), strict=True))
+    X, y = (
+        np.concatenate(parts)
+        for parts in zip(make_rows(600, 0), make_rows(600, 1, shifted=True), strict=True)
+    )
     forest = RandomForestClassifier(25, min_samples_leaf=3, random_state=0).fit(table(X), y)
     path = tmp_path_factory.mktemp("refit")
-    X, y = world(600, 2)
-    X_val, y_val = world(400, 3)
+    X, y = make_rows(600, 2)
+    X_validation, y_validation = make_rows(400, 3)
     np.savez(path / "train.npz", X=X, y=y, feature_names=np.array(NAMES))
     costs = FeatureCosts([1.0, 1.0, 1.0], names=NAMES)
     system = StagedCascade(
         forest, feature_costs=costs, random_state=0, offload_rate=0.1, **QUICK
-    ).fit(table(X), y, validation=(table(X_val), y_val))
+    ).fit(table(X), y, validation=(table(X_validation), y_validation))
     pack(system, path / "bundle", sample=X[:32], name="turn", version="7")
     return path
 
 
-def keep(path, bundle, X, y, n_labels, *, share=0.2):
-    """Keep what a fleet would have sent of these rows, and label some."""
+def keep_rows(path, bundle, X, y, n_labels, *, share=0.2):
+    """Archive the rows that a fleet would send, and label some of them."""
     bundle = Bundle.open(bundle)
     manifest = bundle.manifest
     outcome = graph_outcome(bundle, X)
@@ -97,12 +100,14 @@ def keep(path, bundle, X, y, n_labels, *, share=0.2):
     choice = choose(path, n_labels, rng)
     write_choice(path, choice, "1")
     truth = {f"{i:032x}-0": str(label) for i, label in enumerate(y)}
-    add_labels(path, {i: truth[i] for i in choice.rows.ids.tolist()}, by="truth", at=NOW)
+    add_labels(
+        path, {row_id: truth[row_id] for row_id in choice.rows.ids.tolist()}, by="truth", at=NOW
+    )
 
 
 def settings(deployed, kept, out, **fields):
-    given = {"parameters": QUICK, "offload_rate": 0.1, "train": str(deployed / "train.npz")}
-    return RefitSettings(bundle=deployed / "bundle", kept=kept, out=out, **given | fields)
+    defaults = {"parameters": QUICK, "offload_rate": 0.1, "train": str(deployed / "train.npz")}
+    return RefitSettings(bundle=deployed / "bundle", kept=kept, out=out, **defaults | fields)
 
 
 def accuracy(path, X, y):
@@ -111,14 +116,14 @@ def accuracy(path, X, y):
 
 
 @pytest.mark.slow
-def test_after_a_shift_the_new_release_is_better_and_called_so(deployed, tmp_path):
-    X, y = world(2500, 10, shifted=True)
-    keep(tmp_path / "kept", deployed / "bundle", X, y, 150)
+def test_after_a_shift_the_refit_is_better_and_the_verdict_says_so(deployed, tmp_path):
+    X, y = make_rows(2500, 10, shifted=True)
+    keep_rows(tmp_path / "kept", deployed / "bundle", X, y, 150)
     new, report = refit_bundle(
         settings(deployed, tmp_path / "kept", tmp_path / "new", kept_share=0.9)
     )
     assert new.manifest.title == "turn 8"
-    X, y = world(1000, 11, shifted=True)
+    X, y = make_rows(1000, 11, shifted=True)
     before = accuracy(deployed / "bundle", X, y)
     after = accuracy(tmp_path / "new", X, y)
     assert after > before + 0.1
@@ -129,9 +134,9 @@ def test_after_a_shift_the_new_release_is_better_and_called_so(deployed, tmp_pat
     assert parts == ["all", "class no", "class yes", "earlier half", "later half"]
 
 
-def test_without_a_shift_it_is_not_called_better(deployed, tmp_path, capsys):
-    X, y = world(1500, 20)
-    keep(tmp_path / "kept", deployed / "bundle", X, y, 60)
+def test_without_a_shift_no_improvement_is_shown(deployed, tmp_path, capsys):
+    X, y = make_rows(1500, 20)
+    keep_rows(tmp_path / "kept", deployed / "bundle", X, y, 60)
     toml = tmp_path / "quick.toml"
     toml.write_text('[parameters]\nn_stages = 2\nfamilies = ["linear"]\n')
     arguments = ["--train", deployed / "train.npz", "--kept", tmp_path / "kept"]
@@ -142,48 +147,48 @@ def test_without_a_shift_it_is_not_called_better(deployed, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_class_that_appears_takes_a_new_high_cost_model(deployed, tmp_path):
-    X, y = world(1500, 30, new_class=True)
-    keep(tmp_path / "kept", deployed / "bundle", X, y, 150)
+def test_a_new_class_needs_a_new_high_cost_model(deployed, tmp_path):
+    X, y = make_rows(1500, 30, new_class=True)
+    keep_rows(tmp_path / "kept", deployed / "bundle", X, y, 150)
     with pytest.raises(InputError, match="--high-cost new"):
         refit_bundle(settings(deployed, tmp_path / "kept", tmp_path / "new"))
     new, report = refit_bundle(
         settings(deployed, tmp_path / "kept", tmp_path / "new", high_cost="new")
     )
     assert new.manifest.classes == ("new", "no", "yes")
-    X, y = world(1000, 31, new_class=True)
+    X, y = make_rows(1000, 31, new_class=True)
     assert accuracy(tmp_path / "new", X, y) > accuracy(deployed / "bundle", X, y) + 0.15
     assert report.verdict == "better"
-    gained = {c.part: c.difference for c in report.comparisons}
-    assert gained["class new"] > 0.5
+    differences = {c.part: c.difference for c in report.comparisons}
+    assert differences["class new"] > 0.5
 
 
 def test_too_few_labels_and_other_bundles_are_refused(deployed, tmp_path):
-    X, y = world(300, 40)
-    keep(tmp_path / "kept", deployed / "bundle", X, y, 10)
+    X, y = make_rows(300, 40)
+    keep_rows(tmp_path / "kept", deployed / "bundle", X, y, 10)
     with pytest.raises(InputError, match="a refit needs at least 20"):
         refit_bundle(settings(deployed, tmp_path / "kept", tmp_path / "new"))
     from tests.support import small_bundle
 
     other = small_bundle.write_bundle(tmp_path / "other")
-    elsewhere = msgspec.structs.replace(
+    other_settings = msgspec.structs.replace(
         settings(deployed, tmp_path / "kept", tmp_path / "new"), bundle=other.path
     )
     with pytest.raises(InputError, match="kept instances lack"):
-        refit_bundle(elsewhere)
+        refit_bundle(other_settings)
 
 
-def test_labels_of_machines_are_fitted_on_and_never_compared(deployed, tmp_path):
-    """A machine labels what it happens to see, so that its labels are no random sample."""
+def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed, tmp_path):
+    """A machine labels the instances that it sees, which are not a random sample."""
     path = tmp_path / "kept"
-    X, y = world(1500, 20)
-    keep(path, deployed / "bundle", X, y, 60)
+    X, y = make_rows(1500, 20)
+    keep_rows(path, deployed / "bundle", X, y, 60)
     manifest = Bundle.open(deployed / "bundle").manifest
 
-    def parts():
+    def split_rows():
         return kept_parts(path, manifest, comparison_share=0.4, rng=np.random.default_rng(3))
 
-    before = parts()
+    before = split_rows()
     _, rows = read_archive(path)["turn", "7"]
     chosen = set(read_labels(path))
     labels = [
@@ -191,15 +196,15 @@ def test_labels_of_machines_are_fitted_on_and_never_compared(deployed, tmp_path)
         for name in rows.ids
         if name not in chosen
     ]
-    opened = folder(path)
-    assert set(add_machine_labels(opened, labels, opened.shards)) == {"added"}
-    after = parts()
+    archive = folder(path)
+    assert set(add_machine_labels(archive, labels, archive.shards)) == {"added"}
+    after = split_rows()
     assert after.comparison_labels.rows.ids.tolist() == before.comparison_labels.rows.ids.tolist()
     assert after.comparison_rows.ids.tolist() == before.comparison_rows.ids.tolist()
     fit_ids = set(after.fit_labels.rows.ids.tolist())
     assert fit_ids == set(after.fit_rows.ids.tolist())
     assert len(fit_ids) > 3 * len(before.fit_labels)
-    # each stands for its own instance alone
+    # A machine label has the weight of its own instance only.
     is_machine = np.isin(after.fit_labels.rows.ids, [label.id for label in labels])
     weights = after.fit_labels.weights[is_machine]
     np.testing.assert_array_equal(weights, after.fit_labels.rows.weights[is_machine])

@@ -1,4 +1,4 @@
-"""Leaves as small tables: the numbers stay, whichever form is the smallest."""
+"""Leaf tables, which store the same numbers in the smallest of several forms."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gatewise.models.trees import TreeEnsemble
 from tests.support.trees import make_trees
 
 RNG = np.random.default_rng(0)
-FEW = np.float32([0.1, 0.25, 0.3, 1e-39])
+FEW_VALUES = np.float32([0.1, 0.25, 0.3, 1e-39])
 FORMS = {
     "floats": RNG.normal(size=(90, 1)),
     "bytes": RNG.integers(-127, 128, (200, 1)) / 64,
-    "picks": RNG.choice(FEW, (90, 1)),
+    "picks": RNG.choice(FEW_VALUES, (90, 1)),
     "rows": np.repeat(RNG.normal(size=(9, 4)), 30, axis=0),
     "rows of bytes": np.repeat(RNG.integers(1, 128, (9, 4)) / 64, 30, axis=0),
-    "rows of picks": np.repeat(RNG.choice(FEW, (9, 6)), 30, axis=0),
+    "rows of picks": np.repeat(RNG.choice(FEW_VALUES, (9, 6)), 30, axis=0),
     "sparse rows": np.repeat(np.eye(26)[:20] * RNG.normal(size=(20, 1)), 3, axis=0),
     "sparse rows of picks": RNG.permutation(np.eye(26)[RNG.integers(0, 26, 400)] * 0.1),
     "a single leaf": RNG.normal(size=(1, 3)),
@@ -28,7 +28,7 @@ FORMS = {
 
 
 def numbers_of(tables: LeafTables, n_leaves: int, n_outputs: int) -> np.ndarray:
-    """The rows of numbers, read as C does."""
+    """Rows of numbers, decoded in the way of the generated C."""
     numbers = tables.value
     if tables.small is not None:
         numbers = tables.small * tables.step
@@ -47,7 +47,7 @@ def numbers_of(tables: LeafTables, n_leaves: int, n_outputs: int) -> np.ndarray:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_smallest_form_holds_the_same_numbers(form):
-    rows = FORMS[form].astype(np.float32) + np.float32(0)  # no -0
+    rows = FORMS[form].astype(np.float32) + np.float32(0)  # turn -0 into 0
     tables = pack_leaves(rows)
     assert numbers_of(tables, *rows.shape).tobytes() == rows.tobytes()
     assert (tables.rows is not None) == ("rows" in form)
@@ -57,21 +57,21 @@ def test_the_smallest_form_holds_the_same_numbers(form):
     assert tables.nbytes() <= rows.nbytes
 
 
-def test_indices_are_as_wide_as_those_of_other_stages():
+def test_table_sizes_count_indices_with_the_given_widths():
     tables = LeafTables(np.zeros(3, np.float32), rows=np.arange(256), picks=np.arange(4))
     assert tables.index_widths == (1, 1, 1, 1)
     assert tables.nbytes() == 3 * 4 + 256 + 4
     assert tables.nbytes((2, 1, 1, 4)) == 3 * 4 + 2 * 256 + 4 * 4
-    assert [width(n) for n in (255, 256, 65535, 65536)] == [1, 2, 2, 4]
+    assert [width(largest) for largest in (255, 256, 65535, 65536)] == [1, 2, 2, 4]
 
 
 def test_negative_zero_is_stored_as_zero():
-    """It adds the same to sums that begin as 0, and is no number of its own."""
+    """Both zeros add the same to a sum that begins with 0."""
     tables = pack_leaves(np.float32([[0.0], [-0.0], [0.5]] * 9))
     assert not np.signbit(numbers_of(tables, 27, 1)).any()
 
 
-def test_trees_that_add_to_one_output_get_rows_beside_trees_that_add_to_all():
+def test_leaf_rows_of_trees_with_one_output_and_with_all_outputs():
     rng = np.random.default_rng(1)
     trees = make_trees(rng, 12, 3, 4, form="mixed", marks=np.float32([0, 1]))
     assert {-1, 0} < set(trees.output.tolist())
@@ -79,12 +79,12 @@ def test_trees_that_add_to_one_output_get_rows_beside_trees_that_add_to_all():
     assert output is None
     tree = np.searchsorted(trees.roots, np.flatnonzero(trees.feature < 0), side="right") - 1
     values = trees.value[trees.feature < 0]
-    for row, of_leaf, place in zip(rows, values, trees.output[tree], strict=True):
-        expected = of_leaf if place < 0 else of_leaf[0] * np.eye(4, dtype=np.float32)[place]
+    for row, value, place in zip(rows, values, trees.output[tree], strict=True):
+        expected = value if place < 0 else value[0] * np.eye(4, dtype=np.float32)[place]
         np.testing.assert_array_equal(row, expected)
 
 
-def test_a_forest_grown_to_pure_leaves_takes_a_byte_per_leaf():
+def test_a_forest_with_pure_leaves_needs_a_byte_per_leaf():
     X, y = load_digits(return_X_y=True)
     forest = RandomForestClassifier(5, random_state=0).fit(X, y)
     rows, output = leaf_rows(TreeEnsemble.from_forest(forest))

@@ -1,3 +1,5 @@
+"""Flat tree ensembles, compared with their source libraries and with a walk through the trees."""
+
 from __future__ import annotations
 
 from itertools import pairwise
@@ -28,7 +30,7 @@ def digits():
 
 
 @pytest.mark.parametrize("classes", [2, 10])
-def test_lightgbm_margins_are_kept(digits, classes):
+def test_margins_equal_those_of_lightgbm(digits, classes):
     X, y = digits
     objective = (
         {"objective": "binary"} if classes == 2 else {"objective": "multiclass", "num_class": 10}
@@ -36,22 +38,22 @@ def test_lightgbm_margins_are_kept(digits, classes):
     booster = lgb.train(SILENT | objective, lgb.Dataset(X, y % classes), 20)
     ensemble = TreeEnsemble.from_lightgbm(booster)
     unseen = X.copy()
-    unseen[:, 30] = np.nan  # missing where training had no missing values: NaN acts as 0
+    unseen[:, 30] = np.nan  # LightGBM treats NaN as 0 in columns that were complete in training
     for rows in (X, unseen):
         expected = booster.predict(rows, raw_score=True).reshape(len(rows), -1)
         np.testing.assert_allclose(ensemble.margins(rows), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("forest", [RandomForestClassifier, ExtraTreesClassifier])
-def test_forest_averages_leaf_distributions(digits, forest):
+def test_margins_of_a_forest_are_its_probabilities(digits, forest):
     X, y = digits
     model = forest(12, random_state=0).fit(X, y)
     margins = TreeEnsemble.from_forest(model).margins(X)
     np.testing.assert_allclose(margins, model.predict_proba(X), atol=1e-6)
 
 
-def test_trees_of_different_sizes_keep_their_own_nodes(digits):
-    """An absent class and classes that are learned have single leaves between large trees."""
+def test_trees_have_the_nodes_of_their_source_at_any_size(digits):
+    """Trees of absent and of fully learned classes have a single leaf."""
     X, y = digits
     objective = {"objective": "multiclass", "num_class": 11, "min_gain_to_split": 2.0}
     booster = lgb.train(SILENT | objective, lgb.Dataset(X, y), 40)
@@ -65,13 +67,17 @@ def test_trees_of_different_sizes_keep_their_own_nodes(digits):
 
 
 def test_features_may_be_named_as_fields_of_a_model_file(digits):
-    """Behind its trees the file lists features by name, one `threshold=3` a line."""
+    """The model file ends with lines such as `threshold=3`, one per feature name."""
     X, y = digits
     names = ["threshold", "leaf_value", "num_leaves", *(f"f{k}" for k in range(61))]
     objective = {"objective": "multiclass", "num_class": 10}
     boosters = [
-        lgb.train(SILENT | objective, lgb.Dataset(np.roll(X, 20, axis=1), y, feature_name=given), 3)
-        for given in (names, "auto")
+        lgb.train(
+            SILENT | objective,
+            lgb.Dataset(np.roll(X, 20, axis=1), y, feature_name=feature_names),
+            3,
+        )
+        for feature_names in (names, "auto")
     ]
     named, unnamed = map(TreeEnsemble.from_lightgbm, boosters)
     np.testing.assert_array_equal(named.threshold, unnamed.threshold)
@@ -82,11 +88,11 @@ def test_a_compact_ensemble_has_the_same_margins(digits):
     X, y = digits
     objective = {"objective": "multiclass", "num_class": 10}
     ensemble = TreeEnsemble.from_lightgbm(lgb.train(SILENT | objective, lgb.Dataset(X, y), 5))
-    small, used = ensemble.compact()
-    assert small.n_features == len(used) < X.shape[1]
-    np.testing.assert_array_equal(small.margins(X[:, used]), ensemble.margins(X))
+    compact, used = ensemble.compact()
+    assert compact.n_features == len(used) < X.shape[1]
+    np.testing.assert_array_equal(compact.margins(X[:, used]), ensemble.margins(X))
     visited = ensemble.visited(X)
-    np.testing.assert_array_equal(small.visited(X[:, used]), visited[:, used])
+    np.testing.assert_array_equal(compact.visited(X[:, used]), visited[:, used])
     np.testing.assert_array_equal(np.flatnonzero(visited.any(axis=0)), used)
 
 
@@ -99,7 +105,7 @@ def test_a_compact_ensemble_has_the_same_margins(digits):
         ({"categorical_feature": [0]}, "categorical"),
     ],
 )
-def test_forms_without_a_flat_counterpart_are_refused(params, message):
+def test_models_without_a_flat_form_are_refused(params, message):
     rng = np.random.default_rng(0)
     X = rng.integers(0, 5, (500, 3)).astype(np.float64)
     y = (X[:, 0] % 2 == 0) ^ (X[:, 1] > 2)
@@ -112,25 +118,27 @@ def test_forms_without_a_flat_counterpart_are_refused(params, message):
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.floats(width=32, allow_nan=False))
-def test_rounded_thresholds_are_the_same_test(threshold, x):
+def test_rounded_thresholds_split_float32_values_equally(threshold, x):
     rounded = float32_below(np.array([threshold]))[0]
     assert (np.float32(x) <= rounded) == (x <= threshold)
 
 
-@settings(deadline=None)  # the first walk compiles a function
+@settings(deadline=None)  # the first call compiles a function
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([0, 1, 255, 256, 257, 1000]))
 def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, mixed, n):
     trees, x = random_trees(seed, mixed=mixed)
     visited = trees.visited(x)
     walks = [paths(trees, row) for row in x]
-    assert [set(np.flatnonzero(v).tolist()) for v in visited] == [
+    assert [set(np.flatnonzero(mask).tolist()) for mask in visited] == [
         columns_of(trees, row) for row in x
     ]
     leaf, first = trees.first_visits(x)
     assert leaf.T.tolist() == [[nodes[-1] for nodes in walk] for walk in walks]
     np.testing.assert_array_equal(first < trees.n_trees, visited)
-    assert trees.splits_passed(x).tolist() == [sum(map(len, w)) - trees.n_trees for w in walks]
-    x = np.resize(x, (n, trees.n_features))  # rows go down together, some hundreds at a time
+    assert trees.splits_passed(x).tolist() == [
+        sum(map(len, walk)) - trees.n_trees for walk in walks
+    ]
+    x = np.resize(x, (n, trees.n_features))  # the kernel evaluates rows in blocks of some hundreds
     visited = trees.visited(x)
     margins, repeated = trees.run_and_visit(x)
     np.testing.assert_array_equal(margins.view(np.uint32), trees.margins(x).view(np.uint32))
@@ -140,12 +148,12 @@ def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, mixed, n):
 @given(st.integers(0, 2**31), st.booleans())
 def test_centred_trees_give_the_same_margins_from_smaller_leaves(seed, mixed):
     trees, x = random_trees(seed, mixed=mixed)
-    middle = trees.centred()
+    centred = trees.centred()
     tolerance = 1e-6 * trees.n_trees * float(np.abs(trees.value).max() + np.abs(trees.base).max())
-    np.testing.assert_allclose(middle.margins(x), trees.margins(x), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(centred.margins(x), trees.margins(x), rtol=0, atol=tolerance)
     for tree, (begin, end) in enumerate(pairwise([*trees.roots.tolist(), trees.n_nodes])):
         leaf = trees.feature[begin:end] < 0
-        before, after = (t.value[begin:end][leaf] for t in (trees, middle))
+        before, after = (ensemble.value[begin:end][leaf] for ensemble in (trees, centred))
         if trees.output[tree] < 0:
             np.testing.assert_array_equal(after, before)
         else:
@@ -161,7 +169,7 @@ def test_byte_leaves_are_close_and_can_be_packed(seed, mixed):
     rounded = trees.with_byte_leaves()
     before, after = trees.value[leaf], rounded.value[leaf]
     largest = np.abs(before).max()
-    # half a step, and a whole one for the largest: the step is at most 1/64 of it
+    # A leaf changes by half a step, the largest by a step of at most 1/64 of its value.
     assert np.abs(after - before).max() <= largest / 64
     assert np.abs(after - before)[np.abs(before) < largest * 0.97].max(initial=0) <= largest / 128
     number, step = byte_leaves(after)

@@ -1,4 +1,4 @@
-"""Buffers that are needed at the same time lie apart; others share memory."""
+"""Placement of buffers, which share memory unless the same step needs them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gatewise_export.c99.signals.memory import Buffer, place_buffers
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_buffers_that_are_needed_at_the_same_time_lie_apart(seed):
+def test_buffers_of_the_same_step_do_not_overlap(seed):
     rng = np.random.default_rng(seed)
     buffers = [
         Buffer(f"b{i}", int(rng.integers(1, 99)), frozenset(rng.integers(0, 16, 3).tolist()))
@@ -28,5 +28,5 @@ def test_buffers_that_are_needed_at_the_same_time_lie_apart(seed):
 
 def test_a_buffer_fills_a_gap_of_its_size():
     steps = {"a": {0}, "b": {0, 1}, "c": {1}}
-    buffers = [Buffer(name, 8, frozenset(of_buffer)) for name, of_buffer in steps.items()]
+    buffers = [Buffer(name, 8, frozenset(numbers)) for name, numbers in steps.items()]
     assert place_buffers(buffers) == ({"a": 0, "b": 8, "c": 0}, 16)

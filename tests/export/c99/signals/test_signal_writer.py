@@ -1,4 +1,4 @@
-"""What the header of blocks says to firmware."""
+"""Constants in the header of blocks that firmware checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ int the_rate_is_right;
 
 @needs_compiler
 @pytest.mark.parametrize(("rate_hz", "constant"), [(50, 50000), (16.667, 16667), (None, 0)])
-def test_firmware_compares_its_rate_with_that_of_training(
+def test_firmware_can_check_the_rate_of_training_when_it_compiles(
     tmp_path: Path, rate_hz: float | None, constant: int
 ) -> None:
     graph = sig.SignalGraph([sig.Mean(sig.Channels("x"))])
@@ -32,8 +32,8 @@ def test_firmware_compares_its_rate_with_that_of_training(
     statuses = []
     for rate in (constant, constant + 1):
         command = [*(compiler() or ()), *STRICT, f"-DSENSOR_MILLIHERTZ={rate}", "-fsyntax-only"]
-        done = subprocess.run(
+        result = subprocess.run(
             [*command, "firmware.c"], cwd=tmp_path, capture_output=True, text=True, check=False
         )
-        statuses.append(done.returncode == 0)
+        statuses.append(result.returncode == 0)
     assert statuses == [True, False]

@@ -1,4 +1,4 @@
-"""Prices of blocks from their C: every step has one, on this computer and on emulated chips."""
+"""Prices of blocks that are measured in C, on this computer and on emulated chips."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def blocks(**options: Any) -> list[Any]:
     return [sig.Mean(channels, **options), sig.SpectralMoments(spectrum, **options)]
 
 
-def needed(target: str) -> Any:
+def target_param(target: str) -> Any:
     missing = TARGETS[target].missing()
     return pytest.param(target, marks=pytest.mark.skipif(missing is not None, reason=str(missing)))
 
 
-@pytest.mark.parametrize("target", [needed(name) for name in TARGETS])
-def test_each_step_has_a_price_and_a_longer_step_a_higher_one(target):
+@pytest.mark.parametrize("target", [target_param(name) for name in TARGETS])
+def test_each_step_has_a_price_that_grows_with_its_work(target):
     signal = SignalInput.from_windows(blocks(), WINDOWS)
     table = price_table_in_c(signal, WINDOWS, target, mhz=48, watts=0.1)
     assert set(table.microseconds) == {step.label for step in signal.graph.steps}
@@ -51,17 +51,17 @@ def test_each_step_has_a_price_and_a_longer_step_a_higher_one(target):
     assert sig.priced(blocks(), table, unit="uj")[0].price > 0
 
 
-@pytest.mark.parametrize("target", [needed("cortex-m0plus"), needed("rv32")])
+@pytest.mark.parametrize("target", [target_param("cortex-m0plus"), target_param("rv32")])
 def test_an_emulator_counts_the_same_instructions_each_time(target):
     signal = SignalInput.from_windows(blocks(), WINDOWS)
     slow, fast = (price_table_in_c(signal, WINDOWS, target, mhz=mhz) for mhz in (16, 64))
-    again = price_table_in_c(signal, WINDOWS, target, mhz=16)
-    assert again == slow
+    repeated = price_table_in_c(signal, WINDOWS, target, mhz=16)
+    assert repeated == slow
     for label, us in fast.microseconds.items():
         assert us == pytest.approx(slow.microseconds[label] / 4)
 
 
-def test_wrong_requests_are_refused_by_name():
+def test_unknown_targets_and_python_functions_are_refused():
     signal = SignalInput.from_windows(blocks(), WINDOWS)
     with pytest.raises(InputError, match="unknown target 'avr'; choose one of host, cortex-m0plus"):
         price_table_in_c(signal, WINDOWS, "avr")
@@ -74,7 +74,7 @@ def test_wrong_requests_are_refused_by_name():
 
 
 @pytest.mark.slow
-def test_the_command_writes_prices_that_blocks_take(tmp_path, capsys):
+def test_the_command_writes_a_price_file_for_blocks(tmp_path, capsys):
     x, y = windows(200)
     system = gw.StagedCascade(
         blocks=blocks(price=1.0), n_stages=2, effort="low", families=("linear",), random_state=0,
