@@ -27,10 +27,10 @@ def test_second_run_with_two_workers_gives_the_same_report(quick_demo, tmp_path)
     assert report["instances"] == 90
     shutil.copytree(quick_demo.folder, tmp_path / "demo-out")
     with MosquittoBroker() as broker:
-        more = ("--broker", broker.url, "--workers", "2")
-        done = run_here(*quick_demo.words, *more, folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    repeated = json.loads(done.stdout)
+        worker_options = ("--broker", broker.url, "--workers", "2")
+        process = run_here(*quick_demo.words, *worker_options, folder=tmp_path)
+    assert process.returncode == 0, process.stderr
+    repeated = json.loads(process.stdout)
     check_report(repeated)
     for key in ("accuracy", "feature_cost", "offload_rate", "frontier"):
         assert repeated[key] == report[key]
@@ -40,26 +40,26 @@ def test_second_run_with_two_workers_gives_the_same_report(quick_demo, tmp_path)
 
 
 @pytest.mark.slow
-def test_interrupted_demo_leaves_no_files_and_processes(tmp_path, command):
+def test_interrupted_demo_leaves_no_files_or_processes(tmp_path, command):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     demo = command(
         "demo", "--dataset", "iris", "--method", "adapt-lin", "--link", "satellite", "--out", "out",
         folder=tmp_path, environment={"TMPDIR": str(scratch)},
     )  # fmt: skip
-    routing = lambda: named("gatewise edge", demo.process.pid)  # noqa: E731
-    status, out, err, children = interrupt(demo, signal.SIGINT, routing)
+    edge_pids = lambda: named("gatewise edge", demo.process.pid)  # noqa: E731
+    status, out, err, children = interrupt(demo, signal.SIGINT, edge_pids)
     assert (status, out) == (130, ""), err
     assert len(children) >= 3  # broker, worker, devices
     assert not (tmp_path / "out").exists()
     assert list(scratch.iterdir()) == []
 
 
-# -- bad input -----------------------------------------------------------------------------
+# -- invalid input -----------------------------------------------------------------------------
 
 
-def table(rows: int = 30, **columns: object) -> str:
-    """A CSV with two features and a label, or with the columns given."""
+def make_csv(rows: int = 30, **columns: object) -> str:
+    """Make a CSV text of two features and a label; `columns` replace these columns."""
     values: dict = {
         "a": [0.1 * i for i in range(rows)],
         "b": [i % 7 for i in range(rows)],
@@ -70,26 +70,27 @@ def table(rows: int = 30, **columns: object) -> str:
     return "\n".join(lines) + "\n"
 
 
-BAD_TABLES = {
-    "a column of words": (table(b=["w"] * 30), "'b' is not numbers"),
-    "a missing value": (table(a=["", *range(29)]), "'a' is empty"),
-    "one class only": (table(label=[0] * 30), "class"),
+INVALID_TABLES = {
+    "a column of words": (make_csv(b=["w"] * 30), "'b' is not numbers"),
+    "a missing value": (make_csv(a=["", *range(29)]), "'a' is empty"),
+    "one class only": (make_csv(label=[0] * 30), "class"),
 }
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
+    """An empty folder, in which the test runs."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize("name", BAD_TABLES)
-def test_invalid_table_gives_one_line_and_no_files(here, name):
-    content, message = BAD_TABLES[name]
+@pytest.mark.parametrize("name", INVALID_TABLES)
+def test_invalid_table_gives_one_line_and_no_files(folder, name):
+    content, message = INVALID_TABLES[name]
     Path("data.csv").write_text(content)
     line = refused("demo", "--dataset", "data.csv")
     assert re.search(message, line), line
-    assert [p.name for p in here.iterdir()] == ["data.csv"]
+    assert [p.name for p in folder.iterdir()] == ["data.csv"]
 
 
 @pytest.mark.parametrize(
@@ -113,20 +114,20 @@ def test_invalid_table_gives_one_line_and_no_files(here, name):
         (["--out", "."], "contains other files"),
     ],
 )
-def test_invalid_setting_gives_one_line_and_no_files(here, args, message):
-    Path("data.csv").write_text(table())
+def test_invalid_setting_gives_one_line_and_no_files(folder, args, message):
+    Path("data.csv").write_text(make_csv())
     Path("unknown.toml").write_text("[features]\na = 1\nb = 1\nc = 1\n")
-    before = {p.name for p in here.iterdir()}
+    names_before = {p.name for p in folder.iterdir()}
     assert message in refused("demo", *args)
-    assert {p.name for p in here.iterdir()} == before
+    assert {p.name for p in folder.iterdir()} == names_before
 
 
 def test_only_bundled_data_sets_use_the_fast_search():
     def parameters(**options) -> set[str]:
         return set(training_settings(DemoSettings(**options), Path("bundle")).parameters)
 
-    brief = {"max_bytes", "high_cost_model", "n_stages", "families"}
-    assert parameters() == parameters(dataset="wine") == brief
+    search_settings = {"max_bytes", "high_cost_model", "n_stages", "families"}
+    assert parameters() == parameters(dataset="wine") == search_settings
     assert parameters(dataset="data.csv") == parameters(allow_missing=True) == {"max_bytes"}
     assert parameters(method="adapt-lin") == set()
 

@@ -17,7 +17,7 @@ FILES = sorted(SIMULATION.files)
 
 
 @pytest.fixture(scope="module")
-def here(small, tmp_path_factory):
+def folder(small, tmp_path_factory):
     """A folder with a bundle and rows that training has not seen."""
     from gatewise_export.bundle.repacking import repack
 
@@ -32,10 +32,12 @@ QUICK = ("simulate", "digits.gwb", "--data", "rows.csv", "--devices", "10", "--t
 
 @pytest.mark.usefixtures("small_fits")
 def test_trained_bundle_is_simulated_with_a_report(tmp_path):
-    trained = run_here("train", "wine", "--out", "bundle", folder=tmp_path)
-    assert trained.returncode == 0, trained.stderr
-    done = run_gatewise("simulate", "bundle", "--data", "wine", "--time", "10min", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+    training = run_here("train", "wine", "--out", "bundle", folder=tmp_path)
+    assert training.returncode == 0, training.stderr
+    process = run_gatewise(
+        "simulate", "bundle", "--data", "wine", "--time", "10min", folder=tmp_path
+    )
+    assert process.returncode == 0, process.stderr
     assert sorted(p.name for p in (tmp_path / "sim-out").iterdir()) == FILES
     report = json.loads((tmp_path / "sim-out" / "report.json").read_text())
     assert report["command"] == (
@@ -44,28 +46,28 @@ def test_trained_bundle_is_simulated_with_a_report(tmp_path):
     assert report["settings"]["devices"] == 100
     assert report["instances"] > 500
     for name in ("Gatewise", "All edge", "All cloud", "Confidence", "Random", "Oracle"):
-        assert name in done.stdout
-    assert done.stdout.splitlines()[-1] == "sim-out/report.html"
+        assert name in process.stdout
+    assert process.stdout.splitlines()[-1] == "sim-out/report.html"
 
 
-def test_command_of_a_report_repeats_it_exactly(here):
-    done = run_here(*QUICK, "--outage", "cloud:+3min-+5min", "--out", "out-1", folder=here)
-    assert done.returncode == 0, done.stderr
-    text = (here / "out-1" / "report.json").read_bytes()
+def test_command_of_a_report_repeats_it_exactly(folder):
+    process = run_here(*QUICK, "--outage", "cloud:+3min-+5min", "--out", "out-1", folder=folder)
+    assert process.returncode == 0, process.stderr
+    text = (folder / "out-1" / "report.json").read_bytes()
     report = json.loads(text)
-    # Times of the models are measured anew unless they are given.
-    words = [*shlex.split(report["command"])[1:], "--out", "out-1", "--json"]
-    again = run_gatewise(*words, folder=here, PYTHONHASHSEED="2")
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout) == report
-    assert (here / "out-1" / "report.json").read_bytes() == text
+    # the command names the file of timings, so that the models are not timed again
+    args = [*shlex.split(report["command"])[1:], "--out", "out-1", "--json"]
+    repeated = run_gatewise(*args, folder=folder, PYTHONHASHSEED="2")
+    assert repeated.returncode == 0, repeated.stderr
+    assert json.loads(repeated.stdout) == report
+    assert (folder / "out-1" / "report.json").read_bytes() == text
 
 
-def test_sweep_writes_a_table_a_file_and_a_plot(here):
-    done = run_here(*QUICK, "--sweep", "link=wifi,4g", "--out", "sweep", folder=here)
-    assert done.returncode == 0, done.stderr
-    assert sorted(p.name for p in (here / "sweep").iterdir()) == ["sweep.csv", "sweep.svg"]
-    assert done.stdout.splitlines()[-2:] == ["sweep/sweep.csv", "sweep/sweep.svg"]
+def test_sweep_writes_a_table_a_file_and_a_plot(folder):
+    process = run_here(*QUICK, "--sweep", "link=wifi,4g", "--out", "sweep", folder=folder)
+    assert process.returncode == 0, process.stderr
+    assert sorted(p.name for p in (folder / "sweep").iterdir()) == ["sweep.csv", "sweep.svg"]
+    assert process.stdout.splitlines()[-2:] == ["sweep/sweep.csv", "sweep/sweep.svg"]
 
 
 @pytest.mark.parametrize(
@@ -86,9 +88,9 @@ def test_sweep_writes_a_table_a_file_and_a_plot(here):
         (["--out", "rows.csv"], "is a file, not a folder"),
     ],
 )
-def test_bad_input_exits_2_with_one_line(here, monkeypatch, capsys, args, message):
-    monkeypatch.chdir(here)
-    before = {p.name for p in here.iterdir()}
+def test_invalid_input_exits_2_with_one_line(folder, monkeypatch, capsys, args, message):
+    monkeypatch.chdir(folder)
+    names_before = {p.name for p in folder.iterdir()}
     if args[0].startswith("-"):
         args = ["digits.gwb", "--data", "rows.csv", *args]
     assert cli.main(["simulate", *args]) == 2
@@ -97,20 +99,20 @@ def test_bad_input_exits_2_with_one_line(here, monkeypatch, capsys, args, messag
     assert message in lines[-1]
     assert lines[-1].startswith("gatewise: ")
     assert printed.out == ""
-    assert {p.name for p in here.iterdir()} == before
+    assert {p.name for p in folder.iterdir()} == names_before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_run_leaves_no_files_and_processes(here, command, number):
-    out = here / f"broken-{number}"
-    words = ("simulate", "digits.gwb", "--data", "rows.csv", "--engine", "live", "--devices", "4")
-    more = ("--time", "10min", "--workload", "poisson:2/s", "--out", out)
-    run = command(*words, *more, folder=here)
-    ended, told, err, children = interrupt(
-        run, number, lambda: bool(named("gatewise", run.process.pid))
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_leaves_no_files_or_processes(folder, command, signal_number):
+    out = folder / f"interrupted-{signal_number}"
+    args = ("simulate", "digits.gwb", "--data", "rows.csv", "--engine", "live", "--devices", "4")
+    options = ("--time", "10min", "--workload", "poisson:2/s", "--out", out)
+    run = command(*args, *options, folder=folder)
+    status, printed, err, children = interrupt(
+        run, signal_number, lambda: bool(named("gatewise", run.process.pid))
     )
-    assert ended == (130 if number == signal.SIGINT else 128 + number), err
+    assert status == (130 if signal_number == signal.SIGINT else 128 + signal_number), err
     assert "Traceback" not in err
-    assert told == ""
+    assert printed == ""
     assert children
     assert not out.exists() or not list(out.iterdir())

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow  # fleets are simulated
 
 @pytest.fixture
 def job(small):
+    """A brief simulation of the small system."""
     scenario = Scenario(time="2min", workload="poisson:6/min")
     return Job(str(small.bundle.path), str(small.table), None, scenario)
 
@@ -38,17 +39,17 @@ def test_each_combination_has_a_row_a_point_and_a_line(job, tmp_path, capsys):
     assert "sweep: 50% devices=10, link=wifi" in progress
     assert "simulate" not in progress
     assert "p95 ms" in printed
-    assert "money" not in printed  # nothing has a price
+    assert "money" not in printed  # no prices are set
     assert printed.splitlines()[-1] == str(tmp_path / PLOT_FILE)
 
 
 def test_axes_of_the_plot_start_at_0_or_above(tmp_path, monkeypatch):
     limits = []
 
-    def keep_limits(figure, *_, **__):
+    def record_limits(figure, *_, **__):
         limits.append((figure.axes[0].get_xlim(), figure.axes[0].get_ylim()))
 
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", keep_limits)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", record_limits)
     row = {"devices": "5", "cost": "0", "p95_ms": "0.01"}
     sweep._draw([row | {"accuracy": "1"}], {"devices": ("5",)}, tmp_path / "a.svg")
     sweep._draw([row | {"accuracy": ""}], {"devices": ("5",)}, tmp_path / "a.svg")
@@ -70,8 +71,8 @@ def test_failed_point_has_its_error_and_is_repeated(job, tmp_path):
     rows = run_sweep(job, settings, tmp_path)
     assert "no operating point costs at most" in rows[0]["error"]
     assert rows[1]["error"] == ""
-    again = run_sweep(job, settings, tmp_path)
-    assert [row["budget"] for row in again] == ["60", "0.0001"]
+    repeated = run_sweep(job, settings, tmp_path)
+    assert [row["budget"] for row in repeated] == ["60", "0.0001"]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_sweeps_are_parsed(text, settings):
 
 
 @pytest.mark.parametrize(
-    ("texts", "complaint"),
+    ("texts", "message"),
     [
         (["devices"], "write it as devices=10,100,1000"),
         (["device=3"], "unknown setting 'device', did you mean 'devices'?"),
@@ -106,5 +107,5 @@ def test_sweeps_are_parsed(text, settings):
          "1,600 points; at most 1,000"),
     ],
 )  # fmt: skip
-def test_invalid_sweep_is_refused(texts, complaint):
-    refused(read_sweeps, texts, says=complaint)
+def test_invalid_sweep_is_refused(texts, message):
+    refused(read_sweeps, texts, says=message)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_live_fleet_decides_and_sends_as_virtual_time(small, table):
+def test_live_fleet_has_the_answers_and_bytes_of_virtual_time(small, table):
     progress: list[tuple[float, int]] = []
     chosen = scenario(link="wifi")
     live = run(small, table, chosen, watch=lambda now, n: progress.append((now, n)))
@@ -30,11 +30,11 @@ def test_a_live_fleet_decides_and_sends_as_virtual_time(small, table):
     cloud = answers.route == CLOUD
     assert set(answers.route.tolist()) == {EDGE, CLOUD}
     assert (cloud == table.offload[answers.row]).all()
-    # The latency of a local answer is the device's, that of the cloud has a network's part.
+    # a local answer takes the device's time only; a cloud's answer also takes network time
     assert (answers.device_ms[~cloud] == answers.latency_ms[~cloud].astype(np.float32)).all()
     assert (answers.cloud_ms[cloud] > 0).all()
     assert (answers.latency_ms - answers.device_ms - answers.cloud_ms)[cloud].min() > 0
-    # Bytes are the devices' own counts; copies come of a busy machine.
+    # the bytes are counted by the devices; a busy machine may cause retries, which add bytes
     assert answers.payload_up.sum() == live.fleet.counts["bytes_up"]
     assert answers.payload_down.sum() == live.fleet.counts["bytes_down"]
     if not live.fleet.counts["retries"]:
@@ -49,7 +49,7 @@ def test_a_live_fleet_decides_and_sends_as_virtual_time(small, table):
 
 
 @pytest.mark.parametrize("policy", ["edge-only", "cloud-only"])
-def test_other_policies_take_the_routes_of_virtual_time(small, table, policy):
+def test_policy_has_the_routes_of_virtual_time(small, table, policy):
     chosen = scenario(time="3s", policy=policy, devices=2)
     live = run(small, table, chosen)
     assert live.fleet.lost == 0
@@ -58,24 +58,24 @@ def test_other_policies_take_the_routes_of_virtual_time(small, table, policy):
     assert_same(live.fleet.answers, twin(table, chosen, live).answers, set(COLUMNS) - {"reason"})
 
 
-def test_several_workers_share_the_requests_and_audits_are_counted(small, table):
+def test_two_workers_share_the_requests_and_count_the_audits(small, table):
     chosen = scenario(devices=3, workload="periodic:50ms", time="3s", workers=2, audit=0.5)
     live = run(small, table, chosen)
     assert live.fleet.lost == 0
-    own = int((live.fleet.answers.route == EDGE).sum())
-    assert 0.3 * own < live.fleet.workers["audits"] < 0.7 * own
+    n_local = int((live.fleet.answers.route == EDGE).sum())
+    assert 0.3 * n_local < live.fleet.workers["audits"] < 0.7 * n_local
 
 
-# -- what goes wrong -----------------------------------------------------------------------
+# -- failures -------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_killed_device_loses_its_own_instances_and_is_named(small, table):
-    killed: list[float] = []
+def test_killed_device_is_reported_and_loses_only_its_instances(small, table):
+    kill_times: list[float] = []
 
     def kill(now: float, n_answers: int) -> None:
-        if now > 2.0 and not killed:
-            killed.append(now)
+        if now > 2.0 and not kill_times:
+            kill_times.append(now)
             os.kill(named("gatewise edge")[0], signal.SIGKILL)
 
     chosen = scenario(devices=2)
@@ -88,15 +88,15 @@ def test_a_killed_device_loses_its_own_instances_and_is_named(small, table):
     assert live.troubles[0].endswith("its instances are lost")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_ended_from_outside_leaves_nothing(small, tmp_path, number):
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_killed_run_leaves_no_process_and_no_file(small, tmp_path, signal_number):
     code = """
         import sys
         from pathlib import Path
         from gatewise_sim import Scenario, simulate
         from gatewise_sim.experiment import run
         import numpy as np
-        run._RunProgress.__call__ = lambda self, now, n: n and print("under way", flush=True)
+        run._RunProgress.__call__ = lambda self, now, n: n and print("started", flush=True)
         scenario = Scenario(devices=2, time="10min", workload="poisson:2/s", link="4g",
             engine="live")
         simulate(Path(sys.argv[1]), np.load(sys.argv[2]), scenario=scenario)
@@ -105,36 +105,40 @@ def test_a_run_that_is_ended_from_outside_leaves_nothing(small, tmp_path, number
     np.save(rows, small.rows)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    owner = subprocess.Popen(
+    simulation = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), str(small.bundle.path), str(rows)],
         env={**os.environ, "TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A terminal's Ctrl-C reaches the whole group: the children have groups of their own.
+        # Ctrl-C in a terminal signals the whole group, and each child has its own group
         start_new_session=True,
     )
     try:
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == "under way\n", owner.communicate()[1]
-        children = below(owner.pid)
+        assert simulation.stdout is not None
+        assert simulation.stdout.readline() == "started\n", simulation.communicate()[1]
+        children = below(simulation.pid)
         assert len(children) >= 5  # mosquitto, a worker and their guards, two devices
-        if number == signal.SIGINT:
-            os.killpg(owner.pid, number)
+        if signal_number == signal.SIGINT:
+            os.killpg(simulation.pid, signal_number)
         else:
-            owner.send_signal(number)
-        _, errors = owner.communicate(timeout=60.0)
+            simulation.send_signal(signal_number)
+        _, errors = simulation.communicate(timeout=60.0)
     finally:
-        owner.kill()
-        owner.communicate()
-    expected = {signal.SIGTERM: 128 + number, signal.SIGKILL: -number, signal.SIGINT: -number}
-    assert owner.returncode == expected[number], errors
+        simulation.kill()
+        simulation.communicate()
+    expected = {
+        signal.SIGTERM: 128 + signal_number,
+        signal.SIGKILL: -signal_number,
+        signal.SIGINT: -signal_number,
+    }
+    assert simulation.returncode == expected[signal_number], errors
     assert all_end(children)
-    if number != signal.SIGKILL:
+    if signal_number != signal.SIGKILL:
         assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_a_broker_that_is_not_there_is_named(small, table):
+def test_unreachable_broker_is_named_in_the_error(small, table):
     with pytest.raises((RunError, LinkError), match=r"127\.0\.0\.1:9"):
         run(small, table, scenario(devices=2, time="1s", broker="mqtt://127.0.0.1:9"))
