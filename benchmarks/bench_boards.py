@@ -177,8 +177,8 @@ def _differing(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]:
     (folder / "rows.bin").write_bytes(rows.tobytes())
     layout_columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     n_slots = len(layout_columns)
-    sizes = ", ".join(map(str, cascade.outputs))
-    answer = f"#define N_OUTPUTS {sizes}\n#define SUM_OUTPUTS {sum(cascade.outputs)}\n{CASCADE}"
+    sizes = ", ".join(map(str, cascade.n_outputs))
+    answer = f"#define N_OUTPUTS {sizes}\n#define SUM_OUTPUTS {sum(cascade.n_outputs)}\n{CASCADE}"
     expected = cascade.expected(rows)
     outputs = np.concatenate(expected.outputs, axis=1)
     n_padded = n_slots + -n_slots % MATRIX_BYTES

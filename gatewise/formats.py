@@ -219,10 +219,10 @@ def read_rate(text: str, subject: str) -> float:
     >>> read_rate("30/min", "rate")
     0.5
     """
-    number, slash, unit = text.strip().partition("/")
+    amount, slash, unit = text.strip().partition("/")
     if not slash or unit not in _UNITS:
         raise InputError(f"{subject}: {text!r} is not a rate; write it as 1/min, 0.5/s, 200/day")
-    rate = read_number(number, subject) / _UNITS[unit]
+    rate = read_number(amount, subject) / _UNITS[unit]
     if not rate > 0:
         raise InputError(f"{subject}: {text!r} must be above 0")
     return rate

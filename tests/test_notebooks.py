@@ -12,7 +12,7 @@ from traitlets.config import Config
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "examples").glob("*.ipynb"))
 
-pytestmark = pytest.mark.slow  # kernels start, models are fitted
+pytestmark = pytest.mark.slow  # each notebook starts a kernel and fits models
 
 
 def output_types(notebook: nbformat.NotebookNode) -> list[set[str]]:
@@ -30,7 +30,7 @@ def test_notebook_has_the_stored_types_of_output(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     stored = output_types(notebook)
     assert {"image/png"} <= set().union(*stored)
-    # Use sockets in files, because another process may take a TCP port before the kernel.
+    # Use Unix sockets, because another process may take a TCP port before the kernel does.
     with TemporaryDirectory() as folder:
         sockets = Config(KernelManager={"transport": "ipc", "ip": f"{folder}/kernel"})
         NotebookClient(notebook, timeout=300, config=sockets).execute(cwd=tmp_path)

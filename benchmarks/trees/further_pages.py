@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.harness import table_lines
-from benchmarks.trees.page_tables import against, error_table
+from benchmarks.trees.page_tables import compare, error_table
 
 Found = Mapping[str, Any]
 
@@ -92,10 +92,10 @@ def budget_prune(found: Found, _parts: Found) -> list[str]:
                 "",
                 *error_table(figure["budgets"], curves),
                 "",
-                against(curves[pair[0]], curves[pair[1]], pair[2], pair[3]),
+                compare(curves[pair[0]], curves[pair[1]], pair[2], pair[3]),
             ]
             if name == "prices":
-                lines[-1] += " " + against(
+                lines[-1] += " " + compare(
                     curves["uniform, ensemble"],
                     curves["uniform, ccp"],
                     "BudgetPrune at equal prices",

@@ -1,7 +1,7 @@
-"""Maximum flow of OR-tools for the same cut as this project's solver.
+"""Maximum flow of OR-tools, to compare with the project's own minimum-cut solver.
 
-OR-tools uses integers, so capacities are profits and prices in units of 2^-40 of all profits. It is
-a development dependency. Without it, the comparison is skipped.
+Capacities of OR-tools are integers: profits and prices in units of the total profit divided by
+2^40. OR-tools is a development dependency; without it the comparison is omitted.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from gatewise.errors import InputError
 from gatewise_training.prune.presolve import Closure
 
-MISSING = "OR-tools is not installed (pip install ortools): its maximum flow is left out"
-UNITS = 2**40
+MISSING = "OR-tools is not installed (pip install ortools): no comparison with it"
+N_UNITS = 2**40
 
 
 def available() -> bool:
@@ -28,41 +28,42 @@ def available() -> bool:
 
 
 def max_flow(closure: Closure, lam: float) -> dict[str, Any]:
-    """Solve the minimum cut of the closure problem of :func:`.best_closure`.
+    """Compute the maximum flow whose minimum cut :func:`.best_closure` finds.
 
-    ``flow`` is in the unit of the profits. Rounding to integers changes it by at most
-    ``resolution``. ``build_cpu`` has the CPU seconds of building the graph, ``cpu`` those of the
-    flow.
+    Returns the ``flow`` in the unit of the profits, and its largest rounding error, ``resolution``.
+    ``build_cpu`` and ``cpu`` are the CPU seconds to build the graph and to compute the flow.
     """
     from ortools.graph.python import max_flow as graph
 
-    n, n_columns = closure.n_nodes, len(closure.column_price)
-    source, sink = n + n_columns, n + n_columns + 1
-    # integer capacities in units of worth / UNITS
-    unit = closure.worth / UNITS
-    start = time.process_time()
+    n = closure.n_nodes
+    n_columns = len(closure.column_price)
+    source = n + n_columns
+    sink = source + 1
+    unit = closure.total_profit / N_UNITS
+    start_time = time.process_time()
     solver = graph.SimpleMaxFlow()
     nodes = np.arange(n, dtype=np.int32)
-    inner = nodes[closure.parent >= 0]
-    acquiring_nodes = np.repeat(nodes, np.diff(closure.start))
+    children = nodes[closure.parent >= 0]
+    edge_nodes = np.repeat(nodes, np.diff(closure.start))
     profit = np.round(closure.profit / unit).astype(np.int64)
     price = np.round(lam * closure.price / unit).astype(np.int64)
     column_price = np.round(lam * closure.column_price / unit).astype(np.int64)
-    infinity = np.int64(profit.sum() + 1)
-    # source to nodes, nodes to sink, child to parent, node to its columns, columns to sink
+    unlimited = np.int64(profit.sum() + 1)
+    # from the source to nodes, from nodes to the sink, from children to parents, from nodes to
+    # their acquisitions, and from acquisitions to the sink
     arcs = [
         (np.full(n, source), nodes, profit),
         (nodes, np.full(n, sink), price),
-        (inner, closure.parent[inner], np.full(len(inner), infinity)),
-        (acquiring_nodes, n + closure.columns, np.full(len(acquiring_nodes), infinity)),
+        (children, closure.parent[children], np.full(len(children), unlimited)),
+        (edge_nodes, n + closure.columns, np.full(len(edge_nodes), unlimited)),
         (n + np.arange(n_columns), np.full(n_columns, sink), column_price),
     ]
     tails, heads, capacities = (
-        np.concatenate([arc[i] for arc in arcs]).astype(kind)
-        for i, kind in enumerate((np.int32, np.int32, np.int64))
+        np.concatenate([arc[i] for arc in arcs]).astype(dtype)
+        for i, dtype in enumerate((np.int32, np.int32, np.int64))
     )
     solver.add_arcs_with_capacity(tails, heads, capacities)
-    build_end = time.process_time()
+    build_time = time.process_time()
     status = solver.solve(source, sink)
     end_time = time.process_time()
     if status != solver.OPTIMAL:
@@ -70,7 +71,7 @@ def max_flow(closure: Closure, lam: float) -> dict[str, Any]:
     return {
         "flow": solver.optimal_flow() * unit,
         "resolution": unit * (2 * n + n_columns) / 2,
-        "build_cpu": build_end - start,
-        "cpu": end_time - build_end,
+        "build_cpu": build_time - start_time,
+        "cpu": end_time - build_time,
         "arcs": len(tails),
     }

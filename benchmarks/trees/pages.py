@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.trees import adapt, cegb, further_pages, growth, maxflow, pruning
-from benchmarks.trees.page_tables import against, error_table
+from benchmarks.trees.page_tables import compare, error_table
 from benchmarks.trees.papers import ADAPT_CUTS, BUDGETRF, PRUNED
 
 Found = Mapping[str, Any]
@@ -255,10 +255,10 @@ def _pruning_figure(name: str, figure: Found) -> list[str]:
     """Section of one data set with its plot, table and comparison of curves."""
     whole = figure["unpruned"]
     curves = figure["curves"]
-    aware = against(
+    aware = compare(
         curves["aware"], curves["ensemble"], "cost-aware growth plus pruning", "plain pruning"
     )
-    ensemble = against(
+    ensemble = compare(
         curves["ensemble"], curves["per-tree"], "ensemble pruning", "per-tree pruning"
     )
     objective = figure["objective"]
@@ -299,8 +299,8 @@ def _cegb(found: Found, parts: Found) -> list[str]:
             ]
         lines += ["", f"### {name}", "", *error_table(figure["budgets"], named_curves), ""]
         sentences = [
-            against(curves["lazy"], curves["miser"], "CEGB with lazy prices", "GreedyMiser"),
-            against(
+            compare(curves["lazy"], curves["miser"], "CEGB with lazy prices", "GreedyMiser"),
+            compare(
                 curves["lazy-16-best"],
                 curves["lazy-16-breadth"],
                 "best-first growth",
@@ -309,7 +309,7 @@ def _cegb(found: Found, parts: Found) -> list[str]:
         ]
         if pruned_curves["budgets"] == figure["budgets"]:
             ensemble = pruned_curves["curves"]["ensemble"]
-            sentences.append(against(curves["lazy"], ensemble, "lazy CEGB", "BudgetPrune"))
+            sentences.append(compare(curves["lazy"], ensemble, "lazy CEGB", "BudgetPrune"))
         lines.append(" ".join(sentences))
         if "miser_rounds" not in figure:
             lines[-1] += (
@@ -350,9 +350,9 @@ def _adapt(found: Found, _parts: Found) -> list[str]:
         cost = adapt.cheapest_within(ours, figure["f0_error"]["forest"] + 0.01)
         lines.append(
             f"Error of f0: {errors}. "
-            + against(ours, pruned, "Adapt-GBRT before the forest", "BudgetPrune")
+            + compare(ours, pruned, "Adapt-GBRT before the forest", "BudgetPrune")
             + " "
-            + against(ours, curves["greedy-miser"], "Adapt-GBRT", "GreedyMiser")
+            + compare(ours, curves["greedy-miser"], "Adapt-GBRT", "GreedyMiser")
         )
         if cost is not None:
             share = 100 * (1 - cost / figure["f0_cost"])

@@ -1,4 +1,4 @@
-"""Share of the instances of each digit for which a pixel is acquired."""
+"""Plot, for each digit, the share of its instances for which each pixel is acquired."""
 
 import numpy as np
 from matplotlib import pyplot as plt

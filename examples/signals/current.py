@@ -8,7 +8,7 @@ The data set does not name the house of a recording, so rows are split at random
 import tempfile
 
 import numpy as np
-from live import arrays, fitted, report, talk
+from live import answer_live, arrays, fitted, report
 
 import gatewise_signals as sig
 
@@ -31,7 +31,7 @@ def main():
     system = fitted(blocks, windows[~is_test], y[~is_test])
     report(system, windows[is_test], y[is_test])
     with tempfile.TemporaryDirectory() as folder:
-        talk(system, windows[~is_test], windows[is_test][::5], folder)
+        answer_live(system, windows[~is_test], windows[is_test][::5], folder)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ python heart.py               # MIT-BIH, part DS1 (mitbih_ds1.npz in GATEWISE_DA
 import tempfile
 
 import numpy as np
-from live import arrays, fitted, report, talk, thinned
+from live import answer_live, arrays, fitted, report, thinned
 
 import gatewise_signals as sig
 
@@ -54,7 +54,7 @@ def main():
         beats = y == kind
         print(f"{name}: {(predicted[beats] == kind).mean():.1%} of {beats.sum()} beats found")
     with tempfile.TemporaryDirectory() as folder:
-        talk(system, windows, windows[::25], folder)
+        answer_live(system, windows, windows[::25], folder)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from live import arrays, fitted, report, talk
+from live import answer_live, arrays, fitted, report
 from sklearn.datasets import load_digits
 
 import gatewise_signals as sig
@@ -34,7 +34,7 @@ def main():
     system = fitted(blocks, images[~is_test], y[~is_test])
     report(system, images[is_test], y[is_test])
     with tempfile.TemporaryDirectory() as folder:
-        talk(system, images[~is_test], images[is_test][::5], folder)
+        answer_live(system, images[~is_test], images[is_test][::5], folder)
 
 
 if __name__ == "__main__":

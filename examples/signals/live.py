@@ -61,7 +61,7 @@ def report(system, windows, y):
     return predicted
 
 
-def talk(system, sample, windows, folder):
+def answer_live(system, sample, windows, folder):
     """Pack a system, and answer windows by a device and a worker over mosquitto."""
     bundle = gw.pack(system, Path(folder) / "bundle", sample=sample)
     with MosquittoBroker() as broker:

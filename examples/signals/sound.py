@@ -7,7 +7,7 @@ import tempfile
 from itertools import pairwise
 
 import numpy as np
-from live import SEARCH, arrays, report, talk
+from live import SEARCH, answer_live, arrays, report
 
 import gatewise as gw
 import gatewise_signals as sig
@@ -37,7 +37,7 @@ def main():
     system.fit(windows[train], y[train], groups=speaker[train])
     report(system, windows[is_test], y[is_test])
     with tempfile.TemporaryDirectory() as folder:
-        talk(system, windows[train], windows[is_test][::5], folder)
+        answer_live(system, windows[train], windows[is_test][::5], folder)
 
 
 if __name__ == "__main__":

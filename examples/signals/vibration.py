@@ -6,7 +6,7 @@ python vibration.py           # CWRU bearings (cwru_bearing.npz in GATEWISE_DATA
 import tempfile
 
 import numpy as np
-from live import arrays, fitted, report, talk, thinned
+from live import answer_live, arrays, fitted, report, thinned
 
 import gatewise_signals as sig
 
@@ -30,7 +30,7 @@ def main():
     y = y[is_test][::6]
     report(system, windows, y)
     with tempfile.TemporaryDirectory() as folder:
-        talk(system, windows, windows[::4], folder)
+        answer_live(system, windows, windows[::4], folder)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ class InstanceSpec(Record, frozen=True):
         if spec.n_values > MAX_VALUES:
             raise InputError(
                 f"an instance of shape {spec.shape} has {spec.n_values} values; at most "
-                f"{MAX_VALUES} can be sent: make it smaller before both models"
+                f"{MAX_VALUES} can be sent: give smaller instances to both models"
             )
         return spec, spec.flat(array, allow_missing=allow_missing)
 

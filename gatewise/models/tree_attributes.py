@@ -54,12 +54,12 @@ def _leaf_weights(
     """List the node, the target and the weight of each entry of the leaves."""
     leaves = np.flatnonzero(~is_inner)
     output = model.output[tree[leaves]]
-    has_one_output = np.flatnonzero(output >= 0)
-    has_all_outputs = np.flatnonzero(output < 0)
+    one_output_leaves = np.flatnonzero(output >= 0)
+    all_output_leaves = np.flatnonzero(output < 0)
     weight = np.zeros((len(leaves), model.n_outputs), np.float32)
-    weight[has_one_output, output[has_one_output]] = model.value[leaves[has_one_output], 0]
-    if len(has_all_outputs):
-        weight[has_all_outputs] = model.value[leaves[has_all_outputs]]
+    weight[one_output_leaves, output[one_output_leaves]] = model.value[leaves[one_output_leaves], 0]
+    if len(all_output_leaves):
+        weight[all_output_leaves] = model.value[leaves[all_output_leaves]]
     # Leave out weights of 0, which do not change sums. There are two exceptions: each leaf needs an
     # entry, and onnxruntime ignores the base of a target without entries.
     has_entry = weight != 0

@@ -71,9 +71,9 @@ def packed(system_name: str, fitted: Fitted, make_once: MakeOnce) -> Bundle:
 
 
 @pytest.fixture
-def heart(fit_system: Callable[[str], Fitted]) -> Fitted:
+def cancer(fit_system: Callable[[str], Fitted]) -> Fitted:
     """The staged binary system."""
-    return fit_system("heart")
+    return fit_system("cancer")
 
 
 # -- the command line ----------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""A Raspberry Pi without a Pi: Debian for arm64 in a folder, run by qemu.
+"""Emulated Raspberry Pi: Debian for arm64 in a folder, run by qemu.
 
-Not part of any suite: only `make test-pi` collects this folder (it sets GATEWISE_PI). The root is
-made once, in .bench-cache/pi or where GATEWISE_PI_ROOT says: about two minutes and 700 MB. Emulated
-programs are many times slower than a Pi, so nothing here is timed.
+Only `make test-pi` collects these tests, because it sets GATEWISE_PI. The first run unpacks Debian
+into GATEWISE_PI_ROOT, by default .bench-cache/pi. That takes about two minutes and 700 MB. Emulated
+programs are many times slower than a Pi, so these tests measure no times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if not os.environ.get("GATEWISE_PI"):
 PROJECT = Path(__file__).parents[2]
 SUITE, PYTHON = "bookworm", "3.11"
 MIRROR = os.environ.get("GATEWISE_PI_MIRROR", "http://deb.debian.org/debian")
-#: onnxruntime asks the processor's description which instructions there are.
+#: onnxruntime reads from this description which instructions the processor has.
 CPUINFO = """\
 processor\t: 0
 BogoMIPS\t: 108.00
@@ -36,7 +36,8 @@ CPU revision\t: 3
 Hardware\t: BCM2835
 Model\t\t: Raspberry Pi 4 Model B Rev 1.4
 """
-NEEDED = {
+#: Debian package of each required program.
+REQUIRED_PACKAGES = {
     "qemu-aarch64-static": "qemu-user-static",
     "dpkg-deb": "dpkg",
     "debootstrap": "debootstrap",
@@ -45,17 +46,17 @@ NEEDED = {
 
 
 class Pi:
-    """An emulated machine.
+    """An emulated Raspberry Pi.
 
     Parameters
     ----------
     folder : Path
-        Holds ``root`` (Debian) and ``site`` (Gatewise and what the edge extra brings).
+        Contains ``root`` (Debian) and ``site`` (Gatewise with its edge extra).
     """
 
     def __init__(self, folder: Path) -> None:
         self.root, self.site = folder / "root", folder / "site"
-        self._qemu = which("qemu-aarch64-static")
+        self._qemu = find_program("qemu-aarch64-static")
 
     def command(self, *args: object) -> list[str]:
         python = self.root / "usr" / "bin" / f"python{PYTHON}"
@@ -64,8 +65,8 @@ class Pi:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
-        return kept | {
+        names = {"PATH", "HOME", "TMPDIR"} & os.environ.keys()
+        return {name: os.environ[name] for name in names} | {
             "PYTHONPATH": str(self.site),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
@@ -81,59 +82,65 @@ class Pi:
             timeout=timeout,
         )
 
-    # -- how it is made ----------------------------------------------------------------------
+    # -- installation ------------------------------------------------------------------------
 
     def make_root(self) -> None:
-        """Get Debian's packages and unpack them; none of their scripts is run."""
-        done = self.root / ".done"
-        if done.is_file():
+        """Download Debian's packages and unpack them, without running their scripts."""
+        marker = self.root / ".done"
+        if marker.is_file():
             return
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
-        tool = which("debootstrap")
-        if tool is None or os.geteuid() != 0:
-            pytest.skip("no emulated root yet, and making one needs debootstrap, run as root")
-        get = [str(tool), "--arch=arm64", "--foreign", "--variant=minbase", "--include=python3"]
-        call([*get, SUITE, str(self.root), MIRROR])
+        debootstrap = find_program("debootstrap")
+        if debootstrap is None or os.geteuid() != 0:
+            pytest.skip("to create the emulated machine, install debootstrap and run as root")
+        command = [
+            str(debootstrap),
+            "--arch=arm64",
+            "--foreign",
+            "--variant=minbase",
+            "--include=python3",
+        ]
+        run_tool([*command, SUITE, str(self.root), MIRROR])
         for package in sorted((self.root / "var/cache/apt/archives").glob("*.deb")):
-            call(["dpkg-deb", "-x", str(package), str(self.root)])
+            run_tool(["dpkg-deb", "-x", str(package), str(self.root)])
         (self.root / "proc").mkdir(exist_ok=True)
         (self.root / "proc/cpuinfo").write_text(CPUINFO)
-        done.touch()
+        marker.touch()
 
     def install(self, wheels: Path) -> None:
-        """Build the wheel and install it with the edge extra, all wheels for aarch64."""
+        """Build Gatewise's wheel, and install it and its edge extra for aarch64."""
         pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        call([*pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(PROJECT)])
+        run_tool([*pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), str(PROJECT)])
         (wheel,) = wheels.glob("gatewise-*.whl")
         shutil.rmtree(self.site, ignore_errors=True)
-        kinds = ("_2_28", "_2_27", "_2_17", "2014")
-        platforms = [f"--platform=manylinux{kind}_aarch64" for kind in kinds]
+        versions = ("_2_28", "_2_27", "_2_17", "2014")
+        platforms = [f"--platform=manylinux{version}_aarch64" for version in versions]
         constraints = ["-c", str(PROJECT / "constraints.txt")]
-        call(
+        run_tool(
             [*pip, "install", "--target", str(self.site), *platforms,
              "--only-binary=:all:", f"--python-version={PYTHON}", *constraints, f"{wheel}[edge]"]
         )  # fmt: skip
 
 
-def which(name: str) -> str | None:
+def find_program(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/sbin")
 
 
-def call(command: Sequence[str]) -> None:
-    """Run a tool; what cannot be had here ends in a skip that says so."""
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        if any(word in " ".join(last) for word in ("resolve", "Failed getting", "connection")):
-            pytest.skip(f"{Path(command[0]).name} found no network: {last}")
-        pytest.fail(f"{' '.join(command[:6])} ...: {last}")
+def run_tool(command: Sequence[str]) -> None:
+    """Run a tool; skip the test if the network cannot be reached, and fail it on other errors."""
+    process = subprocess.run(command, capture_output=True, text=True)
+    if process.returncode:
+        last_line = (process.stderr or process.stdout).strip().splitlines()[-1:]
+        if any(word in " ".join(last_line) for word in ("resolve", "Failed getting", "connection")):
+            pytest.skip(f"{Path(command[0]).name} cannot reach the network: {last_line}")
+        pytest.fail(f"{' '.join(command[:6])} ...: {last_line}")
 
 
 @pytest.fixture(scope="session")
 def pi(tmp_path_factory: pytest.TempPathFactory) -> Pi:
-    for program, package in NEEDED.items():
-        if which(program) is None:
+    for program, package in REQUIRED_PACKAGES.items():
+        if find_program(program) is None:
             pytest.skip(f"{program} is not installed (apt install {package})")
     folder = os.environ.get("GATEWISE_PI_ROOT", PROJECT / ".bench-cache" / "pi")
     machine = Pi(Path(folder))

@@ -1,4 +1,4 @@
-"""Fitted systems of every kind that a bundle can contain, by name."""
+"""Functions that fit a system of every kind that a bundle can contain, by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.prices import grouped_prices
 FEW_ROUNDS = {"n_rounds": 30, "max_loss": 0.05, "random_state": 0}
 
 
-class Alone(BudgetedClassifier):
+class WithoutCloud(BudgetedClassifier):
     """Two linear stages without a cloud."""
 
     allow_missing = False
@@ -58,13 +58,13 @@ class Alone(BudgetedClassifier):
         for width in (2, z.shape[1]):
             columns = np.arange(width)
             fit = LogisticRegression().fit(z[plan.fit_rows][:, :width], plan.y[plan.fit_rows])
-            flat = LinearModel(
+            model = LinearModel(
                 plan.x.mean(axis=0)[:width],
                 (1 / plan.x.std(axis=0))[:width],
                 fit.coef_.T.astype(np.float32),
                 fit.intercept_.astype(np.float32),
             )
-            stages.append(Stage(flat, columns, "softmax"))
+            stages.append(Stage(model, columns, "softmax"))
         return [
             FittedStages(
                 tuple(stages), tuple(s.margins(plan.x[plan.validation_rows]) for s in stages)
@@ -98,8 +98,8 @@ def _boosted() -> Any:
     return HistGradientBoostingClassifier(max_iter=15, min_samples_leaf=5, random_state=0)
 
 
-def _heart(offset: float = 0.0, **params: Any) -> Fitted:
-    """A binary system with column names, groups, prices of the cloud, and an SVM as f0."""
+def _cancer(offset: float = 0.0, **params: Any) -> Fitted:
+    """A binary system with names, groups, cloud prices and an SVM; `offset` 1e6 tests float32."""
     data = load_breast_cancer()
     x, y, rows, truth = _split(data.data + offset, data.target_names[data.target])
     names = [n.replace(" ", "_") for n in data.feature_names]
@@ -166,10 +166,10 @@ def _kernels() -> Fitted:
 
 def _alone() -> Fitted:
     x, y, rows, truth = _split(*load_wine(return_X_y=True))
-    return Fitted(Alone().fit(x, y, validation=(rows, truth)), rows, truth)
+    return Fitted(WithoutCloud().fit(x, y, validation=(rows, truth)), rows, truth)
 
 
-class LazyForest(Alone):
+class LazyForest(WithoutCloud):
     """A forest that acquires features per node, without a cloud, like BudgetForest."""
 
     def _fit_candidates(self, problem: Problem) -> list[FittedStages]:
@@ -223,8 +223,8 @@ def _miser() -> Fitted:
 
 
 MAKERS: dict[str, Callable[[], Fitted]] = {
-    "heart": _heart,
-    "heart-1e6": lambda: _heart(1e6),
+    "cancer": _cancer,
+    "cancer-1e6": lambda: _cancer(1e6),
     "digits": _digits,
     "gated-trees": _gated_trees,
     "gated-lines": _gated_lines,

@@ -22,7 +22,7 @@ def compile_in_turn() -> None:
             return compile_kernel(self, signature)
         Path(folder).mkdir(parents=True, exist_ok=True)
         lock_file = Path(folder) / f"{self.py_func.__module__}.{self.py_func.__qualname__}.lock"
-        # Acquire numba's lock first, because other threads do so. Another order could deadlock.
+        # Acquire numba's lock first, as other threads do: the other order could deadlock.
         with global_compiler_lock, lock_file.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return compile_kernel(self, signature)

@@ -179,7 +179,7 @@ def find_mosquitto() -> Path | None:
 
 
 def mosquitto_config(port: int, *, host: str = "127.0.0.1") -> str:
-    """Write the configuration of a mosquitto 2 on loopback, without users and persistence.
+    """Make the configuration of mosquitto 2 on loopback, without users or persistence.
 
     It disables Nagle's algorithm, with which a request and its response take 44 ms instead of 0.7.
     """
@@ -206,7 +206,7 @@ def _check_loopback(host: str, port: int) -> None:
 
 
 def _free_port(host: str, port: int) -> int:
-    """Check that a port is free, or find a free port if it is 0; BrokerError if it is not free."""
+    """Find a free port if `port` is 0, else check that `port` is free; raise BrokerError if not."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
             # as in brokers, a port whose old connections are still closing counts as free

@@ -1,4 +1,4 @@
-"""Choice of the backend that an operator names on the command line."""
+"""Choice of the backend from the URL that an operator gives on the command line."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def self_test(
     """Run the sample of `bundle`, compare with the packed outputs, and return the number of rows.
 
     A flat model runs all rows together and the first :data:`N_SINGLE_ROWS` one by one, because
-    onnxruntime has other code for a single row. Given graphs and trees that acquire node by node
+    onnxruntime runs a single row differently. Given graphs and trees that acquire node by node
     run one row at a time, as on a device.
 
     Margins must be equal bit for bit, and exits and labels follow from them. A stage that acquires

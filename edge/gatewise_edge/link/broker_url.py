@@ -1,7 +1,7 @@
 """A broker's address, and an MQTT client with the settings that devices and workers need.
 
-Two defaults of paho-mqtt are changed: Nagle's algorithm, which delays a request by 44 ms instead of
-1 ms, and the detection of a dead peer by the keepalive alone.
+Two defaults of paho-mqtt are changed: Nagle's algorithm, with which a request takes 44 ms instead
+of 1 ms, and the detection of a dead peer by the keepalive alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _URL_FORM: Final = "mqtt://[user:password@]host[:port]"
 _ENCODING_HINT: Final = (
     "in a user or password write # as %23, / as %2F, ? as %3F, @ as %40, : as %3A, [ as %5B"
 )
-#: Time after which a peer that does not acknowledge data is dead, in ms.
+#: Time in ms after which a peer that does not acknowledge data counts as dead.
 _USER_TIMEOUT_MS: Final = 3000
 
 

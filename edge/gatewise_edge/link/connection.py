@@ -1,7 +1,7 @@
 """A client's connection to a broker, its network thread, and its reconnects.
 
 paho-mqtt implements the protocol, but its network thread has two faults: it writes the messages of
-other threads only after a change of threads, and it ends at a packet that it cannot parse. This
+other threads only when it runs again, and it ends at a packet that it cannot parse. This
 module therefore runs its own loop, with the methods that paho offers to external event loops.
 Every thread writes its messages at once, an invalid packet ends only the connection, and no message
 of an old connection is sent on a new one.
@@ -29,7 +29,7 @@ from gatewise_edge.link.broker_url import Endpoint, disconnect_reason, make_clie
 _LOG = logging.getLogger(__name__)
 
 _KEEPALIVE_SECONDS: Final = 10
-#: Longest time between two calls of paho's keepalive, in seconds.
+#: Longest time in seconds between two calls of paho's keepalive.
 _TICK_SECONDS: Final = 1.0
 #: Mean seconds before the first attempt to reconnect; doubled each time, up to the largest.
 _FIRST_PAUSE_SECONDS: Final = 1.0
@@ -93,8 +93,8 @@ class BrokerConnection:
         self._client = client
         #: Held during writes and during reads of TLS, because an OpenSSL connection may be used by
         #: one thread at a time only.
-        self._writing = threading.RLock()
-        self._reading: Any = self._writing if endpoint.tls else contextlib.nullcontext()
+        self._write_lock = threading.RLock()
+        self._read_lock: Any = self._write_lock if endpoint.tls else contextlib.nullcontext()
         #: Callbacks of unacknowledged messages and UNSUBSCRIBEs, by packet id.
         self._pending_acks: dict[int, Callable[[], None]] = {}
         #: Events that paho reported and that no callback has handled yet.
@@ -143,14 +143,14 @@ class BrokerConnection:
 
     def subscribe(self, topics: Sequence[str]) -> int | None:
         """Send one SUBSCRIBE at QoS 1; return its packet id, or None if it was not sent."""
-        with self._writing:
+        with self._write_lock:
             _, packet_id = self._client.subscribe([(topic, 1) for topic in topics])
             self._write()
         return packet_id
 
     def unsubscribe(self, topics: Sequence[str], on_ack: Callable[[], None]) -> None:
         """Send one UNSUBSCRIBE; `on_ack` is called once the broker has acknowledged it."""
-        with self._writing:
+        with self._write_lock:
             _, packet_id = self._client.unsubscribe(list(topics))
             if packet_id is not None:
                 self._pending_acks[packet_id] = on_ack
@@ -170,7 +170,7 @@ class BrokerConnection:
         `on_ack` is called once the broker has acknowledged the message. It is not called if the
         connection ends before.
         """
-        with self._writing:
+        with self._write_lock:
             if not self._client.is_connected():
                 return False
             message = self._client.publish(topic, payload, qos=qos, retain=retain)
@@ -186,7 +186,7 @@ class BrokerConnection:
         if self._closing.is_set():
             return
         self._closing.set()
-        with self._writing:
+        with self._write_lock:
             self._client.disconnect()
             self._write()
         self._wake()
@@ -215,7 +215,7 @@ class BrokerConnection:
             if self._closing.is_set():
                 return
             self._call(partial(self._handle_disconnect, self._reason))
-            # Draw the pause, so that the devices of a fleet do not reconnect all at once.
+            # Randomise the pause, so that the devices of a fleet do not reconnect all at once.
             self._closing.wait(pause * random.uniform(0.5, 1.5))
             pause = min(2.0 * pause, _MAX_PAUSE_SECONDS)
 
@@ -223,7 +223,7 @@ class BrokerConnection:
         """Open the socket and send CONNECT; False, with a reason, if the broker is unreachable."""
         self._endpoint.reload_certificate()
         try:
-            with self._writing:
+            with self._write_lock:
                 self._client.connect(self._endpoint.host, self._endpoint.port, _KEEPALIVE_SECONDS)
                 self._write()
         except (OSError, ValueError) as error:
@@ -255,10 +255,10 @@ class BrokerConnection:
             self._dispatch()
             if time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + _TICK_SECONDS
-                with self._writing:
+                with self._write_lock:
                     self._client.loop_misc()
             if self._client.want_write():
-                with self._writing:
+                with self._write_lock:
                     self._client.loop_write()
         return is_accepted
 
@@ -266,7 +266,7 @@ class BrokerConnection:
         """Handle received bytes; return False if they are not MQTT and the connection was ended."""
         connection: Any = self._client.socket()
         try:
-            with self._reading:
+            with self._read_lock:
                 self._client.loop_read()
             if connection is not None and connection.oversized:
                 self.n_oversized += 1
@@ -275,7 +275,7 @@ class BrokerConnection:
         except Exception:
             _LOG.exception("cannot read a packet from the broker; reconnecting")
             self._reason = self._reason or "the broker sent a packet that cannot be read"
-            with self._writing:
+            with self._write_lock:
                 self._client.disconnect()
                 self._client.loop_write()
             return False
@@ -347,7 +347,7 @@ class BrokerConnection:
         self._reason = self._reason or disconnect_reason(reason)
 
     def _acknowledge(self, packet_id: int) -> None:
-        with self._writing:  # `publish` holds it until the id is in the table
+        with self._write_lock:  # `publish` holds it until the id is in the table
             on_ack = self._pending_acks.pop(packet_id, None)
         if on_ack is not None:
             on_ack()

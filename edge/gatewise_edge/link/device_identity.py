@@ -17,11 +17,11 @@ from typing import Final
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds since the last takeover after which the trouble is over. It is above the longest pause
-#: of a reconnect, which is a minute.
-_TROUBLE_SECONDS: Final = 120.0
-#: Number of takeovers from which on there is trouble. One alone may come from a broker that was
-#: restarted with messages retained long ago.
+#: The warning ends this many seconds after the last takeover. It is more than the longest pause
+#: before a reconnect, which is a minute.
+_WARNING_SECONDS: Final = 120.0
+#: Number of takeovers that raises the warning. A single takeover may come from a broker that was
+#: restarted with old retained messages.
 _MIN_TAKEOVERS: Final = 2
 
 
@@ -43,11 +43,11 @@ class DeviceIdentity:
         self._clock = clock
         self._is_on_topic = False
         self._last_takeover = 0.0
-        self._reading = threading.Lock()
+        self._lock = threading.Lock()
 
     def read(self, payload: bytes) -> None:
         """Read a message of the session topic, in the order in which the messages arrive."""
-        with self._reading:
+        with self._lock:
             if payload == self.mark:
                 self._is_on_topic = True
                 return
@@ -56,17 +56,17 @@ class DeviceIdentity:
             self._is_on_topic = False
             self.takeovers += 1
             self._last_takeover = self._clock()
-            count = self.takeovers
+            n_takeovers = self.takeovers
         # Takeovers may come every second: log only the 2nd, 4th, 8th and so on.
-        if count >= _MIN_TAKEOVERS and count & (count - 1) == 0:
-            _LOG.error("%s (%d takeovers of the connection)", self._description(), count)
+        if n_takeovers >= _MIN_TAKEOVERS and n_takeovers & (n_takeovers - 1) == 0:
+            _LOG.error("%s (%d takeovers of the connection)", self._description(), n_takeovers)
 
     @property
     def trouble(self) -> str | None:
-        """Warning that another device uses this id; None if no takeover happened lately."""
+        """Warning that another device uses this id; None if no takeover is recent."""
         if (
             self.takeovers < _MIN_TAKEOVERS
-            or self._clock() - self._last_takeover > _TROUBLE_SECONDS
+            or self._clock() - self._last_takeover > _WARNING_SECONDS
         ):
             return None
         return self._description()

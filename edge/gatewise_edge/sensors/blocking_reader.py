@@ -20,7 +20,7 @@ class ReaderCall:
     """A call on the reader's thread.
 
     The call sets `label` to the name of the sensor that it reads, for error messages. `abandoned`
-    says whether the caller has given up and another thread has replaced this one.
+    is True once the caller has given up and another thread has replaced this one.
     """
 
     call: Callable[[ReaderCall], Any]
@@ -33,8 +33,8 @@ class ReaderCall:
 class StillReading(Exception):  # noqa: N818
     """A call that did not return in time; its result will not be used.
 
-    `label` is the name of the blocking sensor. `abandoned` says whether another thread has replaced
-    the one of the call.
+    `label` is the name of the blocking sensor. `abandoned` is True if another thread has
+    replaced the one of the call.
     """
 
     def __init__(self, job: ReaderCall) -> None:
@@ -48,7 +48,7 @@ class BlockingReader:
 
     Python cannot stop a thread. If a call does not return in time, its thread is abandoned and ends
     when the call returns. At most `max_hung` threads are abandoned at a time. While that many hang,
-    a further call first waits, within its own time, for the call before it.
+    a further call first waits, within its own timeout, for the call before it.
     """
 
     def __init__(self, max_hung: int = 0) -> None:
@@ -67,12 +67,12 @@ class BlockingReader:
 
     def run(self, call: Callable[[ReaderCall], T], timeout: float) -> T:
         """Return the result of `call`, or raise its error; StillReading after `timeout` seconds."""
-        until = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
         if not self._free.acquire(timeout=max(0.0, timeout)):
             raise StillReading(self._current or ReaderCall(call))
         job = self._start(call)
         with suppress(TimeoutError):  # of the wait, or raised by the call
-            return cast(T, job.future.result(max(0.0, until - time.monotonic())))
+            return cast(T, job.future.result(max(0.0, deadline - time.monotonic())))
         if self._give_up(job):
             raise StillReading(job)
         return cast(T, job.future.result())
@@ -120,13 +120,13 @@ class BlockingReader:
     def _loop(self, jobs: SimpleQueue[ReaderCall | None]) -> None:
         while (job := jobs.get()) is not None:
             try:
-                settle = partial(job.future.set_result, job.call(job))
+                set_outcome = partial(job.future.set_result, job.call(job))
             except BaseException as error:
-                settle = partial(job.future.set_exception, error)
+                set_outcome = partial(job.future.set_exception, error)
             with self._lock:
                 job.finished = True
                 if job.abandoned:
                     self._n_hung -= 1
                     return
                 self._release()
-            settle()
+            set_outcome()

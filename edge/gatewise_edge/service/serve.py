@@ -49,7 +49,7 @@ class Smoothing:
     Raises
     ------
     InputError
-        If the text describes no filter, or the bundle has no classes.
+        If the text does not describe a filter, or the bundle has no classes.
     """
 
     def __init__(self, text: str, *, has_classes: bool) -> None:
@@ -87,16 +87,16 @@ def run_loop(
     """Answer instances, and write a JSON line for each to all `writers`.
 
     `classify` is the device's ``answer``. The `observers` are called with each answer or error. The
-    loop ends after `limit` instances, or on a request to stop, after which instances that were
-    already read are still answered. Each instance begins at least `interval` seconds after the one
+    loop ends after `limit` instances, or on a request to stop; instances that were read before the
+    request are still answered. Each instance begins at least `interval` seconds after the one
     before. With `parallel` above 1 that many threads answer instances, and the lines are in the
-    order of the answers; ``row`` is the number of the instance. An exception of an observer or
-    writer ends the loop after the running instances. `smoothing` adds the field ``smoothed`` and
-    needs `parallel` 1. With a `log` each line is first written there, and rows with a line in it
-    are skipped.
+    order of the answers; ``row`` is the number of the instance. If an observer or a writer raises
+    an exception, the loop ends once the running instances have been answered. `smoothing` adds the
+    field ``smoothed`` and needs `parallel` 1. Each line is first written to the `log`, if there is
+    one, and the rows of its lines are skipped.
     """
-    ended = threading.Event()
-    writing = threading.Lock()
+    stopping = threading.Event()
+    write_lock = threading.Lock()
 
     def answer_one(number: int, instance: Instance, fields: Mapping[str, Any]) -> None:
         beat.begin(number)
@@ -113,13 +113,13 @@ def run_loop(
             document = {"row": number, **fields, **_outcome_fields(outcome, smoothing)}
             if log is not None:
                 log.write(document)
-            with writing:
+            with write_lock:
                 for write in writers:
                     write(document)
         except BrokenPipeError:
             # The reader has ended. Redirect the output, so that Python's flush at exit succeeds.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ended.set()
+            stopping.set()
         finally:
             beat.end(number)
 
@@ -130,24 +130,24 @@ def run_loop(
     if parallel == 1:
         for item in due_instances:
             answer_one(*item)
-            if ended.is_set():
+            if stopping.is_set():
                 return
         return
     # Answer several instances at a time on other threads.
-    free = threading.Semaphore(parallel)
+    free_threads = threading.Semaphore(parallel)
     failures: list[BaseException] = []
 
     def finish(task: Future[None]) -> None:
         if (failure := task.exception()) is not None:
             failures.append(failure)
-            ended.set()
-        free.release()
+            stopping.set()
+        free_threads.release()
 
     with ThreadPoolExecutor(parallel, thread_name_prefix="gatewise-answer") as pool:
         for item in due_instances:
-            free.acquire()
+            free_threads.acquire()
             pool.submit(answer_one, *item).add_done_callback(finish)
-            if ended.is_set():
+            if stopping.is_set():
                 break
     if failures:
         raise failures[0]
@@ -167,7 +167,7 @@ def _classify(classify: Callable[[Any], Answer], instance: Instance) -> Answer |
 
 
 def _outcome_fields(outcome: Answer | Exception, smoothing: Smoothing | None) -> dict[str, Any]:
-    """Fields of the line of an answer or an error."""
+    """Get the fields of the line that reports an answer or an error."""
     if isinstance(outcome, SensorError | InputError):
         return {"error": str(outcome)}
     if isinstance(outcome, Exception):
@@ -215,12 +215,12 @@ def _due_instances(
         if number not in answered:
             count += 1
             due_at = max(due_at, time.monotonic()) + interval
-            # Lines may be published after an outage, so that they need the time of the instance.
+            # Lines may be published only after an outage, so they state when the instance was read.
             yield number, instance, {"at": round(time.time(), 3), **fields}
 
 
 class AnswerTotals:
-    """Sums over a run: answers by route, errors, costs and latencies. Thread-safe."""
+    """Totals of a run: answers by route, errors, costs and latencies. Thread-safe."""
 
     def __init__(self) -> None:
         self.routes: Counter[str] = Counter()
@@ -228,11 +228,11 @@ class AnswerTotals:
         self._cost = 0.0
         # Only the latest, because a device may run for years.
         self._latencies: deque[float] = deque(maxlen=100_000)
-        self._adding = threading.Lock()
+        self._lock = threading.Lock()
 
     def add(self, outcome: Answer | Exception) -> None:
         """Add an answer or an error."""
-        with self._adding:
+        with self._lock:
             if isinstance(outcome, Exception):
                 self.errors += 1
                 return
@@ -241,7 +241,7 @@ class AnswerTotals:
             self._latencies.append(outcome.latency_ms)
 
     def summary(self) -> dict[str, Any]:
-        """Counts, mean cost and quantiles of the latest latencies in ms."""
+        """Get the counts, the mean cost, and quantiles of the latest latencies in ms."""
         n_answers = self.routes.total()
         latencies = sorted(self._latencies)
         ranks = (math.ceil(q * len(latencies)) - 1 for q in (0.5, 0.95, 0.99))

@@ -88,7 +88,7 @@ def make_updater(
         features=first.manifest.acquired_names,
         public_key=settings.public_key,
         ca_file=settings.update_ca_file,
-        spread=settings.update_spread,
+        announcement_spread=settings.update_spread,
         interval=settings.update_interval or 3600.0,
     )
     return Updater(store, update, link=link)

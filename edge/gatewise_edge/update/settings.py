@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSettings:
-    """Repository of a device's releases, times of the checks, and length of a trial.
+    """Settings of updates: the repository, the times of the checks, and the length of a trial.
 
     Attributes
     ----------
@@ -29,21 +29,21 @@ class UpdateSettings:
         Certificate authorities to trust in addition to the system's.
     interval : float, default 3600
         Mean time between two checks, in seconds. Each interval is drawn from 75 % to 125 % of it.
-    spread : float, default 0
+    announcement_spread : float, default 0
         Longest wait between an announcement and the check, in seconds. Each wait is drawn at
         random, so that a fleet does not check all at once.
-    gap : float, default 10
+    min_interval : float, default 10
         Shortest time between two checks, in seconds.
     trial_answers : int, default 20
         Number of answers in time that a release needs to pass its trial.
     trial_seconds : float, default 30
         Running time that a release needs to pass its trial, in seconds.
-    report : float, default 10
+    first_report_delay : float, default 10
         Time until the first status with the counts of a new release, in seconds. Each further
         pause is twice as long, up to an hour.
     timeout : float, default 20
         Longest silence of a server, in seconds.
-    longest : float, default 3600
+    fetch_timeout : float, default 3600
         Longest time to fetch a release, in seconds.
     """
 
@@ -55,10 +55,10 @@ class UpdateSettings:
     public_key: str | Path | bytes | None = None
     ca_file: str | Path | None = None
     interval: float = 3600.0
-    spread: float = 0.0
-    gap: float = 10.0
+    announcement_spread: float = 0.0
+    min_interval: float = 10.0
     trial_answers: int = 20
     trial_seconds: float = 30.0
-    report: float = 10.0
+    first_report_delay: float = 10.0
     timeout: float = 20.0
-    longest: float = 3600.0
+    fetch_timeout: float = 3600.0

@@ -106,14 +106,14 @@ class Updater:
             store.folder / "metadata",
             trust=settings.trust,
             fetcher=self._fetcher,
-            longest=settings.longest,
+            longest=settings.fetch_timeout,
         )
         self._condition = threading.Condition()
         self._counts: Counter[str] = Counter()
-        self._next_check = clock() + random.uniform(0.0, settings.spread)
-        self._last_check = -settings.gap
+        self._next_check = clock() + random.uniform(0.0, settings.announcement_spread)
+        self._last_check = -settings.min_interval
         self._last_save = clock()
-        self._status = ReleaseStatus(link, store, settings.report, clock)
+        self._status = ReleaseStatus(link, store, settings.first_report_delay, clock)
         self._n_failures = 0
         self._has_news = False  # whether an answer came that the thread should act on
         self._is_stopping = False
@@ -194,8 +194,8 @@ class Updater:
         with self._condition:
             self._counts["announced"] += 1
             announced_check = max(
-                self._clock() + random.uniform(0.0, self._settings.spread),
-                self._last_check + self._settings.gap,
+                self._clock() + random.uniform(0.0, self._settings.announcement_spread),
+                self._last_check + self._settings.min_interval,
             )
             self._next_check = min(self._next_check, announced_check)
             self._condition.notify_all()

@@ -1,7 +1,7 @@
 """Write reproducible npz files, and read untrusted ones.
 
-The reader loads no pickle and allocates no memory for bytes that a file lacks. This module needs
-only the standard library and numpy, because devices use it.
+The reader loads no pickle, and allocates memory only for bytes that the file contains. This module
+needs only the standard library and numpy, because devices use it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _array(data: memoryview) -> NDArray[Any]:
     head = bytes(data[:MAX_HEADER_BYTES])
     match = _HEADER.match(head)
     if match is None or match.end() != 10 + int.from_bytes(head[8:10], "little"):
-        raise ValueError("an array has an unknown format, or holds other values than numbers")
+        raise ValueError("an array has an unknown format, or holds values that are not numbers")
     dtype = np.dtype(match["dtype"].decode())
     shape = tuple(int(length) for length in match["shape"].split(b",") if length.strip())
     body = data[match.end() :]

@@ -100,14 +100,14 @@ def expected_sample(
     acquired = []
     for i, number in enumerate(manifest.chains[manifest.active_point.chain]):
         stage = manifest.every_stage[number]
-        columns = None
+        mask = None
         outputs = _checked(arrays, f"stage_{number}", np.float32, (n_rows, stage.outputs))
         margins.append(outputs)
         sample[f"stage_{i}"] = outputs
         if stage.kind == "lazy":
-            columns = _checked(arrays, f"bought_{number}", np.bool_, (n_rows, len(stage.inputs)))
-            sample[f"bought_{i}"] = columns
-        acquired.append(manifest.acquired(i, columns))
+            mask = _checked(arrays, f"bought_{number}", np.bool_, (n_rows, len(stage.inputs)))
+            sample[f"bought_{i}"] = mask
+        acquired.append(manifest.acquired(i, mask))
     if manifest.cloud is not None:
         shape = (n_rows, manifest.n_classes)
         sample["cloud_label"] = _checked(arrays, "cloud_label", np.int64, (n_rows,))
@@ -118,7 +118,7 @@ def expected_sample(
 
 
 def differing_windows(manifest: Manifest, sample: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Mark the sample windows with different features on this machine, shape (n,).
+    """Mark the sample windows whose features differ on this machine, shape (n,).
 
     Differences up to :data:`FEATURE_TOLERANCE` are allowed, because processors differ in the last
     bits of Fourier transforms and logarithms.

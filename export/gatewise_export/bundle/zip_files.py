@@ -11,7 +11,7 @@ from typing import IO, Final
 
 #: Allowed compression methods; decoders of other methods may need gigabytes of memory.
 _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-#: Flags of encrypted entries and of patches (APPNOTE.TXT 4.4.4).
+#: Bits of the flags of an encrypted entry or a patch (APPNOTE.TXT 4.4.4).
 _NOT_PLAIN: Final = 0x01 | 0x20 | 0x40
 
 _END: Final = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16
@@ -34,7 +34,7 @@ def zip_entry(name: str) -> zipfile.ZipInfo:
     """Make the entry of a file, dated 1980-01-01."""
     entry = zipfile.ZipInfo(name)
     entry.compress_type = zipfile.ZIP_DEFLATED
-    entry.create_system = 3
+    entry.create_system = 3  # Unix
     entry.external_attr = 0o644 << 16
     return entry
 
@@ -57,7 +57,7 @@ def open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
 
 
 def check_entry_list(tail: bytes, limit: int) -> None:
-    """Refuse a zip file with more than `limit` bytes of entries in its list, by its last bytes."""
+    """Raise ValueError if a zip file's last bytes state a list of entries above `limit` bytes."""
     record = tail.rfind(b"PK\x05\x06", max(0, len(tail) - TAIL_BYTES))
     if record < 0 or len(tail) - record < _END.size:
         raise ValueError("the zip file is truncated")

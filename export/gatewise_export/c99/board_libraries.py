@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.c99 import c_text
-from gatewise_export.c99.wire_client import no_client, wire_files
+from gatewise_export.c99.wire_client import no_client_reason, wire_files
 from gatewise_export.c99.writer import CSource, to_c
 
 BoardBuild = Literal["arduino", "zephyr", "esp-idf", "cmake"]
@@ -61,7 +61,7 @@ def write_library(
         source = to_c(bundle, scratch, **options)
         texts = {name: (Path(scratch) / name).read_text("ascii") for name in source.files}
     texts = {name: text for name, text in texts.items() if name not in DESKTOP_FILES}
-    reason = no_client(bundle.manifest)
+    reason = no_client_reason(bundle.manifest)
     if reason is None:
         texts |= wire_files(bundle, source.name)
     # put headers where the build system looks for them

@@ -1,4 +1,4 @@
-"""The cascade that C is written from: a system's or bundle's stages at the operating point."""
+"""The cascade of a system or a bundle at its operating point, from which C code is written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """Answers to n rows that the C must reproduce.
+    """Answers to n rows that the C code must reproduce.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Cascade:
     takes_missing, cloud_takes_missing : bool
         Whether the stages, and the cloud, accept NaN as a value.
     offloads : bool
-        Whether an instance that no stage stops for goes to the cloud.
+        Whether an instance goes to the cloud if no stage stops.
     rows : ndarray of shape (n, n_features)
         Sample rows for the self-test.
     lean : bool
@@ -81,12 +81,12 @@ class Cascade:
     signal: SignalInput | None = None
     windows: NDArray[Any] | None = None
 
-    def within_reach(self) -> Cascade:
+    def reachable(self) -> Cascade:
         """Leave out the stages that no instance reaches, because an earlier one always stops.
 
         The score of a stage that always stops is NaN only if its float32 sums overflow. A NaN score
-        does not stop: Python then runs the next stage, and C offloads, or answers if the cascade
-        does not offload.
+        does not stop: Python then runs the next stage, and the C code offloads, or answers if the
+        cascade does not offload.
         """
         always = (s for s, t in enumerate(self.thresholds) if t is not None and t <= ALWAYS_STOP)
         n_stages = next(always, len(self.stages)) + 1
@@ -109,7 +109,7 @@ class Cascade:
 
     @property
     def has_model(self) -> tuple[bool, ...]:
-        """Whether the C contains each stage's model; without it a stage only acquires features."""
+        """Whether the C code has each stage's model; without it a stage only acquires features."""
         # without offloading, the last stage answers every instance that reaches it
         answering_stage = -1 if self.offloads else len(self.stages) - 1
         return tuple(
@@ -121,7 +121,7 @@ class Cascade:
         )
 
     @property
-    def outputs(self) -> tuple[int, ...]:
+    def n_outputs(self) -> tuple[int, ...]:
         """Number of outputs of each stage; 0 if its model is left out."""
         return tuple(
             stage.model.n_outputs if is_included else 0
@@ -129,8 +129,8 @@ class Cascade:
         )
 
     def expected(self, x: Matrix) -> Expected:
-        """Compute the answers that C must give to the rows `x`, shape (n, n_features)."""
-        with np.errstate(over="ignore", invalid="ignore"):  # extreme values overflow, also in C
+        """Compute the answers that the C code must give to rows `x`, shape (n, n_features)."""
+        with np.errstate(over="ignore", invalid="ignore"):  # extreme values also overflow in C
             outputs = tuple(stage.margins(x) for stage in self.stages)
             split_outputs = [split(o, s.score) for o, s in zip(outputs, self.stages, strict=True)]
         exits = exit_stages([score for _, score in split_outputs], self.thresholds)
@@ -143,7 +143,7 @@ class Cascade:
         for s, stage in enumerate(self.stages):
             acquired |= np.broadcast_to(stage.acquired(x), x.shape) & (last_run >= s)[:, None]
         return Expected(
-            outputs=tuple(o[:, :k] for o, k in zip(outputs, self.outputs, strict=True)),
+            outputs=tuple(o[:, :k] for o, k in zip(outputs, self.n_outputs, strict=True)),
             exits=exits if self.offloads else last_run,
             labels=answers[last_run + 1, np.arange(len(x))],
             acquired=acquired,

@@ -27,13 +27,13 @@ def cascade_of(source: Any, *, sample: ArrayLike | None = None, lean: bool = Fal
     if isinstance(source, str | Path):
         source = Bundle.open(source)
     if isinstance(source, Bundle):
-        return replace(_of_bundle(source, sample), lean=lean).within_reach()
+        return replace(_of_bundle(source, sample), lean=lean).reachable()
     if not hasattr(source, "operating_point_") or not hasattr(source, "feature_names_"):
         raise InputError(
             f"to_c takes a fitted system or a bundle, not {type(source).__name__}; "
             "fit it first, or wrap the model in a cascade"
         )
-    return replace(_of_system(source, sample), lean=lean).within_reach()
+    return replace(_of_system(source, sample), lean=lean).reachable()
 
 
 def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:

@@ -255,7 +255,7 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
                 score=None if cascade.thresholds[s] is None else stage.score,
             )
         )
-    layout = Layout(columns, tuple(stages), n_outputs=max(*cascade.outputs, 1))
+    layout = Layout(columns, tuple(stages), n_outputs=max(*cascade.n_outputs, 1))
     return layout if coded is None else with_codes(layout, cascade, coded)
 
 

@@ -1,7 +1,7 @@
 """Write ``<name>_wire.h`` and ``.c``, a C client that sends offloaded instances to the cloud.
 
-The parts that every request shares are constants in flash. The C joins them with the id, the time
-to live and the values, in CBOR or in JSON.
+The parts that are the same in every request are constants in flash. The C code joins them with the
+id, the time to live and the values, in CBOR or in JSON.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CRC_BYTES = 4
 LONGEST_TTL = "86400000"
 """Text of the largest time to live in ms, which is one day."""
 LONGEST_NUMBER = "-123456789e-38"
-"""Example of the longest text that the C writes for a float32."""
+"""Example of the longest text that the C code writes for a float32."""
 
 
-def no_client(manifest: Manifest) -> str | None:
-    """Explain why a bundle can have no C client; None if it can have one."""
+def no_client_reason(manifest: Manifest) -> str | None:
+    """Get the reason why a bundle cannot have a C client; None if it can."""
     if manifest.cloud is None or manifest.last_exit < len(manifest.stages):
         return "the bundle offloads no instance at its operating point"
     if manifest.signal is not None or manifest.instance is not None:
@@ -45,10 +45,10 @@ def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
     Raises InputError if the bundle's name or version is not plain ASCII.
     """
     manifest = bundle.manifest
-    for word in (manifest.name, manifest.version):
-        if not word.isascii() or not word.isprintable() or '"' in word or "\\" in word:
+    for text in (manifest.name, manifest.version):
+        if not text.isascii() or not text.isprintable() or '"' in text or "\\" in text:
             raise InputError(
-                f"{word!r} is not plain ASCII, as a C client needs for the bundle's name and "
+                f"{text!r} is not plain ASCII, which a C client needs for the bundle's name and "
                 "version: pack again with --name and --bundle-version"
             )
     columns = manifest.cloud_inputs().astype(np.int64)
@@ -70,7 +70,7 @@ def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
         "model_version": c_text.quoted(manifest.version),
         "n_columns": len(columns),
         "cbor_bytes": sizes["cbor"] + ID_BYTES + 5 + 4 * len(columns) + CRC_BYTES,
-        # docs/wire.md: 256 bytes, and for one row 4 bytes for each class and 4; 15 and 16 in JSON
+        # docs/wire.md: 256 bytes, 4 per row and 4 per class; in JSON 16 per row and 15 per class
         "cbor_response_bytes": 256 + 4 * n_classes + 4,
         "json_bytes": sizes["json"]
         - len(pieces["json_null"])
@@ -92,20 +92,20 @@ def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
 
 def _pieces(manifest: Manifest, n_columns: int) -> dict[str, bytes]:
     """Encode the parts that all requests share, in order, and the model's name and version."""
-    text = cbor2.dumps
+    encode = cbor2.dumps
 
     def entries(**values: object) -> bytes:
-        return b"".join(text(key) + text(value) for key, value in values.items())
+        return b"".join(encode(key) + encode(value) for key, value in values.items())
 
     n_bytes = 4 * n_columns
     # 0xa9 begins a map of 9 entries; cutting the data off a value leaves its CBOR head
-    values_head = text(cbor2.CBORTag(85, bytes(n_bytes)))[:-n_bytes]
+    values_head = encode(cbor2.CBORTag(85, bytes(n_bytes)))[:-n_bytes]
     quoted = {"m": json.dumps(manifest.name), "mv": json.dumps(manifest.version)}
     return {
-        "cbor_head": b"\xa9" + entries(v=1) + text("id") + text(bytes(ID_BYTES))[:-ID_BYTES],
-        "cbor_names": entries(m=manifest.name, mv=manifest.version) + text("ttl"),
-        "cbor_shape": entries(n=1, k=n_columns) + text("x") + values_head,
-        "cbor_tail": text("crc") + text(bytes(CRC_BYTES))[:-CRC_BYTES],
+        "cbor_head": b"\xa9" + entries(v=1) + encode("id") + encode(bytes(ID_BYTES))[:-ID_BYTES],
+        "cbor_names": entries(m=manifest.name, mv=manifest.version) + encode("ttl"),
+        "cbor_shape": entries(n=1, k=n_columns) + encode("x") + values_head,
+        "cbor_tail": encode("crc") + encode(bytes(CRC_BYTES))[:-CRC_BYTES],
         "json_head": b'{"id":"',
         "json_names": f'","m":{quoted["m"]},"mv":{quoted["mv"]},"ttl":'.encode(),
         "json_shape": b',"x":[',

@@ -24,8 +24,8 @@ def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
     Columns of categories and dates are encoded, and the bundle contains the encoder. Name the kinds
     of columns with --column, or let `gatewise init` write a file of kinds and prices.
 
-    Rows of one subject, machine or recording are similar. Name the column that identifies it with
-    --groups; otherwise similar rows are in both training and test, and the figures are too good.
+    Rows of one subject, machine or recording are similar. Name the column of their ids with
+    --groups; otherwise similar rows are in both training and test, and figures are too optimistic.
 
     Example:
 

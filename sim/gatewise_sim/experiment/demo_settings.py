@@ -54,7 +54,7 @@ class DemoSettings(Settings, frozen=True, kw_only=True):
         Share | None, typer.Option(help="Largest loss of accuracy; 0.005 by default.")
     ] = None
     offload_rate: Annotated[
-        Share | None, typer.Option(help="Largest share of instances offloaded.")
+        Share | None, typer.Option(help="Largest share of instances to offload.")
     ] = None
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Accept empty cells (NaN) as values.")

@@ -1,4 +1,4 @@
-"""Stages decide as the manifest states, and the self-test detects bundles with other results."""
+"""Stages decide as the manifest states, and the self-test detects results that differ."""
 
 from __future__ import annotations
 

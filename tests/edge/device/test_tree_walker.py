@@ -1,4 +1,4 @@
-"""A stage that acquires features node by node gives the bits and the costs of training.
+"""A stage that acquires features node by node has the same bits and costs as in training.
 
 The bundle of these tests has a stage of one tree over a, c and d. If ``a <= 0``, the answer is a
 sure no; otherwise, if ``c <= 0``, a weak no; otherwise, if ``d <= 0``, a weak yes, and above it a
@@ -71,21 +71,21 @@ def replace_files(bundle: Bundle, files: dict[str, bytes], **fields) -> Bundle:
         replace_file(bundle.path, name, content)
     document = json.loads((bundle.path / "manifest.json").read_text()) | fields
     names = [[s[key] for key in ("arrays", "graph") if key in s] for s in document["stages"]]
-    used = {name for own in names for name in own} | {"sample.npz"}
+    used = {name for stage_files in names for name in stage_files} | {"sample.npz"}
     if document["cloud"] is not None:
         used.add(document["cloud"]["file"])
     else:
         document["largest_request"] = 0
     document["files"] = {k: v for k, v in document["files"].items() if k in used}
-    for stage, own in zip(document["stages"], names, strict=True):
-        stage["bytes"] = sum(document["files"][name]["size"] for name in own)
+    for stage, stage_files in zip(document["stages"], names, strict=True):
+        stage["bytes"] = sum(document["files"][name]["size"] for name in stage_files)
     (bundle.path / "manifest.json").write_text(json.dumps(document))
     return Bundle.open(bundle.path)
 
 
 @pytest.fixture
 def make_lazy(make_bundle):
-    """Make the bundle; with `is_second` the small bundle's first stage comes before its stage."""
+    """Make the bundle; with `is_second` its stage follows the first stage of the small bundle."""
 
     def make(
         name: str = "lazy", *, is_second: bool = False, trees: TreeEnsemble | None = None, **changes

@@ -25,14 +25,14 @@ EASY = [1.0, 0, 0, 0, 0, 0]
 class Server:
     """A web server for a folder, on a free port of the loopback interface.
 
-    `behave` maps a path, or "" for all paths, to a function that handles the request instead of
+    `handlers` maps a path, or "" for all paths, to a function that handles the request instead of
     sending the file. `requested_paths` lists the paths of all requests.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.requested_paths: list[str] = []
-        self.behave: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
+        self.handlers: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -55,9 +55,9 @@ class Server:
 
     def respond(self, handler: BaseHTTPRequestHandler) -> None:
         self.requested_paths.append(handler.path)
-        behave = self.behave.get(handler.path) or self.behave.get("")
-        if behave is not None:
-            behave(handler)
+        handle = self.handlers.get(handler.path) or self.handlers.get("")
+        if handle is not None:
+            handle(handler)
             return
         path = self.folder / handler.path.lstrip("/")
         content = path.read_bytes() if path.is_file() else b""
@@ -66,7 +66,7 @@ class Server:
         handler.end_headers()
         handler.wfile.write(content)
 
-    def fetched(self, version: str) -> list[str]:
+    def requested_files(self, version: str) -> list[str]:
         """Names of the files of a version that were requested, in order."""
         prefix = f"/targets/small/{version}/"
         return [path.split(".", 1)[1] for path in self.requested_paths if path.startswith(prefix)]
@@ -111,7 +111,7 @@ class UpdatedDevice:
             "device": "pi-1",
             "trial_answers": 3,
             "trial_seconds": 0.0,
-            "gap": 0.0,
+            "min_interval": 0.0,
         }
         deadline_ms = options.pop("deadline_ms", 5e3)
         arguments = {key: options.pop(key) for key in ("link", "clock") if key in options}
@@ -134,7 +134,7 @@ class UpdatedDevice:
         self.updater.receive_announcement(b"")
 
     def wait_for_check(self) -> None:
-        """Wait until a check has ended that began after this call."""
+        """Wait until a check that began after this call has ended."""
 
         counter_names = ("checks", "metadata", "fetch", "store", "bundle", "self-test")
 
@@ -148,7 +148,7 @@ class UpdatedDevice:
             wait_until(lambda n=n_before: n_ended() > n, "a check", PATIENCE)
 
     def wait_for_version(self, version: str) -> None:
-        """Announce a release, and wait until the device runs `version`, on trial if need be."""
+        """Announce a release, and wait until the device runs `version`, on trial or not."""
         self.announce()
 
         def runs_version() -> bool:

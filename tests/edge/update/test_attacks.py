@@ -233,27 +233,27 @@ def silent(handler):
 def test_update_succeeds_after_a_server_with_faults(at_8, fleet, server, behave, monkeypatch):
     """Once, slow headers and 100 Continue blocked the updater for ever."""
     fleet.publish("9")
-    server.behave["/metadata/timestamp.json"] = behave
+    server.handlers["/metadata/timestamp.json"] = behave
     with monkeypatch.context() as patch:
         patch.setattr("gatewise_export.repository.client._METADATA_SECONDS", 0.5)
         at_8.wait_for_refusal("fetch", "8")
-    server.behave.clear()
+    server.handlers.clear()
     at_8.wait_for_version("9")
     # The same fault for a file of a release.
     at_8.pass_trial()
     fleet.publish("10")
     path = next((fleet.folder / "targets/small/10").glob("*.manifest.json"))
-    server.behave[f"/targets/small/10/{path.name}"] = behave
+    server.handlers[f"/targets/small/10/{path.name}"] = behave
     with monkeypatch.context() as patch:
         patch.setattr(at_8.updater._client, "_longest", 0.5)
         at_8.wait_for_refusal("fetch", "9")
-    server.behave.clear()
+    server.handlers.clear()
     at_8.wait_for_version("10")
 
 
 @pytest.mark.parametrize("behave", [endless_headers, endless_continue, trickle, silent])
 def test_closing_does_not_wait_for_a_slow_server(at_8, server, behave):
-    server.behave[""] = behave
+    server.handlers[""] = behave
     n_before = len(server.requested_paths)
     at_8.announce()
     wait_until(lambda: len(server.requested_paths) > n_before, "a check", PATIENCE)
@@ -265,7 +265,7 @@ def test_closing_does_not_wait_for_a_slow_server(at_8, server, behave):
 
 def test_mirror_is_used_after_a_failure(run, fleet, server):
     broken = Server(fleet.folder)
-    broken.behave[""] = redirect
+    broken.handlers[""] = redirect
     try:
         device = run(urls=[broken.url, server.url])
         fleet.publish("8")

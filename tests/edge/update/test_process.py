@@ -133,7 +133,7 @@ def test_process_answers_if_the_first_bundle_or_the_stored_one_is_unusable(first
 
 
 def test_sigterm_ends_the_process_despite_a_slow_server(first, fleet, server, tmp_path, command):
-    server.behave[""] = lambda handler: time.sleep(60)
+    server.handlers[""] = lambda handler: time.sleep(60)
     process = command(
         "edge", first, "--store", tmp_path / "store", "--trust", fleet.trust,
         "--update-host", server.url,

@@ -133,10 +133,10 @@ def test_version_with_only_errors_is_rolled_back(on_trial, error, run, server):
     wait_until(lambda: on_trial.version == "7", "the rollback", PATIENCE)
     on_trial.wait_for_count("rolled_back")
     on_trial.close()
-    fetched = server.fetched("8")
+    fetched = server.requested_files("8")
     restarted = run(urls=[server.url])
     restarted.wait_for_check()
-    assert (restarted.version, server.fetched("8")) == ("7", fetched)
+    assert (restarted.version, server.requested_files("8")) == ("7", fetched)
 
 
 def test_status_names_the_release_that_failed(run, fleet):
@@ -242,11 +242,11 @@ def test_release_without_an_answer_in_several_starts_is_put_off_and_tried_again(
 
 def test_updater_continues_after_thousands_of_failures(run, fleet, server):
     """Once, the doubled pause became too large a number, which ended the thread."""
-    server.behave[""] = lambda handler: handler.send_error(500)
+    server.handlers[""] = lambda handler: handler.send_error(500)
     device = run(urls=[server.url])
     device.updater._n_failures = 5000
     device.wait_for_check()
-    server.behave.clear()
+    server.handlers.clear()
     fleet.publish("8")
     device.wait_for_version("8")
 
@@ -262,7 +262,7 @@ def test_rollback_never_returns_to_a_release_that_has_not_passed(on_trial, fleet
 def test_slow_server_does_not_delay_the_rollback_of_a_failed_version(on_trial, server):
     is_hanging = threading.Event()
     may_return = threading.Event()
-    server.behave[""] = lambda handler: (is_hanging.set(), may_return.wait(PATIENCE))
+    server.handlers[""] = lambda handler: (is_hanging.set(), may_return.wait(PATIENCE))
     on_trial.announce()
     assert is_hanging.wait(PATIENCE)
     for _ in range(5):

@@ -26,13 +26,13 @@ def test_device_adopts_releases_and_returns_to_earlier_ones(run, fleet, server):
         device.wait_for_version(version)
         assert device.store.state.on_trial
         device.pass_trial()
-    assert server.fetched("8") == ["release.json", "manifest.json"]
+    assert server.requested_files("8") == ["release.json", "manifest.json"]
     names = {path.name for path in device.device.bundle.path.iterdir()}
     assert "stage_0.onnx" in names
     assert "cloud.onnx" not in names
     fleet.repository.rollback()
     device.wait_for_version("8")
-    assert len(server.fetched("8")) == 2  # the store still has it
+    assert len(server.requested_files("8")) == 2  # the store still has it
     device.pass_trial()
     fleet.repository.rollback()
     device.wait_for_version("7")  # without an offer it runs the first bundle
@@ -75,7 +75,7 @@ def test_release_that_does_not_fit_is_not_fetched(run, fleet, server, tmp_path, 
         fleet.publish("9")
     device.wait_for_check()
     assert device.version == "7"
-    assert set(server.fetched("9")) <= {"release.json"}
+    assert set(server.requested_files("9")) <= {"release.json"}
     if kind == "hardware":  # it runs an older release that fits
         fleet.publish("8")
         fleet.publish("9")
@@ -91,11 +91,11 @@ def test_release_that_fails_its_self_test_is_refused_for_good(run, fleet, make_b
     assert (device.version, device.store.state.active) == ("7", "")
     assert device.device.answer(EASY).route == "edge"
     device.close()
-    n_fetched = len(server.fetched("8"))
+    n_fetched = len(server.requested_files("8"))
     restarted = run(urls=[server.url])
     restarted.wait_for_check()
     assert (restarted.version, restarted.updater.trouble) == ("7", None)
-    assert len(server.fetched("8")) == n_fetched
+    assert len(server.requested_files("8")) == n_fetched
     fleet.publish("9")
     restarted.wait_for_version("9")
 
@@ -111,7 +111,7 @@ def test_bundle_must_be_signed_if_the_device_has_a_key(run, fleet, tmp_path):
 
 
 def test_announcements_cause_few_checks(run):
-    device = run(gap=0.5)
+    device = run(min_interval=0.5)
     device.wait_for_check()
     for _ in range(500):
         device.updater.receive_announcement(b"\xff\x00 anything")
@@ -158,7 +158,7 @@ def test_device_leaves_a_withdrawn_release_despite_failures(at_8, fleet, server,
 
     if case == "missing":
         add = fleet.repository.folder / "targets" / "small" / "9"
-        server.behave |= {f"/targets/small/9/{path.name}": missing for path in add.iterdir()}
+        server.handlers |= {f"/targets/small/9/{path.name}": missing for path in add.iterdir()}
     elif case == "no room":
         monkeypatch.setattr(
             store_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20)
@@ -213,12 +213,12 @@ def test_flipped_bit_in_the_state_loses_no_release(at_8, run, server, names):
         content = bytearray((at_8.store.folder / name).read_bytes())
         content[len(content) // 2] ^= 4
         (at_8.store.folder / name).write_bytes(content)
-    n_fetched = len(server.fetched("8"))
+    n_fetched = len(server.requested_files("8"))
     restarted = run(urls=[server.url])
     assert restarted.version == ("8" if len(names) == 1 else "7")
     restarted.wait_for_version("8")
     restarted.wait_for_check()
-    assert len(server.fetched("8")) == n_fetched
+    assert len(server.requested_files("8")) == n_fetched
 
 
 def test_proved_release_that_did_not_start_once_is_tried_again(at_8, run, fleet):
@@ -296,7 +296,7 @@ def test_remainder_of_another_release_is_removed(run, fleet, server, monkeypatch
     assert f"in {device.store.folder}: it needs {needed} bytes" in device.updater.trouble
     assert f"{free} bytes are free" in device.updater.trouble
     assert listings[0] == [offer.digest]
-    assert server.fetched("8") == ["release.json"]
+    assert server.requested_files("8") == ["release.json"]
     free = needed
     device.wait_for_version("8")
 

@@ -20,7 +20,7 @@ def test_stages_after_one_that_always_stops_are_left_out():
         ((None, nearly_always, None), 3),
         ((None, None, None), 3),
     ):
-        cascade = replace(three, thresholds=thresholds).within_reach()
+        cascade = replace(three, thresholds=thresholds).reachable()
         assert (len(cascade.stages), len(cascade.thresholds)) == (n_stages, n_stages)
         assert cascade.always_stops == (n_stages < 3)
 
@@ -33,7 +33,7 @@ def test_lean_keeps_only_models_of_stages_that_may_answer():
     assert lean.has_model == (False, True, True)  # the last stage answers the rest
     assert replace(lean, offloads=True).has_model == (False, True, False)
     assert replace(lean, lean=False).has_model == (True, True, True)
-    assert replace(lean, thresholds=(None,) * 3).outputs == (0, 0, 1)
+    assert replace(lean, thresholds=(None,) * 3).n_outputs == (0, 0, 1)
 
 
 def test_needed_features_include_those_of_a_possible_request():

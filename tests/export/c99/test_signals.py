@@ -348,7 +348,7 @@ def test_only_blocks_that_a_stage_or_request_reads_are_written(tmp_path):
     cascade = linear_cascade()
 
     def write(name: str, **changes: Any) -> CSource:
-        changed = replace(cascade, **changes).within_reach()
+        changed = replace(cascade, **changes).reachable()
         return write_cascade(changed, tmp_path / name, name=name)
 
     whole = write("whole")

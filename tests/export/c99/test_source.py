@@ -121,7 +121,7 @@ def compiled(tmp_path_factory: Any) -> list[tuple[Cascade, Compiled]]:
         write_cascade(c, folder / str(i), coded=("float", 8, 16)[i % 3], name=f"m{i}")
         for i, c in enumerate(cascades)
     ]
-    outputs = [c.outputs for c in cascades]
+    outputs = [c.n_outputs for c in cascades]
     flags = ("-O1", "-Wdouble-promotion", "-Wshadow", "-Wfloat-conversion", "-Wstrict-prototypes")
     libraries = build(list(zip(sources, outputs, strict=True)), flags=flags)
     return list(zip(cascades, libraries, strict=True))
@@ -224,7 +224,7 @@ def test_the_self_test_detects_repeated_acquisitions(compiled, tmp_path):
     broken = text.replace("source->calls++", "source->calls += 2")
     altered = write_cascade(cascade, tmp_path / "broken", name="m0")
     (altered.folder / "m0_selftest.c").write_text(broken)
-    (library,) = build([(altered, cascade.outputs)], flags=("-O0",))
+    (library,) = build([(altered, cascade.n_outputs)], flags=("-O0",))
     assert library.selftest() > 0
 
 
@@ -242,7 +242,7 @@ def test_a_nan_margin_does_not_stop_and_has_the_label_of_numpy(tmp_path):
     )  # fmt: skip
     assert np.isnan(stage.margins(x)[0, 1])
     source = write_cascade(cascade, tmp_path, coded=8)
-    (c,) = build([(source, cascade.outputs)], flags=("-O0",))
+    (c,) = build([(source, cascade.n_outputs)], flags=("-O0",))
     assert c.selftest() == 0
     check_rows(cascade, c, x)
     assert c(x).exits[0] == 2
@@ -258,7 +258,7 @@ def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
     """n thresholds need n + 1 codes, and NaN needs one more if it is allowed."""
     cascade = steps(n_thresholds, takes_missing=takes_missing)
     source = write_cascade(cascade, tmp_path, coded=8)
-    (c,) = build([(source, cascade.outputs)], flags=("-O0",))
+    (c,) = build([(source, cascade.n_outputs)], flags=("-O0",))
     highest = np.arange(n_thresholds - 3, n_thresholds, dtype=np.float32)
     neighbours = [np.nextafter(highest, np.float32(end)) for end in (-9, 999)]
     x = np.concatenate([highest, *neighbours, np.float32([0, -1, 3e38, *[np.nan] * takes_missing])])
@@ -290,7 +290,7 @@ def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
         classes=tuple(range(n_outputs)),
     )  # fmt: skip
     assert lay_out(cascade, None).forests[0].leaves.index_widths == widths
-    (c,) = build([(write_cascade(cascade, tmp_path), cascade.outputs)], flags=("-O0",))
+    (c,) = build([(write_cascade(cascade, tmp_path), cascade.n_outputs)], flags=("-O0",))
     assert c.selftest() == 0
     x = np.arange(-1, n + 1, dtype=np.float32)[:, None]
     assert c(x).outputs[0].tobytes() == cascade.stages[0].margins(x).tobytes()
@@ -312,7 +312,7 @@ def test_generated_rows_detect_a_wrong_comparison(tmp_path, coded):
     altered = re.sub(r"if \(instance->(value|code)\[slot\] <=", r"if (instance->\1[slot] <", code)
     assert altered != code
     (tmp_path / "wrong" / "wrong.c").write_text(altered)
-    libraries = build([(source, cascade.outputs) for source in sources], flags=("-O0",))
+    libraries = build([(source, cascade.n_outputs) for source in sources], flags=("-O0",))
     assert libraries[0].selftest() == 0
     assert libraries[1].selftest() > 0
 

@@ -45,7 +45,7 @@ COSTS = FeatureCosts(
 
 
 #: Fitted in tests/export/conftest.py.
-FITTED = ("heart-1e6", "gated-trees", "gated-lines", "missing", "kernels", "lazy")
+FITTED = ("cancer-1e6", "gated-trees", "gated-lines", "missing", "kernels", "lazy")
 MODELS = {
     "budget-forest": lambda: BudgetForest(COSTS, alpha=0.0, n_estimators=6, random_state=0),
     "cegb": lambda: CEGBClassifier(COSTS, penalties=(0.02,), n_rounds=15, random_state=0),
@@ -173,7 +173,7 @@ def test_the_self_test_finds_one_wrong_bit(made, tmp_path):
 
     off = number(float(np.nextafter(bias[0], np.float32(9))))
     (tmp_path / "m.c").write_text(text.replace(number(float(bias[0])), off, 1))
-    (c,) = build([(out, cascade.outputs)], flags=("-O0",))
+    (c,) = build([(out, cascade.n_outputs)], flags=("-O0",))
     assert c.selftest() > 0
 
 

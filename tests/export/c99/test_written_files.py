@@ -89,7 +89,7 @@ def test_the_self_test_passes_if_no_stage_has_a_model(tmp_path):
     """All rows are offloaded, so that the expected label is -1."""
     offloading = replace(cascade(), offloads=True, lean=True)
     (c,) = build(
-        [(write_cascade(offloading, tmp_path, name="m"), offloading.outputs)], flags=("-O0",)
+        [(write_cascade(offloading, tmp_path, name="m"), offloading.n_outputs)], flags=("-O0",)
     )
     assert c.selftest() == 0
     assert c(ROW).labels.tolist() == [-1]
@@ -102,7 +102,7 @@ def test_trees_of_single_leaves_have_no_codes(tmp_path, coded):
     constant = replace(cascade(), stages=(stage,))
     source = write_cascade(constant, tmp_path, name="m", coded=coded)
     assert (source.coded, source.n_slots) == (None, 0)
-    (c,) = build([(source, constant.outputs)], flags=("-O0",))
+    (c,) = build([(source, constant.n_outputs)], flags=("-O0",))
     assert c.selftest() == 0
 
 

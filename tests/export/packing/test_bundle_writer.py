@@ -116,19 +116,19 @@ def test_the_same_system_gives_the_same_bytes(fitted: Any, packed: Bundle, tmp_p
     assert manifests[0] == manifests[1]
 
 
-def test_switching_the_operating_point_changes_no_graph(heart: Any, tmp_path: Path) -> None:
-    table = pd.DataFrame(heart.rows, columns=heart.system.feature_names_)
-    path = pack(heart.system, tmp_path / "bundle", sample=table[:9]).path
+def test_switching_the_operating_point_changes_no_graph(cancer: Any, tmp_path: Path) -> None:
+    table = pd.DataFrame(cancer.rows, columns=cancer.system.feature_names_)
+    path = pack(cancer.system, tmp_path / "bundle", sample=table[:9]).path
     before = contents(path)
-    assert verify(heart.system, Bundle.open(path), table).agrees
-    cheaper = heart.system.at(budget=heart.system.operating_point_.cost / 2)
-    number = heart.system.frontier_.points.index(cheaper.operating_point_)
+    assert verify(cancer.system, Bundle.open(path), table).agrees
+    cheaper = cancer.system.at(budget=cancer.system.operating_point_.cost / 2)
+    number = cancer.system.frontier_.points.index(cheaper.operating_point_)
     bundle = set_operating_point(path, number)
     after = contents(path)
     assert after.pop("manifest.json") != before.pop("manifest.json")
     assert after == before
-    assert verify(cheaper, bundle, heart.rows).agrees
-    report = verify(heart.system, bundle, heart.rows)
+    assert verify(cheaper, bundle, cancer.rows).agrees
+    report = verify(cancer.system, bundle, cancer.rows)
     assert report.differing_costs >= report.differing_decisions > 0
     assert report.max_margin_difference == 0
     assert not report.agrees

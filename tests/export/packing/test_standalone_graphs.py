@@ -15,7 +15,7 @@ from tests.support.bundle_files import run_onnx
 from tests.support.fitted_systems import Fitted
 
 
-@pytest.mark.parametrize("name", ["heart", "digits", "gated-trees", "gated-lines", "kernels"])
+@pytest.mark.parametrize("name", ["cancer", "digits", "gated-trees", "gated-lines", "kernels"])
 def test_a_stage_answers_as_in_training(fit_system: Callable[[str], Fitted], name: str) -> None:
     fitted = fit_system(name)
     system = fitted.system
@@ -31,17 +31,17 @@ def test_a_stage_answers_as_in_training(fit_system: Callable[[str], Fitted], nam
         onnx.checker.check_model(graph, full_check=True)
 
 
-def test_the_graph_of_a_high_cost_model_outputs_class_indices(heart: Fitted) -> None:
-    f0 = heart.system.high_cost_model_
-    x = np.asarray(heart.rows, np.float32)
+def test_the_graph_of_a_high_cost_model_outputs_class_indices(cancer: Fitted) -> None:
+    f0 = cancer.system.high_cost_model_
+    x = np.asarray(cancer.rows, np.float32)
     out = run_onnx(to_onnx(f0).SerializeToString(), x[:, f0.features])
     expected = f0.answers(x)[0]
     class_indices = labels(out["margins"]) if "margins" in out else out["label"]
     assert class_indices.tolist() == expected.tolist()
 
 
-def test_models_without_a_graph_are_refused(heart: Fitted) -> None:
-    system = heart.system
+def test_models_without_a_graph_are_refused(cancer: Fitted) -> None:
+    system = cancer.system
     with pytest.raises(ConversionError, match="takes a Stage or a high-cost model"):
         to_onnx(system)
     with pytest.raises(ConversionError, match="give n_features"):

@@ -68,13 +68,13 @@ def test_the_self_test_detects_another_high_cost_model(fit_system: Any, tmp_path
     assert report.max_margin_difference == 0
 
 
-def test_verify_detects_a_graph_that_differs_from_its_arrays(heart: Any, tmp_path: Path) -> None:
-    bundle = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:20])
+def test_verify_detects_a_graph_that_differs_from_its_arrays(cancer: Any, tmp_path: Path) -> None:
+    bundle = pack(cancer.system, tmp_path / "bundle", sample=cancer.rows[:20])
     first = bundle.manifest.stages[0]
     last = bundle.manifest.stages[-1]
     altered = swap(bundle, first.graph, bundle.read(last.graph))
     with pytest.raises(BundleError, match=f"{first.graph} differs from the graph of"):
-        verify_graphs(altered, heart.rows)
+        verify_graphs(altered, cancer.rows)
 
 
 def test_a_bundle_for_devices_is_verified_without_the_high_cost_model(

@@ -77,7 +77,7 @@ def test_alternation_descends_to_a_stationary_point(distance, n_classes, p_full)
     # q is optimal for the pair and the pair is optimal for q
     iterate = penalised.evaluate(pair)
     probabilities = distance.q_step(
-        iterate.f1_loss, training_sample.f0_loss, iterate.gate, p_full, training_sample.weight
+        iterate.f1_loss, training_sample.f0_loss, iterate.g, p_full, training_sample.weight
     )
     assert np.average(probabilities.q, weights=training_sample.weight) <= p_full + 1e-8
     assert penalised.with_q(probabilities).kkt_residual(pair) <= 10 * tol

@@ -137,7 +137,7 @@ def test_the_gate_of_lstsq_is_the_least_squares_fit_of_the_log_odds():
         problem, sample.f0_loss, 0.3, start, tol=1e-3, max_steps=10, distance=distance
     )  # no penalty
     iterate = problem.evaluate(pair)
-    free = distance.q_step(iterate.f1_loss, sample.f0_loss, iterate.gate, 0.3, sample.weight)
+    free = distance.q_step(iterate.f1_loss, sample.f0_loss, iterate.g, 0.3, sample.weight)
     solved = solve_m_step(problem.with_q(free), pair, tol=1e-8, max_iter=300)
     design = np.column_stack([problem.z, np.ones(len(problem.z))])
     expected, *_ = np.linalg.lstsq(design, logit(free.q), rcond=None)

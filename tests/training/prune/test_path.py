@@ -34,7 +34,7 @@ def test_reduced_problem_has_the_same_optimum():
         acquired = closure.acquired(closure_keep)
         cost = closure.price[closure_keep].sum() + closure.column_price[acquired].sum()
         gain = closure.profit[closure_keep].sum() - lam * cost
-        assert gain == pytest.approx(closure.worth - cut_value, abs=1e-12)
+        assert gain == pytest.approx(closure.total_profit - cut_value, abs=1e-12)
         keep = np.append(closure_keep, [False, True])[number]
         assert problem.objective(keep, lam) == pytest.approx(solve(problem, lam).objective)
 

@@ -56,7 +56,7 @@ def scipy_flow_value(closure, lam):
     source = n + n_columns
     sink = source + 1
     capacity = np.zeros((sink + 1, sink + 1), np.int32)
-    unlimited = int(closure.worth) + 1
+    unlimited = int(closure.total_profit) + 1
     capacity[source, :n] = closure.profit
     capacity[:n, sink] = lam * closure.price
     capacity[n:source, sink] = lam * closure.column_price
@@ -77,7 +77,7 @@ def test_cut_value_equals_scipys_maximum_flow(seed, lam):
     closure = random_closure(seed, 40)
     keep, cut_value, _ = best_closure(closure, float(lam))
     assert cut_value == pytest.approx(scipy_flow_value(closure, lam), abs=1e-9)
-    assert gain(closure, keep, lam) == pytest.approx(closure.worth - cut_value, abs=1e-9)
+    assert gain(closure, keep, lam) == pytest.approx(closure.total_profit - cut_value, abs=1e-9)
     has_parent = closure.parent >= 0
     assert (keep[has_parent] <= keep[closure.parent[has_parent]]).all()
 
@@ -138,8 +138,8 @@ def test_parts_keep_the_flow_of_their_edges(seed):
     keep, _, _ = best_closure(closure, 1.0, flow)
     is_paid = closure.acquired(keep)
     for is_chosen, is_unpaid in ((keep, np.ones_like(is_paid)), (~keep, ~is_paid)):
-        part, part_flow = closure.part(is_chosen, is_unpaid, flow)
-        assert part.worth == closure.profit[is_chosen].sum()
+        part, part_flow = closure.restrict(is_chosen, is_unpaid, flow)
+        assert part.total_profit == closure.profit[is_chosen].sum()
         acquired = closure.acquired(is_chosen) & is_unpaid
         assert part.cost == pytest.approx(
             closure.price[is_chosen].sum() + closure.column_price[acquired].sum()

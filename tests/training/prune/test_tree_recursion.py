@@ -1,4 +1,4 @@
-"""Repairs of a pruning, compared with rounds in plain Python."""
+"""Repairs of a pruning, compared with the same rounds in plain Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewise_training.prune.tree_recursion import repair
 
 
 def random_problem(seed, n_trees=3, n_columns=12):
-    """Make trees of seven nodes with profits, prices of depth and shared acquisitions."""
+    """Make trees of seven nodes with profits, depth prices and shared acquisitions."""
     rng = np.random.default_rng(seed)
     parent = np.concatenate(
         [np.array([-1, 0, 0, 1, 1, 2, 2]) + 7 * t * (np.arange(7) > 0) for t in range(n_trees)]

@@ -68,7 +68,7 @@ def alternate(
     share = problem.weight / problem.weight.sum()
 
     def q_step(iterate: Iterate) -> QStepResult:
-        best = distance.q_step(iterate.f1_loss, f0_loss, iterate.gate, p_full, problem.weight)
+        best = distance.q_step(iterate.f1_loss, f0_loss, iterate.g, p_full, problem.weight)
         next_problem = problem.with_q(best)
         constant = float(share @ (best.q * f0_loss + best.constant))
         return QStepResult(next_problem, next_problem.objective_at(iterate), constant)
@@ -143,7 +143,7 @@ def featureless_pair(
         prohibitive, f0_loss, p_full, pair, tol=1e-7, max_steps=100, distance=distance
     )
     iterate = problem.evaluate(pair)
-    best = distance.q_step(iterate.f1_loss, f0_loss, iterate.gate, p_full, problem.weight)
+    best = distance.q_step(iterate.f1_loss, f0_loss, iterate.g, p_full, problem.weight)
     gradient = problem.with_q(best).gradient(pair).weights
     return pair, smallest_zero_penalty(gradient, problem.penalty)
 

@@ -55,8 +55,8 @@ class L1Cascade(PenalisedCascade):
     proportional to its price, and the shared price of a group is a group penalty, as in
     :class:`AdaptLin`. For M > 2 classes, the M weights of a feature are penalised by their length,
     so that they become 0 together. f1 and the gate are logistic regressions with scikit-learn's
-    default ridge penalty. The gate learns on which training rows f1 errs. Its threshold is refitted
-    on validation rows.
+    default ridge penalty. The gate is fitted to predict on which training rows f1 errs. Its
+    threshold is refitted on validation rows.
     """
 
     allow_missing = False
@@ -77,10 +77,10 @@ def _fit_rows(sample: Sample, shares: Sequence[float], rows: Rows) -> list[Stage
     posed = pose(sample)
     problem = replace(posed.problem, gate=_NoGate())
     pair = posed.start
-    critical = smallest_zero_penalty(problem.gradient(pair).weights, problem.penalty)
+    critical_penalty = smallest_zero_penalty(problem.gradient(pair).weights, problem.penalty)
     stages = []
     for share in shares:
-        pair = solve(replace(problem, gamma=share * critical), pair, tol=1e-4, max_iter=200)
+        pair = solve(replace(problem, gamma=share * critical_penalty), pair, tol=1e-4, max_iter=200)
         features = np.flatnonzero(pair.weights.any(axis=1))
         weights, bias = _fit_f1_and_gate(features, problem.z, sample)
         model = LinearModel(
@@ -102,20 +102,22 @@ class _NoGate:
 def _fit_f1_and_gate(features: Rows, z: Array, sample: Sample) -> tuple[Array, Array]:
     """Fit f1 and a gate on some of the features.
 
-    Returns the weights of f1 and, last, of the stop score -g, shape (n_features, n_outputs), and
-    the biases, (n_outputs,).
+    Returns the weights, shape (n_features, n_outputs), and the biases, shape (n_outputs,). The last
+    output is the stop score -g, and the others are the margins of f1.
     """
     columns = z[:, features]
-    f1, f1_bias = _logistic(columns, sample.y, sample.weight, sample.n_classes)
+    f1, f1_bias = _fit_logistic(columns, sample.y, sample.weight, sample.n_classes)
     answers = labels((columns @ f1 + f1_bias).astype(np.float32))
     is_wrong = (answers != sample.y).astype(np.int64)
-    gate, gate_bias = _logistic(columns, is_wrong, sample.weight, 2)
+    gate, gate_bias = _fit_logistic(columns, is_wrong, sample.weight, 2)
     weights = np.zeros((z.shape[1], f1.shape[1] + 1))
     weights[features] = np.column_stack([f1, -gate])
     return weights, np.append(f1_bias, -gate_bias)
 
 
-def _logistic(z: Array, y: NDArray[np.int64], weight: Array, n_classes: int) -> tuple[Array, Array]:
+def _fit_logistic(
+    z: Array, y: NDArray[np.int64], weight: Array, n_classes: int
+) -> tuple[Array, Array]:
     """Fit a logistic regression; return weights, (n_features, n_margins), and biases.
 
     A class without rows gets the log odds of half a row.
@@ -124,20 +126,20 @@ def _logistic(z: Array, y: NDArray[np.int64], weight: Array, n_classes: int) -> 
 
     counts = np.bincount(y, weight, minlength=n_classes)
     prior = np.log(np.maximum(counts, 0.5))
-    present = np.flatnonzero(counts)
+    seen_classes = np.flatnonzero(counts)
     weights = np.zeros((z.shape[1], n_classes))
     bias = prior.copy()
-    if z.shape[1] and len(present) > 1:
+    if z.shape[1] and len(seen_classes) > 1:
         model = LogisticRegression(C=1.0, max_iter=500, tol=1e-3).fit(z, y, sample_weight=weight)
         slopes = model.coef_.T
         intercepts = model.intercept_
-        if len(present) == 2:  # one margin, of the second class against the first
+        if len(seen_classes) == 2:  # one margin, of the second class against the first
             slopes = slopes * [[0.0, 1.0]]
             intercepts = np.append(0.0, intercepts)
-        weights[:, present] = slopes
-        bias[present] = intercepts
-        absent = np.setdiff1d(np.arange(n_classes), present)
-        bias[absent] = intercepts.min() + prior[absent] - prior[present].max()
+        weights[:, seen_classes] = slopes
+        bias[seen_classes] = intercepts
+        unseen_classes = np.setdiff1d(np.arange(n_classes), seen_classes)
+        bias[unseen_classes] = intercepts.min() + prior[unseen_classes] - prior[seen_classes].max()
     if n_classes > 2:
         return weights, bias
     return np.diff(weights, axis=1), np.diff(bias)

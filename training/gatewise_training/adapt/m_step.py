@@ -7,8 +7,8 @@ It minimises, over ``V = [f1, g]`` with one row per feature and over unpenalised
 
 where the gate's loss is given by the distance between q and g (:mod:`.qstep`). For the
 Kullback-Leibler divergence it is the cross-entropy ``(1 - q_i) softplus(g_i) + q_i
-softplus(-g_i)``. The certificate of a solution is :meth:`MStep.kkt_residual`, which is 0 exactly at
-the optimum. The penalty is in :mod:`.group_lasso`, and the solver in :mod:`.prox_newton`.
+softplus(-g_i)``. :meth:`MStep.kkt_residual` measures how far a solution is from the optimum, and is
+0 only there. The penalty is in :mod:`.group_lasso`, and the solver in :mod:`.prox_newton`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class LinearPair:
 
     def outputs(self, z: Array) -> Array:
         """Compute the margins of f1 and, in the last column, g; shape (n, n_margins + 1)."""
-        out: Array = z @ self.weights + self.bias
-        return out
+        outputs: Array = z @ self.weights + self.bias
+        return outputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,22 +60,22 @@ class Iterate:
         return Iterate(pair, outputs, self.target)
 
     @property
-    def gate(self) -> Array:
+    def g(self) -> Array:
         """``g``, shape (n,)."""
         return self.outputs[:, -1]
 
     @property
     def f1_loss(self) -> Array:
         """Loss of f1, shape (n,)."""
-        return self._loss_and_slope[0]
+        return self._f1_loss_and_slope[0]
 
     @property
     def f1_slope(self) -> Array:
         """Derivative of f1's loss with respect to its margins, shape (n, n_margins)."""
-        return self._loss_and_slope[1]
+        return self._f1_loss_and_slope[1]
 
     @cached_property
-    def _loss_and_slope(self) -> tuple[Array, Array]:
+    def _f1_loss_and_slope(self) -> tuple[Array, Array]:
         loss, slope = _loss_and_slope(self.outputs, self.target)
         return loss, slope
 
@@ -88,7 +88,7 @@ class Iterate:
 
 @dataclass(frozen=True, eq=False)
 class ProximalStep:
-    """A proximal-gradient step. Its largest entry times L is the KKT residual."""
+    """A proximal-gradient step, and the KKT residual of the iterate that it starts from."""
 
     gradient: LinearPair  # of the smooth part
     endpoint: LinearPair
@@ -113,11 +113,11 @@ class MStep:
         return self.weight * (1.0 - self.q)
 
     @cached_property
-    def _gate(self) -> GateLoss:
+    def _gate_loss(self) -> GateLoss:
         return CrossEntropy(self.q) if self.gate is None else self.gate
 
     def with_q(self, probabilities: FreeProbabilities) -> MStep:
-        """Get the same problem after another q-step."""
+        """Get the same problem with the probabilities of another q-step."""
         return replace(self, q=probabilities.q, gate=probabilities.gate_loss)
 
     def evaluate(self, pair: LinearPair) -> Iterate:
@@ -126,7 +126,7 @@ class MStep:
 
     def loss_at(self, iterate: Iterate) -> float:
         """Compute the mean loss, without the penalty."""
-        total = self._f1_weight @ iterate.f1_loss + self.weight @ self._gate.value(iterate.gate)
+        total = self._f1_weight @ iterate.f1_loss + self.weight @ self._gate_loss.value(iterate.g)
         return float(total) / len(iterate.outputs)
 
     def objective_at(self, iterate: Iterate) -> float:
@@ -145,17 +145,17 @@ class MStep:
         """Compute the second derivatives of the mean loss, in the shape of the outputs."""
         curvature = np.empty_like(iterate.outputs)
         curvature[:, :-1] = self._f1_weight[:, None] * iterate.f1_curvature
-        curvature[:, -1] = self.weight * self._gate.curvature(iterate.gate)
+        curvature[:, -1] = self.weight * self._gate_loss.curvature(iterate.g)
         return curvature / len(curvature)
 
     def proximal_step(self, iterate: Iterate) -> ProximalStep:
-        """Compute ``prox(V - grad / L, gamma / L)`` at an iterate, and its KKT residual."""
+        """Compute ``prox(V - grad / L, gamma / L)`` at an iterate, where L is `lipschitz`."""
         pair = iterate.pair
         gradient = self._gradient_at(iterate)
-        length = 1.0 / self.lipschitz
+        step_size = 1.0 / self.lipschitz
         endpoint = LinearPair(
-            self.penalty.prox(pair.weights - length * gradient.weights, length * self.gamma),
-            pair.bias - length * gradient.bias,
+            self.penalty.prox(pair.weights - step_size * gradient.weights, step_size * self.gamma),
+            pair.bias - step_size * gradient.bias,
         )
         largest_move = max(
             np.abs(endpoint.weights - pair.weights).max(initial=0.0),
@@ -164,13 +164,13 @@ class MStep:
         return ProximalStep(gradient, endpoint, float(self.lipschitz * largest_move))
 
     def kkt_residual(self, pair: LinearPair) -> float:
-        """Compute the largest entry of the proximal step times L; 0 only at the optimum."""
+        """Compute the largest entry of the proximal step times L; it is 0 only at the optimum."""
         return self.proximal_step(self.evaluate(pair)).residual
 
     def _gradient_at(self, iterate: Iterate) -> LinearPair:
         slope = np.empty_like(iterate.outputs)
         slope[:, :-1] = self._f1_weight[:, None] * iterate.f1_slope
-        slope[:, -1] = self.weight * self._gate.slope(iterate.gate)
+        slope[:, -1] = self.weight * self._gate_loss.slope(iterate.g)
         slope /= len(slope)
         return LinearPair(self.z.T @ slope, slope.sum(axis=0))
 
@@ -188,7 +188,7 @@ def _loss_and_slope(outputs: Any, target: Any) -> Any:
 
 
 def curvature_bound(z: Array, weight: Array, n_margins: int, gate_bound: float = 0.25) -> float:
-    """Bound the curvature by the largest eigenvalue of second moments times the losses' bound."""
+    """Bound the curvature of the smooth part, by the second moments and the losses' bounds."""
     columns = np.column_stack([z, np.ones(len(z))]) * np.sqrt(weight / len(z))[:, None]
     largest_eigenvalue = float(np.linalg.norm(columns.T @ columns, 2))
     return max(0.25 if n_margins == 1 else 0.5, gate_bound) * max(largest_eigenvalue, 1e-12)

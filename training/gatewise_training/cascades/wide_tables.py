@@ -20,11 +20,11 @@ from gatewise_training.learners.screening import WIDE, class_contrasts
 
 
 def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
-    """Get the problem with at most about :data:`.WIDE` of its columns, and their numbers.
+    """Get the problem with at most about :data:`.WIDE` of its columns, and their indices.
 
-    Half of the selected columns have the largest gain for their price in a boosted model. The other
-    half differ most between classes for their price. A group of otherwise free features stays
-    whole.
+    Half of the selected columns have the largest gain per price in a boosted model. The other half
+    have the largest difference between classes per price. Features that cost only the
+    shared price of their group are selected together.
     """
     costs = problem.costs
     n = costs.n_features
@@ -61,5 +61,5 @@ def _costs_of(costs: FeatureCosts, columns: NDArray[np.intp]) -> FeatureCosts:
         costs.own[columns],
         group=labels,
         shared={name: price for name, price in shared.items() if name in touched},
-        requires={g: before for g, before in costs.prerequisites.items() if g in touched},
+        requires={g: names for g, names in costs.prerequisites.items() if g in touched},
     )

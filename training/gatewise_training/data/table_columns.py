@@ -1,4 +1,4 @@
-"""Kinds of the columns of a raw table, and problems that would stop a training."""
+"""Kinds of the columns of a raw table, and problems that make them unusable for training."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ColumnOptions:
 
     # by name: category, ordinal, boolean, time:%d.%m.%Y, drop, ... (:mod:`gatewise.columns.kinds`)
     kinds: Mapping[str, str] = field(default_factory=dict)
-    impute: bool = False  # fill empty cells, and mark them by one more feature
+    impute: bool = False  # fill empty cells, and mark them in an additional feature
     allow_missing: bool = False  # NaN is a value
     missing_words: tuple[str, ...] = ()  # additional texts that mean an empty cell
 
@@ -58,11 +58,11 @@ class ColumnOptions:
 
     @property
     def words(self) -> frozenset[str]:
-        """The texts of `missing_words` in lower case, without spaces around them."""
+        """The texts of `missing_words` in lower case, without surrounding spaces."""
         return frozenset(word.strip().lower() for word in self.missing_words)
 
     def with_prices(self, prices: PriceList) -> ColumnOptions:
-        """Add the kinds of a file of prices for columns that these options do not name."""
+        """Add the kinds in a price list, for the columns that these options do not name."""
         listed = {name: entry.kind for name, entry in prices.features.items() if entry.kind}
         return replace(self, kinds=listed | dict(self.kinds))
 
@@ -72,15 +72,15 @@ class ColumnFacts:
     """Facts about a column's cells."""
 
     kind: str  # likely kind; "text" if nearly all cells differ
-    rows: int
-    missing: int  # rows
-    distinct: int  # values
+    rows: int  # number of rows
+    missing: int  # number of rows without a value
+    distinct: int  # number of different values
     example: str = ""
-    odd: tuple[str, ...] = ()  # the few cells of another kind
+    odd: tuple[str, ...] = ()  # different cells that are not of this kind
     n_odd: int = 0  # rows with such a cell
     low: float = 0.0  # smallest and largest number
     high: float = 0.0
-    forms: tuple[str, ...] = (ISO,)  # formats that can read all dates
+    forms: tuple[str, ...] = (ISO,)  # formats that read every date of the column
     commas: Commas | None = None  # role of the commas in numbers
 
     @property
@@ -97,7 +97,7 @@ class ColumnFacts:
 
 @dataclass(frozen=True)
 class ColumnProblem:
-    """A reason why a column cannot be used, and the remedies, the best first."""
+    """A reason why a column cannot be used, and sets of options that help, the best first."""
 
     column: str
     reason: str
@@ -107,7 +107,7 @@ class ColumnProblem:
 def table_facts(frame: DataFrame, words: frozenset[str] = frozenset()) -> dict[str, ColumnFacts]:
     """Collect facts about the columns.
 
-    If one column surely has decimal commas, ambiguous commas of other columns are also decimal.
+    If one column clearly has decimal commas, ambiguous commas of the others count as decimal.
     """
     facts = {str(name): column_facts(frame[name], words) for name in frame.columns}
     if any(f.commas == "decimal" for f in facts.values()):
@@ -118,7 +118,7 @@ def table_facts(frame: DataFrame, words: frozenset[str] = frozenset()) -> dict[s
 
 
 def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFacts:
-    """Collect facts about a column's cells; `words` are additional texts of a missing cell."""
+    """Collect facts about a column's cells; `words` also mean a missing cell."""
     values = _numbers(cells)
     if values is not None:
         return _number_facts(values, is_boolean=cells.dtype.kind == "b")
@@ -132,9 +132,9 @@ def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFa
     example = str(next(iter(counts))).strip()[:40]
     if all(isinstance(c, bool) or str(c).strip().lower() in _BOOLEAN_WORDS for c in counts):
         return ColumnFacts("boolean", rows, missing, distinct, example)
-    # numbers and dates, with few cells of another kind
+    # numbers or dates, where a few cells may be of another kind
     for kind, read in (("number", read_number), ("time", read_time)):
-        odd = _odd(counts, read)
+        odd = _refused_cells(counts, read)
         if kind == "number" and (commas := _with_commas(odd, counts)) is not None:
             return ColumnFacts(kind, rows, missing, distinct, commas[1], commas=commas[0])
         n_odd = sum(counts[cell] for cell in odd)
@@ -177,7 +177,7 @@ def _with_commas(odd: Sequence[Any], counts: Counter[Any]) -> tuple[Commas, str]
 
 
 def _date_formats() -> Iterator[str]:
-    """Yield formats of dates other than ISO 8601; formats with the day first come first."""
+    """Yield formats of dates other than ISO 8601; those with the day first come first."""
     for day in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d.%m.%y"):
         yield from (day, f"{day} %H:%M", f"{day} %H:%M:%S")
 
@@ -208,7 +208,7 @@ def column_problems(
 ) -> list[ColumnProblem]:
     """List the problems of columns that cannot be used.
 
-    Without `facts`, the facts about the columns that are not dropped are collected.
+    If `facts` is None, collect the facts about the columns that are not dropped.
     """
     columns = [str(name) for name in frame.columns]
     unknown = [name for name in options.kinds if name not in columns]
@@ -226,9 +226,9 @@ def column_problems(
             problems.append(ColumnProblem(name, str(error)))
         else:
             kinds[name] = (kind, form)
-    unclear = options.kinds.keys() - kinds.keys()
+    invalid = options.kinds.keys() - kinds.keys()
     used = [
-        name for name in columns if kinds.get(name, ("", ""))[0] != DROP and name not in unclear
+        name for name in columns if kinds.get(name, ("", ""))[0] != DROP and name not in invalid
     ]
     facts = table_facts(frame[used], options.words) if facts is None else facts
     for name in used:
@@ -248,9 +248,9 @@ def _problems_of(
         return [ColumnProblem(name, "has a name that is empty, long or not printable", (drop,))]
     if facts.kind == "empty":
         return [ColumnProblem(name, "is empty", (drop,))]
-    filled = options.impute or options.allow_missing
+    accepts_missing = options.impute or options.allow_missing
     if declared is None:
-        kind_name, problem = _undeclared(name, facts, fill=not filled)
+        kind_name, problem = _undeclared(name, facts, fill=not accepts_missing)
         if problem is not None:
             return [problem]
     else:
@@ -261,7 +261,7 @@ def _problems_of(
     if kind is NumberColumn and max(-facts.low, facts.high) > np.finfo(np.float32).max:
         reason = "has infinite values, or values too large for float32"
         return [ColumnProblem(name, reason, (drop,))]
-    if facts.missing and not filled and not kind.takes_missing:
+    if facts.missing and not accepts_missing and not kind.takes_missing:
         reason = f"is empty (NaN) in {facts.missing:,} of {facts.rows:,} rows"
         return [ColumnProblem(name, reason, ((("impute", None),), (("allow_missing", None),)))]
     return []
@@ -306,7 +306,7 @@ def _misdeclared(
     kind = KINDS[kind_name]
     drop = (_as_kind(name, DROP),)
     counts = Counter(_key(c) for c in cells_of(cells) if not is_missing(c, words))
-    odd = _odd(counts, lambda cell: kind.check_cell(cell, form))
+    odd = _refused_cells(counts, lambda cell: kind.check_cell(cell, form))
     if odd:
         rows = sum(counts[cell] for cell in odd)
         examples = ", ".join(repr(str(cell).strip()[:40]) for cell in odd[:3])
@@ -329,7 +329,7 @@ def _as_kind(name: str, kind: str) -> tuple[str, str]:
 
 
 def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
-    """Write problems as one line, with the options for each column and for all together."""
+    """Write problems in one line, with the options for each column and those for all columns."""
     texts = [
         f"{p.column!r} {p.reason}"
         + "".join(
@@ -341,10 +341,10 @@ def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
     more = f"; and {len(problems) - _MAX_SHOWN} more" if problems[_MAX_SHOWN:] else ""
     first_remedies = [p.remedies[0] for p in problems if p.remedies]
     needs = "an option" if len(first_remedies) == len(problems) else "a change"
-    count = f"a column needs {needs}"
+    summary = f"a column needs {needs}"
     if len(problems) > 1:
-        count = f"{len(problems)} columns need {needs}"
-    text = f"{count}: {'; '.join(texts)}{more}"
+        summary = f"{len(problems)} columns need {needs}"
+    text = f"{summary}: {'; '.join(texts)}{more}"
     if len(first_remedies) > 1:
         all_options = dict.fromkeys(
             option for option_list in first_remedies for option in option_list
@@ -375,7 +375,7 @@ def _key(cell: Any) -> Any:
     return cell.strip() if isinstance(cell, str) else cell
 
 
-def _odd(counts: Counter[Any], read: Callable[[Any], object]) -> list[Any]:
+def _refused_cells(counts: Counter[Any], read: Callable[[Any], object]) -> list[Any]:
     """List the cells that `read` refuses."""
     odd = []
     for cell in counts:

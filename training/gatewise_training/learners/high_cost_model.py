@@ -105,15 +105,15 @@ class HighCostModel:
             margins = self.trees.margins(columns)
             return labels(margins), probabilities(margins, self.link)
         if self.opaque is not None:
-            chances = self.opaque.predict_proba(columns)
-            return np.asarray(chances.argmax(axis=1), np.int64), chances
+            proba = self.opaque.predict_proba(columns)
+            return np.asarray(proba.argmax(axis=1), np.int64), proba
         if self.onnx is not None:
             assert self.form is not None
             position, raw = graph_answer(self.onnx, self.form, columns)
             indices = position if self.lookup is None else self.lookup[position]
             return indices, self._over_all_classes(raw)
         indices = self._estimator_labels(columns)
-        return indices, self._estimator_chances(columns, indices)
+        return indices, self._estimator_proba(columns, indices)
 
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Get class probabilities of instances, float64 (n, n_classes).
@@ -122,7 +122,7 @@ class HighCostModel:
         has all features of the instances.
         """
         if self.estimator is not None and hasattr(self.estimator, "predict_proba"):
-            return self._estimator_chances(x[:, self.features], np.empty(0, np.int64))
+            return self._estimator_proba(x[:, self.features], np.empty(0, np.int64))
         return self.answers(x)[1]
 
     def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -137,7 +137,7 @@ class HighCostModel:
         position = class_positions(np.asarray(self.estimator.classes_), predicted)
         return position if self.lookup is None else self.lookup[position]
 
-    def _estimator_chances(
+    def _estimator_proba(
         self, x_used: NDArray[np.float32], class_indices: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         if hasattr(self.estimator, "predict_proba"):
@@ -155,9 +155,9 @@ class HighCostModel:
                 f"high_cost_model gives no probabilities (NaN) for {n_nan_rows} of {len(raw)} "
                 "rows, which a worker cannot send: repair the model or give another one"
             )
-        chances = np.zeros((len(raw), self.n_classes))
-        chances[:, np.arange(raw.shape[1]) if self.lookup is None else self.lookup] = raw
-        return chances
+        proba = np.zeros((len(raw), self.n_classes))
+        proba[:, np.arange(raw.shape[1]) if self.lookup is None else self.lookup] = raw
+        return proba
 
     @classmethod
     def given(

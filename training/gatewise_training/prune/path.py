@@ -59,20 +59,20 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
         part, flow, nodes = parts.pop()
         if not len(nodes):
             continue
-        worth = part.worth
+        total_profit = part.total_profit
         if part.cost <= 0.0:  # all acquisitions are already paid
             prices[nodes] = np.inf
             continue
-        lam = worth / part.cost
+        lam = total_profit / part.cost
         if flow is None:
             flow = first_flow(part, lam)
         keep, reached, _ = best_closure(part, lam, flow)
-        if worth - reached <= ROUNDING * worth or keep.all() or not keep.any():
+        if total_profit - reached <= ROUNDING * total_profit or keep.all() or not keep.any():
             prices[nodes] = lam
             continue
         all_columns = np.ones(len(part.column_price), np.bool_)
-        parts.append((*part.part(keep, all_columns, flow), nodes[keep]))
-        parts.append((*part.part(~keep, ~part.acquired(keep), flow), nodes[~keep]))
+        parts.append((*part.restrict(keep, all_columns, flow), nodes[keep]))
+        parts.append((*part.restrict(~keep, ~part.acquired(keep), flow), nodes[~keep]))
     # breakpoints of all nodes from the breakpoints of the closure
     all_prices = np.append(prices, [0.0, np.inf])[number]
     all_prices[~problem.inner] = -np.inf

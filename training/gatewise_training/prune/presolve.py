@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from gatewise_training.prune.problem import PruneProblem
 
 DROPPED, FREE = -2, -1
-"""Numbers of nodes that need no decision. As indices they select the last two of some values, to
-which the values of such nodes are appended."""
+"""Numbers of nodes that are dropped, and of nodes that cost nothing. Negative, so that they select
+the last two entries of an array to which the values of such nodes are appended."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Closure:
         return len(self.parent)
 
     @property
-    def worth(self) -> float:
+    def total_profit(self) -> float:
         """Total profit of all nodes."""
         return float(self.profit.sum())
 
@@ -55,7 +55,7 @@ class Closure:
         """Total price of keeping all nodes."""
         return float(self.price.sum() + self.column_price.sum())
 
-    def part(
+    def restrict(
         self, is_chosen: NDArray[np.bool_], is_unpaid: NDArray[np.bool_], flow: Flow
     ) -> tuple[Closure, Flow]:
         """Restrict the problem and its flow to some nodes and to unpaid acquisitions.
@@ -66,7 +66,7 @@ class Closure:
             self.parent, self.profit, self.price, self.start, self.columns, self.column_price,
         )  # fmt: skip
         flows = flow.to_columns, flow.to_parent
-        *arrays, to_columns, to_parent = _part(closure, flows, is_chosen, is_unpaid)
+        *arrays, to_columns, to_parent = _restrict(closure, flows, is_chosen, is_unpaid)
         return Closure(*arrays), Flow(to_columns, to_parent)
 
     def acquired(self, is_chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -103,10 +103,10 @@ def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
     n_decided = len(decided_nodes)
     closure_number = np.full(problem.n_nodes, FREE, np.int32)
     closure_number[decided_nodes] = np.arange(n_decided, dtype=np.int32)
-    is_open = decider >= 0
-    number = np.where(is_open, closure_number[np.maximum(decider, 0)], decider).astype(np.int32)
+    has_decider = decider >= 0
+    number = np.where(has_decider, closure_number[np.maximum(decider, 0)], decider).astype(np.int32)
     # profits and parents of the reduced problem
-    profit = _sum_by_number(number[is_open], problem.profit[is_open], n_decided)
+    profit = _sum_by_number(number[has_decider], problem.profit[has_decider], n_decided)
     parent_node = problem.parent[decided_nodes]
     parent = np.where(parent_node >= 0, number[parent_node], FREE).astype(np.int32)
     parent[parent < 0] = -1
@@ -139,7 +139,7 @@ def _merge_columns(
     """Merge the acquisitions that the same nodes of the closure make."""
     use_number = number[problem.column_nodes]
     use_column = problem.use_column
-    is_open = use_number >= 0
+    is_in_closure = use_number >= 0
     column_key = np.zeros(0, np.uint64)
     column_size = np.zeros(0, np.int64)
     if problem.n_columns:
@@ -149,9 +149,9 @@ def _merge_columns(
         starts = problem.column_start[:-1]
         use_keys = np.append(node_keys, np.zeros(2, np.uint64))[use_number]
         column_key = np.add.reduceat(use_keys, starts)
-        column_size = np.add.reduceat(is_open, starts, dtype=np.int64)
+        column_size = np.add.reduceat(is_in_closure, starts, dtype=np.int64)
     # acquisitions that only one node makes
-    is_single = is_open & (column_size == 1)[use_column]
+    is_single = is_in_closure & (column_size == 1)[use_column]
     single_prices = problem.column_price[use_column[is_single]]
     own_price = _sum_by_number(use_number[is_single], single_prices, n_decided)
     # acquisitions that several nodes share
@@ -163,7 +163,7 @@ def _merge_columns(
     price = _sum_by_number(merged_number, problem.column_price[shared_columns], n_merged)
     representative = np.full(problem.n_columns, -1)
     representative[shared_columns[first_index]] = np.arange(n_merged)
-    is_edge = is_open & (representative[use_column] >= 0)
+    is_edge = is_in_closure & (representative[use_column] >= 0)
     edges = use_number[is_edge], representative[use_column[is_edge]]
     matrix = sp.csr_array((np.ones(is_edge.sum(), np.int8), edges), shape=(n_decided, n_merged))
     start = matrix.indptr.astype(np.int64)
@@ -196,7 +196,7 @@ def _find_deciders(parent: Any, inner: Any, profit: Any, is_priced: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _part(closure: Any, flow: Any, is_chosen: Any, is_unpaid: Any) -> Any:
+def _restrict(closure: Any, flow: Any, is_chosen: Any, is_unpaid: Any) -> Any:
     """Extract the chosen nodes and their unpaid acquisitions.
 
     The price of an acquisition that only one chosen node makes is added to that node's own price.

@@ -1,7 +1,7 @@
 """Records and functions that the compiled growers of trees share.
 
 Arrays are written element by element, because numba takes one to two seconds to compile the
-assignment of a slice, mostly for the text of an error.
+assignment of a slice, mostly because of its error message.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def mark_left(columns: Any, split: Any, rows: Any, is_left: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def partition(values: Any, is_left: Any, spare: Any) -> int:
+def partition(values: Any, is_left: Any, scratch: Any) -> int:
     """Move the values that go left to the front, in a stable order; return their number."""
     n_left = n_right = 0
     for i in range(len(values)):
@@ -111,10 +111,10 @@ def partition(values: Any, is_left: Any, spare: Any) -> int:
             values[n_left] = values[i]
             n_left += 1
         else:
-            spare[n_right] = values[i]
+            scratch[n_right] = values[i]
             n_right += 1
     for i in range(n_right):
-        values[n_left + i] = spare[i]
+        values[n_left + i] = scratch[i]
     return n_left
 
 

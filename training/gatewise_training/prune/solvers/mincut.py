@@ -36,7 +36,7 @@ def solve(problem: PruneProblem, lam: float) -> Solution:
     closure_keep, cut_value, iterations = best_closure(closure, lam)
     keep = np.append(closure_keep, [False, True])[number]
     free_profit = float(problem.profit[number == FREE].sum())
-    bound = problem.base_error - free_profit - (closure.worth - cut_value)
+    bound = problem.base_error - free_profit - (closure.total_profit - cut_value)
     return Solution(keep, problem.objective(keep, lam), bound, lam, iterations)
 
 
@@ -51,7 +51,10 @@ def best_closure(
     """
     flow = first_flow(closure, lam) if flow is None else flow
     keep, cut_value, n_rounds = improve_flow(
-        _closure_graph(closure, lam), flow.to_columns, flow.to_parent, TOLERANCE * closure.worth
+        _closure_graph(closure, lam),
+        flow.to_columns,
+        flow.to_parent,
+        TOLERANCE * closure.total_profit,
     )
     return keep, float(cut_value), int(n_rounds)
 
