@@ -118,7 +118,7 @@ def expected_sample(
 
 
 def differing_windows(manifest: Manifest, sample: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Mark the sample windows whose features differ on this machine, shape (n,).
+    """Mark the sample windows with features that differ on this machine, shape (n,).
 
     Differences up to :data:`FEATURE_TOLERANCE` are allowed, because processors differ in the last
     bits of Fourier transforms and logarithms.
