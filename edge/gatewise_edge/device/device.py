@@ -6,7 +6,7 @@ stage's answer and marks it ``fallback``.
 
 The decisions are event-driven. :meth:`Device.begin` runs the stages and sends a request if
 necessary, and :meth:`Device.advance` retries or ends the request. :meth:`Device.answer` calls both
-and waits in real time between them; a simulator in virtual time calls them itself.
+and waits in real time between them; tests call them with a clock of their own.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class VirtualDevice:
         state = self.state
         now = state.clock.now
         deadline = arrival + state.deadline - state.guard
-        # The same checks as in Uplink.offload: refusal, deadline, number of open requests.
+        # The same checks as in Uplink.admit: refusal, deadline, number of open requests.
         refusal = self._refusal(now, deadline)
         if refusal is not None:
             self._fall_back(number, row, refusal)
