@@ -17,18 +17,16 @@ from tests.support.needs import needs_compiler
 
 pytestmark = needs_compiler
 
+CHIPS = (
+    ("arm-none-eabi", "-mcpu=cortex-m0plus", "-mthumb"),
+    ("avr", "-mmcu=atmega1284p"),
+    ("riscv64-unknown-elf", "--specs=picolibc.specs", "-march=rv32imac", "-mabi=ilp32"),
+)
 COMPILERS = (
     ("cc", "-std=c99"),
     ("c++", "-x", "c++", "-std=c++17"),
-    ("arm-none-eabi-gcc", "-mcpu=cortex-m0plus", "-mthumb", "-std=c99"),
-    ("avr-gcc", "-mmcu=atmega1284p", "-std=c99"),
-    (
-        "riscv64-unknown-elf-gcc",
-        "--specs=picolibc.specs",
-        "-march=rv32imac",
-        "-mabi=ilp32",
-        "-std=c99",
-    ),
+    *((f"{chip}-gcc", "-std=c99", *options) for chip, *options in CHIPS),
+    *((f"{chip}-g++", "-x", "c++", "-std=c++17", *options) for chip, *options in CHIPS),
 )
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 
