@@ -75,7 +75,7 @@ def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
         for line in worker.stdout:
             if b"ready" in line:
                 break
-        started = time.monotonic()
+        start = time.monotonic()
         arguments = [str(bundle), "--broker", broker.url, "--data", str(folder / "rows.csv")]
         arguments += [
             "--policy",
@@ -92,21 +92,21 @@ def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
         # sample the three processes until the device exits
         samples = []
         while device.poll() is None:
-            n_lines = output.lines
-            sample = {"answers": n_lines} | {n: _sample(pid) for n, pid in processes.items()}
+            n_lines = output.n_lines
+            sample = {"answers": n_lines} | {name: _sample(pid) for name, pid in processes.items()}
             if device.poll() is not None:  # exited during the sample, so its figures are not valid
                 break
             samples.append(sample)
             note(f"{n_lines:,} of {messages:,} answers")
             output.ended.wait(5.0 if messages > QUICK_MESSAGES else 0.5)
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - start
     summary = output.summary()
     return {
         "messages": messages,
         "seconds": seconds,
         "answers": summary["answers"],
         "samples": samples,
-        "growth_mb": {n: _growth(samples, n, messages) for n in processes},
+        "growth_mb": {name: _growth(samples, name, messages) for name in processes},
     }
 
 
@@ -114,7 +114,7 @@ class _Output:
     """Counter of the lines that the device prints; keeps the last line."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.lines = 0
+        self.n_lines = 0
         self.ended = threading.Event()
         self._last_line = b""
         self._stream = process.stdout
@@ -125,7 +125,7 @@ class _Output:
         remaining = b""
         while block := self._stream.read1(1 << 16):  # type: ignore[attr-defined]
             *full_lines, remaining = (remaining + block).split(b"\n")
-            self.lines += len(full_lines)
+            self.n_lines += len(full_lines)
             self._last_line = full_lines[-1] if full_lines else self._last_line
         self.ended.set()
 
@@ -139,7 +139,7 @@ def _start(stack: ExitStack, *arguments: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-m", "gatewise", *arguments], stdout=subprocess.PIPE, stderr=sys.stderr
     )
-    stack.callback(process.wait)
+    stack.callback(process.wait)  # after terminate: callbacks run in reverse order
     stack.callback(process.terminate)
     return process
 
@@ -175,7 +175,7 @@ def _growth(samples: Sequence[dict[str, Any]], name: str, messages: int) -> floa
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
-    """Lines of the page."""
+    """Lines of the page of results, soak.md."""
     messages, samples = results["messages"], results["samples"]
     lines = [
         "# A day's messages through one device and one worker",

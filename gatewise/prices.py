@@ -1,4 +1,4 @@
-"""Readers for prices of features in files and Python values, and the prices of an offload."""
+"""Readers of feature prices from files and Python values, and the prices of an offload."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gatewise.errors import InputError
 
 
 def check_price(subject: str, price: float) -> None:
-    """Raise InputError, which names the price by `subject`, unless it is finite and at least 0."""
+    """Raise InputError, with `subject` in its message, unless a price is finite and at least 0."""
     if not isinstance(price, int | float | np.number) or isinstance(price, bool):
         raise InputError(f"{subject} is {price!r}, not a number")
     if not math.isfinite(price) or price < 0:
@@ -121,7 +121,7 @@ class PriceList:
 
     @classmethod
     def read(cls, path: str | Path) -> PriceList:
-        """Read a TOML or CSV file; InputError if it is missing or malformed."""
+        """Read a TOML or CSV file; raise InputError if it is missing or malformed."""
         path = Path(path)
         where = f"costs file {path}"
         readers = {".toml": _read_toml, ".csv": _read_csv}
@@ -140,11 +140,11 @@ class PriceList:
     def of_columns(self, names: Iterable[str], *, default: float | None = None) -> PriceList:
         """Select the prices of these columns, in this order.
 
-        A column that is not listed has the default price of the file, or else `default`. The
+        A column that is not listed has the default price of the file, or else `default`. An
         InputError names all columns without a price, and all listed columns that are not in
         `names`, except columns of kind ``drop``.
         """
-        # compare the columns with the listed ones
+        # report columns without a price, and listed columns that are not in `names`
         order = list(names)
         default = default if self.default is None else self.default
         problems = []
@@ -161,7 +161,7 @@ class PriceList:
             )
         if problems:
             raise InputError(f"{self.where} {'; it '.join(problems)}")
-        # drop groups that only dropped columns had
+        # remove the groups whose columns are all of kind `drop`
         features = {n: self.features.get(n) or ColumnPrice(default or 0.0) for n in order}
         used_groups = {entry.group for entry in features.values()}
         unused_groups = {self.features[n].group for n in self.dropped} - used_groups

@@ -27,12 +27,12 @@ settings.register_profile(
 settings.load_profile("any load")
 
 
-LONGEST = (
+SLOW_FILES = (
     "test_readme.py", "test_docs.py", "test_gallery.py", "test_oip.py", "test_bench_twin.py",
     "test_rollout_of_devices.py", "test_deployment.py", "test_broker_control.py", "test_demo.py",
     "test_examples_of_signals.py", "test_notebooks.py", "test_single_models.py", "test_checkup.py",
 )  # fmt: skip
-"""Files with tests that take ten seconds or longer."""
+"""Names of the files with tests that take ten seconds or longer."""
 
 
 def pytest_configure() -> None:
@@ -54,8 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     xdist gives each process an equal part of the items, in their order.
     """
-    longest = [item for item in items if item.path.name in LONGEST]
-    others = iter([item for item in items if item.path.name not in LONGEST])
+    longest = [item for item in items if item.path.name in SLOW_FILES]
+    others = iter([item for item in items if item.path.name not in SLOW_FILES])
     n_processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     shares = [longest[k::n_processes] for k in range(n_processes)]
     for share in shares:

@@ -47,7 +47,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Cell:
-    """One problem, one method, one seed."""
+    """A combination of a problem, a method and a seed."""
 
     problem: str
     method: str
@@ -70,7 +70,7 @@ class Cell:
             peers.code_of(self.method),
         ]
         digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
-        # the method of a user without its folder
+        # a user's method is named by a path, of which only the file name is used
         method = self.method.rpartition("/")[2].replace(":", "-")
         return f"{self.problem}.{method}.{seed}.{digest}"
 
@@ -92,7 +92,7 @@ def run(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any]:
     problem = problems.get(cell.problem)
     folds = []
     for number, fold in enumerate(settings.folds(problem, cell.seed)):
-        keep = _keeper(cell, settings, number, cache)
+        keep = _model_cache(cell, settings, number, cache)
         task = peers.Task(problem, fold, cell.seed, settings.fits_of, keep)
         outcome = peers.solve(cell.method, task)
         folds.append(
@@ -125,7 +125,7 @@ def run_cells(
     cache: Path = CACHE,
     say: Callable[[str], None] = lambda _line: None,
 ) -> None:
-    """Run the cells that are not cached in parallel, each fit on one thread.
+    """Run uncached cells in parallel, with one thread per fit; run cells of the same key once.
 
     The cells of f0 and of static subsets run first, because other cells reuse their models.
     """
@@ -147,8 +147,8 @@ def _parallel(
     if not wave:
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers inherit it
-    work = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")
-    yield from work(joblib.delayed(_timed)(cell, settings, cache) for cell in wave)
+    parallel = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")
+    yield from parallel(joblib.delayed(_timed)(cell, settings, cache) for cell in wave)
 
 
 def _timed(cell: Cell, settings: Settings, cache: Path) -> tuple[Cell, float]:
@@ -157,7 +157,7 @@ def _timed(cell: Cell, settings: Settings, cache: Path) -> tuple[Cell, float]:
     return cell, time.monotonic() - start
 
 
-def _keeper(
+def _model_cache(
     cell: Cell, settings: Settings, fold: int, cache: Path
 ) -> Callable[[str, Callable[[], Any]], Any]:
     """Make a function that caches models under the key of the method that fits them."""

@@ -30,7 +30,7 @@ class GraphModel:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return len(self.content)
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -14,7 +14,7 @@ from gatewise_signals.blocks.block import Block
 from gatewise_signals.steps import Step, Values
 
 MAX_WINDOWS = 256
-"""Number of windows computed together, so that intermediate results fit into a cache."""
+"""Largest number of windows computed together, so that intermediate results fit into a cache."""
 
 
 class SignalGraph:
@@ -35,7 +35,7 @@ class SignalGraph:
         Index of each feature's block.
     index : dict of Step to int
         Index of each step in :attr:`steps`.
-    needed : list of tuple of int
+    inputs : list of tuple of int
         Indices of the inputs of each step.
     step_of_block : list of int
         Index of each block in :attr:`steps`.
@@ -63,7 +63,7 @@ class SignalGraph:
             raise InputError("; ".join(problems) or "blocks: give at least one")
         self.steps = tuple(_topological_order(self.blocks))
         self.index = {step: i for i, step in enumerate(self.steps)}
-        self.needed = [tuple(self.index[i] for i in step.inputs) for step in self.steps]
+        self.inputs = [tuple(self.index[s] for s in step.inputs) for step in self.steps]
         labels = [step.label for step in self.steps]
         duplicate = next((label for label in labels if labels.count(label) > 1), None)
         if duplicate is not None or len(set(self.blocks)) != len(self.blocks):
@@ -93,7 +93,7 @@ class SignalGraph:
     def labels(self, names: Iterable[str]) -> list[str]:
         """List the labels of the blocks of the features `names`, each label once.
 
-        A name that is not a feature of a block is listed itself.
+        A name that is not a feature of a block is listed as it is.
         """
         block = dict(zip(self.feature_names, self.block_of.tolist(), strict=True))
         return list(dict.fromkeys(self.blocks[block[n]].label if n in block else n for n in names))
@@ -139,7 +139,7 @@ class SignalGraph:
         return out
 
     def start(self, window: ArrayLike) -> WindowValues:
-        """Make the values of one `window`, which are computed when they are first read."""
+        """Return the values of one `window`, which are computed when they are first read."""
         return WindowValues(self, np.asarray(window)[np.newaxis])
 
 
@@ -163,7 +163,7 @@ class WindowValues:
         """Compute the result of the step with this index in the graph, shape (n, ...)."""
         result = self._results.get(index)
         if result is None:
-            inputs = [self.at(i) for i in self._graph.needed[index]] or [self._windows]
+            inputs = [self.at(i) for i in self._graph.inputs[index]] or [self._windows]
             # steps may divide by zero if a signal is clipped, constant or empty; the result is NaN
             with np.errstate(all="ignore"):
                 result = self._results[index] = self._graph.steps[index].run(*inputs)

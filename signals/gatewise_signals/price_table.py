@@ -42,7 +42,7 @@ class PriceTable(Record, frozen=True):
     unit: PriceUnit = "us"
 
     def __post_init__(self) -> None:
-        if self.watts is not None and not 0 < self.watts < 1e6:
+        if self.watts is not None and not 0 < self.watts < 1e6:  # only decoding checks Meta
             raise InputError(f"watts is {self.watts}; give the power of the busy processor")
         if self.unit == "uj" and self.watts is None:
             raise InputError(

@@ -102,7 +102,7 @@ def start(
         first=job["bundle"],
         device=job["device"],
         ca_file=update["ca_file"],
-        gap=0.0,
+        min_interval=0.0,
     )
     updater = Updater(store, settings, link=link)
     device = stack.enter_context(Device(bundle, observe=updater.observe, **options))

@@ -55,9 +55,9 @@ def test_frozen_worker_costs_a_retry_and_dead_worker_does_not(bundle, broker, st
         link.connect(60)
         routes = Counter(device.answer(HARD).route for _ in range(10))
         frozen.send_signal(signal.SIGSTOP)
-        started = time.monotonic()
+        start = time.monotonic()
         routes += Counter(device.answer(HARD).route for _ in range(10))
-        assert time.monotonic() - started < 10 * deadline_ms / 1000
+        assert time.monotonic() - start < 10 * deadline_ms / 1000
         # Every other request goes to the frozen worker, is lost there, and is retried.
         assert device.counters["retries"] >= 4
         frozen.kill()

@@ -1,4 +1,4 @@
-"""Costs of exits, compared with a count of the acquired features by hand."""
+"""Costs of exits, compared with the prices of the features that each row acquires."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ COSTS = FeatureCosts(
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
-def test_rows_pay_for_unions_and_for_each_group_once(seed, union, cloud):
+def test_rows_pay_for_unions_and_for_each_group_once(seed, union, has_cloud):
     rng = np.random.default_rng(seed)
     n, n_stages = 6, 3
     acquired = [
         rng.random(5) < 0.3 if rng.random() < 0.4 else rng.random((n, 5)) < 0.3
         for _ in range(n_stages)
     ]
-    cloud_mask = rng.random(5) < 0.6 if cloud else None
+    cloud_mask = rng.random(5) < 0.6 if has_cloud else None
     costs_by_exit = exit_costs(
-        COSTS, acquired, cloud_mask, request=0.125 if cloud else 0.0, union=union
+        COSTS, acquired, cloud_mask, request=0.125 if has_cloud else 0.0, union=union
     )
-    assert costs_by_exit.shape == ((4, n) if any(b.ndim == 2 for b in acquired) else (4,))
+    assert costs_by_exit.shape == ((4, n) if any(mask.ndim == 2 for mask in acquired) else (4,))
     exits = rng.integers(0, 4, n)
     costs = select_exit_costs(costs_by_exit, exits)
     for i in range(n):
@@ -40,7 +40,7 @@ def test_rows_pay_for_unions_and_for_each_group_once(seed, union, cloud):
             mask = acquired[s] if acquired[s].ndim == 1 else acquired[s][i]
             acquired_set |= set(np.flatnonzero(mask).tolist())
         expected = price_of(COSTS, acquired_set)
-        if exits[i] == n_stages and cloud:
+        if exits[i] == n_stages and has_cloud:
             request_set = set(np.flatnonzero(cloud_mask).tolist())
             expected = price_of(COSTS, request_set | acquired_set if union else request_set) + 0.125
         assert costs[i] == pytest.approx(expected, abs=1e-12)

@@ -69,7 +69,7 @@ def test_a_document_is_read_back_unchanged():
     assert decode_json(data, Everything, "d.json") == record
     assert json.loads(data)["items"] == [{"own": 1.5, "kind": "b"}, {"own": 0.0}]
     assert encode_json(record) == encode_json(convert(json.loads(data), Everything))
-    assert b"share" not in encode_json(replace(record, share=float("0.5")))
+    assert b"share" not in encode_json(replace(record, share=float("0.5")))  # equal, not identical
     assert b'"share":0.25' in encode_json(replace(record, share=0.25))
 
 
@@ -111,10 +111,10 @@ def test_a_document_is_read_back_unchanged():
 )
 def test_an_error_names_the_field_and_the_allowed_values(document, message):
     data = json.dumps(document).encode()
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(DocumentError) as error_info:
         decode_json(data, Everything, "d.json")
-    assert str(caught.value).startswith(f"d.json: {message}")
-    assert "\n" not in str(caught.value)
+    assert str(error_info.value).startswith(f"d.json: {message}")
+    assert "\n" not in str(error_info.value)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -140,10 +140,10 @@ def test_nan_and_infinity_are_refused_for_bounded_numbers(name, value):
     ],
 )
 def test_malformed_json_is_refused(data, message):
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(DocumentError) as error_info:
         decode_json(data, Everything, "d.json")
-    assert str(caught.value).startswith("d.json: ")
-    assert message in str(caught.value)
+    assert str(error_info.value).startswith("d.json: ")
+    assert message in str(error_info.value)
 
 
 def test_a_toml_file_is_read_into_a_record(tmp_path):
@@ -168,10 +168,10 @@ def test_a_toml_file_is_read_into_a_record(tmp_path):
 def test_an_invalid_toml_file_is_refused_by_name(tmp_path, text, message):
     path = tmp_path / "s.toml"
     path.write_text(text)
-    with pytest.raises(DocumentError) as caught:
+    with pytest.raises(DocumentError) as error_info:
         read_toml(path, Everything, "prices")
-    assert str(caught.value).startswith(f"prices file {path}: ")
-    assert message in str(caught.value)
+    assert str(error_info.value).startswith(f"prices file {path}: ")
+    assert message in str(error_info.value)
 
 
 def test_a_missing_toml_file_is_refused_by_name(tmp_path):

@@ -26,22 +26,22 @@ def repository(tmp_path, make_bundle):
 
 
 @pytest.fixture
-def running(tmp_path, secure, repository, make_bundle):
+def running_device(tmp_path, secure, repository, make_bundle):
     """A device with version 7 that checks for updates on announcements."""
-    first = make_bundle("first").path
+    first_bundle = make_bundle("first").path
     link = MqttLink(secure.url, device="pi-1", **secure.made.client("pi-1"))
     updater = Updater(
         Store(tmp_path / "store"),
         UpdateSettings(
             urls=[repository.folder.as_uri()],
             trust=repository.root_file,
-            first=first,
+            first=first_bundle,
             device="pi-1",
-            gap=0.2,
+            min_interval=0.2,
         ),
         link=link,
     )
-    with Device(first, link=link, observe=updater.observe) as device, updater:
+    with Device(first_bundle, link=link, observe=updater.observe) as device, updater:
         updater.start(device)
         link.connect(60)
         yield device, updater
@@ -56,18 +56,18 @@ def announce(secure):
     return announce
 
 
-def test_an_announcement_causes_a_check_and_nothing_else(repository, running, announce):
-    device, updater = running
+def test_an_announcement_causes_a_check_and_nothing_else(repository, running_device, announce):
+    device, updater = running_device
     wait_until(lambda: updater.counters["checks"] >= 1, "the first check")
     repository.publish("small/8")
     announce(b"news")
     wait_until(lambda: device.bundle.manifest.version == "8", "version 8")
     # a holder of the operator's certificate without the signing key can only cause checks
-    before = updater.counters
+    counters_before = updater.counters
     for payload in (b"noise", b"\xff" * 9000, b"news", b'{"version": "9", "serial": 999}'):
         announce(payload)
-    wait_until(lambda: updater.counters["announced"] >= before["announced"] + 4, "all of them")
-    wait_until(lambda: updater.counters["checks"] > before["checks"], "a check")
+    wait_until(lambda: updater.counters["announced"] >= counters_before["announced"] + 4, "all 4")
+    wait_until(lambda: updater.counters["checks"] > counters_before["checks"], "a check")
     assert device.bundle.manifest.version == "8"
     assert updater.counters["taken"] == 1
     assert updater.trouble is None

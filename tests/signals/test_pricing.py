@@ -106,9 +106,9 @@ def test_a_bundle_contains_the_table_of_its_prices(table):
     signal = SignalInput.from_windows(blocks, x)
     record = decode_json(encode_json(write_signal(signal)), SignalRecord, "signal")
     assert read_signal(record, signal.feature_names).prices == signal.prices
-    changed = structs.replace(record, prices=structs.replace(table, microseconds={"x": 1.0}))
+    changed_record = structs.replace(record, prices=structs.replace(table, microseconds={"x": 1.0}))
     with pytest.raises(InputError, match="prices: are for other steps or windows"):
-        read_signal(changed, signal.feature_names)
+        read_signal(changed_record, signal.feature_names)
     assert signal.prices == structs.replace(table, unit="uj")
     changed_blocks = [replace(blocks[0], price=3.0), blocks[1]]
     assert SignalInput.from_windows(changed_blocks, x).prices is None

@@ -34,7 +34,7 @@ def picture_blocks():
 
 @pytest.fixture(scope="module")
 def system(make_once):
-    """System on digits whose stages read cells and whose network reads the whole picture."""
+    """System on digits whose stages read features and whose network reads the whole picture."""
 
     def fit(_):
         x, y = digit_images()
@@ -60,16 +60,16 @@ def labelled_pictures():
 @pytest.mark.slow
 def test_the_high_cost_model_gets_pictures_and_stages_get_features(system, labelled_pictures):
     x, y = labelled_pictures
-    sent = system.offload(x)
+    is_offloaded = system.offload(x)
     f0 = system.high_cost_model_
     n_features = len(system.signal_input_.graph.feature_names)
-    assert 0.1 < sent.mean() < 0.5
-    assert system.explain(x[sent][0]).steps[-1].blocks == ("window",)
+    assert 0.1 < is_offloaded.mean() < 0.5
+    assert system.explain(x[is_offloaded][0]).steps[-1].blocks == ("window",)
     assert f0.features.tolist() == list(range(n_features, n_features + 64))
     assert all((stage.features < n_features).all() for chain in system.chains_ for stage in chain)
     network = replace(f0, features=np.arange(64))
     network_labels = network.labels(x.reshape(-1, 64).astype(np.float32))
-    np.testing.assert_array_equal(system.predict(x)[sent], network_labels[sent])
+    np.testing.assert_array_equal(system.predict(x)[is_offloaded], network_labels[is_offloaded])
     assert (network_labels == y).mean() > 0.85 > (system.predict(x) == y).mean() > 0.7
 
 
@@ -78,8 +78,8 @@ def test_an_offloaded_picture_costs_its_bytes_but_no_further_block(system, label
     graph = system.signal_input_.graph
     exits = system.exit_stage(x)
     for stage in np.unique(exits):
-        read = {k for visited in system.stages_[: stage + 1] for k in visited.features.tolist()}
-        expected = sum(graph.blocks[b].price for b in set(graph.block_of[sorted(read)].tolist()))
+        columns = {k for visited in system.stages_[: stage + 1] for k in visited.features.tolist()}
+        expected = sum(graph.blocks[b].price for b in set(graph.block_of[sorted(columns)].tolist()))
         expected += 0.5  # the picture itself, which both blocks read
         if stage == len(system.stages_):
             expected += 3.0 + 0.01 * (69 + 64) + 0.5  # header, one byte per pixel, evaluation
@@ -93,8 +93,8 @@ def test_a_bundle_lists_the_window_once_and_decides_as_the_system(
     assert document["features"][-1] == {"name": "window", "own": 0.0}
     assert len(document["features"]) == len(system.signal_input_.graph.feature_names) + 1
     assert document["cloud"]["inputs"] == ["window"]
-    read = read_manifest(json.dumps(document).encode())
-    assert (read.features, read.cloud) == (bundle.manifest.features, bundle.manifest.cloud)
+    manifest = read_manifest(json.dumps(document).encode())
+    assert (manifest.features, manifest.cloud) == (bundle.manifest.features, bundle.manifest.cloud)
     assert bundle.manifest.cloud_prices().item_size == 1
     report = gw.verify(system, bundle, labelled_pictures[0])
     assert report.agrees
@@ -202,6 +202,6 @@ def test_a_device_offloads_pictures_over_a_real_broker(system, bundle, labelled_
             bytes_up = device.counters["bytes_up"]
     np.testing.assert_array_equal([answer.label for answer in answers], system.predict(x))
     np.testing.assert_allclose([answer.cost for answer in answers], system.cost(x))
-    sent = np.array([answer.route == "cloud" for answer in answers])
-    np.testing.assert_array_equal(sent, system.offload(x))
-    assert bytes_up / sent.sum() == pytest.approx(69 + 64, abs=8)
+    is_offloaded = np.array([answer.route == "cloud" for answer in answers])
+    np.testing.assert_array_equal(is_offloaded, system.offload(x))
+    assert bytes_up / is_offloaded.sum() == pytest.approx(69 + 64, abs=8)  # header, pixels

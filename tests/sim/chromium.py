@@ -21,12 +21,12 @@ _TIMEOUT_SECONDS = 120.0
 
 
 def find_chromium() -> str | None:
-    """Find the program of an installed browser."""
+    """Find the path of an installed browser."""
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
 def _pipe() -> tuple[int, int]:
-    """Make a pipe with descriptors above 20, because the browser needs descriptors 3 and 4."""
+    """Make a pipe with descriptors from 20 up, because the browser needs descriptors 3 and 4."""
     ends = os.pipe()
     high_ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 20) for end in ends]
     for end in ends:
@@ -67,19 +67,19 @@ class Chromium:
         os.close(command_end)
         os.close(event_end)
         self._buffer = b""
-        self._number = 0
+        self._last_id = 0
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """Send a command and return its result; store the events that arrive before it."""
-        self._number += 1
-        message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
+        self._last_id += 1
+        message: dict[str, Any] = {"id": self._last_id, "method": method, "params": params}
         if session is not None:
             message["sessionId"] = session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while True:
-            reply = self._next(f"a reply to {method}")
-            if reply.get("id") == self._number:
+            reply = self._next(f"reply to {method}")
+            if reply.get("id") == self._last_id:
                 assert "error" not in reply, f"{method}: {reply['error']}"
                 return reply["result"]
             self.events.append(reply)
@@ -91,11 +91,11 @@ class Chromium:
             self.events.append(self._next(method))
 
     def _next(self, description: str) -> dict[str, Any]:
-        """Read the next message; `description` names it in the error of a timeout."""
+        """Read the next message; `description` names it in a timeout error."""
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while b"\0" not in self._buffer:
             seconds_left = deadline - time.monotonic()
-            assert seconds_left > 0, f"waited {_TIMEOUT_SECONDS} s in vain for {description}"
+            assert seconds_left > 0, f"no {description} within {_TIMEOUT_SECONDS} s"
             if select.select([self._read], [], [], seconds_left)[0]:
                 data = os.read(self._read, 1 << 16)
                 assert data, f"the browser ended with status {self._process.poll()}"

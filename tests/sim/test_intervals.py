@@ -40,8 +40,8 @@ def test_interval_of_one_batch_has_no_width():
 
 
 def test_interval_of_a_share_is_at_least_as_wide_as_wilsons():
-    sure = Figure(value=0.5, low=0.5, high=0.5)
-    wilson = share_interval(sure, 100)
+    narrow = Figure(value=0.5, low=0.5, high=0.5)
+    wilson = share_interval(narrow, 100)
     assert (wilson.low, wilson.high) == pytest.approx((0.40383, 0.59617), abs=1e-5)
     wide = Figure(value=0.5, low=0.1, high=0.9)
     assert share_interval(wide, 100) == wide

@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 
 
 def run_as() -> str | None:
-    """User of mosquitto. By default root becomes a user who cannot read the test's folder."""
+    """User of mosquitto: root stays root, because its default user cannot read test folders."""
     return "root" if os.geteuid() == 0 else None
 
 
@@ -31,7 +31,7 @@ class Mosquitto:
         Folder of its configuration.
     *lines : str
         Lines of the configuration. By default anonymous clients are allowed, and Nagle's algorithm,
-        which delays requests to 44 ms, is off.
+        with which a request takes 44 ms, is off.
     port : int, optional
         Port of the listener; by default a free one.
     """
@@ -42,9 +42,9 @@ class Mosquitto:
         user = [f"user {run_as()}"] if run_as() else []
         defaults = ["allow_anonymous true", "set_tcp_nodelay true"]
         keys = {line.split()[0] for line in lines}
-        unset = [line for line in defaults if line.split()[0] not in keys]
+        default_lines = [line for line in defaults if line.split()[0] not in keys]
         config = folder / f"mosquitto-{self.port}.conf"
-        all_lines = [*user, f"listener {self.port} 127.0.0.1", *unset, *lines]
+        all_lines = [*user, f"listener {self.port} 127.0.0.1", *default_lines, *lines]
         config.write_text("\n".join([*all_lines, ""]))
         self._command = [_program(), "-c", str(config)]
         self._child: ChildProcess | None = None

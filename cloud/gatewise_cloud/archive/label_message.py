@@ -1,6 +1,6 @@
 """Encode and decode label messages in CBOR and JSON; without I/O.
 
-docs/wire.md lists the fields. The topic names the sender, because the broker checks topics.
+docs/wire.md lists the fields. The sender is read from the topic, which the broker has checked.
 
 >>> payload = encode_label(id=bytes(16), device="pi-1", label="worn")
 >>> decode_label("gw/v1/bench-1/labels", payload, now=5.0)  # doctest: +ELLIPSIS
@@ -51,7 +51,7 @@ def encode_label(
     row: int = 0,
     at: int | None = None,
 ) -> bytes:
-    """Encode a label for the instance in a `row` of the request `id` of a `device`.
+    """Encode a label for the instance in row `row` of the request `id` that `device` sent.
 
     `at` is the time in Unix seconds at which the label was determined.
     """

@@ -20,7 +20,7 @@ _GRACE_SECONDS = 0.5
 
 
 def open_client(client: paho.Client, endpoint: Endpoint) -> None:
-    """Connect a client; the caller runs its network loop. LinkError if it cannot connect."""
+    """Connect a client; the caller runs its network loop. Raise LinkError if this fails."""
     try:
         client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
     except OSError as error:
@@ -95,7 +95,7 @@ def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
 
 
 def run_until(client: paho.Client, done: Callable[[], bool], seconds: float) -> bool:
-    """Run a client's network loop until `done()` is true or `seconds` are over; return `done()`."""
+    """Run a client's network loop until `done()` is true, at most `seconds`; return `done()`."""
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline:
         if client.loop(0.05) != paho.MQTT_ERR_SUCCESS:
@@ -103,18 +103,18 @@ def run_until(client: paho.Client, done: Callable[[], bool], seconds: float) -> 
     return done()
 
 
-def unreachable(endpoint: Endpoint, why: str) -> LinkError:
+def unreachable(endpoint: Endpoint, reason: str) -> LinkError:
     """Make the error for a broker that cannot be reached."""
     return LinkError(
         endpoint.url,
-        f"broker {endpoint.url} cannot be reached ({why}): start one (gatewise broker) or correct "
-        "the URL",
+        f"broker {endpoint.url} cannot be reached ({reason}): start one (gatewise broker) or "
+        "correct the URL",
     )
 
 
-def refused(endpoint: Endpoint, why: str) -> LinkError:
+def refused(endpoint: Endpoint, reason: str) -> LinkError:
     """Make the error for a broker that refuses this client."""
-    return LinkError(endpoint.url, f"broker {endpoint.url} refuses this client: {why}")
+    return LinkError(endpoint.url, f"broker {endpoint.url} refuses this client: {reason}")
 
 
 def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -> bool | None:
@@ -124,7 +124,7 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
     messages. The test publishes one message on a topic with a shared subscription, and then one on
     a topic with a plain subscription. It waits `timeout` seconds for the plain one, and half a
     second more for the shared one. Returns None if the plain one does not arrive, because then this
-    client may not write or read there. Raises LinkError if the broker cannot be reached or refuses
+    client may lack permission there. Raises LinkError if the broker cannot be reached or refuses
     the client.
     """
     # these topics look like a device's topics, so that an access list can allow them
@@ -132,11 +132,11 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
     plain_topic = f"{base}/plain"
     shared_topic = f"{base}/shared"
     shared_filter = shared(secrets.token_hex(8), shared_topic)
-    topics: set[str] = set()
+    received_topics: set[str] = set()
     endpoint = broker if isinstance(broker, Endpoint) else Endpoint(broker)
 
     def add_topic(message: paho.MQTTMessage) -> None:
-        topics.add(message.topic)
+        received_topics.add(message.topic)
 
     with subscribed(
         endpoint, plain_topic, shared_filter, on_message=add_topic, timeout=timeout
@@ -145,10 +145,10 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
             return None
         client.publish(shared_topic, b"", qos=1)
         client.publish(plain_topic, b"", qos=1)
-        if not run_until(client, lambda: plain_topic in topics, timeout):
+        if not run_until(client, lambda: plain_topic in received_topics, timeout):
             return None
         # the shared message was published first, and arrives at about the same time or never
-        return run_until(client, lambda: shared_topic in topics, _GRACE_SECONDS)
+        return run_until(client, lambda: shared_topic in received_topics, _GRACE_SECONDS)
 
 
 def publish_retained(

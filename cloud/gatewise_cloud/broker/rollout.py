@@ -5,9 +5,9 @@ no limit. A silent device gives no evidence. If it ran the release before, its s
 failure.
 
 With a limit on a comparison (:mod:`.comparison`), half of the devices get the release only after
-there is enough information to detect an excess. If the information stops growing before, the
+there is enough information to detect an excess. If the information stops growing first, the
 rollout ends undecided. A tenth of the devices keep other versions until the last step, so that the
-comparison goes on.
+comparison continues.
 
 Devices are not trusted, and each one counts only for its share of the fleet. A device that reports
 wrong figures can cause a withdrawal, but it cannot keep a bad release in service.
@@ -41,10 +41,10 @@ from gatewise_export.repository.repository import Repository, StaleVersionError
 
 #: Number of looks without evidence at a step after which the release is withdrawn.
 _MAX_LOOKS_WITHOUT_EVIDENCE: Final = 10
-#: Number of looks from which on a comparison ends unless it is expected to be decided soon.
+#: Number of looks after which a comparison ends unless it is expected to be decided soon.
 _EARLY_LOOKS: Final = 30
-#: Largest number of further looks in which a comparison must be expected to be decided, and the
-#: factor of that number for early looks.
+#: A comparison ends unless it is expected to be decided within this many further looks, and
+#: the factor by which this number is multiplied before _EARLY_LOOKS looks.
 _MAX_EXPECTED_LOOKS: Final = 400
 _EARLY_FACTOR: Final = 10
 #: Largest number of looks at a comparison.
@@ -133,7 +133,7 @@ class AbortLimits(Settings, frozen=True):
         return reasons
 
     def answers_to_find(self, baseline: RolloutReport) -> dict[str, float]:
-        """Estimate how many answers detect EFFECT above `worse_by`, by figure."""
+        """Estimate how many answers are needed to detect EFFECT above `worse_by`, by figure."""
         if self.worse_by is None:
             return {}
         counts = {figure: baseline.others.get(figure, []) for figure in FIGURES}
@@ -238,17 +238,17 @@ def roll_out(
     plan = planned_shares(shares, limits)
     offer = repository.find(release)
     is_offered = repository.wanted(offer.model) == offer
-    reached = offer.rollout / WHOLE if is_offered else 0.0
+    reached_share = offer.rollout / WHOLE if is_offered else 0.0
     latest = baseline or RolloutReport()
     watch = _RolloutWatch(limits, report=report, wait=wait, progress=progress, latest=latest)
-    steps = deque([share for share in plan if share >= reached] or plan[-1:])
+    steps = deque([share for share in plan if share >= reached_share] or plan[-1:])
     while steps:
         # offer the next share
         share = steps.popleft()
         new_offer = _increase_share(repository, offer, share, is_offered=is_offered)
         if new_offer is None:
-            why = f"{repository.wanted(offer.model) or 'nothing'} is offered in its place"
-            return RolloutEnd(repository.find(release), watch.latest, why, "superseded")
+            cause = f"{repository.wanted(offer.model) or 'nothing'} is offered in its place"
+            return RolloutEnd(repository.find(release), watch.latest, cause, "superseded")
         offer = new_offer
         is_offered = True
         announce(offer)
@@ -260,8 +260,8 @@ def roll_out(
                 steps.appendleft(_COMPARISON_SHARE)
             elif is_gate and watch.pending and not limits.accept_undecided:
                 reasons = limits.not_compared(watch.latest)
-                why = "; ".join(f"{figure}: {reasons[figure]}" for figure in sorted(watch.pending))
-                return RolloutEnd(offer, watch.latest, why, "undecided")
+                cause = "; ".join(f"{name}: {reasons[name]}" for name in sorted(watch.pending))
+                return RolloutEnd(offer, watch.latest, cause, "undecided")
             continue
         # withdraw the release
         offer = repository.rollback(release)
@@ -269,8 +269,8 @@ def roll_out(
         if reason is not None:
             return RolloutEnd(offer, watch.latest, reason, "withdrawn")
         n_running = len(watch.latest.running)
-        why = f"no evidence in {watch.n_looks} looks: {n_running} devices run it"
-        return RolloutEnd(offer, watch.latest, why, "no-evidence")
+        cause = f"no evidence in {watch.n_looks} looks: {n_running} devices run it"
+        return RolloutEnd(offer, watch.latest, cause, "no-evidence")
     return RolloutEnd(offer, watch.latest)
 
 
@@ -314,7 +314,7 @@ class _RolloutWatch:
         self._report = report
         self._wait = wait
         self._progress = progress
-        self._present = latest.running | latest.elsewhere
+        self._online_devices = latest.running | latest.elsewhere
         self._runners: Set[str] = frozenset()
         self.latest = latest
         self.has_evidence = False
@@ -338,22 +338,22 @@ class _RolloutWatch:
             n_silent = len(self._runners & latest.offline)
             reason = self._limits.reason_to_abort(latest, n_silent)
             self._runners |= latest.running
-            self.has_evidence = latest.has_evidence(self._present | self._runners)
+            self.has_evidence = latest.has_evidence(self._online_devices | self._runners)
             if reason is not None:
                 return reason
             if not self.has_evidence:
                 n_without_evidence += 1
                 continue
-            # go on while a comparison may still end
+            # continue while a comparison may still end
             shares = self._limits.progress(latest, is_gate=is_gate)
             self.pending = frozenset(shares)
             for figure, share in shares.items():
                 histories[figure].append(share)
             if not any(_may_end(histories[figure], min_looks) for figure in shares):
-                self._present = latest.running | latest.elsewhere
+                self._online_devices = latest.running | latest.elsewhere
                 # devices that run the release but report no figures give no evidence
-                is_silent = len(latest.running) >= MIN_DEVICES and 0.0 in shares.values()
-                self.has_evidence = not is_silent
+                lacks_figures = len(latest.running) >= MIN_DEVICES and 0.0 in shares.values()
+                self.has_evidence = not lacks_figures
                 return None
         return None
 

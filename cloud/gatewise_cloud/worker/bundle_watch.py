@@ -39,7 +39,7 @@ class _Entry:
 
 
 class BundleWatch:
-    """Thread that scans a folder every few `seconds`.
+    """Thread that scans a folder every `seconds` seconds.
 
     Bundles are ``.gwb`` files and directories with a ``manifest.json``. A bundle is loaded if it
     has not changed between two scans, so that a partial copy is not read. If the server that runs

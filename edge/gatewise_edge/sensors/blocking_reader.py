@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class ReaderCall:
-    """A call on the reader's thread.
+    """A job of the reader's thread, which makes one call.
 
     The call sets `label` to the name of the sensor that it reads, for error messages. `abandoned`
-    is True once the caller has given up and another thread has replaced this one.
+    is True once the caller has given up and another thread will replace this one.
     """
 
     call: Callable[[ReaderCall], Any]
@@ -33,8 +33,8 @@ class ReaderCall:
 class StillReading(Exception):  # noqa: N818
     """A call that did not return in time; its result will not be used.
 
-    `label` is the name of the blocking sensor. `abandoned` is True if another thread has
-    replaced the one of the call.
+    `label` is the name of the blocking sensor. `abandoned` is True if another thread will
+    replace the thread of the call.
     """
 
     def __init__(self, job: ReaderCall) -> None:
@@ -71,7 +71,7 @@ class BlockingReader:
         if not self._free.acquire(timeout=max(0.0, timeout)):
             raise StillReading(self._current or ReaderCall(call))
         job = self._start(call)
-        with suppress(TimeoutError):  # of the wait, or raised by the call
+        with suppress(TimeoutError):  # raised by the wait or by the call
             return cast(T, job.future.result(max(0.0, deadline - time.monotonic())))
         if self._give_up(job):
             raise StillReading(job)
@@ -129,4 +129,4 @@ class BlockingReader:
                     self._n_hung -= 1
                     return
                 self._release()
-            set_outcome()
+            set_outcome()  # last, so that the reader is free when the caller resumes

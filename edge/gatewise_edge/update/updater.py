@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import MqttLink
 
 _LOG = logging.getLogger(__name__)
-#: Seconds until a failed check is repeated; doubled with each failure in a row, up to the largest.
+#: Seconds until a failed check is repeated; doubled with each failure in a row, up to the maximum.
 _FIRST_PAUSE_SECONDS: Final = 2.0
 _MAX_PAUSE_SECONDS: Final = 300.0
 #: Seconds after which the counts of a trial are saved again.
@@ -47,7 +47,7 @@ _COUNTERS: Final = (
 
 
 class Updater:
-    """Run the release on a device that its repository offers.
+    """Run on a device the release that its repository offers.
 
     Create the updater before the link is opened, then create the device, then call :meth:`start`;
     see :mod:`gatewise_edge.update`. The updater checks the repository at intervals and whenever a
@@ -117,8 +117,8 @@ class Updater:
         self._n_failures = 0
         self._has_news = False  # whether an answer came that the thread should act on
         self._is_stopping = False
-        self._unfit: set[str] = set()  # digests that this process does not try again
-        self._valid: Set[str] = {store.state.proved, store.state.previous}  # not withdrawn
+        self._unfit_digests: set[str] = set()  # digests that this process does not try again
+        self._valid_digests: Set[str] = {store.state.proved, store.state.previous}  # not withdrawn
         self._running = ""  # digest of the running release; empty for the first bundle
         self._trouble: str | None = None
         self._device: Device | None = None
@@ -134,8 +134,8 @@ class Updater:
         state = self.store.state
         if self._running == state.active:
             if state.on_trial:
-                before = state.bad_before, state.answers_before
-                self._trial.begin(state.good, state.bad, state.seconds, before)
+                counts_before = state.bad_before, state.answers_before
+                self._trial.begin(state.good, state.bad, state.seconds, counts_before)
             elif self._running in state.refused:
                 refused = tuple(digest for digest in state.refused if digest != self._running)
                 self.store.save(refused=refused)
@@ -143,9 +143,9 @@ class Updater:
             if state.on_trial:
                 _LOG.error("release %s does not run on this device", state.active)
                 self.store.refuse(state.active, active=state.proved)
-            else:  # it ran before, so that a wrong option or a sensor may be the cause
+            else:  # it ran before, so a wrong option or a sensor may be the cause
                 _LOG.error("release %s did not start; the next start tries it again", state.active)
-                self._unfit.add(state.active)
+                self._unfit_digests.add(state.active)
         self._status.begin(device)
         self._thread = threading.Thread(target=self._run, name="gatewise-update", daemon=True)
         self._thread.start()
@@ -269,7 +269,7 @@ class Updater:
             self.store.save(seen=versions)
         offers = [offer for offer in offers if offer.model == self.model]
         own_offers = [offer for offer in offers if offer.is_for(self._id)]
-        self._valid = {offer.digest for offer in offers if offer.rollout}
+        self._valid_digests = {offer.digest for offer in offers if offer.rollout}
         # Leave a withdrawn release before its successor is fetched, because that takes time and
         # may fail.
         successor = next(filter(self._may_run, own_offers), None)
@@ -290,26 +290,26 @@ class Updater:
 
     def _leave_withdrawn(self) -> None:
         """Run an earlier release if the running one was withdrawn."""
-        if not self._running or self._running in self._valid:
+        if not self._running or self._running in self._valid_digests:
             return
         self._trial.end()
         state = self.store.state
         _LOG.warning("%s was withdrawn", self._release)
         self._count("withdrawn")
         proved = (state.proved, state.previous)
-        self._go_back([digest for digest in proved if digest in self._valid])
+        self._go_back([digest for digest in proved if digest in self._valid_digests])
 
     def _without_withdrawn(self, active: str) -> dict[str, str]:
-        """Changes of the state so that no later start runs a withdrawn release."""
+        """Changes of the state that prevent a later start from running a withdrawn release."""
         state = self.store.state
-        valid = {"", active, *self._valid}
+        valid = {"", active, *self._valid_digests}
         return {name: "" for name in ("proved", "previous") if getattr(state, name) not in valid}
 
     def _may_run(self, offer: OfferedRelease) -> bool:
-        """Whether a release has not failed here and is not put off."""
+        """Whether a release may run here: it has not failed and is not put off."""
         state = self.store.state
-        put_off = state.waiting if state.wait else ""
-        return offer.digest not in {*state.refused, *self._unfit, put_off}
+        put_off_digest = state.waiting if state.wait else ""
+        return offer.digest not in {*state.refused, *self._unfit_digests, put_off_digest}
 
     def _run_offer(self, offer: OfferedRelease) -> bool:
         """Run an offered release; return False if it does not fit this device."""
@@ -328,7 +328,7 @@ class Updater:
         )
         if misfit is not None:
             _LOG.warning("%s does not fit this device: %s", offer, misfit)
-            self._unfit.add(offer.digest)
+            self._unfit_digests.add(offer.digest)
             return False
         if not is_stored:
             fetch = partial(self._client.fetch, release)
@@ -342,9 +342,9 @@ class Updater:
     def _adopt(self, digest: str, name: str) -> None:
         """Run a complete release, on trial unless it has passed a trial before."""
         device = self._device
-        before = self.store.state
+        state_before = self.store.state
         assert device is not None
-        # Save the choice first: a device that is killed meanwhile starts with this release.
+        # Save the choice first, so that a device that is killed meanwhile starts with this release.
         bad_before, answers_before = self._trial.before
         saved = self.store.save(
             active=digest,
@@ -356,10 +356,10 @@ class Updater:
             answers_before=answers_before,
             **self._without_withdrawn(digest),
         )
-        if not saved and digest != before.proved:
-            self.store.save(active=before.active)
+        if not saved and digest != state_before.proved:
+            self.store.save(active=state_before.active)
             raise UpdateError("store", str(self.store.trouble))
-        # Check and adopt the bundle; if that fails, continue with the release before.
+        # Check and adopt the bundle; if that fails, continue with the previous release.
         self._trial.end()
         try:
             bundle = self._open(digest)
@@ -369,11 +369,11 @@ class Updater:
         except (SelfTestError, BundleError, InputError, UpdateError) as error:
             self.store.refuse(
                 digest,
-                active=before.active,
-                **{key: getattr(before, key) for key in ("good", "bad", "seconds", "starts")},
+                active=state_before.active,
+                **{key: getattr(state_before, key) for key in ("good", "bad", "seconds", "starts")},
             )
             if self.store.state.on_trial:
-                self._trial.begin(before.good, before.bad, before.seconds)
+                self._trial.begin(state_before.good, state_before.bad, state_before.seconds)
             self._status.publish()
             reason = "self-test" if isinstance(error, SelfTestError) else "bundle"
             raise UpdateError(reason, f"{name} is refused: {error}") from None
@@ -412,7 +412,7 @@ class Updater:
         self._count("rolled_back")
 
     def _go_back(self, digests: Sequence[str]) -> None:
-        """Run the first release that opens, or the first bundle; needs no network and no write."""
+        """Run the first release that opens, or the first bundle; needs no network or disk write."""
         assert self._device is not None
         for digest in dict.fromkeys([*digests, ""]):
             try:

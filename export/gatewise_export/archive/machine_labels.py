@@ -1,8 +1,8 @@
 """Labels that machines send, stored with copies of their instances.
 
 A test bench or a repair shop labels the instances that it happens to see, such as those of broken
-devices. The probability of such a label is unknown. These labels are therefore training data, but
-no evidence about the accuracy of the system. :func:`machine_rows` reads them for a refit. The
+devices. The probability that it sees an instance is unknown. Such labels are therefore training
+data, but no evidence of the system's accuracy. :func:`machine_rows` reads them for a refit. The
 estimates use :func:`.labelled_rows`, which ignores them.
 """
 
@@ -60,7 +60,7 @@ def add_machine_labels(
 ) -> list[Outcome]:
     """Add labels of instances, and return the outcome of each label.
 
-    The instances are searched in the copies from earlier labels and choices, and then in `shards`.
+    The instances are looked up in the copies from earlier labels and choices, then in `shards`.
     A copy of the instance is written before its label, so that each label on disk has its instance.
     """
     # locked, because thinning a shard changes the positions of its instances
@@ -69,7 +69,7 @@ def add_machine_labels(
         copies = _copies(folder.path)
         files = [*copies, *(shard for shard in shards if shard.exists())]
         places = find_instances(files, {label.id for label in labels})
-        text_of = {name: label.label for name, label in read_labels(folder.path).items()}
+        text_of = {instance: label.label for instance, label in read_labels(folder.path).items()}
         contents_of: dict[Path, tuple[ShardFacts, ArchivedRows]] = {}
         outcomes: list[Outcome] = []
         new_labels: dict[Path, list[MachineLabel]] = {}
@@ -143,7 +143,7 @@ def machine_rows(path: Path, model: str, version: str) -> TruthRows | None:
         facts_of_file = read_facts(file)
         if (facts_of_file.model, facts_of_file.version) == (model, version):
             rows = read_shard(file)
-            is_labelled = [name in labels for name in rows.ids.tolist()]
+            is_labelled = [instance in labels for instance in rows.ids.tolist()]
             parts.append(rows.take(np.array(is_labelled, np.bool_)))
             facts = facts_of_file
     if facts is None:
@@ -154,7 +154,7 @@ def machine_rows(path: Path, model: str, version: str) -> TruthRows | None:
     rows = rows.take(positions)
     if not len(rows):
         return None
-    texts = [labels[name].label for name in rows.ids.tolist()]
+    texts = [labels[instance].label for instance in rows.ids.tolist()]
     return TruthRows(
         rows=rows,
         truth=class_indices(texts, facts),

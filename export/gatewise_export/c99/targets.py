@@ -14,9 +14,9 @@ from gatewise.errors import InputError
 from gatewise_export.c99 import c_text
 
 HEADER, LINKER_SCRIPT = "target.h", "target.ld"
-#: Longest run of a program.
+#: Longest running time of a program.
 RUN_TIMEOUT_SECONDS = 600
-#: Longest run of a compiler.
+#: Longest running time of a compiler.
 BUILD_TIMEOUT_SECONDS = 120
 #: Flags of gcc for a chip without an operating system.
 FREESTANDING = ("-Os", "-ffunction-sections", "-fdata-sections", "-nostartfiles")
@@ -60,7 +60,7 @@ class BuildTarget:
         return bool(self.emulator)
 
     def missing(self) -> str | None:
-        """Explain which program is not installed; None if all are."""
+        """Explain which program is not installed; None if all programs are."""
         for program in (self.compiler[0], *self.emulator[:1]):
             if shutil.which(program) is None:
                 return f"{program} is not installed (apt install {self.package})"
@@ -113,8 +113,8 @@ def _run(folder: Path, command: Sequence[str], seconds: int) -> str:
     return process.stdout + process.stderr
 
 
-# With shift=6 an instruction takes 64 ns of virtual time; SysTick counts 62.5 ns on the micro:bit
-# and 40 ns on the MPS2. `mcycle` counts instructions.
+# With shift=6 an instruction takes 64 ns of virtual time. A tick of SysTick takes 62.5 ns on the
+# micro:bit and 40 ns on the MPS2. On rv32, `mcycle` counts instructions.
 TARGETS = {
     target.name: target
     for target in (

@@ -45,7 +45,7 @@ def doctor(settings: DeviceSettings, as_json: AsJson = False) -> None:
             }
         )
     elif n_problems:
-        print(f"{plural(n_problems, 'problem')}; the checks that depend on it were skipped")
+        print(f"{plural(n_problems, 'problem')}; checks that depend on a failed check were skipped")
     else:
         print("no problems")
     if n_problems:

@@ -86,7 +86,7 @@ class OutageWindow:
             return
         length = self.end - self.begin if self.end > self.begin else self.end + DAY - self.begin
         begin = self.begin - day_begins
-        begin -= DAY * math.ceil(max(begin, 0.0) / DAY)
+        begin -= DAY * math.ceil(max(begin, 0.0) / DAY)  # the first may last into the run
         while begin < until:
             if begin + length > 0:
                 yield max(begin, 0.0), begin + length
@@ -137,10 +137,10 @@ class Outages:
         overlapping windows count as one. ``workers`` recover when no worker is down.
         """
         spans = self._merged[part]
-        number = bisect_right(spans, now, key=lambda span: span[0]) - 1
-        if number < 0 or now >= spans[number][1]:
+        span_index = bisect_right(spans, now, key=lambda span: span[0]) - 1
+        if span_index < 0 or now >= spans[span_index][1]:
             return None
-        end = spans[number][1]
+        end = spans[span_index][1]
         return math.inf if end >= self._horizon else end
 
     def workers_down(self, now: float) -> int:

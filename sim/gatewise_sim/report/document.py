@@ -1,4 +1,4 @@
-"""The report of a run: the document ``report.json``, from which page and tables are made.
+"""The report of a run: the document ``report.json``, the source of the page and the tables.
 
 Simulations, live runs and the demo write the same document. :class:`PolicyResult` is the record of
 one policy's run. Some keys of :class:`Report` repeat figures of the policies under stable names.
@@ -131,7 +131,7 @@ class AuditUse(ReportRecord, frozen=True, kw_only=True):
 
 
 class LatencyHistogram(ReportRecord, frozen=True, kw_only=True):
-    """Numbers of all and of the offloaded instances by latency, for n bins with n + 1 edges."""
+    """Numbers of instances by latency, all and offloaded ones, in n bins with n + 1 edges."""
 
     edges_ms: tuple[float, ...] = ()
     all: tuple[float, ...] = ()
@@ -191,8 +191,8 @@ class PolicyResult(ReportRecord, frozen=True, kw_only=True):
         ``p50``, ``p95`` and ``p99`` of all instances, and ``offloaded_p50`` and so on of the
         offloaded ones.
     bytes, joules, joules_per_device_day, battery_days
-        Means per instance; energy per device and day, including idle power; and lifetime of the
-        battery, None for mains power.
+        Bytes and energy per instance; energy per device and day, including idle power; lifetime of
+        the battery, None for mains power.
     answers, reasons
         Counts of answers by outcome, and by reason.
     money
@@ -333,7 +333,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
         Figures by policy. Bytes are those of the run in both directions; latencies have ``p50``,
         ``p95`` and ``p99``.
     balanced_accuracy, cost_reduction
-        The system's mean recall, and 1 minus its feature cost divided by that of all-cloud.
+        The system's mean recall, and 1 minus its feature cost divided by that of cloud-only.
     money, energy
         Bill of a month, if there are prices; radio and battery of the devices.
     transport, engine, timings
@@ -394,7 +394,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
 
     @classmethod
     def from_policies(cls, policies: Sequence[PolicyResult], **fields: Any) -> Self:
-        """Make a report from the results of `policies`, the system first, and its other fields."""
+        """Make a report from its other fields and the results of `policies`, the system first."""
         system = policies[0]
         main_policies = {
             policy.key: policy

@@ -43,29 +43,29 @@ class OutputFolder:
         check_folder(folder, self.files, is_results=is_results)
 
     def write(self, folder: Path, contents: Mapping[str, str | Path]) -> None:
-        """Write all contents into the folder, or none of them.
+        """Write all contents into the folder; if writing one fails, the folder is unchanged.
 
         They are written to a temporary folder and then renamed. Results of an earlier run that are
         not in `contents` are removed. Other files stay.
         """
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as scratch:
-            new = Path(scratch, "new")
-            old = Path(scratch, "old")
-            new.mkdir()
-            old.mkdir()
+            new_folder = Path(scratch, "new")
+            old_folder = Path(scratch, "old")
+            new_folder.mkdir()
+            old_folder.mkdir()
             for name, content in contents.items():
                 if isinstance(content, Path):
-                    shutil.copytree(content, new / name)
+                    shutil.copytree(content, new_folder / name)
                 else:
-                    write_text(new / name, content)
+                    write_text(new_folder / name, content)
             for name in self.files:
                 target = folder / name
                 # A rename replaces a file, but not a directory.
                 if target.is_dir() or (name not in contents and target.exists()):
-                    target.rename(old / name)
+                    target.rename(old_folder / name)
                 if name in contents:
-                    (new / name).replace(target)
+                    (new_folder / name).replace(target)
 
 
 def kind_of(path: Path) -> str | None:
@@ -90,7 +90,7 @@ def check_folder(folder: Path, files: Collection[str], *, is_results: bool) -> N
             raise InputError(
                 f"{folder} contains other files: give another --out, or an empty folder"
             )
-    # Try to write, because permissions alone do not tell (in /proc, for example).
+    # Try to write, because permissions alone do not show this (in /proc, for example).
     try:
         tempfile.TemporaryDirectory(dir=parent, prefix=".new.").cleanup()
     except OSError as error:
@@ -138,11 +138,11 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     'a,b\n-1,\n,"x,y"\n,\'=1+1\n'
     """
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _escape_formula(value) for name, value in row.items()} for row in rows)
-    return out.getvalue()
+    return buffer.getvalue()
 
 
 def _escape_formula(value: object) -> object:

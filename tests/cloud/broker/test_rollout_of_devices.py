@@ -122,9 +122,9 @@ def _member(
             trust=repository.root_file,
             first=first,
             device=name,
-            gap=0.2,
+            min_interval=0.2,
             trial_seconds=0.0,
-            report=1.0,
+            first_report_delay=1.0,
         ),
         link=link,
     )

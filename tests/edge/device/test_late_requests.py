@@ -29,7 +29,7 @@ def make_late(tmp_path):
     return make
 
 
-def answered_by(requests):
+def record_and_answer(requests):
     def behave(request):
         requests.append(request)
         return [answer_to(request)]
@@ -54,7 +54,7 @@ def test_fallbacks_and_audits_of_an_outage_are_sent_after_it(bundle, broker, mak
         counters_before = {**device.counters}
         broker.start()
         requests: list[wire.Request] = []
-        make_peer(answered_by(requests))
+        make_peer(record_and_answer(requests))
         wait_until(lambda: device.counters["late_sent"] == 4, "late answers")
         counters = device.counters
     # No answer was changed or counted twice.
@@ -63,18 +63,18 @@ def test_fallbacks_and_audits_of_an_outage_are_sent_after_it(bundle, broker, mak
     assert counters["late_dropped"] == counters["late_lost"] == 0
     # The late requests have the device's answer, the probability 1, and their lateness.
     assert {r.late_s >= 1 for r in requests} == {True}
-    marks = {r.id.hex(): r.audit for r in requests}
+    audits = {r.id.hex(): r.audit for r in requests}
     for answer in fallbacks:
-        mark = marks[answer.request]
-        assert (mark.class_index, mark.probability) == (answer.class_index, 1.0)
+        audit = audits[answer.request]
+        assert (audit.class_index, audit.probability) == (answer.class_index, 1.0)
     assert easy.request == ""
-    lines = {line["request"]: line for line in corrections}
+    by_request = {correction["request"]: correction for correction in corrections}
     classes = bundle.manifest.classes
     for answer in fallbacks:
-        line = lines[answer.request]
-        assert line["answered"] == answer.label
+        correction = by_request[answer.request]
+        assert correction["answered"] == answer.label
         request = next(r for r in requests if r.id.hex() == answer.request)
-        assert line["label"] == classes[int(cloud_says(request.X)[0][0])]
+        assert correction["label"] == classes[int(cloud_says(request.X)[0][0])]
 
 
 @pytest.mark.slow
@@ -85,17 +85,17 @@ def test_instances_stored_before_a_restart_are_sent_after_it(bundle, broker, mak
         wait_until(lambda: device.gauges["unsent"] == 1)
     broker.start()
     requests: list[wire.Request] = []
-    make_peer(answered_by(requests))
+    make_peer(record_and_answer(requests))
     corrections = []
     with Device(bundle, link=MqttLink(broker.url), late=make_late(corrections.append)) as device:
         wait_until(lambda: device.counters["late_sent"] == 1)
         assert device.gauges["unsent"] == 0
-    assert [line["request"] for line in corrections] == [answer.request]
+    assert [correction["request"] for correction in corrections] == [answer.request]
     assert len(requests) == 1
 
 
 @pytest.mark.slow
-def test_request_that_workers_refuse_for_good_is_removed_from_the_store(
+def test_request_that_workers_refuse_permanently_is_removed_from_the_store(
     bundle, broker, make_peer, make_late
 ):
     broker.kill()

@@ -1,4 +1,4 @@
-"""InProcessLink accepts and refuses the same requests as a worker."""
+"""InProcessLink: responses, error codes and closed links."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def open_link(answer, **settings) -> tuple[InProcessLink, list[wire.Response]]:
     """Open a link; return it and the list to which it adds responses."""
     responses: list[wire.Response] = []
     link = InProcessLink(answer, **settings)
-    link.open(lambda p: responses.append(wire.decode_response(p)))
+    link.open(lambda message: responses.append(wire.decode_response(message)))
     return link, responses
 
 
@@ -41,10 +41,10 @@ def test_closed_link_sends_nothing():
     assert responses == []
 
 
-def test_link_responds_to_errors():
+def test_link_responds_with_error_codes():
     link, responses = open_link(cloud_says)
     link.send(payload([[np.nan, 0, 0]]))
-    link.send(b"junk")
+    link.send(b"junk")  # gets no response
     assert [(r.error, r.model) for r in responses] == [("bad-request", "")]
     link, responses = open_link(lambda X: ([5], [[0.5, 0.5]]))
     link.send(payload([[1]]))

@@ -1,4 +1,4 @@
-"""Instances from Python and JSON lines; a request to stop loses none of them."""
+"""Instances from Python, tables and JSON lines; a request to stop loses none of them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from gatewise_training.data.datasets import read_rows
 from gatewise_training.data.table_encoder import TableEncoder
 
 NAMES = ("a", "b")
-NUMBER = iter(range(10**6))
+MODULE_NUMBERS = iter(range(10**6))
 
 
 @pytest.fixture
 def load(tmp_path, monkeypatch):
-    """Write a module into the current folder and open its `take`."""
+    """Function that writes a module into the current folder and opens its source `take`."""
     monkeypatch.chdir(tmp_path)
 
     def load(code: str, name: str = "take", **options):
-        module = f"rows_{os.getpid()}_{next(NUMBER)}"
+        module = f"rows_{os.getpid()}_{next(MODULE_NUMBERS)}"
         (tmp_path / f"{module}.py").write_text(code)
         return open_source(f"{module}:{name}", options.pop("names", NAMES), Stop(), **options)
 
@@ -59,10 +59,10 @@ def test_python_source_of_rows_may_have_any_form(load, code):
     np.testing.assert_array_equal(instances(source), [[1, 2], [np.nan, 4]])
 
 
-@pytest.mark.parametrize("take", ["take = sensors()\n", "take = sensors\n"])
-def test_python_source_may_be_sensors(load, take):
+@pytest.mark.parametrize("assignment", ["take = sensors()\n", "take = sensors\n"])
+def test_python_source_may_be_sensors(load, assignment):
     code = "from gatewise_edge import Sensors\ndef sensors(): return Sensors({'a': lambda: 1.0})\n"
-    source = load(code + take)
+    source = load(code + assignment)
     assert isinstance(source.sensors, Sensors)
     assert [next(source) for _ in range(3)] == [(None, {})] * 3
 
@@ -149,7 +149,7 @@ def test_invalid_row_of_a_table_is_replaced_by_its_error(tmp_path):
     assert str(third).endswith("line 4: 'hot' in column 'a' is not a number")
 
 
-def test_parquet_rows_equal_csv_rows_and_those_of_verify(tmp_path):
+def test_parquet_rows_equal_csv_rows_and_the_rows_of_read_rows(tmp_path):
     table = pd.DataFrame(
         {
             "mass": [0.5, None, 2.0],
@@ -198,14 +198,14 @@ def pipe():
     os.close(read_end)
 
 
-def lines_of(pipe, stop=None) -> InstanceSource:
+def open_pipe(pipe, stop=None) -> InstanceSource:
     return InstanceSource(
         json_lines(read_pieces(pipe[0], "a pipe", stop or Stop()), InstanceReader(NAMES))
     )
 
 
 def test_json_lines_are_read_from_any_pieces(pipe):
-    source, (_, write_end) = lines_of(pipe), pipe
+    source, write_end = open_pipe(pipe), pipe[1]
     os.write(write_end, b"[1, 2]\n\n  \n[3,")
     assert next(source)[0].tolist() == [1.0, 2.0]
     os.write(write_end, b' 4]\nnonsense\n{"b":6,"a":5}')
@@ -226,8 +226,8 @@ def test_error_names_an_unknown_or_repeated_key():
     assert str(items[2][0]) == "the key 'a' is repeated"
 
 
-def test_line_that_is_too_long_takes_no_memory(pipe):
-    source, (_, write_end) = lines_of(pipe), pipe
+def test_line_that_is_too_long_is_replaced_by_an_error(pipe):
+    source, write_end = open_pipe(pipe), pipe[1]
 
     def write() -> None:
         for _ in range(3 * 2**20 // 4096):
@@ -246,7 +246,7 @@ def test_line_that_is_too_long_takes_no_memory(pipe):
 
 def test_instances_read_before_a_stop_request_are_returned(pipe):
     with Stop() as stop:
-        source = lines_of(pipe, stop)
+        source = open_pipe(pipe, stop)
         os.write(pipe[1], b"[1, 2]\n[3, 4]\n[5, 6]\n[7,")
         assert next(source)[0].tolist() == [1.0, 2.0]
         os.kill(os.getpid(), signal.SIGTERM)

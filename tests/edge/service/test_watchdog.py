@@ -54,8 +54,8 @@ def test_notifier_sends_only_if_there_is_a_manager(manager, tmp_path):
     assert (notifier.enabled, notifier.watchdog) == (True, None)
     assert notifier.send("READY=1", "model\nsmall")
     assert manager.receive() == ["READY=1", "STATUS=model small"]
-    assert notifier.send("STOPPING=1", "a path that is no text: \udcff")
-    assert manager.receive() == ["STOPPING=1", "STATUS=a path that is no text: ?"]
+    assert notifier.send("STOPPING=1", "a path that is not text: \udcff")
+    assert manager.receive() == ["STOPPING=1", "STATUS=a path that is not text: ?"]
     assert not Notifier({}).send("READY=1")
     unconnected = Notifier({"NOTIFY_SOCKET": str(tmp_path / "none"), "WATCHDOG_USEC": "1000"})
     assert (unconnected.enabled, unconnected.send("READY=1")) == (True, False)
@@ -82,7 +82,7 @@ def test_heartbeat_ends_when_the_device_hangs(manager):
     with beat:
         assert manager.receive() == ["WATCHDOG=1", "STATUS=well"]
         now[0] = 1000.0
-        assert beat.alive  # it may wait for an instance for any time
+        assert beat.alive  # it may wait any time for an instance
         beat.begin(0)
         assert beat.alive
         now[0] = 1001.5
@@ -92,7 +92,7 @@ def test_heartbeat_ends_when_the_device_hangs(manager):
         assert not beat.alive
         manager.socket.settimeout(0.5)
         with pytest.raises(TimeoutError):
-            for _ in iter(manager.receive, None):
+            for _ in iter(manager.receive, None):  # earlier notifications may be queued
                 pass
         beat.end(0)
         manager.socket.settimeout(60)

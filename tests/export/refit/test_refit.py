@@ -27,16 +27,16 @@ QUICK = {"n_stages": 2, "families": ("linear",)}
 
 
 def make_rows(n_rows, seed, *, shifted=False, new_class=False):
-    """Rows whose classes swap when the regime shifts, which no linear model can learn."""
+    """Rows whose classes swap in the shifted regime; no linear model can learn both regimes."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n_rows, 3)).astype(np.float32)
     X[:, 2] = 1.0 if shifted else 0.0
     margin = X[:, 0] + 0.3 * X[:, 1]
     y = np.where((margin > 0) ^ shifted, "yes", "no")
     if new_class:
-        appears = rng.random(n_rows) < 0.3
-        X[appears, 1] += 8.0
-        y[appears] = "new"
+        is_new = rng.random(n_rows) < 0.3
+        X[is_new, 1] += 8.0
+        y[is_new] = "new"
     return X, y
 
 
@@ -77,7 +77,7 @@ def keep_rows(path, bundle, X, y, n_labels, *, share=0.2):
     outcome = graph_outcome(bundle, X)
     rng = np.random.default_rng(0)
     offloaded = outcome.exits == len(manifest.stages)
-    sent = offloaded | (rng.random(len(X)) < share)
+    is_sent = offloaded | (rng.random(len(X)) < share)
     order = manifest.cloud_inputs()
     rows = ArchivedRows(
         ids=np.array([f"{i:032x}-0" for i in range(len(X))]),
@@ -91,7 +91,7 @@ def keep_rows(path, bundle, X, y, n_labels, *, share=0.2):
         sent_chance=np.where(offloaded, 1.0, share),
         stored_chance=np.ones(len(X)),
         late=np.zeros(len(X), bool),
-    ).take(sent)
+    ).take(is_sent)
     facts = ShardFacts(
         model=manifest.name, version=manifest.version, classes=manifest.classes,
         inputs=manifest.cloud.inputs, shape=(3,), accuracy=0.95,
@@ -124,12 +124,12 @@ def test_after_a_shift_the_refit_is_better_and_the_verdict_says_so(deployed, tmp
     )
     assert new.manifest.title == "turn 8"
     X, y = make_rows(1000, 11, shifted=True)
-    before = accuracy(deployed / "bundle", X, y)
-    after = accuracy(tmp_path / "new", X, y)
-    assert after > before + 0.1
+    accuracy_before = accuracy(deployed / "bundle", X, y)
+    accuracy_after = accuracy(tmp_path / "new", X, y)
+    assert accuracy_after > accuracy_before + 0.1
     assert report.verdict == "better"
     total = report.comparisons[0]
-    assert total.low <= after - before <= total.high
+    assert total.low <= accuracy_after - accuracy_before <= total.high
     parts = [comparison.part for comparison in report.comparisons]
     assert parts == ["all", "class no", "class yes", "earlier half", "later half"]
 
@@ -190,11 +190,11 @@ def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed, tmp_path):
 
     before = split_rows()
     _, rows = read_archive(path)["turn", "7"]
-    chosen = set(read_labels(path))
+    labelled_ids = set(read_labels(path))
     labels = [
-        MachineLabel(str(name), "pi-1", str(y[int(name[:32], 16)]), "bench", NOW)
-        for name in rows.ids
-        if name not in chosen
+        MachineLabel(str(row_id), "pi-1", str(y[int(row_id[:32], 16)]), "bench", NOW)
+        for row_id in rows.ids
+        if row_id not in labelled_ids
     ]
     archive = folder(path)
     assert set(add_machine_labels(archive, labels, archive.shards)) == {"added"}

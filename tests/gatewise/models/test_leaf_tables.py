@@ -28,21 +28,21 @@ FORMS = {
 
 
 def numbers_of(tables: LeafTables, n_leaves: int, n_outputs: int) -> np.ndarray:
-    """Rows of numbers, decoded in the way of the generated C."""
+    """Rows of numbers, decoded as the generated C decodes them."""
     numbers = tables.value
     if tables.small is not None:
         numbers = tables.small * tables.step
     elif tables.picks is not None:
         numbers = tables.value[tables.picks]
-    out = np.zeros((n_leaves, n_outputs), np.float32)
+    decoded = np.zeros((n_leaves, n_outputs), np.float32)
     for leaf in range(n_leaves):
         row = leaf if tables.rows is None else tables.rows[leaf]
         if tables.starts is None:
-            out[leaf] = numbers.reshape(-1, n_outputs)[row]
+            decoded[leaf] = numbers.reshape(-1, n_outputs)[row]
         else:
             span = slice(tables.starts[row], tables.starts[row + 1])
-            out[leaf, tables.outputs[span]] = numbers[span]
-    return out
+            decoded[leaf, tables.outputs[span]] = numbers[span]
+    return decoded
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -77,10 +77,10 @@ def test_leaf_rows_of_trees_with_one_output_and_with_all_outputs():
     assert {-1, 0} < set(trees.output.tolist())
     rows, output = leaf_rows(trees)
     assert output is None
-    tree = np.searchsorted(trees.roots, np.flatnonzero(trees.feature < 0), side="right") - 1
+    leaf_tree = np.searchsorted(trees.roots, np.flatnonzero(trees.feature < 0), side="right") - 1
     values = trees.value[trees.feature < 0]
-    for row, value, place in zip(rows, values, trees.output[tree], strict=True):
-        expected = value if place < 0 else value[0] * np.eye(4, dtype=np.float32)[place]
+    for row, value, k in zip(rows, values, trees.output[leaf_tree], strict=True):
+        expected = value if k < 0 else value[0] * np.eye(4, dtype=np.float32)[k]
         np.testing.assert_array_equal(row, expected)
 
 

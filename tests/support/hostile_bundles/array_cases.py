@@ -88,7 +88,7 @@ ARRAY_CASES: Cases = {
     ),
     "npz with a pickle": (
         with_file("stage_2.npz", pickled),
-        r"stage_2\.npz cannot be read: .*other values than numbers",
+        r"stage_2\.npz cannot be read: .*values that are not numbers",
     ),
     "linear stage that is not finite": (
         arrays("stage_0.npz", weights=lambda: np.full((2, 1), np.inf, F32)),

@@ -1,4 +1,4 @@
-"""Test the parts of Adapt against their optimality conditions and finite differences."""
+"""Steps of Adapt, compared with optimality conditions and finite differences."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def test_the_group_lasso_weighs_each_shared_price_once():
     assert GroupLasso.priced(COSTS).value(v) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("classes", [2, 4])
-def test_derivatives_match_finite_differences(classes):
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_derivatives_match_finite_differences(n_classes):
     rng = np.random.default_rng(0)
-    y = rng.integers(0, classes, 6)
-    target = one_hot(y, classes)
+    y = rng.integers(0, n_classes, 6)
+    target = one_hot(y, n_classes)
     m = rng.normal(size=target.shape)
     for column in range(m.shape[1]):
         raised, lowered = m.copy(), m.copy()
@@ -76,11 +76,11 @@ def test_derivatives_match_finite_differences(classes):
         np.testing.assert_allclose(log_loss_hessian(m)[:, column], curvature / 2e-5, atol=1e-8)
 
 
-def problem(seed, classes=2, gamma=0.01, n=120):
+def make_m_step(seed, n_classes=2, gamma=0.01, n=120):
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(n, 5))
-    y = (z @ rng.normal(size=(5, classes)) + rng.normal(size=(n, classes))).argmax(axis=1)
-    target = one_hot(y, classes)
+    y = (z @ rng.normal(size=(5, n_classes)) + rng.normal(size=(n, n_classes))).argmax(axis=1)
+    target = one_hot(y, n_classes)
     weight = np.ones(n)
     return MStep(
         z, target, rng.random(n) * 0.6, weight, GroupLasso.priced(COSTS), gamma,
@@ -89,28 +89,28 @@ def problem(seed, classes=2, gamma=0.01, n=120):
 
 
 def zero_pair(m_step):
-    columns = m_step.target.shape[1] + 1
-    return LinearPair(np.zeros((5, columns)), np.zeros(columns))
+    n_columns = m_step.target.shape[1] + 1
+    return LinearPair(np.zeros((5, n_columns)), np.zeros(n_columns))
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("gamma", [0.0, 0.01, 0.05])
-def test_m_step_reaches_its_optimum(classes, gamma):
-    m_step = problem(1, classes, gamma)
-    solved = solve(m_step, zero_pair(m_step), tol=1e-9, max_iter=20000)
-    assert m_step.kkt_residual(solved) < 1e-8
+def test_m_step_reaches_its_optimum(n_classes, gamma):
+    m_step = make_m_step(1, n_classes, gamma)
+    optimum = solve(m_step, zero_pair(m_step), tol=1e-9, max_iter=20000)
+    assert m_step.kkt_residual(optimum) < 1e-8
     rng = np.random.default_rng(0)
     for _ in range(100):
         neighbour = LinearPair(
-            solved.weights + 0.01 * rng.normal(size=solved.weights.shape),
-            solved.bias + 0.01 * rng.normal(size=solved.bias.shape),
+            optimum.weights + 0.01 * rng.normal(size=optimum.weights.shape),
+            optimum.bias + 0.01 * rng.normal(size=optimum.bias.shape),
         )
-        assert m_step.objective(neighbour) >= m_step.objective(solved) - 1e-12
+        assert m_step.objective(neighbour) >= m_step.objective(optimum) - 1e-12
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_a_proximal_step_without_a_penalty_is_the_gradient_over_the_curvature(classes):
-    m_step = problem(2, classes, gamma=0.0)
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_proximal_step_without_a_penalty_is_the_gradient_over_the_curvature(n_classes):
+    m_step = make_m_step(2, n_classes, gamma=0.0)
     pair = zero_pair(m_step)
     step = m_step.proximal_step(m_step.evaluate(pair))
     gradient = m_step.gradient(pair)
@@ -123,7 +123,7 @@ def test_a_proximal_step_without_a_penalty_is_the_gradient_over_the_curvature(cl
 @pytest.mark.parametrize(
     ("n_margins", "gate_bound", "bound"), [(1, 0.25, 0.25), (3, 0.25, 0.5), (1, 2.0, 2.0)]
 )
-def test_the_curvature_bound_is_the_larger_one_of_loss_and_gate(n_margins, gate_bound, bound):
+def test_the_curvature_bound_is_the_larger_bound_of_loss_and_gate(n_margins, gate_bound, bound):
     """If all features are 0, only the intercept has a second moment, which is 1."""
     z = np.zeros((4, 2))
     assert curvature_bound(z, np.ones(4), n_margins, gate_bound) == pytest.approx(bound)

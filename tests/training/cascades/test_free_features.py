@@ -1,4 +1,4 @@
-"""Test fits on free features, where only requests have a price."""
+"""Fits on tables in which some or all features are free and requests have a price."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ def test_pruning_rows_setting_chooses_the_pruning_rows(pruning_rows):
     rows = X if pruning_rows == "training" else X_val
     mean_cost = system.forest_.cost(rows, system.feature_costs_).mean()
     assert cost_of_forest == pytest.approx(mean_cost)
-    n_examples = system.forest_.counts[system.forest_.trees.roots].sum(axis=1)
-    np.testing.assert_allclose(n_examples, len(X))
+    n_training_rows = system.forest_.counts[system.forest_.trees.roots].sum(axis=1)
+    np.testing.assert_allclose(n_training_rows, len(X))
 
 
 def test_large_tables_are_pruned_on_a_sample_of_rows(monkeypatch):

@@ -32,7 +32,7 @@ PRICED = FeatureCosts(
 
 
 class Case:
-    """A small forest, and its pruning problem under thinned costs."""
+    """A small forest and its pruning problem under `costs`."""
 
     def __init__(self, costs):
         X, y = load_breast_cancer(return_X_y=True)
@@ -93,12 +93,12 @@ def test_pruning_each_tree_alone_finds_the_optimum_of_the_tree(case):
     """The linear program for one tree charges only the acquisitions of this tree."""
     sequence = prune_each_tree(case.problem)
     trees, n_trees = case.forest.trees, case.forest.n_trees
-    edges = np.append(trees.roots, trees.n_nodes)
+    first_nodes = np.append(trees.roots, trees.n_nodes)
     for lam in (0.002, 0.01):
         keep = sequence.keep(lam)
         for t in range(n_trees):
             is_in_tree = np.zeros(trees.n_nodes, bool)
-            is_in_tree[edges[t] : edges[t + 1]] = True
+            is_in_tree[first_nodes[t] : first_nodes[t + 1]] = True
             value = case.problem.objective(keep & is_in_tree, lam)
             optimum = optimum_of_tree(case.problem, is_in_tree, lam)
             assert value == pytest.approx(optimum, abs=1e-12)
@@ -208,7 +208,7 @@ def test_levels_are_found_by_budget_and_thinned(case):
             sequence.level_at(budget=-1.0)
 
 
-def test_prunings_between_exact_ones_fill_the_gaps_of_the_hull(case):
+def test_prunings_between_exact_prunings_fill_the_gaps_of_the_hull(case):
     """They are within the budget, and no worse than the cheaper exact pruning."""
     problem = case.problem
     exact = PruneSequence(problem, breakpoints(problem))

@@ -76,7 +76,7 @@ class CEGBRanker(ScoredModel):
             Query of each document. The documents of a query need not be adjacent.
         validation : triple (X_val, y_val, qid_val), optional
             Validation queries. By default, up to 5,000 documents are cross-fitted in five folds, so
-            that every query is used for validation. Of more documents, a fifth of the queries is
+            that every query is used for validation. With more documents, a fifth of the queries is
             used for validation.
 
         Returns
@@ -127,7 +127,7 @@ class CEGBRanker(ScoredModel):
 
 
 def _queries(n_rows: int, qid: ArrayLike | None) -> NDArray[np.int64]:
-    """Number the queries from 0, and get the number of each document's query, shape (n,)."""
+    """Number the queries from 0; return the number of each document's query, shape (n,)."""
     if qid is None:
         raise InputError("a ranking needs queries: give qid, the query of each document")
     if np.shape(qid) != (n_rows,):

@@ -69,7 +69,7 @@ class ScoredFit:
         return float(np.average(self.merits, weights=self.weights))
 
     def error_against(self, other: ScoredFit, groups: NDArray[np.int64] | None = None) -> float:
-        """Standard error of the difference of two scores, paired by row.
+        """Compute the standard error of the difference of two scores, paired by row.
 
         With `groups`, (n_validation,), it is not smaller than the error for new groups.
         """
@@ -86,7 +86,7 @@ class ScoredFit:
         losses = rows.group_sums(-weights * difference)
         variance = float(np.sum(share * (difference - mean) ** 2))
         bound = float(loss_bounds(losses, rows.group_sums(weights), variance))
-        return max(error, bound + mean)
+        return max(error, bound + mean)  # the mean loss is -mean
 
 
 class Model(NamedTuple):
@@ -157,8 +157,8 @@ class Task:
         validation_rows: Sequence[Rows],
     ) -> ScoredFit:
         """Score a stage by the outputs of the stages of all folds on their validation rows."""
-        fold_x = [np.ascontiguousarray(self.x[rows]) for rows in validation_rows]
-        pairs = list(zip(folds, fold_x, strict=True))
+        x_by_fold = [np.ascontiguousarray(self.x[rows]) for rows in validation_rows]
+        pairs = list(zip(folds, x_by_fold, strict=True))
         outputs = np.concatenate([fold.margins(x) for fold, x in pairs])
         target = self.target.take(np.concatenate(validation_rows))
         # features that the rows acquire, and their mean cost
@@ -197,7 +197,7 @@ class Task:
 def evaluation_cost(
     stage: Stage, x: NDArray[np.float32], prices: SplitPrices
 ) -> NDArray[np.float64]:
-    """Price of the splits that each row passes in a stage, shape (n,)."""
+    """Compute the price of the splits that each row passes in a stage, shape (n,)."""
     assert isinstance(stage.model, TreeEnsemble)
     stage_prices = prices.select_features(stage.features)
     return stage_prices.evaluation(stage.model, x[:, stage.features])
@@ -212,13 +212,13 @@ class Goal:
     counts_splits: bool = False  # whether the budget includes splits and coupled prices
 
     def cost(self, fit: ScoredFit) -> float:
-        """Cost of a fit that is compared with the budget."""
+        """Compute the cost of a fit that is compared with the budget."""
         return fit.cost + self.counts_splits * fit.evaluation
 
     def next_penalty(self, fits: Mapping[float, ScoredFit]) -> float | None:
-        """Find a penalty between the two neighbours around the goal.
+        """Find a penalty between the two neighbouring penalties around the goal.
 
-        None if a fit is close enough to the budget, or the neighbours are too close.
+        Returns None if a fit is close enough to the budget, or the neighbours are too close.
         """
         if self.budget is not None:
             min_cost = MIN_BUDGET_SHARE * self.budget
@@ -232,7 +232,7 @@ class Goal:
         return middle_penalty(*crossings[-1], fits) if crossings else None
 
     def _can_rise(self, fit: ScoredFit, fits: Mapping[float, ScoredFit]) -> bool:
-        """Whether the penalty of a fit may rise, or must rise to meet the budget."""
+        """Whether a fit exceeds the budget, or has a score that allows a higher penalty."""
         if self.budget is None:
             return fit.score >= fits[0.0].score - self.max_loss
         return self.cost(fit) > self.budget
@@ -277,9 +277,9 @@ def _fit_all(task: Task, folds: Folds, penalties: Sequence[float]) -> dict[float
     With several folds, the final model of a penalty is fitted on all rows, with the mean number of
     rounds of the folds.
     """
-    fit = joblib.delayed(Task.fit)
+    delayed_fit = joblib.delayed(Task.fit)
     n_folds = len(folds)
-    fold_fits = (fit(penalty, *fold) for penalty in penalties for fold in folds)
+    fold_fits = (delayed_fit(penalty, *fold) for penalty in penalties for fold in folds)
     all_models = list(parallel_results(fold_fits, shared=task))
     fold_models = [all_models[i * n_folds : (i + 1) * n_folds] for i in range(len(penalties))]
     final_models = [models[0] for models in fold_models]
@@ -289,7 +289,7 @@ def _fit_all(task: Task, folds: Folds, penalties: Sequence[float]) -> dict[float
             round(float(np.mean([model.n_rounds for model in models]))) for models in fold_models
         ]
         final_fits = (
-            fit(penalty, all_rows, None, n_rounds)
+            delayed_fit(penalty, all_rows, None, n_rounds)
             for penalty, n_rounds in zip(penalties, mean_rounds, strict=True)
         )
         final_models = list(parallel_results(final_fits, shared=task))

@@ -44,7 +44,7 @@ MAX_ROUNDING_SHARE = 1e-3
 
 
 class GivenRows(NamedTuple):
-    """Arguments of a `fit`."""
+    """Rows, labels and further data that a user gives to `fit`."""
 
     X: ArrayLike
     y: ArrayLike
@@ -62,7 +62,7 @@ class Table:
     x: NDArray[np.float32]  # (n, n_features)
     y: NDArray[np.int64]  # (n,): class indices
     classes: NDArray[Any]  # (n_classes,): the labels, sorted
-    weight: NDArray[np.float64]  # (n,): of mean 1; rows of weight 0 are left out
+    weight: NDArray[np.float64]  # (n,): scaled to a mean of 1; rows of weight 0 are left out
     validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None  # x and y
     splitter: RowSplitter  # of the rows, followed by the validation rows
     # (n, n_classes): the user's out-of-fold probabilities of a high-cost model
@@ -79,7 +79,7 @@ def is_fitted(estimator: Any) -> bool:
 
 
 def named_rows(estimator: Any, x: NDArray[np.float32]) -> Any:
-    """Get rows as a table with the column names of the classifier's fit, if it has names."""
+    """Make a table of rows with the column names that the classifier was fitted with, if any."""
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
         return x
@@ -121,8 +121,8 @@ def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
         message = one_line(error)
         if "could not convert string" in message:
             message = (
-                "X holds texts, and instances are numbers: make columns of them first (counts of "
-                "words, an embedding), and give a high-cost model that reads these columns"
+                "X contains text, but models need numbers: convert it to columns first (counts of "
+                "words, an embedding), and give a high-cost model that reads them"
             )
         raise InputError(message) from error
     rows = checked[0] if others else checked
@@ -140,14 +140,14 @@ def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
 
 
 def warn_of_rounding(table: Any, rows: NDArray[np.float32], names: Sequence[str]) -> None:
-    """Warn of columns with different values that are equal in float32.
+    """Warn of columns that lose more than MAX_ROUNDING_SHARE of their range in float32.
 
-    Such values are far from 0 and near to each other. `table` is an array or data frame, and `rows`
+    Their values are far from 0 and close together. `table` is an array or data frame, and `rows`
     are its values as float32, both of shape (n, n_features).
     """
-    low, high = (f.reduce(rows, axis=0).astype(np.float64) for f in (np.fmin, np.fmax))
+    low, high = (ufunc.reduce(rows, axis=0).astype(np.float64) for ufunc in (np.fmin, np.fmax))
     step = np.finfo(np.float32).eps * np.maximum(-low, high)
-    worst: dict[str, float] = {}
+    losses: dict[str, float] = {}
     for k in np.flatnonzero((high - low) * MAX_ROUNDING_SHARE <= step).tolist():
         if hasattr(table, "iloc"):
             column = table.iloc[:, k].to_numpy(np.float64, na_value=np.nan)
@@ -156,10 +156,10 @@ def warn_of_rounding(table: Any, rows: NDArray[np.float32], names: Sequence[str]
         spread = np.fmax.reduce(column) - np.fmin.reduce(column)
         error = np.fmax.reduce(np.abs(column - rows[:, k]))
         if spread > 0 and error > MAX_ROUNDING_SHARE * spread:
-            worst[names[k]] = min(1.0, float(error / spread))
-    if worst:
+            losses[names[k]] = min(1.0, float(error / spread))
+    if losses:
         warnings.warn(
-            f"columns {list(worst)[:5]} lose up to {max(worst.values()):.1%} of their range in "
+            f"columns {list(losses)[:5]} lose up to {max(losses.values()):.1%} of their range in "
             "float32, in which models and devices compute: subtract an offset, or scale them",
             stacklevel=2,
         )
@@ -278,7 +278,7 @@ def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[
             "validation must be a pair (X_val, y_val), or with groups (X_val, y_val, groups_val)"
         ) from None
     if time is not None:
-        raise InputError("give time or validation, not both: the validation rows are chosen")
+        raise InputError("give time or validation, not both: validation rows are already chosen")
     if (groups is None) != (groups_val is None):
         missing = "groups=" if groups is None else "validation=(X_val, y_val, groups_val)"
         raise InputError(
@@ -314,7 +314,7 @@ def _check_class_groups(
         names = ", ".join(repr(label) for label in classes[one_group[:5]].tolist())
         raise InputError(
             f"all rows of class {names} are in one group, so that no model could be validated on "
-            "what it has not seen of it: give more groups with it, or drop the class"
+            "groups that it has not seen: give more groups with the class, or drop the class"
         )
 
 
@@ -341,7 +341,7 @@ def _check_predictions(predictions: Any, shape: tuple[int, int]) -> NDArray[np.f
 def check_values(
     estimator: Any, X: Any, y: Any, *, reset: bool = True
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Check rows, float32 of shape (n, n_features), and measured values, float64 of (n,).
+    """Check rows and measured values; return them, float32 (n, n_features) and float64 (n,).
 
     With `reset` the rows are training rows. Otherwise they must have the columns of these.
     """
@@ -351,11 +351,11 @@ def check_values(
     largest = np.abs(y).max()
     limits = np.finfo(np.float32)
     if largest > limits.max:
-        raise InputError("y holds values too large for float32, in which models answer: scale it")
+        raise InputError("y contains values too large for float32 predictions: scale it")
     if reset and 0 < np.ptp(y) * MAX_ROUNDING_SHARE <= limits.eps * largest:
         raise InputError(
-            f"y varies by {np.ptp(y):.3g} around {np.mean(y):.6g}, which float32, in which models "
-            "answer, cannot tell apart: subtract its mean"
+            f"y varies by {np.ptp(y):.3g} around {np.mean(y):.6g}, which is too little for "
+            "float32 predictions: subtract its mean"
         )
     return X, y
 
@@ -372,7 +372,7 @@ def check_classes(y: NDArray[Any]) -> None:
     _check_not_measured(y)
     try:
         check_classification_targets(y)
-    except TypeError as error:  # bytes
+    except TypeError as error:  # labels of bytes
         raise InputError(f"y: {one_line(error)}") from error
     except ValueError as error:
         kind = type_of_target(y)
@@ -394,7 +394,7 @@ def _check_not_measured(y: NDArray[Any]) -> None:
         raise InputError(
             f"y has {len(values)} different numbers, {n_once} of them once, as measured values "
             "have. This learns classes: bin the values, e.g. with pandas.qcut(y, 3, labels=False); "
-            "if the numbers are classes, give each two rows"
+            "if the numbers are classes, give two rows or more of each"
         )
 
 
@@ -410,7 +410,7 @@ def feature_names(estimator: Any) -> tuple[str, ...]:
 
 
 def check_costs(prices: Any, names: tuple[str, ...], has_names: bool) -> FeatureCosts:
-    """Check prices against the columns, by name if both have names, or else by number.
+    """Check prices against the columns, by name if both have names, or else by position.
 
     Prices are a FeatureCosts, a dict or Series by name, a list in the order of the columns, or None
     for 1 per feature. `has_names` says whether `names` are names of the table.
@@ -433,7 +433,7 @@ def check_costs(prices: Any, names: tuple[str, ...], has_names: bool) -> Feature
         except InputError as error:
             raise InputError(f"feature_costs: {error}") from None
     if by_name and costs.names is not None:
-        raise InputError("feature_costs are by name, and the data has no names: give a table")
+        raise InputError("feature_costs are given by name, but the data has no names: give a table")
     if costs.n_features != len(names):
         raise InputError(f"{costs.n_features} feature costs for {len(names)} features")
     return costs

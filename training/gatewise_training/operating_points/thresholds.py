@@ -40,10 +40,10 @@ N_FOLDS = 5
 """Folds that measure the optimism of tuning."""
 
 CROSS_FIT_STEP = 5
-"""Step between the prices that are cross-fitted, because optimism changes slowly with the price."""
+"""Step between cross-fitted prices. The rest are interpolated, because optimism changes slowly."""
 
 MIN_ROWS_PER_CUT = 20
-"""Smallest number of rows per threshold that is tried; more thresholds would overfit."""
+"""Smallest number of rows for each candidate threshold; more candidates would overfit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,8 +51,8 @@ class CascadeRecord:
     """Scores, right answers and costs of a cascade's stages on labelled rows."""
 
     scores: NDArray[np.float32]  # (n_stages, n): stop scores; NaN never stops
-    # (n_stages + 1, n): 1 if a stage's answer is correct, else 0. The last row is the reference of
-    # losses. It is the high-cost model or, without a cloud, a model that receives no row
+    # (n_stages + 1, n): 1 if a stage's answer is correct, else 0. Losses are measured against the
+    # last row, the high-cost model or, without a cloud, a model that receives no row
     correct: NDArray[np.float64]
     # (n_stages + 1,) or (n_stages + 1, n): cost of a row that leaves at each stage. The last entry
     # is for an offload. Costs differ between rows if features are acquired node by node
@@ -226,7 +226,7 @@ def tune(
     *,
     passes: int = 6,
 ) -> list[tuple[float | None, ...]]:
-    """Find good thresholds for each price of cost, from the highest price to the lowest.
+    """Find thresholds of high gain for each price in `lams`, from the highest to the lowest.
 
     The descent ends in a local optimum that depends on its start. It therefore runs through the
     prices twice, once from the highest and once from the lowest, each price from the thresholds of
@@ -338,7 +338,7 @@ def _tuned_points(
 
 
 def smoothed(record: CascadeRecord) -> CascadeRecord:
-    """Replace each stage's 0 or 1 for a row by the isotonic frequency of 1 at the row's score."""
+    """Replace each stage's `correct` by the frequency of 1 at each score (an isotonic fit)."""
     correct = record.correct.copy()
     for s in range(record.n_stages):
         has_score = ~np.isnan(record.scores[s])
@@ -386,7 +386,7 @@ class _RankedRows(NamedTuple):
 def _descend(
     rows: _RankedRows, lams: NDArray[np.float64], last_stage: int, passes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Find the number of top-ranked rows that stop at each stage, for each price in `lams`.
+    """Find how many of the top-ranked rows stop at each stage, for each price in `lams`.
 
     All rows that reach `last_stage` stop there. It is -1 if the remaining rows are offloaded.
     Returns the numbers, (n_lams, n_stages), and the sum over the rows of
@@ -394,7 +394,7 @@ def _descend(
     """
     scores, order, correct, exit_costs, weights = rows
     n_stages, n = scores.shape
-    cuts = np.zeros((len(lams), n_stages), np.int64)
+    cuts = np.zeros((len(lams), n_stages), np.int64)  # numbers of stopping rows
     gains = np.zeros(len(lams))
     rank = np.empty((n_stages, n), np.int64)
     for s in range(n_stages):

@@ -30,7 +30,7 @@ class ExplainedStage:
     label: Any  # answer of the stage, even if it did not stop
     probability: float  # probability of that label
     score: float | None  # stop score; None for the high-cost model
-    threshold: float | None  # smallest score that stops; None never stops
+    threshold: float | None  # smallest score that stops; None if none does
     stopped: bool  # whether the system answers with this label
     blocks: tuple[str, ...] = ()  # labels of the blocks that compute these features of a signal
 
@@ -57,7 +57,7 @@ class ExplainedStage:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Stages that an instance visited; prints one line per stage."""
+    """Answer to an instance and the stages that it visited; printed with one line per stage."""
 
     label: Any
     probability: float
@@ -110,7 +110,7 @@ def _one_row(system: Any, x: Any) -> Any:
         if missing:
             raise InputError(f"the instance lacks {missing[0]!r}")
         x = [x[name] for name in system.feature_names_]
-    # instances that are not rows of a table have a shape and a type
+    # `instance_` holds the shape and type of instances that are not rows of a table
     spec = getattr(system, "instance_", None)
     if hasattr(x, "columns"):
         rows = x

@@ -1,4 +1,4 @@
-"""Place the buffers of steps so that buffers never needed at the same time share memory."""
+"""Place the buffers of steps so that those never needed at the same time can share memory."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, 
     hosts = [buffer for buffer in buffers if buffer.host is None]
     for host in sorted(hosts, key=lambda b: (-b.size, min(b.steps))):
         group = [host, *(b for b in buffers if b.host == host.name)]
-        conflicts = [(b.size, r) for b in group for r in placed if r.steps & b.steps]
+        conflicts = [(b.size, other) for b in group for other in placed if other.steps & b.steps]
         offset = start
         while conflict_ends := [
-            offsets[r.name] + r.size
-            for size, r in conflicts
-            if offset < offsets[r.name] + r.size and offsets[r.name] < offset + size
+            offsets[other.name] + other.size
+            for size, other in conflicts
+            if offset < offsets[other.name] + other.size and offsets[other.name] < offset + size
         ]:
             offset = min(conflict_ends)
         offsets |= dict.fromkeys((b.name for b in group), offset)

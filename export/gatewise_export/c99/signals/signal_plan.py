@@ -1,4 +1,4 @@
-"""Plan the steps that C computes for windows of one shape: their order, calls and memory."""
+"""Plan the order, calls and memory of the steps that C computes for windows of one shape."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class SignalPlan:
 def plan_signals(
     graph: SignalGraph, window: NDArray[Any], features: Iterable[int] | None = None
 ) -> SignalPlan:
-    """Plan the blocks that compute `features`, by default all, in their order of acquisition.
+    """Plan the blocks that compute `features` (by default all), in their order of acquisition.
 
     `window` holds zeros in the shape and dtype of the windows. Raises ConversionError if C cannot
     compute a step, and InputError if the windows do not fit the blocks.
     """
-    numbers = range(len(graph.feature_names)) if features is None else features
-    blocks = list(dict.fromkeys(int(graph.block_of[feature]) for feature in numbers))
+    indices = range(len(graph.feature_names)) if features is None else features
+    blocks = list(dict.fromkeys(int(graph.block_of[feature]) for feature in indices))
     if not blocks:
         raise InputError("features is empty: give at least one feature of a block")
     # each step comes before the first block that needs it
@@ -110,8 +110,8 @@ def _inner_spectrograms(steps: Sequence[Step]) -> set[Step]:
 
     The mel spectrogram computes each frame's spectrum, so that memory holds only one frame.
     """
-    readers = {s: [r for r in steps if s in r.inputs] for s in steps if type(s) is Spectrogram}
-    return {s for s, steps in readers.items() if [type(r) for r in steps] == [MelSpectrogram]}
+    reader_types = {s: [type(r) for r in steps if s in r.inputs] for s in steps}
+    return {s for s in steps if type(s) is Spectrogram and reader_types[s] == [MelSpectrogram]}
 
 
 def _codes(
@@ -128,7 +128,7 @@ def _codes(
     codes = []
     for number, step in enumerate(steps):
         inputs = [s for i in step.inputs for s in ([i] if i in shapes else i.inputs)]
-        # a spectrogram that was left out above counts as the reader of its own input
+        # an inner spectrogram was left out of `steps`, but it is the reader of its own input
         reader = step if all(i in shapes for i in step.inputs) else step.inputs[0]
         code = StepCode(
             step=step,
@@ -145,7 +145,7 @@ def _codes(
 
 
 def _is_only_reader(graph: SignalGraph, step: Step, source: Step) -> bool:
-    """Whether `source` reads only the window, and no block needs another reader of it than `step`.
+    """Whether `source` reads only the window, and `step` is its only reader in every block.
 
     `step` may then overwrite the result of `source`.
     """
@@ -158,7 +158,7 @@ def _is_only_reader(graph: SignalGraph, step: Step, source: Step) -> bool:
 
 
 def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[dict[str, int], int]:
-    """Place the results and working memory of steps, features first; count all floats.
+    """Place the results and the working memory of steps; return offsets and the size in floats.
 
     A result is needed from its step to its last reader. A step that reads only the window can run
     again for each block, so its result is needed only until its last reader within the block.
@@ -205,19 +205,19 @@ def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[di
 
 
 def _ancestors(codes: Sequence[StepCode], number: int) -> set[int]:
-    """Numbers of a step and of all steps that it needs."""
+    """List the numbers of a step and of all steps that it needs."""
     return {number}.union(*(_ancestors(codes, i) for i in codes[number].input_steps))
 
 
 def _mark_overwritten(
     codes: Sequence[StepCode], offsets: dict[str, int], shared: Sequence[Buffer]
 ) -> None:
-    """Record for each step which results of steps that read only the window it overwrites."""
+    """Record which results each step overwrites, of those computed from the window alone."""
     spans = {b.name: range(offsets[b.name], offsets[b.name] + b.size) for b in shared}
     for source in codes:
         if source.input_steps:
             continue
-        window_part = spans[f"RESULT_{source.number}"]
+        source_span = spans[f"RESULT_{source.number}"]
         for code in codes:
             if code is source:
                 continue
@@ -225,6 +225,6 @@ def _mark_overwritten(
                 spans.get(f"{kind}_{code.number}", range(0)) for kind in ("RESULT", "WORK")
             ]
             if any(
-                s.start < window_part.stop and window_part.start < s.stop for s in written_spans
+                s.start < source_span.stop and source_span.start < s.stop for s in written_spans
             ):
                 code.overwritten.add(source.number)

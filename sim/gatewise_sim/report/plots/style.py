@@ -33,7 +33,7 @@ Look = dict[str, Any]
 _INKS: Final = ("ink", "muted", "line", "panel")
 _PARTS: Final = ("system", "edge", "cloud", "network", "feature", "waiting", "idle")
 _OTHER_POLICIES: Final = ("confidence", "random", "oracle")
-#: Placeholder for each CSS variable, including those with the keys of policies.
+#: Placeholder of each CSS variable; edge_only and cloud_only have those of edge and cloud.
 COLOURS: Final = {
     name: f"#0{number:x}00fe" for number, name in enumerate((*_INKS, *_PARTS, *_OTHER_POLICIES))
 }
@@ -168,8 +168,8 @@ def _font_size(font: re.Match[str]) -> str:
 
 def _inline(svg: str, name: str, title: str, description: str) -> Markup:
     svg = svg[svg.index("<svg") :]
-    box = re.search(r'viewBox="([^"]+)"', svg)
-    assert box is not None
+    view_box = re.search(r'viewBox="([^"]+)"', svg)
+    assert view_box is not None
     body = svg[svg.index(">") + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.S)
     body = re.sub(r"font-family: [^;\"]*;?|(?<=font)(: [\d.]+px)[^;\"]*", _font_size, body)
@@ -182,7 +182,7 @@ def _inline(svg: str, name: str, title: str, description: str) -> Markup:
     opening = Markup(
         '<svg viewBox="{box}" role="img" aria-labelledby="{name}-title {name}-text">'
         '<title id="{name}-title">{title}</title><desc id="{name}-text">{description}</desc>'
-    ).format(box=box[1], name=name, title=title, description=description)
+    ).format(box=view_box[1], name=name, title=title, description=description)
     return opening + Markup(re.sub(r"\s*\n\s*", "\n", body))
 
 

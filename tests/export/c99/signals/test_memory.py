@@ -1,4 +1,4 @@
-"""Placement of buffers, which share memory unless the same step needs them."""
+"""Placement of buffers, which may share memory unless a step needs both."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def test_buffers_of_the_same_step_do_not_overlap(seed):
     ]
     offsets, n_floats = place_buffers(buffers, 7)
     for step in range(20):
-        used = np.zeros(n_floats, int)
+        n_buffers = np.zeros(n_floats, int)
         for buffer in buffers:
             if step in buffer.steps:
-                used[offsets[buffer.name] :][: buffer.size] += 1
-        assert used.max(initial=0) <= 1
-        assert not used[:7].any()
+                n_buffers[offsets[buffer.name] :][: buffer.size] += 1
+        assert n_buffers.max(initial=0) <= 1
+        assert not n_buffers[:7].any()
     assert n_floats < 7 + sum(buffer.size for buffer in buffers)
 
 

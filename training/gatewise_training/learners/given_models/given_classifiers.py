@@ -70,7 +70,7 @@ class GivenClassifier:
     def read(
         cls, model: Estimator, x: NDArray[np.float32], shape: tuple[int, ...], what: str
     ) -> Self:
-        """Convert a model of instances of this shape; a graph is run on the flat rows `x`."""
+        """Convert a model for instances of `shape`; a graph is run on the flat rows `x`."""
         if is_graph(model):
             return cls.of_graph(FormedGraph(model, shape, what, x), what)
         n_features = int(getattr(model, "n_features_in_", None) or x.shape[1])
@@ -89,7 +89,7 @@ class GivenClassifier:
 
     @classmethod
     def of_graph(cls, graph: FormedGraph, what: str) -> Self:
-        """Make a classifier of a graph."""
+        """Make a classifier from a graph."""
         return cls(what, graph.form.names, graph.form.n_classes, graph=graph)
 
     @classmethod
@@ -98,11 +98,11 @@ class GivenClassifier:
     ) -> Self:
         """Convert a classifier to a graph, even if it has flat trees."""
         graph = sklearn_graph(model, x.shape[1], what)
-        has_chances = any(output.name == "probabilities" for output in graph.graph.output)
+        has_probabilities = any(output.name == "probabilities" for output in graph.graph.output)
         content = OnnxModel(
             graph.SerializeToString(deterministic=True),
             np.asarray(model.classes_).tolist(),
-            "probabilities" if has_chances else None,
+            "probabilities" if has_probabilities else None,
         )
         return cls.of_graph(FormedGraph(content, shape, what, x), what)
 
@@ -141,20 +141,20 @@ class GivenClassifier:
         """Compare the conversion with its source `model`."""
         classes = np.asarray(model.classes_)
         source = HighCostModel.given(model, classes, x.shape[1])
-        gives_chances = hasattr(model, "predict_proba")
+        has_probabilities = hasattr(model, "predict_proba")
         runs_graph = self.graph is not None and not as_stage
         stage = None if runs_graph else self.stage(classes, np.arange(x.shape[1]))
 
         def converted(rows: NDArray[Any]) -> Answers:
             if stage is None:
                 assert self.graph is not None
-                label, chances = graph_answer(self.graph.content, self.graph.form, rows)
+                label, class_probabilities = graph_answer(self.graph.content, self.graph.form, rows)
             else:
                 margins = stage.margins(rows)
-                label, chances = labels(margins), probabilities(margins, stage.link)
-            if not gives_chances:  # the source returns only labels
+                label, class_probabilities = labels(margins), probabilities(margins, stage.link)
+            if not has_probabilities:  # the source returns only labels
                 return label, np.eye(len(classes))[label]
-            return label, chances
+            return label, class_probabilities
 
         probe(
             model,
@@ -168,14 +168,14 @@ class GivenClassifier:
         )
 
     def stage(self, classes: NDArray[Any], features: NDArray[np.intp]) -> Stage:
-        """Make a stage that reads the columns `features` and has the classes in this order."""
+        """Make a stage on the columns `features`, with outputs in the order of `classes`."""
         class_labels = classes.tolist()
         own_labels = list(
             (self.graph.named(class_labels).names if self.graph else self.classes) or ()
         )
         if set(own_labels) != set(class_labels):
             raise InputError(
-                f"{self.what} has the classes {own_labels[:8]}, and not {class_labels[:8]}: "
+                f"{self.what} has the classes {own_labels[:8]} instead of {class_labels[:8]}: "
                 "all models must have the same classes"
             )
         order = None
@@ -212,7 +212,7 @@ def check_conversion(model: HighCostModel, x: NDArray[np.float32], *, missing: b
 
 
 def check_given(models: Any, *, allow_missing: bool) -> None:
-    """Refuse a setting of `first_stages` that cannot be fitted."""
+    """Refuse a value of `first_stages` that a fit cannot use."""
     if isinstance(models, str | bytes) or not isinstance(models, Sequence):
         raise InputError(f"first_stages must be a list of models, not {type(models).__name__}")
     if len(models) and allow_missing:
@@ -232,7 +232,7 @@ def given_stages(
     *,
     by_clones: bool,
 ) -> list[tuple[Stage, NDArray[np.float32]]]:
-    """Make stages of given models, each with its outputs on the validation rows.
+    """Make stages from given models, and compute the outputs of each on the validation rows.
 
     With `by_clones`, clones of a classifier that have not seen these rows compute its outputs.
     """

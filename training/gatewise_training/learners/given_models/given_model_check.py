@@ -50,7 +50,7 @@ def unseen_answers(
     """
     training_rows = [rows for rows, _ in plan.folds]
     if x_calibration is not None and len(training_rows) > 1:
-        training_rows.append(plan.fit_rows)
+        training_rows.append(plan.fit_rows)  # for the calibration rows
     models = []
     fits = (joblib.delayed(_clone)(estimator, classes, rows) for rows in training_rows)
     for model in parallel_results(fits, shared=plan):
@@ -59,8 +59,8 @@ def unseen_answers(
     answers = [m.answers(plan.x[rows]) for m, (_, rows) in zip(models, plan.folds, strict=False)]
     calibration_labels = None if x_calibration is None else models[-1].labels(x_calibration)
     return (
-        np.concatenate([label for label, _ in answers]),
-        np.concatenate([chances for _, chances in answers]),
+        np.concatenate([labels for labels, _ in answers]),
+        np.concatenate([probabilities for _, probabilities in answers]),
         calibration_labels,
     )
 
@@ -68,7 +68,7 @@ def unseen_answers(
 def _clone(
     plan: ValidationSplit, estimator: Any, classes: NDArray[Any], rows: Rows
 ) -> HighCostModel:
-    """Fit a clone to the labels and the column names of the data, as the user fitted the model."""
+    """Fit a clone on some rows, with the labels and column names that the user's fit had."""
     from sklearn.base import clone
 
     x = named_rows(estimator, plan.x[rows])
@@ -85,8 +85,8 @@ def excess_accuracy(
 
     The references are extra-trees and, on few rows, RBF-SVMs. If the accuracy of the model on the
     validation rows is significantly higher than the accuracy of the best reference, both accuracies
-    are returned, otherwise None. The test is a one-sided sign test of the rows on which only one of
-    the two is correct. If rows have groups, the mean difference is tested with an error between
+    are returned, otherwise None. The test is a one-sided sign test on rows for which only one of
+    the two is right. If rows have groups, the mean difference is tested with its error between
     groups.
 
     Shapes: `answers` (n_validation,), class indices.
@@ -96,15 +96,15 @@ def excess_accuracy(
     from sklearn.pipeline import make_pipeline
     from sklearn.svm import SVC
 
-    kinds: list[Any] = [ExtraTreesClassifier(100, random_state=seed)]
+    references: list[Any] = [ExtraTreesClassifier(100, random_state=seed)]
     if not allow_missing and len(plan.fit_rows) <= LARGE_ROWS:
-        kinds += [make_pipeline(scaler, SVC(C=10.0)) for _, scaler in scalers()]
+        references += [make_pipeline(scaler, SVC(C=10.0)) for _, scaler in scalers()]
     y = plan.y[plan.validation_rows]
     reference_is_right = np.zeros(len(y), bool)
     splitter = plan.splitter.take(plan.validation_rows)
-    for kind in kinds:
+    for reference in references:
         predictions = [
-            kind.fit(plan.x[rows], plan.y[rows]).predict(plan.x[unseen])
+            reference.fit(plan.x[rows], plan.y[rows]).predict(plan.x[unseen])
             for rows, unseen in plan.folds
         ]
         is_right = np.concatenate(predictions) == y

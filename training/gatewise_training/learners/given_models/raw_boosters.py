@@ -27,12 +27,12 @@ LIBRARY_OF_SUFFIX = {
 }
 """Library of a booster's file, by the suffix of its name."""
 
-CLASSES = {
+CLASS_OF_LIBRARY = {
     "lightgbm": "LGBMClassifier",
     "xgboost": "XGBClassifier",
     "catboost": "CatBoostClassifier",
 }
-"""Classifier of each library that converts to the same trees as its booster."""
+"""Class of each library whose instances convert to the same trees as its boosters."""
 
 
 class RawBooster:
@@ -53,7 +53,7 @@ class RawBooster:
 
     def __init__(self, estimator: Any) -> None:
         self.loaded = estimator
-        self.library_class = CLASSES[_library(estimator)]
+        self.library_class = CLASS_OF_LIBRARY[_library(estimator)]
         if _library(estimator) == "lightgbm":
             self.booster_ = estimator
             n_outputs = int(estimator.num_model_per_iteration())
@@ -108,14 +108,14 @@ def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
     if library is not None:
         if not Path(model).is_file():
             raise InputError(f"{what}: {model} does not exist")
-        content: Any = str(model)
+        source: Any = str(model)
     elif type(model).__name__ == "Booster" and _library(model) in ("lightgbm", "xgboost"):
         library = _library(model)
-        content = model
+        source = model
     else:
         return model
     try:
-        booster = RawBooster(_load(content, library))
+        booster = RawBooster(_load(source, library))
     except ImportError:
         raise InputError(f"{what} is a model of {library}: install {library}") from None
     except Exception as error:  # the libraries raise various types
@@ -134,21 +134,21 @@ def _library(model: Any) -> str:
     return type(model).__module__.partition(".")[0]
 
 
-def _load(content: Any, library: str) -> Any:
-    """Load a path or a booster with its library."""
+def _load(source: Any, library: str) -> Any:
+    """Load the file or the booster `source` with its library."""
     if library == "lightgbm":
         import lightgbm
 
-        return lightgbm.Booster(model_file=content) if isinstance(content, str) else content
+        return lightgbm.Booster(model_file=source) if isinstance(source, str) else source
     if library == "xgboost":
         import xgboost
 
         classifier = xgboost.XGBClassifier()
-        classifier.load_model(content if isinstance(content, str) else content.save_raw("ubj"))
+        classifier.load_model(source if isinstance(source, str) else source.save_raw("ubj"))
         return classifier
     import catboost
 
-    return catboost.CatBoostClassifier().load_model(content)
+    return catboost.CatBoostClassifier().load_model(source)
 
 
 def _are_user_names(names: Sequence[str]) -> bool:
