@@ -200,7 +200,7 @@ def test_errors_name_columns_of_times_and_intervals_that_an_encoder_accepts(colu
 def test_errors_advise_to_turn_texts_into_columns_first():
     texts = np.array(["good day", "bad day"] * 30, object)
     y = np.arange(60) % 2
-    with pytest.raises(InputError, match="make columns of them first"):
+    with pytest.raises(InputError, match="convert it to columns first"):
         BudgetForest(n_estimators=2).fit(texts[:, None], y)
     pipeline = make_pipeline(TfidfVectorizer(), LogisticRegression())
     with pytest.raises(InputError, match=r"TfidfVectorizer.*convert the texts to columns first"):
