@@ -17,7 +17,8 @@ from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.offload_rules import OffloadBudget
 from gatewise_sim.fleet.link import PROFILES, LinkProfile, read_profile
 from gatewise_sim.fleet.outages import Outages
-from gatewise_sim.fleet.workload import Arrivals, RowMix, Workload, draw_arrivals, read_workload
+from gatewise_sim.fleet.row_mix import RowMix
+from gatewise_sim.fleet.workload import Arrivals, Workload, draw_arrivals, read_workload
 from gatewise_sim.timings import Timings
 
 Count = Annotated[int, Meta(ge=1)]

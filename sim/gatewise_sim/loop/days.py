@@ -31,7 +31,7 @@ from gatewise_export.packing.verification import graph_outcome
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.fleet.link import MessageSizes
-from gatewise_sim.fleet.workload import RowMix
+from gatewise_sim.fleet.row_mix import RowMix
 from gatewise_sim.loop.loop_rules import LoopRules
 
 _DAY_SECONDS: Final = 86_400.0
