@@ -31,7 +31,7 @@ from benchmarks.cache import CACHE, code_version, write_whole
 from benchmarks.data.loop_refits import N_SEEDS, SETS, refit_case
 from gatewise.console import note
 from gatewise_export.archive.alarm import LabelBatch, evidence
-from gatewise_export.archive.choice import chances
+from gatewise_export.archive.choice import choice_probabilities
 from gatewise_export.archive.estimate import FigureData, Terms, TrueFigure, estimate_figure
 from gatewise_export.archive.folder import ArchiveFolder, read_archive, shards_in
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_facts, read_shard
@@ -115,7 +115,11 @@ def predicted(rows: ArchivedRows) -> NDArray[np.float64]:
 
 
 def _figure(
-    rows: ArchivedRows, right: NDArray[Any], labelled: NDArray[Any], chance: Any, **options: Any
+    rows: ArchivedRows,
+    right: NDArray[Any],
+    labelled: NDArray[Any],
+    probability: Any,
+    **options: Any,
 ) -> TrueFigure:
     ones = np.ones(len(rows))
     p_correct = predicted(rows)
@@ -123,7 +127,7 @@ def _figure(
     return estimate_figure(
         FigureData(
             Terms(p_correct, ones, weights),
-            Terms(right[labelled], ones[labelled], (weights / chance)[labelled]),
+            Terms(right[labelled], ones[labelled], (weights / probability)[labelled]),
             Terms(p_correct[labelled], ones[labelled], weights[labelled]),
         ),
         **options,
@@ -144,18 +148,18 @@ def _monitor(n_streams: int) -> list[dict[str, Any]]:
         for i in range(n_streams):
             rng = np.random.default_rng((i, round(1000 * accuracy)))
             rows, right = archived(rng, stream(rng, 25_000, accuracy))
-            chance, _ = chances(rows, LOOKS[-1], rng)
+            probability, _ = choice_probabilities(rows, LOOKS[-1], rng)
             # look at a growing random part of the labels
-            label_order = rng.random(len(rows)) / np.maximum(chance, 1e-12)
+            label_order = rng.random(len(rows)) / np.maximum(probability, 1e-12)
             for k, n in enumerate(LOOKS):
                 share = n / LOOKS[-1]
-                figure = _figure(rows, right, label_order < share, chance * share)
+                figure = _figure(rows, right, label_order < share, probability * share)
                 covered[i, k] = figure.low <= truth <= figure.high
                 if n == 100:
                     # labels without the model, drawn in proportion to the weights
-                    label_chance = rows.weights * n / rows.weights.sum()
-                    labelled = rng.random(len(rows)) < label_chance
-                    by_labels = _figure(rows, right, labelled, label_chance, tuning=0.0)
+                    label_probability = rows.weights * n / rows.weights.sum()
+                    labelled = rng.random(len(rows)) < label_probability
+                    by_labels = _figure(rows, right, labelled, label_probability, tuning=0.0)
                     widths[i] = figure.high - figure.low, by_labels.high - by_labels.low
             covered_at_all[i] = covered[i].all()
         lines.append(
@@ -175,10 +179,10 @@ def _monitor(n_streams: int) -> list[dict[str, Any]]:
 def _batch(rng: np.random.Generator, n: int, loss: float) -> tuple[LabelBatch, int]:
     """Batch of a week with n instances and 100 labels, and its number of sent instances."""
     rows, right = archived(rng, stream(rng, n, 0.95, loss))
-    chance, _ = chances(rows, 100, rng)
-    labelled = rng.random(len(rows)) < chance
-    label_weights = np.where(labelled, rows.weights / chance, 0.0)
-    largest = float((rows.weights / chance).max())
+    probability, _ = choice_probabilities(rows, 100, rng)
+    labelled = rng.random(len(rows)) < probability
+    label_weights = np.where(labelled, rows.weights / probability, 0.0)
+    largest = float((rows.weights / probability).max())
     batch = LabelBatch(rows.weights, label_weights, predicted(rows), right * labelled, largest)
     return batch, len(rows)
 
@@ -219,12 +223,12 @@ def _thinning(n_rows: int) -> dict[str, Any]:
         started = time.monotonic()
         for i in range(n_rows // 20_000):
             rows, _ = archived(rng, {**stream(rng, 20_000, 0.95), "sent_chance": np.ones(20_000)})
-            chance = archive.chance
-            is_stored = rng.random(len(rows)) < chance
-            stored_chance = np.full(int(is_stored.sum()), chance)
+            probability = archive.read_store_probability()
+            is_stored = rng.random(len(rows)) < probability
+            stored_chance = np.full(int(is_stored.sum()), probability)
             rows = replace(rows.take(is_stored), stored_chance=stored_chance)
-            archive.add(rows, msgspec.structs.replace(FACTS, stored_chance=chance), float(i))
-            largest = max(largest, archive.n_bytes)
+            archive.add(rows, msgspec.structs.replace(FACTS, stored_chance=probability), float(i))
+            largest = max(largest, archive.size_bytes())
         _, remaining_rows = read_archive(archive.path)["m", "1"]
     return {
         "instances": n_rows,
@@ -269,8 +273,8 @@ def _kills(n_kills: int) -> dict[str, Any]:
             child.communicate()
             for shard in shards_in(Path(folder)):
                 n_shards += 1
-                chance = read_facts(shard).stored_chance
-                damaged += not np.all(read_shard(shard).stored_chance == chance)
+                probability = read_facts(shard).stored_chance
+                damaged += not np.all(read_shard(shard).stored_chance == probability)
     return {"kills": n_kills, "shards_read": n_shards, "damaged": damaged}
 
 

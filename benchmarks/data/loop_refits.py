@@ -172,11 +172,11 @@ def _keep(
     if strategy == "chosen":
         choice = choose(path, N_LABELS, rng)
     else:
-        chance = np.full(len(rows), min(1.0, N_LABELS / len(rows)))
-        drawn = np.flatnonzero(rng.random(len(rows)) < chance)
+        probability = np.full(len(rows), min(1.0, N_LABELS / len(rows)))
+        drawn = np.flatnonzero(rng.random(len(rows)) < probability)
         offered = ChoiceFacts((shard.name,), float(rows.weights.sum()), 1.0)
         reason = np.full(len(drawn), "even")
-        choice = LabelChoice(rows.take(drawn), chance[drawn], reason, facts, offered)
+        choice = LabelChoice(rows.take(drawn), probability[drawn], reason, facts, offered)
     write_choice(path, choice, "1")
     truth = {f"{i:032x}-0": str(label) for i, label in enumerate(y.tolist())}
     labels = {name: truth[name] for name in choice.rows.ids.tolist()}

@@ -17,6 +17,7 @@ from gatewise_cloud.archive.label_message import decode_label
 from gatewise_cloud.archive.writer import ArchiveWriter
 from gatewise_cloud.worker.counters import Counters
 from gatewise_edge.errors import WireError
+from gatewise_export.archive.folder import shards_in
 from gatewise_export.archive.machine_labels import MachineLabel, add_machine_labels
 
 _LOG = logging.getLogger("gatewise_cloud")
@@ -129,7 +130,7 @@ class LabelIntake:
                 self._new_labels = []
             # search all shards for new labels, but only new shards for labels that wait
             try:
-                shards = self._writer.folder.shards[::-1]
+                shards = shards_in(self._writer.folder.path)[::-1]
                 new_shards = [shard for shard in shards if shard not in searched_shards]
                 unrecorded = self._record(waiting, new_shards) + self._record(new_labels, shards)
                 searched_shards = set(shards)

@@ -67,7 +67,7 @@ class _OpenShard:
     opened: float
     requests: list[_StoredRequest] = field(default_factory=list)
     n_bytes: int = 0
-    chance: float = 1.0
+    store_probability: float = 1.0
 
 
 class ArchiveWriter:
@@ -97,7 +97,7 @@ class ArchiveWriter:
         self._seconds = seconds
         self._rng = rng
         self._clock = clock
-        self._chance = folder.chance
+        self._store_probability = folder.read_store_probability()
         self._open: dict[tuple[Any, ...], _OpenShard] = {}
         self._full: list[_OpenShard] = []
         self._private: dict[str, None] = {}  # devices, the latest last
@@ -167,15 +167,17 @@ class ArchiveWriter:
         )
         with self._changed:
             self._private.pop(ticket.device, None)
-            if self._chance < 1:
-                stored.select(self._rng.random(n_rows) < self._chance)
+            if self._store_probability < 1:
+                stored.select(self._rng.random(n_rows) < self._store_probability)
                 self._counts["thinned"] += n_rows - len(stored.rows)
                 if not len(stored.rows):
                     return
             key = (*ticket.model, ticket.rows.dtype, ticket.rows.shape[1])
             shard = self._open.get(key)
             if shard is None:
-                shard = _OpenShard(_facts(ticket, manifest), now, chance=self._chance)
+                shard = _OpenShard(
+                    _facts(ticket, manifest), now, store_probability=self._store_probability
+                )
                 self._open[key] = shard
             shard.requests.append(stored)
             shard.n_bytes += stored.X.nbytes + _ROW_BYTES * len(stored.rows)
@@ -194,7 +196,7 @@ class ArchiveWriter:
             shard.requests = [stored for stored in shard.requests if len(stored.rows)]
             n_after = sum(len(stored.rows) for stored in shard.requests)
             self._counts["thinned"] += n_before - n_after
-            shard.chance /= 2
+            shard.store_probability /= 2
             shard.n_bytes = shard.n_bytes * n_after // max(n_before, 1)
 
     # -- the thread that writes --------------------------------------------------------------
@@ -217,18 +219,20 @@ class ArchiveWriter:
     def _write(self, shard: _OpenShard) -> None:
         rows = _archived_rows(shard)
         try:
-            facts = msgspec.structs.replace(shard.facts, stored_chance=shard.chance)
+            facts = msgspec.structs.replace(shard.facts, stored_chance=shard.store_probability)
             self.folder.add(rows, facts, self._clock())
             outcome = "kept"
         except Exception:  # a full disk or a damaged shard must not stop the worker
             _LOG.exception("could not archive %d instances in %s", len(rows), self.folder.path)
             outcome = "lost"
-        chance = self.folder.chance
+        store_probability = self.folder.read_store_probability()
         with self._changed:
             self._counts[outcome] += len(rows)
             self._counts["shards"] += outcome == "kept"
-            if chance != self._chance:  # a shard has one chance for all instances
-                self._chance = chance
+            if (
+                store_probability != self._store_probability
+            ):  # a shard has one probability for all instances
+                self._store_probability = store_probability
                 self._full += self._open.values()
                 self._open.clear()
 
@@ -269,6 +273,6 @@ def _archived_rows(shard: _OpenShard) -> ArchivedRows:
         device_label=repeated([-1 if a is None else a.class_index for a in audits], np.int32),
         confidence=repeated(confidences, np.float32),
         sent_chance=repeated([1.0 if a is None else a.probability for a in audits], np.float64),
-        stored_chance=np.full(sum(counts), shard.chance),
+        stored_chance=np.full(sum(counts), shard.store_probability),
         late=repeated([stored.ticket.late_s > 0 for stored in requests], np.bool_),
     )

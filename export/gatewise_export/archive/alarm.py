@@ -40,15 +40,15 @@ class LabelBatch:
     """The n instances that one choice was made from.
 
     All arrays have the shape (n,). `weights` are the w. `label_weights` are the W of labelled
-    instances and 0 for the others. `predicted` is the high-cost model's probability that the answer
-    is right. `right` is 1 for a labelled instance with a right answer, and 0 otherwise. No W can
-    exceed `largest_weight`.
+    instances and 0 for the others. `correct_probability` is the high-cost model's probability that
+    the answer is right. `is_correct` is 1 for a labelled instance with a right answer, and 0
+    otherwise. No W can exceed `largest_weight`.
     """
 
     weights: Floats
     label_weights: Floats
-    predicted: Floats
-    right: Floats
+    correct_probability: Floats
+    is_correct: Floats
     largest_weight: float
 
 
@@ -56,23 +56,26 @@ def log_growth(batch: LabelBatch, bound: float) -> Floats:
     """Sum of the logarithms of a batch's factors, of shape (n_lambdas, n_bets)."""
     w = batch.weights[:, None]
     W = batch.label_weights[:, None]
-    model_loss = (bound - batch.predicted)[:, None] * _TUNINGS
-    label_loss = (bound - batch.right)[:, None] - model_loss
+    model_loss = (bound - batch.correct_probability)[:, None] * _TUNINGS
+    label_loss = (bound - batch.is_correct)[:, None] - model_loss
     g = w * model_loss + W * label_loss
     # g is smallest if the label is "right" and the model was sure that the answer is wrong.
-    worst = batch.largest_weight * ((1 - bound) + _TUNINGS) + float(batch.weights.max()) * _TUNINGS
-    growth = [np.log1p(bet / worst * g).sum(axis=0) for bet in _BETS]
+    w_max = float(batch.weights.max())
+    largest_decrease = batch.largest_weight * ((1 - bound) + _TUNINGS) + w_max * _TUNINGS
+    growth = [np.log1p(bet / largest_decrease * g).sum(axis=0) for bet in _BETS]
     return np.stack(growth, axis=1)
 
 
 def evidence(batches: Iterable[LabelBatch], bound: float) -> float:
     """Evidence that the accuracy is below `bound`; 20 raises an alarm at the level 0.05."""
     stakes: list[Floats] = []
-    for number, batch in enumerate(batches, 1):
+    for choice_number, batch in enumerate(batches, 1):
         growth = np.exp(log_growth(batch, bound))
-        stakes.append(np.full(growth.shape, 1 / (number * (number + 1)) / growth.size))
+        stakes.append(
+            np.full(growth.shape, 1 / (choice_number * (choice_number + 1)) / growth.size)
+        )
         stakes = [stake * growth for stake in stakes]
     capital = sum(float(stake.sum()) for stake in stakes)
     # the part of the capital that is reserved for later choices
-    reserve = 1 / (len(stakes) + 1)
-    return capital + reserve
+    reserved_capital = 1 / (len(stakes) + 1)
+    return capital + reserved_capital

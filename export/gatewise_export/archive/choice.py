@@ -4,10 +4,10 @@ Each instance i gets a share q_i of the n labels, and is chosen with the probabi
 
     q_i = sum over k of s_k u_ik / (sum over j of u_jk),      c_i = min(1, n' q_i),
 
-where s_k is the share of reason k (:data:`SHARES`), and u_ik is the weight w_i of the instance
-times its score for reason k. The number n' is set so that the c_i sum to n. Instances are drawn
-independently, so that n of them are chosen on average. Half of the labels are spread evenly over
-the traffic that the instances represent. Because of this, no weight w_i / c_i in an estimate
+where s_k is the share of reason k (:data:`REASON_SHARES`), and u_ik is the weight w_i of the
+instance times its score for reason k. The number n' is set so that the c_i sum to n. Instances are
+drawn independently, so that n of them are chosen on average. Half of the labels are spread evenly
+over the traffic that the instances represent. Because of this, no weight w_i / c_i in an estimate
 exceeds twice the mean weight.
 """
 
@@ -38,11 +38,17 @@ from gatewise_export.archive.shard import (
 Floats = NDArray[np.float64]
 
 #: Share of the labels that is chosen for each reason.
-SHARES: Final = {"even": 0.5, "doubt": 0.2, "margin": 0.1, "disagreement": 0.1, "region": 0.1}
+REASON_SHARES: Final = {
+    "even": 0.5,
+    "doubt": 0.2,
+    "margin": 0.1,
+    "disagreement": 0.1,
+    "region": 0.1,
+}
 #: Number of random hyperplanes. A region is the set of instances on the same sides of all planes.
-_PLANES: Final = 8
-_FACTS_KEY: Final = b"gatewise_choice"
-FOLDER: Final = "labels"
+_N_PLANES: Final = 8
+_CHOICE_FACTS_KEY: Final = b"gatewise_choice"
+LABELS_FOLDER: Final = "labels"
 
 
 class ChoiceFacts(msgspec.Struct, frozen=True):
@@ -61,30 +67,30 @@ class LabelChoice:
     ----------
     rows : ArchivedRows
         The chosen instances. They remain after the archive deletes their shards.
-    chance : ndarray of float64, shape (m,)
+    choice_probability : ndarray of float64, shape (m,)
         Probability with which each instance was chosen.
-    reason : ndarray of str, shape (m,)
+    main_reason : ndarray of str, shape (m,)
         The reason that contributed most to this probability.
     facts : ShardFacts
-    offered : ChoiceFacts
+    choice_facts : ChoiceFacts
     """
 
     rows: ArchivedRows
-    chance: Floats
-    reason: NDArray[np.str_]
+    choice_probability: Floats
+    main_reason: NDArray[np.str_]
     facts: ShardFacts
-    offered: ChoiceFacts
+    choice_facts: ChoiceFacts
 
 
-def scores(rows: ArchivedRows, rng: np.random.Generator) -> dict[str, Floats]:
-    """Scores of instances for each reason of :data:`SHARES`, at least 0, each of shape (n,)."""
+def reason_scores(rows: ArchivedRows, rng: np.random.Generator) -> dict[str, Floats]:
+    """Score, of at least 0, of each instance for each reason of :data:`REASON_SHARES`."""
     p = rows.probabilities.astype(np.float64)
-    p_answer = p[np.arange(len(rows)), rows.answers]
+    answer_probability = p[np.arange(len(rows)), rows.answers]
     first_two = np.sort(p, axis=1)[:, -2:]
     return {
         "even": np.ones(len(rows)),
         # standard deviation of the event that the answer is right, by the high-cost model
-        "doubt": np.sqrt(np.clip(p_answer * (1 - p_answer), 0, None)),
+        "doubt": np.sqrt(np.clip(answer_probability * (1 - answer_probability), 0, None)),
         "margin": 1 - (first_two[:, 1] - first_two[:, 0]),
         "disagreement": (rows.answers != rows.cloud_label).astype(np.float64),
         "region": 1 / _region_sizes(rows.X, rng),
@@ -97,41 +103,45 @@ def _region_sizes(X: NDArray[Any], rng: np.random.Generator) -> Floats:
     # standardised, so that no single feature decides on which side of a plane an instance lies
     scale = x.std(axis=0)
     x = (x - x.mean(axis=0)) / np.where(scale > 0, scale, 1.0)
-    sides = x @ rng.normal(size=(x.shape[1], _PLANES)) > 0
+    sides = x @ rng.normal(size=(x.shape[1], _N_PLANES)) > 0
     _, region, sizes = np.unique(sides, axis=0, return_inverse=True, return_counts=True)
     return sizes[region.reshape(-1)].astype(np.float64)
 
 
-def chances(rows: ArchivedRows, n: int, rng: np.random.Generator) -> tuple[Floats, NDArray[Any]]:
+def choice_probabilities(
+    rows: ArchivedRows, n: int, rng: np.random.Generator
+) -> tuple[Floats, NDArray[Any]]:
     """Probability and main reason of choosing each instance; the probabilities sum to n."""
-    parts = {}
-    for reason, score in scores(rows, rng).items():
-        weighted = rows.weights * score
-        total = weighted.sum()
-        parts[reason] = SHARES[reason] * (weighted / total if total > 0 else rows.weights * 0)
+    label_shares = {}
+    for reason, score in reason_scores(rows, rng).items():
+        weighted_score = rows.weights * score
+        total = weighted_score.sum()
+        normalized = weighted_score / total if total > 0 else np.zeros(len(rows))
+        label_shares[reason] = REASON_SHARES[reason] * normalized
     # if a reason applies to no instance, its labels are spread evenly
-    parts["even"] = parts["even"] * (1 + (1 - sum(map(np.sum, parts.values()))) / SHARES["even"])
-    q = np.sum(list(parts.values()), axis=0)
+    unused_share = 1 - sum(map(np.sum, label_shares.values()))
+    label_shares["even"] = label_shares["even"] * (1 + unused_share / REASON_SHARES["even"])
+    q = np.sum(list(label_shares.values()), axis=0)
     if n >= len(rows):
-        chance = np.ones(len(rows))
+        probability = np.ones(len(rows))
     else:
-        chance = np.zeros(len(rows))
+        probability = np.zeros(len(rows))
         is_uncapped = np.ones(len(rows), bool)
         # cap probabilities at 1, and share the remaining labels among the other instances
         while True:
             n_left = n - np.count_nonzero(~is_uncapped)
-            chance[is_uncapped] = n_left * q[is_uncapped] / q[is_uncapped].sum()
-            is_capped = is_uncapped & (chance >= 1)
+            probability[is_uncapped] = n_left * q[is_uncapped] / q[is_uncapped].sum()
+            is_capped = is_uncapped & (probability >= 1)
             if not is_capped.any():
                 break
-            chance[is_capped] = 1.0
+            probability[is_capped] = 1.0
             is_uncapped &= ~is_capped
-    reasons = np.array(list(parts))[np.argmax(list(parts.values()), axis=0)]
-    return chance, reasons
+    main_reason = np.array(list(label_shares))[np.argmax(list(label_shares.values()), axis=0)]
+    return probability, main_reason
 
 
 def choose(
-    path: Path, n: int, rng: np.random.Generator, *, version: str | None = None
+    archive_path: Path, n: int, rng: np.random.Generator, *, version: str | None = None
 ) -> LabelChoice:
     """Choose about n instances from the shards that no earlier choice covered.
 
@@ -140,42 +150,49 @@ def choose(
     """
     if n < 1:
         raise InputError(f"--n {n}: choose at least 1 instance")
-    covered_shards = {name for choice in read_choices(path) for name in choice.offered.shards}
-    new_shards = [shard for shard in shards_in(path) if shard.name not in covered_shards]
+    covered_shards = {
+        name for choice in read_choices(archive_path) for name in choice.choice_facts.shards
+    }
+    new_shards = [shard for shard in shards_in(archive_path) if shard.name not in covered_shards]
     if not new_shards:
         if covered_shards:
-            raise InputError(f"{path} has no instances that are newer than the last choice")
-        read_archive(path)  # its error says how to fill the archive
+            raise InputError(f"{archive_path} has no instances that are newer than the last choice")
+        read_archive(archive_path)  # its error says how to fill the archive
     if version is None:
         version = read_facts(new_shards[-1]).version
     shards = [shard for shard in new_shards if read_facts(shard).version == version]
     if not shards:
-        raise InputError(f"{path} has no new instances of version {version}")
+        raise InputError(f"{archive_path} has no new instances of version {version}")
     facts = read_facts(shards[-1])
-    rows = ArchivedRows.joined([read_shard(shard) for shard in shards])
-    chance, reasons = chances(rows, n, rng)
-    chosen = np.flatnonzero(rng.random(len(rows)) < chance)
+    rows = ArchivedRows.concatenate([read_shard(shard) for shard in shards])
+    probability, main_reason = choice_probabilities(rows, n, rng)
     # in random order, so that a person who labels the first half labels a random half
-    chosen = rng.permutation(chosen)
-    offered = ChoiceFacts(
+    chosen_rows = rng.permutation(np.flatnonzero(rng.random(len(rows)) < probability))
+    choice_facts = ChoiceFacts(
         shards=tuple(shard.name for shard in shards),
         total_weight=float(rows.weights.sum()),
-        largest_weight=float((rows.weights / chance).max()),
+        largest_weight=float((rows.weights / probability).max()),
     )
-    return LabelChoice(rows.take(chosen), chance[chosen], reasons[chosen], facts, offered)
+    return LabelChoice(
+        rows.take(chosen_rows),
+        probability[chosen_rows],
+        main_reason[chosen_rows],
+        facts,
+        choice_facts,
+    )
 
 
-def write_choice(path: Path, choice: LabelChoice, stamp: str) -> Path:
+def write_choice(archive_path: Path, choice: LabelChoice, timestamp: str) -> Path:
     """Write a choice atomically to the labels folder of the archive."""
     pa = require_pyarrow()
     from pyarrow import parquet
 
     table = shard_table(choice.rows, choice.facts)
-    table = table.append_column("choice_chance", pa.array(choice.chance))
-    table = table.append_column("reason", pa.array(choice.reason))
-    offered = {_FACTS_KEY: msgspec.json.encode(choice.offered)}
-    table = table.replace_schema_metadata(table.schema.metadata | offered)
-    file = path / FOLDER / f"choice-{stamp}.parquet"
+    table = table.append_column("choice_chance", pa.array(choice.choice_probability))
+    table = table.append_column("reason", pa.array(choice.main_reason))
+    metadata = {_CHOICE_FACTS_KEY: msgspec.json.encode(choice.choice_facts)}
+    table = table.replace_schema_metadata(table.schema.metadata | metadata)
+    file = archive_path / LABELS_FOLDER / f"choice-{timestamp}.parquet"
     file.parent.mkdir(exist_ok=True, mode=0o700)
     unfinished = file.with_suffix(".open")
     parquet.write_table(table, unfinished)
@@ -183,22 +200,24 @@ def write_choice(path: Path, choice: LabelChoice, stamp: str) -> Path:
     return file
 
 
-def read_choices(path: Path) -> list[LabelChoice]:
+def read_choices(archive_path: Path) -> list[LabelChoice]:
     """Read the choices of an archive, oldest first."""
     require_pyarrow()
     from pyarrow import parquet
 
     choices = []
-    for file in sorted((path / FOLDER).glob("choice-*.parquet")):
+    for file in sorted((archive_path / LABELS_FOLDER).glob("choice-*.parquet")):
         table = parquet.read_table(file)
-        offered = msgspec.json.decode(table.schema.metadata[_FACTS_KEY], type=ChoiceFacts)
+        choice_facts = msgspec.json.decode(
+            table.schema.metadata[_CHOICE_FACTS_KEY], type=ChoiceFacts
+        )
         choices.append(
             LabelChoice(
                 rows=read_shard(file),
-                chance=table["choice_chance"].to_numpy(),
-                reason=np.array(table["reason"].to_pylist(), np.str_),
+                choice_probability=table["choice_chance"].to_numpy(),
+                main_reason=np.array(table["reason"].to_pylist(), np.str_),
                 facts=read_facts(file),
-                offered=offered,
+                choice_facts=choice_facts,
             )
         )
     return choices
@@ -214,9 +233,15 @@ def choice_csv(choice: LabelChoice) -> str:
     is_feature_row = len(choice.facts.shape) == 1
     input_names: Sequence[str] = choice.facts.inputs if is_feature_row else ()
     writer.writerow(["id", "label", "device", "time", *input_names])
-    for i in range(len(choice.rows)):
-        values = [f"{value:.9g}" for value in choice.rows.X[i].tolist()] if is_feature_row else []
+    for row in range(len(choice.rows)):
+        values = [f"{value:.9g}" for value in choice.rows.X[row].tolist()] if is_feature_row else []
         writer.writerow(
-            [choice.rows.ids[i], "", choice.rows.device[i], f"{choice.rows.time[i]:.3f}", *values]
+            [
+                choice.rows.ids[row],
+                "",
+                choice.rows.device[row],
+                f"{choice.rows.time[row]:.3f}",
+                *values,
+            ]
         )
     return buffer.getvalue()

@@ -57,49 +57,53 @@ class TrueFigure:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Numerators `a` and denominators `d` of a figure, and `weights`, each of shape (n,)."""
+    """Numerators a and denominators d of a figure, and their weights, each of shape (n,)."""
 
-    a: Floats
-    d: Floats
+    numerators: Floats
+    denominators: Floats
     weights: Floats
 
     def residuals(self, theta: float) -> Floats:
         """``a - theta d``, shape (n,)."""
-        return self.a - theta * self.d
+        return self.numerators - theta * self.denominators
 
 
 @dataclass(frozen=True, eq=False)
 class FigureData:
     """Data of one figure.
 
-    `archive` has the predictions for all n instances. `labelled` has the true terms of the m
-    labelled instances with weights w / c, and `predicted` their predictions with weights w.
+    `archive_predictions` has the predictions for all n instances. `label_terms` has the true terms
+    of the m labelled instances with weights w / c, and `label_predictions` their predictions with
+    weights w.
     """
 
-    archive: Terms
-    labelled: Terms
-    predicted: Terms
+    archive_predictions: Terms
+    label_terms: Terms
+    label_predictions: Terms
 
     def solve(self, tuning: float) -> tuple[float, float]:
         """Solve the estimating equation; return the ratio theta and its denominator."""
         sums = []
-        for name in ("a", "d"):
-            predictions = getattr(self.archive, name) @ self.archive.weights
-            corrections = getattr(self.labelled, name) - tuning * getattr(self.predicted, name)
-            sums.append(float(tuning * predictions + corrections @ self.labelled.weights))
+        for name in ("numerators", "denominators"):
+            archive = self.archive_predictions
+            predicted_sum = getattr(archive, name) @ archive.weights
+            label_predictions = getattr(self.label_predictions, name)
+            corrections = getattr(self.label_terms, name) - tuning * label_predictions
+            sums.append(float(tuning * predicted_sum + corrections @ self.label_terms.weights))
         return (sums[0] / sums[1] if sums[1] > 0 else math.nan), sums[1]
 
     def moments(self, theta: float) -> tuple[float, float, float]:
         """Coefficients v0, v1 and v2 of the variance ``v0 - 2 v1 lambda + v2 lambda^2``."""
-        r = self.labelled.residuals(theta)
-        r_predicted = self.predicted.residuals(theta)
-        W = self.labelled.weights
-        w = self.predicted.weights
-        archive = self.archive.weights * self.archive.residuals(theta)
+        r = self.label_terms.residuals(theta)
+        r_predicted = self.label_predictions.residuals(theta)
+        W = self.label_terms.weights
+        w = self.label_predictions.weights
+        archive = self.archive_predictions
+        r_archive = archive.weights * archive.residuals(theta)
         # a labelled instance is in both sums, which gives W (W - w) in v1 and W (W - 2 w) in v2
         v0 = float((W * r) @ (W * r))
         v1 = float((W * (W - w) * r) @ r_predicted)
-        v2 = float(archive @ archive + (W * (W - 2 * w) * r_predicted) @ r_predicted)
+        v2 = float(r_archive @ r_archive + (W * (W - 2 * w) * r_predicted) @ r_predicted)
         return v0, v1, v2
 
     def best_tuning(self) -> float:
@@ -119,29 +123,32 @@ def estimate_figure(
     *,
     level: float = 0.05,
     tuning: float | None = None,
-    span: float = 1.0,
-    one_look: bool = False,
+    largest_residual: float = 1.0,
+    is_read_once: bool = False,
 ) -> TrueFigure:
     """Estimate a figure and its interval, which misses the truth with probability `level`.
 
     The interval may be read after each label, because `level` covers all times together. `tuning`
-    fixes lambda, which is chosen by default. `span` is the largest residual: 1 for shares, and 2
-    for differences of shares. `one_look` gives a normal interval, which may be read only once.
+    fixes lambda, which is chosen by default. `largest_residual` is 1 for shares, and 2 for
+    differences of shares. `is_read_once` gives a normal interval, which may be read only once.
     """
-    n_labels = int(np.count_nonzero(data.labelled.d > 0))
+    n_labels = int(np.count_nonzero(data.label_terms.denominators > 0))
     if not n_labels:
         value, _ = data.solve(1.0)
         return TrueFigure(value, math.nan, math.nan, 1.0, 0)
-    chosen = data.best_tuning() if tuning is None else tuning
-    theta, denominator = data.solve(chosen)
+    if tuning is None:
+        tuning = data.best_tuning()
+    theta, denominator = data.solve(tuning)
     if math.isnan(theta):
-        return TrueFigure(theta, math.nan, math.nan, chosen, n_labels)
+        return TrueFigure(theta, math.nan, math.nan, tuning, n_labels)
     v0, v1, v2 = data.moments(theta)
-    unseen = _UNSEEN_RESIDUAL * span**2 * float(data.labelled.weights.max()) ** 2
-    variance = max(v0 - 2 * v1 * chosen + v2 * chosen**2, 0.0) + unseen
-    n_errors = NormalDist().inv_cdf(1 - level / 2) if one_look else boundary(n_labels, level)
+    unseen_variance = (
+        _UNSEEN_RESIDUAL * largest_residual**2 * float(data.label_terms.weights.max()) ** 2
+    )
+    variance = max(v0 - 2 * v1 * tuning + v2 * tuning**2, 0.0) + unseen_variance
+    n_errors = NormalDist().inv_cdf(1 - level / 2) if is_read_once else boundary(n_labels, level)
     half_width = n_errors * math.sqrt(variance) / denominator
-    return TrueFigure(theta, theta - half_width, theta + half_width, chosen, n_labels)
+    return TrueFigure(theta, theta - half_width, theta + half_width, tuning, n_labels)
 
 
 def boundary(n: int, level: float) -> float:

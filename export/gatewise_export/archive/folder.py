@@ -27,16 +27,17 @@ from gatewise_export.archive.shard import (
     ShardFacts,
     read_facts,
     read_shard,
+    rows_by_model,
     write_shard,
 )
 
-_SHARDS: Final = "kept-*.parquet"
-_CHANCE: Final = "chance.json"
-_LOCK: Final = "lock"
+_SHARD_PATTERN: Final = "kept-*.parquet"
+_PROBABILITY_FILE: Final = "chance.json"
+_LOCK_FILE: Final = "lock"
 #: Share of the maximum size at which thinning ends, so that the next shard needs no thinning.
-_TARGET_USE: Final = 0.75
+_THINNED_SHARE: Final = 0.75
 #: Share of the maximum size below which the probability of storing instances doubles.
-_LOW_USE: Final = 0.25
+_SPARSE_SHARE: Final = 0.25
 _SECONDS_A_DAY: Final = 86_400.0
 
 
@@ -62,98 +63,94 @@ class ArchiveFolder:
         self.max_bytes = max_bytes
         self.max_days = max_days
         self._rng = rng
-        self._token = secrets.token_hex(4)
+        self._writer_token = secrets.token_hex(4)
         self._n_written = 0
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise InputError(f"--keep {path}: {error.strerror}") from None
-        with self.locked():
+        with self.lock():
             for unfinished in path.glob("*.open"):
                 unfinished.unlink()
 
-    @property
-    def shards(self) -> list[Path]:
-        """Closed shards, oldest first."""
-        return shards_in(self.path)
-
-    @property
-    def chance(self) -> float:
-        """Probability with which the next instance is stored."""
+    def read_store_probability(self) -> float:
+        """Read the probability with which the next instance is stored."""
         with suppress(OSError, ValueError, KeyError):
-            return float(json.loads((self.path / _CHANCE).read_text())["chance"])
+            return float(json.loads((self.path / _PROBABILITY_FILE).read_text())["chance"])
         return 1.0
 
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of all shards."""
-        return sum(map(_size, self.shards))
+    def size_bytes(self) -> int:
+        """Measure the size of all shards."""
+        return sum(map(_size, shards_in(self.path)))
 
     def add(self, rows: ArchivedRows, facts: ShardFacts, now: float) -> Path:
         """Write a shard, then delete and thin shards as needed; `now` is in Unix seconds."""
-        with self.locked():
+        with self.lock():
             self._n_written += 1
-            stamp = f"{int(now * 1000):015d}-{self._token}-{self._n_written:06d}"
+            stamp = f"{int(now * 1000):015d}-{self._writer_token}-{self._n_written:06d}"
             path = self.path / f"kept-{stamp}.parquet"
             write_shard(path, rows, facts)
-            self._drop_old(now)
-            self._bound()
+            self._delete_old_shards(now)
+            self._limit_size()
         return path
 
-    def _drop_old(self, now: float) -> None:
-        oldest = now - self.max_days * _SECONDS_A_DAY
-        for shard in self.shards:
-            if closed_at(shard) < oldest:
+    def _delete_old_shards(self, now: float) -> None:
+        cutoff_time = now - self.max_days * _SECONDS_A_DAY
+        for shard in shards_in(self.path):
+            if closed_at(shard) < cutoff_time:
                 shard.unlink()
 
-    def _bound(self) -> None:
+    def _limit_size(self) -> None:
         """Thin shards until they fit, and set the probability of storing the next instances."""
-        sizes = {shard: _size(shard) for shard in self.shards}
-        total = sum(sizes.values())
-        chance = self.chance
-        if total > self.max_bytes:
-            chances = {shard: read_facts(shard).stored_chance for shard in sizes}
-            while sizes and total > _TARGET_USE * self.max_bytes:
-                shard = max(chances, key=lambda path: (chances[path], -closed_at(path)))
-                chances[shard] /= 2
-                total -= sizes[shard]
-                self._halve(shard)
-                sizes[shard] = _size(shard)
-                total += sizes[shard]
-                if not sizes[shard]:
-                    del sizes[shard], chances[shard]
-            self._set_chance(chance / 2)
-        elif total < _LOW_USE * self.max_bytes and chance < 1:
-            self._set_chance(min(1.0, 2 * chance))
+        size_of = {shard: _size(shard) for shard in shards_in(self.path)}
+        total_bytes = sum(size_of.values())
+        store_probability = self.read_store_probability()
+        if total_bytes > self.max_bytes:
+            stored_chance_of = {shard: read_facts(shard).stored_chance for shard in size_of}
+            while size_of and total_bytes > _THINNED_SHARE * self.max_bytes:
+                # the shard with the largest probability, and of several the oldest
+                shard = max(
+                    stored_chance_of, key=lambda path: (stored_chance_of[path], -closed_at(path))
+                )
+                stored_chance_of[shard] /= 2
+                total_bytes -= size_of[shard]
+                self._thin_shard(shard)
+                size_of[shard] = _size(shard)
+                total_bytes += size_of[shard]
+                if not size_of[shard]:
+                    del size_of[shard], stored_chance_of[shard]
+            self._write_store_probability(store_probability / 2)
+        elif total_bytes < _SPARSE_SHARE * self.max_bytes and store_probability < 1:
+            self._write_store_probability(min(1.0, 2 * store_probability))
 
-    def _halve(self, path: Path) -> None:
+    def _thin_shard(self, path: Path) -> None:
         rows = read_shard(path)
-        stays = self._rng.random(len(rows)) < 0.5
-        if not stays.any():
+        is_kept = self._rng.random(len(rows)) < 0.5
+        if not is_kept.any():
             path.unlink()
             return
         facts = read_facts(path)
-        thinned = replace(rows.take(stays), stored_chance=rows.stored_chance[stays] / 2)
+        kept_rows = replace(rows.take(is_kept), stored_chance=rows.stored_chance[is_kept] / 2)
         halved_facts = msgspec.structs.replace(facts, stored_chance=facts.stored_chance / 2)
-        write_shard(path, thinned, halved_facts)
+        write_shard(path, kept_rows, halved_facts)
 
-    def _set_chance(self, chance: float) -> None:
-        file = self.path / _CHANCE
+    def _write_store_probability(self, probability: float) -> None:
+        file = self.path / _PROBABILITY_FILE
         unfinished = file.with_suffix(".open")
-        unfinished.write_text(json.dumps({"chance": chance}))
+        unfinished.write_text(json.dumps({"chance": probability}))
         unfinished.replace(file)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Lock the folder, so that no other process or thread changes its shards."""
-        with (self.path / _LOCK).open("w") as file:
+        with (self.path / _LOCK_FILE).open("w") as file:
             lock_file(file.fileno())
             yield
 
 
 def shards_in(path: Path) -> list[Path]:
     """List the closed shards of a folder, oldest first."""
-    return sorted(path.glob(_SHARDS))
+    return sorted(path.glob(_SHARD_PATTERN))
 
 
 def closed_at(shard: Path) -> float:
@@ -169,8 +166,6 @@ def _size(path: Path) -> int:
 
 def read_archive(path: Path) -> dict[tuple[str, str], tuple[ShardFacts, ArchivedRows]]:
     """Read the instances of a folder by model and version; InputError if it has no instances."""
-    from gatewise_export.archive.shard import rows_by_model
-
     shards = shards_in(path)
     if not shards:
         raise InputError(f"{path} has no kept instances: workers write them with --keep {path}")

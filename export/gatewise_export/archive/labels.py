@@ -9,7 +9,7 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise.file_lock import lock_file
-from gatewise_export.archive.choice import FOLDER, LabelChoice, read_choices
+from gatewise_export.archive.choice import LABELS_FOLDER, LabelChoice, read_choices
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts
 
 _LABELS_FILE: Final = "labels.jsonl"
-_MAX_NAMES: Final = 5
+_MAX_SHOWN: Final = 5
 
 
 class Label(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,7 +41,7 @@ class Label(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, eq=False)
-class TruthRows:
+class LabelledRows:
     """The m labelled instances of one version.
 
     Attributes
@@ -50,9 +50,9 @@ class TruthRows:
     truth : ndarray of int64, shape (m,)
         Class index, or -1 for a class that the model does not have.
     labels : ndarray of str, shape (m,)
-    chance : ndarray of float64, shape (m,)
+    label_probability : ndarray of float64, shape (m,)
         Probability with which each instance was chosen and labelled.
-    choice : ndarray of int64, shape (m,)
+    choice_index : ndarray of int64, shape (m,)
         Index of the choice that each instance belongs to.
     n_chosen : int
         Number of chosen instances, with and without a label.
@@ -61,8 +61,8 @@ class TruthRows:
     rows: ArchivedRows
     truth: NDArray[np.int64]
     labels: NDArray[np.str_]
-    chance: NDArray[np.float64]
-    choice: NDArray[np.int64]
+    label_probability: NDArray[np.float64]
+    choice_index: NDArray[np.int64]
     n_chosen: int
 
     def __len__(self) -> int:
@@ -71,50 +71,52 @@ class TruthRows:
     @property
     def weights(self) -> NDArray[np.float64]:
         """Number of instances that each labelled instance represents, shape (m,)."""
-        return self.rows.weights / self.chance
+        return self.rows.weights / self.label_probability
 
-    def take(self, mask: NDArray[np.bool_]) -> TruthRows:
+    def take(self, mask: NDArray[np.bool_]) -> LabelledRows:
         """Select rows by a mask."""
-        return TruthRows(
+        return replace(
+            self,
             rows=self.rows.take(mask),
             truth=self.truth[mask],
             labels=self.labels[mask],
-            chance=self.chance[mask],
-            choice=self.choice[mask],
-            n_chosen=self.n_chosen,
+            label_probability=self.label_probability[mask],
+            choice_index=self.choice_index[mask],
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
         """Concatenate one or more parts."""
         return cls(
-            rows=ArchivedRows.joined([part.rows for part in parts]),
+            rows=ArchivedRows.concatenate([part.rows for part in parts]),
             truth=np.concatenate([part.truth for part in parts]),
             labels=np.concatenate([part.labels for part in parts]),
-            chance=np.concatenate([part.chance for part in parts]),
-            choice=np.concatenate([part.choice for part in parts]),
+            label_probability=np.concatenate([part.label_probability for part in parts]),
+            choice_index=np.concatenate([part.choice_index for part in parts]),
             n_chosen=sum(part.n_chosen for part in parts),
         )
 
 
-def read_label_csv(text: str) -> dict[str, str]:
+def read_label_csv(csv_text: str) -> dict[str, str]:
     """Read the columns ``id`` and ``label`` of a CSV, and skip rows with an empty label.
 
     Raises InputError if a column is missing, or if an instance has two different labels.
     """
-    reader = csv.DictReader(io.StringIO(text))
+    reader = csv.DictReader(io.StringIO(csv_text))
     if not {"id", "label"} <= set(reader.fieldnames or ()):
         raise InputError(
             "a CSV of labels must have columns named id and label, as `labels choose` writes"
         )
     labels: dict[str, str] = {}
-    for number, line in enumerate(reader, 2):
-        name = (line["id"] or "").strip()
-        label = (line["label"] or "").strip()
+    for line_number, row in enumerate(reader, 2):
+        instance_id = (row["id"] or "").strip()
+        label = (row["label"] or "").strip()
         if not label:
             continue
-        if labels.setdefault(name, label) != label:
-            raise InputError(f"line {number}: {name} has the label {labels[name]!r} already")
+        if labels.setdefault(instance_id, label) != label:
+            raise InputError(
+                f"line {line_number}: {instance_id} has the label {labels[instance_id]!r} already"
+            )
     return labels
 
 
@@ -122,48 +124,50 @@ def check_labels(
     labels: Mapping[str, str], choices: Iterable[LabelChoice], new_classes: Iterable[str] = ()
 ) -> None:
     """Raise InputError for labels of instances that were not chosen, or of unknown classes."""
-    known_ids: set[str] = set()
-    classes: set[str] = set(new_classes)
+    chosen_ids: set[str] = set()
+    known_classes: set[str] = set(new_classes)
     for choice in choices:
-        known_ids.update(choice.rows.ids.tolist())
-        classes.update(map(str, choice.facts.classes))
-    if unknown_ids := [name for name in labels if name not in known_ids]:
+        chosen_ids.update(choice.rows.ids.tolist())
+        known_classes.update(map(str, choice.facts.classes))
+    if unknown_ids := [instance_id for instance_id in labels if instance_id not in chosen_ids]:
         raise InputError(
             f"{len(unknown_ids)} ids were not chosen from this folder: "
-            f"{', '.join(unknown_ids[:_MAX_NAMES])}"
+            f"{', '.join(unknown_ids[:_MAX_SHOWN])}"
         )
-    if unknown_labels := sorted({label for label in labels.values() if label not in classes}):
+    if unknown_labels := sorted({label for label in labels.values() if label not in known_classes}):
         raise InputError(
-            f"unknown labels {', '.join(map(repr, unknown_labels[:_MAX_NAMES]))}; the classes are "
-            f"{', '.join(sorted(classes)[:20])}; --new-class NAME adds a class"
+            f"unknown labels {', '.join(map(repr, unknown_labels[:_MAX_SHOWN]))}; the classes are "
+            f"{', '.join(sorted(known_classes)[:20])}; --new-class NAME adds a class"
         )
 
 
-def add_labels(path: Path, labels: Mapping[str, str], *, by: str, at: float) -> int:
+def add_labels(archive_path: Path, labels: Mapping[str, str], *, by: str, at: float) -> int:
     """Append checked labels; return the number of labels that are new or changed."""
-    current = read_labels(path)
+    recorded_labels = read_labels(archive_path)
     new_labels = [
-        Label(name, label, by, at)
-        for name, label in labels.items()
-        if name not in current or (current[name].label, current[name].is_sampled) != (label, True)
+        Label(instance_id, label, by, at)
+        for instance_id, label in labels.items()
+        if (recorded := recorded_labels.get(instance_id)) is None
+        or not recorded.is_sampled
+        or recorded.label != label
     ]
-    append_labels(path, new_labels)
+    append_labels(archive_path, new_labels)
     return len(new_labels)
 
 
-def append_labels(path: Path, labels: Iterable[Label]) -> None:
+def append_labels(archive_path: Path, labels: Iterable[Label]) -> None:
     """Append labels to the file, and flush them to the disk."""
     lines = b"".join(msgspec.json.encode(label) + b"\n" for label in labels)
-    with (path / FOLDER / _LABELS_FILE).open("ab") as file:
+    with (archive_path / LABELS_FOLDER / _LABELS_FILE).open("ab") as file:
         lock_file(file.fileno())  # a worker may add labels at the same time
         file.write(lines)
         file.flush()
         os.fsync(file.fileno())
 
 
-def read_labels(path: Path) -> dict[str, Label]:
+def read_labels(archive_path: Path) -> dict[str, Label]:
     """Read the last label of each instance by its id, and skip incomplete lines."""
-    file = path / FOLDER / _LABELS_FILE
+    file = archive_path / LABELS_FOLDER / _LABELS_FILE
     if not file.exists():
         return {}
     labels = {}
@@ -176,38 +180,45 @@ def read_labels(path: Path) -> dict[str, Label]:
     return labels
 
 
-def labelled_rows(path: Path, version: str) -> tuple[ShardFacts, TruthRows] | None:
+def read_labelled_rows(archive_path: Path, version: str) -> LabelledRows | None:
     """Read the instances of a version with sampled labels; None if the version has no choice.
 
-    :func:`.machine_rows` reads the labels that machines sent. If people label only some of the
+    :func:`.read_machine_rows` reads the labels that machines sent. If people label only some of the
     chosen instances, these are assumed to be a random part. The probability of a label is then that
     of the choice times the labelled share.
     """
-    choices = [choice for choice in read_choices(path) if choice.facts.version == version]
+    choices = [choice for choice in read_choices(archive_path) if choice.facts.version == version]
     if not choices:
         return None
-    labels = {name: label for name, label in read_labels(path).items() if label.is_sampled}
-    by_choice = [_labelled_part(choice, number, labels) for number, choice in enumerate(choices)]
-    return choices[-1].facts, TruthRows.joined(by_choice)
+    labels = {label.id: label for label in read_labels(archive_path).values() if label.is_sampled}
+    rows_by_choice = [
+        _labelled_rows_of(choice, choice_index, labels)
+        for choice_index, choice in enumerate(choices)
+    ]
+    return LabelledRows.concatenate(rows_by_choice)
 
 
-def _labelled_part(choice: LabelChoice, number: int, labels: Mapping[str, Label]) -> TruthRows:
-    is_labelled = np.array([name in labels for name in choice.rows.ids.tolist()], np.bool_)
+def _labelled_rows_of(
+    choice: LabelChoice, choice_index: int, labels: Mapping[str, Label]
+) -> LabelledRows:
+    is_labelled = np.array(
+        [instance_id in labels for instance_id in choice.rows.ids.tolist()], np.bool_
+    )
     rows = choice.rows.take(is_labelled)
-    texts = [labels[name].label for name in rows.ids.tolist()]
+    label_texts = [labels[instance_id].label for instance_id in rows.ids.tolist()]
     # the CSV is in random order, so that its first lines are a random part of the choice
-    share = len(rows) / max(len(choice.rows), 1)
-    return TruthRows(
+    labelled_share = len(rows) / max(len(choice.rows), 1)
+    return LabelledRows(
         rows=rows,
-        truth=class_indices(texts, choice.facts),
-        labels=np.array(texts, np.str_),
-        chance=choice.chance[is_labelled] * share,
-        choice=np.full(len(rows), number),
+        truth=class_indices(label_texts, choice.facts),
+        labels=np.array(label_texts, np.str_),
+        label_probability=choice.choice_probability[is_labelled] * labelled_share,
+        choice_index=np.full(len(rows), choice_index),
         n_chosen=len(choice.rows),
     )
 
 
-def class_indices(texts: Iterable[str], facts: ShardFacts) -> NDArray[np.int64]:
+def class_indices(label_texts: Iterable[str], facts: ShardFacts) -> NDArray[np.int64]:
     """Class indices of labels, of shape (m,), with -1 for classes that the model does not have."""
     index_of = {str(label): index for index, label in enumerate(facts.classes)}
-    return np.array([index_of.get(text, -1) for text in texts], np.int64)
+    return np.array([index_of.get(label_text, -1) for label_text in label_texts], np.int64)

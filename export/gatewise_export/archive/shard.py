@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError, not_installed
 
 #: Key of the facts in a shard's metadata.
-_FACTS: Final = b"gatewise"
+_FACTS_KEY: Final = b"gatewise"
 _ID_BYTES: Final = 16
 #: Smallest `sent_chance` that is accepted from a device, because it limits the weight.
 MIN_SENT_CHANCE: Final = 1e-3
@@ -107,12 +107,12 @@ class ArchivedRows:
         """Number of instances that each one represents, ``1 / (sent_chance * stored_chance)``."""
         return 1.0 / (np.maximum(self.sent_chance, MIN_SENT_CHANCE) * self.stored_chance)
 
-    def take(self, rows: NDArray[Any]) -> Self:
+    def take(self, selection: NDArray[Any]) -> Self:
         """Select instances by a mask or by indices."""
-        return type(self)(*(getattr(self, f.name)[rows] for f in fields(self)))
+        return type(self)(*(getattr(self, f.name)[selection] for f in fields(self)))
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def concatenate(cls, parts: Sequence[Self]) -> Self:
         """Concatenate one or more parts."""
         columns = ([getattr(part, f.name) for part in parts] for f in fields(cls))
         return cls(*(np.concatenate(column) for column in columns))
@@ -139,7 +139,7 @@ def shard_table(rows: ArchivedRows, facts: ShardFacts) -> Any:
         "stored_chance": pa.array(rows.stored_chance),
         "late": pa.array(rows.late),
     }
-    return pa.table(columns, metadata={_FACTS: msgspec.json.encode(facts)})
+    return pa.table(columns, metadata={_FACTS_KEY: msgspec.json.encode(facts)})
 
 
 def _list_column(matrix: NDArray[Any]) -> Any:
@@ -174,7 +174,7 @@ def read_facts(path: Path) -> ShardFacts:
 
     try:
         metadata = parquet.read_schema(path).metadata or {}
-        return msgspec.json.decode(metadata[_FACTS], type=ShardFacts)
+        return msgspec.json.decode(metadata[_FACTS_KEY], type=ShardFacts)
     except (KeyError, ValueError, OSError, msgspec.DecodeError, pa.ArrowException) as error:
         raise InputError(f"{path} is not a shard of kept instances: {error}") from None
 
@@ -200,25 +200,29 @@ def find_instances(files: Iterable[Path], ids: Collection[str]) -> dict[str, tup
     pa = require_pyarrow()
     from pyarrow import compute, parquet
 
-    places: dict[str, tuple[Path, int]] = {}
-    request_ids = sorted({bytes.fromhex(name[: 2 * _ID_BYTES]) for name in ids})
+    location_of: dict[str, tuple[Path, int]] = {}
+    request_ids = sorted({bytes.fromhex(instance_id[: 2 * _ID_BYTES]) for instance_id in ids})
     value_set = pa.array(request_ids, pa.binary(_ID_BYTES))
     for file in files:
         try:
             table = parquet.read_table(file, columns=["id", "row"])
         except (OSError, ValueError, pa.ArrowException):
             continue
-        matches = compute.indices_nonzero(compute.is_in(table["id"], value_set=value_set))
-        matched = table.take(matches)
+        positions = compute.indices_nonzero(compute.is_in(table["id"], value_set=value_set))
+        requested_rows = table.take(positions)
         requests = zip(
-            matched["id"].to_pylist(), ([row] for row in matched["row"].to_pylist()), strict=True
+            requested_rows["id"].to_pylist(),
+            ([row] for row in requested_rows["row"].to_pylist()),
+            strict=True,
         )
-        for position, name in zip(matches.to_pylist(), instance_ids(requests), strict=True):
-            if str(name) in ids:
-                places.setdefault(str(name), (file, position))
-        if len(places) == len(ids):
+        for position, instance_id in zip(
+            positions.to_pylist(), instance_ids(requests), strict=True
+        ):
+            if str(instance_id) in ids:
+                location_of.setdefault(str(instance_id), (file, position))
+        if len(location_of) == len(ids):
             break
-    return places
+    return location_of
 
 
 def _rows_of(table: Any, facts: ShardFacts) -> ArchivedRows:
@@ -269,7 +273,7 @@ def rows_by_model(paths: Iterable[Path]) -> dict[tuple[str, str], tuple[ShardFac
         key = facts.model, facts.version
         facts_of[key] = facts
         rows_of.setdefault(key, []).append(read_shard(path))
-    return {key: (facts_of[key], ArchivedRows.joined(rows)) for key, rows in rows_of.items()}
+    return {key: (facts_of[key], ArchivedRows.concatenate(rows)) for key, rows in rows_of.items()}
 
 
 def require_pyarrow() -> Any:

@@ -15,7 +15,7 @@ from gatewise_export.archive.alarm import TOLERANCE, LabelBatch, evidence
 from gatewise_export.archive.choice import read_choices
 from gatewise_export.archive.estimate import FigureData, Terms, estimate_figure
 from gatewise_export.archive.folder import read_archive, shards_in
-from gatewise_export.archive.labels import TruthRows, labelled_rows
+from gatewise_export.archive.labels import LabelledRows, read_labelled_rows
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_facts, read_shard
 
 _SECONDS_A_DAY: Final = 86_400.0
@@ -63,40 +63,46 @@ class MonitorReport(msgspec.Struct, frozen=True):
 
 
 def monitor(
-    path: Path, *, version: str | None = None, days: float | None = None, level: float = 0.05
+    archive_path: Path,
+    *,
+    version: str | None = None,
+    days: float | None = None,
+    level: float = 0.05,
 ) -> MonitorReport:
     """Estimate the true figures of a version, by default of the newest.
 
     `days` limits the estimate to the last days of the version. Raises InputError if the archive has
     no instances of the version.
     """
-    shards_of = _shards_by_version(path)
-    chosen_version = list(shards_of)[-1] if version is None else version
-    if chosen_version not in shards_of:
-        raise InputError(f"{path} has versions {', '.join(shards_of)}, not {version}")
-    facts = read_facts(shards_of[chosen_version][-1])
-    truth = labelled_rows(path, chosen_version)
-    shards = shards_of[chosen_version]
-    if truth is not None:
-        shards = _shards_with_labels(path, chosen_version, truth[1], shards)
-    rows = ArchivedRows.joined([read_shard(shard) for shard in shards])
-    labelled = _no_labels(rows) if truth is None else truth[1]
+    shards_of = _shards_by_version(archive_path)
+    monitored_version = list(shards_of)[-1] if version is None else version
+    if monitored_version not in shards_of:
+        raise InputError(f"{archive_path} has versions {', '.join(shards_of)}, not {version}")
+    facts = read_facts(shards_of[monitored_version][-1])
+    labelled_rows = read_labelled_rows(archive_path, monitored_version)
+    shards = shards_of[monitored_version]
+    if labelled_rows is not None:
+        shards = _shards_with_labels(archive_path, monitored_version, labelled_rows, shards)
+    rows = ArchivedRows.concatenate([read_shard(shard) for shard in shards])
+    if labelled_rows is None:
+        labelled_rows = _no_labels(rows)
     if days is not None:
-        since = rows.time.max() - days * _SECONDS_A_DAY
-        rows = rows.take(rows.time >= since)
-        labelled = labelled.take(labelled.rows.time >= since)
-    bound = None if facts.accuracy is None else facts.accuracy - TOLERANCE
+        start_time = rows.time.max() - days * _SECONDS_A_DAY
+        rows = rows.take(rows.time >= start_time)
+        labelled_rows = labelled_rows.take(labelled_rows.rows.time >= start_time)
+    accuracy_bound = None if facts.accuracy is None else facts.accuracy - TOLERANCE
     alarm_evidence = None
-    if bound is not None and 0 < bound < 1 and len(labelled):
-        alarm_evidence = evidence(_batches(path, chosen_version, labelled), bound)
+    if accuracy_bound is not None and 0 < accuracy_bound < 1 and len(labelled_rows):
+        batches = _label_batches(archive_path, monitored_version, labelled_rows)
+        alarm_evidence = evidence(batches, accuracy_bound)
     return MonitorReport(
         model=facts.model,
         version=facts.version,
         n_rows=len(rows),
         n_instances=float(rows.weights.sum()),
-        n_chosen=labelled.n_chosen,
-        n_labels=len(labelled),
-        figures=tuple(_figures(facts, rows, labelled, level)),
+        n_chosen=labelled_rows.n_chosen,
+        n_labels=len(labelled_rows),
+        figures=tuple(_figures(facts, rows, labelled_rows, level)),
         promised=facts.accuracy,
         tolerance=TOLERANCE,
         evidence=alarm_evidence,
@@ -104,66 +110,71 @@ def monitor(
     )
 
 
-def _shards_by_version(path: Path) -> dict[str, list[Path]]:
+def _shards_by_version(archive_path: Path) -> dict[str, list[Path]]:
     """Shards of each version, oldest first; the latest model counts if two share a version."""
     shards_of: dict[tuple[str, str], list[Path]] = {}
-    for shard in shards_in(path):
+    for shard in shards_in(archive_path):
         facts = read_facts(shard)
         shards_of.setdefault((facts.model, facts.version), []).append(shard)
     if not shards_of:
-        read_archive(path)  # its error says how to fill the archive
+        read_archive(archive_path)  # its error says how to fill the archive
     return {version: shards for (_, version), shards in shards_of.items()}
 
 
 def _shards_with_labels(
-    path: Path, version: str, labelled: TruthRows, shards: list[Path]
+    archive_path: Path, version: str, labelled_rows: LabelledRows, shards: list[Path]
 ) -> list[Path]:
     """Shards that labelled instances were chosen from, or all shards if no instance has a label.
 
     Labels correct the high-cost model's predictions for these shards. The predictions for later
     shards, which no choice covers yet, would enter the estimate without a correction.
     """
-    choices = [choice for choice in read_choices(path) if choice.facts.version == version]
-    labelled_choices = set(labelled.choice.tolist())
+    choices = [choice for choice in read_choices(archive_path) if choice.facts.version == version]
+    labelled_choices = set(labelled_rows.choice_index.tolist())
     covered_shards = {
         name
-        for number, choice in enumerate(choices)
-        if number in labelled_choices
-        for name in choice.offered.shards
+        for choice_index, choice in enumerate(choices)
+        if choice_index in labelled_choices
+        for name in choice.choice_facts.shards
     }
     return [shard for shard in shards if shard.name in covered_shards] or shards
 
 
-def _no_labels(rows: ArchivedRows) -> TruthRows:
+def _no_labels(rows: ArchivedRows) -> LabelledRows:
     no_rows = np.zeros(0, np.intp)
-    return TruthRows(
+    return LabelledRows(
         rows=rows.take(no_rows),
         truth=no_rows.astype(np.int64),
         labels=no_rows.astype(np.str_),
-        chance=no_rows.astype(np.float64),
-        choice=no_rows.astype(np.int64),
+        label_probability=no_rows.astype(np.float64),
+        choice_index=no_rows.astype(np.int64),
         n_chosen=0,
     )
 
 
 def _figures(
-    facts: ShardFacts, rows: ArchivedRows, labelled: TruthRows, level: float
+    facts: ShardFacts, rows: ArchivedRows, labelled_rows: LabelledRows, level: float
 ) -> list[MonitoredFigure]:
     figures = []
     for system in ("deployed", "high-cost"):
-        for index in (None, *range(len(facts.classes))):
-            data = figure_data(rows, labelled, deployed=system == "deployed", of_class=index)
+        for class_index in (None, *range(len(facts.classes))):
+            data = figure_data(
+                rows, labelled_rows, is_deployed=system == "deployed", of_class=class_index
+            )
             figure = estimate_figure(data, level=level)
-            from_labels = estimate_figure(data, level=level, tuning=0.0)
+            labels_only_figure = estimate_figure(data, level=level, tuning=0.0)
             figures.append(
                 MonitoredFigure(
                     system=system,
-                    figure="accuracy" if index is None else "recall",
-                    of=None if index is None else str(facts.classes[index]),
-                    value=_share(figure.value),
-                    low=_share(figure.low),
-                    high=_share(figure.high),
-                    labels_alone=(_share(from_labels.low), _share(from_labels.high)),
+                    figure="accuracy" if class_index is None else "recall",
+                    of=None if class_index is None else str(facts.classes[class_index]),
+                    value=_clipped_share(figure.value),
+                    low=_clipped_share(figure.low),
+                    high=_clipped_share(figure.high),
+                    labels_alone=(
+                        _clipped_share(labels_only_figure.low),
+                        _clipped_share(labels_only_figure.high),
+                    ),
                     n_labels=figure.n_labels,
                 )
             )
@@ -171,22 +182,32 @@ def _figures(
 
 
 def figure_data(
-    rows: ArchivedRows, labelled: TruthRows, *, deployed: bool, of_class: int | None
+    rows: ArchivedRows, labelled_rows: LabelledRows, *, is_deployed: bool, of_class: int | None
 ) -> FigureData:
     """Data for the accuracy or a recall of the deployed system, or else of the high-cost model."""
-    answers, labelled_answers = (
-        part.answers if deployed else part.cloud_label for part in (rows, labelled.rows)
+    answers, label_answers = (
+        archived_rows.answers if is_deployed else archived_rows.cloud_label
+        for archived_rows in (rows, labelled_rows.rows)
     )
-    truth = labelled.truth
-    right = (truth == labelled_answers).astype(np.float64)
+    return _figure_data(rows, labelled_rows, answers, label_answers, of_class)
+
+
+def _figure_data(
+    rows: ArchivedRows,
+    labelled_rows: LabelledRows,
+    answers: NDArray[Any],
+    label_answers: NDArray[Any],
+    of_class: int | None,
+) -> FigureData:
+    truth = labelled_rows.truth
+    is_correct = (truth == label_answers).astype(np.float64)
     denominator = (
         np.ones(len(truth)) if of_class is None else (truth == of_class).astype(np.float64)
     )
-    predicted = predictions(labelled.rows, labelled_answers, of_class)
     return FigureData(
-        archive=predictions(rows, answers, of_class),
-        labelled=Terms(right * denominator, denominator, labelled.weights),
-        predicted=replace(predicted, weights=labelled.rows.weights),
+        archive_predictions=predictions(rows, answers, of_class),
+        label_terms=Terms(is_correct * denominator, denominator, labelled_rows.weights),
+        label_predictions=predictions(labelled_rows.rows, label_answers, of_class),
     )
 
 
@@ -199,40 +220,45 @@ def predictions(rows: ArchivedRows, answers: NDArray[Any], of_class: int | None)
     return Terms(class_probability * (answers == of_class), class_probability, rows.weights)
 
 
-def _batches(path: Path, version: str, labelled: TruthRows) -> list[LabelBatch]:
+def _label_batches(
+    archive_path: Path, version: str, labelled_rows: LabelledRows
+) -> list[LabelBatch]:
     """Labelled instances of each choice, and its instances that are still in the archive."""
     batches = []
-    choices = [choice for choice in read_choices(path) if choice.facts.version == version]
-    for number, choice in enumerate(choices):
-        labelled_in_choice = labelled.take(labelled.choice == number)
+    choices = [choice for choice in read_choices(archive_path) if choice.facts.version == version]
+    for choice_index, choice in enumerate(choices):
+        labelled_in_choice = labelled_rows.take(labelled_rows.choice_index == choice_index)
         n_labels = len(labelled_in_choice)
         if not n_labels:
             continue
-        shards = [path / name for name in choice.offered.shards if (path / name).exists()]
+        shards = [archive_path / name for name in choice.choice_facts.shards]
         # a labelled instance counts once, although its shard may also have it
         labelled_ids = labelled_in_choice.rows.ids
         unlabelled_parts = [
-            rows.take(~np.isin(rows.ids, labelled_ids)) for rows in map(read_shard, shards)
+            rows.take(~np.isin(rows.ids, labelled_ids))
+            for rows in map(read_shard, filter(Path.exists, shards))
         ]
-        joined = ArchivedRows.joined([labelled_in_choice.rows, *unlabelled_parts])
-        # the labelled instances come first in `joined`
-        label_weights = np.zeros(len(joined))
+        rows_of_choice = ArchivedRows.concatenate([labelled_in_choice.rows, *unlabelled_parts])
+        # the labelled instances come first in `rows_of_choice`
+        label_weights = np.zeros(len(rows_of_choice))
         label_weights[:n_labels] = labelled_in_choice.weights
-        right = np.zeros(len(joined))
-        right[:n_labels] = labelled_in_choice.truth == labelled_in_choice.rows.answers
+        is_correct = np.zeros(len(rows_of_choice))
+        is_correct[:n_labels] = labelled_in_choice.truth == labelled_in_choice.rows.answers
         batches.append(
             LabelBatch(
-                weights=joined.weights,
+                weights=rows_of_choice.weights,
                 label_weights=label_weights,
-                predicted=predictions(joined, joined.answers, None).a,
-                right=right,
-                largest_weight=choice.offered.largest_weight * len(choice.rows) / n_labels,
+                correct_probability=predictions(
+                    rows_of_choice, rows_of_choice.answers, None
+                ).numerators,
+                is_correct=is_correct,
+                largest_weight=choice.choice_facts.largest_weight * len(choice.rows) / n_labels,
             )
         )
     return batches
 
 
-def _share(value: float) -> float | None:
+def _clipped_share(value: float) -> float | None:
     return None if np.isnan(value) else min(max(value, 0.0), 1.0)
 
 
@@ -240,14 +266,13 @@ def metrics_text(report: MonitorReport) -> str:
     """Format a report for Prometheus, to be read by the node exporter's textfile collector."""
     lines = []
     labels = f'model="{report.model}",version="{report.version}"'
-    for bound, name in (("value", ""), ("low", "_low"), ("high", "_high")):
-        lines.append(f"# TYPE gatewise_true_accuracy{name} gauge")
+    for field, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
+        lines.append(f"# TYPE gatewise_true_accuracy{suffix} gauge")
         for figure in report.figures:
-            value = getattr(figure, bound)
+            value = getattr(figure, field)
             if figure.figure == "accuracy" and value is not None:
-                lines.append(
-                    f'gatewise_true_accuracy{name}{{{labels},system="{figure.system}"}} {value:.6f}'
-                )
+                metric = f"gatewise_true_accuracy{suffix}"
+                lines.append(f'{metric}{{{labels},system="{figure.system}"}} {value:.6f}')
     lines += [
         "# TYPE gatewise_true_labels gauge",
         f"gatewise_true_labels{{{labels}}} {report.n_labels}",
@@ -259,31 +284,26 @@ def metrics_text(report: MonitorReport) -> str:
 
 def difference_data(
     rows: ArchivedRows,
-    labelled: TruthRows,
-    old: NDArray[Any],
-    new: NDArray[Any],
+    labelled_rows: LabelledRows,
+    old_answers: NDArray[Any],
+    new_answers: NDArray[Any],
     of_class: int | None = None,
 ) -> FigureData:
     """Data for the difference in accuracy or recall of two systems on the same instances.
 
-    `old` and `new` are their answers to `rows`, followed by their answers to the labelled rows.
+    `old_answers` and `new_answers` are their answers to `rows`, and then to the labelled rows.
     """
-    n = len(rows)
-    denominator = (
-        np.ones(len(labelled)) if of_class is None else (labelled.truth == of_class).astype(float)
-    )
-    right = (new[n:] == labelled.truth).astype(np.float64) - (old[n:] == labelled.truth)
-    new_terms, new_label_terms, old_terms, old_label_terms = (
-        predictions(part, answers, of_class)
-        for part, answers in (
-            (rows, new[:n]),
-            (labelled.rows, new[n:]),
-            (rows, old[:n]),
-            (labelled.rows, old[n:]),
-        )
+    old, new = (
+        _figure_data(rows, labelled_rows, answers[: len(rows)], answers[len(rows) :], of_class)
+        for answers in (old_answers, new_answers)
     )
     return FigureData(
-        archive=replace(new_terms, a=new_terms.a - old_terms.a),
-        labelled=Terms(right * denominator, denominator, labelled.weights),
-        predicted=replace(new_label_terms, a=new_label_terms.a - old_label_terms.a),
+        *(
+            replace(new_terms, numerators=new_terms.numerators - old_terms.numerators)
+            for new_terms, old_terms in (
+                (new.archive_predictions, old.archive_predictions),
+                (new.label_terms, old.label_terms),
+                (new.label_predictions, old.label_predictions),
+            )
+        )
     )

@@ -83,7 +83,7 @@ def choose_instances(
     for file, text in texts.items():
         file.write_text(text, encoding="utf-8")
     write_choice(archive, choice, f"{int(time.time() * 1000):015d}")
-    reasons, counts = np.unique(choice.reason, return_counts=True)
+    reasons, counts = np.unique(choice.main_reason, return_counts=True)
     by_reason = dict(zip(reasons.tolist(), counts.tolist(), strict=True))
     summary = (
         f"{len(choice.rows)} instances of {choice.facts.model} {choice.facts.version} in {out}"

@@ -18,7 +18,7 @@ from gatewise.documents import Amount, Positive, Share
 from gatewise.errors import InputError, RecallWarning
 from gatewise.settings import FileOption, Settings
 from gatewise_export.archive.estimate import TrueFigure, estimate_figure
-from gatewise_export.archive.labels import TruthRows
+from gatewise_export.archive.labels import LabelledRows
 from gatewise_export.archive.shard import ArchivedRows
 from gatewise_export.archive.true_figures import difference_data
 from gatewise_export.bundle.bundle import Bundle
@@ -164,7 +164,7 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
     kept_weight = settings.kept_share / (1 - settings.kept_share) * len(training.y)
     weighted = FitRows(kept.X, kept.y, kept.weights * kept_weight / kept.weights.sum())
     with tempfile.TemporaryDirectory(prefix="gatewise-refit-") as folder:
-        system = _fit(settings, old, training.joined(weighted), Path(folder), rng)
+        system = _fit(settings, old, training.concatenate(weighted), Path(folder), rng)
         new = pack(
             system,
             settings.out,
@@ -319,7 +319,7 @@ def _with_classes(rows: ArchivedRows, n_added: int) -> ArchivedRows:
     return replace(rows, probabilities=np.pad(rows.probabilities, ((0, 0), (0, n_added))))
 
 
-def _with_truth(labelled: TruthRows, truth: NDArray[Any], n_added: int) -> TruthRows:
+def _with_truth(labelled: LabelledRows, truth: NDArray[Any], n_added: int) -> LabelledRows:
     """Replace the class indices of labelled instances, and add `n_added` classes."""
     return replace(labelled, truth=truth, rows=_with_classes(labelled.rows, n_added))
 
@@ -327,12 +327,12 @@ def _with_truth(labelled: TruthRows, truth: NDArray[Any], n_added: int) -> Truth
 def _comparison(
     part: str,
     rows: ArchivedRows,
-    labelled: TruthRows,
+    labelled: LabelledRows,
     answers: tuple[NDArray[Any], NDArray[Any]],
     of_class: int | None = None,
 ) -> ReleaseDifference:
     data = difference_data(rows, labelled, *answers, of_class=of_class)
-    figure = estimate_figure(data, span=2.0, one_look=True)
+    figure = estimate_figure(data, largest_residual=2.0, is_read_once=True)
     return ReleaseDifference(part, figure.n_labels, *_ends(figure))
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.archive.folder import read_archive
-from gatewise_export.archive.labels import TruthRows, labelled_rows
-from gatewise_export.archive.machine_labels import machine_rows
+from gatewise_export.archive.labels import LabelledRows, read_labelled_rows
+from gatewise_export.archive.machine_labels import read_machine_rows
 from gatewise_export.archive.shard import ArchivedRows
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.data import datasets
@@ -33,7 +33,7 @@ class FitRows:
     y: NDArray[Any]
     weights: Floats
 
-    def joined(self, other: FitRows) -> FitRows:
+    def concatenate(self, other: FitRows) -> FitRows:
         """Return these rows followed by the rows of `other`."""
         return FitRows(
             np.concatenate([self.X, other.X]),
@@ -51,9 +51,9 @@ class KeptParts:
     """
 
     fit_rows: ArchivedRows
-    fit_labels: TruthRows
+    fit_labels: LabelledRows
     comparison_rows: ArchivedRows
-    comparison_labels: TruthRows
+    comparison_labels: LabelledRows
 
 
 def old_rows(source: str, target: str | None, manifest: Manifest) -> FitRows:
@@ -82,15 +82,14 @@ def kept_parts(
         names = ", ".join(" ".join(names) for names in archives)
         raise InputError(f"{path} has instances of {names}, not of {manifest.title}")
     _, rows = archives[key]
-    truth = labelled_rows(path, manifest.version)
-    n_labels = 0 if truth is None else len(truth[1])
-    if truth is None or n_labels < MIN_LABELS:
+    labelled = read_labelled_rows(path, manifest.version)
+    n_labels = 0 if labelled is None else len(labelled)
+    if labelled is None or n_labels < MIN_LABELS:
         raise InputError(
             f"{path} has {n_labels} labels of chosen instances for {manifest.title}, but a refit "
             f"needs at least {MIN_LABELS}: choose instances to label with gatewise labels choose "
             f"{path}"
         )
-    labelled = truth[1]
     is_compared = rng.random(len(rows)) < comparison_share
     label_is_compared = rng.random(n_labels) < comparison_share
     # put an instance and its label into the same part
@@ -100,10 +99,10 @@ def kept_parts(
     is_compared[np.isin(rows.ids, fit_ids)] = False
     fit_labels = labelled.take(~label_is_compared)
     # Machines do not label at random, so the comparison must not use their labels.
-    machine = machine_rows(path, manifest.name, manifest.version)
-    if machine is not None:
-        is_available = ~np.isin(machine.rows.ids, rows.ids[is_compared])
-        fit_labels = TruthRows.joined([fit_labels, machine.take(is_available)])
+    machine_labelled = read_machine_rows(path, manifest.name, manifest.version)
+    if machine_labelled is not None:
+        is_available = ~np.isin(machine_labelled.rows.ids, rows.ids[is_compared])
+        fit_labels = LabelledRows.concatenate([fit_labels, machine_labelled.take(is_available)])
     return KeptParts(
         fit_rows=rows.take(~is_compared),
         fit_labels=fit_labels,
@@ -162,8 +161,8 @@ def fit_rows_of(
         np.array(manifest.classes)[unlabelled_rows.cloud_label],
         unlabelled_rows.weights,
     )
-    joined = FitRows(X, y, labelled.rows.weights).joined(cloud_labelled)
-    return FitRows(joined.X, joined.y, capped(joined.weights, cap))
+    rows = FitRows(X, y, labelled.rows.weights).concatenate(cloud_labelled)
+    return FitRows(rows.X, rows.y, capped(rows.weights, cap))
 
 
 def capped(weights: Floats, cap: float) -> Floats:

@@ -22,7 +22,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_export.archive.folder import ArchiveFolder
 from gatewise_export.archive.labels import read_labels
-from gatewise_export.archive.machine_labels import machine_rows
+from gatewise_export.archive.machine_labels import read_machine_rows
 from gatewise_export.bundle.bundle import Bundle
 from tests.cloud.archive.test_writer import ticket
 from tests.support import tiny_bundle as tiny
@@ -72,7 +72,7 @@ def test_labels_in_cbor_and_json_are_recorded_with_their_sender(
     second = labels[f"{request.id.hex()}-1"]
     assert (second.label, second.by, second.at) == ("b", "bench-1", 1_700_000_000)
     assert labels[f"{request.id.hex()}-0"].by == "repair"
-    rows = machine_rows(tmp_path / "kept", "tiny", "1")
+    rows = read_machine_rows(tmp_path / "kept", "tiny", "1")
     assert set(rows.truth.tolist()) == {1, 2}
     # the broker may deliver a message twice
     send(bench, request, client.device, "b", row=1, at=1_700_000_000)

@@ -6,19 +6,21 @@ import pytest
 from gatewise_export.archive.alarm import LabelBatch, evidence
 
 
-def batch(rng, accuracy, n=1000, n_labels=100):
+def batch(rng, accuracy, n_rows=1000, n_labels=100):
     """Make a batch of offloads and audits, with a calibrated high-cost model."""
-    p = np.clip(accuracy + rng.choice([-0.3, 0.1], n, p=[0.25, 0.75]), 0, 0.999)
-    right = (rng.random(n) < p).astype(float)
-    w = np.where(rng.random(n) < 0.3, 10.0, 1.0)
-    chance = np.minimum(1.0, n_labels * w / w.sum())
-    labelled = rng.random(n) < chance
+    correct_probability = np.clip(
+        accuracy + rng.choice([-0.3, 0.1], n_rows, p=[0.25, 0.75]), 0, 0.999
+    )
+    is_correct = (rng.random(n_rows) < correct_probability).astype(float)
+    w = np.where(rng.random(n_rows) < 0.3, 10.0, 1.0)
+    label_probability = np.minimum(1.0, n_labels * w / w.sum())
+    is_labelled = rng.random(n_rows) < label_probability
     return LabelBatch(
         weights=w,
-        label_weights=np.where(labelled, w / chance, 0.0),
-        predicted=p,
-        right=np.where(labelled, right, 0.0),
-        largest_weight=float((w / chance).max()),
+        label_weights=np.where(is_labelled, w / label_probability, 0.0),
+        correct_probability=correct_probability,
+        is_correct=np.where(is_labelled, is_correct, 0.0),
+        largest_weight=float((w / label_probability).max()),
     )
 
 
@@ -49,6 +51,6 @@ def test_evidence_without_labels_is_one():
 def test_no_factor_becomes_negative():
     """Not even if every label contradicts a certain prediction."""
     w = np.ones(10)
-    worst = LabelBatch(w, 5 * w, np.zeros(10), w, 5.0)
-    assert np.isfinite(evidence([worst], 0.99))
-    assert evidence([worst], 0.99) < 1
+    worst_batch = LabelBatch(w, 5 * w, np.zeros(10), w, 5.0)
+    assert np.isfinite(evidence([worst_batch], 0.99))
+    assert evidence([worst_batch], 0.99) < 1

@@ -7,12 +7,12 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_export.archive.choice import (
-    SHARES,
-    chances,
+    REASON_SHARES,
     choice_csv,
+    choice_probabilities,
     choose,
     read_choices,
-    scores,
+    reason_scores,
     write_choice,
 )
 from tests.export.archive.archived_rows import FACTS, archived
@@ -27,16 +27,16 @@ def rng(seed=0):
 
 @pytest.mark.parametrize("n", [1, 20, 190, 500])
 def test_chances_sum_to_the_number_of_labels(n):
-    chance, _ = chances(archived(200), n, rng())
-    assert chance.sum() == pytest.approx(min(n, 200))
-    assert ((chance > 0) & (chance <= 1)).all()
+    probability, _ = choice_probabilities(archived(200), n, rng())
+    assert probability.sum() == pytest.approx(min(n, 200))
+    assert ((probability > 0) & (probability <= 1)).all()
 
 
 def test_no_weight_exceeds_twice_the_mean_weight():
     rows = archived(2000)
-    chance, _ = chances(rows, 50, rng())
+    probability, _ = choice_probabilities(rows, 50, rng())
     mean_weight = rows.weights.sum() / 50
-    assert (rows.weights / chance).max() <= mean_weight / SHARES["even"] * (1 + 1e-9)
+    assert (rows.weights / probability).max() <= mean_weight / REASON_SHARES["even"] * (1 + 1e-9)
 
 
 def test_doubt_disagreement_and_rare_regions_raise_the_chance():
@@ -54,25 +54,26 @@ def test_doubt_disagreement_and_rare_regions_raise_the_chance():
         device_label=device_label.astype(np.int32),
         sent_chance=np.ones(1000),
     )
-    chance, reason = chances(rows, 20, rng())
-    assert (chance[:3] > 2 * np.median(chance)).all()
-    assert reason[1] == "disagreement"
+    probability, main_reason = choice_probabilities(rows, 20, rng())
+    assert (probability[:3] > 2 * np.median(probability)).all()
+    assert main_reason[1] == "disagreement"
 
 
 def test_labels_are_spread_evenly_if_all_answers_are_certain():
     rows = archived(100, audits=0.0)
     rows = replace(rows, X=np.ones_like(rows.X), probabilities=np.tile([1.0, 0.0], (100, 1)))
     rows = replace(rows, cloud_label=np.zeros(100, np.int32))
-    assert not scores(rows, rng())["doubt"].any()
-    chance, _ = chances(rows, 10, rng())
-    np.testing.assert_allclose(chance, 0.1)
+    assert not reason_scores(rows, rng())["doubt"].any()
+    probability, _ = choice_probabilities(rows, 10, rng())
+    np.testing.assert_allclose(probability, 0.1)
 
 
 def test_weights_of_chosen_instances_sum_to_all_weights_on_average():
     """Horvitz and Thompson: the mean over choices of sum(w / c) is sum(w)."""
     rows = archived(300)
-    chance, _ = chances(rows, 60, rng())
-    totals = [(rows.weights / chance)[rng(i).random(300) < chance].sum() for i in range(400)]
+    probability, _ = choice_probabilities(rows, 60, rng())
+    weights = rows.weights / probability
+    totals = [weights[rng(seed).random(300) < probability].sum() for seed in range(400)]
     error = 4 * np.std(totals) / 20
     assert abs(np.mean(totals) - rows.weights.sum()) < error
 
@@ -93,8 +94,8 @@ def test_an_instance_is_in_one_choice_only(tmp_path):
         first.rows.ids.tolist(),
         second.rows.ids.tolist(),
     ]
-    assert choices[0].offered == first.offered
-    np.testing.assert_array_equal(choices[1].chance, second.chance)
+    assert choices[0].choice_facts == first.choice_facts
+    np.testing.assert_array_equal(choices[1].choice_probability, second.choice_probability)
 
 
 def test_csv_has_an_empty_label_and_no_answer(tmp_path):

@@ -8,22 +8,30 @@ from gatewise_export.archive.estimate import FigureData, Terms, boundary, estima
 N = 3000
 
 
-def stream(seed, *, trust=1.0, share_labelled=100 / N):
+def stream(seed, *, trust=1.0, labelled_share=100 / N):
     """Make offloads and audits; with `trust` 0 the model's predictions are random."""
     rng = np.random.default_rng(seed)
     p = rng.beta(6, 1, N)
-    right = (rng.random(N) < p).astype(float)
-    predicted = trust * p + (1 - trust) * rng.random(N)
+    is_correct = (rng.random(N) < p).astype(float)
+    predictions = trust * p + (1 - trust) * rng.random(N)
     sent_chance = np.where(p < 0.8, 1.0, 0.1)
-    sent = rng.random(N) < sent_chance
-    weights = 1 / sent_chance[sent]
-    chance = np.minimum(1.0, share_labelled * weights * np.where(p[sent] < 0.9, 1.5, 0.5))
-    labelled = rng.random(sent.sum()) < chance
-    ones = np.ones(sent.sum())
+    is_sent = rng.random(N) < sent_chance
+    weights = 1 / sent_chance[is_sent]
+    label_probability = np.minimum(
+        1.0, labelled_share * weights * np.where(p[is_sent] < 0.9, 1.5, 0.5)
+    )
+    is_labelled = rng.random(is_sent.sum()) < label_probability
+    ones = np.ones(is_sent.sum())
     return FigureData(
-        archive=Terms(predicted[sent], ones, weights),
-        labelled=Terms(right[sent][labelled], ones[labelled], weights[labelled] / chance[labelled]),
-        predicted=Terms(predicted[sent][labelled], ones[labelled], weights[labelled]),
+        archive_predictions=Terms(predictions[is_sent], ones, weights),
+        label_terms=Terms(
+            is_correct[is_sent][is_labelled],
+            ones[is_labelled],
+            weights[is_labelled] / label_probability[is_labelled],
+        ),
+        label_predictions=Terms(
+            predictions[is_sent][is_labelled], ones[is_labelled], weights[is_labelled]
+        ),
     )
 
 

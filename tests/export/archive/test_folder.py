@@ -27,7 +27,7 @@ def folder(path, *, max_bytes=1e9, max_days=30.0, seed=0):
 def test_shards_are_listed_oldest_first(tmp_path):
     archive = folder(tmp_path / "new" / "kept")
     written = [archive.add(archived(5, seed=i), FACTS, NOW + i) for i in range(3)]
-    assert archive.shards == written
+    assert shards_in(archive.path) == written
     facts, rows = read_archive(archive.path)["tiny", "1"]
     assert (facts, len(rows)) == (FACTS, 15)
 
@@ -36,29 +36,29 @@ def test_old_shards_are_deleted(tmp_path):
     archive = folder(tmp_path, max_days=2.0)
     archive.add(archived(5), FACTS, NOW)
     newest = archive.add(archived(5), FACTS, NOW + 2 * DAY + 1)
-    assert archive.shards == [newest]
+    assert shards_in(archive.path) == [newest]
 
 
 def test_thinning_keeps_the_size_limit_and_known_probabilities(tmp_path):
     """The inverses of the probabilities sum to the number of offered instances."""
     unlimited = folder(tmp_path / "unlimited")
     unlimited.add(archived(800), FACTS, NOW)
-    archive = folder(tmp_path / "bounded", max_bytes=3 * unlimited.n_bytes)
+    archive = folder(tmp_path / "bounded", max_bytes=3 * unlimited.size_bytes())
     n_offered = 0
     for i in range(16):
         rows = archived(800, seed=i, audits=0.0)
-        is_stored = np.random.default_rng(i).random(800) < archive.chance
-        rows.stored_chance[:] = archive.chance
-        facts = _with_chance(archive.chance)
+        is_stored = np.random.default_rng(i).random(800) < archive.read_store_probability()
+        rows.stored_chance[:] = archive.read_store_probability()
+        facts = _with_chance(archive.read_store_probability())
         archive.add(rows.take(is_stored), facts, NOW + i)
         n_offered += 800
-        assert archive.n_bytes <= archive.max_bytes
-    assert archive.chance <= 0.5
+        assert archive.size_bytes() <= archive.max_bytes
+    assert archive.read_store_probability() <= 0.5
     _, rows_left = read_archive(archive.path)["tiny", "1"]
     # the sum of weights w has a variance of sum(w (w - 1)): 3 standard errors
     error = 3 * np.sqrt((rows_left.weights * (rows_left.weights - 1)).sum())
     assert abs(rows_left.weights.sum() - n_offered) < error < 0.15 * n_offered
-    for shard in archive.shards:
+    for shard in shards_in(archive.path):
         assert (read_shard(shard).stored_chance == read_facts(shard).stored_chance).all()
 
 
@@ -67,7 +67,7 @@ def test_storing_probability_doubles_while_the_folder_has_room(tmp_path):
     (tmp_path / "chance.json").write_text('{"chance": 0.25}')
     for expected in (0.5, 1.0, 1.0):
         archive.add(archived(5), FACTS, NOW)
-        assert archive.chance == expected
+        assert archive.read_store_probability() == expected
 
 
 def test_error_names_a_folder_that_cannot_be_created(tmp_path):
@@ -111,7 +111,7 @@ def test_a_kill_leaves_every_closed_shard_complete(tmp_path):
     assert not list(tmp_path.glob("*.open"))  # the next start deletes unfinished files
 
 
-def _with_chance(chance):
+def _with_chance(probability):
     import msgspec
 
-    return msgspec.structs.replace(FACTS, stored_chance=chance)
+    return msgspec.structs.replace(FACTS, stored_chance=probability)

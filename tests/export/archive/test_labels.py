@@ -8,8 +8,8 @@ from gatewise_export.archive.choice import choose, write_choice
 from gatewise_export.archive.labels import (
     add_labels,
     check_labels,
-    labelled_rows,
     read_label_csv,
+    read_labelled_rows,
     read_labels,
 )
 from tests.export.archive.archived_rows import FACTS, archived
@@ -35,10 +35,10 @@ def test_labelled_rows_have_the_truth_and_the_probability_of_a_label(chosen):
     assert add_labels(path, labels, by="anna", at=6.0) == 0  # no new label
     assert add_labels(path, {ids[1]: "a"}, by="bert", at=7.0) == 1
     assert (read_labels(path)[ids[1]].by, read_labels(path)[ids[0]].at) == ("bert", 5.0)
-    _, rows = labelled_rows(path, "1")
+    rows = read_labelled_rows(path, "1")
     assert dict(zip(rows.rows.ids, rows.truth, strict=True)) == {ids[0]: 0, ids[1]: 0, ids[2]: -1}
     assert rows.n_chosen == len(ids)
-    np.testing.assert_allclose(rows.chance, choice.chance[:3] * 3 / len(ids))
+    np.testing.assert_allclose(rows.label_probability, choice.choice_probability[:3] * 3 / len(ids))
 
 
 def test_an_incomplete_line_is_skipped(chosen):
@@ -65,4 +65,4 @@ def test_wrong_labels_are_refused(chosen):
 
 
 def test_labelled_rows_without_a_choice_are_none(tmp_path):
-    assert labelled_rows(tmp_path, "1") is None
+    assert read_labelled_rows(tmp_path, "1") is None

@@ -6,8 +6,12 @@ import pytest
 
 from gatewise_export.archive.choice import choose, write_choice
 from gatewise_export.archive.folder import shards_in
-from gatewise_export.archive.labels import add_labels, labelled_rows, read_labels
-from gatewise_export.archive.machine_labels import MachineLabel, add_machine_labels, machine_rows
+from gatewise_export.archive.labels import add_labels, read_labelled_rows, read_labels
+from gatewise_export.archive.machine_labels import (
+    MachineLabel,
+    add_machine_labels,
+    read_machine_rows,
+)
 from gatewise_export.archive.true_figures import monitor
 from tests.export.archive.archived_rows import FACTS, archived
 from tests.export.archive.test_folder import NOW, folder
@@ -32,7 +36,7 @@ def label(rows, i, text="a", **changes):
 
 
 def add(archive_folder, *labels):
-    return add_machine_labels(archive_folder, labels, archive_folder.shards)
+    return add_machine_labels(archive_folder, labels, shards_in(archive_folder.path))
 
 
 def test_labels_are_recorded_with_sender_time_and_a_copy_of_the_instance(archive):
@@ -42,15 +46,15 @@ def test_labels_are_recorded_with_sender_time_and_a_copy_of_the_instance(archive
     recorded = read_labels(archive_folder.path)
     record = recorded[labels[1].id]
     assert (record.label, record.by, record.at, record.is_sampled) == ("b", "bench", 6.0, False)
-    for shard in archive_folder.shards:  # the archive deletes old shards
+    for shard in shards_in(archive_folder.path):  # the archive deletes old shards
         shard.unlink()
-    rows = machine_rows(archive_folder.path, "tiny", "1")
+    rows = read_machine_rows(archive_folder.path, "tiny", "1")
     truth = dict(zip(rows.rows.ids.tolist(), rows.truth.tolist(), strict=True))
     assert truth == {labels[0].id: 0, labels[1].id: 1, labels[2].id: 1}
     position = rows.rows.ids.tolist().index(labels[1].id)
     np.testing.assert_array_equal(rows.rows.X[position], second.X[7])
     np.testing.assert_array_equal(rows.weights, rows.rows.weights)
-    assert machine_rows(archive_folder.path, "tiny", "2") is None
+    assert read_machine_rows(archive_folder.path, "tiny", "2") is None
 
 
 def test_a_repeated_label_changes_nothing(archive):
@@ -59,7 +63,7 @@ def test_a_repeated_label_changes_nothing(archive):
     written = (archive_folder.path / "labels" / "labels.jsonl").read_bytes()
     assert add(archive_folder, label(first, 3, at=9.0, by="other")) == ["repeated"]
     assert (archive_folder.path / "labels" / "labels.jsonl").read_bytes() == written
-    assert len(machine_rows(archive_folder.path, "tiny", "1")) == 1
+    assert len(read_machine_rows(archive_folder.path, "tiny", "1")) == 1
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,7 @@ def test_another_row_of_the_request_is_unknown(archive):
 
 def test_a_damaged_shard_hides_only_its_own_instances(archive):
     archive_folder, first, second = archive
-    archive_folder.shards[0].write_bytes(b"damaged")
+    shards_in(archive_folder.path)[0].write_bytes(b"damaged")
     assert add(archive_folder, label(first, 1), label(second, 1)) == ["unknown", "added"]
 
 
@@ -111,7 +115,7 @@ def test_estimates_and_alarms_ignore_labels_of_machines(archive):
     assert set(outcomes) <= {"added", "repeated", "conflict"}
     assert outcomes.count("added") > 20
     assert monitor(archive_folder.path) == before
-    assert len(labelled_rows(archive_folder.path, "1")[1]) == 40
+    assert len(read_labelled_rows(archive_folder.path, "1")) == 40
 
 
 def test_a_person_replaces_the_label_of_a_machine(archive):
@@ -121,10 +125,10 @@ def test_a_person_replaces_the_label_of_a_machine(archive):
     machine_label = label(choice.rows, 0)
     assert add(archive_folder, machine_label) == ["added"]
     assert not list(archive_folder.path.glob("labels/machine-*"))  # the choice has the instance
-    assert len(labelled_rows(archive_folder.path, "1")[1]) == 0
+    assert len(read_labelled_rows(archive_folder.path, "1")) == 0
     assert add_labels(archive_folder.path, {machine_label.id: "a"}, by="anna", at=7.0) == 1
-    assert len(labelled_rows(archive_folder.path, "1")[1]) == 1
-    assert machine_rows(archive_folder.path, "tiny", "1") is None
+    assert len(read_labelled_rows(archive_folder.path, "1")) == 1
+    assert read_machine_rows(archive_folder.path, "tiny", "1") is None
     assert add(archive_folder, machine_label) == ["repeated"]
     assert read_labels(archive_folder.path)[machine_label.id].is_sampled
     assert shards_in(archive_folder.path)

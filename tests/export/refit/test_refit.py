@@ -9,7 +9,7 @@ import pytest
 from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_export.archive.choice import choose, write_choice
-from gatewise_export.archive.folder import read_archive
+from gatewise_export.archive.folder import read_archive, shards_in
 from gatewise_export.archive.labels import add_labels, read_labels
 from gatewise_export.archive.machine_labels import MachineLabel, add_machine_labels
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts
@@ -197,7 +197,7 @@ def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed, tmp_path):
         if row_id not in labelled_ids
     ]
     archive = folder(path)
-    assert set(add_machine_labels(archive, labels, archive.shards)) == {"added"}
+    assert set(add_machine_labels(archive, labels, shards_in(archive.path))) == {"added"}
     after = split_rows()
     assert after.comparison_labels.rows.ids.tolist() == before.comparison_labels.rows.ids.tolist()
     assert after.comparison_rows.ids.tolist() == before.comparison_rows.ids.tolist()
