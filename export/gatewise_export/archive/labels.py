@@ -41,7 +41,7 @@ class Label(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledRows:
+class LabelledInstances:
     """The m labelled instances of one version.
 
     Attributes
@@ -73,7 +73,7 @@ class LabelledRows:
         """Number of instances that each labelled instance represents, shape (m,)."""
         return self.rows.weights / self.label_probability
 
-    def take(self, mask: NDArray[np.bool_]) -> LabelledRows:
+    def take(self, mask: NDArray[np.bool_]) -> LabelledInstances:
         """Select rows by a mask."""
         return replace(
             self,
@@ -180,7 +180,7 @@ def read_labels(archive_path: Path) -> dict[str, Label]:
     return labels
 
 
-def read_labelled_rows(archive_path: Path, version: str) -> LabelledRows | None:
+def read_labelled_rows(archive_path: Path, version: str) -> LabelledInstances | None:
     """Read the instances of a version with sampled labels; None if the version has no choice.
 
     :func:`.read_machine_rows` reads the labels that machines sent. If people label only some of the
@@ -195,12 +195,12 @@ def read_labelled_rows(archive_path: Path, version: str) -> LabelledRows | None:
         _labelled_rows_of(choice, choice_index, labels)
         for choice_index, choice in enumerate(choices)
     ]
-    return LabelledRows.concatenate(rows_by_choice)
+    return LabelledInstances.concatenate(rows_by_choice)
 
 
 def _labelled_rows_of(
     choice: LabelChoice, choice_index: int, labels: Mapping[str, Label]
-) -> LabelledRows:
+) -> LabelledInstances:
     is_labelled = np.array(
         [instance_id in labels for instance_id in choice.rows.ids.tolist()], np.bool_
     )
@@ -208,7 +208,7 @@ def _labelled_rows_of(
     label_texts = [labels[instance_id].label for instance_id in rows.ids.tolist()]
     # the CSV is in random order, so that its first lines are a random part of the choice
     labelled_share = len(rows) / max(len(choice.rows), 1)
-    return LabelledRows(
+    return LabelledInstances(
         rows=rows,
         truth=class_indices(label_texts, choice.facts),
         labels=np.array(label_texts, np.str_),

@@ -21,7 +21,7 @@ from gatewise_export.archive.choice import LABELS_FOLDER
 from gatewise_export.archive.folder import ArchiveFolder
 from gatewise_export.archive.labels import (
     Label,
-    LabelledRows,
+    LabelledInstances,
     append_labels,
     class_indices,
     read_labels,
@@ -131,7 +131,7 @@ def _append_copies(archive_path: Path, facts: ShardFacts, rows: ArchivedRows) ->
     write_shard(file, rows, facts)
 
 
-def read_machine_rows(archive_path: Path, model: str, version: str) -> LabelledRows | None:
+def read_machine_rows(archive_path: Path, model: str, version: str) -> LabelledInstances | None:
     """Read the instances of a version that machines labelled; None if no instance qualifies.
 
     Their `label_probability` is 1, because they represent no unlabelled instances.
@@ -156,7 +156,7 @@ def read_machine_rows(archive_path: Path, model: str, version: str) -> LabelledR
     if not len(rows):
         return None
     label_texts = [labels[instance_id].label for instance_id in rows.ids.tolist()]
-    return LabelledRows(
+    return LabelledInstances(
         rows=rows,
         truth=class_indices(label_texts, facts),
         labels=np.array(label_texts, np.str_),

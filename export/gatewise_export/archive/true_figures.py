@@ -15,7 +15,7 @@ from gatewise_export.archive.alarm import TOLERANCE, LabelBatch, evidence
 from gatewise_export.archive.choice import read_choices
 from gatewise_export.archive.estimate import FigureData, Terms, estimate_figure
 from gatewise_export.archive.folder import read_archive, shards_in
-from gatewise_export.archive.labels import LabelledRows, read_labelled_rows
+from gatewise_export.archive.labels import LabelledInstances, read_labelled_rows
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_facts, read_shard
 
 _SECONDS_A_DAY: Final = 86_400.0
@@ -122,7 +122,7 @@ def _shards_by_version(archive_path: Path) -> dict[str, list[Path]]:
 
 
 def _shards_with_labels(
-    archive_path: Path, version: str, labelled_rows: LabelledRows, shards: list[Path]
+    archive_path: Path, version: str, labelled_rows: LabelledInstances, shards: list[Path]
 ) -> list[Path]:
     """Shards that labelled instances were chosen from, or all shards if no instance has a label.
 
@@ -140,9 +140,9 @@ def _shards_with_labels(
     return [shard for shard in shards if shard.name in covered_shards] or shards
 
 
-def _no_labels(rows: ArchivedRows) -> LabelledRows:
+def _no_labels(rows: ArchivedRows) -> LabelledInstances:
     no_rows = np.zeros(0, np.intp)
-    return LabelledRows(
+    return LabelledInstances(
         rows=rows.take(no_rows),
         truth=no_rows.astype(np.int64),
         labels=no_rows.astype(np.str_),
@@ -153,7 +153,7 @@ def _no_labels(rows: ArchivedRows) -> LabelledRows:
 
 
 def _figures(
-    facts: ShardFacts, rows: ArchivedRows, labelled_rows: LabelledRows, level: float
+    facts: ShardFacts, rows: ArchivedRows, labelled_rows: LabelledInstances, level: float
 ) -> list[MonitoredFigure]:
     figures = []
     for system in ("deployed", "high-cost"):
@@ -182,7 +182,7 @@ def _figures(
 
 
 def figure_data(
-    rows: ArchivedRows, labelled_rows: LabelledRows, *, is_deployed: bool, of_class: int | None
+    rows: ArchivedRows, labelled_rows: LabelledInstances, *, is_deployed: bool, of_class: int | None
 ) -> FigureData:
     """Data for the accuracy or a recall of the deployed system, or else of the high-cost model."""
     answers, label_answers = (
@@ -194,7 +194,7 @@ def figure_data(
 
 def _figure_data(
     rows: ArchivedRows,
-    labelled_rows: LabelledRows,
+    labelled_rows: LabelledInstances,
     answers: NDArray[Any],
     label_answers: NDArray[Any],
     of_class: int | None,
@@ -221,7 +221,7 @@ def predictions(rows: ArchivedRows, answers: NDArray[Any], of_class: int | None)
 
 
 def _label_batches(
-    archive_path: Path, version: str, labelled_rows: LabelledRows
+    archive_path: Path, version: str, labelled_rows: LabelledInstances
 ) -> list[LabelBatch]:
     """Labelled instances of each choice, and its instances that are still in the archive."""
     batches = []
@@ -284,7 +284,7 @@ def metrics_text(report: MonitorReport) -> str:
 
 def difference_data(
     rows: ArchivedRows,
-    labelled_rows: LabelledRows,
+    labelled_rows: LabelledInstances,
     old_answers: NDArray[Any],
     new_answers: NDArray[Any],
     of_class: int | None = None,

@@ -18,7 +18,7 @@ from gatewise.documents import Amount, Positive, Share
 from gatewise.errors import InputError, RecallWarning
 from gatewise.settings import FileOption, Settings
 from gatewise_export.archive.estimate import TrueFigure, estimate_figure
-from gatewise_export.archive.labels import LabelledRows
+from gatewise_export.archive.labels import LabelledInstances
 from gatewise_export.archive.shard import ArchivedRows
 from gatewise_export.archive.true_figures import difference_data
 from gatewise_export.bundle.bundle import Bundle
@@ -319,7 +319,9 @@ def _with_classes(rows: ArchivedRows, n_added: int) -> ArchivedRows:
     return replace(rows, probabilities=np.pad(rows.probabilities, ((0, 0), (0, n_added))))
 
 
-def _with_truth(labelled: LabelledRows, truth: NDArray[Any], n_added: int) -> LabelledRows:
+def _with_truth(
+    labelled: LabelledInstances, truth: NDArray[Any], n_added: int
+) -> LabelledInstances:
     """Replace the class indices of labelled instances, and add `n_added` classes."""
     return replace(labelled, truth=truth, rows=_with_classes(labelled.rows, n_added))
 
@@ -327,7 +329,7 @@ def _with_truth(labelled: LabelledRows, truth: NDArray[Any], n_added: int) -> La
 def _comparison(
     part: str,
     rows: ArchivedRows,
-    labelled: LabelledRows,
+    labelled: LabelledInstances,
     answers: tuple[NDArray[Any], NDArray[Any]],
     of_class: int | None = None,
 ) -> ReleaseDifference:

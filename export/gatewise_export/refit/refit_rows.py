@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.archive.folder import read_archive
-from gatewise_export.archive.labels import LabelledRows, read_labelled_rows
+from gatewise_export.archive.labels import LabelledInstances, read_labelled_rows
 from gatewise_export.archive.machine_labels import read_machine_rows
 from gatewise_export.archive.shard import ArchivedRows
 from gatewise_export.bundle.manifest import Manifest
@@ -51,9 +51,9 @@ class KeptParts:
     """
 
     fit_rows: ArchivedRows
-    fit_labels: LabelledRows
+    fit_labels: LabelledInstances
     comparison_rows: ArchivedRows
-    comparison_labels: LabelledRows
+    comparison_labels: LabelledInstances
 
 
 def old_rows(source: str, target: str | None, manifest: Manifest) -> FitRows:
@@ -102,7 +102,9 @@ def kept_parts(
     machine_labelled = read_machine_rows(path, manifest.name, manifest.version)
     if machine_labelled is not None:
         is_available = ~np.isin(machine_labelled.rows.ids, rows.ids[is_compared])
-        fit_labels = LabelledRows.concatenate([fit_labels, machine_labelled.take(is_available)])
+        fit_labels = LabelledInstances.concatenate(
+            [fit_labels, machine_labelled.take(is_available)]
+        )
     return KeptParts(
         fit_rows=rows.take(~is_compared),
         fit_labels=fit_labels,
