@@ -86,7 +86,7 @@ class Auditor:
         if not is_late and not self._uplink.admit_audit():
             return
         is_complete = reading.has(installed.request_inputs)
-        if not is_complete and not is_late and self._reader.busy:
+        if not is_complete and not is_late and self._reader.is_busy:
             return
         confidence = float(answer.probabilities.max().astype(np.float32))
         with self._lock:
@@ -101,14 +101,16 @@ class Auditor:
             send()
         else:
             reading.lift_deadline()
-            self._reader.begin(lambda _: send())
+            self._reader.start(lambda _: send())
 
     def _send(self, pending: Pending, mark: AuditMark, feature_cost: float) -> None:
         installed = pending.installed
         reading = pending.reading
         takes_nan = installed.cloud_takes_nan
         try:
-            x = reading.acquire(installed.request_inputs, allow_missing=takes_nan, spare=takes_nan)
+            x = reading.acquire(
+                installed.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
+            )
             self._uplink.send(
                 installed.typed(x)[np.newaxis],
                 installed.manifest.name,

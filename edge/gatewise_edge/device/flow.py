@@ -150,12 +150,14 @@ class RowFlow:
             return self._fall_back(pending, _reason(pending.error, refusal))
         takes_nan = installed.cloud_takes_nan
         try:
-            x = reading.acquire(installed.request_inputs, allow_missing=takes_nan, spare=takes_nan)
+            x = reading.acquire(
+                installed.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
+            )
         except SensorError as error:
             self._uplink.release()
             return self._fall_back(pending, _reason(pending.error or error))
         pending.values = installed.typed(x)
-        pending.reason = _reason(reading.failure, reason) if reason == "offloaded" else reason
+        pending.reason = _reason(reading.first_failure, reason) if reason == "offloaded" else reason
         if pending.group is not None:
             pending.group.append(pending)
             return pending

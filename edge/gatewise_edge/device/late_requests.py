@@ -169,7 +169,7 @@ class LateRequests:
         pending.reading.lift_deadline()
         try:
             x = pending.reading.acquire(
-                installed.request_inputs, allow_missing=takes_nan, spare=takes_nan
+                installed.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
             )
             request = Request(
                 id=instance.request_id,

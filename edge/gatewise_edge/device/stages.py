@@ -165,7 +165,7 @@ class DeviceStage:
         if not isinstance(model, Walker):
             x = reading.acquire(self.inputs, allow_missing=allow_missing)
             return StageOutput(self, model.run_row(x))
-        value_of = reading.one_by_one(self.columns, allow_missing=allow_missing)
+        value_of = reading.value_getter(self.columns, allow_missing=allow_missing)
         return StageOutput(self, model.walk(value_of)[0].tolist())
 
     def run(self, x: Matrix) -> Matrix:

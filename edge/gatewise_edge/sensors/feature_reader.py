@@ -25,7 +25,7 @@ from gatewise_edge.errors import SensorError
 #: Number of values up to which plain Python is faster than two calls of numpy.
 _MAX_PLAIN_VALUES: Final = 64
 #: Number of values up to which a known row is checked as a whole, and not again in each stage.
-_MAX_ROW_CHECK: Final = 1024
+_MAX_CHECKED_ROW_VALUES: Final = 1024
 #: Largest number of stages whose limits are cached.
 _MAX_CACHED_STAGES: Final = 256
 
@@ -37,14 +37,14 @@ class FeatureSource(Protocol):
     """A source of the feature values of one instance."""
 
     def read(
-        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], reading: Reading, timeout_s: float, *, allow_failure: bool
     ) -> None:
-        """Enter the values of `features`, and perhaps of others, in `known`.
+        """Enter the values of `features`, and perhaps of others, in `reading`.
 
-        With `spare` the failure of a sensor is entered in `known`, and the other sensors are read.
-        Without it a failure raises SensorError. A sensor that does not return within `timeout`
-        seconds always raises it. The `timeout` is infinite in an audit, for which no instance
-        waits.
+        With `allow_failure` the failure of a sensor is entered in `reading`, and the other sensors
+        are read. Without it a failure raises SensorError. A sensor that does not return within
+        `timeout_s` seconds always raises it. The `timeout_s` is infinite in an audit, for which no
+        instance waits.
         """
         ...
 
@@ -59,7 +59,7 @@ class Meter:
         Name of each feature's column.
     limits : tuple of ndarray, or None
         Smallest and largest plausible value of each feature.
-    every : ndarray of bool, shape (n_features,)
+    all_features : ndarray of bool, shape (n_features,)
         Mask of all features.
     charge : callable
         Function of the bytes of a mask that returns its cost, ``costs.price(mask)``, and its
@@ -77,36 +77,38 @@ class Meter:
         self.limits = limits
         #: Limits of each stage's features, as arrays and as lists, by the id of the features.
         self._stage_limits: dict[int, tuple[NDArray[np.intp], Values, Values, Any, Any]] = {}
-        self.every: Mask = np.ones(costs.n_features, np.bool_)
-        self.every.flags.writeable = False
+        self.all_features: Mask = np.ones(costs.n_features, np.bool_)
+        self.all_features.flags.writeable = False
         self.charge = lru_cache(maxsize=256)(self._charge)
         lowest, highest = (-FLOAT32_MAX, FLOAT32_MAX) if limits is None else limits
         self._lowest = np.maximum(lowest, -FLOAT32_MAX)
         self._highest = np.minimum(highest, FLOAT32_MAX)
 
-    def is_sound(self, row: Values) -> bool:
+    def is_plausible_row(self, row: Values) -> bool:
         """Whether every value of a row is finite and plausible; False for a long row as well."""
-        if len(row) > _MAX_ROW_CHECK:
+        if len(row) > _MAX_CHECKED_ROW_VALUES:
             return False
         # A comparison with NaN is false, and infinity does not lie between finite limits.
         return bool(((row >= self._lowest) & (row <= self._highest)).all())
 
-    def first_outside(self, features: NDArray[np.intp], values: Values) -> int | None:
+    def first_implausible(self, features: NDArray[np.intp], values: Values) -> int | None:
         """Return the first of `features` with an implausible value, or None."""
         if self.limits is None:
             return None
         # Each stage always passes the same array of features.
-        cached = self._stage_limits.get(id(features))
-        if cached is None or cached[0] is not features:
+        stage_limits = self._stage_limits.get(id(features))
+        if stage_limits is None or stage_limits[0] is not features:
             lowest, highest = (limit[features] for limit in self.limits)
-            cached = features, lowest, highest, lowest.tolist(), highest.tolist()
+            stage_limits = features, lowest, highest, lowest.tolist(), highest.tolist()
             if len(features) > 1 and len(self._stage_limits) < _MAX_CACHED_STAGES:
-                self._stage_limits[id(features)] = cached
+                self._stage_limits[id(features)] = stage_limits
         if len(values) <= _MAX_PLAIN_VALUES:
             numbers = values.tolist()
-            if not (any(map(lt, numbers, cached[3])) or any(map(gt, numbers, cached[4]))):
+            if not (
+                any(map(lt, numbers, stage_limits[3])) or any(map(gt, numbers, stage_limits[4]))
+            ):
                 return None
-        is_outside = (values < cached[1]) | (values > cached[2])
+        is_outside = (values < stage_limits[1]) | (values > stage_limits[2])
         return int(features[is_outside.argmax()]) if is_outside.any() else None
 
     def _charge(self, mask: bytes) -> tuple[float, tuple[int, ...]]:
@@ -123,14 +125,14 @@ class Reading:
         All values, or the source from which to read them.
     meter : Meter
         Costs and plausible values.
-    remaining : callable
+    seconds_left : callable
         Returns the seconds that a read may take now.
 
     Attributes
     ----------
     values : ndarray of float32, shape (n_features,)
         Values of the features; NaN if a feature was not read.
-    have : ndarray of bool, shape (n_features,)
+    was_read : ndarray of bool, shape (n_features,)
         Features that were read.
     failures : dict of int to SensorError
         Errors of failed sensors, by feature. They are not read again for this instance.
@@ -146,23 +148,23 @@ class Reading:
         self,
         source: FeatureSource | Values,
         meter: Meter,
-        remaining: Callable[[], float],
+        seconds_left: Callable[[], float],
     ) -> None:
-        n_features = len(meter.every)
+        n_features = len(meter.all_features)
         self._source: FeatureSource | None = None
-        self._is_sound = False  # whether every value is known and may be used
+        self._is_plausible_row = False  # whether every value is known and may be used
         if isinstance(source, np.ndarray):
             self.values = source
-            self.have = meter.every
-            self._is_sound = meter.is_sound(source)
+            self.was_read = meter.all_features
+            self._is_plausible_row = meter.is_plausible_row(source)
         else:
             self._source = source
             self.values = np.full(n_features, np.nan, np.float32)
-            self.have = np.zeros(n_features, np.bool_)
+            self.was_read = np.zeros(n_features, np.bool_)
         self.failures: dict[int, SensorError] = {}
         self.acquired: Mask = np.zeros(n_features, np.bool_)
         self._meter = meter
-        self._remaining = remaining
+        self._seconds_left = seconds_left
         self._has_failed = False  # whether a sensor failed or a value was refused
         self.implausible: str = getattr(source, "implausible", "")
 
@@ -172,89 +174,97 @@ class Reading:
         return self._meter.charge(self.acquired.tobytes())[0]
 
     @property
-    def failure(self) -> SensorError | None:
+    def first_failure(self) -> SensorError | None:
         """The first failure of a sensor for this instance, or None."""
         return next(iter(self.failures.values()), None)
 
     def has(self, features: NDArray[np.intp]) -> bool:
         """Whether all of `features` were read."""
-        return bool(self.have[features].all())
+        return bool(self.was_read[features].all())
 
     def lift_deadline(self) -> None:
         """Remove the deadline of an instance that has been answered."""
-        self._remaining = lambda: math.inf
+        self._seconds_left = lambda: math.inf
 
     def enter(self, features: slice | int, values: Any) -> None:
         """Enter values that were read; a value beyond float32 becomes infinite and is refused."""
         with np.errstate(over="ignore"):
             self.values[features] = values
-        self.have[features] = True
+        self.was_read[features] = True
 
-    def fail(self, features: Iterable[int], failure: SensorError, *, spare: bool) -> None:
-        """Enter the failure of `features`; raise it unless `spare`."""
+    def enter_failure(
+        self, features: Iterable[int], failure: SensorError, *, allow_failure: bool
+    ) -> None:
+        """Enter the failure of `features`; raise it unless `allow_failure`."""
         self.failures |= dict.fromkeys(features, failure)
-        if not spare:
+        if not allow_failure:
             raise failure
 
     def acquire(
-        self, features: NDArray[np.intp], *, allow_missing: bool, spare: bool = False
+        self, features: NDArray[np.intp], *, allow_missing: bool, allow_failure: bool = False
     ) -> Values:
         """Return the values of `features`, float32; each is read once for the instance.
 
-        With `allow_missing` NaN is allowed. With `spare` the value of a failed sensor is NaN.
-        Raises SensorError if a sensor fails or blocks, or if a value is refused. A feature that
-        failed or was refused before raises the same error at once.
+        With `allow_missing` NaN is allowed. With `allow_failure` the value of a failed sensor is
+        NaN. Raises SensorError if a sensor fails or blocks, or if a value is refused. A feature
+        that failed or was refused before raises the same error at once.
         """
-        if self._is_sound:
+        if self._is_plausible_row:
             self.acquired[features] = True
             return self.values[features]
         if self._has_failed:
-            self._raise_again(features, allow_missing, spare)
+            self._raise_past_failure(features, allow_missing, allow_failure)
         if self._source is not None:
-            unread = features[~self.have[features]]
+            unread_features = features[~self.was_read[features]]
             if self.failures:
-                unread = np.array([k for k in unread.tolist() if k not in self.failures], np.intp)
-            if len(unread):
+                unread_features = np.array(
+                    [k for k in unread_features.tolist() if k not in self.failures], np.intp
+                )
+            if len(unread_features):
                 try:
-                    self._source.read(unread, self, self._remaining(), spare=spare)
+                    self._source.read(
+                        unread_features, self, self._seconds_left(), allow_failure=allow_failure
+                    )
                 except SensorError:
-                    self.acquired[features] |= self.have[features]
+                    self.acquired[features] |= self.was_read[features]
                     self._has_failed = True
                     raise
         if self.failures:
             self._has_failed = True
-            self.acquired[features] |= self.have[features]
+            self.acquired[features] |= self.was_read[features]
         else:
             self.acquired[features] = True
         values = self.values[features]
         if not _all_finite(values):
             self._refuse(features, values, allow_missing)
         if self._meter.limits is not None:
-            feature = self._meter.first_outside(features, values)
+            feature = self._meter.first_implausible(features, values)
             if feature is not None:
                 self._record_implausible(feature)
         return values
 
-    def one_by_one(self, features: Sequence[int], *, allow_missing: bool) -> Callable[[int], float]:
+    def value_getter(
+        self, features: Sequence[int], *, allow_missing: bool
+    ) -> Callable[[int], float]:
         """Return a function that acquires the feature at a position in `features`.
 
         It allows missing values, and raises errors, as :meth:`acquire` does.
         """
         values = self.values
-        have = self.have
+        was_read = self.was_read
         acquired = self.acquired
         limits = self._meter.limits
 
         def value_of(position: int) -> float:
-            k = features[position]
-            if not have[k]:
-                return float(self.acquire(np.array([k]), allow_missing=allow_missing)[0])
-            acquired[k] = True
-            value = float(values[k])
+            feature = features[position]
+            if not was_read[feature]:
+                return float(self.acquire(np.array([feature]), allow_missing=allow_missing)[0])
+            acquired[feature] = True
+            value = float(values[feature])
             if not math.isfinite(value) and (not allow_missing or math.isinf(value)):
-                self._refuse(np.array([k]), values[[k]], allow_missing)
-            if limits is not None and (value < limits[0][k] or value > limits[1][k]):
-                self._record_implausible(k)
+                self._refuse(np.array([feature]), values[[feature]], allow_missing)
+            if limits is not None and (value < limits[0][feature] or value > limits[1][feature]):
+                self._record_implausible(feature)
             return value
 
         return value_of
@@ -262,25 +272,27 @@ class Reading:
     def _record_implausible(self, feature: int) -> None:
         self.implausible = self.implausible or self._meter.names[feature]
 
-    def _raise_again(self, features: NDArray[np.intp], allow_missing: bool, spare: bool) -> None:
-        for k in features.tolist():
-            if not spare and k in self.failures and not self.have[k]:
-                raise self.failures[k]
-        charged = features[self.acquired[features]]
-        self._refuse(charged, self.values[charged], allow_missing)
+    def _raise_past_failure(
+        self, features: NDArray[np.intp], allow_missing: bool, allow_failure: bool
+    ) -> None:
+        for feature in features.tolist():
+            if not allow_failure and feature in self.failures and not self.was_read[feature]:
+                raise self.failures[feature]
+        acquired_features = features[self.acquired[features]]
+        self._refuse(acquired_features, self.values[acquired_features], allow_missing)
 
     def _refuse(self, features: NDArray[np.intp], values: Values, allow_missing: bool) -> None:
         """Raise SensorError for the first value that must not be used, if any."""
-        checks: list[tuple[Mask, Literal["infinite", "missing"], str]]
-        checks = [(np.isinf(values), "infinite", "is infinite, or beyond float32")]
+        refusals: list[tuple[Mask, Literal["infinite", "missing"], str]]
+        refusals = [(np.isinf(values), "infinite", "is infinite, or beyond float32")]
         if not allow_missing:
-            text = "is missing (NaN), which the model was not trained for"
-            checks.append((np.isnan(values), "missing", text))
-        for is_refused, why, text in checks:
+            problem = "is missing (NaN), which the model was not trained for"
+            refusals.append((np.isnan(values), "missing", problem))
+        for is_refused, why, problem in refusals:
             if is_refused.any():
                 self._has_failed = True
                 name = self._meter.names[features[is_refused][0]]
-                raise SensorError(name, f"column {name!r} {text}", why=why)
+                raise SensorError(name, f"column {name!r} {problem}", why=why)
 
 
 def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None) -> Values:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.columns.encoders import RawRow, RowEncoder
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
-from gatewise_edge.sensors.blocking_reader import BlockingReader, StillReading
+from gatewise_edge.sensors.blocking_reader import BlockingReader, ReadTimeoutError
 from gatewise_edge.sensors.feature_reader import Mask, Reading, Values
 from gatewise_edge.sensors.table import in_order
 from gatewise_signals.blocks.block import FunctionBlock
@@ -45,18 +45,22 @@ class RawRowSource:
         self._encoder = encoder
 
     def read(
-        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], reading: Reading, timeout_s: float, *, allow_failure: bool
     ) -> None:
         """Enter the values of `features`; see :meth:`.FeatureSource.read`."""
         encoder = self._encoder
-        for column in dict.fromkeys(encoder.column_of[k] for k in features.tolist()):
-            members = encoder.members(column)
+        for column_index in dict.fromkeys(encoder.column_of[k] for k in features.tolist()):
+            column_features = encoder.members(column_index)
             try:
-                values = encoder.cell(column, self._cells[column])
+                values = encoder.cell(column_index, self._cells[column_index])
             except InputError as error:
-                known.fail(members, SensorError(encoder.names[column], str(error)), spare=spare)
+                reading.enter_failure(
+                    column_features,
+                    SensorError(encoder.names[column_index], str(error)),
+                    allow_failure=allow_failure,
+                )
             else:
-                known.enter(slice(members.start, members.stop), values)
+                reading.enter(slice(column_features.start, column_features.stop), values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,11 +82,15 @@ class ChannelLimits:
     highest: Values
     varies: Mask
 
-    def first_outside(self, window: NDArray[Any]) -> str:
+    def first_implausible(self, window: NDArray[Any]) -> str:
         """Name of the first implausible channel of a window, (n_values, n_channels), or ""."""
-        low = np.fmin.reduce(window, axis=0)
-        high = np.fmax.reduce(window, axis=0)
-        is_outside = (low < self.lowest) | (high > self.highest) | (self.varies & (low == high))
+        smallest = np.fmin.reduce(window, axis=0)
+        largest = np.fmax.reduce(window, axis=0)
+        is_outside = (
+            (smallest < self.lowest)
+            | (largest > self.highest)
+            | (self.varies & (smallest == largest))
+        )
         return self.names[is_outside.argmax()] if is_outside.any() else ""
 
 
@@ -116,38 +124,42 @@ class WindowSource:
             raise InputError(f"no instance: {error}") from None
         self.implausible = ""
         if channels is not None:
-            self.implausible = channels.first_outside(signal.by_channel(self._window)[0])
+            self.implausible = channels.first_implausible(signal.by_channel(self._window)[0])
 
     def read(
-        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], reading: Reading, timeout_s: float, *, allow_failure: bool
     ) -> None:
         """Enter the values of `features`; see :meth:`.FeatureSource.read`."""
         graph = self._graph
-        until = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout_s
         # The values of the window itself follow the features of the blocks.
         n_computed = len(graph.block_of)
         if len(features) and features.max() >= n_computed:
-            known.enter(slice(n_computed, None), self._signal.values(self._window)[0])
+            reading.enter(slice(n_computed, None), self._signal.values(self._window)[0])
             features = features[features < n_computed]
-        for number in dict.fromkeys(graph.block_of[features].tolist()):
-            columns = graph.columns(number)
-            label = graph.blocks[number].label
-            members = range(columns.start, columns.stop)
+        for block_index in dict.fromkeys(graph.block_of[features].tolist()):
+            block_slice = graph.columns(block_index)
+            label = graph.blocks[block_index].label
+            block_features = range(block_slice.start, block_slice.stop)
             try:
-                values = self._compute_block(number, until)[0]
-            except StillReading:
-                text = f"block {label} was not computed in time"
-                known.fail(members, SensorError(label, text, why="sensor-late"), spare=False)
+                values = self._compute_block(block_index, deadline)[0]
+            except ReadTimeoutError:
+                message = f"block {label} was not computed in time"
+                reading.enter_failure(
+                    block_features,
+                    SensorError(label, message, why="sensor-late"),
+                    allow_failure=False,
+                )
             except Exception as error:  # a user's function may raise anything
                 failure = SensorError(label, f"block {label} cannot be computed: {error}")
-                known.fail(members, failure, spare=spare)
+                reading.enter_failure(block_features, failure, allow_failure=allow_failure)
             else:
-                known.enter(columns, values)
+                reading.enter(block_slice, values)
 
-    def _compute_block(self, number: int, until: float) -> NDArray[Any]:
-        """Compute the features of a block; StillReading if it is a function and takes too long."""
-        block = self._graph.blocks[number]
+    def _compute_block(self, block_index: int, deadline: float) -> NDArray[Any]:
+        """Compute the features of a block; ReadTimeoutError if it is a slow function."""
+        block = self._graph.blocks[block_index]
         reader = self._reader
-        if reader is None or until == math.inf or not isinstance(block, FunctionBlock):
-            return self._values.of_block(number)
-        return reader.run(lambda _: self._values.of_block(number), until - time.monotonic())
+        if reader is None or deadline == math.inf or not isinstance(block, FunctionBlock):
+            return self._values.of_block(block_index)
+        return reader.run(lambda _: self._values.of_block(block_index), deadline - time.monotonic())

@@ -15,7 +15,7 @@ from gatewise_edge.errors import SensorError
 if TYPE_CHECKING:
     from gatewise_edge.sensors.feature_reader import FeatureSource, Reading
 
-Fetch = Callable[[Sequence[str], float], Mapping[str, Any]]
+FetchFunction = Callable[[Sequence[str], float], Mapping[str, Any]]
 """A function of the names of columns and the seconds left that returns their cells by name."""
 
 
@@ -32,7 +32,7 @@ class FetchedRow:
         raises an exception.
     """
 
-    def __init__(self, cells: Mapping[str, Any], fetch: Fetch) -> None:
+    def __init__(self, cells: Mapping[str, Any], fetch: FetchFunction) -> None:
         self._cells = dict(cells)
         self._fetch = fetch
 
@@ -45,7 +45,11 @@ class _FetchedSource:
     """Known and fetched cells as a :class:`.FeatureSource`."""
 
     def __init__(
-        self, cells: dict[str, Any], fetch: Fetch, names: Sequence[str], encoder: RowEncoder | None
+        self,
+        cells: dict[str, Any],
+        fetch: FetchFunction,
+        names: Sequence[str],
+        encoder: RowEncoder | None,
     ) -> None:
         self._cells = cells
         self._fetch = fetch
@@ -54,23 +58,31 @@ class _FetchedSource:
         self._column_of = range(len(names)) if encoder is None else encoder.column_of
 
     def read(
-        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], reading: Reading, timeout_s: float, *, allow_failure: bool
     ) -> None:
-        columns = dict.fromkeys(self._column_of[k] for k in features.tolist() if not known.have[k])
-        absent = [self._columns[c] for c in columns if self._columns[c] not in self._cells]
+        column_indices = dict.fromkeys(
+            self._column_of[k] for k in features.tolist() if not reading.was_read[k]
+        )
+        absent_names = [
+            self._columns[c] for c in column_indices if self._columns[c] not in self._cells
+        ]
         problem = "it was not fetched"
-        if absent:
+        if absent_names:
             try:
-                self._cells |= self._fetch(absent, timeout)
+                self._cells |= self._fetch(absent_names, timeout_s)
             except Exception as error:  # the user's function may raise anything
                 problem = f"it could not be fetched: {one_line(error) or type(error).__name__}"
-        for column in columns:
-            self._enter(column, known, problem, spare=spare)
+        for column in column_indices:
+            self._enter(column, reading, problem, allow_failure=allow_failure)
 
-    def _enter(self, column: int, known: Reading, problem: str, *, spare: bool) -> None:
-        """Enter the values of a column, or its failure, in `known`."""
-        name = self._columns[column]
-        members = [column] if self._encoder is None else list(self._encoder.members(column))
+    def _enter(
+        self, column_index: int, reading: Reading, problem: str, *, allow_failure: bool
+    ) -> None:
+        """Enter the values of a column, or its failure, in `reading`."""
+        name = self._columns[column_index]
+        column_features = (
+            [column_index] if self._encoder is None else list(self._encoder.members(column_index))
+        )
         failure = SensorError(name, f"column {name!r}: {problem}")
         if name in self._cells:
             cell = self._cells[name]
@@ -78,11 +90,11 @@ class _FetchedSource:
                 if self._encoder is None:
                     values: Sequence[float] = [np.nan if cell is None else float(cell)]
                 else:
-                    values = self._encoder.cell(column, cell)
+                    values = self._encoder.cell(column_index, cell)
             except (TypeError, ValueError) as error:
                 failure = SensorError(name, f"column {name!r}: {one_line(error)}")
             else:
-                for k, value in zip(members, values, strict=True):
-                    known.enter(k, value)
+                for feature, value in zip(column_features, values, strict=True):
+                    reading.enter(feature, value)
                 return
-        known.fail(members, failure, spare=spare)
+        reading.enter_failure(column_features, failure, allow_failure=allow_failure)

@@ -17,7 +17,7 @@ from gatewise_edge.stop_request import Stop
 
 Instance = NDArray[Any] | dict[str, Any] | list[Any] | InputError | None
 """A row or a window, the error of one that cannot be read, or None if the device reads sensors."""
-Item = tuple[Instance, dict[str, Any]]
+SourcedInstance = tuple[Instance, dict[str, Any]]
 """An instance, and further fields of its answer's line.
 
 The field ``kept`` has the columns that are copied to the answer. A window of a stream has the
@@ -27,7 +27,7 @@ gap.
 
 #: Number of bytes to read at a time. It is small, because all instances that were read before a
 #: request to stop are still answered.
-_PIECE_BYTES: Final = 4096
+_CHUNK_BYTES: Final = 4096
 
 
 class InstanceSource:
@@ -36,9 +36,11 @@ class InstanceSource:
     If an instance is None, the device reads `sensors`.
     """
 
-    def __init__(self, batches: Iterable[Iterable[Item]], sensors: Sensors | None = None) -> None:
+    def __init__(
+        self, batches: Iterable[Iterable[SourcedInstance]], sensors: Sensors | None = None
+    ) -> None:
         self._batches = iter(batches)
-        self._ready: deque[Item] = deque()
+        self._buffer: deque[SourcedInstance] = deque()
         self.sensors = sensors
 
     @property
@@ -47,44 +49,44 @@ class InstanceSource:
         return {}
 
     @property
-    def held(self) -> int:
+    def n_buffered(self) -> int:
         """Number of instances that were read and not returned yet; they are answered on a stop."""
-        return len(self._ready)
+        return len(self._buffer)
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[SourcedInstance]:
         return self
 
-    def __next__(self) -> Item:
-        while not self._ready:
-            self._ready.extend(next(self._batches))
-        return self._ready.popleft()
+    def __next__(self) -> SourcedInstance:
+        while not self._buffer:
+            self._buffer.extend(next(self._batches))
+        return self._buffer.popleft()
 
 
-def read_pieces(descriptor: int, name: str, stop: Stop) -> Iterator[bytes]:
+def read_chunks(descriptor: int, stream_name: str, stop: Stop) -> Iterator[bytes]:
     """Read bytes as they arrive, until the end; a request to stop ends the wait for them."""
     while True:
         try:
             with stop.interrupts():
                 select.select([descriptor], [], [])
-            piece = os.read(descriptor, _PIECE_BYTES)
+            chunk = os.read(descriptor, _CHUNK_BYTES)
         except OSError as error:
-            raise InputError(f"{name} cannot be read: {error.strerror}") from None
-        if not piece:
+            raise InputError(f"{stream_name} cannot be read: {error.strerror}") from None
+        if not chunk:
             return
-        yield piece
+        yield chunk
 
 
-def split_lines(pieces: Iterable[bytes], longest: int) -> Iterator[Sequence[str | None]]:
-    """Split bytes into lines as they arrive; None replaces a line longer than `longest` bytes."""
+def split_lines(chunks: Iterable[bytes], max_bytes: int) -> Iterator[Sequence[str | None]]:
+    """Split bytes into lines as they arrive; None replaces a line longer than `max_bytes` bytes."""
     remainder = b""
-    is_too_long = False  # whether the current line is
-    for piece in chain(pieces, [b"\n"]):
-        *lines, remainder = (remainder + piece).split(b"\n")
-        texts: list[str | None] = [line.decode("utf-8", "replace") for line in lines]
-        if is_too_long and texts:
-            texts[0] = None
-            is_too_long = False
-        if is_too_long or len(remainder) > longest:
+    line_is_too_long = False  # whether the current line is
+    for chunk in chain(chunks, [b"\n"]):
+        *complete_lines, remainder = (remainder + chunk).split(b"\n")
+        lines: list[str | None] = [line.decode("utf-8", "replace") for line in complete_lines]
+        if line_is_too_long and lines:
+            lines[0] = None
+            line_is_too_long = False
+        if line_is_too_long or len(remainder) > max_bytes:
             remainder = b""
-            is_too_long = True
-        yield texts
+            line_is_too_long = True
+        yield lines

@@ -35,7 +35,7 @@ class Recording:
 
     Attributes
     ----------
-    kind : {"whole", "float", "array"}
+    kind : {"integer", "float", "array"}
         Integers with the full scale of their width, floats with full scale 1, or values of any
         scale.
     bits : int
@@ -49,7 +49,7 @@ class Recording:
         Faults of the file that were found so far.
     """
 
-    kind: Literal["whole", "float", "array"]
+    kind: Literal["integer", "float", "array"]
     bits: int
     n_channels: int
     rate_hz: float | None
@@ -62,13 +62,13 @@ def open_recording(path: str) -> Recording | None:
 
     Raises InputError if it cannot be read.
     """
-    reader = {".wav": _open_wave, ".flac": _open_flac, ".npy": _open_array}.get(
+    open_format = {".wav": _open_wave, ".flac": _open_flac, ".npy": _open_array}.get(
         Path(path).suffix.lower()
     )
-    if reader is None:
+    if open_format is None:
         return None
     try:
-        return reader(path)
+        return open_format(path)
     except OSError as error:
         raise InputError(f"--signal {path}: {error.strerror or error}") from None
 
@@ -79,88 +79,91 @@ def open_recording(path: str) -> Recording | None:
 def _open_wave(path: str) -> Recording:
     """Open a WAV file, and read its chunks up to the samples."""
     with Path(path).open("rb") as file:
-        header = file.read(12)
-        if not header:
+        file_header = file.read(12)
+        if not file_header:
             raise InputError(f"--signal {path}: the file is empty")
-        if header[:4] not in (b"RIFF", b"RF64") or header[8:] != b"WAVE":
-            raise InputError(f"--signal {path}: not a WAV file: it begins with {header!r}")
+        if file_header[:4] not in (b"RIFF", b"RF64") or file_header[8:] != b"WAVE":
+            raise InputError(f"--signal {path}: not a WAV file: it begins with {file_header!r}")
         # Read chunks in any order until the samples.
         format_chunk = b""
-        while (chunk := file.read(8))[:4] != b"data":
-            if len(chunk) < 8:
+        while (chunk_header := file.read(8))[:4] != b"data":
+            if len(chunk_header) < 8:
                 raise InputError(f"--signal {path}: the file is cut before its samples")
-            size = int.from_bytes(chunk[4:], "little")
-            if chunk[:4] == b"fmt ":
-                format_chunk = file.read(min(size, _MAX_FORMAT_BYTES))
-                size -= len(format_chunk)
+            n_chunk_bytes = int.from_bytes(chunk_header[4:], "little")
+            if chunk_header[:4] == b"fmt ":
+                format_chunk = file.read(min(n_chunk_bytes, _MAX_FORMAT_BYTES))
+                n_chunk_bytes -= len(format_chunk)
             # Chunks are padded to an even size.
-            file.seek(size + size % 2, os.SEEK_CUR)
-        if len(format_chunk) < 16 or len(chunk) < 8:
+            file.seek(n_chunk_bytes + n_chunk_bytes % 2, os.SEEK_CUR)
+        if len(format_chunk) < 16 or len(chunk_header) < 8:
             raise InputError(f"--signal {path}: the file does not state the format of its samples")
-        begin = file.tell()
-        n_bytes = file.seek(0, os.SEEK_END) - begin
-    kind, n_channels, rate = _wave_format(path, format_chunk)
-    frame_bytes = int(kind[1]) * n_channels
+        samples_offset = file.tell()
+        n_sample_bytes = file.seek(0, os.SEEK_END) - samples_offset
+    sample_type, n_channels, rate_hz = _wave_format(path, format_chunk)
+    frame_bytes = int(sample_type[1]) * n_channels
     # Use the complete samples in the file, even if its header states another size.
     flaws = []
-    size = int.from_bytes(chunk[4:], "little")
-    if size in _UNKNOWN_SIZES and n_bytes:
+    n_chunk_bytes = int.from_bytes(chunk_header[4:], "little")
+    if n_chunk_bytes in _UNKNOWN_SIZES and n_sample_bytes:
         flaws.append("its header does not state its length; it is read to the end")
-    elif n_bytes < size:
-        flaws.append(f"it ends {size - n_bytes} bytes before the length in its header")
+    elif n_sample_bytes < n_chunk_bytes:
+        flaws.append(
+            f"it ends {n_chunk_bytes - n_sample_bytes} bytes before the length in its header"
+        )
     else:
-        n_bytes = size
-    n_frames, n_remaining_bytes = divmod(n_bytes, frame_bytes)
+        n_sample_bytes = n_chunk_bytes
+    n_frames, n_remaining_bytes = divmod(n_sample_bytes, frame_bytes)
     if n_remaining_bytes:
         flaws.append(f"its last {n_remaining_bytes} bytes are an incomplete sample")
     return Recording(
-        "whole" if kind[0] == "i" else "float",
-        8 * int(kind[1]),
+        "integer" if sample_type[0] == "i" else "float",
+        8 * int(sample_type[1]),
         n_channels,
-        float(rate),
-        _wave_frames(path, begin, n_frames, n_channels, kind),
+        float(rate_hz),
+        _wave_frames(path, samples_offset, n_frames, n_channels, sample_type),
         flaws,
     )
 
 
-def _wave_format(path: str, chunk: bytes) -> tuple[str, int, int]:
+def _wave_format(path: str, format_chunk: bytes) -> tuple[str, int, int]:
     """Decode a format chunk to the type of samples (i1 to i4, f4 or f8), channels and rate."""
-    tag, n_channels, rate, _, frame_bytes, _ = struct.unpack("<HHIIHH", chunk[:16])
-    if tag == _EXTENSIBLE and len(chunk) >= 26:
-        (tag,) = struct.unpack("<H", chunk[24:26])
-    if tag not in (_PCM, _FLOAT):
-        name = _OTHER_FORMATS.get(tag, f"format {tag}")
+    format_tag, n_channels, rate_hz, _, frame_bytes, _ = struct.unpack("<HHIIHH", format_chunk[:16])
+    if format_tag == _EXTENSIBLE and len(format_chunk) >= 26:
+        (format_tag,) = struct.unpack("<H", format_chunk[24:26])
+    if format_tag not in (_PCM, _FLOAT):
+        format_name = _OTHER_FORMATS.get(format_tag, f"format {format_tag}")
         raise InputError(
-            f"--signal {path}: the samples are {name}; convert the file to PCM (sox, ffmpeg)"
+            f"--signal {path}: the samples are {format_name}; convert the file to PCM (sox, ffmpeg)"
         )
-    width = frame_bytes // n_channels if n_channels else 0
-    widths = (1, 2, 3, 4) if tag == _PCM else (4, 8)
-    if width not in widths or frame_bytes != width * n_channels:
+    sample_bytes = frame_bytes // n_channels if n_channels else 0
+    readable_sample_bytes = (1, 2, 3, 4) if format_tag == _PCM else (4, 8)
+    if sample_bytes not in readable_sample_bytes or frame_bytes != sample_bytes * n_channels:
         raise InputError(
-            f"--signal {path}: {'PCM' if tag == _PCM else 'float'} samples of {8 * width} bits; "
-            f"{', '.join(str(8 * w) for w in widths)} can be read"
+            f"--signal {path}: {'PCM' if format_tag == _PCM else 'float'} samples of "
+            f"{8 * sample_bytes} bits; "
+            f"{', '.join(str(8 * n_bytes) for n_bytes in readable_sample_bytes)} can be read"
         )
-    return f"{'i' if tag == _PCM else 'f'}{width}", n_channels, rate
+    return f"{'i' if format_tag == _PCM else 'f'}{sample_bytes}", n_channels, rate_hz
 
 
 def _wave_frames(
-    path: str, begin: int, n_frames: int, n_channels: int, kind: str
+    path: str, samples_offset: int, n_frames: int, n_channels: int, sample_type: str
 ) -> Iterator[NDArray[Any]]:
-    """Read the samples of a WAV file from byte `begin` on."""
-    frame_bytes = int(kind[1]) * n_channels
+    """Read the samples of a WAV file from byte `samples_offset` on."""
+    frame_bytes = int(sample_type[1]) * n_channels
     with Path(path).open("rb") as file:
-        file.seek(begin)
-        for n_read in range(0, n_frames, _MAX_FRAMES):
-            content = file.read(min(n_frames - n_read, _MAX_FRAMES) * frame_bytes)
-            if kind == "i1":  # WAV stores 8 bits as unsigned integers with 128 in the middle
-                values: NDArray[Any] = (np.frombuffer(content, "u1") ^ 0x80).view("i1")
-            elif kind == "i3":
-                padded = np.zeros((len(content) // 3, 4), np.uint8)
-                padded[:, 1:] = np.frombuffer(content, "u1").reshape(-1, 3)
-                values = padded.view("<i4").ravel() >> 8
+        file.seek(samples_offset)
+        for n_frames_read in range(0, n_frames, _MAX_FRAMES):
+            content = file.read(min(n_frames - n_frames_read, _MAX_FRAMES) * frame_bytes)
+            if sample_type == "i1":  # WAV stores 8 bits as unsigned integers with 128 in the middle
+                samples: NDArray[Any] = (np.frombuffer(content, "u1") ^ 0x80).view("i1")
+            elif sample_type == "i3":
+                padded_bytes = np.zeros((len(content) // 3, 4), np.uint8)
+                padded_bytes[:, 1:] = np.frombuffer(content, "u1").reshape(-1, 3)
+                samples = padded_bytes.view("<i4").ravel() >> 8
             else:
-                values = np.frombuffer(content, f"<{kind}")
-            yield values.reshape(-1, n_channels)
+                samples = np.frombuffer(content, f"<{sample_type}")
+            yield samples.reshape(-1, n_channels)
 
 
 # -- FLAC, NPY -----------------------------------------------------------------------------
@@ -173,41 +176,43 @@ def _open_flac(path: str) -> Recording:
     except ModuleNotFoundError as error:
         raise not_installed(error, "audio") from None
     try:
-        info = soundfile.info(path)
+        file_info = soundfile.info(path)
     except soundfile.LibsndfileError as error:
         raise InputError(f"--signal {path}: {error.error_string}") from None
     flaws: list[str] = []
-    bits = int(info.subtype.removeprefix("PCM_").removeprefix("S"))
+    bits = int(file_info.subtype.removeprefix("PCM_").removeprefix("S"))
 
-    def frames() -> Iterator[NDArray[Any]]:
+    def read_frames() -> Iterator[NDArray[Any]]:
         n_frames = 0
         try:
             # soundfile scales samples to 32 bits
-            for values in soundfile.blocks(path, _MAX_FRAMES, dtype="int32", always_2d=True):
-                n_frames += len(values)
-                yield values >> (32 - bits)
+            for samples in soundfile.blocks(path, _MAX_FRAMES, dtype="int32", always_2d=True):
+                n_frames += len(samples)
+                yield samples >> (32 - bits)
         except soundfile.LibsndfileError as error:
             flaws.append(f"it cannot be read further: {error.error_string}")
-        if n_frames < info.frames:
-            flaws.append(f"it ends {info.frames - n_frames} samples before its length")
+        if n_frames < file_info.frames:
+            flaws.append(f"it ends {file_info.frames - n_frames} samples before its length")
 
-    return Recording("whole", bits, info.channels, float(info.samplerate), frames(), flaws)
+    return Recording(
+        "integer", bits, file_info.channels, float(file_info.samplerate), read_frames(), flaws
+    )
 
 
 def _open_array(path: str) -> Recording:
     """Open an .npy file; numpy reads its header."""
     with Path(path).open("rb") as file:
         try:
-            version = np.lib.format.read_magic(file)
-            reader = {
+            format_version = np.lib.format.read_magic(file)
+            read_header = {
                 (1, 0): np.lib.format.read_array_header_1_0,
                 (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
-            shape, by_columns, dtype = reader(file)
+            }[format_version]
+            shape, is_by_columns, dtype = read_header(file)
         except (ValueError, KeyError, EOFError) as error:
             raise InputError(f"--signal {path}: the file is not an .npy file: {error}") from None
-        begin = file.tell()
-        n_bytes = file.seek(0, os.SEEK_END) - begin
+        samples_offset = file.tell()
+        n_sample_bytes = file.seek(0, os.SEEK_END) - samples_offset
     if dtype.kind not in "fiub" or not 1 <= len(shape) <= 2 or 0 in shape[1:]:
         raise InputError(
             f"--signal {path} has {dtype} of shape {shape}; a recording must be an array of "
@@ -218,14 +223,18 @@ def _open_array(path: str) -> Recording:
     frame_bytes = dtype.itemsize * n_channels
     flaws = []
     n_frames = shape[0]
-    if n_bytes < n_frames * frame_bytes:
+    if n_sample_bytes < n_frames * frame_bytes:
         # A truncated array that is stored by columns has no complete sample.
-        n_frames = 0 if by_columns else n_bytes // frame_bytes
+        n_frames = 0 if is_by_columns else n_sample_bytes // frame_bytes
         flaws.append(f"it ends {shape[0] - n_frames} samples before its length")
-    values = (
-        np.memmap(path, dtype, "r", begin, (n_frames, n_channels), "F" if by_columns else "C")
+    samples = (
+        np.memmap(
+            path, dtype, "r", samples_offset, (n_frames, n_channels), "F" if is_by_columns else "C"
+        )
         if n_frames
         else np.empty((0, n_channels), dtype)
     )
-    frames = (np.array(values[i : i + _MAX_FRAMES]) for i in range(0, n_frames, _MAX_FRAMES))
-    return Recording("array", 8 * dtype.itemsize, n_channels, None, frames, flaws)
+    frame_batches = (
+        np.array(samples[i : i + _MAX_FRAMES]) for i in range(0, n_frames, _MAX_FRAMES)
+    )
+    return Recording("array", 8 * dtype.itemsize, n_channels, None, frame_batches, flaws)

@@ -22,7 +22,7 @@ from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
-from gatewise_edge.sensors.blocking_reader import BlockingReader, ReaderCall, StillReading
+from gatewise_edge.sensors.blocking_reader import BlockingReader, ReadTask, ReadTimeoutError
 from gatewise_edge.sensors.feature_reader import FeatureSource, Reading
 
 FeatureSensor = Callable[[], Any]
@@ -30,7 +30,7 @@ GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]
 
 #: Number of instances that wait, each within its own time, for a read that has not returned in
 #: time. Later instances do not wait, so that they have time for the cloud.
-_MAX_WAITS: Final = 2
+_MAX_FUTILE_WAITS: Final = 2
 
 
 @dataclass(slots=True)
@@ -62,26 +62,26 @@ class SensorCounts:
 class _ReadState:
     """State of one sensor's reads, which all bundles of a device share.
 
-    The lock `reading` is held while its function runs. `n_waits` is the number of instances that
-    have waited in vain for the running read.
+    The lock `read_lock` is held while its function runs. `n_futile_waits` is the number of
+    instances that have waited in vain for the running read.
     """
 
     counts: SensorCounts = field(default_factory=SensorCounts)
-    reading: threading.Lock = field(default_factory=threading.Lock)
-    n_waits: int = 0
+    read_lock: threading.Lock = field(default_factory=threading.Lock)
+    n_futile_waits: int = 0
 
     @property
     def hangs(self) -> bool:
         """Whether a read that did not return in time is still running."""
-        return self.n_waits > 0 and self.reading.locked()
+        return self.n_futile_waits > 0 and self.read_lock.locked()
 
-    def returns(self, until: float) -> bool:
-        """Wait until `until` for the running read; return whether it has ended."""
-        if self.n_waits >= _MAX_WAITS:
+    def wait_for_return(self, deadline: float) -> bool:
+        """Wait until `deadline` for the running read; return whether it has ended."""
+        if self.n_futile_waits >= _MAX_FUTILE_WAITS:
             return False
-        if not self.reading.acquire(timeout=max(0.0, until - time.monotonic())):
+        if not self.read_lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return False
-        self.reading.release()
+        self.read_lock.release()
         return True
 
 
@@ -154,11 +154,13 @@ class Sensors:
         self._features = dict(features or {})
         self._groups = dict(groups or {})
         names = self._features.keys() | self._groups.keys()
-        self._retries = _by_name("retries", retries, names)
-        self._timeouts = _by_name("timeout", math.inf if timeout is None else timeout, names)
-        self._wait = _by_name("retry_wait", retry_wait, names)[""]
+        self._retries = _setting_by_sensor("retries", retries, names)
+        self._timeouts = _setting_by_sensor(
+            "timeout", math.inf if timeout is None else timeout, names
+        )
+        self._retry_wait_s = _setting_by_sensor("retry_wait", retry_wait, names)[""]
         self._states = {name: _ReadState() for name in (*self._features, *self._groups)}
-        self._reader = BlockingReader(max_hung=len(self._states))
+        self._reader = BlockingReader(max_hung_threads=len(self._states))
 
     @property
     def counts(self) -> dict[str, SensorCounts]:
@@ -176,16 +178,22 @@ class Sensors:
         names = self.hung
         if not names:
             return None
-        listed = ", ".join(map(repr, names))
-        return f"sensor{'s' * (len(names) > 1)} {listed} do{'es' * (len(names) == 1)} not return"
+        sensor_list = ", ".join(map(repr, names))
+        return (
+            f"sensor{'s' * (len(names) > 1)} {sensor_list} do{'es' * (len(names) == 1)} not return"
+        )
 
     def bind(
-        self, costs: FeatureCosts, needed: ArrayLike = (), encoder: RowEncoder | None = None
+        self,
+        costs: FeatureCosts,
+        needed_features: ArrayLike = (),
+        encoder: RowEncoder | None = None,
     ) -> FeatureSource:
         """Match the sensors with a bundle's features, or with the raw columns of its `encoder`.
 
-        `costs` names the features and groups. Raises InputError if one of the features in `needed`
-        has no sensor, or if the bundle has no feature or group with a sensor's name.
+        `costs` names the features and groups. Raises InputError if one of the features in
+        `needed_features` has no sensor, or if the bundle has no feature or group with a sensor's
+        name.
         """
         names = costs.names or ()
         sensors: dict[int, _Sensor] = {}
@@ -193,30 +201,32 @@ class Sensors:
         columns, noun = (names, "feature") if encoder is None else (encoder.names, "column")
         column_of = range(len(names)) if encoder is None else encoder.column_of
 
-        def members(column: int) -> Sequence[int]:
+        def features_of(column: int) -> Sequence[int]:
             return (column,) if encoder is None else encoder.members(column)
 
-        def values(column: int, cell: Any) -> Sequence[float]:
+        def values_of(column: int, cell: Any) -> Sequence[float]:
             return (float(cell),) if encoder is None else encoder.cell(column, cell)
 
-        def add(
+        def add_sensor(
             name: str, sensor_columns: list[int], read_cells: Callable[[], Mapping[int, Any]]
         ) -> None:
             def read_features() -> dict[int, float]:
                 return {
-                    k: value
-                    for c, cell in read_cells().items()
-                    for k, value in zip(members(c), values(c, cell), strict=True)
+                    feature: value
+                    for column, cell in read_cells().items()
+                    for feature, value in zip(
+                        features_of(column), values_of(column, cell), strict=True
+                    )
                 }
 
             sensor = _Sensor(
                 name,
-                tuple(k for c in sensor_columns for k in members(c)),
+                tuple(feature for column in sensor_columns for feature in features_of(column)),
                 read_features,
                 self._states[name],
                 retries=self._retries.get(name, self._retries[""]),
                 timeout=self._timeouts.get(name, self._timeouts[""]),
-                wait=self._wait,
+                retry_wait_s=self._retry_wait_s,
             )
             sensors.update(dict.fromkeys(sensor.members, sensor))
 
@@ -225,104 +235,114 @@ class Sensors:
             group_name = costs.group_names[group] if group >= 0 else None
             if group_name is None or group_name in self._groups:
                 return group_name == name
-            return name in (costs.group_names[g] for g in costs.requires[group])
+            return name in (costs.group_names[other_group] for other_group in costs.requires[group])
 
         # Groups come first, because a feature's own sensor replaces the sensor of its group.
         for name, group_sensor in self._groups.items():
             if name not in costs.group_names:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
-            group_features = [k for k, g in enumerate(costs.group.tolist()) if provides(name, g)]
-            group_columns = list(dict.fromkeys(column_of[k] for k in group_features))
-            own_columns = [c for c in group_columns if columns[c] not in self._features]
-            add(
+            group_features = [
+                feature
+                for feature, other_group in enumerate(costs.group.tolist())
+                if provides(name, other_group)
+            ]
+            group_columns = list(dict.fromkeys(column_of[feature] for feature in group_features))
+            own_columns = [
+                column for column in group_columns if columns[column] not in self._features
+            ]
+            add_sensor(
                 name, own_columns, partial(_group_cells, name, group_sensor, group_columns, columns)
             )
         for name, sensor_function in self._features.items():
             if name not in columns:
                 raise InputError(f"sensor {name!r}: the bundle has no such {noun}")
             column = columns.index(name)
-            add(name, [column], partial(_feature_cell, column, sensor_function))
-        for k in np.asarray(needed, np.intp).tolist():
-            if k not in sensors:
-                raise InputError(f"{noun} {columns[column_of[k]]!r} has no sensor")
-        return _BoundSensors([columns[c] for c in column_of], sensors, self._reader)
+            add_sensor(name, [column], partial(_feature_cell, column, sensor_function))
+        for feature in np.asarray(needed_features, np.intp).tolist():
+            if feature not in sensors:
+                raise InputError(f"{noun} {columns[column_of[feature]]!r} has no sensor")
+        return _BoundSensors([columns[column] for column in column_of], sensors, self._reader)
 
     def close(self) -> None:
         """End the reading thread, unless a sensor blocks it."""
         self._reader.close()
 
 
-def _by_name(what: str, setting: float | Mapping[str, float], names: Set[str]) -> dict[str, float]:
+def _setting_by_sensor(
+    setting_name: str, setting_values: float | Mapping[str, float], names: Set[str]
+) -> dict[str, float]:
     """Values of a setting by the name of the sensor; the name "" is for all other sensors."""
-    default = math.inf if what == "timeout" else 0
-    table = dict(setting) if isinstance(setting, Mapping) else {"": setting}
-    for name, value in table.items():
+    default = math.inf if setting_name == "timeout" else 0
+    values_by_sensor = (
+        dict(setting_values) if isinstance(setting_values, Mapping) else {"": setting_values}
+    )
+    for name, value in values_by_sensor.items():
         if name and name not in names:
-            raise InputError(f"{what} for {name!r}: no sensor has this name")
-        kinds = (int,) if what == "retries" else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not value >= 0:
-            kind = "a whole number" if what == "retries" else "seconds"
-            raise InputError(f"{what} is {value!r}; give {kind}, at least 0")
-    return {"": default} | table
+            raise InputError(f"{setting_name} for {name!r}: no sensor has this name")
+        number_types = (int,) if setting_name == "retries" else (int, float)
+        if isinstance(value, bool) or not isinstance(value, number_types) or not value >= 0:
+            expected = "a whole number" if setting_name == "retries" else "seconds"
+            raise InputError(f"{setting_name} is {value!r}; give {expected}, at least 0")
+    return {"": default} | values_by_sensor
 
 
 @dataclass(slots=True, eq=False)
 class _Sensor:
     """A function that returns the values of some features; one thread at a time calls it.
 
-    `latest` is the outcome of the last read, and `n_read` the number of reads.
+    `last_outcome` is the outcome of the last read, and `n_reads` the number of reads.
     """
 
-    label: str
+    sensor_name: str
     members: tuple[int, ...]
-    call: Callable[[], dict[int, float]]
+    read_values: Callable[[], dict[int, float]]
     state: _ReadState
     retries: float
     timeout: float
-    wait: float
-    latest: dict[int, float] | SensorError = field(default_factory=dict)
-    n_read: int = 0
+    retry_wait_s: float
+    last_outcome: dict[int, float] | SensorError = field(default_factory=dict)
+    n_reads: int = 0
 
-    def read(self, until: float) -> dict[int, float]:
+    def read(self, deadline: float) -> dict[int, float]:
         """Call the function, and retry after a failure while there is time.
 
         If an audit is reading the sensor, the caller waits for that read and uses its outcome.
         """
-        n_read_before = self.n_read
-        with self.state.reading:
-            if self.n_read == n_read_before:
+        n_reads_before = self.n_reads
+        with self.state.read_lock:
+            if self.n_reads == n_reads_before:
                 try:
-                    self.latest = self._read(until)
+                    self.last_outcome = self._read(deadline)
                 except SensorError as error:
-                    self.latest = error
-                self.n_read += 1
-                self.state.n_waits = 0
-            if isinstance(self.latest, SensorError):
-                raise self.latest
-            return self.latest
+                    self.last_outcome = error
+                self.n_reads += 1
+                self.state.n_futile_waits = 0
+            if isinstance(self.last_outcome, SensorError):
+                raise self.last_outcome
+            return self.last_outcome
 
-    def _read(self, until: float) -> dict[int, float]:
+    def _read(self, deadline: float) -> dict[int, float]:
         n_calls = 0
         while True:
             n_calls += 1
             self.state.counts.reads += 1
             try:
-                return self.call()
+                return self.read_values()
             except Exception as error:
                 # A driver may raise anything, and the device must still answer.
-                if n_calls > self.retries or time.monotonic() + self.wait >= until:
+                if n_calls > self.retries or time.monotonic() + self.retry_wait_s >= deadline:
                     self.state.counts.failures += 1
                     raise self._failure(error, n_calls) from error
             self.state.counts.retries += 1
-            if self.wait:
-                time.sleep(self.wait)
+            if self.retry_wait_s:
+                time.sleep(self.retry_wait_s)
 
     def _failure(self, error: Exception, n_calls: int) -> SensorError:
         if isinstance(error, SensorError):
             return error
-        times = f" ({n_calls} tries)" if n_calls > 1 else ""
-        text = f"sensor {self.label!r} failed: {type(error).__name__}: {error}{times}"
-        return SensorError(self.label, text)
+        tries_note = f" ({n_calls} tries)" if n_calls > 1 else ""
+        message = f"sensor {self.sensor_name!r} failed: {type(error).__name__}: {error}{tries_note}"
+        return SensorError(self.sensor_name, message)
 
 
 class _BoundSensors:
@@ -337,108 +357,135 @@ class _BoundSensors:
         self._has_timeouts = any(sensor.timeout < math.inf for sensor in sensors.values())
 
     def read(
-        self, features: NDArray[np.intp], known: Reading, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], reading: Reading, timeout_s: float, *, allow_failure: bool
     ) -> None:
         """Enter the values of `features`; see :meth:`.FeatureSource.read`."""
-        until = time.monotonic() + timeout
-        indices: list[int] = features.tolist()
+        deadline = time.monotonic() + timeout_s
+        feature_indices: list[int] = features.tolist()
         # Enter the failures of absent sensors and of sensors that hang.
-        for k in indices:
-            sensor = self._sensors.get(k)
+        for feature in feature_indices:
+            sensor = self._sensors.get(feature)
             if sensor is None:
-                name = self._names[k]
+                name = self._names[feature]
                 failure = SensorError(name, f"column {name!r} has no sensor")
-                known.fail([k], failure, spare=spare)
-            elif sensor.state.hangs and k not in known.failures:
+                reading.enter_failure([feature], failure, allow_failure=allow_failure)
+            elif sensor.state.hangs and feature not in reading.failures:
                 # An audit does not wait for a sensor that hangs, because it has no deadline.
-                wait_end = min(until, time.monotonic() + sensor.timeout)
-                if wait_end == math.inf or not sensor.state.returns(wait_end):
-                    failure = self._enter_late(sensor.label, known)
-                    if not spare:
+                wait_end = min(deadline, time.monotonic() + sensor.timeout)
+                if wait_end == math.inf or not sensor.state.wait_for_return(wait_end):
+                    failure = self._enter_late(sensor.sensor_name, reading)
+                    if not allow_failure:
                         raise failure
         # Read the others: on this thread for an audit, in one call, or one by one with timeouts.
-        if timeout == math.inf:
-            self._read_in_turn(indices, known, until, spare, None)
+        if timeout_s == math.inf:
+            self._read_in_turn(feature_indices, reading, deadline, allow_failure, None)
             return
         if not self._has_timeouts:
-            self._run(indices, known, until, spare)
+            self._run(feature_indices, reading, deadline, allow_failure)
             return
-        for k in indices:
-            if known.have[k] or k in known.failures:
+        for feature in feature_indices:
+            if reading.was_read[feature] or feature in reading.failures:
                 continue
             now = time.monotonic()
             try:
-                self._run([k], known, min(until, now + self._sensors[k].timeout), spare)
+                self._run(
+                    [feature],
+                    reading,
+                    min(deadline, now + self._sensors[feature].timeout),
+                    allow_failure,
+                )
             except SensorError:
                 # Go on only after a late sensor itself, not after a wait for another sensor.
-                if not spare or k not in known.failures or time.monotonic() >= until:
+                if (
+                    not allow_failure
+                    or feature not in reading.failures
+                    or time.monotonic() >= deadline
+                ):
                     raise
 
-    def _run(self, features: list[int], known: Reading, until: float, spare: bool) -> None:
+    def _run(
+        self, features: list[int], reading: Reading, deadline: float, allow_failure: bool
+    ) -> None:
         """Read features in one call on the reader's thread."""
-        call = partial(self._read_in_turn, features, known, until, spare)
+        read = partial(self._read_in_turn, features, reading, deadline, allow_failure)
         try:
-            self._reader.run(call, until - time.monotonic())
-        except StillReading as still:
-            label = still.label or self._sensors[features[0]].label
-            raise self._enter_late(label, known, abandoned=still.abandoned) from None
+            self._reader.run(read, deadline - time.monotonic())
+        except ReadTimeoutError as timeout:
+            sensor_name = timeout.sensor_name or self._sensors[features[0]].sensor_name
+            raise self._enter_late(
+                sensor_name, reading, is_abandoned=timeout.is_abandoned
+            ) from None
 
     def _read_in_turn(
-        self, features: list[int], known: Reading, until: float, spare: bool, job: ReaderCall | None
+        self,
+        features: list[int],
+        reading: Reading,
+        deadline: float,
+        allow_failure: bool,
+        task: ReadTask | None,
     ) -> None:
-        """Read features on this thread; a `job` gets the name of each sensor before its read."""
-        for k in features:
-            if known.have[k] or k in known.failures:
+        """Read features on this thread; a `task` gets the name of each sensor before its read."""
+        for feature in features:
+            if reading.was_read[feature] or feature in reading.failures:
                 continue
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 return  # the caller has stopped waiting
-            sensor = self._sensors[k]
-            if job is not None:
-                job.label = sensor.label
+            sensor = self._sensors[feature]
+            if task is not None:
+                task.sensor_name = sensor.sensor_name
             failure: SensorError | None = None
             values: dict[int, float] = {}
             try:
-                values = sensor.read(until)
+                values = sensor.read(deadline)
             except SensorError as error:
                 failure = error
             # The instance has been answered, and further values would change its cost.
-            if job is not None and job.abandoned:
+            if task is not None and task.is_abandoned:
                 return
             if failure is not None:
-                known.fail(sensor.members, failure, spare=spare)
+                reading.enter_failure(sensor.members, failure, allow_failure=allow_failure)
                 continue
-            for index in sensor.members:
-                known.enter(index, values[index])
+            for member in sensor.members:
+                reading.enter(member, values[member])
 
-    def _enter_late(self, label: str, known: Reading, *, abandoned: bool = False) -> SensorError:
-        """Enter the failure of the late sensor `label`, and return it."""
-        error = SensorError(label, f"sensor {label!r} did not answer in time", why="sensor-late")
-        for k, sensor in self._sensors.items():
-            if sensor.label == label:
-                if k == sensor.members[0]:
+    def _enter_late(
+        self, sensor_name: str, reading: Reading, *, is_abandoned: bool = False
+    ) -> SensorError:
+        """Enter the failure of the late sensor `sensor_name`, and return it."""
+        error = SensorError(
+            sensor_name, f"sensor {sensor_name!r} did not answer in time", why="sensor-late"
+        )
+        for feature, sensor in self._sensors.items():
+            if sensor.sensor_name == sensor_name:
+                if feature == sensor.members[0]:
                     sensor.state.counts.late += 1
-                    sensor.state.counts.hung += abandoned
-                    sensor.state.n_waits += 1
-                known.failures[k] = error
+                    sensor.state.counts.hung += is_abandoned
+                    sensor.state.n_futile_waits += 1
+                reading.failures[feature] = error
         return error
 
 
-def _feature_cell(column: int, sensor: FeatureSensor) -> dict[int, Any]:
-    return {column: sensor()}
+def _feature_cell(column: int, read_cell: FeatureSensor) -> dict[int, Any]:
+    return {column: read_cell()}
 
 
 def _group_cells(
-    name: str, sensor: GroupSensor, members: list[int], names: Sequence[str]
+    group_name: str, read_cells: GroupSensor, columns: list[int], column_names: Sequence[str]
 ) -> dict[int, Any]:
     """Read the cells of a group's members, from a mapping by name or a sequence in order."""
-    cells = sensor()
+    cells = read_cells()
     if isinstance(cells, Mapping):
-        missing = [names[k] for k in members if names[k] not in cells]
-        if missing:
-            raise SensorError(name, f"group sensor {name!r} returned no {missing[0]!r}")
-        return {k: cells[names[k]] for k in members}
-    if len(cells) != len(members):
+        missing_names = [
+            column_names[column] for column in columns if column_names[column] not in cells
+        ]
+        if missing_names:
+            raise SensorError(
+                group_name, f"group sensor {group_name!r} returned no {missing_names[0]!r}"
+            )
+        return {column: cells[column_names[column]] for column in columns}
+    if len(cells) != len(columns):
         raise SensorError(
-            name, f"group sensor {name!r} returned {len(cells)} values for {len(members)} features"
+            group_name,
+            f"group sensor {group_name!r} returned {len(cells)} values for {len(columns)} features",
         )
-    return dict(zip(members, cells, strict=True))
+    return dict(zip(columns, cells, strict=True))

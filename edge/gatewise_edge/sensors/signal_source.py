@@ -17,7 +17,7 @@ from gatewise.documents import Meta, Positive
 from gatewise.errors import InputError, not_installed
 from gatewise.models.instances import DTYPES
 from gatewise.settings import FileOption, Settings
-from gatewise_edge.sensors.instance_source import InstanceSource, Item
+from gatewise_edge.sensors.instance_source import InstanceSource, SourcedInstance
 from gatewise_edge.sensors.recordings import Recording, open_recording
 from gatewise_edge.sensors.streams import (
     TIME_UNITS,
@@ -25,7 +25,7 @@ from gatewise_edge.sensors.streams import (
     LineReader,
     Samples,
     byte_batches,
-    open_pieces,
+    open_chunks,
 )
 from gatewise_edge.stop_request import Stop
 from gatewise_signals.signal_input import SignalInput
@@ -41,7 +41,7 @@ _RAW_SUFFIXES: Final = ("", ".raw", ".pcm", ".bin")
 #: Largest denominator of the ratio of two rates.
 _MAX_DENOMINATOR: Final = 1000
 #: Samples that resampling needs on each side of a window, at the lower of the two rates.
-_MARGIN: Final = 10
+_MARGIN_SAMPLES: Final = 10
 
 
 class SignalOptions(Settings, frozen=True, kw_only=True):
@@ -81,11 +81,11 @@ class SignalOptions(Settings, frozen=True, kw_only=True):
 
 
 def open_signal(
-    source: str, signal: SignalInput, stop: Stop, options: SignalOptions
+    source_name: str, signal: SignalInput, stop: Stop, options: SignalOptions
 ) -> WindowStream:
     """Open the source that ``--signal`` names, and cut its samples into windows of the bundle.
 
-    `source` is ``-`` for standard input, ``tcp://host:port`` for a socket, a recording
+    `source_name` is ``-`` for standard input, ``tcp://host:port`` for a socket, a recording
     (``name.wav``, ``name.flac``, ``name.npy`` or ``name.csv``), or another file, such as a pipe. A
     stream has samples with interleaved channels as little-endian numbers, or lines of text
     (:class:`.LineReader`).
@@ -93,45 +93,50 @@ def open_signal(
     Raises InputError if the source is anything else, cannot be opened, or has another rate, unit,
     width or number of channels than the bundle.
     """
-    _check_options(source, signal, options)
-    recording = open_recording(source)
-    rate = _rate(source, signal, options, recording)
+    _check_options(source_name, signal, options)
+    recording = open_recording(source_name)
+    rate_hz = _sample_rate_hz(source_name, signal, options, recording)
     # Open the samples of a recording, of lines or of bytes.
     flaws: list[str] = []
     batches: Iterator[Batch]
     if recording is not None:
         if recording.n_channels != signal.n_channels:
             raise InputError(
-                f"--signal {source} has {recording.n_channels} channels, the bundle takes "
+                f"--signal {source_name} has {recording.n_channels} channels, the bundle takes "
                 f"{signal.n_channels}"
             )
         flaws = recording.flaws
-        shape = (-1, *signal.shape[1:])
-        batches = ([Samples(frames.reshape(shape))] for frames in recording.frames)
-    elif "csv" in (options.signal_format, Path(source).suffix.lower()[1:]):
-        batches = LineReader(source, signal, options.time_unit).batches(open_pieces(source, stop))
+        batch_shape = (-1, *signal.shape[1:])
+        batches = ([Samples(frames.reshape(batch_shape))] for frames in recording.frames)
+    elif "csv" in (options.signal_format, Path(source_name).suffix.lower()[1:]):
+        line_reader = LineReader(source_name, signal, options.time_unit)
+        batches = line_reader.batches(open_chunks(source_name, stop))
     else:
-        pieces = open_pieces(source, stop)
-        dtype = options.signal_format or signal.dtype
-        batches = byte_batches(source, pieces, signal.shape[1:], dtype, flaws)
+        chunks = open_chunks(source_name, stop)
+        sample_type = options.signal_format or signal.dtype
+        batches = byte_batches(source_name, chunks, signal.shape[1:], sample_type, flaws)
     # Cut windows, with the bundle's rate and values.
     resampler = None
-    if rate is not None and signal.rate_hz is not None and not _same_rate(rate, signal.rate_hz):
-        resampler = WindowResampler(rate, signal.rate_hz, signal.shape[0])
-    values = _values(source, signal, options, recording)
+    if (
+        rate_hz is not None
+        and signal.rate_hz is not None
+        and not _same_rate(rate_hz, signal.rate_hz)
+    ):
+        resampler = WindowResampler(rate_hz, signal.rate_hz, signal.shape[0])
+    conversion = _sample_conversion(source_name, signal, options, recording)
     return WindowStream(
-        source,
+        source_name,
         signal,
         batches,
-        values,
-        rate_hz=rate,
+        conversion,
+        rate_hz=rate_hz,
         hop=options.hop,
         resampler=resampler,
         flaws=flaws,
     )
 
 
-def _check_options(source: str, signal: SignalInput, options: SignalOptions) -> None:
+def _check_options(source_name: str, signal: SignalInput, options: SignalOptions) -> None:
     """Refuse options that contradict each other or the bundle."""
     if len(signal.shape) > 2:
         raise InputError(f"--signal: the bundle takes pictures of shape {signal.shape}; use --data")
@@ -139,21 +144,23 @@ def _check_options(source: str, signal: SignalInput, options: SignalOptions) -> 
         raise InputError(
             f"signal_format {options.signal_format}: choose one of {', '.join(FORMATS)}"
         )
-    suffix = Path(source).suffix.lower()
+    suffix = Path(source_name).suffix.lower()
     if options.signal_format is not None and suffix in _RECORDING_SUFFIXES:
-        raise InputError(f"signal_format is for streams; {source} states its format itself")
+        raise InputError(f"signal_format is for streams; {source_name} states its format itself")
     if (
         options.signal_format is None
         and suffix not in (*_RECORDING_SUFFIXES, *_RAW_SUFFIXES)
-        and Path(source).is_file()
+        and Path(source_name).is_file()
     ):
         raise InputError(
-            f"--signal {source}: the format is unknown from the ending; set signal_format in "
+            f"--signal {source_name}: the format is unknown from the ending; set signal_format in "
             f"--settings, or give one of {', '.join(_RECORDING_SUFFIXES)}"
         )
-    for name in ("scale", "offset"):
-        if len(getattr(options, name)) not in (0, 1, signal.n_channels):
-            raise InputError(f"{name}: give one number, or one for each of the bundle's channels")
+    for option_name in ("scale", "offset"):
+        if len(getattr(options, option_name)) not in (0, 1, signal.n_channels):
+            raise InputError(
+                f"{option_name}: give one number, or one for each of the bundle's channels"
+            )
     if 0 in options.scale:
         raise InputError("scale is 0; give the unit of one count")
     for channel in signal.channels:
@@ -167,43 +174,43 @@ def _check_options(source: str, signal: SignalInput, options: SignalOptions) -> 
 # -- rate ----------------------------------------------------------------------------------
 
 
-def _same_rate(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=1e-6)
+def _same_rate(rate_hz: float, other_hz: float) -> bool:
+    return math.isclose(rate_hz, other_hz, rel_tol=1e-6)
 
 
-def _rate(
-    source: str, signal: SignalInput, options: SignalOptions, recording: Recording | None
+def _sample_rate_hz(
+    source_name: str, signal: SignalInput, options: SignalOptions, recording: Recording | None
 ) -> float | None:
     """Return the rate of the samples.
 
     Raises InputError if it is not the bundle's and `convert` is not set.
     """
-    stated = options.rate_hz
-    recorded_rate = None if recording is None else recording.rate_hz
-    if recorded_rate is not None and stated is not None and not _same_rate(recorded_rate, stated):
+    stated_hz = options.rate_hz
+    recorded_hz = None if recording is None else recording.rate_hz
+    if recorded_hz is not None and stated_hz is not None and not _same_rate(recorded_hz, stated_hz):
         raise InputError(
-            f"--signal {source} has {recorded_rate:g} samples per second, not {stated:g}"
+            f"--signal {source_name} has {recorded_hz:g} samples per second, not {stated_hz:g}"
         )
-    rate = recorded_rate if stated is None else stated
-    if rate is None or signal.rate_hz is None or _same_rate(rate, signal.rate_hz):
-        return signal.rate_hz if rate is None else rate
+    rate_hz = recorded_hz if stated_hz is None else stated_hz
+    if rate_hz is None or signal.rate_hz is None or _same_rate(rate_hz, signal.rate_hz):
+        return signal.rate_hz if rate_hz is None else rate_hz
     if not options.convert:
-        name = "rate_hz" if recorded_rate is None else f"--signal {source}"
+        rate_source = "rate_hz" if recorded_hz is None else f"--signal {source_name}"
         raise InputError(
-            f"{name}: {rate:g} samples per second, but the bundle's blocks are for "
+            f"{rate_source}: {rate_hz:g} samples per second, but the bundle's blocks are for "
             f"{signal.rate_hz:g} samples per second; convert = true in --settings resamples them"
         )
-    return rate
+    return rate_hz
 
 
 class WindowResampler:
-    """A resampler from windows at `from_hz` to windows of `length` samples at `to_hz`.
+    """A resampler from windows at `from_hz` to windows of `output_length` samples at `to_hz`.
 
     An input window has `margin` further samples on each side, so that resampling is exact up to the
-    ends of the window. The attribute `length` is the length of an input window.
+    ends of the window. The attribute `input_length` includes the margins.
     """
 
-    def __init__(self, from_hz: float, to_hz: float, length: int) -> None:
+    def __init__(self, from_hz: float, to_hz: float, output_length: int) -> None:
         try:
             from scipy.signal import resample_poly
         except ModuleNotFoundError as error:
@@ -212,21 +219,21 @@ class WindowResampler:
         ratio = Fraction(to_hz / from_hz).limit_denominator(_MAX_DENOMINATOR)
         self._up = ratio.numerator
         self._down = ratio.denominator
-        self._length = length
+        self._output_length = output_length
         # The margin is a whole number of periods of the two rates.
-        n_periods = math.ceil(_MARGIN * max(1 / self._up, 1 / self._down))
+        n_periods = math.ceil(_MARGIN_SAMPLES * max(1 / self._up, 1 / self._down))
         self.margin = n_periods * self._down
-        self.length = self.inverse(length) + 2 * self.margin
+        self.input_length = self.n_input_samples(output_length) + 2 * self.margin
 
-    def inverse(self, n_samples: int) -> int:
+    def n_input_samples(self, n_samples: int) -> int:
         """Number of samples at `from_hz` in the time of `n_samples` at `to_hz`."""
         return math.ceil(n_samples * self._down / self._up)
 
     def resample(self, window: NDArray[Any]) -> NDArray[np.float64]:
         """Resample a window with its margins, shape (length,) or (length, channels)."""
-        values = self._resample(window.astype(np.float64), self._up, self._down)
-        begin = self.margin * self._up // self._down
-        resampled: NDArray[np.float64] = values[begin : begin + self._length]
+        samples = self._resample(window.astype(np.float64), self._up, self._down)
+        first_sample = self.margin * self._up // self._down
+        resampled: NDArray[np.float64] = samples[first_sample : first_sample + self._output_length]
         return resampled
 
 
@@ -234,7 +241,7 @@ class WindowResampler:
 
 
 @dataclass(frozen=True, eq=False)
-class SampleValues:
+class SampleConversion:
     """The conversion from samples to the bundle's values: ``(sample + offset) * factor``.
 
     The result has the type of windows. Integers are rounded and clipped to the range of their type.
@@ -244,24 +251,24 @@ class SampleValues:
     factor: NDArray[np.float64] = field(default_factory=lambda: np.ones(1))
     offset: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
 
-    def typed(self, values: NDArray[Any]) -> NDArray[Any]:
+    def cast(self, values: NDArray[Any]) -> NDArray[Any]:
         """Convert values to the type of windows."""
         if self.dtype.kind == "f":
             return values.astype(np.float32)
         limits = np.iinfo(self.dtype)
-        typed: NDArray[Any] = np.clip(np.rint(values), limits.min, limits.max).astype(self.dtype)
-        return typed
+        integers: NDArray[Any] = np.clip(np.rint(values), limits.min, limits.max)
+        return integers.astype(self.dtype)
 
-    def of_samples(self, samples: NDArray[Any]) -> NDArray[Any]:
+    def convert(self, samples: NDArray[Any]) -> NDArray[Any]:
         """Convert samples, shape (k,) or (k, channels), to the bundle's values."""
         if (self.factor == 1).all() and not self.offset.any():
             return samples
-        return self.typed((samples.astype(np.float64) + self.offset) * self.factor)
+        return self.cast((samples.astype(np.float64) + self.offset) * self.factor)
 
 
-def _values(
-    source: str, signal: SignalInput, options: SignalOptions, recording: Recording | None
-) -> SampleValues:
+def _sample_conversion(
+    source_name: str, signal: SignalInput, options: SignalOptions, recording: Recording | None
+) -> SampleConversion:
     """Choose the conversion of samples to the bundle's values.
 
     Raises InputError if a recording has another width than the bundle and `convert` is not set.
@@ -270,25 +277,25 @@ def _values(
     if options.scale or options.offset:
         bundle_scale = np.array([channel.scale for channel in signal.channels])
         scale = np.array(options.scale) if options.scale else bundle_scale
-        return SampleValues(dtype, scale / bundle_scale, np.array(options.offset or (0.0,)))
+        return SampleConversion(dtype, scale / bundle_scale, np.array(options.offset or (0.0,)))
     if recording is None or recording.kind == "array":
-        return SampleValues(dtype)
+        return SampleConversion(dtype)
     # Full scale is 1 for floats and 2 ** (bits - 1) for integers.
     is_float = recording.kind == "float"
     full_scale = 1.0 if is_float else 2.0 ** (recording.bits - 1)
     bundle_full_scale = 1.0 if dtype.kind == "f" else 2.0 ** (8 * dtype.itemsize - 1)
-    is_equal = full_scale == bundle_full_scale and is_float == (dtype.kind == "f")
-    if not is_equal and not options.convert:
-        kind = "floats" if is_float else f"integers of {recording.bits} bits"
+    is_same_scale = full_scale == bundle_full_scale and is_float == (dtype.kind == "f")
+    if not is_same_scale and not options.convert:
+        recording_type = "floats" if is_float else f"integers of {recording.bits} bits"
         raise InputError(
-            f"--signal {source} has {kind}, but the bundle was trained on {dtype.name}; in "
-            "--settings, convert = true rescales the full scale, and scale = ... states the value "
-            "of a count"
+            f"--signal {source_name} has {recording_type}, but the bundle was trained on "
+            f"{dtype.name}; in --settings, convert = true rescales the full scale, and "
+            "scale = ... states the value of a count"
         )
     # The zero of unsigned integers is in the middle of their range.
-    middle = bundle_full_scale if dtype.kind == "u" else 0.0
+    zero_offset = bundle_full_scale if dtype.kind == "u" else 0.0
     factor = bundle_full_scale / full_scale
-    return SampleValues(dtype, np.array([factor]), np.array([middle / factor]))
+    return SampleConversion(dtype, np.array([factor]), np.array([zero_offset / factor]))
 
 
 # -- windows -------------------------------------------------------------------------------
@@ -303,29 +310,29 @@ class WindowStream(InstanceSource):
 
     def __init__(
         self,
-        name: str,
+        source_name: str,
         signal: SignalInput,
         batches: Iterator[Batch],
-        values: SampleValues,
+        conversion: SampleConversion,
         *,
         rate_hz: float | None,
         hop: int | None,
         resampler: WindowResampler | None,
         flaws: list[str],
     ) -> None:
-        self._name = name
+        self._source_name = source_name
         self._length = signal.shape[0]
-        self._values = values
+        self._conversion = conversion
         self._resampler = resampler
         self._flaws = flaws
         self._n_marked_gaps = 0  # gaps from a line "gap" or an unreadable sample
         self._n_errors = 0
         length = self._length
         if resampler is not None:
-            hop = max(1, resampler.inverse(hop or length))
-            length = resampler.length
+            hop = max(1, resampler.n_input_samples(hop or length))
+            length = resampler.input_length
         self._windower = Windower(length, hop, rate_hz=rate_hz)
-        super().__init__(self._items(batches))
+        super().__init__(self._instances(batches))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -341,13 +348,13 @@ class WindowStream(InstanceSource):
             "flaws": len(self._flaws),
         }
 
-    def _items(self, batches: Iterator[Batch]) -> Iterator[list[Item]]:
+    def _instances(self, batches: Iterator[Batch]) -> Iterator[list[SourcedInstance]]:
         windower = self._windower
         follows_gap = False  # whether there was a gap since the last window
         # Without times, the seconds of a window count from the first sample, until there is a gap.
         is_continuous = windower.rate_hz is not None
         for batch in batches:
-            ready: list[Item] = []
+            instances: list[SourcedInstance] = []
             for samples in batch:
                 # Cut no window across lost or unreadable samples.
                 if not isinstance(samples, Samples):
@@ -357,56 +364,58 @@ class WindowStream(InstanceSource):
                     is_continuous = False
                     if samples is not None:
                         self._n_errors += 1
-                        ready.append((samples, {}))
+                        instances.append((samples, {}))
                     continue
                 if samples.time is not None and windower.rate_hz is None:
                     raise InputError("the samples have times: set rate_hz, so that gaps are found")
                 # Cut the windows that these samples complete.
-                n_gaps = windower.gaps
-                n_refused = windower.refused
-                windows = windower.push(self._values.of_samples(samples.values), samples.time)
-                follows_gap |= windower.gaps > n_gaps
+                n_gaps_before = windower.gaps
+                n_refused_before = windower.refused
+                windows = windower.push(self._conversion.convert(samples.values), samples.time)
+                follows_gap |= windower.gaps > n_gaps_before
                 for window in windows:
                     seconds = window.time
                     if seconds is None and is_continuous and windower.rate_hz is not None:
                         seconds = window.start / windower.rate_hz
-                    ready.append(self._item(window.values, window.start, seconds, follows_gap))
+                    instances.append(
+                        self._instance(window.values, window.start, seconds, follows_gap)
+                    )
                     follows_gap = False
-                if windower.refused > n_refused:
+                if windower.refused > n_refused_before:
                     follows_gap = True
-                    ready.append((self._wrong_rate(), {}))
-            yield ready
+                    instances.append((self._rate_error(), {}))
+            yield instances
         windower.reset()
-        self._end()
+        self._check_end()
 
-    def _item(
-        self, values: NDArray[Any], start: int, seconds: float | None, follows_gap: bool
-    ) -> Item:
+    def _instance(
+        self, window: NDArray[Any], start: int, seconds: float | None, follows_gap: bool
+    ) -> SourcedInstance:
         """Make the instance of a window, with its place in the stream."""
         if self._resampler is not None:
-            values = self._values.typed(self._resampler.resample(values))
+            window = self._conversion.cast(self._resampler.resample(window))
             start += self._resampler.margin
             if seconds is not None and self._windower.rate_hz is not None:
                 seconds += self._resampler.margin / self._windower.rate_hz
         time = None if seconds is None else round(seconds, 6)
-        return values, {"start": start, "time": time, **({"gap": True} if follows_gap else {})}
+        return window, {"start": start, "time": time, **({"gap": True} if follows_gap else {})}
 
-    def _wrong_rate(self) -> InputError:
+    def _rate_error(self) -> InputError:
         """Return the error of a window with another rate; raise it if there was no window yet."""
-        error = InputError(f"--signal {self._name}: {self._rate_by_times()}")
+        error = InputError(f"--signal {self._source_name}: {self._rate_problem()}")
         if not self._windower.windows:
             raise error
         return error
 
-    def _rate_by_times(self) -> str:
+    def _rate_problem(self) -> str:
         """Describe how the rate by the samples' times differs; empty if it does not."""
-        measured = self._windower.measured_hz
-        rate = self._windower.rate_hz
-        if rate is None or not self._windower.is_timed:
+        measured_hz = self._windower.measured_hz
+        rate_hz = self._windower.rate_hz
+        if rate_hz is None or not self._windower.is_timed:
             return ""
-        if measured is None:
+        if measured_hz is None:
             return "the times of the samples do not advance"
-        ratio = measured / rate
+        ratio = measured_hz / rate_hz
         if abs(1 / ratio - 1) <= CLOCK_ERROR:
             return ""
         # A ratio such as 1e-3 shows that the times have another unit.
@@ -417,22 +426,22 @@ class WindowStream(InstanceSource):
         if units:
             advice = f'if the times are in {units[0]}, set time_unit = "{units[0]}"'
         return (
-            f"by their times there are {measured:.6g} samples per second, but the bundle's blocks "
-            f"are for {rate:g}: {advice}"
+            f"by their times there are {measured_hz:.6g} samples per second, but the bundle's "
+            f"blocks are for {rate_hz:g}: {advice}"
         )
 
-    def _end(self) -> None:
+    def _check_end(self) -> None:
         """Log the flaws of the stream at its end; InputError if there was no window."""
         for flaw in self._flaws:
-            _LOG.warning("%s: %s; its complete windows are answered", self._name, flaw)
+            _LOG.warning("%s: %s; its complete windows are answered", self._source_name, flaw)
         windower = self._windower
         if windower.windows:
             return
         n_samples = windower.samples
         n_gaps = self.counts["gaps"]
-        reasons = [
+        problems = [
             f"{n_samples} samples with {n_gaps} gaps contain no window of {windower.length}",
-            self._rate_by_times() if n_samples else "",
+            self._rate_problem() if n_samples else "",
             *self._flaws,
         ]
-        raise InputError(f"--signal {self._name}: {'; '.join(filter(None, reasons))}")
+        raise InputError(f"--signal {self._source_name}: {'; '.join(filter(None, problems))}")

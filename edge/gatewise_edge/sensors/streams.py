@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_edge.sensors.instance_source import read_pieces, split_lines
+from gatewise_edge.sensors.instance_source import read_chunks, split_lines
 from gatewise_edge.stop_request import Stop
 from gatewise_signals.signal_input import SignalInput
 
@@ -48,15 +48,16 @@ Batch = Sequence[Samples | InputError | None]
 # -- bytes ---------------------------------------------------------------------------------
 
 
-def open_pieces(source: str, stop: Stop) -> Iterator[bytes]:
+def open_chunks(source_name: str, stop: Stop) -> Iterator[bytes]:
     """Open a stream, and return an iterator of its bytes as they arrive."""
-    if source == "-":
-        return read_pieces(0, "standard input", stop)
-    if source.startswith("tcp://"):
-        return _read_socket(_connect(source), source, stop)
-    if not Path(source).is_file() and not Path(source).is_fifo() and not source.startswith("/dev/"):
-        raise InputError(f"--signal {source}: there is no such file, pipe or device")
-    return _read_file(source, stop)
+    if source_name == "-":
+        return read_chunks(0, "standard input", stop)
+    if source_name.startswith("tcp://"):
+        return _read_socket(_connect(source_name), source_name, stop)
+    path = Path(source_name)
+    if not path.is_file() and not path.is_fifo() and not source_name.startswith("/dev/"):
+        raise InputError(f"--signal {source_name}: there is no such file, pipe or device")
+    return _read_file(source_name, stop)
 
 
 def _connect(url: str) -> socket.socket:
@@ -79,42 +80,46 @@ def _connect(url: str) -> socket.socket:
 def _read_socket(connection: socket.socket, url: str, stop: Stop) -> Iterator[bytes]:
     with connection:
         connection.setblocking(True)
-        yield from read_pieces(connection.fileno(), url, stop)
+        yield from read_chunks(connection.fileno(), url, stop)
 
 
-def _read_file(name: str, stop: Stop) -> Iterator[bytes]:
+def _read_file(path: str, stop: Stop) -> Iterator[bytes]:
     try:
         with stop.interrupts():  # opening a pipe waits for its writer
-            descriptor = os.open(name, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY)
     except OSError as error:
-        raise InputError(f"--signal {name}: {error.strerror}") from None
+        raise InputError(f"--signal {path}: {error.strerror}") from None
     with os.fdopen(descriptor, "rb", 0):
-        yield from read_pieces(descriptor, name, stop)
+        yield from read_chunks(descriptor, path, stop)
 
 
 def byte_batches(
-    name: str, pieces: Iterator[bytes], shape: tuple[int, ...], dtype: str, flaws: list[str]
+    source_name: str,
+    chunks: Iterator[bytes],
+    sample_shape: tuple[int, ...],
+    sample_type: str,
+    flaws: list[str],
 ) -> Iterator[Batch]:
     """Read little-endian samples of a shape and type.
 
     An incomplete sample at the end is added to `flaws`. Raises InputError if the bytes are a file
     of audio or arrays instead of plain numbers.
     """
-    sample_dtype = np.dtype(dtype).newbyteorder("<")
-    sample_bytes = sample_dtype.itemsize * int(np.prod(shape))
+    sample_dtype = np.dtype(sample_type).newbyteorder("<")
+    sample_bytes = sample_dtype.itemsize * int(np.prod(sample_shape))
     remainder = b""
-    for number, piece in enumerate(pieces):
-        if number == 0 and piece.startswith(_FILE_SIGNATURES):
+    for chunk_index, chunk in enumerate(chunks):
+        if chunk_index == 0 and chunk.startswith(_FILE_SIGNATURES):
             raise InputError(
-                f"{name}: {piece[:4]!r} is the beginning of a file of audio or arrays, but a "
-                "stream must be plain numbers; give the file's name, or convert it (sox -t raw, "
+                f"{source_name}: {chunk[:4]!r} is the beginning of a file of audio or arrays, but "
+                "a stream must be plain numbers; give the file's name, or convert it (sox -t raw, "
                 "ffmpeg -f s16le)"
             )
-        remainder += piece
-        n_bytes = len(remainder) // sample_bytes * sample_bytes
-        values = np.frombuffer(remainder[:n_bytes], sample_dtype).astype(dtype)
-        yield [Samples(values.reshape(-1, *shape))]
-        remainder = remainder[n_bytes:]
+        remainder += chunk
+        n_complete_bytes = len(remainder) // sample_bytes * sample_bytes
+        values = np.frombuffer(remainder[:n_complete_bytes], sample_dtype).astype(sample_type)
+        yield [Samples(values.reshape(-1, *sample_shape))]
+        remainder = remainder[n_complete_bytes:]
     if remainder:
         flaws.append(f"its last {len(remainder)} bytes are an incomplete sample")
 
@@ -130,95 +135,98 @@ class LineReader:
     the time, if any, and the channels in order. Times are in `time_unit`.
     """
 
-    def __init__(self, name: str, signal: SignalInput, time_unit: str = "s") -> None:
-        self._name = name
+    def __init__(self, source_name: str, signal: SignalInput, time_unit: str = "s") -> None:
+        self._source_name = source_name
         self._shape = signal.shape[1:]
         self._channels = signal.channels
-        self._seconds = TIME_UNITS[time_unit]
+        self._seconds_per_time_unit = TIME_UNITS[time_unit]
         self._n_lines = 0
         self._may_be_header = True
         #: Positions of the channels' columns if the header names them.
         self._columns: list[int] | None = None
 
-    def batches(self, pieces: Iterator[bytes]) -> Iterator[Batch]:
+    def batches(self, chunks: Iterator[bytes]) -> Iterator[Batch]:
         """Read samples from lines as they arrive."""
-        for lines in split_lines(pieces, _MAX_LINE_BYTES):
-            samples = [self._sample(line) for line in lines if line is None or line.strip()]
+        for lines in split_lines(chunks, _MAX_LINE_BYTES):
+            samples = [self._read_line(line) for line in lines if line is None or line.strip()]
             yield [sample for sample in samples if not isinstance(sample, _Header)]
 
-    def _sample(self, line: str | None) -> Samples | InputError | _Header | None:
+    def _read_line(self, line: str | None) -> Samples | InputError | _Header | None:
         self._n_lines += 1
         if line is None:
             raise InputError(
-                f"{self._name}, line {self._n_lines} has more than {_MAX_LINE_BYTES} bytes"
+                f"{self._source_name}, line {self._n_lines} has more than {_MAX_LINE_BYTES} bytes"
             )
-        text = line.strip().removeprefix("\ufeff")
-        if text == "gap":
+        stripped_line = line.strip().removeprefix("\ufeff")
+        if stripped_line == "gap":
             return None
         if self._may_be_header:
-            if re.fullmatch(r"sep=.", text):
+            if re.fullmatch(r"sep=.", stripped_line):
                 return _Header()
             self._may_be_header = False
-            cells = _cells(text)
+            cells = _cells(stripped_line)
             if not any(map(_is_number, cells)):
                 self._read_header([cell.strip().strip('"').lower() for cell in cells])
                 return _Header()
         try:
-            return self._read_cells(_cells(text), text)
+            return self._read_cells(_cells(stripped_line), stripped_line)
         except ValueError as error:
-            return InputError(f"{self._name}, line {self._n_lines}: {error}")
+            return InputError(f"{self._source_name}, line {self._n_lines}: {error}")
 
     def _read_header(self, cells: list[str]) -> None:
         """Find the columns of the channels; InputError if the header names only some of them."""
         axes = [channel.axis for channel in self._channels]
         columns = []
         for channel in self._channels:
-            words = {channel.name.lower()}
+            channel_labels = {channel.name.lower()}
             if axes.count(channel.axis) == 1:
-                words.add(channel.axis.lower())
-            columns.append([k for k, cell in enumerate(cells) if cell and cell in words])
+                channel_labels.add(channel.axis.lower())
+            columns.append(
+                [position for position, cell in enumerate(cells) if cell and cell in channel_labels]
+            )
         if not any(columns):
             return
-        problems = [
+        ambiguous_names = [
             channel.name
             for channel, positions in zip(self._channels, columns, strict=True)
             if len(positions) != 1
         ]
-        if problems:
+        if ambiguous_names:
             raise InputError(
-                f"{self._name}: the columns are {', '.join(cells)}; exactly one of them must be "
-                f"the bundle's channel {problems[0]!r}"
+                f"{self._source_name}: the columns are {', '.join(cells)}; exactly one of them "
+                f"must be the bundle's channel {ambiguous_names[0]!r}"
             )
         self._columns = [positions[0] for positions in columns]
 
-    def _read_cells(self, cells: list[str], text: str) -> Samples:
+    def _read_cells(self, cells: list[str], line: str) -> Samples:
         """Read the cells of one line; ValueError if they are not a sample."""
         n_channels = len(self._channels)
         if len(cells) not in (n_channels, n_channels + 1):
-            expected = f"{n_channels}, or the time and {n_channels}"
-            raise ValueError(f"{len(cells)} cells; give {expected}")
+            expected_cells = f"{n_channels}, or the time and {n_channels}"
+            raise ValueError(f"{len(cells)} cells; give {expected_cells}")
         if not all(map(_is_number, cells)):
-            raise ValueError(f"{text[:40]!r} has a cell that is not a number")
+            raise ValueError(f"{line[:40]!r} has a cell that is not a number")
         numbers = [float(cell) for cell in cells]
         columns = self._columns or range(len(cells) - n_channels, len(cells))
-        values = np.array([numbers[k] for k in columns], np.float32).reshape(1, *self._shape)
+        values = np.array([numbers[position] for position in columns], np.float32)
+        values = values.reshape(1, *self._shape)
         if len(cells) == n_channels:
             return Samples(values)
-        (time,) = (cell for k, cell in enumerate(cells) if k not in columns)
-        if not np.isfinite(float(time)):
-            raise ValueError(f"{time!r} is not a time")
-        return Samples(values, float(time) * self._seconds)
+        (time_cell,) = (cell for position, cell in enumerate(cells) if position not in columns)
+        if not np.isfinite(float(time_cell)):
+            raise ValueError(f"{time_cell!r} is not a time")
+        return Samples(values, float(time_cell) * self._seconds_per_time_unit)
 
 
 class _Header:
     """A line before the samples: the header, or Excel's separator line."""
 
 
-def _cells(text: str) -> list[str]:
+def _cells(line: str) -> list[str]:
     """Split a line at semicolons, with decimal commas, or else at tabs or commas."""
-    if ";" in text:
-        return text.replace(",", ".").split(";")
-    return text.split("\t" if "\t" in text else ",")
+    if ";" in line:
+        return line.replace(",", ".").split(";")
+    return line.split("\t" if "\t" in line else ",")
 
 
 def _is_number(cell: str) -> bool:

@@ -32,80 +32,89 @@ class TableRows:
     ----------
     rows : ndarray of float64, shape (n, n_features), or list of list
         Features or, for an encoder, cells: texts of a CSV file or typed values of a Parquet file.
-    lines : list of int
+    line_numbers : list of int
         Line number of each row in a CSV file, or row number from 1 in a Parquet file.
     kept_cells : list of dict
         Cells of the columns `keep`, by row.
-    ignored : tuple of str
+    ignored_columns : tuple of str
         Columns that are neither features nor kept.
-    absent : tuple of str
+    absent_columns : tuple of str
         Features without a column; their values are missing in all rows.
-    bad : dict of int to InputError
+    row_errors : dict of int to InputError
         Error of the first invalid cell in each row that has one, by row.
     """
 
     rows: Values | list[list[Any]]
-    lines: list[int]
+    line_numbers: list[int]
     kept_cells: list[dict[str, Any]]
-    ignored: tuple[str, ...]
-    absent: tuple[str, ...]
-    bad: dict[int, InputError] = field(default_factory=dict)
+    ignored_columns: tuple[str, ...]
+    absent_columns: tuple[str, ...]
+    row_errors: dict[int, InputError] = field(default_factory=dict)
 
 
 def read_table(
     path: str | Path,
-    names: Sequence[str],
+    column_names: Sequence[str],
     encoder: RowEncoder | None = None,
     *,
-    keep: Sequence[str] = (),
-    partial: bool = False,
+    kept_columns: Sequence[str] = (),
+    allow_absent: bool = False,
 ) -> TableRows:
-    """Read the columns `names` of a CSV or Parquet file, and the further columns `keep`.
+    """Read the columns `column_names` and `kept_columns` of a CSV or Parquet file.
 
-    With an encoder, `names` are raw columns. Otherwise rows have shape (n, len(names)), and an
-    empty cell is NaN. All rows are checked before the function returns. Raises InputError if the
-    file is missing, empty or not readable, if a column is missing or appears twice, if a row is not
-    as long as the header, or if a cell is invalid in its column. With `partial` some of `names`,
-    but not all, may be missing, and invalid cells are returned in `bad`.
+    With an encoder, `column_names` are raw columns. Otherwise rows have shape (n,
+    len(column_names)), and an empty cell is NaN. All rows are checked before the function returns.
+    Raises InputError if the file is missing, empty or not readable, if a column is missing or
+    appears twice, if a row is not as long as the header, or if a cell is invalid in its column.
+    With `allow_absent` some of `column_names`, but not all, may be missing, and invalid cells are
+    returned in `row_errors`.
     """
     # Find the columns.
     is_parquet = Path(path).suffix.lower() == ".parquet"
-    rows_of_file = _parquet_rows(path) if is_parquet else csv_rows(path)
-    _, header = next(rows_of_file)
-    duplicates = [name for name in [*names, *keep] if header.count(name) > 1]
+    file_rows = _parquet_rows(path) if is_parquet else csv_rows(path)
+    _, header = next(file_rows)
+    duplicates = [name for name in [*column_names, *kept_columns] if header.count(name) > 1]
     if duplicates:
         raise InputError(f"{path} has the column {duplicates[0]!r} twice")
-    absent = tuple(name for name in names if name not in header)
-    if absent and (not partial or len(absent) == len(names)):
-        others = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
-        raise InputError(f"{path} has no column {absent[0]!r}{others}, which the bundle needs")
-    unknown_names = [name for name in keep if name not in header]
+    absent_columns = tuple(name for name in column_names if name not in header)
+    n_absent = len(absent_columns)
+    if absent_columns and (not allow_absent or n_absent == len(column_names)):
+        more_note = f" (and {n_absent - 1} more)" if n_absent > 1 else ""
+        raise InputError(
+            f"{path} has no column {absent_columns[0]!r}{more_note}, which the bundle needs"
+        )
+    unknown_names = [name for name in kept_columns if name not in header]
     if unknown_names:
         raise InputError(f"--keep {','.join(unknown_names)}: {path} has no such column")
-    columns = [header.index(name) if name in header else -1 for name in names]
-    kept_columns = {name: header.index(name) for name in keep}
+    positions = [header.index(name) if name in header else -1 for name in column_names]
+    kept_positions = {name: header.index(name) for name in kept_columns}
     # Read the rows.
-    lines = []
+    line_numbers = []
     cells = []
     kept_cells = []
-    for line, row in rows_of_file:
-        lines.append(line)
-        cells.append([row[k] if k >= 0 else "" for k in columns])
-        kept_cells.append({name: row[k] for name, k in kept_columns.items()})
+    for line_number, row in file_rows:
+        line_numbers.append(line_number)
+        cells.append([row[position] if position >= 0 else "" for position in positions])
+        kept_cells.append({name: row[position] for name, position in kept_positions.items()})
     if not cells:
         raise InputError(f"{path} has a header and no rows")
     # Check the cells.
-    ignored = tuple(name for name in header if name not in names and name not in keep)
+    ignored_columns = tuple(
+        name for name in header if name not in column_names and name not in kept_columns
+    )
     if encoder is not None:
         rows: Values | list[list[Any]] = cells
-        errors = [(i, str(error)) for i, error in encoder.bad_cells(cells)]
+        cell_errors = [(i, str(error)) for i, error in encoder.bad_cells(cells)]
     else:
-        rows, errors = _numbers(cells, names)
+        rows, cell_errors = _numbers(cells, column_names)
     noun = "row" if is_parquet else "line"
-    bad = {i: InputError(f"{path}, {noun} {lines[i]}: {text}") for i, text in reversed(errors)}
-    if bad and not partial:
-        raise bad[min(bad)]
-    return TableRows(rows, lines, kept_cells, ignored, absent, bad)
+    row_errors = {
+        i: InputError(f"{path}, {noun} {line_numbers[i]}: {problem}")
+        for i, problem in reversed(cell_errors)
+    }
+    if row_errors and not allow_absent:
+        raise row_errors[min(row_errors)]
+    return TableRows(rows, line_numbers, kept_cells, ignored_columns, absent_columns, row_errors)
 
 
 def _parquet_rows(path: str | Path) -> Iterator[tuple[int, list[Any]]]:
@@ -121,15 +130,15 @@ def _parquet_rows(path: str | Path) -> Iterator[tuple[int, list[Any]]]:
         ) from None
     try:
         table = parquet.read_table(path)
-        table = table.select([f.name for f in table.schema if not types.is_nested(f.type)])
+        table = table.select([c.name for c in table.schema if not types.is_nested(c.type)])
         columns = [column.to_pylist() for column in table.columns]
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except (OSError, ValueError, ArrowException) as error:
         raise InputError(f"{path} cannot be read: {one_line(error)}") from error
     yield 0, [name.strip() for name in table.column_names]
-    for i, row in enumerate(zip(*columns, strict=True), start=1):
-        yield i, list(row)
+    for row_number, row in enumerate(zip(*columns, strict=True), start=1):
+        yield row_number, list(row)
 
 
 def _numbers(
@@ -139,10 +148,10 @@ def _numbers(
 
     Also returns the row and the error of each invalid cell.
     """
-    values: list[list[float]] = []
-    errors = []
+    numbers: list[list[float]] = []
+    cell_errors = []
     for i, row in enumerate(cells):
-        values.append([])
+        numbers.append([])
         for cell, name in zip(row, names, strict=True):
             number = np.nan
             try:
@@ -151,41 +160,43 @@ def _numbers(
                 elif not is_missing(cell):
                     number = read_number(cell)
             except InputError:
-                errors.append((i, f"{str(cell)[:40]!r} in column {name!r} is not a number"))
-            values[i].append(number)
-    return np.array(values, np.float64), errors
+                cell_errors.append((i, f"{str(cell)[:40]!r} in column {name!r} is not a number"))
+            numbers[i].append(number)
+    return np.array(numbers, np.float64), cell_errors
 
 
 def read_arrays(
-    path: str | Path, names: Sequence[str], window: tuple[int, ...] | None = None
+    path: str | Path, names: Sequence[str], window_shape: tuple[int, ...] | None = None
 ) -> NDArray[Any]:
     """Read instances from an .npy file, or from the array ``X`` of an .npz file.
 
-    They are flattened to rows of float64. If the shape of a `window` is given, they must have this
-    shape, and are neither flattened nor converted. Raises InputError if the file cannot be read, or
-    if its instances have another number of values or another shape.
+    They are flattened to rows of float64. With a `window_shape` they must have this shape, and are
+    neither flattened nor converted. Raises InputError if the file cannot be read, or if its
+    instances have another number of values or another shape.
     """
     path = Path(path)
     try:
         with path.open("rb") as file:
-            content = np.load(file, allow_pickle=False)
-            array = content if isinstance(content, np.ndarray) else content["X"]
+            loaded = np.load(file, allow_pickle=False)
+            array = loaded if isinstance(loaded, np.ndarray) else loaded["X"]
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except KeyError:
         raise InputError(f"{path} has no array 'X'") from None
     except (ValueError, OSError, EOFError, BadZipFile) as error:
         raise InputError(f"{path} is not a readable file of arrays: {error}") from None
-    is_shape_valid = array[:1].size == len(names) if window is None else array.shape[1:] == window
+    is_shape_valid = (
+        array[:1].size == len(names) if window_shape is None else array.shape[1:] == window_shape
+    )
     if array.ndim < 2 or not is_shape_valid or array.dtype.kind not in "biuf":
-        expected = f"{len(names)} values" if window is None else f"shape {window}"
+        expected = f"{len(names)} values" if window_shape is None else f"shape {window_shape}"
         raise InputError(
             f"{path} has {array.dtype} of shape {array.shape}; an instance must have {expected}"
         )
-    if window is not None:
+    if window_shape is not None:
         return array
-    flat: Values = array.reshape(len(array), -1).astype(np.float64)
-    return flat
+    rows: Values = array.reshape(len(array), -1).astype(np.float64)
+    return rows
 
 
 def read_row(instance: object, names: Sequence[str]) -> Values:
@@ -201,9 +212,11 @@ def read_row(instance: object, names: Sequence[str]) -> Values:
     if isinstance(instance, dict):
         instance = in_order(instance, names)
     while (
-        isinstance(instance, list) and len(instance) and all(isinstance(v, list) for v in instance)
+        isinstance(instance, list)
+        and len(instance)
+        and all(isinstance(element, list) for element in instance)
     ):
-        instance = [value for values in instance for value in values]
+        instance = [value for row in instance for value in row]
     if not isinstance(instance, list) or len(instance) != len(names):
         raise InputError(
             f"an instance is an object by feature name, or an array of {len(names)} numbers"

@@ -201,12 +201,12 @@ def _due_instances(
     number = -1
     count = 0
     due_at = time.monotonic()
-    while count != limit and not (stop.requested and not instances.held):
+    while count != limit and not (stop.requested and not instances.n_buffered):
         number += 1
         with suppress(Stopped):
             if interval and not stop.requested and number not in answered:
                 stop.pause(due_at - time.monotonic())
-        if stop.requested and not instances.held:
+        if stop.requested and not instances.n_buffered:
             return
         try:
             instance, fields = next(instances)

@@ -171,7 +171,7 @@ def open_instances(settings: EdgeSettings, bundle: Bundle, stop: Stop) -> Instan
         window = None if manifest.signal is None else manifest.signal.shape
         columns = manifest.column_names
         return open_source(
-            settings.data, columns, stop, manifest.encoder, keep=names, window=window
+            settings.data, columns, stop, manifest.encoder, kept_columns=names, window_shape=window
         )
     if manifest.signal is None:
         raise InputError(f"--signal: {bundle.path} has no blocks; give rows with --data")

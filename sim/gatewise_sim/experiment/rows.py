@@ -171,11 +171,11 @@ def _csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
     names = manifest.column_names
     _, header = next(csv_rows(path))
     column = _target(path, [name for name in header if name not in names], target)
-    table = read_table(path, names, encoder, keep=[] if column is None else [column])
+    table = read_table(path, names, encoder, kept_columns=[] if column is None else [column])
     labels = None
     if column is not None:
         labels = np.array([cells[column] for cells in table.kept_cells])
-        for line, label in zip(table.lines, labels, strict=True):
+        for line, label in zip(table.line_numbers, labels, strict=True):
             if not label:
                 raise InputError(
                     f"{path}, line {line}: the label {column!r} is missing; fill it in, or "

@@ -102,7 +102,7 @@ def test_walker_compares_each_value_that_it_reads_with_its_range(ranged):
     meter = Meter(ranged.manifest.feature_costs(), limits=limits)
     row = np.array(with_values(EASY, c=np.nan, d=limits[1][3]), np.float32)
     reading = Reading(row, meter, lambda: 1.0)
-    value_of = reading.one_by_one([0, 2, 3], allow_missing=True)
+    value_of = reading.value_getter([0, 2, 3], allow_missing=True)
     assert [value_of(0), value_of(2)][0] == 1.0
     assert reading.implausible == ""
     value_of(2)

@@ -170,7 +170,7 @@ def test_group_sensor_returns_a_column_whose_price_is_charged_once(system_encode
     group = {"supplier": lambda: (calls.append(1), {"supplier": "ACME"})[1]}
     sensors = Sensors({"heat": lambda: None}, groups=group)
     reading = Reading(sensors.bind(costs, (), raw), Meter(costs), lambda: 9.0)
-    value_of = reading.one_by_one(range(len(costs.own)), allow_missing=False)
+    value_of = reading.value_getter(range(len(costs.own)), allow_missing=False)
     for k in raw.members(0):
         assert value_of(k) == raw.cell(0, "ACME")[k]
         assert reading.cost == PRICES["supplier"]

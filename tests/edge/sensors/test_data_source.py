@@ -12,31 +12,36 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_edge.sensors.data_source import InstanceReader, json_lines, open_source
-from gatewise_edge.sensors.instance_source import InstanceSource, read_pieces
+from gatewise_edge.sensors.instance_source import InstanceSource, read_chunks
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stop_request import Stop, Stopped
 from gatewise_training.data.datasets import read_rows
 from gatewise_training.data.table_encoder import TableEncoder
 
-NAMES = ("a", "b")
+COLUMN_NAMES = ("a", "b")
 MODULE_NUMBERS = iter(range(10**6))
 
 
 @pytest.fixture
-def load(tmp_path, monkeypatch):
+def load_source(tmp_path, monkeypatch):
     """Function that writes a module into the current folder and opens its source `take`."""
     monkeypatch.chdir(tmp_path)
 
-    def load(code: str, name: str = "take", **options):
-        module = f"rows_{os.getpid()}_{next(MODULE_NUMBERS)}"
-        (tmp_path / f"{module}.py").write_text(code)
-        return open_source(f"{module}:{name}", options.pop("names", NAMES), Stop(), **options)
+    def load_source(code: str, function_name: str = "take", **options):
+        module_name = f"rows_{os.getpid()}_{next(MODULE_NUMBERS)}"
+        (tmp_path / f"{module_name}.py").write_text(code)
+        return open_source(
+            f"{module_name}:{function_name}", options.pop("names", COLUMN_NAMES), Stop(), **options
+        )
 
-    return load
+    return load_source
 
 
-def instances(source) -> list:
-    return [i if isinstance(i, InputError) else i.tolist() for i, _ in source]
+def read_instances(source) -> list:
+    return [
+        instance if isinstance(instance, InputError) else instance.tolist()
+        for instance, _ in source
+    ]
 
 
 @pytest.mark.parametrize(
@@ -53,42 +58,44 @@ def instances(source) -> list:
         "take = Rows()\n",
     ],
 )
-def test_python_source_of_rows_may_have_any_form(load, code):
-    source = load(code)
+def test_python_source_of_rows_may_have_any_form(load_source, code):
+    source = load_source(code)
     assert source.sensors is None
-    np.testing.assert_array_equal(instances(source), [[1, 2], [np.nan, 4]])
+    np.testing.assert_array_equal(read_instances(source), [[1, 2], [np.nan, 4]])
 
 
 @pytest.mark.parametrize("assignment", ["take = sensors()\n", "take = sensors\n"])
-def test_python_source_may_be_sensors(load, assignment):
+def test_python_source_may_be_sensors(load_source, assignment):
     code = "from gatewise_edge import Sensors\ndef sensors(): return Sensors({'a': lambda: 1.0})\n"
-    source = load(code + assignment)
+    source = load_source(code + assignment)
     assert isinstance(source.sensors, Sensors)
     assert [next(source) for _ in range(3)] == [(None, {})] * 3
 
 
-def test_python_source_may_return_windows(load):
+def test_python_source_may_return_windows(load_source):
     code = (
         "import numpy as np\n"
         "take = iter([np.ones((8, 2), np.int16), [[1.0, None]] * 8, np.ones((8, 3)), 'ab'])\n"
     )
-    (first, _), (second, _), *others = load(code, names=("m",), window=(8, 2))
-    assert (first.dtype, first.shape, second.shape) == (np.int16, (8, 2), (8, 2))
-    assert np.isnan(second[:, 1]).all()
-    assert [str(error) for error, _ in others] == [
+    (array_window, _), (list_window, _), *invalid_instances = load_source(
+        code, names=("m",), window_shape=(8, 2)
+    )
+    assert (array_window.dtype, array_window.shape, list_window.shape) == (np.int16, (8, 2), (8, 2))
+    assert np.isnan(list_window[:, 1]).all()
+    assert [str(error) for error, _ in invalid_instances] == [
         "an instance is an array of numbers, shape (8, 2)"
     ] * 2
 
 
-def test_invalid_instance_is_replaced_by_its_error(load):
+def test_invalid_instance_is_replaced_by_its_error(load_source):
     code = "take = iter([[1], 'ab', {'z': 1}, [1, 'x'], 7, {'a': 1, 'id': 3}])\n"
-    *errors, (row, fields) = load(code, keep=["id"])
+    *invalid_instances, (row, fields) = load_source(code, kept_columns=["id"])
     np.testing.assert_array_equal(row, [1.0, np.nan])
     assert fields == {"kept": {"id": 3}}
-    assert all(isinstance(e, InputError) for e, _ in errors)
+    assert all(isinstance(error, InputError) for error, _ in invalid_instances)
 
 
-def test_function_that_fails_is_called_again_and_generator_that_fails_ends(load):
+def test_function_that_fails_is_called_again_and_generator_that_fails_ends(load_source):
     code = (
         "calls = []\n"
         "def take():\n"
@@ -96,18 +103,18 @@ def test_function_that_fails_is_called_again_and_generator_that_fails_ends(load)
         "    if len(calls) in (2, 3): raise OSError('bus busy')\n"
         "    return [1, 2] if len(calls) < 5 else None\n"
     )
-    first, second, third, fourth = instances(load(code))
+    first, second, third, fourth = read_instances(load_source(code))
     assert first == fourth == [1.0, 2.0]
     assert str(second).endswith("failed: OSError: bus busy")
     assert isinstance(third, InputError)
-    source = load("def take():\n    yield [1, 2]\n    raise OSError('bus gone')\n")
+    source = load_source("def take():\n    yield [1, 2]\n    raise OSError('bus gone')\n")
     next(source)
     with pytest.raises(InputError, match=r":take failed: OSError: bus gone"):
         next(source)
 
 
 @pytest.mark.parametrize(
-    ("code", "name", "message"),
+    ("code", "function_name", "message"),
     [
         ("take = 1", "take", "give a function, Sensors or an iterator of rows"),
         ("take = 1", "other", "has no 'other'"),
@@ -116,34 +123,38 @@ def test_function_that_fails_is_called_again_and_generator_that_fails_ends(load)
         ("def take(): raise OSError('no bus')", "take", "failed: OSError: no bus"),
     ],
 )
-def test_unusable_python_source_is_refused(load, code, name, message):
+def test_unusable_python_source_is_refused(load_source, code, function_name, message):
     with pytest.raises(InputError, match=message):
-        load(code, name)
+        load_source(code, function_name)
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "message"),
+    ("source_name", "options", "message"),
     [
         ("rows.xlsx", {}, r"give a .csv, .parquet, .npy or .npz file, module:function, or -"),
         ("no_such_module_here:take", {}, "there is no module 'no_such_module_here' here"),
         ("../evil:take", {}, "give a .csv, .parquet, .npy or .npz file"),
         (":take", {}, "give a .csv, .parquet, .npy or .npz file"),
-        ("w.npy", {"window": (8, 3)}, r"an instance must have shape \(8, 3\)"),
-        ("w.npy", {"keep": ["id"]}, "no further columns"),
-        ("w.csv", {"window": (8, 2)}, "--signal"),
-        ("-", {"window": (8, 2), "keep": ["id"]}, "--keep"),
+        ("w.npy", {"window_shape": (8, 3)}, r"an instance must have shape \(8, 3\)"),
+        ("w.npy", {"kept_columns": ["id"]}, "no further columns"),
+        ("w.csv", {"window_shape": (8, 2)}, "--signal"),
+        ("-", {"window_shape": (8, 2), "kept_columns": ["id"]}, "--keep"),
     ],
 )
-def test_unknown_or_unsuitable_data_is_refused(data, options, message, tmp_path, monkeypatch):
+def test_unknown_or_unsuitable_data_is_refused(
+    source_name, options, message, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     np.save("w.npy", np.ones((3, 8, 2)))
     with pytest.raises(InputError, match=message):
-        open_source(data, NAMES, Stop(), **options)
+        open_source(source_name, COLUMN_NAMES, Stop(), **options)
 
 
 def test_invalid_row_of_a_table_is_replaced_by_its_error(tmp_path):
     (tmp_path / "w.csv").write_text("a,b\n1,2\n3,warm\nhot,cold\n5,\n")
-    first, second, third, last = instances(open_source(str(tmp_path / "w.csv"), NAMES, Stop()))
+    first, second, third, last = read_instances(
+        open_source(str(tmp_path / "w.csv"), COLUMN_NAMES, Stop())
+    )
     assert (first, str(last)) == ([1.0, 2.0], "[5.0, nan]")
     assert str(second).endswith("line 3: 'warm' in column 'b' is not a number")
     assert str(third).endswith("line 4: 'hot' in column 'a' is not a number")
@@ -159,30 +170,33 @@ def test_parquet_rows_equal_csv_rows_and_the_rows_of_read_rows(tmp_path):
             "id": [7, 8, 9],
         }
     )
-    csv, parquet = str(tmp_path / "w.csv"), str(tmp_path / "w.parquet")
-    table.to_csv(csv, index=False)
-    table.to_parquet(parquet)
-    kinds = {"supplier": "category", "bought": "time"}
-    encoder = TableEncoder(columns=kinds).fit(table.drop(columns="id")).encoder_
-    expected, _ = read_rows(parquet, encoder.names, encoder)
-    for path in (csv, parquet):
-        items = list(open_source(path, encoder.names, Stop(), encoder, keep=["id"]))
-        rows = [encoder.row(row) for row, _ in items]
-        np.testing.assert_array_equal(rows, expected)
-        assert [int(fields["kept"]["id"]) for _, fields in items] == [7, 8, 9]
-    numbers = open_source(parquet, ("mass", "checked"), Stop())
-    assert str(list(map(list, instances(numbers)))) == "[[0.5, 1.0], [nan, 0.0], [2.0, 1.0]]"
+    csv_path, parquet_path = str(tmp_path / "w.csv"), str(tmp_path / "w.parquet")
+    table.to_csv(csv_path, index=False)
+    table.to_parquet(parquet_path)
+    column_kinds = {"supplier": "category", "bought": "time"}
+    encoder = TableEncoder(columns=column_kinds).fit(table.drop(columns="id")).encoder_
+    expected_rows, _ = read_rows(parquet_path, encoder.names, encoder)
+    for path in (csv_path, parquet_path):
+        instances = list(open_source(path, encoder.names, Stop(), encoder, kept_columns=["id"]))
+        rows = [encoder.row(row) for row, _ in instances]
+        np.testing.assert_array_equal(rows, expected_rows)
+        assert [int(fields["kept"]["id"]) for _, fields in instances] == [7, 8, 9]
+    number_source = open_source(parquet_path, ("mass", "checked"), Stop())
+    assert (
+        str(list(map(list, read_instances(number_source))))
+        == "[[0.5, 1.0], [nan, 0.0], [2.0, 1.0]]"
+    )
 
 
 def test_errors_name_invalid_parquet_files_and_rows(tmp_path):
     path = tmp_path / "w.parquet"
     with pytest.raises(InputError, match=r"w\.parquet does not exist"):
-        open_source(str(path), NAMES, Stop())
+        open_source(str(path), COLUMN_NAMES, Stop())
     path.write_bytes(b"PAR1, not")
     with pytest.raises(InputError, match=r"w\.parquet cannot be read"):
-        open_source(str(path), NAMES, Stop())
+        open_source(str(path), COLUMN_NAMES, Stop())
     pd.DataFrame({"a": [1, 2], "b": ["3", "warm"], "c": [[1], [2]]}).to_parquet(path)
-    first, second = instances(open_source(str(path), NAMES, Stop()))
+    first, second = read_instances(open_source(str(path), COLUMN_NAMES, Stop()))
     assert list(first) == [1.0, 3.0]
     assert str(second).endswith("row 2: 'warm' in column 'b' is not a number")
 
@@ -200,7 +214,7 @@ def pipe():
 
 def open_pipe(pipe, stop=None) -> InstanceSource:
     return InstanceSource(
-        json_lines(read_pieces(pipe[0], "a pipe", stop or Stop()), InstanceReader(NAMES))
+        json_lines(read_chunks(pipe[0], "a pipe", stop or Stop()), InstanceReader(COLUMN_NAMES))
     )
 
 
@@ -217,13 +231,15 @@ def test_json_lines_are_read_from_any_pieces(pipe):
 
 
 def test_error_names_an_unknown_or_repeated_key():
-    lines = [b'{"a": 1, "b": 2, "id": 7}\n{"a": 1, "A": 2}\n{"a": 1, "b": 2, "a": 3}\n']
-    items = [
-        item for items in json_lines(lines, InstanceReader("ab", keep=["id"])) for item in items
+    chunks = [b'{"a": 1, "b": 2, "id": 7}\n{"a": 1, "A": 2}\n{"a": 1, "b": 2, "a": 3}\n']
+    instances = [
+        instance
+        for instances in json_lines(chunks, InstanceReader("ab", kept_columns=["id"]))
+        for instance in instances
     ]
-    assert items[0][1] == {"kept": {"id": 7}}
-    assert "unknown key 'A'" in str(items[1][0])
-    assert str(items[2][0]) == "the key 'a' is repeated"
+    assert instances[0][1] == {"kept": {"id": 7}}
+    assert "unknown key 'A'" in str(instances[1][0])
+    assert str(instances[2][0]) == "the key 'a' is repeated"
 
 
 def test_line_that_is_too_long_is_replaced_by_an_error(pipe):
@@ -250,9 +266,9 @@ def test_instances_read_before_a_stop_request_are_returned(pipe):
         os.write(pipe[1], b"[1, 2]\n[3, 4]\n[5, 6]\n[7,")
         assert next(source)[0].tolist() == [1.0, 2.0]
         os.kill(os.getpid(), signal.SIGTERM)
-        assert (stop.requested, source.held) == ("SIGTERM", 2)
-        rows = [next(source)[0].tolist() for _ in range(source.held)]
-        assert (rows, source.held) == ([[3.0, 4.0], [5.0, 6.0]], 0)
+        assert (stop.requested, source.n_buffered) == ("SIGTERM", 2)
+        rows = [next(source)[0].tolist() for _ in range(source.n_buffered)]
+        assert (rows, source.n_buffered) == ([[3.0, 4.0], [5.0, 6.0]], 0)
         with pytest.raises(Stopped):
             next(source)
     os.close(pipe[1])

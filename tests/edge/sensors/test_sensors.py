@@ -39,11 +39,11 @@ def acquire(reading: Reading, *features: int, allow_missing: bool = False):
     return reading.acquire(np.array(features, np.intp), allow_missing=allow_missing).tolist()
 
 
-def acquired(reading: Reading) -> list[int]:
+def acquired_features(reading: Reading) -> list[int]:
     return np.flatnonzero(reading.acquired).tolist()
 
 
-class Flaky:
+class FlakySensor:
     """A sensor that counts its reads, and fails some times before it returns its value."""
 
     def __init__(self, n_failures: int, value: object = 3.0) -> None:
@@ -60,38 +60,41 @@ class Flaky:
 
 
 @pytest.fixture
-def make():
+def make_sensors():
     """Make sensors, which are closed after the test; a value makes a sensor that returns it."""
     all_sensors: list[Sensors] = []
 
-    def make(features: dict, groups: dict | None = None, **settings) -> Sensors:
+    def make_sensors(features: dict, groups: dict | None = None, **settings) -> Sensors:
         feature_sensors, group_sensors = (
-            {n: v if callable(v) else Flaky(0, v) for n, v in part.items()}
-            for part in (features, groups or {})
+            {
+                name: sensor if callable(sensor) else FlakySensor(0, sensor)
+                for name, sensor in named_sensors.items()
+            }
+            for named_sensors in (features, groups or {})
         )
         all_sensors.append(Sensors(feature_sensors, groups=group_sensors, **settings))
         return all_sensors[-1]
 
-    yield make
+    yield make_sensors
     for sensors in all_sensors:
         sensors.close()
 
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=5), max_size=6))
-def test_meter_charges_the_acquired_features(steps):
+def test_meter_charges_the_acquired_features(feature_lists):
     reading = reading_of(row_values([1.0, 2.0, 3.0, 4.0, 5.0], 5))
-    expected: set[int] = set()
-    for step in steps:
-        assert acquire(reading, *step) == [1.0 + k for k in step]
-        expected.update(step)
-        assert reading.cost == COSTS.price(sorted(expected))
-        assert acquired(reading) == sorted(expected)
+    expected_features: set[int] = set()
+    for features in feature_lists:
+        assert acquire(reading, *features) == [1.0 + feature for feature in features]
+        expected_features.update(features)
+        assert reading.cost == COSTS.price(sorted(expected_features))
+        assert acquired_features(reading) == sorted(expected_features)
 
 
-def test_failed_read_is_retried_and_no_feature_is_read_twice(make):
-    age, blood = Flaky(2, 50.0), Flaky(1, [240.0, 1.0])
-    ecg, urine = Flaky(0, 2.0), Flaky(0, {"ph": 6.5})
-    sensors = make({"age": age, "ecg": ecg}, {"blood": blood, "urine": urine}, retries=2)
+def test_failed_read_is_retried_and_no_feature_is_read_twice(make_sensors):
+    age, blood = FlakySensor(2, 50.0), FlakySensor(1, [240.0, 1.0])
+    ecg, urine = FlakySensor(0, 2.0), FlakySensor(0, {"ph": 6.5})
+    sensors = make_sensors({"age": age, "ecg": ecg}, {"blood": blood, "urine": urine}, retries=2)
     reading = reading_of(sensors.bind(COSTS))
     assert acquire(reading, 0, 1) == [50.0, 240.0]
     assert reading.cost == COSTS.price([0, 1])
@@ -106,9 +109,9 @@ def test_failed_read_is_retried_and_no_feature_is_read_twice(make):
     assert age.reads == 4
 
 
-def test_sensor_of_a_feature_takes_precedence_over_its_group(make):
-    blood = Flaky(0, {"chol": 9.0, "fbs": 2.0})
-    reading = reading_of(make({"chol": 1.0}, {"blood": blood}).bind(COSTS))
+def test_sensor_of_a_feature_takes_precedence_over_its_group(make_sensors):
+    blood = FlakySensor(0, {"chol": 9.0, "fbs": 2.0})
+    reading = reading_of(make_sensors({"chol": 1.0}, {"blood": blood}).bind(COSTS))
     assert (acquire(reading, 1), blood.reads) == ([1.0], 0)
     assert acquire(reading, 2, 1) == [2.0, 1.0]
 
@@ -116,44 +119,46 @@ def test_sensor_of_a_feature_takes_precedence_over_its_group(make):
 @pytest.mark.parametrize(
     ("features", "groups", "feature", "sensor", "message"),
     [
-        ({"age": Flaky(9)}, {}, 0, "age", "sensor 'age' failed: OSError: bus busy$"),
+        ({"age": FlakySensor(9)}, {}, 0, "age", "sensor 'age' failed: OSError: bus busy$"),
         ({"age": lambda: None}, {}, 0, "age", "sensor 'age' failed: TypeError"),
         ({"age": lambda: "warm"}, {}, 0, "age", "sensor 'age' failed: ValueError"),
-        ({}, {"blood": Flaky(9)}, 2, "blood", "sensor 'blood' failed: OSError"),
+        ({}, {"blood": FlakySensor(9)}, 2, "blood", "sensor 'blood' failed: OSError"),
         ({}, {"blood": lambda: [1.0]}, 2, "blood", "returned 1 values for 2 features"),
         ({}, {"blood": lambda: {"fbs": 1.0}}, 2, "blood", "returned no 'chol'"),
         ({}, {"blood": lambda: 3.0}, 2, "blood", "sensor 'blood' failed: TypeError"),
         ({"ecg": 1.0}, {}, 0, "age", "column 'age' has no sensor"),
     ],
 )
-def test_error_names_the_sensor_that_failed(make, features, groups, feature, sensor, message):
-    with pytest.raises(SensorError, match=message) as caught:
-        acquire(reading_of(make(features, groups).bind(COSTS)), feature)
-    assert (caught.value.sensor, caught.value.why) == (sensor, "sensor")
+def test_error_names_the_sensor_that_failed(
+    make_sensors, features, groups, feature, sensor, message
+):
+    with pytest.raises(SensorError, match=message) as error_info:
+        acquire(reading_of(make_sensors(features, groups).bind(COSTS)), feature)
+    assert (error_info.value.sensor, error_info.value.why) == (sensor, "sensor")
 
 
-def test_retries_are_bounded_by_name_and_by_the_deadline(make):
-    age, ecg = Flaky(9), Flaky(9)
-    sensors = make({"age": age, "ecg": ecg}, retries={"age": 1})
-    for k, message in ((0, r"'age' failed: OSError: bus busy \(2 tries\)"), (4, "bus busy$")):
+def test_retries_are_bounded_by_name_and_by_the_deadline(make_sensors):
+    age, ecg = FlakySensor(9), FlakySensor(9)
+    sensors = make_sensors({"age": age, "ecg": ecg}, retries={"age": 1})
+    for feature, message in ((0, r"'age' failed: OSError: bus busy \(2 tries\)"), (4, "bus busy$")):
         reading = reading_of(sensors.bind(COSTS))
         with pytest.raises(SensorError, match=message):
-            acquire(reading, k)
-        assert (reading.cost, acquired(reading)) == (0.0, [])
+            acquire(reading, feature)
+        assert (reading.cost, acquired_features(reading)) == (0.0, [])
     assert (age.reads, ecg.reads) == (2, 1)
     assert sensors.counts["age"].failures == sensors.counts["ecg"].failures == 1
-    slow = make({"age": age}, retries=5, retry_wait=60.0)
-    started = time.monotonic()
+    slow_sensors = make_sensors({"age": age}, retries=5, retry_wait=60.0)
+    started_at = time.monotonic()
     with pytest.raises(SensorError, match="bus busy"):
-        acquire(reading_of(slow.bind(COSTS), timeout=20.0), 0)
-    assert time.monotonic() - started < 10.0
+        acquire(reading_of(slow_sensors.bind(COSTS), timeout=20.0), 0)
+    assert time.monotonic() - started_at < 10.0
     assert age.reads == 3
 
 
-def test_instance_uses_the_value_that_an_audit_is_reading(make):
+def test_instance_uses_the_value_that_an_audit_is_reading(make_sensors):
     has_begun = threading.Event()
     may_return = threading.Event()
-    has_second = threading.Event()
+    has_second_reader = threading.Event()
 
     def read_slowly() -> float:
         has_begun.set()
@@ -161,51 +166,51 @@ def test_instance_uses_the_value_that_an_audit_is_reading(make):
         return 7.0
 
     class ObservedLock:
-        """A lock that sets `has_second` when a second thread waits for it."""
+        """A lock that sets `has_second_reader` when a second thread waits for it."""
 
         def __init__(self) -> None:
             self._lock = threading.Lock()
 
         def __enter__(self) -> None:
             if not self._lock.acquire(blocking=False):
-                has_second.set()
+                has_second_reader.set()
                 self._lock.acquire()
 
         def __exit__(self, *_: object) -> None:
             self._lock.release()
 
-    sensors = make({"age": 5.0, "ecg": read_slowly})
+    sensors = make_sensors({"age": 5.0, "ecg": read_slowly})
     source = sensors.bind(COSTS)
-    source._sensors[4].state.reading = ObservedLock()
-    audited, instance = reading_of(source), reading_of(source)
-    audited.lift_deadline()
+    source._sensors[4].state.read_lock = ObservedLock()
+    audit_reading, instance_reading = reading_of(source), reading_of(source)
+    audit_reading.lift_deadline()
     with ThreadPoolExecutor(2) as pool:
-        audit_values = pool.submit(acquire, audited, 4)
+        audit_values = pool.submit(acquire, audit_reading, 4)
         assert has_begun.wait(30)
-        assert acquire(instance, 0) == [5.0]  # another sensor does not wait
-        values = pool.submit(acquire, instance, 4)
-        assert has_second.wait(30)
+        assert acquire(instance_reading, 0) == [5.0]  # another sensor does not wait
+        instance_values = pool.submit(acquire, instance_reading, 4)
+        assert has_second_reader.wait(30)
         may_return.set()
-        assert (audit_values.result(), values.result()) == ([7.0], [7.0])
+        assert (audit_values.result(), instance_values.result()) == ([7.0], [7.0])
     assert sensors.counts["ecg"].reads == 1
-    assert instance.cost == 3.5
+    assert instance_reading.cost == 3.5
 
 
-def test_failed_sensor_is_neither_read_again_for_the_instance_nor_charged(make):
-    blood = Flaky(1, [240.0, 1.0])
-    bound = make({"age": 50.0, "ecg": 2.0}, {"blood": blood}).bind(COSTS)
-    reading = reading_of(bound)
+def test_failed_sensor_is_neither_read_again_for_the_instance_nor_charged(make_sensors):
+    blood = FlakySensor(1, [240.0, 1.0])
+    source = make_sensors({"age": 50.0, "ecg": 2.0}, {"blood": blood}).bind(COSTS)
+    reading = reading_of(source)
     with pytest.raises(SensorError, match="'blood' failed"):
         acquire(reading, 4, 1, 0)
     with pytest.raises(SensorError, match="'blood' failed"):
         acquire(reading, 0, 2)  # it raises at once, before age is acquired
-    assert (blood.reads, acquired(reading), reading.cost) == (1, [4], 2.5)
-    x = reading.acquire(np.array([0, 1]), allow_missing=True, spare=True)
-    assert x[0] == 50.0
-    assert np.isnan(x[1])
-    assert (blood.reads, acquired(reading)) == (1, [0, 4])
-    assert reading.failure.sensor == "blood"
-    assert acquire(reading_of(bound), 2) == [1.0]
+    assert (blood.reads, acquired_features(reading), reading.cost) == (1, [4], 2.5)
+    values = reading.acquire(np.array([0, 1]), allow_missing=True, allow_failure=True)
+    assert values[0] == 50.0
+    assert np.isnan(values[1])
+    assert (blood.reads, acquired_features(reading)) == (1, [0, 4])
+    assert reading.first_failure.sensor == "blood"
+    assert acquire(reading_of(source), 2) == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -217,97 +222,104 @@ def test_failed_sensor_is_neither_read_again_for_the_instance_nor_charged(make):
         (NAN, "missing", "'age' is missing"),
     ],
 )
-def test_refused_value_is_charged_and_no_further_feature_is_acquired(make, value, why, message):
-    age = Flaky(0, value)
-    for source in (make({"age": age, "ecg": 1.0}).bind(COSTS), row_values([value, 0, 0, 0, 0], 5)):
+def test_refused_value_is_charged_and_no_further_feature_is_acquired(
+    make_sensors, value, why, message
+):
+    age = FlakySensor(0, value)
+    for source in (
+        make_sensors({"age": age, "ecg": 1.0}).bind(COSTS),
+        row_values([value, 0, 0, 0, 0], 5),
+    ):
         reading = reading_of(source)
         for features in ((0,), (4, 0)):
-            with pytest.raises(SensorError, match=message) as caught:
+            with pytest.raises(SensorError, match=message) as error_info:
                 acquire(reading, *features, allow_missing=why == "infinite")
-            assert (caught.value.sensor, caught.value.why) == ("age", why)
-        assert (acquired(reading), reading.cost, age.reads) == ([0], 1.0, 1)
+            assert (error_info.value.sensor, error_info.value.why) == ("age", why)
+        assert (acquired_features(reading), reading.cost, age.reads) == ([0], 1.0, 1)
         if why == "missing":
             assert np.isnan(acquire(reading, 0, allow_missing=True)).all()
 
 
-@pytest.mark.parametrize("n", [3, 200])
-def test_largest_float32_values_are_allowed_and_infinity_is_not(n):
-    names = [f"x{k}" for k in range(n)]
-    features = np.arange(n)
-    meter = Meter(FeatureCosts(np.ones(n), names=names))
-    row = np.full(n, np.finfo(np.float32).max)
-    reading = Reading(row_values(row, n), meter, lambda: 1.0)
+@pytest.mark.parametrize("n_features", [3, 200])
+def test_largest_float32_values_are_allowed_and_infinity_is_not(n_features):
+    names = [f"x{feature}" for feature in range(n_features)]
+    features = np.arange(n_features)
+    meter = Meter(FeatureCosts(np.ones(n_features), names=names))
+    row = np.full(n_features, np.finfo(np.float32).max)
+    reading = Reading(row_values(row, n_features), meter, lambda: 1.0)
     assert reading.acquire(features, allow_missing=False).tolist() == row.tolist()
     for last_value, why in ((np.inf, "infinite"), (-np.inf, "infinite"), (NAN, "missing")):
         row[-1] = last_value
-        reading = Reading(row_values(row, n), meter, lambda: 1.0)
-        with pytest.raises(SensorError) as caught:
+        reading = Reading(row_values(row, n_features), meter, lambda: 1.0)
+        with pytest.raises(SensorError) as error_info:
             reading.acquire(features, allow_missing=False)
-        assert (caught.value.sensor, caught.value.why) == (names[-1], why)
+        assert (error_info.value.sensor, error_info.value.why) == (names[-1], why)
 
 
 @pytest.mark.parametrize("has_timeout", [False, True], ids=["deadline", "sensor's timeout"])
-def test_blocking_sensor_is_abandoned(make, has_timeout):
-    gate = threading.Event()
-    age = Flaky(0, 50.0)
-    ecg = Flaky(0, lambda: gate.wait(60) and 2.0)
-    sensors = make({"age": age, "ecg": ecg}, timeout={"ecg": 0.1} if has_timeout else None)
-    bound = sensors.bind(COSTS)
-    reading = reading_of(bound, timeout=25.0 if has_timeout else 0.1)
-    started = time.monotonic()
-    with pytest.raises(SensorError, match="'ecg' did not answer in time") as caught:
+def test_blocking_sensor_is_abandoned(make_sensors, has_timeout):
+    may_return = threading.Event()
+    age = FlakySensor(0, 50.0)
+    ecg = FlakySensor(0, lambda: may_return.wait(60) and 2.0)
+    sensors = make_sensors({"age": age, "ecg": ecg}, timeout={"ecg": 0.1} if has_timeout else None)
+    source = sensors.bind(COSTS)
+    reading = reading_of(source, timeout=25.0 if has_timeout else 0.1)
+    started_at = time.monotonic()
+    with pytest.raises(SensorError, match="'ecg' did not answer in time") as error_info:
         acquire(reading, 0, 4)
-    assert 0.1 <= time.monotonic() - started < 20
-    assert (caught.value.sensor, caught.value.why) == ("ecg", "sensor-late")
+    assert 0.1 <= time.monotonic() - started_at < 20
+    assert (error_info.value.sensor, error_info.value.why) == ("ecg", "sensor-late")
     assert (reading.cost, sensors.counts["ecg"].late) == (COSTS.price([0]), 1)
     # All other values are known, so that nothing waits for the blocked sensor.
-    x = reading.acquire(np.array([0, 4]), allow_missing=True, spare=True)
-    assert x[0] == 50.0
-    assert np.isnan(x[1])
+    values = reading.acquire(np.array([0, 4]), allow_missing=True, allow_failure=True)
+    assert values[0] == 50.0
+    assert np.isnan(values[1])
     # The next instance reads the other sensor, and waits for the blocked one within its own time.
     # A later instance does not wait.
     for timeout in (0.05, 1e6):
-        assert acquire(reading_of(bound, timeout=5.0), 0) == [50.0]
+        assert acquire(reading_of(source, timeout=5.0), 0) == [50.0]
         with pytest.raises(SensorError, match="'ecg' did not answer in time"):
-            acquire(reading_of(bound, timeout=timeout), 4)
+            acquire(reading_of(source, timeout=timeout), 4)
     assert (age.reads, ecg.reads) == (3, 1)
     assert sensors.counts["ecg"] == SensorCounts(reads=1, late=3, hung=1)
     assert sensors.hung == ("ecg",)
     assert sensors.trouble == "sensor 'ecg' does not return"
-    gate.set()
+    may_return.set()
     wait_until(lambda: not sensors.hung, "the sensor", 60)
-    assert acquire(reading_of(bound), 0, 4) == [50.0, 2.0]
+    assert acquire(reading_of(source), 0, 4) == [50.0, 2.0]
     assert sensors.trouble is None
 
 
-def test_other_sensors_are_read_and_each_hung_sensor_takes_one_thread(make):
-    gate = threading.Event()
-    features = {name: (lambda: float(gate.wait(60))) for name in ("chol", "fbs", "ph")}
-    sensors = make({"age": 50.0} | features, timeout=0.1)
-    n_before = threading.active_count()
+def test_other_sensors_are_read_and_each_hung_sensor_takes_one_thread(make_sensors):
+    may_return = threading.Event()
+    hanging_sensors = {name: (lambda: float(may_return.wait(60))) for name in ("chol", "fbs", "ph")}
+    sensors = make_sensors({"age": 50.0} | hanging_sensors, timeout=0.1)
+    n_threads_before = threading.active_count()
     for _ in range(50):
         reading = reading_of(sensors.bind(COSTS))  # a device binds them for each adopted bundle
-        x = reading.acquire(np.arange(4), allow_missing=True, spare=True)
-        assert x[0] == 50.0
-        assert np.isnan(x[1:]).all()
-    assert threading.active_count() <= n_before + 4
+        values = reading.acquire(np.arange(4), allow_missing=True, allow_failure=True)
+        assert values[0] == 50.0
+        assert np.isnan(values[1:]).all()
+    assert threading.active_count() <= n_threads_before + 4
     assert sensors.hung == ("chol", "fbs", "ph")
     assert [sensors.counts[name].reads for name in sensors.hung] == [1, 1, 1]
-    gate.set()
-    wait_until(lambda: threading.active_count() <= n_before + 1, "the threads to end", 60)
+    may_return.set()
+    wait_until(lambda: threading.active_count() <= n_threads_before + 1, "the threads to end", 60)
 
 
 @pytest.mark.parametrize(
-    ("features", "groups", "needed", "message"),
+    ("features", "groups", "needed_features", "message"),
     [
         ({"pulse": 1.0}, {}, [], "sensor 'pulse': the bundle has no such feature"),
         ({}, {"hair": [1.0]}, [], "group sensor 'hair': the bundle has no such feature group"),
         ({"age": 1.0}, {}, [0, 3], "feature 'ph' has no sensor"),
     ],
 )
-def test_sensor_names_must_match_the_bundle(make, features, groups, needed, message):
+def test_sensor_names_must_match_the_bundle(
+    make_sensors, features, groups, needed_features, message
+):
     with pytest.raises(InputError, match=message):
-        make(features, groups).bind(COSTS, needed)
+        make_sensors(features, groups).bind(COSTS, needed_features)
 
 
 @pytest.mark.parametrize("row", [[1.0] * 4, [[1.0] * 5], 3.0, ["a"] * 5, [None, object(), 1, 1, 1]])
@@ -335,13 +347,13 @@ def test_settings_are_checked(settings, message):
 # -- failures in a device ------------------------------------------------------------------
 
 # In the small bundle stage 0 reads a and b, stage 1 reads c, and the cloud reads a, c and e.
-HARD = {"a": 0.1, "b": 0.0, "c": 0.1, "d": 0.0, "e": -1.0}
-BROKEN = Flaky(10**6)
+HARD_ROW = {"a": 0.1, "b": 0.0, "c": 0.1, "d": 0.0, "e": -1.0}
+BROKEN_SENSOR = FlakySensor(10**6)
 
 
-def device_of(bundle, *, has_link=True, timeout=None, policy="system", **replaced) -> Device:
-    """Make a device with sensors that return a hard row, except for the `replaced` ones."""
-    sensors = {name: lambda name=name: HARD[name] for name in HARD} | replaced
+def make_device(bundle, *, has_link=True, timeout=None, policy="system", **replacements) -> Device:
+    """Make a device with sensors that return a hard row, except for the `replacements` ones."""
+    sensors = {name: lambda name=name: HARD_ROW[name] for name in HARD_ROW} | replacements
     link = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
     return Device(
         bundle,
@@ -353,54 +365,54 @@ def device_of(bundle, *, has_link=True, timeout=None, policy="system", **replace
 
 
 @pytest.fixture
-def tolerant(make_bundle):
+def bundle_with_missing(make_bundle):
     return make_bundle("tolerant", missing=MissingSpec("refused", "allowed"))
 
 
-def test_failed_feature_that_the_cloud_does_not_read_is_offloaded(bundle, tolerant):
-    with device_of(bundle, b=BROKEN) as device:
+def test_failed_feature_that_the_cloud_does_not_read_is_offloaded(bundle, bundle_with_missing):
+    with make_device(bundle, b=BROKEN_SENSOR) as device:
         answer = device.answer()
     assert (answer.route, answer.reason, answer.label) == ("cloud", "sensor:b", "no")
     assert answer.acquired == (0, 2, 4)  # a was read before b failed
     for name in "ace":  # features of stage 0, of stage 1, and of the cloud only
-        with device_of(tolerant, **{name: BROKEN}) as device:
+        with make_device(bundle_with_missing, **{name: BROKEN_SENSOR}) as device:
             answer = device.answer()
         assert (answer.route, answer.reason) == ("cloud", f"sensor:{name}")
         assert "abcdef".index(name) not in answer.acquired
 
 
 def test_failed_feature_that_the_cloud_reads_is_a_fallback(bundle):
-    with device_of(bundle, c=BROKEN) as device:
+    with make_device(bundle, c=BROKEN_SENSOR) as device:
         answer = device.answer()
     assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor:c", 0)
     # The request is impossible without c, so that e is not acquired for it.
     assert (answer.acquired, answer.cost) == ((0, 1), 1.5)
     for name, has_link in (("a", True), ("b", False)):
-        with device_of(bundle, has_link=has_link, **{name: BROKEN}) as device:
+        with make_device(bundle, has_link=has_link, **{name: BROKEN_SENSOR}) as device:
             message = f"sensor '{name}' failed: OSError: bus"
-            with pytest.raises(SensorError, match=message) as caught:
+            with pytest.raises(SensorError, match=message) as error_info:
                 device.answer()
-            assert (caught.value.sensor, device.counters["errors"]) == (name, 1)
+            assert (error_info.value.sensor, device.counters["errors"]) == (name, 1)
 
 
 def test_cloud_only_falls_back_to_the_stages_after_a_failed_feature(bundle):
-    with device_of(bundle, policy="cloud-only", e=BROKEN) as device:
+    with make_device(bundle, policy="cloud-only", e=BROKEN_SENSOR) as device:
         answer = device.answer()
         assert device.counters["fallback"] == 1
     assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor:e", 1)
     assert answer.acquired == (0, 1, 2)
-    with device_of(bundle, policy="cloud-only", a=BROKEN) as device:
+    with make_device(bundle, policy="cloud-only", a=BROKEN_SENSOR) as device:
         with pytest.raises(SensorError, match="sensor 'a' failed"):
             device.answer()
         assert device.counters["errors"] == 1
 
 
-def test_sensor_with_a_timeout_leaves_time_for_the_cloud(tolerant):
+def test_sensor_with_a_timeout_leaves_time_for_the_cloud(bundle_with_missing):
     for name in ("e", "c"):
-        gate = threading.Event()
-        blocked = {name: lambda gate=gate: float(gate.wait(60))}
-        with device_of(tolerant, timeout={name: 0.02}, **blocked) as device:
+        may_return = threading.Event()
+        blocked_sensor = {name: lambda may_return=may_return: float(may_return.wait(60))}
+        with make_device(bundle_with_missing, timeout={name: 0.02}, **blocked_sensor) as device:
             answer = device.answer()
-            gate.set()
+            may_return.set()
         assert (answer.route, answer.reason) == ("cloud", f"sensor-late:{name}")
         assert answer.acquired == ((0, 1, 2) if name == "e" else (0, 1, 4))

@@ -15,16 +15,16 @@ from gatewise.errors import InputError
 from gatewise_edge.sensors.signal_source import SignalOptions, WindowResampler, open_signal
 from gatewise_edge.stop_request import Stop
 
-RATE = 100.0
+RATE_HZ = 100.0
 LENGTH = 32
-ACC = sig.Channels("acc", (0, 1), ("x", "y"), scale=0.5, unit="m/s2", rate_hz=RATE)
-INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(ACC)]), (LENGTH, 2), "int16")
-FLOAT_INPUT = sig.SignalInput(INPUT.graph, INPUT.shape)
+ACCELERATION = sig.Channels("acc", (0, 1), ("x", "y"), scale=0.5, unit="m/s2", rate_hz=RATE_HZ)
+SIGNAL_INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(ACCELERATION)]), (LENGTH, 2), "int16")
+FLOAT_SIGNAL_INPUT = sig.SignalInput(SIGNAL_INPUT.graph, SIGNAL_INPUT.shape)
 RNG = np.random.default_rng(0)
 COUNTS = RNG.integers(-3000, 3000, (10 * LENGTH, 2)).astype(np.int16)
 
 
-def read(path, signal=INPUT, **options):
+def read_instances(path, signal=SIGNAL_INPUT, **options):
     """Read the windows and errors of a signal, and its counts; the last error may have ended it."""
     instances = []
     try:
@@ -35,94 +35,99 @@ def read(path, signal=INPUT, **options):
     return instances, source.counts
 
 
-def wave_bytes(counts=COUNTS, width=2, rate=RATE, tag=1, size=None):
+def wave_bytes(counts=COUNTS, sample_bytes=2, rate_hz=RATE_HZ, format_tag=1, n_stated_bytes=None):
     """Make the content of a .wav file with float or PCM samples at full scale."""
-    if tag == 3:
-        data = (counts / 32768).astype(f"<f{width}").tobytes()
-    elif width == 1:
-        data = ((counts >> 8) + 128).astype("u1").tobytes()
-    elif width == 3:
-        data = (counts.astype("<i4") << 8).view("u1").reshape(-1, 4)[:, :3].tobytes()
+    if format_tag == 3:
+        samples = (counts / 32768).astype(f"<f{sample_bytes}").tobytes()
+    elif sample_bytes == 1:
+        samples = ((counts >> 8) + 128).astype("u1").tobytes()
+    elif sample_bytes == 3:
+        samples = (counts.astype("<i4") << 8).view("u1").reshape(-1, 4)[:, :3].tobytes()
     else:
-        data = (counts.astype(f"<i{width}") << (8 * width - 16)).tobytes()
-    channels = counts.shape[1]
+        samples = (counts.astype(f"<i{sample_bytes}") << (8 * sample_bytes - 16)).tobytes()
+    n_channels = counts.shape[1]
     format_chunk = struct.pack(
         "<HHIIHH",
-        tag,
-        channels,
-        int(rate),
-        int(rate) * channels * width,
-        channels * width,
-        8 * width,
+        format_tag,
+        n_channels,
+        int(rate_hz),
+        int(rate_hz) * n_channels * sample_bytes,
+        n_channels * sample_bytes,
+        8 * sample_bytes,
     )
-    if tag == 0xFFFE:
-        format_chunk += struct.pack("<HHIH", 22, 8 * width, 3, 1) + bytes(14)
-    size = len(data) if size is None else size
+    if format_tag == 0xFFFE:
+        format_chunk += struct.pack("<HHIH", 22, 8 * sample_bytes, 3, 1) + bytes(14)
+    n_stated_bytes = len(samples) if n_stated_bytes is None else n_stated_bytes
     chunks = b"fmt " + struct.pack("<I", len(format_chunk)) + format_chunk
     chunks += b"LIST" + struct.pack("<I", 3) + b"abc\0"
-    chunks += b"data" + struct.pack("<I", size) + data
+    chunks += b"data" + struct.pack("<I", n_stated_bytes) + samples
     return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
 
 
-def lines(times, counts=COUNTS, header="t,a,b\n"):
-    return header + "".join(f"{t:.6f},{a},{b}\n" for t, (a, b) in zip(times, counts, strict=False))
+def csv_lines(times, counts=COUNTS, header="t,a,b\n"):
+    return header + "".join(
+        f"{time:.6f},{x},{y}\n" for time, (x, y) in zip(times, counts, strict=False)
+    )
 
 
-def save(path, array):
+def npy_bytes(path, array):
     np.save(path, array)
     return path.read_bytes()
 
 
-TIMES = np.arange(len(COUNTS)) / RATE
-LOST = np.delete(TIMES, 40)
-BACKWARDS = np.concatenate([TIMES[100:200], TIMES[:100], TIMES[200:]])
+TIMES = np.arange(len(COUNTS)) / RATE_HZ
+TIMES_WITH_A_GAP = np.delete(TIMES, 40)
+TIMES_OUT_OF_ORDER = np.concatenate([TIMES[100:200], TIMES[:100], TIMES[200:]])
 
 FAULTS = {
-    "rate of a .wav": ("r.wav", lambda: wave_bytes(rate=200)),
-    "rate by times": ("r.csv", lambda: lines(TIMES / 2)),
-    "rate by slow times": ("r.csv", lambda: lines(TIMES * 1.2)),
-    "times in ms": ("r.csv", lambda: lines(TIMES * 1000)),
-    "times in us": ("r.csv", lambda: lines(TIMES * 1e6)),
-    "no increase of times": ("r.csv", lambda: lines(TIMES * 0)),
-    "8 bits": ("r.wav", lambda: wave_bytes(width=1)),
-    "24 bits": ("r.wav", lambda: wave_bytes(width=3)),
-    "32 bits": ("r.wav", lambda: wave_bytes(width=4)),
-    "extensible 32 bits": ("r.wav", lambda: wave_bytes(width=4, tag=0xFFFE)),
-    "floats": ("r.wav", lambda: wave_bytes(width=4, tag=3)),
-    "A-law": ("r.wav", lambda: wave_bytes(tag=6)),
+    "rate of a .wav": ("r.wav", lambda: wave_bytes(rate_hz=200)),
+    "rate by times": ("r.csv", lambda: csv_lines(TIMES / 2)),
+    "rate by slow times": ("r.csv", lambda: csv_lines(TIMES * 1.2)),
+    "times in ms": ("r.csv", lambda: csv_lines(TIMES * 1000)),
+    "times in us": ("r.csv", lambda: csv_lines(TIMES * 1e6)),
+    "no increase of times": ("r.csv", lambda: csv_lines(TIMES * 0)),
+    "8 bits": ("r.wav", lambda: wave_bytes(sample_bytes=1)),
+    "24 bits": ("r.wav", lambda: wave_bytes(sample_bytes=3)),
+    "32 bits": ("r.wav", lambda: wave_bytes(sample_bytes=4)),
+    "extensible 32 bits": ("r.wav", lambda: wave_bytes(sample_bytes=4, format_tag=0xFFFE)),
+    "floats": ("r.wav", lambda: wave_bytes(sample_bytes=4, format_tag=3)),
+    "A-law": ("r.wav", lambda: wave_bytes(format_tag=6)),
     "one channel": ("r.wav", lambda: wave_bytes(COUNTS[:, :1])),
-    "a lost sample": ("r.csv", lambda: lines(LOST, np.delete(COUNTS, 40, 0))),
-    "a line that says gap": ("r.csv", lambda: lines(TIMES) + "gap\n" + lines(TIMES, header="")),
-    "rows out of order": ("r.csv", lambda: lines(BACKWARDS)),
-    "two rows exchanged": ("r.csv", lambda: lines(TIMES[[0, 1, 3, 2, *range(4, 320)]])),
-    "a row twice": ("r.csv", lambda: lines(np.insert(TIMES, 9, TIMES[9]))),
-    "a column of another channel": ("r.csv", lambda: lines(TIMES, header="t,acc_x,acc_z\n")),
-    "no time in a row": ("r.csv", lambda: lines(TIMES).replace("\n0.100000,", "\nnan,")),
-    "half a line": ("r.csv", lambda: lines(TIMES)[:-8].rpartition(",")[0]),
+    "a lost sample": ("r.csv", lambda: csv_lines(TIMES_WITH_A_GAP, np.delete(COUNTS, 40, 0))),
+    "a line that says gap": (
+        "r.csv",
+        lambda: csv_lines(TIMES) + "gap\n" + csv_lines(TIMES, header=""),
+    ),
+    "rows out of order": ("r.csv", lambda: csv_lines(TIMES_OUT_OF_ORDER)),
+    "two rows exchanged": ("r.csv", lambda: csv_lines(TIMES[[0, 1, 3, 2, *range(4, 320)]])),
+    "a row twice": ("r.csv", lambda: csv_lines(np.insert(TIMES, 9, TIMES[9]))),
+    "a column of another channel": ("r.csv", lambda: csv_lines(TIMES, header="t,acc_x,acc_z\n")),
+    "no time in a row": ("r.csv", lambda: csv_lines(TIMES).replace("\n0.100000,", "\nnan,")),
+    "half a line": ("r.csv", lambda: csv_lines(TIMES)[:-8].rpartition(",")[0]),
     "channels first": ("r.npy", lambda: COUNTS.T),
     "other numbers": ("r.npy", lambda: COUNTS.astype(np.int32) * 65536),
     "floats as counts": ("r.npy", lambda: COUNTS / 32768),
-    "times that go back": ("r.csv", lambda: lines(TIMES[::-1])),
+    "times that go back": ("r.csv", lambda: csv_lines(TIMES[::-1])),
     "another kind of file": ("r.mp3", COUNTS.tobytes),
     "a .wav as plain numbers": ("r.raw", wave_bytes),
     "cut .wav": ("r.wav", lambda: wave_bytes()[:-7]),
     "cut .npy": ("r.npy", lambda: None),
     "cut stream": ("r.raw", lambda: COUNTS.tobytes() + b"\1"),
-    "a .wav of no length": ("r.wav", lambda: wave_bytes(size=0)),
+    "a .wav of no length": ("r.wav", lambda: wave_bytes(n_stated_bytes=0)),
     "a .wav without samples": ("r.wav", lambda: wave_bytes(COUNTS[:0])),
     "an empty .wav": ("r.wav", lambda: b""),
     "a cut header": ("r.wav", lambda: wave_bytes()[:30]),
     "an empty .csv": ("r.csv", lambda: ""),
-    "too few samples": ("r.csv", lambda: lines(TIMES[:20])),
+    "too few samples": ("r.csv", lambda: csv_lines(TIMES[:20])),
 }
 
 
-def write_fault(folder, name):
-    file, make = FAULTS[name]
-    content = make()
-    path = folder / file
+def write_fault(folder, fault_name):
+    file_name, make_content = FAULTS[fault_name]
+    content = make_content()
+    path = folder / file_name
     if content is None:
-        path.write_bytes(save(path, COUNTS)[:-7])
+        path.write_bytes(npy_bytes(path, COUNTS)[:-7])
     elif isinstance(content, np.ndarray):
         np.save(path, content)
     else:
@@ -130,30 +135,32 @@ def write_fault(folder, name):
     return path
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_every_fault_of_a_recording_is_reported(name, tmp_path):
-    instances, counts = read(write_fault(tmp_path, name))
+@pytest.mark.parametrize("fault_name", FAULTS)
+def test_every_fault_of_a_recording_is_reported(fault_name, tmp_path):
+    instances, counts = read_instances(write_fault(tmp_path, fault_name))
     errors = [instance for instance in instances if isinstance(instance, InputError)]
     windows = [instance for instance in instances if not isinstance(instance, InputError)]
     valid_windows = []
     for window in windows:
         try:
-            valid_windows.append(INPUT.checked(window[np.newaxis])[0])
+            valid_windows.append(SIGNAL_INPUT.checked(window[np.newaxis])[0])
         except InputError as error:
             errors.append(error)
-    assert errors or counts["gaps"] or counts["flaws"], name
+    assert errors or counts["gaps"] or counts["flaws"], fault_name
     # The windows that a device would answer have the recorded samples.
     n_starts = len(COUNTS) - LENGTH + 1
-    recorded = {COUNTS[i : i + LENGTH].tobytes() for i in range(n_starts)}
-    assert all(np.asarray(w, np.int16).tobytes() in recorded for w in valid_windows)
+    recorded_windows = {COUNTS[i : i + LENGTH].tobytes() for i in range(n_starts)}
+    assert all(
+        np.asarray(window, np.int16).tobytes() in recorded_windows for window in valid_windows
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "n_windows"),
+    ("fault_name", "n_windows"),
     [("cut .wav", 9), ("cut .npy", 9), ("cut stream", 10), ("a .wav of no length", 10)],
 )
-def test_truncated_file_gives_its_complete_windows(name, n_windows, tmp_path):
-    windows, counts = read(write_fault(tmp_path, name))
+def test_truncated_file_gives_its_complete_windows(fault_name, n_windows, tmp_path):
+    windows, counts = read_instances(write_fault(tmp_path, fault_name))
     np.testing.assert_array_equal(np.concatenate(windows), COUNTS[: n_windows * LENGTH])
     assert counts["flaws"] >= 1
     assert counts["windows"] == n_windows
@@ -170,8 +177,8 @@ def test_truncated_file_gives_its_complete_windows(name, n_windows, tmp_path):
 )
 def test_error_describes_times_of_another_rate(times, advice, tmp_path):
     path = tmp_path / "r.csv"
-    path.write_text(lines(times))
-    (error,), _ = read(path)
+    path.write_text(csv_lines(times))
+    (error,), _ = read_instances(path)
     assert advice in str(error)
 
 
@@ -187,8 +194,8 @@ def test_error_describes_times_of_another_rate(times, advice, tmp_path):
 )
 def test_jitter_and_clock_errors_are_no_gaps(times, n_windows, tmp_path):
     path = tmp_path / "r.csv"
-    path.write_text(lines(times))
-    windows, counts = read(path)
+    path.write_text(csv_lines(times))
+    windows, counts = read_instances(path)
     assert (len(windows), counts["gaps"], counts["dropped_samples"]) == (n_windows, 0, 0)
 
 
@@ -196,33 +203,36 @@ def test_gap_is_detected_despite_jitter(tmp_path):
     times = TIMES + RNG.uniform(-0.004, 0.004, len(TIMES))
     times[100:] += 0.1
     path = tmp_path / "r.csv"
-    path.write_text(lines(times))
-    windows, counts = read(path)
+    path.write_text(csv_lines(times))
+    windows, counts = read_instances(path)
     assert counts["gaps"] == 1
-    assert [w[0, 0] for w in windows] == [*COUNTS[:96:LENGTH, 0], *COUNTS[100:292:LENGTH, 0]]
+    assert [window[0, 0] for window in windows] == [
+        *COUNTS[:96:LENGTH, 0],
+        *COUNTS[100:292:LENGTH, 0],
+    ]
 
 
 def test_columns_with_the_names_of_the_channels_may_have_any_order(tmp_path):
     path = tmp_path / "r.csv"
     for header, counts in (("sep=,\ny,x\n", COUNTS[:, ::-1]), ("acc_x,acc_y\n", COUNTS)):
-        path.write_text(header + "".join(f"{a},{b}\n" for a, b in counts))
-        assert np.array_equal(np.concatenate(read(path)[0]), COUNTS)
+        path.write_text(header + "".join(f"{x},{y}\n" for x, y in counts))
+        assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
     rows = zip(COUNTS[:, 1], TIMES, COUNTS[:, 0], strict=True)
-    path.write_text("y,time,x\n" + "".join(f"{b},{t},{a}\n" for b, t, a in rows))
-    assert np.array_equal(np.concatenate(read(path)[0]), COUNTS)
+    path.write_text("y,time,x\n" + "".join(f"{y},{time},{x}\n" for y, time, x in rows))
+    assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)
 
 
 @pytest.mark.parametrize(
-    ("width", "tag", "tolerance"),
+    ("sample_bytes", "format_tag", "tolerance"),
     [(1, 1, 255), (2, 1, 0), (3, 1, 0), (4, 1, 0), (4, 3, 0), (8, 3, 0), (2, 0xFFFE, 0)],
 )
-def test_every_width_is_converted_if_requested(width, tag, tolerance, tmp_path):
+def test_every_width_is_converted_if_requested(sample_bytes, format_tag, tolerance, tmp_path):
     path = tmp_path / "r.wav"
-    path.write_bytes(wave_bytes(width=width, tag=tag))
-    windows, _ = read(path, convert=True)
+    path.write_bytes(wave_bytes(sample_bytes=sample_bytes, format_tag=format_tag))
+    windows, _ = read_instances(path, convert=True)
     assert windows[0].dtype == np.int16
     assert np.abs(np.concatenate(windows).astype(int) - COUNTS).max() <= tolerance
-    float_windows, _ = read(path, FLOAT_INPUT, convert=True)
+    float_windows, _ = read_instances(path, FLOAT_SIGNAL_INPUT, convert=True)
     np.testing.assert_allclose(np.concatenate(float_windows) * 32768, COUNTS, atol=tolerance)
 
 
@@ -230,9 +240,9 @@ def test_scale_and_offset_convert_to_the_counts_of_the_bundle(tmp_path):
     """A count of the sensor is 0.25 m/s2, and a count of the bundle 0.5 m/s2."""
     path = tmp_path / "r.npy"
     np.save(path, COUNTS.astype(np.int32) * 2 + 100)
-    windows, _ = read(path, scale=(0.25,), offset=(-100.0,), unit="m/s2")
+    windows, _ = read_instances(path, scale=(0.25,), offset=(-100.0,), unit="m/s2")
     assert np.array_equal(np.concatenate(windows), COUNTS)
-    windows, _ = read(path, scale=(0.25, 0.5), offset=(-100.0,))
+    windows, _ = read_instances(path, scale=(0.25, 0.5), offset=(-100.0,))
     assert np.array_equal(np.concatenate(windows), COUNTS * [1, 2])
     for options, message in (
         ({"unit": "g"}, r"unit g: channel 'acc_x' of the bundle is in m/s2"),
@@ -240,55 +250,57 @@ def test_scale_and_offset_convert_to_the_counts_of_the_bundle(tmp_path):
         ({"scale": (0.0,)}, "scale is 0"),
         ({"time_unit": "min"}, "time_unit: must be 'ms' or 'ns'"),
     ):
-        (error,), _ = read(path, **options)
+        (error,), _ = read_instances(path, **options)
         assert message in str(error)
 
 
-@pytest.mark.parametrize("rate", [200.0, 44.1, 250.0])
-def test_samples_of_another_rate_are_resampled_if_requested(rate, tmp_path):
-    t = np.arange(2000) / rate
-    tone = 3000 * np.sin(2 * np.pi * 5 * t)
+@pytest.mark.parametrize("rate_hz", [200.0, 44.1, 250.0])
+def test_samples_of_another_rate_are_resampled_if_requested(rate_hz, tmp_path):
+    times = np.arange(2000) / rate_hz
+    tone = 3000 * np.sin(2 * np.pi * 5 * times)
     path = tmp_path / "r.npy"
     np.save(path, np.stack([tone, -tone], 1))
-    source = open_signal(str(path), INPUT, Stop(), SignalOptions(rate_hz=rate, convert=True))
+    source = open_signal(
+        str(path), SIGNAL_INPUT, Stop(), SignalOptions(rate_hz=rate_hz, convert=True)
+    )
     for window, fields in source:
-        begin = fields["time"]
-        expected = 3000 * np.sin(2 * np.pi * 5 * (begin + np.arange(LENGTH) / RATE))
+        start_time = fields["time"]
+        expected = 3000 * np.sin(2 * np.pi * 5 * (start_time + np.arange(LENGTH) / RATE_HZ))
         np.testing.assert_allclose(window[:, 0], expected, atol=12)
-    (error,), _ = read(path, rate_hz=rate)
+    (error,), _ = read_instances(path, rate_hz=rate_hz)
     assert "convert = true in --settings resamples them" in str(error)
 
 
 def test_window_resampler_is_exact_within_a_window():
     resampler = WindowResampler(200.0, 100.0, LENGTH)
-    x = RNG.normal(size=(2000, 2))
-    expected = resample_poly(x, 1, 2)
-    window = resampler.resample(x[100 : 100 + resampler.length])
-    begin = (100 + resampler.margin) // 2
-    np.testing.assert_allclose(window, expected[begin : begin + LENGTH], atol=1e-12)
+    samples = RNG.normal(size=(2000, 2))
+    expected = resample_poly(samples, 1, 2)
+    window = resampler.resample(samples[100 : 100 + resampler.input_length])
+    first_sample = (100 + resampler.margin) // 2
+    np.testing.assert_allclose(window, expected[first_sample : first_sample + LENGTH], atol=1e-12)
 
 
 def test_flac_is_read_if_soundfile_is_installed(tmp_path, monkeypatch):
     soundfile = pytest.importorskip("soundfile")
     path = tmp_path / "r.flac"
     soundfile.write(path, COUNTS, 100, subtype="PCM_16")
-    windows, _ = read(path)
+    windows, _ = read_instances(path)
     assert np.array_equal(np.concatenate(windows), COUNTS)
     soundfile.write(path, COUNTS.astype(np.int32) << 16, 100, subtype="PCM_24")
-    (error,), _ = read(path)
+    (error,), _ = read_instances(path)
     assert "integers of 24 bits, but the bundle was trained on int16" in str(error)
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-    instances, counts = read(path, convert=True)
+    instances, counts = read_instances(path, convert=True)
     assert not instances or isinstance(instances[-1], InputError) or counts["flaws"]
     monkeypatch.setitem(__import__("sys").modules, "soundfile", None)
-    (error,), _ = read(path)
+    (error,), _ = read_instances(path)
     assert "gatewise[audio]" in str(error)
 
 
 def test_wave_file_of_the_standard_library_is_read(tmp_path):
     path = Path(tmp_path / "r.wav")
     with wave.open(str(path), "wb") as out:
-        out.setparams((2, 2, int(RATE), 0, "NONE", ""))
+        out.setparams((2, 2, int(RATE_HZ), 0, "NONE", ""))
         out.writeframes(COUNTS.astype("<i2").tobytes())
-    assert np.array_equal(np.concatenate(read(path)[0]), COUNTS)
+    assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)

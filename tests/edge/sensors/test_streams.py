@@ -19,28 +19,31 @@ from hypothesis import strategies as st
 import gatewise_signals as sig
 from gatewise.errors import InputError
 from gatewise_edge.sensors.signal_source import SignalOptions
-from gatewise_edge.sensors.signal_source import open_signal as open_with
+from gatewise_edge.sensors.signal_source import open_signal as open_signal_with_options
 from gatewise_edge.stop_request import Stop, Stopped
 
-RATE = 100.0
+RATE_HZ = 100.0
 TWO_CHANNELS = sig.Channels("acc", (0, 1))
-INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(TWO_CHANNELS)]), (8, 2), "int16")
-RATED = sig.SignalInput(sig.SignalGraph([sig.Mean(sig.Jerk(TWO_CHANNELS, RATE))]), (8, 2))
+SIGNAL_INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(TWO_CHANNELS)]), (8, 2), "int16")
+RATED_INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(sig.Jerk(TWO_CHANNELS, RATE_HZ))]), (8, 2))
 RECORDING = np.arange(100, dtype=np.int16).reshape(50, 2) * 11 - 300
 
 
-def open_signal(name, signal, stop, **options):
-    return open_with(name, signal, stop, SignalOptions(**options))
+def open_signal(source_name, signal, stop, **options):
+    return open_signal_with_options(source_name, signal, stop, SignalOptions(**options))
 
 
 def read_all(stream):
     """List the windows or errors of a stream, each with its fields."""
-    return [(w if isinstance(w, InputError) else w.tolist(), fields) for w, fields in stream]
+    return [
+        (instance if isinstance(instance, InputError) else instance.tolist(), fields)
+        for instance, fields in stream
+    ]
 
 
-def expected_windows(hop, values=RECORDING):
+def expected_windows(hop, samples=RECORDING):
     """List the windows of an array and the number of each one's first sample."""
-    windows, starts = sig.cut_windows(values, 8, hop)
+    windows, starts = sig.cut_windows(samples, 8, hop)
     return list(zip(windows.tolist(), starts.tolist(), strict=True))
 
 
@@ -52,11 +55,11 @@ def pipe(tmp_path):
     return path
 
 
-def feed(path, *pieces):
+def start_writer(path, *chunks):
     def write():
         with open(path, "wb", buffering=0) as out:
-            for piece in pieces:
-                out.write(piece)
+            for chunk in chunks:
+                out.write(chunk)
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
@@ -69,26 +72,26 @@ def test_windows_of_a_socket_do_not_depend_on_the_pieces_of_its_bytes(cuts, hop)
     content = RECORDING.astype("<i2").tobytes()
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        stream = open_signal(url, INPUT, Stop(), hop=hop, rate_hz=RATE)
-        with server.accept()[0] as peer:
-            for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(content)], strict=True):
-                peer.sendall(content[begin:end])
-        items = read_all(stream)
-    assert [(w, fields["start"]) for w, fields in items] == expected_windows(hop)
-    assert all(fields["time"] == round(fields["start"] / RATE, 6) for _, fields in items)
+        stream = open_signal(url, SIGNAL_INPUT, Stop(), hop=hop, rate_hz=RATE_HZ)
+        with server.accept()[0] as connection:
+            for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(content)], strict=True):
+                connection.sendall(content[start:end])
+        instances = read_all(stream)
+    assert [(window, fields["start"]) for window, fields in instances] == expected_windows(hop)
+    assert all(fields["time"] == round(fields["start"] / RATE_HZ, 6) for _, fields in instances)
 
 
 @pytest.mark.parametrize("signal_format", ["int16", "float32", "csv", None])
 def test_samples_of_a_pipe_are_read_in_every_format(pipe, signal_format):
     if signal_format == "csv":
-        content = b"x,y\n" + b"".join(b"%d,%d\n" % (a, b) for a, b in RECORDING.tolist())
+        content = b"x,y\n" + b"".join(b"%d,%d\n" % (x, y) for x, y in RECORDING.tolist())
     else:
         content = RECORDING.astype(np.dtype(signal_format or "int16").newbyteorder("<")).tobytes()
-    writer = feed(pipe, content[:33], content[33:])
-    stream = open_signal(str(pipe), INPUT, Stop(), signal_format=signal_format, hop=5)
-    items = read_all(stream)
-    assert [(w, fields["start"]) for w, fields in items] == expected_windows(5)
-    assert {fields["time"] for _, fields in items} == {None}
+    writer = start_writer(pipe, content[:33], content[33:])
+    stream = open_signal(str(pipe), SIGNAL_INPUT, Stop(), signal_format=signal_format, hop=5)
+    instances = read_all(stream)
+    assert [(window, fields["start"]) for window, fields in instances] == expected_windows(5)
+    assert {fields["time"] for _, fields in instances} == {None}
     writer.join(10)
 
 
@@ -96,35 +99,37 @@ def test_samples_of_a_pipe_are_read_in_every_format(pipe, signal_format):
 def test_recordings_give_the_windows_of_an_array(tmp_path):
     np.save(tmp_path / "r.npy", np.tile(RECORDING, (100, 1)))
     with wave.open(str(tmp_path / "r.wav"), "wb") as out:
-        out.setparams((2, 2, int(RATE), 0, "NONE", ""))
+        out.setparams((2, 2, int(RATE_HZ), 0, "NONE", ""))
         out.writeframes(np.tile(RECORDING, (100, 1)).astype("<i2").tobytes())
-    for name in ("r.npy", "r.wav"):
-        items = read_all(open_signal(str(tmp_path / name), INPUT, Stop(), rate_hz=RATE, hop=7))
+    for file_name in ("r.npy", "r.wav"):
+        instances = read_all(
+            open_signal(str(tmp_path / file_name), SIGNAL_INPUT, Stop(), rate_hz=RATE_HZ, hop=7)
+        )
         expected = expected_windows(7, np.tile(RECORDING, (100, 1)))
-        assert [(w, fields["start"]) for w, fields in items] == expected
+        assert [(window, fields["start"]) for window, fields in instances] == expected
 
 
 def test_gaps_start_a_new_window(tmp_path):
     """After 20 samples a time is missing; later come a line "gap" and an invalid line."""
-    lines = [f"{10 + i / RATE},{i},0" for i in range(20)]
-    lines += [f"{10 + i / RATE},{i},0" for i in range(21, 30)] + ["gap"]
-    lines += [f"{20 + i / RATE},{i},1" for i in range(9)] + ["1,two,3"]
-    lines += [f"{30 + i / RATE},{i},2" for i in range(8)]
+    lines = [f"{10 + i / RATE_HZ},{i},0" for i in range(20)]
+    lines += [f"{10 + i / RATE_HZ},{i},0" for i in range(21, 30)] + ["gap"]
+    lines += [f"{20 + i / RATE_HZ},{i},1" for i in range(9)] + ["1,two,3"]
+    lines += [f"{30 + i / RATE_HZ},{i},2" for i in range(8)]
     (tmp_path / "r.csv").write_text("time,a,b\n" + "\n".join(lines))
-    items = read_all(open_signal(str(tmp_path / "r.csv"), RATED, Stop(), hop=8))
-    error = items.pop(4)[0]
+    instances = read_all(open_signal(str(tmp_path / "r.csv"), RATED_INPUT, Stop(), hop=8))
+    error = instances.pop(4)[0]
     assert "line 41: '1,two,3' has a cell that is not a number" in str(error)
-    assert [w[0][0] for w, _ in items] == [0, 8, 21, 0, 0]
-    assert [fields["start"] for _, fields in items] == [0, 8, 20, 29, 38]
-    assert [fields["time"] for _, fields in items] == [10.0, 10.08, 10.21, 20.0, 30.0]
-    assert [fields.get("gap", False) for _, fields in items] == [False, False, True, True, True]
+    assert [window[0][0] for window, _ in instances] == [0, 8, 21, 0, 0]
+    assert [fields["start"] for _, fields in instances] == [0, 8, 20, 29, 38]
+    assert [fields["time"] for _, fields in instances] == [10.0, 10.08, 10.21, 20.0, 30.0]
+    assert [fields.get("gap", False) for _, fields in instances] == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize("line", ["{:.2f};{},5;-1\r\n", "{:.2f}\t{}.5\t-1\n"])
 def test_separators_of_spreadsheets_are_read(line, tmp_path):
-    text = "".join(line.format(i / RATE, i) for i in range(8))
+    text = "".join(line.format(i / RATE_HZ, i) for i in range(8))
     (tmp_path / "r.csv").write_text(text.replace(".", ",") if ";" in text else text)
-    ((window, fields),) = read_all(open_signal(str(tmp_path / "r.csv"), RATED, Stop()))
+    ((window, fields),) = read_all(open_signal(str(tmp_path / "r.csv"), RATED_INPUT, Stop()))
     assert window == [[i + 0.5, -1] for i in range(8)]
     assert fields["time"] == 0.0
 
@@ -132,17 +137,17 @@ def test_separators_of_spreadsheets_are_read(line, tmp_path):
 def test_stop_request_ends_a_stream_after_its_complete_windows(pipe):
     content = RECORDING.astype("<i2").tobytes()
     with Stop() as stop:
-        unwritten = open_signal(str(pipe), INPUT, stop)
+        stream_without_writer = open_signal(str(pipe), SIGNAL_INPUT, stop)
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
         with pytest.raises(Stopped):  # it was waiting for a writer
-            next(unwritten)
+            next(stream_without_writer)
     with Stop() as stop:
         writer = os.open(pipe, os.O_RDWR)  # a writer that stays open
-        stream = open_signal(str(pipe), INPUT, stop)
+        stream = open_signal(str(pipe), SIGNAL_INPUT, stop)
         os.write(writer, content[: 20 * 4 + 3])
         assert next(stream)[0].tolist() == RECORDING[:8].tolist()
         os.kill(os.getpid(), signal.SIGTERM)
-        assert (stop.requested, stream.held) == ("SIGTERM", 1)
+        assert (stop.requested, stream.n_buffered) == ("SIGTERM", 1)
         assert next(stream)[0].tolist() == RECORDING[8:16].tolist()
         with pytest.raises(Stopped):
             next(stream)
@@ -153,12 +158,12 @@ def test_signal_that_does_not_match_the_bundle_is_refused_before_it_is_read(tmp_
     np.save(tmp_path / "r.npy", RECORDING[:, :1])
     with wave.open(str(tmp_path / "r.wav"), "wb") as out:
         out.setparams((1, 3, 8000, 0, "NONE", ""))
-    pictures = sig.SignalInput(
+    picture_input = sig.SignalInput(
         sig.SignalGraph([sig.GreyHistogram(sig.Pixels())]), (8, 8, 3), "uint8"
     )
-    for name, options, message in [
+    for source_name, options, message in [
         (str(tmp_path / "r.npy"), {}, "has 1 channels, the bundle takes 2"),
-        (str(tmp_path / "r.wav"), {"rate_hz": RATE}, "has 8000 samples per second, not 100"),
+        (str(tmp_path / "r.wav"), {"rate_hz": RATE_HZ}, "has 8000 samples per second, not 100"),
         (str(tmp_path / "none"), {}, "no such file, pipe or device"),
         ("tcp://127.0.0.1", {}, "give tcp://host:port"),
         ("tcp://127.0.0.1:1", {}, "refused"),
@@ -169,27 +174,29 @@ def test_signal_that_does_not_match_the_bundle_is_refused_before_it_is_read(tmp_
         ("-", {"rate_hz": 0.0}, "rate_hz: must be a number above 0"),
     ]:
         with pytest.raises(InputError, match=message):
-            open_signal(name, INPUT, Stop(), **options)
+            open_signal(source_name, SIGNAL_INPUT, Stop(), **options)
     with pytest.raises(InputError, match="blocks are for 100 samples"):
-        open_signal("-", RATED, Stop(), rate_hz=44100.0)
+        open_signal("-", RATED_INPUT, Stop(), rate_hz=44100.0)
     with pytest.raises(InputError, match="pictures"):
-        open_signal("-", pictures, Stop())
+        open_signal("-", picture_input, Stop())
 
 
 def test_example_of_an_iio_sensor_writes_samples(tmp_path):
     """The example reads a folder like the driver's; its lines are cut into windows."""
-    for name, count in (("x", -512), ("y", 7)):
-        (tmp_path / f"in_accel_{name}_raw").write_text(f"{count}\n")
+    for axis, count in (("x", -512), ("y", 7)):
+        (tmp_path / f"in_accel_{axis}_raw").write_text(f"{count}\n")
     script = Path(__file__).parents[3] / "examples/iio_samples.py"
     channels = ("in_accel_x", "in_accel_y")
     command = [sys.executable, script, tmp_path, *channels, "--rate-hz", "400", "--samples", "200"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         (tmp_path / "samples.csv").write_bytes(process.stdout.read())
-    signal_input = sig.SignalInput(INPUT.graph, (2, 2))
+    signal_input = sig.SignalInput(SIGNAL_INPUT.graph, (2, 2))
     stream = open_signal(str(tmp_path / "samples.csv"), signal_input, Stop(), rate_hz=400.0)
-    items = read_all(stream)
+    instances = read_all(stream)
     assert process.returncode == 0
-    assert len(items) >= 10
-    assert all(window == [[-512, 7], [-512, 7]] for window, _ in items)
-    steps = [fields["time"] * 400 for _, fields in items]
-    assert steps == pytest.approx([*map(round, steps)])  # also after a lost sample
+    assert len(instances) >= 10
+    assert all(window == [[-512, 7], [-512, 7]] for window, _ in instances)
+    sample_numbers = [fields["time"] * 400 for _, fields in instances]
+    assert sample_numbers == pytest.approx(
+        [*map(round, sample_numbers)]
+    )  # also after a lost sample

@@ -8,11 +8,11 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge.sensors.table import read_arrays, read_row, read_table
 
-NAMES = ("a", "b")
+COLUMN_NAMES = ("a", "b")
 
 
 @pytest.fixture
-def table(tmp_path):
+def write_table(tmp_path):
     def write(content: str | bytes):
         path = tmp_path / "rows.csv"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -21,10 +21,12 @@ def table(tmp_path):
     return write
 
 
-def test_columns_are_matched_by_name_and_cells_may_be_missing(table):
-    table_rows = read_table(table("\ufefftarget, b ,a\nyes,2,1\nno,,-1e3\n\n?,NA,inf\n"), NAMES)
+def test_columns_are_matched_by_name_and_cells_may_be_missing(write_table):
+    table_rows = read_table(
+        write_table("\ufefftarget, b ,a\nyes,2,1\nno,,-1e3\n\n?,NA,inf\n"), COLUMN_NAMES
+    )
     np.testing.assert_array_equal(table_rows.rows, [[1, 2], [-1000, np.nan], [np.inf, np.nan]])
-    assert (table_rows.ignored, table_rows.lines) == (("target",), [2, 3, 5])
+    assert (table_rows.ignored_columns, table_rows.line_numbers) == (("target",), [2, 3, 5])
 
 
 @pytest.mark.parametrize(
@@ -43,33 +45,33 @@ def test_columns_are_matched_by_name_and_cells_may_be_missing(table):
         (b"\xff\xfe\x00", "not a CSV file in UTF-8"),
     ],
 )
-def test_malformed_table_is_refused_by_its_line(table, content, message):
+def test_malformed_table_is_refused_by_its_line(write_table, content, message):
     with pytest.raises(InputError, match=message):
-        read_table(table(content), NAMES)
+        read_table(write_table(content), COLUMN_NAMES)
 
 
 def test_missing_table_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"none\.csv does not exist"):
-        read_table(tmp_path / "none.csv", NAMES)
+        read_table(tmp_path / "none.csv", COLUMN_NAMES)
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        read_table(tmp_path, NAMES)
+        read_table(tmp_path, COLUMN_NAMES)
 
 
-def test_partial_table_may_lack_columns_and_other_columns_are_kept(table):
-    path = table("id,b,when\n7,2,now\n8,,then\n")
-    table_rows = read_table(path, NAMES, keep=["when", "id"], partial=True)
+def test_partial_table_may_lack_columns_and_other_columns_are_kept(write_table):
+    path = write_table("id,b,when\n7,2,now\n8,,then\n")
+    table_rows = read_table(path, COLUMN_NAMES, kept_columns=["when", "id"], allow_absent=True)
     np.testing.assert_array_equal(table_rows.rows, [[np.nan, 2], [np.nan, np.nan]])
     assert table_rows.kept_cells == [{"when": "now", "id": "7"}, {"when": "then", "id": "8"}]
-    assert (table_rows.ignored, table_rows.absent) == ((), ("a",))
-    assert read_table(path, NAMES, partial=True).ignored == ("id", "when")
+    assert (table_rows.ignored_columns, table_rows.absent_columns) == ((), ("a",))
+    assert read_table(path, COLUMN_NAMES, allow_absent=True).ignored_columns == ("id", "when")
     with pytest.raises(InputError, match=r"--keep x: .* has no such column"):
-        read_table(path, NAMES, keep=["x"], partial=True)
+        read_table(path, COLUMN_NAMES, kept_columns=["x"], allow_absent=True)
     with pytest.raises(InputError, match="has no column 'c'"):
-        read_table(path, ["c", "d"], partial=True)
+        read_table(path, ["c", "d"], allow_absent=True)
 
 
 @pytest.mark.parametrize(
-    ("row", "values"),
+    ("row", "expected_values"),
     [
         ({"b": 2, "x": "ignored", "a": 1.5}, [1.5, 2.0]),
         ({"b": 2}, [np.nan, 2.0]),
@@ -78,8 +80,8 @@ def test_partial_table_may_lack_columns_and_other_columns_are_kept(table):
         ([[1], [10**400]], [1.0, np.inf]),
     ],
 )
-def test_rows_of_json_are_read_by_name_or_order(row, values):
-    np.testing.assert_array_equal(read_row(row, NAMES), values)
+def test_rows_of_json_are_read_by_name_or_order(row, expected_values):
+    np.testing.assert_array_equal(read_row(row, COLUMN_NAMES), expected_values)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_rows_of_json_are_read_by_name_or_order(row, values):
 )
 def test_malformed_row_is_refused(row, message):
     with pytest.raises(InputError, match=message):
-        read_row(row, NAMES)
+        read_row(row, COLUMN_NAMES)
 
 
 def test_arrays_are_read_flat(tmp_path):
@@ -108,10 +110,10 @@ def test_arrays_are_read_flat(tmp_path):
     for name in ("a.npy", "a.npz"):
         assert read_arrays(tmp_path / name, names).tolist() == X.reshape(2, 6).tolist()
     assert read_row(X[1].tolist(), names).tolist() == X[1].ravel().tolist()
-    for name, count, message in (
+    for name, n_names, message in (
         ("b.npz", 6, "no array 'X'"),
         ("c.npy", 6, "does not exist"),
         ("a.npy", 5, "an instance must have 5 values"),
     ):
         with pytest.raises(InputError, match=message):
-            read_arrays(tmp_path / name, names[:count])
+            read_arrays(tmp_path / name, names[:n_names])
