@@ -85,7 +85,7 @@ def _system(data: Dataset, y: NDArray[Any], resamplings: int) -> dict[str, Any]:
     return {
         "stages": [len(chain) for chain in system.chains_],
         "fit_seconds": round(seconds, 1),
-        "cloud_accuracy": float(records[0].correct[-1].mean()),
+        "cloud_accuracy": float(records[0].correctness[-1].mean()),
         "cases": [
             _case(tuning, records, system.frontier_.points, case, resamplings) for case in CASES
         ],
@@ -115,14 +115,14 @@ def _case(
     ordering_seconds = time.perf_counter() - started
     # certify on rows drawn from the pool, and measure the certified point on the whole pool
     rng = np.random.default_rng(SEED)
-    reference = float(pool[-1].correct[-1].mean())
+    reference = float(pool[-1].correctness[-1].mean())
     pool_points: dict[Any, Any] = {}
     certified: list[Any] = []
     methods = []
     started = time.perf_counter()
     for _ in range(resamplings):
         calibration_rows = rng.integers(0, len(pool[0].weights), ROWS)
-        point = certify([p.rows(calibration_rows) for p in pool], order, promise)
+        point = certify([p.take(calibration_rows) for p in pool], order, promise)
         if point is None:
             methods.append("none")
             continue
@@ -174,8 +174,8 @@ def _class_figures(
 def _worst_class(record: CascadeRecord, thresholds: Sequence[float | None]) -> float:
     """Largest loss of accuracy in any class, compared with the high-cost model."""
     exits = record.exits(thresholds)
-    correct = record.correct[exits, np.arange(len(exits))]
-    losses = record.correct[-1] - correct
+    correct = record.correctness[exits, np.arange(len(exits))]
+    losses = record.correctness[-1] - correct
     answers = record.answers
     assert answers is not None
     return max(float(losses[answers.truth == c].mean()) for c in range(answers.n_classes))

@@ -115,6 +115,6 @@ class OperatingPoint(
         )
 
     @property
-    def merit(self) -> float:
-        """Figure that a frontier compares: the weighted accuracy if it is known, or accuracy."""
+    def effective_accuracy(self) -> float:
+        """Accuracy by which points are compared: weighted if classes have weights."""
         return self.accuracy if self.weighted_accuracy is None else self.weighted_accuracy

@@ -58,9 +58,11 @@ class GatewiseMethod:
         return self.policy.act(masked_features.numpy(), feature_mask.numpy())
 
     def set_cost_param(self, cost_param: float) -> None:
-        """Choose the point that maximises merit - cost_param * cost on validation rows."""
+        """Choose the point that maximises accuracy - cost_param * cost on validation rows."""
         system = self.policy.system
-        point = max(system.frontier_.points, key=lambda p: p.merit - cost_param * p.cost)
+        point = max(
+            system.frontier_.points, key=lambda p: p.effective_accuracy - cost_param * p.cost
+        )
         self.policy.system = system.at(budget=point.cost)
 
     def set_seed(self, seed: int | None) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.decision import labels, split
+from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
@@ -28,9 +29,10 @@ def cascade_record(
     weights = system.class_weights_
     return CascadeRecord(
         scores=np.stack([score for _, score in margins_and_scores]),
-        correct=(answers == labels_of_rows).astype(np.float64),
+        correctness=(answers == labels_of_rows).astype(np.float64),
         exit_costs=np.array(costs),
         weights=np.ones(len(y)),
+        splitter=RowSplitter(len(y)),
         class_weights=None if weights is None else weights[labels_of_rows],
         answers=ExitAnswers(labels_of_rows, answers, len(system.classes_)),
     )

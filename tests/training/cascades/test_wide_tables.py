@@ -15,7 +15,7 @@ from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.cascades.wide_tables import narrowed
 from gatewise_training.data.datasets import read_table
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.learners.screening import WIDE, screened
+from gatewise_training.learners.screening import MAX_COLUMNS, most_different_columns
 
 
 def table(n_columns: int, n_rows: int = 120) -> tuple[np.ndarray, np.ndarray]:
@@ -46,7 +46,7 @@ def test_searches_in_very_many_columns_use_only_some_of_them() -> None:
     x, y = table(30)
     narrow_problem = problem(x, y, FeatureCosts.uniform(30))
     assert narrowed(narrow_problem)[0] is narrow_problem
-    assert len(screened(*table(3000))) == WIDE
+    assert len(most_different_columns(*table(3000))) == MAX_COLUMNS
 
 
 def test_a_backward_step_takes_linear_time_in_the_columns() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
+from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.candidate_points import SettingsPath, candidates
 from gatewise_training.operating_points.guarantee import Promise
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
@@ -34,7 +35,7 @@ def record(seed, n=400, stages=3, ties=False, nan=False, has_cloud=True):
     if not has_cloud:
         costs[-1] = costs[-2]
     correct = np.vstack([is_right, is_last_right]).astype(float)
-    return CascadeRecord(scores, correct, costs, np.ones(n), has_cloud)
+    return CascadeRecord(scores, correct, costs, np.ones(n), RowSplitter(n), has_cloud)
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gatewise.errors import InputError, TooLargeError
 from gatewise.operating_point import OperatingPoint
+from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.cascade_parts import stages_within
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.packed_size import PackedSizes
@@ -28,7 +29,10 @@ def record_of(sizes, seed=0, n=60):
     scores = (is_right + rng.normal(size=(n_stages, n)) * 0.5).astype(np.float32)
     correct = np.vstack([is_right, np.ones(n)]).astype(float)
     costs = np.cumsum(rng.uniform(0.5, 3, n_stages + 1))
-    return CascadeRecord(scores, correct, costs, np.ones(n), packed=PackedSizes.plain(sizes))
+    packed_sizes = PackedSizes.plain(sizes)
+    return CascadeRecord(
+        scores, correct, costs, np.ones(n), RowSplitter(n), packed_sizes=packed_sizes
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -50,10 +54,10 @@ def test_choices_of_stages_fit_and_exist_if_any_stage_fits(sizes, limit, seed) -
 
 def test_stages_that_are_wrong_at_high_scores_are_dropped_first() -> None:
     record = record_of([500, 500, 500], n=400)
-    scores, correct = record.scores.copy(), record.correct.copy()
+    scores, correct = record.scores.copy(), record.correctness.copy()
     correct[0], scores[0] = 0.0, 5.0
     correct[1], scores[1] = 1.0, 5.0
-    choices = stages_within(replace(record, scores=scores, correct=correct), 1000)
+    choices = stages_within(replace(record, scores=scores, correctness=correct), 1000)
     assert choices
     assert not any(0 in stages for stages in choices)
 

@@ -12,6 +12,7 @@ from sklearn.utils.class_weight import compute_class_weight
 
 from gatewise.decision import ALWAYS_STOP, midway
 from gatewise.errors import InputError
+from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.candidate_points import CalibrationRecords, candidates
 from gatewise_training.operating_points.class_figures import (
     ClassBounds,
@@ -38,10 +39,11 @@ def rare_record(seed, n=3000, share=0.04):
     ]
     return CascadeRecord(
         scores=np.abs(np.stack(margins)).astype(np.float32),
-        correct=(labels_by_exit == truth).astype(float),
+        correctness=(labels_by_exit == truth).astype(float),
         exit_costs=np.array([1.0, 3.0, 8.0]),
         weights=np.ones(n),
-        agrees=labels_by_exit == labels_by_exit[-1],
+        splitter=RowSplitter(n),
+        agrees_with_reference=labels_by_exit == labels_by_exit[-1],
         answers=ExitAnswers.scored(truth, labels_by_exit, 2, chances),
     )
 
@@ -110,9 +112,9 @@ def test_one_stage_is_tuned_exactly_under_class_weights():
     record = replace(
         record,
         scores=record.scores[:1],
-        correct=record.correct[[0, 2]],
+        correctness=record.correctness[[0, 2]],
         exit_costs=record.exit_costs[[0, 2]],
-        agrees=None,
+        agrees_with_reference=None,
         answers=None,
         class_weights=np.where(record.answers.truth == 0, 6.0, 1.0),
     )
@@ -126,8 +128,8 @@ def test_one_stage_is_tuned_exactly_under_class_weights():
 
         def net_accuracy(setting, lam=lam):
             point = record.measure(setting)
-            assert point.weighted_accuracy == point.merit
-            return point.merit - lam * point.cost
+            assert point.weighted_accuracy == point.effective_accuracy
+            return point.effective_accuracy - lam * point.cost
 
         (setting,) = tune(record, np.array([lam]))
         assert net_accuracy(setting) == pytest.approx(
@@ -139,7 +141,7 @@ def frontier(record, bounds):
     emphasis = [np.array([w, 1.0]) for w in (3.0, 24.0)]
     points = frontier_points(record, n_lams=25, emphases=emphasis)
     curve = Frontier.from_points(
-        points, reference_accuracy=record.reference_accuracy(), classes=(0, 1),
+        points, reference_accuracy=record.reference_effective_accuracy(), classes=(0, 1),
         class_rows=record.answers.class_rows(),
     )  # fmt: skip
     return curve.with_others(points, bounds)
@@ -169,7 +171,7 @@ def test_certified_points_keep_all_bounds_with_the_stated_confidence(goal, bound
     n_draws = 80
     n_violated = n_certified = 0
     for _ in range(n_draws):
-        point = certify(pool.rows(rng.integers(0, 40_000, 3000)), order, promise)
+        point = certify(pool.take(rng.integers(0, 40_000, 3000)), order, promise)
         if point is None:
             continue
         n_certified += 1
@@ -178,7 +180,10 @@ def test_certified_points_keep_all_bounds_with_the_stated_confidence(goal, bound
         if "budget" in goal:
             keeps_bound &= pool_point.cost <= goal["budget"]
         else:
-            keeps_bound &= pool.reference_accuracy() - pool_point.merit <= goal["max_loss"]
+            keeps_bound &= (
+                pool.reference_effective_accuracy() - pool_point.effective_accuracy
+                <= goal["max_loss"]
+            )
         n_violated += not keeps_bound
     assert n_certified > 0.8 * n_draws
     assert n_violated <= 0.1 * n_draws + 2 * (n_draws * 0.09) ** 0.5
@@ -206,10 +211,10 @@ def test_the_cheapest_point_that_keeps_losses_by_class_is_chosen(losses):
     exits = [record.exits(s) for s in tune(record, np.geomspace(1e-4, 1, 30))]
     points = [record.measure(s) for s in tune(record, np.geomspace(1e-4, 1, 30))]
     reference = record.answers.figures(np.full(3000, 2), record.weights)["recall"]
-    merit = float(record.correct[-1].mean())
+    reference_accuracy = float(record.correctness[-1].mean())
     frontier = Frontier.from_points(
         points,
-        reference_accuracy=merit,
+        reference_accuracy=reference_accuracy,
         classes=(0, 1),
         class_rows=record.answers.class_rows(),
         reference_recall=reference,
@@ -220,7 +225,7 @@ def test_the_cheapest_point_that_keeps_losses_by_class_is_chosen(losses):
         p.cost
         for p, point_exits in zip(points, exits, strict=True)
         if all(losses_by_hand(record, point_exits)[c] <= losses.get(c, 1) + 1e-9 for c in (0, 1))
-        and merit - p.accuracy <= losses.get(None, 1) + 1e-9
+        and reference_accuracy - p.accuracy <= losses.get(None, 1) + 1e-9
     ]
     assert 0 < len(costs_within) < len(points)
     assert frontier.at(max_loss=losses).cost == pytest.approx(min(costs_within))
@@ -256,7 +261,7 @@ def test_losses_by_class_are_certified_with_the_stated_confidence():
     for _ in range(n_draws):
         # the number of rows of a class is fixed because its test depends on it
         drawn = [rng.choice(rows_by_class[0], 400), rng.choice(rows_by_class[1], 3600)]
-        point = certify(pool.rows(np.concatenate(drawn)), order, promise)
+        point = certify(pool.take(np.concatenate(drawn)), order, promise)
         if point is None:
             continue
         n_certified += 1
@@ -284,7 +289,7 @@ def test_errors_name_the_rows_needed_to_certify_losses_by_class():
 
 def test_certificates_state_no_unused_loss_for_a_class_without_calibration_rows():
     rows, bounds = rare_record(8, n=400), ClassBounds.from_mappings((0, 1), max_loss={0: 1, 1: 0.5})
-    rows = rows.rows(rows.answers.truth == 1)
+    rows = rows.take(rows.answers.truth == 1)
     promise = Promise.from_bounds(0.95, by_class=bounds, max_loss=1.0)
     terms = certify(rows, [rows.measure((0.5, 0.5))], promise).guarantee
     assert terms["max_loss 0"] == 1

@@ -341,7 +341,7 @@ def test_weighted_points_are_compared_by_weighted_accuracy() -> None:
         for cost, accuracy, weighted in ((1.0, 0.9, 0.5), (2.0, 0.8, 0.75))
     ]
     curve = Frontier.from_points(points, reference_accuracy=0.9, reference_weighted_accuracy=0.8)
-    assert (curve.weighted, len(curve.points), curve.reference_merit) == (True, 2, 0.8)
+    assert (curve.weighted, len(curve.points), curve.reference_effective_accuracy) == (True, 2, 0.8)
     assert "weighted accuracy 0.5000 to 0.7500; reference 0.8000" in repr(curve)
     assert curve.at(max_loss=0.06).cost == 2.0
 

@@ -92,7 +92,7 @@ def record_of_groups(n_groups, losing, has_cloud=True):
     return CascadeRecord(
         scores, np.stack([is_right, np.ones(len(group))]), np.array([1.0, 5.0]),
         np.ones(len(group)), has_cloud=has_cloud,
-        given_splitter=RowSplitter(len(group), groups=group),
+        splitter=RowSplitter(len(group), groups=group),
     )  # fmt: skip
 
 
@@ -128,10 +128,10 @@ def test_safer_points_are_added_to_the_frontier():
     reference = (group == 0) | (rng.random(len(group)) < 0.97)
     record = CascadeRecord(
         scores, np.stack([stage, reference]).astype(float), np.array([1.0, 5.0]),
-        np.ones(len(group)), has_cloud=True, given_splitter=RowSplitter(len(group), groups=group),
+        np.ones(len(group)), has_cloud=True, splitter=RowSplitter(len(group), groups=group),
     )  # fmt: skip
     points = frontier_points(record)
-    plain = Frontier.from_points(points, reference_accuracy=record.reference_accuracy())
+    plain = Frontier.from_points(points, reference_accuracy=record.reference_effective_accuracy())
     frontier = with_group_errors(plain, points, [record], 0.01)
     chosen = frontier.at(max_loss=0.01, slack=1.0)
     assert chosen in frontier.others
@@ -142,7 +142,7 @@ def test_safer_points_are_added_to_the_frontier():
 
 
 def test_rows_without_groups_keep_their_standard_errors():
-    record = replace(record_of_groups(6, 1), given_splitter=None)
+    record = replace(record_of_groups(6, 1), splitter=RowSplitter(6 * 20))
     points = frontier_points(record)
     plain = Frontier.from_points(points, reference_accuracy=1.0)
     assert with_group_errors(plain, points, [record], 0.01) is plain

@@ -39,12 +39,13 @@ def record(seed, n, has_cloud=True):
     is_last_right = rng.random(n) < 0.99 if has_cloud else is_right[-1]
     costs = np.array([1.0, 3.0, 6.0, 12.0 if has_cloud else 6.0])
     return CascadeRecord(
-        scores, np.vstack([is_right, is_last_right]).astype(float), costs, np.ones(n), has_cloud
-    )
+        scores, np.vstack([is_right, is_last_right]).astype(float), costs, np.ones(n),
+        RowSplitter(n), has_cloud,
+    )  # fmt: skip
 
 
 def frontier(tuning):
-    reference = float(tuning.correct[-1].mean())
+    reference = float(tuning.correctness[-1].mean())
     return Frontier.from_points(
         frontier_points(tuning, n_lams=60), reference_accuracy=reference
     ).points
@@ -52,7 +53,7 @@ def frontier(tuning):
 
 def risk(pool, point, kind):
     if kind == "max_loss":
-        return pool.correct[-1].mean() - point.accuracy
+        return pool.correctness[-1].mean() - point.accuracy
     return point.cost if kind == "budget" else point.offload_rate
 
 
@@ -64,7 +65,7 @@ def certified_risks(tuning, pool, n, *, certify=certify, **bound):
     rng = np.random.default_rng(0)
     risk_by_thresholds = {}
     for _ in range(N_DRAWS):
-        rows = pool.rows(rng.integers(0, len(pool.weights), n))
+        rows = pool.take(rng.integers(0, len(pool.weights), n))
         certified = certify(rows, order, promise(**bound))
         if certified.thresholds not in risk_by_thresholds:
             point = pool.measure(certified.thresholds)
@@ -151,8 +152,8 @@ def test_bets_do_not_depend_on_the_order_of_rows():
     point = rows.measure((6.0, 4.0, 1.0))
     by_cost = np.argsort(rows.exit_costs[rows.exits(point.thresholds)], kind="stable")
     bound = point.cost - 0.1  # lower than the true mean
-    assert certify(rows.rows(by_cost), [point], promise(budget=bound)) is None
-    assert certify(rows.rows(by_cost[::-1]), [point], promise(budget=point.cost + 1.0)) is not None
+    assert certify(rows.take(by_cost), [point], promise(budget=bound)) is None
+    assert certify(rows.take(by_cost[::-1]), [point], promise(budget=point.cost + 1.0)) is not None
 
 
 def test_rows_that_cannot_calibrate_are_refused():
@@ -164,12 +165,14 @@ def test_rows_that_cannot_calibrate_are_refused():
     with pytest.raises(InputError, match="same rows"):
         certify([], [], promise(budget=1))
     with pytest.raises(InputError, match="between 0 and 1"):
-        certify(replace(ten_rows, correct=ten_rows.correct * 2.0), [], promise(max_loss=0.1))
+        certify(
+            replace(ten_rows, correctness=ten_rows.correctness * 2.0), [], promise(max_loss=0.1)
+        )
     with pytest.raises(InputError, match="answers of all exits"):
         certify(ten_rows, [], promise(max_loss=0.1, by_class=bounds(min_recall={0: 0.5})))
     weighted = replace(ten_rows, weights=np.linspace(0.5, 1.5, 10))
     assert checked_records(weighted, promise(budget=1), weighted=True) == [weighted]
-    shares = replace(ten_rows, correct=ten_rows.correct * 0.5)
+    shares = replace(ten_rows, correctness=ten_rows.correctness * 0.5)
     # a budget also accepts answers that are shares
     assert certify(shares, [], promise(budget=1)) is None
 
@@ -240,7 +243,9 @@ def one_stage(n_offloaded, n, **changes):
     """Return a record of one stage that offloads the first rows; all answers are right."""
     scores = np.ones((1, n), np.float32)
     scores[0, :n_offloaded] = -1
-    cascade = CascadeRecord(scores, np.ones((2, n)), np.array([1.0, 5.0]), np.ones(n))
+    cascade = CascadeRecord(
+        scores, np.ones((2, n)), np.array([1.0, 5.0]), np.ones(n), RowSplitter(n)
+    )
     return replace(cascade, **changes)
 
 
@@ -262,10 +267,10 @@ def test_losses_are_certified_by_rows_that_get_worse_less_rows_that_get_better()
         correct = np.ones((2, n))
         correct[0, :n_worse] = 0
         correct[1, n_worse : n_worse + n_better] = 0
-        cascade = one_stage(0, n, correct=correct)
+        cascade = one_stage(0, n, correctness=correct)
         certified = certify(cascade, [cascade.measure((0.5,))], promise(max_loss=0.02))
         assert (certified is not None) == is_certified
-    always_wrong = one_stage(0, n, correct=np.vstack([np.zeros(n), np.ones(n)]))
+    always_wrong = one_stage(0, n, correctness=np.vstack([np.zeros(n), np.ones(n)]))
     certified = certify(always_wrong, [always_wrong.measure((0.5,))], promise(max_loss=1.0))
     assert certified.guarantee["method"] == "certain"
 
@@ -288,7 +293,7 @@ def test_weighted_losses_are_certified_by_bets_on_weighted_rows():
         cascade = one_stage(
             0,
             n,
-            correct=correct,
+            correctness=correct,
             class_weights=np.where(truth == 1, weight, 1.0),
             answers=ExitAnswers(truth, np.stack([truth, truth]), 2),
         )
@@ -301,7 +306,7 @@ def test_weighted_losses_are_certified_by_bets_on_weighted_rows():
 
 def test_weighted_losses_reach_both_limits_of_their_range():
     correct = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])  # lost, gained, equal
-    cascade = one_stage(0, 3, correct=correct, class_weights=np.array([2.0, 2.0, 1.0]))
+    cascade = one_stage(0, 3, correctness=correct, class_weights=np.array([2.0, 2.0, 1.0]))
     point = cascade.measure((0.5,))
     exits = cascade.exits(point.thresholds)[np.newaxis]
     values, lowest, highest, bound = _risks(
@@ -318,7 +323,7 @@ def test_weighted_losses_reach_both_limits_of_their_range():
 def test_rows_with_groups_are_tested_by_bets_on_groups():
     for n_groups, is_certified in ((10, False), (200, True)):
         groups = np.arange(1000) % n_groups
-        cascade = one_stage(0, 1000, given_splitter=RowSplitter(1000, groups))
+        cascade = one_stage(0, 1000, splitter=RowSplitter(1000, groups))
         for terms in ({"offload_rate": 0.05}, {"max_loss": 0.05}, {"budget": 1.2}):
             certified = certify(cascade, [cascade.measure((0.5,))], promise(**terms))
             assert (certified is not None) == is_certified, terms
@@ -337,7 +342,10 @@ def test_certificates_also_test_and_state_bounds_by_class():
         stage_answers[np.flatnonzero(truth == 1)[:n_missed]] = 0
         answers = np.stack([stage_answers, truth])
         cascade = one_stage(
-            0, n, correct=(answers == truth).astype(float), answers=ExitAnswers(truth, answers, 2)
+            0,
+            n,
+            correctness=(answers == truth).astype(float),
+            answers=ExitAnswers(truth, answers, 2),
         )
         terms = promise(
             max_loss=0.2, by_class=bounds(min_recall={1: 0.9}, max_loss={1: 0.1, 0: 0.05})
@@ -363,6 +371,6 @@ def test_more_candidates_than_one_batch_holds_are_all_tested():
 
 def test_rows_are_lost_when_only_the_reference_is_right():
     correct = np.array([[1, 0, 1, 0], [1, 1, 0, 0]], float)
-    cascade = one_stage(0, 4, correct=correct)
+    cascade = one_stage(0, 4, correctness=correct)
     assert lost_rows(cascade, cascade, np.zeros(4, np.int64)).tolist() == [0, 1, -1, 0]
     assert lost_rows(cascade, cascade, np.ones(4, np.int64)).tolist() == [0, 0, 0, 0]

@@ -31,13 +31,13 @@ def random_record(seed, n=40, stages=2, ties=False):
     correct = (rng.random((stages, n)) < chance).astype(float)
     correct = np.vstack([correct, rng.random(n) < 0.95])
     costs = np.cumsum(rng.uniform(0.5, 3, stages + 1))
-    return CascadeRecord(scores, correct, costs, rng.uniform(0.5, 1.5, n))
+    return CascadeRecord(scores, correct, costs, rng.uniform(0.5, 1.5, n), RowSplitter(n))
 
 
 def with_costs_per_row(record, seed=0):
     """Return the record with costs per row that grow over the exits."""
     rng = np.random.default_rng(seed)
-    increments = rng.choice([0.0, 0.5, 1.0, 4.0], (len(record.correct), len(record.weights)))
+    increments = rng.choice([0.0, 0.5, 1.0, 4.0], (len(record.correctness), len(record.weights)))
     return replace(record, exit_costs=np.cumsum(increments, axis=0))
 
 
@@ -155,13 +155,14 @@ def small_record(**changes):
     """Return a record of two stages; thresholds (1, 5) stop its rows at exits 0, 1, 2 and 2."""
     record = CascadeRecord(
         scores=np.array([[2.0, 0.0, 0.5, np.nan], [9.0, 5.0, 4.0, np.nan]], np.float32),
-        correct=np.array([[1, 1, 1, 0], [1, 0, 1, 1], [0, 1, 0, 1]], float),
+        correctness=np.array([[1, 1, 1, 0], [1, 0, 1, 1], [0, 1, 0, 1]], float),
         exit_costs=np.array([1.0, 3.0, 8.0]),
         weights=np.array([1.0, 1.0, 0.5, 1.5]),
-        agrees=np.array([[0, 1, 0, 0], [0, 0, 0, 1], [1, 1, 1, 1]], bool),
-        trees=(10, 100),
+        splitter=RowSplitter(4),
+        agrees_with_reference=np.array([[0, 1, 0, 0], [0, 0, 0, 1], [1, 1, 1, 1]], bool),
+        tree_counts=(10, 100),
         nbytes=(7, 70),
-        packed=PackedSizes.plain((5, 50)),
+        packed_sizes=PackedSizes.plain((5, 50)),
     )
     return replace(record, **changes)
 
@@ -186,7 +187,9 @@ def test_stages_that_never_stop_add_nothing_to_the_figures():
     assert (point.trees, point.nbytes, point.bytes) == (100.0, 70, 50)
     cloud_only = small_record().measure((None, None))
     assert (cloud_only.trees, cloud_only.nbytes, cloud_only.bytes) == (0.0, 0, 5)  # the smallest
-    point = small_record(trees=(), nbytes=(), packed=None, agrees=None).measure((1.0, None))
+    point = small_record(
+        tree_counts=(), nbytes=(), packed_sizes=None, agrees_with_reference=None
+    ).measure((1.0, None))
     assert (point.trees, point.nbytes, point.bytes, point.agreement) == (0.0, 0, 0, None)
     # a row with a NaN score passes even a stage that always stops
     assert small_record().measure((ALWAYS_STOP, None)).max_cost == 8.0
@@ -204,12 +207,12 @@ def test_highest_costs_are_stated_only_when_they_are_known():
         small_record(exit_costs=costs_per_row, cost_limits=limits).measure((1.0, 5.0)).max_cost
         == 9.0
     )
-    assert small_record(cost_limits=limits).within_cost(9.0).offloads
-    assert not small_record(cost_limits=limits).within_cost(8.99).offloads
+    assert small_record(cost_limits=limits).within_cost(9.0).can_offload
+    assert not small_record(cost_limits=limits).within_cost(8.99).can_offload
     record = small_record()
     assert record.within_cost(8.0) is record
     assert record.within_cost(None) is record
-    assert record.within_cost(1.0).within_cost(None).offloads
+    assert record.within_cost(1.0).within_cost(None).can_offload
 
 
 def test_class_weights_affect_only_weighted_accuracy_and_its_error():
@@ -218,7 +221,7 @@ def test_class_weights_affect_only_weighted_accuracy_and_its_error():
         answers=ExitAnswers(np.array([0, 1, 1, 1]), np.array([[0, 1, 1, 0]] * 3), 2),
     )
     assert record.scaled_class_weights == pytest.approx(np.array([3, 1, 1, 1]) / 1.5)
-    assert record.reference_accuracy() == pytest.approx((1 + 1.5) / 6)
+    assert record.reference_effective_accuracy() == pytest.approx((1 + 1.5) / 6)
     point = record.measure((1.0, 5.0))
     plain = small_record().measure((1.0, 5.0))
     assert point.weighted_accuracy == pytest.approx((3 + 1.5) / 6)
@@ -235,22 +238,22 @@ def test_class_weights_affect_only_weighted_accuracy_and_its_error():
 def test_standard_errors_of_groups_are_never_below_those_of_rows():
     record = random_record(2, n=40)
     plain = record.measure((0.0, None)).accuracy_error
-    two_groups = replace(record, given_splitter=RowSplitter(40, np.arange(40) % 2))
+    two_groups = replace(record, splitter=RowSplitter(40, np.arange(40) % 2))
     # the rows of each group gain or lose together
-    gain = record.correct[record.exits((0.0, None)), np.arange(40)] - record.correct[-1]
-    groups_by_gain = replace(record, given_splitter=RowSplitter(40, gain.astype(np.int64)))
+    gain = record.correctness[record.exits((0.0, None)), np.arange(40)] - record.correctness[-1]
+    groups_by_gain = replace(record, splitter=RowSplitter(40, gain.astype(np.int64)))
     assert two_groups.measure((0.0, None)).accuracy_error >= plain
     assert groups_by_gain.measure((0.0, None)).accuracy_error > 2 * plain
-    assert (record.n_independent, two_groups.n_independent) == (40, 2)
+    assert (record.n_independent_units, two_groups.n_independent_units) == (40, 2)
     assert two_groups.measure((0.0, None)).validation_groups == 2
 
 
 def test_a_selection_of_rows_keeps_all_fields_of_the_record():
     record = small_record(class_weights=np.array([3.0, 1.0, 1.0, 1.0]))
-    selection = record.rows(np.array([0, 3]))
+    selection = record.take(np.array([0, 3]))
     assert selection.weights == pytest.approx([0.8, 1.2])
     assert selection.class_weights.tolist() == [3.0, 1.0]
-    assert selection.agrees.tolist() == [[False, False], [False, True], [True, True]]
+    assert selection.agrees_with_reference.tolist() == [[False, False], [False, True], [True, True]]
     assert selection.exit_costs.tolist() == [1.0, 3.0, 8.0]
 
 
@@ -261,9 +264,10 @@ def test_a_stage_never_stops_if_stopping_gains_nothing():
     """Both exits are right and cost the same."""
     record = CascadeRecord(
         scores=np.array([[1.0, 2.0]], np.float32),
-        correct=np.ones((2, 2)),
+        correctness=np.ones((2, 2)),
         exit_costs=np.array([1.0, 1.0]),
         weights=np.ones(2),
+        splitter=RowSplitter(2),
     )
     assert tune(record, np.array([0.1])) == [(None,)]
     costlier = replace(record, exit_costs=np.array([1.0, 1.5]))
@@ -274,12 +278,15 @@ def test_rows_with_equal_scores_stop_together():
     """Stopping only the first of the two rows with the lowest score would be better."""
     record = CascadeRecord(
         scores=np.array([[2.0, 1.0, 1.0]], np.float32),
-        correct=np.array([[1, 1, 0], [1, 0, 1]], float),
+        correctness=np.array([[1, 1, 0], [1, 0, 1]], float),
         exit_costs=np.array([1.0, 2.0]),
         weights=np.ones(3),
+        splitter=RowSplitter(3),
     )
     assert tune(record, np.array([0.01])) == [(ALWAYS_STOP,)]
-    assert tune(replace(record, correct=record.correct * [1, 1, 3]), np.array([0.01])) == [(1.5,)]
+    assert tune(replace(record, correctness=record.correctness * [1, 1, 3]), np.array([0.01])) == [
+        (1.5,)
+    ]
 
 
 def test_tuned_settings_start_at_the_highest_price_for_any_order_of_prices():
@@ -298,14 +305,14 @@ def test_stages_stop_all_rows_if_offloading_is_too_costly():
 def test_smoothed_answers_are_frequencies_that_never_fall_with_the_score():
     record = small_record(
         scores=np.array([[1.0, 2.0, 3.0, np.nan]] * 2, np.float32),
-        correct=np.array([[1, 0, 1, 0], [0, 0, 1, 1], [0, 1, 0, 1]], float),
+        correctness=np.array([[1, 0, 1, 0], [0, 0, 1, 1], [0, 1, 0, 1]], float),
     )
-    frequencies = smoothed(record).correct
+    frequencies = smoothed(record).correctness
     assert frequencies[0].tolist() == [0.5, 0.5, 1.0, 0.0]  # two rows of weight 1 are pooled
     assert frequencies[1].tolist() == [0.0, 0.0, 1.0, 1.0]
     assert frequencies[2].tolist() == [0, 1, 0, 1]
     without_scores = replace(record, scores=np.full((2, 4), np.nan, np.float32))
-    assert np.array_equal(smoothed(without_scores).correct, record.correct)
+    assert np.array_equal(smoothed(without_scores).correctness, record.correctness)
 
 
 def test_tuned_points_are_corrected_by_their_optimism_on_unseen_fifths():
@@ -315,7 +322,7 @@ def test_tuned_points_are_corrected_by_their_optimism_on_unseen_fifths():
     fitted = np.array([0, 5, 10, 11])  # every fifth price and the last
     gaps = np.zeros((2, 4))
     for fit_rows, unseen_rows in record.splitter.folds(None, 5, 0):
-        fit, unseen = record.rows(fit_rows), record.rows(unseen_rows)
+        fit, unseen = record.take(fit_rows), record.take(unseen_rows)
         for i, setting in enumerate(tune(smoothed(fit), prices[fitted])):
             gaps[0, i] += (unseen.measure(setting).cost - fit.measure(setting).cost) / 5
             gaps[1, i] += (fit.measure(setting).accuracy - unseen.measure(setting).accuracy) / 5

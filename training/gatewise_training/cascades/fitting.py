@@ -55,8 +55,8 @@ class LabelledRows(NamedTuple):
     y: NDArray[np.int64]  # (n,): class indices
     weight: NDArray[np.float64]  # (n,)
     reference: NDArray[np.int64]  # (n,): answers of the high-cost model or the last stage
+    splitter: RowSplitter
     probabilities: NDArray[np.float64] | None = None  # (n, n_classes), of the same model
-    splitter: RowSplitter | None = None
 
 
 class ClassifierFit(BudgetedModel):
@@ -243,15 +243,15 @@ class ClassifierFit(BudgetedModel):
         weights = self.class_weights_
         return CascadeRecord(
             scores=np.stack([score for _, score in margins_and_scores]),
-            correct=np.stack([answer == rows.y for answer in answers]).astype(np.float64),
-            agrees=np.stack([answer == rows.reference for answer in answers]),
+            correctness=np.stack([answer == rows.y for answer in answers]).astype(np.float64),
+            agrees_with_reference=np.stack([answer == rows.reference for answer in answers]),
             exit_costs=self._exit_costs(acquired, offload=offload),
             cost_limits=self._exit_limits(stages),
             weights=rows.weight / rows.weight.mean(),
             has_cloud=self.high_cost_model_ is not None,
-            trees=tuple(stage.n_trees for stage in stages),
+            tree_counts=tuple(stage.n_trees for stage in stages),
             nbytes=tuple(stage.nbytes for stage in stages),
-            packed=packed_sizes(stages),
+            packed_sizes=packed_sizes(stages),
             class_weights=None if weights is None else weights[rows.y],
             answers=ExitAnswers.scored(
                 rows.y,
@@ -259,7 +259,7 @@ class ClassifierFit(BudgetedModel):
                 len(self.classes_),
                 [*stage_probabilities, rows.probabilities],
             ),
-            given_splitter=rows.splitter,
+            splitter=rows.splitter,
         )
 
     def _validation_records(
@@ -276,11 +276,11 @@ class ClassifierFit(BudgetedModel):
         splitter = plan.splitter.take(rows)
         if problem.high_cost is not None:
             high_cost = problem.high_cost
-            labelled = LabelledRows(y, weight, high_cost.labels, high_cost.probabilities, splitter)
+            labelled = LabelledRows(y, weight, high_cost.labels, splitter, high_cost.probabilities)
         else:
             final = candidates[-1]
             reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
-            labelled = LabelledRows(y, weight, reference, None, splitter)
+            labelled = LabelledRows(y, weight, reference, splitter)
         x = plan.x[rows]
         n_features = self.n_features_in_
         offload = self._offload_acquired(x)
@@ -323,7 +323,7 @@ class ClassifierFit(BudgetedModel):
             assert problem.cloud_calibration is not None
             reference, reference_probabilities = high_cost.model.answers(problem.cloud_calibration)
         labelled = LabelledRows(
-            table.y, table.weight, reference, reference_probabilities, table.splitter
+            table.y, table.weight, reference, table.splitter, reference_probabilities
         )
         return [
             self._cascade_record(
@@ -374,7 +374,9 @@ class ClassifierFit(BudgetedModel):
         ]
         if not small_enough:
             smallest = min(
-                record.packed.bytes_on_device(()) for record in records if record.packed is not None
+                record.packed_sizes.bytes_on_device(())
+                for record in records
+                if record.packed_sizes is not None
             )
             raise TooLargeError("no stage", max_bytes, smallest, "allow more")
         return list({candidate.stages: candidate for candidate in small_enough}.values())
@@ -430,11 +432,11 @@ class ClassifierFit(BudgetedModel):
         assert answers is not None
         last_exits = np.full(len(record.weights), record.n_stages)
         return {
-            "reference_accuracy": float(np.average(record.correct[-1], weights=record.weights)),
+            "reference_accuracy": float(np.average(record.correctness[-1], weights=record.weights)),
             "classes": tuple(self.classes_.tolist()),
             "class_rows": answers.class_rows(),
             "reference_weighted_accuracy": None
             if record.class_weights is None
-            else record.reference_accuracy(),
+            else record.reference_effective_accuracy(),
             "reference_recall": answers.figures(last_exits, record.weights)["recall"],
         }

@@ -184,7 +184,7 @@ class PairCascade(CascadeClassifier):
 
         def record(rows: NDArray[np.intp]) -> CascadeRecord:
             labelled = LabelledRows(
-                y_index[rows], np.ones(len(rows)), reference[rows], None, splitter.take(rows)
+                y_index[rows], np.ones(len(rows)), reference[rows], splitter.take(rows)
             )
             acquired = stage.acquired(x[rows])
             return self._cascade_record((stage,), (outputs[rows],), (acquired,), labelled)
@@ -217,7 +217,7 @@ class PairCascade(CascadeClassifier):
         # the exact interval of independent rows, widened if groups differ more
         low, high = exact_interval(round(point.accuracy * n), n)
         if (count := record.splitter.n_groups) is not None and count > 1:
-            right = record.correct[record.exits(point.thresholds), np.arange(n)]
+            right = record.correctness[record.exits(point.thresholds), np.arange(n)]
             # convert the error from a normal quantile to Student's quantile
             error = record.splitter.clustered_error((right - point.accuracy) / n)
             error *= stats.t.ppf(0.975, count - 1) / stats.t.ppf(stats.norm.cdf(1.0), count - 1)

@@ -16,11 +16,11 @@ from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.backward_selection import MAX_ROWS, boosted_gains
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.cascades.forward_selection import acquisition_units
-from gatewise_training.learners.screening import WIDE, class_contrasts
+from gatewise_training.learners.screening import MAX_COLUMNS, class_contrasts
 
 
 def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
-    """Get the problem with at most about :data:`.WIDE` of its columns, and their indices.
+    """Get the problem with at most about :data:`.MAX_COLUMNS` of its columns, and their indices.
 
     Half of the selected columns have the largest gain per price in a boosted model. The other half
     have the largest difference between classes per price. Features that cost only the
@@ -28,7 +28,7 @@ def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
     """
     costs = problem.costs
     n = costs.n_features
-    if n <= WIDE:
+    if n <= MAX_COLUMNS:
         return problem, np.arange(n)
     problem.report(0, 1, f"choosing among {n:,} features")
     plan = problem.plan
@@ -40,11 +40,11 @@ def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
     unit_of = np.empty(n, np.intp)
     for number, unit in enumerate(acquisitions):
         unit_of[unit] = number
-    by_gain = [k for k in np.argsort(-gains, kind="stable") if gains[k] > 0][: WIDE // 2]
+    by_gain = [k for k in np.argsort(-gains, kind="stable") if gains[k] > 0][: MAX_COLUMNS // 2]
     ranked = np.concatenate([np.array(by_gain, np.intp), np.argsort(-contrasts, kind="stable")])
     is_selected = costs.alone == 0
     for k in ranked.tolist():
-        if is_selected.sum() >= WIDE:
+        if is_selected.sum() >= MAX_COLUMNS:
             break
         is_selected[acquisitions[unit_of[k]]] = True
     columns = np.flatnonzero(is_selected)

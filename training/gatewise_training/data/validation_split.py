@@ -45,7 +45,7 @@ class ValidationSplit:
     y: NDArray[np.int64]  # (n,): class indices
     weight: NDArray[np.float64]  # (n,)
     folds: tuple[tuple[Rows, Rows], ...]  # fit rows and validation rows of each fold
-    given_splitter: RowSplitter | None = None  # of all rows; None: splits are random
+    splitter: RowSplitter  # groups and times of all rows
 
     @classmethod
     def choose(
@@ -69,18 +69,13 @@ class ValidationSplit:
                 np.concatenate([y, y_val]),
                 np.concatenate([weight, np.ones(len(x_val))]),
                 after(len(x), len(x_val)),
-                splitter,
+                splitter or RowSplitter(len(x) + len(x_val)),
             )
-        rows = RowSplitter(len(x)) if splitter is None else splitter
-        folds = chosen_folds(rows, y, seed)
-        if not rows.is_random:
+        splitter = splitter or RowSplitter(len(x))
+        folds = chosen_folds(splitter, y, seed)
+        if not splitter.is_random:
             _check_classes(y, folds)
         return cls(x, y, weight, folds, splitter)
-
-    @property
-    def splitter(self) -> RowSplitter:
-        """Groups and times of all rows."""
-        return self.given_splitter or RowSplitter(len(self.x))
 
     def with_fit_rows(self, max_rows: int, seed: int) -> ValidationSplit:
         """Return a copy with at most `max_rows` fit rows per fold."""

@@ -32,7 +32,7 @@ from gatewise_training.learners.given_models.estimator_fits import (
     scalers,
 )
 from gatewise_training.learners.high_cost_model import HighCostModel
-from gatewise_training.learners.screening import screened
+from gatewise_training.learners.screening import most_different_columns
 from gatewise_training.learners.stage_bounds import TreeShape
 
 N_EXTRA_TREES = (300, 150, 100)
@@ -282,7 +282,7 @@ def _boosted(
     params = _capacity(plan, n_classes) | dict(changes)
 
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
-        columns = screened(plan.x[rows], plan.y[rows])
+        columns = most_different_columns(plan.x[rows], plan.y[rows])
         # a slice avoids a copy if all columns are used
         used = columns if len(columns) < plan.x.shape[1] else slice(None)
         validation = None

@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-WIDE = 500
-"""Maximum number of columns for searches and boosted models, because the time of both is
+MAX_COLUMNS = 500
+"""Largest number of columns for searches and boosted models, because the time of both is
 proportional to the number of columns."""
 
 
-def screened(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Select the :data:`WIDE` columns that differ most between classes, in their order.
+def most_different_columns(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.intp]:
+    """Select the :data:`MAX_COLUMNS` columns that differ most between classes, in their order.
 
     If the table has at most this many columns, all are selected. Shapes: `x` (n, n_features),
     `y` (n,).
     """
     n_columns = x.shape[1]
-    if n_columns <= WIDE:
+    if n_columns <= MAX_COLUMNS:
         return np.arange(n_columns)
-    return np.sort(np.argsort(-class_contrasts(x, y), kind="stable")[:WIDE])
+    return np.sort(np.argsort(-class_contrasts(x, y), kind="stable")[:MAX_COLUMNS])
 
 
 def class_contrasts(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -80,7 +80,7 @@ class CalibrationRecords:
         all_points = (*frontier.points, *frontier.others)
         points = all_points if promise.by_class else frontier.points
         tuning = [tuning_record.within_cost(max_cost) for tuning_record in self.tuning]
-        order = candidates(tuning, points, promise, rows=record.n_independent)
+        order = candidates(tuning, points, promise, rows=record.n_independent_units)
         if max_cost is not None:
             order = [p for p in order if keeps_cost(p, max_cost)]
         point = certify(self.certifying, order, promise)
@@ -174,7 +174,7 @@ class _Tuning:
     @property
     def n(self) -> int:
         """Number of tuning rows, or of their groups."""
-        return self.records[0].n_independent
+        return self.records[0].n_independent_units
 
     @property
     def risk_sign(self) -> float:
@@ -189,7 +189,7 @@ class _Tuning:
             return point.cost
         if self.promise.kind == "offload_rate":
             return point.offload_rate
-        return self.records[-1].reference_accuracy() - point.merit
+        return self.records[-1].reference_effective_accuracy() - point.effective_accuracy
 
     def deviation(self, point: OperatingPoint) -> float:
         """Estimate the standard deviation of the risk of one row or group."""
@@ -209,10 +209,10 @@ class _Tuning:
         For an offload rate, a base ranks two standard errors of accuracy lower.
         """
         if self.promise.kind == "max_loss":
-            return -point.cost, point.merit
+            return -point.cost, point.effective_accuracy
         # use the whole offload rate unless accuracy clearly suffers; a budget need not be used up
         handicap = 2.0 if is_base and self.promise.kind == "offload_rate" else 0.0
-        return point.merit - handicap * point.accuracy_error, -point.cost
+        return point.effective_accuracy - handicap * point.accuracy_error, -point.cost
 
     def class_margin(self, rows: int) -> Callable[[OperatingPoint], float]:
         """Get the function that measures a point's distance to the nearest bound on a class."""
@@ -298,8 +298,8 @@ class _Tuning:
         if self.promise.kind == "offload_rate":
             path_aims = [aim for aim in aims if not aim.is_base]
             most_accurate = max((aim.point for aim in path_aims), key=self.rank_key)
-            floor = most_accurate.merit - most_accurate.accuracy_error
-            accurate_aims = [aim for aim in path_aims if aim.point.merit >= floor]
+            floor = most_accurate.effective_accuracy - most_accurate.accuracy_error
+            accurate_aims = [aim for aim in path_aims if aim.point.effective_accuracy >= floor]
             cheapest = min(accurate_aims, key=lambda aim: aim.point.cost)
             aims = [cheapest, *(aim for aim in aims if aim.is_base)]
         return max(aims, key=lambda aim: self.rank_key(aim.point, is_base=aim.is_base))
@@ -362,7 +362,7 @@ class SettingsPath:
                 self.shares, self.possible_thresholds, strict=True
             )
         ]
-        if not self.record.offloads:
+        if not self.record.can_offload:
             setting[-1] = ALWAYS_STOP
         return self.record.measure(setting, self.chain)
 

@@ -36,10 +36,10 @@ def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]
     If not all stages fit, there is one choice per price, and one for each stage that alone takes
     more than half of `max_bytes`.
     """
-    assert record.packed is not None
-    sizes = record.packed.by_stage
+    assert record.packed_sizes is not None
+    sizes = record.packed_sizes.by_stage
     small_stages = [s for s, size in enumerate(sizes) if size <= max_bytes]
-    if record.packed.total(range(record.n_stages)) <= max_bytes:
+    if record.packed_sizes.total(range(record.n_stages)) <= max_bytes:
         return [tuple(small_stages)]
     if not any(sizes[s] for s in small_stages):
         return []
@@ -47,7 +47,7 @@ def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]
     # choose on some of the rows, by smoothed answers
     if len(record.weights) > MAX_ROWS:
         rows = np.linspace(0, len(record.weights) - 1, MAX_ROWS).astype(np.intp)
-        record = record.rows(rows)
+        record = record.take(rows)
     record = smoothed(record)
     largest_cost = max(float(record.exit_costs.max()), 1e-12)
     per_price = [
@@ -62,7 +62,7 @@ def _drop_stages(
 ) -> list[int]:
     """Drop the stage with the smallest loss per byte until the others fit."""
     stages_left = list(stages)
-    sizes = record.packed
+    sizes = record.packed_sizes
     assert sizes is not None
     while (n_bytes := sizes.total(stages_left)) > max_bytes:
         accuracy_before = _net_accuracy(record, stages_left, price)
@@ -86,13 +86,13 @@ def _net_accuracy(record: CascadeRecord, stages: list[int], price: float) -> flo
     cascade = replace(
         record,
         scores=record.scores[stages],
-        correct=record.correct[exits],
+        correctness=record.correctness[exits],
         exit_costs=costs,
         cost_limits=None if limits is None else limits[exits],
     )
     (setting,) = tune(cascade, np.array([price]))
     exits_taken = cascade.exits(setting)
-    is_right = cascade.correct[exits_taken, np.arange(len(exits_taken))]
+    is_right = cascade.correctness[exits_taken, np.arange(len(exits_taken))]
     return float(
         np.average(
             is_right * cascade.scaled_class_weights - price * cascade.costs(exits_taken),

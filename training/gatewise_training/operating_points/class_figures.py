@@ -58,16 +58,16 @@ class ExitAnswers:
             brier[number] = scale * ((exit_probabilities**2).sum(axis=1) - 2 * of_truth + 1)
         return cls(truth, labels, n_classes, losses, brier)
 
-    def rows(self, numbers: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
+    def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
         """Get the same answers on some of the rows."""
         losses = self.log_losses
         brier = self.brier_scores
         return replace(
             self,
-            truth=self.truth[numbers],
-            labels=self.labels[:, numbers],
-            log_losses=None if losses is None else losses[:, numbers],
-            brier_scores=None if brier is None else brier[:, numbers],
+            truth=self.truth[rows],
+            labels=self.labels[:, rows],
+            log_losses=None if losses is None else losses[:, rows],
+            brier_scores=None if brier is None else brier[:, rows],
         )
 
     def figures(self, exits: NDArray[np.int64], weights: NDArray[np.float64]) -> dict[str, Any]:

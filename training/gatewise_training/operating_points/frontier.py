@@ -27,8 +27,8 @@ SLACK = 1.0
 SMALL_RISE = 0.02
 """Largest rise of the cost, as a share, that is accepted for a gain of a standard error."""
 
-_MERIT = attrgetter("merit")
-_RATE = attrgetter("offload_rate")
+_EFFECTIVE_ACCURACY = attrgetter("effective_accuracy")
+_OFFLOAD_RATE = attrgetter("offload_rate")
 
 
 class Choice(NamedTuple):
@@ -99,7 +99,7 @@ class Frontier:
         cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **details: Any
     ) -> Frontier:
         """Make the frontier of `points`; `reference_accuracy` and `details` are other fields."""
-        curve = _undominated(points, _MERIT)
+        curve = _undominated(points, _EFFECTIVE_ACCURACY)
         if not curve:
             raise InputError("a frontier needs at least one operating point")
         return cls(tuple(curve), reference_accuracy, **details)
@@ -107,12 +107,13 @@ class Frontier:
     def __repr__(self) -> str:
         cheapest = self.points[0]
         costliest = self.points[-1]
-        merit = "weighted accuracy" if self.weighted else "accuracy"
+        accuracy_name = "weighted accuracy" if self.weighted else "accuracy"
         others_text = f", {len(self.others)} others" if self.others else ""
         return (
             f"Frontier({len(self.points)} points: cost {cheapest.cost:.4g} to "
-            f"{costliest.cost:.4g}, {merit} {cheapest.merit:.4f} to {costliest.merit:.4f}; "
-            f"reference {self.reference_merit:.4f}{others_text})"
+            f"{costliest.cost:.4g}, {accuracy_name} {cheapest.effective_accuracy:.4f} to "
+            f"{costliest.effective_accuracy:.4f}; "
+            f"reference {self.reference_effective_accuracy:.4f}{others_text})"
         )
 
     @property
@@ -121,7 +122,7 @@ class Frontier:
         return self.points[0].weighted_accuracy is not None
 
     @property
-    def reference_merit(self) -> float:
+    def reference_effective_accuracy(self) -> float:
         """Accuracy or weighted accuracy of the reference, from which losses are measured."""
         weighted = self.reference_weighted_accuracy
         return self.reference_accuracy if weighted is None else weighted
@@ -137,7 +138,7 @@ class Frontier:
         for slack in (0.0, SLACK) if bounds else ():
             assert bounds is not None
             inside = [p for p in comparable if bounds.margin(p, self.class_rows) >= slack]
-            tracks.append(_undominated(inside, _MERIT))
+            tracks.append(_undominated(inside, _EFFECTIVE_ACCURACY))
         useful = dict.fromkeys(point for track in tracks for point in track)
         on_curve = set(self.points)
         return replace(self, others=tuple(p for p in useful if p not in on_curve))
@@ -150,7 +151,7 @@ class Frontier:
         size = by_size[0].bytes if by_size else 0
         largest = max((p.bytes for p in self.points), default=0)
         while 0 < size < largest:
-            curve = _undominated((p for p in by_size if p.bytes <= size), _MERIT)
+            curve = _undominated((p for p in by_size if p.bytes <= size), _EFFECTIVE_ACCURACY)
             smaller |= dict.fromkeys(p for p in curve if p not in listed)
             size += max(size // 2, 1)
         return replace(self, others=(*self.others, *smaller))
@@ -158,7 +159,9 @@ class Frontier:
     def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
         """Add to the others the `points` on the curve of accuracy against offload rate."""
         listed = {*self.points, *self.others}
-        curve = [p for p in _undominated(points, _MERIT, _RATE) if p not in listed]
+        curve = [
+            p for p in _undominated(points, _EFFECTIVE_ACCURACY, _OFFLOAD_RATE) if p not in listed
+        ]
         return replace(self, others=(*self.others, *curve))
 
     def within_bytes(self, max_bytes: int) -> Frontier:
@@ -179,7 +182,7 @@ class Frontier:
 
     def _of(self, points: Sequence[OperatingPoint]) -> Frontier:
         """Get the frontier of some of the points."""
-        curve = dict.fromkeys(_undominated(points, _MERIT))
+        curve = dict.fromkeys(_undominated(points, _EFFECTIVE_ACCURACY))
         others = tuple(p for p in points if p not in curve)
         return replace(self, points=tuple(curve), others=others)
 
@@ -305,15 +308,15 @@ class Frontier:
             raise InputError(
                 f"no operating point offloads at most {offload_rate:g}; least {lowest:g}"
             )
-        point = max(rare_offloads, key=lambda p: (p.merit, -p.cost))
+        point = max(rare_offloads, key=lambda p: (p.effective_accuracy, -p.cost))
         return Choice(point, f"the most accurate point that offloads at most {offload_rate:g}")
 
     def _within_loss(self, max_loss: float, slack: float) -> Choice:
         """Choose the cheapest hull point within a loss, or the next one if it costs little more."""
-        floor = self.reference_merit - max_loss - 1e-12
+        floor = self.reference_effective_accuracy - max_loss - 1e-12
 
         def is_within(point: OperatingPoint) -> bool:
-            return point.merit - slack * point.accuracy_error >= floor
+            return point.effective_accuracy - slack * point.accuracy_error >= floor
 
         on_hull = list(filter(is_within, self.hull().points))
         if on_hull:
@@ -323,7 +326,7 @@ class Frontier:
                 return Choice(cheapest, reason)
             next_point = on_hull[1]
             rise = next_point.cost - cheapest.cost
-            gain = next_point.merit - cheapest.merit
+            gain = next_point.effective_accuracy - cheapest.effective_accuracy
             if rise > SMALL_RISE * cheapest.cost or gain < next_point.accuracy_error:
                 return Choice(cheapest, reason)
             share = rise / cheapest.cost if cheapest.cost else 0.0
@@ -337,8 +340,8 @@ class Frontier:
         if safe:
             return Choice(safe[0], f"the cheapest point within a loss of {max_loss:g}")
         best = self.points[-1]
-        if best.merit < floor:
-            raise LossError(max_loss, self.reference_merit - best.merit)
+        if best.effective_accuracy < floor:
+            raise LossError(max_loss, self.reference_effective_accuracy - best.effective_accuracy)
         reason = f"the most accurate point, as none keeps a loss of {max_loss:g} for certain"
         return Choice(best, reason)
 
@@ -415,5 +418,5 @@ def _undominated(
 
 
 def _slope(a: OperatingPoint, b: OperatingPoint) -> float:
-    """Compute the gain in merit per unit of cost from one point to a costlier point."""
-    return (b.merit - a.merit) / max(b.cost - a.cost, 1e-12)
+    """Compute the gain in accuracy per unit of cost from one point to a costlier point."""
+    return (b.effective_accuracy - a.effective_accuracy) / max(b.cost - a.cost, 1e-12)

@@ -128,7 +128,7 @@ class GroupLosses:
         group_losses = np.concatenate(losses)
         mean_loss = group_losses.sum(axis=1) / weights.sum()
         variance = np.concatenate(squares) / weights.sum() - mean_loss**2
-        optimism = np.array([reference - p.merit for p in points]) - mean_loss
+        optimism = np.array([reference - p.effective_accuracy for p in points]) - mean_loss
         costs = np.array([p.cost for p in points])
         return cls(costs, group_losses, weights, variance, np.maximum(optimism, 0.0))
 
@@ -184,11 +184,13 @@ def with_group_errors(
     """
     if records[-1].splitter.n_groups is None:
         return frontier
-    reference = frontier.reference_merit
+    reference = frontier.reference_effective_accuracy
     certain = Promise("max_loss", 0.0, LOSS_LEVEL)
     chains = {p.chain for p in frontier.points}
     curve = set(frontier.points)
-    by_cost = sorted((p for p in points if p.chain in chains), key=lambda p: (p.cost, -p.merit))
+    by_cost = sorted(
+        (p for p in points if p.chain in chains), key=lambda p: (p.cost, -p.effective_accuracy)
+    )
     certain_point = next((p for p in by_cost if certain.is_certain(records, p)), None)
     losses = GroupLosses.from_points(by_cost, records, reference)
     bounds = losses.bounds()
@@ -218,6 +220,6 @@ def _with_errors(
     points: Sequence[OperatingPoint], bounds: NDArray[np.float64], reference: float
 ) -> list[tuple[OperatingPoint, OperatingPoint]]:
     """Pair each point with a copy that has the bound minus the point's loss as its error."""
-    errors = np.maximum(bounds - reference + [p.merit for p in points], 0.0)
+    errors = np.maximum(bounds - reference + [p.effective_accuracy for p in points], 0.0)
     pairs = zip(points, errors.tolist(), strict=True)
     return [(p, msgspec.structs.replace(p, accuracy_error=error)) for p, error in pairs]

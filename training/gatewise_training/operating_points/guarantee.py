@@ -157,7 +157,7 @@ def checked_records(
             "draw rows in proportion to their weights instead"
         )
     if promise.kind == "max_loss" and any(
-        not ((record.correct >= 0) & (record.correct <= 1)).all() for record in cascades
+        not ((record.correctness >= 0) & (record.correctness <= 1)).all() for record in cascades
     ):
         raise InputError(
             "a guaranteed max_loss needs answers that are right by a share between 0 and 1"
@@ -177,7 +177,7 @@ def _tested(
     level = promise.level
     grouped = reference.splitter.n_groups is not None
     is_counted = reference.class_weights is None and all(
-        np.isin(record.correct, (0, 1)).all() for record in cascades
+        np.isin(record.correctness, (0, 1)).all() for record in cascades
     )
     for start in range(0, len(candidates), CANDIDATES_PER_STEP):
         group = candidates[start : start + CANDIDATES_PER_STEP]
@@ -222,7 +222,9 @@ def lost_rows(
     record: CascadeRecord, reference: CascadeRecord, exits: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Get the loss of each row, (n,): 1 if only the reference is right, -1 if only the record."""
-    lost: NDArray[np.float64] = reference.correct[-1] - record.correct[exits, np.arange(len(exits))]
+    lost: NDArray[np.float64] = (
+        reference.correctness[-1] - record.correctness[exits, np.arange(len(exits))]
+    )
     return lost
 
 

@@ -176,7 +176,11 @@ class PromiseCheck:
         frontier = system._reference_frontier()
         ((kind, bound),) = system._goal().items()
         goal, checked_bound = _goal(
-            kind, bound, system, rows, frontier.reference_merit - point.merit
+            kind,
+            bound,
+            system,
+            rows,
+            frontier.reference_effective_accuracy - point.effective_accuracy,
         )
         bounds = [checked_bound, *_class_bounds(system, rows)]
         if checked_bound.bound >= 1.0 and len(bounds) > 1:  # only classes are bounded
@@ -295,16 +299,16 @@ def _goal(
             f"{checked_bound.promise} ({point.offload_rate:.4g} on validation rows)",
             checked_bound,
         )
-    merit = "accuracy" if point.weighted_accuracy is None else "weighted accuracy"
+    accuracy_name = "accuracy" if point.weighted_accuracy is None else "weighted accuracy"
     if rows.reference is None:
         # without a high-cost model, the reference was measured on validation rows only
-        floor = point.merit + expected_loss - bound
+        floor = point.effective_accuracy + expected_loss - bound
         measured = MeasuredFigure.share(rows.answers == rows.truth, rows.weights, rows.splitter)
-        checked_bound = CheckedBound(merit, round(floor, 4), False, measured)
+        checked_bound = CheckedBound(accuracy_name, round(floor, 4), False, measured)
         text = f"{checked_bound.promise}, {bound:g} below the costliest model's on validation rows"
         return text, checked_bound
     checked_bound = CheckedBound(
-        f"loss of {merit}", bound, True, rows.lost(np.ones(len(ones), bool))
+        f"loss of {accuracy_name}", bound, True, rows.lost(np.ones(len(ones), bool))
     )
     text = f"{checked_bound.promise} against the high-cost model"
     return f"{text} ({max(expected_loss, 0.0):.4f} on validation rows)", checked_bound

@@ -53,38 +53,33 @@ class CascadeRecord:
     scores: NDArray[np.float32]  # (n_stages, n): stop scores; NaN never stops
     # (n_stages + 1, n): 1 if a stage's answer is correct, else 0. Losses are measured against the
     # last row, the high-cost model or, without a cloud, a model that receives no row
-    correct: NDArray[np.float64]
+    correctness: NDArray[np.float64]
     # (n_stages + 1,) or (n_stages + 1, n): cost of a row that leaves at each stage. The last entry
     # is for an offload. Costs differ between rows if features are acquired node by node
     exit_costs: NDArray[np.float64]
     weights: NDArray[np.float64]  # (n,): their mean is 1
+    splitter: RowSplitter  # groups and times of the rows
     has_cloud: bool = True
     # (n_stages + 1, n): whether a stage's answer equals the high-cost model's
-    agrees: NDArray[np.bool_] | None = None
-    trees: tuple[int, ...] = ()  # number of trees that each stage evaluates per row
+    agrees_with_reference: NDArray[np.bool_] | None = None
+    tree_counts: tuple[int, ...] = ()  # number of trees that each stage evaluates per row
     nbytes: tuple[int, ...] = ()  # size of each stage's model
-    packed: PackedSizes | None = None  # sizes of the stages on a device
+    packed_sizes: PackedSizes | None = None  # sizes of the stages on a device
     # (n_stages + 1,): upper bound on the cost of leaving at each exit, which also holds for new
     # rows; None if `exit_costs` are the same for all rows
     cost_limits: NDArray[np.float64] | None = None
     # (n,): weight of each row's class in the weighted accuracy; costs and rates ignore it
     class_weights: NDArray[np.float64] | None = None
     answers: ExitAnswers | None = None
-    given_splitter: RowSplitter | None = None  # None if rows are split at random
-    may_offload: bool = True  # False if an offload would cost too much
+    is_offload_affordable: bool = True
 
     @property
-    def offloads(self) -> bool:
+    def can_offload(self) -> bool:
         """Whether rows may be sent to a high-cost model."""
-        return self.has_cloud and self.may_offload
+        return self.has_cloud and self.is_offload_affordable
 
     @property
-    def splitter(self) -> RowSplitter:
-        """Groups and times of the rows."""
-        return self.given_splitter or RowSplitter(len(self.weights))
-
-    @property
-    def n_independent(self) -> int:
+    def n_independent_units(self) -> int:
         """Number of independent observations: the groups if rows have groups, or else the rows."""
         return self.splitter.n_groups or len(self.weights)
 
@@ -93,20 +88,22 @@ class CascadeRecord:
         """Number of stages before the high-cost model."""
         return len(self.scores)
 
-    def rows(self, numbers: NDArray[np.intp] | NDArray[np.bool_]) -> CascadeRecord:
+    def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> CascadeRecord:
         """Get the record of some of the rows."""
-        weights = self.weights[numbers]
+        weights = self.weights[rows]
         costs = self.exit_costs
         return replace(
             self,
-            exit_costs=costs[:, numbers] if costs.ndim == 2 else costs,
-            scores=self.scores[:, numbers],
-            correct=self.correct[:, numbers],
-            agrees=None if self.agrees is None else self.agrees[:, numbers],
+            exit_costs=costs[:, rows] if costs.ndim == 2 else costs,
+            scores=self.scores[:, rows],
+            correctness=self.correctness[:, rows],
+            agrees_with_reference=None
+            if self.agrees_with_reference is None
+            else self.agrees_with_reference[:, rows],
             weights=weights / weights.mean(),
-            class_weights=None if self.class_weights is None else self.class_weights[numbers],
-            answers=None if self.answers is None else self.answers.rows(numbers),
-            given_splitter=self.given_splitter and self.given_splitter.take(numbers),
+            class_weights=None if self.class_weights is None else self.class_weights[rows],
+            answers=None if self.answers is None else self.answers.take(rows),
+            splitter=self.splitter.take(rows),
         )
 
     @property
@@ -127,9 +124,9 @@ class CascadeRecord:
             self.weights if self.class_weights is None else self.weights * self.scaled_class_weights
         )
 
-    def reference_accuracy(self) -> float:
+    def reference_effective_accuracy(self) -> float:
         """Compute the accuracy of the reference, weighted by class if classes have weights."""
-        return float(np.average(self.correct[-1], weights=self.answer_weights))
+        return float(np.average(self.correctness[-1], weights=self.answer_weights))
 
     def exits(self, thresholds: Iterable[float | None]) -> NDArray[np.int64]:
         """Get the stage at which each row leaves, shape (n,)."""
@@ -156,7 +153,11 @@ class CascadeRecord:
     def within_cost(self, max_cost: float | None) -> CascadeRecord:
         """Get the record, without offloads if an offload can cost more than `max_cost`."""
         may_offload = max_cost is None or float(self.highest_costs()[-1]) <= max_cost
-        return self if may_offload == self.may_offload else replace(self, may_offload=may_offload)
+        return (
+            self
+            if may_offload == self.is_offload_affordable
+            else replace(self, is_offload_affordable=may_offload)
+        )
 
     def lowest_costs(self) -> NDArray[np.float64]:
         """Get the smallest cost of leaving at each exit on any row, shape (n_stages + 1,)."""
@@ -180,8 +181,8 @@ class CascadeRecord:
             return float((values * weights).sum() / total_weight)  # np.average takes twice the time
 
         # error of the gain over the reference: sqrt(mean((gain - mean gain)^2) / n)
-        is_correct = self.correct[exits, rows]
-        gain = is_correct - self.correct[-1]
+        is_correct = self.correctness[exits, rows]
+        gain = is_correct - self.correctness[-1]
         mean_gain = float((gain * answer_weights).sum() / answer_weights.sum())
         error = (mean((self.scaled_class_weights * (gain - mean_gain)) ** 2) / len(exits)) ** 0.5
         groups = self.splitter.n_groups
@@ -197,8 +198,8 @@ class CascadeRecord:
         open_stages = [s for s, t in enumerate(thresholds) if t is not None]
         # number of trees that a row evaluates until each exit
         trees_run = np.zeros(self.n_stages + 1)
-        for s in open_stages if self.trees else []:
-            trees_run[s:] += self.trees[s]
+        for s in open_stages if self.tree_counts else []:
+            trees_run[s:] += self.tree_counts[s]
         weight_by_exit = np.bincount(exits, weights, self.n_stages + 1)
         limits_are_known = self.cost_limits is not None or self.exit_costs.ndim == 1
         exits_reached = self.reachable(thresholds)
@@ -208,10 +209,14 @@ class CascadeRecord:
             accuracy=mean(is_correct),
             offload_rate=mean(exits == self.n_stages),
             accuracy_error=error,
-            agreement=None if self.agrees is None else mean(self.agrees[exits, rows]),
+            agreement=None
+            if self.agrees_with_reference is None
+            else mean(self.agrees_with_reference[exits, rows]),
             trees=mean(trees_run[exits]),
             nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
-            bytes=0 if self.packed is None else self.packed.bytes_on_device(open_stages),
+            bytes=0
+            if self.packed_sizes is None
+            else self.packed_sizes.bytes_on_device(open_stages),
             max_cost=float(self.highest_costs()[exits_reached].max()) if limits_are_known else None,
             chain=chain,
             exit_shares=tuple((weight_by_exit / weight_by_exit.sum()).tolist()),
@@ -235,11 +240,11 @@ def tune(
     # rank the rows of each stage
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32, "C")
     order = np.argsort(-scores, axis=1, kind="stable")
-    last_stage = -1 if record.offloads else record.n_stages - 1
+    last_stage = -1 if record.can_offload else record.n_stages - 1
     # one cost per row, so that the compiled kernel handles both shapes
     costs = record.exit_costs.reshape(record.n_stages + 1, -1)
-    costs = np.ascontiguousarray(np.broadcast_to(costs, record.correct.shape))
-    correct = record.correct
+    costs = np.ascontiguousarray(np.broadcast_to(costs, record.correctness.shape))
+    correct = record.correctness
     if record.class_weights is not None:  # class weights apply only to right answers
         correct = correct * record.scaled_class_weights
     rows = _RankedRows(scores, order, correct, costs, record.weights)
@@ -283,12 +288,12 @@ def frontier_points(
     # simple settings, with at most one threshold
     settings: dict[tuple[float | None, ...], None] = {}
     for s in range(record.n_stages):
-        cuts = _quantile_cuts(record.scores[s], n_cuts) if record.offloads else []
+        cuts = _quantile_cuts(record.scores[s], n_cuts) if record.can_offload else []
         for threshold in [ALWAYS_STOP, *cuts]:
             setting: list[float | None] = [None] * record.n_stages
             setting[s] = threshold
             settings[tuple(setting)] = None
-    if record.offloads:
+    if record.can_offload:
         settings[(None,) * record.n_stages] = None
     return points + [record.measure(setting, chain) for setting in settings]
 
@@ -303,17 +308,17 @@ def _tuned_points(
     # cross-fitted optimism, the difference between the figures on the fit rows and the unseen fifth
     folds = record.splitter.folds(None, N_FOLDS, seed)
     for fit_rows, unseen_rows in folds:
-        fit_record = record.rows(fit_rows)
-        unseen_record = record.rows(unseen_rows)
+        fit_record = record.take(fit_rows)
+        unseen_record = record.take(unseen_rows)
         for i, setting in enumerate(
-            tune(smoothed(tuning_record.rows(fit_rows)), lams[crossfit_indices])
+            tune(smoothed(tuning_record.take(fit_rows)), lams[crossfit_indices])
         ):
             fit_point = fit_record.measure(setting)
             unseen_point = unseen_record.measure(setting)
             gaps = (
                 unseen_point.cost - fit_point.cost,
                 fit_point.accuracy - unseen_point.accuracy,
-                fit_point.merit - unseen_point.merit,
+                fit_point.effective_accuracy - unseen_point.effective_accuracy,
             )
             optimism[:, i] += np.array(gaps) / len(folds)
     if not folds:
@@ -339,7 +344,7 @@ def _tuned_points(
 
 def smoothed(record: CascadeRecord) -> CascadeRecord:
     """Replace each stage's `correct` by the frequency of 1 at each score (an isotonic fit)."""
-    correct = record.correct.copy()
+    correct = record.correctness.copy()
     for s in range(record.n_stages):
         has_score = ~np.isnan(record.scores[s])
         if has_score.any():
@@ -348,7 +353,7 @@ def smoothed(record: CascadeRecord) -> CascadeRecord:
                 record.scores[s, has_score], correct[s, has_score], record.answer_weights[has_score]
             )
             correct[s, has_score] = isotonic.predict(record.scores[s, has_score])
-    return replace(record, correct=correct)
+    return replace(record, correctness=correct)
 
 
 def _quantile_cuts(scores: NDArray[np.float32], n_cuts: int) -> list[float]:

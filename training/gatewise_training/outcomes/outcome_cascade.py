@@ -128,14 +128,14 @@ class OutcomeCascade:
         # find the frontier on the choosing rows, and measure its settings on the measuring rows
         self._points = frontier_points(self._tuning, n_cuts=N_CUTS)
         tuned = Frontier.from_points(
-            self._points, reference_accuracy=self._tuning.reference_accuracy()
+            self._points, reference_accuracy=self._tuning.reference_effective_accuracy()
         )
         tuned = tuned.with_less_offload(self._points)
         loss = self._goal().get("max_loss", DEFAULT_LOSS)
         self._tuned = with_group_errors(tuned, self._points, [self._tuning], loss)
         measured = [self._measuring.measure(p.thresholds) for p in self._tuned.points]
         self.frontier_ = Frontier.from_points(
-            measured, reference_accuracy=self._measuring.reference_accuracy()
+            measured, reference_accuracy=self._measuring.reference_effective_accuracy()
         )
         self._activate(self._choose_thresholds(self._goal()))
         return self
@@ -285,7 +285,7 @@ class OutcomeCascade:
         boldest = certify(self._measuring, order, promise)
         if boldest is None:
             n_rows = plural(
-                self._measuring.n_independent,
+                self._measuring.n_independent_units,
                 "row" if self._measuring.splitter.n_groups is None else "group",
             )
             raise InputError(
@@ -296,7 +296,7 @@ class OutcomeCascade:
             return boldest
         # offloading more is not always better, so choose the most accurate of all that pass
         passed = [p for p in order if p.offload_rate <= boldest.offload_rate]
-        best = max(passed, key=lambda p: (p.merit, -p.cost))
+        best = max(passed, key=lambda p: (p.effective_accuracy, -p.cost))
         return msgspec.structs.replace(best, guarantee=boldest.guarantee)
 
     def _activate(self, thresholds: Sequence[float | None]) -> None:
@@ -304,10 +304,10 @@ class OutcomeCascade:
         point = record.measure(thresholds)
         exits = record.exits(thresholds)
         # 1 - loss / limit of the answer of each row
-        right = record.correct[exits, np.arange(len(exits))]
+        right = record.correctness[exits, np.arange(len(exits))]
         self.loss_ = self._mean_loss(right)
-        self.big_loss_ = self._mean_loss(record.correct[-1])
-        lost = MeasuredFigure.loss(record.correct[-1] - right, record.weights, record.splitter)
+        self.big_loss_ = self._mean_loss(record.correctness[-1])
+        lost = MeasuredFigure.loss(record.correctness[-1] - right, record.weights, record.splitter)
         self.lost_ = self._in_unit(lost)
         interval = (
             1.0 - self.loss_.high / self.loss_limit_,

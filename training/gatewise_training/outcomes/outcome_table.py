@@ -95,10 +95,10 @@ class Outcomes:
         # a cascade's record counts right answers; here an answer is right by 1 - loss / limit
         self.record = CascadeRecord(
             scores=by_stage,
-            correct=1.0 - stacked_losses / loss_limit,
+            correctness=1.0 - stacked_losses / loss_limit,
             exit_costs=exit_costs,
             weights=np.ones(n),
-            given_splitter=RowSplitter.checked(n, groups),
+            splitter=RowSplitter.checked(n, groups),
         )
 
     @property
@@ -121,7 +121,7 @@ class Outcomes:
         part = object.__new__(Outcomes)
         part.loss_limit = self.loss_limit
         part.big_cost = self.big_cost
-        record = self.record.rows(rows)
+        record = self.record.take(rows)
         part.record = replace(record, weights=np.ones(len(record.weights)))
         return part
 

@@ -76,7 +76,14 @@ class FrontierDisplay:
         if active is not None:
             ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
             label = f"{self.name}, active point".removeprefix(", ")
-            ax.plot([active.cost], [active.merit], "o", color=line.get_color(), label=label, **ring)
+            ax.plot(
+                [active.cost],
+                [active.effective_accuracy],
+                "o",
+                color=line.get_color(),
+                label=label,
+                **ring,
+            )
         names = ("high-cost model", "reference")
         n_references = sum(str(artist.get_label()).endswith(names) for artist in ax.lines)
         # offset dashes, so that equal references of several systems stay visible
@@ -84,11 +91,11 @@ class FrontierDisplay:
         reference = {"color": line.get_color(), "linestyle": dashes, "linewidth": 1.0}
         has_cloud = any(point.offload_rate for point in points)
         label = f"{self.name}, {names[0] if has_cloud else names[1]}".removeprefix(", ")
-        ax.axhline(self.frontier.reference_merit, label=label, **reference)
+        ax.axhline(self.frontier.reference_effective_accuracy, label=label, **reference)
         # costs are not negative, but the automatic margin would extend below 0
         ax.set_xlim(left=max(0.0, ax.get_xlim()[0]), auto=None)
-        merit = "weighted accuracy" if self.frontier.weighted else "accuracy"
-        ax.set(xlabel="mean cost per instance", ylabel=f"{merit} on validation data")
+        accuracy_name = "weighted accuracy" if self.frontier.weighted else "accuracy"
+        ax.set(xlabel="mean cost per instance", ylabel=f"{accuracy_name} on validation data")
         ax.grid(alpha=0.25)
         ax.legend(loc="lower right", frameon=False)
         self.ax_ = ax
@@ -97,4 +104,4 @@ class FrontierDisplay:
 
 
 def _xy(points: Sequence[OperatingPoint]) -> tuple[list[float], list[float]]:
-    return [p.cost for p in points], [p.merit for p in points]
+    return [p.cost for p in points], [p.effective_accuracy for p in points]

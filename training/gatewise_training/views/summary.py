@@ -43,7 +43,7 @@ def _lines(system: Any) -> list[str]:
         rows = plural(point.guarantee["calibration_rows"], "calibration row")
     points = system.operating_points_
     classified = hasattr(system, "classes_")
-    merit = point.measured if classified else "score"
+    figure_name = point.measured if classified else "score"
     with_f0 = system.high_cost_model_ is not None
     reference = "the high-cost model" if with_f0 else "the costliest model"
     # the figures of the point and the reference
@@ -51,7 +51,7 @@ def _lines(system: Any) -> list[str]:
         f"operating point {points.index(point)} of {len(points)}, on {rows}"
         + ("" if point.validation_groups is None else f" of {point.validation_groups} groups")
         + ":",
-        f"{merit} {point.accuracy:.4f}, {reference} {frontier.reference_accuracy:.4f}",
+        f"{figure_name} {point.accuracy:.4f}, {reference} {frontier.reference_accuracy:.4f}",
     ]
     if system.choice_:
         lines.insert(1, f"chosen as {system.choice_}")
@@ -112,7 +112,7 @@ def _group_losses(point: Any, frontier: Any, fallback_text: str) -> str:
 
     `fallback_text` describes the policy if groups are too few for a promise.
     """
-    loss = frontier.reference_merit - point.merit + point.accuracy_error
+    loss = frontier.reference_effective_accuracy - point.effective_accuracy + point.accuracy_error
     if loss > 0 or not fallback_text:
         return f"new groups lose {max(loss, 0.0):.4f} at most, by these groups (confidence 0.8)"
     return (
