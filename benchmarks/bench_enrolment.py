@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks import harness
 from gatewise.errors import GatewiseError
 from gatewise_cloud.broker.broker import find_mosquitto
-from gatewise_cloud.broker.broker_control import known_clients, operator_endpoint
+from gatewise_cloud.broker.broker_control import operator_endpoint, read_client_names
 from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker, register_devices
 from gatewise_cloud.broker.enrolment import make_tokens
 from gatewise_cloud.child_process import ChildProcess
@@ -54,7 +54,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         register_devices(broker.folder, [f"known-{i}" for i in range(n_known)])
         command = [str(find_mosquitto()), "-c", str(broker.config)]
         stack.enter_context(
-            ChildProcess("mosquitto", command, follows_input=False, keep_errors=False)
+            ChildProcess("mosquitto", command, follows_input=False, captures_stderr=False)
         )
         _wait_for(options.port)
         names = [f"pi-{i}" for i in range(n_devices)]
@@ -66,7 +66,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         sequential_seconds = _enrol_all(url, sequential_tokens, folder, n_threads=1)
         parallel_tokens = [tokens[name] for name in names[n_sequential:]]
         parallel_seconds = _enrol_all(url, parallel_tokens, folder, n_threads)
-        n_missing = len(set(names).difference(known_clients(operator_endpoint(broker))))
+        n_missing = len(set(names).difference(read_client_names(operator_endpoint(broker))))
     figures = {
         "known": n_known,
         "devices": n_devices,
@@ -107,7 +107,7 @@ def _enrolment_server(broker: BrokerFolder) -> Iterator[int]:
             ports.put(document["port"])
 
     with ChildProcess(
-        "enrol", command, on_message=note_port, follows_input=False, keep_errors=False
+        "enrol", command, on_message=note_port, follows_input=False, captures_stderr=False
     ):
         yield ports.get(timeout=60.0)
 

@@ -43,7 +43,7 @@ def test_yaml_files_can_be_parsed():
 def test_mosquitto_files_equal_the_output_of_broker_init():
     folder = PurePosixPath("/etc/mosquitto/gatewise")
     data = PurePosixPath("/var/lib/mosquitto")
-    config = secure_config(folder, data=data, run_as="mosquitto")
+    config = secure_config(folder, data_folder=data, run_as="mosquitto")
     assert (DEPLOY / "mosquitto" / "mosquitto.conf").read_text() == config
     assert (DEPLOY / "mosquitto" / "acl").read_text() == access_list(["worker-1"], ["operator"])
 

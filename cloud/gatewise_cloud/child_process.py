@@ -37,14 +37,14 @@ class ChildProcess:
         Program and arguments.
     on_message : callable, optional
         Called on a thread as ``on_message(child, document)`` for each line of standard output that
-        is a JSON object, and with None after the last line. ``{"error": text}`` sets :attr:`error`
-        instead.
+        is a JSON object, and with None after the last line. ``{"error": text}`` sets
+        :attr:`error_message` instead.
     follows_input : bool, default True
         Whether the program ends when its standard input closes. Otherwise it is ended by SIGTERM,
         and gets a guard.
-    keep_errors : bool, default True
-        Whether to store standard error for :meth:`failure`; otherwise the child writes to the
-        owner's standard error.
+    captures_stderr : bool, default True
+        Whether to store standard error for :meth:`wait_for_failure`; otherwise the child writes to
+        the owner's standard error.
     environment : mapping, optional
         Variables in addition to the owner's. Passwords belong here, because arguments are visible
         in the list of processes.
@@ -57,18 +57,18 @@ class ChildProcess:
         *,
         on_message: OnMessage | None = None,
         follows_input: bool = True,
-        keep_errors: bool = True,
+        captures_stderr: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._on_message = on_message
-        self.error = ""
-        self._errors = tempfile.TemporaryFile() if keep_errors else None  # noqa: SIM115
+        self.error_message = ""
+        self._stderr_file = tempfile.TemporaryFile() if captures_stderr else None  # noqa: SIM115
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE if follows_input else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL if on_message is None else subprocess.PIPE,
-            stderr=self._errors,
+            stderr=self._stderr_file,
             env=None if environment is None else os.environ | environment,
             process_group=0,
         )
@@ -93,7 +93,7 @@ class ChildProcess:
         return self._process.pid
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the process is running."""
         return self._process.poll() is None
 
@@ -104,26 +104,28 @@ class ChildProcess:
             self._process.stdin.write(json.dumps(document).encode() + b"\n")
             self._process.stdin.flush()
 
-    def failure(self, lines: int = 1) -> str:
+    def wait_for_failure(self, n_lines: int = 1) -> str:
         """Wait until the child ends, and return its error or the last lines of standard error."""
         status = self._process.wait(_CLOSE_SECONDS)
         if self._reader is not None:
             self._reader.join()
-        return self.error or self.last_lines(lines) or f"ended with status {status}"
+        return self.error_message or self.last_lines(n_lines) or f"ended with status {status}"
 
-    def errors(self) -> str:
+    def stderr_text(self) -> str:
         """Return the standard error so far; empty if it is not stored."""
-        if self._errors is None or self._errors.closed:
+        if self._stderr_file is None or self._stderr_file.closed:
             return ""
         # use pread, because seeking would move the position at which the child writes
-        size = os.fstat(self._errors.fileno()).st_size
-        return os.pread(self._errors.fileno(), size, 0).decode("utf-8", "replace")
+        size = os.fstat(self._stderr_file.fileno()).st_size
+        return os.pread(self._stderr_file.fileno(), size, 0).decode("utf-8", "replace")
 
-    def last_lines(self, lines: int = 1) -> str:
+    def last_lines(self, n_lines: int = 1) -> str:
         """Return the last lines of standard error."""
-        return "; ".join(self.errors().strip().splitlines()[-lines:]).removeprefix("gatewise: ")
+        return "; ".join(self.stderr_text().strip().splitlines()[-n_lines:]).removeprefix(
+            "gatewise: "
+        )
 
-    def release(self) -> None:
+    def request_end(self) -> None:
         """Request the end of the child, without waiting for it."""
         if self._guard is not None:
             self._process.terminate()
@@ -140,7 +142,7 @@ class ChildProcess:
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
         """End the child, and kill it if it has not ended after `seconds`; may be called again."""
         try:
-            self.release()
+            self.request_end()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(max(0.0, seconds))
         finally:
@@ -151,8 +153,8 @@ class ChildProcess:
                 self._guard.communicate()
             if self._reader is not None:
                 self._reader.join()
-            if self._errors is not None:
-                self._errors.close()
+            if self._stderr_file is not None:
+                self._stderr_file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -170,7 +172,7 @@ class ChildProcess:
                 except ValueError:
                     continue  # a line that is meant for people
                 if isinstance(document, dict) and "error" in document:
-                    self.error = str(document["error"])
+                    self.error_message = str(document["error"])
                 elif isinstance(document, dict):
                     self._on_message(self, document)
         self._on_message(self, None)
@@ -180,7 +182,7 @@ def close_all(children: Iterable[ChildProcess]) -> None:
     """Close several children at the same time."""
     children = list(children)
     for child in children:
-        child.release()
+        child.request_end()
     for child in children:
         child.close()
 
@@ -188,9 +190,9 @@ def close_all(children: Iterable[ChildProcess]) -> None:
 def end_with_owner(stop: Callable[[], object]) -> None:
     """Start a thread that calls `stop` once this process's standard input closes."""
 
-    def follow() -> None:
+    def wait_for_close() -> None:
         while os.read(0, 4096):
             pass
         stop()
 
-    threading.Thread(target=follow, name="follow owner", daemon=True).start()
+    threading.Thread(target=wait_for_close, name="wait for owner", daemon=True).start()

@@ -150,7 +150,7 @@ class DeviceProcess(ChildProcess):
 
     def __init__(self, command, job):
         self.events = []
-        super().__init__(job["device"], command, on_message=self._keep, keep_errors=False)
+        super().__init__(job["device"], command, on_message=self._keep, captures_stderr=False)
         self.send(job)
 
     def _keep(self, _, event):
@@ -162,7 +162,7 @@ class DeviceProcess(ChildProcess):
 
     @property
     def ready(self):
-        assert self.alive, f"{self.name} ended before it was ready"
+        assert self.is_alive, f"{self.name} ended before it was ready"
         return bool(self.heard("ready"))
 
     def go(self):
@@ -170,8 +170,8 @@ class DeviceProcess(ChildProcess):
 
     @property
     def done(self):
-        if not self.alive:
-            failure = self.failure()
+        if not self.is_alive:
+            failure = self.wait_for_failure()
             assert self.heard("done"), f"{self.name}: {failure}"
         return bool(self.heard("done"))
 
@@ -222,7 +222,7 @@ class Rig:
 
     def kill_broker(self):
         self._broker.kill()
-        wait_until(lambda: not self._broker.alive, "the broker's end")
+        wait_until(lambda: not self._broker.is_alive, "the broker's end")
         self.killed["broker"] += 1
 
     def start_worker(self, number, *bundles, options=()):
@@ -232,14 +232,14 @@ class Rig:
     @property
     def troubles(self):
         """Text that the broker and the workers wrote to standard error."""
-        return "".join(child.errors() for child in self._all)
+        return "".join(child.stderr_text() for child in self._all)
 
     def kill_worker(self, number):
         worker = self._workers[number]
-        if worker.alive:
+        if worker.is_alive:
             worker.kill()
             self.killed["worker"] += 1
-        wait_until(lambda: not worker.alive, "the worker's end")
+        wait_until(lambda: not worker.is_alive, "the worker's end")
 
     def start_server(self, words):
         """Start another Python program in the cloud; `words` are its command line."""

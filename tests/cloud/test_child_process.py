@@ -38,7 +38,7 @@ def test_a_child_exchanges_messages_until_it_is_closed():
     with child:
         child.send({"x": 2})
         assert messages.get(timeout=SECONDS) == {"x": 2}
-        assert child.alive
+        assert child.is_alive
     assert not running(child.pid)
     child.close()
     assert messages.get(timeout=SECONDS) is None
@@ -57,7 +57,7 @@ def test_failure_gives_the_last_line_the_error_message_or_the_status(code, failu
     with child:
         assert messages.get(timeout=SECONDS) is None
         child.send({"too": "late"})
-        assert child.failure() == failure
+        assert child.wait_for_failure() == failure
 
 
 @pytest.mark.parametrize("follows_input", [True, False])

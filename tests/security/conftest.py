@@ -37,7 +37,9 @@ def enter(secure: SecureBroker) -> Iterator[Callable[..., MqttClient]]:
 
     def get_client(name: str, *topics: str) -> MqttClient:
         if name not in clients:
-            clients[name] = MqttClient(secure.url, *topics, files=secure.made.client(name))
+            clients[name] = MqttClient(
+                secure.url, *topics, files=secure.broker_folder.client_arguments(name)
+            )
         elif topics:
             clients[name].subscribe(*topics)
         return clients[name]

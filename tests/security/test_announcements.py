@@ -29,7 +29,7 @@ def repository(tmp_path, make_bundle):
 def running_device(tmp_path, secure, repository, make_bundle):
     """A device with version 7 that checks for updates on announcements."""
     first_bundle = make_bundle("first").path
-    link = MqttLink(secure.url, device="pi-1", **secure.made.client("pi-1"))
+    link = MqttLink(secure.url, device="pi-1", **secure.broker_folder.client_arguments("pi-1"))
     updater = Updater(
         Store(tmp_path / "store"),
         UpdateSettings(
@@ -50,7 +50,7 @@ def running_device(tmp_path, secure, repository, make_bundle):
 @pytest.fixture
 def announce(secure):
     def announce(payload, *, who="boss", **options):
-        endpoint = Endpoint(secure.url, **secure.made.client(who))
+        endpoint = Endpoint(secure.url, **secure.broker_folder.client_arguments(who))
         publish_retained(endpoint, TOPIC, payload, **options)
 
     return announce

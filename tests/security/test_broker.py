@@ -33,8 +33,8 @@ pytestmark = [
 
 
 def test_a_device_and_a_worker_exchange_messages(secure, bundle, caplog):
-    files = secure.made.client
-    with Worker(bundle, secure.url, **secure.made.worker("w-1")) as worker:
+    files = secure.broker_folder.client_arguments
+    with Worker(bundle, secure.url, **secure.broker_folder.worker_arguments("w-1")) as worker:
         # the access list allows the round trip of its probe
         assert worker.subscription.startswith("$share/")
         link = MqttLink(secure.url, device="pi-1", **files("pi-1"))
@@ -123,11 +123,11 @@ def test_the_command_in_the_docs_sends_a_label_with_a_certificate(secure, enter)
     program = find_program("mosquitto_pub", "apt install mosquitto-clients")
     page = (Path(__file__).parents[2] / "docs/audit.md").read_text()
     (command,) = re.findall(r"^(mosquitto_pub .*?)\n```", page, re.DOTALL | re.MULTILINE)
-    files = secure.made.client("bench")
+    files = secure.broker_folder.client_arguments("bench")
     for written, here in (
         ("mosquitto_pub", program),
         ("broker.example", "127.0.0.1"),
-        ("8883", str(secure.made.roster.port)),
+        ("8883", str(secure.broker_folder.roster.port)),
         ("ca.crt", files["ca_file"]),
         ("bench-1.crt", files["cert_file"]),
         ("bench-1.key", files["key_file"]),
@@ -184,23 +184,23 @@ def stranger(tmp_path_factory):
 
 
 def test_clients_without_a_certificate_of_the_authority_are_refused(secure, stranger):
-    ca = {"ca_file": secure.made.client("pi-1")["ca_file"]}
+    ca = {"ca_file": secure.broker_folder.client_arguments("pi-1")["ca_file"]}
     with pytest.raises(LinkError):
         connect(secure.url, **ca)
     secure.wait_for_line("peer did not return a certificate")
     with pytest.raises(LinkError):
-        connect(secure.url, **(stranger.client("pi-1") | ca))
+        connect(secure.url, **(stranger.client_arguments("pi-1") | ca))
     secure.wait_for_line("certificate verify failed|unknown ca")
     # a device refuses a broker of another authority
-    for files in (stranger.client("pi-1"), {}):
+    for files in (stranger.client_arguments("pi-1"), {}):
         with pytest.raises(LinkError, match="certificate verify failed"):
             connect(secure.url, **files)
     assert " as pi-1" not in secure.log
 
 
 def test_the_certificate_of_the_server_is_refused_for_a_client(secure):
-    files = secure.made.client("pi-1")
-    folder = secure.made.folder
+    files = secure.broker_folder.client_arguments("pi-1")
+    folder = secure.broker_folder.folder
     files |= {"cert_file": folder / "server.crt", "key_file": folder / "server.key"}
     with pytest.raises(LinkError):
         connect(secure.url, **files)
@@ -209,7 +209,7 @@ def test_the_certificate_of_the_server_is_refused_for_a_client(secure):
 
 def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path):
     made = make_folder(tmp_path / "broker")
-    old = {key: Path(path).read_text() for key, path in made.client("pi-1").items()}
+    old = {key: Path(path).read_text() for key, path in made.client_arguments("pi-1").items()}
     again = make_folder(tmp_path / "broker", devices=[], revoke=["pi-2"], renew=["pi-1"])
     assert again.roster.devices == ("pi-1",)
     copies = {}
@@ -218,7 +218,7 @@ def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path):
         copies[key].write_text(text)
     broker = SecureBroker(again)
     try:
-        connect(broker.url, **again.client("pi-1"))
+        connect(broker.url, **again.client_arguments("pi-1"))
         with pytest.raises(LinkError):
             connect(broker.url, **copies)
         broker.wait_for_line("certificate verify failed|revoked")
@@ -228,7 +228,9 @@ def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path):
 
 def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path):
     made = make_folder(tmp_path / "broker")
-    link = MqttLink(f"mqtts://127.0.0.1:{made.roster.port}", device="pi-1", **made.client("pi-1"))
+    link = MqttLink(
+        f"mqtts://127.0.0.1:{made.roster.port}", device="pi-1", **made.client_arguments("pi-1")
+    )
     broker = SecureBroker(made)
     link.open(lambda _: None)
     try:

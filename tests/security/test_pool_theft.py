@@ -41,11 +41,11 @@ def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
         # name of the pool.
         pools = ["gw", made.roster.pool] if plugin == "auto" else ["gw"]
         filters = [wire.shared(p, f) for p in pools for f in (wire.REQUESTS, wire.JSON_REQUESTS)]
-        thief = MqttClient(broker.url, *filters, files=made.client("pi-2"))
+        thief = MqttClient(broker.url, *filters, files=made.client_arguments("pi-2"))
         assert all(code >= 128 for code in thief.granted) == (plugin == "auto")
         topics = ["gw/v1/pi-1/rsp", "gw/v1/pi-1/rsp/json"]
-        device = MqttClient(broker.url, *topics, files=made.client("pi-1"))
-        with Worker(bundle, broker.url, **made.worker("w-1")):
+        device = MqttClient(broker.url, *topics, files=made.client_arguments("pi-1"))
+        with Worker(bundle, broker.url, **made.worker_arguments("w-1")):
             for _ in range(REQUESTS):
                 device.publish("gw/v1/pi-1/req", small_request())
             answers = [wire.decode_response(device.get()[1]) for _ in range(REQUESTS)]
@@ -60,7 +60,7 @@ def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
 
 def leave_sleeping_session(broker: SecureBroker, client_id: str) -> None:
     """Subscribe to responses in a persistent session, and disconnect."""
-    endpoint = Endpoint(broker.url, **broker.made.client("pi-1"))
+    endpoint = Endpoint(broker.url, **broker.broker_folder.client_arguments("pi-1"))
     client = make_client(endpoint, client_id, max_inflight=1)
     client._clean_session = False
     granted = threading.Event()
@@ -82,5 +82,5 @@ def test_sleeping_sessions_do_not_fill_the_broker(secure, enter):
     for _ in range(200):
         worker.publish("gw/v1/pi-1/rsp", bytes(wire.MAX_PAYLOAD))
     secure.close()
-    n_bytes = (secure.made.folder / "data" / "mosquitto.db").stat().st_size
+    n_bytes = (secure.broker_folder.folder / "data" / "mosquitto.db").stat().st_size
     assert 1e6 < n_bytes < 10e6

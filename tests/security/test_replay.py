@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def device(secure, bundle):
-    link = MqttLink(secure.url, device="pi-1", **secure.made.client("pi-1"))
+    link = MqttLink(secure.url, device="pi-1", **secure.broker_folder.client_arguments("pi-1"))
     with Device(bundle, link=link, deadline_ms=30_000) as device:
         link.connect(60)
         yield device

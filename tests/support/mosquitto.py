@@ -57,14 +57,14 @@ class Mosquitto:
 
     def _listens(self) -> bool:
         assert self._child is not None
-        assert self._child.alive, self._child.errors()
+        assert self._child.is_alive, self._child.stderr_text()
         return listens(self.port)
 
     @property
     def log(self) -> str:
         """Text that the broker has written to standard error."""
         assert self._child is not None
-        return self._child.errors()
+        return self._child.stderr_text()
 
     def wait_for_line(self, pattern: str) -> None:
         """Wait until a line of the log matches."""
@@ -104,20 +104,20 @@ class SecureBroker(Mosquitto):
 
     Parameters
     ----------
-    made : BrokerFolder
+    broker_folder : BrokerFolder
         Folder of the configuration.
     *lines : str
         Additional lines of the configuration.
     """
 
-    def __init__(self, made: BrokerFolder, *lines: str) -> None:
-        self.made = made
-        self.port = made.roster.port
-        self.url = f"mqtts://127.0.0.1:{made.roster.port}"
-        config = made.config
+    def __init__(self, broker_folder: BrokerFolder, *lines: str) -> None:
+        self.broker_folder = broker_folder
+        self.port = broker_folder.roster.port
+        self.url = f"mqtts://127.0.0.1:{broker_folder.roster.port}"
+        config = broker_folder.config
         if lines:
-            config = made.folder / "with-lines.conf"
-            config.write_text("\n".join([made.config.read_text(), *lines, ""]))
+            config = broker_folder.folder / "with-lines.conf"
+            config.write_text("\n".join([broker_folder.config.read_text(), *lines, ""]))
         # mosquitto logs a refused PUBLISH only with -v.
         self._command = [_program(), "-v", "-c", str(config)]
         self._child: ChildProcess | None = None

@@ -23,7 +23,7 @@ from gatewise_export.archive.machine_labels import MachineLabel, add_machine_lab
 _LOG = logging.getLogger("gatewise_cloud")
 
 #: Maximum number of labels that wait for the disk or for their instances.
-MAX_WAITING: Final = 10_000
+MAX_WAITING_LABELS: Final = 10_000
 _POLL_SECONDS: Final = 1.0
 #: Time allowed for writing a shard to disk after it is closed.
 _WRITE_SECONDS: Final = 30.0
@@ -47,7 +47,7 @@ class LabelIntake:
         Counters of outcomes, under the name ``labels``.
     dead_letter : callable
         Called with the reason and the payload of a message that cannot be decoded.
-    seconds : float
+    shard_seconds : float
         Maximum time for which the writer keeps a shard open.
     clock : callable
         Returns the time in Unix seconds.
@@ -59,18 +59,18 @@ class LabelIntake:
         counters: Counters,
         dead_letter: Callable[[str, bytes], None],
         *,
-        seconds: float,
+        shard_seconds: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._writer = writer
         self._counters = counters
         self._dead_letter = dead_letter
-        self._max_wait_seconds = seconds + _WRITE_SECONDS
+        self._max_wait_seconds = shard_seconds + _WRITE_SECONDS
         self._clock = clock
-        self._new_labels: list[_Arrival] = []
+        self._new_arrivals: list[_Arrival] = []
         self._n_waiting = 0
-        self._ending = False
-        self._changed = threading.Condition()  # guards the fields above
+        self._is_closing = False
+        self._condition = threading.Condition()  # guards the fields above
         self._thread = threading.Thread(target=self._run, name="gatewise-labels", daemon=True)
 
     def start(self) -> None:
@@ -79,9 +79,9 @@ class LabelIntake:
 
     def close(self) -> None:
         """Record the labels of all instances on disk, and refuse the others."""
-        with self._changed:
-            self._ending = True
-            self._changed.notify_all()
+        with self._condition:
+            self._is_closing = True
+            self._condition.notify_all()
         self._thread.join()
 
     def receive(self, topic: str, payload: bytes) -> None:
@@ -94,17 +94,17 @@ class LabelIntake:
             self._dead_letter(error.reason, payload)
             return
         if self._writer.is_private(label.device):
-            self._count(label, "private")
+            self._count_outcome(label, "private")
             return
-        with self._changed:
-            is_full = self._n_waiting >= MAX_WAITING
+        with self._condition:
+            is_full = self._n_waiting >= MAX_WAITING_LABELS
             if not is_full:
                 self._n_waiting += 1
-                self._new_labels.append(_Arrival(now, label))
+                self._new_arrivals.append(_Arrival(now, label))
         if is_full:
-            self._count(label, "full")
+            self._count_outcome(label, "full")
 
-    def _count(self, label: MachineLabel, outcome: str) -> None:
+    def _count_outcome(self, label: MachineLabel, outcome: str) -> None:
         self._counters.add("labels", label=outcome)
         if outcome in _REFUSAL_REASONS:
             _LOG.warning(
@@ -119,35 +119,37 @@ class LabelIntake:
     # -- the thread that records -------------------------------------------------------------
 
     def _run(self) -> None:
-        waiting: list[_Arrival] = []
+        waiting_arrivals: list[_Arrival] = []
         searched_shards: set[Path] = set()
         is_last_round = False
         while not is_last_round:
-            with self._changed:
-                self._changed.wait_for(lambda: self._ending, _POLL_SECONDS)
-                is_last_round = self._ending
-                new_labels = self._new_labels
-                self._new_labels = []
+            with self._condition:
+                self._condition.wait_for(lambda: self._is_closing, _POLL_SECONDS)
+                is_last_round = self._is_closing
+                new_arrivals = self._new_arrivals
+                self._new_arrivals = []
             # search all shards for new labels, but only new shards for labels that wait
             try:
                 shards = shards_in(self._writer.folder.path)[::-1]
                 new_shards = [shard for shard in shards if shard not in searched_shards]
-                unrecorded = self._record(waiting, new_shards) + self._record(new_labels, shards)
+                unrecorded_arrivals = self._record(waiting_arrivals, new_shards) + self._record(
+                    new_arrivals, shards
+                )
                 searched_shards = set(shards)
             except Exception:  # a full disk must not stop the worker
                 _LOG.exception("could not record labels in %s", self._writer.folder.path)
-                unrecorded = [*waiting, *new_labels]
+                unrecorded_arrivals = [*waiting_arrivals, *new_arrivals]
                 searched_shards = set()
             # refuse labels whose instance should be on disk by now
             oldest_time = self._clock() - self._max_wait_seconds
-            waiting = []
-            for arrival in unrecorded:
+            waiting_arrivals = []
+            for arrival in unrecorded_arrivals:
                 if is_last_round or arrival.time < oldest_time:
-                    self._count(arrival.label, "unknown")
+                    self._count_outcome(arrival.label, "unknown")
                 else:
-                    waiting.append(arrival)
-            with self._changed:
-                self._n_waiting = len(waiting) + len(self._new_labels)
+                    waiting_arrivals.append(arrival)
+            with self._condition:
+                self._n_waiting = len(waiting_arrivals) + len(self._new_arrivals)
 
     def _record(self, arrivals: list[_Arrival], shards: list[Path]) -> list[_Arrival]:
         """Record labels of instances in `shards`; return the labels without an instance."""
@@ -155,13 +157,13 @@ class LabelIntake:
             return arrivals
         labels = [arrival.label for arrival in arrivals]
         outcomes = add_machine_labels(self._writer.folder, labels, shards)
-        unrecorded = []
+        unrecorded_arrivals = []
         for arrival, outcome in zip(arrivals, outcomes, strict=True):
             if outcome == "unknown":
-                unrecorded.append(arrival)
+                unrecorded_arrivals.append(arrival)
             else:
-                self._count(arrival.label, outcome)
-        return unrecorded
+                self._count_outcome(arrival.label, outcome)
+        return unrecorded_arrivals
 
 
 _REFUSAL_REASONS: Final = {
@@ -169,5 +171,5 @@ _REFUSAL_REASONS: Final = {
     "class": "the model of the instance has no such class",
     "conflict": "the instance already has another label",
     "private": "the device is private",
-    "full": f"{MAX_WAITING} labels are already waiting",
+    "full": f"{MAX_WAITING_LABELS} labels are already waiting",
 }

@@ -24,7 +24,7 @@ from gatewise_edge.link.wire import device_of
 from gatewise_export.archive.machine_labels import MachineLabel
 
 #: Maximum number of bytes in the name of a class.
-MAX_LABEL: Final = 200
+MAX_LABEL_BYTES: Final = 200
 #: Largest time, in Unix seconds.
 MAX_TIME: Final = 1 << 40
 
@@ -56,7 +56,7 @@ def encode_label(
     `at` is the time in Unix seconds at which the label was determined.
     """
     message = {"v": WIRE_VERSION, "id": check_id(id), "dev": check_device(device), "i": row}
-    message["l"] = check_text("label", label, 1, MAX_LABEL)
+    message["l"] = check_text("label", label, 1, MAX_LABEL_BYTES)
     return write_map(message if at is None else message | {"at": at})
 
 
@@ -69,17 +69,17 @@ def decode_label(topic: str, payload: bytes, now: float) -> MachineLabel:
     if topic.endswith("/json"):
         return _from_json(payload, sender, now)
 
-    def build(message: Entries) -> MachineLabel:
+    def build_label(message: Entries) -> MachineLabel:
         return _checked_label(
             message.id,
             message.text("dev"),
-            message.text("l", MAX_LABEL),
+            message.text("l", MAX_LABEL_BYTES),
             message.integer("i", 0, MAX_ROWS - 1) if message.has("i") else 0,
             sender,
             message.integer("at", 0, MAX_TIME) if message.has("at") else now,
         )
 
-    return decode_entries(payload, build)
+    return decode_entries(payload, build_label)
 
 
 def _from_json(payload: bytes, sender: str, now: float) -> MachineLabel:
@@ -101,7 +101,7 @@ def _checked_label(
     request_id: bytes, device: str, label: str, row: int, sender: str, at: float
 ) -> MachineLabel:
     check_int("i", row, 0, MAX_ROWS - 1)
-    check_text("label", label, 1, MAX_LABEL)
+    check_text("label", label, 1, MAX_LABEL_BYTES)
     return MachineLabel(
         id=f"{request_id.hex()}-{row}",
         device=check_device(device),

@@ -37,7 +37,7 @@ _ROW_BYTES: Final = 200
 _POLL_SECONDS: Final = 1.0
 _FIRST_ROW: Final = np.zeros(1, np.intp)
 #: Maximum number of private devices to remember.
-_MAX_PRIVATE: Final = 20_000
+_MAX_PRIVATE_DEVICES: Final = 20_000
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +64,7 @@ class _OpenShard:
     """Instances of one model and shape that are not on disk yet."""
 
     facts: ShardFacts
-    opened: float
+    opened_at: float
     requests: list[_StoredRequest] = field(default_factory=list)
     n_bytes: int = 0
     store_probability: float = 1.0
@@ -77,7 +77,7 @@ class ArchiveWriter:
     ----------
     folder : ArchiveFolder
         Folder for the shards.
-    seconds : float
+    shard_seconds : float
         Maximum time for which a shard stays open. A crash loses the instances of this time.
     rng : numpy.random.Generator
         Randomness for thinning.
@@ -89,26 +89,26 @@ class ArchiveWriter:
         self,
         folder: ArchiveFolder,
         *,
-        seconds: float,
+        shard_seconds: float,
         rng: np.random.Generator,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.folder = folder
-        self._seconds = seconds
+        self._shard_seconds = shard_seconds
         self._rng = rng
         self._clock = clock
         self._store_probability = folder.read_store_probability()
-        self._open: dict[tuple[Any, ...], _OpenShard] = {}
-        self._full: list[_OpenShard] = []
-        self._private: dict[str, None] = {}  # devices, the latest last
+        self._open_shards: dict[tuple[Any, ...], _OpenShard] = {}
+        self._full_shards: list[_OpenShard] = []
+        self._private_devices: dict[str, None] = {}  # devices, the latest last
         self._counts = {"kept": 0, "thinned": 0, "lost": 0, "shards": 0}
-        self._changed = threading.Condition()  # guards all of the above
-        self._ending = False
+        self._condition = threading.Condition()  # guards all of the above
+        self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="gatewise-archive", daemon=True)
 
     @classmethod
     def open(
-        cls, path: Path, *, max_bytes: float, max_days: float, seconds: float
+        cls, path: Path, *, max_bytes: float, max_days: float, shard_seconds: float
     ) -> ArchiveWriter:
         """Create a writer for a folder, with a random seed, and start its thread.
 
@@ -118,7 +118,7 @@ class ArchiveWriter:
         require_pyarrow()
         rng = np.random.default_rng()
         folder = ArchiveFolder(path, max_bytes=max_bytes, max_days=max_days, rng=rng)
-        writer = cls(folder, seconds=seconds, rng=rng)
+        writer = cls(folder, shard_seconds=shard_seconds, rng=rng)
         writer.start()
         return writer
 
@@ -128,23 +128,23 @@ class ArchiveWriter:
 
     def close(self) -> None:
         """Write all open shards, and end the thread."""
-        with self._changed:
-            self._ending = True
-            self._changed.notify_all()
+        with self._condition:
+            self._is_closing = True
+            self._condition.notify_all()
         self._thread.join()
 
     @property
     def counters(self) -> dict[str, int]:
         """Numbers of instances ``kept``, ``thinned`` in memory and ``lost``, and of ``shards``."""
-        with self._changed:
+        with self._condition:
             return dict(self._counts)
 
     def is_private(self, device: str) -> bool:
         """Whether the latest request of a device was private."""
-        with self._changed:
-            return device in self._private
+        with self._condition:
+            return device in self._private_devices
 
-    def offer(
+    def archive(
         self,
         ticket: Ticket,
         manifest: Manifest,
@@ -153,48 +153,48 @@ class ArchiveWriter:
     ) -> None:
         """Archive the instances of an answered request, unless it is private."""
         if ticket.private:
-            with self._changed:
-                self._private.pop(ticket.device, None)
-                self._private[ticket.device] = None
-                if len(self._private) > _MAX_PRIVATE:
-                    del self._private[next(iter(self._private))]
+            with self._condition:
+                self._private_devices.pop(ticket.device, None)
+                self._private_devices[ticket.device] = None
+                if len(self._private_devices) > _MAX_PRIVATE_DEVICES:
+                    del self._private_devices[next(iter(self._private_devices))]
             return
         now = self._clock()
         n_rows = len(labels)
         positions = _FIRST_ROW if n_rows == 1 else np.arange(n_rows)
-        stored = _StoredRequest(
+        request = _StoredRequest(
             ticket, now - ticket.late_s, positions, ticket.rows, labels, probabilities
         )
-        with self._changed:
-            self._private.pop(ticket.device, None)
+        with self._condition:
+            self._private_devices.pop(ticket.device, None)
             if self._store_probability < 1:
-                stored.select(self._rng.random(n_rows) < self._store_probability)
-                self._counts["thinned"] += n_rows - len(stored.rows)
-                if not len(stored.rows):
+                request.select(self._rng.random(n_rows) < self._store_probability)
+                self._counts["thinned"] += n_rows - len(request.rows)
+                if not len(request.rows):
                     return
-            key = (*ticket.model, ticket.rows.dtype, ticket.rows.shape[1])
-            shard = self._open.get(key)
+            shard_key = (*ticket.model, ticket.rows.dtype, ticket.rows.shape[1])
+            shard = self._open_shards.get(shard_key)
             if shard is None:
                 shard = _OpenShard(
-                    _facts(ticket, manifest), now, store_probability=self._store_probability
+                    _shard_facts(ticket, manifest), now, store_probability=self._store_probability
                 )
-                self._open[key] = shard
-            shard.requests.append(stored)
-            shard.n_bytes += stored.X.nbytes + _ROW_BYTES * len(stored.rows)
+                self._open_shards[shard_key] = shard
+            shard.requests.append(request)
+            shard.n_bytes += request.X.nbytes + _ROW_BYTES * len(request.rows)
             if shard.n_bytes >= _SHARD_BYTES:
-                self._full.append(self._open.pop(key))
+                self._full_shards.append(self._open_shards.pop(shard_key))
                 self._thin_waiting()
-                self._changed.notify_all()
+                self._condition.notify_all()
 
     def _thin_waiting(self) -> None:
         """Thin closed shards that wait for the disk if they take too much memory."""
-        while sum(shard.n_bytes for shard in self._full) > _MAX_WAITING_BYTES:
-            shard = max(self._full, key=lambda closed: closed.n_bytes)
-            n_before = sum(len(stored.rows) for stored in shard.requests)
-            for stored in shard.requests:
-                stored.select(self._rng.random(len(stored.rows)) < 0.5)
-            shard.requests = [stored for stored in shard.requests if len(stored.rows)]
-            n_after = sum(len(stored.rows) for stored in shard.requests)
+        while sum(shard.n_bytes for shard in self._full_shards) > _MAX_WAITING_BYTES:
+            shard = max(self._full_shards, key=lambda shard: shard.n_bytes)
+            n_before = sum(len(request.rows) for request in shard.requests)
+            for request in shard.requests:
+                request.select(self._rng.random(len(request.rows)) < 0.5)
+            shard.requests = [request for request in shard.requests if len(request.rows)]
+            n_after = sum(len(request.rows) for request in shard.requests)
             self._counts["thinned"] += n_before - n_after
             shard.store_probability /= 2
             shard.n_bytes = shard.n_bytes * n_after // max(n_before, 1)
@@ -203,15 +203,15 @@ class ArchiveWriter:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                if not self._full and not self._ending:
-                    self._changed.wait(_POLL_SECONDS)
+            with self._condition:
+                if not self._full_shards and not self._is_closing:
+                    self._condition.wait(_POLL_SECONDS)
                 now = self._clock()
-                for key, shard in list(self._open.items()):
-                    if self._ending or now - shard.opened >= self._seconds:
-                        self._full.append(self._open.pop(key))
-                next_shard = self._full.pop(0) if self._full else None
-                if next_shard is None and self._ending:
+                for shard_key, shard in list(self._open_shards.items()):
+                    if self._is_closing or now - shard.opened_at >= self._shard_seconds:
+                        self._full_shards.append(self._open_shards.pop(shard_key))
+                next_shard = self._full_shards.pop(0) if self._full_shards else None
+                if next_shard is None and self._is_closing:
                     return
             if next_shard is not None and next_shard.requests:
                 self._write(next_shard)
@@ -225,19 +225,18 @@ class ArchiveWriter:
         except Exception:  # a full disk or a damaged shard must not stop the worker
             _LOG.exception("could not archive %d instances in %s", len(rows), self.folder.path)
             outcome = "lost"
-        store_probability = self.folder.read_store_probability()
-        with self._changed:
+        new_probability = self.folder.read_store_probability()
+        with self._condition:
             self._counts[outcome] += len(rows)
             self._counts["shards"] += outcome == "kept"
-            if (
-                store_probability != self._store_probability
-            ):  # a shard has one probability for all instances
-                self._store_probability = store_probability
-                self._full += self._open.values()
-                self._open.clear()
+            # a shard has one probability for all instances
+            if new_probability != self._store_probability:
+                self._store_probability = new_probability
+                self._full_shards += self._open_shards.values()
+                self._open_shards.clear()
 
 
-def _facts(ticket: Ticket, manifest: Manifest) -> ShardFacts:
+def _shard_facts(ticket: Ticket, manifest: Manifest) -> ShardFacts:
     assert manifest.cloud is not None  # a worker serves only models with a high-cost model
     name, version = ticket.model
     instance = manifest.instance
@@ -256,23 +255,30 @@ def _facts(ticket: Ticket, manifest: Manifest) -> ShardFacts:
 def _archived_rows(shard: _OpenShard) -> ArchivedRows:
     """Concatenate the instances of a shard's requests."""
     requests = shard.requests
-    counts = [len(stored.rows) for stored in requests]
-    audits = [stored.ticket.audit for stored in requests]
-    confidences = [np.nan if a is None or a.confidence is None else a.confidence for a in audits]
+    counts = [len(request.rows) for request in requests]
+    audits = [request.ticket.audit for request in requests]
+    confidences = [
+        np.nan if audit is None or audit.confidence is None else audit.confidence
+        for audit in audits
+    ]
 
-    def repeated(values: list[Any], dtype: type) -> NDArray[Any]:
+    def repeat_per_row(values: list[Any], dtype: type) -> NDArray[Any]:
         return np.repeat(np.array(values, dtype), counts)
 
     return ArchivedRows(
-        ids=instance_ids((s.ticket.id, s.rows.tolist()) for s in requests),
-        device=repeated([stored.ticket.device for stored in requests], np.str_),
-        time=repeated([stored.time for stored in requests], np.float64),
-        X=np.concatenate([stored.X for stored in requests]),
-        cloud_label=np.concatenate([stored.labels for stored in requests]).astype(np.int32),
-        probabilities=np.concatenate([stored.probabilities for stored in requests]),
-        device_label=repeated([-1 if a is None else a.class_index for a in audits], np.int32),
-        confidence=repeated(confidences, np.float32),
-        sent_chance=repeated([1.0 if a is None else a.probability for a in audits], np.float64),
+        ids=instance_ids((request.ticket.id, request.rows.tolist()) for request in requests),
+        device=repeat_per_row([request.ticket.device for request in requests], np.str_),
+        time=repeat_per_row([request.time for request in requests], np.float64),
+        X=np.concatenate([request.X for request in requests]),
+        cloud_label=np.concatenate([request.labels for request in requests]).astype(np.int32),
+        probabilities=np.concatenate([request.probabilities for request in requests]),
+        device_label=repeat_per_row(
+            [-1 if audit is None else audit.class_index for audit in audits], np.int32
+        ),
+        confidence=repeat_per_row(confidences, np.float32),
+        sent_chance=repeat_per_row(
+            [1.0 if audit is None else audit.probability for audit in audits], np.float64
+        ),
         stored_chance=np.full(sum(counts), shard.store_probability),
-        late=repeated([stored.ticket.late_s > 0 for stored in requests], np.bool_),
+        late=repeat_per_row([request.ticket.late_s > 0 for request in requests], np.bool_),
     )

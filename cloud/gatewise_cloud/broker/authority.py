@@ -28,12 +28,12 @@ CA_DAYS: Final = 3650
 SERVER_DAYS: Final = 397
 CLIENT_DAYS: Final = 825
 #: Modes of files that everyone may read, and of files that only the owner may read.
-PUBLIC: Final = 0o644
-PRIVATE: Final = 0o600
+PUBLIC_MODE: Final = 0o644
+PRIVATE_MODE: Final = 0o600
 #: Time by which a certificate is valid before its issue, because the clock of a device without a
 #: battery may be slow.
 _CLOCK_TOLERANCE: Final = datetime.timedelta(days=1)
-_USAGES: Final = (
+_KEY_USAGES: Final = (
     "digital_signature",
     "content_commitment",
     "key_encipherment",
@@ -68,26 +68,26 @@ class Authority:
         self._clock = clock
         self._crl_file = folder / "ca.crl"
         files = CertificateFiles(folder / "ca.crt", folder / "ca.key")
-        present = [file for file in (files.certificate, files.key) if file.exists()]
-        if len(present) == 1:
+        existing_files = [file for file in (files.certificate, files.key) if file.exists()]
+        if len(existing_files) == 1:
             raise InputError(
-                f"{present[0]} exists, but the folder lacks ca.crt or ca.key: put both files of "
-                "one authority into the folder, or remove the file to make a new authority"
+                f"{existing_files[0]} exists, but the folder lacks ca.crt or ca.key: put both "
+                "files of one authority into the folder, or remove the file to make a new authority"
             )
-        if present:
+        if existing_files:
             self._key = _read_key(files.key)
             self.certificate = read_certificate(files.certificate)
             if self.certificate.public_key() != self._key.public_key():
                 raise InputError(f"{files.key} is not the key of {files.certificate}")
         else:
             self._key = _new_key(files.key)
-            name = _name("gatewise authority")
+            issuer = _distinguished_name("gatewise authority")
             now = clock()
             expiry = now + datetime.timedelta(days=CA_DAYS)
             identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
             public_key = self._key.public_key()
-            builder = _builder(
-                name, name, public_key, now, expiry, usages=("key_cert_sign", "crl_sign")
+            builder = _certificate_builder(
+                issuer, issuer, public_key, now, expiry, usages=("key_cert_sign", "crl_sign")
             )
             builder = builder.add_extension(identifier, critical=False)
             self.certificate = self._sign(files.certificate, builder)
@@ -96,21 +96,30 @@ class Authority:
 
     def issue_server(self, files: CertificateFiles, hosts: Sequence[str]) -> None:
         """Write a key and a certificate for a server with these host names or addresses."""
-        names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+        alternative_names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
         key = _new_key(files.key).public_key()
         purpose = ExtendedKeyUsageOID.SERVER_AUTH
-        self._certify(
-            files.certificate, _name(hosts[0]), SERVER_DAYS, purpose, key=key, names=names
+        self._write_certificate(
+            files.certificate,
+            _distinguished_name(hosts[0]),
+            SERVER_DAYS,
+            purpose,
+            key=key,
+            alternative_names=alternative_names,
         )
 
     def issue_client(self, files: CertificateFiles, name: str, role: str) -> None:
         """Write a key and a certificate for a client."""
-        self.certify(files.certificate, _new_key(files.key).public_key(), name, role)
+        self.certify_client(files.certificate, _new_key(files.key).public_key(), name, role)
 
-    def certify(self, path: Path, key: ec.EllipticCurvePublicKey, name: str, role: str) -> None:
+    def certify_client(
+        self, path: Path, key: ec.EllipticCurvePublicKey, name: str, role: str
+    ) -> None:
         """Write a certificate for a client that has made its own `key`."""
         purpose = ExtendedKeyUsageOID.CLIENT_AUTH
-        self._certify(path, _name(name, role), CLIENT_DAYS, purpose, key=key)
+        self._write_certificate(
+            path, _distinguished_name(name, role), CLIENT_DAYS, purpose, key=key
+        )
 
     def revoke(self, certificate: x509.Certificate) -> None:
         """Add a certificate to the revocation list."""
@@ -121,31 +130,35 @@ class Authority:
             entries[certificate.serial_number] = builder.revocation_date(self._clock()).build()
             self._write_crl(list(entries.values()))
 
-    def _certify(
+    def _write_certificate(
         self,
         path: Path,
         subject: x509.Name,
-        days: int,
+        valid_days: int,
         purpose: x509.ObjectIdentifier,
         *,
         key: ec.EllipticCurvePublicKey,
-        names: x509.SubjectAlternativeName | None = None,
+        alternative_names: x509.SubjectAlternativeName | None = None,
     ) -> None:
         now = self._clock()
         # a certificate is not valid after its authority has expired
-        expiry = min(now + datetime.timedelta(days=days), self.certificate.not_valid_after_utc)
+        expiry = min(
+            now + datetime.timedelta(days=valid_days), self.certificate.not_valid_after_utc
+        )
         issuer = self.certificate.subject
-        builder = _builder(subject, issuer, key, now, expiry, usages=("digital_signature",))
+        builder = _certificate_builder(
+            subject, issuer, key, now, expiry, usages=("digital_signature",)
+        )
         builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = builder.add_extension(identifier, critical=False)
-        if names is not None:
-            builder = builder.add_extension(names, critical=False)
+        if alternative_names is not None:
+            builder = builder.add_extension(alternative_names, critical=False)
         self._sign(path, builder)
 
     def _sign(self, path: Path, builder: x509.CertificateBuilder) -> x509.Certificate:
         certificate = builder.sign(self._key, hashes.SHA256())
-        replace_file(path, certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
+        replace_file(path, certificate.public_bytes(serialization.Encoding.PEM), PUBLIC_MODE)
         return certificate
 
     def _write_crl(self, entries: list[x509.RevokedCertificate]) -> None:
@@ -159,7 +172,7 @@ class Authority:
         for entry in entries:
             builder = builder.add_revoked_certificate(entry)
         crl = builder.sign(self._key, hashes.SHA256())
-        replace_file(self._crl_file, crl.public_bytes(serialization.Encoding.PEM), PUBLIC)
+        replace_file(self._crl_file, crl.public_bytes(serialization.Encoding.PEM), PUBLIC_MODE)
 
 
 def read_certificate(path: Path) -> x509.Certificate:
@@ -176,7 +189,7 @@ def host_names(certificate: x509.Certificate) -> set[str]:
     return {str(name.value) for name in names}
 
 
-def _builder(
+def _certificate_builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
@@ -188,7 +201,7 @@ def _builder(
     """Begin a certificate; the usage ``key_cert_sign`` makes it the certificate of an authority."""
     is_authority = "key_cert_sign" in usages
     constraints = x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None)
-    usage = x509.KeyUsage(**{name: name in usages for name in _USAGES})
+    key_usage = x509.KeyUsage(**{usage: usage in usages for usage in _KEY_USAGES})
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -198,7 +211,7 @@ def _builder(
         .not_valid_before(now - _CLOCK_TOLERANCE)
         .not_valid_after(expiry)
         .add_extension(constraints, critical=True)
-        .add_extension(usage, critical=True)
+        .add_extension(key_usage, critical=True)
     )
 
 
@@ -209,7 +222,7 @@ def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    replace_file(path, content, PRIVATE)
+    replace_file(path, content, PRIVATE_MODE)
     return key
 
 
@@ -223,7 +236,7 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _name(common_name: str, role: str | None = None) -> x509.Name:
+def _distinguished_name(common_name: str, role: str | None = None) -> x509.Name:
     attributes = {NameOID.ORGANIZATION_NAME: "gatewise"}
     if role is not None:
         attributes[NameOID.ORGANIZATIONAL_UNIT_NAME] = role

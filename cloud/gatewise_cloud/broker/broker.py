@@ -33,7 +33,7 @@ from gatewise_cloud.child_process import ChildProcess
 from gatewise_cloud.errors import BrokerError
 from gatewise_edge.link.mqtt import Endpoint
 
-_READY_SECONDS: Final = 15.0
+_START_TIMEOUT_SECONDS: Final = 15.0
 _MAX_PORT_ATTEMPTS: Final = 5
 #: Folders of mosquitto that are often missing from PATH.
 _SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")
@@ -43,13 +43,13 @@ class Broker(ABC):
     """MQTT broker in a separate process; a context manager.
 
     The broker accepts clients when the constructor returns. It listens on `host`, a loopback
-    address, and on `port`, where 0 selects a free port. `shared_subscriptions` says whether several
-    workers can share the load. Raises BrokerError if the broker is not installed, cannot listen on
-    this address, or does not start.
+    address, and on `port`, where 0 selects a free port. `has_shared_subscriptions` says whether
+    several workers can share the load. Raises BrokerError if the broker is not installed, cannot
+    listen on this address, or does not start.
     """
 
     kind = ""
-    shared_subscriptions = False
+    has_shared_subscriptions = False
     _follows_input = False
 
     def __init__(self, port: int = 0, *, host: str = "127.0.0.1") -> None:
@@ -71,9 +71,9 @@ class Broker(ABC):
         return self._child.pid
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the broker's process is running."""
-        return self._child.alive
+        return self._child.is_alive
 
     @property
     def last_lines(self) -> str:
@@ -106,12 +106,12 @@ class Broker(ABC):
         """
         name = f"the {self.kind} broker"
         for attempt in range(1, _MAX_PORT_ATTEMPTS + 1):
-            self.port = _free_port(self.host, port)
+            self.port = _usable_port(self.host, port)
             child = ChildProcess(name, self._command(folder), follows_input=self._follows_input)
             try:
-                if self._wait_ready(child):
+                if self._wait_until_ready(child):
                     return child
-                failure = child.failure(2)
+                failure = child.wait_for_failure(2)
             except BaseException:
                 child.close()
                 raise
@@ -120,21 +120,21 @@ class Broker(ABC):
                 break
         raise BrokerError(self.host, port, f"{name} ended while it started: {failure}")
 
-    def _wait_ready(self, child: ChildProcess) -> bool:
+    def _wait_until_ready(self, child: ChildProcess) -> bool:
         """Wait until the broker accepts a client; return False if its process ends first."""
         endpoint = Endpoint(self.url)
-        deadline = time.monotonic() + _READY_SECONDS
-        while child.alive:
+        deadline = time.monotonic() + _START_TIMEOUT_SECONDS
+        while child.is_alive:
             # if the child is still alive, the response is not from another program on the port
-            reason = connect_reason(endpoint, 1.0)
-            if reason is not None and not reason.is_failure and child.alive:
+            reason_code = connect_reason(endpoint, 1.0)
+            if reason_code is not None and not reason_code.is_failure and child.is_alive:
                 return True
             if time.monotonic() > deadline:
                 raise BrokerError(
                     self.host,
                     self.port,
                     f"{child.name} did not respond on {self.host}:{self.port} within "
-                    f"{_READY_SECONDS:g} s: {child.last_lines(2) or 'it logged nothing'}",
+                    f"{_START_TIMEOUT_SECONDS:g} s: {child.last_lines(2) or 'it logged nothing'}",
                 )
             time.sleep(0.01)
         return False
@@ -155,7 +155,7 @@ class MosquittoBroker(Broker):
     """mosquitto broker that is installed on this machine, for demos and tests."""
 
     kind = "mosquitto"
-    shared_subscriptions = True
+    has_shared_subscriptions = True
 
     def _command(self, folder: Path) -> list[str]:
         program = find_mosquitto()
@@ -205,7 +205,7 @@ def _check_loopback(host: str, port: int) -> None:
     )
 
 
-def _free_port(host: str, port: int) -> int:
+def _usable_port(host: str, port: int) -> int:
     """Find a free port if `port` is 0, else check that `port` is free; raise BrokerError if not."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:

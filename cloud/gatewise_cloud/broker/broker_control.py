@@ -16,7 +16,7 @@ import paho.mqtt.client as paho
 
 from gatewise_cloud.broker.broker_files import REVOKED, own_roles, role_name
 from gatewise_cloud.broker.broker_init import BrokerFolder
-from gatewise_cloud.broker.mqtt_client import refused, run_until, subscribed
+from gatewise_cloud.broker.mqtt_client import refusal_error, run_until, subscribed
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.broker_url import Endpoint
 
@@ -38,7 +38,9 @@ def operator_endpoint(broker: BrokerFolder, url: str | None = None) -> Endpoint:
     roster = broker.roster
     host = roster.hosts[0]
     address = f"[{host}]" if ":" in host else host
-    return Endpoint(url or f"mqtts://{address}:{roster.port}", **broker.client(roster.operators[0]))
+    return Endpoint(
+        url or f"mqtts://{address}:{roster.port}", **broker.client_arguments(roster.operators[0])
+    )
 
 
 def apply_roles(endpoint: Endpoint, clients: Mapping[str, str], pool: str) -> None:
@@ -49,47 +51,48 @@ def apply_roles(endpoint: Endpoint, clients: Mapping[str, str], pool: str) -> No
     # commands that create a client, and commands that change a client that exists
     create_commands: list[Command] = []
     change_commands: dict[str, list[Command]] = {}
-    for name, kind in clients.items():
-        roles = [{"rolename": role_name(name, kind)}]
+    for name, client_role in clients.items():
+        roles = [{"rolename": role_name(name, client_role)}]
         create_commands += [
-            {"command": "createRole", **role} for role in own_roles(name, kind, pool)
+            {"command": "createRole", **role_rights}
+            for role_rights in own_roles(name, client_role, pool)
         ]
         create_commands.append({"command": "createClient", "username": name, "roles": roles})
         # disableClient also ends the connection
-        access_command = "disableClient" if kind == REVOKED else "enableClient"
+        access_command = "disableClient" if client_role == REVOKED else "enableClient"
         change_commands[name] = [
             {"command": "modifyClient", "username": name, "roles": roles},
             {"command": access_command, "username": name},
         ]
     # create the clients; those that exist already, and those to revoke, are changed afterwards
-    remaining: list[Command] = []
-    responses = _responses(endpoint, create_commands)
+    remaining_commands: list[Command] = []
+    responses = _send_commands(endpoint, create_commands)
     for command, response in zip(create_commands, responses, strict=True):
         error = response.get("error")
         is_client = command["command"] == "createClient"
         if is_client and (error or command["roles"] == _REVOKED_ROLES):
-            remaining += change_commands[command["username"]]
+            remaining_commands += change_commands[command["username"]]
         if error not in (None, "Role already exists", "Client already exists"):
             raise LinkError(endpoint.url, f"broker {endpoint.url} refuses a change: {error}")
-    for response in _responses(endpoint, remaining):
+    for response in _send_commands(endpoint, remaining_commands):
         if (error := response.get("error")) is not None:
             raise LinkError(endpoint.url, f"broker {endpoint.url} refuses a change: {error}")
 
 
-def known_clients(endpoint: Endpoint) -> Iterator[str]:
+def read_client_names(endpoint: Endpoint) -> Iterator[str]:
     """Yield the names of all clients that have rights in the broker."""
     offset = 0
     while True:
-        page = {"command": "listClients", "count": _PAGE_SIZE, "offset": offset}
-        (response,) = _responses(endpoint, [page])
-        data = response["data"]
-        yield from data["clients"]
-        offset += len(data["clients"])
-        if not data["clients"] or offset >= data["totalCount"]:
+        command = {"command": "listClients", "count": _PAGE_SIZE, "offset": offset}
+        (response,) = _send_commands(endpoint, [command])
+        client_page = response["data"]
+        yield from client_page["clients"]
+        offset += len(client_page["clients"])
+        if not client_page["clients"] or offset >= client_page["totalCount"]:
             return
 
 
-def _responses(endpoint: Endpoint, commands: list[Command]) -> Iterator[Mapping[str, Any]]:
+def _send_commands(endpoint: Endpoint, commands: list[Command]) -> Iterator[Mapping[str, Any]]:
     """Send commands in batches, and yield their responses in order."""
     if not commands:
         return
@@ -103,7 +106,9 @@ def _responses(endpoint: Endpoint, commands: list[Command]) -> Iterator[Mapping[
         is_granted,
     ):
         if not is_granted:
-            raise refused(endpoint, "this client may not control it (does it have the plugin?)")
+            raise refusal_error(
+                endpoint, "this client may not control it (does it have the plugin?)"
+            )
         for start in range(0, len(commands), _BATCH_SIZE):
             batch = commands[start : start + _BATCH_SIZE]
             client.publish(_COMMANDS, json.dumps({"commands": batch}), qos=1)

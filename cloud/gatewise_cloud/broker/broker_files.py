@@ -27,7 +27,7 @@ from gatewise_edge.link.wire import JSON_REQUESTS, LABELS, MAX_PAYLOAD, REQUESTS
 _MIN_CONNECTIONS: Final = 1000
 
 #: Rights of a device by topic, which every client has; ``%u`` is the client's name.
-_DEVICE: Final = {
+_DEVICE_ACCESS: Final = {
     **{
         f"gw/v1/%u/{level}": "readwrite"
         for level in ("req", "req/json", "status", "session", "metrics", "answers", "probe")
@@ -38,7 +38,7 @@ _DEVICE: Final = {
     "gw/v1/model/#": "read",
 }
 #: Rights of a worker by topic. A worker uses the last two to test shared subscriptions.
-_WORKER: Final = {
+_WORKER_ACCESS: Final = {
     REQUESTS: "read",
     JSON_REQUESTS: "read",
     LABELS: "read",
@@ -50,13 +50,13 @@ _WORKER: Final = {
     "gw/v1/+/shared": "readwrite",
 }
 #: Machines that send labels of instances.
-_LABELLER: Final = {"gw/v1/%u/labels": "write", "gw/v1/%u/labels/json": "write"}
-_OPERATOR: Final = {"gw/v1/model/#": "readwrite", "gw/v1/#": "read", "$SYS/#": "read"}
+_LABELLER_ACCESS: Final = {"gw/v1/%u/labels": "write", "gw/v1/%u/labels/json": "write"}
+_OPERATOR_ACCESS: Final = {"gw/v1/model/#": "readwrite", "gw/v1/#": "read", "$SYS/#": "read"}
 
 #: Role of clients whose connections the broker refuses.
 REVOKED: Final = "revoked"
 #: Topics of the dynamic security plugin for commands and responses.
-CONTROL: Final = "$CONTROL/dynamic-security/#"
+CONTROL_TOPICS: Final = "$CONTROL/dynamic-security/#"
 
 #: Bytes of a packet in addition to its payload, for its topic and its header.
 _PACKET_OVERHEAD: Final = 1024
@@ -66,47 +66,49 @@ def secure_config(
     folder: PurePath,
     *,
     port: int = 8883,
-    data: PurePath | None = None,
+    data_folder: PurePath | None = None,
     run_as: str | None = None,
     plugin: PurePath | None = None,
     bind_ids: bool = True,
-    clients: int = 0,
-    max_message: int = MAX_PAYLOAD,
+    n_clients: int = 0,
+    max_message_bytes: int = MAX_PAYLOAD,
 ) -> str:
     """Write the configuration of a mosquitto 2 with TLS, client certificates and rights.
 
     `plugin` is the file of the dynamic security plugin, which decides before the access list does.
-    With `bind_ids` a certificate allows one session. `clients` is the number of clients, and
-    `max_message` is the largest payload in bytes.
+    With `bind_ids` a certificate allows one session. `n_clients` is the number of clients, and
+    `max_message_bytes` is the largest payload in bytes.
     """
-    security = f"acl_file {folder}/acl"
+    access_lines = f"acl_file {folder}/acl"
     if plugin is not None:
-        security = f"plugin {plugin}\nplugin_opt_config_file {folder}/rights.json\n{security}"
-    one_session = "# One session per certificate.\nuse_username_as_clientid true\n"
-    memory_limit = "memory_limit 402653184\n"
+        access_lines = (
+            f"plugin {plugin}\nplugin_opt_config_file {folder}/rights.json\n{access_lines}"
+        )
+    session_lines = "# One session per certificate.\nuse_username_as_clientid true\n"
+    memory_line = "memory_limit 402653184\n"
     if has_live_control(plugin, bind_ids=bind_ids):
-        memory_limit = ""
-    user = f"user {run_as}\n" if run_as else ""
+        memory_line = ""
+    user_line = f"user {run_as}\n" if run_as else ""
     return f"""\
 # Written by `gatewise broker init`, which overwrites this file: put your own lines
 # into another file, and name its folder with `include_dir`.
-{user}per_listener_settings true
+{user_line}per_listener_settings true
 
 # Queued messages survive if the broker is killed.
 persistence true
-persistence_location {data or folder / "data"}/
+persistence_location {data_folder or folder / "data"}/
 autosave_interval 1
 
 # Limits on the state of each client. No client needs its session after it disconnects.
 persistent_client_expiration 1h
-{memory_limit}# The broker drops messages for a slow client beyond these limits.
+{memory_line}# The broker drops messages for a slow client beyond these limits.
 max_queued_messages 4096
 max_queued_bytes 8388608
 max_inflight_messages 256
 
 # Largest message. The broker closes a connection that sends a larger packet.
-message_size_limit {max_message}
-max_packet_size {max_message + _PACKET_OVERHEAD}
+message_size_limit {max_message_bytes}
+max_packet_size {max_message_bytes + _PACKET_OVERHEAD}
 
 # Nagle's algorithm would make a request take 44 ms instead of 1.
 set_tcp_nodelay true
@@ -118,7 +120,7 @@ log_type notice
 connection_messages true
 
 listener {port}
-max_connections {max(_MIN_CONNECTIONS, 4 * clients)}
+max_connections {max(_MIN_CONNECTIONS, 4 * n_clients)}
 allow_anonymous false
 cafile {folder}/ca.crt
 crlfile {folder}/ca.crl
@@ -128,7 +130,7 @@ tls_version tlsv1.2
 require_certificate true
 # The common name of a certificate is the client's user name.
 use_identity_as_username true
-{one_session if bind_ids else ""}{security}
+{session_lines if bind_ids else ""}{access_lines}
 """
 
 
@@ -142,16 +144,21 @@ def has_live_control(plugin: PurePath | None, *, bind_ids: bool) -> bool:
     return plugin is not None and bind_ids
 
 
-def rights(clients: Mapping[str, str], pool: str) -> bytes:
+def rights_json(clients: Mapping[str, str], pool: str) -> bytes:
     """Write the roles and clients for the dynamic security plugin.
 
     The access list decides about the topics of each device, which these roles do not mention.
     """
     roles = [
-        {"rolename": "devices", "acls": [_acl("subscribePattern", "$share/#", allow=False)]},
-        {"rolename": REVOKED, "acls": _denials()},
+        {
+            "rolename": "devices",
+            "acls": [_access_rule("subscribePattern", "$share/#", is_allowed=False)],
+        },
+        {"rolename": REVOKED, "acls": _deny_rules()},
     ]
-    roles += [role for name, kind in clients.items() for role in own_roles(name, kind, pool)]
+    roles += [
+        role for name, client_role in clients.items() for role in own_roles(name, client_role, pool)
+    ]
     document = {
         "defaultACLAccess": {
             "publishClientSend": False,
@@ -160,58 +167,71 @@ def rights(clients: Mapping[str, str], pool: str) -> bytes:
             "unsubscribe": True,
         },
         "clients": [
-            {"username": name, "roles": [{"rolename": role_name(name, kind)}]}
-            for name, kind in clients.items()
+            {"username": name, "roles": [{"rolename": role_name(name, client_role)}]}
+            for name, client_role in clients.items()
         ],
         "roles": roles,
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=1)
 
 
-def role_name(name: str, kind: str) -> str:
+def role_name(name: str, client_role: str) -> str:
     """Return the name of a client's role; only devices and revoked clients share a role."""
-    return kind if kind in ("devices", REVOKED) else f"{kind}/{name}"
+    return client_role if client_role in ("devices", REVOKED) else f"{client_role}/{name}"
 
 
-def own_roles(name: str, kind: str, pool: str) -> list[dict[str, Any]]:
+def own_roles(name: str, client_role: str, pool: str) -> list[dict[str, Any]]:
     """Make the role of one worker, operator or labeller; an empty list for other clients."""
-    if kind == "workers":
-        access: Mapping[str, str] = {"gw/v1/%u/probe": "readwrite", **_WORKER}
+    if client_role == "workers":
+        access_by_topic: Mapping[str, str] = {"gw/v1/%u/probe": "readwrite", **_WORKER_ACCESS}
         subscriptions = [
-            _acl("subscribeLiteral", shared(pool)),
-            _acl("subscribeLiteral", shared(pool, JSON_REQUESTS)),
-            _acl("subscribePattern", "$share/+/gw/v1/+/shared"),
+            _access_rule("subscribeLiteral", shared(pool)),
+            _access_rule("subscribeLiteral", shared(pool, JSON_REQUESTS)),
+            _access_rule("subscribePattern", "$share/+/gw/v1/+/shared"),
         ]
-    elif kind == "operators":
-        access = _OPERATOR | {CONTROL: "readwrite"}
+    elif client_role == "operators":
+        access_by_topic = _OPERATOR_ACCESS | {CONTROL_TOPICS: "readwrite"}
         subscriptions = []
-    elif kind == "labellers":
-        access = _LABELLER
+    elif client_role == "labellers":
+        access_by_topic = _LABELLER_ACCESS
         subscriptions = []
     else:
         return []
-    acls = []
-    for pattern, right in access.items():
+    rules = []
+    for pattern, access_mode in access_by_topic.items():
         topic = pattern.replace("%u", name)
-        if "write" in right:
-            acls.append(_acl("publishClientSend", topic))
-        if "read" in right:
-            acls += [_acl("subscribePattern", topic), _acl("publishClientReceive", topic)]
+        if "write" in access_mode:
+            rules.append(_access_rule("publishClientSend", topic))
+        if "read" in access_mode:
+            rules += [
+                _access_rule("subscribePattern", topic),
+                _access_rule("publishClientReceive", topic),
+            ]
     # deny the rest, because the access list gives every client the rights of a device
-    acls += [*subscriptions, *_denials()]
-    return [{"rolename": role_name(name, kind), "acls": acls}]
+    rules += [*subscriptions, *_deny_rules()]
+    return [{"rolename": role_name(name, client_role), "acls": rules}]
 
 
-def _denials() -> list[dict[str, Any]]:
+def _deny_rules() -> list[dict[str, Any]]:
     """Make rules that refuse everything that no rule of higher priority allows."""
-    acls = [_acl(kind, "#", allow=False) for kind in ("publishClientSend", "publishClientReceive")]
+    rules = [
+        _access_rule(acl_type, "#", is_allowed=False)
+        for acl_type in ("publishClientSend", "publishClientReceive")
+    ]
     patterns = ("#", "$share/#")
-    return acls + [_acl("subscribePattern", pattern, allow=False) for pattern in patterns]
+    return rules + [
+        _access_rule("subscribePattern", pattern, is_allowed=False) for pattern in patterns
+    ]
 
 
-def _acl(kind: str, topic: str, *, allow: bool = True) -> dict[str, Any]:
+def _access_rule(acl_type: str, topic: str, *, is_allowed: bool = True) -> dict[str, Any]:
     # mosquitto applies the rule with the highest priority
-    return {"acltype": kind, "topic": topic, "priority": 1 if allow else 0, "allow": allow}
+    return {
+        "acltype": acl_type,
+        "topic": topic,
+        "priority": 1 if is_allowed else 0,
+        "allow": is_allowed,
+    }
 
 
 def access_list(
@@ -222,14 +242,19 @@ def access_list(
         "# Written by `gatewise broker init`, which overwrites this file.",
         "",
         "# Devices. Only workers may write responses, and only operators may announce models.",
-        *(f"pattern {right} {topic}" for topic, right in _DEVICE.items()),
+        *(f"pattern {access_mode} {topic}" for topic, access_mode in _DEVICE_ACCESS.items()),
     ]
-    access_of = dict.fromkeys(workers, _WORKER) | dict.fromkeys(operators, _OPERATOR)
-    access_of |= dict.fromkeys(labellers, _LABELLER)
-    for name, access in access_of.items():
+    access_by_client = dict.fromkeys(workers, _WORKER_ACCESS) | dict.fromkeys(
+        operators, _OPERATOR_ACCESS
+    )
+    access_by_client |= dict.fromkeys(labellers, _LABELLER_ACCESS)
+    for name, access_by_topic in access_by_client.items():
         lines += [
             "",
             f"user {name}",
-            *(f"topic {right} {topic.replace('%u', name)}" for topic, right in access.items()),
+            *(
+                f"topic {access_mode} {topic.replace('%u', name)}"
+                for topic, access_mode in access_by_topic.items()
+            ),
         ]
     return "\n".join([*lines, ""])

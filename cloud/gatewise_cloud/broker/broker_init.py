@@ -32,8 +32,8 @@ from gatewise.documents import Record, decode_json, encode_json
 from gatewise.errors import InputError
 from gatewise.settings import Settings
 from gatewise_cloud.broker.authority import (
-    PRIVATE,
-    PUBLIC,
+    PRIVATE_MODE,
+    PUBLIC_MODE,
     Authority,
     CertificateFiles,
     host_names,
@@ -43,7 +43,7 @@ from gatewise_cloud.broker.broker_files import (
     REVOKED,
     access_list,
     has_live_control,
-    rights,
+    rights_json,
     secure_config,
 )
 from gatewise_edge.errors import WireError
@@ -160,38 +160,40 @@ class Roster(Record, frozen=True, kw_only=True):
                     raise InputError(f"client {name!r} is among the {roles[name]} and the {role}")
         return roles
 
-    def updated(self, settings: BrokerSettings, *, is_new: bool) -> Roster:
+    def with_changes(self, settings: BrokerSettings, *, is_new: bool) -> Roster:
         """Make the roster with the changes of a call.
 
         Raises InputError if a client to revoke or renew is unknown, or if a host is not valid.
         """
         # check the clients to revoke and to renew, and list the new clients
-        revoked = _client_names(settings.revoke)
-        for name in (*revoked, *_client_names(settings.renew)):
+        clients_to_revoke = _client_names(settings.revoke)
+        for name in (*clients_to_revoke, *_client_names(settings.renew)):
             if name not in self.clients:
                 raise InputError(
                     f"client {name!r} is not on the roster, and cannot be revoked or renewed"
                 )
-        new = {role: _client_names(getattr(settings, role)) for role in _ROLES}
+        new_clients = {role: _client_names(getattr(settings, role)) for role in _ROLES}
         if is_new:
-            new["workers"] = new["workers"] or ("worker-1",)
-            new["operators"] = new["operators"] or ("operator",)
+            new_clients["workers"] = new_clients["workers"] or ("worker-1",)
+            new_clients["operators"] = new_clients["operators"] or ("operator",)
         # merge them into the roles
-        names: dict[str, Any] = {}
+        clients_by_role: dict[str, Any] = {}
         for role in _ROLES:
-            remaining = [name for name in getattr(self, role) if name not in revoked]
-            names[role] = tuple(dict.fromkeys([*remaining, *new[role]]))
+            remaining_clients = [
+                name for name in getattr(self, role) if name not in clients_to_revoke
+            ]
+            clients_by_role[role] = tuple(dict.fromkeys([*remaining_clients, *new_clients[role]]))
         # a client that is added again is no longer revoked
-        present = {name for role in _ROLES for name in names[role]}
-        all_revoked = dict.fromkeys([*self.revoked, *revoked])
-        stored = {name: getattr(settings, name) for name in _STORED_SETTINGS}
+        present_clients = {name for role in _ROLES for name in clients_by_role[role]}
+        all_revoked_clients = dict.fromkeys([*self.revoked, *clients_to_revoke])
+        stored_settings = {name: getattr(settings, name) for name in _STORED_SETTINGS}
         roster = msgspec.structs.replace(
             self,
-            **{name: value for name, value in stored.items() if value is not None},
-            **names,
+            **{name: value for name, value in stored_settings.items() if value is not None},
+            **clients_by_role,
             hosts=_split_names(settings.hosts) or self.hosts,
             max_message=_largest_message(settings, self.max_message),
-            revoked=tuple(name for name in all_revoked if name not in present),
+            revoked=tuple(name for name in all_revoked_clients if name not in present_clients),
         )
         # check the hosts
         if not roster.hosts:
@@ -209,35 +211,35 @@ class BrokerFolder:
     """Result of :func:`init_broker`.
 
     `folder` holds the files, of which `config` is the broker's configuration. `roster` lists the
-    clients of all calls. `issued` lists the certificates, and `revoked` the clients, that this call
-    issued and revoked. `plugin` is the dynamic security plugin. Without it only the access list
-    applies, which refuses no subscription.
+    clients of all calls. `issued_certificates` and `revoked_clients` are those of this call.
+    `plugin` is the dynamic security plugin. Without it only the access list applies, which refuses
+    no subscription.
     """
 
     folder: Path
     config: Path
     roster: Roster
     plugin: PurePath | None
-    issued: list[Path] = field(default_factory=list)
-    revoked: tuple[str, ...] = ()
+    issued_certificates: list[Path] = field(default_factory=list)
+    revoked_clients: tuple[str, ...] = ()
 
     @property
     def has_live_control(self) -> bool:
         """Whether clients can be added and revoked while the broker runs."""
         return has_live_control(self.plugin, bind_ids=self.roster.bind_ids)
 
-    def client(self, name: str) -> dict[str, str]:
+    def client_arguments(self, name: str) -> dict[str, str]:
         """Return the files of the client `name`, as arguments for ``MqttLink`` and ``Worker``."""
-        clients = self.folder / "clients"
+        clients_folder = self.folder / "clients"
         return {
             "ca_file": str(self.folder / "ca.crt"),
-            "cert_file": str(clients / f"{name}.crt"),
-            "key_file": str(clients / f"{name}.key"),
+            "cert_file": str(clients_folder / f"{name}.crt"),
+            "key_file": str(clients_folder / f"{name}.key"),
         }
 
-    def worker(self, name: str) -> dict[str, str]:
+    def worker_arguments(self, name: str) -> dict[str, str]:
         """Return the files and the pool of the worker `name`, as arguments for ``Worker``."""
-        return self.client(name) | {"pool": self.roster.pool}
+        return self.client_arguments(name) | {"pool": self.roster.pool}
 
 
 def init_broker(
@@ -266,20 +268,25 @@ def init_broker(
     folder = Path(folder)
     is_new = not (folder / "roster.json").exists()
     roster = Roster() if is_new else read_roster(folder)
-    roster = roster.updated(settings, is_new=is_new)
+    roster = roster.with_changes(settings, is_new=is_new)
     clients = roster.clients
     # write the certificates and the other files
     (folder / "clients").mkdir(parents=True, exist_ok=True)
     (folder / "data").mkdir(mode=0o700, exist_ok=True)
-    broker = BrokerFolder(
+    broker_folder = BrokerFolder(
         folder,
         folder / "mosquitto.conf",
         roster,
         _plugin_path(roster),
-        revoked=_client_names(settings.revoke),
+        revoked_clients=_client_names(settings.revoke),
     )
-    _issue_certificates(broker, clients, (*broker.revoked, *_client_names(settings.renew)), clock)
-    _write_files(broker, len(clients))
+    _issue_certificates(
+        broker_folder,
+        clients,
+        (*broker_folder.revoked_clients, *_client_names(settings.renew)),
+        clock,
+    )
+    _write_files(broker_folder, len(clients))
     # let the user run_as read them
     if roster.run_as is not None and os.geteuid() == 0:
         for name in ("server.key", "data", "acl", "rights.json"):
@@ -289,7 +296,7 @@ def init_broker(
                 raise InputError(
                     f"run as {roster.run_as!r}: no such user on this machine"
                 ) from None
-    return broker
+    return broker_folder
 
 
 def read_roster(folder: Path) -> Roster:
@@ -300,10 +307,10 @@ def read_roster(folder: Path) -> Roster:
 
 def register_devices(folder: Path, names: Iterable[str]) -> BrokerFolder:
     """Add devices that already have certificates, without reading the other certificates."""
-    roster = read_roster(folder).updated(BrokerSettings(devices=tuple(names)), is_new=False)
-    broker = BrokerFolder(folder, folder / "mosquitto.conf", roster, _plugin_path(roster))
-    _write_files(broker, len(roster.clients))
-    return broker
+    roster = read_roster(folder).with_changes(BrokerSettings(devices=tuple(names)), is_new=False)
+    broker_folder = BrokerFolder(folder, folder / "mosquitto.conf", roster, _plugin_path(roster))
+    _write_files(broker_folder, len(roster.clients))
+    return broker_folder
 
 
 def find_plugin() -> Path | None:
@@ -322,73 +329,73 @@ def _plugin_path(roster: Roster) -> PurePath | None:
 
 
 def _issue_certificates(
-    broker: BrokerFolder,
+    broker_folder: BrokerFolder,
     clients: dict[str, str],
-    revoked: Iterable[str],
+    replaced_clients: Iterable[str],
     clock: Callable[[], datetime.datetime],
 ) -> None:
-    """Revoke the certificates of `revoked` clients, and issue missing and expiring ones."""
-    folder = broker.folder
+    """Revoke the certificates of `replaced_clients`, and issue missing and expiring ones."""
+    folder = broker_folder.folder
     authority = Authority(folder, clock=clock)
-    pairs = {
+    client_files = {
         name: CertificateFiles(
             folder / "clients" / f"{name}.crt", folder / "clients" / f"{name}.key"
         )
-        for name in (*revoked, *clients)
+        for name in (*replaced_clients, *clients)
     }
     # revoke
-    for name in revoked:
-        pair = pairs[name]
-        if pair.certificate.exists():
-            authority.revoke(read_certificate(pair.certificate))
-            pair.certificate.unlink()
-            pair.key.unlink(missing_ok=True)
+    for name in replaced_clients:
+        files = client_files[name]
+        if files.certificate.exists():
+            authority.revoke(read_certificate(files.certificate))
+            files.certificate.unlink()
+            files.key.unlink(missing_ok=True)
     # issue the server's certificate
     now = clock()
-    server = CertificateFiles(folder / "server.crt", folder / "server.key")
-    hosts = broker.roster.hosts
+    server_files = CertificateFiles(folder / "server.crt", folder / "server.key")
+    hosts = broker_folder.roster.hosts
     if (
-        not (server.certificate.exists() and server.key.exists())
-        or host_names(read_certificate(server.certificate)) != set(hosts)
-        or _expires_soon(server, authority, now)
+        not (server_files.certificate.exists() and server_files.key.exists())
+        or host_names(read_certificate(server_files.certificate)) != set(hosts)
+        or _expires_soon(server_files, authority, now)
     ):
-        authority.issue_server(server, hosts)
-        broker.issued.append(server.certificate)
+        authority.issue_server(server_files, hosts)
+        broker_folder.issued_certificates.append(server_files.certificate)
     # issue clients' certificates
     for name, role in clients.items():
-        pair = pairs[name]
-        has_certificate = pair.certificate.exists()
+        files = client_files[name]
+        has_certificate = files.certificate.exists()
         # an enrolled device keeps its key, and renews its certificate by another enrolment
-        if has_certificate and not pair.key.exists():
+        if has_certificate and not files.key.exists():
             continue
-        if not has_certificate or _expires_soon(pair, authority, now):
-            authority.issue_client(pair, name, role)
-            broker.issued.append(pair.certificate)
+        if not has_certificate or _expires_soon(files, authority, now):
+            authority.issue_client(files, name, role)
+            broker_folder.issued_certificates.append(files.certificate)
 
 
-def _write_files(broker: BrokerFolder, n_clients: int) -> None:
+def _write_files(broker_folder: BrokerFolder, n_clients: int) -> None:
     """Write the configuration, the rights and the roster."""
-    roster = broker.roster
+    roster = broker_folder.roster
     config = secure_config(
-        broker.folder.resolve() if roster.at is None else PurePath(roster.at),
+        broker_folder.folder.resolve() if roster.at is None else PurePath(roster.at),
         port=roster.port,
-        data=None if roster.data is None else PurePath(roster.data),
+        data_folder=None if roster.data is None else PurePath(roster.data),
         run_as=roster.run_as,
-        plugin=broker.plugin,
+        plugin=broker_folder.plugin,
         bind_ids=roster.bind_ids,
-        clients=n_clients,
-        max_message=roster.max_message,
+        n_clients=n_clients,
+        max_message_bytes=roster.max_message,
     )
-    replace_file(broker.config, config.encode(), PUBLIC)
+    replace_file(broker_folder.config, config.encode(), PUBLIC_MODE)
     # newer versions of mosquitto refuse an access list that other users may read
     private_files = {
         "acl": access_list(roster.workers, roster.operators, roster.labellers).encode(),
-        "rights.json": rights(broker_clients(roster), roster.pool),
+        "rights.json": rights_json(broker_clients(roster), roster.pool),
         "clients/pool": f"{roster.pool}\n".encode(),
         "roster.json": encode_json(roster, indent=1),
     }
     for name, content in private_files.items():
-        replace_file(broker.folder / name, content, PRIVATE)
+        replace_file(broker_folder.folder / name, content, PRIVATE_MODE)
 
 
 def broker_clients(roster: Roster) -> dict[str, str]:
@@ -396,17 +403,19 @@ def broker_clients(roster: Roster) -> dict[str, str]:
     return roster.clients | dict.fromkeys(roster.revoked, REVOKED)
 
 
-def _largest_message(settings: BrokerSettings, old_limit: int) -> int:
+def _largest_message(settings: BrokerSettings, old_limit_bytes: int) -> int:
     """Return the size of the largest message in bytes.
 
     Without a setting, the old limit rises to the largest request of the bundles.
     """
-    sizes = {path: Bundle.open(path).manifest.largest_request for path in settings.bundles}
-    limit = settings.max_message or max([old_limit, *sizes.values()])
-    for path, size in sizes.items():
-        if size > limit:
-            raise InputError(f"--max-message {limit}: a request of {path} has {size} bytes")
-    return limit
+    request_bytes = {path: Bundle.open(path).manifest.largest_request for path in settings.bundles}
+    limit_bytes = settings.max_message or max([old_limit_bytes, *request_bytes.values()])
+    for path, n_bytes in request_bytes.items():
+        if n_bytes > limit_bytes:
+            raise InputError(
+                f"--max-message {limit_bytes}: a request of {path} has {n_bytes} bytes"
+            )
+    return limit_bytes
 
 
 def _split_names(texts: Iterable[str]) -> _Names:
@@ -438,7 +447,7 @@ def _read(path: Path) -> bytes:
         raise InputError(f"{path} cannot be read ({error}): restore it") from None
 
 
-def _expires_soon(pair: CertificateFiles, authority: Authority, now: datetime.datetime) -> bool:
+def _expires_soon(files: CertificateFiles, authority: Authority, now: datetime.datetime) -> bool:
     """Whether a certificate expires soon and a new certificate would last longer."""
-    expiry = read_certificate(pair.certificate).not_valid_after_utc
+    expiry = read_certificate(files.certificate).not_valid_after_utc
     return expiry - now < _RENEWAL_PERIOD and expiry < authority.certificate.not_valid_after_utc

@@ -9,9 +9,9 @@ against the hypothesis "the excess is at most the limit" is
     E = 2 (1 + w)^(-1/2) exp(z^2 w / (2 (1 + w))) Phi(z sqrt(w / (1 + w))).
 
 If the hypothesis is true, E is a supermartingale with a mean of at most 1. By Ville's inequality it
-exceeds 1 / alpha with probability at most alpha, for any number of looks (Robbins 1970; Howard,
-Ramdas, McAuliffe and Sekhon 2021, section 3). With few devices the standard error is uncertain. The
-t value is therefore converted to the z with the same tail (Wallace 1959).
+exceeds 1 / alpha with probability at most alpha, for any number of comparisons (Robbins 1970;
+Howard, Ramdas, McAuliffe and Sekhon 2021, section 3). With few devices the standard error is
+uncertain. The t value is therefore converted to the z with the same tail (Wallace 1959).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Counts = tuple[float, float]
 MIN_DEVICES: Final = 3
 #: Excess above the limit that a comparison should detect.
 EFFECT: Final = 0.02
-#: Largest probability of withdrawing a release that keeps the limit, over all figures and looks.
+#: Largest probability of withdrawing a release that keeps the limit, over all metrics and reports.
 ALPHA: Final = 0.05
 #: Number of standard errors in EFFECT at which it is detected with probability 0.95. Here w = 24,
-#: and E exceeds 60, the threshold for one of three figures, at z = 3.25. With probability 0.95, z
+#: and E exceeds 60, the threshold for one of three metrics, at z = 3.25. With probability 0.95, z
 #: is at least its mean less 1.65.
 DETECTABLE_ERRORS: Final = 4.9
 #: Largest weight of a device: its instances count up to this multiple of its group's median.
@@ -41,45 +41,52 @@ class GroupShare(NamedTuple):
     """Share of cases among a group's instances, its standard error, and the number of devices."""
 
     share: float
-    error: float
+    standard_error: float
     n_devices: int
 
     @classmethod
-    def from_counts(cls, devices: Sequence[Counts]) -> GroupShare:
-        """Estimate a group's share; share and error are NaN if the group has too few devices."""
-        n_devices = len(devices)
+    def from_counts(cls, device_counts: Sequence[Counts]) -> GroupShare:
+        """Estimate a group's share; both numbers are NaN if the group has too few devices."""
+        n_devices = len(device_counts)
         if n_devices < MIN_DEVICES:
             return cls(math.nan, math.nan, n_devices)
         # limit the weight of each device
-        max_instances = _MAX_WEIGHT * sorted(n for _, n in devices)[n_devices // 2]
-        limited = [
-            (cases * min(1.0, max_instances / n), min(n, max_instances)) for cases, n in devices
+        max_instances = (
+            _MAX_WEIGHT * sorted(n_answers for _, n_answers in device_counts)[n_devices // 2]
+        )
+        limited_counts = [
+            (n_cases * min(1.0, max_instances / n_answers), min(n_answers, max_instances))
+            for n_cases, n_answers in device_counts
         ]
         # Ratio estimator: share = sum c / sum n, with the variance
         # m / (m - 1) * sum (c - share * n)^2 / (sum n)^2 for m devices.
-        total = sum(n for _, n in limited)
-        share = sum(cases for cases, _ in limited) / total
-        squares = sum((cases - share * n) ** 2 for cases, n in limited)
-        # if all devices are alike, use the effect of one more case as the error
-        error = math.sqrt(max(squares * n_devices / (n_devices - 1), 1.0)) / total
-        return cls(share, error, n_devices)
+        n_instances = sum(n_answers for _, n_answers in limited_counts)
+        share = sum(n_cases for n_cases, _ in limited_counts) / n_instances
+        squared_deviations = sum(
+            (n_cases - share * n_answers) ** 2 for n_cases, n_answers in limited_counts
+        )
+        # if all devices are alike, use the effect of one more case as the standard error
+        standard_error = (
+            math.sqrt(max(squared_deviations * n_devices / (n_devices - 1), 1.0)) / n_instances
+        )
+        return cls(share, standard_error, n_devices)
 
 
 class Comparison(NamedTuple):
     """Shares of two groups of devices: with the release, and with other versions."""
 
     release: GroupShare
-    others: GroupShare
+    other_versions: GroupShare
 
     @property
     def excess(self) -> float:
         """Difference of the two shares; NaN if a share is unknown."""
-        return self.release.share - self.others.share
+        return self.release.share - self.other_versions.share
 
     @property
-    def error(self) -> float:
+    def standard_error(self) -> float:
         """Standard error of the excess."""
-        return math.hypot(self.release.error, self.others.error)
+        return math.hypot(self.release.standard_error, self.other_versions.standard_error)
 
     def evidence(self, limit: float) -> float:
         """Compute the evidence E that the excess is above `limit`.
@@ -88,37 +95,41 @@ class Comparison(NamedTuple):
         """
         if not self.excess > limit:
             return 0.0
-        z = self._z(self.excess - limit)
-        w = (EFFECT / self.error) ** 2
+        z = self._z_value(self.excess - limit)
+        w = (EFFECT / self.standard_error) ** 2
         exponent = z * z * w / (2.0 * (1.0 + w))
         # 2 Phi(a) = 1 + erf(a / sqrt(2)); the exponent is limited so that exp cannot overflow
         twice_phi = 1.0 + math.erf(z * math.sqrt(w / (1.0 + w)) / math.sqrt(2.0))
         return twice_phi * math.exp(min(exponent, 500.0)) / math.sqrt(1.0 + w)
 
     @property
-    def power(self) -> float:
+    def information_fraction(self) -> float:
         """Information as a share of the information that detects EFFECT with probability 0.95."""
-        return (self._z(EFFECT) / DETECTABLE_ERRORS) ** 2
+        return (self._z_value(EFFECT) / DETECTABLE_ERRORS) ** 2
 
-    def _z(self, excess: float) -> float:
+    def _z_value(self, excess: float) -> float:
         """Compute the normal z value of `excess`; 0 if the error is unknown."""
-        if math.isnan(self.error):
+        if math.isnan(self.standard_error):
             return 0.0
-        t = excess / self.error
+        t = excess / self.standard_error
         # Welch's degrees of freedom
-        terms = [(group.error / self.error) ** 4 / (group.n_devices - 1) for group in self]
-        n_free = 1.0 / sum(terms)
+        welch_terms = [
+            (group.standard_error / self.standard_error) ** 4 / (group.n_devices - 1)
+            for group in self
+        ]
+        degrees_of_freedom = 1.0 / sum(welch_terms)
         # Wallace's approximation of the z with the same tail as t
-        scale = (8.0 * n_free + 1.0) / (8.0 * n_free + 3.0)
-        return scale * math.sqrt(n_free * math.log1p(t * t / n_free))
+        scale = (8.0 * degrees_of_freedom + 1.0) / (8.0 * degrees_of_freedom + 3.0)
+        return scale * math.sqrt(degrees_of_freedom * math.log1p(t * t / degrees_of_freedom))
 
 
-def answers_to_find(devices: Sequence[Counts]) -> float:
+def answers_to_detect(device_counts: Sequence[Counts]) -> float:
     """Estimate how many answers of a new release are needed to detect EFFECT.
 
-    `devices` are the counts of the old release. The result is NaN if these are too few devices.
+    `device_counts` are the counts of the old release. The result is NaN if these are too few
+    devices.
     """
     # error^2 = variance / n for n answers
-    error = GroupShare.from_counts(devices).error
-    variance = error * error * sum(n for _, n in devices)
+    standard_error = GroupShare.from_counts(device_counts).standard_error
+    variance = standard_error * standard_error * sum(n_answers for _, n_answers in device_counts)
     return variance * (DETECTABLE_ERRORS / EFFECT) ** 2

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from gatewise.documents import Record, decode_json, encode_json
 from gatewise.errors import GatewiseError, InputError
-from gatewise_cloud.broker.authority import PRIVATE, Authority, Clock
+from gatewise_cloud.broker.authority import PRIVATE_MODE, Authority, Clock
 from gatewise_cloud.broker.broker_init import BrokerFolder, read_roster, register_devices
 from gatewise_edge.service.enrolment import MAX_BODY, write_token
 from gatewise_export.bundle.storage import replace_file
@@ -184,7 +184,7 @@ class EnrolmentServer(ThreadingHTTPServer):
                     return
                 requests.append(request)
             try:
-                self._certify(requests)
+                self._certify_devices(requests)
             except Exception as error:  # any error, because the thread must serve later devices
                 is_expected = isinstance(error, GatewiseError | OSError)
                 _LOG.error("enrolments failed: %s", error, exc_info=not is_expected)
@@ -193,13 +193,13 @@ class EnrolmentServer(ThreadingHTTPServer):
                     if not request.certificate.done():
                         request.certificate.set_exception(failure)
 
-    def _certify(self, requests: Sequence[_EnrolmentRequest]) -> None:
+    def _certify_devices(self, requests: Sequence[_EnrolmentRequest]) -> None:
         # certify the devices with valid tokens
         enrolments = _read_tokens(self.folder)
         now = self._clock().timestamp()
         authority = Authority(self.folder, clock=self._clock)
         certificates: dict[str, Path] = {}
-        accepted: list[_EnrolmentRequest] = []
+        accepted_requests: list[_EnrolmentRequest] = []
         for request in requests:
             name = request.name
             enrolment = enrolments.get(name)
@@ -212,10 +212,10 @@ class EnrolmentServer(ThreadingHTTPServer):
                 request.certificate.set_exception(refusal)
                 continue
             path = self.folder / "clients" / f"{name}.crt"
-            authority.certify(path, request.key, name, "devices")
+            authority.certify_client(path, request.key, name, "devices")
             certificates[name] = path
-            accepted.append(request)
-        if not accepted:
+            accepted_requests.append(request)
+        if not accepted_requests:
             return
         # give them rights, and only then delete their tokens: after an interruption, a device can
         # use its token again
@@ -223,7 +223,7 @@ class EnrolmentServer(ThreadingHTTPServer):
         for name in certificates:
             del enrolments[name]
         _write_tokens(self.folder, enrolments)
-        for request in accepted:
+        for request in accepted_requests:
             request.certificate.set_result(certificates[request.name].read_text())
 
 
@@ -291,4 +291,4 @@ def _read_tokens(folder: Path) -> dict[str, Enrolment]:
 
 
 def _write_tokens(folder: Path, tokens: dict[str, Enrolment]) -> None:
-    replace_file(folder / _TOKENS_FILE, encode_json(tokens, indent=1), PRIVATE)
+    replace_file(folder / _TOKENS_FILE, encode_json(tokens, indent=1), PRIVATE_MODE)

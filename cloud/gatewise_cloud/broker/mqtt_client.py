@@ -24,7 +24,7 @@ def open_client(client: paho.Client, endpoint: Endpoint) -> None:
     try:
         client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
     except OSError as error:
-        raise unreachable(endpoint, error.strerror or str(error)) from error
+        raise unreachable_error(endpoint, error.strerror or str(error)) from error
 
 
 def close_client(client: paho.Client) -> None:
@@ -72,7 +72,7 @@ def subscribed(
     try:
         run_until(client, lambda: bool(grants or refusals), timeout)
         if refusals:
-            raise refused(endpoint, refusals[0])
+            raise refusal_error(endpoint, refusals[0])
         yield client, grants[0] if grants else None
     finally:
         close_client(client)
@@ -94,16 +94,16 @@ def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
     return reasons[0] if reasons else None
 
 
-def run_until(client: paho.Client, done: Callable[[], bool], seconds: float) -> bool:
+def run_until(client: paho.Client, is_done: Callable[[], bool], seconds: float) -> bool:
     """Run a client's network loop until `done()` is true, at most `seconds`; return `done()`."""
     deadline = time.monotonic() + seconds
-    while not done() and time.monotonic() < deadline:
+    while not is_done() and time.monotonic() < deadline:
         if client.loop(0.05) != paho.MQTT_ERR_SUCCESS:
             break
-    return done()
+    return is_done()
 
 
-def unreachable(endpoint: Endpoint, reason: str) -> LinkError:
+def unreachable_error(endpoint: Endpoint, reason: str) -> LinkError:
     """Make the error for a broker that cannot be reached."""
     return LinkError(
         endpoint.url,
@@ -112,7 +112,7 @@ def unreachable(endpoint: Endpoint, reason: str) -> LinkError:
     )
 
 
-def refused(endpoint: Endpoint, reason: str) -> LinkError:
+def refusal_error(endpoint: Endpoint, reason: str) -> LinkError:
     """Make the error for a broker that refuses this client."""
     return LinkError(endpoint.url, f"broker {endpoint.url} refuses this client: {reason}")
 
@@ -128,9 +128,9 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
     the client.
     """
     # these topics look like a device's topics, so that an access list can allow them
-    base = f"gw/v1/probe-{secrets.token_hex(8)}"
-    plain_topic = f"{base}/plain"
-    shared_topic = f"{base}/shared"
+    base_topic = f"gw/v1/probe-{secrets.token_hex(8)}"
+    plain_topic = f"{base_topic}/plain"
+    shared_topic = f"{base_topic}/shared"
     shared_filter = shared(secrets.token_hex(8), shared_topic)
     received_topics: set[str] = set()
     endpoint = broker if isinstance(broker, Endpoint) else Endpoint(broker)
@@ -168,7 +168,7 @@ def publish_retained(
 
     with subscribed(endpoint, topic, on_message=add_echo, timeout=timeout) as (client, is_granted):
         if is_granted is None:
-            raise refused(endpoint, "it did not grant the subscription in time")
+            raise refusal_error(endpoint, "it did not grant the subscription in time")
         client.publish(topic, payload, qos=1, retain=True)
         if not run_until(client, lambda: payload in echoes, timeout):
             raise LinkError(

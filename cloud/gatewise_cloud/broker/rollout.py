@@ -30,25 +30,24 @@ from gatewise_cloud.broker.comparison import (
     ALPHA,
     EFFECT,
     MIN_DEVICES,
-    answers_to_find,
+    answers_to_detect,
 )
 from gatewise_cloud.broker.mqtt_client import publish_retained
-from gatewise_cloud.broker.rollout_report import FIGURES, RolloutReport
+from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.topics import manifest_topic
 from gatewise_export.repository.release import WHOLE, OfferedRelease, check_rollout
 from gatewise_export.repository.repository import Repository, StaleVersionError
 
-#: Number of looks without evidence at a step after which the release is withdrawn.
-_MAX_LOOKS_WITHOUT_EVIDENCE: Final = 10
-#: Number of looks after which a comparison ends unless it is expected to be decided soon.
-_EARLY_LOOKS: Final = 30
-#: A comparison ends unless it is expected to be decided within this many further looks, and
-#: the factor by which this number is multiplied before _EARLY_LOOKS looks.
-_MAX_EXPECTED_LOOKS: Final = 400
-_EARLY_FACTOR: Final = 10
-#: Largest number of looks at a comparison.
-_MAX_COMPARISON_LOOKS: Final = 200
+#: Number of reports on a step without evidence after which the release is withdrawn.
+_MAX_REPORTS_WITHOUT_EVIDENCE: Final = 10
+#: A comparison ends unless it is expected to be decided within this many further reports. The
+#: estimate from few reports is uncertain, so that the first _N_EARLY_REPORTS have a larger limit.
+_MAX_EXPECTED_REPORTS: Final = 400
+_MAX_EXPECTED_REPORTS_EARLY: Final = 4000
+_N_EARLY_REPORTS: Final = 30
+#: Largest number of reports of a comparison.
+_MAX_COMPARISON_REPORTS: Final = 200
 #: Largest share of the devices until a comparison ends, and until the last step.
 _COMPARISON_SHARE: Final = 0.45
 _HOLDOUT_SHARE: Final = 0.9
@@ -75,7 +74,7 @@ class AbortLimits(Settings, frozen=True):
     never exceed the limit.
 
     `worse_by` limits the excess of the release's share of errors, fallbacks or disagreement over
-    the share with other versions. A figure is compared once three devices with the release and
+    the share with other versions. A metric is compared once three devices with the release and
     three others report it. A release that keeps the limit is withdrawn with probability
     :data:`.ALPHA` at most. An undecided comparison stops the rollout below half of the devices,
     unless `accept_undecided`.
@@ -110,77 +109,81 @@ class AbortLimits(Settings, frozen=True):
     def __bool__(self) -> bool:
         return self.failed is not None or self.worse_by is not None
 
-    def not_compared(self, report: RolloutReport) -> dict[str, str]:
-        """Explain which comparisons have not ended, by figure; empty without `worse_by`."""
+    def undecided_reasons(self, report: RolloutReport) -> dict[str, str]:
+        """Explain which comparisons have not ended, by metric; empty without `worse_by`."""
         if self.worse_by is None:
             return {}
         reasons = {}
-        for figure, (word, _) in FIGURES.items():
-            release, others = report.comparison(figure)
-            if min(release.n_devices, others.n_devices) < MIN_DEVICES:
-                reasons[figure] = (
-                    f"{release.n_devices} devices with the release and {others.n_devices} with "
-                    f"other versions report it, but {MIN_DEVICES} of each are needed"
-                    + (" (gatewise edge --audit)" if word == "audited" else "")
+        for metric, (status_word, _) in METRICS.items():
+            release, other_versions = report.comparison(metric)
+            if min(release.n_devices, other_versions.n_devices) < MIN_DEVICES:
+                reasons[metric] = (
+                    f"{release.n_devices} devices with the release and {other_versions.n_devices} "
+                    f"with other versions report it, but {MIN_DEVICES} of each are needed"
+                    + (" (gatewise edge --audit)" if status_word == "audited" else "")
                 )
-        for figure, share in self.progress(report, is_gate=True).items():
-            if figure not in reasons:
-                reasons[figure] = (
+        for metric, fraction in self.information_fractions(report, is_before_half=True).items():
+            if metric not in reasons:
+                reasons[metric] = (
                     f"devices differ too much, or answered too few instances, to detect "
-                    f"{100 * EFFECT:.0f} points above the limit: only {share:.0%} of the needed "
+                    f"{100 * EFFECT:.0f} points above the limit: only {fraction:.0%} of the needed "
                     "information is available"
                 )
         return reasons
 
-    def answers_to_find(self, baseline: RolloutReport) -> dict[str, float]:
-        """Estimate how many answers are needed to detect EFFECT above `worse_by`, by figure."""
+    def answers_to_detect(self, baseline: RolloutReport) -> dict[str, float]:
+        """Estimate how many answers are needed to detect EFFECT above `worse_by`, by metric."""
         if self.worse_by is None:
             return {}
-        counts = {figure: baseline.others.get(figure, []) for figure in FIGURES}
+        counts_by_metric = {metric: baseline.other_counts.get(metric, []) for metric in METRICS}
         return {
-            figure: answers_to_find(devices)
-            for figure, devices in counts.items()
-            if len(devices) >= MIN_DEVICES
+            metric: answers_to_detect(device_counts)
+            for metric, device_counts in counts_by_metric.items()
+            if len(device_counts) >= MIN_DEVICES
         }
 
-    def progress(self, report: RolloutReport, *, is_gate: bool) -> dict[str, float]:
+    def information_fractions(
+        self, report: RolloutReport, *, is_before_half: bool
+    ) -> dict[str, float]:
         """Compute the share of the needed information for each comparison that has not ended.
 
-        At a gate a comparison ends once it can detect EFFECT. At other steps it ends once the
-        standard error is below EFFECT or the limit. A figure is not compared if too few devices
-        with other versions report it.
+        At the last step before half of the devices a comparison ends once it can detect EFFECT. At
+        other steps it ends once the standard error is below EFFECT or the limit. A metric is not
+        compared if too few devices with other versions report it.
         """
-        shares: dict[str, float] = {}
-        if self.worse_by is None or (len(report.running) < MIN_DEVICES and not is_gate):
-            return shares
-        for figure in FIGURES:
-            comparison = report.comparison(figure)
-            if comparison.others.n_devices < MIN_DEVICES:
+        fractions: dict[str, float] = {}
+        if self.worse_by is None or (
+            len(report.running_devices) < MIN_DEVICES and not is_before_half
+        ):
+            return fractions
+        for metric in METRICS:
+            comparison = report.comparison(metric)
+            if comparison.other_versions.n_devices < MIN_DEVICES:
                 continue
             if comparison.release.n_devices < MIN_DEVICES:
-                shares[figure] = 0.0
-            elif is_gate:
-                shares[figure] = comparison.power
+                fractions[metric] = 0.0
+            elif is_before_half:
+                fractions[metric] = comparison.information_fraction
             else:
-                shares[figure] = (max(self.worse_by, EFFECT) / comparison.error) ** 2
-        return {figure: share for figure, share in shares.items() if share < 1.0}
+                fractions[metric] = (max(self.worse_by, EFFECT) / comparison.standard_error) ** 2
+        return {metric: fraction for metric, fraction in fractions.items() if fraction < 1.0}
 
     def reason_to_abort(self, report: RolloutReport, n_silent: int = 0) -> str | None:
         """Get the reason to withdraw a release, or None; `n_silent` devices fell silent."""
-        n_failures = len(report.refused) + n_silent
-        n_ran = len(report.running) + n_failures
+        n_failures = len(report.refusing_devices) + n_silent
+        n_ran = len(report.running_devices) + n_failures
         limit = math.inf if self.failed is None else self.failed * n_ran
         if n_failures >= _MIN_FAILURES and n_failures > limit:
             silence = f", {n_silent} of which fell silent" if n_silent else ""
             return f"it failed on {n_failures} of {n_ran} devices{silence}"
         if self.worse_by is not None:
-            for figure in FIGURES:
-                comparison = report.comparison(figure)
-                if comparison.evidence(self.worse_by) >= len(FIGURES) / ALPHA:
+            for metric in METRICS:
+                comparison = report.comparison(metric)
+                if comparison.evidence(self.worse_by) >= len(METRICS) / ALPHA:
                     return (
-                        f"{figure} {100 * comparison.release.share:.1f} %, "
+                        f"{metric} {100 * comparison.release.share:.1f} %, "
                         f"{100 * comparison.excess:.1f} points more than with other versions "
-                        f"(standard error {100 * comparison.error:.2f})"
+                        f"(standard error {100 * comparison.standard_error:.2f})"
                     )
         return None
 
@@ -194,9 +197,9 @@ class RolloutEnd(NamedTuple):
         Present offer of the release.
     report : RolloutReport
         The last report.
-    aborted : str or None
+    abort_reason : str or None
         Reason why the release did not reach its last share.
-    kind : str
+    outcome : str
         ``done`` if the release reached its last share, and ``withdrawn`` if it exceeded a limit.
         ``no-evidence`` if it was withdrawn because no evidence came. ``superseded`` if another
         change of the repository replaced it. ``undecided`` if a comparison did not end; the release
@@ -205,8 +208,8 @@ class RolloutEnd(NamedTuple):
 
     offer: OfferedRelease
     report: RolloutReport
-    aborted: str | None = None
-    kind: Literal["done", "withdrawn", "no-evidence", "superseded", "undecided"] = "done"
+    abort_reason: str | None = None
+    outcome: Literal["done", "withdrawn", "no-evidence", "superseded", "undecided"] = "done"
 
 
 def roll_out(
@@ -216,17 +219,18 @@ def roll_out(
     limits: AbortLimits,
     *,
     announce: Callable[[OfferedRelease], None],
-    report: Callable[[OfferedRelease], RolloutReport],
+    read_report: Callable[[OfferedRelease], RolloutReport],
     wait: Callable[[], None],
-    progress: Callable[[OfferedRelease, RolloutReport], None],
+    show_progress: Callable[[OfferedRelease, RolloutReport], None],
     baseline: RolloutReport | None = None,
 ) -> RolloutEnd:
     """Offer a release to growing shares of the devices, and withdraw it if it exceeds a limit.
 
-    At each look at a step, `wait` waits for devices to update and to answer instances, and `report`
-    reads their statuses. A step ends with evidence. After ten looks without evidence the release is
-    withdrawn. A comparison that is not expected to end stops the rollout below half of the devices,
-    unless `limits` accept that. :func:`planned_shares` adds the steps that comparisons need.
+    Before each report on a step, `wait` waits for devices to update and to answer instances.
+    `read_report` reads their statuses. A step ends with evidence. After ten reports without
+    evidence the release is withdrawn. A comparison that is not expected to end stops the rollout
+    below half of the devices, unless `limits` accept that. :func:`planned_shares` adds the steps
+    that comparisons need.
 
     Devices that are online in `baseline`, the report before the first step, should stay online. A
     call after an interruption continues from the step that was reached.
@@ -235,43 +239,54 @@ def roll_out(
     repository has no such release.
     """
     # plan the steps; after an interruption continue from the share that was reached
-    plan = planned_shares(shares, limits)
+    planned = planned_shares(shares, limits)
     offer = repository.find(release)
     is_offered = repository.wanted(offer.model) == offer
     reached_share = offer.rollout / WHOLE if is_offered else 0.0
-    latest = baseline or RolloutReport()
-    watch = _RolloutWatch(limits, report=report, wait=wait, progress=progress, latest=latest)
-    steps = deque([share for share in plan if share >= reached_share] or plan[-1:])
-    while steps:
+    latest_report = baseline or RolloutReport()
+    watcher = _StepWatcher(
+        limits,
+        read_report=read_report,
+        wait=wait,
+        show_progress=show_progress,
+        latest_report=latest_report,
+    )
+    remaining_shares = deque([share for share in planned if share >= reached_share] or planned[-1:])
+    while remaining_shares:
         # offer the next share
-        share = steps.popleft()
-        new_offer = _increase_share(repository, offer, share, is_offered=is_offered)
-        if new_offer is None:
-            cause = f"{repository.wanted(offer.model) or 'nothing'} is offered in its place"
-            return RolloutEnd(repository.find(release), watch.latest, cause, "superseded")
-        offer = new_offer
+        share = remaining_shares.popleft()
+        larger_offer = _increase_share(repository, offer, share, is_offered=is_offered)
+        if larger_offer is None:
+            end_reason = f"{repository.wanted(offer.model) or 'nothing'} is offered in its place"
+            return RolloutEnd(
+                repository.find(release), watcher.latest_report, end_reason, "superseded"
+            )
+        offer = larger_offer
         is_offered = True
         announce(offer)
-        # watch the step; a gate is the last step before half of the devices
-        is_gate = share < 0.5 and bool(steps) and steps[0] >= 0.5
-        reason = watch.watch_step(offer, is_gate=is_gate)
-        if watch.has_evidence and reason is None:
-            if is_gate and watch.pending and share < _COMPARISON_SHARE:
-                steps.appendleft(_COMPARISON_SHARE)
-            elif is_gate and watch.pending and not limits.accept_undecided:
-                reasons = limits.not_compared(watch.latest)
-                cause = "; ".join(f"{name}: {reasons[name]}" for name in sorted(watch.pending))
-                return RolloutEnd(offer, watch.latest, cause, "undecided")
+        # an undecided comparison ends the rollout before half of the devices get the release
+        is_before_half = share < 0.5 and bool(remaining_shares) and remaining_shares[0] >= 0.5
+        withdrawal_reason = watcher.watch_step(offer, is_before_half=is_before_half)
+        if watcher.has_evidence and withdrawal_reason is None:
+            if is_before_half and watcher.undecided_metrics and share < _COMPARISON_SHARE:
+                remaining_shares.appendleft(_COMPARISON_SHARE)
+            elif is_before_half and watcher.undecided_metrics and not limits.accept_undecided:
+                undecided_reasons = limits.undecided_reasons(watcher.latest_report)
+                end_reason = "; ".join(
+                    f"{metric}: {undecided_reasons[metric]}"
+                    for metric in sorted(watcher.undecided_metrics)
+                )
+                return RolloutEnd(offer, watcher.latest_report, end_reason, "undecided")
             continue
         # withdraw the release
         offer = repository.rollback(release)
         announce(offer)
-        if reason is not None:
-            return RolloutEnd(offer, watch.latest, reason, "withdrawn")
-        n_running = len(watch.latest.running)
-        cause = f"no evidence in {watch.n_looks} looks: {n_running} devices run it"
-        return RolloutEnd(offer, watch.latest, cause, "no-evidence")
-    return RolloutEnd(offer, watch.latest)
+        if withdrawal_reason is not None:
+            return RolloutEnd(offer, watcher.latest_report, withdrawal_reason, "withdrawn")
+        n_running = len(watcher.latest_report.running_devices)
+        end_reason = f"no evidence in {watcher.n_reports} reports: {n_running} devices run it"
+        return RolloutEnd(offer, watcher.latest_report, end_reason, "no-evidence")
+    return RolloutEnd(offer, watcher.latest_report)
 
 
 def planned_shares(shares: Sequence[float], limits: AbortLimits) -> list[float]:
@@ -280,98 +295,107 @@ def planned_shares(shares: Sequence[float], limits: AbortLimits) -> list[float]:
     With a comparison the first share is below one half, and a share of nine tenths comes before a
     last share of 1. Raises InputError if the shares do not rise within (0, 1].
     """
-    plan = list(shares)
-    if plan != sorted(set(plan)):
+    planned = list(shares)
+    if planned != sorted(set(planned)):
         raise InputError("the shares of a rollout must rise, such as 5%,25%,100%")
-    for share in plan:
+    for share in planned:
         check_rollout(share)
     if limits.worse_by is not None:
-        if plan[0] >= 0.5:
-            plan.insert(0, _COMPARISON_SHARE)
-        if plan[-1] == 1.0 and plan[-2] < _HOLDOUT_SHARE:
-            plan.insert(-1, _HOLDOUT_SHARE)
-    return plan
+        if planned[0] >= 0.5:
+            planned.insert(0, _COMPARISON_SHARE)
+        if planned[-1] == 1.0 and planned[-2] < _HOLDOUT_SHARE:
+            planned.insert(-1, _HOLDOUT_SHARE)
+    return planned
 
 
-class _RolloutWatch:
-    """Observer of the steps of a rollout.
+class _StepWatcher:
+    """Reader of the reports on the steps of a rollout.
 
-    `latest` is the last report, and `has_evidence` says whether enough devices run the release.
-    `pending` are the figures whose comparison has not ended, and `n_looks` is the number of looks
-    at the step.
+    `has_evidence` says whether enough devices run the release. `undecided_metrics` are those whose
+    comparison has not ended, and `n_reports` is the number of reports on the step.
     """
 
     def __init__(
         self,
         limits: AbortLimits,
         *,
-        report: Callable[[OfferedRelease], RolloutReport],
+        read_report: Callable[[OfferedRelease], RolloutReport],
         wait: Callable[[], None],
-        progress: Callable[[OfferedRelease, RolloutReport], None],
-        latest: RolloutReport,
+        show_progress: Callable[[OfferedRelease, RolloutReport], None],
+        latest_report: RolloutReport,
     ) -> None:
         self._limits = limits
-        self._report = report
+        self._read_report = read_report
         self._wait = wait
-        self._progress = progress
-        self._online_devices = latest.running | latest.elsewhere
-        self._runners: Set[str] = frozenset()
-        self.latest = latest
+        self._show_progress = show_progress
+        self._online_devices = latest_report.running_devices | latest_report.other_devices
+        self._devices_that_ran: Set[str] = frozenset()
+        self.latest_report = latest_report
         self.has_evidence = False
-        self.pending: Set[str] = frozenset()
-        self.n_looks = 0
+        self.undecided_metrics: Set[str] = frozenset()
+        self.n_reports = 0
 
-    def watch_step(self, offer: OfferedRelease, *, is_gate: bool) -> str | None:
-        """Look at a step until it ends; return the reason to withdraw the release, or None."""
-        histories: dict[str, list[float]] = {figure: [] for figure in FIGURES}
-        # look longer at the last gate, because an undecided comparison ends the rollout there
-        is_last_gate = is_gate and offer.rollout >= _COMPARISON_SHARE * WHOLE
-        min_looks = _EARLY_LOOKS if is_last_gate else _MAX_LOOKS_WITHOUT_EVIDENCE
-        self.n_looks = 0
+    def watch_step(self, offer: OfferedRelease, *, is_before_half: bool) -> str | None:
+        """Read reports until a step ends; return the reason to withdraw the release, or None."""
+        fraction_histories: dict[str, list[float]] = {metric: [] for metric in METRICS}
+        # compare longer where an undecided comparison ends the rollout
+        is_last_chance = is_before_half and offer.rollout >= _COMPARISON_SHARE * WHOLE
+        min_reports = _N_EARLY_REPORTS if is_last_chance else _MAX_REPORTS_WITHOUT_EVIDENCE
+        self.n_reports = 0
         n_without_evidence = 0
-        while n_without_evidence < _MAX_LOOKS_WITHOUT_EVIDENCE:
+        while n_without_evidence < _MAX_REPORTS_WITHOUT_EVIDENCE:
             # read a report, and check the limits
             self._wait()
-            self.n_looks += 1
-            self.latest = latest = self._report(offer)
-            self._progress(offer, latest)
-            n_silent = len(self._runners & latest.offline)
-            reason = self._limits.reason_to_abort(latest, n_silent)
-            self._runners |= latest.running
-            self.has_evidence = latest.has_evidence(self._online_devices | self._runners)
-            if reason is not None:
-                return reason
+            self.n_reports += 1
+            self.latest_report = latest_report = self._read_report(offer)
+            self._show_progress(offer, latest_report)
+            n_silent = len(self._devices_that_ran & latest_report.offline_devices)
+            withdrawal_reason = self._limits.reason_to_abort(latest_report, n_silent)
+            self._devices_that_ran |= latest_report.running_devices
+            self.has_evidence = latest_report.has_evidence(
+                self._online_devices | self._devices_that_ran
+            )
+            if withdrawal_reason is not None:
+                return withdrawal_reason
             if not self.has_evidence:
                 n_without_evidence += 1
                 continue
             # continue while a comparison may still end
-            shares = self._limits.progress(latest, is_gate=is_gate)
-            self.pending = frozenset(shares)
-            for figure, share in shares.items():
-                histories[figure].append(share)
-            if not any(_may_end(histories[figure], min_looks) for figure in shares):
-                self._online_devices = latest.running | latest.elsewhere
-                # devices that run the release but report no figures give no evidence
-                lacks_figures = len(latest.running) >= MIN_DEVICES and 0.0 in shares.values()
-                self.has_evidence = not lacks_figures
+            fractions = self._limits.information_fractions(
+                latest_report, is_before_half=is_before_half
+            )
+            self.undecided_metrics = frozenset(fractions)
+            for metric, fraction in fractions.items():
+                fraction_histories[metric].append(fraction)
+            if not any(
+                _may_become_decided(fraction_histories[metric], min_reports) for metric in fractions
+            ):
+                self._online_devices = latest_report.running_devices | latest_report.other_devices
+                # devices that run the release but report no counts give no evidence
+                lacks_counts = (
+                    len(latest_report.running_devices) >= MIN_DEVICES and 0.0 in fractions.values()
+                )
+                self.has_evidence = not lacks_counts
                 return None
         return None
 
 
-def _may_end(shares: Sequence[float], min_looks: int) -> bool:
-    """Whether a comparison may still end, given its share of the needed information at each look.
+def _may_become_decided(fractions: Sequence[float], min_reports: int) -> bool:
+    """Whether a comparison may still end, given its share of the needed information in each report.
 
     If devices differ, the information stops growing although they give more answers.
     """
-    n_looks = len(shares)
-    is_early = n_looks < _EARLY_LOOKS
-    if n_looks < min_looks or (is_early and not shares[-1]):
+    n_reports = len(fractions)
+    is_early = n_reports < _N_EARLY_REPORTS
+    if n_reports < min_reports or (is_early and not fractions[-1]):
         return True
-    # growth per look = (mean of the later half - mean of the earlier half) / looks in a half
-    half = n_looks // 2
-    growth = (fmean(shares[-half:]) - fmean(shares[:half])) / half
-    expected_looks = _MAX_EXPECTED_LOOKS * (_EARLY_FACTOR if is_early else 1)
-    return 1.0 - shares[-1] <= growth * expected_looks and n_looks < _MAX_COMPARISON_LOOKS
+    # growth per report = (mean of the later half - mean of the earlier half) / reports in a half
+    n_half = n_reports // 2
+    growth = (fmean(fractions[-n_half:]) - fmean(fractions[:n_half])) / n_half
+    max_expected_reports = _MAX_EXPECTED_REPORTS_EARLY if is_early else _MAX_EXPECTED_REPORTS
+    return (
+        1.0 - fractions[-1] <= growth * max_expected_reports and n_reports < _MAX_COMPARISON_REPORTS
+    )
 
 
 def _increase_share(

@@ -19,7 +19,7 @@ from typing import Final, Self
 import paho.mqtt.client as paho
 
 from gatewise_cloud.broker.comparison import MIN_DEVICES, Comparison, Counts, GroupShare
-from gatewise_cloud.broker.mqtt_client import refused, run_until, subscribed
+from gatewise_cloud.broker.mqtt_client import refusal_error, run_until, subscribed
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.topics import STATUSES
 from gatewise_export.repository.release import OfferedRelease
@@ -28,8 +28,8 @@ from gatewise_export.repository.release import OfferedRelease
 _QUIET_SECONDS: Final = 1.0
 #: Share of the devices with the offer that must run the release.
 _MIN_RUNNING_SHARE: Final = 0.5
-#: Word of a status that contains each figure, and the position of the figure in that word.
-FIGURES: Final = {"errors": ("seen", 1), "fallbacks": ("seen", 2), "disagreement": ("audited", 1)}
+#: Word of a status that counts each metric, and the position of the count in that word.
+METRICS: Final = {"errors": ("seen", 1), "fallbacks": ("seen", 2), "disagreement": ("audited", 1)}
 
 
 @dataclass(frozen=True)
@@ -38,67 +38,84 @@ class RolloutReport:
 
     Attributes
     ----------
-    running, refused, elsewhere, offline, offered : set of str
-        Ids of devices. `running` devices run the release, and `refused` ones refuse it because it
-        failed there. `elsewhere` are online devices with another version of the model. `offline`
-        devices are not connected. `offered` are all devices that get the offer.
-    figures, others : dict
-        Counts of ``errors``, ``fallbacks`` and ``disagreement`` with the high-cost model. `figures`
-        has those of each running device, and `others` those of each device with another version.
+    running_devices, refusing_devices, other_devices, offline_devices, offered_devices : set of str
+        Ids of devices. `running_devices` run the release, and `refusing_devices` refuse it because
+        it failed there. `other_devices` are online with another version of the model.
+        `offline_devices` are not connected. `offered_devices` are all devices that get the offer.
+    release_counts, other_counts : dict
+        Counts of ``errors``, ``fallbacks`` and ``disagreement`` with the high-cost model by metric,
+        for each of `running_devices` and for each of `other_devices`.
     """
 
-    running: Set[str] = frozenset()
-    refused: Set[str] = frozenset()
-    elsewhere: Set[str] = frozenset()
-    offline: Set[str] = frozenset()
-    offered: Set[str] = frozenset()
-    figures: Mapping[str, list[Counts]] = field(default_factory=dict)
-    others: Mapping[str, list[Counts]] = field(default_factory=dict)
+    running_devices: Set[str] = frozenset()
+    refusing_devices: Set[str] = frozenset()
+    other_devices: Set[str] = frozenset()
+    offline_devices: Set[str] = frozenset()
+    offered_devices: Set[str] = frozenset()
+    release_counts: Mapping[str, list[Counts]] = field(default_factory=dict)
+    other_counts: Mapping[str, list[Counts]] = field(default_factory=dict)
 
     @classmethod
     def from_statuses(cls, statuses: Mapping[str, str], offer: OfferedRelease) -> Self:
         """Make the report from the statuses of a fleet, a mapping by topic."""
-        words_of = {topic.split("/")[2]: status.split() for topic, status in statuses.items()}
-        online = {device: w for device, w in words_of.items() if w[:1] == ["online"] and w[1:]}
-        running = {device: w[2:] for device, w in online.items() if w[1] == str(offer)}
-        elsewhere = {
-            device: w[2:]
-            for device, w in online.items()
-            if device not in running and w[1].startswith(f"{offer.model}/")
+        words_by_device = {
+            topic.split("/")[2]: status.split() for topic, status in statuses.items()
+        }
+        online_words = {
+            device: words
+            for device, words in words_by_device.items()
+            if words[:1] == ["online"] and words[1:]
+        }
+        running_words = {
+            device: words[2:] for device, words in online_words.items() if words[1] == str(offer)
+        }
+        other_words = {
+            device: words[2:]
+            for device, words in online_words.items()
+            if device not in running_words and words[1].startswith(f"{offer.model}/")
         }
         refusal = ["refused", offer.digest[:12]]
         return cls(
-            running=frozenset(running),
-            refused=frozenset(d for d, words in elsewhere.items() if words[:2] == refusal),
-            elsewhere=frozenset(elsewhere),
-            offline=frozenset(words_of.keys() - online.keys()),
-            offered=frozenset(device for device in words_of if offer.is_for(device)),
-            figures=_figures(running.values()),
-            others=_figures(elsewhere.values()),
+            running_devices=frozenset(running_words),
+            refusing_devices=frozenset(
+                device for device, words in other_words.items() if words[:2] == refusal
+            ),
+            other_devices=frozenset(other_words),
+            offline_devices=frozenset(words_by_device.keys() - online_words.keys()),
+            offered_devices=frozenset(device for device in words_by_device if offer.is_for(device)),
+            release_counts=_counts_by_metric(running_words.values()),
+            other_counts=_counts_by_metric(other_words.values()),
         )
 
-    def has_evidence(self, present: Set[str]) -> bool:
+    def has_evidence(self, earlier_devices: Set[str]) -> bool:
         """Whether enough of the devices with the offer run the release.
 
-        `present` devices were online before the offer. They count although they may be offline now.
+        `earlier_devices` were online before the offer. They count although they may be offline now.
         """
-        missing = self.offline & present
-        expected = self.running | (self.offered & (self.elsewhere | missing))
-        if not expected:  # the offer reaches no device that is online
-            return bool(present or (self.elsewhere and not self.offline & self.offered))
-        n_needed = max(min(MIN_DEVICES, len(expected)), _MIN_RUNNING_SHARE * len(expected))
-        return len(self.running) >= n_needed
+        missing_devices = self.offline_devices & earlier_devices
+        expected_devices = self.running_devices | (
+            self.offered_devices & (self.other_devices | missing_devices)
+        )
+        if not expected_devices:  # the offer reaches no device that is online
+            return bool(
+                earlier_devices
+                or (self.other_devices and not self.offline_devices & self.offered_devices)
+            )
+        n_needed = max(
+            min(MIN_DEVICES, len(expected_devices)), _MIN_RUNNING_SHARE * len(expected_devices)
+        )
+        return len(self.running_devices) >= n_needed
 
-    def comparison(self, figure: str) -> Comparison:
-        """Compare a figure between the release and the other versions."""
-        groups = self.figures.get(figure, []), self.others.get(figure, [])
+    def comparison(self, metric: str) -> Comparison:
+        """Compare a metric between the release and the other versions."""
+        groups = self.release_counts.get(metric, []), self.other_counts.get(metric, [])
         return Comparison(*map(GroupShare.from_counts, groups))
 
     def to_dict(self) -> dict[str, float | int | None]:
         """Return the counts of devices and the shares of the release; None for unknown shares."""
-        shares = {figure: self.comparison(figure).release.share for figure in FIGURES}
-        return {"running": len(self.running), "refused": len(self.refused)} | {
-            figure: None if math.isnan(share) else share for figure, share in shares.items()
+        shares = {metric: self.comparison(metric).release.share for metric in METRICS}
+        return {"running": len(self.running_devices), "refused": len(self.refusing_devices)} | {
+            metric: None if math.isnan(share) else share for metric, share in shares.items()
         }
 
 
@@ -122,7 +139,7 @@ def read_statuses(endpoint: Endpoint, *, timeout: float = 10.0) -> dict[str, str
         is_granted,
     ):
         if not is_granted:
-            raise refused(endpoint, f"it does not grant {STATUSES}")
+            raise refusal_error(endpoint, f"it does not grant {STATUSES}")
         last_arrival = time.monotonic()
         run_until(client, lambda: time.monotonic() - last_arrival > _QUIET_SECONDS, math.inf)
         return statuses
@@ -136,18 +153,18 @@ def read_reports(
     return {offer: RolloutReport.from_statuses(statuses, offer) for offer in offers}
 
 
-def _figures(statuses: Iterable[list[str]]) -> dict[str, list[Counts]]:
-    """Read the figures in the words of statuses; malformed words are ignored."""
-    figures: dict[str, list[Counts]] = {figure: [] for figure in FIGURES}
+def _counts_by_metric(statuses: Iterable[list[str]]) -> dict[str, list[Counts]]:
+    """Read the counts in the words of statuses; malformed words are ignored."""
+    counts: dict[str, list[Counts]] = {metric: [] for metric in METRICS}
     for words in statuses:
-        values = dict(word.split("=", 1) for word in words if "=" in word)
-        for figure, (word, position) in FIGURES.items():
+        texts_by_field = dict(field_name.split("=", 1) for field_name in words if "=" in field_name)
+        for metric, (field_name, position) in METRICS.items():
             try:
-                numbers = [float(n) for n in values[word].split(",")]
-                instances = numbers[0]
-                cases = numbers[position]
+                field_numbers = [float(number) for number in texts_by_field[field_name].split(",")]
+                n_instances = field_numbers[0]
+                n_cases = field_numbers[position]
             except (KeyError, ValueError, IndexError):
                 continue
-            if 1 <= instances < math.inf and 0 <= cases < math.inf:
-                figures[figure].append((cases, instances))
-    return figures
+            if 1 <= n_instances < math.inf and 0 <= n_cases < math.inf:
+                counts[metric].append((n_cases, n_instances))
+    return counts

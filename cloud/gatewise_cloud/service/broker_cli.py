@@ -18,7 +18,7 @@ from gatewise.formats import plural
 from gatewise.settings import with_options
 from gatewise_cloud.broker.authority import read_certificate
 from gatewise_cloud.broker.broker import Broker, EmbeddedBroker, MosquittoBroker, find_mosquitto
-from gatewise_cloud.broker.broker_control import apply_roles, known_clients, operator_endpoint
+from gatewise_cloud.broker.broker_control import apply_roles, operator_endpoint, read_client_names
 from gatewise_cloud.broker.broker_files import REVOKED
 from gatewise_cloud.broker.broker_init import (
     BrokerFolder,
@@ -83,7 +83,7 @@ def run(
         embedded = find_mosquitto() is None
     broker_class: type[Broker] = EmbeddedBroker if embedded else MosquittoBroker
     with until_interrupted(), broker_class(port, host=host) as broker:
-        if not broker.shared_subscriptions:
+        if not broker.has_shared_subscriptions:
             note(
                 "note: the embedded broker is for demos. It does not deliver to shared "
                 "subscriptions (run one worker, gatewise cloud BUNDLE --broker "
@@ -91,10 +91,14 @@ def run(
                 "client that falls silent, and stores neither the session nor the messages of a "
                 "client that is disconnected"
             )
-        state = {name: getattr(broker, name) for name in ("kind", "url", "shared_subscriptions")}
+        state = {
+            "kind": broker.kind,
+            "url": broker.url,
+            "shared_subscriptions": broker.has_shared_subscriptions,
+        }
         text = f"ready: {broker.kind} broker on {broker.url}"
         print_line(text, {"ready": True, **state}, as_json=as_json)
-        while broker.alive:
+        while broker.is_alive:
             threading.Event().wait(0.2)
         raise BrokerError(host, broker.port, f"the {broker.kind} broker ended unexpectedly")
 
@@ -119,8 +123,13 @@ def init(
     broker = init_broker(folder, settings)
     if as_json:
         roster = {name: value for name, value in asdict(broker.roster).items() if name != "pool"}
-        names = ("folder", "config", "plugin", "revoked")
-        report = {name: getattr(broker, name) for name in names} | {"made": broker.issued}
+        report = {
+            "folder": broker.folder,
+            "config": broker.config,
+            "plugin": broker.plugin,
+            "revoked": broker.revoked_clients,
+            "made": broker.issued_certificates,
+        }
         print_line("", roster | report, as_json=True)
         return
     _print_folder(broker)
@@ -160,8 +169,8 @@ def add(
     roles: dict[str, Any] = {role: tuple(names)}
     broker_folder = init_broker(_check_folder(folder), **roles)
     is_applied = _apply_live(broker_folder, dict.fromkeys(names, role), broker)
-    text = "\n".join(f"made {path} and its key" for path in broker_folder.issued)
-    document = {"made": broker_folder.issued, "applied": is_applied}
+    text = "\n".join(f"made {path} and its key" for path in broker_folder.issued_certificates)
+    document = {"made": broker_folder.issued_certificates, "applied": is_applied}
     print_line(text, document, as_json=as_json)
 
 
@@ -181,7 +190,9 @@ def revoke(
     broker_folder = init_broker(_check_folder(folder), BrokerSettings(revoke=tuple(names)))
     is_applied = _apply_live(broker_folder, dict.fromkeys(names, REVOKED), broker)
     text = f"revoked {', '.join(names)}" + ("" if is_applied else ": restart the broker")
-    print_line(text, {"revoked": broker_folder.revoked, "applied": is_applied}, as_json=as_json)
+    print_line(
+        text, {"revoked": broker_folder.revoked_clients, "applied": is_applied}, as_json=as_json
+    )
 
 
 @_app.command(name="list")
@@ -196,11 +207,11 @@ def list_clients(
     """
     broker_folder = init_broker(_check_folder(folder))
     endpoint = operator_endpoint(broker_folder, broker)
-    known = set(known_clients(endpoint)) if broker_folder.has_live_control else None
+    known = set(read_client_names(endpoint)) if broker_folder.has_live_control else None
     statuses = {topic.split("/")[2]: text for topic, text in read_statuses(endpoint).items()}
     rows: list[dict[str, Any]] = []
     for name, role in broker_clients(broker_folder.roster).items():
-        certificate = Path(broker_folder.client(name)["cert_file"])
+        certificate = Path(broker_folder.client_arguments(name)["cert_file"])
         expires = None
         if certificate.exists():
             expires = f"{read_certificate(certificate).not_valid_after_utc:%Y-%m-%d}"
@@ -282,9 +293,9 @@ def _apply_live(folder: BrokerFolder, clients: Mapping[str, str], url: str | Non
 
 
 def _print_folder(broker: BrokerFolder) -> None:
-    for path in broker.issued:
+    for path in broker.issued_certificates:
         print(f"made {path} and its key")
-    for name in broker.revoked:
+    for name in broker.revoked_clients:
         print(f"revoked {name}: restart the broker")
     roster = broker.roster
     print(
@@ -296,7 +307,7 @@ def _print_folder(broker: BrokerFolder) -> None:
         f"each client needs its .crt and .key from {clients} and {broker.folder / 'ca.crt'}, "
         f"a worker {clients / 'pool'} as well (--pool-file); keep ca.key to yourself"
     )
-    if broker.plugin is not None and broker.issued:
+    if broker.plugin is not None and broker.issued_certificates:
         print(
             "a running broker does not read these files again: restart it, or use gatewise "
             "broker add"

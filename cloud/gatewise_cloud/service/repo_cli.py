@@ -16,13 +16,13 @@ from gatewise.formats import percent
 from gatewise.settings import Settings, with_options
 from gatewise_cloud.broker.comparison import EFFECT
 from gatewise_cloud.broker.rollout import AbortLimits, announce, read_share, roll_out
-from gatewise_cloud.broker.rollout_report import FIGURES, RolloutReport, read_reports
+from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport, read_reports
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.commands.options import AsJson
 from gatewise_export.repository.release import WHOLE, OfferedRelease
 from gatewise_export.repository.repository import Repository
 
-#: Exit status of a rollout with --every, by the kind of its end.
+#: Exit status of a rollout with --every, by its outcome.
 EXIT_STATUSES: Final = {
     "done": 0,
     "withdrawn": 1,
@@ -66,7 +66,7 @@ class BrokerAccess(Settings, frozen=True):
         Path | None, typer.Option(help="Private key of the operator's certificate.")
     ] = None
 
-    def endpoint(self) -> Endpoint | None:
+    def make_endpoint(self) -> Endpoint | None:
         """Make the broker's endpoint; None without a broker."""
         if self.broker is None:
             if self.ca_file or self.cert_file or self.key_file:
@@ -120,8 +120,10 @@ def add(
         gatewise repo add fleet digits-8.gwb --hardware aarch64
     """
     release = Repository(repo, keys).add(bundle, hardware=hardware or [], sign=sign)
-    size = sum(spec.size for spec in release.files.values())
-    _print(as_json, {"release": str(release), "bytes": size}, f"added {release}: {size} bytes")
+    n_bytes = sum(spec.size for spec in release.files.values())
+    _print(
+        as_json, {"release": str(release), "bytes": n_bytes}, f"added {release}: {n_bytes} bytes"
+    )
 
 
 @_app.command()
@@ -180,16 +182,16 @@ def publish(
     if every is not None:
         if release is None:
             raise InputError("--every needs a release")
-        endpoint = access.endpoint()
+        endpoint = access.make_endpoint()
         if endpoint is None:
             raise InputError("--every needs --broker, to which devices report")
         shares = [read_share(share.strip()) for share in rollout.split(",")]
-        watch = _WatchedRollout(repository, endpoint, limits)
-        watch.run(release, shares, every, as_json=as_json)
+        watched_rollout = _WatchedRollout(repository, endpoint, limits)
+        watched_rollout.run(release, shares, every, as_json=as_json)
         return
     if limits:
         raise InputError("--above and --worse-by need --every")
-    endpoint = access.endpoint()
+    endpoint = access.make_endpoint()
     if release is None:
         for role, expires in repository.refresh().items():
             note(
@@ -212,52 +214,62 @@ class _WatchedRollout(NamedTuple):
     endpoint: Endpoint
     limits: AbortLimits
 
-    def run(self, release: str, shares: list[float], every: float, *, as_json: bool) -> None:
+    def run(
+        self, release: str, shares: list[float], report_interval_s: float, *, as_json: bool
+    ) -> None:
         """Roll a release out, print the result, and exit with its status."""
         repository = self.repository
         baseline = self._read_report(repository.find(release))
-        n_answers = self._note_power(baseline)
-        outcome = roll_out(
+        answers_to_detect = self._note_answers_to_detect(baseline)
+        rollout_end = roll_out(
             repository,
             release,
             shares,
             self.limits,
             announce=lambda offer: announce(repository, [offer], self.endpoint),
-            report=self._read_report,
-            wait=lambda: time.sleep(every),
-            progress=lambda offer, report: note(
-                f"{offer} at {_percent(offer)}: {_summary(report)}"
+            read_report=self._read_report,
+            wait=lambda: time.sleep(report_interval_s),
+            show_progress=lambda offer, report: note(
+                f"{offer} at {_share_text(offer)}: {_report_text(report)}"
             ),
             baseline=baseline,
         )
-        offer = outcome.offer
+        offer = rollout_end.offer
         document = {
             "version": repository.version,
             "release": str(offer),
             "rollout": offer.rollout / WHOLE,
-            "end": outcome.kind,
-            "aborted": outcome.aborted,
-            **outcome.report.to_dict(),
-            "answers_to_find": n_answers,
-            "not_compared": _note_not_compared(self.limits, outcome.report),
+            "end": rollout_end.outcome,
+            "aborted": rollout_end.abort_reason,
+            **rollout_end.report.to_dict(),
+            "answers_to_find": answers_to_detect,
+            "not_compared": _note_undecided_metrics(self.limits, rollout_end.report),
         }
         text = _offer_text(offer)
-        if outcome.aborted is not None:
-            state = {"superseded": "superseded", "undecided": f"held at {_percent(offer)}"}
-            text = f"{offer} is {state.get(outcome.kind, 'withdrawn')}: {outcome.aborted}"
+        if rollout_end.abort_reason is not None:
+            end_states = {
+                "superseded": "superseded",
+                "undecided": f"held at {_share_text(offer)}",
+            }
+            end_state = end_states.get(rollout_end.outcome, "withdrawn")
+            text = f"{offer} is {end_state}: {rollout_end.abort_reason}"
         _print(as_json, document, text)
-        if outcome.kind != "done":
-            raise typer.Exit(EXIT_STATUSES[outcome.kind])
+        if rollout_end.outcome != "done":
+            raise typer.Exit(EXIT_STATUSES[rollout_end.outcome])
 
-    def _note_power(self, baseline: RolloutReport) -> dict[str, int]:
-        """Print and return how many answers detect EFFECT above --worse-by, by figure."""
-        n_answers = {
-            figure: math.ceil(n) for figure, n in self.limits.answers_to_find(baseline).items()
+    def _note_answers_to_detect(self, baseline: RolloutReport) -> dict[str, int]:
+        """Print and return how many answers detect EFFECT above --worse-by, by metric."""
+        answers_by_metric = {
+            metric: math.ceil(n_answers)
+            for metric, n_answers in self.limits.answers_to_detect(baseline).items()
         }
-        points = 100 * ((self.limits.worse_by or 0.0) + EFFECT)
-        for figure, n in n_answers.items():
-            note(f"--worse-by detects {points:g} points of {figure} within about {n:,} answers")
-        return n_answers
+        effect_points = 100 * ((self.limits.worse_by or 0.0) + EFFECT)
+        for metric, n_answers in answers_by_metric.items():
+            note(
+                f"--worse-by detects {effect_points:g} points of {metric} within about "
+                f"{n_answers:,} answers"
+            )
+        return answers_by_metric
 
     def _read_report(self, offer: OfferedRelease) -> RolloutReport:
         return read_reports([offer], self.endpoint)[offer]
@@ -283,7 +295,7 @@ def rollback(
         gatewise repo rollback fleet digits/8 --broker mqtts://broker.example
     """
     repository = Repository(repo, keys)
-    endpoint = access.endpoint()
+    endpoint = access.make_endpoint()
     offer = repository.rollback(release, expected_version=at_version)
     if endpoint is not None:
         announce(repository, [offer], endpoint)
@@ -322,10 +334,10 @@ def status(
     With --broker, also show how many devices run each release, and on how many it failed.
     """
     repository = Repository(repo, keys)
-    endpoint = access.endpoint()
+    endpoint = access.make_endpoint()
     offers = repository.offers()
     reports = {} if endpoint is None else read_reports(offers, endpoint)
-    rows = []
+    release_rows = []
     for offer in offers:
         release = repository.release(offer)
         row = {
@@ -337,25 +349,30 @@ def status(
             "runtime": release.runtime,
             "hardware": release.hardware,
         }
-        rows.append(row | (reports[offer].to_dict() if reports else {}))
+        release_rows.append(row | (reports[offer].to_dict() if reports else {}))
     if as_json:
-        emit({"version": repository.version, "releases": rows, "roles": repository.roles()})
+        emit({"version": repository.version, "releases": release_rows, "roles": repository.roles()})
         return
     formatters: dict[str, Any] = {
         "rollout": lambda share: f"{100 * share:g}%",
         "features": len,
-        "hardware": lambda names: ", ".join(names) or "all",
-        **dict.fromkeys(FIGURES, lambda share: percent(float("nan") if share is None else share)),
+        "hardware": lambda columns: ", ".join(columns) or "all",
+        **dict.fromkeys(METRICS, lambda share: percent(float("nan") if share is None else share)),
     }
-    names = list(rows[0]) if rows else ["release"]
-    cells = [[formatters.get(name, str)(row[name]) for name in names] for row in rows]
-    table(f"Releases in {repo}", names, cells)
+    columns = list(release_rows[0]) if release_rows else ["release"]
+    cells = [[formatters.get(name, str)(row[name]) for name in columns] for row in release_rows]
+    table(f"Releases in {repo}", columns, cells)
     table(
         "Roles",
         ("role", "version", "expires", "keys"),
         [
-            (r["role"], r["version"], r["expires"][:10], f"{r['threshold']} of {len(r['keys'])}")
-            for r in repository.roles()
+            (
+                role_row["role"],
+                role_row["version"],
+                role_row["expires"][:10],
+                f"{role_row['threshold']} of {len(role_row['keys'])}",
+            )
+            for role_row in repository.roles()
         ],
     )
 
@@ -363,27 +380,28 @@ def status(
 commands = {"repo": _app}
 
 
-def _percent(offer: OfferedRelease) -> str:
+def _share_text(offer: OfferedRelease) -> str:
     return f"{offer.rollout / 100:g}%"
 
 
-def _summary(report: RolloutReport) -> str:
+def _report_text(report: RolloutReport) -> str:
     shares = ", ".join(
-        f"{figure} {percent(report.comparison(figure).release.share)}" for figure in FIGURES
+        f"{metric} {percent(report.comparison(metric).release.share)}" for metric in METRICS
     )
-    return f"{len(report.running)} run it, it failed on {len(report.refused)}; {shares}"
+    n_running = len(report.running_devices)
+    return f"{n_running} run it, it failed on {len(report.refusing_devices)}; {shares}"
 
 
-def _note_not_compared(limits: AbortLimits, report: RolloutReport) -> list[str]:
-    """List the figures that --worse-by could not compare, and print the reasons."""
-    reasons = limits.not_compared(report)
-    for figure, reason in reasons.items():
-        note(f"gatewise: --worse-by did not compare {figure}: {reason}")
+def _note_undecided_metrics(limits: AbortLimits, report: RolloutReport) -> list[str]:
+    """List the metrics that --worse-by could not compare, and print the reasons."""
+    reasons = limits.undecided_reasons(report)
+    for metric, reason in reasons.items():
+        note(f"gatewise: --worse-by did not compare {metric}: {reason}")
     return list(reasons)
 
 
 def _offer_text(offer: OfferedRelease) -> str:
-    return f"{offer} is offered to {_percent(offer)} of the devices"
+    return f"{offer} is offered to {_share_text(offer)} of the devices"
 
 
 def _print_offers(as_json: bool, repository: Repository, offers: Iterable[OfferedRelease]) -> None:

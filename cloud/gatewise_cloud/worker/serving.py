@@ -241,7 +241,7 @@ class BatchServer:
             bound = disagreement_bound(manifest)
             self.audits.observe(ticket.model, ticket.audit, int(labels[0]), bound)
         if self._archive is not None:
-            self._archive.offer(ticket, manifest, labels, probabilities)
+            self._archive.archive(ticket, manifest, labels, probabilities)
 
     def _fail(self, ticket: Ticket, detail: str, code: str = wire.FAILED) -> None:
         """Respond to a request with an error; the device may send it again."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import paho.mqtt.client as paho
 from paho.mqtt.reasoncodes import ReasonCode
 
-from gatewise_cloud.broker.mqtt_client import refused, unreachable
+from gatewise_cloud.broker.mqtt_client import refusal_error, unreachable_error
 from gatewise_cloud.worker.counters import Counters
 from gatewise_edge.link import wire
 from gatewise_edge.link.broker_url import Endpoint
@@ -108,9 +108,9 @@ class MqttSession:
             problem = self._refusal or f"no answer within {_CONNECT_SECONDS:g} s"
         self.close()
         raise (
-            unreachable(self._endpoint, problem)
+            unreachable_error(self._endpoint, problem)
             if self._is_unreachable
-            else refused(self._endpoint, problem)
+            else refusal_error(self._endpoint, problem)
         )
 
     def respond(self, device: str, response: wire.Response, form: MessageForm = CBOR) -> None:

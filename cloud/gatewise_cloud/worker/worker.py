@@ -124,7 +124,7 @@ class Worker:
                 self._archive,
                 self._counters,
                 self._session.dead_letter,
-                seconds=settings.keep_seconds,
+                shard_seconds=settings.keep_seconds,
             )
         self._server = BatchServer(
             self.models, batcher, self._session, self._counters, self._archive
@@ -331,7 +331,7 @@ def _open_archive(settings: WorkerSettings) -> ArchiveWriter | None:
         settings.keep,
         max_bytes=read_bytes("--keep-bytes", settings.keep_bytes),
         max_days=settings.keep_days,
-        seconds=settings.keep_seconds,
+        shard_seconds=settings.keep_seconds,
     )
 
 

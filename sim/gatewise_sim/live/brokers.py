@@ -49,7 +49,7 @@ class RunBroker:
     @property
     def trouble(self) -> str | None:
         """Reason why the run's broker ended; None while it runs, and for a given broker."""
-        if self._own_broker is None or self._own_broker.alive:
+        if self._own_broker is None or self._own_broker.is_alive:
             return None
         return (
             f"the {self.kind} broker ended: {self._own_broker.last_lines or 'it left no message'}"

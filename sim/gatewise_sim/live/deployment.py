@@ -50,7 +50,9 @@ class WorkerProcess(ChildProcess):
         """Wait until the worker serves requests; RunError if it ends first or takes too long."""
         self._reported.wait(max(0.0, seconds))
         if not self.is_ready:
-            reason = self.failure() if self._reported.is_set() else "it did not start in time"
+            reason = (
+                self.wait_for_failure() if self._reported.is_set() else "it did not start in time"
+            )
             raise RunError(self.name, reason)
 
     def _receive(self, _: ChildProcess, document: Mapping[str, Any] | None) -> None:
@@ -189,7 +191,7 @@ class Deployment:
                 self._unavailable.add(i)
                 self._report_worker(worker, up=False)
             # A worker ends at once if it starts while the broker is down.
-            elif i >= n_down and i in self._unavailable and not worker.alive and not broker_down:
+            elif i >= n_down and i in self._unavailable and not worker.is_alive and not broker_down:
                 self._workers[i] = self._start_worker(i + 1)
         # Close them only now, so that they are all killed at the same time.
         for worker in killed:
@@ -198,13 +200,13 @@ class Deployment:
     def _check_restarted(self, index: int) -> None:
         """Check whether a restarted worker serves requests."""
         worker = self._workers[index]
-        if worker.is_ready and worker.alive:
+        if worker.is_ready and worker.is_alive:
             self._unavailable.discard(index)
             self._report_worker(worker, up=True)
 
     def _check_alive(self, worker: WorkerProcess) -> None:
-        if not worker.alive:
-            self.troubles.append(f"{worker.name}: {worker.failure()}")
+        if not worker.is_alive:
+            self.troubles.append(f"{worker.name}: {worker.wait_for_failure()}")
 
     def _report_worker(self, worker: WorkerProcess, *, up: bool) -> None:
         if "cloud" not in self._down:

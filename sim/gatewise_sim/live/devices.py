@@ -100,8 +100,8 @@ class EdgeProcesses:
 
         def all_online() -> bool:
             for child in self._children:
-                if not child.alive:
-                    raise RunError(child.name, child.failure())
+                if not child.is_alive:
+                    raise RunError(child.name, child.wait_for_failure())
             return len(online) == len(self._devices)
 
         # Processes that start together load their libraries slowly.
@@ -177,7 +177,7 @@ class EdgeProcesses:
             if not self.counters[device]:
                 child = self._children[device]
                 self.troubles.append(
-                    f"{child.name} ended: {child.failure()}; its instances are lost"
+                    f"{child.name} ended: {child.wait_for_failure()}; its instances are lost"
                 )
         elif "summary" in line:
             self.counters[device] = line["summary"]["counters"]
@@ -187,7 +187,7 @@ class EdgeProcesses:
     def stop(self, seconds: float) -> None:
         """Stop the devices, and read their counters."""
         for child in self._children:
-            child.release()
+            child.request_end()
         end = time.monotonic() + seconds
         while self._running and time.monotonic() < end:
             self._read_event(_TICK_SECONDS)

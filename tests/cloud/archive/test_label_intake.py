@@ -174,17 +174,19 @@ def test_the_command_in_the_docs_labels_an_instance(archiving_worker, tmp_path, 
 
 def test_labels_beyond_the_limit_are_refused_and_the_others_wait(tmp_path, bundle, monkeypatch):
     """The queue fills before the thread starts; close() refuses labels without an instance."""
-    monkeypatch.setattr(label_intake, "MAX_WAITING", 3)
+    monkeypatch.setattr(label_intake, "MAX_WAITING_LABELS", 3)
     rng = np.random.default_rng(0)
     folder = ArchiveFolder(tmp_path, max_bytes=1e9, max_days=30, rng=rng)
-    writer = ArchiveWriter(folder, seconds=60.0, rng=rng)
+    writer = ArchiveWriter(folder, shard_seconds=60.0, rng=rng)
     counters = Counters()
-    intake = LabelIntake(writer, counters, lambda reason, payload: None, seconds=60.0)
+    intake = LabelIntake(writer, counters, lambda reason, payload: None, shard_seconds=60.0)
     manifest = Bundle.open(bundle).manifest
     requests = [wire.new_id() for _ in range(4)]
     for request in requests[:2]:
         answered = ticket(1, id=request)
-        writer.offer(answered, manifest, np.zeros(1, np.int64), np.full((1, 3), 1 / 3, np.float32))
+        writer.archive(
+            answered, manifest, np.zeros(1, np.int64), np.full((1, 3), 1 / 3, np.float32)
+        )
     for request in requests:
         payload = encode_label(id=request, device="pi", label="a")
         intake.receive(wire.labels_topic("bench-1"), payload)

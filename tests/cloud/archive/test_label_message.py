@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gatewise_cloud.archive.label_message import MAX_LABEL, decode_label, encode_label
+from gatewise_cloud.archive.label_message import MAX_LABEL_BYTES, decode_label, encode_label
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.encoding import write_map
@@ -56,7 +56,7 @@ def test_row_and_time_have_defaults():
         ({"dev": None}, "type"),
         ({"dev": 3}, "type"),
         ({"l": ""}, "range"),
-        ({"l": "x" * (MAX_LABEL + 1)}, "range"),
+        ({"l": "x" * (MAX_LABEL_BYTES + 1)}, "range"),
         ({"l": 1}, "type"),
         ({"i": -1}, "range"),
         ({"i": 4096}, "range"),

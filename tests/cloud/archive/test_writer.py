@@ -74,12 +74,12 @@ def test_a_slow_disk_thins_the_instances_in_memory(tmp_path, bundle, monkeypatch
     monkeypatch.setattr("gatewise_cloud.archive.writer._MAX_WAITING_BYTES", 60_000)
     rng = np.random.default_rng(0)
     folder = ArchiveFolder(tmp_path, max_bytes=1e9, max_days=30, rng=rng)
-    writer = ArchiveWriter(folder, seconds=60.0, rng=rng)
+    writer = ArchiveWriter(folder, shard_seconds=60.0, rng=rng)
     manifest = Bundle.open(bundle).manifest
     labels = np.zeros(50, np.int64)
     probabilities = np.full((50, 3), 1 / 3, np.float32)
     for _ in range(100):
-        writer.offer(ticket(50), manifest, labels, probabilities)
+        writer.archive(ticket(50), manifest, labels, probabilities)
     writer.start()  # only now are shards written
     writer.close()
     _, rows = read_archive(tmp_path)["tiny", "1"]

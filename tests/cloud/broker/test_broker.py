@@ -30,11 +30,11 @@ def test_a_broker_is_ready_in_its_context_and_frees_its_port(kind, host):
     if ":" in host and not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
     with kind(host=host) as broker:
-        assert broker.alive
+        assert broker.is_alive
         assert broker.url == f"mqtt://{'[::1]' if ':' in host else host}:{broker.port}"
-        assert shared_subscriptions_work(broker.url) is broker.shared_subscriptions
+        assert shared_subscriptions_work(broker.url) is broker.has_shared_subscriptions
         pid = broker.pid
-    assert not broker.alive
+    assert not broker.is_alive
     assert not listens(broker.port, host)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

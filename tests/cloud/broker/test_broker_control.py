@@ -8,7 +8,7 @@ import pytest
 
 from gatewise.cli import main
 from gatewise_cloud.broker import broker_control
-from gatewise_cloud.broker.broker_control import apply_roles, known_clients, operator_endpoint
+from gatewise_cloud.broker.broker_control import apply_roles, operator_endpoint, read_client_names
 from gatewise_cloud.broker.broker_init import find_plugin
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import MqttLink
@@ -32,13 +32,13 @@ def broker(tmp_path_factory):
 
 
 def command(broker, capsys, *words):
-    options = ["--dir", str(broker.made.folder), "--broker", broker.url, "--json"]
+    options = ["--dir", str(broker.broker_folder.folder), "--broker", broker.url, "--json"]
     assert main(["broker", *words, *options]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def link_of(broker, name):
-    return MqttLink(broker.url, device=name, **broker.made.client(name))
+    return MqttLink(broker.url, device=name, **broker.broker_folder.client_arguments(name))
 
 
 def clients_by_name(broker, capsys):
@@ -75,9 +75,11 @@ def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
 def test_an_added_device_may_not_subscribe_to_the_pool(broker, capsys, caplog):
     command(broker, capsys, "add", "pi-7")
     link = link_of(broker, "pi-7")
-    link.watch(shared(broker.made.roster.pool), lambda payload: None)
+    link.watch(shared(broker.broker_folder.roster.pool), lambda payload: None)
     link.connect(60)
-    wait_until(lambda: f"{broker.made.roster.pool}/gw/v1/+/req is not allowed" in caplog.text)
+    wait_until(
+        lambda: f"{broker.broker_folder.roster.pool}/gw/v1/+/req is not allowed" in caplog.text
+    )
     link.close()
 
 
@@ -89,8 +91,10 @@ def test_an_added_worker_has_the_role_of_workers(broker, capsys):
 def test_an_added_labeller_may_send_labels_but_no_requests(broker, capsys):
     command(broker, capsys, "add", "bench-9", "--labeller")
     assert clients_by_name(broker, capsys)["bench-9"]["role"] == "labellers"
-    worker = MqttClient(broker.url, LABELS, REQUESTS, files=broker.made.client("w-1"))
-    labeller = MqttClient(broker.url, files=broker.made.client("bench-9"))
+    worker = MqttClient(
+        broker.url, LABELS, REQUESTS, files=broker.broker_folder.client_arguments("w-1")
+    )
+    labeller = MqttClient(broker.url, files=broker.broker_folder.client_arguments("bench-9"))
     labeller.publish("gw/v1/bench-9/req", b"a request")
     labeller.publish("gw/v1/bench-9/labels", b"a label")
     assert worker.get() == ("gw/v1/bench-9/labels", b"a label")
@@ -99,17 +103,17 @@ def test_an_added_labeller_may_send_labels_but_no_requests(broker, capsys):
 
 
 def test_only_an_operator_may_change_roles(broker, monkeypatch):
-    endpoint = operator_endpoint(broker.made, broker.url)
+    endpoint = operator_endpoint(broker.broker_folder, broker.url)
     names = {f"bulk-{i}": "devices" for i in range(250)}
-    apply_roles(endpoint, names, broker.made.roster.pool)
-    assert names.keys() <= set(known_clients(endpoint))
+    apply_roles(endpoint, names, broker.broker_folder.roster.pool)
+    assert names.keys() <= set(read_client_names(endpoint))
     device = link_of(broker, "pi-2")
     with monkeypatch.context() as patch:
         # The broker drops the commands of a device, so that the call waits for the timeout.
         patch.setattr(broker_control, "_TIMEOUT_SECONDS", 3.0)
         with pytest.raises(LinkError, match=r"may not control it|does not answer"):
             apply_roles(device._endpoint, {"x": "devices"}, "pool")
-    assert "x" not in known_clients(endpoint)
+    assert "x" not in read_client_names(endpoint)
 
 
 def test_broker_add_refuses_a_folder_without_a_roster(tmp_path, capsys):

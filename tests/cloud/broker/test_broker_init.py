@@ -96,7 +96,7 @@ def test_the_pool_keeps_its_random_name(broker_folder, folder, tmp_path):
         broker_folder.folder / "clients" / "pool"
     ).read_text().strip() == broker_folder.roster.pool
     assert (
-        broker_folder.worker("worker-1")["pool"]
+        broker_folder.worker_arguments("worker-1")["pool"]
         == broker_folder.roster.pool
         == init_broker(folder).roster.pool
     )
@@ -125,7 +125,7 @@ def test_a_second_call_adds_clients_and_changes_nothing_else(folder):
     init_broker(folder, port=8884, max_message=65536)
     before = contents(folder)
     broker_folder = init_broker(folder, devices=["pi-2"], workers=["w-2"])
-    assert [path.name for path in broker_folder.issued] == ["pi-2.crt", "w-2.crt"]
+    assert [path.name for path in broker_folder.issued_certificates] == ["pi-2.crt", "w-2.crt"]
     roster = broker_folder.roster
     assert (roster.devices, roster.workers) == (("pi-1", "pi-2"), ("worker-1", "w-2"))
     assert (roster.port, roster.max_message) == (8884, 65536)
@@ -189,7 +189,9 @@ def test_certificates_that_expire_soon_are_renewed(folder):
         ),
         ({"clock": lambda: now + 800 * DAY}, []),
     ):
-        assert [path.name for path in init_broker(folder, **settings).issued] == renewed
+        assert [
+            path.name for path in init_broker(folder, **settings).issued_certificates
+        ] == renewed
 
 
 def test_revoked_clients_are_on_the_revocation_list(folder):
@@ -200,7 +202,9 @@ def test_revoked_clients_are_on_the_revocation_list(folder):
     revoked = x509.load_pem_x509_crl((folder / "ca.crl").read_bytes())
     assert [entry.serial_number for entry in revoked] == [serial]
     # A revoked name may be added again and then gets a new certificate.
-    assert [path.name for path in init_broker(folder, devices=["pi-1"]).issued] == ["pi-1.crt"]
+    assert [path.name for path in init_broker(folder, devices=["pi-1"]).issued_certificates] == [
+        "pi-1.crt"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from gatewise_cloud.broker.comparison import (
     EFFECT,
     Comparison,
     GroupShare,
-    answers_to_find,
+    answers_to_detect,
 )
 from gatewise_cloud.broker.rollout import AbortLimits, roll_out
-from gatewise_cloud.broker.rollout_report import FIGURES, RolloutReport
+from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport
 from gatewise_export.repository.release import WHOLE, OfferedRelease
 
 N_FLEETS = 150
@@ -32,7 +32,7 @@ def test_one_device_counts_no_more_than_four_times_the_median():
     assert GroupShare.from_counts([*equal_devices, (1e6, 1e6)]).share == pytest.approx(
         (180 + 4000) / 13000
     )
-    assert all(math.isnan(figure) for figure in GroupShare.from_counts(equal_devices[:2])[:2])
+    assert all(math.isnan(number) for number in GroupShare.from_counts(equal_devices[:2])[:2])
 
 
 def test_evidence_is_zero_without_an_excess_and_grows_with_it():
@@ -53,7 +53,7 @@ def test_the_standard_error_of_a_share_follows_its_formula():
     group = GroupShare.from_counts([(10.0, 1000.0), (20.0, 1000.0), (60.0, 1000.0)])
     assert group.share == pytest.approx(0.03)
     # (10 - 30)^2 + (20 - 30)^2 + (60 - 30)^2 = 1400, and m / (m - 1) = 3 / 2.
-    assert group.error == pytest.approx(math.sqrt(1400 * 3 / 2) / 3000)
+    assert group.standard_error == pytest.approx(math.sqrt(1400 * 3 / 2) / 3000)
 
 
 def test_the_evidence_is_the_mean_likelihood_ratio_of_the_alternatives():
@@ -61,32 +61,32 @@ def test_the_evidence_is_the_mean_likelihood_ratio_of_the_alternatives():
     # z = 0.02 / 0.005, w = (EFFECT / 0.005)^2; alternatives u > 0 of a normal of variance w.
     u = np.linspace(0.0, 40.0, 100_001)
     density = 2.0 * np.exp(-u * u / (2.0 * 16.0)) / math.sqrt(2.0 * math.pi * 16.0)
-    ratio = np.exp(4.0 * u - u * u / 2.0)
-    expected = float((density * ratio).sum() * (u[1] - u[0]))
-    assert comparison.evidence(0.0) == pytest.approx(expected, rel=1e-2)
+    likelihood_ratio = np.exp(4.0 * u - u * u / 2.0)
+    mean_ratio = float((density * likelihood_ratio).sum() * (u[1] - u[0]))
+    assert comparison.evidence(0.0) == pytest.approx(mean_ratio, rel=1e-2)
 
 
-def test_the_power_of_few_devices_uses_student_t():
+def test_the_information_fraction_of_few_devices_uses_student_t():
     group = GroupShare(0.05, 0.01 / math.sqrt(2.0), 3)  # two groups of 3: 4 degrees of freedom
-    power = Comparison(group, group).power
+    information_fraction = Comparison(group, group).information_fraction
     z = norm.isf(t_distribution.sf(EFFECT / 0.01, 4.0))
-    assert math.sqrt(power) * DETECTABLE_ERRORS == pytest.approx(z, rel=0.02)
+    assert math.sqrt(information_fraction) * DETECTABLE_ERRORS == pytest.approx(z, rel=0.02)
 
 
-def test_answers_to_find_agrees_with_the_variance_of_independent_answers():
+def test_answers_to_detect_agrees_with_the_variance_of_independent_answers():
     rng = np.random.default_rng(0)
     counts = rng.binomial(1000, 0.05, 400)
-    n_answers = answers_to_find([(float(count), 1000.0) for count in counts])
+    n_answers = answers_to_detect([(float(count), 1000.0) for count in counts])
     # A share p of independent answers has the variance p (1 - p) / n.
     assert n_answers == pytest.approx(0.05 * 0.95 * (4.9 / EFFECT) ** 2, rel=0.15)
 
 
-class Offers:
+class InMemoryRepository:
     """Release repository with one offer in memory, without keys and files."""
 
-    def __init__(self, fleet: int) -> None:
+    def __init__(self, version: int) -> None:
         self.version = 1
-        self._offer = OfferedRelease("small", f"{fleet}", 1, 0, "00" * 32)
+        self._offer = OfferedRelease("small", f"{version}", 1, 0, "00" * 32)
 
     def find(self, release: str) -> OfferedRelease:
         return self._offer
@@ -106,11 +106,11 @@ class Offers:
 class Fleet:
     """Simulated fleet of 100 devices, which audits a tenth of its answers."""
 
-    def __init__(self, rng: np.random.Generator, excess: float, *, offline: int = 0) -> None:
+    def __init__(self, rng: np.random.Generator, excess: float, *, n_offline: int = 0) -> None:
         self._rng = rng
         self._excess = excess
-        self._rates = np.clip(rng.normal(0.05, 0.01, 100), 0.001, 1.0)
-        self._is_offline = np.arange(100) < offline
+        self._disagreement_rates = np.clip(rng.normal(0.05, 0.01, 100), 0.001, 1.0)
+        self._is_offline = np.arange(100) < n_offline
         self._counts = {has_release: np.zeros((100, 2)) for has_release in (True, False)}
         self._has_release = np.zeros(100, bool)
         self.largest_share = 0.0
@@ -121,71 +121,77 @@ class Fleet:
         for has_release, counts in self._counts.items():
             in_group = ~self._is_offline & (self._has_release == has_release)
             n_audits = self._rng.integers(5, 16, 100) * in_group
-            disagreed = self._rng.binomial(
-                n_audits, self._rates + (self._excess if has_release else 0.0)
+            n_disagreeing = self._rng.binomial(
+                n_audits, self._disagreement_rates + (self._excess if has_release else 0.0)
             )
-            counts += 10.0 * np.column_stack([disagreed, n_audits])
+            counts += 10.0 * np.column_stack([n_disagreeing, n_audits])
 
-    def report(self, offer: OfferedRelease) -> RolloutReport:
-        offered = np.array([offer.is_for(f"pi-{i}") for i in range(100)])
-        self._has_release = offered & ~self._is_offline
-        self.largest_share = max(self.largest_share, offered.mean())
+    def read_report(self, offer: OfferedRelease) -> RolloutReport:
+        is_offered = np.array([offer.is_for(f"pi-{i}") for i in range(100)])
+        self._has_release = is_offered & ~self._is_offline
+        self.largest_share = max(self.largest_share, is_offered.mean())
         self._answer()
-        groups = {}
+        counts_by_group = {}
         for has_release, counts in self._counts.items():
             in_group = ~self._is_offline & (self._has_release == has_release)
-            devices = [(c, n) for c, n in counts[in_group] if n]
-            groups[has_release] = {figure: [] for figure in FIGURES} | {"disagreement": devices}
+            group_counts = [
+                (n_cases, n_answers) for n_cases, n_answers in counts[in_group] if n_answers
+            ]
+            counts_by_group[has_release] = {metric: [] for metric in METRICS} | {
+                "disagreement": group_counts
+            }
         return RolloutReport(
-            running=self._ids(self._has_release),
-            elsewhere=self._ids(~self._has_release & ~self._is_offline),
-            offline=self._ids(self._is_offline),
-            offered=self._ids(offered),
-            figures=groups[True],
-            others=groups[False],
+            running_devices=self._ids(self._has_release),
+            other_devices=self._ids(~self._has_release & ~self._is_offline),
+            offline_devices=self._ids(self._is_offline),
+            offered_devices=self._ids(is_offered),
+            release_counts=counts_by_group[True],
+            other_counts=counts_by_group[False],
         )
 
     def _ids(self, mask: np.ndarray) -> frozenset[str]:
         return frozenset(f"pi-{i}" for i in np.flatnonzero(mask))
 
 
-def rollouts(excess, worse_by, *, offline=0, n_fleets=N_FLEETS):
-    """Kind of end and largest offered share of a rollout to each simulated fleet."""
+def simulate_rollouts(excess, worse_by, *, n_offline=0, n_fleets=N_FLEETS):
+    """Return the outcome and the largest offered share of a rollout to each simulated fleet."""
     ends = []
     for seed in range(n_fleets):
-        fleet = Fleet(np.random.default_rng(seed), excess, offline=offline)
-        offers = Offers(seed)
+        fleet = Fleet(np.random.default_rng(seed), excess, n_offline=n_offline)
+        repository = InMemoryRepository(seed)
         end = roll_out(
-            offers,
+            repository,
             "small/1",
             (0.05, 0.25, 0.5, 1.0),
             AbortLimits(failed=0.05, worse_by=worse_by),
             announce=lambda offer: None,
-            report=fleet.report,
+            read_report=fleet.read_report,
             wait=lambda: None,
-            progress=lambda offer, report: None,
-            baseline=fleet.report(offers.find("small/1")),
+            show_progress=lambda offer, report: None,
+            baseline=fleet.read_report(repository.find("small/1")),
         )
-        ends.append((end.kind, fleet.largest_share))
+        ends.append((end.outcome, fleet.largest_share))
     return ends
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("worse_by", "offline"), [(0.01, 0), (0.0, 0), (0.01, 30)])
-def test_at_most_5_percent_of_equal_releases_are_withdrawn(worse_by, offline):
-    kinds = Counter(kind for kind, _ in rollouts(0.0, worse_by, offline=offline))
-    assert kinds["done"] >= 0.95 * N_FLEETS, kinds
+@pytest.mark.parametrize(("worse_by", "n_offline"), [(0.01, 0), (0.0, 0), (0.01, 30)])
+def test_at_most_5_percent_of_equal_releases_are_withdrawn(worse_by, n_offline):
+    outcomes = Counter(
+        outcome for outcome, _ in simulate_rollouts(0.0, worse_by, n_offline=n_offline)
+    )
+    assert outcomes["done"] >= 0.95 * N_FLEETS, outcomes
 
 
 @pytest.mark.slow
 def test_a_release_three_points_worse_is_withdrawn_before_half_of_the_fleet_has_it():
-    ends = rollouts(0.03, 0.01)
-    n_before_half = sum(kind == "withdrawn" and share < 0.5 for kind, share in ends)
-    assert n_before_half >= 0.9 * N_FLEETS, Counter(kind for kind, _ in ends)
+    ends = simulate_rollouts(0.03, 0.01)
+    n_before_half = sum(outcome == "withdrawn" and share < 0.5 for outcome, share in ends)
+    assert n_before_half >= 0.9 * N_FLEETS, Counter(outcome for outcome, _ in ends)
 
 
 def test_good_and_bad_releases_end_as_expected_in_a_few_fleets():
-    assert {kind for kind, _ in rollouts(0.0, 0.01, n_fleets=5)} == {"done"}
-    ends = rollouts(0.08, 0.01, n_fleets=5)
-    assert {kind for kind, _ in ends} == {"withdrawn"}
+    assert {outcome for outcome, _ in simulate_rollouts(0.0, 0.01, n_fleets=5)} == {"done"}
+    ends = simulate_rollouts(0.08, 0.01, n_fleets=5)
+    assert {outcome for outcome, _ in ends} == {"withdrawn"}
     assert max(share for _, share in ends) < 0.5

@@ -68,7 +68,7 @@ def test_a_token_is_valid_once_and_the_broker_never_gets_the_key(broker_folder, 
     assert not list(broker_folder.folder.rglob("pi-5.key"))
     # A later call of `broker init` makes no key for the enrolled device.
     extended = init_broker(broker_folder.folder, devices=("pi-6",))
-    assert [path.name for path in extended.issued] == ["pi-6.crt"]
+    assert [path.name for path in extended.issued_certificates] == ["pi-6.crt"]
     assert "pi-5" in extended.roster.devices
 
 

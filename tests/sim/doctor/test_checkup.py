@@ -68,12 +68,12 @@ def secure(made):
 
 @pytest.fixture
 def worker(made, secure, bundle):
-    with Worker(bundle, secure.url, **made.worker("w-1")) as worker:
+    with Worker(bundle, secure.url, **made.worker_arguments("w-1")) as worker:
         yield worker
 
 
 def client_files(made, name="pi-1"):
-    return {key: Path(path) for key, path in made.client(name).items()}
+    return {key: Path(path) for key, path in made.client_arguments(name).items()}
 
 
 # -- no problems ------------------------------------------------------------------------------
@@ -107,8 +107,8 @@ def test_doctor_leaves_no_retained_messages_and_needs_no_bundle(made, secure):
 @pytest.mark.parametrize("bind_ids", [False, True])
 def test_running_device_is_not_disturbed_unless_ids_are_bound(tmp_path, bundle, bind_ids):
     made = make_folder(tmp_path / "broker", bind_ids=bind_ids)
-    with SecureBroker(made) as secure, Worker(bundle, secure.url, **made.worker("w-1")):
-        link = MqttLink(secure.url, device="pi-2", **made.client("pi-2"))
+    with SecureBroker(made) as secure, Worker(bundle, secure.url, **made.worker_arguments("w-1")):
+        link = MqttLink(secure.url, device="pi-2", **made.client_arguments("pi-2"))
         with Device(bundle, link=link, deadline_ms=20_000) as device:
             link.connect(60)
             findings = findings_for(
@@ -127,7 +127,7 @@ def test_running_device_is_not_disturbed_unless_ids_are_bound(tmp_path, bundle, 
 
 def test_broker_that_lets_devices_join_the_worker_pool_is_found(tmp_path):
     with SecureBroker(make_folder(tmp_path / "broker", plugin="none")) as broker:
-        findings = findings_for(broker.url, **client_files(broker.made))
+        findings = findings_for(broker.url, **client_files(broker.broker_folder))
     assert "open-pool" in problems(findings)
 
 
@@ -292,7 +292,7 @@ def test_missing_worker_is_found_on_a_broker_without_reason_codes():
 
 def test_worker_with_another_version_is_found(tmp_path, made, secure, bundle):
     newer = small_bundle.write_bundle(tmp_path / "newer", version="8")
-    with Worker(newer, secure.url, **made.worker("w-1")):
+    with Worker(newer, secure.url, **made.worker_arguments("w-1")):
         problem = only_problem(
             findings_for(secure.url, bundle=bundle.path, timeout=5, **client_files(made))
         )
