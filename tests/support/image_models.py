@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from tests.support.onnx_graphs import Declared, graph_of
+from tests.support.onnx_graphs import TensorSpec, graph_of
 
 
 def digit_images() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -37,7 +37,7 @@ def conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
         helper.make_node("Flatten", ["p"], ["flat"], axis=1),
     ]
     constants = {"filters": filters, "scale": scale, "zeros": zeros, "ones": ones}
-    source: Declared = ("image", 1, ["n", 1, 8, 8])
+    source: TensorSpec = ("image", 1, ["n", 1, 8, 8])
     session = onnxruntime.InferenceSession(
         graph_of(trunk, source, ("flat", 1, ["n", 192]), **constants),
         providers=["CPUExecutionProvider"],

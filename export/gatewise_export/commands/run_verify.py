@@ -35,7 +35,7 @@ def backend_answers(bundle: Bundle, backend: str) -> HighCost:
     if not backend.startswith(PYTHON):
         raise InputError(f"--backend {backend}: give python:module:attribute")
     inputs = manifest.cloud_inputs()
-    model = HighCostModel.given(backend, np.array(manifest.classes), len(inputs))
+    model = HighCostModel.from_model(backend, np.array(manifest.classes), len(inputs))
     return lambda x: model.answers(np.ascontiguousarray(x[:, inputs]))
 
 

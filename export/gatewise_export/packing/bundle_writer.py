@@ -136,7 +136,7 @@ def pack(
     stages = [StageFiles.of_stage(stage, i) for i, stage in enumerate(_stages(system))]
     f0 = system.high_cost_model_
     cloud: CloudFile | None = None
-    if f0 is not None and f0.opaque is None:
+    if f0 is not None and f0.python_model is None:
         cloud = probed_file(f0, x, missing=system.missing_["cloud"] == "allowed")
     files = _model_files(system, stages, cloud, signal)
     # choose rows for the self-test, without rows whose two largest probabilities are close

@@ -47,19 +47,23 @@ def with_class_indices(
     _rename(model.graph, {})
     tail = GraphTail(model.SerializeToString())
     graph = tail.model.graph
-    columns = None if form.score is None else _add_scores(tail, graph.output[form.score].name, form)
-    if form.label is not None:
-        position = _add_positions(tail, graph.output[form.label], labels)
-    elif form.scores == "logits" and form.columns == 1:
-        margin = tail.add("Reshape", [_SCORES, tail.value([-1], np.int64)])
-        is_second = tail.add("Greater", [margin, tail.value(0.0)])
+    columns = (
+        None
+        if form.score_output is None
+        else _add_scores(tail, graph.output[form.score_output].name, form)
+    )
+    if form.label_output is not None:
+        position = _add_positions(tail, graph.output[form.label_output], labels)
+    elif form.scores == "logits" and form.n_columns == 1:
+        margin = tail.add("Reshape", [_SCORES, tail.constant([-1], np.int64)])
+        is_second = tail.add("Greater", [margin, tail.constant(0.0)])
         position = tail.add("Cast", [is_second], to=TensorProto.INT64)
     else:
         scores = _SCORES if form.scores == "logits" else columns
         assert scores is not None
         position = tail.add("ArgMax", [scores], axis=1, keepdims=0)
-    lookup = np.arange(f0.n_classes) if f0.lookup is None else f0.lookup
-    label = tail.add("Gather", [tail.value(lookup, np.int64), position], "label")
+    class_indices = np.arange(f0.n_classes) if f0.class_indices is None else f0.class_indices
+    label = tail.add("Gather", [tail.constant(class_indices, np.int64), position], "label")
     if columns is None:
         _add_one_hot(tail, label, f0.n_classes)
     else:
@@ -112,12 +116,12 @@ def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
 def _add_scores(tail: GraphTail, name: str, form: GraphForm) -> str:
     """Add nodes from the graph's scores to probabilities, one column per class of the graph."""
     scores = tail.add("Cast", [name], to=TensorProto.FLOAT)
-    scores = tail.add("Reshape", [scores, tail.value([-1, form.columns], np.int64)], _SCORES)
+    scores = tail.add("Reshape", [scores, tail.constant([-1, form.n_columns], np.int64)], _SCORES)
     is_logits = form.scores == "logits"
-    if form.columns > 1:
+    if form.n_columns > 1:
         return tail.add("Softmax", [scores], axis=1) if is_logits else scores
     second_class = tail.add("Sigmoid", [scores]) if is_logits else scores
-    first_class = tail.add("Sub", [tail.value([1.0]), second_class])
+    first_class = tail.add("Sub", [tail.constant([1.0]), second_class])
     return tail.add("Concat", [first_class, second_class], axis=1)
 
 
@@ -125,7 +129,7 @@ def _add_positions(
     tail: GraphTail, label: onnx.ValueInfoProto, labels: Sequence[Any] | None
 ) -> str:
     """Add nodes from the graph's labels to their positions among its classes."""
-    flat = tail.add("Reshape", [label.name, tail.value([-1], np.int64)])
+    flat = tail.add("Reshape", [label.name, tail.constant([-1], np.int64)])
     if labels is None or list(labels) == list(range(len(labels))):
         return tail.add("Cast", [flat], to=TensorProto.INT64)
     if label.type.tensor_type.elem_type == TensorProto.STRING:
@@ -141,26 +145,28 @@ def _add_positions(
             f"high-cost model: class labels {labels[:3]!r} are neither whole numbers nor text"
         )
     column = tail.add("Cast", [flat], to=TensorProto.INT64)
-    column = tail.add("Reshape", [column, tail.value([-1, 1], np.int64)])
-    is_label = tail.add("Equal", [column, tail.value(numbers[None, :], np.int64)])
+    column = tail.add("Reshape", [column, tail.constant([-1, 1], np.int64)])
+    is_label = tail.add("Equal", [column, tail.constant(numbers[None, :], np.int64)])
     is_label = tail.add("Cast", [is_label], to=TensorProto.INT64)
     return tail.add("ArgMax", [is_label], axis=1, keepdims=0)
 
 
 def _add_columns(tail: GraphTail, columns: str, f0: HighCostModel) -> None:
     """Add nodes that sort the graph's columns by class index."""
-    lookup = f0.lookup
-    if lookup is None or np.array_equal(lookup, np.arange(f0.n_classes)):
+    class_indices = f0.class_indices
+    if class_indices is None or np.array_equal(class_indices, np.arange(f0.n_classes)):
         tail.add("Identity", [columns], "probabilities")
         return
-    permutation = np.zeros((len(lookup), f0.n_classes), np.float32)
-    permutation[np.arange(len(lookup)), lookup] = 1  # each sum has one nonzero term, so it is exact
-    tail.add("MatMul", [columns, tail.value(permutation)], "probabilities")
+    permutation = np.zeros((len(class_indices), f0.n_classes), np.float32)
+    permutation[np.arange(len(class_indices)), class_indices] = (
+        1  # each sum has one nonzero term, so it is exact
+    )
+    tail.add("MatMul", [columns, tail.constant(permutation)], "probabilities")
 
 
 def _add_one_hot(tail: GraphTail, label: str, n_classes: int) -> None:
     """Add nodes from labels to probabilities of 0 and 1, for a classifier without scores."""
-    column = tail.add("Reshape", [label, tail.value([-1, 1], np.int64)])
-    classes = tail.value(np.arange(n_classes)[None, :], np.int64)
+    column = tail.add("Reshape", [label, tail.constant([-1, 1], np.int64)])
+    classes = tail.constant(np.arange(n_classes)[None, :], np.int64)
     is_class = tail.add("Equal", [column, classes])
     tail.add("Cast", [is_class], "probabilities", to=TensorProto.FLOAT)

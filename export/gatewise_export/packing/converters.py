@@ -25,10 +25,10 @@ from gatewise_export.bundle.manifest_records import CloudKind, ProbeSpec
 from gatewise_export.onnx_writer import write_graph
 from gatewise_export.packing.classifier_graph import with_class_indices
 from gatewise_export.packing.verification import run_cloud
-from gatewise_training.learners.given_models.flat_forms import FORESTS, flat_trees
+from gatewise_training.learners.given_models.flat_forms import FOREST_CLASSES, flat_trees
 from gatewise_training.learners.given_models.given_graph import GraphForm, Scores
 from gatewise_training.learners.given_models.library_files import probe_library_file
-from gatewise_training.learners.given_models.packable import library_name
+from gatewise_training.learners.given_models.packable import library_class_name
 from gatewise_training.learners.given_models.probe_rows import N_ROWS
 from gatewise_training.learners.given_models.probing import ProbeFigures, probe
 from gatewise_training.learners.given_models.sklearn_classifiers import inner_estimator
@@ -82,7 +82,7 @@ def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudFile:
     The graph outputs ``margins``, or ``label``, int64 (n,), and ``probabilities``, float32
     (n, n_classes). If `flat` is False, a forest's graph sums in float64 instead of float32.
     """
-    if model.opaque is not None:
+    if model.python_model is not None:
         raise ConversionError(f"high-cost model: {model.backend} cannot be converted to a graph")
     trees = model.trees
     link = model.link
@@ -100,7 +100,7 @@ def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudFile:
         assert model.form is not None
         graph = onnx.load_model_from_string(model.onnx)
         graph_form = model.form
-        has_names = not graph_form.positions and graph_form.names is not None
+        has_names = not graph_form.label_is_index and graph_form.names is not None
         own_labels = list(graph_form.names or ()) if has_names else None
     else:
         try:
@@ -109,8 +109,10 @@ def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudFile:
             raise ConversionError(str(error)) from error
         own_labels = None
         scores: Scores = "probabilities" if hasattr(estimator, "predict_proba") else "labels"
-        score = 1 if scores == "probabilities" else None
-        graph_form = GraphForm(scores, label=0, score=score, columns=len(estimator.classes_))
+        score_output = 1 if scores == "probabilities" else None
+        graph_form = GraphForm(
+            scores, label_output=0, score_output=score_output, n_columns=len(estimator.classes_)
+        )
     content = with_class_indices(graph, own_labels, model, graph_form)
     return CloudFile(content, "classifier", "identity", model.n_classes)
 
@@ -138,7 +140,7 @@ def probed_file(
         return high_cost_graph(model)
     model_rows = sample[:, model.features]
     source = replace(model, features=np.arange(len(model.features)))
-    is_forest = library_name(inner_estimator(model.estimator)) in FORESTS
+    is_forest = library_class_name(inner_estimator(model.estimator)) in FOREST_CLASSES
     problems: list[ConversionError] = []
     for flat in (True, False) if is_forest else (True,):
         try:
@@ -149,7 +151,7 @@ def probed_file(
                 graph.answers,
                 model_rows,
                 "high-cost model",
-                missing=missing,
+                allow_missing=missing,
                 n_rows=n_rows,
             )
         except (ConversionError, InputError) as error:
@@ -157,7 +159,7 @@ def probed_file(
             continue
         return graph._replace(probed=_probe_spec(figures))
     try:
-        written = probe_library_file(model, model_rows, missing=missing, n_rows=n_rows)
+        written = probe_library_file(model, model_rows, allow_missing=missing, n_rows=n_rows)
     except InputError as error:
         raise ConversionError(f"{problems[0]}; {error}") from error
     if written is None:
@@ -178,14 +180,16 @@ def _over_all_classes(
     trees: TreeEnsemble, link: Link, model: HighCostModel
 ) -> tuple[TreeEnsemble, Link]:
     """Add outputs for the classes that a model was not fitted on."""
-    lookup = model.lookup
-    if lookup is None or np.array_equal(lookup, np.arange(model.n_classes)):
+    class_indices = model.class_indices
+    if class_indices is None or np.array_equal(class_indices, np.arange(model.n_classes)):
         return trees, link
     if link == "identity":
         value = np.zeros((trees.n_nodes, model.n_classes), np.float32)
-        value[:, lookup] = trees.value
+        value[:, class_indices] = trees.value
         return replace(trees, value=value, base=np.zeros(model.n_classes, np.float32)), link
     base = np.full(model.n_classes, ABSENT_CLASS_MARGIN)
-    base[lookup] = trees.base if link == "softmax" else np.append(np.float32(0), trees.base)
-    classes = lookup if link == "softmax" else lookup[1:]  # sigmoid(m) is softmax(0, m)
+    base[class_indices] = trees.base if link == "softmax" else np.append(np.float32(0), trees.base)
+    classes = (
+        class_indices if link == "softmax" else class_indices[1:]
+    )  # sigmoid(m) is softmax(0, m)
     return replace(trees, output=classes[trees.output].astype(np.int32), base=base), "softmax"

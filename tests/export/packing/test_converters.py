@@ -86,7 +86,7 @@ def answer(graph: CloudFile, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDAr
 @pytest.mark.parametrize("labels", LABELS)
 def test_the_graph_answers_as_the_estimator(name: str, labels: str) -> None:
     y, classes = LABELS[labels]
-    f0 = HighCostModel.given(
+    f0 = HighCostModel.from_model(
         fit(ESTIMATORS[name](), y), classes if len(classes) else np.unique(y), X.shape[1]
     )
     graph = high_cost_graph(f0)
@@ -122,7 +122,9 @@ def test_columns_of_the_sample_are_found_by_name() -> None:
         remainder="passthrough",
     )
     pipeline = make_pipeline(encoder, RandomForestClassifier(15, random_state=0))
-    f0 = HighCostModel.given(pipeline.fit(table, SPECIES), np.arange(3), 5, list(table.columns))
+    f0 = HighCostModel.from_model(
+        pipeline.fit(table, SPECIES), np.arange(3), 5, list(table.columns)
+    )
     x = table.to_numpy(np.float32)
     x[:5, 4] = 9  # a category that training did not have
     assert answer(high_cost_graph(f0), x)[0].tolist() == f0.labels(x).tolist()
@@ -157,7 +159,7 @@ def test_models_without_a_graph_are_refused_in_one_line(
         y = (y == 1).astype(int)
     estimator.fit(x, y, **fit_params)
     with pytest.raises(ConversionError, match=message) as caught:
-        high_cost_graph(HighCostModel.given(estimator, np.unique(y), 2))
+        high_cost_graph(HighCostModel.from_model(estimator, np.unique(y), 2))
     assert "\n" not in str(caught.value)
 
 
@@ -182,13 +184,13 @@ def test_a_given_graph_outputs_positions_or_the_labels_of_its_metadata() -> None
         if has_metadata:
             helper.set_model_props(model, {"classes": json.dumps(np.unique(y).tolist())})
         classes = classes if len(classes) else np.unique(y)
-        f0 = HighCostModel.given(model.SerializeToString(), classes, 4)
+        f0 = HighCostModel.from_model(model.SerializeToString(), classes, 4)
         graph_labels, probabilities = answer(high_cost_graph(f0), X)
         assert graph_labels.tolist() == f0.labels(X).tolist()
         np.testing.assert_array_equal(probabilities.astype(np.float64), f0.predict_proba(X))
     model = exported(SPECIES)
     helper.set_model_props(model, {"classes": "[0.5, 1.0, 1.5]"})
-    f0 = HighCostModel.given(model.SerializeToString(), np.array([0.5, 1.0, 1.5]), 4)
+    f0 = HighCostModel.from_model(model.SerializeToString(), np.array([0.5, 1.0, 1.5]), 4)
     with pytest.raises(ConversionError, match="neither whole numbers nor text"):
         high_cost_graph(f0)
 
@@ -225,7 +227,7 @@ def unlike_skl2onnx(kind: str) -> tuple[OnnxModel, NDArray[Any]]:
 )
 def test_given_graphs_of_all_forms_answer_as_their_source(kind: str) -> None:
     model, classes = unlike_skl2onnx(kind)
-    f0 = HighCostModel.given(model, classes, 4)
+    f0 = HighCostModel.from_model(model, classes, 4)
     expected_labels, expected = f0.answers(X)
     label, probabilities = answer(high_cost_graph(f0), X)
     assert label.tolist() == expected_labels.tolist()
@@ -241,7 +243,7 @@ def test_given_graphs_of_all_forms_answer_as_their_source(kind: str) -> None:
 def test_a_graph_without_scores_gives_probabilities_of_0_and_1() -> None:
     model = exported(SPECIES)
     del model.graph.output[1:]
-    f0 = HighCostModel.given(model.SerializeToString(), np.arange(3), 4)
+    f0 = HighCostModel.from_model(model.SerializeToString(), np.arange(3), 4)
     label, probabilities = answer(high_cost_graph(f0), X)
     assert label.tolist() == f0.labels(X).tolist()
     np.testing.assert_array_equal(probabilities, f0.predict_proba(X))
@@ -273,7 +275,7 @@ def test_malformed_given_graphs_are_refused(
 ) -> None:
     content = edited(exported(SPECIES).SerializeToString(), edit)
     with pytest.raises(InputError, match=message):
-        HighCostModel.given(content, np.arange(3), 4)
+        HighCostModel.from_model(content, np.arange(3), 4)
 
 
 @pytest.mark.parametrize(
@@ -292,4 +294,4 @@ def test_given_graphs_that_do_not_fit_the_data_are_refused(
 ) -> None:
     model, classes = unlike_skl2onnx("logits")
     with pytest.raises(InputError, match=message):
-        HighCostModel.given(replace(model, **change), classes, columns)
+        HighCostModel.from_model(replace(model, **change), classes, columns)

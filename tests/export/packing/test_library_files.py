@@ -118,13 +118,13 @@ def test_a_library_file_is_loaded_within_limits_of_memory_and_time() -> None:
 
 def test_a_booster_with_exact_trees_stays_a_graph() -> None:
     model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
-    f0 = HighCostModel.given(model, np.unique(Y), X.shape[1])
+    f0 = HighCostModel.from_model(model, np.unique(Y), X.shape[1])
     graph = probed_file(f0, X[:64], missing=False, n_rows=500)
     assert (graph.name, graph.kind, graph.graph_problem) == ("cloud.onnx", "margins", None)
 
 
 def answers_of_file(model: Any) -> NDArray[np.float64]:
-    written = library_file(HighCostModel.given(model, np.unique(Y), X.shape[1]))
+    written = library_file(HighCostModel.from_model(model, np.unique(Y), X.shape[1]))
     assert written is not None
     return BoosterFile(*written, 2).predict_proba(X)
 
@@ -142,8 +142,8 @@ def test_a_file_uses_the_best_rounds_after_early_stopping() -> None:
 
 def test_a_model_of_only_some_classes_has_no_library_file() -> None:
     model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
-    assert library_file(HighCostModel.given(model, np.array([1, 0]), X.shape[1])) is None
-    assert library_file(HighCostModel.given(model, np.arange(3), X.shape[1])) is None
+    assert library_file(HighCostModel.from_model(model, np.array([1, 0]), X.shape[1])) is None
+    assert library_file(HighCostModel.from_model(model, np.arange(3), X.shape[1])) is None
 
 
 @pytest.mark.parametrize("library", LOADERS)

@@ -54,7 +54,7 @@ from gatewise_export.packing.converters import probed_file
 from gatewise_training import StagedCascade
 from gatewise_training.learners.given_models.packable import (
     CLASSIFIERS,
-    LIBRARY_FORMS,
+    SKL2ONNX_TRANSFORMERS,
     TRANSFORMERS,
     check_packable,
 )
@@ -105,7 +105,7 @@ def assert_conversion_holds(model, X, y, *, missing=False, n_rows=10_000):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(X, y)
-        f0 = HighCostModel.given(model, np.unique(y), X.shape[1])
+        f0 = HighCostModel.from_model(model, np.unique(y), X.shape[1])
         figures = probed_file(f0, X[:64], missing=missing, n_rows=n_rows).probed
     assert figures.rows >= 0.8 * n_rows  # the model refuses some rows
     # Models that sum in float64 have no undecided rows. Others have at most the bisected rows.
@@ -286,7 +286,7 @@ def test_conversions_use_the_best_iteration_and_the_order_of_classes(library):
         model = CatBoostClassifier(iterations=30, class_names=[1, 0], **QUIET)
         model.fit(*even)
         assert list(model.classes_) == [1, 0]
-    f0 = HighCostModel.given(model, np.array([0, 1]), X.shape[1])
+    f0 = HighCostModel.from_model(model, np.array([0, 1]), X.shape[1])
     np.testing.assert_array_equal(f0.labels(X), np.ravel(model.predict(X)))
     probed_file(f0, X[:64], missing=False, n_rows=1000)
 
@@ -349,7 +349,9 @@ def test_passthrough_steps_are_converted():
 
 @pytest.mark.parametrize("kind", ["classifier", "transformer"])
 def test_other_estimators_of_scikit_learn_are_refused(kind):
-    listed = CLASSIFIERS | LIBRARY_FORMS | (TRANSFORMERS if kind == "transformer" else set())
+    listed = (
+        CLASSIFIERS | SKL2ONNX_TRANSFORMERS | (TRANSFORMERS if kind == "transformer" else set())
+    )
     multi_label = {"ClassifierChain", "MultiOutputClassifier"}
     unlisted = [
         (name, estimator_class)

@@ -47,7 +47,7 @@ def test_module_with_channels_first_takes_pictures_with_channels_last():
     assert module.training
     formed = FormedGraph(gw.OnnxModel(module), (8, 8, 3), "model")
     assert module.training
-    assert (formed.form.scores, formed.form.columns) == ("logits", 10)
+    assert (formed.form.scores, formed.form.n_columns) == ("logits", 10)
     labels, _ = graph_answer(formed.content, formed.form, pictures.reshape(50, -1))
     expected = labels_of_module(module, np.ascontiguousarray(pictures.transpose(0, 3, 1, 2)))
     np.testing.assert_array_equal(labels, expected)

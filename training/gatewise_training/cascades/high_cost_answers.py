@@ -47,7 +47,7 @@ def trained_answers(system: ClassifierFit, problem: Problem, table: Table) -> Un
         report=lambda what: problem.report(0, 1, what),
     )
     if system.high_cost_model is not None and trained.model.estimator is not None:
-        check_conversion(trained.model, problem.cloud_plan.x, missing=system.allow_missing)
+        check_conversion(trained.model, problem.cloud_plan.x, allow_missing=system.allow_missing)
     return UnseenAnswers(
         trained.model, trained.labels, trained.probabilities, tree_shape=trained.shape
     )
@@ -56,7 +56,7 @@ def trained_answers(system: ClassifierFit, problem: Problem, table: Table) -> Un
 def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> UnseenAnswers:
     """Get answers of a given model, which is never refitted, on rows that it has not seen."""
     plan = problem.cloud_plan
-    model = HighCostModel.given(
+    model = HighCostModel.from_model(
         system._high_cost_model,
         system.classes_,
         plan.x.shape[1],
@@ -64,7 +64,7 @@ def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> Unse
         system.signal_input_.shape if system._reads_windows else None,
     )
     if model.estimator is not None:
-        check_conversion(model, plan.x, missing=system.allow_missing)
+        check_conversion(model, plan.x, allow_missing=system.allow_missing)
     # use predictions, validation rows or clones, or else a comparison
     if table.high_cost is not None:
         return _by_predictions(model, problem, table, table.high_cost)

@@ -254,21 +254,21 @@ class PairCascade(CascadeClassifier):
         shape = self.instance_.shape
         missing = self.allow_missing
         low = GivenClassifier.probed(
-            self._low_cost_model, x, shape, "low_cost_model", missing=missing
+            self._low_cost_model, x, shape, "low_cost_model", allow_missing=missing
         )
         high: Any = self._high_cost_model
         if is_graph(high):
             high = FormedGraph(high, shape, "high_cost_model", x)
         classes = self._all_classes(low, high, y)
         if isinstance(high, FormedGraph):
-            high.form = high.named(classes.tolist())
+            high.form = high.named_form(classes.tolist())
         if low.classes is not None and set(low.classes) == set(classes.tolist()):
             classes = np.asarray(low.classes)  # its order keeps its answers where margins tie
         stage = low.stage(classes, np.arange(x.shape[1]))
         names = getattr(self, "feature_names_in_", None)
-        f0 = HighCostModel.given(high, classes, x.shape[1], names)
+        f0 = HighCostModel.from_model(high, classes, x.shape[1], names)
         if f0.estimator is not None:
-            check_conversion(f0, x, missing=missing)
+            check_conversion(f0, x, allow_missing=missing)
         return classes, stage, f0
 
     def _all_classes(self, low: GivenClassifier, high: Any, y: ArrayLike | None) -> NDArray[Any]:

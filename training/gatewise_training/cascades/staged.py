@@ -32,7 +32,10 @@ from gatewise_training.cascades.forward_selection import (
 from gatewise_training.cascades.penalised_selection import nested_sets
 from gatewise_training.cascades.wide_tables import narrowed
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
-from gatewise_training.learners.given_models.given_classifiers import check_given, given_stages
+from gatewise_training.learners.given_models.given_classifiers import (
+    check_first_stages,
+    given_stages,
+)
 from gatewise_training.learners.model_families import FAMILIES, families_for, family_of
 from gatewise_training.learners.stage_bounds import Bounds, grid_of
 
@@ -267,7 +270,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        check_given(self.first_stages, allow_missing=self.allow_missing)
+        check_first_stages(self.first_stages, allow_missing=self.allow_missing)
         if self.families is not None and (
             not len(self.families) or not set(self.families) <= set(FAMILIES)
         ):

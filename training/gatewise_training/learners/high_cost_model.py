@@ -27,7 +27,7 @@ from gatewise_training.learners.given_models.given_graph import (
     OnnxModel,
     graph_answer,
 )
-from gatewise_training.learners.given_models.packable import is_column, needs_backend
+from gatewise_training.learners.given_models.packable import is_same_column, needs_backend
 
 
 def is_given(model: Any) -> bool:
@@ -65,9 +65,9 @@ class HighCostModel:
         Given ONNX graph, with the input ``x`` over `features`.
     form : GraphForm or None
         Meaning of the outputs of this graph.
-    opaque : PythonModel or None
+    python_model : PythonModel or None
         Function that returns probabilities of all classes and cannot become a graph.
-    lookup : ndarray of int64, shape (n_own_classes,) or None
+    class_indices : ndarray of int64, shape (n_own_classes,) or None
         Class index of each class of the estimator or the graph. None if the order is the same.
     rounds : int
         Number of boosting rounds; 0 for other kinds.
@@ -80,8 +80,8 @@ class HighCostModel:
     estimator: Any = None
     onnx: bytes | None = None
     form: GraphForm | None = None
-    opaque: PythonModel | None = None
-    lookup: NDArray[np.int64] | None = None
+    python_model: PythonModel | None = None
+    class_indices: NDArray[np.int64] | None = None
     rounds: int = 0
 
     @property
@@ -92,7 +92,7 @@ class HighCostModel:
     @property
     def backend(self) -> str | None:
         """Backend with which a worker serves an opaque model, ``python:...``; else None."""
-        return None if self.opaque is None else self.opaque.spec
+        return None if self.python_model is None else self.python_model.spec
 
     def shifted(self, first_column: int) -> HighCostModel:
         """Make the same model for instances with its columns from `first_column` on."""
@@ -104,16 +104,16 @@ class HighCostModel:
         if self.trees is not None:
             margins = self.trees.margins(columns)
             return labels(margins), probabilities(margins, self.link)
-        if self.opaque is not None:
-            proba = self.opaque.predict_proba(columns)
+        if self.python_model is not None:
+            proba = self.python_model.predict_proba(columns)
             return np.asarray(proba.argmax(axis=1), np.int64), proba
         if self.onnx is not None:
             assert self.form is not None
-            position, raw = graph_answer(self.onnx, self.form, columns)
-            indices = position if self.lookup is None else self.lookup[position]
-            return indices, self._over_all_classes(raw)
-        indices = self._estimator_labels(columns)
-        return indices, self._estimator_proba(columns, indices)
+            own_index, own_probabilities = graph_answer(self.onnx, self.form, columns)
+            class_index = own_index if self.class_indices is None else self.class_indices[own_index]
+            return class_index, self._over_all_classes(own_probabilities)
+        class_index = self._estimator_labels(columns)
+        return class_index, self._estimator_proba(columns, class_index)
 
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Get class probabilities of instances, float64 (n, n_classes).
@@ -134,8 +134,8 @@ class HighCostModel:
     def _estimator_labels(self, x_used: NDArray[np.float32]) -> NDArray[np.int64]:
         # CatBoost returns a column, so ravel
         predicted = np.ravel(self.estimator.predict(named_rows(self.estimator, x_used)))
-        position = class_positions(np.asarray(self.estimator.classes_), predicted)
-        return position if self.lookup is None else self.lookup[position]
+        own_index = class_positions(np.asarray(self.estimator.classes_), predicted)
+        return own_index if self.class_indices is None else self.class_indices[own_index]
 
     def _estimator_proba(
         self, x_used: NDArray[np.float32], class_indices: NDArray[np.int64]
@@ -148,19 +148,25 @@ class HighCostModel:
         one_hot[np.arange(len(x_used)), class_indices] = 1.0
         return one_hot
 
-    def _over_all_classes(self, raw: NDArray[Any]) -> NDArray[np.float64]:
+    def _over_all_classes(self, own_probabilities: NDArray[Any]) -> NDArray[np.float64]:
         """Move the columns of the model's own classes to their class indices."""
-        if n_nan_rows := int(np.isnan(raw).any(axis=1).sum()):
+        if n_nan_rows := int(np.isnan(own_probabilities).any(axis=1).sum()):
             raise InputError(
-                f"high_cost_model gives no probabilities (NaN) for {n_nan_rows} of {len(raw)} "
-                "rows, which a worker cannot send: repair the model or give another one"
+                f"high_cost_model gives no probabilities (NaN) for {n_nan_rows} of "
+                f"{len(own_probabilities)} rows, which a worker cannot send: repair the model or "
+                "give another one"
             )
-        proba = np.zeros((len(raw), self.n_classes))
-        proba[:, np.arange(raw.shape[1]) if self.lookup is None else self.lookup] = raw
+        proba = np.zeros((len(own_probabilities), self.n_classes))
+        proba[
+            :,
+            np.arange(own_probabilities.shape[1])
+            if self.class_indices is None
+            else self.class_indices,
+        ] = own_probabilities
         return proba
 
     @classmethod
-    def given(
+    def from_model(
         cls,
         model: Any,
         classes: NDArray[Any],
@@ -200,30 +206,35 @@ class HighCostModel:
         all_columns = np.arange(n_features)
         # an import path
         if isinstance(model, str) and model.startswith(PYTHON):
-            opaque = PythonModel(
+            python_model = PythonModel(
                 import_object(model, model.removeprefix(PYTHON)), classes.tolist(), model
             )
-            return cls(all_columns, len(classes), "python", opaque=opaque)
+            return cls(all_columns, len(classes), "python", python_model=python_model)
         # an ONNX graph
         if is_graph(model):
             model = FormedGraph(model, shape or (n_features,), "high_cost_model")
-            _check_named(model.form, classes)
+            _check_output_names(model.form, classes)
         if isinstance(model, FormedGraph):
-            form = model.named(classes.tolist())
-            lookup = _class_indices(list(form.names or ()), classes)
+            form = model.named_form(classes.tolist())
+            class_indices = _class_indices(list(form.names or ()), classes)
             return cls(
-                all_columns, len(classes), "onnx", onnx=model.content, form=form, lookup=lookup
+                all_columns,
+                len(classes),
+                "onnx",
+                onnx=model.content,
+                form=form,
+                class_indices=class_indices,
             )
         # a function, or a classifier of an unknown library
-        predicts = hasattr(model, "predict_proba") or hasattr(model, "predict")
-        if not predicts and not callable(model):
+        has_predictions = hasattr(model, "predict_proba") or hasattr(model, "predict")
+        if not has_predictions and not callable(model):
             raise InputError(
                 f"high_cost_model is a {type(model).__name__}: give a classifier, an ONNX file, "
                 "a function that gives probabilities, or None"
             )
-        if not predicts or needs_backend(model):
-            opaque = PythonModel(model, classes.tolist())
-            return cls(all_columns, len(classes), "python", opaque=opaque)
+        if not has_predictions or needs_backend(model):
+            python_model = PythonModel(model, classes.tolist())
+            return cls(all_columns, len(classes), "python", python_model=python_model)
         # a classifier of a known library
         n_model_features = int(getattr(model, "n_features_in_", n_features))
         if n_model_features != n_features:
@@ -234,14 +245,14 @@ class HighCostModel:
         names_of_model = getattr(model, "feature_names_in_", None)
         if names is not None and names_of_model is not None:
             for index, (model_name, name) in enumerate(zip(names_of_model, names, strict=True)):
-                if not is_column(model_name, name):
+                if not is_same_column(model_name, name):
                     raise InputError(
                         f"high_cost_model was fitted with {str(model_name)!r} as column {index}, "
                         f"the data has {name!r} there; give the columns in the model's order"
                     )
         own_classes = np.asarray(getattr(model, "classes_", ()))
-        lookup = _class_indices(own_classes.tolist(), classes)
-        return cls(all_columns, len(classes), "given", estimator=model, lookup=lookup)
+        class_indices = _class_indices(own_classes.tolist(), classes)
+        return cls(all_columns, len(classes), "given", estimator=model, class_indices=class_indices)
 
 
 def _class_indices(own_classes: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
@@ -258,9 +269,9 @@ def _class_indices(own_classes: list[Any], classes: NDArray[Any]) -> NDArray[np.
     return np.array([data_classes.index(c) for c in own_classes], np.int64)
 
 
-def _check_named(form: GraphForm, classes: NDArray[Any]) -> None:
+def _check_output_names(form: GraphForm, classes: NDArray[Any]) -> None:
     """Refuse a graph without names for its outputs, unless the classes are 0, 1, ..."""
-    classes_are_indices = form.positions and classes.tolist() == list(range(len(classes)))
+    classes_are_indices = form.label_is_index and classes.tolist() == list(range(len(classes)))
     if form.names is None and not classes_are_indices:
         raise InputError(
             "high_cost_model's graph does not name the labels of its outputs: give "

@@ -29,7 +29,7 @@ def acquired_by_high_cost(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[
         trees = TreeEnsemble.from_forest(f0.estimator)
     if trees is not None:
         acquired[:, f0.features] = trees.visited(columns)
-    system = f0.estimator if f0.opaque is None else f0.opaque.model
+    system = f0.estimator if f0.python_model is None else f0.python_model.model
     if hasattr(system, "stages_"):
         acquired[:, f0.features] = acquired_by_system(system, columns, paths=True)
     return acquired

@@ -26,14 +26,14 @@ def is_torch(model: object) -> bool:
     return torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
 
 
-def export_module(model: Module | ExportedProgram, shape: Shape, what: str) -> bytes:
-    """Export a PyTorch model for instances of a shape; `what` is its name in errors."""
+def export_module(model: Module | ExportedProgram, shape: Shape, model_name: str) -> bytes:
+    """Export a PyTorch model for instances of a shape; `model_name` is its name in errors."""
     import torch
 
     try:
         import onnxscript  # noqa: F401 - torch's exporter needs it
     except ImportError:
-        raise InputError(f"{what} is a PyTorch model: pip install onnxscript") from None
+        raise InputError(f"{model_name} is a PyTorch model: pip install onnxscript") from None
     options: dict[str, Any] = {"dynamo": True, "verbose": False}
     was_training = getattr(model, "training", False)
     try:
@@ -42,14 +42,14 @@ def export_module(model: Module | ExportedProgram, shape: Shape, what: str) -> b
         else:
             model.eval()
             batch = ({0: torch.export.Dim.DYNAMIC},)
-            example = _example(model, shape, what)
+            example = _example(model, shape, model_name)
             program = torch.onnx.export(model, (example,), dynamic_shapes=batch, **options)
         content: bytes = program.model_proto.SerializeToString()
     except InputError:
         raise
     except Exception as error:  # the exporter's errors have no common base class
         raise InputError(
-            f"{what}: torch.onnx.export fails: {one_line(error)}; give it as an ONNX file"
+            f"{model_name}: torch.onnx.export fails: {one_line(error)}; give it as an ONNX file"
         ) from error
     finally:
         if was_training:
@@ -57,7 +57,7 @@ def export_module(model: Module | ExportedProgram, shape: Shape, what: str) -> b
     return content
 
 
-def _example(model: Module, shape: Shape, what: str) -> Tensor:
+def _example(model: Module, shape: Shape, model_name: str) -> Tensor:
     """Make a batch of two instances of zeros in the first layout that the module accepts."""
     import torch
 
@@ -78,6 +78,6 @@ def _example(model: Module, shape: Shape, what: str) -> Tensor:
         else:
             return example
     raise InputError(
-        f"{what} does not accept instances of the rows' shape ({'; '.join(errors)}); give rows of "
-        "the shape that it accepts, or begin the module with torch.nn.Unflatten"
+        f"{model_name} does not accept instances of the rows' shape ({'; '.join(errors)}); give "
+        "rows of the shape that it accepts, or begin the module with torch.nn.Unflatten"
     )

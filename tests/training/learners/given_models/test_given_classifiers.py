@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from gatewise.errors import InputError
-from gatewise_training.learners.given_models.given_classifiers import check_given
+from gatewise_training.learners.given_models.given_classifiers import check_first_stages
 
 
 @pytest.mark.filterwarnings("ignore:The `probability` parameter:FutureWarning")
@@ -40,4 +40,4 @@ def test_stages_without_an_exact_form_are_refused_before_the_fit(model, reason, 
         rf"first_stages\[0\] cannot be packed: {reason}.*; give another classifier, or an ONNX"
     )
     with pytest.raises(InputError, match=message):
-        check_given([entry], allow_missing=False)
+        check_first_stages([entry], allow_missing=False)

@@ -23,12 +23,12 @@ def network(batch: int | str, *, reshape_to: int | None = None) -> bytes:
     """Make a graph from ``v``, (batch, 3, 4), to ``logits``; its reshape may fix the batch."""
     shape = np.array([reshape_to or -1, 12])
     nodes = [node("Reshape", "v shape", "flat"), node("MatMul", "flat weights", "logits")]
-    source = ("v", 1, [batch, 3, 4])
-    return graph_of(nodes, source, ("logits", 1, [batch, 3]), shape=shape, weights=WEIGHTS)
+    graph_input = ("v", 1, [batch, 3, 4])
+    return graph_of(nodes, graph_input, ("logits", 1, [batch, 3]), shape=shape, weights=WEIGHTS)
 
 
-def labels_of(formed: FormedGraph) -> np.ndarray:
-    return graph_answer(formed.content, formed.form, ROWS)[0]
+def labels_of(graph: FormedGraph) -> np.ndarray:
+    return graph_answer(graph.content, graph.form, ROWS)[0]
 
 
 def test_external_data_is_read_from_the_folder_of_the_file(tmp_path):
@@ -36,8 +36,8 @@ def test_external_data_is_read_from_the_folder_of_the_file(tmp_path):
     model = onnx.load_model_from_string(network("n"))
     onnx.save(model, path, save_as_external_data=True, size_threshold=0, location="weights.bin")
     content = path.read_bytes()
-    formed = FormedGraph(path, (3, 4), "model")
-    np.testing.assert_array_equal(labels_of(formed), EXPECTED)
+    graph = FormedGraph(path, (3, 4), "model")
+    np.testing.assert_array_equal(labels_of(graph), EXPECTED)
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(InputError, match="is not a usable ONNX file"):
         FormedGraph(path, (3, 4), "model")
@@ -48,8 +48,8 @@ def test_external_data_is_read_from_the_folder_of_the_file(tmp_path):
 @pytest.mark.parametrize("batch", [1, 4])
 def test_fixed_batch_is_removed_if_no_operator_depends_on_it(batch, caplog):
     with caplog.at_level(logging.INFO, "gatewise_training"):
-        formed = FormedGraph(network(batch), (3, 4), "model")
-    np.testing.assert_array_equal(labels_of(formed), EXPECTED)
+        graph = FormedGraph(network(batch), (3, 4), "model")
+    np.testing.assert_array_equal(labels_of(graph), EXPECTED)
     assert "the input 'v' gets float instances of shape (3, 4)" in caplog.text
     assert "it gives logits of 3 classes in output 0" in caplog.text
 
@@ -57,24 +57,24 @@ def test_fixed_batch_is_removed_if_no_operator_depends_on_it(batch, caplog):
 @pytest.mark.parametrize("batch", [1, 4])
 def test_fixed_batch_that_operators_depend_on_runs_row_by_row(batch):
     with pytest.warns(RuntimeWarning, match=f"model has a fixed batch of {batch}.*one by one"):
-        formed = FormedGraph(network(batch, reshape_to=batch), (3, 4), "model")
-    np.testing.assert_array_equal(labels_of(formed), EXPECTED)
-    margins, link = formed.margins_model(np.array([2, 0, 1]))
+        graph = FormedGraph(network(batch, reshape_to=batch), (3, 4), "model")
+    np.testing.assert_array_equal(labels_of(graph), EXPECTED)
+    margins, link = graph.margins_model(np.array([2, 0, 1]))
     np.testing.assert_allclose(margins.margins(ROWS), (ROWS @ WEIGHTS)[:, [2, 0, 1]], atol=1e-5)
     assert link == "softmax"
 
 
 def test_functions_of_a_file_are_inlined():
-    inner = helper.make_function(
+    double_function = helper.make_function(
         "own", "Double", ["a"], ["b"], [node("Add", "a a", "b")], [helper.make_opsetid("", 17)]
     )
     nodes = [node("MatMul", "v weights", "product"), node("Double", "product", "out", domain="own")]
     content = graph_of(nodes, ("v", 1, ["n", 12]), ("out", 1, ["n", 3]), weights=WEIGHTS)
     model = onnx.load_model_from_string(content)
-    model.functions.append(inner)
+    model.functions.append(double_function)
     model.opset_import.append(helper.make_opsetid("own", 1))
-    formed = FormedGraph(model.SerializeToString(), (12,), "model")
-    np.testing.assert_array_equal(labels_of(formed), EXPECTED)
+    graph = FormedGraph(model.SerializeToString(), (12,), "model")
+    np.testing.assert_array_equal(labels_of(graph), EXPECTED)
     del model.functions[:]
     with pytest.raises(InputError, match=r"onnxruntime alone does not have \(own\)"):
         FormedGraph(model.SerializeToString(), (12,), "model")

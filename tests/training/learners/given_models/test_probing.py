@@ -28,7 +28,7 @@ from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.given_models import given_classifiers, sklearn_transformers
 from gatewise_training.learners.given_models.given_classifiers import GivenClassifier
-from gatewise_training.learners.given_models.graph_values import Value
+from gatewise_training.learners.given_models.graph_values import Value, hstack
 
 Rows = NDArray[np.float32]
 
@@ -45,7 +45,7 @@ def table(*, whole_numbers: bool = False, missing: bool = False) -> tuple[Rows, 
 
 def probe(model: Any, x: Rows, *, missing: bool = False) -> GivenClassifier:
     sample = x[~np.isnan(x).any(axis=1)][:32]
-    return GivenClassifier.probed(model, sample, (4,), "model", missing=missing)
+    return GivenClassifier.probed(model, sample, (4,), "model", allow_missing=missing)
 
 
 def strictly_below(trees: TreeEnsemble) -> TreeEnsemble:
@@ -81,7 +81,7 @@ def encode_truncated(model: Any, x: Value) -> Value:
         truncated.columns([k]).equals(categories[None, :])
         for k, categories in enumerate(model.categories_)
     ]
-    return columns[0].beside(*columns[1:]).astype(np.float64)
+    return hstack(columns).astype(np.float64)
 
 
 def bin_left_closed(model: Any, x: Value) -> Value:
@@ -89,7 +89,7 @@ def bin_left_closed(model: Any, x: Value) -> Value:
     columns = []
     for k, edges in enumerate(model.bin_edges_):
         columns.append((x.columns([k]).double() > edges[None, 1:-1]).astype(np.float32).sum())
-    return columns[0].beside(*columns[1:])
+    return hstack(columns)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ STAGE_MODELS = [
 def test_supported_models_pass_on_many_probed_rows(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(given_classifiers, "FIT_ROWS", 10_000)
+    monkeypatch.setattr(given_classifiers, "N_FIT_PROBE_ROWS", 10_000)
     x, y = table()
     probe(model.fit(x.astype(np.float64), y), x)
     y += (x[:, 1] > 0.35).astype(int)  # three classes

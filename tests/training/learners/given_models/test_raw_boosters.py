@@ -14,17 +14,17 @@ from gatewise_cloud import CloudModel
 from gatewise_export import pack
 from gatewise_training import PairCascade, StagedCascade
 from gatewise_training.learners.given_models.flat_forms import flat_trees
-from gatewise_training.learners.given_models.packable import is_column
+from gatewise_training.learners.given_models.packable import is_same_column
 from gatewise_training.learners.given_models.raw_boosters import as_classifier
 
-LIGHTGBM = {"num_leaves": 7, "verbose": -1, "seed": 0, "num_threads": 1}
+LIGHTGBM_PARAMS = {"num_leaves": 7, "verbose": -1, "seed": 0, "num_threads": 1}
 
 
 def _lightgbm(x, y):
     objective = {"objective": "binary"}
     if y.max() > 1:
         objective = {"objective": "multiclass", "num_class": 3}
-    return lightgbm.train(LIGHTGBM | objective, lightgbm.Dataset(x, y), 8)
+    return lightgbm.train(LIGHTGBM_PARAMS | objective, lightgbm.Dataset(x, y), 8)
 
 
 def _xgboost(x, y):
@@ -38,26 +38,28 @@ def _catboost(x, y):
     return CatBoostClassifier(iterations=8, verbose=0, thread_count=1).fit(x, y)
 
 
-FILES = [
+TRAINERS_AND_FILES = [
     (_lightgbm, None), (_lightgbm, "m.txt"), (_xgboost, None), (_xgboost, "m.json"),
     (_xgboost, "m.ubj"), (_catboost, "m.cbm"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("load", [load_breast_cancer, load_iris], ids=["two", "three"])
-@pytest.mark.parametrize(("train", "file"), FILES)
-def test_boosters_predict_like_their_library(train, file, load, tmp_path):
-    x, y = load(return_X_y=True)
+@pytest.mark.parametrize(
+    "load_table", [load_breast_cancer, load_iris], ids=["two classes", "three classes"]
+)
+@pytest.mark.parametrize(("train_booster", "file_name"), TRAINERS_AND_FILES)
+def test_boosters_predict_like_their_library(train_booster, file_name, load_table, tmp_path):
+    x, y = load_table(return_X_y=True)
     x = x.astype(np.float32)
-    model = train(x, y)
-    if file is not None:
-        model.save_model(str(tmp_path / file))
-    booster = as_classifier(model if file is None else tmp_path / file)
-    if train is _xgboost:
-        raw = model.predict(xgboost.DMatrix(x))
+    model = train_booster(x, y)
+    if file_name is not None:
+        model.save_model(str(tmp_path / file_name))
+    booster = as_classifier(model if file_name is None else tmp_path / file_name)
+    if train_booster is _xgboost:
+        output = model.predict(xgboost.DMatrix(x))
     else:
-        raw = model.predict(x) if train is _lightgbm else model.predict_proba(x)
-    expected = np.column_stack([1 - raw, raw]) if raw.ndim == 1 else raw
+        output = model.predict(x) if train_booster is _lightgbm else model.predict_proba(x)
+    expected = np.column_stack([1 - output, output]) if output.ndim == 1 else output
     np.testing.assert_allclose(booster.predict_proba(x), expected, atol=1e-6)
     np.testing.assert_array_equal(booster.predict(x), booster.predict_proba(x).argmax(axis=1))
     assert booster.n_features_in_ == x.shape[1]
@@ -69,15 +71,21 @@ def test_boosters_predict_like_their_library(train, file, load, tmp_path):
 def test_boosters_are_high_cost_low_cost_and_first_models(tmp_path):
     x, y = load_breast_cancer(return_X_y=True)
     x = x.astype(np.float32)
-    big, small = tmp_path / "big.ubj", tmp_path / "small.txt"
-    _xgboost(x[:300], y[:300]).save_model(str(big))
-    _lightgbm(x[:300, :3], y[:300]).save_model(str(small))
+    high_cost_file, low_cost_file = tmp_path / "big.ubj", tmp_path / "small.txt"
+    _xgboost(x[:300], y[:300]).save_model(str(high_cost_file))
+    _lightgbm(x[:300, :3], y[:300]).save_model(str(low_cost_file))
     staged = StagedCascade(
-        big, n_stages=2, families=("linear",), first_stages=[(small, [0, 1, 2])], random_state=0
+        high_cost_file,
+        n_stages=2,
+        families=("linear",),
+        first_stages=[(low_cost_file, [0, 1, 2])],
+        random_state=0,
     ).fit(x[:300], y[:300], validation=(x[300:], y[300:]))
     assert staged.score(x[300:], y[300:]) > 0.9
-    _lightgbm(x[:300], y[:300]).save_model(str(small))
-    pair = PairCascade(low_cost_model=str(small), high_cost_model=str(big), random_state=0)
+    _lightgbm(x[:300], y[:300]).save_model(str(low_cost_file))
+    pair = PairCascade(
+        low_cost_model=str(low_cost_file), high_cost_model=str(high_cost_file), random_state=0
+    )
     assert pair.fit(x[300:], y[300:]).score(x[300:], y[300:]) > 0.9
 
 
@@ -93,15 +101,15 @@ def test_columns_with_spaces_match_the_names_of_lightgbm():
 
 
 def test_column_names_match_with_underscores_for_spaces():
-    assert is_column("a_b", "a b")
-    assert is_column("a b", "a b")
-    assert not is_column("a b", "a_b")
-    assert is_column(3, 3)
+    assert is_same_column("a_b", "a b")
+    assert is_same_column("a b", "a b")
+    assert not is_same_column("a b", "a_b")
+    assert is_same_column(3, 3)
 
 
 def test_models_that_are_not_classifiers_are_refused(tmp_path):
     x, y = load_iris(return_X_y=True)
-    regression = lightgbm.train(LIGHTGBM | {"objective": "l2"}, lightgbm.Dataset(x, y), 2)
+    regression = lightgbm.train(LIGHTGBM_PARAMS | {"objective": "l2"}, lightgbm.Dataset(x, y), 2)
     with pytest.raises(InputError, match="high_cost_model: LightGBM objective 'regression'"):
         as_classifier(regression)
     (tmp_path / "broken.txt").write_text("no model")

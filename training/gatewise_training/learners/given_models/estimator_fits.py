@@ -67,10 +67,14 @@ class EstimatorFit:
             estimator.set_params(cv=halves)
         estimator.fit(x, self.plan.y[rows], **fit_weights(self.plan, self.template, rows))
         if needs_backend(self.template):
-            return HighCostModel.given(estimator, np.arange(self.n_classes), x.shape[1])
-        lookup = np.asarray(estimator.classes_, np.int64)
+            return HighCostModel.from_model(estimator, np.arange(self.n_classes), x.shape[1])
+        class_indices = np.asarray(estimator.classes_, np.int64)
         return HighCostModel(
-            np.arange(x.shape[1]), self.n_classes, self.kind, estimator=estimator, lookup=lookup
+            np.arange(x.shape[1]),
+            self.n_classes,
+            self.kind,
+            estimator=estimator,
+            class_indices=class_indices,
         )
 
 

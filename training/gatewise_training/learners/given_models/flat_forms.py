@@ -13,11 +13,11 @@ from gatewise.errors import InputError
 from gatewise.models import booster_sources
 from gatewise.models.tree_sources import forest_nodes
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.learners.given_models.packable import library_name
+from gatewise_training.learners.given_models.packable import library_class_name
 
-FORESTS: Final = ("ExtraTreesClassifier", "RandomForestClassifier")
-TREES: Final = ("DecisionTreeClassifier", "ExtraTreeClassifier")
-SOURCES: Final = {
+FOREST_CLASSES: Final = ("ExtraTreesClassifier", "RandomForestClassifier")
+TREE_CLASSES: Final = ("DecisionTreeClassifier", "ExtraTreeClassifier")
+BOOSTER_READERS: Final = {
     "HistGradientBoostingClassifier": booster_sources.hist_gradient_trees,
     "XGBClassifier": booster_sources.xgboost_trees,
     "XGBRFClassifier": booster_sources.xgboost_trees,
@@ -31,20 +31,20 @@ def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
     None if the classifier does not consist of trees. Raises InputError if its trees have no exact
     form.
     """
-    name = library_name(estimator)
-    if name is None:
+    class_name = library_class_name(estimator)
+    if class_name is None:
         return None
-    if name in (*FORESTS, *TREES):
+    if class_name in (*FOREST_CLASSES, *TREE_CLASSES):
         return TreeEnsemble.from_forest(estimator), "identity"
     if hasattr(estimator, "booster_"):
-        return _lightgbm(estimator.booster_)
-    if name in SOURCES:
-        boosted = SOURCES[name](getattr(estimator, "loaded", estimator))
+        return _lightgbm_trees(estimator.booster_)
+    if class_name in BOOSTER_READERS:
+        boosted = BOOSTER_READERS[class_name](getattr(estimator, "library_model", estimator))
         return TreeEnsemble.from_boosted(boosted), boosted.link
     return None
 
 
-def _lightgbm(booster: Any) -> tuple[TreeEnsemble, Link]:
+def _lightgbm_trees(booster: Any) -> tuple[TreeEnsemble, Link]:
     objective = next(
         line.removeprefix("objective=")
         for line in booster.model_to_string(num_iteration=0).splitlines()

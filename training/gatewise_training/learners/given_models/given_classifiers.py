@@ -16,7 +16,7 @@ from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.input_checks import is_fitted, named_rows
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.learners.given_models.flat_forms import FORESTS, flat_trees
+from gatewise_training.learners.given_models.flat_forms import FOREST_CLASSES, flat_trees
 from gatewise_training.learners.given_models.given_graph import (
     FormedGraph,
     OnnxModel,
@@ -29,8 +29,8 @@ from gatewise_training.learners.given_models.packable import (
     STAGE_ADVICE,
     Estimator,
     check_packable,
-    is_column,
-    library_name,
+    is_same_column,
+    library_class_name,
 )
 from gatewise_training.learners.given_models.probing import Answers, probe
 from gatewise_training.learners.given_models.raw_boosters import RawBooster, as_classifier
@@ -39,20 +39,22 @@ from gatewise_training.learners.given_models.sklearn_graphs import sklearn_graph
 from gatewise_training.learners.high_cost_model import HighCostModel, is_graph
 
 
-def check_fitted(model: Estimator, what: str) -> None:
+def check_fitted(model: Estimator, model_name: str) -> None:
     """Refuse a model that is neither a fitted classifier nor an ONNX file."""
     if model is None or (isinstance(model, type) and hasattr(model, "fit")):
-        raise InputError(f"{what} must be a fitted classifier, or an ONNX file, not {model!r}")
+        raise InputError(
+            f"{model_name} must be a fitted classifier, or an ONNX file, not {model!r}"
+        )
     if is_graph(model) or isinstance(model, RawBooster):
         return
     if not hasattr(model, "predict") or not (is_fitted(model) and hasattr(model, "classes_")):
         raise InputError(
-            f"{what} is no fitted classifier but a {type(model).__name__}: fit it first, or give "
-            "an ONNX file"
+            f"{model_name} is no fitted classifier but a {type(model).__name__}: fit it first, or "
+            "give an ONNX file"
         )
 
 
-FIT_ROWS = 1000
+N_FIT_PROBE_ROWS = 1000
 """Number of rows on which a fit probes a conversion; packing uses more."""
 
 
@@ -60,51 +62,54 @@ FIT_ROWS = 1000
 class GivenClassifier:
     """A given classifier, with its flat trees or its graph."""
 
-    what: str  # name of the classifier in errors
+    model_name: str  # name of the classifier in errors
     classes: Sequence[Any] | None  # labels; None if a graph does not name them
     n_classes: int  # 0 if a graph gives only labels and does not name them
-    flat: tuple[TreeEnsemble, Link] | None = None
+    flat_form: tuple[TreeEnsemble, Link] | None = None
     graph: FormedGraph | None = None
 
     @classmethod
     def read(
-        cls, model: Estimator, x: NDArray[np.float32], shape: tuple[int, ...], what: str
+        cls, model: Estimator, x: NDArray[np.float32], shape: tuple[int, ...], model_name: str
     ) -> Self:
         """Convert a model for instances of `shape`; a graph is run on the flat rows `x`."""
         if is_graph(model):
-            return cls.of_graph(FormedGraph(model, shape, what, x), what)
+            return cls.of_graph(FormedGraph(model, shape, model_name, x), model_name)
         n_features = int(getattr(model, "n_features_in_", None) or x.shape[1])
         if n_features != x.shape[1]:
             raise InputError(
-                f"{what} was fitted on {n_features} features, an instance has {x.shape[1]} values"
+                f"{model_name} was fitted on {n_features} features, an instance has {x.shape[1]} "
+                "values"
             )
         try:
-            flat = flat_trees(inner_estimator(model))
+            flat_form = flat_trees(inner_estimator(model))
         except InputError as error:
-            raise InputError(f"{what}: {error}") from error
-        if flat is None:
-            return cls.of_estimator(model, x, shape, what)
+            raise InputError(f"{model_name}: {error}") from error
+        if flat_form is None:
+            return cls.of_estimator(model, x, shape, model_name)
         classes = np.asarray(model.classes_).tolist()
-        return cls(what, classes, len(classes), flat)
+        return cls(model_name, classes, len(classes), flat_form)
 
     @classmethod
-    def of_graph(cls, graph: FormedGraph, what: str) -> Self:
+    def of_graph(cls, graph: FormedGraph, model_name: str) -> Self:
         """Make a classifier from a graph."""
-        return cls(what, graph.form.names, graph.form.n_classes, graph=graph)
+        return cls(model_name, graph.form.names, graph.form.n_classes, graph=graph)
 
     @classmethod
     def of_estimator(
-        cls, model: Estimator, x: NDArray[np.float32], shape: tuple[int, ...], what: str
+        cls, model: Estimator, x: NDArray[np.float32], shape: tuple[int, ...], model_name: str
     ) -> Self:
         """Convert a classifier to a graph, even if it has flat trees."""
-        graph = sklearn_graph(model, x.shape[1], what)
-        has_probabilities = any(output.name == "probabilities" for output in graph.graph.output)
-        content = OnnxModel(
-            graph.SerializeToString(deterministic=True),
+        graph_proto = sklearn_graph(model, x.shape[1], model_name)
+        has_probabilities = any(
+            output.name == "probabilities" for output in graph_proto.graph.output
+        )
+        onnx_model = OnnxModel(
+            graph_proto.SerializeToString(deterministic=True),
             np.asarray(model.classes_).tolist(),
             "probabilities" if has_probabilities else None,
         )
-        return cls.of_graph(FormedGraph(content, shape, what, x), what)
+        return cls.of_graph(FormedGraph(onnx_model, shape, model_name, x), model_name)
 
     @classmethod
     def probed(
@@ -112,10 +117,10 @@ class GivenClassifier:
         model: Estimator,
         x: NDArray[np.float32],
         shape: tuple[int, ...],
-        what: str,
+        model_name: str,
         *,
         as_stage: bool = True,
-        missing: bool = False,
+        allow_missing: bool = False,
     ) -> Self:
         """Convert a model, and compare the result with the model on adversarial rows.
 
@@ -123,29 +128,32 @@ class GivenClassifier:
         `as_stage` the stage is compared, otherwise labels and probabilities. ONNX graphs are not
         converted, and therefore not compared.
         """
-        classifier = cls.read(model, x, shape, what)
+        classifier = cls.read(model, x, shape, model_name)
         if is_graph(model):
             return classifier
         try:
-            classifier._probe(model, x, as_stage=as_stage, missing=missing)
+            classifier._probe(model, x, as_stage=as_stage, allow_missing=allow_missing)
         except InputError:
-            if classifier.flat is None or library_name(inner_estimator(model)) not in FORESTS:
+            if (
+                classifier.flat_form is None
+                or library_class_name(inner_estimator(model)) not in FOREST_CLASSES
+            ):
                 raise
-            classifier = cls.of_estimator(model, x, shape, what)
-            classifier._probe(model, x, as_stage=as_stage, missing=missing)
+            classifier = cls.of_estimator(model, x, shape, model_name)
+            classifier._probe(model, x, as_stage=as_stage, allow_missing=allow_missing)
         return classifier
 
     def _probe(
-        self, model: Estimator, x: NDArray[np.float32], *, as_stage: bool, missing: bool
+        self, model: Estimator, x: NDArray[np.float32], *, as_stage: bool, allow_missing: bool
     ) -> None:
         """Compare the conversion with its source `model`."""
         classes = np.asarray(model.classes_)
-        source = HighCostModel.given(model, classes, x.shape[1])
+        source = HighCostModel.from_model(model, classes, x.shape[1])
         has_probabilities = hasattr(model, "predict_proba")
         runs_graph = self.graph is not None and not as_stage
         stage = None if runs_graph else self.stage(classes, np.arange(x.shape[1]))
 
-        def converted(rows: NDArray[Any]) -> Answers:
+        def answer_converted(rows: NDArray[Any]) -> Answers:
             if stage is None:
                 assert self.graph is not None
                 label, class_probabilities = graph_answer(self.graph.content, self.graph.form, rows)
@@ -159,11 +167,11 @@ class GivenClassifier:
         probe(
             model,
             source,
-            converted,
+            answer_converted,
             x,
-            self.what,
-            missing=missing,
-            n_rows=FIT_ROWS,
+            self.model_name,
+            allow_missing=allow_missing,
+            n_rows=N_FIT_PROBE_ROWS,
             advice=STAGE_ADVICE if as_stage else ADVICE,
         )
 
@@ -171,26 +179,26 @@ class GivenClassifier:
         """Make a stage on the columns `features`, with outputs in the order of `classes`."""
         class_labels = classes.tolist()
         own_labels = list(
-            (self.graph.named(class_labels).names if self.graph else self.classes) or ()
+            (self.graph.named_form(class_labels).names if self.graph else self.classes) or ()
         )
         if set(own_labels) != set(class_labels):
             raise InputError(
-                f"{self.what} has the classes {own_labels[:8]} instead of {class_labels[:8]}: "
-                "all models must have the same classes"
+                f"{self.model_name} has the classes {own_labels[:8]} instead of "
+                f"{class_labels[:8]}: all models must have the same classes"
             )
-        order = None
+        label_order = None
         if own_labels != class_labels:
-            order = np.array([own_labels.index(c) for c in class_labels], np.int64)
+            label_order = np.array([own_labels.index(c) for c in class_labels], np.int64)
         if self.graph is not None:
-            model, link = self.graph.margins_model(order)
+            model, link = self.graph.margins_model(label_order)
             return Stage(model, features, link)
-        assert self.flat is not None
-        if order is not None:
-            raise InputError(f"the classes of {self.what} are in another order: sort them")
-        return Stage(self.flat[0], features, self.flat[1])
+        assert self.flat_form is not None
+        if label_order is not None:
+            raise InputError(f"the classes of {self.model_name} are in another order: sort them")
+        return Stage(self.flat_form[0], features, self.flat_form[1])
 
 
-def check_conversion(model: HighCostModel, x: NDArray[np.float32], *, missing: bool) -> None:
+def check_conversion(model: HighCostModel, x: NDArray[np.float32], *, allow_missing: bool) -> None:
     """Refuse a fitted high-cost model that packing could not convert, before stages are fitted.
 
     `x`, float32 (n, n_features), are training rows. A booster without an exact graph is accepted if
@@ -204,14 +212,17 @@ def check_conversion(model: HighCostModel, x: NDArray[np.float32], *, missing: b
             columns.shape[1:],
             "high_cost_model",
             as_stage=False,
-            missing=missing,
+            allow_missing=allow_missing,
         )
     except InputError:
-        if probe_library_file(model, columns, missing=missing, n_rows=FIT_ROWS) is None:
+        if (
+            probe_library_file(model, columns, allow_missing=allow_missing, n_rows=N_FIT_PROBE_ROWS)
+            is None
+        ):
             raise
 
 
-def check_given(models: Any, *, allow_missing: bool) -> None:
+def check_first_stages(models: Any, *, allow_missing: bool) -> None:
     """Refuse a value of `first_stages` that a fit cannot use."""
     if isinstance(models, str | bytes) or not isinstance(models, Sequence):
         raise InputError(f"first_stages must be a list of models, not {type(models).__name__}")
@@ -239,7 +250,7 @@ def given_stages(
     stages = []
     for i, entry in enumerate(models):
         name = f"first_stages[{i}]"
-        model, columns = with_columns(entry, names, name)
+        model, columns = model_and_columns(entry, names, name)
         x = plan.x[:, columns]
         stage = GivenClassifier.probed(model, x, x.shape[1:], name).stage(classes, columns)
         if not by_clones or is_graph(model) or not can_be_cloned(model):
@@ -258,23 +269,25 @@ def _is_pair(entry: Any) -> bool:
     return isinstance(entry, tuple) and len(entry) == 2
 
 
-def with_columns(entry: Any, names: tuple[str, ...], what: str) -> tuple[Any, NDArray[np.intp]]:
+def model_and_columns(
+    entry: Any, names: tuple[str, ...], model_name: str
+) -> tuple[Any, NDArray[np.intp]]:
     """Separate a given model from the columns that it reads.
 
     The columns are given by name or index. By default they are the columns that the model was
     fitted with, or else all columns.
     """
     model, given_columns = entry if _is_pair(entry) else (entry, None)
-    model = as_classifier(model, what)
+    model = as_classifier(model, model_name)
     if given_columns is None:
         given_columns = getattr(model, "feature_names_in_", None)
     if given_columns is None:
         return model, np.arange(len(names))
     columns = []
     for column in np.asarray(given_columns).tolist():
-        matches = (k for k, name in enumerate(names) if is_column(column, name))
-        index = next(matches, column if isinstance(column, int) else -1)
+        matching_indices = (k for k, name in enumerate(names) if is_same_column(column, name))
+        index = next(matching_indices, column if isinstance(column, int) else -1)
         if not 0 <= index < len(names):
-            raise InputError(f"{what} reads {column!r}, which is not a column of the data")
+            raise InputError(f"{model_name} reads {column!r}, which is not a column of the data")
         columns.append(index)
     return model, np.array(columns, np.intp)

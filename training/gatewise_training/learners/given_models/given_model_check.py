@@ -75,7 +75,7 @@ def _clone(
     fitted_clone = clone(estimator)
     weights = fit_weights(plan, fitted_clone, rows)
     fitted_clone.fit(x, classes[plan.y[rows]], **weights)
-    return HighCostModel.given(fitted_clone, classes, plan.x.shape[1])
+    return HighCostModel.from_model(fitted_clone, classes, plan.x.shape[1])
 
 
 def excess_accuracy(

@@ -26,22 +26,22 @@ Shape = tuple[int, ...]
 class GraphFile(NamedTuple):
     """A graph of a file, from the input ``x``, float32 (n, n_values), to its outputs.
 
-    `names` are the labels of the classes, if the file has them. `batch` is the size of the batch
-    dimension, or None if it is free. `reading` describes how rows become the input.
+    `names` are the labels of the classes, if the file has them. `batch_size` is the size of the
+    batch dimension, or None if it is free. `input_description` describes how rows become the input.
     """
 
     model: onnx.ModelProto
     names: list[Any] | None
-    batch: int | None
-    reading: str
+    batch_size: int | None
+    input_description: str
 
 
-def read_graph(source: str | Path | bytes, shape: Shape, what: str) -> GraphFile:
+def read_graph(source: str | Path | bytes, shape: Shape, model_name: str) -> GraphFile:
     """Read and check a graph for instances of this shape.
 
     `source` is the path of a file, which may have its tensors in other files, or the bytes of a
-    file. The result has no ZipMap nodes, no shapes of inner values and no documentation. `what` is
-    the name of the model in errors.
+    file. The result has no ZipMap nodes, no shapes of inner values and no documentation.
+    `model_name` is the name of the model in errors.
     """
     import onnx
     from onnx import inliner
@@ -52,7 +52,7 @@ def read_graph(source: str | Path | bytes, shape: Shape, what: str) -> GraphFile
         else:
             path = Path(source)
             if not path.is_file():
-                raise InputError(f"{what}: file {path} does not exist")
+                raise InputError(f"{model_name}: file {path} does not exist")
             model = onnx.load(path)  # also loads tensors from other files
         external_tensors = [
             t.name for t in _tensors(model.graph) if t.data_location == onnx.TensorProto.EXTERNAL
@@ -68,24 +68,24 @@ def read_graph(source: str | Path | bytes, shape: Shape, what: str) -> GraphFile
     except InputError:
         raise
     except Exception as error:  # protobuf's DecodeError is not public
-        raise InputError(f"{what} is not a usable ONNX file: {one_line(error)}") from error
+        raise InputError(f"{model_name} is not a usable ONNX file: {one_line(error)}") from error
     if external_tensors:
         raise InputError(
-            f"{what} has the tensor {external_tensors[0]!r} in another file; give the path of its "
-            "file"
+            f"{model_name} has the tensor {external_tensors[0]!r} in another file; give the path "
+            "of its file"
         )
     unknown_domains = {o.domain for o in model.opset_import} - {"", "ai.onnx", ML_DOMAIN}
     if unknown_domains:
         raise InputError(
-            f"{what} uses operators that onnxruntime alone does not have "
+            f"{model_name} uses operators that onnxruntime alone does not have "
             f"({', '.join(sorted(unknown_domains))})"
         )
     model = onnx.compose.add_prefix(model, "g_")
     del model.graph.value_info[:]
     model.graph.doc_string = ""
-    names = _named_classes(model, what)
-    batch, reading = _flatten_input(model, shape, what)
-    return GraphFile(model, names, batch, reading)
+    class_names = _named_classes(model, model_name)
+    batch_size, input_description = _flatten_input(model, shape, model_name)
+    return GraphFile(model, class_names, batch_size, input_description)
 
 
 def _domains(graph: onnx.GraphProto) -> set[str]:
@@ -106,17 +106,17 @@ def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
 
 def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Get the graphs inside a node, which loops and branches have."""
-    single = [a.g for a in node.attribute if a.HasField("g")]
-    return single + [g for a in node.attribute for g in a.graphs]
+    single_graphs = [a.g for a in node.attribute if a.HasField("g")]
+    return single_graphs + [g for a in node.attribute for g in a.graphs]
 
 
-def _named_classes(model: onnx.ModelProto, what: str) -> list[Any] | None:
+def _named_classes(model: onnx.ModelProto, model_name: str) -> list[Any] | None:
     """Get the labels of the classes from the metadata or ZipMap nodes, and remove these nodes."""
-    text = next((p.value for p in model.metadata_props if p.key == "classes"), None)
+    classes_json = next((p.value for p in model.metadata_props if p.key == "classes"), None)
     try:
-        classes = None if text is None else list(json.loads(text))
+        classes = None if classes_json is None else list(json.loads(classes_json))
     except (ValueError, TypeError) as error:
-        raise InputError(f'{what}: its metadata "classes" must be a JSON list') from error
+        raise InputError(f'{model_name}: its metadata "classes" must be a JSON list') from error
     graph = model.graph
     for node in [n for n in graph.node if n.op_type == "ZipMap"]:
         for attribute in node.attribute:
@@ -131,65 +131,71 @@ def _named_classes(model: onnx.ModelProto, what: str) -> list[Any] | None:
     return classes
 
 
-def _flatten_input(model: onnx.ModelProto, shape: Shape, what: str) -> tuple[int | None, str]:
+def _flatten_input(model: onnx.ModelProto, shape: Shape, model_name: str) -> tuple[int | None, str]:
     """Add nodes before a graph that convert ``x``, float32 (n, n_values), to its input.
 
-    Returns `batch` and `reading` of :class:`GraphFile`.
+    Returns `batch_size` and `input_description` of :class:`GraphFile`.
     """
     from onnx import TensorProto, helper
 
     graph = model.graph
-    constants = {t.name for t in graph.initializer}
-    inputs = [i for i in graph.input if i.name not in constants]
+    constant_names = {t.name for t in graph.initializer}
+    inputs = [i for i in graph.input if i.name not in constant_names]
     if len(inputs) != 1 or not inputs[0].type.HasField("tensor_type"):
         listed = ", ".join(i.name.removeprefix("g_") for i in inputs)
-        raise InputError(f"{what} must have one input, a tensor; it has [{listed}]")
+        raise InputError(f"{model_name} must have one input, a tensor; it has [{listed}]")
     # type and shape of the input
-    kind = inputs[0].type.tensor_type.elem_type
-    if kind not in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13):
-        raise InputError(f"{what}'s input must be numbers, not {TensorProto.DataType.Name(kind)}")
+    input_type = inputs[0].type.tensor_type.elem_type
+    if input_type not in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13):
+        raise InputError(
+            f"{model_name}'s input must be numbers, not {TensorProto.DataType.Name(input_type)}"
+        )
     dims = [
         d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None
         for d in inputs[0].type.tensor_type.shape.dim
     ]
-    instance_shape, order = _layout(dims, shape, what)
+    instance_shape, axis_order = _layout(dims, shape, model_name)
     # cast, reshape and transpose, as needed
-    nodes = []
-    value = "x"
-    if kind != 1:
-        nodes.append(helper.make_node("Cast", [value], ["gw_cast"], to=kind))
-        value = "gw_cast"
-    reshaped: Shape = shape if order is not None else instance_shape
-    if reshaped != (math.prod(shape),):
+    new_nodes = []
+    tensor_name = "x"
+    if input_type != 1:
+        new_nodes.append(helper.make_node("Cast", [tensor_name], ["gw_cast"], to=input_type))
+        tensor_name = "gw_cast"
+    reshaped_shape: Shape = shape if axis_order is not None else instance_shape
+    if reshaped_shape != (math.prod(shape),):
         graph.initializer.append(
-            helper.make_tensor("gw_shape", 7, [1 + len(reshaped)], [-1, *reshaped])
+            helper.make_tensor("gw_shape", 7, [1 + len(reshaped_shape)], [-1, *reshaped_shape])
         )
-        nodes.append(helper.make_node("Reshape", [value, "gw_shape"], ["gw_shaped"]))
-        value = "gw_shaped"
-    if order is not None:
-        nodes.append(helper.make_node("Transpose", [value], ["gw_layout"], perm=order))
-        value = "gw_layout"
-    nodes.append(helper.make_node("Identity", [value], [inputs[0].name]))
+        new_nodes.append(helper.make_node("Reshape", [tensor_name, "gw_shape"], ["gw_shaped"]))
+        tensor_name = "gw_shaped"
+    if axis_order is not None:
+        new_nodes.append(
+            helper.make_node("Transpose", [tensor_name], ["gw_layout"], perm=axis_order)
+        )
+        tensor_name = "gw_layout"
+    new_nodes.append(helper.make_node("Identity", [tensor_name], [inputs[0].name]))
     # the new nodes come first, because ONNX requires topological order
-    body = list(graph.node)
-    constant_inputs = [i for i in graph.input if i.name in constants]
+    given_nodes = list(graph.node)
+    constant_inputs = [i for i in graph.input if i.name in constant_names]
     del graph.node[:], graph.input[:]
-    graph.node.extend([*nodes, *body])
-    source = helper.make_tensor_value_info("x", 1, ["n", math.prod(shape)])
-    graph.input.extend([source, *constant_inputs])
+    graph.node.extend([*new_nodes, *given_nodes])
+    rows_input = helper.make_tensor_value_info("x", 1, ["n", math.prod(shape)])
+    graph.input.extend([rows_input, *constant_inputs])
     for output in graph.output:  # declared shapes may be wrong, and a run shows the actual ones
         if output.type.HasField("tensor_type"):
             output.type.tensor_type.ClearField("shape")
-    type_name = TensorProto.DataType.Name(kind).lower()
-    name = inputs[0].name.removeprefix("g_")
-    reading = f"the input {name!r} gets {type_name} instances of shape {instance_shape}"
-    if order is not None:
-        reading += f", axes moved from {shape}"
-    return (dims[0] if dims else None), reading
+    type_name = TensorProto.DataType.Name(input_type).lower()
+    input_name = inputs[0].name.removeprefix("g_")
+    input_description = (
+        f"the input {input_name!r} gets {type_name} instances of shape {instance_shape}"
+    )
+    if axis_order is not None:
+        input_description += f", axes moved from {shape}"
+    return (dims[0] if dims else None), input_description
 
 
 def _layout(
-    dims: list[int | None], shape: Shape, what: str
+    dims: list[int | None], shape: Shape, model_name: str
 ) -> tuple[Shape, tuple[int, ...] | None]:
     """Get the shape of an instance in the graph, and the permutation of its axes or None.
 
@@ -209,19 +215,21 @@ def _layout(
     ):
         return shape, None
     if len(long_dims) == len(long_shape) and all(
-        d in (None, p) for d, p in zip(long_dims, long_shape, strict=True)
+        d in (None, row_dim) for d, row_dim in zip(long_dims, long_shape, strict=True)
     ):
-        remaining = iter(long_shape)
-        return tuple(1 if d == 1 else next(remaining) for d in graph_dims), None
+        remaining_dims = iter(long_shape)
+        return tuple(1 if d == 1 else next(remaining_dims) for d in graph_dims), None
     if len(shape) == 3 and len(graph_dims) == 3:
-        for axes, order in (((2, 0, 1), (0, 3, 1, 2)), ((1, 2, 0), (0, 2, 3, 1))):
-            moved = tuple(shape[a] for a in axes)
-            if all(d in (None, m) for d, m in zip(graph_dims, moved, strict=True)):
-                return moved, order
+        for axes, axis_order in (((2, 0, 1), (0, 3, 1, 2)), ((1, 2, 0), (0, 2, 3, 1))):
+            moved_shape = tuple(shape[a] for a in axes)
+            if all(d in (None, m) for d, m in zip(graph_dims, moved_shape, strict=True)):
+                return moved_shape, axis_order
     if len(shape) == 1 and None not in graph_dims and math.prod(d or 0 for d in graph_dims) == size:
         return tuple(d or 0 for d in graph_dims), None
-    listed = ", ".join("n" if d is None else str(d) for d in graph_dims)
-    raise InputError(f"{what} takes instances of shape ({listed}), but the rows have {shape}")
+    dims_text = ", ".join("n" if d is None else str(d) for d in graph_dims)
+    raise InputError(
+        f"{model_name} takes instances of shape ({dims_text}), but the rows have {shape}"
+    )
 
 
 def row_by_row(model: onnx.ModelProto, n_fixed: int) -> onnx.ModelProto:
@@ -229,7 +237,7 @@ def row_by_row(model: onnx.ModelProto, n_fixed: int) -> onnx.ModelProto:
     from onnx import TensorProto, helper, numpy_helper
 
     graph = model.graph
-    names = {output.name: f"gw_inner_{output.name}" for output in graph.output}
+    inner_names = {output.name: f"gw_inner_{output.name}" for output in graph.output}
     constants = {"gw_first": np.array(0, np.int64), "gw_repeats": np.array([n_fixed, 1], np.int64)}
     constants["gw_axis"] = np.array([0], np.int64)
     # the body of the loop: one row, its copies, the graph, and the first row of each output
@@ -238,27 +246,31 @@ def row_by_row(model: onnx.ModelProto, n_fixed: int) -> onnx.ModelProto:
         helper.make_node("Tile", ["gw_one", "gw_repeats"], ["gw_copies"]),
     ]
     for node in graph.node:
-        node.input[:] = ["gw_copies" if i == "x" else names.get(i, i) for i in node.input]
-        node.output[:] = [names.get(o, o) for o in node.output]
+        node.input[:] = ["gw_copies" if i == "x" else inner_names.get(i, i) for i in node.input]
+        node.output[:] = [inner_names.get(o, o) for o in node.output]
         body.append(node)
     row_outputs = []
     for k, output in enumerate(graph.output):
         body.append(
-            helper.make_node("Gather", [names[output.name], "gw_first"], [f"gw_of_row_{k}"], axis=0)
+            helper.make_node(
+                "Gather", [inner_names[output.name], "gw_first"], [f"gw_of_row_{k}"], axis=0
+            )
         )
-        kind = output.type.tensor_type.elem_type
-        row_outputs.append(helper.make_tensor_value_info(f"gw_of_row_{k}", kind, None))
+        output_type = output.type.tensor_type.elem_type
+        row_outputs.append(helper.make_tensor_value_info(f"gw_of_row_{k}", output_type, None))
     n_values = graph.input[0].type.tensor_type.shape.dim[1].dim_value
     row_input = helper.make_tensor_value_info("gw_row", TensorProto.FLOAT, [n_values])
     # Scan runs the body for each row, and stacks the outputs
     scan = helper.make_node(
         "Scan",
         ["x"],
-        list(names),
+        list(inner_names),
         body=helper.make_graph(body, "row", [row_input], row_outputs),
         num_scan_inputs=1,
     )
-    graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in constants.items())
+    graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in constants.items()
+    )
     del graph.node[:]
     graph.node.append(scan)
     return model
@@ -276,7 +288,12 @@ class GraphTail:
         self._n_earlier = sum(name.startswith("gw_") for name in names)
 
     def add(
-        self, kind: str, inputs: list[str], name: str = "", n_outputs: int = 1, **attributes: Any
+        self,
+        operator: str,
+        inputs: list[str],
+        name: str = "",
+        n_outputs: int = 1,
+        **attributes: Any,
     ) -> str:
         """Add a node and return the name of its first output."""
         from onnx import helper
@@ -286,10 +303,10 @@ class GraphTail:
             self.model.opset_import.append(helper.make_opsetid(domain, ML_OPSET))
         output = name or f"gw_{self._n_earlier}_{len(self.model.graph.node)}"
         outputs = [output, *(f"{output}_{k}" for k in range(1, n_outputs))]
-        self.model.graph.node.append(helper.make_node(kind, inputs, outputs, **attributes))
+        self.model.graph.node.append(helper.make_node(operator, inputs, outputs, **attributes))
         return output
 
-    def value(self, numbers: Any, dtype: Any = np.float32) -> str:
+    def constant(self, numbers: Any, dtype: Any = np.float32) -> str:
         """Add a constant, and return its name."""
         from onnx import numpy_helper
 
@@ -322,14 +339,14 @@ class GraphTail:
 
 def _remove_unused(graph: onnx.GraphProto) -> None:
     """Remove nodes and constants that no output depends on."""
-    used = {output.name for output in graph.output}
+    used_names = {output.name for output in graph.output}
     used_nodes = []
     for node in reversed(graph.node):
-        if used & set(node.output):
-            used |= set(node.input)
+        if used_names & set(node.output):
+            used_names |= set(node.input)
             used_nodes.append(node)
-    constants = [t for t in graph.initializer if t.name in used]
-    inputs = [i for i in graph.input if i.name in used | {"x"}]
+    constants = [t for t in graph.initializer if t.name in used_names]
+    inputs = [i for i in graph.input if i.name in used_names | {"x"}]
     del graph.node[:], graph.initializer[:], graph.input[:]
     graph.node.extend(reversed(used_nodes))
     graph.initializer.extend(constants)

@@ -33,29 +33,34 @@ class GraphOfRows:
 
     def constant(self, array: Any, dtype: Any) -> Value:
         """Add a constant, unless the graph already has it."""
-        values = np.asarray(array, dtype)
-        key = (values.dtype, values.shape, values.tobytes())
+        constant = np.asarray(array, dtype)
+        key = (constant.dtype, constant.shape, constant.tobytes())
         if key not in self._constants:
             name = f"c{len(self._constants)}"
-            self._constants[key] = numpy_helper.from_array(values, name)
-        return Value(self, self._constants[key].name, values.dtype)
+            self._constants[key] = numpy_helper.from_array(constant, name)
+        return Value(self, self._constants[key].name, constant.dtype)
 
-    def node(self, kind: str, inputs: Sequence[Value], dtype: Any, **attributes: Any) -> Value:
+    def node(self, operator: str, inputs: Sequence[Value], dtype: Any, **attributes: Any) -> Value:
         """Add an operator, and return its output, of type `dtype`."""
-        name = f"v{len(self._nodes)}"
-        names = [value.name for value in inputs]
-        self._nodes.append(helper.make_node(kind, names, [name], **attributes))
-        return Value(self, name, np.dtype(dtype))
+        output_name = f"v{len(self._nodes)}"
+        input_names = [value.name for value in inputs]
+        self._nodes.append(helper.make_node(operator, input_names, [output_name], **attributes))
+        return Value(self, output_name, np.dtype(dtype))
 
     def model(self, outputs: dict[str, Value]) -> onnx.ModelProto:
         """Make the model with these outputs."""
-        names = [helper.make_node("Identity", [v.name], [name]) for name, v in outputs.items()]
-        tensor = helper.make_tensor_value_info
+        output_nodes = [
+            helper.make_node("Identity", [value.name], [name]) for name, value in outputs.items()
+        ]
+        tensor_info = helper.make_tensor_value_info
         graph = helper.make_graph(
-            [*self._nodes, *names],
+            [*self._nodes, *output_nodes],
             "given",
-            [tensor(INPUT, onnx.TensorProto.FLOAT, ["n", self._n_features])],
-            [tensor(name, _element(v.dtype), _shape(name)) for name, v in outputs.items()],
+            [tensor_info(INPUT, onnx.TensorProto.FLOAT, ["n", self._n_features])],
+            [
+                tensor_info(name, _element_type(value.dtype), _shape(name))
+                for name, value in outputs.items()
+            ],
             list(self._constants.values()),
         )
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(ML_DOMAIN, ML_OPSET)]
@@ -66,7 +71,7 @@ def _shape(output: str) -> list[str]:
     return ["n"] if output == "label" else ["n", "m"]
 
 
-def _element(dtype: Any) -> int:
+def _element_type(dtype: Any) -> int:
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
@@ -82,23 +87,25 @@ class Value:
         """Make a constant of a number or an array; Python numbers get the type of this value."""
         if isinstance(other, Value):
             return other
-        is_weak = isinstance(other, int | float) and not isinstance(other, np.generic)
-        return self.graph.constant(other, self.dtype if is_weak else np.asarray(other).dtype)
+        is_python_number = isinstance(other, int | float) and not isinstance(other, np.generic)
+        return self.graph.constant(
+            other, self.dtype if is_python_number else np.asarray(other).dtype
+        )
 
-    def _binary(self, kind: str, other: Any, dtype: Any = None) -> Value:
-        right = self._as_value(other)
-        common = np.result_type(self.dtype, right.dtype)
-        pair = [self.astype(common), right.astype(common)]
-        return self.graph.node(kind, pair, dtype or common)
+    def _binary(self, operator: str, other: Any, dtype: Any = None) -> Value:
+        operand = self._as_value(other)
+        common_dtype = np.result_type(self.dtype, operand.dtype)
+        operands = [self.astype(common_dtype), operand.astype(common_dtype)]
+        return self.graph.node(operator, operands, dtype or common_dtype)
 
-    def _unary(self, kind: str, dtype: Any = None, **attributes: Any) -> Value:
-        return self.graph.node(kind, [self], dtype or self.dtype, **attributes)
+    def _unary(self, operator: str, dtype: Any = None, **attributes: Any) -> Value:
+        return self.graph.node(operator, [self], dtype or self.dtype, **attributes)
 
     def astype(self, dtype: Any) -> Value:
         """Cast to a type."""
         if self.dtype == np.dtype(dtype):
             return self
-        return self._unary("Cast", dtype, to=_element(dtype))
+        return self._unary("Cast", dtype, to=_element_type(dtype))
 
     def double(self) -> Value:
         """Cast to float64."""
@@ -143,21 +150,23 @@ class Value:
         """Compute the smaller of two values, entry by entry."""
         return self._binary("Min", other)
 
-    def apply(self, kind: str) -> Value:
+    def apply(self, operator: str) -> Value:
         """Apply an operator with one input, such as Exp, to each entry."""
-        return self._unary(kind)
+        return self._unary(operator)
 
     def isnan(self) -> Value:
         """Mark the entries that are NaN."""
         return self._unary("IsNaN", np.bool_)
 
-    def where(self, one: Any, other: Any) -> Value:
-        """Select entries of `one` if this value is true, else of `other`."""
-        if_true = one if isinstance(one, Value) else other._as_value(one)
-        if_false = if_true._as_value(other)
-        common = np.result_type(if_true.dtype, if_false.dtype)
-        branches = [self, if_true.astype(common), if_false.astype(common)]
-        return self.graph.node("Where", branches, common)
+    def where(self, true_value: Any, false_value: Any) -> Value:
+        """Select entries of `true_value` if this value is true, else of `false_value`."""
+        true_branch = (
+            true_value if isinstance(true_value, Value) else false_value._as_value(true_value)
+        )
+        false_branch = true_branch._as_value(false_value)
+        common_dtype = np.result_type(true_branch.dtype, false_branch.dtype)
+        operands = [self, true_branch.astype(common_dtype), false_branch.astype(common_dtype)]
+        return self.graph.node("Where", operands, common_dtype)
 
     def sum(self, axis: int = 1, *, keepdims: bool = True) -> Value:
         """Sum the entries of each row, as one column."""
@@ -181,29 +190,21 @@ class Value:
         index = self.graph.constant(np.ravel(indices), np.int64)
         return self.graph.node("Gather", [self, index], self.dtype, axis=1)
 
-    def flat(self) -> Value:
+    def ravel(self) -> Value:
         """Change a single column to a vector (n,)."""
         return self.reshape([-1])
 
     def reshape(self, shape: list[int]) -> Value:
         """Change the shape."""
-        dims = self.graph.constant(shape, np.int64)
-        return self.graph.node("Reshape", [self, dims], self.dtype)
-
-    def beside(self, *others: Value) -> Value:
-        """Concatenate this matrix and others by columns."""
-        if not others:
-            return self
-        common = np.result_type(self.dtype, *(value.dtype for value in others))
-        matrices = [value.astype(common) for value in (self, *others)]
-        return self.graph.node("Concat", matrices, common, axis=1)
+        shape_constant = self.graph.constant(shape, np.int64)
+        return self.graph.node("Reshape", [self, shape_constant], self.dtype)
 
     def tree_sums(self, trees: TreeEnsemble) -> Value:
         """Sum the values of the leaves that each row reaches, in float32, as (n, n_outputs)."""
         rows = [self.astype(np.float32)]
         attributes = attributes_of(trees)
-        kind = "TreeEnsembleRegressor"
-        return self.graph.node(kind, rows, np.float32, domain=ML_DOMAIN, **attributes)
+        operator = "TreeEnsembleRegressor"
+        return self.graph.node(operator, rows, np.float32, domain=ML_DOMAIN, **attributes)
 
     def leaf_sums(self, trees: TreeEnsemble, values: NDArray[np.float64]) -> Value:
         """Sum the values of the leaves that each row reaches, in float64, as (n, n_values).
@@ -212,9 +213,9 @@ class Value:
         root. `values`, (n_nodes, n_values), holds the values of all nodes.
         """
         leaves = self.tree_sums(trees).astype(np.int64) + trees.roots.astype(np.int64)
-        table = self.graph.constant(values, np.float64)
-        reached = self.graph.node("Gather", [table, leaves], np.float64, axis=0)
-        return reached.sum(keepdims=False)
+        node_values = self.graph.constant(values, np.float64)
+        leaf_values = self.graph.node("Gather", [node_values, leaves], np.float64, axis=0)
+        return leaf_values.sum(keepdims=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,17 +235,26 @@ class GraphAnswers:
         """Make answers with the label of the largest margin, or of the sign of a single margin."""
         if n_classes > 2:
             return cls(decision.argmax(), decision=decision)
-        return cls((decision > 0.0).astype(np.int64).flat(), decision=decision)
+        return cls((decision > 0.0).astype(np.int64).ravel(), decision=decision)
 
     @classmethod
-    def of_chances(cls, probabilities: Value, decision: Value | None = None) -> Self:
+    def of_probabilities(cls, probabilities: Value, decision: Value | None = None) -> Self:
         """Make answers with the label of the largest probability."""
         return cls(probabilities.argmax(), probabilities, decision)
 
 
-def two_columns(second: Value) -> Value:
+def hstack(matrices: Sequence[Value]) -> Value:
+    """Concatenate matrices by columns."""
+    if len(matrices) == 1:
+        return matrices[0]
+    common_dtype = np.result_type(*(matrix.dtype for matrix in matrices))
+    operands = [matrix.astype(common_dtype) for matrix in matrices]
+    return matrices[0].graph.node("Concat", operands, common_dtype, axis=1)
+
+
+def binary_probabilities(second_probability: Value) -> Value:
     """Compute the probabilities of two classes from the probability of the second class."""
-    return (second._as_value(1.0) - second).beside(second)
+    return hstack([second_probability._as_value(1.0) - second_probability, second_probability])
 
 
 def sigmoid(margin: Value) -> Value:
@@ -252,10 +262,10 @@ def sigmoid(margin: Value) -> Value:
     return margin.apply("Sigmoid")
 
 
-def shares(probabilities: Value) -> Value:
+def normalised_rows(probabilities: Value) -> Value:
     """Divide each row by its sum; a row of zeros gets equal shares."""
-    total = probabilities.sum()
-    is_zero = total.equals(0.0)
+    row_sum = probabilities.sum()
+    is_zero = row_sum.equals(0.0)
     ones = (probabilities * 0.0) + 1.0
     filled = is_zero.where(ones, probabilities)
     return filled / filled.sum()

@@ -27,19 +27,19 @@ def library_file(model: HighCostModel) -> tuple[Library, bytes] | None:
     """
     estimator = inner_estimator(model.estimator)
     library = library_of(estimator)
-    own_order = np.arange(model.n_classes)
+    data_order = np.arange(model.n_classes)
     if library is None or not np.array_equal(
-        own_order if model.lookup is None else model.lookup, own_order
+        data_order if model.class_indices is None else model.class_indices, data_order
     ):
         return None
-    return library, WRITERS[library](getattr(estimator, "loaded", estimator))
+    return library, WRITERS[library](getattr(estimator, "library_model", estimator))
 
 
 def probe_library_file(
     model: HighCostModel,
     sample: NDArray[np.float32],
     *,
-    missing: bool,
+    allow_missing: bool,
     n_rows: int = N_ROWS,
 ) -> tuple[Library, bytes, ProbeFigures] | None:
     """Write a booster in the format of its library, and compare both on adversarial rows.
@@ -64,20 +64,28 @@ def probe_library_file(
     InputError
         If the booster loaded from the file gives another answer for a row.
     """
-    written = library_file(model)
-    if written is None:
+    library_and_content = library_file(model)
+    if library_and_content is None:
         return None
-    library, content = written
+    library, content = library_and_content
     booster = BoosterFile(library, content, model.n_classes)
 
-    def answers(rows: NDArray[Any]) -> Answers:
-        chances = booster.predict_proba(rows)
-        return np.asarray(chances.argmax(axis=1), np.int64), chances
+    def answer_from_file(rows: NDArray[Any]) -> Answers:
+        probabilities = booster.predict_proba(rows)
+        return np.asarray(probabilities.argmax(axis=1), np.int64), probabilities
 
     source = HighCostModel(
         np.arange(sample.shape[1]), model.n_classes, model.kind, estimator=model.estimator
     )
-    figures = probe(model.estimator, source, answers, sample, WHAT, missing=missing, n_rows=n_rows)
+    figures = probe(
+        model.estimator,
+        source,
+        answer_from_file,
+        sample,
+        WHAT,
+        allow_missing=allow_missing,
+        n_rows=n_rows,
+    )
     return library, content, figures
 
 

@@ -17,11 +17,11 @@ Estimator = Any
 """A classifier or transformer with the interface of scikit-learn."""
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+def _name_set(names: str) -> frozenset[str]:
+    return frozenset(names.split())
 
 
-CLASSIFIERS = _words(
+CLASSIFIERS = _name_set(
     "BaggingClassifier BernoulliNB CalibratedClassifierCV CatBoostClassifier ComplementNB "
     "DecisionTreeClassifier ExtraTreeClassifier ExtraTreesClassifier FrozenEstimator GaussianNB "
     "GradientBoostingClassifier GridSearchCV HistGradientBoostingClassifier "
@@ -33,7 +33,7 @@ CLASSIFIERS = _words(
     "XGBRFClassifier"
 )
 
-TRANSFORMERS = _words(
+TRANSFORMERS = _name_set(
     "Binarizer ColumnTransformer FeatureUnion FunctionTransformer GaussianRandomProjection "
     "GenericUnivariateSelect IncrementalPCA KBinsDiscretizer MaxAbsScaler MinMaxScaler "
     "NeighborhoodComponentsAnalysis Normalizer OneHotEncoder OrdinalEncoder PCA "
@@ -41,10 +41,10 @@ TRANSFORMERS = _words(
     "TruncatedSVD VarianceThreshold"
 )
 
-LIBRARY_FORMS = _words("PolynomialFeatures")
+SKL2ONNX_TRANSFORMERS = _name_set("PolynomialFeatures")
 """Transformers that only skl2onnx converts. It converts the whole classifier that contains them."""
 
-TEXT_READERS = _words(
+TEXT_TRANSFORMERS = _name_set(
     "CountVectorizer HashingVectorizer TfidfVectorizer DictVectorizer FeatureHasher"
 )
 """Transformers of texts or dicts, which cannot be converted because instances are numbers."""
@@ -69,7 +69,7 @@ LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
 """Libraries with classifiers that can be converted. Classifiers of other libraries are opaque."""
 
 
-def library_name(estimator: Estimator) -> str | None:
+def library_class_name(estimator: Estimator) -> str | None:
     """Get the name of a model's class in a known library, or of the library class that it extends.
 
     None for a class of another library, or with its own methods of prediction. A
@@ -77,40 +77,48 @@ def library_name(estimator: Estimator) -> str | None:
     """
     if hasattr(estimator, "library_class"):
         return str(estimator.library_class)
-    for kind in type(estimator).__mro__:
-        if kind.__module__.partition(".")[0] in LIBRARIES and kind.__module__ != "sklearn.base":
-            predicts_alike = kind is type(estimator) or _predicts_like(kind, estimator)
-            return str(kind.__name__) if predicts_alike else None
+    for base_class in type(estimator).__mro__:
+        if (
+            base_class.__module__.partition(".")[0] in LIBRARIES
+            and base_class.__module__ != "sklearn.base"
+        ):
+            has_same_predictions = base_class is type(estimator) or _predicts_like(
+                base_class, estimator
+            )
+            return str(base_class.__name__) if has_same_predictions else None
     return None
 
 
 def library_of(model: Estimator) -> Library | None:
     """Get the library of a booster; None for any other classifier."""
-    return LIBRARY_FILES.get(library_name(model) or "")
+    return LIBRARY_FILES.get(library_class_name(model) or "")
 
 
-def is_column(name_in_model: Any, name: Any) -> bool:
+def is_same_column(model_column: Any, data_column: Any) -> bool:
     """Whether a column name of a model is a name of the data; LightGBM replaces spaces by ``_``."""
-    return bool(name_in_model == name) or name_in_model == re.sub(r"\s", "_", str(name))
+    return bool(model_column == data_column) or model_column == re.sub(r"\s", "_", str(data_column))
 
 
-def _predicts_like(kind: type, estimator: Estimator) -> bool:
-    """Whether an estimator has the prediction methods of `kind`, a library class it extends."""
+def _predicts_like(base_class: type, estimator: Estimator) -> bool:
+    """Whether an estimator predicts by the methods of a library class that it extends."""
     own_class = type(estimator)
-    names = ("predict", "predict_proba", "transform", "decision_function")
-    return all(getattr(own_class, name, None) is getattr(kind, name, None) for name in names)
+    method_names = ("predict", "predict_proba", "transform", "decision_function")
+    return all(
+        getattr(own_class, method, None) is getattr(base_class, method, None)
+        for method in method_names
+    )
 
 
 def needs_backend(model: Estimator) -> bool:
     """Whether a model with ``predict_proba`` is opaque, as a class or as of an unknown library."""
     while type(model).__name__ == "FrozenEstimator":
         model = model.estimator
-    return isinstance(model, type) or library_name(model) is None
+    return isinstance(model, type) or library_class_name(model) is None
 
 
 def check_packable(
     model: Estimator,
-    name: str = "high_cost_model",
+    model_name: str = "high_cost_model",
     *,
     as_stage: bool = False,
     as_library_file: bool = False,
@@ -122,108 +130,112 @@ def check_packable(
     of its library.
     """
     if isinstance(model, type) and hasattr(model, "fit"):
-        raise InputError(f"{name} is the class {model.__name__}: give an instance of it")
+        raise InputError(f"{model_name} is the class {model.__name__}: give an instance of it")
     if not hasattr(model, "get_params") or needs_backend(model):
         return
-    part_names = [type(part).__name__ for part in _parts(model)]
-    text_readers = [part_name for part_name in part_names if part_name in TEXT_READERS]
+    estimator_names = [type(estimator).__name__ for estimator in _estimators_in(model)]
+    text_readers = [
+        estimator_name for estimator_name in estimator_names if estimator_name in TEXT_TRANSFORMERS
+    ]
     if text_readers:
         raise InputError(
-            f"{name} cannot be packed: {text_readers[0]} (in {type(model).__name__}) reads "
+            f"{model_name} cannot be packed: {text_readers[0]} (in {type(model).__name__}) reads "
             "texts or dicts, but instances are numbers: convert the texts to columns first (word "
             "counts, an embedding), and give only the classifier that follows"
         )
+    container = f" (in {type(model).__name__})"
     problems = [
-        f"{library_name(estimator) or type(estimator).__name__}"
-        f"{_container_text(estimator, model)}: {problem}"
-        for estimator in _parts(model)
+        f"{library_class_name(estimator) or type(estimator).__name__}"
+        f"{'' if estimator is model else container}: {problem}"
+        for estimator in _estimators_in(model)
         for problem in _problems(estimator, is_whole=estimator is model and as_library_file)
     ]
     if problems:
         advice = STAGE_ADVICE if as_stage else ADVICE
-        raise InputError(f"{name} cannot be packed: {'; '.join(problems)}; {advice}")
+        raise InputError(f"{model_name} cannot be packed: {'; '.join(problems)}; {advice}")
 
 
 def needs_skl2onnx(model: Estimator) -> bool:
     """Whether only skl2onnx can convert a classifier or a part of it."""
-    return any(library_name(part) in LIBRARY_FORMS for part in _parts(model))
+    return any(
+        library_class_name(estimator) in SKL2ONNX_TRANSFORMERS
+        for estimator in _estimators_in(model)
+    )
 
 
-def _container_text(part: Estimator, model: Estimator) -> str:
-    return "" if part is model else f" (in {type(model).__name__})"
-
-
-def _parts(model: Estimator) -> Iterator[Any]:
+def _estimators_in(model: Estimator) -> Iterator[Any]:
     """Yield the estimator and all estimators inside it."""
     if not hasattr(model, "get_params"):
         return
-    candidates = [model, *model.get_params(deep=True).values()]
+    objects = [model, *model.get_params(deep=True).values()]
     estimators: list[Any] = []
-    for candidate in candidates:
+    for candidate in objects:
         is_estimator = hasattr(candidate, "get_params") and not isinstance(candidate, type)
         if is_estimator and not any(candidate is estimator for estimator in estimators):
             estimators.append(candidate)
     yield from estimators
 
 
-def _problems(part: Estimator, *, is_whole: bool) -> Iterator[str]:
+def _problems(estimator: Estimator, *, is_whole: bool) -> Iterator[str]:
     """Yield the reasons why a part of a model, or the whole model, cannot be packed."""
-    name = library_name(part)
-    if name in REASONS:
-        yield REASONS[name]
+    class_name = library_class_name(estimator)
+    if class_name in REFUSAL_REASONS:
+        yield REFUSAL_REASONS[class_name]
         return
-    if name not in CLASSIFIERS | TRANSFORMERS | LIBRARY_FORMS:
+    if class_name not in CLASSIFIERS | TRANSFORMERS | SKL2ONNX_TRANSFORMERS:
         yield "it has no form that a worker runs"
         return
-    if _reads_categories(part):
+    if _reads_categories(estimator):
         yield (
             "it was fitted on columns of categories, but instances have numbers: encode the "
             "columns (TableEncoder), and fit it on the numbers"
         )
-    params = part.get_params(deep=False)
-    runs_by_library = is_whole and library_of(part) is not None
-    for option, exact_values in EXACT_OPTIONS.get(name, {}).items():
+    params = estimator.get_params(deep=False)
+    runs_by_library = is_whole and library_of(estimator) is not None
+    for option, exact_values in EXACT_OPTIONS.get(class_name, {}).items():
         if runs_by_library and option not in OBJECTIVE_OPTIONS | INPUT_OPTIONS:
             continue
-        value = params.get(option, exact_values[0])
-        if not any(value is choice or _equal(value, choice) for choice in exact_values):
-            yield f"{option}={value!r} has no exact form"
-    if name == "XGBClassifier" and not _is_nan(params.get("missing")):
+        setting = params.get(option, exact_values[0])
+        if not any(
+            setting is exact_value or _equal(setting, exact_value) for exact_value in exact_values
+        ):
+            yield f"{option}={setting!r} has no exact form"
+    if class_name == "XGBClassifier" and not _is_nan(params.get("missing")):
         yield f"missing={params['missing']!r} has no exact form; mark missing values by NaN"
     if (
-        name == "BaggingClassifier"
-        and part.estimator is not None
-        and not hasattr(part.estimator, "predict_proba")
+        class_name == "BaggingClassifier"
+        and estimator.estimator is not None
+        and not hasattr(estimator.estimator, "predict_proba")
     ):
         yield "its estimator gives no probabilities"
 
 
-def _reads_categories(part: Estimator) -> bool:
+def _reads_categories(estimator: Estimator) -> bool:
     """Whether a fitted booster reads some of its columns as categories."""
-    booster = getattr(part, "booster_", None)  # LightGBM's
+    booster = getattr(estimator, "booster_", None)  # LightGBM's
     if booster is not None:
         return bool(getattr(booster, "pandas_categorical", None))
-    if hasattr(part, "get_booster") and hasattr(part, "classes_"):  # XGBoost's
-        return "c" in (part.get_booster().feature_types or ())
+    if hasattr(estimator, "get_booster") and hasattr(estimator, "classes_"):  # XGBoost's
+        return "c" in (estimator.get_booster().feature_types or ())
     return False
 
 
-def _equal(value: Any, choice: Any) -> bool:
+def _equal(setting: Any, exact_value: Any) -> bool:
     """Whether two settings of the same type are equal."""
-    return isinstance(value, type(choice)) and bool(value == choice)
+    return isinstance(setting, type(exact_value)) and bool(setting == exact_value)
 
 
-def _is_nan(value: Any) -> bool:
-    return value is None or value != value
+def _is_nan(setting: Any) -> bool:
+    return setting is None or setting != setting
 
 
-OBJECTIVE_OPTIONS = _words("objective objective_type application app loss loss_function")
+OBJECTIVE_OPTIONS = _name_set("objective objective_type application app loss loss_function")
 """Options for the objective of boosters, which must give probabilities of classes."""
 
-INPUT_OPTIONS = _words("cat_features text_features embedding_features")
+INPUT_OPTIONS = _name_set("cat_features text_features embedding_features")
 """Options for columns of boosters that are not numbers."""
 
-REASONS = {
+REFUSAL_REASONS = {
     "AdaBoostClassifier": (
         "its votes have no exact form, since skl2onnx sums them in another precision, and close "
         "votes may then name another class"
@@ -235,18 +247,18 @@ REASONS = {
 }
 """Reasons why well-known classifiers are refused."""
 
-_GROUPING: dict[str, tuple[Any, ...]] = {"min_frequency": (None,), "max_categories": (None,)}
-_MACHINE: dict[str, tuple[Any, ...]] = {
+_ENCODER_OPTIONS: dict[str, tuple[Any, ...]] = {"min_frequency": (None,), "max_categories": (None,)}
+_SVM_OPTIONS: dict[str, tuple[Any, ...]] = {
     "kernel": ("rbf", "linear", "poly", "sigmoid"),
     "probability": (False, "deprecated"),
 }
-_XGBOOST: dict[str, tuple[Any, ...]] = {
+_XGBOOST_OPTIONS: dict[str, tuple[Any, ...]] = {
     "booster": (None, "gbtree", "dart"),
     "objective": (None, "binary:logistic", "multi:softprob", "multi:softmax"),
     "multi_strategy": (None, "one_output_per_tree"),
 }
 _LIGHTGBM_OBJECTIVES = (None, "binary", "multiclass", "softmax")
-_LIGHTGBM_BOOSTING = ("gbdt", "dart", "goss", "gbrt")
+_LIGHTGBM_BOOSTING_TYPES = ("gbdt", "dart", "goss", "gbrt")
 
 EXACT_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "CalibratedClassifierCV": {"method": ("sigmoid",)},
@@ -259,7 +271,7 @@ EXACT_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
     "GradientBoostingClassifier": {"init": (None, "zero")},
     "HistGradientBoostingClassifier": {"categorical_features": (None, "from_dtype", "warn")},
     "LGBMClassifier": {
-        **dict.fromkeys(("boosting_type", "boosting", "boost"), _LIGHTGBM_BOOSTING),
+        **dict.fromkeys(("boosting_type", "boosting", "boost"), _LIGHTGBM_BOOSTING_TYPES),
         **dict.fromkeys(
             ("objective", "objective_type", "application", "app", "loss"), _LIGHTGBM_OBJECTIVES
         ),
@@ -270,11 +282,11 @@ EXACT_OPTIONS: dict[str, dict[str, tuple[Any, ...]]] = {
         ),
         "sigmoid": (1.0, 1),
     },
-    "NuSVC": _MACHINE,
-    "OneHotEncoder": _GROUPING,
-    "OrdinalEncoder": _GROUPING,
-    "SVC": _MACHINE,
-    "XGBClassifier": _XGBOOST,
-    "XGBRFClassifier": _XGBOOST,
+    "NuSVC": _SVM_OPTIONS,
+    "OneHotEncoder": _ENCODER_OPTIONS,
+    "OrdinalEncoder": _ENCODER_OPTIONS,
+    "SVC": _SVM_OPTIONS,
+    "XGBClassifier": _XGBOOST_OPTIONS,
+    "XGBRFClassifier": _XGBOOST_OPTIONS,
 }
 """Values of each option that have an exact form; the default comes first."""

@@ -18,11 +18,11 @@ from gatewise.decision import Link
 from gatewise.errors import InputError
 from gatewise.models.tree_sources import forest_nodes
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.learners.given_models.flat_forms import FORESTS, flat_trees
-from gatewise_training.learners.given_models.packable import Estimator, library_name
+from gatewise_training.learners.given_models.flat_forms import FOREST_CLASSES, flat_trees
+from gatewise_training.learners.given_models.packable import Estimator, library_class_name
 
 Rows = NDArray[np.float32]
-Labels = Callable[[Rows], Any]
+PredictRows = Callable[[Rows], Any]
 
 N_ROWS = 4000
 """Approximate number of rows on which packing probes a conversion."""
@@ -30,7 +30,7 @@ MAX_TOTAL_VALUES = 4_000_000
 """Maximum number of values in all rows together, so that wide instances get fewer rows."""
 MAX_CRITICAL_VALUES = 400
 """Maximum number of critical values per column; if there are more, they are sampled."""
-MAX_CALLS = 200
+MAX_ACCEPTANCE_CALLS = 200
 """Maximum number of calls to find the rows that a classifier accepts."""
 MAX_DEPTH = 6
 """Maximum depth of estimators inside estimators that are searched."""
@@ -38,7 +38,7 @@ N_BISECTIONS = 40
 """Number of halvings, enough to bring two ordinary float32 numbers next to each other."""
 MAX_MAGNITUDE = 1e30
 """Larger critical values are left out, as are NaN and infinity."""
-EXTREMES = np.array(
+EXTREME_VALUES = np.array(
     [0, -0.0, 1, -1, 1e-45, -1e-45, 1.2e-38, 1e-7, -1e-7, 1e5, -1e5, 1e20, -1e20], np.float32
 )
 
@@ -54,60 +54,70 @@ class ProbeRows:
     def of_model(
         cls,
         model: Estimator,
-        labels: Labels,
+        predict: PredictRows,
         sample: Rows,
         *,
-        missing: bool = False,
+        allow_missing: bool = False,
         n_rows: int = N_ROWS,
         seed: int = 0,
     ) -> ProbeRows:
         """Make about `n_rows` rows from a fitted classifier and a sample of its rows.
 
-        `labels` is a function from rows to labels. Rows have NaN only with `missing`.
+        `predict` is a function from rows to labels. Rows have NaN only with `allow_missing`.
         """
         rng = np.random.default_rng(seed)
         n_columns = sample.shape[1]
         n = max(min(n_rows, MAX_TOTAL_VALUES // n_columns), 40)
-        values = critical_values(model, sample, rng)
-        base = sample[rng.integers(len(sample), size=n // 4)]
-        base_part = base[: n // 10]
-        one_critical = _with_values(base, values, 1, rng)
-        all_critical = _with_values(base, values, n_columns, rng)
-        rows: dict[str, Rows] = {
+        values_by_column = critical_values(model, sample, rng)
+        base_rows = sample[rng.integers(len(sample), size=n // 4)]
+        fewer_base_rows = base_rows[: n // 10]
+        one_critical = _with_values(base_rows, values_by_column, 1, rng)
+        all_critical = _with_values(base_rows, values_by_column, n_columns, rng)
+        rows_by_kind: dict[str, Rows] = {
             "sample": sample[:n],
             "one critical value": one_critical,
-            "several critical values": _with_values(base, values, 3, rng),
+            "several critical values": _with_values(base_rows, values_by_column, 3, rng),
             "only critical values": all_critical,
-            "whole and half numbers": np.round(2 * base_part) / 2,
-            "opposite sign": -base[: n // 20],
-            "extremes": _with_values(base_part, [EXTREMES] * n_columns, 2, rng),
-            "one number": np.tile(EXTREMES[:, None], n_columns),
-            "middles of rows": base_part / 2 + base_part[::-1] / 2,
+            "whole and half numbers": np.round(2 * fewer_base_rows) / 2,
+            "opposite sign": -base_rows[: n // 20],
+            "extremes": _with_values(fewer_base_rows, [EXTREME_VALUES] * n_columns, 2, rng),
+            "one number": np.tile(EXTREME_VALUES[:, None], n_columns),
+            "middles of rows": fewer_base_rows / 2 + fewer_base_rows[::-1] / 2,
         }
-        if missing:
-            rows["missing values"] = _with_gaps(np.concatenate([one_critical, all_critical]), rng)
-        rows["sides of a boundary"] = boundary_rows(labels, base, one_critical, n // 20, rng)
-        return cls.of_kinds(rows)
+        if allow_missing:
+            rows_by_kind["missing values"] = _with_gaps(
+                np.concatenate([one_critical, all_critical]), rng
+            )
+        rows_by_kind["sides of a boundary"] = boundary_rows(
+            predict, base_rows, one_critical, n // 20, rng
+        )
+        return cls.of_kinds(rows_by_kind)
 
-    def without_refused_rows(self, answers: Labels) -> ProbeRows:
+    def without_refused_rows(self, predict: PredictRows) -> ProbeRows:
         """Copy without the rows that a classifier refuses, such as rows that overflow."""
         stops = np.cumsum(list(self.kinds.values()))
-        rows = dict(zip(self.kinds, np.split(self.x, stops[:-1]), strict=True))
-        rows = {kind: accepted_rows(answers, x) for kind, x in rows.items()}
-        return ProbeRows.of_kinds(rows)
+        rows_by_kind = dict(zip(self.kinds, np.split(self.x, stops[:-1]), strict=True))
+        rows_by_kind = {
+            kind: accepted_rows(predict, rows_of_kind)
+            for kind, rows_of_kind in rows_by_kind.items()
+        }
+        return ProbeRows.of_kinds(rows_by_kind)
 
     @classmethod
-    def of_kinds(cls, rows: dict[str, Rows]) -> ProbeRows:
+    def of_kinds(cls, rows_by_kind: dict[str, Rows]) -> ProbeRows:
         """Join rows of several kinds."""
-        return cls(np.concatenate(list(rows.values())), {kind: len(x) for kind, x in rows.items()})
+        return cls(
+            np.concatenate(list(rows_by_kind.values())),
+            {kind: len(rows) for kind, rows in rows_by_kind.items()},
+        )
 
 
 def critical_values(model: Estimator, sample: Rows, rng: np.random.Generator) -> list[Rows]:
     """List the numbers of each column at which a label may change, and their neighbours."""
     numbers: list[list[NDArray[Any]]] = [[column] for column in sample.T]
     for estimator, columns in first_estimators(model, np.arange(sample.shape[1])):
-        tables = numbers_per_column(estimator, len(columns))
-        for column, column_numbers in zip(columns, tables, strict=True):
+        numbers_by_column = numbers_per_column(estimator, len(columns))
+        for column, column_numbers in zip(columns, numbers_by_column, strict=True):
             numbers[column] += column_numbers
     return [_neighbourhood(np.concatenate(column_numbers), rng) for column_numbers in numbers]
 
@@ -129,18 +139,18 @@ def first_estimators(
             if step not in ("passthrough", None):
                 return
     yield model, columns
-    if library_name(model) in FORESTS:
+    if library_class_name(model) in FOREST_CLASSES:
         return  # the flat trees of the forest have all thresholds
     members = np.ravel(np.array(getattr(model, "estimators_", ()), object)).tolist()
     member_columns = getattr(model, "estimators_features_", [slice(None)] * len(members))
-    for member, indices in zip(members, member_columns, strict=True):
-        yield from first_estimators(member, columns[indices], depth - 1)
-    inner = [getattr(model, "best_estimator_", None)]
+    for member, features_of_member in zip(members, member_columns, strict=True):
+        yield from first_estimators(member, columns[features_of_member], depth - 1)
+    inner_estimators = [getattr(model, "best_estimator_", None)]
     if type(model).__name__ in ("FrozenEstimator", "_CalibratedClassifier"):
-        inner.append(model.estimator)
-    inner += getattr(model, "calibrated_classifiers_", [])
-    inner += [transformer for _, transformer in getattr(model, "transformer_list", [])]
-    for estimator in inner:
+        inner_estimators.append(model.estimator)
+    inner_estimators += getattr(model, "calibrated_classifiers_", [])
+    inner_estimators += [transformer for _, transformer in getattr(model, "transformer_list", [])]
+    for estimator in inner_estimators:
         yield from first_estimators(estimator, columns, depth - 1)
 
 
@@ -154,27 +164,27 @@ def _exact_trees(estimator: Estimator) -> tuple[TreeEnsemble, Link] | None:
 
 def numbers_per_column(estimator: Estimator, n_columns: int) -> list[list[NDArray[Any]]]:
     """List the numbers that a fitted estimator stores for each column, such as thresholds."""
-    trees: Any = estimator if isinstance(estimator, TreeEnsemble) else None
+    nodes: Any = estimator if isinstance(estimator, TreeEnsemble) else None
     if hasattr(estimator, "tree_"):
-        trees = forest_nodes([estimator])[0]
-    elif trees is None and (form := _exact_trees(estimator)) is not None:
-        trees = form[0]
-    if trees is not None:
-        order = np.argsort(trees.feature, kind="stable")
-        starts = np.searchsorted(trees.feature[order], np.arange(n_columns + 1))
-        return [[numbers] for numbers in np.split(trees.threshold[order], starts)[1:-1]]
+        nodes = forest_nodes([estimator])[0]
+    elif nodes is None and (flat_form := _exact_trees(estimator)) is not None:
+        nodes = flat_form[0]
+    if nodes is not None:
+        order = np.argsort(nodes.feature, kind="stable")
+        starts = np.searchsorted(nodes.feature[order], np.arange(n_columns + 1))
+        return [[numbers] for numbers in np.split(nodes.threshold[order], starts)[1:-1]]
     numbers: list[list[NDArray[Any]]] = [[] for _ in range(n_columns)]
-    for value in vars(estimator).values():
-        if isinstance(value, float):
-            table: Any = [[value]] * n_columns
-        elif isinstance(value, np.ndarray) and value.ndim == 2:
-            table = value[:MAX_CRITICAL_VALUES].T
-        elif isinstance(value, np.ndarray | list):
-            table = value
+    for attribute in vars(estimator).values():
+        if isinstance(attribute, float):
+            attribute_columns: Any = [[attribute]] * n_columns
+        elif isinstance(attribute, np.ndarray) and attribute.ndim == 2:
+            attribute_columns = attribute[:MAX_CRITICAL_VALUES].T
+        elif isinstance(attribute, np.ndarray | list):
+            attribute_columns = attribute
         else:
             continue
-        for k in range(n_columns if len(table) == n_columns else 0):
-            column = np.ravel(table[k])
+        for k in range(n_columns if len(attribute_columns) == n_columns else 0):
+            column = np.ravel(attribute_columns[k])
             if column.dtype.kind in "fiu":
                 numbers[k].append(column)
     return numbers
@@ -188,71 +198,73 @@ def _neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> Rows:
     if len(values) > MAX_CRITICAL_VALUES:
         values = np.sort(rng.choice(values, MAX_CRITICAL_VALUES, replace=False))
     if not len(values):
-        return EXTREMES
-    inner = np.concatenate([values, values[1:] / 2 + values[:-1] / 2])
-    lower = np.nextafter(inner, np.float32(-np.inf))
-    higher = np.nextafter(inner, np.float32(np.inf))
-    outside = np.array([values[0] - 1, values[-1] + 1, 0], np.float32)
-    return np.concatenate([inner, lower, higher, outside])
+        return EXTREME_VALUES
+    centres = np.concatenate([values, values[1:] / 2 + values[:-1] / 2])
+    lower_neighbours = np.nextafter(centres, np.float32(-np.inf))
+    higher_neighbours = np.nextafter(centres, np.float32(np.inf))
+    outer_values = np.array([values[0] - 1, values[-1] + 1, 0], np.float32)
+    return np.concatenate([centres, lower_neighbours, higher_neighbours, outer_values])
 
 
-def _with_values(base: Rows, values: list[Rows], n_changed: int, rng: np.random.Generator) -> Rows:
-    """Replace `n_changed` random columns of each row by random entries of the column's `values`."""
-    new_values = np.column_stack([rng.choice(column, len(base)) for column in values])
-    order = rng.permuted(np.tile(np.arange(base.shape[1]), (len(base), 1)), axis=1)
-    return np.where(order < n_changed, new_values, base)
+def _with_values(
+    rows: Rows, values_by_column: list[Rows], n_changed: int, rng: np.random.Generator
+) -> Rows:
+    """Replace `n_changed` random columns of each row by random values of the column."""
+    new_values = np.column_stack([rng.choice(column, len(rows)) for column in values_by_column])
+    column_rank = rng.permuted(np.tile(np.arange(rows.shape[1]), (len(rows), 1)), axis=1)
+    return np.where(column_rank < n_changed, new_values, rows)
 
 
 def _with_gaps(x: Rows, rng: np.random.Generator) -> Rows:
     """Copy rows with NaN in a random share of the columns of each row."""
-    share = rng.random((len(x), 1))
-    return np.where(rng.random(x.shape) < share, np.float32(np.nan), x)
+    gap_share = rng.random((len(x), 1))
+    return np.where(rng.random(x.shape) < gap_share, np.float32(np.nan), x)
 
 
 def boundary_rows(
-    labels: Labels, base: Rows, others: Rows, n_pairs: int, rng: np.random.Generator
+    predict: PredictRows, base_rows: Rows, other_rows: Rows, n_pairs: int, rng: np.random.Generator
 ) -> Rows:
     """Find neighbouring float32 rows with different labels by bisection."""
-    start = base[rng.integers(len(base), size=4 * n_pairs)]
-    candidates = np.concatenate([others, base])
-    stop = candidates[rng.integers(len(candidates), size=4 * n_pairs)]
-    label = labels(start)
+    start_rows = base_rows[rng.integers(len(base_rows), size=4 * n_pairs)]
+    stop_candidates = np.concatenate([other_rows, base_rows])
+    stop_rows = stop_candidates[rng.integers(len(stop_candidates), size=4 * n_pairs)]
+    start_label = predict(start_rows)
     try:
-        stop_label = labels(stop)
+        stop_label = predict(stop_rows)
     except ValueError:  # the classifier refuses some critical values, such as unseen categories
-        stop = rng.permutation(start)
-        stop_label = labels(stop)
-    pairs = np.flatnonzero(label != stop_label)[:n_pairs]
-    start, stop, label = start[pairs], stop[pairs], label[pairs]
+        stop_rows = rng.permutation(start_rows)
+        stop_label = predict(stop_rows)
+    pairs = np.flatnonzero(start_label != stop_label)[:n_pairs]
+    start_rows, stop_rows, start_label = start_rows[pairs], stop_rows[pairs], start_label[pairs]
     for _ in range(N_BISECTIONS):
-        middle = (start / 2 + stop / 2).astype(np.float32)
-        if ((middle == start) | (middle == stop)).all():
+        middle_rows = (start_rows / 2 + stop_rows / 2).astype(np.float32)
+        if ((middle_rows == start_rows) | (middle_rows == stop_rows)).all():
             break
         try:
-            moves_start = labels(middle) == label
+            moves_start = predict(middle_rows) == start_label
         except ValueError:  # there is no value between two categories
             break
-        start[moves_start] = middle[moves_start]
-        stop[~moves_start] = middle[~moves_start]
-    return np.concatenate([start, stop])
+        start_rows[moves_start] = middle_rows[moves_start]
+        stop_rows[~moves_start] = middle_rows[~moves_start]
+    return np.concatenate([start_rows, stop_rows])
 
 
-def accepted_rows(answers: Labels, x: Rows) -> Rows:
+def accepted_rows(predict: PredictRows, x: Rows) -> Rows:
     """Select the rows that a classifier accepts; scikit-learn refuses rows that overflow.
 
     If the classifier refuses a batch, both halves of the batch are tried, up to MAX_CALLS calls.
     """
-    pending = [x] if len(x) else []
-    accepted = [x[:0]]
-    for _ in range(MAX_CALLS):
-        if not pending:
+    pending_batches = [x] if len(x) else []
+    accepted_batches = [x[:0]]
+    for _ in range(MAX_ACCEPTANCE_CALLS):
+        if not pending_batches:
             break
-        rows = pending.pop()
+        batch = pending_batches.pop()
         try:
-            answers(rows)
+            predict(batch)
         except ValueError:
-            middle = len(rows) // 2
-            pending += [rows[:middle], rows[middle:]] if middle else []
+            half = len(batch) // 2
+            pending_batches += [batch[:half], batch[half:]] if half else []
         else:
-            accepted.append(rows)
-    return np.concatenate(accepted)
+            accepted_batches.append(batch)
+    return np.concatenate(accepted_batches)

@@ -15,7 +15,7 @@ from gatewise_training.learners.given_models.probe_rows import N_ROWS, ProbeRows
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 Answers = tuple[NDArray[np.int64], NDArray[Any]]
-Answering = Callable[[NDArray[Any]], Answers]
+AnswerRows = Callable[[NDArray[Any]], Answers]
 """A function from rows, float32 or float64, to class indices (n,) and probabilities
 (n, n_classes)."""
 
@@ -45,61 +45,65 @@ class ProbeFigures:
 def probe(
     model: Estimator,
     source: HighCostModel,
-    converted: Answering,
+    answer_converted: AnswerRows,
     sample: Rows,
-    what: str,
+    model_name: str,
     *,
-    missing: bool = False,
+    allow_missing: bool = False,
     n_rows: int = N_ROWS,
     advice: str = ADVICE,
 ) -> ProbeFigures:
     """Compare a classifier `source` with its conversion on adversarial rows.
 
     The rows are made from `model`, which is the fitted classifier or flat trees. If any row
-    differs, an InputError is raised, with the name `what` and the remedy `advice`.
+    differs, an InputError is raised, with the name `model_name` and the remedy `advice`.
     """
-    probed = ProbeRows.of_model(model, source.labels, sample, missing=missing, n_rows=n_rows)
+    probe_rows = ProbeRows.of_model(
+        model, source.labels, sample, allow_missing=allow_missing, n_rows=n_rows
+    )
     with np.errstate(all="ignore"):
         try:
-            expected = source.answers(probed.x)
+            expected = source.answers(probe_rows.x)
         except ValueError:
-            probed = probed.without_refused_rows(source.answers)
-            expected = source.answers(probed.x)
-    answers = converted(probed.x)
-    differs = _differ(expected, answers)
-    is_undecided = _mark_undecided(source.answers, probed.x, expected, differs)
+            probe_rows = probe_rows.without_refused_rows(source.answers)
+            expected = source.answers(probe_rows.x)
+    converted_answers = answer_converted(probe_rows.x)
+    differs = _differ(expected, converted_answers)
+    is_undecided = _mark_undecided(source.answers, probe_rows.x, expected, differs)
     wrong_rows = np.flatnonzero(differs & ~is_undecided)
     if len(wrong_rows):
         row = int(wrong_rows[0])
-        if answers[0][row] == expected[0][row]:
-            error = np.abs(answers[1][row] - expected[1][row]).max()
-            change = f"with probabilities {error:.2g} off"
-        else:
-            change = f"as class {answers[0][row]}, not {expected[0][row]}, counted from 0"
+        class_index, probabilities = (array[row] for array in converted_answers)
+        expected_class, expected_probabilities = (array[row] for array in expected)
+        difference = f"as class {class_index}, not {expected_class}, counted from 0"
+        if class_index == expected_class:
+            largest_error = np.abs(probabilities - expected_probabilities).max()
+            difference = f"with probabilities {largest_error:.2g} off"
         raise InputError(
-            f"{what}: converted, {type(model).__name__} answers {len(wrong_rows)} of "
-            f"{len(differs)} probed rows differently; {_describe(probed, row)} {change}: {advice}"
+            f"{model_name}: converted, {type(model).__name__} answers {len(wrong_rows)} of "
+            f"{len(differs)} probed rows differently; {_describe(probe_rows, row)} {difference}: "
+            f"{advice}"
         )
-    return ProbeFigures(len(differs), int(is_undecided.sum()), probed.kinds)
+    return ProbeFigures(len(differs), int(is_undecided.sum()), probe_rows.kinds)
 
 
-def _differ(one: Answers, other: Answers) -> NDArray[np.bool_]:
+def _differ(expected: Answers, answers: Answers) -> NDArray[np.bool_]:
     """Mark rows with different labels or probabilities."""
     with np.errstate(invalid="ignore"):
-        near: NDArray[np.bool_] = (np.abs(one[1] - other[1]) <= TOLERANCE).all(axis=1)
-    differs: NDArray[np.bool_] = (one[0] != other[0]) | ~near
+        is_near: NDArray[np.bool_] = (np.abs(expected[1] - answers[1]) <= TOLERANCE).all(axis=1)
+    differs: NDArray[np.bool_] = (expected[0] != answers[0]) | ~is_near
     return differs
 
 
 def _mark_undecided(
-    source: Answering, x: Rows, expected: Answers, differs: NDArray[np.bool_]
+    answer_rows: AnswerRows, x: Rows, expected: Answers, differs: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Mark the differing rows for which rounding decides the answer of the classifier itself."""
     is_undecided = np.zeros(len(x), np.bool_)
     if not differs.any():
         return is_undecided
     try:
-        rounds_differently = _differ(expected, source(x.astype(np.float64)))
+        rounds_differently = _differ(expected, answer_rows(x.astype(np.float64)))
         if not rounds_differently.any():
             return is_undecided
         rng = np.random.default_rng(0)
@@ -108,17 +112,17 @@ def _mark_undecided(
         expected_of_rows = expected[0][rows], expected[1][rows]
         for _ in range(N_CHANGED_COPIES):
             factor = 1 + ROUNDING * rng.choice([-1.0, 1.0], (len(rows), x.shape[1]))
-            changed = source(x[rows].astype(np.float64) * factor)
-            is_undecided[rows] |= _differ(expected_of_rows, changed)
+            changed_answers = answer_rows(x[rows].astype(np.float64) * factor)
+            is_undecided[rows] |= _differ(expected_of_rows, changed_answers)
     except ValueError:  # the classifier refuses some rows in float64
         return is_undecided
     return is_undecided
 
 
-def _describe(probed: ProbeRows, row: int) -> str:
+def _describe(probe_rows: ProbeRows, row: int) -> str:
     """Describe a row by its kind and its first values."""
-    stops = np.cumsum(list(probed.kinds.values()))
-    kind = list(probed.kinds)[int(np.searchsorted(stops, row, side="right"))]
-    values = ", ".join(f"{value:.9g}" for value in probed.x[row, :MAX_SHOWN_VALUES])
-    more = ", ..." if probed.x.shape[1] > MAX_SHOWN_VALUES else ""
+    kind_stops = np.cumsum(list(probe_rows.kinds.values()))
+    kind = list(probe_rows.kinds)[int(np.searchsorted(kind_stops, row, side="right"))]
+    values = ", ".join(f"{value:.9g}" for value in probe_rows.x[row, :MAX_SHOWN_VALUES])
+    more = ", ..." if probe_rows.x.shape[1] > MAX_SHOWN_VALUES else ""
     return f"of the kind {kind!r} the row [{values}{more}]"

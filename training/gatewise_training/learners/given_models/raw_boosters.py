@@ -40,7 +40,7 @@ class RawBooster:
 
     Parameters
     ----------
-    estimator : lightgbm.Booster, XGBClassifier or CatBoostClassifier
+    library_model : lightgbm.Booster, XGBClassifier or CatBoostClassifier
         Model that was loaded from a file or made from a booster.
 
     Attributes
@@ -51,40 +51,40 @@ class RawBooster:
         Only if the booster was trained on named columns.
     """
 
-    def __init__(self, estimator: Any) -> None:
-        self.loaded = estimator
-        self.library_class = CLASS_OF_LIBRARY[_library(estimator)]
-        if _library(estimator) == "lightgbm":
-            self.booster_ = estimator
-            n_outputs = int(estimator.num_model_per_iteration())
+    def __init__(self, library_model: Any) -> None:
+        self.library_model = library_model
+        self.library_class = CLASS_OF_LIBRARY[_package_name(library_model)]
+        if _package_name(library_model) == "lightgbm":
+            self.booster_ = library_model
+            n_outputs = int(library_model.num_model_per_iteration())
             self.classes_: NDArray[Any] = np.arange(max(n_outputs, 2))
-            self.n_features_in_ = int(estimator.num_feature())
-            names = estimator.feature_name()
+            self.n_features_in_ = int(library_model.num_feature())
+            column_names = library_model.feature_name()
         else:
-            self.classes_ = np.asarray(estimator.classes_)
-            names = getattr(
-                estimator, "feature_names_in_", getattr(estimator, "feature_names_", [])
+            self.classes_ = np.asarray(library_model.classes_)
+            column_names = getattr(
+                library_model, "feature_names_in_", getattr(library_model, "feature_names_", [])
             )
-            self.n_features_in_ = int(estimator.n_features_in_) or len(names)
-        if _are_user_names(names):
-            self.feature_names_in_ = np.array(names, object)
+            self.n_features_in_ = int(library_model.n_features_in_) or len(column_names)
+        if _are_user_names(column_names):
+            self.feature_names_in_ = np.array(column_names, object)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Predict class probabilities of rows (n, n_features), float64 (n, n_classes)."""
-        if _library(self.loaded) != "lightgbm":
-            return np.asarray(self.loaded.predict_proba(X), np.float64)
-        raw = np.asarray(self.loaded.predict(np.asarray(X, np.float32)), np.float64)
-        return np.column_stack([1.0 - raw, raw]) if raw.ndim == 1 else raw
+        if _package_name(self.library_model) != "lightgbm":
+            return np.asarray(self.library_model.predict_proba(X), np.float64)
+        output = np.asarray(self.library_model.predict(np.asarray(X, np.float32)), np.float64)
+        return np.column_stack([1.0 - output, output]) if output.ndim == 1 else output
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Predict labels of rows (n, n_features), shape (n,)."""
-        if _library(self.loaded) == "lightgbm":
+        if _package_name(self.library_model) == "lightgbm":
             labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
             return labels
-        return np.ravel(self.loaded.predict(X))
+        return np.ravel(self.library_model.predict(X))
 
 
-def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
+def as_classifier(model: Any, model_name: str = "high_cost_model") -> Any:
     """Convert a booster to a classifier and a PyTorch model to a graph; return others unchanged.
 
     Parameters
@@ -93,7 +93,7 @@ def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
         A ``lightgbm.Booster`` or ``xgboost.Booster``; the path of a LightGBM text (``.txt``), an
         XGBoost model (``.json``, ``.ubj``) or a CatBoost model (``.cbm``); a ``torch.nn.Module``
         or ``torch.export`` program, which becomes an OnnxModel; or anything else.
-    what : str
+    model_name : str
         Name of the model in errors.
 
     Raises
@@ -107,48 +107,56 @@ def as_classifier(model: Any, what: str = "high_cost_model") -> Any:
     library = LIBRARY_OF_SUFFIX.get(Path(model).suffix) if isinstance(model, str | Path) else None
     if library is not None:
         if not Path(model).is_file():
-            raise InputError(f"{what}: {model} does not exist")
-        source: Any = str(model)
-    elif type(model).__name__ == "Booster" and _library(model) in ("lightgbm", "xgboost"):
-        library = _library(model)
-        source = model
+            raise InputError(f"{model_name}: {model} does not exist")
+        path_or_booster: Any = str(model)
+    elif type(model).__name__ == "Booster" and _package_name(model) in ("lightgbm", "xgboost"):
+        library = _package_name(model)
+        path_or_booster = model
     else:
         return model
     try:
-        booster = RawBooster(_load(source, library))
+        booster = RawBooster(_load(path_or_booster, library))
     except ImportError:
-        raise InputError(f"{what} is a model of {library}: install {library}") from None
+        raise InputError(f"{model_name} is a model of {library}: install {library}") from None
     except Exception as error:  # the libraries raise various types
-        raise InputError(f"{what} is not a classifier of {library}: {one_line(error)}") from error
+        raise InputError(
+            f"{model_name} is not a classifier of {library}: {one_line(error)}"
+        ) from error
     try:
         flat_trees(booster)
     except CategoricalSplitsError as error:
-        if what != "high_cost_model":  # a worker can run XGBoost, but a device cannot
-            raise InputError(f"{what}: {error}") from None
+        if model_name != "high_cost_model":  # a worker can run XGBoost, but a device cannot
+            raise InputError(f"{model_name}: {error}") from None
     except InputError as error:
-        raise InputError(f"{what}: {error}") from None
+        raise InputError(f"{model_name}: {error}") from None
     return booster
 
 
-def _library(model: Any) -> str:
+def _package_name(model: Any) -> str:
     return type(model).__module__.partition(".")[0]
 
 
-def _load(source: Any, library: str) -> Any:
-    """Load the file or the booster `source` with its library."""
+def _load(path_or_booster: Any, library: str) -> Any:
+    """Load the file or the booster `path_or_booster` with its library."""
     if library == "lightgbm":
         import lightgbm
 
-        return lightgbm.Booster(model_file=source) if isinstance(source, str) else source
+        return (
+            lightgbm.Booster(model_file=path_or_booster)
+            if isinstance(path_or_booster, str)
+            else path_or_booster
+        )
     if library == "xgboost":
         import xgboost
 
         classifier = xgboost.XGBClassifier()
-        classifier.load_model(source if isinstance(source, str) else source.save_raw("ubj"))
+        classifier.load_model(
+            path_or_booster if isinstance(path_or_booster, str) else path_or_booster.save_raw("ubj")
+        )
         return classifier
     import catboost
 
-    return catboost.CatBoostClassifier().load_model(source)
+    return catboost.CatBoostClassifier().load_model(path_or_booster)
 
 
 def _are_user_names(names: Sequence[str]) -> bool:

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     import onnx
 
 
-def sklearn_graph(estimator: Estimator, n_features: int, what: str) -> onnx.ModelProto:
+def sklearn_graph(estimator: Estimator, n_features: int, model_name: str) -> onnx.ModelProto:
     """Convert a fitted classifier to a graph from rows to labels and probabilities.
 
     The rows are a matrix, float32 (n, n_features). Labels are indices into the estimator's classes.
     There are no probabilities if the estimator has none. If the conversion is impossible, an
-    InputError is raised with the name `what`.
+    InputError is raised with the name `model_name`.
     """
     if needs_skl2onnx(estimator):
         try:
@@ -38,23 +38,23 @@ def sklearn_graph(estimator: Estimator, n_features: int, what: str) -> onnx.Mode
             name = type(estimator).__name__
             reason = one_line(error)
             raise InputError(
-                f"{what}: skl2onnx cannot convert {name}: {reason}; {STAGE_ADVICE}"
+                f"{model_name}: skl2onnx cannot convert {name}: {reason}; {STAGE_ADVICE}"
             ) from error
     graph = GraphOfRows(n_features)
     try:
         answers = write_classifier(estimator, graph.rows)
     except InputError as error:
-        raise InputError(f"{what}: {error}; {STAGE_ADVICE}") from error
+        raise InputError(f"{model_name}: {error}; {STAGE_ADVICE}") from error
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         name = type(estimator).__name__
         raise InputError(
-            f"{what}: cannot convert {name}: {one_line(error)}; {STAGE_ADVICE}"
+            f"{model_name}: cannot convert {name}: {one_line(error)}; {STAGE_ADVICE}"
         ) from error
     outputs = {"label": answers.label}
     if hasattr(estimator, "predict_proba"):
         if answers.probabilities is None:
             name = type(estimator).__name__
-            raise InputError(f"{what}: {name} has no exact probabilities; {STAGE_ADVICE}")
+            raise InputError(f"{model_name}: {name} has no exact probabilities; {STAGE_ADVICE}")
         outputs["probabilities"] = answers.probabilities
     elif answers.decision is not None:
         outputs["decision"] = _decision_of_label(answers, len(estimator.classes_))
@@ -67,29 +67,29 @@ def _library_graph(estimator: Estimator, n_features: int) -> onnx.ModelProto:
     from onnx import TensorProto, compose, helper
     from skl2onnx.common.data_types import FloatTensorType
 
-    has_chances = hasattr(estimator, "predict_proba")
-    converted = skl2onnx.to_onnx(
+    has_probabilities = hasattr(estimator, "predict_proba")
+    converted_model = skl2onnx.to_onnx(
         estimator,
         initial_types=[("x", FloatTensorType([None, n_features]))],
-        options={id(estimator): {"zipmap": False}} if has_chances else None,
+        options={id(estimator): {"zipmap": False}} if has_probabilities else None,
         target_opset={"": OPSET, ML_DOMAIN: ML_OPSET},
     )
-    model: onnx.ModelProto = compose.add_prefix(converted, "skl_", rename_inputs=False)
+    model: onnx.ModelProto = compose.add_prefix(converted_model, "skl_", rename_inputs=False)
     graph = model.graph
-    label, *scores = [output.name for output in graph.output]
+    label_name, *score_names = [output.name for output in graph.output]
     classes = estimator.classes_.tolist()
-    kind = "keys_strings" if isinstance(classes[0], str) else "keys_int64s"
-    encoding: dict[str, Any] = {kind: classes, "values_int64s": range(len(classes))}
+    keys_attribute = "keys_strings" if isinstance(classes[0], str) else "keys_int64s"
+    encoding: dict[str, Any] = {keys_attribute: classes, "values_int64s": range(len(classes))}
     graph.node.append(
-        helper.make_node("LabelEncoder", [label], ["label"], domain=ML_DOMAIN, **encoding)
+        helper.make_node("LabelEncoder", [label_name], ["label"], domain=ML_DOMAIN, **encoding)
     )
     del graph.output[:], model.opset_import[:]
     model.opset_import.extend(
         [helper.make_opsetid("", OPSET), helper.make_opsetid(ML_DOMAIN, ML_OPSET)]
     )
     graph.output.append(helper.make_tensor_value_info("label", TensorProto.INT64, ["n"]))
-    if has_chances:
-        graph.node.append(helper.make_node("Identity", scores[:1], ["probabilities"]))
+    if has_probabilities:
+        graph.node.append(helper.make_node("Identity", score_names[:1], ["probabilities"]))
         shape: list[str | int | None] = ["n", len(classes)]
         graph.output.append(
             helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, shape)

@@ -5,14 +5,14 @@ The values are rounded wherever scikit-learn rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gatewise.errors import InputError
-from gatewise_training.learners.given_models.graph_values import Value
-from gatewise_training.learners.given_models.packable import Estimator, library_name
+from gatewise_training.learners.given_models.graph_values import Value, hstack
+from gatewise_training.learners.given_models.packable import Estimator, library_class_name
 
 MAX_TAYLOR = 1e-5
 """Largest magnitude at which a Taylor sum of two terms is more exact than log(1 + x) and
@@ -23,7 +23,7 @@ def write_transformer(model: Estimator, x: Value) -> Value:
     """Write the output of a fitted transformer for the rows `x`."""
     if model is None or isinstance(model, str):  # "passthrough"
         return x
-    name = library_name(model) or ""
+    name = library_class_name(model) or ""
     if hasattr(model, "get_support"):
         return x.columns(np.flatnonzero(model.get_support()))
     if name not in TRANSFORMER_WRITERS:
@@ -31,9 +31,9 @@ def write_transformer(model: Estimator, x: Value) -> Value:
     return TRANSFORMER_WRITERS[name](model, x)
 
 
-def _in_place(x: Value, result: Value) -> Value:
-    """Round a result to the type of the rows, as in-place arithmetic does."""
-    return result.astype(x.dtype)
+def _in_row_type(x: Value, output: Value) -> Value:
+    """Round an output to the type of the rows, as in-place arithmetic does."""
+    return output.astype(x.dtype)
 
 
 def _binarizer(model: Estimator, x: Value) -> Value:
@@ -42,26 +42,31 @@ def _binarizer(model: Estimator, x: Value) -> Value:
 
 
 def _column_transformer(model: Estimator, x: Value) -> Value:
-    weights = model.transformer_weights or {}
-    blocks = []
-    for name, transformer, _ in model.transformers_:
-        indices = model._transformer_to_input_indices[name]
-        if (isinstance(transformer, str) and transformer == "drop") or not len(indices):
-            continue
-        block = write_transformer(transformer, x.columns(indices))
-        blocks.append(block * weights[name] if name in weights else block)
-    return blocks[0].beside(*blocks[1:])
+    inputs = model._transformer_to_input_indices
+    return _weighted_outputs(
+        model,
+        [
+            (name, transformer, x.columns(inputs[name]))
+            for name, transformer, _ in model.transformers_
+            if len(inputs[name])
+        ],
+    )
 
 
 def _feature_union(model: Estimator, x: Value) -> Value:
+    return _weighted_outputs(model, [(name, part, x) for name, part in model.transformer_list])
+
+
+def _weighted_outputs(model: Estimator, parts: Sequence[tuple[str, Estimator, Value]]) -> Value:
+    """Concatenate the outputs of named transformers, each multiplied by its weight."""
     weights = model.transformer_weights or {}
-    blocks = []
-    for name, transformer in model.transformer_list:
-        if transformer == "drop":
+    outputs = []
+    for name, transformer, x in parts:
+        if isinstance(transformer, str) and transformer == "drop":
             continue
-        block = write_transformer(transformer, x)
-        blocks.append(block * weights[name] if name in weights else block)
-    return blocks[0].beside(*blocks[1:])
+        output = write_transformer(transformer, x)
+        outputs.append(output * weights[name] if name in weights else output)
+    return hstack(outputs)
 
 
 def _pipeline(model: Estimator, x: Value) -> Value:
@@ -83,38 +88,40 @@ def _pca(model: Estimator, x: Value) -> Value:
 
 
 def _bins(model: Estimator, x: Value) -> Value:
-    columns = []
+    bin_columns = []
     for k, edges in enumerate(model.bin_edges_):
-        inner = np.asarray(edges[1:-1], np.float64)
+        inner_edges = np.asarray(edges[1:-1], np.float64)
         column = x.columns([k])
-        if not len(inner):
-            number = column * 0.0
+        if not len(inner_edges):
+            bin_number = column * 0.0
         else:
-            number = (column.double() >= inner[None, :]).astype(x.dtype).sum()
+            bin_number = (column.double() >= inner_edges[None, :]).astype(x.dtype).sum()
         if model.encode != "ordinal":
-            number = number.equals(np.arange(model.n_bins_[k], dtype=x.dtype)).astype(x.dtype)
-        columns.append(number)
-    return columns[0].beside(*columns[1:])
+            bin_number = bin_number.equals(np.arange(model.n_bins_[k], dtype=x.dtype)).astype(
+                x.dtype
+            )
+        bin_columns.append(bin_number)
+    return hstack(bin_columns)
 
 
 def _max_abs_scaler(model: Estimator, x: Value) -> Value:
-    scaled = _in_place(x, x / model.scale_)
+    scaled = _in_row_type(x, x / model.scale_)
     return scaled.maximum(-1.0).minimum(1.0) if getattr(model, "clip", False) else scaled
 
 
 def _min_max_scaler(model: Estimator, x: Value) -> Value:
-    scaled = _in_place(x, x * model.scale_)
-    scaled = _in_place(x, scaled + model.min_)
+    scaled = _in_row_type(x, x * model.scale_)
+    scaled = _in_row_type(x, scaled + model.min_)
     if not model.clip:
         return scaled
-    low, high = (float(bound) for bound in model.feature_range)
-    return scaled.maximum(low).minimum(high)
+    lower_bound, upper_bound = (float(bound) for bound in model.feature_range)
+    return scaled.maximum(lower_bound).minimum(upper_bound)
 
 
 def _robust_scaler(model: Estimator, x: Value) -> Value:
     if model.with_centering:
-        x = _in_place(x, x - model.center_)
-    return _in_place(x, x / model.scale_) if model.with_scaling else x
+        x = _in_row_type(x, x - model.center_)
+    return _in_row_type(x, x / model.scale_) if model.with_scaling else x
 
 
 def _standard_scaler(model: Estimator, x: Value) -> Value:
@@ -126,52 +133,52 @@ def _standard_scaler(model: Estimator, x: Value) -> Value:
 
 
 def _normalizer(model: Estimator, x: Value) -> Value:
-    size = x.apply("Abs")
+    magnitude = x.apply("Abs")
     if model.norm == "max":
-        norm = size.max()
+        row_norm = magnitude.max()
     elif model.norm == "l1":
-        norm = size.sum()
+        row_norm = magnitude.sum()
     else:
-        norm = (x * x).sum().apply("Sqrt")
+        row_norm = (x * x).sum().apply("Sqrt")
     # scikit-learn does not change rows with a norm close to 0
-    is_small = norm < float(10 * np.finfo(x.dtype).eps)
-    return x / is_small.where(1.0, norm)
+    is_small = row_norm < float(10 * np.finfo(x.dtype).eps)
+    return x / is_small.where(1.0, row_norm)
 
 
 def _one_hot(model: Estimator, x: Value) -> Value:
-    columns = []
+    indicators = []
     for k, categories in enumerate(model.categories_):
-        indicator = _is_category(x.columns([k]), categories).astype(np.float64)
-        dropped = None if model.drop_idx_ is None else model.drop_idx_[k]
-        if dropped is not None:
-            indicator = indicator.columns([i for i in range(len(categories)) if i != dropped])
-        columns.append(indicator)
-    return columns[0].beside(*columns[1:]).astype(model.dtype)
+        indicator = _category_indicators(x.columns([k]), categories).astype(np.float64)
+        dropped_index = None if model.drop_idx_ is None else model.drop_idx_[k]
+        if dropped_index is not None:
+            indicator = indicator.columns([i for i in range(len(categories)) if i != dropped_index])
+        indicators.append(indicator)
+    return hstack(indicators).astype(model.dtype)
 
 
-def _is_category(column: Value, categories: Any) -> Value:
+def _category_indicators(column: Value, categories: Any) -> Value:
     """Mark the category of each row, (n, n_categories)."""
-    values = np.asarray(categories, np.float64)
-    is_nan = np.isnan(values)
-    indicator = column.double().equals(np.where(is_nan, np.inf, values)[None, :])
-    if not is_nan.any():
-        return indicator
-    missing = column.isnan().astype(np.float64) * is_nan[None, :].astype(np.float64)
-    return (indicator.astype(np.float64) + missing) > 0.0
+    category_numbers = np.asarray(categories, np.float64)
+    category_is_nan = np.isnan(category_numbers)
+    is_equal = column.double().equals(np.where(category_is_nan, np.inf, category_numbers)[None, :])
+    if not category_is_nan.any():
+        return is_equal
+    nan_indicator = column.isnan().astype(np.float64) * category_is_nan[None, :].astype(np.float64)
+    return (is_equal.astype(np.float64) + nan_indicator) > 0.0
 
 
 def _ordinal(model: Estimator, x: Value) -> Value:
-    columns = []
+    code_columns = []
     for k, categories in enumerate(model.categories_):
-        indicator = _is_category(x.columns([k]), categories).astype(np.float64)
+        indicator = _category_indicators(x.columns([k]), categories).astype(np.float64)
         codes = np.arange(len(categories), dtype=np.float64)
         code = indicator @ codes[:, None]
         if np.isnan(np.asarray(categories, np.float64)).any():
             code = x.columns([k]).isnan().where(float(model.encoded_missing_value), code)
         if model.handle_unknown == "use_encoded_value":
             code = indicator.sum().equals(0.0).where(float(model.unknown_value), code)
-        columns.append(code)
-    return columns[0].beside(*columns[1:]).astype(model.dtype)
+        code_columns.append(code)
+    return hstack(code_columns).astype(model.dtype)
 
 
 def _log1p(x: Value) -> Value:
@@ -185,12 +192,12 @@ def _expm1(x: Value) -> Value:
 
 
 def _power(model: Estimator, x: Value) -> Value:
-    columns = []
+    power_columns = []
     for k, power in enumerate(model.lambdas_.tolist()):
         column = x.columns([k])
-        method = _box_cox if model.method == "box-cox" else _yeo_johnson
-        columns.append(_in_place(x, method(column, power)))
-    powers = columns[0].beside(*columns[1:])
+        transform = _box_cox if model.method == "box-cox" else _yeo_johnson
+        power_columns.append(_in_row_type(x, transform(column, power)))
+    powers = hstack(power_columns)
     return _standard_scaler(model._scaler, powers) if model.standardize else powers
 
 
@@ -200,13 +207,13 @@ def _box_cox(x: Value, power: float) -> Value:
 
 
 def _yeo_johnson(x: Value, power: float) -> Value:
-    size = x.apply("Abs")
-    log = _log1p(size.double()).astype(x.dtype).double()
+    magnitude = x.apply("Abs")
+    log = _log1p(magnitude.double()).astype(x.dtype).double()
     complement = 2.0 - power
     eps = float(np.finfo(np.float64).eps)
-    positive = log if abs(power) < eps else _expm1(log * power) / power
-    negative = log if abs(complement) <= eps else _expm1(log * complement) / complement
-    return (x >= 0.0).where(positive, -negative)
+    positive_branch = log if abs(power) < eps else _expm1(log * power) / power
+    negative_branch = log if abs(complement) <= eps else _expm1(log * complement) / complement
+    return (x >= 0.0).where(positive_branch, -negative_branch)
 
 
 def _imputer(model: Estimator, x: Value) -> Value:
@@ -217,18 +224,15 @@ def _imputer(model: Estimator, x: Value) -> Value:
         filled = filled.columns(np.flatnonzero(~np.isnan(statistics)))
     if not model.add_indicator:
         return filled
-    return filled.beside(is_missing.columns(model.indicator_.features_).astype(x.dtype))
-
-
-def _identity(model: Estimator, x: Value) -> Value:
-    return x
+    indicators = is_missing.columns(model.indicator_.features_).astype(x.dtype)
+    return hstack([filled, indicators])
 
 
 TRANSFORMER_WRITERS: dict[str, Callable[[Estimator, Value], Value]] = {
     "Binarizer": _binarizer,
     "ColumnTransformer": _column_transformer,
     "FeatureUnion": _feature_union,
-    "FunctionTransformer": _identity,
+    "FunctionTransformer": lambda _model, x: x,
     "GaussianRandomProjection": _projection,
     "IncrementalPCA": _pca,
     "KBinsDiscretizer": _bins,
