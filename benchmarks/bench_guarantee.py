@@ -30,7 +30,7 @@ from benchmarks.data import problems
 from benchmarks.data.cascade_records import cascade_record
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import Dataset, load
-from gatewise_training.operating_points.candidate_points import candidates
+from gatewise_training.operating_points.candidate_points import list_candidates
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord
@@ -111,7 +111,7 @@ def _case(
         by_class = ClassBounds.from_mappings(classes, max_loss=dict.fromkeys(classes, class_loss))
     promise = Promise(kind, bound, CONFIDENCE, by_class)
     started = time.perf_counter()
-    order = candidates(tuning, points, promise, rows=ROWS)
+    order = list_candidates(tuning, points, promise, n_rows=ROWS)
     ordering_seconds = time.perf_counter() - started
     # certify on rows drawn from the pool, and measure the certified point on the whole pool
     rng = np.random.default_rng(SEED)

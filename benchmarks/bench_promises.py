@@ -183,7 +183,7 @@ def _promise_check(system: gw.StagedCascade, split: Split) -> PromiseCheck:
         answers=answers.astype(np.int64),
         reference=system.high_cost_model_.labels(split.x_test),
         costs=system.cost(split.x_test),
-        offloaded=system.offload(split.x_test),
+        is_offloaded=system.offload(split.x_test),
         weights=np.ones(len(answers)),
         splitter=RowSplitter(len(answers)),
     )

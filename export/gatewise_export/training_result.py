@@ -131,11 +131,11 @@ class TrainingRun:
                 answers=answers.astype(np.int64),
                 reference=None if f0 is None else f0.labels(x),
                 costs=system.cost(rows),
-                offloaded=np.equal(system.exit_stage(rows), len(system.stages_)),
+                is_offloaded=np.equal(system.exit_stage(rows), len(system.stages_)),
                 weights=weights,
                 splitter=self._test_splitter(),
             ),
-            doubts=[
+            similarity_reasons=[
                 remark.text
                 for remark in self.table_remarks
                 if remark.trouble in ("entities", "time")
@@ -175,7 +175,7 @@ class TrainingRun:
         true_classes, answered_classes = (
             np.searchsorted(classes, labels[has_class]) for labels in (y, answers)
         )
-        exit_answers = ExitAnswers.scored(
+        exit_answers = ExitAnswers.from_probabilities(
             true_classes, answered_classes[None], len(classes), [probabilities[has_class]]
         )
         ones = np.ones(len(true_classes))

@@ -57,7 +57,9 @@ def test_predicted_sizes_bound_the_tables_in_c(fitted, tmp_path) -> None:
 @pytest.mark.slow
 def test_at_stays_within_max_bytes_with_the_same_decisions(fitted, tmp_path) -> None:
     system, X = fitted
-    sizes = sorted({point.bytes for point in (*system.frontier_.points, *system.frontier_.others)})
+    sizes = sorted(
+        {point.bytes for point in (*system.frontier_.points, *system.frontier_.off_curve_points)}
+    )
     smallest = sizes[0]
     with pytest.raises(TooLargeError) as error:
         system.at(max_bytes=smallest - 1)

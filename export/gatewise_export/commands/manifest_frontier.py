@@ -9,7 +9,7 @@ from typing import Any
 from gatewise.errors import InputError
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.operating_points.class_figures import ClassBounds
-from gatewise_training.operating_points.frontier import SLACK, Frontier
+from gatewise_training.operating_points.frontier import DEFAULT_SLACK, Frontier
 
 
 def frontier_of(manifest: Manifest, max_bytes: int | None = None) -> Frontier:
@@ -25,7 +25,7 @@ def frontier_of(manifest: Manifest, max_bytes: int | None = None) -> Frontier:
         reference_recall=manifest.reference_recall,
     )
     on_curve = set(curve.points)
-    frontier = replace(curve, others=tuple(p for p in points if p not in on_curve))
+    frontier = replace(curve, off_curve_points=tuple(p for p in points if p not in on_curve))
     return frontier if max_bytes is None else frontier.within_bytes(max_bytes)
 
 
@@ -55,5 +55,5 @@ def chosen_point(
             f"{manifest.name} does not state its high-cost model's accuracy, which --max-loss "
             "needs: use --budget"
         )
-    point = frontier_of(manifest, max_bytes).choose(bounds, slack=SLACK, **goal).point
+    point = frontier_of(manifest, max_bytes).choose(bounds, slack=DEFAULT_SLACK, **goal).point
     return manifest.operating_points.index(point)

@@ -269,7 +269,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
         )
     title = "hull of the frontier" if hull_only else "frontier"
     header = ["point", "cost", _merit(manifest)]
-    header += ["weighted accuracy"] * curve.weighted
+    header += ["weighted accuracy"] * curve.is_weighted
     header += [f"recall {manifest.classes[c]}" for c in classes]
     has_graph = any(stage.kind == "graph" for stage in manifest.stages)  # has no tables in C
     header += ["offload", "as files" if has_graph else "as C tables", ""]

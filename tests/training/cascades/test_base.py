@@ -161,9 +161,9 @@ def test_methods_certify_their_points(method):
         # a fitted model may have seen the rows and so cannot certify a loss
         settings["high_cost_model"] = RandomForestClassifier(10, random_state=0)
     system = ready(method, X, y, **settings, **goals[0]).fit(X, y)
-    rows = len(system.calibration_.certifying[0].weights)
+    rows = len(system.calibration_.certifying_records[0].weights)
     assert 0.15 * len(X) < rows < 0.25 * len(X)
-    assert rows + len(system.calibration_.tuning[0].weights) == len(X)  # used for no fit
+    assert rows + len(system.calibration_.tuning_records[0].weights) == len(X)  # used for no fit
     assert system.operating_point_ == system.at(**goals[0]).operating_point_
     for bound in goals:
         system_at_point = system.at(**bound)

@@ -11,7 +11,7 @@ from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.operating_points.candidate_points import SettingsPath, candidates
+from gatewise_training.operating_points.candidate_points import SettingsPath, list_candidates
 from gatewise_training.operating_points.guarantee import Promise
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
@@ -43,7 +43,7 @@ def record(seed, n=400, stages=3, ties=False, nan=False, has_cloud=True):
 def test_no_row_of_other_data_stops_later_along_a_path(seed, ties, nan, has_cloud):
     tuning = record(seed, ties=ties, nan=nan, has_cloud=has_cloud)
     other = record(seed + 1, nan=nan, has_cloud=has_cloud)
-    points = frontier_points(tuning, n_lams=10, n_cuts=5)
+    points = frontier_points(tuning, n_lams=10, n_thresholds=5)
     path = SettingsPath.through(tuning, points[seed % len(points)])
     previous_exits = None
     for log_power in np.linspace(-5, 5, 30):
@@ -77,7 +77,7 @@ def test_a_path_contains_its_base_point(has_cloud):
 )
 def test_candidates_are_dense_near_the_bound(bound, risk):
     tuning = record(3, n=4000)
-    order = candidates(tuning, frontier_points(tuning), promise(**bound), rows=4000)
+    order = list_candidates(tuning, frontier_points(tuning), promise(**bound), n_rows=4000)
     risks = np.array([risk(p) for p in order[1:] if p.thresholds != order[0].thresholds])
     limit = next(iter(bound.values()))
     assert (np.diff(risks) >= 0).all()
@@ -88,7 +88,7 @@ def test_candidates_are_dense_near_the_bound(bound, risk):
 
 def test_candidates_for_a_loss_start_with_cloud_only_and_get_cheaper():
     tuning = record(3, n=4000)
-    order = candidates(tuning, frontier_points(tuning), promise(max_loss=0.01), rows=4000)
+    order = list_candidates(tuning, frontier_points(tuning), promise(max_loss=0.01), n_rows=4000)
     assert order[0].thresholds == (None, None, None)
     costs = [p.cost for p in order]
     assert costs == sorted(costs, reverse=True)
@@ -98,26 +98,26 @@ def test_candidates_for_a_loss_start_with_cloud_only_and_get_cheaper():
 def test_the_first_candidate_keeps_the_bound_on_any_rows():
     tuning = record(4)
     points = frontier_points(tuning)
-    first = candidates(tuning, points, promise(offload_rate=0.05), rows=100)[0]
+    first = list_candidates(tuning, points, promise(offload_rate=0.05), n_rows=100)[0]
     assert record(99).measure(first.thresholds).offload_rate == 0
-    first = candidates(tuning, points, promise(budget=3.0), rows=100)[0]
+    first = list_candidates(tuning, points, promise(budget=3.0), n_rows=100)[0]
     assert record(99).exit_costs[record(99).exits(first.thresholds)].max() <= 3.0
     # no candidate is certain to cost less than the cheapest stage
-    assert candidates(tuning, points, promise(budget=0.5), rows=100)[0].cost >= 0.5
+    assert list_candidates(tuning, points, promise(budget=0.5), n_rows=100)[0].cost >= 0.5
 
 
 def test_candidates_for_an_offload_rate_may_cost_more_than_points_of_the_frontier():
     tuning = record(8, n=4000)
     points = [p for p in frontier_points(tuning) if p.thresholds[2] in (None, ALWAYS_STOP)]
     cheap = [p for p in points if p.cost < 3]
-    order = candidates(tuning, cheap, promise(offload_rate=0.1), rows=4000)
+    order = list_candidates(tuning, cheap, promise(offload_rate=0.1), n_rows=4000)
     within = [p for p in order if p.offload_rate <= 0.1]
     assert max(p.accuracy for p in within) > max(p.accuracy for p in cheap) + 0.01
 
 
 def test_the_last_stage_is_the_reference_without_a_cloud():
     tuning = record(6, has_cloud=False)
-    order = candidates(tuning, frontier_points(tuning), promise(max_loss=0.05), rows=400)
+    order = list_candidates(tuning, frontier_points(tuning), promise(max_loss=0.05), n_rows=400)
     assert order[0].thresholds == (None, None, ALWAYS_STOP)
     assert all(p.thresholds[-1] == ALWAYS_STOP for p in order)
 
@@ -126,7 +126,7 @@ def test_candidates_need_points_and_rows():
     tuning = record(7)
     for points, rows in (([], 10), ([OperatingPoint((None,) * 3, 1, 1, 1)], 0)):
         with pytest.raises(InputError, match="at least one"):
-            candidates(tuning, points, promise(budget=3), rows=rows)
+            list_candidates(tuning, points, promise(budget=3), n_rows=rows)
 
 
 def test_single_models_are_candidates_in_order_of_their_risk():
@@ -134,8 +134,8 @@ def test_single_models_are_candidates_in_order_of_their_risk():
     for number, chain in enumerate(chains):
         chain.exit_costs[:] = 5.0 - number if number < 2 else 9.0
     points = [chain.measure((ALWAYS_STOP,), number) for number, chain in enumerate(chains)]
-    rising = candidates(chains, points, promise(budget=6.0), rows=300)
+    rising = list_candidates(chains, points, promise(budget=6.0), n_rows=300)
     assert [p.chain for p in rising] == [1, 0, 2]
-    falling = candidates(chains, points[:2], promise(max_loss=0.1), rows=300)
+    falling = list_candidates(chains, points[:2], promise(max_loss=0.1), n_rows=300)
     # the reference is first although it is on no frontier
     assert [p.chain for p in falling] == [2, 0, 1]

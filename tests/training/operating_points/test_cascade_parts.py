@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gatewise.errors import InputError, TooLargeError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.operating_points.cascade_parts import stages_within
+from gatewise_training.operating_points.cascade_parts import stages_within_bytes
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.packed_size import PackedSizes
 from gatewise_training.operating_points.thresholds import CascadeRecord
@@ -29,7 +29,7 @@ def record_of(sizes, seed=0, n=60):
     scores = (is_right + rng.normal(size=(n_stages, n)) * 0.5).astype(np.float32)
     correct = np.vstack([is_right, np.ones(n)]).astype(float)
     costs = np.cumsum(rng.uniform(0.5, 3, n_stages + 1))
-    packed_sizes = PackedSizes.plain(sizes)
+    packed_sizes = PackedSizes.without_shared_thresholds(sizes)
     return CascadeRecord(
         scores, correct, costs, np.ones(n), RowSplitter(n), packed_sizes=packed_sizes
     )
@@ -38,7 +38,7 @@ def record_of(sizes, seed=0, n=60):
 @settings(max_examples=60, deadline=None)
 @given(sizes=SIZES, limit=st.integers(1, 8000), seed=st.integers(0, 99))
 def test_choices_of_stages_fit_and_exist_if_any_stage_fits(sizes, limit, seed) -> None:
-    choices = stages_within(record_of(sizes, seed), limit)
+    choices = stages_within_bytes(record_of(sizes, seed), limit)
     assert bool(choices) == (min(sizes) <= limit)
     for stages in choices:
         assert stages
@@ -57,16 +57,16 @@ def test_stages_that_are_wrong_at_high_scores_are_dropped_first() -> None:
     scores, correct = record.scores.copy(), record.correctness.copy()
     correct[0], scores[0] = 0.0, 5.0
     correct[1], scores[1] = 1.0, 5.0
-    choices = stages_within(replace(record, scores=scores, correctness=correct), 1000)
+    choices = stages_within_bytes(replace(record, scores=scores, correctness=correct), 1000)
     assert choices
     assert not any(0 in stages for stages in choices)
 
 
 def test_stages_of_0_bytes_are_always_chosen() -> None:
     record = record_of([900, 900, 0])
-    assert all(2 in stages for stages in stages_within(record, 1000) if len(stages) > 1)
-    assert PackedSizes.plain((900, 900, 0)).bytes_on_device((0, 2)) == 900
-    assert PackedSizes.plain((900, 1000, 0)).bytes_on_device(()) == 900
+    assert all(2 in stages for stages in stages_within_bytes(record, 1000) if len(stages) > 1)
+    assert PackedSizes.without_shared_thresholds((900, 900, 0)).bytes_on_device((0, 2)) == 900
+    assert PackedSizes.without_shared_thresholds((900, 1000, 0)).bytes_on_device(()) == 900
 
 
 POINTS = st.lists(
@@ -94,7 +94,7 @@ def test_the_point_within_bytes_and_budget_is_as_good_as_points_of_two_thirds_th
     figures, limit, budget
 ) -> None:
     points = points_of(figures)
-    frontier = Frontier.from_points(points, reference_accuracy=1.0).with_small(points)
+    frontier = Frontier.from_points(points, reference_accuracy=1.0).with_small_points(points)
     smallest = min(p.bytes for p in points)
     if limit < smallest:
         with pytest.raises(TooLargeError) as raised:

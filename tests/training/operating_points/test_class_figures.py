@@ -13,7 +13,7 @@ from sklearn.utils.class_weight import compute_class_weight
 from gatewise.decision import ALWAYS_STOP, midway
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.operating_points.candidate_points import CalibrationRecords, candidates
+from gatewise_training.operating_points.candidate_points import CalibrationRecords, list_candidates
 from gatewise_training.operating_points.class_figures import (
     ClassBounds,
     ExitAnswers,
@@ -44,7 +44,7 @@ def rare_record(seed, n=3000, share=0.04):
         weights=np.ones(n),
         splitter=RowSplitter(n),
         agrees_with_reference=labels_by_exit == labels_by_exit[-1],
-        answers=ExitAnswers.scored(truth, labels_by_exit, 2, chances),
+        answers=ExitAnswers.from_probabilities(truth, labels_by_exit, 2, chances),
     )
 
 
@@ -59,7 +59,7 @@ def test_figures_equal_those_of_scikit_learn(n_classes):
     weights = rng.uniform(0.5, 2, n)
     chances = [rng.dirichlet(np.ones(n_classes), n) for _ in range(3)]
     labels_by_exit = np.stack([c.argmax(axis=1) for c in chances])
-    answers = ExitAnswers.scored(truth, labels_by_exit, n_classes, chances)
+    answers = ExitAnswers.from_probabilities(truth, labels_by_exit, n_classes, chances)
     exits = rng.integers(0, 3, n)
     figures = answers.figures(exits, weights)
     labels = labels_by_exit[exits, np.arange(n)]
@@ -84,7 +84,7 @@ def test_figures_equal_those_of_scikit_learn(n_classes):
 
 def test_a_class_without_rows_or_answers_has_no_recall_or_precision():
     truth, labels_by_exit = np.array([0, 0, 1]), np.array([[1, 1, 1]])
-    answers = ExitAnswers.scored(truth, labels_by_exit, 3, [None])
+    answers = ExitAnswers.from_probabilities(truth, labels_by_exit, 3, [None])
     figures = answers.figures(np.zeros(3, np.int64), np.ones(3))
     assert figures["recall"] == (0.0, 1.0, None)
     assert figures["precision"] == (None, pytest.approx(1 / 3), None)
@@ -139,12 +139,12 @@ def test_one_stage_is_tuned_exactly_under_class_weights():
 
 def frontier(record, bounds):
     emphasis = [np.array([w, 1.0]) for w in (3.0, 24.0)]
-    points = frontier_points(record, n_lams=25, emphases=emphasis)
+    points = frontier_points(record, n_lams=25, extra_class_weights=emphasis)
     curve = Frontier.from_points(
         points, reference_accuracy=record.reference_effective_accuracy(), classes=(0, 1),
         class_rows=record.answers.class_rows(),
     )  # fmt: skip
-    return curve.with_others(points, bounds)
+    return curve.with_class_points(points, bounds)
 
 
 @pytest.mark.slow
@@ -166,7 +166,9 @@ def test_certified_points_keep_all_bounds_with_the_stated_confidence(goal, bound
     tuning, pool = weighted(rare_record(0, 4000)), weighted(rare_record(1, 40_000))
     curve = frontier(tuning, bounds)
     promise = Promise.from_bounds(0.9, by_class=bounds, **goal)
-    order = candidates(tuning, (*curve.points, *curve.others), promise, rows=3000)[::4]
+    order = list_candidates(tuning, (*curve.points, *curve.off_curve_points), promise, n_rows=3000)[
+        ::4
+    ]
     rng = np.random.default_rng(0)
     n_draws = 80
     n_violated = n_certified = 0
@@ -220,7 +222,7 @@ def test_the_cheapest_point_that_keeps_losses_by_class_is_chosen(losses):
         reference_recall=reference,
     )
     on_curve = set(frontier.points)
-    frontier = replace(frontier, others=tuple(p for p in points if p not in on_curve))
+    frontier = replace(frontier, off_curve_points=tuple(p for p in points if p not in on_curve))
     costs_within = [
         p.cost
         for p, point_exits in zip(points, exits, strict=True)
@@ -253,7 +255,7 @@ def test_losses_by_class_are_certified_with_the_stated_confidence():
     promise = Promise.from_bounds(0.95, by_class=bounds, max_loss=1.0)
     pool, tuning = rare_record(5, n=40_000, share=0.1), rare_record(6, share=0.1)
     points = [tuning.measure(s) for s in tune(tuning, np.geomspace(1e-4, 1, 30))]
-    order = candidates(tuning, points, promise, rows=4000)
+    order = list_candidates(tuning, points, promise, n_rows=4000)
     rng = np.random.default_rng(0)
     rows_by_class = [np.flatnonzero(pool.answers.truth == c) for c in (0, 1)]
     n_violated = np.zeros(2)

@@ -103,7 +103,7 @@ def test_safer_points_off_the_curve_are_chosen_only_if_rows_have_groups() -> Non
             OperatingPoint((2.0,), cost=safe_cost, accuracy=0.875, offload_rate=1.0)
             for safe_cost in (6.0, 7.0)
         )
-        curve = Frontier((unsafe,), 0.875, others=(safer, safe))
+        curve = Frontier((unsafe,), 0.875, off_curve_points=(safer, safe))
         assert curve.choose(None, max_loss=0.01, slack=1.0).point.cost == cost
 
 
@@ -111,7 +111,7 @@ def test_the_error_for_a_loss_out_of_reach_names_the_smallest_loss() -> None:
     curve = frontier((1.0, 0.5), (4.0, 0.75))
     with pytest.raises(LossError, match=r"loses at most 0\.1; the least is 0\.125") as raised:
         curve.at(max_loss=0.1)
-    assert raised.value.least == 0.125
+    assert raised.value.smallest_loss == 0.125
     assert curve.at(max_loss=0.125).cost == 4.0
 
 
@@ -136,8 +136,10 @@ def test_offload_rates_choose_the_most_accurate_point_and_then_the_cheapest() ->
     surface = curve.with_less_offload(
         [*curve.points, point(6.0, 0.75, 0.25), point(5.0, 0.75, 0.25), point(7.0, 0.25, 0.25)]
     )
-    assert [p.cost for p in surface.others] == [5.0]
-    merged = Frontier(surface.points, 1.0, others=(point(6.0, 0.75, 0.25), *surface.others))
+    assert [p.cost for p in surface.off_curve_points] == [5.0]
+    merged = Frontier(
+        surface.points, 1.0, off_curve_points=(point(6.0, 0.75, 0.25), *surface.off_curve_points)
+    )
     assert merged.at(offload_rate=0.25).cost == 5.0
     assert merged.at(offload_rate=0.75).cost == 4.0
     assert merged.at(offload_rate=0.7499).cost == 5.0
@@ -197,9 +199,9 @@ def sized(*figures: tuple[float, float, int]) -> list[OperatingPoint]:
 
 def test_the_points_within_a_limit_of_bytes_form_a_frontier() -> None:
     points = sized((1.0, 0.5, 100), (2.0, 0.75, 400), (3.0, 0.625, 200), (4.0, 0.6, 200))
-    curve = Frontier.from_points(points, reference_accuracy=1.0).with_small(points)
+    curve = Frontier.from_points(points, reference_accuracy=1.0).with_small_points(points)
     assert [p.cost for p in curve.points] == [1.0, 2.0]
-    assert [p.cost for p in curve.others] == [3.0]
+    assert [p.cost for p in curve.off_curve_points] == [3.0]
     small = curve.within_bytes(200)
     assert [p.cost for p in small.points] == [1.0, 3.0]
     assert [p.cost for p in curve.within_bytes(199).points] == [1.0]
@@ -219,14 +221,14 @@ def test_a_frontier_keeps_the_best_points_of_sizes_that_grow_by_half() -> None:
     # the sizes are 100, 150, 225 and 337; each keeps the best point that is not larger
     points = sized((9.0, 0.9, 400), (8.0, 0.2, 100), (7.5, 0.15, 150), (7.0, 0.1, 337))
     largest = Frontier.from_points(points[:1], reference_accuracy=1.0)
-    surface = largest.with_small(points)
-    assert [p.bytes for p in surface.others] == [100, 150, 337]
-    assert largest.with_small(points[:1]).others == ()
-    assert largest.with_small([]).others == ()
+    surface = largest.with_small_points(points)
+    assert [p.bytes for p in surface.off_curve_points] == [100, 150, 337]
+    assert largest.with_small_points(points[:1]).off_curve_points == ()
+    assert largest.with_small_points([]).off_curve_points == ()
     tiny = sized((1.0, 0.5, 1), (2.0, 0.75, 4))
-    assert Frontier.from_points(tiny[1:], reference_accuracy=1.0).with_small(tiny).others == (
-        tiny[0],
-    )
+    assert Frontier.from_points(tiny[1:], reference_accuracy=1.0).with_small_points(
+        tiny
+    ).off_curve_points == (tiny[0],)
 
 
 def test_frontiers_within_a_cost_exclude_points_without_a_known_highest_cost() -> None:
@@ -272,11 +274,11 @@ def test_points_with_better_class_figures_are_kept_off_the_curve() -> None:
         POINTS, reference_accuracy=0.95, classes=("ok", "fault"), class_rows=(100, 100)
     )
     assert [p.cost for p in curve.points] == [1.0]
-    assert [p.cost for p in curve.with_others(POINTS, None).others] == [
+    assert [p.cost for p in curve.with_class_points(POINTS, None).off_curve_points] == [
         2.0
     ]  # for its balanced accuracy
-    surface = curve.with_others(POINTS, bounded(min_recall={"fault": 0.7}))
-    assert {p.cost for p in surface.others} == {2.0, 3.0}
+    surface = curve.with_class_points(POINTS, bounded(min_recall={"fault": 0.7}))
+    assert {p.cost for p in surface.off_curve_points} == {2.0, 3.0}
     assert surface.at(budget=9.0, min_recall={"fault": 0.75}).cost == 2.0
     assert surface.at(budget=9.0, min_recall={"fault": 0.76}).cost == 3.0
     point, reason = surface.choose(bounded(min_recall={"fault": 0.7}), budget=9.0)
@@ -299,15 +301,15 @@ def test_bounds_by_class_get_a_margin_of_standard_errors_if_a_point_keeps_it() -
     surface = Frontier(tuple(POINTS[:1]), 0.95, tuple(POINTS[1:]), ("ok", "fault"), (100, 100))
     # the standard error of 0.7 on 100 rows is sqrt(0.7 * 0.3 / 100) = 0.046
     bounds = bounded(min_recall={"fault": 0.7})
-    assert [p.cost for p in surface.within(bounds)] == [2.0, 3.0]
-    assert [p.cost for p in surface.within(bounds, slack=1.0)] == [2.0, 3.0]
-    assert [p.cost for p in surface.within(bounds, slack=2.0)] == [3.0]
-    assert [p.cost for p in surface.within(bounds, slack=5.0)] == [
+    assert [p.cost for p in surface.points_within(bounds)] == [2.0, 3.0]
+    assert [p.cost for p in surface.points_within(bounds, slack=1.0)] == [2.0, 3.0]
+    assert [p.cost for p in surface.points_within(bounds, slack=2.0)] == [3.0]
+    assert [p.cost for p in surface.points_within(bounds, slack=5.0)] == [
         2.0,
         3.0,
     ]  # no point keeps the margin
     with pytest.raises(InputError, match=r"reaches 0\.800 at most"):
-        surface.within(
+        surface.points_within(
             bounded(min_recall={"fault": 0.81})
         )  # a quarter of a standard error too high
 
@@ -341,14 +343,18 @@ def test_weighted_points_are_compared_by_weighted_accuracy() -> None:
         for cost, accuracy, weighted in ((1.0, 0.9, 0.5), (2.0, 0.8, 0.75))
     ]
     curve = Frontier.from_points(points, reference_accuracy=0.9, reference_weighted_accuracy=0.8)
-    assert (curve.weighted, len(curve.points), curve.reference_effective_accuracy) == (True, 2, 0.8)
+    assert (curve.is_weighted, len(curve.points), curve.reference_effective_accuracy) == (
+        True,
+        2,
+        0.8,
+    )
     assert "weighted accuracy 0.5000 to 0.7500; reference 0.8000" in repr(curve)
     assert curve.at(max_loss=0.06).cost == 2.0
 
 
 def test_frames_mark_the_points_of_the_hull_and_the_curve() -> None:
     plain = frontier(*ADULT)
-    surface = Frontier(plain.points, 0.875, others=(POINTS[1],), classes=("ok", "fault"))
+    surface = Frontier(plain.points, 0.875, off_curve_points=(POINTS[1],), classes=("ok", "fault"))
     assert "4 points: cost 1 to 9, accuracy 0.8000 to 0.8750" in repr(surface)
     assert repr(surface).endswith("reference 0.8750, 1 others)")
     assert "others" not in repr(plain)

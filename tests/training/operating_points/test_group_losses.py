@@ -68,9 +68,9 @@ def test_slightly_cheaper_points_must_also_keep_the_bound():
     costs = np.array([1.0, 5.0, 9.2, 9.9, 20.0])
     losses = GroupLosses(costs, np.zeros((5, 4)), np.ones(4), np.zeros(5), np.zeros(5))
     bounds = np.array([0.5, 0.1, 0.0, 0.02, 0.0])
-    assert losses.nearby(bounds, 1.0).tolist() == bounds.tolist()
-    assert losses.nearby(bounds, 0.9).tolist() == [0.5, 0.1, 0.0, 0.02, 0.0]
-    assert losses.nearby(bounds, 0.5).tolist() == [0.5, 0.1, 0.1, 0.1, 0.0]
+    assert losses.largest_nearby_bounds(bounds, 1.0).tolist() == bounds.tolist()
+    assert losses.largest_nearby_bounds(bounds, 0.9).tolist() == [0.5, 0.1, 0.0, 0.02, 0.0]
+    assert losses.largest_nearby_bounds(bounds, 0.5).tolist() == [0.5, 0.1, 0.1, 0.1, 0.0]
 
 
 @pytest.mark.parametrize(("losing", "share"), [(0.02, 1.0), (0.5, 0.9)])
@@ -81,7 +81,7 @@ def test_margins_grow_if_halves_of_the_groups_disagree(losing, share):
     is_losing = rng.permutation(30)[:, None] > 24  # each loses below a random cost
     losses_by_group = losing * is_losing.T * (cost[:, None] < rng.uniform(8.5, 9.9, 30))
     losses = GroupLosses(cost, losses_by_group, np.ones(30), np.zeros(30), np.zeros(30))
-    assert losses.checked_share(0.02) == share
+    assert losses.choose_cost_share(0.02) == share
 
 
 def record_of_groups(n_groups, losing, has_cloud=True):
@@ -115,7 +115,7 @@ def test_a_point_without_observed_losses_does_not_replace_the_cloud():
     plain = Frontier.from_points(points, reference_accuracy=1.0)
     assert len(plain.points) == 1
     frontier = with_group_errors(plain, points, [record], 0.01)
-    assert [p.thresholds for p in frontier.others] == [(None,)]
+    assert [p.thresholds for p in frontier.off_curve_points] == [(None,)]
     assert frontier.points[0].thresholds == (ALWAYS_STOP,)
 
 
@@ -134,7 +134,7 @@ def test_safer_points_are_added_to_the_frontier():
     plain = Frontier.from_points(points, reference_accuracy=record.reference_effective_accuracy())
     frontier = with_group_errors(plain, points, [record], 0.01)
     chosen = frontier.at(max_loss=0.01, slack=1.0)
-    assert chosen in frontier.others
+    assert chosen in frontier.off_curve_points
     assert chosen.cost > max(p.cost for p in frontier.points)
     stops = record.exits(chosen.thresholds) == 0
     assert stage[stops].all()

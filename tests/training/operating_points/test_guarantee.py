@@ -12,7 +12,7 @@ import pytest
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.operating_points.candidate_points import candidates
+from gatewise_training.operating_points.candidate_points import list_candidates
 from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import (
@@ -20,7 +20,7 @@ from gatewise_training.operating_points.guarantee import (
     _risks,
     certify,
     checked_records,
-    lost_rows,
+    row_losses,
 )
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
@@ -60,7 +60,7 @@ def risk(pool, point, kind):
 def certified_risks(tuning, pool, n, *, certify=certify, **bound):
     """Certify points on rows drawn from the pool and yield their risks on the whole pool."""
     (kind,) = bound
-    order = candidates(tuning, frontier(tuning), promise(**bound), rows=n)
+    order = list_candidates(tuning, frontier(tuning), promise(**bound), n_rows=n)
     order = order[:: 6 if kind == "max_loss" else 2]  # a coarser path saves time
     rng = np.random.default_rng(0)
     risk_by_thresholds = {}
@@ -97,7 +97,7 @@ def test_certificates_state_their_terms_and_test():
         ({"max_loss": 0.03}, "exact paired difference"),
         ({"budget": 4.0}, "betting"),
     ):
-        order = candidates(tuning, frontier(tuning), promise(**bound), rows=1200)
+        order = list_candidates(tuning, frontier(tuning), promise(**bound), n_rows=1200)
         certified = certify(rows, order, promise(**bound))
         ((kind, limit),) = bound.items()
         assert json.loads(json.dumps(certified.guarantee)) == {
@@ -135,7 +135,7 @@ def test_promises_that_no_row_can_break_need_few_rows():
     for bound in ({"max_loss": 0.001}, {"offload_rate": 0.01}, {"budget": 1.0}):
         certified = certify(
             three_rows,
-            candidates(tuning, frontier(tuning), promise(**bound), rows=3),
+            list_candidates(tuning, frontier(tuning), promise(**bound), n_rows=3),
             promise(**bound),
         )
         assert certified.guarantee["method"] == "certain"
@@ -171,7 +171,7 @@ def test_rows_that_cannot_calibrate_are_refused():
     with pytest.raises(InputError, match="answers of all exits"):
         certify(ten_rows, [], promise(max_loss=0.1, by_class=bounds(min_recall={0: 0.5})))
     weighted = replace(ten_rows, weights=np.linspace(0.5, 1.5, 10))
-    assert checked_records(weighted, promise(budget=1), weighted=True) == [weighted]
+    assert checked_records(weighted, promise(budget=1), accepts_weights=True) == [weighted]
     shares = replace(ten_rows, correctness=ten_rows.correctness * 0.5)
     # a budget also accepts answers that are shares
     assert certify(shares, [], promise(budget=1)) is None
@@ -372,5 +372,5 @@ def test_more_candidates_than_one_batch_holds_are_all_tested():
 def test_rows_are_lost_when_only_the_reference_is_right():
     correct = np.array([[1, 0, 1, 0], [1, 1, 0, 0]], float)
     cascade = one_stage(0, 4, correctness=correct)
-    assert lost_rows(cascade, cascade, np.zeros(4, np.int64)).tolist() == [0, 1, -1, 0]
-    assert lost_rows(cascade, cascade, np.ones(4, np.int64)).tolist() == [0, 0, 0, 0]
+    assert row_losses(cascade, cascade, np.zeros(4, np.int64)).tolist() == [0, 1, -1, 0]
+    assert row_losses(cascade, cascade, np.ones(4, np.int64)).tolist() == [0, 0, 0, 0]

@@ -26,7 +26,7 @@ def unseen_rows(n: int, n_lost: int, *, groups: int | None = None) -> UnseenRows
 
 def check(rows: UnseenRows, bound: float, expected: float = 0.9) -> PromiseCheck:
     every_row = np.ones(len(rows.truth), bool)
-    loss = CheckedBound("loss of accuracy", bound, True, rows.lost(every_row))
+    loss = CheckedBound("loss of accuracy", bound, True, rows.loss_on(every_row))
     has_groups = rows.splitter.groups is not None
     return PromiseCheck(
         loss.promise, (loss,), rows.accuracy, expected, len(rows.truth), None, has_groups
@@ -65,7 +65,7 @@ def test_intervals_are_wider_if_groups_lose_differently():
     uneven = unseen_rows(1000, 40)._replace(
         splitter=RowSplitter.checked(1000, np.arange(1000) // 200)
     )
-    wide = uneven.lost(np.ones(1000, bool))
+    wide = uneven.loss_on(np.ones(1000, bool))
     assert wide.low < 0 < ungrouped.low < ungrouped.high < wide.high
 
 

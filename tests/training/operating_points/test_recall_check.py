@@ -107,7 +107,7 @@ def test_class_weights_affect_fits_and_accuracies_but_not_costs(fitted, rows):
     assert weighted.class_weights_ == pytest.approx(
         [len(y) / (2 * np.sum(y == label)) for label in ("fault", "ok")]
     )
-    assert frontier.weighted
+    assert frontier.is_weighted
     assert point.weighted_accuracy == pytest.approx(point.balanced_accuracy, abs=0.02)
     assert point.recall[0] > plain.operating_point_.recall[0] + 0.1
     # class weights do not change costs and reference accuracy

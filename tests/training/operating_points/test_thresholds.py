@@ -17,8 +17,8 @@ from gatewise_training.operating_points.packed_size import PackedSizes
 from gatewise_training.operating_points.thresholds import (
     CascadeRecord,
     frontier_points,
-    smoothed,
     tune,
+    with_smoothed_answers,
 )
 
 
@@ -76,7 +76,7 @@ def test_one_stage_is_tuned_exactly(seed, ties, costs):
 def test_no_change_of_one_threshold_improves_two_tuned_stages(seed, costs):
     record = costs(random_record(seed, n=25))
     lam = 0.05
-    (setting,) = tune(record, np.array([lam]), passes=20)
+    (setting,) = tune(record, np.array([lam]), max_passes=20)
     reached = net_accuracy(record, setting, lam)
     options = list(all_settings(record))
     for stage in range(2):
@@ -162,7 +162,7 @@ def small_record(**changes):
         agrees_with_reference=np.array([[0, 1, 0, 0], [0, 0, 0, 1], [1, 1, 1, 1]], bool),
         tree_counts=(10, 100),
         nbytes=(7, 70),
-        packed_sizes=PackedSizes.plain((5, 50)),
+        packed_sizes=PackedSizes.without_shared_thresholds((5, 50)),
     )
     return replace(record, **changes)
 
@@ -307,29 +307,29 @@ def test_smoothed_answers_are_frequencies_that_never_fall_with_the_score():
         scores=np.array([[1.0, 2.0, 3.0, np.nan]] * 2, np.float32),
         correctness=np.array([[1, 0, 1, 0], [0, 0, 1, 1], [0, 1, 0, 1]], float),
     )
-    frequencies = smoothed(record).correctness
+    frequencies = with_smoothed_answers(record).correctness
     assert frequencies[0].tolist() == [0.5, 0.5, 1.0, 0.0]  # two rows of weight 1 are pooled
     assert frequencies[1].tolist() == [0.0, 0.0, 1.0, 1.0]
     assert frequencies[2].tolist() == [0, 1, 0, 1]
     without_scores = replace(record, scores=np.full((2, 4), np.nan, np.float32))
-    assert np.array_equal(smoothed(without_scores).correctness, record.correctness)
+    assert np.array_equal(with_smoothed_answers(without_scores).correctness, record.correctness)
 
 
 def test_tuned_points_are_corrected_by_their_optimism_on_unseen_fifths():
     record = random_record(6, n=90)
     prices = np.geomspace(3.0, 3e-3, 12) / record.exit_costs.max()
-    settings = tune(smoothed(record), prices)
+    settings = tune(with_smoothed_answers(record), prices)
     fitted = np.array([0, 5, 10, 11])  # every fifth price and the last
     gaps = np.zeros((2, 4))
     for fit_rows, unseen_rows in record.splitter.folds(None, 5, 0):
         fit, unseen = record.take(fit_rows), record.take(unseen_rows)
-        for i, setting in enumerate(tune(smoothed(fit), prices[fitted])):
+        for i, setting in enumerate(tune(with_smoothed_answers(fit), prices[fitted])):
             gaps[0, i] += (unseen.measure(setting).cost - fit.measure(setting).cost) / 5
             gaps[1, i] += (fit.measure(setting).accuracy - unseen.measure(setting).accuracy) / 5
     extra_cost, lost_accuracy = (
         np.maximum(np.interp(np.arange(12), fitted, gap), 0) for gap in gaps
     )
-    points = frontier_points(record, n_lams=12, n_cuts=2, chain=4)
+    points = frontier_points(record, n_lams=12, n_thresholds=2, chain=4)
     assert {p.chain for p in points} == {4}
     first_price = {}
     for i, setting in enumerate(settings):
@@ -345,7 +345,7 @@ def test_tuned_points_are_corrected_by_their_optimism_on_unseen_fifths():
 def test_each_threshold_tried_alone_has_twenty_rows_of_scores():
     for n, n_thresholds in ((39, 2), (60, 3), (1000, 5)):
         record = random_record(2, n=n, stages=1)
-        thresholds = [p.thresholds[0] for p in frontier_points(record, n_cuts=5)]
+        thresholds = [p.thresholds[0] for p in frontier_points(record, n_thresholds=5)]
         cuts = [t for t in thresholds if t not in (None, ALWAYS_STOP)]
         assert len(cuts) == n_thresholds
         distinct = np.unique(record.scores[0])
@@ -362,8 +362,10 @@ def test_points_tuned_for_class_weights_are_measured_without_the_weights():
     record = random_record(4, n=200)
     answers = ExitAnswers(np.arange(200) % 2, np.zeros((3, 200), np.int64), 2)
     record = replace(record, answers=answers)
-    plain = frontier_points(record, n_lams=10, n_cuts=2)
-    weighted = frontier_points(record, n_lams=10, n_cuts=2, emphases=[np.array([0.1, 5.0])])
+    plain = frontier_points(record, n_lams=10, n_thresholds=2)
+    weighted = frontier_points(
+        record, n_lams=10, n_thresholds=2, extra_class_weights=[np.array([0.1, 5.0])]
+    )
     assert len(weighted) > len(plain)
     for point in weighted:
         assert point.weighted_accuracy is None

@@ -88,7 +88,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         """Get the frontier with the reference measured on the same rows as the active point."""
         if self.calibration_ is None:
             return self.frontier_
-        fields = self._reference_fields(self.calibration_.certifying[-1])
+        fields = self._reference_fields(self.calibration_.certifying_records[-1])
         return replace(self.frontier_, **fields)
 
     def _choose(self, **goal: float | None) -> OperatingPoint:

@@ -36,7 +36,7 @@ from gatewise_training.data.input_checks import (
     feature_names,
 )
 from gatewise_training.operating_points.class_figures import split_loss
-from gatewise_training.operating_points.frontier import SLACK, Frontier, LossError
+from gatewise_training.operating_points.frontier import DEFAULT_SLACK, Frontier, LossError
 from gatewise_training.views.frontier_display import FrontierDisplay
 from gatewise_training.views.summary import summary_text
 
@@ -71,7 +71,7 @@ class BudgetedModel(BaseEstimator, ABC):
     cloud_prices_: CloudPrices
     max_instance_cost_: float | None = None
     choice_: str = ""  # reason for the choice of the active point
-    slack_: float = SLACK  # standard errors between a figure and its bound
+    slack_: float = DEFAULT_SLACK  # standard errors between a figure and its bound
     # number of candidates of the fit; `chains_` may also have the active point's stages at its end
     _n_chains: int | None = None
 
@@ -156,15 +156,15 @@ class BudgetedModel(BaseEstimator, ABC):
         the goal.
         """
         self.__dict__.pop("operating_point_", None)
-        used = {p.chain for p in (*frontier.points, *frontier.others)}
+        used = {p.chain for p in frontier.all_points}
         numbers = [c for c in range(len(candidates)) if keep_all or c in used]
         self.chains_ = tuple(candidates[c] for c in numbers)
         self._n_chains = len(numbers)
         points, others = (
             tuple(msgspec.structs.replace(p, chain=numbers.index(p.chain)) for p in listed)
-            for listed in (frontier.points, frontier.others)
+            for listed in (frontier.points, frontier.off_curve_points)
         )
-        self.frontier_ = replace(frontier, points=points, others=others)
+        self.frontier_ = replace(frontier, points=points, off_curve_points=others)
         return numbers
 
     def _goal(self) -> dict[str, float]:
@@ -184,7 +184,7 @@ class BudgetedModel(BaseEstimator, ABC):
         try:
             return self._choose(**self._goal())
         except LossError as error:  # bounds on bytes or cost leave no point within the loss
-            return self._choose(max_loss=error.least)
+            return self._choose(max_loss=error.smallest_loss)
 
     def _choose(self, **goal: float | None) -> OperatingPoint:
         point, self.choice_ = self.frontier_.choose(None, slack=self.slack_, **goal)
@@ -239,7 +239,7 @@ class BudgetedModel(BaseEstimator, ABC):
         """All points of the frontier, its others and the active point, by rising cost."""
         check_is_fitted(self, "operating_point_")
         frontier = self.frontier_
-        points = dict.fromkeys((*frontier.points, *frontier.others, self.operating_point_))
+        points = dict.fromkeys((*frontier.all_points, self.operating_point_))
         return tuple(sorted(points, key=lambda p: (p.cost, -p.accuracy)))
 
     @property

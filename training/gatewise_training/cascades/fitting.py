@@ -33,12 +33,12 @@ from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
-from gatewise_training.operating_points.cascade_parts import stages_within, stages_within_cost
+from gatewise_training.operating_points.cascade_parts import stages_within_bytes, stages_within_cost
 from gatewise_training.operating_points.class_figures import (
     ClassBounds,
     ExitAnswers,
     class_weights,
-    emphases,
+    tuning_class_weights,
 )
 from gatewise_training.operating_points.cost_cap import cost_too_low, points_within_cost
 from gatewise_training.operating_points.frontier import Frontier
@@ -253,7 +253,7 @@ class ClassifierFit(BudgetedModel):
             nbytes=tuple(stage.nbytes for stage in stages),
             packed_sizes=packed_sizes(stages),
             class_weights=None if weights is None else weights[rows.y],
-            answers=ExitAnswers.scored(
+            answers=ExitAnswers.from_probabilities(
                 rows.y,
                 np.stack(answers),
                 len(self.classes_),
@@ -370,7 +370,7 @@ class ClassifierFit(BudgetedModel):
         small_enough = [
             candidate.part(numbers)
             for candidate, record in zip(candidates, records, strict=True)
-            for numbers in stages_within(record, max_bytes)
+            for numbers in stages_within_bytes(record, max_bytes)
         ]
         if not small_enough:
             smallest = min(
@@ -391,14 +391,16 @@ class ClassifierFit(BudgetedModel):
         y = problem.plan.y[problem.plan.validation_rows]
         # tune for accuracy and, for rare or bounded classes, under other weights
         shares = np.bincount(y, weight, minlength=problem.n_classes) / weight.sum()
-        emphasis = emphases(shares, bounds)
-        points = self._tuned_points(records, seed=problem.seed, emphases=emphasis)
+        extra_class_weights = tuning_class_weights(shares, bounds)
+        points = self._tuned_points(
+            records, seed=problem.seed, extra_class_weights=extra_class_weights
+        )
         frontier = Frontier.from_points(points, **self._reference_fields(records[-1]))
         # add points that serve classes, small devices or low offload rates
-        if emphasis:
-            frontier = frontier.with_others(points, bounds)
+        if extra_class_weights:
+            frontier = frontier.with_class_points(points, bounds)
         if self.max_bytes is not None:
-            frontier = frontier.with_small(points)
+            frontier = frontier.with_small_points(points)
         if problem.high_cost is not None:
             frontier = frontier.with_less_offload(points)
         max_loss = self._goal().get("max_loss", MAX_LOSS)
@@ -409,8 +411,8 @@ class ClassifierFit(BudgetedModel):
         self.calibration_ = None
         if self.guarantee is not None:
             self.calibration_ = CalibrationRecords(
-                tuning=tuple(records),
-                certifying=tuple(self._calibration_records(problem, candidates)),
+                tuning_records=tuple(records),
+                certifying_records=tuple(self._calibration_records(problem, candidates)),
                 confidence=self.guarantee,
             )
 

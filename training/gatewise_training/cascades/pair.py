@@ -202,8 +202,9 @@ class PairCascade(CascadeClassifier):
         tuned = Frontier.from_points(points, **self._reference_fields(tuning))
         loss = self._goal().get("max_loss", MAX_LOSS)
         self._tuned = with_group_errors(tuned, points, [tuning], loss)
-        all_tuned = (*self._tuned.points, *self._tuned.others)
-        self._measured_points = {p: self._measure(measuring, p.thresholds) for p in all_tuned}
+        self._measured_points = {
+            p: self._measure(measuring, p.thresholds) for p in self._tuned.all_points
+        }
         points = [self._measured_points[p] for p in self._tuned.points]
         self.frontier_ = Frontier(tuple(points), **self._reference_fields(measuring))
         self.calibration_ = None

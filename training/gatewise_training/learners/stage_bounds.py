@@ -254,13 +254,17 @@ class Bounds:
         bytes_for_trees = self.max_bytes - (6 * n_columns + 4 * outputs + 16)
         output_bytes = int(outputs > 1)  # each tree stores the index of its output in a byte
         size = (leaves, 1, values, n_columns)  # leaf values have one byte, see `rounded`
-        n_trees = bytes_for_trees // (tree_bytes(*size, key=1 if at_best else 4) + output_bytes)
+        n_trees = bytes_for_trees // (
+            tree_bytes(*size, threshold_bytes=1 if at_best else 4) + output_bytes
+        )
         if self.thresholds is None:
             return n_trees
         # with the grid, a threshold of a tree has one byte
         grid_excess = max(0, 4 * n_columns * self.thresholds - self.grid_bytes)
         bytes_for_trees -= 4 * n_columns + grid_excess
-        return max(n_trees, bytes_for_trees // (tree_bytes(*size, key=1) + output_bytes))
+        return max(
+            n_trees, bytes_for_trees // (tree_bytes(*size, threshold_bytes=1) + output_bytes)
+        )
 
     def tree_budget(
         self,

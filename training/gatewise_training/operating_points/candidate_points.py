@@ -36,7 +36,7 @@ from gatewise_training.operating_points.guarantee import (
     certify,
     checked_records,
 )
-from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
+from gatewise_training.operating_points.thresholds import CascadeRecord, tune, with_smoothed_answers
 
 MAX_LOG_POWER = 5.0
 """Largest logarithm of a power: a share of 0.99 becomes 0.2."""
@@ -47,9 +47,9 @@ OFFLOAD_PRICES = np.geomspace(3e-3, 3.0, 60)
 MAX_CLASS_LOG_POWER = 1.5
 """Largest logarithm of a power if classes have bounds."""
 FINE_ERRORS = 5.0
-"""Number of standard errors on each side of the aim where the steps are fine."""
+"""Number of standard errors on each side of the target where the steps are fine."""
 N_FINE_STEPS = 160
-"""Number of steps near the aim."""
+"""Number of steps near the target."""
 N_COARSE_STEPS = 20
 """Number of steps between the safest end of the path and the fine steps."""
 
@@ -58,8 +58,8 @@ N_COARSE_STEPS = 20
 class CalibrationRecords:
     """Records of all candidate cascades on validation and on calibration rows."""
 
-    tuning: tuple[CascadeRecord, ...]  # of the validation rows
-    certifying: tuple[CascadeRecord, ...]  # of the calibration rows
+    tuning_records: tuple[CascadeRecord, ...]  # of the validation rows
+    certifying_records: tuple[CascadeRecord, ...]  # of the calibration rows
     confidence: float
 
     def certify(
@@ -70,93 +70,97 @@ class CalibrationRecords:
         **bounds: float | None,
     ) -> OperatingPoint:
         """Certify the best point that keeps the bound, the bounds by class and the cap on cost."""
-        record = self.certifying[0]
-        rows = len(record.weights)
-        groups = record.splitter.n_groups
+        record = self.certifying_records[0]
+        n_rows = len(record.weights)
+        n_groups = record.splitter.n_groups
         answers = record.answers
         promise = Promise.from_bounds(self.confidence, by_class=by_class, **bounds)
         if answers is not None:
             promise.check_rows(answers.truth, record.splitter)
-        all_points = (*frontier.points, *frontier.others)
-        points = all_points if promise.by_class else frontier.points
-        tuning = [tuning_record.within_cost(max_cost) for tuning_record in self.tuning]
-        order = candidates(tuning, points, promise, rows=record.n_independent_units)
+        points = frontier.all_points if promise.by_class else frontier.points
+        records = [tuning_record.within_cost(max_cost) for tuning_record in self.tuning_records]
+        candidates = list_candidates(records, points, promise, n_rows=record.n_independent_units)
         if max_cost is not None:
-            order = [p for p in order if keeps_cost(p, max_cost)]
-        point = certify(self.certifying, order, promise)
+            candidates = [p for p in candidates if keeps_cost(p, max_cost)]
+        point = certify(self.certifying_records, candidates, promise)
         # explain why no candidate passes
         if point is None:
-            class_terms = recalls = ""
+            class_terms = recall_text = ""
             if promise.by_class and answers is not None:
-                class_terms = f" with {promise.by_class.text()}"
-                recalls = highest_recalls(promise.by_class, answers.truth, promise.level)
-            in_groups = "" if groups is None else f" in {groups} groups"
-            units = "rows" if groups is None else "groups"
+                class_terms = f" with {promise.by_class.as_text()}"
+                recall_text = highest_recalls(promise.by_class, answers.truth, promise.level)
+            in_groups = "" if n_groups is None else f" in {n_groups} groups"
+            units = "rows" if n_groups is None else "groups"
             raise InputError(
                 f"{promise.kind}={promise.bound:g}{class_terms} cannot be "
-                f"guaranteed at {self.confidence:g} with {rows} calibration rows{in_groups}"
-                f"{recalls}; give more {units} or a looser bound"
+                f"guaranteed at {self.confidence:g} with {n_rows} calibration rows{in_groups}"
+                f"{recall_text}; give more {units} or a looser bound"
             )
         return point
 
 
-def candidates(
+def list_candidates(
     records: CascadeRecord | Sequence[CascadeRecord],
     points: Sequence[OperatingPoint],
     promise: Promise,
     *,
-    rows: int,
+    n_rows: int,
 ) -> list[OperatingPoint]:
     """List the settings for the tests of :func:`.certify`, the safest first.
 
-    Paths lead through the frontier points nearest to the bound. The aim of a path is the boldest
-    point that is far enough inside the bound to pass a test on `rows` rows. The path with the best
-    aim on the tuning rows is chosen. The best aim is the cheapest one for `max_loss`, and the most
-    accurate one for `budget`. For `offload_rate`, paths also lead through settings that are tuned
-    as if features cost nothing, and the best aim is the cheapest one within a standard error of
-    the most accurate one.
+    Paths lead through the frontier points nearest to the bound. The target of a path is the boldest
+    point that is far enough inside the bound to pass a test on `n_rows` rows. The path with the
+    best target on the tuning rows is chosen. The best target is the cheapest one for `max_loss`,
+    and the most accurate one for `budget`. For `offload_rate`, paths also lead through settings
+    that are tuned as if features cost nothing, and the best target is the cheapest one within a
+    standard error of the most accurate one.
 
     If classes have bounds, no direction along a path is safe for all classes. The candidates are
     then points on paths through the best points, ordered by their distance to the nearest bound.
     """
-    tuning = _Tuning(checked_records(records, promise, weighted=True), promise)
-    if rows < 1 or not points:
+    ranking = _RiskRanking(checked_records(records, promise, accepts_weights=True), promise)
+    if n_rows < 1 or not points:
         raise InputError("candidates need at least one operating point and one calibration row")
     if promise.by_class:
-        return tuning.class_bound_candidates(points, rows)
-    if all(record.n_stages == 1 and not record.has_cloud for record in tuning.records):
-        return tuning.single_model_candidates(points)
+        return ranking.class_bound_candidates(points, n_rows)
+    if all(record.n_stages == 1 and not record.has_cloud for record in ranking.records):
+        return ranking.single_model_candidates(points)
     # distance from the bound in standard deviations of a row: z / sqrt(rows), and its error
-    margin = float(stats.norm.isf(promise.level)) / math.sqrt(rows)
-    aim_error = FINE_ERRORS * math.sqrt(1 / rows + 1 / tuning.n)
-    # the aim of each path, and each base that is inside the bound
-    aims = []
-    for base in tuning.bases(points):
-        path = SettingsPath.through(tuning.records[base.chain], base)
-        aims.append(_Aim(path.point(tuning.farthest(path, margin)), path))
+    margin_errors = float(stats.norm.isf(promise.level)) / math.sqrt(n_rows)
+    fine_errors = FINE_ERRORS * math.sqrt(1 / n_rows + 1 / ranking.n)
+    # the target of each path, and each base that is inside the bound
+    targets = []
+    for base in ranking.bases(points):
+        path = SettingsPath.through(ranking.records[base.chain], base)
+        targets.append(_Target(path.point(ranking.farthest_log_power(path, margin_errors)), path))
         base_point = path.point(0.0)
-        if tuning.is_within(base_point, margin):  # the base may be better than the path's aim
-            aims.append(_Aim(base_point, path, is_base=True))
-    best = tuning.best_aim(aims)
-    path = best.path
-    fine_start, fine_end = (tuning.farthest(path, margin + side * aim_error) for side in (1, -1))
-    if best.is_base:
-        fine_start = tuning.risk_sign * min(tuning.risk_sign * fine_start, 0.0)
+        if ranking.is_within(
+            base_point, margin_errors
+        ):  # the base may be better than the target of the path
+            targets.append(_Target(base_point, path, is_base=True))
+    best_target = ranking.best_target(targets)
+    path = best_target.path
+    fine_start, fine_end = (
+        ranking.farthest_log_power(path, margin_errors + direction * fine_errors)
+        for direction in (1, -1)
+    )
+    if best_target.is_base:
+        fine_start = ranking.risk_sign * min(ranking.risk_sign * fine_start, 0.0)
         fine_end = 0.0
-    # from the safest end in coarse steps, then in fine ones around the aim
+    # from the safest end in coarse steps, then in fine ones around the target
     powers = [
-        *np.linspace(-tuning.risk_sign * MAX_LOG_POWER, fine_start, N_COARSE_STEPS),
+        *np.linspace(-ranking.risk_sign * MAX_LOG_POWER, fine_start, N_COARSE_STEPS),
         *np.linspace(fine_start, fine_end, N_FINE_STEPS),
     ]
-    steps = list({p.thresholds: p for p in map(path.point, powers)}.values())
-    certain_point = max(tuning.certain_points(points), key=tuning.rank_key, default=None)
+    path_points = list({p.thresholds: p for p in map(path.point, powers)}.values())
+    certain_point = max(ranking.certain_points(points), key=ranking.rank_key, default=None)
     if certain_point is None:
-        return steps
-    certain_rank = tuning.rank_key(certain_point, is_base=True)
-    return [certain_point, *(p for p in steps if tuning.rank_key(p) > certain_rank)]
+        return path_points
+    certain_rank = ranking.rank_key(certain_point, is_base=True)
+    return [certain_point, *(p for p in path_points if ranking.rank_key(p) > certain_rank)]
 
 
-class _Aim(NamedTuple):
+class _Target(NamedTuple):
     """A point of a path that is far enough inside the bound to pass its test."""
 
     point: OperatingPoint
@@ -165,7 +169,7 @@ class _Aim(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Tuning:
+class _RiskRanking:
     """Risks and ranks of settings on the tuning rows, for one promise."""
 
     records: Sequence[CascadeRecord]
@@ -211,104 +215,125 @@ class _Tuning:
         if self.promise.kind == "max_loss":
             return -point.cost, point.effective_accuracy
         # use the whole offload rate unless accuracy clearly suffers; a budget need not be used up
-        handicap = 2.0 if is_base and self.promise.kind == "offload_rate" else 0.0
-        return point.effective_accuracy - handicap * point.accuracy_error, -point.cost
+        n_errors = 2.0 if is_base and self.promise.kind == "offload_rate" else 0.0
+        return point.effective_accuracy - n_errors * point.accuracy_error, -point.cost
 
-    def class_margin(self, rows: int) -> Callable[[OperatingPoint], float]:
+    def class_margin(self, n_rows: int) -> Callable[[OperatingPoint], float]:
         """Get the function that measures a point's distance to the nearest bound on a class."""
         by_class = self.promise.by_class
         answers = self.records[0].answers
-        reference = self.records[-1]
+        reference_record = self.records[-1]
         assert by_class
         assert answers is not None
-        last_exits = np.full(len(reference.weights), reference.n_stages)
-        reference_answers = answers if reference.answers is None else reference.answers
-        recalls = by_class.as_recalls(
-            reference_answers.figures(last_exits, reference.weights)["recall"]
+        last_exits = np.full(len(reference_record.weights), reference_record.n_stages)
+        reference_answers = (
+            answers if reference_record.answers is None else reference_record.answers
         )
-        class_rows = [round(count * rows / self.n) for count in answers.class_rows()]
+        recalls = by_class.as_recalls(
+            reference_answers.figures(last_exits, reference_record.weights)["recall"]
+        )
+        class_rows = [round(count * n_rows / self.n) for count in answers.class_rows()]
         return lambda point: recalls.margin(point, class_rows)
 
     def class_bound_candidates(
-        self, points: Sequence[OperatingPoint], rows: int
+        self, points: Sequence[OperatingPoint], n_rows: int
     ) -> list[OperatingPoint]:
-        """Order settings by distance to the nearest bound, in standard errors of `rows` rows."""
-        class_margin = self.class_margin(rows)
+        """Order settings by distance to the nearest bound, in standard errors of `n_rows` rows."""
+        class_margin = self.class_margin(n_rows)
 
         def distance(point: OperatingPoint) -> float:
             if self.promise.is_certain(self.records, point):
                 return class_margin(point)
-            error = max(self.deviation(point) / math.sqrt(rows), 1e-12)
-            return min(class_margin(point), (self.promise.bound - self.risk(point)) / error)
+            standard_error = max(self.deviation(point) / math.sqrt(n_rows), 1e-12)
+            return min(
+                class_margin(point), (self.promise.bound - self.risk(point)) / standard_error
+            )
 
         # paths through the best points that keep the bounds, and through the safest ones
-        settings = dict.fromkeys((p.chain, p.thresholds) for p in points)
-        measured = [
-            self.records[chain].measure(thresholds, chain) for chain, thresholds in settings
+        distinct_settings = dict.fromkeys((p.chain, p.thresholds) for p in points)
+        measured_points = [
+            self.records[chain].measure(thresholds, chain)
+            for chain, thresholds in distinct_settings
         ]
-        best = sorted((p for p in measured if distance(p) > 0), key=self.rank_key, reverse=True)
-        safest = sorted(measured, key=distance, reverse=True)
-        for base in (*best[:N_BASES], *safest[: N_BASES // 2]):
+        best_points = sorted(
+            (p for p in measured_points if distance(p) > 0), key=self.rank_key, reverse=True
+        )
+        safest_points = sorted(measured_points, key=distance, reverse=True)
+        for base in (*best_points[:N_BASES], *safest_points[: N_BASES // 2]):
             path = SettingsPath.through(self.records[base.chain], base)
-            measured += map(
+            measured_points += map(
                 path.point,
                 np.linspace(-MAX_CLASS_LOG_POWER, MAX_CLASS_LOG_POWER, N_COARSE_STEPS * 2),
             )
         # keep a setting only if it is better than all safer ones
-        ranked = sorted(
-            ((distance(p), p) for p in {(p.chain, p.thresholds): p for p in measured}.values()),
+        points_by_distance = sorted(
+            (
+                (distance(p), p)
+                for p in {(p.chain, p.thresholds): p for p in measured_points}.values()
+            ),
             key=lambda pair: pair[0],
             reverse=True,
         )
-        order: list[OperatingPoint] = []
-        for _, point in ranked:
-            if not order or self.rank_key(point) > self.rank_key(order[-1]):
-                order.append(point)
-        return order
+        candidates: list[OperatingPoint] = []
+        for _, point in points_by_distance:
+            if not candidates or self.rank_key(point) > self.rank_key(candidates[-1]):
+                candidates.append(point)
+        return candidates
 
     def single_model_candidates(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         """Order single models by rising cost, or for a loss from the reference to the cheapest."""
-        by_cost = sorted(points, key=lambda p: p.cost)
+        points_by_cost = sorted(points, key=lambda p: p.cost)
         if self.promise.kind != "max_loss":
-            return by_cost
+            return points_by_cost
         last_chain = len(self.records) - 1
         reference = self.records[last_chain].measure((ALWAYS_STOP,), last_chain)
-        cheaper = [p for p in by_cost if p.cost < reference.cost and p.chain != last_chain]
-        return [reference, *reversed(cheaper)]
+        cheaper_points = [
+            p for p in points_by_cost if p.cost < reference.cost and p.chain != last_chain
+        ]
+        return [reference, *reversed(cheaper_points)]
 
     def bases(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         """List the points nearest to the bound, through which paths lead."""
-        nearest = self._nearest(points)
+        nearest_points = self._nearest(points)
         if self.promise.kind == "offload_rate":
             # frontier points also save features, which is unnecessary if only offloads are bounded
             for number, record in enumerate(self.records):
                 prices = np.append(np.zeros(record.n_stages), 1.0)
-                settings = tune(smoothed(replace(record, exit_costs=prices)), OFFLOAD_PRICES)
-                nearest += self._nearest([record.measure(t, number) for t in settings])
-        return nearest
+                settings = tune(
+                    with_smoothed_answers(replace(record, exit_costs=prices)), OFFLOAD_PRICES
+                )
+                nearest_points += self._nearest([record.measure(t, number) for t in settings])
+        return nearest_points
 
     def _nearest(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         return sorted(points, key=lambda p: abs(self.risk(p) - self.promise.bound))[:N_BASES]
 
-    def best_aim(self, aims: Sequence[_Aim]) -> _Aim:
-        """Choose the best aim.
+    def best_target(self, targets: Sequence[_Target]) -> _Target:
+        """Choose the best target.
 
-        For an offload rate this is the cheapest aim within a standard error of the most accurate.
+        For an offload rate this is the cheapest target within a standard error of the most
+        accurate.
         """
         if self.promise.kind == "offload_rate":
-            path_aims = [aim for aim in aims if not aim.is_base]
-            most_accurate = max((aim.point for aim in path_aims), key=self.rank_key)
-            floor = most_accurate.effective_accuracy - most_accurate.accuracy_error
-            accurate_aims = [aim for aim in path_aims if aim.point.effective_accuracy >= floor]
-            cheapest = min(accurate_aims, key=lambda aim: aim.point.cost)
-            aims = [cheapest, *(aim for aim in aims if aim.is_base)]
-        return max(aims, key=lambda aim: self.rank_key(aim.point, is_base=aim.is_base))
+            path_targets = [target for target in targets if not target.is_base]
+            most_accurate = max((target.point for target in path_targets), key=self.rank_key)
+            lowest_accuracy = most_accurate.effective_accuracy - most_accurate.accuracy_error
+            accurate_targets = [
+                target
+                for target in path_targets
+                if target.point.effective_accuracy >= lowest_accuracy
+            ]
+            cheapest_target = min(accurate_targets, key=lambda target: target.point.cost)
+            targets = [cheapest_target, *(target for target in targets if target.is_base)]
+        return max(targets, key=lambda target: self.rank_key(target.point, is_base=target.is_base))
 
-    def is_within(self, point: OperatingPoint, errors: float) -> bool:
-        return self.risk(point) + errors * self.deviation(point) <= self.promise.bound
+    def is_within(self, point: OperatingPoint, n_errors: float) -> bool:
+        return self.risk(point) + n_errors * self.deviation(point) <= self.promise.bound
 
-    def farthest(self, path: SettingsPath, errors: float) -> float:
-        return path.farthest(lambda p: self.is_within(p, errors), -self.risk_sign * MAX_LOG_POWER)
+    def farthest_log_power(self, path: SettingsPath, n_errors: float) -> float:
+        return path.farthest_log_power(
+            lambda p: self.is_within(p, n_errors), -self.risk_sign * MAX_LOG_POWER
+        )
 
     def certain_points(self, points: Sequence[OperatingPoint]) -> Iterator[OperatingPoint]:
         """Yield settings that keep the promise on any rows.
@@ -317,13 +342,13 @@ class _Tuning:
         """
         for point in points:
             record = self.records[point.chain]
-            used = [s for s, t in enumerate(point.thresholds) if t is not None]
-            edge_only = list(point.thresholds)
-            edge_only[used[-1] if used else -1] = ALWAYS_STOP
-            never_stop: list[float | None] = [None] * record.n_stages
+            used_stages = [s for s, t in enumerate(point.thresholds) if t is not None]
+            edge_only_setting = list(point.thresholds)
+            edge_only_setting[used_stages[-1] if used_stages else -1] = ALWAYS_STOP
+            cloud_only_setting: list[float | None] = [None] * record.n_stages
             if not record.has_cloud:
-                never_stop[-1] = ALWAYS_STOP
-            for setting in (point.thresholds, tuple(edge_only), tuple(never_stop)):
+                cloud_only_setting[-1] = ALWAYS_STOP
+            for setting in (point.thresholds, tuple(edge_only_setting), tuple(cloud_only_setting)):
                 if self.promise.is_certain(
                     self.records, msgspec.structs.replace(point, thresholds=setting)
                 ):
@@ -336,20 +361,23 @@ class SettingsPath:
 
     record: CascadeRecord  # of the rows that the shares are counted on
     chain: int
-    shares: tuple[float, ...]  # share of the rows that each stage passes on at the base
+    pass_shares: tuple[float, ...]  # share of the rows that each stage passes on at the base
     # per stage: all possible shares, rising, and their thresholds
     possible_thresholds: tuple[tuple[NDArray[np.float64], list[float | None]], ...]
 
     @classmethod
     def through(cls, record: CascadeRecord, base: OperatingPoint) -> SettingsPath:
         """Make the path through an operating point of the record's cascade."""
-        shares = []
+        pass_shares = []
         for scores, threshold in zip(record.scores, base.thresholds, strict=True):
-            stopped = 0.0 if threshold is None else np.mean(scores >= np.float32(threshold))
+            stop_share = 0.0 if threshold is None else np.mean(scores >= np.float32(threshold))
             # half a row instead of 0, so that a smaller power lets rows pass
-            shares.append(max(1.0 - float(stopped), 0.5 / len(scores)))
+            pass_shares.append(max(1.0 - float(stop_share), 0.5 / len(scores)))
         return cls(
-            record, base.chain, tuple(shares), tuple(_possible_thresholds(s) for s in record.scores)
+            record,
+            base.chain,
+            tuple(pass_shares),
+            tuple(_possible_thresholds(s) for s in record.scores),
         )
 
     def point(self, log_power: float) -> OperatingPoint:
@@ -357,35 +385,37 @@ class SettingsPath:
         # thresholds whose shares are nearest to share ** power
         power = float(np.exp(log_power))
         setting = [
-            thresholds[int(np.abs(possible - share**power).argmin())]
-            for share, (possible, thresholds) in zip(
-                self.shares, self.possible_thresholds, strict=True
+            thresholds[int(np.abs(possible_shares - pass_share**power).argmin())]
+            for pass_share, (possible_shares, thresholds) in zip(
+                self.pass_shares, self.possible_thresholds, strict=True
             )
         ]
         if not self.record.can_offload:
             setting[-1] = ALWAYS_STOP
         return self.record.measure(setting, self.chain)
 
-    def farthest(self, allowed: Callable[[OperatingPoint], bool], start: float) -> float:
+    def farthest_log_power(
+        self, is_allowed: Callable[[OperatingPoint], bool], start: float
+    ) -> float:
         """Find the last allowed log power by bisection from `start`, an allowed end of the path."""
-        inside = start
-        outside = -start
+        allowed_power = start
+        forbidden_power = -start
         for _ in range(16):
-            middle = 0.5 * (inside + outside)
-            if allowed(self.point(middle)):
-                inside = middle
+            middle_power = 0.5 * (allowed_power + forbidden_power)
+            if is_allowed(self.point(middle_power)):
+                allowed_power = middle_power
             else:
-                outside = middle
-        return inside
+                forbidden_power = middle_power
+        return allowed_power
 
 
 def _possible_thresholds(
     scores: NDArray[np.float32],
 ) -> tuple[NDArray[np.float64], list[float | None]]:
     """List the thresholds between distinct scores, after the shares of rows that they pass on."""
-    distinct, counts = np.unique(scores[~np.isnan(scores)], return_counts=True)
-    passing = np.concatenate([[0], np.cumsum(counts)[:-1], [counts.sum()]])
-    missing = len(scores) - counts.sum()  # NaN never stops
-    neighbours = zip(distinct.tolist(), distinct.tolist()[1:], strict=False)
+    distinct_scores, counts = np.unique(scores[~np.isnan(scores)], return_counts=True)
+    n_passing = np.concatenate([[0], np.cumsum(counts)[:-1], [counts.sum()]])
+    n_without_score = len(scores) - counts.sum()  # NaN never stops
+    neighbours = zip(distinct_scores.tolist(), distinct_scores.tolist()[1:], strict=False)
     midpoints = [midway(low, high) for low, high in neighbours]
-    return (missing + passing) / len(scores), [ALWAYS_STOP, *midpoints, None]
+    return (n_without_score + n_passing) / len(scores), [ALWAYS_STOP, *midpoints, None]

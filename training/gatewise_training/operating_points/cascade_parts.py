@@ -19,42 +19,42 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
+from gatewise_training.operating_points.thresholds import CascadeRecord, tune, with_smoothed_answers
 
 ExitLimits = Callable[[Sequence[int]], NDArray[np.float64]]
 """Largest cost of an instance at each exit of the cascade of the stages with these numbers."""
 
-PRICES = np.geomspace(1.0, 1e-2, 4)
+ACCURACY_PRICES = np.geomspace(1.0, 1e-2, 4)
 """Prices to try, as the accuracy that is worth the largest cost of an instance."""
 MAX_ROWS = 4000
 """Largest number of rows for the choice; thresholds are tuned on all rows later."""
 
 
-def stages_within(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]]:
+def stages_within_bytes(record: CascadeRecord, max_bytes: int) -> list[tuple[int, ...]]:
     """List choices of stages that together take at most `max_bytes`, each as rising numbers.
 
     If not all stages fit, there is one choice per price, and one for each stage that alone takes
     more than half of `max_bytes`.
     """
     assert record.packed_sizes is not None
-    sizes = record.packed_sizes.by_stage
-    small_stages = [s for s, size in enumerate(sizes) if size <= max_bytes]
+    stage_bytes = record.packed_sizes.by_stage
+    small_stages = [s for s, size in enumerate(stage_bytes) if size <= max_bytes]
     if record.packed_sizes.total(range(record.n_stages)) <= max_bytes:
         return [tuple(small_stages)]
-    if not any(sizes[s] for s in small_stages):
+    if not any(stage_bytes[s] for s in small_stages):
         return []
-    single_stages = [(s,) for s in small_stages if 2 * sizes[s] > max_bytes]
+    single_stages = [(s,) for s in small_stages if 2 * stage_bytes[s] > max_bytes]
     # choose on some of the rows, by smoothed answers
     if len(record.weights) > MAX_ROWS:
         rows = np.linspace(0, len(record.weights) - 1, MAX_ROWS).astype(np.intp)
         record = record.take(rows)
-    record = smoothed(record)
+    record = with_smoothed_answers(record)
     largest_cost = max(float(record.exit_costs.max()), 1e-12)
-    per_price = [
+    tuned_choices = [
         tuple(_drop_stages(record, small_stages, max_bytes, price / largest_cost))
-        for price in PRICES
+        for price in ACCURACY_PRICES
     ]
-    return list(dict.fromkeys([*per_price, *single_stages]))
+    return list(dict.fromkeys([*tuned_choices, *single_stages]))
 
 
 def _drop_stages(
@@ -62,41 +62,41 @@ def _drop_stages(
 ) -> list[int]:
     """Drop the stage with the smallest loss per byte until the others fit."""
     stages_left = list(stages)
-    sizes = record.packed_sizes
-    assert sizes is not None
-    while (n_bytes := sizes.total(stages_left)) > max_bytes:
+    packed_sizes = record.packed_sizes
+    assert packed_sizes is not None
+    while (n_bytes := packed_sizes.total(stages_left)) > max_bytes:
         accuracy_before = _net_accuracy(record, stages_left, price)
         # loss of net accuracy per byte that dropping each stage frees
-        losses = {}
+        loss_per_byte = {}
         for s in stages_left:
-            stages_after = [k for k in stages_left if k != s]
-            if n_bytes_freed := n_bytes - sizes.total(stages_after):
-                losses[s] = (
+            stages_after = [other for other in stages_left if other != s]
+            if n_bytes_freed := n_bytes - packed_sizes.total(stages_after):
+                loss_per_byte[s] = (
                     accuracy_before - _net_accuracy(record, stages_after, price)
                 ) / n_bytes_freed
-        stages_left.remove(min(losses, key=losses.__getitem__))
+        stages_left.remove(min(loss_per_byte, key=loss_per_byte.__getitem__))
     return stages_left
 
 
 def _net_accuracy(record: CascadeRecord, stages: list[int], price: float) -> float:
     """Compute ``accuracy - price * cost`` of some stages with their best thresholds."""
     exits = [*stages, record.n_stages]
-    costs = record.exit_costs[exits]
-    limits = record.cost_limits
-    cascade = replace(
+    exit_costs = record.exit_costs[exits]
+    cost_limits = record.cost_limits
+    part_record = replace(
         record,
         scores=record.scores[stages],
         correctness=record.correctness[exits],
-        exit_costs=costs,
-        cost_limits=None if limits is None else limits[exits],
+        exit_costs=exit_costs,
+        cost_limits=None if cost_limits is None else cost_limits[exits],
     )
-    (setting,) = tune(cascade, np.array([price]))
-    exits_taken = cascade.exits(setting)
-    is_right = cascade.correctness[exits_taken, np.arange(len(exits_taken))]
+    (setting,) = tune(part_record, np.array([price]))
+    exits_taken = part_record.exits(setting)
+    correctness = part_record.correctness[exits_taken, np.arange(len(exits_taken))]
     return float(
         np.average(
-            is_right * cascade.scaled_class_weights - price * cascade.costs(exits_taken),
-            weights=cascade.weights,
+            correctness * part_record.scaled_class_weights - price * part_record.costs(exits_taken),
+            weights=part_record.weights,
         )
     )
 
@@ -126,10 +126,10 @@ def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> li
     offload_exit = -1
     # first the stages within the cap without an offload, then with one
     for last_exit in (last_stage_exit, offload_exit):
-        numbers: list[int] = []
+        stages: list[int] = []
         for s in range(n_stages):
-            if limits([*numbers, s])[last_exit] <= max_cost:
-                numbers.append(s)
-        choices += [tuple(numbers)] * bool(numbers)
+            if limits([*stages, s])[last_exit] <= max_cost:
+                stages.append(s)
+        choices += [tuple(stages)] * bool(stages)
     single_stages = [(s,) for s in range(n_stages) if limits([s])[0] <= max_cost]
     return list(dict.fromkeys([*choices, *single_stages]))

@@ -37,7 +37,7 @@ class ExitAnswers:
     brier_scores: NDArray[np.float64] | None = None  # (n_exits, n)
 
     @classmethod
-    def scored(
+    def from_probabilities(
         cls,
         truth: NDArray[np.int64],
         labels: NDArray[np.int64],
@@ -47,27 +47,29 @@ class ExitAnswers:
         """Score the probabilities of each exit, (n, n_classes); None if it gives labels only."""
         rows = np.arange(len(truth))
         losses = np.full(labels.shape, np.nan)
-        brier = np.full(labels.shape, np.nan)
-        for number, exit_probabilities in enumerate(probabilities):
+        brier_scores = np.full(labels.shape, np.nan)
+        for exit_number, exit_probabilities in enumerate(probabilities):
             if exit_probabilities is None:
                 continue
-            of_truth = exit_probabilities[rows, truth]
-            losses[number] = -np.log(np.clip(of_truth, SMALLEST_PROBABILITY, 1.0))
+            truth_probability = exit_probabilities[rows, truth]
+            losses[exit_number] = -np.log(np.clip(truth_probability, SMALLEST_PROBABILITY, 1.0))
             # sum_c (p_c - [c = truth])^2, halved for two classes as in scikit-learn
             scale = 0.5 if n_classes == 2 else 1.0
-            brier[number] = scale * ((exit_probabilities**2).sum(axis=1) - 2 * of_truth + 1)
-        return cls(truth, labels, n_classes, losses, brier)
+            brier_scores[exit_number] = scale * (
+                (exit_probabilities**2).sum(axis=1) - 2 * truth_probability + 1
+            )
+        return cls(truth, labels, n_classes, losses, brier_scores)
 
     def take(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
         """Get the same answers on some of the rows."""
-        losses = self.log_losses
-        brier = self.brier_scores
+        log_losses = self.log_losses
+        brier_scores = self.brier_scores
         return replace(
             self,
             truth=self.truth[rows],
             labels=self.labels[:, rows],
-            log_losses=None if losses is None else losses[:, rows],
-            brier_scores=None if brier is None else brier[:, rows],
+            log_losses=None if log_losses is None else log_losses[:, rows],
+            brier_scores=None if brier_scores is None else brier_scores[:, rows],
         )
 
     def figures(self, exits: NDArray[np.int64], weights: NDArray[np.float64]) -> dict[str, Any]:
@@ -75,11 +77,11 @@ class ExitAnswers:
         rows = np.arange(len(exits))
         answers = self.labels[exits, rows]
         is_right = answers == self.truth
-        m = self.n_classes
-        right_weight = np.bincount(self.truth[is_right], weights[is_right], m)
-        recall = _shares(right_weight, np.bincount(self.truth, weights, m))
-        precision = _shares(right_weight, np.bincount(answers, weights, m))
-        recalls = [r for r in recall if r is not None]
+        n_classes = self.n_classes
+        weight_right = np.bincount(self.truth[is_right], weights[is_right], n_classes)
+        recall = _ratios(weight_right, np.bincount(self.truth, weights, n_classes))
+        precision = _ratios(weight_right, np.bincount(answers, weights, n_classes))
+        recalls = [share for share in recall if share is not None]
         figures: dict[str, Any] = {
             "recall": recall,
             "precision": precision,
@@ -96,9 +98,12 @@ class ExitAnswers:
         return tuple(np.bincount(self.truth, minlength=self.n_classes).tolist())
 
 
-def _shares(part: NDArray[Any], whole: NDArray[Any]) -> Shares:
-    pairs = zip(part.tolist(), whole.tolist(), strict=True)
-    return tuple(min(a / b, 1.0) if b > 0 else None for a, b in pairs)
+def _ratios(numerators: NDArray[Any], denominators: NDArray[Any]) -> Shares:
+    pairs = zip(numerators.tolist(), denominators.tolist(), strict=True)
+    return tuple(
+        min(numerator / denominator, 1.0) if denominator > 0 else None
+        for numerator, denominator in pairs
+    )
 
 
 def class_weights(
@@ -111,42 +116,44 @@ def class_weights(
         if weights != "balanced":
             raise InputError(f"class_weight must be a dict or 'balanced', not {weights!r}")
         return len(y) / (len(classes) * np.bincount(y, minlength=len(classes)))
-    listed = by_class("class_weight", weights, tuple(classes.tolist()), 1e-9, math.inf)
-    return np.array([1.0 if weight is None else weight for weight in listed])
+    listed_weights = values_by_class(
+        "class_weight", weights, tuple(classes.tolist()), 1e-9, math.inf
+    )
+    return np.array([1.0 if weight is None else weight for weight in listed_weights])
 
 
-def by_class(
+def values_by_class(
     name: str,
-    setting: Mapping[Any, float] | None,
+    value_of_class: Mapping[Any, float] | None,
     classes: Sequence[Any],
     low: float,
     high: float,
 ) -> Shares:
     """List a setting's values in the order of the classes; keys are classes or their texts."""
-    if not isinstance(setting, Mapping | None):
-        raise InputError(f"{name}: give a dict by class, not {setting!r}")
-    shares: list[float | None] = [None] * len(classes)
-    texts = [str(c) for c in classes]
+    if not isinstance(value_of_class, Mapping | None):
+        raise InputError(f"{name}: give a dict by class, not {value_of_class!r}")
+    values: list[float | None] = [None] * len(classes)
+    class_texts = [str(c) for c in classes]
     problems = []
-    for label, value in (setting or {}).items():
-        text = str(label)
+    for label, value in (value_of_class or {}).items():
+        label_text = str(label)
         if label in classes:
             c = list(classes).index(label)
-        elif texts.count(text) == 1:
-            c = texts.index(text)
+        elif class_texts.count(label_text) == 1:
+            c = class_texts.index(label_text)
         else:
-            listed = ", ".join(texts[:8]) + ", ..." * (len(texts) > 8)
-            problems.append(f"there is no class {text!r}; there are {listed}")
+            class_list = ", ".join(class_texts[:8]) + ", ..." * (len(class_texts) > 8)
+            problems.append(f"there is no class {label_text!r}; there are {class_list}")
             continue
         is_number = isinstance(value, Real) and not isinstance(value, bool)
         if not is_number or not low <= value <= high or value == math.inf:
             limits = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
-            problems.append(f"{text!r} has {value!r}, which must be a number {limits}")
+            problems.append(f"{label_text!r} has {value!r}, which must be a number {limits}")
             continue
-        shares[c] = float(value)
+        values[c] = float(value)
     if problems:
         raise InputError(f"{name}: {'; '.join(problems)}")
-    return tuple(shares)
+    return tuple(values)
 
 
 def split_loss(
@@ -165,13 +172,13 @@ def split_loss(
         )
     if not losses:
         raise InputError("max_loss: a dict needs a class, such as {'fault': 0.05}")
-    total = max_loss.get(None, 1.0)
-    if not isinstance(total, Real) or not 0 <= total < math.inf:
+    total_loss = max_loss.get(None, 1.0)
+    if not isinstance(total_loss, Real) or not 0 <= total_loss < math.inf:
         raise InputError(
-            f"max_loss: the value of None (the loss of all rows) is {total!r}; it must be a number "
-            "of at least 0"
+            f"max_loss: the value of None (the loss of all rows) is {total_loss!r}; it must be a "
+            "number of at least 0"
         )
-    return (None if has_other_goal else total), losses
+    return (None if has_other_goal else total_loss), losses
 
 
 @dataclass(frozen=True)
@@ -200,12 +207,17 @@ class ClassBounds:
         >>> bounds.min_recall, bool(bounds), bounds.named()
         ((0.9, None), True, {'min_recall fault': 0.9})
         """
-        recalls, precisions = (
-            tuple(share or None for share in by_class(name, shares, classes, 0.0, 1.0))
-            for name, shares in (("min_recall", min_recall), ("min_precision", min_precision))
+        recall_bounds, precision_bounds = (
+            tuple(
+                bound or None for bound in values_by_class(name, bound_of_class, classes, 0.0, 1.0)
+            )
+            for name, bound_of_class in (
+                ("min_recall", min_recall),
+                ("min_precision", min_precision),
+            )
         )
-        losses = by_class("max_loss", max_loss, classes, 0.0, 1.0) if max_loss else ()
-        return cls(tuple(classes), recalls, precisions, losses)
+        loss_bounds = values_by_class("max_loss", max_loss, classes, 0.0, 1.0) if max_loss else ()
+        return cls(tuple(classes), recall_bounds, precision_bounds, loss_bounds)
 
     def __bool__(self) -> bool:
         return bool(self.items())
@@ -214,20 +226,20 @@ class ClassBounds:
         """List the bounds as kind ("recall", "precision" or "loss"), class index and limit."""
         return [
             (kind, c, bound)
-            for kind, bounds in (
+            for kind, class_bounds in (
                 ("recall", self.min_recall),
                 ("precision", self.min_precision),
                 ("loss", self.max_loss),
             )
-            for c, bound in enumerate(bounds)
+            for c, bound in enumerate(class_bounds)
             if bound is not None
         ]
 
-    def named(self) -> dict[str, float]:
+    def by_name(self) -> dict[str, float]:
         """Get the bounds by name, such as ``min_recall fault``."""
-        return {self.name(kind, c): bound for kind, c, bound in self.items()}
+        return {self.bound_name(kind, c): bound for kind, c, bound in self.items()}
 
-    def name(self, kind: str, c: int) -> str:
+    def bound_name(self, kind: str, c: int) -> str:
         """Get the name of a bound, such as ``min_recall fault``."""
         return f"{'max' if kind == 'loss' else 'min'}_{kind} {self.classes[c]}"
 
@@ -249,9 +261,9 @@ class ClassBounds:
         ]
         return replace(self, min_recall=tuple(min_recall), max_loss=())
 
-    def text(self) -> str:
+    def as_text(self) -> str:
         """Write the bounds as text, for an error message."""
-        return ", ".join(f"{name}={bound:g}" for name, bound in self.named().items())
+        return ", ".join(f"{name}={bound:g}" for name, bound in self.by_name().items())
 
     def margin(self, point: Any, class_rows: Sequence[int]) -> float:
         """Compute a point's distance to its nearest bound in standard errors; negative outside."""
@@ -259,27 +271,29 @@ class ClassBounds:
             raise InputError(
                 "these operating points have no recall and precision: fit and pack again"
             )
-        margin = math.inf
+        smallest_margin = math.inf
         for kind, c, bound in self.items():
             share = getattr(point, kind)[c]
             if share is None:
                 continue  # no such rows or answers, so none is wrong
-            rows = float(class_rows[c])
+            n_rows = float(class_rows[c])
             if kind == "precision":  # answers with the class: rows * recall / precision
-                rows *= (point.recall[c] or 0.0) / share if share else 1.0
-            error = math.sqrt(bound * (1 - bound) / max(rows, 1.0))
-            margin = min(margin, (share - bound + 1e-12) / max(error, 1e-9))
-        return margin
+                n_rows *= (point.recall[c] or 0.0) / share if share else 1.0
+            error = math.sqrt(bound * (1 - bound) / max(n_rows, 1.0))
+            smallest_margin = min(smallest_margin, (share - bound + 1e-12) / max(error, 1e-9))
+        return smallest_margin
 
-    def best(self, points: Sequence[Any]) -> str:
+    def best_shares_text(self, points: Sequence[Any]) -> str:
         """Write the highest shares that the points reach, for an error message."""
         texts = []
         for kind, c, bound in self.items():
-            highest = max(
-                (s for p in points if (s := getattr(p, kind)[c]) is not None), default=0.0
+            highest_share = max(
+                (share for p in points if (share := getattr(p, kind)[c]) is not None), default=0.0
             )
-            if highest < bound:
-                texts.append(f"{kind} of {str(self.classes[c])!r} reaches {highest:.3f} at most")
+            if highest_share < bound:
+                texts.append(
+                    f"{kind} of {str(self.classes[c])!r} reaches {highest_share:.3f} at most"
+                )
         return "; ".join(texts) or "each bound is reached, but no point reaches all of them"
 
 
@@ -288,23 +302,25 @@ def is_rare(shares: NDArray[np.float64]) -> NDArray[np.bool_]:
     return (shares > 0) & (shares < RARE_SHARE / len(shares))
 
 
-def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[NDArray[np.float64]]:
+def tuning_class_weights(
+    shares: NDArray[np.float64], bounds: ClassBounds | None
+) -> list[NDArray[np.float64]]:
     """List class weights, (n_classes,) each, for additional tuning of thresholds.
 
     Thresholds that are tuned for accuracy alone suit rare and bounded classes badly.
     """
     # with the weight (1 - share) / share, a class counts as much as all others together
-    odds = np.where(shares > 0, (1 - shares) / np.maximum(shares, 1e-12), 1.0)
+    balancing_factor = np.where(shares > 0, (1 - shares) / np.maximum(shares, 1e-12), 1.0)
     weightings = []
     if is_rare(shares).any():
-        balanced = np.where(shares > 0, 1 / np.maximum(shares * len(shares), 1e-12), 1.0)
-        weightings += [np.sqrt(balanced), balanced]
+        balanced_weights = np.where(shares > 0, 1 / np.maximum(shares * len(shares), 1e-12), 1.0)
+        weightings += [np.sqrt(balanced_weights), balanced_weights]
     for kind, c, _ in bounds.items() if bounds else ():
         # precision rises with the accuracy of the other classes
-        for factor in (0.3 / odds[c], 0.3) if kind == "precision" else (0.3, 1.0, 3.0):
-            weights = np.ones(len(shares))
-            weights[c] = factor * (1.0 if kind == "precision" else odds[c])
-            weightings.append(weights)
+        for factor in (0.3 / balancing_factor[c], 0.3) if kind == "precision" else (0.3, 1.0, 3.0):
+            class_weights = np.ones(len(shares))
+            class_weights[c] = factor * (1.0 if kind == "precision" else balancing_factor[c])
+            weightings.append(class_weights)
     return weightings
 
 
@@ -312,8 +328,8 @@ def bound_masks(
     answers: ExitAnswers, exits: NDArray[np.int64], kind: str, c: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Get masks of the rows that a bound on recall or precision counts, and of the wrong ones."""
-    answer = answers.labels[exits, np.arange(len(exits))]
-    of_class = answers.truth == c
-    answered = answer == c
-    counted = of_class if kind == "recall" else answered
-    return counted, counted & ~(of_class & answered)
+    answer_labels = answers.labels[exits, np.arange(len(exits))]
+    is_of_class = answers.truth == c
+    is_answered = answer_labels == c
+    is_counted = is_of_class if kind == "recall" else is_answered
+    return is_counted, is_counted & ~(is_of_class & is_answered)

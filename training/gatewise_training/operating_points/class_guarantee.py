@@ -40,18 +40,20 @@ def check_class_rows(
         max_share = bound if kind == "loss" else 1 - bound  # of the class's rows that are lost
         if kind == "precision" or max_share >= 1:
             continue
-        name = f"{bounds.name(kind, c)}={bound:g}"
+        bound_text = f"{bounds.bound_name(kind, c)}={bound:g}"
         if max_share <= 0:
             side = "above" if kind == "loss" else "below"
-            problems.append(f"{name} cannot be certified, only a bound {side} it")
+            problems.append(f"{bound_text} cannot be certified, only a bound {side} it")
             continue
-        of_class = splitter.take(truth == c)
-        needed = min_rows(max_share, level)
-        groups = of_class.n_groups
-        n, units = (of_class.n, "rows of") if groups is None else (groups, "groups with")
-        if n < needed:
-            needs = f"{needed} calibration {units} this class"
-            problems.append(f"{name} takes {needs}, and there are {n}")
+        class_splitter = splitter.take(truth == c)
+        n_needed = min_rows(max_share, level)
+        groups = class_splitter.n_groups
+        n_units, unit_text = (
+            (class_splitter.n, "rows of") if groups is None else (groups, "groups with")
+        )
+        if n_units < n_needed:
+            need_text = f"{n_needed} calibration {unit_text} this class"
+            problems.append(f"{bound_text} takes {need_text}, and there are {n_units}")
     if problems:
         raise InputError(
             f"guarantee={1 - level:g}: {'; '.join(problems)}; give more data or a looser bound"
@@ -68,14 +70,16 @@ def min_rows(bound: float, level: float) -> int:
 
 def highest_recalls(bounds: ClassBounds, truth: NDArray[np.int64], level: float) -> str:
     """Write the highest recalls that the calibration rows can certify, for an error message."""
-    texts = []
+    recall_texts = []
     for kind, c, _ in bounds.items():
         if kind == "recall":
-            rows = int((truth == c).sum())
-            highest = level ** (1 / rows) if rows else 0.0
+            n_rows = int((truth == c).sum())
+            highest_recall = level ** (1 / n_rows) if n_rows else 0.0
             label = str(bounds.classes[c])
-            texts.append(f"{rows} of class {label!r}: {highest:.3f} if none is missed")
-    return f" ({'; '.join(texts)})" if texts else ""
+            recall_texts.append(
+                f"{n_rows} of class {label!r}: {highest_recall:.3f} if none is missed"
+            )
+    return f" ({'; '.join(recall_texts)})" if recall_texts else ""
 
 
 def classes_pass(
@@ -83,68 +87,82 @@ def classes_pass(
     answers: ExitAnswers,
     splitter: RowSplitter,
     exits: NDArray[np.int64],
-    lost: NDArray[np.float64],
+    losses: NDArray[np.float64],
     level: float,
 ) -> bool:
-    """Test all bounds on classes; `exits` and the losses of :func:`.lost_rows` are (n,)."""
+    """Test all bounds on classes; `exits` and the losses of :func:`.row_losses` are (n,)."""
     for kind, c, bound in bounds.items():
         if kind == "loss":
-            of_class = answers.truth == c
-            is_passed = _loss_passes(lost[of_class], splitter.take(of_class), bound, level)
+            is_of_class = answers.truth == c
+            is_passed = _loss_passes(losses[is_of_class], splitter.take(is_of_class), bound, level)
         else:
-            counted, missed = bound_masks(answers, exits, kind, c)
-            is_passed = _share_passes(missed[counted], splitter.take(counted), bound, level)
+            is_counted, is_missed = bound_masks(answers, exits, kind, c)
+            is_passed = _share_passes(
+                is_missed[is_counted], splitter.take(is_counted), bound, level
+            )
         if not is_passed:
             return False
     return True
 
 
 def _loss_passes(
-    lost: NDArray[np.float64], splitter: RowSplitter, bound: float, level: float
+    losses: NDArray[np.float64], splitter: RowSplitter, bound: float, level: float
 ) -> bool:
     """Test a loss on the rows of its class."""
-    if bound >= 1 or not len(lost):
+    if bound >= 1 or not len(losses):
         return bound >= 1
     if splitter.n_groups is not None:
-        return _bet_passes(lost, splitter, bound, -1.0, level)
-    worse = int((lost > 0).sum())
-    better = int((lost < 0).sum())
-    return bool(worse - better <= loss_limits(len(lost), bound, level)[worse + better])
+        return _bet_passes(losses, splitter, bound, -1.0, level)
+    n_worse = int((losses > 0).sum())
+    n_better = int((losses < 0).sum())
+    return bool(n_worse - n_better <= loss_limits(len(losses), bound, level)[n_worse + n_better])
 
 
 def _share_passes(
-    missed: NDArray[np.bool_], splitter: RowSplitter, bound: float, level: float
+    is_missed: NDArray[np.bool_], splitter: RowSplitter, bound: float, level: float
 ) -> bool:
     """Test a recall or precision on the rows that it counts."""
     if splitter.n_groups is None:
-        return bool(rate_pvalue(int(missed.sum()), len(missed), 1 - bound) <= level)
+        return bool(rate_pvalue(int(is_missed.sum()), len(is_missed), 1 - bound) <= level)
     # a bet on the means of the groups that have such rows
-    return len(missed) > 0 and _bet_passes(missed.astype(float), splitter, 1 - bound, 0.0, level)
+    return len(is_missed) > 0 and _bet_passes(
+        is_missed.astype(float), splitter, 1 - bound, 0.0, level
+    )
 
 
 def _bet_passes(
-    values: NDArray[np.float64], splitter: RowSplitter, bound: float, lowest: float, level: float
+    values: NDArray[np.float64],
+    splitter: RowSplitter,
+    bound: float,
+    lowest_value: float,
+    level: float,
 ) -> bool:
     """Test by betting that the mean of groups, each at most 1, is below a bound."""
-    means = splitter.group_means(values)[np.newaxis]
-    highest = np.ones(1)
-    return bool(mean_pvalue(means, bound, lowest * highest, highest, level)[0] <= level)
+    group_means = splitter.group_means(values)[np.newaxis]
+    highest_values = np.ones(1)
+    return bool(
+        mean_pvalue(group_means, bound, lowest_value * highest_values, highest_values, level)[0]
+        <= level
+    )
 
 
-def class_tests(bounds: ClassBounds) -> str:
+def class_test_names(bounds: ClassBounds) -> str:
     """Name the tests of bounds on classes."""
-    kinds = {
-        "exact paired difference" if k == "loss" else "exact binomial" for k, *_ in bounds.items()
+    test_names = {
+        "exact paired difference" if kind == "loss" else "exact binomial"
+        for kind, *_ in bounds.items()
     }
-    return ", ".join(sorted(kinds))
+    return ", ".join(sorted(test_names))
 
 
 def unused_losses(
-    bounds: ClassBounds, truth: NDArray[np.int64], lost: NDArray[np.float64]
+    bounds: ClassBounds, truth: NDArray[np.int64], losses: NDArray[np.float64]
 ) -> dict[str, float]:
     """Compute the unused part of each promised loss: 1 - loss on these rows / promised loss."""
     return {
-        f"unused {bounds.name(kind, c)}": round(1 - float(lost[truth == c].mean()) / bound, 4)
+        f"unused {bounds.bound_name(kind, c)}": round(
+            1 - float(losses[truth == c].mean()) / bound, 4
+        )
         for kind, c, bound in bounds.items()
         if kind == "loss" and bound > 0 and (truth == c).any()
     }

@@ -15,11 +15,11 @@ def points_within_cost(points: Iterable[OperatingPoint], max_cost: float) -> lis
     if not isinstance(max_cost, Real) or not 0 <= float(max_cost) < math.inf:
         raise InputError(f"max_instance_cost must be at least 0 and finite, not {max_cost!r}")
     all_points = list(points)
-    affordable = [p for p in all_points if keeps_cost(p, max_cost)]
-    if not affordable:
-        costs = [p.max_cost for p in all_points if p.max_cost is not None]
-        raise cost_too_low(max_cost, min(costs, default=math.inf))
-    return affordable
+    affordable_points = [p for p in all_points if keeps_cost(p, max_cost)]
+    if not affordable_points:
+        largest_costs = [p.max_cost for p in all_points if p.max_cost is not None]
+        raise cost_too_low(max_cost, min(largest_costs, default=math.inf))
+    return affordable_points
 
 
 def keeps_cost(point: OperatingPoint, max_cost: float) -> bool:
@@ -27,9 +27,9 @@ def keeps_cost(point: OperatingPoint, max_cost: float) -> bool:
     return point.max_cost is not None and point.max_cost <= max_cost
 
 
-def cost_too_low(max_cost: float, lowest: float) -> InputError:
-    """Make the error for a cap below `lowest`, the lowest cap that a point keeps."""
+def cost_too_low(max_cost: float, lowest_cap: float) -> InputError:
+    """Make the error for a cap below `lowest_cap`, the lowest cap that a point keeps."""
     return InputError(
         f"no operating point keeps max_instance_cost={float(max_cost)!r} for every instance; "
-        f"the lowest cap possible is {float(lowest)!r}"
+        f"the lowest cap possible is {float(lowest_cap)!r}"
     )

@@ -21,10 +21,10 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds, split_loss
 from gatewise_training.operating_points.cost_cap import points_within_cost
 
-SLACK = 1.0
+DEFAULT_SLACK = 1.0
 """Standard errors of accuracy that a point keeps between its loss and `max_loss`."""
 
-SMALL_RISE = 0.02
+SMALL_COST_RISE = 0.02
 """Largest rise of the cost, as a share, that is accepted for a gain of a standard error."""
 
 _EFFECTIVE_ACCURACY = attrgetter("effective_accuracy")
@@ -39,18 +39,21 @@ class Choice(NamedTuple):
 
 
 class LossError(InputError):
-    """No operating point is within a loss; `least` is the smallest loss of the points."""
+    """No operating point is within a loss; `smallest_loss` is the smallest loss of the points."""
 
-    def __init__(self, max_loss: float, least: float) -> None:
-        super().__init__(f"no operating point loses at most {max_loss:g}; the least is {least:.4g}")
-        self.least = least
+    def __init__(self, max_loss: float, smallest_loss: float) -> None:
+        super().__init__(
+            f"no operating point loses at most {max_loss:g}; the least is {smallest_loss:.4g}"
+        )
+        self.smallest_loss = smallest_loss
 
 
 @dataclass(frozen=True, repr=False)
 class Frontier:
     """Operating points that no other point beats in both cost and accuracy, by rising cost.
 
-    Together with :attr:`others` they form a surface of accuracy, cost, offload rate and bytes.
+    Together with :attr:`off_curve_points` they form a surface of accuracy, cost, offload rate and
+    bytes.
 
     Attributes
     ----------
@@ -88,7 +91,7 @@ class Frontier:
 
     points: tuple[OperatingPoint, ...]
     reference_accuracy: float
-    others: tuple[OperatingPoint, ...] = ()
+    off_curve_points: tuple[OperatingPoint, ...] = ()
     classes: tuple[Any, ...] = ()
     class_rows: tuple[int, ...] = ()
     reference_weighted_accuracy: float | None = None
@@ -96,104 +99,124 @@ class Frontier:
 
     @classmethod
     def from_points(
-        cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **details: Any
+        cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **other_fields: Any
     ) -> Frontier:
-        """Make the frontier of `points`; `reference_accuracy` and `details` are other fields."""
-        curve = _undominated(points, _EFFECTIVE_ACCURACY)
-        if not curve:
+        """Make the frontier of `points`; `other_fields` are its other fields."""
+        curve_points = _undominated_points(points, _EFFECTIVE_ACCURACY)
+        if not curve_points:
             raise InputError("a frontier needs at least one operating point")
-        return cls(tuple(curve), reference_accuracy, **details)
+        return cls(tuple(curve_points), reference_accuracy, **other_fields)
 
     def __repr__(self) -> str:
         cheapest = self.points[0]
         costliest = self.points[-1]
-        accuracy_name = "weighted accuracy" if self.weighted else "accuracy"
-        others_text = f", {len(self.others)} others" if self.others else ""
+        accuracy_name = "weighted accuracy" if self.is_weighted else "accuracy"
+        off_curve_text = f", {len(self.off_curve_points)} others" if self.off_curve_points else ""
         return (
             f"Frontier({len(self.points)} points: cost {cheapest.cost:.4g} to "
             f"{costliest.cost:.4g}, {accuracy_name} {cheapest.effective_accuracy:.4f} to "
             f"{costliest.effective_accuracy:.4f}; "
-            f"reference {self.reference_effective_accuracy:.4f}{others_text})"
+            f"reference {self.reference_effective_accuracy:.4f}{off_curve_text})"
         )
 
     @property
-    def weighted(self) -> bool:
+    def is_weighted(self) -> bool:
         """Whether accuracies are compared under class weights."""
         return self.points[0].weighted_accuracy is not None
 
     @property
     def reference_effective_accuracy(self) -> float:
         """Accuracy or weighted accuracy of the reference, from which losses are measured."""
-        weighted = self.reference_weighted_accuracy
-        return self.reference_accuracy if weighted is None else weighted
+        weighted_accuracy = self.reference_weighted_accuracy
+        return self.reference_accuracy if weighted_accuracy is None else weighted_accuracy
 
-    def with_others(self, points: Iterable[OperatingPoint], bounds: ClassBounds | None) -> Frontier:
+    @property
+    def all_points(self) -> tuple[OperatingPoint, ...]:
+        """Points of the curve, then the points off it."""
+        return (*self.points, *self.off_curve_points)
+
+    def with_class_points(
+        self, points: Iterable[OperatingPoint], bounds: ClassBounds | None
+    ) -> Frontier:
         """Add to the others the `points` that are better for some class or for the `bounds`."""
         bounds = bounds.as_recalls(self.reference_recall) if bounds else None
-        comparable = [p for p in points if p.recall is not None]
+        points_with_recall = [p for p in points if p.recall is not None]
         # curves of balanced accuracy, of each bounded share, and of points inside the bounds
-        tracks = [_undominated(comparable, lambda p: p.balanced_accuracy or 0.0)]
-        for kind, c, _ in bounds.items() if bounds else ():
-            tracks.append(_undominated(comparable, partial(_class_share, kind, c)))
-        for slack in (0.0, SLACK) if bounds else ():
+        curves = [_undominated_points(points_with_recall, lambda p: p.balanced_accuracy or 0.0)]
+        for figure_name, class_index, _ in bounds.items() if bounds else ():
+            curves.append(
+                _undominated_points(
+                    points_with_recall, partial(_class_share, figure_name, class_index)
+                )
+            )
+        for slack in (0.0, DEFAULT_SLACK) if bounds else ():
             assert bounds is not None
-            inside = [p for p in comparable if bounds.margin(p, self.class_rows) >= slack]
-            tracks.append(_undominated(inside, _EFFECTIVE_ACCURACY))
-        useful = dict.fromkeys(point for track in tracks for point in track)
-        on_curve = set(self.points)
-        return replace(self, others=tuple(p for p in useful if p not in on_curve))
+            points_inside = [
+                p for p in points_with_recall if bounds.margin(p, self.class_rows) >= slack
+            ]
+            curves.append(_undominated_points(points_inside, _EFFECTIVE_ACCURACY))
+        useful_points = dict.fromkeys(point for curve in curves for point in curve)
+        curve_points = set(self.points)
+        return replace(
+            self, off_curve_points=tuple(p for p in useful_points if p not in curve_points)
+        )
 
-    def with_small(self, points: Iterable[OperatingPoint]) -> Frontier:
+    def with_small_points(self, points: Iterable[OperatingPoint]) -> Frontier:
         """Add to the others the best `points` up to each of several sizes, which grow by half."""
-        by_size = sorted(points, key=lambda p: p.bytes)
-        listed = {*self.points, *self.others}
-        smaller: dict[OperatingPoint, None] = {}
-        size = by_size[0].bytes if by_size else 0
-        largest = max((p.bytes for p in self.points), default=0)
-        while 0 < size < largest:
-            curve = _undominated((p for p in by_size if p.bytes <= size), _EFFECTIVE_ACCURACY)
-            smaller |= dict.fromkeys(p for p in curve if p not in listed)
-            size += max(size // 2, 1)
-        return replace(self, others=(*self.others, *smaller))
+        points_by_size = sorted(points, key=lambda p: p.bytes)
+        listed_points = set(self.all_points)
+        small_points: dict[OperatingPoint, None] = {}
+        max_size_bytes = points_by_size[0].bytes if points_by_size else 0
+        largest_size_bytes = max((p.bytes for p in self.points), default=0)
+        while 0 < max_size_bytes < largest_size_bytes:
+            curve_points = _undominated_points(
+                (p for p in points_by_size if p.bytes <= max_size_bytes), _EFFECTIVE_ACCURACY
+            )
+            small_points |= dict.fromkeys(p for p in curve_points if p not in listed_points)
+            max_size_bytes += max(max_size_bytes // 2, 1)
+        return replace(self, off_curve_points=(*self.off_curve_points, *small_points))
 
     def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
         """Add to the others the `points` on the curve of accuracy against offload rate."""
-        listed = {*self.points, *self.others}
-        curve = [
-            p for p in _undominated(points, _EFFECTIVE_ACCURACY, _OFFLOAD_RATE) if p not in listed
+        listed_points = set(self.all_points)
+        curve_points = [
+            p
+            for p in _undominated_points(points, _EFFECTIVE_ACCURACY, _OFFLOAD_RATE)
+            if p not in listed_points
         ]
-        return replace(self, others=(*self.others, *curve))
+        return replace(self, off_curve_points=(*self.off_curve_points, *curve_points))
 
     def within_bytes(self, max_bytes: int) -> Frontier:
         """Get the frontier of the points with at most `max_bytes`; TooLargeError without any."""
         if not isinstance(max_bytes, Integral) or max_bytes < 1:
             raise InputError(f"max_bytes must be a whole number of at least 1, not {max_bytes!r}")
-        all_points = (*self.points, *self.others)
-        small_points = [p for p in all_points if p.bytes <= max_bytes]
+        small_points = [p for p in self.all_points if p.bytes <= max_bytes]
         if not small_points:
-            smallest = min(p.bytes for p in all_points)
+            smallest_bytes = min(p.bytes for p in self.all_points)
             hint = "allow more, or fit with this max_bytes="
-            raise TooLargeError("no operating point", max_bytes, smallest, hint)
-        return self._of(small_points)
+            raise TooLargeError("no operating point", max_bytes, smallest_bytes, hint)
+        return self._with_points(small_points)
 
     def within_cost(self, max_instance_cost: float) -> Frontier:
         """Get the frontier of the points at which no instance costs above `max_instance_cost`."""
-        return self._of(points_within_cost((*self.points, *self.others), max_instance_cost))
+        return self._with_points(points_within_cost(self.all_points, max_instance_cost))
 
-    def _of(self, points: Sequence[OperatingPoint]) -> Frontier:
+    def _with_points(self, points: Sequence[OperatingPoint]) -> Frontier:
         """Get the frontier of some of the points."""
-        curve = dict.fromkeys(_undominated(points, _EFFECTIVE_ACCURACY))
-        others = tuple(p for p in points if p not in curve)
-        return replace(self, points=tuple(curve), others=others)
+        curve_points = dict.fromkeys(_undominated_points(points, _EFFECTIVE_ACCURACY))
+        off_curve_points = tuple(p for p in points if p not in curve_points)
+        return replace(self, points=tuple(curve_points), off_curve_points=off_curve_points)
 
     def hull(self) -> Frontier:
         """Get the upper convex hull, which random mixtures of two points can reach."""
-        hull: list[OperatingPoint] = []
+        hull_points: list[OperatingPoint] = []
         for p in self.points:
-            while len(hull) >= 2 and _slope(hull[-2], p) >= _slope(hull[-2], hull[-1]):
-                hull.pop()
-            hull.append(p)
-        return replace(self, points=tuple(hull))
+            while len(hull_points) >= 2 and _slope(hull_points[-2], p) >= _slope(
+                hull_points[-2], hull_points[-1]
+            ):
+                hull_points.pop()
+            hull_points.append(p)
+        return replace(self, points=tuple(hull_points))
 
     def at(
         self,
@@ -241,9 +264,9 @@ class Frontier:
             or the rate, or keeps the shares; TooLargeError if no point is within `max_bytes`.
         """
         has_other_goal = budget is not None or offload_rate is not None
-        total, losses = split_loss(max_loss, has_other_goal=has_other_goal)
+        total_loss, losses = split_loss(max_loss, has_other_goal=has_other_goal)
         bounds = ClassBounds.from_mappings(self.classes, min_recall, min_precision, losses)
-        goal = {"budget": budget, "max_loss": total, "offload_rate": offload_rate}
+        goal = {"budget": budget, "max_loss": total_loss, "offload_rate": offload_rate}
         return self.choose(bounds, max_bytes, slack=slack, **goal).point
 
     def choose(
@@ -272,17 +295,17 @@ class Frontier:
             return self.within_bytes(max_bytes).choose(bounds, slack=slack, **goal)
         _check_goal(goal)
         if not bounds:
-            return self._on_curve(slack=slack, **goal)
-        bounded = self._of(self.within(bounds, slack))
+            return self._choose_by_goal(slack=slack, **goal)
+        bounded_frontier = self._with_points(self.points_within(bounds, slack))
         try:
-            point, reason = bounded._on_curve(slack=slack, **goal)
+            point, reason = bounded_frontier._choose_by_goal(slack=slack, **goal)
         except LossError:
             raise
         except InputError as error:
-            raise InputError(f"{error} (of those that keep {bounds.text()})") from None
-        return Choice(point, f"{reason}, of those that keep {bounds.text()}")
+            raise InputError(f"{error} (of those that keep {bounds.as_text()})") from None
+        return Choice(point, f"{reason}, of those that keep {bounds.as_text()}")
 
-    def _on_curve(
+    def _choose_by_goal(
         self,
         *,
         budget: float | None = None,
@@ -293,72 +316,84 @@ class Frontier:
         if max_loss is not None:
             return self._within_loss(max_loss, slack)
         if budget is not None:
-            affordable = [p for p in self.points if p.cost <= budget + 1e-9]
-            if not affordable:
+            affordable_points = [p for p in self.points if p.cost <= budget + 1e-9]
+            if not affordable_points:
                 raise InputError(
                     f"no operating point costs at most {budget:g}; "
                     f"the cheapest costs {self.points[0].cost:g}"
                 )
-            return Choice(affordable[-1], f"the most accurate point that costs at most {budget:g}")
-        assert offload_rate is not None
-        all_points = (*self.points, *self.others)
-        rare_offloads = [p for p in all_points if p.offload_rate <= offload_rate + 1e-12]
-        if not rare_offloads:
-            lowest = min(p.offload_rate for p in all_points)
-            raise InputError(
-                f"no operating point offloads at most {offload_rate:g}; least {lowest:g}"
+            return Choice(
+                affordable_points[-1], f"the most accurate point that costs at most {budget:g}"
             )
-        point = max(rare_offloads, key=lambda p: (p.effective_accuracy, -p.cost))
+        assert offload_rate is not None
+        points_within_rate = [p for p in self.all_points if p.offload_rate <= offload_rate + 1e-12]
+        if not points_within_rate:
+            lowest_rate = min(p.offload_rate for p in self.all_points)
+            raise InputError(
+                f"no operating point offloads at most {offload_rate:g}; least {lowest_rate:g}"
+            )
+        point = max(points_within_rate, key=lambda p: (p.effective_accuracy, -p.cost))
         return Choice(point, f"the most accurate point that offloads at most {offload_rate:g}")
 
     def _within_loss(self, max_loss: float, slack: float) -> Choice:
         """Choose the cheapest hull point within a loss, or the next one if it costs little more."""
-        floor = self.reference_effective_accuracy - max_loss - 1e-12
+        lowest_accuracy = self.reference_effective_accuracy - max_loss - 1e-12
 
         def is_within(point: OperatingPoint) -> bool:
-            return point.effective_accuracy - slack * point.accuracy_error >= floor
+            return point.effective_accuracy - slack * point.accuracy_error >= lowest_accuracy
 
-        on_hull = list(filter(is_within, self.hull().points))
-        if on_hull:
-            cheapest = on_hull[0]
+        hull_points = list(filter(is_within, self.hull().points))
+        if hull_points:
+            cheapest = hull_points[0]
             reason = f"the cheapest point of the hull within a loss of {max_loss:g}"
-            if len(on_hull) == 1:
+            if len(hull_points) == 1:
                 return Choice(cheapest, reason)
-            next_point = on_hull[1]
-            rise = next_point.cost - cheapest.cost
-            gain = next_point.effective_accuracy - cheapest.effective_accuracy
-            if rise > SMALL_RISE * cheapest.cost or gain < next_point.accuracy_error:
+            next_point = hull_points[1]
+            cost_rise = next_point.cost - cheapest.cost
+            accuracy_gain = next_point.effective_accuracy - cheapest.effective_accuracy
+            if (
+                cost_rise > SMALL_COST_RISE * cheapest.cost
+                or accuracy_gain < next_point.accuracy_error
+            ):
                 return Choice(cheapest, reason)
-            share = rise / cheapest.cost if cheapest.cost else 0.0
-            reason = f"the point after {reason}: it costs {share:.1%} more and gains {gain:.4f}"
+            cost_rise_share = cost_rise / cheapest.cost if cheapest.cost else 0.0
+            reason = (
+                f"the point after {reason}: it costs {cost_rise_share:.1%} more and gains "
+                f"{accuracy_gain:.4f}"
+            )
             return Choice(next_point, reason)
         # if no point of the hull is within the loss, use a point off the hull
-        safe = list(filter(is_within, self.points))
-        # if rows have groups, `others` may contain safer points, such as one that never loses
-        if not safe and self.points[-1].validation_groups is not None:
-            safe = sorted(filter(is_within, self.others), key=lambda p: p.cost)
-        if safe:
-            return Choice(safe[0], f"the cheapest point within a loss of {max_loss:g}")
-        best = self.points[-1]
-        if best.effective_accuracy < floor:
-            raise LossError(max_loss, self.reference_effective_accuracy - best.effective_accuracy)
+        safe_points = list(filter(is_within, self.points))
+        # if rows have groups, `off_curve_points` may contain safer points, such as one that never
+        # loses
+        if not safe_points and self.points[-1].validation_groups is not None:
+            safe_points = sorted(filter(is_within, self.off_curve_points), key=lambda p: p.cost)
+        if safe_points:
+            return Choice(safe_points[0], f"the cheapest point within a loss of {max_loss:g}")
+        most_accurate = self.points[-1]
+        if most_accurate.effective_accuracy < lowest_accuracy:
+            raise LossError(
+                max_loss, self.reference_effective_accuracy - most_accurate.effective_accuracy
+            )
         reason = f"the most accurate point, as none keeps a loss of {max_loss:g} for certain"
-        return Choice(best, reason)
+        return Choice(most_accurate, reason)
 
-    def within(self, bounds: ClassBounds, slack: float = 0.0) -> list[OperatingPoint]:
+    def points_within(self, bounds: ClassBounds, slack: float = 0.0) -> list[OperatingPoint]:
         """List the points that keep `bounds` by `slack` standard errors, or if none does, by 0."""
-        recalls = bounds.as_recalls(self.reference_recall)
-        all_points = (*self.points, *self.others)
-        margins = [recalls.margin(p, self.class_rows) for p in all_points]
-        for margin_needed in (slack, 0.0):
+        recall_bounds = bounds.as_recalls(self.reference_recall)
+        margins = [recall_bounds.margin(p, self.class_rows) for p in self.all_points]
+        for smallest_margin in (slack, 0.0):
             points = [
-                p for p, margin in zip(all_points, margins, strict=True) if margin >= margin_needed
+                p
+                for p, margin in zip(self.all_points, margins, strict=True)
+                if margin >= smallest_margin
             ]
             if points:
                 return points
         raise InputError(
-            f"no operating point keeps {bounds.text()}: on validation rows "
-            f"{recalls.best(all_points)}; give a looser bound, or fit with class_weight='balanced'"
+            f"no operating point keeps {bounds.as_text()}: on validation rows "
+            f"{recall_bounds.best_shares_text(self.all_points)}; give a looser bound, or fit with "
+            "class_weight='balanced'"
         )
 
     def to_frame(self) -> Any:
@@ -369,11 +404,11 @@ class Frontier:
         """
         import pandas as pd
 
-        hull = {id(p) for p in self.hull().points}
+        hull_ids = {id(p) for p in self.hull().points}
         rows: list[dict[str, Any]] = []
-        for p in (*self.points, *self.others):
+        for p in self.all_points:
             row = msgspec.structs.asdict(p) | {
-                "hull": id(p) in hull,
+                "hull": id(p) in hull_ids,
                 "on_curve": len(rows) < len(self.points),
             }
             for kind in ("recall", "precision"):
@@ -386,37 +421,39 @@ class Frontier:
 
 
 def _check_goal(goal: Mapping[str, float | None]) -> None:
-    goals = {name: value for name, value in goal.items() if value is not None}
-    if len(goals) != 1:
+    set_goals = {name: bound for name, bound in goal.items() if bound is not None}
+    if len(set_goals) != 1:
         raise InputError("give exactly one of budget, max_loss and offload_rate")
-    ((name, value),) = goals.items()
-    if not isinstance(value, Real) or not 0 <= value < math.inf:
-        raise InputError(f"{name} must be a number of at least 0, not {value!r}")
-    if name != "budget" and value > 1:
-        raise InputError(f"{name} is a share, from 0 to 1, not {value:g}: 5 % is 0.05")
+    ((name, bound),) = set_goals.items()
+    if not isinstance(bound, Real) or not 0 <= bound < math.inf:
+        raise InputError(f"{name} must be a number of at least 0, not {bound!r}")
+    if name != "budget" and bound > 1:
+        raise InputError(f"{name} is a share, from 0 to 1, not {bound:g}: 5 % is 0.05")
 
 
-def _class_share(kind: str, c: int, point: OperatingPoint) -> float:
+def _class_share(figure_name: str, class_index: int, point: OperatingPoint) -> float:
     """Get the recall or precision of one class; 0 if it is undefined."""
-    return float(getattr(point, kind)[c] or 0.0)
+    return float(getattr(point, figure_name)[class_index] or 0.0)
 
 
-def _undominated(
+def _undominated_points(
     points: Iterable[OperatingPoint],
     value: Callable[[OperatingPoint], float],
     price: Callable[[OperatingPoint], float] = attrgetter("cost"),
 ) -> list[OperatingPoint]:
     """List the points that no other beats in both price and value; of equals, the cheapest."""
     # by rising price, a point is on the curve if its value exceeds all values before it
-    curve: list[OperatingPoint] = []
-    best = -math.inf
+    curve_points: list[OperatingPoint] = []
+    best_value = -math.inf
     for point in sorted(points, key=lambda p: (price(p), -value(p), p.cost)):
-        if value(point) > best + 1e-12:
-            curve.append(point)
-            best = value(point)
-    return curve
+        if value(point) > best_value + 1e-12:
+            curve_points.append(point)
+            best_value = value(point)
+    return curve_points
 
 
-def _slope(a: OperatingPoint, b: OperatingPoint) -> float:
+def _slope(cheaper: OperatingPoint, costlier: OperatingPoint) -> float:
     """Compute the gain in accuracy per unit of cost from one point to a costlier point."""
-    return (b.effective_accuracy - a.effective_accuracy) / max(b.cost - a.cost, 1e-12)
+    return (costlier.effective_accuracy - cheaper.effective_accuracy) / max(
+        costlier.cost - cheaper.cost, 1e-12
+    )

@@ -29,13 +29,13 @@ from scipy import stats
 
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.guarantee import Promise, lost_rows
+from gatewise_training.operating_points.guarantee import Promise, row_losses
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 LOSS_LEVEL = 0.8
 """Confidence of the bound on the mean loss of new groups."""
 
-BALANCE_LEVEL = 0.95
+NET_LOSS_LEVEL = 0.95
 """Confidence of the bound on the mean of losses and gains."""
 
 COST_SHARES = (1.0, 0.9, 0.8)
@@ -52,49 +52,59 @@ N_SPLITS = 40
 
 
 def loss_bounds(
-    lost: NDArray[np.float64],
+    loss_sums: NDArray[np.float64],
     weights: NDArray[np.float64],
     variance: NDArray[np.float64] | float,
     level: float = LOSS_LEVEL,
 ) -> NDArray[np.float64]:
     """Bound the mean loss of new groups by the losses of seen groups.
 
-    `lost` has the sums over the rows of each group, shape (..., n_groups). `weights` has shape
+    `loss_sums` has the sums over the rows of each group, shape (..., n_groups). `weights` has shape
     (n_groups,), and `variance` of a row's loss has shape (...,). The bounds have shape (...,), and
     are 1 for a single group. The loss of a group is estimated by shrinking its mean towards the
     mean of all rows, by the variance between groups (DerSimonian & Laird 1986).
     """
     n = len(weights)
     if n < 2:
-        return np.ones(lost.shape[:-1])
-    share = weights / weights.sum()
-    group_mean = lost / weights
-    mean = (group_mean @ share)[..., np.newaxis]
-    chance = np.asarray(variance)[..., np.newaxis] / weights  # variance of a group's mean
-    between_variance = np.maximum(((group_mean - mean) ** 2 - chance) @ share, 0.0)[..., np.newaxis]
-    total = between_variance + chance
+        return np.ones(loss_sums.shape[:-1])
+    weight_shares = weights / weights.sum()
+    group_means = loss_sums / weights
+    mean = (group_means @ weight_shares)[..., np.newaxis]
+    chance_variance = np.asarray(variance)[..., np.newaxis] / weights  # variance of a group's mean
+    between_variance = np.maximum(
+        ((group_means - mean) ** 2 - chance_variance) @ weight_shares, 0.0
+    )[..., np.newaxis]
+    total_variance = between_variance + chance_variance
     # shrinkage: mean + between / (between + chance) (group mean - mean)
-    trust = np.divide(between_variance, total, out=np.ones_like(group_mean), where=total > 0)
-    shrunken = mean + trust * (group_mean - mean)
-    # a gain counts 0, except for the part that chance explains
-    means = (group_mean + np.maximum(-shrunken, 0.0)) @ share
-    # bound by standard errors: sqrt(n / (n - 1) sum (share * deviation)^2)
-    losing = np.maximum(group_mean, 0.0)
-    losses_alone = means + stats.t.ppf(level, n - 1) * _errors(losing, share)
-    # the bound on the mean of losses and gains, at a higher confidence
-    balance = mean[..., 0] + stats.t.ppf(max(level, BALANCE_LEVEL), n - 1) * _errors(
-        group_mean, share
+    shrinkage = np.divide(
+        between_variance, total_variance, out=np.ones_like(group_means), where=total_variance > 0
     )
-    bounds: NDArray[np.float64] = np.minimum(losses_alone, balance)
+    shrunken_means = mean + shrinkage * (group_means - mean)
+    # a gain counts 0, except for the part that chance explains
+    loss_mean = (group_means + np.maximum(-shrunken_means, 0.0)) @ weight_shares
+    # bound by standard errors: sqrt(n / (n - 1) sum (weight share * deviation)^2)
+    group_losses = np.maximum(group_means, 0.0)
+    bounds_without_gains = loss_mean + stats.t.ppf(level, n - 1) * _errors(
+        group_losses, weight_shares
+    )
+    # the bound on the mean of losses and gains, at a higher confidence
+    bounds_with_gains = mean[..., 0] + stats.t.ppf(max(level, NET_LOSS_LEVEL), n - 1) * _errors(
+        group_means, weight_shares
+    )
+    bounds: NDArray[np.float64] = np.minimum(bounds_without_gains, bounds_with_gains)
     return bounds
 
 
-def _errors(group_mean: NDArray[np.float64], share: NDArray[np.float64]) -> NDArray[np.float64]:
+def _errors(
+    group_means: NDArray[np.float64], weight_shares: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Compute the standard errors of means over groups, of shape (...,)."""
-    n = len(share)
-    deviation = group_mean - (group_mean @ share)[..., np.newaxis]
-    errors: NDArray[np.float64] = np.sqrt(n / (n - 1) * ((share * deviation) ** 2).sum(axis=-1))
-    return errors
+    n = len(weight_shares)
+    deviations = group_means - (group_means @ weight_shares)[..., np.newaxis]
+    standard_errors: NDArray[np.float64] = np.sqrt(
+        n / (n - 1) * ((weight_shares * deviations) ** 2).sum(axis=-1)
+    )
+    return standard_errors
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,71 +112,91 @@ class GroupLosses:
     """Losses of points in each group of the validation rows; points are in order of rising cost."""
 
     costs: NDArray[np.float64]  # (n_points,)
-    lost: NDArray[np.float64]  # (n_points, n_groups): sums of row losses
+    loss_sums: NDArray[np.float64]  # (n_points, n_groups): sums of row losses
     weights: NDArray[np.float64]  # (n_groups,): sums of row weights
     variance: NDArray[np.float64]  # (n_points,): of a row's loss
     optimism: NDArray[np.float64]  # (n_points,): loss that tuning on the same rows hides
 
     @classmethod
     def from_points(
-        cls, points: Sequence[OperatingPoint], records: Sequence[CascadeRecord], reference: float
+        cls,
+        points: Sequence[OperatingPoint],
+        records: Sequence[CascadeRecord],
+        reference_accuracy: float,
     ) -> GroupLosses:
-        """Sum the losses against the last exit, which has the accuracy `reference`."""
+        """Sum the losses against the last exit, which has the accuracy `reference_accuracy`."""
         reference_record = records[-1]
         answer_weights = reference_record.answer_weights
         group_sums = reference_record.splitter.group_sums
         weights = group_sums(answer_weights)
-        losses = []
-        squares = []
+        loss_sums = []
+        square_sums = []
         for i in range(0, len(points), POINTS_PER_STEP):
-            owners = [(records[p.chain], p.thresholds) for p in points[i : i + POINTS_PER_STEP]]
-            row_losses = np.stack(
-                [lost_rows(r, reference_record, r.exits(setting)) for r, setting in owners]
+            measured_settings = [
+                (records[p.chain], p.thresholds) for p in points[i : i + POINTS_PER_STEP]
+            ]
+            losses = np.stack(
+                [
+                    row_losses(record, reference_record, record.exits(setting))
+                    for record, setting in measured_settings
+                ]
             )
-            losses.append(group_sums(answer_weights * row_losses))
-            squares.append(row_losses**2 @ answer_weights)
-        group_losses = np.concatenate(losses)
+            loss_sums.append(group_sums(answer_weights * losses))
+            square_sums.append(losses**2 @ answer_weights)
+        group_losses = np.concatenate(loss_sums)
         mean_loss = group_losses.sum(axis=1) / weights.sum()
-        variance = np.concatenate(squares) / weights.sum() - mean_loss**2
-        optimism = np.array([reference - p.effective_accuracy for p in points]) - mean_loss
+        variance = np.concatenate(square_sums) / weights.sum() - mean_loss**2
+        optimism = np.array([reference_accuracy - p.effective_accuracy for p in points]) - mean_loss
         costs = np.array([p.cost for p in points])
         return cls(costs, group_losses, weights, variance, np.maximum(optimism, 0.0))
 
-    def select(self, points: Sequence[int]) -> GroupLosses:
+    def select_points(self, points: Sequence[int]) -> GroupLosses:
         """Get the losses of some of the points."""
-        arrays = (self.costs, self.lost, self.variance, self.optimism)
-        costs, lost, variance, optimism = (values[points] for values in arrays)
-        return GroupLosses(costs, lost, self.weights, variance, optimism)
+        arrays = (self.costs, self.loss_sums, self.variance, self.optimism)
+        costs, loss_sums, variance, optimism = (values[points] for values in arrays)
+        return GroupLosses(costs, loss_sums, self.weights, variance, optimism)
 
     def bounds(self, groups: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
         """Bound each point's loss in new groups, (n_points,), by all groups or some of them."""
-        columns = slice(None) if groups is None else groups
-        lost = self.lost[:, columns]
-        weights = self.weights[columns]
-        return loss_bounds(lost, weights, self.variance) + self.optimism
+        selected_groups = slice(None) if groups is None else groups
+        loss_sums = self.loss_sums[:, selected_groups]
+        weights = self.weights[selected_groups]
+        return loss_bounds(loss_sums, weights, self.variance) + self.optimism
 
-    def checked_share(self, max_loss: float) -> float:
+    def choose_cost_share(self, max_loss: float) -> float:
         """Choose one of COST_SHARES: cheaper points down to it must also keep the loss."""
         rng = np.random.default_rng(0)
         # choose on one half of the groups, check the loss on the other
         halves = [np.array_split(rng.permutation(len(self.weights)), 2) for _ in range(N_SPLITS)]
-        for share in COST_SHARES[:-1]:
-            n_kept = 0
-            for choosing, checking in halves:
-                safe = np.flatnonzero(self.nearby(self.bounds(choosing), share) <= max_loss)
-                if not len(safe):
-                    n_kept += 1
+        for cost_share in COST_SHARES[:-1]:
+            n_halves_within_loss = 0
+            for choosing_groups, checking_groups in halves:
+                safe_points = np.flatnonzero(
+                    self.largest_nearby_bounds(self.bounds(choosing_groups), cost_share) <= max_loss
+                )
+                if not len(safe_points):
+                    n_halves_within_loss += 1
                     continue
-                loss = self.lost[safe[0], checking].sum() / self.weights[checking].sum()
-                n_kept += bool(loss <= max_loss)
-            if n_kept >= MIN_SHARE_OF_HALVES * N_SPLITS:
-                return share
+                mean_loss = (
+                    self.loss_sums[safe_points[0], checking_groups].sum()
+                    / self.weights[checking_groups].sum()
+                )
+                n_halves_within_loss += bool(mean_loss <= max_loss)
+            if n_halves_within_loss >= MIN_SHARE_OF_HALVES * N_SPLITS:
+                return cost_share
         return COST_SHARES[-1]
 
-    def nearby(self, bounds: NDArray[np.float64], share: float) -> NDArray[np.float64]:
-        """Get the largest bound among each point and cheaper points down to `share` of its cost."""
-        starts = np.searchsorted(self.costs, share * self.costs * (1 - 1e-9))
-        return np.array([bounds[min(a, i) : i + 1].max() for i, a in enumerate(starts)])
+    def largest_nearby_bounds(
+        self, bounds: NDArray[np.float64], cost_share: float
+    ) -> NDArray[np.float64]:
+        """Get the largest bound of each point and the points down to `cost_share` of its cost."""
+        first_points = np.searchsorted(self.costs, cost_share * self.costs * (1 - 1e-9))
+        return np.array(
+            [
+                bounds[min(first_point, i) : i + 1].max()
+                for i, first_point in enumerate(first_points)
+            ]
+        )
 
 
 def with_group_errors(
@@ -184,42 +214,54 @@ def with_group_errors(
     """
     if records[-1].splitter.n_groups is None:
         return frontier
-    reference = frontier.reference_effective_accuracy
-    certain = Promise("max_loss", 0.0, LOSS_LEVEL)
+    reference_accuracy = frontier.reference_effective_accuracy
+    certain_promise = Promise("max_loss", 0.0, LOSS_LEVEL)
     chains = {p.chain for p in frontier.points}
-    curve = set(frontier.points)
-    by_cost = sorted(
+    curve_points = set(frontier.points)
+    points_by_cost = sorted(
         (p for p in points if p.chain in chains), key=lambda p: (p.cost, -p.effective_accuracy)
     )
-    certain_point = next((p for p in by_cost if certain.is_certain(records, p)), None)
-    losses = GroupLosses.from_points(by_cost, records, reference)
+    certain_point = next(
+        (p for p in points_by_cost if certain_promise.is_certain(records, p)), None
+    )
+    losses = GroupLosses.from_points(points_by_cost, records, reference_accuracy)
     bounds = losses.bounds()
     is_safer = bounds < np.minimum.accumulate(np.append(np.inf, bounds[:-1]))
-    nearby = [
-        i for i, p in enumerate(by_cost) if p in curve or (is_safer[i] and p != certain_point)
+    near_points = [
+        i
+        for i, p in enumerate(points_by_cost)
+        if p in curve_points or (is_safer[i] and p != certain_point)
     ]
     # bounds of the points near the curve, over all points down to a share of their cost
-    losses = losses.select(nearby)
-    bounds = losses.nearby(bounds[nearby], losses.checked_share(max_loss))
-    with_error = dict(_with_errors([by_cost[i] for i in nearby], bounds, reference))
+    losses = losses.select_points(near_points)
+    bounds = losses.largest_nearby_bounds(bounds[near_points], losses.choose_cost_share(max_loss))
+    points_with_errors = dict(
+        _with_errors([points_by_cost[i] for i in near_points], bounds, reference_accuracy)
+    )
     # the frontier's others need only errors
-    others = [p for p in frontier.others if p not in with_error and p != certain_point]
-    if others:
-        bounds = GroupLosses.from_points(others, records, reference).bounds()
-        others = [p for _, p in _with_errors(others, bounds, reference)]
-    safer = [p for point, p in with_error.items() if point not in curve]
-    certain_one = [] if certain_point is None or certain_point in curve else [certain_point]
+    off_curve_points = [
+        p for p in frontier.off_curve_points if p not in points_with_errors and p != certain_point
+    ]
+    if off_curve_points:
+        bounds = GroupLosses.from_points(off_curve_points, records, reference_accuracy).bounds()
+        off_curve_points = [
+            p for _, p in _with_errors(off_curve_points, bounds, reference_accuracy)
+        ]
+    safer_points = [p for point, p in points_with_errors.items() if point not in curve_points]
+    certain_one = [] if certain_point is None or certain_point in curve_points else [certain_point]
     return replace(
         frontier,
-        points=tuple(with_error[p] for p in frontier.points),
-        others=(*others, *safer, *certain_one),
+        points=tuple(points_with_errors[p] for p in frontier.points),
+        off_curve_points=(*off_curve_points, *safer_points, *certain_one),
     )
 
 
 def _with_errors(
-    points: Sequence[OperatingPoint], bounds: NDArray[np.float64], reference: float
+    points: Sequence[OperatingPoint], bounds: NDArray[np.float64], reference_accuracy: float
 ) -> list[tuple[OperatingPoint, OperatingPoint]]:
     """Pair each point with a copy that has the bound minus the point's loss as its error."""
-    errors = np.maximum(bounds - reference + [p.effective_accuracy for p in points], 0.0)
-    pairs = zip(points, errors.tolist(), strict=True)
+    loss_errors = np.maximum(
+        bounds - reference_accuracy + [p.effective_accuracy for p in points], 0.0
+    )
+    pairs = zip(points, loss_errors.tolist(), strict=True)
     return [(p, msgspec.structs.replace(p, accuracy_error=error)) for p, error in pairs]

@@ -37,7 +37,7 @@ from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.class_guarantee import (
     check_class_rows,
-    class_tests,
+    class_test_names,
     classes_pass,
     unused_losses,
 )
@@ -72,10 +72,10 @@ class Promise:
         """Make a promise of exactly one of the bounds `budget`, `max_loss` and `offload_rate`."""
         if not 0 < confidence < 1:
             raise InputError(f"a guarantee's confidence must be between 0 and 1, not {confidence}")
-        goals = [(kind, bound) for kind, bound in bounds.items() if bound is not None]
-        if len(goals) != 1:
+        named_bounds = [(kind, bound) for kind, bound in bounds.items() if bound is not None]
+        if len(named_bounds) != 1:
             raise InputError("give exactly one of budget, max_loss and offload_rate")
-        kind, bound = goals[0]
+        kind, bound = named_bounds[0]
         if not (0 <= bound <= (np.finfo(float).max if kind == "budget" else 1)):
             limits = "a number of at least 0" if kind == "budget" else "between 0 and 1"
             raise InputError(f"{kind} must be {limits}, not {bound}")
@@ -91,10 +91,10 @@ class Promise:
         if self.by_class:
             check_class_rows(self.by_class, truth, splitter, self.level)
 
-    def is_certain(self, cascades: Sequence[CascadeRecord], point: OperatingPoint) -> bool:
+    def is_certain(self, records: Sequence[CascadeRecord], point: OperatingPoint) -> bool:
         """Whether a point keeps the bound on any rows with finite scores."""
-        record = cascades[point.chain]
-        exits = record.reachable(point.thresholds)
+        record = records[point.chain]
+        exits = record.reachable_exits(point.thresholds)
         if self.kind == "max_loss" and self.bound >= 1:
             return True
         if self.kind == "budget":
@@ -103,7 +103,7 @@ class Promise:
             return not record.has_cloud or record.n_stages not in exits
         if record.has_cloud:
             return exits == [record.n_stages]
-        return record is cascades[-1] and exits == [record.n_stages - 1]
+        return record is records[-1] and exits == [record.n_stages - 1]
 
 
 def certify(
@@ -112,126 +112,139 @@ def certify(
     promise: Promise,
 ) -> OperatingPoint | None:
     """Find the boldest candidate that keeps a promise."""
-    cascades = checked_records(records, promise, weighted=False)
-    boldest: tuple[OperatingPoint, str] | None = None
-    for point, method in _tested(cascades, candidates, promise):
+    records = checked_records(records, promise, accepts_weights=False)
+    boldest_pass: tuple[OperatingPoint, str] | None = None
+    for point, method in _test_candidates(records, candidates, promise):
         if method is None:
             break
-        boldest = point, method
-    if boldest is None:
+        boldest_pass = point, method
+    if boldest_pass is None:
         return None
     # state the terms with the point
-    point, method = boldest
-    record = cascades[point.chain]
-    measured = record.measure(point.thresholds, point.chain)
+    point, method = boldest_pass
+    record = records[point.chain]
+    measured_point = record.measure(point.thresholds, point.chain)
     terms = {
         "kind": promise.kind,
         "bound": promise.bound,
         "confidence": promise.confidence,
-        "calibration_rows": len(cascades[0].weights),
+        "calibration_rows": len(records[0].weights),
         "method": method,
     }
-    if cascades[0].splitter.n_groups is not None:
-        terms["calibration_groups"] = cascades[0].splitter.n_groups
-    if promise.kind == "max_loss" and measured.weighted_accuracy is not None:
+    if records[0].splitter.n_groups is not None:
+        terms["calibration_groups"] = records[0].splitter.n_groups
+    if promise.kind == "max_loss" and measured_point.weighted_accuracy is not None:
         terms["loss"] = "weighted accuracy"
     if promise.by_class:
         assert record.answers is not None
-        lost = lost_rows(record, cascades[-1], record.exits(point.thresholds))
-        terms |= promise.by_class.named()
-        terms |= unused_losses(promise.by_class, record.answers.truth, lost)
-    return msgspec.structs.replace(measured, guarantee=terms)
+        losses = row_losses(record, records[-1], record.exits(point.thresholds))
+        terms |= promise.by_class.by_name()
+        terms |= unused_losses(promise.by_class, record.answers.truth, losses)
+    return msgspec.structs.replace(measured_point, guarantee=terms)
 
 
 def checked_records(
-    records: CascadeRecord | Sequence[CascadeRecord], promise: Promise, *, weighted: bool
+    records: CascadeRecord | Sequence[CascadeRecord], promise: Promise, *, accepts_weights: bool
 ) -> Sequence[CascadeRecord]:
     """Check that records belong to the same rows and suit a promise; return them as a sequence."""
-    cascades = [records] if isinstance(records, CascadeRecord) else list(records)
-    sizes = {len(record.weights) for record in cascades}
-    if len(sizes) != 1 or sizes == {0}:
+    record_list = [records] if isinstance(records, CascadeRecord) else list(records)
+    row_counts = {len(record.weights) for record in record_list}
+    if len(row_counts) != 1 or row_counts == {0}:
         raise InputError("a guarantee needs one record for each cascade, all of the same rows")
-    if not weighted and any((record.weights != 1).any() for record in cascades):
+    if not accepts_weights and any((record.weights != 1).any() for record in record_list):
         raise InputError(
             "a guarantee needs calibration rows of weight 1: its tests count rows; "
             "draw rows in proportion to their weights instead"
         )
     if promise.kind == "max_loss" and any(
-        not ((record.correctness >= 0) & (record.correctness <= 1)).all() for record in cascades
+        not ((record.correctness >= 0) & (record.correctness <= 1)).all() for record in record_list
     ):
         raise InputError(
             "a guaranteed max_loss needs answers that are right by a share between 0 and 1"
         )
-    if promise.by_class and any(record.answers is None for record in cascades):
+    if promise.by_class and any(record.answers is None for record in record_list):
         raise InputError("bounds on classes need records with the answers of all exits")
-    return cascades
+    return record_list
 
 
-def _tested(
-    cascades: Sequence[CascadeRecord],
+def _test_candidates(
+    records: Sequence[CascadeRecord],
     candidates: Sequence[OperatingPoint],
     promise: Promise,
 ) -> Iterator[tuple[OperatingPoint, str | None]]:
     """Yield each candidate with the name of the test that it passes; None if it fails."""
-    reference = cascades[-1]
+    reference_record = records[-1]
     level = promise.level
-    grouped = reference.splitter.n_groups is not None
-    is_counted = reference.class_weights is None and all(
-        np.isin(record.correctness, (0, 1)).all() for record in cascades
+    has_groups = reference_record.splitter.n_groups is not None
+    has_binary_losses = reference_record.class_weights is None and all(
+        np.isin(record.correctness, (0, 1)).all() for record in records
     )
     for start in range(0, len(candidates), CANDIDATES_PER_STEP):
-        group = candidates[start : start + CANDIDATES_PER_STEP]
-        owners = [cascades[p.chain] for p in group]
-        exits = np.stack([r.exits(p.thresholds) for r, p in zip(owners, group, strict=True)])
+        batch = candidates[start : start + CANDIDATES_PER_STEP]
+        batch_records = [records[point.chain] for point in batch]
+        exits = np.stack(
+            [
+                record.exits(point.thresholds)
+                for record, point in zip(batch_records, batch, strict=True)
+            ]
+        )
         # the bound on all rows, for several candidates at once
-        if promise.kind == "offload_rate" and not grouped:
-            offloaded = _offloaded(owners, exits)
-            passed = rate_pvalue(offloaded.sum(axis=1), offloaded.shape[1], promise.bound) <= level
+        if promise.kind == "offload_rate" and not has_groups:
+            is_offloaded = _offloads_by_candidate(batch_records, exits)
+            is_passed_by_candidate = (
+                rate_pvalue(is_offloaded.sum(axis=1), is_offloaded.shape[1], promise.bound) <= level
+            )
             method = "exact binomial"
-        elif promise.kind == "max_loss" and not grouped and is_counted:
-            passed = np.ones(len(group), np.bool_)
+        elif promise.kind == "max_loss" and not has_groups and has_binary_losses:
+            is_passed_by_candidate = np.ones(len(batch), np.bool_)
             if promise.bound < 1:  # no loss exceeds 1
-                lost = _lost(owners, reference, exits)
-                worse = (lost > 0).sum(axis=1)
-                better = (lost < 0).sum(axis=1)
-                limits = loss_limits(lost.shape[1], promise.bound, level)
-                passed = worse - better <= limits[worse + better]
+                losses = _losses_by_candidate(batch_records, reference_record, exits)
+                n_worse = (losses > 0).sum(axis=1)
+                n_better = (losses < 0).sum(axis=1)
+                limits = loss_limits(losses.shape[1], promise.bound, level)
+                is_passed_by_candidate = n_worse - n_better <= limits[n_worse + n_better]
             method = "exact paired difference"
         else:
-            values, lowest, highest, bound = _risks(owners, group, reference, exits, promise)
-            means = reference.splitter.group_means(values) if grouped else values
-            passed = mean_pvalue(means, bound, lowest, highest, level) <= level
-            method = "betting on groups" if grouped else "betting"
-        for point, record, point_exits, is_passed in zip(group, owners, exits, passed, strict=True):
-            certain = promise.is_certain(cascades, point)
-            proof = "certain" if certain else method if is_passed else None
+            values, lowest, highest, bound = _risks(
+                batch_records, batch, reference_record, exits, promise
+            )
+            units = reference_record.splitter.group_means(values) if has_groups else values
+            is_passed_by_candidate = mean_pvalue(units, bound, lowest, highest, level) <= level
+            method = "betting on groups" if has_groups else "betting"
+        for point, record, point_exits, is_passed in zip(
+            batch, batch_records, exits, is_passed_by_candidate, strict=True
+        ):
+            is_certain = promise.is_certain(records, point)
+            passed_test = "certain" if is_certain else method if is_passed else None
             # bounds on classes: each is tested at the full level, and all must pass
-            if proof is not None and promise.by_class:
+            if passed_test is not None and promise.by_class:
                 answers = record.answers
-                lost = lost_rows(record, reference, point_exits)
+                losses = row_losses(record, reference_record, point_exits)
                 assert answers is not None
                 all_pass = classes_pass(
-                    promise.by_class, answers, record.splitter, point_exits, lost, level
+                    promise.by_class, answers, record.splitter, point_exits, losses, level
                 )
-                class_method = "betting on groups" if grouped else class_tests(promise.by_class)
-                proof = f"{proof}; by class {class_method}" if all_pass else None
-            yield point, proof
+                class_tests = (
+                    "betting on groups" if has_groups else class_test_names(promise.by_class)
+                )
+                passed_test = f"{passed_test}; by class {class_tests}" if all_pass else None
+            yield point, passed_test
 
 
-def lost_rows(
-    record: CascadeRecord, reference: CascadeRecord, exits: NDArray[np.int64]
+def row_losses(
+    record: CascadeRecord, reference_record: CascadeRecord, exits: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Get the loss of each row, (n,): 1 if only the reference is right, -1 if only the record."""
-    lost: NDArray[np.float64] = (
-        reference.correctness[-1] - record.correctness[exits, np.arange(len(exits))]
+    losses: NDArray[np.float64] = (
+        reference_record.correctness[-1] - record.correctness[exits, np.arange(len(exits))]
     )
-    return lost
+    return losses
 
 
 def _risks(
-    owners: Sequence[CascadeRecord],
-    group: Sequence[OperatingPoint],
-    reference: CascadeRecord,
+    records: Sequence[CascadeRecord],
+    points: Sequence[OperatingPoint],
+    reference_record: CascadeRecord,
     exits: NDArray[np.int64],
     promise: Promise,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
@@ -240,34 +253,63 @@ def _risks(
     The values have shape (n_candidates, n), and their limits (n_candidates,).
     """
     if promise.kind == "offload_rate":
-        zero = np.zeros(len(owners))
-        return _offloaded(owners, exits).astype(np.float64), zero, zero + 1, promise.bound
-    if promise.kind == "budget":
-        reachable = [r.reachable(p.thresholds) for r, p in zip(owners, group, strict=True)]
+        zeros = np.zeros(len(records))
         return (
-            np.stack([r.costs(e) for r, e in zip(owners, exits, strict=True)]),
-            np.array([r.lowest_costs()[w].min() for r, w in zip(owners, reachable, strict=True)]),
-            np.array([r.highest_costs()[w].max() for r, w in zip(owners, reachable, strict=True)]),
+            _offloads_by_candidate(records, exits).astype(np.float64),
+            zeros,
+            zeros + 1,
             promise.bound,
         )
-    lost = _lost(owners, reference, exits)
-    weights = reference.scaled_class_weights
-    largest = float(weights.max())
+    if promise.kind == "budget":
+        reachable_exits = [
+            record.reachable_exits(point.thresholds)
+            for record, point in zip(records, points, strict=True)
+        ]
+        return (
+            np.stack(
+                [record.costs(row_exits) for record, row_exits in zip(records, exits, strict=True)]
+            ),
+            np.array(
+                [
+                    record.lowest_costs()[exit_numbers].min()
+                    for record, exit_numbers in zip(records, reachable_exits, strict=True)
+                ]
+            ),
+            np.array(
+                [
+                    record.highest_costs()[exit_numbers].max()
+                    for record, exit_numbers in zip(records, reachable_exits, strict=True)
+                ]
+            ),
+            promise.bound,
+        )
+    losses = _losses_by_candidate(records, reference_record, exits)
+    weights = reference_record.scaled_class_weights
+    largest_weight = float(weights.max())
     return (
-        weights * (lost - promise.bound),
-        np.full(len(lost), -largest * (1 + promise.bound)),
-        np.full(len(lost), largest * (1 - promise.bound)),
+        weights * (losses - promise.bound),
+        np.full(len(losses), -largest_weight * (1 + promise.bound)),
+        np.full(len(losses), largest_weight * (1 - promise.bound)),
         0.0,
     )
 
 
-def _offloaded(owners: Sequence[CascadeRecord], exits: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _offloads_by_candidate(
+    records: Sequence[CascadeRecord], exits: NDArray[np.int64]
+) -> NDArray[np.bool_]:
     """Mark the offloaded rows, shape (n_candidates, n)."""
-    return np.stack([e == r.n_stages for r, e in zip(owners, exits, strict=True)])
+    return np.stack(
+        [row_exits == record.n_stages for record, row_exits in zip(records, exits, strict=True)]
+    )
 
 
-def _lost(
-    owners: Sequence[CascadeRecord], reference: CascadeRecord, exits: NDArray[np.int64]
+def _losses_by_candidate(
+    records: Sequence[CascadeRecord], reference_record: CascadeRecord, exits: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Get the loss of each row, shape (n_candidates, n)."""
-    return np.stack([lost_rows(r, reference, e) for r, e in zip(owners, exits, strict=True)])
+    return np.stack(
+        [
+            row_losses(record, reference_record, row_exits)
+            for record, row_exits in zip(records, exits, strict=True)
+        ]
+    )

@@ -16,7 +16,7 @@ from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise.operating_point import OperatingPoint
 
-CODES = {1: 254, 2: 65534}
+MAX_THRESHOLDS_BY_RANK_BYTES = {1: 254, 2: 65534}
 """Largest number of thresholds of a feature, by the bytes of their ranks."""
 
 
@@ -32,7 +32,7 @@ class PackedSizes:
     forms: tuple[tuple[NDArray[np.int64], NDArray[np.bool_]], ...]
 
     @classmethod
-    def plain(cls, sizes: Sequence[int]) -> PackedSizes:
+    def without_shared_thresholds(cls, sizes: Sequence[int]) -> PackedSizes:
         """Make the sizes of stages that share no thresholds."""
         return cls(((np.array(sizes, np.int64), np.zeros((len(sizes), 0), np.bool_)),))
 
@@ -43,21 +43,21 @@ class PackedSizes:
 
     def total(self, stages: Sequence[int], *, free_thresholds: int = 0) -> int:
         """Bound the bytes of some stages; `free_thresholds` of their thresholds are not counted."""
-        numbers = np.array(stages, np.intp)
+        stage_numbers = np.array(stages, np.intp)
         return min(
-            int(stage_bytes[numbers].sum())
-            + 4 * max(0, int(needs[numbers].any(0).sum()) - free_thresholds)
-            for stage_bytes, needs in self.forms
+            int(stage_bytes[stage_numbers].sum())
+            + 4 * max(0, int(needs_threshold[stage_numbers].any(0).sum()) - free_thresholds)
+            for stage_bytes, needs_threshold in self.forms
         )
 
-    def bytes_on_device(self, numbers: Sequence[int]) -> int:
+    def bytes_on_device(self, stages: Sequence[int]) -> int:
         """Get the bytes of some stages, or of the smallest stage if there are none.
 
-        >>> sizes = PackedSizes.plain((30, 20, 0))
+        >>> sizes = PackedSizes.without_shared_thresholds((30, 20, 0))
         >>> sizes.bytes_on_device((0, 1)), sizes.bytes_on_device(())
         (50, 20)
         """
-        return self.total(numbers) or min(filter(None, self.by_stage), default=0)
+        return self.total(stages) or min(filter(None, self.by_stage), default=0)
 
 
 def packed_sizes(stages: Sequence[Stage]) -> PackedSizes:
@@ -74,61 +74,83 @@ def _table_forms(
     stages: Sequence[Stage],
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
     """Yield the forms of the tables: thresholds as floats and, if few, as ranks of 1 or 2 bytes."""
-    columns = {int(c) for stage in stages for c in stage.features}
-    forests = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
-    inner_counts = [_inner_nodes(forest) for forest in forests]
-    largest_tree = max((int(n.max(initial=0)) for n in inner_counts), default=0)
-    largest_forest = max((int(n.sum()) for n in inner_counts), default=0)
+    read_columns = {int(c) for stage in stages for c in stage.features}
+    tree_models = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
+    inner_node_counts = [_inner_nodes(trees) for trees in tree_models]
+    largest_tree = max((int(counts.max(initial=0)) for counts in inner_node_counts), default=0)
+    largest_forest = max((int(counts.sum()) for counts in inner_node_counts), default=0)
     # bytes of a node's test, of the offset of a right child, of a tree's first node
-    widths = (
-        slot_width(len(columns), nan=any(bool(f.nan_left.any()) for f in forests)),
+    node_widths = (
+        slot_width(
+            len(read_columns), has_nan=any(bool(trees.nan_left.any()) for trees in tree_models)
+        ),
         width(largest_tree),
         width(largest_forest),
     )
     # floats and, where there are few, ranks among all stages' thresholds
-    index_width = width(max(columns, default=0) + 1)
-    needs = [_thresholds(stage) for stage in stages]
-    all_thresholds = _distinct(np.concatenate([*needs, np.zeros(0, np.int64)]))
+    index_width = width(max(read_columns, default=0) + 1)
+    stage_thresholds = [_thresholds(stage) for stage in stages]
+    all_thresholds = _distinct(np.concatenate([*stage_thresholds, np.zeros(0, np.int64)]))
     most_thresholds = int(np.unique(all_thresholds >> 32, return_counts=True)[1].max(initial=0))
-    leaves = [
+    leaf_tables = [
         pack_leaves(leaf_rows(stage.model)[0]) if isinstance(stage.model, TreeEnsemble) else None
         for stage in stages
     ]
-    all_widths = [tables.index_widths for tables in leaves if tables is not None]
+    all_widths = [leaf_table.index_widths for leaf_table in leaf_tables if leaf_table is not None]
     index_widths = np.max([(1, 1, 1, 1), *all_widths], axis=0).tolist()
-    leaf_bytes = [0 if tables is None else tables.nbytes(index_widths) for tables in leaves]
-    for key in (4, *(key for key, limit in CODES.items() if 0 < most_thresholds <= limit)):
-        edge_bytes = 1 if key == 4 else 5  # ranks need the start of each feature's edges
+    leaf_bytes = [
+        0 if leaf_table is None else leaf_table.nbytes(index_widths) for leaf_table in leaf_tables
+    ]
+    for threshold_bytes in (
+        4,
+        *(
+            threshold_bytes
+            for threshold_bytes, max_thresholds in MAX_THRESHOLDS_BY_RANK_BYTES.items()
+            if 0 < most_thresholds <= max_thresholds
+        ),
+    ):
+        edge_bytes = (
+            1 if threshold_bytes == 4 else 5
+        )  # ranks need the start of each feature's edges
         list_bytes = 2 * index_width + edge_bytes
         stage_bytes = [
-            _table_bytes(stage, key, *widths)
+            _table_bytes(stage, threshold_bytes, *node_widths)
             + n_leaf_bytes
             + list_bytes * max(len(stage.features), 1)
             + 6
             for stage, n_leaf_bytes in zip(stages, leaf_bytes, strict=True)
         ]
-        shared = all_thresholds[:0] if key == 4 else all_thresholds
-        needed = [np.isin(shared, thresholds) for thresholds in needs]
-        yield np.array(stage_bytes, np.int64), np.reshape(needed, (len(stage_bytes), len(shared)))
+        shared_thresholds = all_thresholds[:0] if threshold_bytes == 4 else all_thresholds
+        needs_threshold = [
+            np.isin(shared_thresholds, thresholds) for thresholds in stage_thresholds
+        ]
+        yield (
+            np.array(stage_bytes, np.int64),
+            np.reshape(needs_threshold, (len(stage_bytes), len(shared_thresholds))),
+        )
 
 
-def tree_bytes(leaves: int, leaf: int, values: int, n_columns: int, *, key: int = 4) -> int:
-    """Bound the bytes of a tree; each of its `leaves` has `values` values of `leaf` bytes each."""
-    inner = leaves - 1
+def tree_bytes(
+    n_leaves: int, value_bytes: int, n_values: int, n_columns: int, *, threshold_bytes: int = 4
+) -> int:
+    """Bound the bytes of a tree, each of whose leaves has `n_values` values."""
+    n_inner = n_leaves - 1
     return (
-        inner * (key + slot_width(n_columns, nan=False) + width(inner)) + leaf * leaves * values + 5
+        n_inner * (threshold_bytes + slot_width(n_columns, has_nan=False) + width(n_inner))
+        + value_bytes * n_leaves * n_values
+        + 5
     )
 
 
-def slot_width(n_columns: int, *, nan: bool) -> int:
-    """Get the bytes of a node's test in C, which includes the direction of NaN if `nan` is set."""
-    return width(2 * n_columns if nan else max(n_columns - 1, 0))
+def slot_width(n_columns: int, *, has_nan: bool) -> int:
+    """Get the bytes of a node's test in C, with the direction of NaN if `has_nan`."""
+    return width(2 * n_columns if has_nan else max(n_columns - 1, 0))
 
 
 def _inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
     """Count the inner nodes of each tree."""
-    bounds = np.append(trees.roots, trees.n_nodes)
-    counts: NDArray[np.int64] = np.diff(np.append(0, np.cumsum(trees.feature >= 0))[bounds])
+    tree_ends = np.append(trees.roots, trees.n_nodes)
+    counts: NDArray[np.int64] = np.diff(np.append(0, np.cumsum(trees.feature >= 0))[tree_ends])
     return counts
 
 
@@ -137,10 +159,10 @@ def _thresholds(stage: Stage) -> NDArray[np.int64]:
     trees = stage.model
     if not isinstance(trees, TreeEnsemble):
         return np.zeros(0, np.int64)
-    inner = trees.feature >= 0
-    columns = stage.features[trees.feature[inner]]
-    threshold = trees.threshold[inner] + np.float32(0)  # no negative zero
-    return _distinct(columns.astype(np.int64) << 32 | threshold.view(np.uint32))
+    is_inner = trees.feature >= 0
+    columns = stage.features[trees.feature[is_inner]]
+    thresholds = trees.threshold[is_inner] + np.float32(0)  # no negative zero
+    return _distinct(columns.astype(np.int64) << 32 | thresholds.view(np.uint32))
 
 
 def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -150,7 +172,9 @@ def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return distinct
 
 
-def _table_bytes(stage: Stage, key: int, test: int, skip: int, start: int) -> int:
+def _table_bytes(
+    stage: Stage, threshold_bytes: int, test_bytes: int, offset_bytes: int, start_bytes: int
+) -> int:
     """Compute the bytes of a stage's model without its leaves."""
     model = stage.model
     if isinstance(model, GraphModel):  # has no form in C
@@ -159,15 +183,15 @@ def _table_bytes(stage: Stage, key: int, test: int, skip: int, start: int) -> in
         # starts of trees, tests of inner nodes, numbers of outputs, base margins
         n_inner = int((model.feature >= 0).sum())
         return (
-            (model.n_trees + 1) * start
-            + max(n_inner, 1) * (key + test + skip)
+            (model.n_trees + 1) * start_bytes
+            + max(n_inner, 1) * (threshold_bytes + test_bytes + offset_bytes)
             + (model.n_trees * width(model.n_outputs) if model.n_outputs > 1 else 0)
             + 4 * model.n_outputs
         )
-    return _numbers(model)
+    return _float_bytes(model)
 
 
-def _numbers(model: LinearModel | KernelModel) -> int:
+def _float_bytes(model: LinearModel | KernelModel) -> int:
     """Count the bytes of the floats of a model without trees."""
     arrays = [model.mean, model.scale, model.weights, model.bias]
     if isinstance(model, KernelModel):
@@ -181,9 +205,9 @@ def stages_on_device(stages: Sequence[Stage], point: OperatingPoint) -> list[int
     These are the stages that may stop an instance, or else the smallest stage, which answers while
     the cloud cannot be reached.
     """
-    sizes = packed_sizes(stages).by_stage
-    numbers = [s for s, threshold in enumerate(point.thresholds) if threshold is not None]
-    if any(sizes) and not any(sizes[s] for s in numbers):
-        smallest = min(filter(None, sizes))
-        numbers = sorted([*numbers, sizes.index(smallest)])
-    return numbers
+    stage_bytes = packed_sizes(stages).by_stage
+    stage_numbers = [s for s, threshold in enumerate(point.thresholds) if threshold is not None]
+    if any(stage_bytes) and not any(stage_bytes[s] for s in stage_numbers):
+        smallest_bytes = min(filter(None, stage_bytes))
+        stage_numbers = sorted([*stage_numbers, stage_bytes.index(smallest_bytes)])
+    return stage_numbers

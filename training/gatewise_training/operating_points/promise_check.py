@@ -49,8 +49,8 @@ class MeasuredFigure(NamedTuple):
         mean = float(np.average(values, weights=weights))
         # each row's contribution to the deviation of the mean
         deviations = weights * (values - mean) / weights.sum()
-        sums = deviations if splitter.groups is None else splitter.group_sums(deviations)
-        error = float(np.sqrt(n_units / (n_units - 1) * (sums**2).sum()))
+        deviation_sums = deviations if splitter.groups is None else splitter.group_sums(deviations)
+        error = float(np.sqrt(n_units / (n_units - 1) * (deviation_sums**2).sum()))
         half_width = float(stats.t.ppf((1 + CONFIDENCE) / 2, n_units - 1)) * error
         return cls(mean, mean - half_width, mean + half_width)
 
@@ -69,11 +69,13 @@ class MeasuredFigure(NamedTuple):
         if splitter.groups is not None or not len(losses):
             return cls.mean(losses, weights, splitter).clipped(-1.0, 1.0)
         weights = weights / weights.mean()
-        total = weights.sum() + 2.0
-        mean = float(weights @ losses / total)
+        total_weight = weights.sum() + 2.0
+        mean = float(weights @ losses / total_weight)
         # sum of w² (loss - mean)², with half a row each of losses 1, -1, 0, 0
-        squares = (weights**2) @ (losses - mean) ** 2 + 1.0 + 2.0 * mean**2
-        half_width = float(stats.norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(squares) / total)
+        square_sum = (weights**2) @ (losses - mean) ** 2 + 1.0 + 2.0 * mean**2
+        half_width = float(
+            stats.norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(square_sum) / total_weight
+        )
         value = float(np.average(losses, weights=weights))
         return cls(value, mean - half_width, mean + half_width).clipped(-1.0, 1.0)
 
@@ -136,7 +138,7 @@ class UnseenRows(NamedTuple):
     answers: NDArray[np.int64]  # class indices
     reference: NDArray[np.int64] | None  # answers of the high-cost model, if there is one
     costs: NDArray[np.float64]
-    offloaded: NDArray[np.bool_]
+    is_offloaded: NDArray[np.bool_]
     weights: NDArray[np.float64]  # class weight of each row
     splitter: RowSplitter
 
@@ -146,7 +148,7 @@ class UnseenRows(NamedTuple):
         ones = np.ones(len(self.truth))
         return MeasuredFigure.share(self.answers == self.truth, ones, self.splitter)
 
-    def lost(self, rows: NDArray[np.bool_]) -> MeasuredFigure:
+    def loss_on(self, rows: NDArray[np.bool_]) -> MeasuredFigure:
         """Measure the loss of accuracy against the high-cost model on some rows."""
         assert self.reference is not None
         truth = self.truth[rows]
@@ -165,17 +167,19 @@ class PromiseCheck:
     n_rows: int
     confidence: float | None  # of a guarantee
     has_groups: bool
-    doubts: tuple[str, ...] = ()  # reasons why the rows may be too similar to training rows
+    similarity_reasons: tuple[
+        str, ...
+    ] = ()  # reasons why the rows may be too similar to training rows
 
     @classmethod
     def of_system(
-        cls, system: Any, rows: UnseenRows, *, doubts: Sequence[str] = ()
+        cls, system: Any, rows: UnseenRows, *, similarity_reasons: Sequence[str] = ()
     ) -> PromiseCheck:
         """Check the active operating point of a fitted system."""
         point = system.operating_point_
         frontier = system._reference_frontier()
         ((kind, bound),) = system._goal().items()
-        goal, checked_bound = _goal(
+        goal_text, checked_bound = _goal_text_and_bound(
             kind,
             bound,
             system,
@@ -185,17 +189,17 @@ class PromiseCheck:
         bounds = [checked_bound, *_class_bounds(system, rows)]
         if checked_bound.bound >= 1.0 and len(bounds) > 1:  # only classes are bounded
             bounds = bounds[1:]
-            goal = bounds[0].promise
+            goal_text = bounds[0].promise
         guarantee = point.guarantee
         return cls(
-            goal=goal,
+            goal=goal_text,
             bounds=tuple(bounds),
             accuracy=rows.accuracy,
             expected_accuracy=point.accuracy,
             n_rows=len(rows.truth),
             confidence=None if guarantee is None else guarantee["confidence"],
             has_groups=rows.splitter.groups is not None,
-            doubts=tuple(doubts),
+            similarity_reasons=tuple(similarity_reasons),
         )
 
     @property
@@ -206,39 +210,54 @@ class PromiseCheck:
 
     def lines(self) -> list[str]:
         """Write the promise, the figures on the rows, the verdict and the advice as lines."""
-        certified = "" if self.confidence is None else f", with confidence {self.confidence:g}"
+        confidence_text = (
+            "" if self.confidence is None else f", with confidence {self.confidence:g}"
+        )
         other_promises = [bound.promise for bound in self.bounds[1:]]
-        promised = ", a ".join([self.goal, *other_promises])
-        reached = "; ".join(f"{b.name} {b.measured.text(self.n_rows)}" for b in self.bounds)
-        rows = plural(self.n_rows, "row")
-        article = "an " if promised[0] in "aeiou" else "a "
-        accuracy = self.accuracy.text(self.n_rows)
-        drop = broken_accuracy(self.expected_accuracy, self.accuracy)
+        promise_text = ", a ".join([self.goal, *other_promises])
+        reached_text = "; ".join(
+            f"{bound.name} {bound.measured.text(self.n_rows)}" for bound in self.bounds
+        )
+        row_text = plural(self.n_rows, "row")
+        article = "an " if promise_text[0] in "aeiou" else "a "
+        accuracy_text = self.accuracy.text(self.n_rows)
+        drop_text = broken_accuracy(self.expected_accuracy, self.accuracy)
         verdict_text, advice = self._verdict_and_advice()
         return [
-            f"promised: {article}{promised}{certified}",
-            f"reached on {rows} held out: {reached}",
-            f"accuracy on them: {accuracy}; on validation rows {self.expected_accuracy:.4f}",
-            *([] if drop is None else [f"accuracy is lower than promised: {drop}"]),
+            f"promised: {article}{promise_text}{confidence_text}",
+            f"reached on {row_text} held out: {reached_text}",
+            f"accuracy on them: {accuracy_text}; on validation rows {self.expected_accuracy:.4f}",
+            *([] if drop_text is None else [f"accuracy is lower than promised: {drop_text}"]),
             verdict_text,
-            *(f"but these rows are much like those of training: {d}" for d in self.doubts),
+            *(
+                f"but these rows are much like those of training: {reason}"
+                for reason in self.similarity_reasons
+            ),
             f"what to do: {advice}",
         ]
 
     def _verdict_and_advice(self) -> tuple[str, str]:
         """Get the verdict as text, and the advice."""
-        missed = listed([f"the {b.name}" for b in self.bounds if b.verdict != "kept"])
+        missed_bounds = listed(
+            [f"the {bound.name}" for bound in self.bounds if bound.verdict != "kept"]
+        )
         advice = "train on more rows, or keep more in hand (--slack 2)"
         if self.confidence is None:
             advice += ", or certify the bounds on rows set aside (--guarantee 0.95)"
         if not self.has_groups:
             advice += "; where rows belong together, say so (--groups or --time-split)"
         if self.verdict == "broken":
-            return f"not kept: {missed} breaks its bound, by more than chance explains", advice
-        if missed:
-            chance = f"chance explains as much on {plural(self.n_rows, 'row')}"
-            return f"not kept on these rows: {missed} breaks its bound, but {chance}", advice
-        if self.doubts:
+            return (
+                f"not kept: {missed_bounds} breaks its bound, by more than chance explains",
+                advice,
+            )
+        if missed_bounds:
+            chance_text = f"chance explains as much on {plural(self.n_rows, 'row')}"
+            return (
+                f"not kept on these rows: {missed_bounds} breaks its bound, but {chance_text}",
+                advice,
+            )
+        if self.similarity_reasons:
             return "kept on these rows", "hold out rows that are new, as above"
         if all(bound.is_certain for bound in self.bounds):
             return "kept, with the whole interval", "nothing"
@@ -277,23 +296,26 @@ def broken_accuracy(expected: float, accuracy: MeasuredFigure) -> str | None:
     """
     if accuracy.high >= expected:
         return None
-    low = 100 * accuracy.low
-    high = 100 * accuracy.high
-    return f"{100 * expected:.1f} % on validation rows, {low:.1f} to {high:.1f} % on these"
+    low_percent = 100 * accuracy.low
+    high_percent = 100 * accuracy.high
+    return (
+        f"{100 * expected:.1f} % on validation rows, {low_percent:.1f} to {high_percent:.1f} % on "
+        "these"
+    )
 
 
-def _goal(
+def _goal_text_and_bound(
     kind: str, bound: float, system: Any, rows: UnseenRows, expected_loss: float
 ) -> tuple[str, CheckedBound]:
     """Get the goal as text, and as a bound with its figure on the rows."""
     point = system.operating_point_
-    ones = np.ones(len(rows.truth))
+    unit_weights = np.ones(len(rows.truth))
     if kind == "budget":
-        measured = MeasuredFigure.mean(rows.costs, ones, rows.splitter).clipped(0.0, np.inf)
+        measured = MeasuredFigure.mean(rows.costs, unit_weights, rows.splitter).clipped(0.0, np.inf)
         checked_bound = CheckedBound("mean cost", bound, True, measured)
         return f"{checked_bound.promise} ({point.cost:.4g} on validation rows)", checked_bound
     if kind == "offload_rate":
-        measured = MeasuredFigure.share(rows.offloaded, ones, rows.splitter)
+        measured = MeasuredFigure.share(rows.is_offloaded, unit_weights, rows.splitter)
         checked_bound = CheckedBound("share offloaded", bound, True, measured)
         return (
             f"{checked_bound.promise} ({point.offload_rate:.4g} on validation rows)",
@@ -302,16 +324,18 @@ def _goal(
     accuracy_name = "accuracy" if point.weighted_accuracy is None else "weighted accuracy"
     if rows.reference is None:
         # without a high-cost model, the reference was measured on validation rows only
-        floor = point.effective_accuracy + expected_loss - bound
+        lowest_accuracy = point.effective_accuracy + expected_loss - bound
         measured = MeasuredFigure.share(rows.answers == rows.truth, rows.weights, rows.splitter)
-        checked_bound = CheckedBound(accuracy_name, round(floor, 4), False, measured)
-        text = f"{checked_bound.promise}, {bound:g} below the costliest model's on validation rows"
-        return text, checked_bound
+        checked_bound = CheckedBound(accuracy_name, round(lowest_accuracy, 4), False, measured)
+        goal_text = (
+            f"{checked_bound.promise}, {bound:g} below the costliest model's on validation rows"
+        )
+        return goal_text, checked_bound
     checked_bound = CheckedBound(
-        f"loss of {accuracy_name}", bound, True, rows.lost(np.ones(len(ones), bool))
+        f"loss of {accuracy_name}", bound, True, rows.loss_on(np.ones(len(unit_weights), bool))
     )
-    text = f"{checked_bound.promise} against the high-cost model"
-    return f"{text} ({max(expected_loss, 0.0):.4f} on validation rows)", checked_bound
+    goal_text = f"{checked_bound.promise} against the high-cost model"
+    return f"{goal_text} ({max(expected_loss, 0.0):.4f} on validation rows)", checked_bound
 
 
 def _class_bounds(system: Any, rows: UnseenRows) -> list[CheckedBound]:
@@ -319,18 +343,20 @@ def _class_bounds(system: Any, rows: UnseenRows) -> list[CheckedBound]:
     checked_bounds = []
     for kind, c, bound in system.class_bounds_.items():
         label = system.classes_[c]
-        of_class = rows.truth == c
-        answered = rows.answers == c
+        is_of_class = rows.truth == c
+        is_answered = rows.answers == c
         if kind == "loss":
-            if rows.reference is not None and of_class.any():
-                name = f"loss of recall of {label}"
-                checked_bounds.append(CheckedBound(name, bound, True, rows.lost(of_class)))
+            if rows.reference is not None and is_of_class.any():
+                bound_name = f"loss of recall of {label}"
+                checked_bounds.append(
+                    CheckedBound(bound_name, bound, True, rows.loss_on(is_of_class))
+                )
             continue
-        counted = of_class if kind == "recall" else answered
-        if counted.any():
-            hits = (of_class & answered)[counted]
-            splitter = rows.splitter.take(counted)
-            measured = MeasuredFigure.share(hits, np.ones(len(hits)), splitter)
+        is_counted = is_of_class if kind == "recall" else is_answered
+        if is_counted.any():
+            is_hit = (is_of_class & is_answered)[is_counted]
+            splitter = rows.splitter.take(is_counted)
+            measured = MeasuredFigure.share(is_hit, np.ones(len(is_hit)), splitter)
             checked_bounds.append(CheckedBound(f"{kind} of {label}", bound, False, measured))
     return checked_bounds
 

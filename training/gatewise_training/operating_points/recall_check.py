@@ -25,40 +25,49 @@ def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
     """
     frontier = system._reference_frontier()
     point = system.operating_point_
-    reference = frontier.reference_recall
+    reference_recalls = frontier.reference_recall
     bounds = system.class_bounds_
-    if reference is None or point.recall is None:
+    if reference_recalls is None or point.recall is None:
         return None
-    rows = np.array(frontier.class_rows)
+    n_rows_of_class = np.array(frontier.class_rows)
     # rare classes whose recall falls, and is not bounded
     falls = []
-    for c in np.flatnonzero(is_rare(rows / max(rows.sum(), 1))).tolist():
-        old_recall = reference[c]
+    for c in np.flatnonzero(is_rare(n_rows_of_class / max(n_rows_of_class.sum(), 1))).tolist():
+        reference_recall = reference_recalls[c]
         recall = point.recall[c]
         if (
-            old_recall is None
+            reference_recall is None
             or recall is None
             or any(
-                k != "precision" and bounded_class == c for k, bounded_class, _ in bounds.items()
+                kind != "precision" and bounded_class == c
+                for kind, bounded_class, _ in bounds.items()
             )
         ):
             continue
-        if old_recall - recall > MIN_FALL and (old_recall - recall) * rows[c] >= MIN_LOST_ROWS:
-            falls.append((old_recall - recall, c, old_recall, recall))
+        if (
+            reference_recall - recall > MIN_FALL
+            and (reference_recall - recall) * n_rows_of_class[c] >= MIN_LOST_ROWS
+        ):
+            falls.append((reference_recall - recall, c, reference_recall, recall))
     if not falls:
         return None
     # report the largest fall
-    _, c, old_recall, recall = max(falls)
-    label = frontier.classes[c]
-    model = "the high-cost model" if system.high_cost_model_ is not None else "the costliest model"
-    remedies = f"min_recall={{{label!r}: {old_recall - MIN_FALL:.2f}}}", "class_weight='balanced'"
+    _, c, reference_recall, recall = max(falls)
+    class_label = frontier.classes[c]
+    model_text = (
+        "the high-cost model" if system.high_cost_model_ is not None else "the costliest model"
+    )
+    remedies = (
+        f"min_recall={{{class_label!r}: {reference_recall - MIN_FALL:.2f}}}",
+        "class_weight='balanced'",
+    )
     if as_options:
-        share = shlex.quote(f"{label}={old_recall - MIN_FALL:.2f}")
-        remedies = f"--min-recall {share}", "--class-weight balanced"
+        class_option = shlex.quote(f"{class_label}={reference_recall - MIN_FALL:.2f}")
+        remedies = f"--min-recall {class_option}", "--class-weight balanced"
     return (
-        f"recall of class {str(label)!r}, {rows[c] / rows.sum():.1%} of the rows, falls from "
-        f"{old_recall:.2f} ({model}) to {recall:.2f}, accuracy from "
-        f"{frontier.reference_accuracy:.3f} to {point.accuracy:.3f}; "
+        f"recall of class {str(class_label)!r}, {n_rows_of_class[c] / n_rows_of_class.sum():.1%} "
+        f"of the rows, falls from {reference_recall:.2f} ({model_text}) to {recall:.2f}, "
+        f"accuracy from {frontier.reference_accuracy:.3f} to {point.accuracy:.3f}; "
         f"{remedies[0]} keeps it, {remedies[1]} weighs it"
     )
 

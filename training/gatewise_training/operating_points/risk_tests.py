@@ -51,9 +51,9 @@ def exact_interval(count: int, n: int, confidence: float = 0.95) -> tuple[float,
     >>> [round(end, 3) for end in exact_interval(48, 50)]
     [0.863, 0.995]
     """
-    tail = (1.0 - confidence) / 2.0
-    low = 0.0 if count == 0 else float(stats.beta.ppf(tail, count, n - count + 1))
-    high = 1.0 if count == n else float(stats.beta.isf(tail, count + 1, n - count))
+    tail_probability = (1.0 - confidence) / 2.0
+    low = 0.0 if count == 0 else float(stats.beta.ppf(tail_probability, count, n - count + 1))
+    high = 1.0 if count == n else float(stats.beta.isf(tail_probability, count + 1, n - count))
     return low, high
 
 
@@ -77,9 +77,11 @@ def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
     [29, 24, 16]
     """
     # fine at both ends (no row better, no row equal), where one row matters most
-    largest_share = (1 - bound) / 2
-    steps = max(round(0.5 * np.pi * np.sqrt(n * largest_share) / GRID_STEP), 1)
-    grid = largest_share * np.sin(np.linspace(0, 0.5 * np.pi, 4 * (steps // 4 + 1) + 1)) ** 2
+    largest_better_share = (1 - bound) / 2
+    n_steps = max(round(0.5 * np.pi * np.sqrt(n * largest_better_share) / GRID_STEP), 1)
+    grid = (
+        largest_better_share * np.sin(np.linspace(0, 0.5 * np.pi, 4 * (n_steps // 4 + 1) + 1)) ** 2
+    )
 
     def exceeds_level(z: float, shares: NDArray[np.float64]) -> bool:
         return bool(
@@ -106,36 +108,41 @@ def _score_limits(n: int, bound: float, z: float) -> NDArray[np.int64]:
     The gap is n * bound - net, and its variance under the null hypothesis depends on it.
     """
     n_differing = np.arange(n + 1)
-    allowed = n * bound
-    slope = allowed / np.maximum(n_differing, max(allowed, 1.0))
+    n_allowed = n * bound
+    slope = n_allowed / np.maximum(n_differing, max(n_allowed, 1.0))
     # one more, so that the variance is positive even without disagreement
-    variance = np.maximum(n_differing - allowed * bound, 0.0) + 1.0
+    variance = np.maximum(n_differing - n_allowed * bound, 0.0) + 1.0
     gap = 0.5 * (z * z * slope + np.sqrt((z * z * slope) ** 2 + 4 * z * z * variance))
-    net = np.floor(allowed - gap)
+    largest_net = np.floor(n_allowed - gap)
     # more disagreements never allow fewer `worse` rows
-    limits = np.maximum.accumulate(net + n_differing) - n_differing
+    limits = np.maximum.accumulate(largest_net + n_differing) - n_differing
     return np.asarray(limits, np.int64)
 
 
 def loss_size(
-    limits: NDArray[np.int64], bound: float, better: NDArray[np.float64]
+    limits: NDArray[np.int64], bound: float, better_shares: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Compute the exact probability of a false certificate where the loss equals the bound.
 
-    `limits` come from :func:`loss_limits`; `better`, shape (k,), are true shares of instances where
-    only the system is right, from 0 to (1 - bound) / 2. Probabilities have the shape (k,).
+    `limits` come from :func:`loss_limits`; `better_shares`, shape (k,), are true shares of
+    instances where only the system is right, from 0 to (1 - bound) / 2. Probabilities have the
+    shape (k,).
     """
     n = len(limits) - 1
-    sizes = np.empty(len(better))
-    for i, share in enumerate(better):
-        differing = min(bound + 2 * float(share), 1.0)
-        half_width = 6 * (n * differing * (1 - differing)) ** 0.5 + 10  # more is improbable
-        first = max(0, int(n * differing - half_width))
-        m = np.arange(first, min(n, int(n * differing + half_width)) + 1)
-        worse = np.minimum((limits[m] + m) // 2, m)
-        odds = (bound + share) / differing if differing > 0 else 0.5
-        sizes[i] = stats.binom.pmf(m, n, differing) @ stats.binom.cdf(worse, m, odds)
-    return sizes
+    error_rates = np.empty(len(better_shares))
+    for i, better_share in enumerate(better_shares):
+        differing_share = min(bound + 2 * float(better_share), 1.0)
+        half_width = (
+            6 * (n * differing_share * (1 - differing_share)) ** 0.5 + 10
+        )  # more is improbable
+        fewest_differing = max(0, int(n * differing_share - half_width))
+        n_differing = np.arange(fewest_differing, min(n, int(n * differing_share + half_width)) + 1)
+        most_worse = np.minimum((limits[n_differing] + n_differing) // 2, n_differing)
+        worse_share = (bound + better_share) / differing_share if differing_share > 0 else 0.5
+        error_rates[i] = stats.binom.pmf(n_differing, n, differing_share) @ stats.binom.cdf(
+            most_worse, n_differing, worse_share
+        )
+    return error_rates
 
 
 def mean_pvalue(
@@ -162,32 +169,32 @@ def mean_pvalue(
     """
     n = values.shape[1]
     values = values[:, np.random.default_rng(0).permutation(n)]
-    reach = np.maximum(highest - bound, 1e-300)
-    variance = np.maximum(bound - lowest, 0.0) * reach  # the largest that the range allows
-    squares = PRIOR_ROWS * variance
+    largest_loss = np.maximum(highest - bound, 1e-300)
+    variance = np.maximum(bound - lowest, 0.0) * largest_loss  # the largest that the range allows
+    square_sum = PRIOR_ROWS * variance
     n_seen = PRIOR_ROWS
-    wealth = np.zeros(len(values))  # its logarithm
-    largest_wealth = wealth.copy()
+    log_wealth = np.zeros(len(values))  # its logarithm
+    largest_log_wealth = log_wealth.copy()
     # the fewer rows remain, the more often a hedge must change
-    stops = np.round(n * (1 - np.linspace(1, 0, N_BETS + 1) ** 2)).astype(int)
-    for start, stop in pairwise(stops.tolist()):
+    step_ends = np.round(n * (1 - np.linspace(1, 0, N_BETS + 1) ** 2)).astype(int)
+    for start, stop in pairwise(step_ends.tolist()):
         if start == stop:
             continue
         # wealth *= 1 + bet (bound - value); the hedge is phi(z) / Phi(z) of the payment's z
         gain = bound - values[:, start:stop]
         # aim slightly above the payment, so that it is reached and not only approached
-        log_target = np.log(0.97 * level) + wealth
+        log_target = np.log(0.97 * level) + log_wealth
         z = special.ndtri(np.exp(np.clip(log_target, -700.0, -1e-9)))
         hedge = np.exp(-0.5 * z * z - special.log_ndtr(z)) / (2 * np.pi) ** 0.5
         with np.errstate(divide="ignore", invalid="ignore"):
-            bet = hedge / np.sqrt(squares / n_seen * (n - start))
-        bet = np.minimum(np.nan_to_num(bet), MAX_STAKE / reach)
-        bet[largest_wealth >= -np.log(level)] = 0.0
-        wealth = wealth + np.log1p(bet[:, None] * gain).sum(axis=1)
-        largest_wealth = np.maximum(largest_wealth, wealth)
-        squares = squares + (gain * gain).sum(axis=1)
+            bet = hedge / np.sqrt(square_sum / n_seen * (n - start))
+        bet = np.minimum(np.nan_to_num(bet), MAX_STAKE / largest_loss)
+        bet[largest_log_wealth >= -np.log(level)] = 0.0
+        log_wealth = log_wealth + np.log1p(bet[:, None] * gain).sum(axis=1)
+        largest_log_wealth = np.maximum(largest_log_wealth, log_wealth)
+        square_sum = square_sum + (gain * gain).sum(axis=1)
         n_seen += stop - start
-    pvalues = np.exp(-largest_wealth)
+    pvalues = np.exp(-largest_log_wealth)
     pvalues[bound <= lowest] = 1.0
     pvalues[highest <= bound] = 0.0
     return pvalues

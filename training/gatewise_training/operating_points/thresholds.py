@@ -42,7 +42,7 @@ N_FOLDS = 5
 CROSS_FIT_STEP = 5
 """Step between cross-fitted prices. The rest are interpolated, because optimism changes slowly."""
 
-MIN_ROWS_PER_CUT = 20
+MIN_ROWS_PER_THRESHOLD = 20
 """Smallest number of rows for each candidate threshold; more candidates would overfit."""
 
 
@@ -146,7 +146,7 @@ class CascadeRecord:
             )
         return self.exit_costs
 
-    def reachable(self, thresholds: Sequence[float | None]) -> list[int]:
+    def reachable_exits(self, thresholds: Sequence[float | None]) -> list[int]:
         """List the exits that a row with finite scores can take; the last exit is the cloud."""
         return reachable_exits(thresholds, lambda s: bool(np.isnan(self.scores[s]).any()))
 
@@ -165,13 +165,8 @@ class CascadeRecord:
 
     def measure(self, thresholds: Iterable[float | None], chain: int = 0) -> OperatingPoint:
         """Measure a setting of the thresholds as an operating point."""
-        setting = tuple(thresholds)
-        return self.point(setting, self.exits(setting), chain)
-
-    def point(
-        self, thresholds: tuple[float | None, ...], exits: NDArray[np.int64], chain: int = 0
-    ) -> OperatingPoint:
-        """Make the operating point of a setting from the exit of each row."""
+        thresholds = tuple(thresholds)
+        exits = self.exits(thresholds)
         rows = np.arange(len(exits))
         weights = self.weights
         answer_weights = self.answer_weights
@@ -181,47 +176,49 @@ class CascadeRecord:
             return float((values * weights).sum() / total_weight)  # np.average takes twice the time
 
         # error of the gain over the reference: sqrt(mean((gain - mean gain)^2) / n)
-        is_correct = self.correctness[exits, rows]
-        gain = is_correct - self.correctness[-1]
+        correctness = self.correctness[exits, rows]
+        gain = correctness - self.correctness[-1]
         mean_gain = float((gain * answer_weights).sum() / answer_weights.sum())
-        error = (mean((self.scaled_class_weights * (gain - mean_gain)) ** 2) / len(exits)) ** 0.5
-        groups = self.splitter.n_groups
-        if groups is not None:  # few groups may agree by chance, so use the larger of both errors
+        accuracy_error = (
+            mean((self.scaled_class_weights * (gain - mean_gain)) ** 2) / len(exits)
+        ) ** 0.5
+        n_groups = self.splitter.n_groups
+        if n_groups is not None:  # few groups may agree by chance, so use the larger of both errors
             contributions = weights * self.scaled_class_weights * (gain - mean_gain) / total_weight
-            error = max(error, self.splitter.clustered_error(contributions))
+            accuracy_error = max(accuracy_error, self.splitter.clustered_error(contributions))
         # figures by class, and under class weights
-        figures = {} if self.answers is None else self.answers.figures(exits, weights)
+        class_figures = {} if self.answers is None else self.answers.figures(exits, weights)
         if self.class_weights is not None:
-            figures["weighted_accuracy"] = float(
-                (is_correct * answer_weights).sum() / answer_weights.sum()
+            class_figures["weighted_accuracy"] = float(
+                (correctness * answer_weights).sum() / answer_weights.sum()
             )
         open_stages = [s for s, t in enumerate(thresholds) if t is not None]
         # number of trees that a row evaluates until each exit
-        trees_run = np.zeros(self.n_stages + 1)
+        trees_until_exit = np.zeros(self.n_stages + 1)
         for s in open_stages if self.tree_counts else []:
-            trees_run[s:] += self.tree_counts[s]
+            trees_until_exit[s:] += self.tree_counts[s]
         weight_by_exit = np.bincount(exits, weights, self.n_stages + 1)
-        limits_are_known = self.cost_limits is not None or self.exit_costs.ndim == 1
-        exits_reached = self.reachable(thresholds)
+        has_known_limits = self.cost_limits is not None or self.exit_costs.ndim == 1
+        exits_reached = self.reachable_exits(thresholds)
         return OperatingPoint(
             thresholds=thresholds,
             cost=mean(self.costs(exits)),
-            accuracy=mean(is_correct),
+            accuracy=mean(correctness),
             offload_rate=mean(exits == self.n_stages),
-            accuracy_error=error,
+            accuracy_error=accuracy_error,
             agreement=None
             if self.agrees_with_reference is None
             else mean(self.agrees_with_reference[exits, rows]),
-            trees=mean(trees_run[exits]),
+            trees=mean(trees_until_exit[exits]),
             nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
             bytes=0
             if self.packed_sizes is None
             else self.packed_sizes.bytes_on_device(open_stages),
-            max_cost=float(self.highest_costs()[exits_reached].max()) if limits_are_known else None,
+            max_cost=float(self.highest_costs()[exits_reached].max()) if has_known_limits else None,
             chain=chain,
             exit_shares=tuple((weight_by_exit / weight_by_exit.sum()).tolist()),
-            validation_groups=groups,
-            **figures,
+            validation_groups=n_groups,
+            **class_figures,
         )
 
 
@@ -229,7 +226,7 @@ def tune(
     record: CascadeRecord,
     lams: NDArray[np.float64],
     *,
-    passes: int = 6,
+    max_passes: int = 6,
 ) -> list[tuple[float | None, ...]]:
     """Find thresholds of high gain for each price in `lams`, from the highest to the lowest.
 
@@ -244,18 +241,22 @@ def tune(
     # one cost per row, so that the compiled kernel handles both shapes
     costs = record.exit_costs.reshape(record.n_stages + 1, -1)
     costs = np.ascontiguousarray(np.broadcast_to(costs, record.correctness.shape))
-    correct = record.correctness
+    correctness = record.correctness
     if record.class_weights is not None:  # class weights apply only to right answers
-        correct = correct * record.scaled_class_weights
-    rows = _RankedRows(scores, order, correct, costs, record.weights)
+        correctness = correctness * record.scaled_class_weights
+    ranked_rows = _RankedRows(scores, order, correctness, costs, record.weights)
     falling_lams = np.sort(np.asarray(lams, np.float64))[::-1].copy()
-    falling_cuts, falling_gains = _descend(rows, falling_lams, last_stage, passes)
-    rising_cuts, rising_gains = _descend(rows, falling_lams[::-1].copy(), last_stage, passes)
+    falling_counts, falling_gains = _descend(ranked_rows, falling_lams, last_stage, max_passes)
+    rising_counts, rising_gains = _descend(
+        ranked_rows, falling_lams[::-1].copy(), last_stage, max_passes
+    )
     is_rising_better = rising_gains[::-1] > falling_gains + 1e-9
-    cuts = np.where(is_rising_better[:, None], rising_cuts[::-1], falling_cuts)
+    stop_counts = np.where(is_rising_better[:, None], rising_counts[::-1], falling_counts)
     return [
-        tuple(_threshold(scores[s], order[s], int(cut)) for s, cut in enumerate(row))
-        for row in cuts
+        tuple(
+            _threshold_of_count(scores[s], order[s], int(count)) for s, count in enumerate(counts)
+        )
+        for counts in stop_counts
     ]
 
 
@@ -264,23 +265,25 @@ def frontier_points(
     *,
     chain: int = 0,
     n_lams: int = 150,
-    n_cuts: int = 40,
+    n_thresholds: int = 40,
     seed: int = 0,
-    emphases: Sequence[NDArray[np.float64]] = (),
+    extra_class_weights: Sequence[NDArray[np.float64]] = (),
 ) -> list[OperatingPoint]:
     """List operating points of a candidate cascade along its whole frontier, unsorted.
 
     Settings are tuned for `n_lams` prices of cost, from nearly free to prohibitive, and have
     cross-fitted figures. Simple settings with at most one threshold need no cross-fitting. They are
-    each stage alone, each stage before the cloud with thresholds at `n_cuts` quantiles of its
+    each stage alone, each stage before the cloud with thresholds at `n_thresholds` quantiles of its
     score, and the cloud for all rows. With them the cascade is at least as good as its parts.
 
-    `chain` is the number of the cascade in the points. `emphases` are class weights, (n_classes,)
-    each, for additional tuning. The points are measured without these weights.
+    `chain` is the number of the cascade in the points. `extra_class_weights` are class weights,
+    (n_classes,) each, for additional tuning. The points are measured without these weights.
     """
     # settings that are tuned jointly
     points = _tuned_points(record, record, chain, n_lams, seed) if record.n_stages > 1 else []
-    for weights in emphases if record.n_stages > 1 and record.answers is not None else ():
+    for weights in (
+        extra_class_weights if record.n_stages > 1 and record.answers is not None else ()
+    ):
         assert record.answers is not None
         class_weights = 1.0 if record.class_weights is None else record.class_weights
         reweighted = replace(record, class_weights=class_weights * weights[record.answers.truth])
@@ -288,8 +291,10 @@ def frontier_points(
     # simple settings, with at most one threshold
     settings: dict[tuple[float | None, ...], None] = {}
     for s in range(record.n_stages):
-        cuts = _quantile_cuts(record.scores[s], n_cuts) if record.can_offload else []
-        for threshold in [ALWAYS_STOP, *cuts]:
+        thresholds = (
+            _quantile_thresholds(record.scores[s], n_thresholds) if record.can_offload else []
+        )
+        for threshold in [ALWAYS_STOP, *thresholds]:
             setting: list[float | None] = [None] * record.n_stages
             setting[s] = threshold
             settings[tuple(setting)] = None
@@ -311,7 +316,7 @@ def _tuned_points(
         fit_record = record.take(fit_rows)
         unseen_record = record.take(unseen_rows)
         for i, setting in enumerate(
-            tune(smoothed(tuning_record.take(fit_rows)), lams[crossfit_indices])
+            tune(with_smoothed_answers(tuning_record.take(fit_rows)), lams[crossfit_indices])
         ):
             fit_point = fit_record.measure(setting)
             unseen_point = unseen_record.measure(setting)
@@ -328,7 +333,7 @@ def _tuned_points(
     )
     # figures at all prices, less the interpolated optimism
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
-    for i, setting in enumerate(tune(smoothed(tuning_record), lams)):
+    for i, setting in enumerate(tune(with_smoothed_answers(tuning_record), lams)):
         point = record.measure(setting, chain)
         corrected = msgspec.structs.replace(
             point,
@@ -342,39 +347,43 @@ def _tuned_points(
     return list(points.values())
 
 
-def smoothed(record: CascadeRecord) -> CascadeRecord:
-    """Replace each stage's `correct` by the frequency of 1 at each score (an isotonic fit)."""
-    correct = record.correctness.copy()
+def with_smoothed_answers(record: CascadeRecord) -> CascadeRecord:
+    """Replace each stage's `correctness` by the frequency of 1 at each score (an isotonic fit)."""
+    correctness = record.correctness.copy()
     for s in range(record.n_stages):
         has_score = ~np.isnan(record.scores[s])
         if has_score.any():
             isotonic = IsotonicRegression(out_of_bounds="clip")
             isotonic.fit(
-                record.scores[s, has_score], correct[s, has_score], record.answer_weights[has_score]
+                record.scores[s, has_score],
+                correctness[s, has_score],
+                record.answer_weights[has_score],
             )
-            correct[s, has_score] = isotonic.predict(record.scores[s, has_score])
-    return replace(record, correctness=correct)
+            correctness[s, has_score] = isotonic.predict(record.scores[s, has_score])
+    return replace(record, correctness=correctness)
 
 
-def _quantile_cuts(scores: NDArray[np.float32], n_cuts: int) -> list[float]:
+def _quantile_thresholds(scores: NDArray[np.float32], n_thresholds: int) -> list[float]:
     """List thresholds at quantiles of a stage's scores."""
-    n_cuts = max(2, min(n_cuts, len(scores) // MIN_ROWS_PER_CUT))
-    distinct = np.unique(scores[~np.isnan(scores)])
-    if len(distinct) < 2:
+    n_thresholds = max(2, min(n_thresholds, len(scores) // MIN_ROWS_PER_THRESHOLD))
+    distinct_scores = np.unique(scores[~np.isnan(scores)])
+    if len(distinct_scores) < 2:
         return []
-    indices = np.unique(np.linspace(0, len(distinct) - 2, n_cuts).astype(int))
-    return [midway(float(distinct[i]), float(distinct[i + 1])) for i in indices]
+    indices = np.unique(np.linspace(0, len(distinct_scores) - 2, n_thresholds).astype(int))
+    return [midway(float(distinct_scores[i]), float(distinct_scores[i + 1])) for i in indices]
 
 
-def _threshold(scores: NDArray[np.float32], order: NDArray[np.intp], cut: int) -> float | None:
-    """Get the threshold at which the first `cut` rows of `order` stop."""
-    if cut == 0:
+def _threshold_of_count(
+    scores: NDArray[np.float32], order: NDArray[np.intp], n_stopping: int
+) -> float | None:
+    """Get the threshold at which the first `n_stopping` rows of `order` stop."""
+    if n_stopping == 0:
         return None
-    if cut >= len(order):
+    if n_stopping >= len(order):
         return ALWAYS_STOP
-    low = float(scores[order[cut]])
-    high = float(scores[order[cut - 1]])
-    return high if np.isneginf(low) else midway(low, high)
+    lower_score = float(scores[order[n_stopping]])
+    higher_score = float(scores[order[n_stopping - 1]])
+    return higher_score if np.isneginf(lower_score) else midway(lower_score, higher_score)
 
 
 class _RankedRows(NamedTuple):
@@ -382,24 +391,24 @@ class _RankedRows(NamedTuple):
 
     scores: NDArray[np.float32]  # (n_stages, n); -inf never stops
     order: NDArray[np.intp]  # (n_stages, n): rows by falling score
-    correct: NDArray[np.float64]  # (n_stages + 1, n)
+    correctness: NDArray[np.float64]  # (n_stages + 1, n)
     exit_costs: NDArray[np.float64]  # (n_stages + 1, n)
     weights: NDArray[np.float64]  # (n,)
 
 
 @numba.njit(cache=True, nogil=True)
 def _descend(
-    rows: _RankedRows, lams: NDArray[np.float64], last_stage: int, passes: int
+    rows: _RankedRows, lams: NDArray[np.float64], last_stage: int, max_passes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Find how many of the top-ranked rows stop at each stage, for each price in `lams`.
 
     All rows that reach `last_stage` stop there. It is -1 if the remaining rows are offloaded.
     Returns the numbers, (n_lams, n_stages), and the sum over the rows of
-    weight * (correct - lam * cost) at these numbers, (n_lams,).
+    weight * (correctness - lam * cost) at these numbers, (n_lams,).
     """
-    scores, order, correct, exit_costs, weights = rows
+    scores, order, correctness, exit_costs, weights = rows
     n_stages, n = scores.shape
-    cuts = np.zeros((len(lams), n_stages), np.int64)  # numbers of stopping rows
+    stop_counts = np.zeros((len(lams), n_stages), np.int64)  # numbers of stopping rows
     gains = np.zeros(len(lams))
     rank = np.empty((n_stages, n), np.int64)
     for s in range(n_stages):
@@ -412,18 +421,18 @@ def _descend(
     # each price starts from the thresholds of the price before
     for price_number in range(len(lams)):
         lam = lams[price_number]
-        for _ in range(passes):
-            changed = False
+        for _ in range(max_passes):
+            has_changed = False
             # backwards, so that each row's gain from the later stages is known
             for i in range(n):
                 continue_gain[i] = weights[i] * (
-                    correct[n_stages, i] - lam * exit_costs[n_stages, i]
+                    correctness[n_stages, i] - lam * exit_costs[n_stages, i]
                 )
             for s in range(n_stages - 1, -1, -1):
                 if s != last_stage:
                     gain_so_far = 0.0
                     best_gain = 0.0
-                    cut = 0
+                    best_count = 0
                     for r in range(n):
                         i = order[s, r]
                         if scores[s, i] == -np.inf:
@@ -433,23 +442,23 @@ def _descend(
                             if rank[earlier_stage, i] < n_stopping[earlier_stage]:
                                 is_reached = False
                                 break
-                        # gain of stopping over continuing, each weight * (correct - lam * cost)
+                        # gain of stopping over continuing, each weight * (correctness - lam * cost)
                         if is_reached:
-                            stop_gain = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
+                            stop_gain = weights[i] * (correctness[s, i] - lam * exit_costs[s, i])
                             gain_so_far += stop_gain - continue_gain[i]
                         is_tied = r + 1 < n and scores[s, order[s, r + 1]] == scores[s, i]
                         if not is_tied and gain_so_far > best_gain + 1e-9:
                             best_gain = gain_so_far
-                            cut = r + 1
-                    if cut != n_stopping[s]:
-                        changed = True
-                        n_stopping[s] = cut
+                            best_count = r + 1
+                    if best_count != n_stopping[s]:
+                        has_changed = True
+                        n_stopping[s] = best_count
                 for i in range(n):
                     if rank[s, i] < n_stopping[s]:
-                        continue_gain[i] = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
-            if not changed:
+                        continue_gain[i] = weights[i] * (correctness[s, i] - lam * exit_costs[s, i])
+            if not has_changed:
                 break
         for s in range(n_stages):
-            cuts[price_number, s] = n_stopping[s]
+            stop_counts[price_number, s] = n_stopping[s]
         gains[price_number] = continue_gain.sum()
-    return cuts, gains
+    return stop_counts, gains

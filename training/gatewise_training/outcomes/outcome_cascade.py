@@ -19,7 +19,7 @@ from gatewise.formats import plural
 from gatewise.formats import threshold as threshold_text
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
-from gatewise_training.operating_points.frontier import SLACK, Frontier
+from gatewise_training.operating_points.frontier import DEFAULT_SLACK, Frontier
 from gatewise_training.operating_points.group_losses import with_group_errors
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.promise_check import MeasuredFigure
@@ -29,7 +29,7 @@ from gatewise_training.outcomes.outcome_table import Outcomes, stage_scores
 MIN_ROWS = 40
 DEFAULT_LOSS = 0.01
 """Default bound on the loss, as a share of the largest loss."""
-N_CUTS = 200
+N_THRESHOLDS = 200
 """Largest number of thresholds that are tried on one score."""
 
 
@@ -126,7 +126,7 @@ class OutcomeCascade:
             self._tuning = outcomes.take(choosing).record
             self._measuring = outcomes.take(measuring).record
         # find the frontier on the choosing rows, and measure its settings on the measuring rows
-        self._points = frontier_points(self._tuning, n_cuts=N_CUTS)
+        self._points = frontier_points(self._tuning, n_thresholds=N_THRESHOLDS)
         tuned = Frontier.from_points(
             self._points, reference_accuracy=self._tuning.reference_effective_accuracy()
         )
@@ -256,7 +256,7 @@ class OutcomeCascade:
     def _choose_thresholds(self, goal: dict[str, Any]) -> Sequence[float | None]:
         """Choose thresholds, which must pass the tests of a guarantee if there is one."""
         if self.guarantee is None:
-            return self._tuned.choose(None, slack=SLACK, **goal).point.thresholds
+            return self._tuned.choose(None, slack=DEFAULT_SLACK, **goal).point.thresholds
         if "budget" in goal and self._measuring.exit_costs.ndim == 2:
             raise InputError(
                 "a budget cannot be guaranteed if costs differ between rows, because new rows "
