@@ -132,7 +132,7 @@ def _visit(model: Model) -> Call:
 
     def call() -> object:
         reading = Reading(next(rows), meter, lambda: 1.0)
-        return stage.visit(reading, allow_missing=False).stops
+        return stage.run_instance(reading, allow_missing=False).stops
 
     return call
 

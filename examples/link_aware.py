@@ -12,6 +12,6 @@ from gatewise_edge import DecisionPoint
 
 def decide(point: DecisionPoint) -> str:
     """Stop if the operating point does, or if the cloud's answer would be too late."""
-    if point.stops or (point.last and point.round_trip_ms > point.left_ms):
+    if point.stops or (point.is_last_stage and point.round_trip_ms > point.time_left_ms):
         return "stop"
     return "continue"

@@ -23,7 +23,7 @@ class OffloadShare:
             self.tokens = min(self.tokens + self.share, self.burst)
         if point.stops:
             return "stop"
-        if not point.last:
+        if not point.is_last_stage:
             return "continue"
         if self.tokens < 1.0:
             return "stop"

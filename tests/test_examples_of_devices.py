@@ -91,10 +91,10 @@ def test_link_aware_policy_offloads_only_with_time_for_a_round_trip(monkeypatch)
     from link_aware import decide
 
     unsure = DecisionPoint(
-        stage=1, last=True, score=0.1, threshold=0.5, probabilities=np.array([0.5, 0.5]),
-        cost=1.0, left_ms=400.0, connected=True, round_trip_ms=300.0, outstanding=0,
+        stage=1, is_last_stage=True, score=0.1, threshold=0.5, probabilities=np.array([0.5, 0.5]),
+        cost=1.0, time_left_ms=400.0, is_connected=True, round_trip_ms=300.0, n_in_flight=0,
     )  # fmt: skip
     assert decide(unsure) == "continue"
-    assert decide(replace(unsure, left_ms=200.0)) == "stop"
-    assert decide(replace(unsure, last=False, left_ms=200.0)) == "continue"
+    assert decide(replace(unsure, time_left_ms=200.0)) == "stop"
+    assert decide(replace(unsure, is_last_stage=False, time_left_ms=200.0)) == "continue"
     assert decide(replace(unsure, score=0.6)) == "stop"

@@ -27,11 +27,11 @@ def broker(tmp_path: Path) -> Iterator[Mosquitto]:
 def make_peer(broker: Mosquitto) -> Iterator[Callable[..., Peer]]:
     peers: list[Peer] = []
 
-    def make(behave: Callable[[wire.Request], list[wire.Response]] | None = None) -> Peer:
+    def make_peer(behave: Callable[[wire.Request], list[wire.Response]] | None = None) -> Peer:
         answer_request = behave or (lambda request: [small_bundle.answer_to(request)])
         peers.append(Peer(broker.url, answer_request))
         return peers[-1]
 
-    yield make
+    yield make_peer
     for peer in peers:
         peer.close()

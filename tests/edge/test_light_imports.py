@@ -12,7 +12,7 @@ from tests.support.processes import run_python
 
 ROOT = Path(__file__).parents[2]
 
-HEAVY = (
+HEAVY_PACKAGES = (
     "sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas", "joblib",
 )  # fmt: skip
 
@@ -45,27 +45,27 @@ print(*sys.modules)
 
 
 def test_answers_and_checks_load_nothing_heavy(bundle):
-    loaded = set(run_python(ANSWER_AND_CHECK.format(path=str(bundle.path))).split())
-    assert "gatewise_edge" in loaded
-    assert not loaded & {*HEAVY, "jinja2"}
+    loaded_packages = set(run_python(ANSWER_AND_CHECK.format(path=str(bundle.path))).split())
+    assert "gatewise_edge" in loaded_packages
+    assert not loaded_packages & {*HEAVY_PACKAGES, "jinja2"}
 
 
-def test_the_help_and_importing_the_package_load_nothing_at_all():
-    loaded = set(run_python(HELP_AND_IMPORT).split())
-    assert not loaded & {*HEAVY, "numpy", "onnxruntime", "paho", "cbor2"}
+def test_help_and_import_of_the_package_load_only_the_standard_library():
+    loaded_packages = set(run_python(HELP_AND_IMPORT).split())
+    assert not loaded_packages & {*HEAVY_PACKAGES, "numpy", "onnxruntime", "paho", "cbor2"}
 
 
 @pytest.mark.parametrize(
     ("machine", "has_onnxruntime"), [("aarch64", True), ("armv7l", False), ("armv6l", False)]
 )
-def test_the_extra_of_devices_resolves_on_32_bit_arm(machine, has_onnxruntime):
+def test_edge_extra_resolves_on_32_bit_arm(machine, has_onnxruntime):
     """onnxruntime has no wheels for 32-bit ARM, so that numpy runs the stages there."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     requirements = map(Requirement, project["optional-dependencies"]["edge"])
-    names = {
+    required_packages = {
         requirement.name
         for requirement in requirements
         if requirement.marker is None or requirement.marker.evaluate({"platform_machine": machine})
     }
-    assert ("onnxruntime" in names) == has_onnxruntime
-    assert "paho-mqtt" in names
+    assert ("onnxruntime" in required_packages) == has_onnxruntime
+    assert "paho-mqtt" in required_packages

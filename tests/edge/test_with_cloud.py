@@ -18,7 +18,7 @@ from gatewise_edge.link.mqtt import MqttLink
 from tests.support.small_bundle import HARD, answer_sample
 from tests.support.waiting import wait_until
 
-EASY = [1.0, 0, 0, 0, 0, 0]
+SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 
 pytestmark = pytest.mark.slow  # processes and brokers start
 
@@ -39,29 +39,29 @@ def test_device_and_worker_give_the_answers_of_the_sample(bundle, broker, start_
     with Device(bundle, link=link, deadline_ms=20_000) as device:
         link.connect(60)
         answers = answer_sample(device)
-    assert {"edge", "cloud"} == {a.route for a in answers}
-    expected = bundle.sample()["cloud_probabilities"]
-    for answer, probabilities in zip(answers, expected, strict=True):
+    assert {"edge", "cloud"} == {answer.route for answer in answers}
+    expected_probabilities = bundle.sample()["cloud_probabilities"]
+    for answer, probabilities in zip(answers, expected_probabilities, strict=True):
         if answer.route == "cloud":
             np.testing.assert_allclose(answer.probabilities, probabilities, atol=1e-6)
 
 
 def test_frozen_worker_costs_a_retry_and_dead_worker_does_not(bundle, broker, start_worker):
-    frozen = start_worker()
+    frozen_worker = start_worker()
     start_worker()
     link = MqttLink(broker.url)
     deadline_ms = 2000.0
     with Device(bundle, link=link, deadline_ms=deadline_ms) as device:
         link.connect(60)
         routes = Counter(device.answer(HARD).route for _ in range(10))
-        frozen.send_signal(signal.SIGSTOP)
-        start = time.monotonic()
+        frozen_worker.send_signal(signal.SIGSTOP)
+        started_at = time.monotonic()
         routes += Counter(device.answer(HARD).route for _ in range(10))
-        assert time.monotonic() - start < 10 * deadline_ms / 1000
+        assert time.monotonic() - started_at < 10 * deadline_ms / 1000
         # Every other request goes to the frozen worker, is lost there, and is retried.
         assert device.counters["retries"] >= 4
-        frozen.kill()
-        frozen.wait()
+        frozen_worker.kill()
+        frozen_worker.wait()
         routes += Counter(device.answer(HARD).route for _ in range(10))
         assert routes["cloud"] >= 28
         assert routes.total() == 30
@@ -76,30 +76,30 @@ def test_devices_answer_when_all_workers_are_gone(bundle, broker, start_worker):
         worker.kill()
         worker.wait()
         answers = [device.answer(HARD) for _ in range(8)]
-        assert {a.route for a in answers} == {"fallback"}
+        assert {answer.route for answer in answers} == {"fallback"}
         # Five requests in a row without a reply open the breaker. Then no request is sent, and its
         # features are not acquired.
-        assert [a.reason for a in answers[:6]] == ["timeout"] * 5 + ["breaker-open"]
+        assert [answer.reason for answer in answers[:6]] == ["timeout"] * 5 + ["breaker-open"]
         assert answers[5].cost == 13.5
         # A loaded machine may wake the device late.
-        assert max(a.latency_ms for a in answers) < 100 + 150
+        assert max(answer.latency_ms for answer in answers) < 100 + 150
         start_worker()
         wait_until(lambda: device.answer(HARD).route == "cloud", "the cloud", seconds=60)
 
 
 def test_worker_tests_the_audits_of_all_devices(bundle, broker):
     with Worker(bundle, broker.url) as worker:
-        for name in ("a", "b"):
-            link = MqttLink(broker.url, device=name)
-            audit = 1.0
-            with Device(bundle, link=link, deadline_ms=20_000, audit=audit) as device:
+        for device_id in ("a", "b"):
+            link = MqttLink(broker.url, device=device_id)
+            audit_share = 1.0
+            with Device(bundle, link=link, deadline_ms=20_000, audit=audit_share) as device:
                 link.connect(60)
                 for _ in range(30):
-                    device.answer(EASY)
-                    sent = device.counters["sent"]
-                    wait_until(lambda sent=sent: device.counters["answered"] == sent)
-                audited = device.counters["audits"]
+                    device.answer(SURE_ROW)
+                    n_sent = device.counters["sent"]
+                    wait_until(lambda n_sent=n_sent: device.counters["answered"] == n_sent)
+                n_audited = device.counters["audits"]
         audit_counts = worker.counters["audits"]["small 7"]
-        text = text_of(worker).decode()
-    assert (audited, audit_counts["audits"]) == (30, 60)
-    assert 'gatewise_worker_audits_total{model="small",version="7"} 60.0' in text
+        metrics_text = text_of(worker).decode()
+    assert (n_audited, audit_counts["audits"]) == (30, 60)
+    assert 'gatewise_worker_audits_total{model="small",version="7"} 60.0' in metrics_text

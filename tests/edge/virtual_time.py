@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.pending import Pending
+from gatewise_edge.device.pending import PendingInstance
 from tests.support.small_bundle import HARD
 
 
@@ -20,10 +20,10 @@ class Clock:
 
 def answer_in_virtual_time(device: Device, clock: Clock, row: list[float] = HARD) -> Answer:
     """Answer like :meth:`Device.answer`, but set the clock instead of waiting."""
-    step = device.begin(row)
-    while isinstance(step, Pending):
-        assert step.request is not None
-        if not step.request.settled:
-            clock.now = step.wake_at
-        step = device.advance(step)
-    return step
+    outcome = device.begin(row)
+    while isinstance(outcome, PendingInstance):
+        assert outcome.request is not None
+        if not outcome.request.settled:
+            clock.now = outcome.wake_at
+        outcome = device.advance(outcome)
+    return outcome

@@ -215,7 +215,7 @@ def check_python(case: Case) -> None:
             acquired = np.broadcast_to(stage.acquired(rows), rows.shape)[:, stage.features]
             for i in range(0, len(rows), 11):
                 reading = Reading(rows[i], meter, lambda: np.inf)
-                output = stages[s].visit(reading, allow_missing=True)
+                output = stages[s].run_instance(reading, allow_missing=True)
                 assert_bits(
                     np.float32([output.outputs]), expected[s][i : i + 1], f"{runner}, row {i}"
                 )

@@ -30,7 +30,7 @@ from gatewise_cloud.http.protocol import (
 )
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.pending import Pending
+from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.fetched_row import FetchedRow
 from gatewise_edge.service.edge_metrics import EdgeMetrics
@@ -113,7 +113,7 @@ class CascadeService:
             return answers
         try:
             step = self._device.begin(rows[0])
-            if isinstance(step, Pending):
+            if isinstance(step, PendingInstance):
                 step = await self._on_thread(self._device.finish, step)
         except GatewiseError as error:
             return [error]

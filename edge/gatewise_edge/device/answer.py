@@ -29,7 +29,7 @@ class DecisionPoint:
     ----------
     stage : int
         Index of the stage that has run.
-    last : bool
+    is_last_stage : bool
         Whether it is the last stage on the device.
     score : float
         Stop score of the stage.
@@ -39,45 +39,47 @@ class DecisionPoint:
         Class probabilities of the stage's answer; empty if the bundle answers with values.
     cost : float
         Cost of the features acquired so far.
-    left_ms : float
+    time_left_ms : float
         Time until the answer is due, in milliseconds.
-    connected : bool
+    is_connected : bool
         Whether the link can send, as far as the device knows.
     round_trip_ms : float
         Smoothed time from request to response in milliseconds; 0 before the first response.
-    outstanding : int
+    n_in_flight : int
         Number of the device's requests in flight.
     """
 
     stage: int
-    last: bool
+    is_last_stage: bool
     score: float
     threshold: float | None
     probabilities: NDArray[np.float64]
     cost: float
-    left_ms: float
-    connected: bool
+    time_left_ms: float
+    is_connected: bool
     round_trip_ms: float
-    outstanding: int
+    n_in_flight: int
 
     @property
     def stops(self) -> bool:
         """Whether the operating point would stop here."""
         return self.threshold is not None and self.score >= self.threshold
 
-    def decide(self, policy: OwnPolicy) -> Decision:
+    def decide(self, policy: CustomPolicy) -> Decision:
         """Call `policy` for its decision; after the last stage ``continue`` means ``offload``.
 
         Raises InputError if the policy returns anything else than a decision.
         """
         decision = policy(self)
         if decision not in get_args(Decision):
-            names = ", ".join(map(repr, get_args(Decision)))
-            raise InputError(f"the policy returned {decision!r}; it must return one of {names}")
-        return "offload" if self.last and decision == "continue" else decision
+            decision_names = ", ".join(map(repr, get_args(Decision)))
+            raise InputError(
+                f"the policy returned {decision!r}; it must return one of {decision_names}"
+            )
+        return "offload" if self.is_last_stage and decision == "continue" else decision
 
 
-OwnPolicy: TypeAlias = Callable[[DecisionPoint], Decision]
+CustomPolicy: TypeAlias = Callable[[DecisionPoint], Decision]
 
 
 class Answer(msgspec.Struct, eq=False):

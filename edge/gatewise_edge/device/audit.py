@@ -18,16 +18,17 @@ from gatewise_edge.link.messages import MAX_SKIPPED, AuditMark
 
 #: The rank u of an answer among the latest answers is 0 for the least confident one and 1 for the
 #: most confident one. The probability of its audit is
-#: ``min(1, _EVEN_PART * share + excess * exp(-u / _RANK_SCALE))``.
-_EVEN_PART: Final = 0.2
+#: ``min(1, _UNIFORM_FRACTION * mean_probability + factor * exp(-u / _RANK_SCALE))``.
+_UNIFORM_FRACTION: Final = 0.2
 _RANK_SCALE: Final = 0.08
-#: Number of latest answers to rank. With fewer than _MIN_RANKED every probability is `share`.
-_MAX_RANKED: Final = 400
-_MIN_RANKED: Final = 40
+#: Number of latest answers to rank. With fewer than _MIN_RANKED_ANSWERS every probability is
+#: `mean_probability`.
+_MAX_RANKED_ANSWERS: Final = 400
+_MIN_RANKED_ANSWERS: Final = 40
 
 
 class AuditSampler:
-    """A sampler that audits a mean `share` of the answers, and more of the uncertain ones.
+    """A sampler that audits a fixed mean share of the answers, and more of the uncertain ones.
 
     The confidence of an answer is its largest probability. Most answers that the high-cost model
     would not give are among the least confident of the latest answers, for every stage. Evidence
@@ -36,7 +37,7 @@ class AuditSampler:
 
     Parameters
     ----------
-    share : float
+    mean_probability : float
         Mean probability of an audit, above 0 and up to 1.
     rng : random.Random, optional
         Generator of the random choices.
@@ -49,19 +50,21 @@ class AuditSampler:
     Examples
     --------
     >>> sampler = AuditSampler(0.02)
-    >>> [round(sampler.probability(confidence), 4) for confidence in (0.6, 0.9)]
+    >>> [round(sampler.record_confidence(confidence), 4) for confidence in (0.6, 0.9)]
     [0.02, 0.02]
     """
 
-    def __init__(self, share: float, rng: random.Random | None = None) -> None:
-        if not 0 < share <= 1:
-            raise InputError(f"audit: the share is {share}; it must be above 0 and at most 1")
-        self.share = share
+    def __init__(self, mean_probability: float, rng: random.Random | None = None) -> None:
+        if not 0 < mean_probability <= 1:
+            raise InputError(
+                f"audit: the share is {mean_probability}; it must be above 0 and at most 1"
+            )
+        self.mean_probability = mean_probability
         self._rng = rng or random.Random()
         self._n_skipped = 0  # instances since the last audit
-        self._excess = _excess(share)
-        self._latest: deque[float] = deque()
-        self._sorted: list[float] = []
+        self._exponential_factor = _exponential_factor(mean_probability)
+        self._latest_confidences: deque[float] = deque()
+        self._sorted_confidences: list[float] = []
 
     def choose(self, route: Route, class_index: int, confidence: float) -> AuditMark | None:
         """Return the mark of an audit if the answer is chosen, otherwise None.
@@ -72,7 +75,7 @@ class AuditSampler:
         if route == "fallback":
             return None
         if route == "edge":
-            probability = self.probability(confidence)
+            probability = self.record_confidence(confidence)
             if self._rng.random() < probability:
                 n_skipped = min(self._n_skipped, MAX_SKIPPED)
                 self._n_skipped = 0
@@ -80,35 +83,42 @@ class AuditSampler:
         self._n_skipped += 1
         return None
 
-    def probability(self, confidence: float) -> float:
-        """Compute the probability to audit an answer, and add its confidence to the latest."""
-        latest = self._latest
-        ordered = self._sorted
+    def record_confidence(self, confidence: float) -> float:
+        """Record the confidence of an answer, and return the probability of its audit."""
+        latest_confidences = self._latest_confidences
+        sorted_confidences = self._sorted_confidences
         rank = None
-        if len(ordered) >= _MIN_RANKED:
-            n_smaller = bisect_left(ordered, confidence)
-            n_not_larger = bisect_right(ordered, confidence)
-            rank = (n_smaller + n_not_larger + 1) / 2 / (len(ordered) + 1)
-        latest.append(confidence)
-        insort(ordered, confidence)
-        if len(latest) > _MAX_RANKED:
-            del ordered[bisect_left(ordered, latest.popleft())]
+        if len(sorted_confidences) >= _MIN_RANKED_ANSWERS:
+            n_smaller = bisect_left(sorted_confidences, confidence)
+            n_not_larger = bisect_right(sorted_confidences, confidence)
+            rank = (n_smaller + n_not_larger + 1) / 2 / (len(sorted_confidences) + 1)
+        latest_confidences.append(confidence)
+        insort(sorted_confidences, confidence)
+        if len(latest_confidences) > _MAX_RANKED_ANSWERS:
+            del sorted_confidences[bisect_left(sorted_confidences, latest_confidences.popleft())]
         if rank is None:
-            return self.share
-        return min(1.0, _EVEN_PART * self.share + self._excess * math.exp(-rank / _RANK_SCALE))
+            return self.mean_probability
+        return min(
+            1.0,
+            _UNIFORM_FRACTION * self.mean_probability
+            + self._exponential_factor * math.exp(-rank / _RANK_SCALE),
+        )
 
 
 @cache
-def _excess(share: float) -> float:
-    """Find the factor of the exponential for which the mean probability is `share`."""
+def _exponential_factor(mean_probability: float) -> float:
+    """Find the factor of the exponential that gives this mean probability."""
     ranks = [(i + 0.5) / 1000 for i in range(1000)]
-    low = 0.0
-    high = math.exp(1.0 / _RANK_SCALE)
-    while high - low > 1e-6 * high:
-        middle = (low + high) / 2
-        probabilities = (_EVEN_PART * share + middle * math.exp(-u / _RANK_SCALE) for u in ranks)
-        if sum(min(1.0, p) for p in probabilities) < 1000 * share:
-            low = middle
+    low_factor = 0.0
+    high_factor = math.exp(1.0 / _RANK_SCALE)
+    while high_factor - low_factor > 1e-6 * high_factor:
+        factor = (low_factor + high_factor) / 2
+        probabilities = (
+            _UNIFORM_FRACTION * mean_probability + factor * math.exp(-rank / _RANK_SCALE)
+            for rank in ranks
+        )
+        if sum(min(1.0, probability) for probability in probabilities) < 1000 * mean_probability:
+            low_factor = factor
         else:
-            high = middle
-    return high
+            high_factor = factor
+    return high_factor

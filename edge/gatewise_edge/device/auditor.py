@@ -16,7 +16,7 @@ import numpy as np
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.late_requests import LateRequests
-from gatewise_edge.device.pending import Pending
+from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.messages import AuditMark, Response
 from gatewise_edge.link.uplink import Uplink
@@ -25,13 +25,14 @@ from gatewise_edge.sensors.blocking_reader import BlockingReader
 _LOG = logging.getLogger(__name__)
 
 #: Longest wait for the response to an audit, in seconds; no instance waits for it.
-AUDIT_PATIENCE: Final = 10.0
+AUDIT_TIMEOUT_S: Final = 10.0
 
 
 class Auditor:
     """The audits of a device. Thread-safe.
 
-    `sampler` chooses the answers to audit. `late` stores the audits that cannot be sent now.
+    `sampler` chooses the answers to audit. `late_requests` stores the audits that cannot be sent
+    now.
     """
 
     def __init__(
@@ -39,12 +40,12 @@ class Auditor:
         sampler: AuditSampler,
         uplink: Uplink,
         clock: Callable[[], float],
-        late: LateRequests | None = None,
+        late_requests: LateRequests | None = None,
     ) -> None:
         self._sampler = sampler
         self._uplink = uplink
         self._clock = clock
-        self._late = late
+        self._late_requests = late_requests
         self._reader = BlockingReader()
         self._lock = threading.Lock()
         self._counts = {"audits": 0, "audits_disagreed": 0}
@@ -71,51 +72,51 @@ class Auditor:
         with self._lock:
             return dict(self._sums)
 
-    def audit(self, pending: Pending, answer: Answer) -> None:
+    def audit(self, instance: PendingInstance, answer: Answer) -> None:
         """Send an answered instance to the high-cost model if the sampler chooses it.
 
         Another thread reads the features that the instance has not acquired, so that neither its
         answer nor a later instance waits for them. While that thread is busy nothing is audited.
         """
-        installed = pending.installed
-        reading = pending.reading
-        classes = installed.manifest.classes
-        if not installed.has_cloud or not classes:
+        bundle = instance.bundle
+        reading = instance.reading
+        classes = bundle.manifest.classes
+        if not bundle.has_cloud or not classes:
             return
-        is_late = not self._uplink.ready and self._late is not None
-        if not is_late and not self._uplink.admit_audit():
+        sends_later = not self._uplink.ready and self._late_requests is not None
+        if not sends_later and not self._uplink.admit_audit():
             return
-        is_complete = reading.has(installed.request_inputs)
-        if not is_complete and not is_late and self._reader.is_busy:
+        is_complete = reading.has(bundle.request_inputs)
+        if not is_complete and not sends_later and self._reader.is_busy:
             return
         confidence = float(answer.probabilities.max().astype(np.float32))
         with self._lock:
             mark = self._sampler.choose(answer.route, answer.class_index, confidence)
         if mark is None:
             return
-        if is_late and self._late is not None:
-            self._late.keep(pending, mark)
+        if sends_later and self._late_requests is not None:
+            self._late_requests.store_instance(instance, mark)
             return
-        send = partial(self._send, pending, mark, answer.feature_cost)
+        send = partial(self._send, instance, mark, answer.feature_cost)
         if is_complete:
             send()
         else:
             reading.lift_deadline()
             self._reader.start(lambda _: send())
 
-    def _send(self, pending: Pending, mark: AuditMark, feature_cost: float) -> None:
-        installed = pending.installed
-        reading = pending.reading
-        takes_nan = installed.cloud_takes_nan
+    def _send(self, instance: PendingInstance, mark: AuditMark, feature_cost: float) -> None:
+        bundle = instance.bundle
+        reading = instance.reading
+        takes_nan = bundle.cloud_takes_nan
         try:
-            x = reading.acquire(
-                installed.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
+            values = reading.acquire(
+                bundle.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
             )
             self._uplink.send(
-                installed.typed(x)[np.newaxis],
-                installed.manifest.name,
-                installed.manifest.version,
-                deadline=self._clock() + AUDIT_PATIENCE,
+                bundle.cast_for_request(values)[np.newaxis],
+                bundle.manifest.name,
+                bundle.manifest.version,
+                deadline=self._clock() + AUDIT_TIMEOUT_S,
                 mark=mark,
                 on_answer=partial(self._count, mark),
             )

@@ -24,15 +24,15 @@ from gatewise.columns.encoders import RawRow
 from gatewise.errors import InputError
 from gatewise.imports import CPU
 from gatewise_edge.checks import check_positive
-from gatewise_edge.device.answer import Answer, OwnPolicy, Policy, Route
+from gatewise_edge.device.answer import Answer, CustomPolicy, Policy, Route
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.auditor import Auditor
 from gatewise_edge.device.flow import RowFlow
 from gatewise_edge.device.installed import BlockFunction, InstalledBundle
 from gatewise_edge.device.late_requests import LateRequests
-from gatewise_edge.device.pending import Pending
+from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.device.stages import Runner
-from gatewise_edge.device.unseen_cells import UnseenCells
+from gatewise_edge.device.unseen_cells import UnseenCategories
 from gatewise_edge.link.link import Link
 from gatewise_edge.link.messages import max_rows
 from gatewise_edge.link.offload_rules import OffloadRules
@@ -45,13 +45,13 @@ from gatewise_export.bundle.bundle import Bundle
 _LOG = logging.getLogger(__name__)
 
 #: Time in seconds that is reserved before the deadline to write the answer.
-_GUARD_SECONDS: Final = 0.005
+_RESERVED_SECONDS: Final = 0.005
 #: Largest number of rows that :meth:`Device.answer_many` begins before it waits for the first.
 _MAX_BEGUN_ROWS: Final = 256
 #: Part of the deadline that it may take to begin them.
-_BEGIN_SHARE: Final = 0.25
+_MAX_BEGIN_FRACTION: Final = 0.25
 
-Observe = Callable[[Answer | Exception], None]
+Observer = Callable[[Answer | Exception], None]
 
 
 class Device:
@@ -83,7 +83,7 @@ class Device:
         instance at once. Both are for measurements. A function gets a :class:`.DecisionPoint` after
         each stage and returns ``"stop"``, ``"continue"`` or ``"offload"``; it makes the operating
         point's guarantee void.
-    offloading : OffloadRules, optional
+    offload_rules : OffloadRules, optional
         Rules for offloads: requests in flight, circuit breaker, bound on the rate, and implausible
         values.
     runner : {"auto", "onnxruntime", "numpy"}, default "auto"
@@ -97,7 +97,7 @@ class Device:
         Share of the stages' answers, above 0 and up to 1, that the device also sends to the
         high-cost model, so that workers can test how often they agree; or a sampler that chooses
         them.
-    late : LateRequests, optional
+    late_requests : LateRequests, optional
         Stores the instances that could not be offloaded, and sends them later. The device closes
         it.
     observe : callable, optional
@@ -131,63 +131,65 @@ class Device:
         blocks: Mapping[str, BlockFunction] | None = None,
         row_names: Sequence[str] | None = None,
         deadline_ms: float = 500.0,
-        policy: Policy | OwnPolicy = "system",
-        offloading: OffloadRules = OffloadRules(),  # noqa: B008 - frozen
+        policy: Policy | CustomPolicy = "system",
+        offload_rules: OffloadRules = OffloadRules(),  # noqa: B008 - frozen
         runner: Runner = "auto",
         provider: str = CPU,
         audit: float | AuditSampler | None = None,
-        late: LateRequests | None = None,
-        observe: Observe | None = None,
+        late_requests: LateRequests | None = None,
+        observe: Observer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.deadline_ms = check_positive("deadline_ms", deadline_ms)
         if not callable(policy) and policy not in get_args(Policy):
-            names = ", ".join(get_args(Policy))
-            raise InputError(f"policy {policy!r}; choose one of {names}, or give a function")
+            policy_names = ", ".join(get_args(Policy))
+            raise InputError(f"policy {policy!r}; choose one of {policy_names}, or give a function")
         if audit is not None and (policy != "system" or link is None):
             raise InputError("an audit needs a link and the policy system")
         # Settings and counts.
         self.policy = policy
-        self._check_ranges = offloading.implausible != "ignore"
+        self._checks_ranges = offload_rules.implausible != "ignore"
         self._observe = observe
         self._counts = dict.fromkeys((*get_args(Route), "errors", "implausible", "unseen"), 0)
-        self._unseen_cells = UnseenCells()
-        self._counting = threading.Lock()
+        self._unseen_categories = UnseenCategories()
+        self._count_lock = threading.Lock()
         self._sensors = sensors
-        self._functions = dict(blocks or {})
+        self._block_functions = dict(blocks or {})
         self._block_reader = BlockingReader()
         self._row_names = row_names
         self._may_offload = link is not None and policy != "edge-only"
         self._runner = runner
         self._provider = provider
-        self._adopting = threading.Lock()
+        self._adopt_lock = threading.Lock()
         # The bundle and the offloads.
-        opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
-        self._installed = self._install(opened)
+        first_bundle = (
+            bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
+        )
+        self._installed_bundle = self._install(first_bundle)
         self._clock = clock
-        self._guard = min(_GUARD_SECONDS, self.deadline_ms / 1e4)
-        self._uplink = Uplink(link, offloading, clock)
+        self._reserved_s = min(_RESERVED_SECONDS, self.deadline_ms / 1e4)
+        self._uplink = Uplink(link, offload_rules, clock)
         self._flow = RowFlow(
             self._uplink,
             policy=policy,
-            offload_implausible=offloading.implausible == "offload",
+            offload_implausible=offload_rules.implausible == "offload",
             clock=clock,
         )
         self._auditor = None
         if audit is not None:
             sampler = audit if isinstance(audit, AuditSampler) else AuditSampler(audit)
-            self._auditor = Auditor(sampler, self._uplink, clock, late)
+            self._auditor = Auditor(sampler, self._uplink, clock, late_requests)
         self._uplink.open()
-        self._late = late
-        if late is not None:
-            late.start(self._uplink, opened.manifest)
+        self._late_requests = late_requests
+        if late_requests is not None:
+            late_requests.start(self._uplink, first_bundle.manifest)
 
     # -- the bundle, closing, and counts ---------------------------------------------------
 
     @property
     def bundle(self) -> Bundle:
         """The active bundle, which answers new instances."""
-        return self._installed.bundle
+        return self._installed_bundle.bundle
 
     def adopt(self, bundle: Bundle) -> None:
         """Test another `bundle`, and make it the active one.
@@ -195,40 +197,40 @@ class Device:
         Instances that were begun before end with the bundle before. Raises the errors of the
         constructor; the active bundle is then not replaced.
         """
-        with self._adopting:
-            self._installed = self._install(bundle)
+        with self._adopt_lock:
+            self._installed_bundle = self._install(bundle)
         _LOG.debug("%s is active", bundle.manifest.release)
 
     def _install(self, bundle: Bundle) -> InstalledBundle:
         """Load a bundle; InputError if it does not allow the policy."""
         if self.policy == "cloud-only" and bundle.manifest.cloud is None:
             raise InputError("policy cloud-only: the bundle has no cloud model")
-        installed = InstalledBundle.load(
+        installed_bundle = InstalledBundle.load(
             bundle,
             sensors=self._sensors,
-            offloads=self._may_offload,
+            may_offload=self._may_offload,
             runner=self._runner,
             provider=self._provider,
             row_names=self._row_names,
-            functions=self._functions,
+            block_functions=self._block_functions,
             block_reader=self._block_reader,
-            check_ranges=self._check_ranges,
+            checks_ranges=self._checks_ranges,
         )
-        if self.policy == "cloud-only" and not installed.has_cloud:
+        if self.policy == "cloud-only" and not installed_bundle.has_cloud:
             cap = bundle.manifest.max_instance_cost
             raise InputError(
                 f"policy cloud-only: an offload may cost more than the bundle's cap of {cap:g} per "
                 "instance; choose another policy"
             )
-        return installed
+        return installed_bundle
 
     def close(self) -> None:
         """Close the link and the sensors. May be called twice."""
         self._uplink.close()
         if self._auditor is not None:
             self._auditor.close()
-        if self._late is not None:
-            self._late.close()
+        if self._late_requests is not None:
+            self._late_requests.close()
         self._block_reader.close()
         if self._sensors is not None:
             self._sensors.close()
@@ -251,11 +253,11 @@ class Device:
         :class:`gatewise_edge.link.breaker.BreakerCounts` and, if used, of :class:`.Auditor` and
         :class:`.LateRequests`.
         """
-        with self._counting:
+        with self._count_lock:
             counts = dict(self._counts)
-        audits = {} if self._auditor is None else self._auditor.counters
-        late = {} if self._late is None else self._late.counters
-        return counts | self._uplink.counters | audits | late
+        audit_counts = {} if self._auditor is None else self._auditor.counters
+        late_counts = {} if self._late_requests is None else self._late_requests.counters
+        return counts | self._uplink.counters | audit_counts | late_counts
 
     @property
     def gauges(self) -> dict[str, float]:
@@ -265,11 +267,11 @@ class Device:
         ``unseen_columns`` (columns with only unseen categories) and, if used, the gauges of
         :class:`.Auditor` and :class:`.LateRequests`.
         """
-        audits = {} if self._auditor is None else self._auditor.gauges
-        with self._counting:
-            unseen = {"unseen_columns": float(len(self._unseen_cells.columns))}
-        late = {} if self._late is None else self._late.gauges
-        return self._uplink.gauges | unseen | audits | late
+        audit_gauges = {} if self._auditor is None else self._auditor.gauges
+        with self._count_lock:
+            unseen = {"unseen_columns": float(len(self._unseen_categories.columns))}
+        late_gauges = {} if self._late_requests is None else self._late_requests.gauges
+        return self._uplink.gauges | unseen | audit_gauges | late_gauges
 
     # -- answering -------------------------------------------------------------------------
 
@@ -315,10 +317,12 @@ class Device:
         InputError
             If the rows do not match the bundle; then the device begins no instance.
         """
-        checked = self._installed.checked_rows(rows)
+        checked_rows = self._installed_bundle.checked_rows(rows)
         answers: list[Answer | Exception] = []
-        while len(answers) < len(checked):
-            answers += self._answer_group(checked[len(answers) : len(answers) + _MAX_BEGUN_ROWS])
+        while len(answers) < len(checked_rows):
+            answers += self._answer_group(
+                checked_rows[len(answers) : len(answers) + _MAX_BEGUN_ROWS]
+            )
         return answers
 
     def _answer_group(self, rows: Sequence[Any] | NDArray[Any]) -> list[Answer | Exception]:
@@ -327,97 +331,103 @@ class Device:
         Returns the answers of the rows that were added.
         """
         # Begin rows until the request is full or _BEGIN_SHARE of the deadline has passed.
-        until = time.monotonic() + _BEGIN_SHARE * self.deadline_ms / 1000.0
-        installed = self._installed
-        max_group_rows = max_rows(len(installed.request_inputs), len(installed.manifest.classes))
-        group: list[Pending] = []
-        steps: list[Answer | Pending | Exception] = []
+        begin_until = time.monotonic() + _MAX_BEGIN_FRACTION * self.deadline_ms / 1000.0
+        installed_bundle = self._installed_bundle
+        max_group_rows = max_rows(
+            len(installed_bundle.request_inputs), len(installed_bundle.manifest.classes)
+        )
+        group: list[PendingInstance] = []
+        outcomes: list[Answer | PendingInstance | Exception] = []
         for row in rows:
             try:
-                steps.append(self._begin(row, installed, group))
+                outcomes.append(self._begin(row, installed_bundle, group))
             except Exception as error:  # it ends only this row
-                steps.append(error)
-            if len(group) == max_group_rows or time.monotonic() >= until:
+                outcomes.append(error)
+            if len(group) == max_group_rows or time.monotonic() >= begin_until:
                 break
         # Send the request, and wait for the answers.
         if group:
             self._flow.send_group(group)
         answers: list[Answer | Exception] = []
-        for step in steps:
+        for outcome in outcomes:
             try:
-                answers.append(self.finish(step) if isinstance(step, Pending) else step)
+                answers.append(
+                    self.finish(outcome) if isinstance(outcome, PendingInstance) else outcome
+                )
             except Exception as error:
                 answers.append(error)
         return answers
 
-    def begin(self, row: ArrayLike | RawRow | None = None) -> Answer | Pending:
+    def begin(self, row: ArrayLike | RawRow | None = None) -> Answer | PendingInstance:
         """Run the stages, and send the instance to the cloud if no stage stops.
 
         `row` and the errors are those of :meth:`answer`. Returns the answer or a pending instance.
         The caller passes the pending instance to :meth:`advance` at its ``wake_at``, and whenever
         the link has delivered a response.
         """
-        return self._begin(row, self._installed, None)
+        return self._begin(row, self._installed_bundle, None)
 
     def _begin(
-        self, row: Any, installed: InstalledBundle, group: list[Pending] | None
-    ) -> Answer | Pending:
-        started = self._clock()
+        self, row: Any, installed_bundle: InstalledBundle, group: list[PendingInstance] | None
+    ) -> Answer | PendingInstance:
+        started_at = self._clock()
         try:
-            source = installed.source_of(row)
+            source = installed_bundle.source_of(row)
         except InputError as error:
             self._count_error(error)
             raise
         clock = self._clock
-        deadline = started + self.deadline_ms / 1000.0 - self._guard
-        reading = Reading(source, installed.meter, lambda: deadline - clock())
-        pending = Pending(installed, reading, started, deadline, [], group)
-        return self._count_step(pending, self._flow.start)
+        deadline = started_at + self.deadline_ms / 1000.0 - self._reserved_s
+        reading = Reading(source, installed_bundle.meter, lambda: deadline - clock())
+        instance = PendingInstance(installed_bundle, reading, started_at, deadline, [], group)
+        return self._run_flow_step(instance, self._flow.start)
 
-    def advance(self, pending: Pending) -> Answer | Pending:
+    def advance(self, instance: PendingInstance) -> Answer | PendingInstance:
         """Retry an instance's request or end it, whichever is due.
 
-        Returns the answer, or `pending` while there is none. Raises SensorError as :meth:`answer`.
+        Returns the answer, or `instance` while there is none. Raises SensorError as :meth:`answer`.
         """
-        return self._count_step(pending, self._flow.proceed)
+        return self._run_flow_step(instance, self._flow.proceed)
 
-    def finish(self, step: Answer | Pending) -> Answer:
-        """Wait for the answer after :meth:`begin`, which returned `step`.
+    def finish(self, outcome: Answer | PendingInstance) -> Answer:
+        """Wait for the answer after :meth:`begin`, which returned `outcome`.
 
         Raises SensorError as :meth:`answer`.
         """
-        while isinstance(step, Pending):
-            if step.request is not None:
-                self._uplink.wait(step.request)
-            step = self.advance(step)
-        return step
+        while isinstance(outcome, PendingInstance):
+            if outcome.request is not None:
+                self._uplink.wait(outcome.request)
+            outcome = self.advance(outcome)
+        return outcome
 
-    def _count_step(
-        self, pending: Pending, step: Callable[[Pending], Answer | Pending]
-    ) -> Answer | Pending:
-        """Call a `step` of the flow; count and report the instance if the step answers it."""
+    def _run_flow_step(
+        self,
+        instance: PendingInstance,
+        flow_step: Callable[[PendingInstance], Answer | PendingInstance],
+    ) -> Answer | PendingInstance:
+        """Call a `flow_step` of the flow; count and report the instance if the step answers it."""
         try:
-            result = step(pending)
+            outcome = flow_step(instance)
         except Exception as error:
             self._count_error(error)
             raise
-        if isinstance(result, Answer):
-            with self._counting:
-                self._counts[result.route] += 1
-                self._counts["implausible"] += bool(pending.reading.implausible)
-                encoder = pending.installed.manifest.encoder
+        if isinstance(outcome, Answer):
+            with self._count_lock:
+                self._counts[outcome.route] += 1
+                self._counts["implausible"] += bool(instance.reading.implausible)
+                encoder = instance.bundle.manifest.encoder
                 if encoder is not None:
-                    has_unseen = self._unseen_cells.count(encoder, pending.reading)
+                    has_unseen = self._unseen_categories.count(encoder, instance.reading)
                     self._counts["unseen"] += has_unseen
-            if self._late is not None:
-                self._late.keep_fallback(pending, result)
-            self._report(result)
+            if self._late_requests is not None:
+                self._late_requests.store_fallback(instance, outcome)
+            self._report(outcome)
             if self._auditor is not None:
-                self._auditor.audit(pending, result)
-        return result
+                self._auditor.audit(instance, outcome)
+        return outcome
 
     def _count_error(self, error: Exception) -> None:
-        with self._counting:
+        with self._count_lock:
             self._counts["errors"] += 1
         self._report(error)
 

@@ -34,7 +34,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest import Manifest
 
 BlockFunction: TypeAlias = Callable[[NDArray[Any]], ArrayLike]
-NO_FUNCTIONS: Final[Mapping[str, BlockFunction]] = MappingProxyType({})
+NO_BLOCK_FUNCTIONS: Final[Mapping[str, BlockFunction]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -67,13 +67,13 @@ class InstalledBundle:
         Sensors of the device.
     row_names : tuple of str or None
         Names of the values in rows; None if rows have the encoder's columns or float features.
-    columns : ndarray of intp or None
+    feature_positions : ndarray of intp or None
         Positions of the bundle's features in a row; None if the row has these features in order.
     row_shape : tuple of int or None
         Shape of a row of float32 features; None if an array of that shape may be something else.
     block_reader : BlockingReader or None
         Runs the blocks that are functions.
-    channels : ChannelLimits or None
+    channel_limits : ChannelLimits or None
         Plausible values of a window's channels.
     """
 
@@ -91,10 +91,10 @@ class InstalledBundle:
     meter: Meter
     source: FeatureSource | None
     row_names: tuple[str, ...] | None
-    columns: NDArray[np.intp] | None
+    feature_positions: NDArray[np.intp] | None
     row_shape: tuple[int, ...] | None
     block_reader: BlockingReader | None
-    channels: ChannelLimits | None
+    channel_limits: ChannelLimits | None
 
     @classmethod
     def load(
@@ -102,84 +102,89 @@ class InstalledBundle:
         bundle: Bundle,
         *,
         sensors: Sensors | None = None,
-        offloads: bool = False,
-        check: bool = True,
+        may_offload: bool = False,
+        runs_self_test: bool = True,
         runner: Runner = "auto",
         provider: str = CPU,
         row_names: Sequence[str] | None = None,
-        functions: Mapping[str, BlockFunction] | None = NO_FUNCTIONS,
+        block_functions: Mapping[str, BlockFunction] | None = NO_BLOCK_FUNCTIONS,
         block_reader: BlockingReader | None = None,
-        check_ranges: bool = True,
+        checks_ranges: bool = True,
     ) -> Self:
         """Load a bundle and check that it gives the same results here as where it was packed.
 
-        If the device `offloads` instances, the features of requests need sensors and must fit one
-        message. Rows have the features `row_names`, by default the bundle's. If `functions` is
-        None, rows have features that were computed elsewhere, and no block is run or tested. With
-        `check_ranges` values are compared with the ranges of the training rows.
+        If the device `may_offload` instances, the features of requests need sensors and must fit
+        one message. Rows have the features `row_names`, by default the bundle's. If
+        `block_functions` is None, rows have features that were computed elsewhere, and no block is
+        run or tested. With `checks_ranges` values are compared with the ranges of the training
+        rows.
 
         Raises BundleError if the bundle cannot be read or run, and SelfTestError if it gives other
-        results here. Raises InputError if sensors or rows do not match it, if `functions` lacks a
-        block's function, or if a request would be too large.
+        results here. Raises InputError if sensors or rows do not match it, if `block_functions`
+        lacks a block's function, or if a request would be too large.
         """
         # Load the models, and check the size of a request.
-        if functions is not None:
-            bundle = bundle.with_functions(functions)
+        if block_functions is not None:
+            bundle = bundle.with_functions(block_functions)
         stages = load_stages(bundle, runner, provider)
         manifest = bundle.manifest
-        inputs = manifest.cloud_inputs()
+        request_inputs = manifest.cloud_inputs()
         dtype = manifest.request_dtype
-        if offloads and dtype.itemsize * len(inputs) > MAX_VALUE_BYTES:
+        if may_offload and dtype.itemsize * len(request_inputs) > MAX_VALUE_BYTES:
             raise InputError(
-                f"a request has {len(inputs)} values, which take more than the {MAX_VALUE_BYTES} "
-                "bytes of a message"
+                f"a request has {len(request_inputs)} values, which take more than the "
+                f"{MAX_VALUE_BYTES} bytes of a message"
             )
-        if check:
-            self_test(bundle, stages, blocks=functions is not None, provider=provider)
+        if runs_self_test:
+            self_test(bundle, stages, with_blocks=block_functions is not None, provider=provider)
         # Bind the sensors that requests and the stages that an instance may reach need.
-        reachable = stages[: manifest.last_exit + 1]
+        reachable_stages = stages[: manifest.last_exit + 1]
         costs = manifest.feature_costs()
         source = None
         if sensors is not None:
-            needed = {k for stage in reachable for k in stage.columns}
-            needed |= set(inputs.tolist()) if offloads else set()
-            source = sensors.bind(costs, sorted(needed), manifest.encoder)
+            needed_features = {
+                feature for stage in reachable_stages for feature in stage.input_list
+            }
+            needed_features |= set(request_inputs.tolist()) if may_offload else set()
+            source = sensors.bind(costs, sorted(needed_features), manifest.encoder)
         # Collect what rows and requests need.
-        value_names, columns = _row_columns(bundle, row_names)
-        limits, channels = _limits(bundle) if check_ranges else (None, None)
+        value_names, feature_positions = _row_names_and_positions(bundle, row_names)
+        feature_limits, channel_limits = (
+            _plausible_limits(bundle) if checks_ranges else (None, None)
+        )
         prices = manifest.cloud_prices()
         stages_take_nan = manifest.missing.stages == "allowed"
         return cls(
             bundle=bundle,
             manifest=manifest,
-            stages=reachable,
+            stages=reachable_stages,
             n_stages=len(stages),
             has_cloud=manifest.last_exit >= len(stages),
             stages_take_nan=stages_take_nan,
             cloud_takes_nan=manifest.missing.cloud == "allowed",
-            request_inputs=inputs,
+            request_inputs=request_inputs,
             dtype=dtype,
-            offload_price=prices.of_offload(len(inputs)),
-            request_price=prices.of_message(len(inputs)),
-            meter=Meter(costs, manifest.names_of_columns, limits),
+            offload_price=prices.of_offload(len(request_inputs)),
+            request_price=prices.of_message(len(request_inputs)),
+            meter=Meter(costs, manifest.names_of_columns, feature_limits),
             source=source,
             row_names=value_names,
-            columns=columns,
+            feature_positions=feature_positions,
             row_shape=_row_shape(bundle, value_names),
             block_reader=block_reader,
-            channels=channels,
+            channel_limits=channel_limits,
         )
 
-    def typed(self, X: NDArray[np.float32]) -> NDArray[Any]:
+    def cast_for_request(self, values: NDArray[np.float32]) -> NDArray[Any]:
         """Cast values to the type of a request, unless that would change a value."""
-        if self.dtype == X.dtype:
-            return X
+        if self.dtype == values.dtype:
+            return values
         with np.errstate(all="ignore"):
-            typed = X.astype(self.dtype)
-        return typed if np.array_equal(typed, X) else X
+            cast_values = values.astype(self.dtype)
+        return cast_values if np.array_equal(cast_values, values) else values
 
     @property
-    def _width(self) -> int:
+    def _n_row_values(self) -> int:
         """Number of values in a row of features."""
         has_names = self.manifest.encoder is None and self.row_names is not None
         return len((self.row_names or ()) if has_names else self.manifest.features)
@@ -219,19 +224,24 @@ class InstalledBundle:
         if not self._has_features(instances):
             return instances  # type: ignore[no-any-return]
         if isinstance(instances, list):
-            names = self.row_names or ()
-            instances = [in_order(i, names) if isinstance(i, Mapping) else i for i in instances]
+            row_names = self.row_names or ()
+            instances = [
+                in_order(instance, row_names) if isinstance(instance, Mapping) else instance
+                for instance in instances
+            ]
         # Check features as one matrix.
         try:
             with np.errstate(over="ignore"):
                 X = np.asarray(instances, np.float32)
         except (TypeError, ValueError) as error:
             raise InputError(f"the instances must be rows of numbers: {error}") from None
-        spec = self.manifest.instance
-        if spec is not None and X.shape[1:] == spec.shape:
+        instance_spec = self.manifest.instance
+        if instance_spec is not None and X.shape[1:] == instance_spec.shape:
             X = X.reshape(len(X), -1)
-        if X.ndim != 2 or X.shape[1] != self._width:
-            raise InputError(f"instances of shape {X.shape}; they must have {self._width} features")
+        if X.ndim != 2 or X.shape[1] != self._n_row_values:
+            raise InputError(
+                f"instances of shape {X.shape}; they must have {self._n_row_values} features"
+            )
         return X
 
     def source_of(self, row: ArrayLike | RawRow | None) -> FeatureSource | Values:
@@ -243,7 +253,7 @@ class InstalledBundle:
         instance: Any = row
         # The most frequent form comes first, because this runs for each instance.
         if isinstance(row, np.ndarray) and row.shape == self.row_shape and row.dtype == np.float32:
-            return row if self.columns is None else row[self.columns]
+            return row if self.feature_positions is None else row[self.feature_positions]
         # Sensors, a row with fetched values, or a Series of pandas.
         if instance is None:
             if self.source is None:
@@ -260,17 +270,17 @@ class InstalledBundle:
         if encoder is not None and not self._has_features(instance):
             return RawRowSource(instance, encoder, self.row_names)
         signal = self.manifest.signal
-        spec = self.manifest.instance
+        instance_spec = self.manifest.instance
         if signal is not None and not signal.is_features(instance):
-            return WindowSource(instance, signal, self.block_reader, self.channels)
+            return WindowSource(instance, signal, self.block_reader, self.channel_limits)
         if isinstance(instance, Mapping):
             instance = in_order(instance, self.row_names or ())
-        if spec is not None and np.shape(instance) == spec.shape:
+        if instance_spec is not None and np.shape(instance) == instance_spec.shape:
             instance = np.reshape(instance, -1)
-        return row_values(instance, self._width, self.columns)
+        return row_values(instance, self._n_row_values, self.feature_positions)
 
 
-def _limits(bundle: Bundle) -> tuple[tuple[Values, Values] | None, ChannelLimits | None]:
+def _plausible_limits(bundle: Bundle) -> tuple[tuple[Values, Values] | None, ChannelLimits | None]:
     """Read the plausible values of the features and of a window's channels; None if unknown."""
     ranges = bundle.ranges()
     if ranges is None:
@@ -285,26 +295,26 @@ def _limits(bundle: Bundle) -> tuple[tuple[Values, Values] | None, ChannelLimits
     if signal is None or ranges.channels is None or ranges.varies is None:
         return (lowest, highest), None
     # Values of a raw window are checked with their channels.
-    n_values = n_features - len(lowest)
-    lowest = np.concatenate([lowest, np.full(n_values, -np.inf, np.float32)])
-    highest = np.concatenate([highest, np.full(n_values, np.inf, np.float32)])
-    channels = ChannelLimits(signal.range_names, *ranges.channels.limits(), ranges.varies)
-    return (lowest, highest), channels
+    n_window_values = n_features - len(lowest)
+    lowest = np.concatenate([lowest, np.full(n_window_values, -np.inf, np.float32)])
+    highest = np.concatenate([highest, np.full(n_window_values, np.inf, np.float32)])
+    channel_limits = ChannelLimits(signal.range_names, *ranges.channels.limits(), ranges.varies)
+    return (lowest, highest), channel_limits
 
 
-def _row_columns(
+def _row_names_and_positions(
     bundle: Bundle, row_names: Sequence[str] | None
 ) -> tuple[tuple[str, ...] | None, NDArray[np.intp] | None]:
     """Return the names of the values in rows, and the positions of the bundle's features."""
     manifest = bundle.manifest
     if manifest.encoder is not None:
-        names = None if row_names is None else tuple(row_names)
-        _positions(names or manifest.encoder.names, manifest.encoder.names)
-        return names, None
+        raw_names = None if row_names is None else tuple(row_names)
+        _feature_positions(raw_names or manifest.encoder.names, manifest.encoder.names)
+        return raw_names, None
     # A window has no names, because its features are computed.
     if row_names is None or manifest.signal is not None:
         return manifest.feature_names, None
-    return tuple(row_names), _positions(tuple(row_names), manifest.feature_names)
+    return tuple(row_names), _feature_positions(tuple(row_names), manifest.feature_names)
 
 
 def _row_shape(bundle: Bundle, row_names: tuple[str, ...] | None) -> tuple[int, ...] | None:
@@ -316,11 +326,13 @@ def _row_shape(bundle: Bundle, row_names: tuple[str, ...] | None) -> tuple[int, 
     return None if manifest.signal is not None and manifest.signal.shape == shape else shape
 
 
-def _positions(names: tuple[str, ...], features: tuple[str, ...]) -> NDArray[np.intp] | None:
+def _feature_positions(
+    row_names: tuple[str, ...], feature_names: tuple[str, ...]
+) -> NDArray[np.intp] | None:
     """Find the features among the names of a row; None if the names are the same."""
-    if names == features:
+    if row_names == feature_names:
         return None
-    missing = [name for name in features if name not in names]
+    missing = [name for name in feature_names if name not in row_names]
     if missing:
         raise InputError(f"the rows have no feature {missing[0]!r}, which the bundle needs")
-    return np.array([names.index(name) for name in features], np.intp)
+    return np.array([row_names.index(name) for name in feature_names], np.intp)

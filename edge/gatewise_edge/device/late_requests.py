@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gatewise_edge.device.answer import Answer
-from gatewise_edge.device.pending import Pending
+from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.device.unsent_store import UnsentRequest, UnsentStore
 from gatewise_edge.errors import SensorError, WireError
 from gatewise_edge.link.encoding import decode_request, encode_request
@@ -35,25 +35,25 @@ _LOG = logging.getLogger(__name__)
 #: Reasons of fallbacks whose instance perhaps no worker has seen.
 _UNSENT_REASONS: Final = frozenset({"link-down", "breaker-open", "unsent", "timeout"})
 #: Largest number of answered instances that wait to be written; beyond it the oldest is dropped.
-_MAX_WAITING: Final = 256
+_MAX_UNWRITTEN: Final = 256
 #: Longest wait for a response, in seconds.
-_PATIENCE_SECONDS: Final = 10.0
+_RESPONSE_TIMEOUT_S: Final = 10.0
 #: Time between two checks of the link, in seconds.
-_POLL_SECONDS: Final = 0.2
+_POLL_S: Final = 0.2
 #: Pause after a failure, in seconds.
-_PAUSE_SECONDS: Final = 5.0
+_PAUSE_S: Final = 5.0
 
-Correct = Callable[[dict[str, Any]], None]
+OnCorrection = Callable[[dict[str, Any]], None]
 
 
 @dataclass(slots=True, eq=False)
-class _Instance:
+class _AnsweredInstance:
     """An answered instance that is not written yet.
 
     `request_id` is the id that its request will have; `answered_at` is the Unix time of its answer.
     """
 
-    pending: Pending
+    instance: PendingInstance
     mark: AuditMark
     request_id: bytes
     answered_at: float
@@ -66,22 +66,22 @@ class LateRequests:
     ----------
     store : UnsentStore
         Store of the requests; closed with the device.
-    correct : callable, optional
+    on_correction : callable, optional
         Called with each late answer to a fallback. The argument is a mapping with the keys
         ``request`` (as in :attr:`.Answer.request`), ``label``, ``probabilities``, ``answered`` (the
         label of the fallback), ``model``, ``version`` and ``late_s``.
     """
 
-    def __init__(self, store: UnsentStore, correct: Correct | None = None) -> None:
-        self.correct = correct
+    def __init__(self, store: UnsentStore, on_correction: OnCorrection | None = None) -> None:
+        self.on_correction = on_correction
         self._store = store
-        self._instances: deque[_Instance] = deque()
-        self._changed = threading.Condition()
+        self._unwritten: deque[_AnsweredInstance] = deque()
+        self._condition = threading.Condition()
         self._counts = dict.fromkeys(("late_sent", "late_refused", "late_lost"), 0)
         self._is_closed = False
         self._thread: threading.Thread | None = None
         #: Labels of each version that this process has answered with, for corrections.
-        self._classes: dict[tuple[str, str], tuple[Any, ...]] = {}
+        self._classes_by_version: dict[tuple[str, str], tuple[Any, ...]] = {}
 
     @property
     def counters(self) -> dict[str, int]:
@@ -98,7 +98,7 @@ class LateRequests:
 
     def start(self, uplink: Uplink, manifest: Manifest) -> None:
         """Start the thread that sends over `uplink`; `manifest` is that of the active bundle."""
-        self._classes[manifest.name, manifest.version] = manifest.classes
+        self._classes_by_version[manifest.name, manifest.version] = manifest.classes
         self._thread = threading.Thread(
             target=self._run, args=(uplink,), name="gatewise-late", daemon=True
         )
@@ -106,90 +106,90 @@ class LateRequests:
 
     def close(self) -> None:
         """Write the waiting instances, end the thread and close the store."""
-        with self._changed:
+        with self._condition:
             self._is_closed = True
-            self._changed.notify_all()
+            self._condition.notify_all()
         if self._thread is not None:
             # A request in flight ends as a timeout and stays in the store.
-            self._thread.join(_PATIENCE_SECONDS + 1.0)
+            self._thread.join(_RESPONSE_TIMEOUT_S + 1.0)
         self._store.close()
 
-    def keep_fallback(self, pending: Pending, answer: Answer) -> None:
+    def store_fallback(self, instance: PendingInstance, answer: Answer) -> None:
         """Store the instance of a fallback if perhaps no worker saw it; set ``answer.request``."""
-        classes = pending.installed.manifest.classes
+        classes = instance.bundle.manifest.classes
         if answer.route != "fallback" or answer.reason not in _UNSENT_REASONS or not classes:
             return
         confidence = float(answer.probabilities.max().astype(np.float32))
         mark = AuditMark(answer.class_index, 1.0, 0, confidence)
-        answer.request = self.keep(pending, mark)
+        answer.request = self.store_instance(instance, mark)
 
-    def keep(self, pending: Pending, mark: AuditMark) -> str:
+    def store_instance(self, instance: PendingInstance, mark: AuditMark) -> str:
         """Store an answered instance; return the id of its request in hexadecimal digits.
 
         This object's thread acquires the missing features.
         """
-        instance = _Instance(pending, mark, new_id(), time.time())
-        with self._changed:
-            if len(self._instances) >= _MAX_WAITING:
-                self._instances.popleft()
+        answered = _AnsweredInstance(instance, mark, new_id(), time.time())
+        with self._condition:
+            if len(self._unwritten) >= _MAX_UNWRITTEN:
+                self._unwritten.popleft()
                 self._counts["late_lost"] += 1
-            self._instances.append(instance)
-            self._changed.notify_all()
-        return instance.request_id.hex()
+            self._unwritten.append(answered)
+            self._condition.notify_all()
+        return answered.request_id.hex()
 
     # -- the thread ------------------------------------------------------------------------
 
     def _run(self, uplink: Uplink) -> None:
         last_number = 0  # number of the latest request that was sent
         while True:
-            with self._changed:
-                if not self._instances and not self._is_closed:
-                    self._changed.wait(_POLL_SECONDS if len(self._store) else None)
-                instance = self._instances.popleft() if self._instances else None
-                if instance is None and self._is_closed:
+            with self._condition:
+                if not self._unwritten and not self._is_closed:
+                    self._condition.wait(_POLL_S if len(self._store) else None)
+                answered = self._unwritten.popleft() if self._unwritten else None
+                if answered is None and self._is_closed:
                     return
             try:
-                if instance is not None:
-                    self._write(instance, uplink.private)
+                if answered is not None:
+                    self._write(answered, uplink.private)
                 elif uplink.idle:
                     last_number = self._send_next(uplink, last_number)
             except Exception:  # the thread must survive, so that later requests are sent
-                _LOG.exception("late requests failed; the next try is in %g s", _PAUSE_SECONDS)
-                self._wait(_PAUSE_SECONDS)
+                _LOG.exception("late requests failed; the next try is in %g s", _PAUSE_S)
+                self._wait(_PAUSE_S)
 
     def _wait(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or bool(self._instances), seconds)
+        with self._condition:
+            self._condition.wait_for(lambda: self._is_closed or bool(self._unwritten), seconds)
 
-    def _write(self, instance: _Instance, private: bool) -> None:
-        pending = instance.pending
-        installed = pending.installed
-        manifest = installed.manifest
-        takes_nan = installed.cloud_takes_nan
-        pending.reading.lift_deadline()
+    def _write(self, answered: _AnsweredInstance, private: bool) -> None:
+        instance = answered.instance
+        bundle = instance.bundle
+        manifest = bundle.manifest
+        takes_nan = bundle.cloud_takes_nan
+        instance.reading.lift_deadline()
         try:
-            x = pending.reading.acquire(
-                installed.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
+            values = instance.reading.acquire(
+                bundle.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
             )
             request = Request(
-                id=instance.request_id,
+                id=answered.request_id,
                 model=manifest.name,
                 version=manifest.version,
-                ttl_ms=int(1000 * _PATIENCE_SECONDS),
-                X=installed.typed(x)[np.newaxis],
-                audit=instance.mark,
+                ttl_ms=int(1000 * _RESPONSE_TIMEOUT_S),
+                X=bundle.cast_for_request(values)[np.newaxis],
+                audit=answered.mark,
                 private=private,
             )
-            self._store.add(encode_request(request), instance.answered_at)
+            self._store.add(encode_request(request), answered.answered_at)
         except (SensorError, WireError, sqlite3.Error) as error:
             _LOG.warning("an instance cannot be stored for a late request: %s", error)
             self._counts["late_lost"] += 1
             return
-        self._classes[manifest.name, manifest.version] = manifest.classes
+        self._classes_by_version[manifest.name, manifest.version] = manifest.classes
 
     def _send_next(self, uplink: Uplink, last_number: int) -> int:
         """Send the request after `last_number` and wait for its outcome; return its number."""
-        unsent = self._store.next(last_number)
+        unsent = self._store.next_request(last_number)
         if unsent is None:  # start again with the oldest request
             return 0
         try:
@@ -200,11 +200,11 @@ class LateRequests:
             self._counts["late_refused"] += 1
             return unsent.number
         # A late request has at least 1 here, because 0 marks a live request.
-        request.late_s = min(max(1, round(time.time() - unsent.at)), MAX_LATE_S)
-        flight = uplink.send_late(request, _PATIENCE_SECONDS)
+        request.late_s = min(max(1, round(time.time() - unsent.answered_at)), MAX_LATE_S)
+        flight = uplink.send_late(request, _RESPONSE_TIMEOUT_S)
         self._settle(unsent, request, flight)
         if flight.state != "answered":
-            self._wait(_PAUSE_SECONDS)
+            self._wait(_PAUSE_S)
         return unsent.number
 
     def _settle(self, unsent: UnsentRequest, request: Request, flight: InFlight) -> None:
@@ -219,15 +219,15 @@ class LateRequests:
             self._counts["late_refused"] += 1
 
     def _report_answer(self, request: Request, response: Response) -> None:
-        """Call `correct` with the late answer to a fallback."""
+        """Call `on_correction` with the late answer to a fallback."""
         mark = request.audit
-        classes = self._classes.get((request.model, request.version))
-        if self.correct is None or mark is None or mark.probability < 1:
+        classes = self._classes_by_version.get((request.model, request.version))
+        if self.on_correction is None or mark is None or mark.probability < 1:
             return
         # After a restart the labels of a replaced version are not known.
         if classes is None or len(classes) != response.probabilities.shape[1]:
             return
-        self.correct(
+        self.on_correction(
             {
                 "request": request.id.hex(),
                 "label": classes[int(response.labels[0])],

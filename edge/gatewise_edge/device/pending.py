@@ -14,16 +14,16 @@ from gatewise_edge.link.offload import InFlight
 from gatewise_edge.sensors.feature_reader import Reading
 
 
-class Pending(msgspec.Struct, eq=False):
+class PendingInstance(msgspec.Struct, eq=False):
     """An instance without an answer. Times are in seconds on the device's clock.
 
     Attributes
     ----------
-    installed : InstalledBundle
+    bundle : InstalledBundle
         The bundle that answers the instance.
     reading : Reading
         The features acquired so far.
-    started, deadline : float
+    started_at, deadline : float
         Time of the call, and time at which the answer is due.
     outputs : list of StageOutput
         Outputs of the finished stages.
@@ -41,12 +41,12 @@ class Pending(msgspec.Struct, eq=False):
         Index of the instance's row in the request.
     """
 
-    installed: InstalledBundle
+    bundle: InstalledBundle
     reading: Reading
-    started: float
+    started_at: float
     deadline: float
     outputs: list[StageOutput]
-    group: list[Pending] | None = None
+    group: list[PendingInstance] | None = None
     error: SensorError | None = None
     reason: str = ""
     values: NDArray[Any] | None = None

@@ -26,7 +26,7 @@ def self_test(
     bundle: Bundle,
     stages: Sequence[DeviceStage] | None = None,
     *,
-    blocks: bool = True,
+    with_blocks: bool = True,
     provider: str = CPU,
 ) -> int:
     """Run the sample of `bundle`, compare with the packed outputs, and return the number of rows.
@@ -45,7 +45,7 @@ def self_test(
     bundle : Bundle
     stages : sequence of DeviceStage, optional
         Stages of the bundle; by default they are loaded.
-    blocks : bool, default True
+    with_blocks : bool, default True
         Whether to compute the features of the sample's windows as well.
     provider : str, default "cpu"
         Execution provider of given graphs. On another provider than the CPU the margins may differ,
@@ -64,23 +64,27 @@ def self_test(
     stages = load_stages(bundle) if stages is None else stages
     X = sample["X"]
     meter = Meter(bundle.manifest.feature_costs())
-    runs = [_run(stage, X, meter) for stage in stages]
-    outputs = list(zip(*(run.outputs for run in runs), strict=True))
-    exits = np.array([_exit(row) for row in outputs])
+    stage_runs = [_run_stage(stage, X, meter) for stage in stages]
+    outputs_by_row = list(zip(*(stage_run.outputs for stage_run in stage_runs), strict=True))
+    exits = np.array([_exit_stage(row_outputs) for row_outputs in outputs_by_row])
     exits = np.minimum(exits, bundle.manifest.last_exit)
     labels = np.array(
-        [_label(row[min(e, len(row) - 1)]) for row, e in zip(outputs, exits, strict=True)]
+        [
+            _stage_label(row_outputs[min(exit_stage, len(row_outputs) - 1)])
+            for row_outputs, exit_stage in zip(outputs_by_row, exits, strict=True)
+        ]
     )
     # Compare the features and the outputs of each stage.
     differences: dict[str, int] = {}
     has_equal_margins = np.ones(len(X), np.bool_)
-    if blocks:
+    if with_blocks:
         differences["features"] = int(differing_windows(bundle.manifest, sample).sum())
-    for s, stage in enumerate(stages):
-        margins = np.array([output.outputs for output in runs[s].outputs], np.float32)
-        expected = sample[f"stage_{s}"]
+    for stage_index, stage in enumerate(stages):
+        run = stage_runs[stage_index]
+        margins = np.array([output.outputs for output in run.outputs], np.float32)
+        expected = sample[f"stage_{stage_index}"]
         differs = _differ_in_bits(margins, expected)
-        single_row_margins = runs[s].single_row_margins
+        single_row_margins = run.single_row_margins
         differs[: len(single_row_margins)] |= _differ_in_bits(
             single_row_margins, expected[: len(single_row_margins)]
         )
@@ -93,21 +97,21 @@ def self_test(
                 differs &= ~is_close.all(axis=1)
             else:
                 differs = ~_have_equal_answers(stage, margins, expected)
-        differences[f"stage_{s}"] = int(np.count_nonzero(differs))
-        if f"bought_{s}" in sample:
-            differs = (runs[s].acquired != sample[f"bought_{s}"]).any(axis=1)
-            differences[f"bought_{s}"] = int(np.count_nonzero(differs))
+        differences[f"stage_{stage_index}"] = int(np.count_nonzero(differs))
+        if f"bought_{stage_index}" in sample:
+            differs = (run.acquired != sample[f"bought_{stage_index}"]).any(axis=1)
+            differences[f"bought_{stage_index}"] = int(np.count_nonzero(differs))
     # Compare the decisions, in rows with equal margins.
     differences["exit"] = int(np.count_nonzero((exits != sample["exit"]) & has_equal_margins))
-    on_device = (exits < len(stages)) & has_equal_margins
-    differences["label"] = int(np.count_nonzero((labels != sample["label"]) & on_device))
+    is_on_device = (exits < len(stages)) & has_equal_margins
+    differences["label"] = int(np.count_nonzero((labels != sample["label"]) & is_on_device))
     differences = {name: count for name, count in differences.items() if count}
     if differences:
-        listed = ", ".join(
+        listing = ", ".join(
             f"{name} in {count} of {len(X)} rows" for name, count in differences.items()
         )
         raise SelfTestError(
-            f"bundle {bundle.path} gives other results here than where it was packed: {listed}",
+            f"bundle {bundle.path} gives other results here than where it was packed: {listing}",
             differences,
         )
     return len(X)
@@ -126,12 +130,12 @@ class _StageRun(NamedTuple):
     acquired: NDArray[np.bool_]
 
 
-def _run(stage: DeviceStage, X: NDArray[np.float32], meter: Meter) -> _StageRun:
+def _run_stage(stage: DeviceStage, X: NDArray[np.float32], meter: Meter) -> _StageRun:
     """Run a stage on all sample rows, without the stages before it; see :func:`self_test`."""
     readings = [Reading(x, meter, lambda: math.inf) for x in X]
     is_flat = stage.spec.kind not in ("lazy", "graph")
     outputs = [
-        stage.visit(reading, allow_missing=True)
+        stage.run_instance(reading, allow_missing=True)
         for reading in (readings[:N_SINGLE_ROWS] if is_flat else readings)
     ]
     single_row_margins = np.array([output.outputs for output in outputs], np.float32)
@@ -142,12 +146,12 @@ def _run(stage: DeviceStage, X: NDArray[np.float32], meter: Meter) -> _StageRun:
     return _StageRun(outputs, single_row_margins, acquired)
 
 
-def _exit(outputs: Sequence[StageOutput]) -> int:
+def _exit_stage(outputs: Sequence[StageOutput]) -> int:
     """Index of the first stage that stops for one instance; the number of stages if none stops."""
-    return next((s for s, output in enumerate(outputs) if output.stops), len(outputs))
+    return next((i for i, output in enumerate(outputs) if output.stops), len(outputs))
 
 
-def _label(output: StageOutput) -> int | float:
+def _stage_label(output: StageOutput) -> int | float:
     return output.stage.rule.row_outcome(output.outputs, output.stage.spec.link)[0]
 
 
@@ -158,8 +162,10 @@ def _have_equal_answers(
     link = stage.spec.link
     row_outcome = stage.rule.row_outcome
     is_equal = np.zeros(len(margins), np.bool_)
-    for i, (row, expected_row) in enumerate(zip(margins.tolist(), expected.tolist(), strict=True)):
-        label, probabilities = row_outcome(row, link)
+    for i, (row_margins, expected_row) in enumerate(
+        zip(margins.tolist(), expected.tolist(), strict=True)
+    ):
+        label, probabilities = row_outcome(row_margins, link)
         expected_label, expected_probabilities = row_outcome(expected_row, link)
         errors = np.abs(probabilities - expected_probabilities)
         is_equal[i] = label == expected_label and (errors <= PROVIDER_TOLERANCE).all()
@@ -170,7 +176,7 @@ def _differ_in_bits(
     margins: NDArray[np.float32], expected: NDArray[np.float32]
 ) -> NDArray[np.bool_]:
     """Mark rows that differ in any bit; all NaN are equal."""
-    same = margins.view(np.uint32) == expected.view(np.uint32)
-    same |= np.isnan(margins) & np.isnan(expected)
-    different: NDArray[np.bool_] = ~same.all(axis=1)
-    return different
+    is_same = margins.view(np.uint32) == expected.view(np.uint32)
+    is_same |= np.isnan(margins) & np.isnan(expected)
+    is_different: NDArray[np.bool_] = ~is_same.all(axis=1)
+    return is_different

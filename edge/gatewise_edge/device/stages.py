@@ -27,7 +27,7 @@ from gatewise.errors import InputError, one_line
 from gatewise.graph_loading import GraphLoadError, check_loads
 from gatewise.imports import CPU, check_provider, load_onnxruntime, open_session
 from gatewise.models.trees import TreeEnsemble
-from gatewise_edge.device.tree_walker import Walker
+from gatewise_edge.device.tree_walker import TreeWalker
 from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, DamagedFileError
@@ -51,33 +51,37 @@ class GraphSession:
     def __init__(self, session: Any, n_inputs: int, n_outputs: int) -> None:
         self._session = session
         self._widths = n_inputs, n_outputs
-        self._thread = threading.local()
+        self._thread_buffers = threading.local()
 
-    def run(self, x: Matrix) -> Matrix:
+    def run(self, rows: Matrix) -> Matrix:
         """Compute the margins of rows, shape (n, n_outputs)."""
-        margins: Matrix = self._session.run([MARGINS], {"x": x})[0]
+        margins: Matrix = self._session.run([MARGINS], {"x": rows})[0]
         return margins
 
-    def run_row(self, x: Row) -> list[float]:
+    def run_row(self, row: Row) -> list[float]:
         """Compute the margins of one row, shape (n_inputs,).
 
         Each thread binds its buffers once, which takes half the time of :meth:`run`.
         """
         try:
-            row, margins, binding = self._thread.bound
+            input_buffer, margin_buffer, binding = self._thread_buffers.bound
         except AttributeError:
-            row, margins, binding = self._thread.bound = self._bind()
-        row[:] = x
+            input_buffer, margin_buffer, binding = self._thread_buffers.bound = self._bind()
+        input_buffer[:] = row
         self._session.run_with_iobinding(binding)
-        numbers: list[float] = margins.tolist()
-        return numbers
+        margin_list: list[float] = margin_buffer.tolist()
+        return margin_list
 
     def _bind(self) -> tuple[Row, Row, Any]:
-        row, margins = (np.zeros(width, np.float32) for width in self._widths)
+        input_buffer, margin_buffer = (np.zeros(width, np.float32) for width in self._widths)
         binding = self._session.io_binding()
-        binding.bind_input("x", "cpu", 0, np.float32, (1, len(row)), row.ctypes.data)
-        binding.bind_output(MARGINS, "cpu", 0, np.float32, (1, len(margins)), margins.ctypes.data)
-        return row, margins, binding
+        binding.bind_input(
+            "x", "cpu", 0, np.float32, (1, len(input_buffer)), input_buffer.ctypes.data
+        )
+        binding.bind_output(
+            MARGINS, "cpu", 0, np.float32, (1, len(margin_buffer)), margin_buffer.ctypes.data
+        )
+        return input_buffer, margin_buffer, binding
 
 
 class FlatRunner:
@@ -85,19 +89,19 @@ class FlatRunner:
 
     def __init__(self, model: FlatModel) -> None:
         self.run = model.run
-        self._walker = Walker(model) if isinstance(model, TreeEnsemble) else None
+        self._walker = TreeWalker(model) if isinstance(model, TreeEnsemble) else None
 
-    def run_row(self, x: Row) -> list[float]:
+    def run_row(self, row: Row) -> list[float]:
         """Compute the margins of one row, shape (n_inputs,)."""
         if self._walker is None:
-            margins = self.run(x[np.newaxis])
+            margins = self.run(row[np.newaxis])
         else:  # plain Python is faster than numpy's calls for each level of a tree
-            margins = self._walker.walk(x.tolist().__getitem__)
-        numbers: list[float] = margins[0].tolist()
-        return numbers
+            margins = self._walker.walk(row.tolist().__getitem__)
+        margin_list: list[float] = margins[0].tolist()
+        return margin_list
 
 
-StageModel = GraphSession | FlatRunner | Walker
+StageModel = GraphSession | FlatRunner | TreeWalker
 
 
 class StageOutput:
@@ -143,7 +147,7 @@ class DeviceStage:
         stage never stops.
     model : StageModel
         Computes the margins.
-    columns : list of int
+    input_list : list of int
         The `inputs` as Python integers.
     """
 
@@ -153,24 +157,24 @@ class DeviceStage:
     inputs: NDArray[np.intp]
     threshold: float | None
     model: StageModel
-    columns: list[int]
+    input_list: list[int]
 
-    def visit(self, reading: Reading, *, allow_missing: bool) -> StageOutput:
+    def run_instance(self, reading: Reading, *, allow_missing: bool) -> StageOutput:
         """Run the stage for one instance; `reading` acquires its features.
 
         `allow_missing` says whether values may be NaN. Raises SensorError if a feature cannot be
         acquired or is refused; the features acquired before are still charged.
         """
         model = self.model
-        if not isinstance(model, Walker):
-            x = reading.acquire(self.inputs, allow_missing=allow_missing)
-            return StageOutput(self, model.run_row(x))
-        value_of = reading.value_getter(self.columns, allow_missing=allow_missing)
+        if not isinstance(model, TreeWalker):
+            values = reading.acquire(self.inputs, allow_missing=allow_missing)
+            return StageOutput(self, model.run_row(values))
+        value_of = reading.value_getter(self.input_list, allow_missing=allow_missing)
         return StageOutput(self, model.walk(value_of)[0].tolist())
 
-    def run(self, x: Matrix) -> Matrix:
+    def run(self, rows: Matrix) -> Matrix:
         """Compute the margins, shape (n, n_outputs), for given values of all inputs, (n, k)."""
-        return self.model.run(x)
+        return self.model.run(rows)
 
 
 def run_stages(
@@ -185,7 +189,7 @@ def run_stages(
     Each stage's output is appended to `outputs`. Raises SensorError as :meth:`DeviceStage.visit`.
     """
     for stage in stages:
-        output = stage.visit(reading, allow_missing=allow_missing)
+        output = stage.run_instance(reading, allow_missing=allow_missing)
         outputs.append(output)
         if stage.threshold is not None and output.score >= stage.threshold:
             return True
@@ -214,19 +218,21 @@ def load_stages(
         _LOG.warning("provider %s has no stage to run: flat models run on the CPU", provider)
     thresholds = manifest.active_point.thresholds
     # Check all files before the first graph is opened.
-    loaders = [_check_stage(bundle, spec, runner, provider) for spec in manifest.stages]
+    stage_loaders = [_stage_loader(bundle, spec, runner, provider) for spec in manifest.stages]
     stages = []
-    for s, (spec, load) in enumerate(zip(manifest.stages, loaders, strict=True)):
-        inputs = manifest.stage_inputs(s)
+    for stage_index, (spec, load_model) in enumerate(
+        zip(manifest.stages, stage_loaders, strict=True)
+    ):
+        inputs = manifest.stage_inputs(stage_index)
         stages.append(
             DeviceStage(
-                index=s,
+                index=stage_index,
                 spec=spec,
                 rule=STOP_RULES[spec.score],
                 inputs=inputs,
-                threshold=as_float32(thresholds[s]),
-                model=load(),
-                columns=inputs.tolist(),
+                threshold=as_float32(thresholds[stage_index]),
+                model=load_model(),
+                input_list=inputs.tolist(),
             )
         )
     return tuple(stages)
@@ -238,15 +244,15 @@ def _load_networks(bundle: Bundle) -> None:
     for block in () if signal is None else signal.graph.blocks:
         if not isinstance(block, OnnxBlock):
             continue
-        x = np.zeros((1, *block.shape), np.float32)
+        zeros = np.zeros((1, *block.shape), np.float32)
         try:
-            check_loads(block.model, x.reshape(1, -1), bundle.manifest.loading)
-            block.run(x)
+            check_loads(block.model, zeros.reshape(1, -1), bundle.manifest.loading)
+            block.run(zeros)
         except InputError as error:
             raise BundleError(f"bundle {bundle.path}: {error}") from None
 
 
-def _check_stage(
+def _stage_loader(
     bundle: Bundle, spec: StageSpec, runner: Runner, provider: str
 ) -> Callable[[], StageModel]:
     """Read and check a stage's file; return a function that loads its model."""
@@ -254,7 +260,7 @@ def _check_stage(
         return lambda: _load_given_graph(bundle, spec, runner, provider)
     model = bundle.read_model(spec)
     if isinstance(model, TreeEnsemble) and spec.kind == "lazy":
-        return lambda: Walker(model)
+        return lambda: TreeWalker(model)
     if not _uses_onnxruntime(runner):
         return lambda: FlatRunner(model)
     return lambda: _load_flat_model(bundle, spec, model)
@@ -263,35 +269,37 @@ def _check_stage(
 def _load_flat_model(bundle: Bundle, spec: StageSpec, model: FlatModel) -> GraphSession:
     """Write the graph of a flat model, and open it if its hash is in the manifest."""
     assert spec.graph is not None
-    content = write_graph(model)
-    if hashlib.sha256(content).hexdigest() != bundle.manifest.files[spec.graph].sha256:
+    graph_bytes = write_graph(model)
+    if hashlib.sha256(graph_bytes).hexdigest() != bundle.manifest.files[spec.graph].sha256:
         raise DamagedFileError(
             spec.graph,
             f"bundle {bundle.path}: {spec.graph} does not match {spec.arrays}: pack it again",
         )
-    return GraphSession(_session(content, spec.graph), len(spec.inputs), spec.outputs)
+    return GraphSession(_open_graph(graph_bytes, spec.graph), len(spec.inputs), spec.outputs)
 
 
 def _load_given_graph(bundle: Bundle, spec: StageSpec, runner: Runner, provider: str) -> StageModel:
     """Load a given graph, and run it once to compare its outputs with the manifest."""
     assert spec.graph is not None
-    file = f"stage file {spec.graph}"
+    file_label = f"stage file {spec.graph}"
     if not _uses_onnxruntime(runner):
-        raise BundleError(f"{file} is a given graph and needs onnxruntime: install it")
-    content = bundle.read(spec.graph, max_bytes=MAX_BYTES)
-    x = np.zeros((1, len(spec.inputs)), np.float32)
+        raise BundleError(f"{file_label} is a given graph and needs onnxruntime: install it")
+    graph_bytes = bundle.read(spec.graph, max_bytes=MAX_BYTES)
+    zeros = np.zeros((1, len(spec.inputs)), np.float32)
     try:
-        check_loads(content, x, bundle.manifest.loading)
+        check_loads(graph_bytes, zeros, bundle.manifest.loading)
     except GraphLoadError as error:
-        raise BundleError(f"{file} cannot be run on this device: {error}") from None
-    session = GraphSession(_session(content, file, provider), len(spec.inputs), spec.outputs)
+        raise BundleError(f"{file_label} cannot be run on this device: {error}") from None
+    session = GraphSession(
+        _open_graph(graph_bytes, file_label, provider), len(spec.inputs), spec.outputs
+    )
     try:
-        margins = session.run(x)
+        margins = session.run(zeros)
     except Exception as error:  # onnxruntime's errors have no common base class
-        raise BundleError(f"{file} cannot be run on this device: {one_line(error)}") from None
+        raise BundleError(f"{file_label} cannot be run on this device: {one_line(error)}") from None
     if margins.shape != (1, spec.outputs) or margins.dtype != np.float32:
         raise BundleError(
-            f"{file} gives {margins.dtype} {margins.shape}, not float32 (1, {spec.outputs})"
+            f"{file_label} gives {margins.dtype} {margins.shape}, not float32 (1, {spec.outputs})"
         )
     return session
 
@@ -312,10 +320,10 @@ def _uses_onnxruntime(runner: Runner) -> bool:
     return True
 
 
-def _session(content: bytes, file: str, provider: str = CPU) -> Any:
+def _open_graph(graph_bytes: bytes, file_label: str, provider: str = CPU) -> Any:
     try:
-        return open_session(content, provider=provider)
+        return open_session(graph_bytes, provider=provider)
     except InputError:  # the provider cannot be used
         raise
     except Exception as error:  # onnxruntime's errors have no common base class
-        raise BundleError(f"{file} cannot be run on this device: {one_line(error)}") from None
+        raise BundleError(f"{file_label} cannot be run on this device: {one_line(error)}") from None

@@ -23,7 +23,7 @@ _MAX_LIST_NODES: Final = 1 << 16
 Matrix = NDArray[np.float32]
 
 
-class Walker:
+class TreeWalker:
     """The trees of one stage. Several threads may walk them at the same time.
 
     The tree of this example tests column 1 and, if its value is above 0.5, column 0:
@@ -41,14 +41,14 @@ class Walker:
     >>> def acquire(column):
     ...     acquired.append(column)
     ...     return 0.0
-    >>> Walker(tree).walk(acquire).tolist(), acquired
+    >>> TreeWalker(tree).walk(acquire).tolist(), acquired
     ([[-0.75]], [1])
     """
 
     def __init__(self, trees: TreeEnsemble) -> None:
         self.trees = trees
         self._feature, self._threshold, self._left, self._right, self._nan_left = (
-            _indexable(array)
+            _python_sequence(array)
             for array in (trees.feature, trees.threshold, trees.left, trees.right, trees.nan_left)
         )
         self._roots: list[int] = trees.roots.tolist()
@@ -56,12 +56,12 @@ class Walker:
         # (n_trees, n_outputs).
         single_output_trees = np.flatnonzero(trees.output >= 0)
         adds_to_single_outputs = trees.n_outputs > 1 and len(single_output_trees) > 0
-        self._single = (
+        self._single_output_index = (
             (single_output_trees, trees.output[single_output_trees])
             if adds_to_single_outputs
             else None
         )
-        self._base = trees.base + np.float32(0)
+        self._base_margins = trees.base + np.float32(0)
         self._all_output_trees = np.flatnonzero(trees.output < 0)
 
     def walk(self, acquire: Callable[[int], float]) -> Matrix:
@@ -92,29 +92,29 @@ class Walker:
             leaves.append(node)
         return self._sum(leaves)
 
-    def run(self, x: Matrix) -> Matrix:
+    def run(self, rows: Matrix) -> Matrix:
         """Compute the margins of several rows."""
-        return self.trees.run(x)
+        return self.trees.run(rows)
 
     def _sum(self, leaves: list[int]) -> Matrix:
         """Sum the leaves in float32 in the order of the trees, which ``accumulate`` preserves."""
         trees = self.trees
         if not leaves:
-            return self._base[np.newaxis].copy()
+            return self._base_margins[np.newaxis].copy()
         terms = leaf_values = trees.value.take(leaves, axis=0)
-        if self._single is not None:
+        if self._single_output_index is not None:
             # A tree adds 0 to its other outputs, which does not change their sums.
             terms = np.zeros((len(leaves), trees.n_outputs), np.float32)
-            terms[self._single] = leaf_values[self._single[0], 0]
+            terms[self._single_output_index] = leaf_values[self._single_output_index[0], 0]
             if len(self._all_output_trees):
                 terms[self._all_output_trees] = leaf_values[self._all_output_trees]
         # Training starts from 0, so that a sum of -0 becomes 0. Adding the base last has the same
         # effect, because the base is never -0.
-        margins: Matrix = np.add.accumulate(terms)[-1:] + self._base
+        margins: Matrix = np.add.accumulate(terms)[-1:] + self._base_margins
         return margins
 
 
-def _indexable(array: NDArray[Any]) -> Sequence[Any]:
+def _python_sequence(array: NDArray[Any]) -> Sequence[Any]:
     """Sequence of the array's items as Python numbers: a list or, for a large array, a view."""
-    items: Sequence[Any] = array.tolist() if len(array) <= _MAX_LIST_NODES else array.data
-    return items
+    sequence: Sequence[Any] = array.tolist() if len(array) <= _MAX_LIST_NODES else array.data
+    return sequence

@@ -10,11 +10,11 @@ from gatewise_edge.sensors.feature_reader import Reading
 
 _LOG = logging.getLogger(__name__)
 
-FIRST_CELLS: Final = 20
+MIN_CELLS_TO_REPORT: Final = 20
 """Number of cells after which a column with only unseen categories is reported."""
 
 
-class UnseenCells:
+class UnseenCategories:
     """Counts of the cells and of the unseen cells in each column of categories.
 
     A column with only unseen categories tells a model nothing. Usually its texts are spelled
@@ -22,27 +22,30 @@ class UnseenCells:
     """
 
     def __init__(self) -> None:
-        self._cells: dict[str, int] = {}
-        self._unseen: dict[str, int] = {}
+        self._n_cells: dict[str, int] = {}
+        self._n_unseen: dict[str, int] = {}
 
     def count(self, encoder: RowEncoder, reading: Reading) -> bool:
         """Count the acquired cells of an instance; return whether one of them is unseen."""
         has_unseen = False
-        for c, column in enumerate(encoder.columns):
-            features = slice(encoder.starts[c], encoder.starts[c + 1])
-            if column.kind not in ("category", "ordinal") or not reading.acquired[features].any():
+        for index, column in enumerate(encoder.columns):
+            column_features = slice(encoder.starts[index], encoder.starts[index + 1])
+            if (
+                column.kind not in ("category", "ordinal")
+                or not reading.acquired[column_features].any()
+            ):
                 continue
             name = column.name
-            self._cells[name] = self._cells.get(name, 0) + 1
-            if column.is_unseen(reading.values[features].tolist()):
+            self._n_cells[name] = self._n_cells.get(name, 0) + 1
+            if column.is_unseen(reading.values[column_features].tolist()):
                 has_unseen = True
-                self._unseen[name] = self._unseen.get(name, 0) + 1
-            if self._cells[name] == FIRST_CELLS and name in self.columns:
+                self._n_unseen[name] = self._n_unseen.get(name, 0) + 1
+            if self._n_cells[name] == MIN_CELLS_TO_REPORT and name in self.columns:
                 _LOG.warning(
                     "column %r: no category of its first %d cells was in the training rows; check "
                     "that its texts are spelled as in training",
                     name,
-                    FIRST_CELLS,
+                    MIN_CELLS_TO_REPORT,
                 )
         return has_unseen
 
@@ -51,6 +54,6 @@ class UnseenCells:
         """Columns with at least FIRST_CELLS cells, if all of these are unseen."""
         return [
             name
-            for name, n_cells in self._cells.items()
-            if n_cells >= FIRST_CELLS and self._unseen.get(name, 0) == n_cells
+            for name, n_cells in self._n_cells.items()
+            if n_cells >= MIN_CELLS_TO_REPORT and self._n_unseen.get(name, 0) == n_cells
         ]

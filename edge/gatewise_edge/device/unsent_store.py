@@ -25,7 +25,7 @@ class UnsentRequest(NamedTuple):
     """An encoded request, with its number in the file and the Unix time of the device's answer."""
 
     number: int
-    at: float
+    answered_at: float
     payload: bytes
 
 
@@ -38,7 +38,7 @@ class UnsentStore:
         The file; only its owner may read it.
     max_bytes : int
         Largest sum of the payloads in bytes. A new request replaces the oldest ones.
-    max_age : float
+    max_age_s : float
         Seconds after which a request is dropped.
     clock : callable
         Returns Unix seconds.
@@ -56,10 +56,15 @@ class UnsentStore:
     """
 
     def __init__(
-        self, path: Path, *, max_bytes: int, max_age: float, clock: Callable[[], float] = time.time
+        self,
+        path: Path,
+        *,
+        max_bytes: int,
+        max_age_s: float,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._max_bytes = max_bytes
-        self._max_age = max_age
+        self._max_age_s = max_age_s
         self._clock = clock
         self._lock = threading.Lock()
         self.counts = dict.fromkeys(("late_kept", "late_dropped", "late_expired"), 0)
@@ -83,8 +88,8 @@ class UnsentStore:
         """Sum of the payloads in bytes."""
         return int(self._n_bytes)
 
-    def add(self, payload: bytes, at: float) -> None:
-        """Store a request; `at` is the Unix time of the device's answer to its instance.
+    def add(self, payload: bytes, answered_at: float) -> None:
+        """Store a request; `answered_at` is the Unix time of the device's answer to its instance.
 
         Raises sqlite3.Error if the disk is full.
         """
@@ -100,17 +105,17 @@ class UnsentStore:
                     break
                 self._delete(oldest)
                 self.counts["late_dropped"] += 1
-            row = (at, payload)
+            row = (answered_at, payload)
             self._database.execute("INSERT INTO requests (at, payload) VALUES (?, ?)", row)
             self._n_requests += 1
             self._n_bytes += len(payload)
             self.counts["late_kept"] += 1
 
-    def next(self, after: int) -> UnsentRequest | None:
-        """Return the first request with a number above `after`; drop requests that are too old."""
+    def next_request(self, last_number: int) -> UnsentRequest | None:
+        """Return the first request after number `last_number`; drop requests that are too old."""
         with self._lock:
-            while (request := self._first(after)) is not None:
-                if self._clock() - request.at <= self._max_age:
+            while (request := self._first(last_number)) is not None:
+                if self._clock() - request.answered_at <= self._max_age_s:
                     return request
                 self._delete(request)
                 self.counts["late_expired"] += 1
@@ -126,10 +131,10 @@ class UnsentStore:
         with self._lock:
             self._database.close()
 
-    def _first(self, after: int) -> UnsentRequest | None:
+    def _first(self, last_number: int) -> UnsentRequest | None:
         query = "SELECT number, at, payload FROM requests WHERE number > ? ORDER BY number LIMIT 1"
-        row = self._database.execute(query, (after,)).fetchone()
-        return None if row is None else UnsentRequest(*row)
+        columns = self._database.execute(query, (last_number,)).fetchone()
+        return None if columns is None else UnsentRequest(*columns)
 
     def _delete(self, request: UnsentRequest) -> None:
         query = "DELETE FROM requests WHERE number = ?"

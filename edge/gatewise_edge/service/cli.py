@@ -174,7 +174,7 @@ def _open_parts(settings: EdgeSettings, stop: Stop, stack: ExitStack) -> _Parts:
     # The device.
     late = make_late_requests(settings)
     if late is not None and link is not None and settings.corrections is not None:
-        late.correct = stack.enter_context(AnswerPublisher(link, settings.corrections)).write
+        late.on_correction = stack.enter_context(AnswerPublisher(link, settings.corrections)).write
     row_names = first_manifest.column_names
     make = partial(_make_device, settings, link, late, instances.sensors, row_names)
     device = stack.enter_context(make_with_first_usable(make, bundles))
@@ -251,14 +251,14 @@ def _make_device(
         policy=import_object("policy", policy) if ":" in policy else policy,
         runner=settings.runner,
         provider=settings.provider,
-        offloading=OffloadRules(
+        offload_rules=OffloadRules(
             outstanding=max(32, settings.parallel),
             max_offloads=settings.max_offloads,
             implausible=settings.implausible,
             private=settings.private,
         ),
         audit=settings.audit,
-        late=late,
+        late_requests=late,
     )
 
 

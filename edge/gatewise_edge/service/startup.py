@@ -130,7 +130,7 @@ def make_late_requests(settings: EdgeSettings) -> LateRequests | None:
     store = UnsentStore(
         settings.keep_unsent,
         max_bytes=read_bytes("keep_unsent_bytes", settings.keep_unsent_bytes),
-        max_age=86_400.0 * settings.keep_unsent_days,
+        max_age_s=86_400.0 * settings.keep_unsent_days,
     )
     return LateRequests(store)
 

@@ -74,7 +74,7 @@ def make_row_table(
         If the bundle is for regression, or the rows do not fit it.
     """
     manifest = bundle.manifest
-    plan = InstalledBundle.load(bundle, check=False, functions=None)
+    plan = InstalledBundle.load(bundle, runs_self_test=False, block_functions=None)
     if not manifest.classes:
         raise InputError("a bundle for regression uses no cloud, so it cannot be simulated")
     rows = np.ascontiguousarray(X, np.float32)

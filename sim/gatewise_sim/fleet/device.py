@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from gatewise_edge.device.audit import AuditSampler
-from gatewise_edge.device.auditor import AUDIT_PATIENCE
+from gatewise_edge.device.auditor import AUDIT_TIMEOUT_S
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
 from gatewise_edge.link.messages import AuditMark, Response
 from gatewise_edge.link.offload import InFlight, OffloadCounts, Offloads, RoundTrip
@@ -277,7 +277,7 @@ class VirtualDevice:
         table = state.table
         now = state.clock.now
         state.audit_cost += float(table.request_cost[row] - table.local_cost[row])
-        deadline = now + AUDIT_PATIENCE
+        deadline = now + AUDIT_TIMEOUT_S
         ttl_ms = math.floor(1000.0 * (deadline - now))
         flight = self.offloads.open(
             state.new_id(),

@@ -80,7 +80,7 @@ class Stream:
         disagrees = rng.random(n) < self.rate / self.local_share * error_factor
         draws = rng.random(n)
         for i in range(n):
-            p = sampler.probability(score[i]) if is_local[i] else 0.0
+            p = sampler.record_confidence(score[i]) if is_local[i] else 0.0
             if draws[i] < p:
                 test.audit(disagrees=bool(disagrees[i]), probability=p)
                 if test.alarm:

@@ -24,13 +24,13 @@ from gatewise_edge import Device, InProcessLink, Sensors
 from gatewise_export import pack
 from gatewise_training import FeatureCosts, methods
 
-K = 8
+N_FEATURES = 8
 GROUPS = {"left": (0, 1, 2), "right": (3, 4)}
-SHARED = {"left": 0.25, "right": 0.5}
+SHARED_PRICES = {"left": 0.25, "right": 0.5}
 COSTS = FeatureCosts(
-    2.0 ** np.arange(K),
+    2.0 ** np.arange(N_FEATURES),
     group=["left"] * 3 + ["right"] * 2 + [None] * 3,
-    shared=SHARED,
+    shared=SHARED_PRICES,
 )
 #: Parameters for short fits.
 FAST_PARAMETERS = {
@@ -47,9 +47,15 @@ FAST_PARAMETERS = {
 
 
 @cache
-def rows(classes: int) -> tuple[np.ndarray, np.ndarray]:
+def make_rows(n_classes: int) -> tuple[np.ndarray, np.ndarray]:
     X, y = make_classification(
-        700, K, n_informative=6, n_redundant=1, n_classes=classes, flip_y=0.05, random_state=3
+        700,
+        N_FEATURES,
+        n_informative=6,
+        n_redundant=1,
+        n_classes=n_classes,
+        flip_y=0.05,
+        random_state=3,
     )
     # The most expensive features are the most informative, so that cheap models do not answer
     # everything. The offset makes the rounding to float32 matter.
@@ -60,19 +66,19 @@ class CountingSensors:
     """Sensors that return the values of `row` and count their reads."""
 
     def __init__(self) -> None:
-        self.row = np.zeros(K, np.float32)
+        self.row = np.zeros(N_FEATURES, np.float32)
         self.reads: Counter[str] = Counter()
 
-    def feature(self, k: int):
+    def sensor_of_feature(self, feature: int):
         """Make the sensor of a feature."""
 
         def read() -> float:
-            self.reads[f"x{k}"] += 1
-            return float(self.row[k])
+            self.reads[f"x{feature}"] += 1
+            return float(self.row[feature])
 
         return read
 
-    def group(self, name: str):
+    def sensor_of_group(self, name: str):
         """Make the sensor of a group."""
 
         def read() -> list[float]:
@@ -81,65 +87,91 @@ class CountingSensors:
 
         return read
 
-    def price(self) -> float:
+    def price_of_reads(self) -> float:
         """Compute the cost of the features that were read, without FeatureCosts."""
         assert set(self.reads.values()) <= {1}, "a sensor was read twice for an instance"
-        own = sum(2.0**k for k in range(K) if self.reads[f"x{k}"])
-        touched = [g for g, members in GROUPS.items() if any(self.reads[f"x{k}"] for k in members)]
-        return own + sum(SHARED[g] for g in touched)
+        own_price = sum(2.0**feature for feature in range(N_FEATURES) if self.reads[f"x{feature}"])
+        read_groups = [
+            group
+            for group, members in GROUPS.items()
+            if any(self.reads[f"x{feature}"] for feature in members)
+        ]
+        return own_price + sum(SHARED_PRICES[group] for group in read_groups)
 
 
-CASES = [(name, 3) for name in methods.names()]
-CASES += [(name, 2) for name in ("staged", "adapt-gbrt", "greedy-miser")]
+METHODS_AND_CLASS_COUNTS = [(name, 3) for name in methods.names()]
+METHODS_AND_CLASS_COUNTS += [(name, 2) for name in ("staged", "adapt-gbrt", "greedy-miser")]
 
 
 @pytest.mark.parametrize(
-    ("name", "classes"),
-    [pytest.param(*case, marks=[] if case[0] == "cegb" else pytest.mark.slow) for case in CASES],
+    ("method", "n_classes"),
+    [
+        pytest.param(*case, marks=[] if case[0] == "cegb" else pytest.mark.slow)
+        for case in METHODS_AND_CLASS_COUNTS
+    ],
 )
-def test_device_decides_and_acquires_as_in_training(name, classes, tmp_path):
-    X, y = rows(classes)
-    params = {"feature_costs": COSTS, "random_state": 0} | FAST_PARAMETERS.get(name, {})
-    if name in methods.cascades():
-        params["high_cost_model"] = make_pipeline(StandardScaler(), SVC(C=10.0))
-    system = methods.make(name, **params).fit(X[:450], y[:450])
+def test_device_decides_and_acquires_as_in_training(method, n_classes, tmp_path):
+    X, y = make_rows(n_classes)
+    parameters = {"feature_costs": COSTS, "random_state": 0} | FAST_PARAMETERS.get(method, {})
+    if method in methods.cascades():
+        parameters["high_cost_model"] = make_pipeline(StandardScaler(), SVC(C=10.0))
+    system = methods.make(method, **parameters).fit(X[:450], y[:450])
     bundle = pack(system, tmp_path / "bundle", sample=X[:16])
     X_test = X[450:570]
     link = None
     if bundle.manifest.cloud is not None:
         link = InProcessLink(CloudModel.from_bundle(bundle).answer)
     points = system.frontier_.points
-    settings = [(p.thresholds, p.chain) for p in bundle.manifest.operating_points]
+    point_settings = [(point.thresholds, point.chain) for point in bundle.manifest.operating_points]
     outcomes = set()
     for budget in sorted({points[0].cost, points[len(points) // 2].cost, points[-1].cost}):
-        cheaper = system.at(budget=budget)
-        point = cheaper.operating_point_
-        active = bundle.with_active(settings.index((point.thresholds, point.chain)))
-        expected = (cheaper.exit_stage(X_test), cheaper.predict(X_test), cheaper.cost(X_test))
+        cheaper_system = system.at(budget=budget)
+        operating_point = cheaper_system.operating_point_
+        active_bundle = bundle.with_active(
+            point_settings.index((operating_point.thresholds, operating_point.chain))
+        )
+        expected_outcomes = (
+            cheaper_system.exit_stage(X_test),
+            cheaper_system.predict(X_test),
+            cheaper_system.cost(X_test),
+        )
         # First with a sensor for each feature, then with sensors for groups.
         for has_groups in (False, True):
-            counting = CountingSensors()
-            single_features = range(5, K) if has_groups else range(K)
+            counting_sensors = CountingSensors()
+            single_features = range(5, N_FEATURES) if has_groups else range(N_FEATURES)
             sensors = Sensors(
-                {f"x{k}": counting.feature(k) for k in single_features},
-                groups={g: counting.group(g) for g in GROUPS} if has_groups else None,
+                {
+                    f"x{feature}": counting_sensors.sensor_of_feature(feature)
+                    for feature in single_features
+                },
+                groups={group: counting_sensors.sensor_of_group(group) for group in GROUPS}
+                if has_groups
+                else None,
             )
-            with Device(active, link=link, sensors=sensors, deadline_ms=60_000) as device:
-                for row, stage, label, cost in zip(X_test, *expected, strict=True):
-                    counting.row = row
-                    counting.reads = Counter()
+            with Device(active_bundle, link=link, sensors=sensors, deadline_ms=60_000) as device:
+                for row, stage, label, cost in zip(X_test, *expected_outcomes, strict=True):
+                    counting_sensors.row = row
+                    counting_sensors.reads = Counter()
                     answer = device.answer()
                     assert (answer.stage, answer.label, answer.cost) == (stage, label, cost)
                     assert answer.route in ("edge", "cloud")
                     acquired = set(answer.acquired)
                     if has_groups:
-                        read = {k for k in single_features if counting.reads[f"x{k}"]}
-                        assert read == acquired & set(single_features)
-                        read_groups = {g for g in GROUPS if counting.reads[g]}
-                        assert read_groups == {g for g in GROUPS if acquired & set(GROUPS[g])}
-                        assert set(counting.reads.values()) <= {1}
+                        read_features = {
+                            feature
+                            for feature in single_features
+                            if counting_sensors.reads[f"x{feature}"]
+                        }
+                        assert read_features == acquired & set(single_features)
+                        read_groups = {group for group in GROUPS if counting_sensors.reads[group]}
+                        assert read_groups == {
+                            group for group in GROUPS if acquired & set(GROUPS[group])
+                        }
+                        assert set(counting_sensors.reads.values()) <= {1}
                     else:
-                        assert counting.price() == cost
-                        assert {f"x{k}" for k in acquired} == set(counting.reads)
+                        assert counting_sensors.price_of_reads() == cost
+                        assert {f"x{feature}" for feature in acquired} == set(
+                            counting_sensors.reads
+                        )
                     outcomes.add((answer.route, answer.acquired))
     assert len(outcomes) > 1, "the test needs rows with different sets of features"

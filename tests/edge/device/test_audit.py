@@ -13,27 +13,32 @@ def test_uncertain_answers_are_audited_more_often():
     sampler = AuditSampler(0.01)
     confidences = np.random.default_rng(0).permutation(np.linspace(0.5, 1, 400))
     for confidence in confidences.tolist():
-        sampler.probability(confidence)
-    probabilities = [sampler.probability(c) for c in (0.5, 0.52, 0.56, 0.7, 1.0)]
+        sampler.record_confidence(confidence)
+    probabilities = [
+        sampler.record_confidence(confidence) for confidence in (0.5, 0.52, 0.56, 0.7, 1.0)
+    ]
     assert probabilities == sorted(probabilities, reverse=True)
     assert 0.08 < probabilities[0] < 0.11
     assert probabilities[-1] == pytest.approx(0.002, rel=0.01)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("n_distinct", [3, 10**9])
-def test_mean_probability_is_close_to_the_share(share, n_distinct):
+@pytest.mark.parametrize("mean_probability", [0.01, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("n_distinct_confidences", [3, 10**9])
+def test_mean_probability_is_close_to_the_share(mean_probability, n_distinct_confidences):
     """With few distinct confidences, only the bounds hold."""
-    sampler = AuditSampler(share)
+    sampler = AuditSampler(mean_probability)
     draws = np.random.default_rng(1).random(4000)
-    confidences = np.floor(n_distinct * draws) / n_distinct
-    probabilities = [sampler.probability(confidence) for confidence in confidences.tolist()]
-    assert np.mean(probabilities) == pytest.approx(share, rel=0.05) or n_distinct == 3
-    assert share / 6 < np.mean(probabilities) < 1.05 * share
-    assert min(probabilities) >= 0.2 * share
+    confidences = np.floor(n_distinct_confidences * draws) / n_distinct_confidences
+    probabilities = [sampler.record_confidence(confidence) for confidence in confidences.tolist()]
+    assert (
+        np.mean(probabilities) == pytest.approx(mean_probability, rel=0.05)
+        or n_distinct_confidences == 3
+    )
+    assert mean_probability / 6 < np.mean(probabilities) < 1.05 * mean_probability
+    assert min(probabilities) >= 0.2 * mean_probability
 
 
-@pytest.mark.parametrize("share", [0.0, 1.1, float("nan")])
-def test_share_out_of_range_is_refused(share):
+@pytest.mark.parametrize("mean_probability", [0.0, 1.1, float("nan")])
+def test_share_out_of_range_is_refused(mean_probability):
     with pytest.raises(InputError, match="share"):
-        AuditSampler(share)
+        AuditSampler(mean_probability)

@@ -18,8 +18,8 @@ from gatewise_edge.sensors.sensors import Sensors
 from tests.support.small_bundle import NAMES, FakeLink, cloud_says, respond, sample_rows
 from tests.support.waiting import wait_until
 
-EASY = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure: yes
-HARD = [0.1, 0, 0.1, 0, -1.0, 0]  # is offloaded
+SURE_ROW = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure: yes
+UNSURE_ROW = [0.1, 0, 0.1, 0, -1.0, 0]  # is offloaded
 
 
 class RecordingLink(InProcessLink):
@@ -38,13 +38,16 @@ class RecordingLink(InProcessLink):
 def test_audits_have_the_answers_of_the_stages(bundle):
     link = RecordingLink(1)
     with Device(bundle, link=link, audit=1.0) as device:
-        first, second, third = (device.answer(row) for row in (EASY, HARD, EASY))
+        first, second, third = (device.answer(row) for row in (SURE_ROW, UNSURE_ROW, SURE_ROW))
         counters, gauges = device.counters, device.gauges
     assert (first.route, second.route, third.route) == ("edge", "cloud", "edge")
     marks = [request.audit for request in link.requests]
     assert marks[1] is None
-    assert [(m.class_index, m.probability) for m in (marks[0], marks[2])] == [(1, 1.0), (1, 1.0)]
-    assert [m.skipped for m in (marks[0], marks[2])] == [0, 1]
+    assert [(mark.class_index, mark.probability) for mark in (marks[0], marks[2])] == [
+        (1, 1.0),
+        (1, 1.0),
+    ]
+    assert [mark.skipped for mark in (marks[0], marks[2])] == [0, 1]
     assert (gauges["audit_instances"], gauges["audit_weighted"]) == (3.0, 0.0)
     assert counters["edge"] == 2
     assert first.cost == 1.5  # the features of the audit are not charged to the answer
@@ -54,17 +57,17 @@ def test_audits_have_the_answers_of_the_stages(bundle):
 def test_share_of_the_answers_is_audited_and_answers_do_not_change(bundle):
     rows = sample_rows(400)
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
-        expected = device.answer_many(rows)
+        answers_without_audits = device.answer_many(rows)
         n_offloads = device.counters["sent"]
     with Device(
         bundle, link=InProcessLink(cloud_says), audit=AuditSampler(0.1, Random(1))
     ) as device:
         answers = device.answer_many(rows)
         n_audits = device.counters["sent"] - n_offloads
-    assert [(a.label, a.route, a.cost) for a in answers] == [
-        (a.label, a.route, a.cost) for a in expected
+    assert [(answer.label, answer.route, answer.cost) for answer in answers] == [
+        (answer.label, answer.route, answer.cost) for answer in answers_without_audits
     ]
-    n_local = sum(a.route == "edge" for a in expected)
+    n_local = sum(answer.route == "edge" for answer in answers_without_audits)
     assert 0.03 * n_local < n_audits < 0.25 * n_local
 
 
@@ -72,7 +75,7 @@ def test_answers_without_a_connection_are_not_audited(bundle):
     link = RecordingLink(1)
     with Device(bundle, link=link, audit=1.0) as device:
         link.close()
-        assert device.answer(EASY).route == "edge"
+        assert device.answer(SURE_ROW).route == "edge"
         assert device.gauges["audit_instances"] == 0
 
 
@@ -86,31 +89,37 @@ def test_no_instance_waits_for_features_that_only_an_audit_reads(bundle):
         may_return.wait(30)
         return 1.0
 
-    easy = {name: lambda v=v: v for name, v in zip(NAMES, EASY, strict=True)}
-    sensors = Sensors(easy | {"e": read_slowly})
+    sure_sensors = {
+        name: lambda cell=cell: cell for name, cell in zip(NAMES, SURE_ROW, strict=True)
+    }
+    sensors = Sensors(sure_sensors | {"e": read_slowly})
     with Device(bundle, link=link, sensors=sensors, audit=1.0, deadline_ms=5000) as device:
-        first = device.answer()
+        first_answer = device.answer()
         wait_until(lambda: reads == ["e"])
-        others = [device.answer() for _ in range(3)]  # while the sensor blocks
+        later_answers = [device.answer() for _ in range(3)]  # while the sensor blocks
         assert not link.requests
         may_return.set()
         wait_until(lambda: device.gauges["audit_instances"] == 1)
         assert device.gauges["audit_cost"] > 0
-    assert {(a.route, a.acquired) for a in (first, *others)} == {("edge", (0, 1))}
+    assert {(answer.route, answer.acquired) for answer in (first_answer, *later_answers)} == {
+        ("edge", (0, 1))
+    }
     assert reads == ["e"]
 
 
 def test_nothing_is_acquired_or_sent_for_an_audit_while_the_cloud_is_silent(bundle):
     link = FakeLink(lambda payload, receive: None)
-    row = list(HARD)
+    row = list(UNSURE_ROW)
     reads = []
-    functions = {name: lambda k=k: row[k] for k, name in enumerate(NAMES)}
-    sensors = Sensors(functions | {"e": lambda: reads.append("e") or 1.0})
+    sensor_functions = {
+        name: lambda position=position: row[position] for position, name in enumerate(NAMES)
+    }
+    sensors = Sensors(sensor_functions | {"e": lambda: reads.append("e") or 1.0})
     with Device(bundle, link=link, sensors=sensors, audit=1.0, deadline_ms=100) as device:
         while not device.gauges["breaker_open"]:
             assert device.answer().route == "fallback"
         n_sent = len(link.sent)
-        row[:] = EASY
+        row[:] = SURE_ROW
         reads.clear()
         assert {device.answer().route for _ in range(20)} == {"edge"}
         assert (len(link.sent), reads) == (n_sent, [])
@@ -120,24 +129,24 @@ def test_nothing_is_acquired_or_sent_for_an_audit_while_the_cloud_is_silent(bund
 
 def test_audits_in_flight_do_not_count_against_the_bound_on_requests(bundle):
     link = FakeLink(lambda payload, receive: None)
-    with Device(bundle, link=link, offloading=OffloadRules(outstanding=1), audit=1.0) as device:
+    with Device(bundle, link=link, offload_rules=OffloadRules(outstanding=1), audit=1.0) as device:
         for _ in range(6):
-            device.answer(EASY)
+            device.answer(SURE_ROW)
         assert len(link.sent) == 4  # the largest number of audits in flight
         link.behave = respond
-        assert device.answer(HARD).route == "cloud"
+        assert device.answer(UNSURE_ROW).route == "cloud"
 
 
-@pytest.mark.parametrize("share", [0, 1.1])
-def test_audit_share_out_of_range_is_refused(bundle, share):
+@pytest.mark.parametrize("audit_share", [0, 1.1])
+def test_audit_share_out_of_range_is_refused(bundle, audit_share):
     with pytest.raises(InputError, match="audit"):
-        Device(bundle, link=RecordingLink(1), audit=share)
+        Device(bundle, link=RecordingLink(1), audit=audit_share)
 
 
 def test_weighted_disagreements_estimate_those_of_all_instances(bundle):
     with Device(bundle, link=RecordingLink(0), audit=AuditSampler(0.5, Random(0))) as device:
         for _ in range(200):
-            device.answer(EASY)
+            device.answer(SURE_ROW)
         gauges = device.gauges
     assert gauges["audit_instances"] == pytest.approx(200, abs=10)
     assert gauges["audit_weighted"] == pytest.approx(200, rel=0.2)

@@ -14,7 +14,7 @@ from gatewise.costs import request_bytes
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.pending import Pending
+from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
@@ -25,11 +25,18 @@ from tests.edge.virtual_time import Clock, answer_in_virtual_time
 from tests.support.small_bundle import FakeLink, answer_sample, answer_to, cloud_says, respond
 from tests.support.waiting import wait_until
 
-EASY = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure and answers yes
-LATER = [0.1, 0, -1.0, 0, 0, 0]  # stage 1 is sure and answers no
-HARD = [0.1, 0, 0.1, 0, -1.0, 0]  # no stage is sure; stage 1 tends to yes, the cloud answers no
+SURE_ROW = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure and answers yes
+SECOND_STAGE_ROW = [0.1, 0, -1.0, 0, 0, 0]  # stage 1 is sure and answers no
+UNSURE_ROW = [
+    0.1,
+    0,
+    0.1,
+    0,
+    -1.0,
+    0,
+]  # no stage is sure; stage 1 tends to yes, the cloud answers no
 NAN = float("nan")
-OFFLOAD = 0.25 + 0.5 + 0.001 * request_bytes(3)
+OFFLOAD_PRICE = 0.25 + 0.5 + 0.001 * request_bytes(3)
 
 
 @pytest.fixture
@@ -37,21 +44,23 @@ def clock() -> Clock:
     return Clock()
 
 
-def routes(device: Device) -> dict[str, int]:
-    return {k: device.counters[k] for k in ("edge", "cloud", "fallback", "errors")}
+def count_routes(device: Device) -> dict[str, int]:
+    return {route: device.counters[route] for route in ("edge", "cloud", "fallback", "errors")}
 
 
 def test_answer_comes_from_the_edge_the_cloud_or_as_a_fallback(bundle):
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
-        first, second, third = (device.answer(row) for row in (EASY, LATER, HARD))
-        assert routes(device) == {"edge": 2, "cloud": 1, "fallback": 0, "errors": 0}
+        first, second, third = (
+            device.answer(row) for row in (SURE_ROW, SECOND_STAGE_ROW, UNSURE_ROW)
+        )
+        assert count_routes(device) == {"edge": 2, "cloud": 1, "fallback": 0, "errors": 0}
     assert (first.label, first.class_index, first.route, first.stage) == ("yes", 1, "edge", 0)
     assert (first.reason, first.acquired, first.cost) == ("stopped", (0, 1), 1.5)
     assert (second.label, second.route, second.stage) == ("no", "edge", 1)
     assert (second.acquired, second.cost) == ((0, 1, 2), 13.5)
     assert (third.label, third.route, third.stage) == ("no", "cloud", 2)
     assert (third.reason, third.acquired) == ("offloaded", (0, 1, 2, 4))
-    assert (third.feature_cost, third.cost) == (17.5, 17.5 + OFFLOAD)
+    assert (third.feature_cost, third.cost) == (17.5, 17.5 + OFFLOAD_PRICE)
     np.testing.assert_allclose(third.probabilities, [1 / (1 + np.exp(-10)), 4.54e-5], rtol=1e-3)
     assert 0 < third.latency_ms < 500
 
@@ -59,16 +68,21 @@ def test_answer_comes_from_the_edge_the_cloud_or_as_a_fallback(bundle):
 def test_rows_may_be_tables_series_and_mappings_by_name(bundle):
     with Device(bundle) as device:
         names = list(device.bundle.manifest.feature_names)
-        frame = pd.DataFrame([EASY, LATER], columns=names)
-        expected = [(a.label, a.acquired) for a in device.answer_many([EASY, LATER])]
+        frame = pd.DataFrame([SURE_ROW, SECOND_STAGE_ROW], columns=names)
+        expected_outcomes = [
+            (answer.label, answer.acquired)
+            for answer in device.answer_many([SURE_ROW, SECOND_STAGE_ROW])
+        ]
         reversed_frame = frame[names[::-1]]
         unnamed_frame = frame.set_axis(range(len(names)), axis=1)
         for rows in (reversed_frame, reversed_frame.to_dict("records"), unnamed_frame):
-            assert [(a.label, a.acquired) for a in device.answer_many(rows)] == expected
-        for row in (reversed_frame.iloc[0], dict(reversed_frame.iloc[0]), pd.Series(EASY)):
-            assert device.answer(row).label == expected[0][0]
-        partial_row = dict(zip(names[:2], EASY, strict=False))
-        assert device.answer(partial_row).label == expected[0][0]
+            assert [
+                (answer.label, answer.acquired) for answer in device.answer_many(rows)
+            ] == expected_outcomes
+        for row in (reversed_frame.iloc[0], dict(reversed_frame.iloc[0]), pd.Series(SURE_ROW)):
+            assert device.answer(row).label == expected_outcomes[0][0]
+        partial_row = dict(zip(names[:2], SURE_ROW, strict=False))
+        assert device.answer(partial_row).label == expected_outcomes[0][0]
         with pytest.raises(InputError, match="none of the features, such as"):
             device.answer({"foo": 1.0})
 
@@ -80,17 +94,17 @@ def test_device_gives_the_answers_of_the_bundles_sample(bundle):
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "cost"), [("none", "no-link", 13.5), ("down", "link-down", 13.5),
+    ("link_state", "reason", "cost"), [("none", "no-link", 13.5), ("down", "link-down", 13.5),
                                   ("full", "unsent", 17.5)]
 )  # fmt: skip
-def test_last_stage_answers_if_no_request_can_be_sent(bundle, state, reason, cost):
+def test_last_stage_answers_if_no_request_can_be_sent(bundle, link_state, reason, cost):
     """The cloud's feature e is acquired only if a request is tried; no offload is charged."""
-    link = None if state == "none" else FakeLink()
+    link = None if link_state == "none" else FakeLink()
     if link is not None:
-        link.ready, link.takes = state != "down", False
+        link.ready, link.takes = link_state != "down", False
     with Device(bundle, link=link) as device:
-        answer = device.answer(HARD)
-        assert (device.counters["unsent"], device.counters["bytes_up"]) == (state == "full", 0)
+        answer = device.answer(UNSURE_ROW)
+        assert (device.counters["unsent"], device.counters["bytes_up"]) == (link_state == "full", 0)
     assert (answer.label, answer.route, answer.stage) == ("yes", "fallback", 1)
     assert (answer.reason, answer.cost) == (reason, cost)
 
@@ -98,9 +112,14 @@ def test_last_stage_answers_if_no_request_can_be_sent(bundle, state, reason, cos
 @pytest.mark.parametrize(
     ("policy", "has_link", "row", "expected"),
     [
-        ("edge-only", True, HARD, ("yes", "edge", "edge-only", (0, 1, 2), 13.5)),
-        ("cloud-only", True, EASY, ("no", "cloud", "cloud-only", (0, 2, 4), 17.0 + OFFLOAD)),
-        ("cloud-only", False, EASY, ("yes", "fallback", "no-link", (0, 1), 1.5)),
+        ("edge-only", True, UNSURE_ROW, ("yes", "edge", "edge-only", (0, 1, 2), 13.5)),
+        (
+            "cloud-only",
+            True,
+            SURE_ROW,
+            ("no", "cloud", "cloud-only", (0, 2, 4), 17.0 + OFFLOAD_PRICE),
+        ),
+        ("cloud-only", False, SURE_ROW, ("yes", "fallback", "no-link", (0, 1), 1.5)),
     ],
 )
 def test_policies_edge_only_and_cloud_only(bundle, policy, has_link, row, expected):
@@ -140,7 +159,7 @@ def test_second_answer_to_a_retried_request_is_a_duplicate(bundle, clock):
         counters = device.counters
     assert (answer.label, answer.route) == ("no", "cloud")
     assert answer.latency_ms == pytest.approx(195 / 2)
-    assert answer.cost == 17.5 + OFFLOAD
+    assert answer.cost == 17.5 + OFFLOAD_PRICE
     assert (counters["answered"], counters["duplicates"], counters["retries"]) == (1, 1, 1)
 
 
@@ -173,7 +192,7 @@ def test_malformed_responses_and_other_classes_are_not_used(bundle):
         receive(wire.encode_response(three_classes))
 
     with Device(bundle, link=FakeLink(respond_with_noise)) as device:
-        assert device.answer(HARD).reason == "cloud:classes"
+        assert device.answer(UNSURE_ROW).reason == "cloud:classes"
         assert device.counters["invalid"] == 3
 
 
@@ -208,7 +227,7 @@ def test_missing_model_is_logged_only_when_no_worker_has_it(bundle, clock, caplo
 
 def test_bundle_without_a_cloud_answers_on_the_device(make_bundle):
     with Device(make_bundle(cloud=False)) as device:
-        answer = device.answer(HARD)
+        answer = device.answer(UNSURE_ROW)
     assert (answer.label, answer.route, answer.stage) == ("yes", "edge", 1)
 
 
@@ -217,7 +236,7 @@ MISSING_C = [0.1, 0, NAN, 0, 1.0, 0]
 MISSING_E = [0.1, 0, 0.1, 0, NAN, 0]
 
 
-def allowing(make_bundle, stages: str, cloud: str):
+def bundle_allowing_missing(make_bundle, stages: str, cloud: str):
     return make_bundle(f"{stages}-{cloud}", missing=MissingSpec(stages, cloud))
 
 
@@ -225,22 +244,30 @@ def test_missing_value_that_no_model_allows_ends_the_stages(bundle):
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
         with pytest.raises(SensorError, match="column 'a' is missing"):
             device.answer(MISSING_A)
-        later = device.answer(MISSING_C)
-        last = device.answer(MISSING_E)
-        assert routes(device) == {"edge": 0, "cloud": 0, "fallback": 2, "errors": 1}
-    assert (later.route, later.reason, later.stage) == ("fallback", "missing:c", 0)
-    assert later.cost == 13.5  # c was read and is charged
-    assert (last.route, last.reason, last.stage) == ("fallback", "missing:e", 1)
-    assert last.cost == 17.5
+        answer_without_c = device.answer(MISSING_C)
+        answer_without_e = device.answer(MISSING_E)
+        assert count_routes(device) == {"edge": 0, "cloud": 0, "fallback": 2, "errors": 1}
+    assert (answer_without_c.route, answer_without_c.reason, answer_without_c.stage) == (
+        "fallback",
+        "missing:c",
+        0,
+    )
+    assert answer_without_c.cost == 13.5  # c was read and is charged
+    assert (answer_without_e.route, answer_without_e.reason, answer_without_e.stage) == (
+        "fallback",
+        "missing:e",
+        1,
+    )
+    assert answer_without_e.cost == 17.5
 
 
 def test_missing_value_that_only_the_cloud_allows_is_offloaded(make_bundle):
-    bundle = allowing(make_bundle, "refused", "allowed")
+    bundle = bundle_allowing_missing(make_bundle, "refused", "allowed")
     link = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
     with Device(bundle, link=link) as device:
         answers = [device.answer(row) for row in (MISSING_A, MISSING_C, MISSING_E)]
-    assert [a.route for a in answers] == ["cloud"] * 3
-    assert [a.reason for a in answers] == ["missing", "missing", "offloaded"]
+    assert [answer.route for answer in answers] == ["cloud"] * 3
+    assert [answer.reason for answer in answers] == ["missing", "missing", "offloaded"]
     with Device(bundle) as device_without_link:
         with pytest.raises(SensorError):
             device_without_link.answer(MISSING_A)
@@ -248,7 +275,7 @@ def test_missing_value_that_only_the_cloud_allows_is_offloaded(make_bundle):
 
 
 def test_stages_that_allow_a_missing_value_run_with_it(make_bundle):
-    bundle = allowing(make_bundle, "allowed", "refused")
+    bundle = bundle_allowing_missing(make_bundle, "allowed", "refused")
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
         # With a NaN the margin of stage 0 is NaN, so that it does not stop; stage 1 is sure.
         answer = device.answer(MISSING_A)
@@ -259,7 +286,7 @@ def test_stages_that_allow_a_missing_value_run_with_it(make_bundle):
 
 
 def test_infinite_value_is_refused_by_stages_and_cloud(make_bundle):
-    bundle = allowing(make_bundle, "allowed", "allowed")
+    bundle = bundle_allowing_missing(make_bundle, "allowed", "allowed")
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
         with pytest.raises(SensorError, match="'a' is infinite"):
             device.answer([np.inf, 0, 0, 0, 0, 0])
@@ -274,40 +301,40 @@ def test_infinite_value_is_refused_by_stages_and_cloud(make_bundle):
 def test_sensors_are_read_only_as_far_as_needed(bundle):
     reads: list[str] = []
 
-    def sensor(name, value):
-        return lambda: reads.append(name) or value
+    def make_sensor(name, cell):
+        return lambda: reads.append(name) or cell
 
     sensors = Sensors(
-        {n: sensor(n, v) for n, v in zip("abe", [1.0, 0.0, 1.0], strict=True)},
-        groups={"blood": sensor("blood", [0.0, 0.0])},
+        {name: make_sensor(name, cell) for name, cell in zip("abe", [1.0, 0.0, 1.0], strict=True)},
+        groups={"blood": make_sensor("blood", [0.0, 0.0])},
     )
     with Device(bundle, link=InProcessLink(cloud_says), sensors=sensors) as device:
         assert device.answer().route == "edge"
         assert reads == ["a", "b"]
         reads.clear()
-        assert device.answer(HARD).route == "cloud"
+        assert device.answer(UNSURE_ROW).route == "cloud"
         assert reads == []
 
 
 def test_blocking_sensor_does_not_delay_the_answer_past_its_deadline(bundle):
-    gate = threading.Event()
-    sensors = Sensors({"a": lambda: 0.1, "b": lambda: 0.0, "c": lambda: float(gate.wait(60))})
+    may_return = threading.Event()
+    sensors = Sensors({"a": lambda: 0.1, "b": lambda: 0.0, "c": lambda: float(may_return.wait(60))})
     with Device(bundle, sensors=sensors, deadline_ms=60) as device:
-        started = time.monotonic()
+        started_at = time.monotonic()
         answer = device.answer()
-        assert time.monotonic() - started < 30
+        assert time.monotonic() - started_at < 30
         assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor-late:c", 0)
         assert answer.cost == 1.5
         # The sensor still blocks, but the first stage has its features.
         for _ in range(3):
             answer = device.answer()
             assert (answer.route, answer.reason) == ("fallback", "sensor-late:c")
-        gate.set()
+        may_return.set()
         wait_until(lambda: not sensors.hung, "the sensor", 60)
         assert device.answer().stage == 1
 
 
-def test_settings_are_checked(bundle, make_bundle):
+def test_settings_out_of_range_are_refused(bundle, make_bundle):
     for settings in (
         {"deadline_ms": 0},
         {"deadline_ms": NAN},
@@ -331,36 +358,36 @@ def test_settings_are_checked(bundle, make_bundle):
 
 def test_several_threads_can_share_a_device(bundle):
     # Another thread delivers the responses, in another order than the requests.
-    queue: list[tuple] = []
-    stop = threading.Event()
+    pending_calls: list[tuple] = []
+    is_over = threading.Event()
 
     def deliver_responses():
-        while not stop.is_set() or queue:
-            if queue:
-                respond(*queue.pop())
+        while not is_over.is_set() or pending_calls:
+            if pending_calls:
+                respond(*pending_calls.pop())
             else:
-                stop.wait(0.001)
+                is_over.wait(0.001)
 
-    def ask(seed: int) -> None:
-        for e in np.random.default_rng(seed).choice([-1.0, 1.0], 40):
-            answer = device.answer([0, 0, 0, 0, e, 0])
-            assert (answer.route, answer.class_index) == ("cloud", e > 0)
+    def answer_rows(seed: int) -> None:
+        for feature_e in np.random.default_rng(seed).choice([-1.0, 1.0], 40):
+            answer = device.answer([0, 0, 0, 0, feature_e, 0])
+            assert (answer.route, answer.class_index) == ("cloud", feature_e > 0)
 
-    link = FakeLink(lambda *a: queue.append(a))
+    link = FakeLink(lambda *arguments: pending_calls.append(arguments))
     with Device(bundle, link=link, deadline_ms=5000) as device, ThreadPoolExecutor(5) as pool:
-        worker = pool.submit(deliver_responses)
-        list(pool.map(ask, range(4)))
-        stop.set()
-        worker.result()
-        assert routes(device) == {"edge": 0, "cloud": 160, "fallback": 0, "errors": 0}
+        responder = pool.submit(deliver_responses)
+        list(pool.map(answer_rows, range(4)))
+        is_over.set()
+        responder.result()
+        assert count_routes(device) == {"edge": 0, "cloud": 160, "fallback": 0, "errors": 0}
 
 
 def test_requests_in_flight_are_bounded(bundle):
-    link = FakeLink(lambda *a: None)
-    with Device(bundle, link=link, offloading=OffloadRules(outstanding=1)) as device:
-        pending = device.begin(HARD)
-        assert isinstance(pending, Pending)
-        answer = device.answer(HARD)
+    link = FakeLink(lambda *arguments: None)
+    with Device(bundle, link=link, offload_rules=OffloadRules(outstanding=1)) as device:
+        instance = device.begin(UNSURE_ROW)
+        assert isinstance(instance, PendingInstance)
+        answer = device.answer(UNSURE_ROW)
         assert (answer.route, answer.reason, answer.cost) == ("fallback", "full", 13.5)
         assert device.counters["full"] == 1
 
@@ -368,42 +395,48 @@ def test_requests_in_flight_are_bounded(bundle):
 def test_offloads_beyond_the_bound_are_fallbacks_with_their_own_reason(bundle, clock):
     link = FakeLink()
     with Device(
-        bundle, link=link, offloading=OffloadRules(max_offloads="2/h"), clock=clock
+        bundle, link=link, offload_rules=OffloadRules(max_offloads="2/h"), clock=clock
     ) as device:
-        answers = [device.answer(HARD) for _ in range(3)]
+        answers = [device.answer(UNSURE_ROW) for _ in range(3)]
         clock.now += 1799.0
-        answers.append(device.answer(HARD))
+        answers.append(device.answer(UNSURE_ROW))
         clock.now += 1.0
-        answers.append(device.answer(HARD))
-    assert [a.route for a in answers] == ["cloud", "cloud", "fallback", "fallback", "cloud"]
+        answers.append(device.answer(UNSURE_ROW))
+    assert [answer.route for answer in answers] == [
+        "cloud",
+        "cloud",
+        "fallback",
+        "fallback",
+        "cloud",
+    ]
     assert (answers[2].reason, answers[2].cost) == ("offload-limit", 13.5)  # e is not acquired
     assert len(link.sent) == 3
 
 
 def test_offload_that_is_not_made_does_not_count_against_the_bound(bundle, clock):
     with Device(
-        bundle, link=FakeLink(), offloading=OffloadRules(max_offloads="1/h"), clock=clock
+        bundle, link=FakeLink(), offload_rules=OffloadRules(max_offloads="1/h"), clock=clock
     ) as device:
-        assert device.answer([*HARD[:4], NAN, 0]).reason == "missing:e"
-        assert device.answer(HARD).route == "cloud"
-        assert device.answer(HARD).reason == "offload-limit"
+        assert device.answer([*UNSURE_ROW[:4], NAN, 0]).reason == "missing:e"
+        assert device.answer(UNSURE_ROW).route == "cloud"
+        assert device.answer(UNSURE_ROW).reason == "offload-limit"
 
 
 def test_device_runs_on_a_virtual_clock(bundle, clock):
-    messages: list[tuple] = []
-    link = FakeLink(lambda *message: messages.append(message))
+    sent_calls: list[tuple] = []
+    link = FakeLink(lambda *arguments: sent_calls.append(arguments))
     with Device(bundle, link=link, deadline_ms=1000, clock=clock) as device:
-        assert isinstance(device.begin(EASY), Answer)
-        pending = device.begin(HARD)
-        assert isinstance(pending, Pending)
-        assert pending.wake_at == pytest.approx(1000.0 + 0.995 / 2)
-        clock.now = pending.wake_at
-        assert device.advance(pending) is pending
-        assert len(messages) == 2
-        assert pending.wake_at == pytest.approx(1000.995)
+        assert isinstance(device.begin(SURE_ROW), Answer)
+        instance = device.begin(UNSURE_ROW)
+        assert isinstance(instance, PendingInstance)
+        assert instance.wake_at == pytest.approx(1000.0 + 0.995 / 2)
+        clock.now = instance.wake_at
+        assert device.advance(instance) is instance
+        assert len(sent_calls) == 2
+        assert instance.wake_at == pytest.approx(1000.995)
         clock.now = 1000.75
-        respond(*messages[0])
-        answer = device.advance(pending)
+        respond(*sent_calls[0])
+        answer = device.advance(instance)
         assert isinstance(answer, Answer)
         assert (answer.route, answer.latency_ms) == ("cloud", pytest.approx(750.0))
 
@@ -411,4 +444,4 @@ def test_device_runs_on_a_virtual_clock(bundle, clock):
 def test_labels_have_the_type_of_the_training_data(make_bundle):
     bundle = make_bundle(classes=(False, True))
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
-        assert device.answer(EASY).label is True
+        assert device.answer(SURE_ROW).label is True

@@ -17,32 +17,34 @@ from tests.support.small_bundle import HARD, cloud_says, sample_rows, write_bund
 from tests.support.window_system import make_window_bundle, roughness, windows
 
 RANGES = TrainingRanges.of_rows(sample_rows(500))
-FAR_A = [1000.0, 0, 0, 0, 0, 0]
-EASY = [1.0, 0, 0, 0, 0, 0]
+ROW_WITH_FAR_A = [1000.0, 0, 0, 0, 0, 0]
+SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 
 
 @pytest.fixture(scope="module")
-def ranged(tmp_path_factory):
-    return write_bundle(tmp_path_factory.mktemp("ranged") / "bundle", ranges=RANGES.arrays())
+def bundle_with_ranges(tmp_path_factory):
+    return write_bundle(
+        tmp_path_factory.mktemp("bundle-with-ranges") / "bundle", ranges=RANGES.arrays()
+    )
 
 
-def with_values(row, **values):
+def replace_values(row, **values):
     """Copy a row with other values of some features."""
-    copy = list(row)
+    changed_row = list(row)
     for name, value in values.items():
-        copy["abcdef".index(name)] = value
-    return copy
+        changed_row["abcdef".index(name)] = value
+    return changed_row
 
 
-def test_reason_of_an_answer_names_the_implausible_feature(ranged):
+def test_reason_of_an_answer_names_the_implausible_feature(bundle_with_ranges):
     rows = [
-        EASY,
-        FAR_A,
-        with_values(EASY, f=1e9),
-        with_values(HARD, e=-9.0),
-        with_values(HARD, c=50.0),
+        SURE_ROW,
+        ROW_WITH_FAR_A,
+        replace_values(SURE_ROW, f=1e9),
+        replace_values(HARD, e=-9.0),
+        replace_values(HARD, c=50.0),
     ]
-    with Device(ranged, link=InProcessLink(cloud_says)) as device:
+    with Device(bundle_with_ranges, link=InProcessLink(cloud_says)) as device:
         answers = [device.answer(row) for row in rows]
         assert [(answer.route, answer.reason) for answer in answers] == [
             ("edge", "stopped"),
@@ -62,31 +64,35 @@ def test_reason_of_an_answer_names_the_implausible_feature(ranged):
         ("ignore", "edge", "stopped"),
     ],
 )
-def test_rule_decides_the_treatment_of_implausible_instances(implausible, route, reason, ranged):
+def test_rule_decides_the_treatment_of_implausible_instances(
+    implausible, route, reason, bundle_with_ranges
+):
     with Device(
-        ranged, link=InProcessLink(cloud_says), offloading=OffloadRules(implausible=implausible)
+        bundle_with_ranges,
+        link=InProcessLink(cloud_says),
+        offload_rules=OffloadRules(implausible=implausible),
     ) as device:
-        answer = device.answer(FAR_A)
+        answer = device.answer(ROW_WITH_FAR_A)
         assert (answer.route, answer.reason) == (route, reason)
-        assert device.answer(EASY).route == "edge"
+        assert device.answer(SURE_ROW).route == "edge"
 
 
-def test_stage_answers_an_implausible_instance_without_a_link(ranged):
-    with Device(ranged, offloading=OffloadRules(implausible="offload")) as device:
-        answer = device.answer(FAR_A)
+def test_stage_answers_an_implausible_instance_without_a_link(bundle_with_ranges):
+    with Device(bundle_with_ranges, offload_rules=OffloadRules(implausible="offload")) as device:
+        answer = device.answer(ROW_WITH_FAR_A)
         assert (answer.route, answer.reason, answer.stage) == ("fallback", "no-link", 0)
         assert device.counters["implausible"] == 1
     with Device(
-        ranged, offloading=OffloadRules(implausible="offload"), policy="edge-only"
+        bundle_with_ranges, offload_rules=OffloadRules(implausible="offload"), policy="edge-only"
     ) as device:
-        assert device.answer(FAR_A).reason == "implausible:a"
+        assert device.answer(ROW_WITH_FAR_A).reason == "implausible:a"
     with pytest.raises(InputError, match="choose one of answer, offload, ignore"):
         OffloadRules(implausible="never")
 
 
 def test_no_value_is_implausible_in_a_bundle_without_ranges(bundle):
     with Device(bundle) as device:
-        assert device.answer(FAR_A).reason == "stopped"
+        assert device.answer(ROW_WITH_FAR_A).reason == "stopped"
 
 
 @pytest.mark.parametrize("shape", [(2, 6), (3, 5)])
@@ -97,10 +103,10 @@ def test_ranges_of_another_shape_are_refused(shape, tmp_path):
         Device(path)
 
 
-def test_walker_compares_each_value_that_it_reads_with_its_range(ranged):
+def test_walker_compares_each_value_that_it_reads_with_its_range(bundle_with_ranges):
     limits = RANGES.features.limits()
-    meter = Meter(ranged.manifest.feature_costs(), limits=limits)
-    row = np.array(with_values(EASY, c=np.nan, d=limits[1][3]), np.float32)
+    meter = Meter(bundle_with_ranges.manifest.feature_costs(), limits=limits)
+    row = np.array(replace_values(SURE_ROW, c=np.nan, d=limits[1][3]), np.float32)
     reading = Reading(row, meter, lambda: 1.0)
     value_of = reading.value_getter([0, 2, 3], allow_missing=True)
     assert [value_of(0), value_of(2)][0] == 1.0
@@ -117,19 +123,33 @@ def test_reason_names_an_implausible_raw_column(make_once):
     frame, _ = machine_table(20, seed=1)
     rows = frame.assign(mass=frame["mass"] * 1e6).to_dict("records")
     with Device(path) as device:
-        reasons = {a.reason for a in map(device.answer, rows) if a.route == "edge"}
+        reasons = {answer.reason for answer in map(device.answer, rows) if answer.route == "edge"}
         assert "implausible:mass" in reasons
-        assert not [a for a in map(device.answer, frame.to_dict("records")) if ":" in a.reason]
+        assert not [
+            answer
+            for answer in map(device.answer, frame.to_dict("records"))
+            if ":" in answer.reason
+        ]
 
 
 def test_reason_names_a_dead_or_saturated_channel(make_once):
     bundle = Bundle.open(make_once("window-bundle", make_window_bundle))
-    x, _ = windows(12, seed=9)
-    dead, saturated, far = (x.copy() for _ in range(3))
-    dead[:, :, 1] = 0
-    saturated[:, :, 0] = 2500
-    far[:, 3, 1] = 32000
+    window_array, _ = windows(12, seed=9)
+    dead_windows, saturated_windows, far_windows = (window_array.copy() for _ in range(3))
+    dead_windows[:, :, 1] = 0
+    saturated_windows[:, :, 0] = 2500
+    far_windows[:, 3, 1] = 32000
     with Device(bundle, blocks={"roughness": roughness}, policy="edge-only") as device:
-        for faulty, name in ((dead, "acc_y"), (saturated, "acc_x"), (far, "acc_y")):
-            assert {a.reason for a in device.answer_many(faulty)} == {f"implausible:{name}"}
-        assert not [a for a in device.answer_many(x) if a.reason.startswith("implausible")]
+        for faulty_windows, channel_name in (
+            (dead_windows, "acc_y"),
+            (saturated_windows, "acc_x"),
+            (far_windows, "acc_y"),
+        ):
+            assert {answer.reason for answer in device.answer_many(faulty_windows)} == {
+                f"implausible:{channel_name}"
+            }
+        assert not [
+            answer
+            for answer in device.answer_many(window_array)
+            if answer.reason.startswith("implausible")
+        ]

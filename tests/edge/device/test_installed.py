@@ -14,7 +14,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.pending import Pending
+from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.errors import SelfTestError, SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
@@ -24,26 +24,26 @@ from gatewise_export.bundle.manifest_records import FileSpec
 from tests.support.small_bundle import HARD, FakeLink, cloud_says, respond
 from tests.support.waiting import wait_until
 
-EASY = [1.0, 0, 0, 0, 0, 0]
+SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 NAN = float("nan")
 
 
 def test_instance_ends_with_the_bundle_with_which_it_began(bundle, make_bundle):
-    messages = []
-    newer = make_bundle(version="8", classes=("cold", "hot"))
-    with Device(bundle, link=FakeLink(lambda *message: messages.append(message))) as device:
-        before = device.begin(HARD)
-        device.adopt(newer)
-        after = device.begin(HARD)
-        assert isinstance(before, Pending)
-        assert isinstance(after, Pending)
-        versions = [wire.decode_request(payload).version for payload, _ in messages]
+    sent_calls = []
+    new_bundle = make_bundle(version="8", classes=("cold", "hot"))
+    with Device(bundle, link=FakeLink(lambda *arguments: sent_calls.append(arguments))) as device:
+        old_instance = device.begin(HARD)
+        device.adopt(new_bundle)
+        new_instance = device.begin(HARD)
+        assert isinstance(old_instance, PendingInstance)
+        assert isinstance(new_instance, PendingInstance)
+        versions = [wire.decode_request(payload).version for payload, _ in sent_calls]
         assert versions == ["7", "8"]
-        for payload, receive in messages:
+        for payload, receive in sent_calls:
             respond(payload, receive)
-        assert device.advance(before).label == "no"
-        assert device.advance(after).label == "cold"
-        assert device.bundle is newer
+        assert device.advance(old_instance).label == "no"
+        assert device.advance(new_instance).label == "cold"
+        assert device.bundle is new_bundle
 
 
 def rewrite_bundle(bundle, change_sample, **changes):
@@ -54,15 +54,15 @@ def rewrite_bundle(bundle, change_sample, **changes):
     stream = io.BytesIO()
     np.savez(stream, **sample)
     content = stream.getvalue()
-    entry = FileSpec(hashlib.sha256(content).hexdigest(), len(content))
-    files = bundle.manifest.files | {"sample.npz": entry}
+    file_spec = FileSpec(hashlib.sha256(content).hexdigest(), len(content))
+    files = bundle.manifest.files | {"sample.npz": file_spec}
     manifest = msgspec.structs.replace(bundle.manifest, files=files, **changes)
     (bundle.path / "sample.npz").write_bytes(content)
     (bundle.path / "manifest.json").write_bytes(manifest.to_json())
     return Bundle.open(bundle.path)
 
 
-def miscomputing(bundle):
+def with_wrong_sample(bundle):
     """Change a bundle so that its sample has other outputs than its stage computes."""
     return rewrite_bundle(bundle, lambda sample: sample.update(stage_0=sample["stage_0"] + 1))
 
@@ -78,18 +78,18 @@ def with_reversed_features(bundle):
 
 def test_rows_are_matched_by_name_with_each_adopted_bundle(bundle, make_bundle):
     """The adopted bundle has another order of features; rows keep the order of `row_names`."""
-    newer = with_reversed_features(make_bundle(version="8"))
-    rows = [EASY, [-1.0, 0, 0, 0, 0, 0], HARD, [0.1, 0, 0.1, 0, 1.0, 0]]
+    new_bundle = with_reversed_features(make_bundle(version="8"))
+    rows = [SURE_ROW, [-1.0, 0, 0, 0, 0, 0], HARD, [0.1, 0, 0.1, 0, 1.0, 0]]
     link = InProcessLink(cloud_says)
     with Device(bundle, link=link, row_names=bundle.manifest.feature_names) as device:
-        before = [device.answer(row) for row in rows]
-        device.adopt(newer)
-        after = [device.answer(row) for row in rows]
-        together = device.answer_many(rows)
-        assert [a.label for a in before] == ["yes", "no", "no", "yes"]
-        for answers in (after, together):
-            assert [(a.label, a.cost, a.route) for a in answers] == [
-                (a.label, a.cost, a.route) for a in before
+        answers_before = [device.answer(row) for row in rows]
+        device.adopt(new_bundle)
+        answers_after = [device.answer(row) for row in rows]
+        answers_together = device.answer_many(rows)
+        assert [answer.label for answer in answers_before] == ["yes", "no", "no", "yes"]
+        for answers in (answers_after, answers_together):
+            assert [(answer.label, answer.cost, answer.route) for answer in answers] == [
+                (answer.label, answer.cost, answer.route) for answer in answers_before
             ]
         with pytest.raises(InputError, match="must have 6 features"):
             device.answer([1.0])
@@ -103,18 +103,18 @@ def test_bundle_with_a_feature_that_rows_lack_is_refused(bundle):
 
 
 def test_active_bundle_stays_if_another_one_fails(bundle, make_bundle):
-    newer = make_bundle(version="8")
-    broken = miscomputing(make_bundle("broken", version="9"))
-    other = make_bundle("named", version="9", classes=("no", "yes"))
-    sensors = Sensors({n: lambda: 1.0 for n in "abce"})
+    new_bundle = make_bundle(version="8")
+    broken_bundle = with_wrong_sample(make_bundle("broken", version="9"))
+    other_bundle = make_bundle("named", version="9", classes=("no", "yes"))
+    sensors = Sensors({name: lambda: 1.0 for name in "abce"})
     with Device(bundle, link=FakeLink(), sensors=sensors) as device:
-        device.adopt(newer)
+        device.adopt(new_bundle)
         with pytest.raises(SelfTestError, match="stage_0"):
-            device.adopt(broken)
-        assert device.bundle is newer
-        assert device.answer(EASY).label == "yes"
-        device.adopt(other)
-        assert device.bundle is other
+            device.adopt(broken_bundle)
+        assert device.bundle is new_bundle
+        assert device.answer(SURE_ROW).label == "yes"
+        device.adopt(other_bundle)
+        assert device.bundle is other_bundle
     with Device(bundle, link=FakeLink(), policy="cloud-only") as device:
         with pytest.raises(InputError, match="no cloud model"):
             device.adopt(make_bundle("local", cloud=False))
@@ -122,28 +122,28 @@ def test_active_bundle_stays_if_another_one_fails(bundle, make_bundle):
 
 
 def test_adopting_a_bundle_does_not_disturb_other_threads(bundle, make_bundle):
-    newer = make_bundle(version="8", classes=("cold", "hot"))
-    stop = threading.Event()
+    new_bundle = make_bundle(version="8", classes=("cold", "hot"))
+    is_over = threading.Event()
 
     def answer_rows(seed):
         """Answer rows until the stop; return their number."""
         rng = np.random.default_rng(seed)
         n_rows = 0
-        while not stop.is_set():
-            e = rng.choice([-1.0, 1.0])
-            answer = device.answer([0.1, 0, 0.1, 0, e, 0])
-            assert (answer.route, answer.class_index) == ("cloud", e > 0)
+        while not is_over.is_set():
+            feature_e = rng.choice([-1.0, 1.0])
+            answer = device.answer([0.1, 0, 0.1, 0, feature_e, 0])
+            assert (answer.route, answer.class_index) == ("cloud", feature_e > 0)
             n_rows += 1
         return n_rows
 
     link = InProcessLink(cloud_says)
     with Device(bundle, link=link, deadline_ms=20_000) as device, ThreadPoolExecutor(4) as pool:
-        numbers = pool.map(answer_rows, range(4))
-        for k in range(10):
-            device.adopt(newer if k % 2 == 0 else bundle)
+        row_counts = pool.map(answer_rows, range(4))
+        for i in range(10):
+            device.adopt(new_bundle if i % 2 == 0 else bundle)
         wait_until(lambda: device.counters["answered"] > 200, "some answers")
-        stop.set()
-        n_rows = sum(numbers)
+        is_over.set()
+        n_rows = sum(row_counts)
         counters = device.counters
     assert counters["cloud"] == n_rows == counters["answered"]
     assert counters["mismatched"] == counters["fallback"] == 0
@@ -158,10 +158,10 @@ def test_observer_gets_each_outcome_once(bundle, caplog):
             raise ValueError("a bug in the observer")
 
     with Device(bundle, link=InProcessLink(cloud_says), observe=observe) as device:
-        answers = [device.answer(row) for row in (EASY, HARD)]
+        answers = [device.answer(row) for row in (SURE_ROW, HARD)]
         with pytest.raises(SensorError):
             device.answer([NAN, 0, 0, 0, 0, 0])
-        answers += device.answer_many([HARD, EASY])
+        answers += device.answer_many([HARD, SURE_ROW])
     types = [type(outcome) for outcome in outcomes]
     assert types == [Answer, Answer, SensorError, Answer, Answer]
     assert set(map(id, outcomes)) - {id(outcomes[2])} == set(map(id, answers))

@@ -36,32 +36,34 @@ def rows():
 
 def test_raw_rows_get_the_answers_of_the_estimator(system_encoder_path, rows, tmp_path):
     system, encoder, path = system_encoder_path
-    x = encoder.transform(rows)
+    features = encoder.transform(rows)
     rows.to_csv(tmp_path / "rows.csv", index=False)
     with Device(path) as device, Stop() as stop:
         manifest = device.bundle.manifest
         source = open_source(
             str(tmp_path / "rows.csv"), manifest.column_names, stop, manifest.encoder
         )
-        by_name = [device.answer(row) for row in rows.to_dict("records")]
-        from_file = [device.answer(row) for row, _ in source]
-        in_order = device.answer_many([list(row) for row in rows[list(PRICES)].to_numpy(object)])
-        as_features = device.answer_many(x.to_numpy())
-    is_local = ~system.offload(x)
-    on_edge = [a.route == "edge" for a in by_name]
-    assert on_edge == is_local.tolist()
-    assert {True, False} == set(on_edge)
-    labels = np.array([a.label for a in by_name])
-    costs = np.array([a.cost for a in by_name])
-    assert labels[is_local].tolist() == system.predict(x)[is_local].tolist()
-    assert costs[is_local].tolist() == system.cost(x)[is_local].tolist()
-    for others in (from_file, in_order, as_features):
-        assert [(a.label, a.route, a.cost) for a in others] == [
-            (a.label, a.route, a.cost) for a in by_name
+        answers_by_name = [device.answer(row) for row in rows.to_dict("records")]
+        answers_from_file = [device.answer(row) for row, _ in source]
+        answers_in_order = device.answer_many(
+            [list(row) for row in rows[list(PRICES)].to_numpy(object)]
+        )
+        answers_of_features = device.answer_many(features.to_numpy())
+    is_local = ~system.offload(features)
+    is_edge_answer = [answer.route == "edge" for answer in answers_by_name]
+    assert is_edge_answer == is_local.tolist()
+    assert {True, False} == set(is_edge_answer)
+    labels = np.array([answer.label for answer in answers_by_name])
+    costs = np.array([answer.cost for answer in answers_by_name])
+    assert labels[is_local].tolist() == system.predict(features)[is_local].tolist()
+    assert costs[is_local].tolist() == system.cost(features)[is_local].tolist()
+    for other_answers in (answers_from_file, answers_in_order, answers_of_features):
+        assert [(answer.label, answer.route, answer.cost) for answer in other_answers] == [
+            (answer.label, answer.route, answer.cost) for answer in answers_by_name
         ]
 
 
-def outcome(answer):
+def outcome_of(answer):
     if isinstance(answer, SensorError):
         return str(answer), answer.why
     return answer.label, answer.route, answer.reason, answer.cost
@@ -70,24 +72,27 @@ def outcome(answer):
 def test_absent_column_of_a_row_counts_as_an_empty_cell(system_encoder_path, rows):
     system, encoder, path = system_encoder_path
     with Device(path) as device:
-        for c, name in enumerate(encoder.encoder_.names):
-            empty = rows.assign(**{name: None})
+        for column_index, name in enumerate(encoder.encoder_.names):
+            rows_with_empty_cells = rows.assign(**{name: None})
             answers = device.answer_many(rows.drop(columns=name).to_dict("records"))
-            assert [outcome(a) for a in answers] == [
-                outcome(a) for a in device.answer_many(empty.to_dict("records"))
+            assert [outcome_of(answer) for answer in answers] == [
+                outcome_of(answer)
+                for answer in device.answer_many(rows_with_empty_cells.to_dict("records"))
             ]
-            x = encoder.transform(empty)
+            features = encoder.transform(rows_with_empty_cells)
             if name in ("supplier", "heat"):  # these have empty cells in training
-                is_local = ~system.offload(x)
-                labels = np.array([a.label for a in answers])
-                assert labels[is_local].tolist() == system.predict(x)[is_local].tolist()
+                is_local = ~system.offload(features)
+                labels = np.array([answer.label for answer in answers])
+                assert labels[is_local].tolist() == system.predict(features)[is_local].tolist()
             else:
-                assert np.isnan(x.to_numpy()[:, encoder.encoder_.members(c)]).all()
+                assert np.isnan(
+                    features.to_numpy()[:, encoder.encoder_.members(column_index)]
+                ).all()
                 stage_inputs = set(device.bundle.manifest.stage_inputs(0).tolist())
-                is_needed = bool(stage_inputs & set(encoder.encoder_.members(c)))
-                assert {isinstance(a, SensorError) for a in answers} == {is_needed}
+                is_needed = bool(stage_inputs & set(encoder.encoder_.members(column_index)))
+                assert {isinstance(answer, SensorError) for answer in answers} == {is_needed}
                 # The error names the column, not the features that it is encoded to.
-                sensors = {a.sensor for a in answers if isinstance(a, SensorError)}
+                sensors = {answer.sensor for answer in answers if isinstance(answer, SensorError)}
                 assert sensors == ({name} if is_needed else set())
         with pytest.raises(InputError, match="none of the columns, such as 'supplier'"):
             device.answer({"serial": "x1"})
@@ -100,48 +105,50 @@ def test_note_names_absent_columns_and_how_they_are_filled(
     rows.drop(columns=["mass", "heat"]).to_csv(path, index=False)
     with Stop() as stop:
         open_source(str(path), encoder.names, stop, encoder)
-    err = capsys.readouterr().err
-    assert "has no column heat: every row is filled in, like an empty cell in training\n" in err
-    assert "has no column mass: missing in every row; if a stage needs it, the cloud" in err
+    notes = capsys.readouterr().err
+    assert "has no column heat: every row is filled in, like an empty cell in training\n" in notes
+    assert "has no column mass: missing in every row; if a stage needs it, the cloud" in notes
 
 
 def test_error_names_an_absent_column_if_no_value_may_be_missing():
     columns = [NumberColumn(name=name, features=(name,)) for name in ("mass", "heat")]
     encoder = RowEncoder((*columns, NumberColumn(name="age", features=("age",), fill=(7.0,))))
-    names = encoder.feature_names
-    costs = FeatureCosts(np.ones(3), names=names)
+    feature_names = encoder.feature_names
+    costs = FeatureCosts(np.ones(3), names=feature_names)
 
-    def acquired(allow_missing):
+    def acquire_all(allow_missing):
         source = RawRowSource({"mass": "2"}, encoder)
         reading = Reading(source, Meter(costs), lambda: 1.0)
         return reading.acquire(np.arange(3), allow_missing=allow_missing).tolist()
 
-    assert str(acquired(allow_missing=True)) == "[2.0, nan, 7.0]"
+    assert str(acquire_all(allow_missing=True)) == "[2.0, nan, 7.0]"
     with pytest.raises(SensorError, match=r"'heat' is missing \(NaN\)"):
-        acquired(allow_missing=False)
+        acquire_all(allow_missing=False)
 
 
 def test_bundle_with_encoders_can_replace_a_bundle_of_numbers(tmp_path):
     """Rows of numbers for the old bundle are raw rows for the new one."""
     frame, y = machine_table()
     numbers = frame[["heat", "mass"]].fillna(60.0)
-    f0 = LogisticRegression()
-    params = {"low_cost_model": "linear", "n_subsets": 2, "random_state": 0, "max_loss": 0.2}
-    old_system = ConfidenceCascade(f0, **params).fit(numbers, y)
+    high_cost_model = LogisticRegression()
+    parameters = {"low_cost_model": "linear", "n_subsets": 2, "random_state": 0, "max_loss": 0.2}
+    old_system = ConfidenceCascade(high_cost_model, **parameters).fit(numbers, y)
     pack(old_system, tmp_path / "old", sample=numbers)
     encoder = TableEncoder(impute=True).fit(frame[["mass", "heat"]])
-    x = encoder.transform(frame)
-    new_system = ConfidenceCascade(f0, **params).fit(x, y)
-    bundle = pack(new_system, tmp_path / "new", sample=x, encoder=encoder)
+    features = encoder.transform(frame)
+    new_system = ConfidenceCascade(high_cost_model, **parameters).fit(features, y)
+    bundle = pack(new_system, tmp_path / "new", sample=features, encoder=encoder)
     with Device(tmp_path / "old", row_names=["heat", "mass"]) as device:
         device.adopt(bundle)
         rows = frame[["heat", "mass"]].to_numpy(np.float64)[:40]
         answers = [device.answer(row) for row in rows]
-        assert [a.label for a in device.answer_many(rows)] == [a.label for a in answers]
-    is_local = ~new_system.offload(x[:40])
-    labels = np.array([a.label for a in answers])
+        assert [answer.label for answer in device.answer_many(rows)] == [
+            answer.label for answer in answers
+        ]
+    is_local = ~new_system.offload(features[:40])
+    labels = np.array([answer.label for answer in answers])
     assert is_local.any()
-    assert labels[is_local].tolist() == new_system.predict(x[:40])[is_local].tolist()
+    assert labels[is_local].tolist() == new_system.predict(features[:40])[is_local].tolist()
 
 
 def test_sensors_return_raw_cells_and_each_is_read_once(system_encoder_path, rows):
@@ -149,64 +156,75 @@ def test_sensors_return_raw_cells_and_each_is_read_once(system_encoder_path, row
     row = dict(rows.iloc[0])
     reads = []
 
-    def sensor(name):
+    def make_sensor(name):
         return lambda: (reads.append(name), row[name])[1]
 
-    with Device(path, sensors=Sensors({name: sensor(name) for name in PRICES})) as device:
+    with Device(path, sensors=Sensors({name: make_sensor(name) for name in PRICES})) as device:
         answer = device.answer()
-    assert answer.cost == sum(PRICES[n] for n in reads)
+    assert answer.cost == sum(PRICES[name] for name in reads)
     assert len(reads) == len(set(reads))
     with pytest.raises(InputError, match="column 'mass' has no sensor"):
-        Device(path, sensors=Sensors({n: sensor(n) for n in PRICES if n != "mass"}))
+        Device(
+            path, sensors=Sensors({name: make_sensor(name) for name in PRICES if name != "mass"})
+        )
     with pytest.raises(InputError, match="'serial': the bundle has no such column"):
-        Device(path, sensors=Sensors({n: sensor(n) for n in (*PRICES, "serial")}))
+        Device(path, sensors=Sensors({name: make_sensor(name) for name in (*PRICES, "serial")}))
 
 
 def test_group_sensor_returns_a_column_whose_price_is_charged_once(system_encoder_path, rows):
     _, encoder, path = system_encoder_path
     costs = Bundle.open(path).manifest.feature_costs()
-    raw = encoder.encoder_
-    calls = []
-    group = {"supplier": lambda: (calls.append(1), {"supplier": "ACME"})[1]}
-    sensors = Sensors({"heat": lambda: None}, groups=group)
-    reading = Reading(sensors.bind(costs, (), raw), Meter(costs), lambda: 9.0)
+    row_encoder = encoder.encoder_
+    reads = []
+    group_sensors = {"supplier": lambda: (reads.append(1), {"supplier": "ACME"})[1]}
+    sensors = Sensors({"heat": lambda: None}, groups=group_sensors)
+    reading = Reading(sensors.bind(costs, (), row_encoder), Meter(costs), lambda: 9.0)
     value_of = reading.value_getter(range(len(costs.own)), allow_missing=False)
-    for k in raw.members(0):
-        assert value_of(k) == raw.cell(0, "ACME")[k]
+    for feature in row_encoder.members(0):
+        assert value_of(feature) == row_encoder.cell(0, "ACME")[feature]
         assert reading.cost == PRICES["supplier"]
-    heat = np.array(raw.members(raw.names.index("heat")))
-    values = reading.acquire(heat, allow_missing=False).tolist()
-    assert values == list(raw.cell(raw.names.index("heat"), None))
+    heat_features = np.array(row_encoder.members(row_encoder.names.index("heat")))
+    values = reading.acquire(heat_features, allow_missing=False).tolist()
+    assert values == list(row_encoder.cell(row_encoder.names.index("heat"), None))
     assert values[1] == 1.0
-    assert (reading.cost, len(calls)) == (PRICES["supplier"] + PRICES["heat"], 1)
+    assert (reading.cost, len(reads)) == (PRICES["supplier"] + PRICES["heat"], 1)
     sensors.close()
 
 
 def test_column_of_a_group_costs_its_own_price_and_the_shared_price_once(system_encoder_path):
     encoder = system_encoder_path[1]
-    calls = []
+    reads = []
     costs = encoder.feature_costs(
         FeatureCosts(PRICES, group={"heat": "lab", "mass": "lab"}, shared={"lab": 2.0})
     )
-    raw, read = encoder.encoder_, lambda: (calls.append(1), {"heat": None, "mass": 5})[1]
-    reading = Reading(Sensors(groups={"lab": read}).bind(costs, (), raw), Meter(costs), lambda: 9.0)
-    heat, mass = (np.array(raw.members(raw.names.index(n))) for n in ("heat", "mass"))
-    assert reading.acquire(heat[1:], allow_missing=False).tolist() == [1.0]
+    row_encoder, read_lab = (
+        encoder.encoder_,
+        lambda: (reads.append(1), {"heat": None, "mass": 5})[1],
+    )
+    reading = Reading(
+        Sensors(groups={"lab": read_lab}).bind(costs, (), row_encoder), Meter(costs), lambda: 9.0
+    )
+    heat_features, mass_features = (
+        np.array(row_encoder.members(row_encoder.names.index(name))) for name in ("heat", "mass")
+    )
+    assert reading.acquire(heat_features[1:], allow_missing=False).tolist() == [1.0]
     assert reading.cost == PRICES["heat"] + 2.0
-    assert reading.acquire(heat[:1], allow_missing=False).tolist() == [raw.cell(3, None)[0]]
+    assert reading.acquire(heat_features[:1], allow_missing=False).tolist() == [
+        row_encoder.cell(3, None)[0]
+    ]
     assert reading.cost == PRICES["heat"] + 2.0
-    assert reading.acquire(mass, allow_missing=False).tolist() == [5.0]
-    assert (reading.cost, len(calls)) == (PRICES["heat"] + PRICES["mass"] + 2.0, 1)
+    assert reading.acquire(mass_features, allow_missing=False).tolist() == [5.0]
+    assert (reading.cost, len(reads)) == (PRICES["heat"] + PRICES["mass"] + 2.0, 1)
 
 
 def test_invalid_cell_is_a_failed_sensor_with_the_name_of_its_column(
     system_encoder_path, rows, tmp_path, capsys
 ):
     row = dict(rows.iloc[0]) | {"when": "soon"}
-    error = pytest.raises(SensorError, match="'when': 'soon'")
-    with Device(system_encoder_path[2]) as device, error as caught:
+    raises_sensor_error = pytest.raises(SensorError, match="'when': 'soon'")
+    with Device(system_encoder_path[2]) as device, raises_sensor_error as error_info:
         device.answer(row)
-    assert caught.value.sensor == "when"
+    assert error_info.value.sensor == "when"
     rows.loc[[5, 9], "when"] = "soon"
     path = str(tmp_path / "rows.csv")
     rows.to_csv(path, index=False)
@@ -214,9 +232,11 @@ def test_invalid_cell_is_a_failed_sensor_with_the_name_of_its_column(
     with Stop() as stop, Device(system_encoder_path[2]) as device:
         source = open_source(path, encoder.names, stop, encoder)
         answers = device.answer_many([cells for cells, _ in source])
-    err = capsys.readouterr().err
-    assert "line 7: column 'when': 'soon' is not" in err
-    assert err.endswith("(and 1 more rows): a failed sensor if a stage needs the cell\n")
-    assert [str(a) for a in answers if isinstance(a, SensorError)] == [str(caught.value)] * 2
+    notes = capsys.readouterr().err
+    assert "line 7: column 'when': 'soon' is not" in notes
+    assert notes.endswith("(and 1 more rows): a failed sensor if a stage needs the cell\n")
+    assert [str(answer) for answer in answers if isinstance(answer, SensorError)] == [
+        str(error_info.value)
+    ] * 2
     with pytest.raises(InputError, match=r"line 7: column 'when': 'soon' is not"):
         read_table(path, encoder.names, encoder)

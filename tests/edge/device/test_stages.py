@@ -33,7 +33,7 @@ from tests.support.stage_runs import exits, run_all
 
 
 @pytest.mark.parametrize(
-    ("outputs", "link", "score", "stop_score", "label"),
+    ("margins", "link", "rule_name", "stop_score", "label"),
     [
         ([2.0], "sigmoid", "margin", 2.0, 1),
         ([-0.5], "sigmoid", "margin", 0.5, 0),
@@ -43,39 +43,39 @@ from tests.support.stage_runs import exits, run_all
         ([1.0, 0.25], "sigmoid", "column", 0.25, 1),
     ],
 )
-def test_stop_score_label_and_probabilities_of_a_stage(outputs, link, score, stop_score, label):
-    stage_output = output_of(outputs, link, score, 0.5)
-    outcome, probabilities = stage_output.stage.rule.row_outcome(outputs, link)
-    assert (stage_output.score, outcome, probabilities.argmax()) == (stop_score, label, label)
+def test_stop_score_label_and_probabilities_of_a_stage(margins, link, rule_name, stop_score, label):
+    stage_output = make_stage_output(margins, link, rule_name, 0.5)
+    row_label, probabilities = stage_output.stage.rule.row_outcome(margins, link)
+    assert (stage_output.score, row_label, probabilities.argmax()) == (stop_score, label, label)
     assert probabilities.sum() == pytest.approx(1.0)
     assert stage_output.stops == (stop_score >= 0.5)
-    assert not output_of(outputs, link, score, None).stops
-    assert output_of(outputs, link, score, ALWAYS_STOP).stops
+    assert not make_stage_output(margins, link, rule_name, None).stops
+    assert make_stage_output(margins, link, rule_name, ALWAYS_STOP).stops
 
 
-def output_of(outputs, link, score, threshold):
-    spec = StageSpec("s.onnx", ("a",), 1, link, score, len(outputs))
-    rule = STOP_RULES[score]
+def make_stage_output(margins, link, rule_name, threshold):
+    spec = StageSpec("s.onnx", ("a",), 1, link, rule_name, len(margins))
+    rule = STOP_RULES[rule_name]
     inputs = np.array([0])
-    stage = DeviceStage(0, spec, rule, inputs, threshold, model=None, columns=[0])
-    return StageOutput(stage, outputs)
+    stage = DeviceStage(0, spec, rule, inputs, threshold, model=None, input_list=[0])
+    return StageOutput(stage, margins)
 
 
 def test_nan_score_never_stops_an_instance():
-    assert not output_of([float("nan")], "sigmoid", "margin", ALWAYS_STOP).stops
+    assert not make_stage_output([float("nan")], "sigmoid", "margin", ALWAYS_STOP).stops
 
 
 def test_margins_and_exits_of_stages_equal_their_formulas(bundle):
     stages = load_stages(bundle)
     X = sample_rows()
-    runs = run_all(stages, X)
-    np.testing.assert_array_equal(runs[0].margins[:, 0], 4 * X[:, 0])
-    np.testing.assert_array_equal(runs[1].margins[:, 0], 4 * X[:, 2])
-    expected = np.where(np.abs(4 * X[:, 0]) >= 1, 0, np.where(np.abs(4 * X[:, 2]) >= 1, 1, 2))
-    np.testing.assert_array_equal(exits(stages, runs), expected)
-    assert len(set(expected)) == 3
-    single_row = stages[0].run(np.ascontiguousarray(X[3:4, stages[0].inputs]))
-    np.testing.assert_array_equal(single_row, runs[0].outputs[3:4])
+    stage_runs = run_all(stages, X)
+    np.testing.assert_array_equal(stage_runs[0].margins[:, 0], 4 * X[:, 0])
+    np.testing.assert_array_equal(stage_runs[1].margins[:, 0], 4 * X[:, 2])
+    expected_exits = np.where(np.abs(4 * X[:, 0]) >= 1, 0, np.where(np.abs(4 * X[:, 2]) >= 1, 1, 2))
+    np.testing.assert_array_equal(exits(stages, stage_runs), expected_exits)
+    assert len(set(expected_exits)) == 3
+    single_row_margins = stages[0].run(np.ascontiguousarray(X[3:4, stages[0].inputs]))
+    np.testing.assert_array_equal(single_row_margins, stage_runs[0].outputs[3:4])
 
 
 def test_self_test_passes_at_every_operating_point(bundle, make_bundle):
@@ -95,14 +95,14 @@ def with_other_weights(bundle: Bundle, weights: np.ndarray) -> Bundle:
 
 def test_self_test_detects_a_graph_with_other_outputs(make_bundle):
     weights = np.nextafter(np.float32([[4.0], [0.0]]), np.float32(10))
-    with pytest.raises(SelfTestError, match="gives other results here than where") as caught:
+    with pytest.raises(SelfTestError, match="gives other results here than where") as error_info:
         self_test(with_other_weights(make_bundle(), weights))
-    assert set(caught.value.differences) == {"stage_0"}
-    assert caught.value.differences["stage_0"] > 10
-    negated = -4 * np.eye(2)[:, :1]
-    with pytest.raises(SelfTestError) as caught:
-        self_test(with_other_weights(make_bundle("negated"), negated))
-    assert set(caught.value.differences) == {"stage_0", "label"}
+    assert set(error_info.value.differences) == {"stage_0"}
+    assert error_info.value.differences["stage_0"] > 10
+    negated_weights = -4 * np.eye(2)[:, :1]
+    with pytest.raises(SelfTestError) as error_info:
+        self_test(with_other_weights(make_bundle("negated"), negated_weights))
+    assert set(error_info.value.differences) == {"stage_0", "label"}
 
 
 @pytest.mark.parametrize(
@@ -152,20 +152,30 @@ print(json.dumps({"n_tested": n_tested, "answers": answers, "bits": bits}, defau
 def test_device_without_onnxruntime_gives_the_same_bits(bundle: Bundle, tmp_path: Path) -> None:
     for runner in ("auto", "onnxruntime", "numpy"):
         assert self_test(bundle, load_stages(bundle, runner=runner)) == 32
-    x = np.random.default_rng(1).normal(0, 0.4, (200, 6)).astype(np.float32)
-    np.save(tmp_path / "rows.npy", x)
-    output = json.loads(run_python(WITHOUT_ONNXRUNTIME, bundle.path, tmp_path / "rows.npy"))
-    assert output["n_tested"] == 32
+    X = np.random.default_rng(1).normal(0, 0.4, (200, 6)).astype(np.float32)
+    np.save(tmp_path / "rows.npy", X)
+    script_output = json.loads(run_python(WITHOUT_ONNXRUNTIME, bundle.path, tmp_path / "rows.npy"))
+    assert script_output["n_tested"] == 32
     with Device(bundle) as device:
-        answers = [device.answer(row) for row in x]
-    expected = [
-        [a.label, a.stage, a.cost, a.route, a.reason, list(a.probabilities)] for a in answers
+        answers = [device.answer(row) for row in X]
+    expected_answers = [
+        [
+            answer.label,
+            answer.stage,
+            answer.cost,
+            answer.route,
+            answer.reason,
+            list(answer.probabilities),
+        ]
+        for answer in answers
     ]
-    assert output["answers"] == json.loads(json.dumps(expected, default=str))
+    assert script_output["answers"] == json.loads(json.dumps(expected_answers, default=str))
     stages = load_stages(bundle, "onnxruntime")
     assert any(isinstance(stage.model, GraphSession) for stage in stages)
-    assert output["bits"] == [run.outputs.view(np.uint32).tolist() for run in run_all(stages, x)]
-    assert len({(a.stage, a.route) for a in answers}) > 1
+    assert script_output["bits"] == [
+        stage_run.outputs.view(np.uint32).tolist() for stage_run in run_all(stages, X)
+    ]
+    assert len({(answer.stage, answer.route) for answer in answers}) > 1
 
 
 def test_error_names_a_runner_that_is_missing_or_unknown(
@@ -239,6 +249,6 @@ except BundleError as error:
 def test_given_graph_that_grows_is_refused_within_the_memory_limit(tmp_path: Path) -> None:
     path = tiny_bundle.write_bundle(tmp_path / "tiny")
     replace_file(path, "stage_0.onnx", tiny_bundle.growing_graph())
-    peak, _, message = run_python(LOAD_STAGES, path).partition(" ")
+    peak_mb, _, message = run_python(LOAD_STAGES, path).partition(" ")
     assert "stage_0.onnx" in message
-    assert int(peak) < 700
+    assert int(peak_mb) < 700

@@ -25,7 +25,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.device import tree_walker
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.self_checks import self_test
-from gatewise_edge.device.tree_walker import Walker
+from gatewise_edge.device.tree_walker import TreeWalker
 from gatewise_edge.errors import SelfTestError, SensorError
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
@@ -39,18 +39,18 @@ from tests.support.small_bundle import answer_sample, cloud_says
 from tests.support.trees import random_trees
 
 NAN = float("nan")
-OFFLOAD = 0.25 + 0.5 + 0.001 * request_bytes(3)
-INPUTS = ("a", "c", "d")
-EASY = [-1.0, 9, 9, 9, 9, 9]
-SURE = [1.0, 9, 1.0, 1.0, 9, 9]
-HARD = [1.0, 9, -1.0, 9, -1.0, 9]
+OFFLOAD_PRICE = 0.25 + 0.5 + 0.001 * request_bytes(3)
+STAGE_INPUTS = ("a", "c", "d")
+SURE_NO_ROW = [-1.0, 9, 9, 9, 9, 9]
+SURE_YES_ROW = [1.0, 9, 1.0, 1.0, 9, 9]
+UNSURE_ROW = [1.0, 9, -1.0, 9, -1.0, 9]
 
 
 def write_trees(trees: TreeEnsemble) -> bytes:
     return write_model(trees.canonical())
 
 
-def tree(**changes) -> TreeEnsemble:
+def make_tree(**changes) -> TreeEnsemble:
     arrays = {
         "feature": np.array([0, -1, 1, -1, 2, -1, -1], np.int32),
         "threshold": np.zeros(7, np.float32),
@@ -70,80 +70,86 @@ def replace_files(bundle: Bundle, files: dict[str, bytes], **fields) -> Bundle:
     for name, content in files.items():
         replace_file(bundle.path, name, content)
     document = json.loads((bundle.path / "manifest.json").read_text()) | fields
-    names = [[s[key] for key in ("arrays", "graph") if key in s] for s in document["stages"]]
-    used = {name for stage_files in names for name in stage_files} | {"sample.npz"}
+    file_names_by_stage = [
+        [stage[key] for key in ("arrays", "graph") if key in stage] for stage in document["stages"]
+    ]
+    used_files = {name for stage_files in file_names_by_stage for name in stage_files} | {
+        "sample.npz"
+    }
     if document["cloud"] is not None:
-        used.add(document["cloud"]["file"])
+        used_files.add(document["cloud"]["file"])
     else:
         document["largest_request"] = 0
-    document["files"] = {k: v for k, v in document["files"].items() if k in used}
-    for stage, stage_files in zip(document["stages"], names, strict=True):
+    document["files"] = {
+        name: file_entry for name, file_entry in document["files"].items() if name in used_files
+    }
+    for stage, stage_files in zip(document["stages"], file_names_by_stage, strict=True):
         stage["bytes"] = sum(document["files"][name]["size"] for name in stage_files)
     (bundle.path / "manifest.json").write_text(json.dumps(document))
     return Bundle.open(bundle.path)
 
 
 @pytest.fixture
-def make_lazy(make_bundle):
+def make_lazy_bundle(make_bundle):
     """Make the bundle; with `is_second` its stage follows the first stage of the small bundle."""
 
-    def make(
+    def make_lazy_bundle(
         name: str = "lazy", *, is_second: bool = False, trees: TreeEnsemble | None = None, **changes
     ):
         bundle = make_bundle(name, **changes)
-        trees = tree() if trees is None else trees
+        trees = make_tree() if trees is None else trees
         document = json.loads(bundle.manifest.to_json())
-        lazy = document["stages"][1] | {"kind": "lazy", "inputs": INPUTS}
-        del lazy["graph"]
+        lazy_stage = document["stages"][1] | {"kind": "lazy", "inputs": STAGE_INPUTS}
+        del lazy_stage["graph"]
         sample = read_arrays(bundle.read("sample.npz"))
-        x = sample["X"][:, [0, 2, 3]]
-        number = 1 if is_second else 0
-        sample[f"stage_{number}"] = trees.margins(x)
-        sample[f"bought_{number}"] = trees.visited(x)
+        stage_rows = sample["X"][:, [0, 2, 3]]
+        stage_index = 1 if is_second else 0
+        sample[f"stage_{stage_index}"] = trees.margins(stage_rows)
+        sample[f"bought_{stage_index}"] = trees.visited(stage_rows)
         return replace_files(
             bundle,
             {"stage_1.npz": write_trees(trees), "sample.npz": write_arrays(sample)},
-            stages=[document["stages"][0], lazy] if is_second else [lazy],
+            stages=[document["stages"][0], lazy_stage] if is_second else [lazy_stage],
             chains=[[0, 1] if is_second else [0]],
             operating_points=[
-                p | {"thresholds": [1.0, 1.0] if is_second else [1.0]}
-                for p in document["operating_points"]
+                point | {"thresholds": [1.0, 1.0] if is_second else [1.0]}
+                for point in document["operating_points"]
             ],
         )
 
-    return make
+    return make_lazy_bundle
 
 
 @pytest.fixture
-def lazy(make_lazy) -> Bundle:
-    return make_lazy()
+def lazy_bundle(make_lazy_bundle) -> Bundle:
+    return make_lazy_bundle()
 
 
 # -- the walk ------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
-@given(seed=st.integers(0, 2**32), mixed=st.booleans(), uses_lists=st.booleans())
-def test_walker_has_the_outputs_and_acquired_features_of_training(seed, mixed, uses_lists):
-    trees, rows = random_trees(seed, mixed=mixed)
+@given(seed=st.integers(0, 2**32), is_mixed=st.booleans(), uses_lists=st.booleans())
+def test_walker_has_the_outputs_and_acquired_features_of_training(seed, is_mixed, uses_lists):
+    trees, rows = random_trees(seed, mixed=is_mixed)
     sizes = {"n_inputs": trees.n_features, "n_outputs": trees.n_outputs}
-    flat = read_model(write_trees(trees), "lazy", "s.npz", **sizes)
+    flat_model = read_model(write_trees(trees), "lazy", "s.npz", **sizes)
     with pytest.MonkeyPatch.context() as patch:
         if not uses_lists:
             patch.setattr(tree_walker, "_MAX_LIST_NODES", 0)
-        walk = Walker(flat).walk
-    margins, visited = trees.margins(rows), trees.visited(rows)
-    for x, expected, is_visited in zip(rows, margins, visited, strict=True):
+        walk = TreeWalker(flat_model).walk
+    margins, is_visited_by_row = trees.margins(rows), trees.visited(rows)
+    for row, expected_margins, is_visited in zip(rows, margins, is_visited_by_row, strict=True):
         acquired: list[int] = []
 
-        def acquire(column, x=x, acquired=acquired):
+        def acquire(column, row=row, acquired=acquired):
             acquired.append(column)
-            return float(x[column])
+            return float(row[column])
 
-        outputs = walk(acquire)
-        assert outputs.shape == (1, trees.n_outputs)
-        assert outputs.dtype == np.float32
-        assert outputs[0].view(np.uint32).tolist() == expected.view(np.uint32).tolist()
+        row_margins = walk(acquire)
+        assert row_margins.shape == (1, trees.n_outputs)
+        assert row_margins.dtype == np.float32
+        assert row_margins[0].view(np.uint32).tolist() == expected_margins.view(np.uint32).tolist()
         assert len(acquired) == len(set(acquired))
         assert sorted(acquired) == np.flatnonzero(is_visited).tolist()
 
@@ -151,62 +157,69 @@ def test_walker_has_the_outputs_and_acquired_features_of_training(seed, mixed, u
 # -- a device ------------------------------------------------------------------------------
 
 
-def test_sample_has_the_costs_and_labels_of_training(lazy):
-    with Device(lazy, link=InProcessLink(cloud_says)) as device:
+def test_sample_has_the_costs_and_labels_of_training(lazy_bundle):
+    with Device(lazy_bundle, link=InProcessLink(cloud_says)) as device:
         answers = answer_sample(device)
-    assert len({a.cost for a in answers}) > 2
+    assert len({answer.cost for answer in answers}) > 2
 
 
-def sensors_of(row, read_blood=None):
+def make_sensors(row, read_blood=None):
     """Make sensors for a row, with one sensor for c and d; return them and the list of reads."""
     reads: list[str] = []
-    values = dict(zip("abcdef", row, strict=True))
+    cells = dict(zip("abcdef", row, strict=True))
 
-    def recorded(name, read):
+    def record_reads(name, read):
         def record_and_read():
             reads.append(name)
             return read()
 
         return record_and_read
 
-    features = {n: recorded(n, lambda n=n: values[n]) for n in "abef"}
-    blood = recorded("blood", read_blood or (lambda: [values["c"], values["d"]]))
+    features = {name: record_reads(name, lambda name=name: cells[name]) for name in "abef"}
+    blood = record_reads("blood", read_blood or (lambda: [cells["c"], cells["d"]]))
     return Sensors(features, groups={"blood": blood}), reads
 
 
 @pytest.mark.parametrize(
-    ("row", "reads", "label", "route", "acquired", "cost"),
+    ("row", "expected_reads", "label", "route", "acquired", "cost"),
     [
-        (EASY, ["a"], "no", "edge", (0,), 1.0),
+        (SURE_NO_ROW, ["a"], "no", "edge", (0,), 1.0),
         # d is read with its group, and is charged only if a node tests it
-        (SURE, ["a", "blood"], "yes", "edge", (0, 2, 3), 1.0 + 2.0 + 3.0 + 10.0),
-        (HARD, ["a", "blood", "e"], "no", "cloud", (0, 2, 4), 1.0 + 2.0 + 10.0 + 4.0 + OFFLOAD),
+        (SURE_YES_ROW, ["a", "blood"], "yes", "edge", (0, 2, 3), 1.0 + 2.0 + 3.0 + 10.0),
+        (
+            UNSURE_ROW,
+            ["a", "blood", "e"],
+            "no",
+            "cloud",
+            (0, 2, 4),
+            1.0 + 2.0 + 10.0 + 4.0 + OFFLOAD_PRICE,
+        ),
     ],
 )
 def test_feature_is_read_and_charged_when_a_node_tests_it(
-    lazy, row, reads, label, route, acquired, cost
+    lazy_bundle, row, expected_reads, label, route, acquired, cost
 ):
-    sensors, sensor_reads = sensors_of(row)
+    sensors, reads = make_sensors(row)
     link = InProcessLink(cloud_says)
-    with Device(lazy, link=link, sensors=sensors) as device:
+    with Device(lazy_bundle, link=link, sensors=sensors) as device:
         answers = device.answer(), device.answer(row)
-    assert sensor_reads == reads
+    assert reads == expected_reads
     for answer in answers:
         assert (answer.label, answer.route) == (label, route)
         assert (answer.acquired, answer.cost) == (acquired, cost)
 
 
-def test_failing_sensor_ends_the_walk(lazy, make_lazy):
-    def fail():
+def test_failing_sensor_ends_the_walk(lazy_bundle, make_lazy_bundle):
+    def fail_to_read():
         raise OSError("no such bus")
 
-    sensors, _ = sensors_of(SURE, read_blood=fail)
-    with Device(lazy, sensors=sensors) as device:
+    sensors, _ = make_sensors(SURE_YES_ROW, read_blood=fail_to_read)
+    with Device(lazy_bundle, sensors=sensors) as device:
         with pytest.raises(SensorError, match="sensor 'blood' failed: OSError: no such bus"):
             device.answer()
         assert device.counters["errors"] == 1
-    sensors, _ = sensors_of([0.1, 0, 1, 1, 1, 1], read_blood=fail)
-    with Device(make_lazy("two", is_second=True), sensors=sensors) as device:
+    sensors, _ = make_sensors([0.1, 0, 1, 1, 1, 1], read_blood=fail_to_read)
+    with Device(make_lazy_bundle("two", is_second=True), sensors=sensors) as device:
         answer = device.answer()
     # The first stage answers, and the features acquired before are charged.
     assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor:blood", 0)
@@ -214,12 +227,12 @@ def test_failing_sensor_ends_the_walk(lazy, make_lazy):
 
 
 @pytest.mark.parametrize("is_second", [True, False])
-def test_blocking_sensor_ends_the_walk_at_the_deadline(make_lazy, is_second):
-    gate = threading.Event()
-    row = [0.1, 0, 1, 1, 1, 1] if is_second else SURE
-    sensors, reads = sensors_of(row, read_blood=lambda: gate.wait(60) and [1.0, 1.0])
-    with Device(make_lazy(is_second=is_second), sensors=sensors, deadline_ms=100) as device:
-        started = time.monotonic()
+def test_blocking_sensor_ends_the_walk_at_the_deadline(make_lazy_bundle, is_second):
+    may_return = threading.Event()
+    row = [0.1, 0, 1, 1, 1, 1] if is_second else SURE_YES_ROW
+    sensors, reads = make_sensors(row, read_blood=lambda: may_return.wait(60) and [1.0, 1.0])
+    with Device(make_lazy_bundle(is_second=is_second), sensors=sensors, deadline_ms=100) as device:
+        started_at = time.monotonic()
         if is_second:
             answer = device.answer()
             assert (answer.route, answer.reason) == ("fallback", "sensor-late:blood")
@@ -227,28 +240,30 @@ def test_blocking_sensor_ends_the_walk_at_the_deadline(make_lazy, is_second):
         else:
             with pytest.raises(SensorError, match="did not answer in time"):
                 device.answer()
-        assert time.monotonic() - started < 30
-        gate.set()
+        assert time.monotonic() - started_at < 30
+        may_return.set()
     assert reads == (["a", "b", "blood"] if is_second else ["a", "blood"])
 
 
-def test_missing_and_infinite_values_that_a_node_tests_are_refused(lazy, make_lazy):
-    with Device(lazy, link=InProcessLink(cloud_says)) as device:
-        for value, problem in ((NAN, "missing"), (np.inf, "infinite"), (1e300, "infinite")):
+def test_missing_and_infinite_values_that_a_node_tests_are_refused(lazy_bundle, make_lazy_bundle):
+    with Device(lazy_bundle, link=InProcessLink(cloud_says)) as device:
+        for cell, problem in ((NAN, "missing"), (np.inf, "infinite"), (1e300, "infinite")):
             with pytest.raises(SensorError, match=f"column 'c' is {problem}"):
-                device.answer([1.0, 0, value, 0, 0, 0])
+                device.answer([1.0, 0, cell, 0, 0, 0])
         # Features that no node tests are not checked.
         assert device.answer([-1.0, *[NAN] * 5]).cost == 1.0
         assert device.answer([-1.0, *[np.inf] * 5]).cost == 1.0
     link = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
-    cloud_allows = make_lazy("cloud-allows", missing=MissingSpec("refused", "allowed"))
-    with Device(cloud_allows, link=link) as device:
+    bundle_with_missing = make_lazy_bundle(
+        "cloud-allows", missing=MissingSpec("refused", "allowed")
+    )
+    with Device(bundle_with_missing, link=link) as device:
         answer = device.answer([1.0, 0, NAN, 0, -1.0, 0])
     assert (answer.route, answer.reason, answer.acquired) == ("cloud", "missing", (0, 2, 4))
 
 
-def test_allowed_missing_value_is_tested_and_charged(make_lazy):
-    bundle = make_lazy(missing=MissingSpec("allowed", "refused"))
+def test_allowed_missing_value_is_tested_and_charged(make_lazy_bundle):
+    bundle = make_lazy_bundle(missing=MissingSpec("allowed", "refused"))
     with Device(bundle, link=InProcessLink(cloud_says)) as device:
         first = device.answer([NAN, 0, 1.0, 1.0, 0, 0])  # NaN goes right at a
         assert (first.route, first.label, first.cost) == ("edge", "yes", 16.0)
@@ -258,15 +273,15 @@ def test_allowed_missing_value_is_tested_and_charged(make_lazy):
             device.answer([-np.inf, 0, 0, 0, 0, 0])
 
 
-def test_several_threads_can_walk_at_the_same_time(lazy):
-    rows = [EASY, SURE]
+def test_several_threads_can_walk_at_the_same_time(lazy_bundle):
+    rows = [SURE_NO_ROW, SURE_YES_ROW]
 
-    def ask(seed: int) -> None:
+    def answer_rows(seed: int) -> None:
         for i in np.random.default_rng(seed).integers(0, 2, 300):
             assert device.answer(rows[i]).cost == (1.0, 16.0)[i]
 
-    with Device(lazy) as device, ThreadPoolExecutor(4) as pool:
-        list(pool.map(ask, range(4)))
+    with Device(lazy_bundle) as device, ThreadPoolExecutor(4) as pool:
+        list(pool.map(answer_rows, range(4)))
 
 
 # -- manipulated bundles -------------------------------------------------------------------
@@ -277,54 +292,54 @@ def with_other_trees(bundle: Bundle, trees: TreeEnsemble) -> Bundle:
     return replace_files(bundle, {"stage_1.npz": write_trees(trees)})
 
 
-def test_self_test_detects_other_margins(lazy):
-    assert self_test(lazy) == 32
-    value = tree().value.copy()
-    value[6] = np.nextafter(value[6], np.float32(3))
-    with pytest.raises(SelfTestError, match="gives other results") as caught:
-        self_test(with_other_trees(lazy, tree(value=value)))
-    assert set(caught.value.differences) == {"stage_0"}
+def test_self_test_detects_other_margins(lazy_bundle):
+    assert self_test(lazy_bundle) == 32
+    leaf_values = make_tree().value.copy()
+    leaf_values[6] = np.nextafter(leaf_values[6], np.float32(3))
+    with pytest.raises(SelfTestError, match="gives other results") as error_info:
+        self_test(with_other_trees(lazy_bundle, make_tree(value=leaf_values)))
+    assert set(error_info.value.differences) == {"stage_0"}
 
 
-def test_self_test_detects_other_acquired_features(lazy):
+def test_self_test_detects_other_acquired_features(lazy_bundle):
     # A further tree tests c first and adds 0: the margins are the same, but the cost is not.
-    original = tree()
+    original_tree = make_tree()
     first_tree = {"feature": [1, -1, -1], "left": [1, -1, -1], "right": [2, -1, -1]}
     nodes = {
-        name: np.concatenate([first_tree.get(name, [0, 0, 0]), getattr(original, name)])
+        name: np.concatenate([first_tree.get(name, [0, 0, 0]), getattr(original_tree, name)])
         for name in ("feature", "threshold", "nan_left", "left", "right")
     }
-    for child in ("left", "right"):
-        nodes[child][3:] += 3 * (nodes[child][3:] >= 0)
-    arrays = {name: nodes[name].astype(getattr(original, name).dtype) for name in nodes}
+    for child_field in ("left", "right"):
+        nodes[child_field][3:] += 3 * (nodes[child_field][3:] >= 0)
+    arrays = {name: nodes[name].astype(getattr(original_tree, name).dtype) for name in nodes}
     trees = replace(
-        original,
+        original_tree,
         **arrays,
-        value=np.concatenate([np.zeros((3, 1), np.float32), original.value]),
+        value=np.concatenate([np.zeros((3, 1), np.float32), original_tree.value]),
         roots=np.array([0, 3], np.int32),
         output=np.zeros(2, np.int32),
     )
-    with pytest.raises(SelfTestError) as caught:
-        Device(with_other_trees(lazy, trees))
-    assert set(caught.value.differences) == {"bought_0"}
+    with pytest.raises(SelfTestError) as error_info:
+        Device(with_other_trees(lazy_bundle, trees))
+    assert set(error_info.value.differences) == {"bought_0"}
 
 
-def test_malformed_trees_are_refused_with_a_message_of_one_line(lazy):
-    sample = read_arrays(lazy.read("sample.npz"))
-    arrays = read_arrays(lazy.read("stage_1.npz"))
-    with_cycle = arrays | {"left": np.array([0, -1, 3, -1, 5, -1, -1], np.int32)}
+def test_malformed_trees_are_refused_with_a_message_of_one_line(lazy_bundle):
+    sample = read_arrays(lazy_bundle.read("sample.npz"))
+    arrays = read_arrays(lazy_bundle.read("stage_1.npz"))
+    arrays_with_cycle = arrays | {"left": np.array([0, -1, 3, -1, 5, -1, -1], np.int32)}
     for content, message in (
-        (write_arrays(with_cycle), "'left' must point to a later node of the same tree"),
+        (write_arrays(arrays_with_cycle), "'left' must point to a later node of the same tree"),
         (write_arrays(arrays)[:-40], "cannot be read"),
         (b"no zip at all", "cannot be read"),
     ):
-        with pytest.raises(BundleError, match=rf"^stage_1\.npz:? .*{message}") as caught:
-            Device(replace_files(lazy, {"stage_1.npz": content}))
-        assert "\n" not in str(caught.value)
+        with pytest.raises(BundleError, match=rf"^stage_1\.npz:? .*{message}") as error_info:
+            Device(replace_files(lazy_bundle, {"stage_1.npz": content}))
+        assert "\n" not in str(error_info.value)
     del sample["bought_0"]
-    replace_files(lazy, {"stage_1.npz": write_trees(tree())})
+    replace_files(lazy_bundle, {"stage_1.npz": write_trees(make_tree())})
     with pytest.raises(BundleError, match="lacks the array 'bought_0'"):
-        Device(replace_files(lazy, {"sample.npz": write_arrays(sample)}))
+        Device(replace_files(lazy_bundle, {"sample.npz": write_arrays(sample)}))
 
 
 WITHOUT_GRAPHS = """
@@ -337,17 +352,19 @@ assert not {"onnxruntime", "numba", "sklearn", "scipy"} & set(sys.modules), "hea
 
 
 @pytest.mark.slow
-def test_bundle_with_only_trees_needs_neither_onnxruntime_nor_numba(make_lazy):
-    bundle = make_lazy()
+def test_bundle_with_only_trees_needs_neither_onnxruntime_nor_numba(make_lazy_bundle):
+    bundle = make_lazy_bundle()
     document = json.loads(bundle.manifest.to_json())
     arrays = read_arrays(bundle.read("sample.npz"))
-    sample = {k: v for k, v in arrays.items() if not k.startswith("cloud")}
-    points = [p | {"thresholds": [ALWAYS_STOP]} for p in document["operating_points"]]
+    sample = {name: array for name, array in arrays.items() if not name.startswith("cloud")}
+    operating_points = [
+        point | {"thresholds": [ALWAYS_STOP]} for point in document["operating_points"]
+    ]
     (bundle.path / "cloud.onnx").unlink()
-    without_cloud = replace_files(
+    bundle_without_cloud = replace_files(
         bundle,
         {"sample.npz": write_arrays(sample)},
         cloud=None,
-        operating_points=points,
+        operating_points=operating_points,
     )
-    run_python(WITHOUT_GRAPHS, without_cloud.path)
+    run_python(WITHOUT_GRAPHS, bundle_without_cloud.path)

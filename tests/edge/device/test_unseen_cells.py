@@ -10,29 +10,29 @@ import pandas as pd
 import pytest
 
 from gatewise_edge import Device
-from gatewise_edge.device.unseen_cells import FIRST_CELLS
+from gatewise_edge.device.unseen_cells import MIN_CELLS_TO_REPORT
 from gatewise_export import pack
 from gatewise_training import BudgetForest, TableEncoder
 
 
-@pytest.mark.parametrize("kind", ["category", "ordinal"])
+@pytest.mark.parametrize("column_kind", ["category", "ordinal"])
 def test_column_of_unseen_categories_is_counted_and_logged_once(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    column_kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = np.random.default_rng(0)
-    shade = rng.choice(["pale", "deep", "dark"], 120)
-    frame = pd.DataFrame({"shade": shade, "mass": rng.normal(size=120)})
-    encoder = TableEncoder(columns={"shade": kind}).fit(frame)
+    shades = rng.choice(["pale", "deep", "dark"], 120)
+    frame = pd.DataFrame({"shade": shades, "mass": rng.normal(size=120)})
+    encoder = TableEncoder(columns={"shade": column_kind}).fit(frame)
     forest = BudgetForest(n_estimators=5, random_state=0)
-    system = forest.fit(encoder.transform(frame), shade == "pale")
+    system = forest.fit(encoder.transform(frame), shades == "pale")
     bundle = pack(system, tmp_path / "b", sample=frame, encoder=encoder)
     with Device(bundle) as device, caplog.at_level(logging.WARNING):
-        for _ in range(FIRST_CELLS + 5):
+        for _ in range(MIN_CELLS_TO_REPORT + 5):
             device.answer({"shade": "PALE", "mass": 0.1})
-        assert device.counters["unseen"] == FIRST_CELLS + 5
+        assert device.counters["unseen"] == MIN_CELLS_TO_REPORT + 5
         assert device.gauges["unseen_columns"] == 1
         assert "column 'shade': no category of its first 20 cells" in caplog.text
-        assert sum("'shade'" in r.message for r in caplog.records) == 1
+        assert sum("'shade'" in record.message for record in caplog.records) == 1
         device.answer({"shade": "pale", "mass": 0.1})
-        assert device.counters["unseen"] == FIRST_CELLS + 5
+        assert device.counters["unseen"] == MIN_CELLS_TO_REPORT + 5
         assert device.gauges["unseen_columns"] == 0

@@ -121,7 +121,7 @@ def test_silent_cloud_gets_no_requests_and_costs_no_features(bundle):
     clock, link = Clock(), FakeLink(lambda *a: None)
     breaker = Breaker(pause=1.0, draw=lambda: 0.5)
     with Device(
-        bundle, link=link, deadline_ms=100, clock=clock, offloading=OffloadRules(breaker=breaker)
+        bundle, link=link, deadline_ms=100, clock=clock, offload_rules=OffloadRules(breaker=breaker)
     ) as device:
         reasons = [answer(device, clock).reason for _ in range(5)]
         assert reasons == ["timeout"] * 5
@@ -180,7 +180,9 @@ def test_link_that_refuses_all_requests_opens_the_breaker_if_there_is_one(bundle
     with Device(bundle, link=link, clock=clock) as device:
         reasons = [answer(device, clock).reason for _ in range(6)]
     assert reasons == ["unsent"] * 5 + ["breaker-open"]
-    with Device(bundle, link=link, clock=clock, offloading=OffloadRules(breaker=False)) as device:
+    with Device(
+        bundle, link=link, clock=clock, offload_rules=OffloadRules(breaker=False)
+    ) as device:
         assert {answer(device, clock).reason for _ in range(50)} == {"unsent"}
 
 
@@ -188,7 +190,7 @@ def test_probe_without_its_features_does_not_block_the_next_probe(bundle):
     clock, link = Clock(), FakeLink(lambda *a: None)
     breaker = Breaker(failures=1, pause=1.0, draw=lambda: 0.5)
     with Device(
-        bundle, link=link, deadline_ms=100, clock=clock, offloading=OffloadRules(breaker=breaker)
+        bundle, link=link, deadline_ms=100, clock=clock, offload_rules=OffloadRules(breaker=breaker)
     ) as device:
         assert answer(device, clock).reason == "timeout"
         clock.now += 1.0

@@ -10,9 +10,9 @@ from gatewise_edge.link.broker_url import Endpoint
 
 @pytest.mark.parametrize("password", ["p#ss", "p/ss", "p?ss", "#", "p[ss", "1#2/3"])
 def test_error_says_that_a_password_must_be_encoded(password: str) -> None:
-    with pytest.raises(InputError, match="in a user or password write # as %23") as caught:
+    with pytest.raises(InputError, match="in a user or password write # as %23") as error_info:
         Endpoint(f"mqtt://user:{password}@h")
-    assert password not in str(caught.value).split(";")[0]
+    assert password not in str(error_info.value).split(";")[0]
 
 
 def test_encoded_credentials_are_read() -> None:

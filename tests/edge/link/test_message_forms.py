@@ -73,9 +73,9 @@ def test_json_request_decodes_to_the_same_fields_as_its_cbor_form():
     ],
 )  # fmt: skip
 def test_request_without_a_valid_id_raises_an_error_without_id(payload, reason):
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(WireError) as error_info:
         decode_json_request(payload)
-    assert (caught.value.reason, caught.value.id) == (reason, None)
+    assert (error_info.value.reason, error_info.value.id) == (reason, None)
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_request_without_a_valid_id_raises_an_error_without_id(payload, reason):
     ],
 )
 def test_invalid_field_raises_an_error_with_its_reason(changes, reason):
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(WireError) as error_info:
         decode_json_request(message(**changes))
-    assert (caught.value.reason, caught.value.id) == (reason, ID)
+    assert (error_info.value.reason, error_info.value.id) == (reason, ID)
     if reason not in NOT_IN_SCHEMA and changes != {"x": [10**400]}:
         with pytest.raises(fastjsonschema.JsonSchemaException):
             check(json.loads(message(**changes)))
@@ -128,9 +128,9 @@ def test_error_names_an_unknown_or_repeated_key(key, value):
 @given(payload=st.one_of(st.binary(max_size=99), st.text(max_size=99).map(str.encode)))
 @example(b'{"x":' * 900)
 def test_noise_is_refused_with_a_reason(payload):
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(WireError) as error_info:
         decode_json_request(payload)
-    assert caught.value.reason
+    assert error_info.value.reason
 
 
 plain = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=70))

@@ -331,9 +331,9 @@ def test_status_names_the_active_model(broker, make_peer):
     ],
 )
 def test_malformed_url_is_refused(url):
-    with pytest.raises(InputError, match="broker") as caught:
+    with pytest.raises(InputError, match="broker") as error_info:
         Endpoint(url)
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(error_info.value)
 
 
 def test_endpoint_reads_host_port_and_credentials_from_the_url():

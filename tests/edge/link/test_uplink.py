@@ -12,7 +12,7 @@ from gatewise.costs import request_bytes
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import DecisionPoint
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.pending import Pending
+from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
@@ -54,7 +54,7 @@ def test_answer_many_answers_every_row(bundle):
     rows = np.random.default_rng(0).normal(0, 0.4, (700, 6)).astype(np.float32)
     rows[5, 0] = np.nan
     with Device(
-        bundle, link=link, deadline_ms=20_000, offloading=OffloadRules(breaker=False)
+        bundle, link=link, deadline_ms=20_000, offload_rules=OffloadRules(breaker=False)
     ) as device:
         answers = device.answer_many(rows)
         counters = device.counters
@@ -118,7 +118,7 @@ def test_each_row_of_a_request_that_is_not_sent_gets_a_fallback(bundle):
     link = FakeLink()
     link.takes = False
     with Device(
-        bundle, link=link, offloading=OffloadRules(max_offloads="2/h", breaker=False)
+        bundle, link=link, offload_rules=OffloadRules(max_offloads="2/h", breaker=False)
     ) as device:
         answers = device.answer_many([HARD, hard(1.0), HARD])
         assert [a.reason for a in answers] == ["unsent", "unsent", "offload-limit"]
@@ -175,13 +175,13 @@ def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, bre
         clock=clock,
         observe=outcomes.append,
         deadline_ms=100,
-        offloading=rules,
+        offload_rules=rules,
     ) as device:
         arrivals = list(1000.0 + np.cumsum(rng.exponential(0.01, 60)))
         signs = rng.choice([-1.0, 1.0], 60)
         steps, started = {}, {}
-        while arrivals or any(isinstance(s, Pending) for s in steps.values()):
-            pending = [s.wake_at for s in steps.values() if isinstance(s, Pending)]
+        while arrivals or any(isinstance(s, PendingInstance) for s in steps.values()):
+            pending = [s.wake_at for s in steps.values() if isinstance(s, PendingInstance)]
             deliveries = [flight[0] for flight in in_flight]
             clock.now = max(clock.now, min([*arrivals[:1], *pending, *deliveries]))
             if arrivals and arrivals[0] <= clock.now:
@@ -193,7 +193,7 @@ def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, bre
                 in_flight.remove(flight)
                 deliver(flight[2], flight[3], flight[1])
             for k, step in steps.items():
-                if isinstance(step, Pending):
+                if isinstance(step, PendingInstance):
                     steps[k] = device.advance(step)
                     assert clock.now <= started[k] + 0.095 + 1e-9
         counters = device.counters

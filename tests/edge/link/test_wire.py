@@ -135,9 +135,9 @@ def test_request_bytes_predicts_the_size_of_a_request(model, version, item_size)
 @example(b"\x81" * 5000)
 def test_noise_is_refused_with_a_reason(payload):
     for decode in (wire.decode_request, wire.decode_response):
-        with pytest.raises(WireError) as caught:
+        with pytest.raises(WireError) as error_info:
             decode(payload)
-        assert caught.value.reason
+        assert error_info.value.reason
 
 
 @pytest.mark.parametrize("flips", [1, 2, 3, 8, 40])
@@ -207,10 +207,10 @@ def test_entry_of_a_wrong_type_is_refused(key, value):
     ],
 )
 def test_invalid_entry_raises_an_error_with_its_reason(changes, reason):
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(WireError) as error_info:
         wire.decode_request(write_map(message(**changes)))
-    assert caught.value.reason == reason
-    assert caught.value.id == (None if "id" in changes else ID)
+    assert error_info.value.reason == reason
+    assert error_info.value.id == (None if "id" in changes else ID)
 
 
 def test_nan_is_decoded_if_missing_values_are_allowed():
@@ -221,9 +221,9 @@ def test_nan_is_decoded_if_missing_values_are_allowed():
 @pytest.mark.parametrize("tag", [0, 1, 2, 4, 5, 28, 29, 30, 35, 36, 37, 256, 258, 260, 55799, 99])
 @pytest.mark.parametrize("value", ["(a+)+$", b"\x01\x02", [2**40, 1], 7])
 def test_no_cbor_tag_is_executed(tag, value):
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(WireError) as error_info:
         wire.decode_request(write_map(message(x=cbor2.CBORTag(tag, value))))
-    assert (caught.value.reason, caught.value.id) == ("type", ID)
+    assert (error_info.value.reason, error_info.value.id) == ("type", ID)
     # A tag in an unknown entry is ignored, unless its value is nested.
     extra = write_map(message(extra=cbor2.CBORTag(tag, value)))
     if isinstance(value, list):
@@ -238,9 +238,9 @@ def test_no_cbor_tag_is_executed(tag, value):
 )  # fmt: skip
 def test_nested_value_is_refused_even_in_unknown_entries(value):
     extra = write_map(message(extra=value))
-    with pytest.raises(WireError, match="'extra' has a nested value") as caught:
+    with pytest.raises(WireError, match="'extra' has a nested value") as error_info:
         wire.decode_request(extra)
-    assert (caught.value.reason, caught.value.id) == ("type", ID)
+    assert (error_info.value.reason, error_info.value.id) == ("type", ID)
 
 
 def test_unknown_entries_are_ignored_up_to_a_bound():
@@ -253,15 +253,15 @@ def test_repeated_key_and_deeply_nested_value_are_refused():
     entry = cbor2.dumps({"v": 1})[1:]
     repeated_key = b"\xa2" + entry * 2
     for payload in (repeated_key, cbor2.dumps(message(q=[[[[[[1]]]]]])), cbor2.dumps({1: 2})):
-        with pytest.raises(WireError) as caught:
+        with pytest.raises(WireError) as error_info:
             wire.decode_request(payload)
-        assert caught.value.reason == "cbor"
+        assert error_info.value.reason == "cbor"
 
 
 def test_size_is_bounded_in_both_directions():
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(WireError) as error_info:
         wire.decode_request(bytes(wire.MAX_PAYLOAD + 1))
-    assert caught.value.reason == "size"
+    assert error_info.value.reason == "size"
     with pytest.raises(WireError, match="the largest allowed is 131072"):
         wire.encode_request(request_of(np.zeros((600, 600), np.float32)))
 
@@ -275,9 +275,9 @@ def test_arrays_keep_their_type(dtype):
 
 
 def test_message_without_a_checksum_is_refused():
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(WireError) as error_info:
         wire.decode_request(cbor2.dumps(message()))
-    assert caught.value.reason == "checksum"
+    assert error_info.value.reason == "checksum"
 
 
 def test_probabilities_of_an_audit_are_encoded_in_millionths():

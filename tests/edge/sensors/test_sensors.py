@@ -281,7 +281,7 @@ def test_blocking_sensor_is_abandoned(make_sensors, has_timeout):
         with pytest.raises(SensorError, match="'ecg' did not answer in time"):
             acquire(reading_of(source, timeout=timeout), 4)
     assert (age.reads, ecg.reads) == (3, 1)
-    assert sensors.counts["ecg"] == SensorCounts(reads=1, late=3, hung=1)
+    assert sensors.counts["ecg"] == SensorCounts(reads=1, late_requests=3, hung=1)
     assert sensors.hung == ("ecg",)
     assert sensors.trouble == "sensor 'ecg' does not return"
     may_return.set()

@@ -65,9 +65,9 @@ def test_metrics_equal_the_counts_of_the_device(bundle):
         metrics = EdgeMetrics(device, link=link)
         for row in (EASY, EASY, HARD):
             metrics.observe(device.answer(row))
-        with pytest.raises(SensorError) as caught:
+        with pytest.raises(SensorError) as error_info:
             device.answer([float("nan"), 0, 0, 0, 0, 0])
-        metrics.observe(caught.value)
+        metrics.observe(error_info.value)
         link.close()
         fallback = device.answer(HARD)
         metrics.observe(fallback)

@@ -74,7 +74,7 @@ def test_a_simulation_reads_images_and_counts_their_bytes(packed):
     bundle = gw.Bundle.open(path)
     rows = Rows.from_arrays("digits", images[:50], y[:50], bundle.manifest)
     np.testing.assert_array_equal(rows.X, images[:50].reshape(50, 64))
-    installed = InstalledBundle.load(bundle, check=False)
+    installed = InstalledBundle.load(bundle, runs_self_test=False)
     sizes = MessageSizes(
         model=installed.manifest.name,
         version=installed.manifest.version,

@@ -13,7 +13,7 @@ import pytest
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.pending import Pending
+from gatewise_edge.device.pending import PendingInstance
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.offload import RoundTrip
@@ -141,7 +141,7 @@ def run_real(small, scenario: Scenario, arrivals, outages, promised):
         small.bundle,
         link=link,
         deadline_ms=scenario.deadline_ms,
-        offloading=OffloadRules(
+        offload_rules=OffloadRules(
             breaker=Breaker(draw=rng.random), max_offloads=scenario.max_offloads
         ),
         audit=sampler,
@@ -149,7 +149,7 @@ def run_real(small, scenario: Scenario, arrivals, outages, promised):
     ) as device:
 
         def record(i, outcome) -> None:
-            if isinstance(outcome, Pending):
+            if isinstance(outcome, PendingInstance):
                 pending[i] = outcome
                 clock.at(outcome.wake_at, advance, i)
             else:

@@ -87,7 +87,7 @@ def policy(
             edge=round(1000 * (1 - offload_rate)),
             cloud=round(1000 * offload_rate) - n_fallbacks,
             fallback=n_fallbacks,
-            late=n_fallbacks // 2,
+            late_requests=n_fallbacks // 2,
             retries=n_fallbacks,
             lost=0,
         ),

@@ -158,7 +158,7 @@ def test_page_has_the_parts_of_the_run(report, parts):
 
 
 def test_run_without_answers_has_a_page():
-    lost = AnswerCounts(edge=0, cloud=0, fallback=0, late=0, lost=1000)
+    lost = AnswerCounts(edge=0, cloud=0, fallback=0, late_requests=0, lost=1000)
     no_answers = {
         "answers": lost, "latency_ms": {}, "breakdown_ms": {}, "reasons": {},
         "histogram": LatencyHistogram(),
