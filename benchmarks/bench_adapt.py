@@ -20,8 +20,8 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.cache import CACHE, write_whole
 from benchmarks.comparison import pages, peers, simpler_page, summary
-from benchmarks.comparison.cells import Cell, Settings, cached, run_cells
-from benchmarks.comparison.method import load_own
+from benchmarks.comparison.cells import Cell, Settings, read_cached, run_cells
+from benchmarks.comparison.method import load_user_method
 from benchmarks.comparison.record import BYTE_BOUNDS
 from benchmarks.data import problems
 from gatewise.console import note, plain
@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
     folder = out / "adapt"
     for name in names:
         cells = [Cell(name, m, seed) for m in methods for seed in range(seeds)]
-        run_cells(cells, settings, n_jobs=options.jobs, cache=options.cache, say=note)
+        run_cells(cells, settings, n_jobs=options.jobs, cache=options.cache, report=note)
         figures = _rounded(plain(_figures(name, cells, settings, options.cache)))
         # Write after each problem, so that an interrupted run leaves its results.
         write_whole(folder / f"{name}.json", json.dumps(figures, indent=1) + "\n")
@@ -95,7 +95,7 @@ def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
             if name not in known:
                 raise InputError(f"no {kind} {name!r}; there are {', '.join(known)}")
     for own in options.add:
-        load_own(own, seed=0)  # report an error before any cell runs
+        load_user_method(own, seed=0)  # report an error before any cell runs
     return names, [
         *(m for m in peers.methods() if m in methods),
         *options.add,
@@ -105,7 +105,7 @@ def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
 def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) -> dict[str, Any]:
     results: dict[str, list[dict[str, Any]]] = {}
     for cell in cells:
-        result = cached(cell, settings, cache)
+        result = read_cached(cell, settings, cache)
         assert result is not None
         results.setdefault(cell.method, []).append(result | {"seed": cell.seed})
     figures = summary.summarise(problems.get(name), results)
@@ -117,7 +117,7 @@ def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) 
             figures[f"against_{kb}_kb"] = summary.compare(
                 figures, pages.OURS, n_test, accuracies=f"at_budgets_{kb}_kb"
             )
-    figures["settings"] = {"quick": settings.quick, "fits": settings.fits_of}
+    figures["settings"] = {"quick": settings.quick, "fits": settings.n_fits}
     figures["versions"] = harness.environment(PACKAGES)["versions"]
     return figures
 

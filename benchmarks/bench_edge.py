@@ -159,7 +159,7 @@ def _c99(name: str, model: Model, folder: Path) -> Call:
     rows = cycle([compiled.ffi.from_buffer("float[]", row) for row in model.rows])
 
     # The closure keeps `compiled` alive, because its library is unloaded with it.
-    def call(one: Any = compiled.one) -> object:
+    def call(one: Any = compiled.answer_row) -> object:
         return one(next(rows), outcome), compiled
 
     return call

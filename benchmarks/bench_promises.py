@@ -38,7 +38,7 @@ from sklearn.svm import SVC
 import gatewise as gw
 from benchmarks import harness
 from benchmarks.cache import CACHE, code_version, write_whole
-from benchmarks.comparison.recipes import RECIPES, Labels, Rows, Split, boosted
+from benchmarks.comparison.recipes import RECIPES, Labels, Rows, Split, default_booster
 from benchmarks.data import problems
 from gatewise.console import note, plain
 from gatewise.costs import FeatureCosts
@@ -143,11 +143,13 @@ def measure_split(split: Split) -> dict[str, Any]:
     system.fit(split.x, split.y)
     seconds = time.process_time() - started
     # the promise, and the high-cost model compared with plain models
-    is_cloud_correct = split.right(system.classes_[system.high_cost_model_.labels(split.x_test)])
+    is_cloud_correct = split.is_correct(
+        system.classes_[system.high_cost_model_.labels(split.x_test)]
+    )
     check = _promise_check(system, split)
-    loss = is_cloud_correct - split.right(system.predict(split.x_test))
+    loss = is_cloud_correct - split.is_correct(system.predict(split.x_test))
     rows: dict[str, list[float]] = {
-        f"f0 beside {name}": (is_cloud_correct - split.right(answers)).tolist()
+        f"f0 beside {name}": (is_cloud_correct - split.is_correct(answers)).tolist()
         for name, answers in _plain_answers(split).items()
     }
     # the system compared with the recipes at each budget
@@ -160,7 +162,7 @@ def measure_split(split: Split) -> dict[str, Any]:
         for name, recipe in RECIPES.items():
             recipe_answers, recipe_cost = recipe(split, budget)
             costs[name].append(recipe_cost / budget)
-            differences[name].append(split.right(answers) - split.right(recipe_answers))
+            differences[name].append(split.is_correct(answers) - split.is_correct(recipe_answers))
     rows |= {f"beside {name}": np.mean(d, axis=0).tolist() for name, d in differences.items()}
     return {
         "rows": rows,
@@ -204,7 +206,7 @@ def _system_answers(
 def _plain_answers(split: Split) -> dict[str, NDArray[Any]]:
     """Labels of three plain models on all features."""
     models: dict[str, ClassifierMixin] = {
-        "LightGBM": boosted(),
+        "LightGBM": default_booster(),
         "extra-trees": ExtraTreesClassifier(300, random_state=split.seed),
         "SVM": make_pipeline(StandardScaler(), SVC(C=10.0)),
     }

@@ -52,30 +52,30 @@ def _timing(quick: bool) -> dict[str, Any]:
     problem = problems.get("forest-bin")
     fold = _fold("forest-bin", quick)
     trees = 4 if quick else 40
-    timings = timing.timings(fold, problem.costs, n_trees=trees, quick=quick)
+    timings = timing.measure_timings(fold, problem.costs, n_trees=trees, quick=quick)
     return {"problem": "forest-bin", "data": problem.source, "note": problem.note, **timings}
 
 
 def _budgetrf(quick: bool) -> dict[str, Any]:
     names = ("mbne_tiny",) if quick else ("forest-bin", "forest-7", "mbne_tiny", "cifar10")
-    numbers = (1, 4) if quick else growth.NUMBERS
+    tree_counts = (1, 4) if quick else growth.TREE_COUNTS
     timed = "mbne_tiny" if quick else "forest-bin"
-    times = growth.seconds(_fold(timed, quick), max(numbers), 1 if quick else 3)
+    times = growth.measure_seconds(_fold(timed, quick), max(tree_counts), 1 if quick else 3)
     tables = {
-        name: growth.table(
+        name: growth.measure_table(
             name,
             SEEDS[:1] if quick or name in ("forest-7", "cifar10") else SEEDS,
-            numbers=numbers,
+            tree_counts=tree_counts,
             fold=_fold(name, quick),
         )
         for name in names
     }
     figures = {
-        name: growth.figure(
+        name: growth.measure_figure(
             name,
             SEEDS[:n_seeds],
             alphas=(0, 10) if quick else growth.PAPER_ALPHAS,
-            n_trees=max(numbers),
+            n_trees=max(tree_counts),
             fold=_fold(name, quick),
         )
         for name, n_seeds in (("mbne_tiny", 1),) * quick or FIGURE_SEEDS.items()
@@ -84,8 +84,8 @@ def _budgetrf(quick: bool) -> dict[str, Any]:
         "seconds": {"problem": timed, **times},
         "tables": tables,
         "figures": figures,
-        "ranking": growth.ranking(
-            n_trees=max(numbers), numbers=numbers, folds=_ranked_folds(quick)
+        "ranking": growth.measure_ranking(
+            n_trees=max(tree_counts), tree_counts=tree_counts, folds=_ranked_folds(quick)
         ),
     }
 
@@ -94,11 +94,13 @@ def _pruning(quick: bool) -> dict[str, Any]:
     names = ("mbne_tiny",) if quick else ("mbne_tiny", "forest-bin")
     size = {"n_trees": 4, "n_points": 5} if quick else {"n_trees": 40, "n_points": 30}
     tables = {}
-    for name in ("mbne_tiny",) if quick else pruning.LEVELS:
+    for name in ("mbne_tiny",) if quick else pruning.PAPER_LEVELS:
         folds = [_fold(name, quick)] if quick else None
         seeds = SEEDS[:1] if quick or name == "cifar10" else SEEDS
-        tables[name] = pruning.table(name, seeds, folds=folds)
-    figures = {name: pruning.figure(name, fold=_fold(name, quick), **size) for name in names}
+        tables[name] = pruning.measure_table(name, seeds, folds=folds)
+    figures = {
+        name: pruning.measure_figure(name, fold=_fold(name, quick), **size) for name in names
+    }
     return {"figures": figures, "tables": tables}
 
 
@@ -106,9 +108,9 @@ def _budgetprune(quick: bool) -> dict[str, Any]:
     n_trees = 4 if quick else 40
     # function and number of seeds per problem; ten seeds would take hours on the larger sets
     plan: dict[str, Any] = {
-        "prices": (budget_prune.prices, {"mbne_tiny": 10}),
-        "impurities": (budget_prune.impurities, {"mbne_tiny": 5, "forest-bin": 2}),
-        "subsets": (budget_prune.subsets, {"cifar10": 1}),
+        "prices": (budget_prune.measure_prices, {"mbne_tiny": 10}),
+        "impurities": (budget_prune.measure_impurities, {"mbne_tiny": 5, "forest-bin": 2}),
+        "subsets": (budget_prune.measure_subsets, {"cifar10": 1}),
     }
     figures = {}
     for title, (measure, numbers_of_seeds) in plan.items():
@@ -117,7 +119,7 @@ def _budgetprune(quick: bool) -> dict[str, Any]:
             name: measure(name, range(n_seeds), n_trees=n_trees, fold=_figure_fold(name, quick))
             for name, n_seeds in names.items()
         }
-    usage = budget_prune.usage(
+    usage = budget_prune.measure_usage(
         range(1 if quick else 5), n_trees=n_trees, fold=_fold("mbne_tiny", quick)
     )
     return {"usage": usage, "figures": figures}
@@ -131,9 +133,11 @@ def _cegb(quick: bool) -> dict[str, Any]:
         frames = {"n_frames": 20, "size": 128, "n_rows": 20_000, "n_rounds": 50}
     rounds = (2, 4) if quick else (12, 25, 50, 100, 200)
     return {
-        "figures": {name: cegb.figures(name, fold=_fold(name, quick), **size) for name in names},
-        "tradeoffs": cegb_prices.tradeoffs(rounds, folds=_ranked_folds(quick)),
-        "multiscale": cegb_prices.multiscale(**frames),
+        "figures": {
+            name: cegb.measure_figures(name, fold=_fold(name, quick), **size) for name in names
+        },
+        "tradeoffs": cegb_prices.measure_tradeoffs(rounds, folds=_ranked_folds(quick)),
+        "multiscale": cegb_prices.measure_multiscale(**frames),
     }
 
 
@@ -141,8 +145,10 @@ def _adapt(quick: bool) -> dict[str, Any]:
     names = ("mbne_tiny",) if quick else tuple(adapt.FIGURES)
     size = {"n_trees": 4, "n_rounds": 5} if quick else {"n_trees": 40, "n_rounds": 100}
     return {
-        "figures": {name: adapt.figure(name, fold=_fold(name, quick), **size) for name in names},
-        "synthetic": [adapt.synthetic(seed) for seed in (SEEDS[:1] if quick else SEEDS)],
+        "figures": {
+            name: adapt.measure_figure(name, fold=_fold(name, quick), **size) for name in names
+        },
+        "synthetic": [adapt.measure_synthetic(seed) for seed in (SEEDS[:1] if quick else SEEDS)],
     }
 
 
@@ -196,19 +202,19 @@ def document(parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fold(name: str, quick: bool) -> Fold:
-    fold = problems.get(name).deal(0)[0]
-    return fold.thinned(QUICK_ROWS) if quick else fold
+    fold = problems.get(name).make_folds(0)[0]
+    return fold.sample(QUICK_ROWS) if quick else fold
 
 
 def _figure_fold(name: str, quick: bool) -> Fold:
     """First fold of a problem, with fewer rows for CIFAR-10."""
     fold = _fold(name, quick)
-    return fold.thinned(SUBSET_ROWS) if name == "cifar10" else fold
+    return fold.sample(SUBSET_ROWS) if name == "cifar10" else fold
 
 
 def _ranked_folds(quick: bool) -> list[Fold] | None:
     """One small fold of MQ2008 for a quick run; None selects all folds."""
-    return [problems.get("mq2008").deal(0)[0].thinned(QUICK_ROWS)] if quick else None
+    return [problems.get("mq2008").make_folds(0)[0].sample(QUICK_ROWS)] if quick else None
 
 
 def _measured(name: str, quick: bool) -> dict[str, Any]:

@@ -34,4 +34,4 @@ class Trees:
         for tree in self.trees:
             cost = self.prices.price(np.unique(tree.tree_.feature[tree.tree_.feature >= 0]))
             answers = (tree.predict(validation_rows), Truth(labels)), (tree.predict(rows), truth)
-            yield Point.single(*answers, cost, nbytes=8 * tree.tree_.node_count)
+            yield Point.of_single_model(*answers, cost, nbytes=8 * tree.tree_.node_count)

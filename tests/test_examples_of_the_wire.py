@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.c99.compiled import compiler
+from benchmarks.c99.compiled import compiler_command
 from gatewise_cloud import MosquittoBroker, Worker
 from tests.support import tiny_bundle
 from tests.support.mqtt_clients import Caller
@@ -83,9 +83,9 @@ def test_javascript_client_gets_the_same_answers(broker, expected, tmp_path):
 
 
 def test_c_client_gets_the_same_answers(broker, expected, tmp_path):
-    if compiler() is None:
+    if compiler_command() is None:
         pytest.skip("no C compiler is installed (cc, gcc or clang)")
-    command = [*compiler(), "-std=c99", "-Wall", "-Wextra", "-Werror", "-O2"]
+    command = [*compiler_command(), "-std=c99", "-Wall", "-Wextra", "-Werror", "-O2"]
     probe = subprocess.run(
         [*command, "-E", "-"], input="#include <mosquitto.h>\n", capture_output=True, text=True,
         check=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -11,8 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.c99.compiled import STRICT
-from gatewise.errors import InputError
+from benchmarks.c99.compiled import STRICT_FLAGS, run_tool
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.writer import write_cascade
 
@@ -51,26 +49,18 @@ ROWS_PER_PROGRAM: Final = 150
 """Number of rows with 30 features that fit into the flash, with the model and the answers."""
 
 
-def run_tool(folder: Path, *command: str) -> str:
-    """Run a command in a folder; return its output and standard error, or raise InputError."""
-    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if process.returncode:
-        raise InputError(f"{command[0]} failed: {process.stderr[:2000]}")
-    return process.stdout + process.stderr
-
-
 def count_differing(folder: Path, call: str, declarations: str, *files: str) -> int:
     """Compile a self-test and run it in simavr; return the number that `call` returns.
 
     Raises InputError if the program does not fit the chip.
     """
-    main = MAIN.replace("DECLARATIONS", declarations).replace("CALL", call)
-    (folder / "avr.c").write_text(main)
-    flags = ("-mmcu=atmega1284p", "-Os", *STRICT)
+    program = MAIN.replace("DECLARATIONS", declarations).replace("CALL", call)
+    (folder / "avr.c").write_text(program)
+    flags = ("-mmcu=atmega1284p", "-Os", *STRICT_FLAGS)
     run_tool(folder, "avr-gcc", *flags, "-o", "avr", "avr.c", *files, "-lm")
-    printed = run_tool(folder, *SIMAVR, "avr")
-    count = re.search(r"differ: (-?\d+)", printed)
-    assert count is not None, printed[-500:]
+    output = run_tool(folder, *SIMAVR, "avr")
+    count = re.search(r"differ: (-?\d+)", output)
+    assert count is not None, output[-500:]
     return int(count[1])
 
 
@@ -80,11 +70,11 @@ def count_differing_rows(folder: Path, cascade: Cascade, rows: NDArray[np.float3
     Each program has :data:`ROWS_PER_PROGRAM` of the rows in its flash, in addition to the rows that
     the writer makes from the model.
     """
-    differing = 0
+    n_differing = 0
     for start in range(0, len(rows), ROWS_PER_PROGRAM):
         batch = replace(cascade, rows=rows[start : start + ROWS_PER_PROGRAM])
         write_cascade(batch, folder, name="m")
-        differing += count_differing(
+        n_differing += count_differing(
             folder, "m_selftest()", "int m_selftest(void);", "m.c", "m_selftest.c"
         )
-    return differing
+    return n_differing

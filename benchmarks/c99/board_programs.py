@@ -6,7 +6,6 @@ other programs.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.c99.compiled import section_sizes
 from gatewise_export.c99.targets import TARGETS
 
 IDLE: Final = """\
@@ -147,11 +147,8 @@ def run_program(
     program = (Path(__file__).parent / "board_program.c").read_text()
     (folder / "board_program.c").write_text(program)
     elf = machine.build(folder, ["board_program.c", *files], *flags)
-    tool = machine.compiler[0].replace("gcc", "size") if "-gcc" in machine.compiler[0] else "size"
-    sizes = subprocess.run([tool, elf.name], cwd=folder, capture_output=True, text=True, check=True)
-    text, data, bss = map(int, sizes.stdout.splitlines()[1].split()[:3])
-    printed = machine.run(elf)
-    ticks, _, stack = printed.partition("stack")
+    text, data, bss = section_sizes(machine.compiler[0], elf)
+    ticks, _, stack = machine.run(elf).partition("stack")
     return Run(
         flash=text + data,
         ram=data + bss,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_export.c99.writer import CSource
 
-STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=off")
+STRICT_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=off")
 
 VECTORS = """\
 extern void _start(void);
@@ -49,34 +49,36 @@ static float ${p}_row_value(int feature, void *context)
 {
     return ((const float *)context)[feature];
 }
-void ${p}_one(const float *row, int32_t *said);
-void ${p}_rows(const float *rows, int32_t n, int32_t *said, uint8_t *bought, float *outputs);
-static void ${p}_answered(${p}_instance *instance, const float *row, int32_t *said)
+void ${p}_answer_row(const float *row, int32_t *fields);
+void ${p}_answer_rows(const float *rows, int32_t n, int32_t *fields,
+    uint8_t *acquired, float *outputs);
+static void ${p}_fill_answer(${p}_instance *instance, const float *row, int32_t *fields)
 {
     ${p}_answer answer;
     ${p}_decide(instance, ${p}_row_value, (void *)row, &answer);
-    said[0] = answer.outcome;
-    said[1] = answer.exit;
-    said[2] = answer.label;
-    said[3] = answer.stage;
-    said[4] = answer.refused;
+    fields[0] = answer.outcome;
+    fields[1] = answer.exit;
+    fields[2] = answer.label;
+    fields[3] = answer.stage;
+    fields[4] = answer.refused;
 }
 /* Answers one row like a device, for measurements through a foreign function interface. */
-void ${p}_one(const float *row, int32_t *said)
+void ${p}_answer_row(const float *row, int32_t *fields)
 {
     ${p}_instance instance;
-    ${p}_answered(&instance, row, said);
+    ${p}_fill_answer(&instance, row, fields);
 }
-void ${p}_rows(const float *rows, int32_t n, int32_t *said, uint8_t *bought, float *outputs)
+void ${p}_answer_rows(const float *rows, int32_t n, int32_t *fields,
+    uint8_t *acquired, float *outputs)
 {
     static const int n_outputs[] = {${n_outputs}};
     int32_t row, i, s;
-    for (row = 0; row < n; row++, rows += ${P}_FEATURES, said += 5) {
+    for (row = 0; row < n; row++, rows += ${P}_FEATURES, fields += 5) {
         ${p}_instance instance;
-        ${p}_answered(&instance, rows, said);
+        ${p}_fill_answer(&instance, rows, fields);
         for (i = 0; i < ${P}_SLOTS; i++)
-            bought[i] = instance.known[i] != 0;
-        bought += ${P}_SLOTS;
+            acquired[i] = instance.known[i] != 0;
+        acquired += ${P}_SLOTS;
         ${p}_begin(&instance);
         for (s = 0; s < ${P}_STAGES; s++) {
             int refused = ${p}_stage(&instance, s, ${p}_row_value, (void *)rows) < 0;
@@ -88,8 +90,9 @@ void ${p}_rows(const float *rows, int32_t n, int32_t *said, uint8_t *bought, flo
 """
 
 DECLARATIONS = """
-void ${p}_one(const float *row, int32_t *said);
-void ${p}_rows(const float *rows, int32_t n, int32_t *said, uint8_t *bought, float *outputs);
+void ${p}_answer_row(const float *row, int32_t *fields);
+void ${p}_answer_rows(const float *rows, int32_t n, int32_t *fields,
+    uint8_t *acquired, float *outputs);
 int ${p}_selftest(void);
 """
 
@@ -98,7 +101,7 @@ int ${p}_selftest(void);
 class Answers:
     """Answers of C to n rows, with fields of shape (n,).
 
-    `bought` marks the acquired features. `outputs` has the outputs of each stage for all rows,
+    `acquired` marks the acquired features. `outputs` has the outputs of each stage for all rows,
     which are 0 after a refused value.
     """
 
@@ -107,24 +110,25 @@ class Answers:
     labels: NDArray[np.int32]
     stages: NDArray[np.int32]
     refused: NDArray[np.int32]
-    bought: NDArray[np.bool_]
+    acquired: NDArray[np.bool_]
     outputs: tuple[NDArray[np.float32], ...]
 
 
-class Compiled:
+class CompiledModel:
     """Compiled and loaded model; made by :func:`build`.
 
-    ``one(row, answer)`` is the bare C function, with pointers to floats and to five int32.
+    ``answer_row(row, answer)`` is the bare C function, with pointers to floats and to five int32.
     """
 
-    def __init__(self, source: CSource, outputs: Sequence[int], ffi: Any, lib: Any) -> None:
+    def __init__(self, source: CSource, n_outputs: Sequence[int], ffi: Any, library: Any) -> None:
         self.source = source
         self.ffi = ffi
-        self._lib = lib  # keep a reference, because cffi unloads the library with the last one
-        self._outputs = tuple(outputs)
-        self.one = getattr(lib, f"{source.name}_one")
-        self._rows = getattr(lib, f"{source.name}_rows")
-        self._selftest = getattr(lib, f"{source.name}_selftest")
+        # a reference, because cffi unloads the library with the last one
+        self._library = library
+        self._n_outputs = tuple(n_outputs)
+        self.answer_row = getattr(library, f"{source.name}_answer_row")
+        self._answer_rows = getattr(library, f"{source.name}_answer_rows")
+        self._selftest = getattr(library, f"{source.name}_selftest")
 
     def selftest(self) -> int:
         """Number of sample rows that C answers differently from training."""
@@ -137,31 +141,31 @@ class Compiled:
             raise InputError(
                 f"expected rows of {self.source.n_features} columns, got shape {x.shape}"
             )
-        said = np.zeros((len(x), 5), np.int32)
-        bought = np.zeros((len(x), self.source.n_slots), np.uint8)
-        outputs = np.zeros((len(x), sum(self._outputs)), np.float32)
-        cast = self.ffi.from_buffer
-        self._rows(
-            cast("float[]", x),
+        answer_fields = np.zeros((len(x), 5), np.int32)
+        acquired = np.zeros((len(x), self.source.n_slots), np.uint8)
+        outputs = np.zeros((len(x), sum(self._n_outputs)), np.float32)
+        pointer = self.ffi.from_buffer
+        self._answer_rows(
+            pointer("float[]", x),
             len(x),
-            cast("int32_t[]", said),
-            cast("uint8_t[]", bought),
-            cast("float[]", outputs),
+            pointer("int32_t[]", answer_fields),
+            pointer("uint8_t[]", acquired),
+            pointer("float[]", outputs),
         )
-        stage_outputs = np.split(outputs, np.cumsum(self._outputs)[:-1], axis=1)
-        outcomes, exits, answers, stages, refused = said.T
+        stage_outputs = np.split(outputs, np.cumsum(self._n_outputs)[:-1], axis=1)
+        outcomes, exits, labels, stages, refused = answer_fields.T
         return Answers(
             outcomes=outcomes,
             exits=exits,
-            labels=answers,
+            labels=labels,
             stages=stages,
             refused=refused,
-            bought=bought.view(np.bool_),
+            acquired=acquired.view(np.bool_),
             outputs=tuple(stage_outputs),
         )
 
 
-def compiler() -> list[str] | None:
+def compiler_command() -> list[str] | None:
     """Command of the C compiler: the variable CC if set, otherwise cc, gcc or clang."""
     cc_command = shlex.split(os.environ.get("CC", ""))
     for command in [cc_command] if cc_command else [["cc"], ["gcc"], ["clang"]]:
@@ -171,7 +175,22 @@ def compiler() -> list[str] | None:
     return None
 
 
-def deepest_calls(graph: str) -> int:
+def run_tool(folder: Path, *command: str) -> str:
+    """Run a command in a folder; return its output and standard error, or raise InputError."""
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise InputError(f"{' '.join(command)}: {process.stderr.strip()[:2000]}")
+    return process.stdout + process.stderr
+
+
+def section_sizes(compiler: str, file: Path) -> tuple[int, int, int]:
+    """Bytes of text, data and bss of a compiled file, by the compiler's ``size``."""
+    tool = compiler.replace("gcc", "size") if "-gcc" in compiler else "size"
+    text, data, bss = run_tool(file.parent, tool, file.name).splitlines()[1].split()[:3]
+    return int(text), int(data), int(bss)
+
+
+def max_stack_bytes(graph: str) -> int:
     """Stack bytes of the deepest call chain in the output of ``gcc -fcallgraph-info=su``."""
     frames = dict(re.findall(r'title: "([^"]+)" label: "[^"]*?\\n(\d+) bytes', graph))
     edges = set(re.findall(r'sourcename: "([^"]+)" targetname: "([^"]+)"', graph))
@@ -185,7 +204,7 @@ def deepest_calls(graph: str) -> int:
 
 def build(
     sources: Sequence[tuple[CSource, Sequence[int]]], *, flags: Sequence[str] = ("-O2",)
-) -> list[Compiled]:
+) -> list[CompiledModel]:
     """Compile models into one library and load it.
 
     Each model comes with the numbers of outputs of its stages. The models need distinct names and
@@ -193,34 +212,27 @@ def build(
     """
     import cffi
 
-    command = compiler()
+    command = compiler_command()
     if command is None:
         raise InputError("no C compiler found (cc, gcc, clang or $CC)")
-    library = Path(sources[0][0].folder, "rows.so").resolve()
-    batch = library.with_suffix(".c")
-    files = [batch]
-    batch_code = ""
+    library_path = Path(sources[0][0].folder, "rows.so").resolve()
+    batch_file = library_path.with_suffix(".c")
+    files = [batch_file]
+    c_code = ""
     declarations = ""
-    for source, outputs in sources:
+    for source, n_outputs in sources:
         names = {"p": source.name, "P": source.name.upper()}
-        sizes = ", ".join(map(str, outputs))
+        sizes = ", ".join(map(str, n_outputs))
         header = str(source.folder.resolve() / f"{source.name}.h")
-        batch_code += Template(BATCH).substitute(names, n_outputs=sizes, header=header)
-        files += [source.folder / f"{source.name}{suffix}.c" for suffix in ("", "_selftest")]
+        c_code += Template(BATCH).substitute(names, n_outputs=sizes, header=header)
+        files += [
+            source.folder.resolve() / f"{source.name}{suffix}.c" for suffix in ("", "_selftest")
+        ]
         declarations += Template(DECLARATIONS).substitute(names)
-    batch.write_text(batch_code)
-    process = subprocess.run(
-        [*command, *STRICT, *flags, "-shared", "-fPIC", "-o", str(library), *map(str, files)],
-        check=False,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    if process.returncode:
-        raise InputError(
-            f"{command[0]} cannot compile {batch.name}: {process.stderr.strip()[:500]}"
-        )
+    batch_file.write_text(c_code)
+    output = ("-shared", "-fPIC", "-o", str(library_path))
+    run_tool(library_path.parent, *command, *STRICT_FLAGS, *flags, *output, *map(str, files))
     ffi = cffi.FFI()
     ffi.cdef(declarations)
-    lib = ffi.dlopen(str(library))
-    return [Compiled(source, outputs, ffi, lib) for source, outputs in sources]
+    library = ffi.dlopen(str(library_path))
+    return [CompiledModel(source, n_outputs, ffi, library) for source, n_outputs in sources]

@@ -31,12 +31,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import harness
-from benchmarks.c99.compiled import STRICT
+from benchmarks.c99.compiled import STRICT_FLAGS, run_tool, section_sizes
 from benchmarks.cache import code_version, write_whole
 from benchmarks.comparison import peers
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
-from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.cascade_reader import cascade_of
@@ -46,7 +45,7 @@ from gatewise_training import methods
 
 QUICK_ROWS = 1500
 PACKAGES = ("numpy", "scikit-learn", "lightgbm", "numba")
-BOUNDS: dict[str, dict[str, Any]] = {
+STAGED_SETTINGS: dict[str, dict[str, Any]] = {
     "staged": {},
     "staged-64kb": {"max_bytes": 2**16},
     "staged-8kb": {"max_bytes": 2**13},
@@ -58,7 +57,7 @@ CASCADES = (
     ("letter-26", "staged-8kb"),
 )
 MAX_BYTES = 2**16
-CODED: tuple[Form, ...] = ("float", 8, 16)
+FORMS: tuple[Form, ...] = ("float", 8, 16)
 
 
 @dataclass(frozen=True)
@@ -69,15 +68,15 @@ class Target:
     compiler: str
     package: str  # Debian packages of the compiler
     flags: tuple[str, ...] = ("-O2",)
-    runner: tuple[str, ...] = ()  # command of an emulator, if needed
-    hosted: bool = True  # whether the machine can run programs
+    emulator: tuple[str, ...] = ()  # command, if needed
+    has_system: bool = True  # whether an operating system can run programs
 
-    def lacks(self) -> str | None:
+    def missing_tool(self) -> str | None:
         """Message about a missing tool, or None."""
         if shutil.which(self.compiler) is None:
             return f"{self.compiler} is not installed (apt install {self.package})"
-        if self.runner and shutil.which(self.runner[0]) is None:
-            return f"{self.runner[0]} is not installed (apt install qemu-user-static)"
+        if self.emulator and shutil.which(self.emulator[0]) is None:
+            return f"{self.emulator[0]} is not installed (apt install qemu-user-static)"
         return None
 
 
@@ -96,22 +95,22 @@ TARGETS = (
         "arm-none-eabi-gcc",
         "gcc-arm-none-eabi libnewlib-arm-none-eabi",
         ("-Os", "-mcpu=cortex-m4", "-mthumb"),
-        hosted=False,
+        has_system=False,
     ),
 )
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Measure all cascades; return 1 if a row differs from Python, otherwise 0."""
     parser = harness.parser("c_letters", __doc__, f"{QUICK_ROWS} rows, 64 KB only")
-    options = parser.parse_args(argv)
-    figures: dict[str, Any] = {"about": _about(options.quick), "cascades": []}
+    options = parser.parse_args(arguments)
+    figures: dict[str, Any] = {"about": _environment(options.quick), "cascades": []}
     for target in TARGETS:
-        if target.lacks():
-            print(f"skipped: {target.name}: {target.lacks()}")
+        if target.missing_tool():
+            print(f"skipped: {target.name}: {target.missing_tool()}")
     cascades = [c for c in CASCADES if not options.quick or c[1] != "staged"]
     for problem, method in cascades:
-        figures["cascades"] += _cascade(problem, method, options.quick)
+        figures["cascades"] += _measure_cascade(problem, method, options.quick)
     out = harness.out_folder(options)
     write_whole(out / "c_letters.json", json.dumps(figures, indent=1) + "\n")
     print(f"written: {out / 'c_letters.json'}")
@@ -125,7 +124,7 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if n_different else 0
 
 
-def _about(quick: bool) -> dict[str, Any]:
+def _environment(quick: bool) -> dict[str, Any]:
     compilers = {
         t.name: subprocess.run(
             [t.compiler, "--version"], capture_output=True, text=True, check=True
@@ -135,56 +134,58 @@ def _about(quick: bool) -> dict[str, Any]:
     }
     return {
         "quick": quick,
-        "strict": STRICT,
-        "skipped": {t.name: t.lacks() for t in TARGETS if t.lacks()},
+        "strict": STRICT_FLAGS,
+        "skipped": {t.name: t.missing_tool() for t in TARGETS if t.missing_tool()},
         "compilers": compilers,
         **harness.environment(PACKAGES),
         "code": code_version("benchmarks.c99.letters"),
     }
 
 
-def _cascade(name: str, method: str, quick: bool) -> list[dict[str, Any]]:
+def _measure_cascade(name: str, method: str, quick: bool) -> list[dict[str, Any]]:
     """Fit one cascade, then measure its two points."""
     problem = problems.get(name)
-    (fold,) = problem.deal(0)
-    fold = fold.thinned(QUICK_ROWS) if quick else fold
+    (fold,) = problem.make_folds(0)
+    fold = fold.sample(QUICK_ROWS) if quick else fold
     system: Any = methods.make(
         "staged",
         feature_costs=problem.costs,
         max_loss=peers.MAX_LOSS,
         random_state=0,
-        **BOUNDS[method],
+        **STAGED_SETTINGS[method],
     )
     system.fit(*fold.train, validation=fold.validation)
     points: list[dict[str, Any]] = []
-    for small in (False, True):
-        point = _within_bytes(system, MAX_BYTES) if small else system
-        if point is None:
+    for is_small in (False, True):
+        point_system = _within_bytes(system, MAX_BYTES) if is_small else system
+        if point_system is None:
             print(f"{name} {method}: no operating point fits into {MAX_BYTES} B")
             continue
-        settings = {"problem": name, "method": method, "small": small}
-        points.append(settings | _point(f"{name} {method}", point, fold, small))
+        settings = {"problem": name, "method": method, "small": is_small}
+        points.append(settings | _measure_point(f"{name} {method}", point_system, fold, is_small))
     return points
 
 
 def _within_bytes(system: Any, max_bytes: int) -> Any:
     """System at its best operating point within `max_bytes`, or None if no point fits."""
-    fitting = [p for p in system.frontier_.points if 0 < (p.bytes or p.nbytes) <= max_bytes]
-    if not fitting:
+    small_points = [p for p in system.frontier_.points if 0 < (p.bytes or p.nbytes) <= max_bytes]
+    if not small_points:
         return None
     min_accuracy = system.frontier_.reference_accuracy - peers.MAX_LOSS
-    near = [p for p in fitting if p.accuracy >= min_accuracy]
-    smaller = copy.copy(system)
-    smaller.operating_point_ = (
-        min(near, key=lambda p: p.cost) if near else max(fitting, key=lambda p: p.accuracy)
+    accurate_points = [p for p in small_points if p.accuracy >= min_accuracy]
+    small_system = copy.copy(system)
+    small_system.operating_point_ = (
+        min(accurate_points, key=lambda p: p.cost)
+        if accurate_points
+        else max(small_points, key=lambda p: p.accuracy)
     )
-    return smaller
+    return small_system
 
 
-def _point(name: str, system: Any, fold: Fold, small: bool) -> dict[str, Any]:
+def _measure_point(name: str, system: Any, fold: Fold, is_small: bool) -> dict[str, Any]:
     """Measure an operating point in every form of its C on every machine."""
     x, y = fold.test
-    cascade = cascade_of(system, sample=x, lean=small)
+    cascade = cascade_of(system, sample=x, lean=is_small)
     stages = [
         type(stage.model).__name__ if has_model else "left out"
         for stage, has_model in zip(cascade.stages, cascade.has_model, strict=True)
@@ -198,32 +199,32 @@ def _point(name: str, system: Any, fold: Fold, small: bool) -> dict[str, Any]:
         "mean_cost": float(system.cost(x).mean()),
     }
     print(
-        f"{name}, {'64 KB point' if small else 'own point'}: {', '.join(stages)}; "
+        f"{name}, {'64 KB point' if is_small else 'own point'}: {', '.join(stages)}; "
         f"{figures['flat_bytes']} B flat, test accuracy {figures['accuracy']:.4f}, "
         f"cost {figures['mean_cost']:.2f}"
     )
-    forms = [_form(cascade, small, coded) for coded in CODED]
+    forms = [_form_figures(cascade, is_small, form) for form in FORMS]
     return figures | {"forms": [form for form in forms if form is not None]}
 
 
-def _form(cascade: Cascade, small: bool, coded: Form) -> dict[str, Any] | None:
-    label = coded if coded == "float" else f"{coded}-bit"
-    if coded != "float" and not lay_out(cascade, None).forests:
+def _form_figures(cascade: Cascade, is_small: bool, form: Form) -> dict[str, Any] | None:
+    label = form if form == "float" else f"{form}-bit"
+    if form != "float" and not lay_out(cascade, None).forests:
         return None  # no trees to encode
     with tempfile.TemporaryDirectory() as folder:
         try:
-            source = write_cascade(cascade, Path(folder), coded=coded, name="letters")
+            source = write_cascade(cascade, Path(folder), coded=form, name="letters")
         except ConversionError as error:
             print(f"  {label}: {error}")
-            return {"coded": coded, "refused": str(error), "targets": []}
+            return {"coded": form, "refused": str(error), "targets": []}
         print(
             f"  {label}: tables {source.table_bytes} B, instance {source.instance_bytes} B, "
             f"stack at most {source.stack_bytes} B"
         )
         targets = [
-            _measure(target, source)
+            _compile_and_run(target, source)
             for target in TARGETS
-            if target.lacks() is None and (target.hosted or small)
+            if target.missing_tool() is None and (target.has_system or is_small)
         ]
         for t in targets:
             rows = "" if "rows" not in t else f"; {t['rows_that_differ']} of {t['rows']} differ"
@@ -240,39 +241,28 @@ def _form(cascade: Cascade, small: bool, coded: Form) -> dict[str, Any] | None:
         }
 
 
-def _measure(target: Target, source: CSource) -> dict[str, Any]:
+def _compile_and_run(target: Target, source: CSource) -> dict[str, Any]:
     """Compile the model; return section sizes, stack frames and, if it runs, its differences."""
-    command = [target.compiler, *STRICT, *target.flags]
+    command = [target.compiler, *STRICT_FLAGS, *target.flags]
     model = f"{source.name}.c"
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        process = subprocess.run(
-            arguments, cwd=source.folder, capture_output=True, text=True, check=False
-        )
-        if process.returncode not in (0, 1 if arguments[-1] == "./example" else 0):
-            raise InputError(f"{' '.join(arguments)}: {process.stderr.strip()[:500]}")
-        return process
-
-    run(*command, "-fstack-usage", "-c", "-o", "model.o", model)
-    size = target.compiler.replace("gcc", "size") if "-gcc" in target.compiler else "size"
-    text, data, bss = run(size, "model.o").stdout.splitlines()[1].split()[:3]
-    usage = next(source.folder.glob("*.su")).read_text().splitlines()
-    figures: dict[str, Any] = {
-        "target": target.name,
-        "text": int(text),
-        "data": int(data),
-        "bss": int(bss),
-        "frames": sum(int(line.split("\t")[1]) for line in usage),
-    }
-    for used in source.folder.glob("*.su"):
-        used.unlink()
-    if not target.hosted:
+    run_tool(source.folder, *command, "-fstack-usage", "-c", "-o", "model.o", model)
+    text, data, bss = section_sizes(target.compiler, source.folder / "model.o")
+    usage_file = next(source.folder.glob("*.su"))
+    frames = sum(int(line.split("\t")[1]) for line in usage_file.read_text().splitlines())
+    usage_file.unlink()
+    figures = {"target": target.name, "text": text, "data": data, "bss": bss, "frames": frames}
+    if not target.has_system:
         return figures
     further_files = [f"{source.name}_{suffix}.c" for suffix in ("names", "selftest")]
-    run(*command, "-o", "example", model, "main.c", *further_files, "-lm")
-    # the self-test compares exits, labels, acquired features and output bits of all test rows
-    counts = re.search(r"(\d+) of (\d+) rows differ", run(*target.runner, "./example").stdout)
-    assert counts is not None
+    run_tool(source.folder, *command, "-o", "example", model, "main.c", *further_files, "-lm")
+    # the self-test compares exits, labels, acquired features and output bits of all test rows; it
+    # exits with status 1 if some differ
+    example = [*target.emulator, "./example"]
+    output = subprocess.run(
+        example, cwd=source.folder, capture_output=True, text=True, check=False
+    ).stdout
+    counts = re.search(r"(\d+) of (\d+) rows differ", output)
+    assert counts is not None, output
     return figures | {"rows": int(counts[2]), "rows_that_differ": int(counts[1])}
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -32,15 +31,16 @@ from benchmarks import harness
 from benchmarks.c99.compiled import (
     CORTEX_M4_LINK,
     CORTEX_M4_RUN,
-    STRICT,
+    STRICT_FLAGS,
     VECTORS,
-    deepest_calls,
+    max_stack_bytes,
+    run_tool,
+    section_sizes,
 )
 from benchmarks.c99.letters import TARGETS, Target
 from benchmarks.cache import write_whole
 from benchmarks.data.signal_sets import SIGNAL_SETS, SignalSet, load_set
 from gatewise.decision import split
-from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.c99.cascade import Cascade
@@ -81,16 +81,16 @@ int main(void)
 """
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Measure all sets; return 1 if a feature exceeds the bound, otherwise 0."""
     parser = harness.parser("c_signals", __doc__, f"{QUICK_WINDOWS} windows", SIGNAL_SETS)
-    options = parser.parse_args(argv)
+    options = parser.parse_args(arguments)
 
     def action() -> int:
         names = harness.chosen_parts(options, SIGNAL_SETS)
         for target in TARGETS:
-            if target.lacks():
-                print(f"skipped: {target.name}: {target.lacks()}")
+            if target.missing_tool():
+                print(f"skipped: {target.name}: {target.missing_tool()}")
         n_windows = QUICK_WINDOWS if options.quick else WINDOWS
         sets = {name: _run_set(load_set(name), n_windows) for name in names}
         figures = {"bound": BOUND, **harness.environment(PACKAGES), "sets": sets}
@@ -104,7 +104,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:
     """Measure a cascade of two stages on a set as C on every machine."""
-    cascade, windows = _cascade(signal_set, max_windows)
+    cascade, windows = _fit_cascade(signal_set, max_windows)
     with tempfile.TemporaryDirectory() as folder:
         source = write_cascade(cascade, Path(folder), name="m", coded=8)
         assert source.signals is not None
@@ -115,7 +115,9 @@ def _run_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:
             f"stack at most {signals.stack_bytes} B"
         )
         targets = {
-            t.name: _measure(t, source, cascade, windows) for t in TARGETS if t.lacks() is None
+            t.name: _compile_and_run(t, source, cascade, windows)
+            for t in TARGETS
+            if t.missing_tool() is None
         }
     for name, t in targets.items():
         print(f"    {name}: {', '.join(f'{k} {v}' for k, v in t.items())}")
@@ -123,7 +125,7 @@ def _run_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:
     return {k: getattr(signals, k) for k in sizes} | {"targets": targets}
 
 
-def _cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDArray[Any]]:
+def _fit_cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDArray[Any]]:
     graph = SignalGraph(signal_set.blocks)
     signal = SignalInput(graph, signal_set.windows.shape[1:], signal_set.windows.dtype.name)
     train, test = signal_set.splits(1)[0]
@@ -155,46 +157,38 @@ def _cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDArray[
     return cascade, windows
 
 
-def _measure(
+def _compile_and_run(
     target: Target, source: CSource, cascade: Cascade, windows: NDArray[Any]
 ) -> dict[str, Any]:
     """Compile the C; return section sizes, stack and, if it runs, the differences of answers."""
-    command = [target.compiler, *STRICT, *target.flags]
-    link, runner = ["-lm"], list(target.runner)
-    if not target.hosted:
-        link, runner = [*CORTEX_M4_LINK, "vectors.c", "-lm"], list(CORTEX_M4_RUN)
-        (source.folder / "vectors.c").write_text(VECTORS)
-
-    def run(*arguments: str) -> str:
-        process = subprocess.run(
-            arguments, cwd=source.folder, capture_output=True, text=True, check=False
-        )
-        if process.returncode:
-            raise InputError(f"{' '.join(arguments)}: {process.stderr.strip()[:500]}")
-        return process.stdout
-
-    run(*command, "-fcallgraph-info=su", "-c", "-o", "blocks.o", "m_signals.c")
-    size = target.compiler.replace("gcc", "size") if "-gcc" in target.compiler else "size"
-    text, data, bss = map(int, run(size, "blocks.o").splitlines()[1].split()[:3])
-    calls = next(source.folder.glob("*.ci"))
-    sizes = {"text": text, "data": data, "bss": bss, "stack": deepest_calls(calls.read_text())}
-    calls.unlink()
-    if runner and shutil.which(runner[0]) is None:
-        print(f"skipped: {target.name} does not run: {runner[0]} is not installed")
+    folder = source.folder
+    command = [target.compiler, *STRICT_FLAGS, *target.flags]
+    link, emulator = ["-lm"], list(target.emulator)
+    if not target.has_system:
+        link, emulator = [*CORTEX_M4_LINK, "vectors.c", "-lm"], list(CORTEX_M4_RUN)
+        (folder / "vectors.c").write_text(VECTORS)
+    run_tool(folder, *command, "-fcallgraph-info=su", "-c", "-o", "blocks.o", "m_signals.c")
+    text, data, bss = section_sizes(target.compiler, folder / "blocks.o")
+    call_graph = next(folder.glob("*.ci"))
+    stack = max_stack_bytes(call_graph.read_text())
+    sizes = {"text": text, "data": data, "bss": bss, "stack": stack}
+    call_graph.unlink()
+    if emulator and shutil.which(emulator[0]) is None:
+        print(f"skipped: {target.name} does not run: {emulator[0]} is not installed")
         return sizes
     further_files = [
         f"m{suffix}.c" for suffix in ("_names", "_selftest", "_signals", "_signals_selftest")
     ]
-    run(*command, "-o", "example", "m.c", "main.c", *further_files, *link)
-    run(*runner, "./example")  # the self-tests
+    run_tool(folder, *command, "-o", "example", "m.c", "main.c", *further_files, *link)
+    run_tool(folder, *emulator, "./example")  # the self-tests
     n_features = len(cascade.feature_names)
-    element = {"int16": "int16_t", "uint8": "uint8_t"}.get(windows.dtype.name, "float")
-    fill = {"element": element, "size": windows[0].size, "n_features": n_features}
-    (source.folder / "answers.c").write_text(Template(PROGRAM).substitute(fill))
-    run(*command, "-o", "answers", "answers.c", "m.c", "m_signals.c", *link)
-    (source.folder / "windows.bin").write_bytes(windows.tobytes())
-    run(*runner, "./answers")
-    answers = np.fromfile(source.folder / "answers.bin", np.float32)
+    element_type = {"int16": "int16_t", "uint8": "uint8_t"}.get(windows.dtype.name, "float")
+    placeholders = {"element": element_type, "size": windows[0].size, "n_features": n_features}
+    (folder / "answers.c").write_text(Template(PROGRAM).substitute(placeholders))
+    run_tool(folder, *command, "-o", "answers", "answers.c", "m.c", "m_signals.c", *link)
+    (folder / "windows.bin").write_bytes(windows.tobytes())
+    run_tool(folder, *emulator, "./answers")
+    answers = np.fromfile(folder / "answers.bin", np.float32)
     return sizes | _differences(cascade, windows, answers.reshape(len(windows), 2 + n_features))
 
 
@@ -208,17 +202,17 @@ def _differences(
     scale = np.max(np.abs(x), axis=0, initial=0, where=np.isfinite(x))
     features = answers[:, 2:]
     with np.errstate(invalid="ignore"):
-        gap = np.abs(features - x) / np.maximum(scale, np.float32(1e-30))
-    gap[(features == x) | (np.isnan(features) & np.isnan(x))] = 0
-    gap[np.isnan(gap)] = np.inf
-    exceeds_bound = (gap > BOUND).any(axis=1)
+        relative_gaps = np.abs(features - x) / np.maximum(scale, np.float32(1e-30))
+    relative_gaps[(features == x) | (np.isnan(features) & np.isnan(x))] = 0
+    relative_gaps[np.isnan(relative_gaps)] = np.inf
+    exceeds_bound = (relative_gaps > BOUND).any(axis=1)
     is_different = (answers[:, 0] != expected.exits) | (answers[:, 1] != expected.labels)
     return {
         "windows": len(windows),
         "wrong": int(exceeds_bound.sum()),
         "decided_otherwise": int((is_different & ~exceeds_bound).sum()),
-        "farthest": float(f"{gap.max():.2g}"),
-        "same_bits": round(float((gap == 0).mean()), 3),
+        "farthest": float(f"{relative_gaps.max():.2g}"),
+        "same_bits": round(float((relative_gaps == 0).mean()), 3),
     }
 
 

@@ -15,16 +15,17 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.costs import FeatureCosts
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import link_of
 from gatewise_training.operating_points.packed_size import packed_bytes
 
-LARGE = 5000
+LARGE_ROWS = 5000
 """Above this number of rows, the leaves are those that are best on all features."""
 
-FEWER_LEAVES = (255, 63, 15, 4)
+LEAF_COUNTS = (255, 63, 15, 4)
 """Leaves per tree to try on large sets, in this order until the loss rises; with more than two
 classes, 63 is the first."""
 
@@ -40,10 +41,10 @@ class Booster:
 
     def proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Class probabilities, shape (n, n_classes)."""
-        out = np.asarray(self.model.predict(x[:, self.columns], num_iteration=self.rounds))
-        return np.column_stack([1 - out, out]) if self.n_classes == 2 else out
+        proba = np.asarray(self.model.predict(x[:, self.columns], num_iteration=self.rounds))
+        return np.column_stack([1 - proba, proba]) if self.n_classes == 2 else proba
 
-    def used(self) -> NDArray[np.intp]:
+    def used_features(self) -> NDArray[np.intp]:
         """Columns that at least one tree splits on."""
         splits = self.model.feature_importance("split", iteration=self.rounds)
         return self.columns[splits > 0]
@@ -60,27 +61,27 @@ class Booster:
 
 
 def capacities(
-    plan: ValidationSplit, n_classes: int, *, seed: int, noisy: bool = False
+    plan: ValidationSplit, n_classes: int, *, seed: int, has_noisy_labels: bool = False
 ) -> list[dict[str, Any]]:
     """Settings among which every peer chooses on validation rows.
 
     Small sets have small and medium trees, because large trees overfit them. Large sets have the
     size that is best on all features. Large sets with noisy labels have all three sizes.
     """
-    small = [
+    small_trees = [
         {"num_leaves": 7, "learning_rate": 0.1},
         {"num_leaves": 31, "learning_rate": 0.1},
     ]
-    if len(plan.fit_rows) <= LARGE:
-        return small
-    leaves, rate = (255, 0.1) if n_classes == 2 else (63, 0.15)
-    if noisy:
-        return [{"num_leaves": leaves, "learning_rate": rate}, *small]
-    rows, every = plan.validation_rows, np.arange(plan.x.shape[1])
+    if len(plan.fit_rows) <= LARGE_ROWS:
+        return small_trees
+    max_leaves, rate = (255, 0.1) if n_classes == 2 else (63, 0.15)
+    if has_noisy_labels:
+        return [{"num_leaves": max_leaves, "learning_rate": rate}, *small_trees]
+    rows, all_columns = plan.validation_rows, np.arange(plan.x.shape[1])
     scores: list[tuple[float, dict[str, Any]]] = []
-    for fewer in FEWER_LEAVES[FEWER_LEAVES.index(leaves) :]:
-        settings = {"num_leaves": fewer, "learning_rate": rate}
-        fit = booster_fit(plan, every, n_classes, settings, seed=seed)
+    for num_leaves in LEAF_COUNTS[LEAF_COUNTS.index(max_leaves) :]:
+        settings = {"num_leaves": num_leaves, "learning_rate": rate}
+        fit = booster_fit(plan, all_columns, n_classes, settings, seed=seed)
         _, validation_proba = cross_fit(plan, fit, lambda model, rows: model.proba(plan.x[rows]))
         loss = float(
             -np.log(np.maximum(validation_proba[np.arange(len(rows)), plan.y[rows]], 1e-12)).mean()
@@ -120,42 +121,56 @@ def booster_fit(
         **params,
     }
 
-    def fit(rows: Rows, held: Rows | None, rounds: int | None) -> Booster:
-        data = lgb.Dataset(x[rows], plan.y[rows], params=settings)
-        valid = None if held is None else [data.create_valid(x[held], plan.y[held])]
+    def fit(rows: Rows, stopping_rows: Rows | None, rounds: int | None) -> Booster:
+        dataset = lgb.Dataset(x[rows], plan.y[rows], params=settings)
+        valid_sets = (
+            None
+            if stopping_rows is None
+            else [dataset.create_valid(x[stopping_rows], plan.y[stopping_rows])]
+        )
         callbacks: list[Any] = [] if callback is None else [callback]
-        if held is not None:
+        if stopping_rows is not None:
             callbacks.append(lgb.early_stopping(20, verbose=False))
         max_rounds = rounds or 600
-        model = lgb.train(settings, data, max_rounds, valid_sets=valid, callbacks=callbacks)
+        model = lgb.train(settings, dataset, max_rounds, valid_sets=valid_sets, callbacks=callbacks)
         return Booster(model, columns, n_classes, model.best_iteration or model.num_trees())
 
     return fit
 
 
+def prices_with_group_part(costs: FeatureCosts) -> NDArray[np.float64]:
+    """Own price of each feature plus an equal part of the shared price of its group."""
+    sizes = np.bincount(costs.group[costs.group >= 0], minlength=len(costs.shared))
+    shared = np.append(costs.shared / np.maximum(sizes, 1), 0.0)[costs.group]
+    return np.asarray(costs.own + shared, np.float64)
+
+
 Result = TypeVar("Result")
 
 
-def spread(
-    evaluate: Callable[[float], tuple[float, Result]], low: float, high: float, n: int
+def sweep_penalties(
+    evaluate: Callable[[float], tuple[float, Result]], low: float, high: float, n_fits: int
 ) -> list[Result]:
-    """Fit at `n` penalties; each new one halves the widest gap between the costs.
+    """Fit at `n_fits` penalties; each new one halves the widest gap between the costs.
 
     With a fixed grid, most models would use all features or no feature. `evaluate` returns the cost
     and the result for a penalty. The results are sorted by penalty.
     """
-    models = {penalty: evaluate(penalty) for penalty in (low, high)}
-    while len(models) < n:
-        penalties = sorted(models)
+    cost_and_results = {penalty: evaluate(penalty) for penalty in (low, high)}
+    while len(cost_and_results) < n_fits:
+        penalties = sorted(cost_and_results)
         gaps = [
-            abs(math.log(max(models[a][0], 1e-9)) - math.log(max(models[b][0], 1e-9)))
-            if b > 1.01 * a
+            abs(
+                math.log(max(cost_and_results[lower][0], 1e-9))
+                - math.log(max(cost_and_results[higher][0], 1e-9))
+            )
+            if higher > 1.01 * lower
             else 0.0
-            for a, b in pairwise(penalties)
+            for lower, higher in pairwise(penalties)
         ]
         widest = int(np.argmax(gaps))
         if gaps[widest] < 0.02:
             break
-        middle = math.sqrt(penalties[widest] * penalties[widest + 1])
-        models[middle] = evaluate(middle)
-    return [models[penalty][1] for penalty in sorted(models)]
+        new_penalty = math.sqrt(penalties[widest] * penalties[widest + 1])
+        cost_and_results[new_penalty] = evaluate(new_penalty)
+    return [cost_and_results[penalty][1] for penalty in sorted(cost_and_results)]

@@ -32,17 +32,17 @@ class Settings:
     """Settings of all cells of a run."""
 
     quick: bool = False  # use 2,000 training rows, short sweeps and two folds
-    fits: int = 14  # number of models in the sweep of a peer
+    max_fits: int = 14  # number of models in the sweep of a peer
 
     @property
-    def fits_of(self) -> int:
+    def n_fits(self) -> int:
         """Number of models in a sweep, which a quick run limits to five."""
-        return min(self.fits, 5) if self.quick else self.fits
+        return min(self.max_fits, 5) if self.quick else self.max_fits
 
     def folds(self, problem: Problem, seed: int) -> list[Fold]:
         """Folds of a problem; a quick run draws rows from the first two."""
-        problem_folds = problem.deal(seed)
-        return [fold.thinned(2000) for fold in problem_folds[:2]] if self.quick else problem_folds
+        problem_folds = problem.make_folds(seed)
+        return [fold.sample(2000) for fold in problem_folds[:2]] if self.quick else problem_folds
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Cell:
     def key(self, settings: Settings) -> str:
         """File name of the cell: problem, method, seed, and a hash of all inputs."""
         problem = problems.get(self.problem)
-        seed = 0 if peers.same_for_all_seeds(self.method, problem) else self.seed
+        seed = 0 if peers.ignores_seed(self.method, problem) else self.seed
         inputs = [
             asdict(settings),
             self.problem,
@@ -67,7 +67,7 @@ class Cell:
             problem.note,
             seed,
             self.method,
-            peers.code_of(self.method),
+            peers.code_hash(self.method),
         ]
         digest = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:16]
         # a user's method is named by a path, of which only the file name is used
@@ -75,7 +75,7 @@ class Cell:
         return f"{self.problem}.{method}.{seed}.{digest}"
 
 
-def cached(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any] | None:
+def read_cached(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any] | None:
     """Read the result of a cell; None if it is not cached."""
     path = cache / f"{cell.key(settings)}.json"
     if not path.is_file():
@@ -84,22 +84,22 @@ def cached(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any
     return record
 
 
-def run(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any]:
+def run_cell(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any]:
     """Run a cell and cache its result, or read it from the cache."""
-    cached_result = cached(cell, settings, cache)
+    cached_result = read_cached(cell, settings, cache)
     if cached_result is not None:
         return cached_result
     problem = problems.get(cell.problem)
     folds = []
     for number, fold in enumerate(settings.folds(problem, cell.seed)):
-        keep = _model_cache(cell, settings, number, cache)
-        task = peers.Task(problem, fold, cell.seed, settings.fits_of, keep)
-        outcome = peers.solve(cell.method, task)
+        read_or_fit = _model_cache(cell, settings, number, cache)
+        task = peers.Task(problem, fold, cell.seed, settings.n_fits, read_or_fit)
+        outcome = peers.run_method(cell.method, task)
         folds.append(
             {
-                "n_test": len(fold.truth),
+                "n_test": len(fold.test_truth),
                 "points": [[getattr(p, c) for c in COLUMNS] for p in outcome.points],
-                "own": outcome.own and [getattr(outcome.own, c) for c in COLUMNS],
+                "own": outcome.chosen_point and [getattr(outcome.chosen_point, c) for c in COLUMNS],
                 "seconds": outcome.seconds,
                 "about": outcome.about,
             }
@@ -107,7 +107,7 @@ def run(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any]:
     result = {
         **asdict(cell),
         "settings": asdict(settings),
-        "code": peers.code_of(cell.method),
+        "code": peers.code_hash(cell.method),
         "data": problem.source,
         "columns": COLUMNS,
         "folds": folds,
@@ -123,37 +123,38 @@ def run_cells(
     *,
     n_jobs: int = 1,
     cache: Path = CACHE,
-    say: Callable[[str], None] = lambda _line: None,
+    report: Callable[[str], None] = lambda _line: None,
 ) -> None:
     """Run uncached cells in parallel, with one thread per fit; run cells of the same key once.
 
     The cells of f0 and of static subsets run first, because other cells reuse their models.
     """
-    missing = [cell for cell in cells if cached(cell, settings, cache) is None]
-    cells_to_run = list({cell.key(settings): cell for cell in reversed(missing)}.values())[::-1]
-    say(f"{len(cells) - len(missing)} of {len(cells)} cells are in the cache")
-    sharing_cells = [cell for cell in cells_to_run if cell.method in ("f0", "static")]
-    method_cells = [cell for cell in cells_to_run if cell not in sharing_cells]
+    uncached_cells = [cell for cell in cells if read_cached(cell, settings, cache) is None]
+    first_cells = {cell.key(settings): cell for cell in reversed(uncached_cells)}
+    cells_to_run = list(first_cells.values())[::-1]
+    report(f"{len(cells) - len(uncached_cells)} of {len(cells)} cells are in the cache")
+    shared_model_cells = [cell for cell in cells_to_run if cell.method in ("f0", "static")]
+    other_cells = [cell for cell in cells_to_run if cell not in shared_model_cells]
     n_done = 0
-    for wave in (sharing_cells, method_cells):
-        for cell, seconds in _parallel(wave, settings, n_jobs, cache):
+    for batch in (shared_model_cells, other_cells):
+        for cell, seconds in _run_parallel(batch, settings, n_jobs, cache):
             n_done += 1
-            say(f"[{n_done}/{len(cells_to_run)}] {cell}: {seconds:.0f} s")
+            report(f"[{n_done}/{len(cells_to_run)}] {cell}: {seconds:.0f} s")
 
 
-def _parallel(
-    wave: list[Cell], settings: Settings, n_jobs: int, cache: Path
+def _run_parallel(
+    cells: list[Cell], settings: Settings, n_jobs: int, cache: Path
 ) -> Iterator[tuple[Cell, float]]:
-    if not wave:
+    if not cells:
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers inherit it
     parallel = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")
-    yield from parallel(joblib.delayed(_timed)(cell, settings, cache) for cell in wave)
+    yield from parallel(joblib.delayed(_run_timed)(cell, settings, cache) for cell in cells)
 
 
-def _timed(cell: Cell, settings: Settings, cache: Path) -> tuple[Cell, float]:
+def _run_timed(cell: Cell, settings: Settings, cache: Path) -> tuple[Cell, float]:
     start = time.monotonic()
-    run(cell, settings, cache)
+    run_cell(cell, settings, cache)
     return cell, time.monotonic() - start
 
 
@@ -162,14 +163,14 @@ def _model_cache(
 ) -> Callable[[str, Callable[[], Any]], Any]:
     """Make a function that caches models under the key of the method that fits them."""
 
-    def keep(name: str, make: Callable[[], Any]) -> Any:
-        maker = {"cloud": "f0", "subsets": "static"}[name]
-        key = Cell(cell.problem, maker, cell.seed).key(settings)
+    def read_or_fit(name: str, fit_model: Callable[[], Any]) -> Any:
+        fitting_method = {"cloud": "f0", "subsets": "static"}[name]
+        key = Cell(cell.problem, fitting_method, cell.seed).key(settings)
         memory = joblib.Memory(cache / "shared", verbose=0)
-        return memory.cache(_make, ignore=["make"])(f"{key}.{name}.{fold}", make)
+        return memory.cache(_fit, ignore=["fit_model"])(f"{key}.{name}.{fold}", fit_model)
 
-    return keep
+    return read_or_fit
 
 
-def _make(key: str, make: Callable[[], Any]) -> Any:
-    return make()
+def _fit(key: str, fit_model: Callable[[], Any]) -> Any:
+    return fit_model()

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.comparison.record import Point
-from benchmarks.data.folds import Table, Truth
+from benchmarks.data.folds import LabelledRows, Truth
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 
@@ -30,7 +30,7 @@ class Method(Protocol):
         rows: NDArray[np.float32],
         labels: NDArray[np.int64],
         prices: FeatureCosts,
-        validation: Table | None,
+        validation: LabelledRows | None,
     ) -> object:
         """Fit on training rows.
 
@@ -61,12 +61,12 @@ class Method(Protocol):
         """
 
 
-def is_own(name: str) -> bool:
+def is_user_method(name: str) -> bool:
     """Whether a method's name is ``FILE.py:CLASS``."""
     return ".py:" in name
 
 
-def load_own(name: str, seed: int) -> Method:
+def load_user_method(name: str, seed: int) -> Method:
     """Make the method ``FILE.py:CLASS`` of a user; raise InputError if that fails."""
     path, _, class_name = name.rpartition(":")
     if not Path(path).is_file():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.comparison.boosters import LARGE, spread
+from benchmarks.comparison.boosters import LARGE_ROWS, prices_with_group_part, sweep_penalties
 from benchmarks.comparison.record import Point
 from benchmarks.data.folds import Fold
 from benchmarks.data.problems import Problem
@@ -19,23 +19,23 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 
-RANGE = (1e-3, 30.0)
+STRENGTH_RANGE = (1e-3, 30.0)
 """Range of ``penalties_coefficient`` for prices of mean 1, from no effect to one feature."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Model:
+class _FittedModel:
     model: Any
     rounds: int
-    used: NDArray[np.intp]
+    used_features: NDArray[np.intp]
     nbytes: int
 
     def proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         return np.asarray(self.model.predict_proba(x), np.float64)
 
 
-def first_use(
-    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
+def catboost_points(
+    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, n_fits: int
 ) -> list[Point]:
     """Fit single models for a range of ``penalties_coefficient``.
 
@@ -43,31 +43,28 @@ def first_use(
     the shared price of its group. The reported cost counts groups.
     """
     costs, points = problem.costs, []
-    judges, truth = fold.held(plan), fold.truth
-    choices = _capacities(len(plan.fit_rows), problem.n_classes, problem.noisy)
-    for capacity in choices:
+    for capacity in _capacities(len(plan.fit_rows), problem.n_classes, problem.has_noisy_labels):
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
             fit = _fit(plan, costs, capacity, strength, seed)
             model, validation_proba = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
-            cost = costs.price(model.used)
-            answers = truth.answers(model.proba(fold.test[0]))
-            pairs = (judges.answers(validation_proba), judges), (answers, truth)
-            return cost, Point.single(*pairs, cost, model.nbytes)
+            cost = costs.price(model.used_features)
+            probas = validation_proba, model.proba(fold.test[0])
+            return cost, Point.of_probabilities(fold, plan, *probas, cost, model.nbytes)
 
-        points += spread(evaluate, *RANGE, fits)
+        points += sweep_penalties(evaluate, *STRENGTH_RANGE, n_fits)
     return points
 
 
-def _capacities(n_rows: int, n_classes: int, noisy: bool) -> list[dict[str, Any]]:
+def _capacities(n_rows: int, n_classes: int, has_noisy_labels: bool) -> list[dict[str, Any]]:
     small = [{"depth": depth, "learning_rate": 0.1, "iterations": 400} for depth in (3, 6)]
-    if n_rows <= LARGE:
+    if n_rows <= LARGE_ROWS:
         return small
     if n_classes == 2:
         large = {"depth": 8, "learning_rate": 0.25, "iterations": 600}
     else:
         large = {"depth": 6, "learning_rate": 0.3, "iterations": 250, "border_count": 64}
-    return [large, *small] if noisy else [large]
+    return [large, *small] if has_noisy_labels else [large]
 
 
 def _fit(
@@ -77,10 +74,9 @@ def _fit(
         import catboost
     except ImportError as error:
         raise InputError("the catboost peer needs catboost: pip install catboost") from error
-    sizes = np.bincount(costs.group[costs.group >= 0], minlength=len(costs.shared))
-    prices = costs.own + np.append(costs.shared / np.maximum(sizes, 1), 0.0)[costs.group]
+    prices = prices_with_group_part(costs)
 
-    def fit(rows: Rows, held: Rows | None, rounds: int | None) -> _Model:
+    def fit(rows: Rows, stopping_rows: Rows | None, rounds: int | None) -> _FittedModel:
         settings = capacity | ({} if rounds is None else {"iterations": rounds})
         model = catboost.CatBoostClassifier(
             **settings,
@@ -91,15 +87,15 @@ def _fit(
             verbose=False,
             allow_writing_files=False,
         )
-        valid = None if held is None else (plan.x[held], plan.y[held])
-        stop = None if held is None else 20
-        model.fit(plan.x[rows], plan.y[rows], eval_set=valid, early_stopping_rounds=stop)
-        return _Model(model, int(model.tree_count_), *_read(model))
+        eval_set = None if stopping_rows is None else (plan.x[stopping_rows], plan.y[stopping_rows])
+        patience = None if stopping_rows is None else 20
+        model.fit(plan.x[rows], plan.y[rows], eval_set=eval_set, early_stopping_rounds=patience)
+        return _FittedModel(model, int(model.tree_count_), *_features_and_bytes(model))
 
     return fit
 
 
-def _read(model: Any) -> tuple[NDArray[np.intp], int]:
+def _features_and_bytes(model: Any) -> tuple[NDArray[np.intp], int]:
     """Features that trees split on, and the size of the trees in bytes.
 
     A level of an oblivious tree takes 8 bytes for its feature and border. A leaf takes 4 bytes.

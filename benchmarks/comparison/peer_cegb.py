@@ -8,19 +8,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.comparison.boosters import Booster, booster_fit, capacities, spread
+from benchmarks.comparison.boosters import (
+    Booster,
+    booster_fit,
+    capacities,
+    prices_with_group_part,
+    sweep_penalties,
+)
 from benchmarks.comparison.record import Point
 from benchmarks.data.folds import Fold
 from benchmarks.data.problems import Problem
 from gatewise.costs import FeatureCosts
 from gatewise_training.data.validation_split import ValidationSplit, cross_fit
 
-RANGE = (1e-5, 0.3)
+STRENGTH_RANGE = (1e-5, 0.3)
 """Range of penalties, in mean loss per mean price, from no effect to no feature."""
 
 
-def coupled(
-    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
+def coupled_points(
+    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, n_fits: int
 ) -> list[Point]:
     """Fit single models for a range of penalties on the first use of a feature.
 
@@ -28,12 +34,12 @@ def coupled(
     use of a member, because the peer could not compete on priced groups otherwise.
     """
     costs, points = problem.costs, []
-    judges, truth = fold.held(plan), fold.truth
-    choices = capacities(plan, problem.n_classes, seed=seed, noisy=problem.noisy)
-    for capacity in choices:
+    for capacity in capacities(
+        plan, problem.n_classes, seed=seed, has_noisy_labels=problem.has_noisy_labels
+    ):
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
-            penalty = _first_use(costs, np.zeros(costs.n_features, bool), strength)
+            penalty = _coupled_penalties(costs, np.zeros(costs.n_features, bool), strength)
             params = capacity | {"cegb_penalty_feature_coupled": penalty.tolist()}
             fit = booster_fit(
                 plan,
@@ -41,19 +47,20 @@ def coupled(
                 problem.n_classes,
                 params,
                 seed=seed,
-                callback=_lift_groups(costs, strength) if costs.shared.any() else None,
+                callback=_group_callback(costs, strength) if costs.shared.any() else None,
             )
-            model, held = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
-            cost = costs.price(model.used())
-            answers = truth.answers(model.proba(fold.test[0]))
-            pairs = (judges.answers(held), judges), (answers, truth)
-            return cost, Point.single(*pairs, cost, model.nbytes)
+            model, validation_proba = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
+            cost = costs.price(model.used_features())
+            probas = validation_proba, model.proba(fold.test[0])
+            return cost, Point.of_probabilities(fold, plan, *probas, cost, model.nbytes)
 
-        points += spread(evaluate, *_range(plan, costs), fits)
+        points += sweep_penalties(evaluate, *_penalty_range(plan, costs), n_fits)
     return points
 
 
-def lazy(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int) -> list[Point]:
+def lazy_points(
+    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, n_fits: int
+) -> list[Point]:
     """Fit single models for a range of penalties per instance, without bagging.
 
     Bagging does not work with these penalties. An instance pays for the features on its paths. The
@@ -61,13 +68,13 @@ def lazy(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: i
     because LightGBM does not support groups.
     """
     costs, points = problem.costs, []
-    judges, truth = fold.held(plan), fold.truth
-    choices = capacities(plan, problem.n_classes, seed=seed, noisy=problem.noisy)
-    for capacity in choices:
+    for capacity in capacities(
+        plan, problem.n_classes, seed=seed, has_noisy_labels=problem.has_noisy_labels
+    ):
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
             # every instance pays the penalty, so it has no factor of the number of rows
-            penalty = strength / len(plan.fit_rows) * _spread_prices(costs)
+            penalty = strength / len(plan.fit_rows) * prices_with_group_part(costs)
             params = capacity | {"cegb_penalty_feature_lazy": penalty.tolist()}
             fit = booster_fit(
                 plan, np.arange(costs.n_features), problem.n_classes, params, seed=seed
@@ -77,14 +84,17 @@ def lazy(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: i
                 x = plan.x[rows]
                 return np.column_stack([path_costs(model, x, costs), model.proba(x)])
 
-            model, held = cross_fit(plan, fit, cost_and_proba)
+            model, validation_columns = cross_fit(plan, fit, cost_and_proba)
             x = fold.test[0]
-            figures = float(held[:, 0].mean()), float(path_costs(model, x, costs).mean())
-            answers = truth.answers(model.proba(x))
-            pairs = (judges.answers(held[:, 1:]), judges), (answers, truth)
-            return figures[0], Point.single(*pairs, figures, model.nbytes)
+            mean_costs = (
+                float(validation_columns[:, 0].mean()),
+                float(path_costs(model, x, costs).mean()),
+            )
+            probas = validation_columns[:, 1:], model.proba(x)
+            point = Point.of_probabilities(fold, plan, *probas, mean_costs, model.nbytes)
+            return mean_costs[0], point
 
-        points += spread(evaluate, *_range(plan, costs), fits)
+        points += sweep_penalties(evaluate, *_penalty_range(plan, costs), n_fits)
     return points
 
 
@@ -117,19 +127,13 @@ def _note_features(
     _note_features(node["right_child"], features, columns, leaf_features)
 
 
-def _range(plan: ValidationSplit, costs: FeatureCosts) -> tuple[float, float]:
-    """Ends of :data:`RANGE` in the unit of LightGBM's gain, which is a sum over rows."""
+def _penalty_range(plan: ValidationSplit, costs: FeatureCosts) -> tuple[float, float]:
+    """Ends of :data:`STRENGTH_RANGE` in the unit of LightGBM's gain, which is a sum over rows."""
     unit = len(plan.fit_rows) * costs.n_features / costs.total
-    return RANGE[0] * unit, RANGE[1] * unit
+    return STRENGTH_RANGE[0] * unit, STRENGTH_RANGE[1] * unit
 
 
-def _spread_prices(costs: FeatureCosts) -> NDArray[np.float64]:
-    sizes = np.bincount(costs.group[costs.group >= 0], minlength=len(costs.shared))
-    shared = np.append(costs.shared / np.maximum(sizes, 1), 0.0)[costs.group]
-    return np.asarray(costs.own + shared, np.float64)
-
-
-def _first_use(
+def _coupled_penalties(
     costs: FeatureCosts, used: NDArray[np.bool_], strength: float
 ) -> NDArray[np.float64]:
     touched = np.isin(costs.group, costs.group[used]) & (costs.group >= 0)
@@ -137,10 +141,10 @@ def _first_use(
     return np.where(used, 0.0, strength * (costs.own + shared))
 
 
-def _lift_groups(costs: FeatureCosts, strength: float) -> Callable[[Any], None]:
-    def lift(env: Any) -> None:
+def _group_callback(costs: FeatureCosts, strength: float) -> Callable[[Any], None]:
+    def update_penalties(env: Any) -> None:
         used = env.model.feature_importance("split") > 0
-        penalty = _first_use(costs, used, strength)
+        penalty = _coupled_penalties(costs, used, strength)
         env.model.reset_parameter({"cegb_penalty_feature_coupled": penalty.tolist()})
 
-    return lift
+    return update_penalties

@@ -43,24 +43,25 @@ class EntropyForest:
         return np.stack(columns, axis=1)
 
 
-def early_stopped(
-    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
+def limited_depth_points(
+    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, n_fits: int
 ) -> list[Point]:
     """Fit a forest per depth; an instance pays for the features on its paths."""
     points = []
-    judges, truth = fold.held(plan), fold.truth
-    for depth in DEPTHS[:fits]:
+    for depth in DEPTHS[:n_fits]:
         fit = partial(_fit, plan, problem.costs, depth, seed)
-        model, held = cross_fit(plan, fit, lambda m, rows: m.cost_and_proba(plan.x[rows]))
-        test = model.cost_and_proba(fold.test[0])
+        model, validation_columns = cross_fit(
+            plan, fit, lambda m, rows: m.cost_and_proba(plan.x[rows])
+        )
+        test_columns = model.cost_and_proba(fold.test[0])
         for number, forest in enumerate(model.forests):
-            answers_and_truths = (
-                (judges.answers(held[:, number, 1:]), judges),
-                (truth.answers(test[:, number, 1:]), truth),
-            )
-            costs = float(held[:, number, 0].mean()), float(test[:, number, 0].mean())
+            validation, test = validation_columns[:, number], test_columns[:, number]
+            costs = float(validation[:, 0].mean()), float(test[:, 0].mean())
             n_bytes = packed_bytes([Stage.from_model(forest.trees, "identity")])
-            points.append(Point.single(*answers_and_truths, costs, n_bytes))
+            point = Point.of_probabilities(
+                fold, plan, validation[:, 1:], test[:, 1:], costs, n_bytes
+            )
+            points.append(point)
     return points
 
 
@@ -70,7 +71,7 @@ def _fit(
     depth: int | None,
     seed: int,
     rows: Rows,
-    _held: Rows | None,
+    _stopping_rows: Rows | None,
     _rounds: int | None,
 ) -> EntropyForest:
     model = RandomForestClassifier(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import xlogy
 
 from benchmarks.comparison.boosters import Booster, booster_fit, capacities
-from benchmarks.comparison.record import Point, cascade_points, quantiles
+from benchmarks.comparison.record import Point, cascade_points, threshold_quantiles
 from benchmarks.data.folds import Fold
 from benchmarks.data.problems import Problem
 from gatewise.costs import FeatureCosts
@@ -32,93 +32,103 @@ class Subset:
     """Model on a subset of features, with probabilities of shape (n, n_classes)."""
 
     features: NDArray[np.intp]
-    held: NDArray[np.float64]
-    test: NDArray[np.float64]
+    validation_proba: NDArray[np.float64]
+    test_proba: NDArray[np.float64]
     nbytes: int
     seconds: float  # CPU time of the fit
 
 
 @dataclass(frozen=True, eq=False)
-class Cloud:
+class CloudAnswers:
     """Answers of a high-cost model on all features, and the CPU time of its fit."""
 
     kind: str
-    held: NDArray[Any]
-    test: NDArray[Any]
+    validation_answers: NDArray[Any]
+    test_answers: NDArray[Any]
     seconds: float
 
 
-def subsets(
-    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
+def fit_subsets(
+    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, n_fits: int
 ) -> list[Subset]:
-    """Fit models on about `fits` nested subsets for each capacity."""
-    subset_fits = []
-    choices = capacities(plan, problem.n_classes, seed=seed, noisy=problem.noisy)
-    for capacity in choices:
+    """Fit models on about `n_fits` nested subsets for each capacity."""
+    subsets = []
+    for capacity in capacities(
+        plan, problem.n_classes, seed=seed, has_noisy_labels=problem.has_noisy_labels
+    ):
         columns = np.arange(problem.costs.n_features)
-        sizes = np.geomspace(problem.costs.total, problem.cheapest, fits)
-        for target in [*sizes[1:].tolist(), 0.0]:
+        max_prices = np.geomspace(problem.costs.total, problem.min_budget, n_fits)
+        for max_price in [*max_prices[1:].tolist(), 0.0]:
             start = time.process_time()
             fit = booster_fit(plan, columns, problem.n_classes, capacity, seed=seed)
             model, validation_proba = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
-            test = model.proba(fold.test[0])
+            test_proba = model.proba(fold.test[0])
             seconds = time.process_time() - start
-            subset_fits.append(Subset(model.used(), validation_proba, test, model.nbytes, seconds))
-            columns = _eliminate(model, problem.costs, target)
+            subsets.append(
+                Subset(model.used_features(), validation_proba, test_proba, model.nbytes, seconds)
+            )
+            columns = _eliminate(model, problem.costs, max_price)
             if not len(columns):
                 break
-    return subset_fits
+    return subsets
 
 
-def _eliminate(model: Booster, costs: FeatureCosts, target: float) -> NDArray[np.intp]:
-    """Remove features until the price falls and is at most `target`."""
-    gain = np.zeros(costs.n_features)
-    gain[model.columns] = model.gains()
-    remaining = costs.mask(model.used())
-    bundles = [costs.members(k) if costs.own[k] == 0 else np.array([k]) for k in range(len(gain))]
-    initial_price = costs.price(remaining)
-    while remaining.any() and (
-        costs.price(remaining) > target or costs.price(remaining) >= initial_price
+def _eliminate(model: Booster, costs: FeatureCosts, max_price: float) -> NDArray[np.intp]:
+    """Remove features until the price falls and is at most `max_price`."""
+    gains = np.zeros(costs.n_features)
+    gains[model.columns] = model.gains()
+    in_subset = costs.mask(model.used_features())
+    removable_sets = [
+        costs.members(k) if costs.own[k] == 0 else np.array([k]) for k in range(len(gains))
+    ]
+    initial_price = costs.price(in_subset)
+    while in_subset.any() and (
+        costs.price(in_subset) > max_price or costs.price(in_subset) >= initial_price
     ):
-        worth = {}
-        for k in np.flatnonzero(remaining):
-            without = remaining.copy()
-            without[bundles[k]] = False
-            saved = costs.price(remaining) - costs.price(without)
-            worth[int(k)] = gain[bundles[k]][remaining[bundles[k]]].sum() / max(saved, 1e-12)
-        remaining[bundles[min(worth, key=lambda k: worth[k])]] = False
-    return np.flatnonzero(remaining)
+        gain_per_price = {}
+        for k in np.flatnonzero(in_subset):
+            smaller_subset = in_subset.copy()
+            smaller_subset[removable_sets[k]] = False
+            saved_price = costs.price(in_subset) - costs.price(smaller_subset)
+            gain_per_price[int(k)] = gains[removable_sets[k]][
+                in_subset[removable_sets[k]]
+            ].sum() / max(saved_price, 1e-12)
+        in_subset[removable_sets[min(gain_per_price, key=lambda k: gain_per_price[k])]] = False
+    return np.flatnonzero(in_subset)
 
 
-def cloud(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int) -> Cloud:
+def fit_cloud(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int) -> CloudAnswers:
     """Fit the high-cost model, the most accurate of the library's families on validation rows."""
     start = time.process_time()
     model, labels, proba, _ = train_high_cost_model(plan, problem.n_classes, seed=seed)
-    validation_answers = fold.held(plan).answers(proba, labels)
-    test = fold.truth.ask(model.labels, model.predict_proba, fold.test[0])
-    return Cloud(model.kind, validation_answers, test, time.process_time() - start)
+    validation_answers = fold.truth_of_plan(plan).to_answers(proba, labels)
+    test_answers = fold.test_truth.model_answers(model.labels, model.predict_proba, fold.test[0])
+    return CloudAnswers(model.kind, validation_answers, test_answers, time.process_time() - start)
 
 
-def single(
-    fitted_subsets: list[Subset], plan: ValidationSplit, fold: Fold, costs: FeatureCosts
+def single_model_points(
+    subsets: list[Subset], plan: ValidationSplit, fold: Fold, costs: FeatureCosts
 ) -> list[Point]:
     """Points of the models without a cloud."""
-    judges, truth = fold.held(plan), fold.truth
     return [
-        Point.single(
-            (judges.answers(s.held), judges),
-            (truth.answers(s.test), truth),
-            costs.price(s.features),
-            s.nbytes,
+        Point.of_probabilities(
+            fold,
+            plan,
+            subset.validation_proba,
+            subset.test_proba,
+            costs.price(subset.features),
+            subset.nbytes,
         )
-        for s in fitted_subsets
+        for subset in subsets
     ]
 
 
-def cloud_only(f0: Cloud, plan: ValidationSplit, fold: Fold, costs: FeatureCosts) -> list[Point]:
+def cloud_only_points(
+    f0: CloudAnswers, plan: ValidationSplit, fold: Fold, costs: FeatureCosts
+) -> list[Point]:
     """Point of the high-cost model for every instance."""
-    pairs = (f0.held, fold.held(plan)), (f0.test, fold.truth)
-    return [Point.single(*pairs, costs.total)]
+    pairs = (f0.validation_answers, fold.truth_of_plan(plan)), (f0.test_answers, fold.test_truth)
+    return [Point.of_single_model(*pairs, costs.total)]
 
 
 def _margin(p: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -139,28 +149,28 @@ SCORES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 """Stop scores; the device answers if the score is at least a threshold."""
 
 
-def two_stage(
-    fitted_subsets: list[Subset],
-    f0: Cloud,
+def two_stage_points(
+    subsets: list[Subset],
+    f0: CloudAnswers,
     rule: str,
     plan: ValidationSplit,
     fold: Fold,
     costs: FeatureCosts,
-    n_cuts: int = 60,
+    n_thresholds: int = 60,
 ) -> list[Point]:
     """Points of each subset's model before the cloud, for a range of thresholds."""
-    score, points = SCORES[rule], single(fitted_subsets, plan, fold, costs)
-    judges, truth = fold.held(plan), fold.truth
-    for s in fitted_subsets:
-        held, test = score(s.held), score(s.test)
+    score, points = SCORES[rule], single_model_points(subsets, plan, fold, costs)
+    validation_truth, test_truth = fold.truth_of_plan(plan), fold.test_truth
+    for subset in subsets:
+        validation_scores, test_scores = score(subset.validation_proba), score(subset.test_proba)
         points += cascade_points(
-            held=(judges.answers(s.held), held),
-            test=(truth.answers(s.test), test),
-            cloud=(f0.held, f0.test),
-            truth=(judges, truth),
-            thresholds=quantiles(held, n_cuts),
+            validation=(validation_truth.to_answers(subset.validation_proba), validation_scores),
+            test=(test_truth.to_answers(subset.test_proba), test_scores),
+            cloud=(f0.validation_answers, f0.test_answers),
+            truth=(validation_truth, test_truth),
+            thresholds=threshold_quantiles(validation_scores, n_thresholds),
             costs=costs,
-            features=s.features,
-            nbytes=s.nbytes,
+            features=subset.features,
+            nbytes=subset.nbytes,
         )
     return points

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from benchmarks.cache import code_version
 from benchmarks.comparison import peer_catboost, peer_cegb, peer_forest, peer_static
-from benchmarks.comparison.method import Method, checked_points, is_own, load_own
-from benchmarks.comparison.record import BYTE_BOUNDS, Point, finished
+from benchmarks.comparison.method import Method, checked_points, is_user_method, load_user_method
+from benchmarks.comparison.record import BYTE_BOUNDS, Point, pareto_points
 from benchmarks.comparison.systems import own_choice, system_points
-from benchmarks.data.folds import Fold, Table, Truth
+from benchmarks.data.folds import Fold, LabelledRows, Truth
 from benchmarks.data.problems import Problem
 from gatewise.costs import FeatureCosts
 from gatewise_training import methods as library
@@ -37,9 +37,9 @@ class Task:
     problem: Problem
     fold: Fold
     seed: int
-    fits: int  # number of models in a sweep
+    n_fits: int  # number of models in a sweep
     #: Calls a function, or reads its result from a cache by name.
-    keep: Callable[[str, Callable[[], Any]], Any]
+    read_or_fit: Callable[[str, Callable[[], Any]], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Outcome:
     """Result of a method on a fold."""
 
     points: list[Point]  # sorted by validation cost
-    own: Point | None  # the system's choice within 1 % of its high-cost model, if any
+    chosen_point: Point | None  # the system's choice within 1 % of its high-cost model, if any
     seconds: float  # CPU time of fits and measurements
     about: dict[str, Any]
 
@@ -66,10 +66,10 @@ PEERS = {
 """Module of each peer; f0 applies the high-cost model to every instance."""
 
 SWEEPS: dict[str, Callable[[Problem, Fold, ValidationSplit, int, int], list[Point]]] = {
-    "cegb-coupled": peer_cegb.coupled,
-    "cegb-lazy": peer_cegb.lazy,
-    "catboost": peer_catboost.first_use,
-    "entropy-forest": peer_forest.early_stopped,
+    "cegb-coupled": peer_cegb.coupled_points,
+    "cegb-lazy": peer_cegb.lazy_points,
+    "catboost": peer_catboost.catboost_points,
+    "entropy-forest": peer_forest.limited_depth_points,
 }
 """Peers that fit single models for a range of penalties or depths."""
 
@@ -91,37 +91,37 @@ def methods() -> tuple[str, ...]:
     return (*library.names(), *VARIANTS, *PEERS)
 
 
-def code_of(name: str) -> str:
+def code_hash(name: str) -> str:
     """Hash of the code of a method and of all project modules that it imports."""
-    if is_own(name):
+    if is_user_method(name):
         return hashlib.sha256(Path(name.rpartition(":")[0]).read_bytes()).hexdigest()
     module = PEERS[name] if name in PEERS else type(_make_system(name)).__module__
     return code_version(module)
 
 
-def same_for_all_seeds(method: str, problem: Problem) -> bool:
+def ignores_seed(method: str, problem: Problem) -> bool:
     """Whether the seed has no effect: LightGBM without sampling on a fixed split."""
-    return method in ("static", "cegb-coupled", "cegb-lazy") and not problem.drawn
+    return method in ("static", "cegb-coupled", "cegb-lazy") and not problem.split_depends_on_seed
 
 
-def solve(name: str, task: Task) -> Outcome:
+def run_method(name: str, task: Task) -> Outcome:
     """Fit a method on a fold and measure its points."""
     start = time.process_time()
     method = make_method(name, task)
     method.fit(*task.fold.train, task.problem.costs, task.fold.validation)
-    points = checked_points(name, method.points(task.fold.test[0], task.fold.truth))
-    own_point = method.own_choice() if isinstance(method, LibraryMethod) else None
+    points = checked_points(name, method.points(task.fold.test[0], task.fold.test_truth))
+    chosen_point = method.own_choice() if isinstance(method, LibraryMethod) else None
     # cached models count with the time of their fits, not with the time to load them
-    kept_seconds = method.kept_seconds if isinstance(method, Peer) else 0.0
+    cached_fit_seconds = method.cached_fit_seconds if isinstance(method, Peer) else 0.0
     details = method.details if isinstance(method, LibraryMethod | Peer) else {}
-    seconds = kept_seconds + time.process_time() - start
-    return Outcome(finished(points, task.fold), own_point, seconds, details)
+    seconds = cached_fit_seconds + time.process_time() - start
+    return Outcome(pareto_points(points, task.fold), chosen_point, seconds, details)
 
 
 def make_method(name: str, task: Task) -> Method:
     """Make a method of the library, of a peer or of a user by its name."""
-    if is_own(name):
-        return load_own(name, task.seed)
+    if is_user_method(name):
+        return load_user_method(name, task.seed)
     return Peer(name, task) if name in PEERS else LibraryMethod(name, task)
 
 
@@ -137,7 +137,7 @@ class LibraryMethod:
         rows: NDArray[np.float32],
         labels: NDArray[np.int64],
         prices: FeatureCosts,
-        validation: Table | None,
+        validation: LabelledRows | None,
     ) -> None:
         """Fit the system; see :class:`.Method`."""
         self._system = _make_system(
@@ -175,7 +175,7 @@ class Peer:
     def __init__(self, name: str, task: Task) -> None:
         self._name = name
         self._task = task
-        self.kept_seconds = 0.0
+        self.cached_fit_seconds = 0.0
         self.details: dict[str, Any] = {}
 
     def fit(
@@ -183,7 +183,7 @@ class Peer:
         rows: NDArray[np.float32],
         labels: NDArray[np.int64],
         prices: FeatureCosts,
-        validation: Table | None,
+        validation: LabelledRows | None,
     ) -> None:
         """Split the rows into fitting and validation rows."""
         self._plan = ValidationSplit.choose(
@@ -196,32 +196,32 @@ class Peer:
         fold = replace(task.fold, test=(rows, truth.y))
         sweep = SWEEPS.get(self._name)
         if sweep is not None:
-            return sweep(task.problem, fold, plan, task.seed, task.fits)
+            return sweep(task.problem, fold, plan, task.seed, task.n_fits)
         f0 = None if self._name == "static" else self._high_cost_model(fold)
         subsets = [] if self._name == "f0" else self._subsets(fold)
         costs = task.problem.costs
         if f0 is None:
-            return peer_static.single(subsets, plan, fold, costs)
+            return peer_static.single_model_points(subsets, plan, fold, costs)
         if self._name == "f0":
-            return peer_static.cloud_only(f0, plan, fold, costs)
-        return peer_static.two_stage(subsets, f0, self._name, plan, fold, costs)
+            return peer_static.cloud_only_points(f0, plan, fold, costs)
+        return peer_static.two_stage_points(subsets, f0, self._name, plan, fold, costs)
 
-    def _high_cost_model(self, fold: Fold) -> peer_static.Cloud:
+    def _high_cost_model(self, fold: Fold) -> peer_static.CloudAnswers:
         task = self._task
-        f0: peer_static.Cloud = task.keep(
-            "cloud", lambda: peer_static.cloud(task.problem, fold, self._plan, task.seed)
+        f0: peer_static.CloudAnswers = task.read_or_fit(
+            "cloud", lambda: peer_static.fit_cloud(task.problem, fold, self._plan, task.seed)
         )
-        self.kept_seconds += f0.seconds
+        self.cached_fit_seconds += f0.seconds
         self.details["f0"] = f0.kind
         return f0
 
     def _subsets(self, fold: Fold) -> list[peer_static.Subset]:
         task = self._task
-        subsets: list[peer_static.Subset] = task.keep(
+        subsets: list[peer_static.Subset] = task.read_or_fit(
             "subsets",
-            lambda: peer_static.subsets(task.problem, fold, self._plan, task.seed, task.fits),
+            lambda: peer_static.fit_subsets(task.problem, fold, self._plan, task.seed, task.n_fits),
         )
-        self.kept_seconds += sum(subset.seconds for subset in subsets)
+        self.cached_fit_seconds += sum(subset.seconds for subset in subsets)
         return subsets
 
 

@@ -29,19 +29,19 @@ class Split(NamedTuple):
     costs: FeatureCosts
     seed: int
 
-    def right(self, answers: NDArray[Any]) -> NDArray[np.float64]:
+    def is_correct(self, answers: NDArray[Any]) -> NDArray[np.float64]:
         """Whether each answer is correct, as floats of shape (n_test,)."""
         return np.equal(answers, self.y_test).astype(np.float64)
 
 
-def boosted() -> LGBMClassifier:
+def default_booster() -> LGBMClassifier:
     """LightGBM with its default settings."""
     return LGBMClassifier(verbose=-1, random_state=0, n_jobs=1)
 
 
 def important_features(split: Split, budget: float) -> list[int]:
     """Features that the budget pays for, added in the order of their gain in LightGBM."""
-    gains = boosted().fit(split.x, split.y).booster_.feature_importance("gain")
+    gains = default_booster().fit(split.x, split.y).booster_.feature_importance("gain")
     features: list[int] = []
     for feature in np.argsort(-gains, kind="stable").tolist():
         if gains[feature] > 0 and split.costs.price([*features, feature]) <= budget:
@@ -54,7 +54,7 @@ def few_features(split: Split, budget: float) -> tuple[NDArray[Any], float]:
     features = important_features(split, budget)
     if not features:
         return np.full(len(split.y_test), np.bincount(split.y).argmax()), 0.0
-    model = boosted().fit(split.x[:, features], split.y)
+    model = default_booster().fit(split.x[:, features], split.y)
     answers = np.asarray(model.predict(split.x_test[:, features]))
     return answers, split.costs.price(features)
 
@@ -69,20 +69,22 @@ def small_and_big(split: Split, budget: float) -> tuple[NDArray[Any], float]:
     if not features:
         return few_features(split, budget)
     price = split.costs.price(features)
-    share = (budget - price) / (split.costs.total - price)
+    offload_share = (budget - price) / (split.costs.total - price)
     x = split.x[:, features]
-    x_fit, x_held, y_fit, _ = train_test_split(
+    x_fit, x_threshold, y_fit, _ = train_test_split(
         x, split.y, test_size=0.25, stratify=split.y, random_state=0
     )
-    held_probabilities = np.asarray(boosted().fit(x_fit, y_fit).predict_proba(x_held))
-    confidence = held_probabilities.max(axis=1)
-    threshold = np.quantile(confidence, share)
-    small = boosted().fit(x, split.y)
-    probabilities = np.asarray(small.predict_proba(split.x_test[:, features]))
-    offloaded = probabilities.max(axis=1) < threshold
-    big_answers = np.asarray(boosted().fit(split.x, split.y).predict(split.x_test))
-    answers = np.where(offloaded, big_answers, probabilities.argmax(axis=1))
-    cost = price + float(offloaded.mean()) * (split.costs.total - price)
+    threshold_probabilities = np.asarray(
+        default_booster().fit(x_fit, y_fit).predict_proba(x_threshold)
+    )
+    confidence = threshold_probabilities.max(axis=1)
+    threshold = np.quantile(confidence, offload_share)
+    small_model = default_booster().fit(x, split.y)
+    probabilities = np.asarray(small_model.predict_proba(split.x_test[:, features]))
+    is_offloaded = probabilities.max(axis=1) < threshold
+    big_answers = np.asarray(default_booster().fit(split.x, split.y).predict(split.x_test))
+    answers = np.where(is_offloaded, big_answers, probabilities.argmax(axis=1))
+    cost = price + float(is_offloaded.mean()) * (split.costs.total - price)
     return answers, cost
 
 

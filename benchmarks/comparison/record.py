@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks.data.folds import Fold, Truth
 from gatewise.costs import FeatureCosts
+from gatewise_training.data.validation_split import ValidationSplit
 
 BYTE_BOUNDS = {"1mb": 2**20, "64kb": 2**16, "8kb": 2**13}
 """Bounds on the bytes of models, by the suffix of the methods that are fitted within them."""
@@ -43,20 +44,20 @@ class Point:
     nbytes: int = 0  # size of the models on the device as C99 tables
 
     @classmethod
-    def single(
+    def of_single_model(
         cls,
-        held: tuple[NDArray[Any], Truth],
+        validation: tuple[NDArray[Any], Truth],
         test: tuple[NDArray[Any], Truth],
         cost: float | tuple[float, float],
         nbytes: int = 0,
     ) -> Point:
         """Point of a single model.
 
-        `held` and `test` are (answers, truth) on validation and test rows. Answers are labels or,
-        for a ranking, probabilities of relevance.
+        `validation` and `test` are (answers, truth) on validation and test rows. Answers are labels
+        or, for a ranking, probabilities of relevance.
         """
         val_cost, test_cost = cost if isinstance(cost, tuple) else (cost, cost)
-        scores = [truth.score(answers) for answers, truth in (held, test)]
+        scores = [truth.score(answers) for answers, truth in (validation, test)]
         return cls(
             val_accuracy=scores[0],
             val_cost=val_cost,
@@ -66,17 +67,35 @@ class Point:
             nbytes=nbytes,
         )
 
+    @classmethod
+    def of_probabilities(
+        cls,
+        fold: Fold,
+        plan: ValidationSplit,
+        validation_proba: NDArray[Any],
+        test_proba: NDArray[Any],
+        cost: float | tuple[float, float],
+        nbytes: int = 0,
+    ) -> Point:
+        """Point of a single model, from class probabilities of shape (n, n_classes)."""
+        validation_truth = fold.truth_of_plan(plan)
+        pairs = (
+            (validation_truth.to_answers(validation_proba), validation_truth),
+            (fold.test_truth.to_answers(test_proba), fold.test_truth),
+        )
+        return cls.of_single_model(*pairs, cost, nbytes)
 
-def quantiles(scores: NDArray[Any], n: int) -> list[float]:
+
+def threshold_quantiles(scores: NDArray[Any], n: int) -> list[float]:
     """Thresholds midway between quantiles of a score, from +inf (never stop) to -inf (always)."""
     distinct = np.unique(scores)
     midpoints = (distinct[1:] + distinct[:-1]) / 2
-    numbers = np.linspace(0, len(midpoints) - 1, n if len(midpoints) else 0).astype(int)
-    return [np.inf, *midpoints[np.unique(numbers)].tolist(), -np.inf]
+    positions = np.linspace(0, len(midpoints) - 1, n if len(midpoints) else 0).astype(int)
+    return [np.inf, *midpoints[np.unique(positions)].tolist(), -np.inf]
 
 
 def cascade_points(
-    held: tuple[NDArray[Any], NDArray[Any]],
+    validation: tuple[NDArray[Any], NDArray[Any]],
     test: tuple[NDArray[Any], NDArray[Any]],
     cloud: tuple[NDArray[Any], NDArray[Any]],
     truth: tuple[Truth, Truth],
@@ -87,48 +106,56 @@ def cascade_points(
 ) -> list[Point]:
     """Points of a low-cost model and a cloud that needs all features, one per threshold.
 
-    `held` and `test` are the answers and stop scores of the low-cost model on validation and test
-    rows. The low-cost model answers if its score is at least the threshold. `cloud` and `truth` are
-    pairs for the same two sets of rows.
+    `validation` and `test` are the answers and stop scores of the low-cost model on validation and
+    test rows. The low-cost model answers if its score is at least the threshold. `cloud` and
+    `truth` are pairs for the same two sets of rows.
     """
     price = costs.price(features)
     points = []
     for threshold in thresholds:
-        figures: list[float] = []
-        rate = 0.0
-        for part, (answers, score) in enumerate((held, test)):
+        scores_and_costs: list[float] = []
+        offload_rate = 0.0
+        for row_set, (answers, score) in enumerate((validation, test)):
             is_offloaded = ~(score >= threshold)
-            answer = np.where(is_offloaded, cloud[part], answers)
-            rate = float(is_offloaded.mean())
-            figures += [truth[part].score(answer), price + rate * (costs.total - price)]
-        paper = (1 - rate) * price + rate * costs.total
+            final_answers = np.where(is_offloaded, cloud[row_set], answers)
+            offload_rate = float(is_offloaded.mean())
+            scores_and_costs += [
+                truth[row_set].score(final_answers),
+                price + offload_rate * (costs.total - price),
+            ]
+        cost_paper = (1 - offload_rate) * price + offload_rate * costs.total
         points.append(
             Point(
-                val_accuracy=figures[0],
-                val_cost=figures[1],
-                accuracy=figures[2],
-                cost=figures[3],
-                cost_paper=paper,
-                offload_rate=rate,
+                val_accuracy=scores_and_costs[0],
+                val_cost=scores_and_costs[1],
+                accuracy=scores_and_costs[2],
+                cost=scores_and_costs[3],
+                cost_paper=cost_paper,
+                offload_rate=offload_rate,
                 nbytes=nbytes,
             )
         )
     return points
 
 
-def finished(points: Sequence[Point], fold: Fold) -> list[Point]:
+def pareto_points(points: Sequence[Point], fold: Fold) -> list[Point]:
     """Keep the points on the Pareto front of validation cost and accuracy, sorted by cost.
 
     The front includes the most frequent class at no cost. Points on the front of each bound of
     :data:`BYTE_BOUNDS` are kept also.
     """
     frequent_class = np.array(np.bincount(fold.train[1]).argmax())
-    pool = [Point.single((frequent_class, fold.judges), (frequent_class, fold.truth), 0.0), *points]
-    points_by_key: dict[Point, None] = {}
+    candidates = [
+        Point.of_single_model(
+            (frequent_class, fold.validation_truth), (frequent_class, fold.test_truth), 0.0
+        ),
+        *points,
+    ]
+    front: dict[Point, None] = {}
     for bound in (math.inf, *BYTE_BOUNDS.values()):
-        best = -1.0
-        for point in sorted(pool, key=lambda p: (p.val_cost, -p.val_accuracy)):
-            if point.nbytes <= bound and point.val_accuracy > best + 1e-12:
-                best = point.val_accuracy
-                points_by_key[point] = None
-    return sorted(points_by_key, key=lambda p: (p.val_cost, p.val_accuracy))
+        best_accuracy = -1.0
+        for point in sorted(candidates, key=lambda p: (p.val_cost, -p.val_accuracy)):
+            if point.nbytes <= bound and point.val_accuracy > best_accuracy + 1e-12:
+                best_accuracy = point.val_accuracy
+                front[point] = None
+    return sorted(front, key=lambda p: (p.val_cost, p.val_accuracy))

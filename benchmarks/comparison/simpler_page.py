@@ -9,12 +9,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from benchmarks.comparison.pages import OURS
 from benchmarks.comparison.record import BYTE_BOUNDS
-from benchmarks.comparison.summary import FLAT
+from benchmarks.comparison.summary import MIN_DIFFERENCE, paired_accuracies
 from benchmarks.harness import table_lines
 
 SIMPLER = (
@@ -23,7 +20,7 @@ SIMPLER = (
 )
 """Systems with at most one stage before the high-cost model, or without a high-cost model."""
 
-ERRORS = 2.0
+MIN_STANDARD_ERRORS = 2.0
 """Minimum difference, in standard errors, that counts as significant."""
 
 
@@ -33,68 +30,67 @@ class Lead(NamedTuple):
     problem: str
     method: str
     cell: str
-    ours: str
-    theirs: str
+
+    our_figure: str
+    their_figure: str
     difference: float
     error: float
 
 
 def markdown(problems: Mapping[str, Any]) -> str:
     """Write the cells of simpler systems and of this project's fits within bounds of bytes."""
-    simpler = [lead for name, found in problems.items() for lead in leads(name, found, SIMPLER)]
+    simpler_leads = [
+        lead for name, figures in problems.items() for lead in leads(name, figures, SIMPLER)
+    ]
     bounded_names = tuple(f"{OURS}-{bound}" for bound in BYTE_BOUNDS)
-    bounded = [
-        lead for name, found in problems.items() for lead in leads(name, found, bounded_names)
+    bounded_leads = [
+        lead for name, figures in problems.items() for lead in leads(name, figures, bounded_names)
     ]
     lines = [
         "# Where a simpler system is ahead",
         "",
         f"Made by `make bench-adapt` from the figures in `adapt/`: every cell in which a simpler "
-        f"system is ahead of `{OURS}` by more than {ERRORS:g} standard errors of the difference "
-        f"over seeds, and by more than {100 * FLAT:g} points. *Saving*: the share of the full "
-        "price that is saved within 1 % of the best method on validation rows, with the accuracy "
-        "that this loses on test rows. *Budget*: test accuracy within a mean cost. Validation rows "
-        "choose every point.",
+        f"system is ahead of `{OURS}` by more than {MIN_STANDARD_ERRORS:g} standard errors of the "
+        f"difference over seeds, and by more than {100 * MIN_DIFFERENCE:g} points. *Saving*: the "
+        "share of the full price that is saved within 1 % of the best method on validation rows, "
+        "with the accuracy that this loses on test rows. *Budget*: test accuracy within a mean "
+        "cost. Validation rows choose every point.",
         "",
-        *_table(simpler, problems, SIMPLER),
+        *_table(simpler_leads, problems, SIMPLER),
         "",
         "## Fits within few bytes",
         "",
         f"The cells in which `{OURS}`, fitted within a bound of bytes, is ahead of the fit without "
         "one. The bounded fit chooses among fewer shapes on the same validation rows.",
         "",
-        *_table(bounded, problems, bounded_names),
+        *_table(bounded_leads, problems, bounded_names),
         "",
     ]
     return "\n".join(lines)
 
 
-def leads(name: str, found: Mapping[str, Any], others: tuple[str, ...]) -> Iterator[Lead]:
-    """Find the cells of a problem in which one of `others` is significantly better."""
-    ours = found["methods"].get(OURS)
-    for method in others:
-        theirs = found["methods"].get(method)
-        if ours is None or theirs is None:
+def leads(name: str, figures: Mapping[str, Any], methods: tuple[str, ...]) -> Iterator[Lead]:
+    """Find the cells of a problem in which one of `methods` is significantly better."""
+    our_figures = figures["methods"].get(OURS)
+    for method in methods:
+        their_figures = figures["methods"].get(method)
+        if our_figures is None or their_figures is None:
             continue
-        our_rule, their_rule = ours["within_1"], theirs["within_1"]
+        our_rule, their_rule = our_figures["within_1"], their_figures["within_1"]
         gap = their_rule["cut"]["mean"] - our_rule["cut"]["mean"]
         error = math.hypot(our_rule["cut"]["error"] or 0.0, their_rule["cut"]["error"] or 0.0)
-        if gap > max(ERRORS * error, FLAT):
+        if gap > max(MIN_STANDARD_ERRORS * error, MIN_DIFFERENCE):
             texts = _saving(our_rule), _saving(their_rule)
             yield Lead(name, method, "saving", *texts, difference=gap, error=error)
         # at budgets, differences are paired by seed
-        shared = [seed for seed in ours["seeds"] if seed in theirs["seeds"]]
-        if len(shared) < 2:
-            continue
-        for budget, our_cell, their_cell in zip(
-            found["budgets"], ours["at_budgets"], theirs["at_budgets"], strict=True
-        ):
-            our_accuracies = _of_seeds(our_cell, ours["seeds"], shared)
-            other = _of_seeds(their_cell, theirs["seeds"], shared)
-            gap = float((other - our_accuracies).mean())
-            error = float((other - our_accuracies).std(ddof=1)) / len(shared) ** 0.5
-            if gap > max(ERRORS * error, FLAT):
-                accuracies = (f"{100 * our_accuracies.mean():.2f}", f"{100 * other.mean():.2f}")
+        accuracy_pairs = paired_accuracies(our_figures, their_figures)
+        for budget, (ours, theirs) in zip(figures["budgets"], accuracy_pairs, strict=True):
+            if len(ours) < 2:
+                continue
+            gap = float((theirs - ours).mean())
+            error = float((theirs - ours).std(ddof=1)) / len(ours) ** 0.5
+            if gap > max(MIN_STANDARD_ERRORS * error, MIN_DIFFERENCE):
+                accuracies = f"{100 * ours.mean():.2f}", f"{100 * theirs.mean():.2f}"
                 cell = f"budget {budget:.3g}"
                 yield Lead(name, method, cell, *accuracies, difference=gap, error=error)
 
@@ -103,13 +99,11 @@ def _saving(rule: Mapping[str, Any]) -> str:
     return f"{100 * rule['cut']['mean']:.1f} % / {100 * rule['loss']['mean']:.2f}"
 
 
-def _of_seeds(cell: Mapping[str, Any], seeds: list[int], shared: list[int]) -> NDArray[np.float64]:
-    return np.array([cell["of_seeds"][seeds.index(seed)] for seed in shared])
-
-
-def _table(found: list[Lead], problems: Mapping[str, Any], others: tuple[str, ...]) -> list[str]:
+def _table(
+    listed_leads: list[Lead], problems: Mapping[str, Any], methods: tuple[str, ...]
+) -> list[str]:
     n_cells = sum(
-        (1 + len(figures["budgets"])) * sum(m in figures["methods"] for m in others)
+        (1 + len(figures["budgets"])) * sum(m in figures["methods"] for m in methods)
         for figures in problems.values()
     )
     rows = [
@@ -117,14 +111,16 @@ def _table(found: list[Lead], problems: Mapping[str, Any], others: tuple[str, ..
             lead.problem,
             lead.method,
             lead.cell,
-            lead.ours,
-            lead.theirs,
+            lead.our_figure,
+            lead.their_figure,
             f"{100 * lead.difference:+.2f} ± {100 * lead.error:.2f}",
         ]
-        for lead in found
+        for lead in listed_leads
     ]
-    missing = [m for m in others if all(m not in f["methods"] for f in problems.values())]
-    note = f" Not among the figures: {', '.join(missing)}." if missing else ""
-    count = f"{len(found)} of {n_cells} cells.{note}"
+    missing_methods = [m for m in methods if all(m not in f["methods"] for f in problems.values())]
+    missing_text = (
+        f" Not among the figures: {', '.join(missing_methods)}." if missing_methods else ""
+    )
+    count_text = f"{len(listed_leads)} of {n_cells} cells.{missing_text}"
     header = ["problem", "method", "cell", f"`{OURS}`", "the other", "difference in points"]
-    return [count, "", *(table_lines(header, rows) if rows else [])]
+    return [count_text, "", *(table_lines(header, rows) if rows else [])]

@@ -7,23 +7,24 @@ full price. Its cut and loss are then 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from benchmarks.comparison.record import BYTE_BOUNDS, Point
 from benchmarks.data.problems import Problem
 
-ALLOWED = 0.01
+MAX_LOSS = 0.01
 """Accepted loss of accuracy, 1 % absolute."""
 
 SLACK = 0.002
 """Reserve of validation accuracy in the rule "with slack"."""
 
-FLAT = 0.001
+MIN_DIFFERENCE = 0.001
 """Mean accuracies with at most this difference count as equal."""
 
 Results = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -57,74 +58,86 @@ Rule = Callable[[_Fold, _Fold], Point | None]
 
 def pick_budget(points: Iterable[Point], budget: float) -> Point:
     """Point with the highest validation accuracy whose validation cost is within the budget."""
-    inside = [p for p in points if p.val_cost <= budget + 1e-9]
-    return max(inside, key=lambda p: (p.val_accuracy, -p.val_cost))
+    affordable = [p for p in points if p.val_cost <= budget + 1e-9]
+    return max(affordable, key=lambda p: (p.val_accuracy, -p.val_cost))
 
 
-def pick_floor(points: Iterable[Point], floor: float) -> Point | None:
-    """Point with the lowest validation cost whose validation accuracy is at least `floor`."""
-    good = [p for p in points if p.val_accuracy >= floor - 1e-12]
-    return min(good, key=lambda p: (p.val_cost, -p.val_accuracy)) if good else None
+def pick_floor(points: Iterable[Point], min_accuracy: float) -> Point | None:
+    """Cheapest point on validation rows whose accuracy on them is at least `min_accuracy`."""
+    accurate = [p for p in points if p.val_accuracy >= min_accuracy - 1e-12]
+    return min(accurate, key=lambda p: (p.val_cost, -p.val_accuracy)) if accurate else None
 
 
 def summarise(problem: Problem, results: Results) -> dict[str, Any]:
     """Means and standard errors over seeds for all methods of a problem, with pooled folds."""
-    folds = {m: [[_Fold.of(f) for f in c["folds"]] for c in cells] for m, cells in results.items()}
+    folds = {
+        method: [[_Fold.of(fold) for fold in cell["folds"]] for cell in cells]
+        for method, cells in results.items()
+    }
     bounded = {f"{method}-{bound}" for method in folds for bound in BYTE_BOUNDS}
     # exclude bounded fits: they choose shapes on validation rows, so their accuracy is optimistic
-    top = _top_method({m: seeds for m, seeds in folds.items() if m not in bounded})
-    references = folds[top]
-    tops = [_pooled(seed, lambda f: f.best.accuracy) for seed in references]
-    best = {
-        m: float(np.mean([_pooled(seed, lambda f: f.best.accuracy) for seed in seeds]))
-        for m, seeds in folds.items()
-    }
-    top_accuracy = max(best.values())
-    out: dict[str, Any] = {
+    top_method = _top_method({m: seeds for m, seeds in folds.items() if m not in bounded})
+    top_folds = folds[top_method]
+    top_accuracy = max(
+        float(np.mean([_pooled(seed, lambda f: f.best.accuracy) for seed in seeds]))
+        for seeds in folds.values()
+    )
+    return {
         "title": problem.title,
         "note": problem.note,
         "metric": problem.metric,
         "target": problem.target,
         "full_price": problem.costs.total,
-        "top_method": top,
+        "top_method": top_method,
         "top_accuracy": top_accuracy,
         "budgets": problem.budgets().tolist(),
-        "methods": {},
+        "methods": {
+            method: _method_figures(problem, method, cells, folds, top_folds, top_accuracy)
+            for method, cells in results.items()
+        },
+        "top_accuracy_of_seeds": [_pooled(seed, lambda f: f.best.accuracy) for seed in top_folds],
     }
-    for method, seeds in folds.items():
-        pairs = list(zip(seeds, _cycled(references, len(seeds)), strict=True))
-        rules: dict[str, Rule] = {"within_1": _within(), "within_1_slack": _within(slack=SLACK)}
-        if all(f.own for seed in seeds for f in seed):
-            rules["own_choice"] = lambda f, _top: f.own
-        cells = results[method]
-        bounded_figures: dict[str, Any] = {}
-        for name, bound in BYTE_BOUNDS.items():
-            fitted = folds.get(f"{method}-{name}", [])
-            fitted = fitted if len(fitted) == len(seeds) else seeds
-            small = [[f.within(bound) for f in seed] for seed in fitted]
-            with_tops = list(zip(small, _cycled(references, len(small)), strict=True))
-            bounded_figures[f"within_1_{bound // 1024}_kb"] = _rule(
-                problem, with_tops, _within(), top_accuracy
-            )
-            bounded_figures[f"at_budgets_{bound // 1024}_kb"] = _at_budgets(problem, small)
-        out["methods"][method] = {
-            "seeds": [c["seed"] for c in cells],
-            "code": sorted({c["code"] for c in cells}),
-            "best_accuracy": _mean([_pooled(s, lambda f: f.best.accuracy) for s in seeds]),
-            "best_val_accuracy": _mean([_pooled(s, lambda f: f.best.val_accuracy) for s in seeds]),
-            "fit_seconds": _mean([sum(f["seconds"] for f in c["folds"]) for c in cells]),
-            **{name: _rule(problem, pairs, rule, top_accuracy) for name, rule in rules.items()},
-            "at_budgets": _at_budgets(problem, seeds),
-            **bounded_figures,
-            "about": cells[0]["folds"][0]["about"],
-        }
-    out["top_accuracy_of_seeds"] = tops
-    return out
+
+
+def _method_figures(
+    problem: Problem,
+    method: str,
+    cells: Sequence[Mapping[str, Any]],
+    folds: Mapping[str, Sequence[Sequence[_Fold]]],
+    top_folds: Sequence[Sequence[_Fold]],
+    top_accuracy: float,
+) -> dict[str, Any]:
+    """Figures of one method; within a bound of bytes, those of its fit for this bound."""
+    seeds = folds[method]
+    rules: dict[str, Rule] = {"within_1": _within(), "within_1_slack": _within(slack=SLACK)}
+    if all(fold.own for seed in seeds for fold in seed):
+        rules["own_choice"] = lambda fold, _top: fold.own
+    pairs = _with_top_folds(seeds, top_folds)
+    bounded_figures: dict[str, Any] = {}
+    for name, bound in BYTE_BOUNDS.items():
+        bounded_fits = folds.get(f"{method}-{name}", [])
+        bounded_fits = bounded_fits if len(bounded_fits) == len(seeds) else seeds
+        small = [[fold.within(bound) for fold in seed] for seed in bounded_fits]
+        bounded_figures[f"within_1_{bound // 1024}_kb"] = _rule(
+            problem, _with_top_folds(small, top_folds), _within(), top_accuracy
+        )
+        bounded_figures[f"at_budgets_{bound // 1024}_kb"] = _at_budgets(problem, small)
+    return {
+        "seeds": [cell["seed"] for cell in cells],
+        "code": sorted({cell["code"] for cell in cells}),
+        "best_accuracy": _mean([_pooled(s, lambda f: f.best.accuracy) for s in seeds]),
+        "best_val_accuracy": _mean([_pooled(s, lambda f: f.best.val_accuracy) for s in seeds]),
+        "fit_seconds": _mean([sum(f["seconds"] for f in cell["folds"]) for cell in cells]),
+        **{name: _rule(problem, pairs, rule, top_accuracy) for name, rule in rules.items()},
+        "at_budgets": _at_budgets(problem, seeds),
+        **bounded_figures,
+        "about": cells[0]["folds"][0]["about"],
+    }
 
 
 def _within(*, slack: float = 0.0) -> Rule:
     def rule(fold: _Fold, top: _Fold) -> Point | None:
-        return pick_floor(fold.points, top.best.val_accuracy - ALLOWED + slack)
+        return pick_floor(fold.points, top.best.val_accuracy - MAX_LOSS + slack)
 
     return rule
 
@@ -136,52 +149,44 @@ def _rule(
     top_accuracy: float,
 ) -> dict[str, Any]:
     """Apply a rule to every fold of every seed, with the folds of the top method."""
+    full_price = problem.costs.total
     rows = []
-    for seed, reference in pairs:
-        budgets = [rule(f, t) for f, t in zip(seed, reference, strict=True)]
-        fallen = [
-            p
-            or Point(
-                val_accuracy=0,
-                val_cost=0,
-                accuracy=t.best.accuracy,
-                cost=problem.costs.total,
-                cost_paper=problem.costs.total,
-                offload_rate=1.0,
-            )
-            for p, t in zip(budgets, reference, strict=True)
+    for folds, top_folds in pairs:
+        chosen_points = [rule(f, top) for f, top in zip(folds, top_folds, strict=True)]
+        points = [
+            point or Point(0, 0, top.best.accuracy, full_price, full_price, offload_rate=1.0)
+            for point, top in zip(chosen_points, top_folds, strict=True)
         ]
-        weights = [f.n_test for f in seed]
+        weights = [fold.n_test for fold in folds]
         rows.append(
             {
-                "cut": 1 - _weighted([p.cost for p in fallen], weights) / problem.costs.total,
-                "cut_paper": 1
-                - _weighted([p.cost_paper for p in fallen], weights) / problem.costs.total,
-                "loss": top_accuracy - _weighted([p.accuracy for p in fallen], weights),
-                "offload_rate": _weighted([p.offload_rate for p in fallen], weights),
-                "nbytes": _weighted([p.nbytes for p in fallen], weights),
-                "reached": _weighted([p is not None for p in budgets], weights),
+                "cut": 1 - _weighted([p.cost for p in points], weights) / full_price,
+                "cut_paper": 1 - _weighted([p.cost_paper for p in points], weights) / full_price,
+                "loss": top_accuracy - _weighted([p.accuracy for p in points], weights),
+                "offload_rate": _weighted([p.offload_rate for p in points], weights),
+                "nbytes": _weighted([p.nbytes for p in points], weights),
+                "reached": _weighted([p is not None for p in chosen_points], weights),
             }
         )
     return {key: _mean([row[key] for row in rows]) for key in rows[0]}
 
 
 def _at_budgets(problem: Problem, seeds: Sequence[Sequence[_Fold]]) -> list[dict[str, Any]]:
-    out = []
+    rows = []
     for budget in problem.budgets():
-        picks = [[pick_budget(f.points, budget) for f in seed] for seed in seeds]
-        weights = [[f.n_test for f in seed] for seed in seeds]
-        accuracy = [
-            _weighted([p.accuracy for p in s], w) for s, w in zip(picks, weights, strict=True)
-        ]
-        cost = [_weighted([p.cost for p in s], w) for s, w in zip(picks, weights, strict=True)]
-        out.append({"accuracy": _mean(accuracy), "cost": _mean(cost), "of_seeds": accuracy})
-    return out
+        accuracies, costs = [], []
+        for folds in seeds:
+            points = [pick_budget(fold.points, budget) for fold in folds]
+            weights = [fold.n_test for fold in folds]
+            accuracies.append(_weighted([p.accuracy for p in points], weights))
+            costs.append(_weighted([p.cost for p in points], weights))
+        rows.append({"accuracy": _mean(accuracies), "cost": _mean(costs), "of_seeds": accuracies})
+    return rows
 
 
 def compare(
     summary: Mapping[str, Any],
-    ours: str,
+    our_method: str,
     n_test: int,
     level: float = 0.05,
     *,
@@ -194,40 +199,47 @@ def compare(
     not change some models. Wins, ties and losses are counted for ``significant`` differences and
     for ``plain`` ones, in which the means differ by more than 0.1 %.
     """
-    mine = summary["methods"][ours]
-    peers = [
-        m for m in summary["methods"] if m not in (ours, *(f"{ours}-{b}" for b in BYTE_BOUNDS))
-    ]
+    our_figures = summary["methods"][our_method]
+    bounded = [f"{our_method}-{bound}" for bound in BYTE_BOUNDS]
+    peers = [method for method in summary["methods"] if method not in (our_method, *bounded)]
     gaps: dict[str, list[float]] = {}
-    raw: list[float] = []
+    p_values: list[float] = []
     for peer in peers:
-        theirs = summary["methods"][peer]
-        shared = [s for s in mine["seeds"] if s in theirs["seeds"]]
-        gaps[peer] = []
-        for a, b in zip(mine[accuracies], theirs[accuracies], strict=True):
-            gap = np.array(
-                [
-                    a["of_seeds"][mine["seeds"].index(s)] - b["of_seeds"][theirs["seeds"].index(s)]
-                    for s in shared
-                ]
-            )
-            gaps[peer].append(float(gap.mean()) if len(gap) else 0.0)
-            raw.append(_p_value(gap, n_test))
-    adjusted = iter(holm(raw))
-    out = {}
-    for peer in peers:
-        p = [next(adjusted) for _ in gaps[peer]]
-        significant = [
-            (g > 0) - (g < 0) if q < level else 0 for g, q in zip(gaps[peer], p, strict=True)
+        seed_gaps = [
+            ours - theirs
+            for ours, theirs in paired_accuracies(our_figures, summary["methods"][peer], accuracies)
         ]
-        plain = [(g > FLAT) - (g < -FLAT) for g in gaps[peer]]
-        out[peer] = {
+        gaps[peer] = [float(gap.mean()) if len(gap) else 0.0 for gap in seed_gaps]
+        p_values += [_p_value(gap, n_test) for gap in seed_gaps]
+    adjusted_p_values = iter(holm(p_values))
+    comparison = {}
+    for peer in peers:
+        peer_p_values = [next(adjusted_p_values) for _ in gaps[peer]]
+        significant = [
+            (gap > 0) - (gap < 0) if p_value < level else 0
+            for gap, p_value in zip(gaps[peer], peer_p_values, strict=True)
+        ]
+        plain = [(gap > MIN_DIFFERENCE) - (gap < -MIN_DIFFERENCE) for gap in gaps[peer]]
+        comparison[peer] = {
             "difference": gaps[peer],
-            "p_holm": p,
+            "p_holm": peer_p_values,
             "significant": _counts(significant),
             "plain": _counts(plain),
         }
-    return out
+    return comparison
+
+
+def paired_accuracies(
+    first: Mapping[str, Any], second: Mapping[str, Any], key: str = "at_budgets"
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield accuracies of two methods at each budget, for the seeds that both have."""
+    seeds = [seed for seed in first["seeds"] if seed in second["seeds"]]
+    for cells in zip(first[key], second[key], strict=True):
+        ours, theirs = (
+            np.array([cell["of_seeds"][figures["seeds"].index(seed)] for seed in seeds])
+            for cell, figures in zip(cells, (first, second), strict=True)
+        )
+        yield ours, theirs
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -235,16 +247,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order = np.argsort(p_values)
     factors = len(p_values) - np.arange(len(p_values))
     stepped = np.maximum.accumulate(np.array(p_values)[order] * factors)
-    out = np.empty(len(p_values))
-    out[order] = np.minimum(stepped, 1.0)
-    return [float(p) for p in out]
+    adjusted = np.empty(len(p_values))
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return [float(p) for p in adjusted]
 
 
-def _p_value(gap: np.ndarray[Any, Any], n_test: int) -> float:
-    if len(gap) < 2 or not gap.any():
+def _p_value(gaps: NDArray[np.float64], n_test: int) -> float:
+    if len(gaps) < 2 or not gaps.any():
         return 1.0
-    error = max(float(gap.std(ddof=1)), 0.5 / n_test) / len(gap) ** 0.5
-    return float(2 * stats.t.sf(abs(gap.mean()) / error, len(gap) - 1))
+    error = max(float(gaps.std(ddof=1)), 0.5 / n_test) / len(gaps) ** 0.5
+    return float(2 * stats.t.sf(abs(gaps.mean()) / error, len(gaps) - 1))
 
 
 def _counts(signs: Sequence[int]) -> dict[str, int]:
@@ -260,8 +272,11 @@ def _top_method(folds: Mapping[str, Sequence[Sequence[_Fold]]]) -> str:
     return max(means, key=lambda m: float(means[m]))
 
 
-def _cycled(seeds: Sequence[Any], n: int) -> list[Any]:
-    return [seeds[i % len(seeds)] for i in range(n)]
+def _with_top_folds(
+    seeds: Sequence[Sequence[_Fold]], top_folds: Sequence[Sequence[_Fold]]
+) -> list[tuple[Sequence[_Fold], Sequence[_Fold]]]:
+    """Pair the folds of each seed with those of the top method, whose seeds repeat."""
+    return [(folds, top_folds[i % len(top_folds)]) for i, folds in enumerate(seeds)]
 
 
 def _pooled(seed: Sequence[_Fold], figure: Callable[[_Fold], float]) -> float:

@@ -22,10 +22,10 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
     ``predict`` and ``cost`` of ``system.at(...)``. A ranking is also measured on validation rows,
     because the frontier has only the accuracy of classes. The labels are class indices.
     """
-    row_sets = [(fold.test[0], fold.truth)]
+    row_sets = [(fold.test[0], fold.test_truth)]
     if fold.queries is not None:
         assert fold.validation is not None
-        row_sets.append((fold.validation[0], fold.judges))
+        row_sets.append((fold.validation[0], fold.validation_truth))
     clouds = [_cloud(system, x, truth) for x, truth in row_sets]
     points: list[Point] = []
     for number, stages in enumerate(system.chains_):
@@ -64,16 +64,18 @@ def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
     point = chosen_system.operating_point_
 
     def score(x: NDArray[np.float32], truth: Truth) -> float:
-        return truth.score(truth.ask(chosen_system.predict, chosen_system.predict_proba, x))
+        return truth.score(
+            truth.model_answers(chosen_system.predict, chosen_system.predict_proba, x)
+        )
 
     validation_accuracy = point.accuracy
     if fold.queries is not None:
         assert fold.validation is not None
-        validation_accuracy = score(fold.validation[0], fold.judges)
+        validation_accuracy = score(fold.validation[0], fold.validation_truth)
     return Point(
         val_accuracy=validation_accuracy,
         val_cost=point.cost,
-        accuracy=score(x, fold.truth),
+        accuracy=score(x, fold.test_truth),
         cost=float(chosen_system.cost(x).mean()),
         cost_paper=float(chosen_system.cost(x, accounting="paper").mean()),
         offload_rate=float(np.mean(chosen_system.exit_stage(x) == len(chosen_system.stages_))),
@@ -103,7 +105,7 @@ class _Run:
         answers: list[NDArray[Any]] = [
             system.classes_[labels(margins)]
             if truth.qid is None
-            else truth.answers(probabilities(margins, stage.link))
+            else truth.to_answers(probabilities(margins, stage.link))
             for (margins, _), stage in zip(outputs, stages, strict=True)
         ]
         final_answers = answers[-1] if cloud is None else cloud
@@ -125,7 +127,7 @@ def _cloud(system: Any, x: NDArray[np.float32], truth: Truth) -> NDArray[Any] | 
     f0 = system.high_cost_model_
     if f0 is None:
         return None
-    return truth.ask(lambda x: system.classes_[f0.labels(x)], f0.predict_proba, x)
+    return truth.model_answers(lambda x: system.classes_[f0.labels(x)], f0.predict_proba, x)
 
 
 def _exit_costs(

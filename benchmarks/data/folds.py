@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gatewise_training.data.metrics import average_precision_at
 from gatewise_training.data.validation_split import ValidationSplit
 
-Table = tuple[NDArray[np.float32], NDArray[np.int64]]
+LabelledRows = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Truth:
     y: NDArray[np.int64]  # class indices
     qid: NDArray[Any] | None = None  # query of each document
 
-    def answers(self, proba: NDArray[Any], labels: NDArray[Any] | None = None) -> NDArray[Any]:
+    def to_answers(self, proba: NDArray[Any], labels: NDArray[Any] | None = None) -> NDArray[Any]:
         """Labels or, for a ranking, probabilities of relevance.
 
         `labels` replace the classes of the highest probability, if given.
@@ -38,14 +38,14 @@ class Truth:
             return proba[:, 1]
         return proba.argmax(1) if labels is None else labels
 
-    def ask(
+    def model_answers(
         self,
         labels: Callable[[NDArray[np.float32]], NDArray[Any]],
         proba: Callable[[NDArray[np.float32]], NDArray[Any]],
         x: NDArray[np.float32],
     ) -> NDArray[Any]:
         """Answers of a model to rows `x`, from `proba` for a ranking and else from `labels`."""
-        return labels(x) if self.qid is None else self.answers(proba(x))
+        return labels(x) if self.qid is None else self.to_answers(proba(x))
 
     def score(self, answers: NDArray[Any]) -> float:
         """Accuracy of labels, or AP@5 of a ranking; a single answer applies to all rows."""
@@ -65,62 +65,66 @@ class Fold:
     Without validation rows, learners use five-fold cross-fitting on `train`.
     """
 
-    train: Table
-    validation: Table | None
-    test: Table
+    train: LabelledRows
+    validation: LabelledRows | None
+    test: LabelledRows
     queries: tuple[NDArray[Any], NDArray[Any]] | None = None  # of validation and test rows
 
     @property
-    def truth(self) -> Truth:
+    def test_truth(self) -> Truth:
         """True classes of the test rows."""
         return Truth(self.test[1], None if self.queries is None else self.queries[1])
 
     @property
-    def judges(self) -> Truth:
+    def validation_truth(self) -> Truth:
         """True classes of the validation rows or, without them, of the training rows."""
         y = (self.validation or self.train)[1]
         return Truth(y, None if self.queries is None else self.queries[0])
 
-    def held(self, plan: ValidationSplit) -> Truth:
+    def truth_of_plan(self, plan: ValidationSplit) -> Truth:
         """True classes of the validation rows, in the order of :func:`cross_fit`."""
-        return Truth(plan.y[plan.validation_rows], self.judges.qid)
+        return Truth(plan.y[plan.validation_rows], self.validation_truth.qid)
 
-    def thinned(self, rows: int) -> Fold:
-        """Draw at most `rows` rows of each part for a quick run, without splitting queries."""
-        before, after = self.queries or (None, None)
-        judges, n_before = None, before
+    def sample(self, max_rows: int) -> Fold:
+        """Draw at most `max_rows` rows of each part for a quick run, without splitting queries."""
+        validation_queries, test_queries = self.queries or (None, None)
+        validation = None
         if self.validation is not None:
-            judges, n_before = _thin(self.validation, rows // 2, before)
-        test, ranked = _thin(self.test, rows, after)
-        queries = None if n_before is None or ranked is None else (n_before, ranked)
-        return Fold(_thin(self.train, rows)[0], judges, test, queries)
+            validation, validation_queries = _sample_rows(
+                self.validation, max_rows // 2, validation_queries
+            )
+        test, test_queries = _sample_rows(self.test, max_rows, test_queries)
+        queries = None
+        if validation_queries is not None and test_queries is not None:
+            queries = validation_queries, test_queries
+        return Fold(_sample_rows(self.train, max_rows)[0], validation, test, queries)
 
 
-def table(x: NDArray[Any], y: NDArray[Any], rows: NDArray[np.intp] | slice) -> Table:
+def select_rows(x: NDArray[Any], y: NDArray[Any], rows: NDArray[np.intp] | slice) -> LabelledRows:
     """Select rows, with the types that all methods expect."""
     return np.ascontiguousarray(x[rows], np.float32), y[rows].astype(np.int64)
 
 
-def fixed(x: NDArray[Any], y: NDArray[Any], *parts: Any) -> Callable[[int], list[Fold]]:
+def fixed_split(x: NDArray[Any], y: NDArray[Any], *parts: Any) -> Callable[[int], list[Fold]]:
     """Make a function that returns the same training, validation and test rows for every seed."""
-    train, validation, test = (None if p is None else table(x, y, p) for p in parts)
+    train, validation, test = (None if p is None else select_rows(x, y, p) for p in parts)
     assert train is not None
     assert test is not None
     return lambda _seed: [Fold(train, validation, test)]
 
 
-def _thin(
-    table: Table, rows: int, queries: NDArray[Any] | None = None
-) -> tuple[Table, NDArray[Any] | None]:
-    x, y = table
-    if len(y) <= rows:
-        return table, queries
+def _sample_rows(
+    part: LabelledRows, max_rows: int, queries: NDArray[Any] | None = None
+) -> tuple[LabelledRows, NDArray[Any] | None]:
+    x, y = part
+    if len(y) <= max_rows:
+        return part, queries
     rng = np.random.default_rng(0)
     if queries is None:
-        rows_of_queries = rng.permutation(len(y))[:rows]
-        return (x[rows_of_queries], y[rows_of_queries]), None
+        rows = rng.permutation(len(y))[:max_rows]
+        return (x[rows], y[rows]), None
     names, query_numbers, sizes = np.unique(queries, return_inverse=True, return_counts=True)
     order = rng.permutation(len(names))
-    kept_queries = order[np.cumsum(sizes[order]) <= rows]
-    rows_of_queries = np.flatnonzero(np.isin(query_numbers, kept_queries))
-    return (x[rows_of_queries], y[rows_of_queries]), queries[rows_of_queries]
+    drawn_queries = order[np.cumsum(sizes[order]) <= max_rows]
+    rows = np.flatnonzero(np.isin(query_numbers, drawn_queries))
+    return (x[rows], y[rows]), queries[rows]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from benchmarks.cache import CACHE
 from benchmarks.data import images
 from benchmarks.data.fetching import find_file
-from benchmarks.data.folds import Fold, fixed, table
+from benchmarks.data.folds import Fold, fixed_split, select_rows
 from benchmarks.data.sources import SOURCES
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
@@ -40,18 +40,22 @@ class Problem:
     title: str
     costs: FeatureCosts
     n_classes: int
-    cheapest: float  # cost of the cheapest useful features: the smallest budget
-    deal: Callable[[int], list[Fold]] = field(repr=False)  # by seed; several folds are pooled
-    drawn: bool = False  # whether the split, be it only that of validation, depends on the seed
+    min_budget: float  # cost of the cheapest useful features: the smallest budget
+    make_folds: Callable[[int], list[Fold]] = field(repr=False)  # by seed; several folds are pooled
+    split_depends_on_seed: bool = (
+        False  # whether the split, be it only that of validation, depends on the seed
+    )
     target: float | None = None  # cost cut (a share) within 1 % of the top accuracy
     source: str = ""  # SHA-256 of the data file
     note: str = ""  # about split and prices
     metric: str = "accuracy"  # or AP@5
-    noisy: bool = False  # large trees overfit whatever the number of rows: peers try small ones
+    has_noisy_labels: bool = (
+        False  # large trees overfit whatever the number of rows: peers try small ones
+    )
 
     def budgets(self, n: int = 12) -> NDArray[np.float64]:
         """Budgets from the cheapest useful one to the full price, geometric."""
-        return np.geomspace(self.cheapest, self.costs.total, n)
+        return np.geomspace(self.min_budget, self.costs.total, n)
 
 
 @lru_cache(maxsize=1)
@@ -97,8 +101,8 @@ def _letter(name: str) -> Problem:
         "Letters, N-Z against A-M" if binary else "Letters, 26 classes",
         FeatureCosts.uniform(16),
         2 if binary else 26,
-        cheapest=2.0,
-        deal=fixed(raw["X"], y, slice(12000), slice(12000, 16000), slice(16000, 20000)),
+        min_budget=2.0,
+        make_folds=fixed_split(raw["X"], y, slice(12000), slice(12000, 16000), slice(16000, 20000)),
         target=0.62 if binary else 0.52,
         source=_sha("letter"),
         note="rows 0-11999 / 12000-15999 / 16000-19999 as the authors; price 1 a feature",
@@ -115,8 +119,8 @@ def _forest(name: str) -> Problem:
         "Forest, class 2 against the rest" if binary else "Forest, 7 classes",
         FeatureCosts.uniform(54),
         2 if binary else 7,
-        cheapest=1.0,
-        deal=fixed(raw["X"], y, *np.split(rows, [36603, 36603 + 15688])),
+        min_budget=1.0,
+        make_folds=fixed_split(raw["X"], y, *np.split(rows, [36603, 36603 + 15688])),
         target=0.78 if binary else 0.58,
         source=_sha("covertype"),
         note="36,603 / 15,688 / 58,101 rows drawn from all 581,012 with a fixed seed: the papers' "
@@ -132,8 +136,8 @@ def _mbne_tiny(name: str) -> Problem:
         "MiniBooNE, the 5,000-row sample",
         FeatureCosts.uniform(50),
         2,
-        cheapest=1.0,
-        deal=fixed(raw["X"], raw["y"], *masks),
+        min_budget=1.0,
+        make_folds=fixed_split(raw["X"], raw["y"], *masks),
         target=0.84,
         source=_sha(name),
         note="the BudgetRF authors' sample and parts, not the papers' full set; price 1 a feature",
@@ -150,19 +154,19 @@ def _hapt(name: str) -> Problem:
         costs = FeatureCosts.uniform(x.shape[1])
     inside = np.unique(subject[~outside])
 
-    def deal(seed: int) -> list[Fold]:
+    def make_folds(seed: int) -> list[Fold]:
         judges = np.random.default_rng(seed).choice(inside, 5, replace=False)
         judging = np.isin(subject, judges) & ~outside
-        return fixed(x, y, ~outside & ~judging, judging, outside)(seed)
+        return fixed_split(x, y, ~outside & ~judging, judging, outside)(seed)
 
     return Problem(
         name,
         "HAPT activities, 9 signal groups" if grouped else "HAPT activities, 349 features",
         costs,
         12,
-        cheapest=1.0 if grouped else 4.0,
-        deal=deal,
-        drawn=True,
+        min_budget=1.0 if grouped else 4.0,
+        make_folds=make_folds,
+        split_depends_on_seed=True,
         target=0.70 if grouped else 0.80,
         source=_sha("hapt"),
         note="test: the publisher's 9 subjects; validation: 5 of the 21 training subjects, drawn "
@@ -178,9 +182,9 @@ def _statlog_heart(name: str) -> Problem:
         "Statlog heart, Turney's prices",
         data_set.feature_costs,
         2,
-        cheapest=1.0,
-        deal=_ten_folds(data_set.X, data_set.y),
-        drawn=True,
+        min_budget=1.0,
+        make_folds=_ten_folds(data_set.X, data_set.y),
+        split_depends_on_seed=True,
         target=0.50,
         source=_sha(name),
         note="10-fold cross-validation, a partition a seed, test rows pooled; Turney's prices and "
@@ -196,9 +200,9 @@ def _sonar(name: str) -> Problem:
         "Sonar, mines against rocks",
         FeatureCosts.uniform(x.shape[1]),
         2,
-        cheapest=1.0,
-        deal=_ten_folds(x, y),
-        drawn=True,
+        min_budget=1.0,
+        make_folds=_ten_folds(x, y),
+        split_depends_on_seed=True,
         source=_sha(name),
         note="10-fold cross-validation, a partition a seed, test rows pooled; price 1 a feature",
     )
@@ -207,13 +211,15 @@ def _sonar(name: str) -> Problem:
 def _ten_folds(x: NDArray[np.float32], y: NDArray[np.int64]) -> Callable[[int], list[Fold]]:
     """Deal stratified folds of a partition that the seed draws, without validation rows."""
 
-    def deal(seed: int) -> list[Fold]:
+    def make_folds(seed: int) -> list[Fold]:
         from sklearn.model_selection import StratifiedKFold
 
         folds = StratifiedKFold(10, shuffle=True, random_state=seed).split(x, y)
-        return [Fold(table(x, y, train), None, table(x, y, test)) for train, test in folds]
+        return [
+            Fold(select_rows(x, y, train), None, select_rows(x, y, test)) for train, test in folds
+        ]
 
-    return deal
+    return make_folds
 
 
 def _thyroid(name: str) -> Problem:
@@ -223,9 +229,11 @@ def _thyroid(name: str) -> Problem:
         "Thyroid, Turney's prices",
         data_set.feature_costs,
         3,
-        cheapest=23.0,
-        deal=fixed(data_set.X, data_set.y, data_set.parts["train"], None, data_set.parts["test"]),
-        drawn=True,
+        min_budget=23.0,
+        make_folds=fixed_split(
+            data_set.X, data_set.y, data_set.parts["train"], None, data_set.parts["test"]
+        ),
+        split_depends_on_seed=True,
         target=0.64,
         source=_sha(name),
         note="UCI's split, validation by five-fold cross-fitting; Turney's prices, with FTI at "
@@ -240,8 +248,8 @@ def _occupancy(name: str) -> Problem:
         "Room occupancy",
         FeatureCosts.uniform(data_set.X.shape[1]),
         2,
-        cheapest=1.0,
-        deal=fixed(
+        min_budget=1.0,
+        make_folds=fixed_split(
             data_set.X, data_set.y, *(data_set.parts[p] for p in ("train", "validation", "test"))
         ),
         source=_sha(name),
@@ -263,8 +271,8 @@ def _cifar10(name: str) -> Problem:
         "CIFAR-10, the last five classes against the first five",
         FeatureCosts.uniform(x.shape[1]),
         2,
-        cheapest=4.0,
-        deal=fixed(x, y, order[:19761], order[19761 : 19761 + 8468], raw["part"] == 1),
+        min_budget=4.0,
+        make_folds=fixed_split(x, y, order[:19761], order[19761 : 19761 + 8468], raw["part"] == 1),
         source=f"{data_hash} features {code[:16]} last five classes",
         note="400 features computed here from the JPEG images (k-means patches), since the paper's "
         "are not known; as many rows as in the paper, 19,761 / 8,468 / 10,000, drawn with a fixed "
@@ -276,12 +284,12 @@ def _mq2008(name: str) -> Problem:
     raw = data_arrays(name)
     x, relevant, qid, part = raw["X"], raw["y"] > 0, raw["qid"], raw["part"]
 
-    def deal(_seed: int) -> list[Fold]:
+    def make_folds(_seed: int) -> list[Fold]:
         folds = []
         for first in range(5):  # as LETOR deals its partitions: three, one and one, in turn
             turn = [(first + i) % 5 + 1 for i in range(5)]
             parts = [np.flatnonzero(np.isin(part, p)) for p in (turn[:3], turn[3], turn[4])]
-            train, validation, test = (table(x, relevant, rows) for rows in parts)
+            train, validation, test = (select_rows(x, relevant, rows) for rows in parts)
             folds.append(Fold(train, validation, test, (qid[parts[1]], qid[parts[2]])))
         return folds
 
@@ -290,8 +298,8 @@ def _mq2008(name: str) -> Problem:
         "MQ2008, ranking by relevance",
         FeatureCosts.uniform(x.shape[1]),
         2,
-        cheapest=1.0,
-        deal=deal,
+        min_budget=1.0,
+        make_folds=make_folds,
         source=_sha(name),
         note="LETOR's five folds, split by query, test queries pooled (784); grades 1 and 2 are "
         "relevant, 0 is not. Methods learn relevant or not as two classes, by which they also "
@@ -299,7 +307,7 @@ def _mq2008(name: str) -> Problem:
         "the model which answers it gives. Accuracy is AP@5, and 1 % is 0.01 of it, which is as "
         "much as its standard error over the queries. No prices are published: 1 a feature",
         metric="AP@5",
-        noisy=True,
+        has_noisy_labels=True,
     )
 
 
@@ -307,18 +315,18 @@ def _bundled(name: str) -> Problem:
     data_set = datasets.load(name)
     classes, y = np.unique(data_set.y, return_inverse=True)
 
-    def deal(seed: int) -> list[Fold]:
+    def make_folds(seed: int) -> list[Fold]:
         order = np.random.default_rng(seed).permutation(len(y))
-        return fixed(data_set.X, y, *np.split(order, [len(y) // 2, 3 * len(y) // 4]))(seed)
+        return fixed_split(data_set.X, y, *np.split(order, [len(y) // 2, 3 * len(y) // 4]))(seed)
 
     return Problem(
         name,
         name.replace("_", " "),
         data_set.feature_costs,
         len(classes),
-        cheapest=1.0,
-        deal=deal,
-        drawn=True,
+        min_budget=1.0,
+        make_folds=make_folds,
+        split_depends_on_seed=True,
         note="bundled with scikit-learn, for tests; half / quarter / quarter drawn by the seed",
     )
 

@@ -34,9 +34,9 @@ class Model:
 def make_models(folder: Path, quick: bool) -> dict[str, Model]:
     """Fit the models on Letters, N-Z against A-M, and pack them into a folder."""
     problem = problems.get(PROBLEM)
-    fold = problem.deal(0)[0]
+    fold = problem.make_folds(0)[0]
     if quick:
-        fold = fold.thinned(QUICK_ROWS)
+        fold = fold.sample(QUICK_ROWS)
     trees = {"n_rounds": TREES, "max_depth": DEPTH, "num_leaves": 2**DEPTH, "penalties": (0.0,)}
     kinds: dict[str, tuple[str, str, dict[str, Any]]] = {
         "trees-50": (f"{TREES} trees of depth {DEPTH}, one graph", "greedy-miser", trees),

@@ -46,29 +46,31 @@ FIGURES = {"mbne_tiny": FIGURE_4, "forest-bin": FIGURE_4, "letter-bin": tuple(ME
 """Methods of each problem: those of figure 4, and on Letters also those of figure 5."""
 
 
-def figure(name: str, *, n_trees: int, n_rounds: int, fold: Fold | None = None) -> dict[str, Any]:
+def measure_figure(
+    name: str, *, n_trees: int, n_rounds: int, fold: Fold | None = None
+) -> dict[str, Any]:
     """Fit the methods on one problem and measure them at budgets on test rows."""
     problem = problems.get(name)
-    fold = fold or problem.deal(0)[0]
+    fold = fold or problem.make_folds(0)[0]
     x, y = fold.train
     # f0: the forest and, for figure 5, a support vector machine
     forest = RandomForestClassifier(
         n_trees, criterion="entropy", max_features=None, random_state=0, n_jobs=1
     ).fit(x, y)
-    machine = None
+    svm = None
     if "adapt-gbrt-svm" in FIGURES[name]:
         scale = 1 / x.shape[1]
-        machine = make_pipeline(StandardScaler(), SVC(C=10, gamma=scale, random_state=0)).fit(x, y)
+        svm = make_pipeline(StandardScaler(), SVC(C=10, gamma=scale, random_state=0)).fit(x, y)
     # each method before its f0, at all budgets
     curves: dict[str, list[dict[str, float] | None]] = {}
     seconds: dict[str, float] = {}
     for method in FIGURES[name]:
-        f0 = machine if method.endswith("-svm") else forest
+        f0 = svm if method.endswith("-svm") else forest
         system = _system(method, f0, problem.costs, n_rounds)
         start = time.process_time()
         system.fit(x, y, validation=fold.validation)
         seconds[method] = round(time.process_time() - start, 2)
-        curves[method] = [_at(system, budget, fold) for budget in BUDGETS[name]]
+        curves[method] = [_figures_at_budget(system, budget, fold) for budget in BUDGETS[name]]
         note(f"adapt: {name}, {method}: {seconds[method]} CPU s")
     test_x, test_y = fold.test
     return {
@@ -79,7 +81,7 @@ def figure(name: str, *, n_trees: int, n_rounds: int, fold: Fold | None = None) 
         "budgets": list(BUDGETS[name]),
         "f0_error": {
             title: round(float(np.mean(model.predict(test_x) != test_y)), 5)
-            for title, model in (("forest", forest), ("support vector machine", machine))
+            for title, model in (("forest", forest), ("support vector machine", svm))
             if model is not None
         },
         "f0_cost": round(float(Forest.from_sklearn(forest).cost(test_x, problem.costs).mean()), 5),
@@ -90,41 +92,43 @@ def figure(name: str, *, n_trees: int, n_rounds: int, fold: Fold | None = None) 
 
 def _system(method: str, f0: Any, costs: FeatureCosts, n_rounds: int) -> Any:
     """Make a method with the settings of the paper: its gate, and first-order trees of depth 4."""
-    shared: dict[str, Any] = {"feature_costs": costs, "random_state": 0}
+    common: dict[str, Any] = {"feature_costs": costs, "random_state": 0}
     if method == "budget-prune":
-        return BudgetPrune(estimator=f0, pruning_rows="validation", **shared)
-    trees: dict[str, Any] = {"newton": False, "max_depth": 4, "n_rounds": n_rounds}
+        return BudgetPrune(estimator=f0, pruning_rows="validation", **common)
+    tree_settings: dict[str, Any] = {"newton": False, "max_depth": 4, "n_rounds": n_rounds}
     if method == "greedy-miser":
-        return GreedyMiser(**trees, **shared)
+        return GreedyMiser(**tree_settings, **common)
     accounting = "union" if method.endswith("-svm") else "paths"
-    shared |= {"stop": "gate", "accounting": accounting}
+    common |= {"stop": "gate", "accounting": accounting}
     name = method.removesuffix("-svm")
     if name == "adapt-gbrt":
-        return AdaptGBRT(f0, **trees, **shared)
-    return {"adapt-lin": AdaptLin, "adapt-l1": L1Cascade}[name](f0, **shared)
+        return AdaptGBRT(f0, **tree_settings, **common)
+    return {"adapt-lin": AdaptLin, "adapt-l1": L1Cascade}[name](f0, **common)
 
 
-def _at(system: Any, budget: float, fold: Fold) -> dict[str, float] | None:
+def _figures_at_budget(system: Any, budget: float, fold: Fold) -> dict[str, float] | None:
     """Test figures of the point that validation rows choose within a budget, or None."""
     costs = [point.cost for point in system.frontier_.points]
     if min(costs) > budget:
         return None
-    chosen = system.at(budget=budget)
+    system_at_budget = system.at(budget=budget)
     x, y = fold.test
     return {
-        "val_cost": round(chosen.operating_point_.cost, 5),
-        "val_error": round(1 - chosen.operating_point_.accuracy, 5),
-        "cost": round(float(chosen.cost(x).mean()), 5),
-        "error": round(float(np.mean(chosen.predict(x) != y)), 5),
+        "val_cost": round(system_at_budget.operating_point_.cost, 5),
+        "val_error": round(1 - system_at_budget.operating_point_.accuracy, 5),
+        "cost": round(float(system_at_budget.cost(x).mean()), 5),
+        "error": round(float(np.mean(system_at_budget.predict(x) != y)), 5),
     }
 
 
-def cheapest_within(curve: Sequence[dict[str, float] | None], error: float) -> float | None:
-    """Lowest test cost among the points whose test error is at most `error`."""
-    return min((p["cost"] for p in curve if p is not None and p["error"] <= error), default=None)
+def cheapest_within(curve: Sequence[dict[str, float] | None], max_error: float) -> float | None:
+    """Lowest test cost among the points whose test error is at most `max_error`."""
+    return min(
+        (p["cost"] for p in curve if p is not None and p["error"] <= max_error), default=None
+    )
 
 
-def synthetic(seed: int = 0) -> dict[str, Any]:
+def measure_synthetic(seed: int = 0) -> dict[str, Any]:
     """Measure figure 2: accuracy of Adapt with simple models on Synthetic-1.
 
     The points of the figure are not published. The points here lie in a square, with a linear
@@ -136,26 +140,26 @@ def synthetic(seed: int = 0) -> dict[str, Any]:
         for part, n in enumerate((1000, 1000, 4000))
     )
     f0 = SVC(C=100.0, gamma=4.0).fit(x, y)
-    shared: dict[str, Any] = {
+    common: dict[str, Any] = {
         "feature_costs": FeatureCosts([0.0, 0.0, 1.0]),
         "stop": "gate",
         "p_full": (0.6,),
         "penalties": (1e-3,),
         "random_state": seed,
     }
-    small_trees: dict[str, Any] = {"max_depth": 2, "n_rounds": 10, "newton": False, "warm_up": 3}
+    tree_settings: dict[str, Any] = {"max_depth": 2, "n_rounds": 10, "newton": False, "warm_up": 3}
     systems = {
-        "adapt-lin": AdaptLin(f0, n_starts=0, **shared),
-        "adapt-gbrt": AdaptGBRT(f0, learning_rate=0.5, **small_trees, **shared),
+        "adapt-lin": AdaptLin(f0, n_starts=0, **common),
+        "adapt-gbrt": AdaptGBRT(f0, learning_rate=0.5, **tree_settings, **common),
     }
     points = {}
     for name, system in systems.items():
         system.fit(x, y, validation=validation)
-        local, adaptive = system.at(budget=0.0), system.at(budget=0.6)
+        edge_only, cascade = system.at(budget=0.0), system.at(budget=0.6)
         points[name] = {
-            "f1_on_all": float(local.score(test_x, test_y)),
-            "accuracy": float(adaptive.score(test_x, test_y)),
-            "offload_rate": float(adaptive.offload(test_x).mean()),
+            "f1_on_all": float(edge_only.score(test_x, test_y)),
+            "accuracy": float(cascade.score(test_x, test_y)),
+            "offload_rate": float(cascade.offload(test_x).mean()),
         }
     return {"seed": seed, "f0": float(f0.score(test_x, test_y)), "points": points}
 

@@ -16,8 +16,8 @@ from sklearn.svm import LinearSVC
 
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
-from benchmarks.trees.curves import BUDGETS, CIFAR_BUDGETS, Curve, Made, at_budgets
-from benchmarks.trees.pruning import cost_complexity, grown
+from benchmarks.trees.curves import BUDGETS, CIFAR_BUDGETS, Curve, PrunedForest, at_budgets
+from benchmarks.trees.pruning import cost_complexity, grow_forest
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.prune import build_problem
@@ -33,7 +33,9 @@ TRIED_SUBSETS = (7, 15, 30, 50)
 POINTS = 30
 
 
-def usage(seeds: Sequence[int], *, n_trees: int, fold: Fold | None = None) -> dict[str, Any]:
+def measure_usage(
+    seeds: Sequence[int], *, n_trees: int, fold: Fold | None = None
+) -> dict[str, Any]:
     """Measure table 1: uses of a feature by a test row in unpruned and pruned forests.
 
     The pruning is the cheapest whose validation error exceeds the error of the forest by at most
@@ -41,24 +43,28 @@ def usage(seeds: Sequence[int], *, n_trees: int, fold: Fold | None = None) -> di
     "one feature" have the feature whose unpruned shares are nearest to those of the paper.
     """
     problem = problems.get("mbne_tiny")
-    rows: list[dict[str, list[float]]] = []
+    seed_rows: list[dict[str, list[float]]] = []
     for seed in seeds:
-        part = fold or problem.deal(seed)[0]
-        assert part.validation is not None
-        forest = best_subset_forest(part, n_trees, seed)
-        instances = build_problem(forest, part.validation[0], problem.costs)
-        exact = PruneSequence(instances, breakpoints(instances))
-        curve = Curve.of(forest, exact, part, problem.costs, 2 * POINTS)
-        whole = Made(lambda forest=forest: forest, part, problem.costs)
-        pruned = curve.within(whole.validation[1] + 0.001) or whole
-        before, after = (_usage(made.make(), part.test[0]) for made in (whole, pruned))
-        typical = int(np.abs(before - np.array([[0.073], [0.917], [0.010]])).sum(axis=0).argmin())
-        rows.append(
+        seed_fold = fold or problem.make_folds(seed)[0]
+        assert seed_fold.validation is not None
+        forest = best_subset_forest(seed_fold, n_trees, seed)
+        prune_problem = build_problem(forest, seed_fold.validation[0], problem.costs)
+        sequence = PruneSequence(prune_problem, breakpoints(prune_problem))
+        curve = Curve.of(forest, sequence, seed_fold, problem.costs, 2 * POINTS)
+        unpruned = PrunedForest(lambda forest=forest: forest, seed_fold, problem.costs)
+        pruned = curve.within(unpruned.validation[1] + 0.001) or unpruned
+        unpruned_shares, pruned_shares = (
+            _usage(pruned_forest.make(), seed_fold.test[0]) for pruned_forest in (unpruned, pruned)
+        )
+        typical_feature = int(
+            np.abs(unpruned_shares - np.array([[0.073], [0.917], [0.010]])).sum(axis=0).argmin()
+        )
+        seed_rows.append(
             {
-                "unpruned": [*before.mean(axis=1), *whole.test],
-                "pruned": [*after.mean(axis=1), *pruned.test],
-                "unpruned, one feature": [*before[:, typical], *whole.test],
-                "pruned, one feature": [*after[:, typical], *pruned.test],
+                "unpruned": [*unpruned_shares.mean(axis=1), *unpruned.test],
+                "pruned": [*pruned_shares.mean(axis=1), *pruned.test],
+                "unpruned, one feature": [*unpruned_shares[:, typical_feature], *unpruned.test],
+                "pruned, one feature": [*pruned_shares[:, typical_feature], *pruned.test],
             }
         )
         note(f"budgetprune: table 1, seed {seed}")
@@ -67,10 +73,10 @@ def usage(seeds: Sequence[int], *, n_trees: int, fold: Fold | None = None) -> di
         "seeds": list(seeds),
         "rows": {
             name: {
-                "mean": np.mean([row[name] for row in rows], axis=0).round(5),
-                "sd": np.std([row[name] for row in rows], axis=0).round(5),
+                "mean": np.mean([row[name] for row in seed_rows], axis=0).round(5),
+                "sd": np.std([row[name] for row in seed_rows], axis=0).round(5),
             }
-            for name in rows[0]
+            for name in seed_rows[0]
         },
     }
 
@@ -115,32 +121,32 @@ def svm_costs(fold: Fold) -> FeatureCosts:
     """Prices from the weights of a linear support vector machine (figure 5), with mean 1."""
     x, y = fold.train
     scaled = x / np.maximum(np.linalg.norm(x, axis=0), 1e-12) * np.sqrt(len(x))
-    machine = LinearSVC(random_state=0, max_iter=5000).fit(scaled, y)
-    weights = np.abs(machine.coef_[0])
+    svm = LinearSVC(random_state=0, max_iter=5000).fit(scaled, y)
+    weights = np.abs(svm.coef_[0])
     # the paper rounds weights to whole numbers between 1 and 40
     prices = np.clip(np.rint(40 * weights / weights.max()), 1, 40)
     return FeatureCosts(prices * len(prices) / prices.sum())
 
 
-def prices(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
+def measure_prices(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
     """Measure figure 5: BudgetPrune and cost-complexity pruning with uniform and other prices."""
-    fold = size.pop("fold", None) or problems.get(name).deal(0)[0]
+    fold = size.pop("fold", None) or problems.get(name).make_folds(0)[0]
     uniform, weighted = FeatureCosts.uniform(fold.train[0].shape[1]), svm_costs(fold)
     cases = {"uniform": ("entropy", None, uniform), "by weight": ("entropy", None, weighted)}
     return _figure(name, cases, ("ensemble", "ccp"), seeds, fold, **size)
 
 
-def impurities(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
+def measure_impurities(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
     """Measure figure 6: prunings of entropy forests and of forests grown by Pairs."""
-    fold = size.pop("fold", None) or problems.get(name).deal(0)[0]
+    fold = size.pop("fold", None) or problems.get(name).make_folds(0)[0]
     costs = FeatureCosts.uniform(fold.train[0].shape[1])
     cases = {"entropy": ("entropy", None, costs), "Pairs": ("threshold_pairs", None, costs)}
     return _figure(name, cases, ("ensemble", "ccp"), seeds, fold, **size)
 
 
-def subsets(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
+def measure_subsets(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
     """Measure figure 7: prunings of forests with 20 and 120 random features per split."""
-    fold = size.pop("fold", None) or problems.get(name).deal(0)[0]
+    fold = size.pop("fold", None) or problems.get(name).make_folds(0)[0]
     n_features = fold.train[0].shape[1]
     costs = FeatureCosts.uniform(n_features)
     cases = {f"k = {k}": ("entropy", min(k, n_features), costs) for k in (20, 120)}
@@ -160,38 +166,43 @@ def _figure(
     assert fold.validation is not None
     budgets = BUDGETS.get(name, CIFAR_BUDGETS)
     curves: dict[str, Any] = {}
-    unpruned: dict[str, list[float]] = {}
+    mean_unpruned: dict[str, list[float]] = {}
     for case, (criterion, n_features, costs) in cases.items():
-        pools: dict[str, list[Curve]] = {method: [] for method in methods}
-        wholes = []
+        method_curves: dict[str, list[Curve]] = {method: [] for method in methods}
+        unpruned_figures = []
         for seed in seeds:
             if criterion == "entropy":
                 model = _entropy_forest(fold, n_trees, seed, n_features)
                 forest = Forest.from_sklearn(model)
             else:
-                forest = grown(fold, costs, n_trees, seed, criterion="threshold_pairs")
-            instances = build_problem(forest, fold.validation[0], costs)
-            wholes.append(Made(lambda forest=forest: forest, fold, costs).test)
-            for method, pool in pools.items():
-                sequence = _sequence(method, instances, forest, costs)
-                pool.append(Curve.of(forest, sequence, fold, costs, POINTS))
+                forest = grow_forest(fold, costs, n_trees, seed, criterion="threshold_pairs")
+            prune_problem = build_problem(forest, fold.validation[0], costs)
+            unpruned_figures.append(PrunedForest(lambda forest=forest: forest, fold, costs).test)
+            for method, curve_list in method_curves.items():
+                sequence = _sequence(method, prune_problem, forest, costs)
+                curve_list.append(Curve.of(forest, sequence, fold, costs, POINTS))
             note(f"budgetprune: {name}, {case}, seed {seed}")
-        unpruned[case] = [round(float(v), 5) for v in np.mean(wholes, axis=0)]
-        curves |= {f"{case}, {m}": at_budgets(pool, budgets) for m, pool in pools.items()}
+        mean_unpruned[case] = [
+            round(float(value), 5) for value in np.mean(unpruned_figures, axis=0)
+        ]
+        curves |= {
+            f"{case}, {method}": at_budgets(curve_list, budgets)
+            for method, curve_list in method_curves.items()
+        }
     return {
         "trees": n_trees,
         "seeds": list(seeds),
         "budgets": list(budgets),
-        "unpruned": unpruned,
+        "unpruned": mean_unpruned,
         "curves": curves,
     }
 
 
 def _sequence(
-    method: str, instances: PruneProblem, forest: Forest, costs: FeatureCosts
+    method: str, prune_problem: PruneProblem, forest: Forest, costs: FeatureCosts
 ) -> PruneSequence:
     if method == "ensemble":
-        return PruneSequence(instances, breakpoints(instances))
+        return PruneSequence(prune_problem, breakpoints(prune_problem))
     if method == "greedy":
-        return greedy_prune(instances, forest, costs)
-    return cost_complexity(instances)
+        return greedy_prune(prune_problem, forest, costs)
+    return cost_complexity(prune_problem)

@@ -28,7 +28,7 @@ MISER_RATES = (0.1, 1.0)
 """Learning rates of GreedyMiser; its paper and the CEGB paper search them also."""
 
 
-def figures(
+def measure_figures(
     name: str, *, n_rounds: int, n_penalties: int, fold: Fold | None = None
 ) -> dict[str, Any]:
     """Fit every method on one problem.
@@ -38,42 +38,42 @@ def figures(
     the points of both of its learning rates.
     """
     problem = problems.get(name)
-    fold = fold or problem.deal(0)[0]
-    shared: dict[str, Any] = {
+    fold = fold or problem.make_folds(0)[0]
+    common: dict[str, Any] = {
         "feature_costs": problem.costs,
         "n_rounds": n_rounds,
         "random_state": 0,
     }
-    search = shared | {"n_penalties": n_penalties}
-    fixed = search | {"patience": None, "num_leaves": 16}
+    sweep_settings = common | {"n_penalties": n_penalties}
+    fixed_tree_settings = sweep_settings | {"patience": None, "num_leaves": 16}
     misers = [
         GreedyMiser(
             penalties=miser_penalties(n_penalties),
             newton=False,
             max_depth=4,
-            learning_rate=rate,
-            **shared | {"n_rounds": 10 * n_rounds},
+            learning_rate=learning_rate,
+            **common | {"n_rounds": 10 * n_rounds},
         )
-        for rate in MISER_RATES
+        for learning_rate in MISER_RATES
     ]
     systems = {
-        "lazy": [CEGBClassifier(accounting="lazy", **search)],
-        "coupled": [CEGBClassifier(accounting="coupled", **search)],
+        "lazy": [CEGBClassifier(accounting="lazy", **sweep_settings)],
+        "coupled": [CEGBClassifier(accounting="coupled", **sweep_settings)],
         "miser": misers,
-        "lazy-16-best": [CEGBClassifier(growth="best-first", **fixed)],
-        "lazy-16-breadth": [CEGBClassifier(growth="breadth-first", **fixed)],
+        "lazy-16-best": [CEGBClassifier(growth="best-first", **fixed_tree_settings)],
+        "lazy-16-breadth": [CEGBClassifier(growth="breadth-first", **fixed_tree_settings)],
     }
     curves: dict[str, list[dict[str, float] | None]] = {}
-    fits: dict[str, float] = {}
+    fit_seconds: dict[str, float] = {}
     for method, variants in systems.items():
         points: list[Point] = []
         start = time.process_time()
         for system in variants:
             system.fit(*fold.train, validation=fold.validation)
             points += system_points(system, fold)
-        fits[method] = round(time.process_time() - start, 2)
-        curves[method] = [_at(points, budget) for budget in BUDGETS[name]]
-        note(f"cegb: {name}, {method}: {fits[method]} CPU s")
+        fit_seconds[method] = round(time.process_time() - start, 2)
+        curves[method] = [_figures_at_budget(points, budget) for budget in BUDGETS[name]]
+        note(f"cegb: {name}, {method}: {fit_seconds[method]} CPU s")
     return {
         "data": problem.source,
         "note": problem.note,
@@ -81,7 +81,7 @@ def figures(
         "n_penalties": n_penalties,
         "miser_rounds": 10 * n_rounds,
         "budgets": list(BUDGETS[name]),
-        "fit_cpu": fits,
+        "fit_cpu": fit_seconds,
         "curves": curves,
     }
 
@@ -94,12 +94,12 @@ def miser_penalties(n_penalties: int) -> list[float]:
     return [highest * (lowest / highest) ** (i / n_steps) for i in range(n_penalties)]
 
 
-def _at(points: Sequence[Point], budget: float) -> dict[str, float] | None:
+def _figures_at_budget(points: Sequence[Point], budget: float) -> dict[str, float] | None:
     """Figures of the most accurate point within a budget on validation rows, or None."""
-    within = [p for p in points if p.val_cost <= budget + 1e-9]
-    if not within:
+    affordable = [p for p in points if p.val_cost <= budget + 1e-9]
+    if not affordable:
         return None
-    best = max(within, key=lambda p: (p.val_accuracy, -p.val_cost))
+    best = max(affordable, key=lambda p: (p.val_accuracy, -p.val_cost))
     return {
         "val_cost": round(best.val_cost, 5),
         "val_error": round(1 - best.val_accuracy, 5),

@@ -37,12 +37,12 @@ BLOCKS = (1, 2, 4, 8)
 SPLIT_STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
-def tradeoffs(
-    shares: Sequence[int], *, folds: Sequence[Fold] | None = None, seed: int = 0
+def measure_tradeoffs(
+    round_counts: Sequence[int], *, folds: Sequence[Fold] | None = None, seed: int = 0
 ) -> dict[str, Any]:
     """Measure figure 3a: AP@5 and cost of test documents after each number of rounds."""
     problem = problems.get("mq2008")
-    folds = folds or problem.deal(seed)
+    folds = folds or problem.make_folds(seed)
     n_features = folds[0].train[0].shape[1]
     prices = FeatureCosts(np.random.default_rng(seed).choice(YAHOO_PRICES, n_features))
     equal_prices = FeatureCosts.uniform(n_features)
@@ -52,16 +52,16 @@ def tradeoffs(
     curves: dict[str, Any] = {}
     for name, (strength, costs) in cases.items():
         points = [
-            [_ranked(fold, strength, costs, prices, n_rounds) for n_rounds in shares]
+            [_score_and_cost(fold, strength, costs, prices, n_rounds) for n_rounds in round_counts]
             for fold in folds
         ]
         score, cost = np.mean(points, axis=0).T
         curves[name] = {"score": score.round(5), "cost": cost.round(3)}
         note(f"cegb: figure 3a, {name}")
-    return {"rounds": list(shares), "total": prices.total, "curves": curves}
+    return {"rounds": list(round_counts), "total": prices.total, "curves": curves}
 
 
-def _ranked(
+def _score_and_cost(
     fold: Fold, strength: float, costs: FeatureCosts, prices: FeatureCosts, n_rounds: int
 ) -> tuple[float, float]:
     x, y = fold.train
@@ -71,12 +71,12 @@ def _ranked(
     trees, _ = grow(x, target, growth, charge, rounds=n_rounds)
     test = fold.test[0]
     return (
-        fold.truth.score(trees.margins(test)[:, 0]),
+        fold.test_truth.score(trees.margins(test)[:, 0]),
         float(prices.per_instance(trees.visited(test)).mean()),
     )
 
 
-def multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) -> dict[str, Any]:
+def measure_multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) -> dict[str, Any]:
     """Measure figure 4: SEG measure and cost of evaluating a pixel.
 
     A split on a feature whose value m pixels share costs 1/m.
@@ -91,19 +91,19 @@ def multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) -> dict[
     x, y = x[np.concatenate(rows)], y[np.concatenate(rows)]
     target = ValueTarget.standardised(2.0 * y - 1.0, np.ones(len(y)))
     split = np.repeat([1 / b**2 for b in BLOCKS], x.shape[1] // len(BLOCKS))
-    free = SplitPrices(FeatureCosts(np.zeros(x.shape[1])), "lazy", split)
+    pixel_prices = SplitPrices(FeatureCosts(np.zeros(x.shape[1])), "lazy", split)
     points = []
     for strength in SPLIT_STRENGTHS:
         growth = TreeGrowth(num_leaves=15, learning_rate=0.2, patience=None)
-        trees, _ = grow(x, target, growth, Charge(free, strength, x), rounds=n_rounds)
+        trees, _ = grow(x, target, growth, Charge(pixel_prices, strength, x), rounds=n_rounds)
         scores, costs = [], []
         for table, (_, flies) in zip(tables[n_frames:], frames[n_frames:], strict=True):
             mask = trees.margins(table)[:, 0].reshape(flies.shape) > 0
             scores.append(seg_measure(mask, flies))
-            costs.append(float(free.evaluation(trees, table).mean()))
-        used = trees.feature[trees.feature >= 0] // (x.shape[1] // len(BLOCKS))
+            costs.append(float(pixel_prices.evaluation(trees, table).mean()))
+        feature_blocks = trees.feature[trees.feature >= 0] // (x.shape[1] // len(BLOCKS))
         point = {"strength": strength, "seg": float(np.mean(scores)), "cost": float(np.mean(costs))}
-        shares = np.bincount(used, minlength=len(BLOCKS)) / max(1, len(used))
+        shares = np.bincount(feature_blocks, minlength=len(BLOCKS)) / max(1, len(feature_blocks))
         points.append(point | {"splits_by_block": shares.round(4)})
         note(f"cegb: figure 4, {points[-1]}")
     return {"frames": n_frames, "size": size, "rows": n_rows, "rounds": n_rounds, "points": points}
@@ -112,8 +112,8 @@ def multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) -> dict[
 def draw_frame(rng: np.random.Generator, size: int) -> tuple[Image, NDArray[np.int64]]:
     """Draw dark ellipses on noise; return the image and the fly number of each pixel, or 0."""
     row, column = np.mgrid[:size, :size]
-    ground = ndimage.gaussian_filter(rng.normal(size=(size, size)), size / 8)
-    image = 0.7 + 0.15 * ground / ground.std() + 0.12 * rng.normal(size=(size, size))
+    background = ndimage.gaussian_filter(rng.normal(size=(size, size)), size / 8)
+    image = 0.7 + 0.15 * background / background.std() + 0.12 * rng.normal(size=(size, size))
     flies = np.zeros((size, size), np.int64)
     for number in range(1, 7):
         centre, angle = rng.uniform(8, size - 8, size=2), rng.uniform(0, np.pi)
@@ -129,12 +129,12 @@ def pixel_features(image: Image) -> NDArray[np.float32]:
     columns = []
     for block in BLOCKS:
         n = len(image) // block
-        small = image.reshape(n, block, n, block).mean(axis=(1, 3))
+        block_means = image.reshape(n, block, n, block).mean(axis=(1, 3))
         filters = [
-            small,
-            ndimage.uniform_filter(small, 3),
-            ndimage.gaussian_gradient_magnitude(small, 1),
-            ndimage.gaussian_laplace(small, 1),
+            block_means,
+            ndimage.uniform_filter(block_means, 3),
+            ndimage.gaussian_gradient_magnitude(block_means, 1),
+            ndimage.gaussian_laplace(block_means, 1),
         ]
         columns += [f.repeat(block, 0).repeat(block, 1).ravel() for f in filters]
     return np.stack(columns, axis=1).astype(np.float32)
@@ -146,10 +146,10 @@ def seg_measure(mask: NDArray[np.bool_], flies: NDArray[np.int64]) -> float:
     scores = []
     for number in range(1, flies.max() + 1):
         fly = flies == number
-        covering = np.bincount(segments[fly], minlength=1)
-        covering[0] = 0
-        segment = segments == covering.argmax()
-        overlap = int(covering.max())
-        covered = 2 * overlap > fly.sum() > 0
-        scores.append(overlap / (segment | fly).sum() if covered else 0.0)
+        segment_pixels = np.bincount(segments[fly], minlength=1)
+        segment_pixels[0] = 0
+        segment = segments == segment_pixels.argmax()
+        overlap = int(segment_pixels.max())
+        is_covered = 2 * overlap > fly.sum() > 0
+        scores.append(overlap / (segment | fly).sum() if is_covered else 0.0)
     return float(np.mean(scores))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.data.folds import Fold, Table
+from benchmarks.data.folds import Fold, LabelledRows
 from gatewise.costs import FeatureCosts
 from gatewise_training.prune.forest import Forest
 
@@ -26,14 +26,14 @@ BUDGETS = {
 CIFAR_BUDGETS = (20, 40, 60, 80, 100, 130, 160, 200, 240, 280, 320, 400)
 
 
-def measured(forest: Forest, costs: FeatureCosts, rows: Table) -> tuple[float, float]:
+def cost_and_error(forest: Forest, costs: FeatureCosts, rows: LabelledRows) -> tuple[float, float]:
     """Mean cost, and error of averaged leaf distributions, on some rows."""
     answers = forest.proba(rows[0]).argmax(axis=1)
     return float(forest.cost(rows[0], costs).mean()), float(np.mean(answers != rows[1]))
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class PrunedForest:
     """Forest of a curve, with figures that are computed on first use."""
 
     make: Callable[[], Forest]
@@ -44,19 +44,19 @@ class Made:
     def validation(self) -> tuple[float, float]:
         """Cost and error on validation rows."""
         assert self.fold.validation is not None
-        return measured(self.make(), self.costs, self.fold.validation)
+        return cost_and_error(self.make(), self.costs, self.fold.validation)
 
     @cached_property
     def test(self) -> tuple[float, float]:
         """Cost and error on test rows."""
-        return measured(self.make(), self.costs, self.fold.test)
+        return cost_and_error(self.make(), self.costs, self.fold.test)
 
 
 @dataclass(eq=False)
 class Curve:
     """Forests of one method."""
 
-    points: list[Made] = field(default_factory=list)
+    points: list[PrunedForest] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -65,7 +65,7 @@ class Curve:
         """Curve of `n_points` prunings of a sequence, about evenly spaced in cost."""
         return cls(
             [
-                Made(lambda level=level: forest.pruned(sequence.keep(level)), fold, costs)
+                PrunedForest(lambda level=level: forest.pruned(sequence.keep(level)), fold, costs)
                 for level in sequence.thinned(n_points)
             ]
         )
@@ -73,29 +73,29 @@ class Curve:
     def __add__(self, other: Curve) -> Curve:
         return Curve(self.points + other.points)
 
-    def at(self, budget: float) -> Made | None:
+    def at(self, budget: float) -> PrunedForest | None:
         """Most accurate forest within a budget on validation rows; the cheaper one of equals."""
-        within = [p for p in self.points if p.validation[0] <= budget + 1e-9]
-        return min(within, key=lambda p: p.validation[::-1], default=None)
+        affordable = [p for p in self.points if p.validation[0] <= budget + 1e-9]
+        return min(affordable, key=lambda p: p.validation[::-1], default=None)
 
-    def within(self, error: float) -> Made | None:
+    def within(self, max_error: float) -> PrunedForest | None:
         """Cheapest forest with at most this error on validation rows."""
-        good = [p for p in self.points if p.validation[1] <= error + 1e-12]
-        return min(good, key=lambda p: p.validation, default=None)
+        accurate = [p for p in self.points if p.validation[1] <= max_error + 1e-12]
+        return min(accurate, key=lambda p: p.validation, default=None)
 
 
 def at_budgets(curves: Sequence[Curve], budgets: Sequence[float]) -> list[dict[str, float] | None]:
     """Figures of the choice at each budget as means over folds; None without a choice."""
     rows: list[dict[str, float] | None] = []
     for budget in budgets:
-        points_of_curves = [curve.at(budget) for curve in curves]
-        rows.append(_pooled(points_of_curves))
+        forests = [curve.at(budget) for curve in curves]
+        rows.append(_pooled(forests))
     return rows
 
 
 def cheapest_within(curves: Sequence[Curve], errors: Sequence[float]) -> dict[str, float] | None:
     """Figures of the cheapest forests within validation errors, one error per fold."""
-    return _pooled([c.within(e) for c, e in zip(curves, errors, strict=True)])
+    return _pooled([curve.within(error) for curve, error in zip(curves, errors, strict=True)])
 
 
 def cheapest_on_test(curves: Sequence[Curve], loss: float) -> dict[str, float] | None:
@@ -103,20 +103,25 @@ def cheapest_on_test(curves: Sequence[Curve], loss: float) -> dict[str, float] |
 
     The test rows of each fold choose the forest, which a deployed system cannot do.
     """
-    chosen = []
+    forests = []
     for curve in curves:
-        error = curve.points[0].test[1] + loss
-        within = [point for point in curve.points if point.test[1] <= error + 1e-12]
-        chosen.append(min(within, key=lambda point: point.test, default=None))
-    return _pooled(chosen)
+        max_error = curve.points[0].test[1] + loss
+        accurate = [forest for forest in curve.points if forest.test[1] <= max_error + 1e-12]
+        forests.append(min(accurate, key=lambda forest: forest.test, default=None))
+    return _pooled(forests)
 
 
-def _pooled(chosen: Sequence[Made | None]) -> dict[str, float] | None:
-    points_within = [point for point in chosen if point is not None]
-    if len(points_within) < len(chosen) or not points_within:
+def _pooled(forests: Sequence[PrunedForest | None]) -> dict[str, float] | None:
+    chosen_forests = [forest for forest in forests if forest is not None]
+    if len(chosen_forests) < len(forests) or not chosen_forests:
         return None
-    sizes = [len(point.fold.truth) for point in points_within]
-    held, test = ([getattr(p, part) for p in points_within] for part in ("validation", "test"))
-    figures = [float(v) for v in np.average(np.hstack([held, test]), axis=0, weights=sizes)]
-    names = ("val_cost", "val_error", "cost", "error")
-    return {name: round(v, 5) for name, v in zip(names, figures, strict=True)}
+    weights = [len(forest.fold.test_truth) for forest in chosen_forests]
+    validation, test = (
+        [getattr(forest, row_set) for forest in chosen_forests]
+        for row_set in ("validation", "test")
+    )
+    means = [
+        float(mean) for mean in np.average(np.hstack([validation, test]), axis=0, weights=weights)
+    ]
+    keys = ("val_cost", "val_error", "cost", "error")
+    return {name: round(mean, 5) for name, mean in zip(keys, means, strict=True)}

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.harness import table_lines
 from benchmarks.trees.page_tables import compare, error_table
 
-Found = Mapping[str, Any]
+Section = Mapping[str, Any]
 
 PAPER_USAGE = {
     "unpruned, one feature": (7.3, 91.7, 1.0, 42.0, 6.6),
@@ -45,9 +45,9 @@ BUDGET_PRUNE_FIGURES = {
 }
 
 
-def budget_prune(found: Found, _parts: Found) -> list[str]:
+def budget_prune(section: Section, _parts: Section) -> list[str]:
     """Sections of BudgetPrune's table 1 and figures 5 to 7."""
-    usage = found["usage"]
+    usage = section["usage"]
     rows = []
     for name, row in usage["rows"].items():
         means, deviations = row["mean"], row["sd"]
@@ -80,7 +80,7 @@ def budget_prune(found: Found, _parts: Found) -> list[str]:
     ]
     for name, (title, claim, pair) in BUDGET_PRUNE_FIGURES.items():
         lines += ["", f"### {title}", "", claim]
-        for problem, figure in found["figures"][name].items():
+        for problem, figure in section["figures"][name].items():
             curves = figure["curves"]
             whole = ", ".join(
                 f"{case} {cost:.1f} features and error {error:.4f}"
@@ -104,7 +104,7 @@ def budget_prune(found: Found, _parts: Found) -> list[str]:
     return lines
 
 
-def budget_rf(found: Found) -> list[str]:
+def budget_rf(section: Section) -> list[str]:
     """Section of BudgetRF's figure 3."""
     lines = [
         "",
@@ -114,7 +114,7 @@ def budget_rf(found: Found) -> list[str]:
         "budget, and a high alpha is better at low costs, alpha 0 at high ones. Validation chooses "
         "among the paper's ten alphas, random stumps, up to 40 trees.",
     ]
-    for problem, figure in found["figures"].items():
+    for problem, figure in section["figures"].items():
         points = figure["points"]
         lines += [
             "",
@@ -133,7 +133,7 @@ def budget_rf(found: Found) -> list[str]:
             f"{row['summed_counts']:.4f}",
             f"{row['mean_shares']:.4f}",
         ]
-        for row in found["ranking"]["rows"]
+        for row in section["ranking"]["rows"]
     ]
     return [
         *lines,
@@ -146,9 +146,9 @@ def budget_rf(found: Found) -> list[str]:
     ]
 
 
-def cegb(found: Found) -> list[str]:
+def cegb(section: Section) -> list[str]:
     """Sections of CEGB's figures 3a and 4."""
-    tradeoffs, frames = found["tradeoffs"], found["multiscale"]
+    tradeoffs, frames = section["tradeoffs"], section["multiscale"]
     rows = [
         [name, *(f"{s:.4f} ({c:.0f})" for s, c in zip(curve["score"], curve["cost"], strict=True))]
         for name, curve in tradeoffs["curves"].items()
@@ -196,7 +196,7 @@ def cegb(found: Found) -> list[str]:
     ]
 
 
-def adapt(runs: Sequence[Found]) -> list[str]:
+def adapt(runs: Sequence[Section]) -> list[str]:
     """Section of Adapt's figure 2."""
     titles = {"adapt-lin": "Adapt-LIN", "adapt-gbrt": "Adapt-GBRT, 10 trees of depth 2"}
     rows = [

@@ -14,56 +14,69 @@ from sklearn.ensemble import RandomForestClassifier
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
 from benchmarks.trees.curves import BUDGETS, CIFAR_BUDGETS
-from benchmarks.trees.pruning import grown
+from benchmarks.trees.pruning import grow_forest
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest
 from gatewise_training.prune.forest import Forest
 
-NUMBERS = (1, 10, 20, 40)
-KINDS = {
+TREE_COUNTS = (1, 10, 20, 40)
+FOREST_KINDS = {
     "rf-gini": "random forest, Gini, square root of the features at a node",
     "rf-entropy": "random forest, entropy, square root of the features at a node",
     "stumps": "BudgetForest, alpha 0, the paper's random stumps",
     "exact": "BudgetForest, alpha 0, exact thresholds",
     "rf-all": "random forest, entropy, all features at a node",
 }
-TURNS = 3
+N_TURNS = 3
 
 PAPER_ALPHAS = (0, 2, 4, 6, 8, 10, 15, 25, 35, 45)
 """Thresholds of Pairs in figure 3."""
 
 
-def table(
-    name: str, seeds: Sequence[int], *, numbers: Sequence[int] = NUMBERS, fold: Fold | None = None
+def measure_table(
+    name: str,
+    seeds: Sequence[int],
+    *,
+    tree_counts: Sequence[int] = TREE_COUNTS,
+    fold: Fold | None = None,
 ) -> dict[str, Any]:
-    """Measure the first trees of each kind of forest on test rows, for each of `numbers`.
+    """Measure the first trees of each kind of forest on test rows, for each of `tree_counts`.
 
     Costs are shares of all features. Errors are those of the majority vote, as in the paper, and of
     averaged leaf distributions.
     """
     problem = problems.get(name)
-    fold = fold or problem.deal(0)[0]
-    kinds: dict[str, list[dict[str, float]]] = {}
-    for kind in KINDS:
-        runs = [_rows(_grow(kind, fold, max(numbers), seed), fold, numbers) for seed in seeds]
-        mean, deviation = np.mean(runs, axis=0), np.std(runs, axis=0)
-        kinds[kind] = [
-            {
-                "trees": number,
-                "cost_share": round(float(m[0]), 5),
-                "vote_error": round(float(m[1]), 5),
-                "mean_error": round(float(m[2]), 5),
-                "cost_share_sd": round(float(d[0]), 5),
-                "vote_error_sd": round(float(d[1]), 5),
-            }
-            for number, m, d in zip(numbers, mean, deviation, strict=True)
+    fold = fold or problem.make_folds(0)[0]
+    figures_by_kind: dict[str, list[dict[str, float]]] = {}
+    for kind in FOREST_KINDS:
+        runs = [
+            _rows(_grow(kind, fold, max(tree_counts), seed), fold, tree_counts) for seed in seeds
         ]
-        note(f"budgetrf: {name}, {kind}: {kinds[kind][-1]}")
-    return {"data": problem.source, "note": problem.note, "seeds": list(seeds), "kinds": kinds}
+        run_means, run_deviations = np.mean(runs, axis=0), np.std(runs, axis=0)
+        figures_by_kind[kind] = [
+            {
+                "trees": n_trees,
+                "cost_share": round(float(means[0]), 5),
+                "vote_error": round(float(means[1]), 5),
+                "mean_error": round(float(means[2]), 5),
+                "cost_share_sd": round(float(deviations[0]), 5),
+                "vote_error_sd": round(float(deviations[1]), 5),
+            }
+            for n_trees, means, deviations in zip(
+                tree_counts, run_means, run_deviations, strict=True
+            )
+        ]
+        note(f"budgetrf: {name}, {kind}: {figures_by_kind[kind][-1]}")
+    return {
+        "data": problem.source,
+        "note": problem.note,
+        "seeds": list(seeds),
+        "kinds": figures_by_kind,
+    }
 
 
-def figure(
+def measure_figure(
     name: str,
     seeds: Sequence[int],
     *,
@@ -73,7 +86,7 @@ def figure(
 ) -> dict[str, Any]:
     """Measure figure 3, b to d: errors at budgets, with alpha and trees chosen on validation."""
     problem = problems.get(name)
-    fold = fold or problem.deal(0)[0]
+    fold = fold or problem.make_folds(0)[0]
     budgets = BUDGETS.get(name, CIFAR_BUDGETS)
     x, y = fold.test
     runs = []
@@ -104,34 +117,37 @@ def figure(
     }
 
 
-def ranking(
-    *, n_trees: int = 40, numbers: Sequence[int] = NUMBERS, folds: Sequence[Fold] | None = None
+def measure_ranking(
+    *,
+    n_trees: int = 40,
+    tree_counts: Sequence[int] = TREE_COUNTS,
+    folds: Sequence[Fold] | None = None,
 ) -> dict[str, Any]:
     """Measure figure 3a on MQ2008: AP@5 of two ranking scores, over the queries of all folds."""
     rows = []
-    for fold in folds or problems.get("mq2008").deal(0):
+    for fold in folds or problems.get("mq2008").make_folds(0):
         x, _ = fold.test
         costs = FeatureCosts.uniform(x.shape[1])
-        forest = grown(fold, costs, n_trees, 0, criterion="threshold_pairs")
-        for number in numbers:
-            first_trees = forest.select(range(number))
+        forest = grow_forest(fold, costs, n_trees, 0, criterion="threshold_pairs")
+        for n_first in tree_counts:
+            first_trees = forest.select(range(n_first))
             counts = first_trees.summed_counts(x)
             rows.append(
                 [
-                    number,
+                    n_first,
                     first_trees.cost(x, costs).mean(),
-                    fold.truth.score(counts[:, 1] / counts.sum(axis=1)),
-                    fold.truth.score(first_trees.proba(x)[:, 1]),
+                    fold.test_truth.score(counts[:, 1] / counts.sum(axis=1)),
+                    fold.test_truth.score(first_trees.proba(x)[:, 1]),
                 ]
             )
         note("budgetrf: figure 3a, a fold of MQ2008")
-    table = np.array(rows)
-    means = [table[table[:, 0] == number].mean(axis=0) for number in numbers]
+    point_table = np.array(rows)
+    means = [point_table[point_table[:, 0] == n_first].mean(axis=0) for n_first in tree_counts]
     names = ("trees", "cost", "summed_counts", "mean_shares")
     return {"rows": [dict(zip(names, row.round(5).tolist(), strict=True)) for row in means]}
 
 
-def seconds(fold: Fold, n_trees: int, turns: int = TURNS) -> dict[str, Any]:
+def measure_seconds(fold: Fold, n_trees: int, n_turns: int = N_TURNS) -> dict[str, Any]:
     """Median CPU seconds of fits with one thread, measured alternately.
 
     The times of BudgetForest include the evaluation of every operating point on validation rows.
@@ -141,9 +157,9 @@ def seconds(fold: Fold, n_trees: int, turns: int = TURNS) -> dict[str, Any]:
         "rf-all": lambda: _sklearn(fold, n_trees, 0, "entropy", None),
         "rf-all-gini": lambda: _sklearn(fold, n_trees, 0, "gini", None),
     }
-    _grow("exact", fold.thinned(200), 2, 0)  # compile with numba before the measurement
+    _grow("exact", fold.sample(200), 2, 0)  # compile with numba before the measurement
     durations: dict[str, list[float]] = {grower: [] for grower in growers}
-    for _ in range(turns):
+    for _ in range(n_turns):
         for grower, fit in growers.items():
             start = time.process_time()
             fit()
@@ -154,7 +170,8 @@ def seconds(fold: Fold, n_trees: int, turns: int = TURNS) -> dict[str, Any]:
         "rows": len(fold.train[1]),
         "threads": int(os.environ.get("OMP_NUM_THREADS", "0")) or None,
         "cpu": {
-            grower: {"median": median(runs), "runs": runs} for grower, runs in durations.items()
+            grower: {"median": median(seconds_of_turns), "runs": seconds_of_turns}
+            for grower, seconds_of_turns in durations.items()
         },
     }
 
@@ -183,13 +200,13 @@ def _sklearn(
     ).fit(*fold.train)
 
 
-def _rows(forest: Forest, fold: Fold, numbers: Sequence[int]) -> list[list[float]]:
+def _rows(forest: Forest, fold: Fold, tree_counts: Sequence[int]) -> list[list[float]]:
     """Cost share, vote error and mean error on test rows, for each number of trees."""
     x, y = fold.test
     costs = FeatureCosts.uniform(x.shape[1])
     rows = []
-    for number in numbers:
-        first_trees = forest.select(range(number))
+    for n_trees in tree_counts:
+        first_trees = forest.select(range(n_trees))
         rows.append(
             [
                 float(first_trees.cost(x, costs).mean()) / costs.total,

@@ -10,7 +10,7 @@ from benchmarks.trees import adapt, cegb, further_pages, growth, maxflow, prunin
 from benchmarks.trees.page_tables import compare, error_table
 from benchmarks.trees.papers import ADAPT_CUTS, BUDGETRF, PRUNED
 
-Found = Mapping[str, Any]
+Section = Mapping[str, Any]
 
 SAMPLE = (
     "`mbne_tiny` is the authors' 5,000-row sample of MiniBooNE, their table used 45,523 training "
@@ -23,7 +23,7 @@ FOREST = (
 )
 
 
-def markdown(document: Found) -> str:
+def markdown(document: Section) -> str:
     """Write the page from the content of trees.json."""
     sections = document["parts"]
     lines = [
@@ -47,12 +47,12 @@ def markdown(document: Found) -> str:
 # -- what pruning costs ------------------------------------------------------------------------
 
 
-def _timing(found: Found, _parts: Found) -> list[str]:
-    frontier, single, size = found["frontier"], found["single"], found["problem"]
+def _timing(section: Section, _parts: Section) -> list[str]:
+    frontier, single, size = section["frontier"], section["single"], section["problem"]
     lines = [
         "## What exact pruning costs",
         "",
-        f"Forest, {found['forest']['trees']} full-depth entropy trees on all features, "
+        f"Forest, {section['forest']['trees']} full-depth entropy trees on all features, "
         f"{size['instances']:,} validation instances: {size['uses']:,} first uses by "
         f"{size['purchases']:,} purchases, {size['reduced_uses']:,} after the reductions.",
         "",
@@ -78,7 +78,7 @@ def _timing(found: Found, _parts: Found) -> list[str]:
         "| share of the whole cost kept | ours | OR-tools' maximum flow | making its graph | |",
         "| --- " * 5 + "|",
     ]
-    lines += [_cut_row(cut) for cut in found["cuts"]]
+    lines += [_cut_row(cut) for cut in section["cuts"]]
     lines += [
         "",
         "OR-tools counts in integers; its cuts equal ours within that rounding. One price that "
@@ -88,8 +88,8 @@ def _timing(found: Found, _parts: Found) -> list[str]:
         "| trees | instances | first uses | min cut | HiGHS | Dantzig-Wolfe | primal-dual | gap |",
         "| --- " * 8 + "|",
     ]
-    lines += [_solver_row(row) for row in found["solvers"]]
-    solved = [row for row in found["solvers"] if row["highs"] and "ratio" in row["highs"]]
+    lines += [_solver_row(row) for row in section["solvers"]]
+    solved = [row for row in section["solvers"] if row["highs"] and "ratio" in row["highs"]]
     if solved:
         largest = solved[-1]
         ratio = largest["highs"]["ratio"]
@@ -107,7 +107,7 @@ def _timing(found: Found, _parts: Found) -> list[str]:
     ]
 
 
-def _cut_row(cut: Found) -> str:
+def _cut_row(cut: Section) -> str:
     """Table row of one price with the times of this project's cut and of OR-tools."""
     start = f"| {cut['share']:.0%} | {cut['cpu']:.3f} |"
     if "ortools_cpu" not in cut:
@@ -116,9 +116,9 @@ def _cut_row(cut: Found) -> str:
     return f"{start} {cut['ortools_cpu']:.3f} | {cut['ortools_build_cpu']:.3f} | {_times(ratio)} |"
 
 
-def _solver_row(row: Found) -> str:
+def _solver_row(row: Section) -> str:
     """Table row of one price with the times of all solvers."""
-    solvers = [_solver(row[name]) for name in ("highs", "dantzig_wolfe", "primal_dual")]
+    solvers = [_solver_cell(row[name]) for name in ("highs", "dantzig_wolfe", "primal_dual")]
     dual = row["primal_dual"]
     cells = [
         str(row["trees"]),
@@ -139,19 +139,19 @@ def _times(ratio: float) -> str:
     return f"ours {ratio:.1f} times faster" if ratio >= 1 else f"ours {1 / ratio:.1f} times slower"
 
 
-def _solver(found: Found | None) -> str:
-    if found is None:
+def _solver_cell(solution: Section | None) -> str:
+    if solution is None:
         return "not tried"
-    if "stopped" in found:
+    if "stopped" in solution:
         return "stopped at the limit"
-    return f"{found['cpu']:.2f} ({found['ratio']:.0f}x)"
+    return f"{solution['cpu']:.2f} ({solution['ratio']:.0f}x)"
 
 
 # -- BudgetRF ----------------------------------------------------------------------------------
 
 
-def _budgetrf(found: Found, _parts: Found) -> list[str]:
-    seconds = {grower: figure["median"] for grower, figure in found["seconds"]["cpu"].items()}
+def _budgetrf(section: Section, _parts: Section) -> list[str]:
+    seconds = {grower: figure["median"] for grower, figure in section["seconds"]["cpu"].items()}
     lines = [
         "## BudgetRF's table 1 and figure 3 (ICML 2015)",
         "",
@@ -159,7 +159,7 @@ def _budgetrf(found: Found, _parts: Found) -> list[str]:
         "of the majority vote, on test rows; means over seeds. The paper's figures are means of "
         "10 runs.",
     ]
-    for name, table in found["tables"].items():
+    for name, table in section["tables"].items():
         rows = next(iter(table["kinds"].values()))
         lines += [
             "",
@@ -171,12 +171,12 @@ def _budgetrf(found: Found, _parts: Found) -> list[str]:
         paper = BUDGETRF["forest" if name.startswith("forest") else name]
         for kind, rows in table["kinds"].items():
             cells = [f"{100 * r['cost_share']:.2f} ({r['vote_error']:.4f})" for r in rows]
-            title = growth.KINDS[kind]
+            title = growth.FOREST_KINDS[kind]
             lines.append(f"| {title} | {' | '.join(cells)} | {rows[-1]['mean_error']:.4f} |")
             if kind in paper and len(rows) == len(paper[kind]):
                 paper_cells = [f"{cost:.2f} ({error:.4f})" for cost, error in paper[kind]]
                 lines.append(f"| *the paper's* | {' | '.join(paper_cells)} | |")
-    forest = found["tables"].get("forest-bin")
+    forest = section["tables"].get("forest-bin")
     if forest is not None:
         share = 100 * forest["kinds"]["exact"][-1]["cost_share"]
         met = "met" if share <= 27 else "missed"
@@ -191,19 +191,19 @@ def _budgetrf(found: Found, _parts: Found) -> list[str]:
         "",
         f"{FOREST} {SAMPLE} The paper's forests are Matlab's; ours are scikit-learn's.",
         "",
-        f"Fitting {found['seconds']['trees']} trees on {found['seconds']['rows']:,} rows: "
+        f"Fitting {section['seconds']['trees']} trees on {section['seconds']['rows']:,} rows: "
         f"BudgetForest with exact thresholds, judging of all operating points included, "
         f"{seconds['exact']:.2f} CPU s; RandomForestClassifier on all features "
         f"{seconds['rf-all']:.2f} (entropy) and {seconds['rf-all-gini']:.2f} (Gini). Aim, faster: "
         f"{faster}.",
-        *further_pages.budget_rf(found),
+        *further_pages.budget_rf(section),
     ]
 
 
 # -- pruning -----------------------------------------------------------------------------------
 
 
-def _pruning(found: Found, _parts: Found) -> list[str]:
+def _pruning(section: Section, _parts: Section) -> list[str]:
     lines = [
         '## Table 1 of "Optimally pruning decision tree ensembles with feature cost" (2016)',
         "",
@@ -212,7 +212,7 @@ def _pruning(found: Found, _parts: Found) -> list[str]:
         "lose no more on validation than the paper's lose on its test rows; the paper matches "
         "test errors instead, so costs at its own error levels may differ.",
     ]
-    for name, table in found["tables"].items():
+    for name, table in section["tables"].items():
         lines += [
             "",
             f"### {name}, {table['trees']} trees",
@@ -246,12 +246,12 @@ def _pruning(found: Found, _parts: Found) -> list[str]:
         "prices, with gaps between them: a budget in a gap gets the pruning below it, where a "
         "baseline can lead on test rows. `BudgetPrune` fills gaps with the baselines' prunings.",
     ]
-    for name, figure in found["figures"].items():
+    for name, figure in section["figures"].items():
         lines += _pruning_figure(name, figure)
     return lines
 
 
-def _pruning_figure(name: str, figure: Found) -> list[str]:
+def _pruning_figure(name: str, figure: Section) -> list[str]:
     """Section of one data set with its plot, table and comparison of curves."""
     whole = figure["unpruned"]
     curves = figure["curves"]
@@ -280,7 +280,7 @@ def _pruning_figure(name: str, figure: Found) -> list[str]:
 # -- CEGB --------------------------------------------------------------------------------------
 
 
-def _cegb(found: Found, parts: Found) -> list[str]:
+def _cegb(section: Section, parts: Section) -> list[str]:
     lines = [
         "## CEGB's figures 2, 3 and 4 (NIPS 2017)",
         "",
@@ -289,7 +289,7 @@ def _cegb(found: Found, parts: Found) -> list[str]:
         "best-first growth below breadth-first (figure 3b, on Yahoo, which is not to be had).",
     ]
     pruned = parts.get("pruning", {}).get("figures", {})
-    for name, figure in found["figures"].items():
+    for name, figure in section["figures"].items():
         curves = figure["curves"]
         named_curves = {cegb.METHODS[k]: curve for k, curve in curves.items()}
         pruned_curves = pruned.get(name, {"quick": True, "budgets": None})
@@ -322,14 +322,14 @@ def _cegb(found: Found, parts: Found) -> list[str]:
         f"{SAMPLE} Figure 3b of the paper is on Yahoo, with other trees: where breadth-first "
         "growth leads here, that may be why. A sweep of penalties does not land on every budget: "
         "a method then keeps its next cheaper model.",
-        *further_pages.cegb(found),
+        *further_pages.cegb(section),
     ]
 
 
 # -- Adapt -------------------------------------------------------------------------------------
 
 
-def _adapt(found: Found, _parts: Found) -> list[str]:
+def _adapt(section: Section, _parts: Section) -> list[str]:
     lines = [
         "## Adapt's figures 2, 4 and 5 (NIPS 2017)",
         "",
@@ -341,7 +341,7 @@ def _adapt(found: Found, _parts: Found) -> list[str]:
         "GreedyMiser; on Letters Adapt-GBRT before the machine is best, then before the forest, "
         "and Adapt-LIN lies above the L1 baseline.",
     ]
-    for name, figure in found["figures"].items():
+    for name, figure in section["figures"].items():
         curves = figure["curves"]
         titles = {adapt.METHODS[method]: curve for method, curve in curves.items()}
         lines += ["", f"### {name}", "", *error_table(figure["budgets"], titles), ""]
@@ -360,7 +360,7 @@ def _adapt(found: Found, _parts: Found) -> list[str]:
                 f"Within 1 % of the forest's accuracy it saves {share:.0f} % of the forest's own "
                 f"{figure['f0_cost']:.1f} features (the paper's: {100 * ADAPT_CUTS[name]:.0f} %)."
             )
-    return [*lines, "", SAMPLE, *further_pages.adapt(found["synthetic"])]
+    return [*lines, "", SAMPLE, *further_pages.adapt(section["synthetic"])]
 
 
 PAGES = {
@@ -373,7 +373,7 @@ PAGES = {
 }
 
 
-def plot(name: str, figure: Found, path: Path) -> None:
+def plot(name: str, figure: Section, path: Path) -> None:
     """Draw error against cost on test rows as an SVG with one line per method."""
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -17,7 +17,7 @@ from benchmarks.data.folds import Fold
 from benchmarks.trees.curves import (
     BUDGETS,
     Curve,
-    Made,
+    PrunedForest,
     at_budgets,
     cheapest_on_test,
     cheapest_within,
@@ -46,7 +46,7 @@ METHODS = {
     "aware": "cost-aware growth, pruned as an ensemble",
 }
 
-LEVELS: dict[str, tuple[int, float, float]] = {
+PAPER_LEVELS: dict[str, tuple[int, float, float]] = {
     "forest-bin": (40, 0.0013, 0.0098),
     "mbne_tiny": (40, 0.0, 0.0041),
     "cifar10": (40, 0.0013, 0.0075),
@@ -62,17 +62,17 @@ def cost_complexity(problem: PruneProblem) -> PruneSequence:
     Breiman, Friedman, Olshen & Stone, "Classification and regression trees", 1984, chapter 3.
     """
     inner = problem.inner
-    until = weakest_links(problem.parent, problem.profit, inner.astype(np.float64))
-    return PruneSequence(problem, np.where(inner, until, -np.inf))
+    complexity = weakest_links(problem.parent, problem.profit, inner.astype(np.float64))
+    return PruneSequence(problem, np.where(inner, complexity, -np.inf))
 
 
-def grown(
+def grow_forest(
     fold: Fold, costs: FeatureCosts, n_trees: int, seed: int, *, criterion: Criterion, mu: float = 0
 ) -> Forest:
     """Grow a forest on bootstrap samples; if mu > 0, features of earlier trees are free."""
     x, y = fold.train
     codes, trees = Codes.of_table(x), []
-    bought = RowAcquisitions.empty(costs, len(x) if mu > 0 else 0)
+    acquired = RowAcquisitions.empty(costs, len(x) if mu > 0 else 0)
     for number in range(n_trees):
         rng = np.random.default_rng((seed, number))
         bootstrap = np.bincount(rng.integers(len(x), size=len(x)), minlength=len(x))
@@ -83,47 +83,50 @@ def grown(
             int(y.max()) + 1,
             costs,
             SplitRule(criterion, mu=mu),
-            acquired=bought,
+            acquired=acquired,
             seed=int(rng.integers(2**31)),
         )
         if mu > 0:
-            bought.add(tree.trees, x)
+            acquired.add(tree.trees, x)
         trees.append(tree)
     return Forest.join(trees)
 
 
-def figure(name: str, *, n_trees: int, n_points: int, fold: Fold | None = None) -> dict[str, Any]:
+def measure_figure(
+    name: str, *, n_trees: int, n_points: int, fold: Fold | None = None
+) -> dict[str, Any]:
     """Measure figure 2 of BudgetPrune on one problem: errors at budgets for each method."""
     problem = problems.get(name)
-    costs, fold = problem.costs, fold or problem.deal(0)[0]
+    costs, fold = problem.costs, fold or problem.make_folds(0)[0]
     assert fold.validation is not None
     # prune one forest by four methods
     model = RandomForestClassifier(
         n_trees, criterion="entropy", max_features=None, random_state=0, n_jobs=1
     ).fit(*fold.train)
     forest = Forest.from_sklearn(model)
-    whole = Made(lambda: forest, fold, costs)
-    instances = build_problem(forest, fold.validation[0], costs)
-    exact = PruneSequence(instances, breakpoints(instances))
+    unpruned = PrunedForest(lambda: forest, fold, costs)
+    prune_problem = build_problem(forest, fold.validation[0], costs)
+    ensemble_sequence = PruneSequence(prune_problem, breakpoints(prune_problem))
     sequences = {
-        "ensemble": exact,
-        "per-tree": prune_each_tree(instances),
-        "greedy": greedy_prune(instances, forest, costs),
-        "ccp": cost_complexity(instances),
+        "ensemble": ensemble_sequence,
+        "per-tree": prune_each_tree(prune_problem),
+        "greedy": greedy_prune(prune_problem, forest, costs),
+        "ccp": cost_complexity(prune_problem),
     }
     curves = {
-        key: Curve.of(forest, found, fold, costs, n_points) for key, found in sequences.items()
+        key: Curve.of(forest, sequence, fold, costs, n_points)
+        for key, sequence in sequences.items()
     }
     note(f"pruning: {name}, the entropy forest is pruned")
     # grow cost-aware forests, then prune them
-    aware = Curve()
+    cost_aware_curve = Curve()
     for mu in MUS:
-        priced_forest = grown(fold, costs, n_trees, 0, criterion="entropy", mu=mu)
-        instances_of = build_problem(priced_forest, fold.validation[0], costs)
-        pruned = PruneSequence(instances_of, breakpoints(instances_of))
-        aware += Curve.of(priced_forest, pruned, fold, costs, n_points)
+        priced_forest = grow_forest(fold, costs, n_trees, 0, criterion="entropy", mu=mu)
+        priced_problem = build_problem(priced_forest, fold.validation[0], costs)
+        priced_sequence = PruneSequence(priced_problem, breakpoints(priced_problem))
+        cost_aware_curve += Curve.of(priced_forest, priced_sequence, fold, costs, n_points)
         note(f"pruning: {name}, mu {mu} is grown and pruned")
-    curves["aware"] = aware + curves["ensemble"]  # mu = 0
+    curves["aware"] = cost_aware_curve + curves["ensemble"]  # mu = 0
     budgets = BUDGETS[name]
     return {
         "note": problem.note,
@@ -131,25 +134,30 @@ def figure(name: str, *, n_trees: int, n_points: int, fold: Fold | None = None) 
         "rows": [len(fold.train[1]), len(fold.validation[1]), len(fold.test[1])],
         "trees": n_trees,
         "mus": [*MUS, 0.0],
-        "unpruned": {"cost": round(whole.test[0], 4), "error": round(whole.test[1], 5)},
+        "unpruned": {"cost": round(unpruned.test[0], 4), "error": round(unpruned.test[1], 5)},
         "budgets": list(budgets),
         "curves": {key: at_budgets([curve], budgets) for key, curve in curves.items()},
-        "objective": _never_above(exact, sequences["per-tree"]),
+        "objective": _never_above(ensemble_sequence, sequences["per-tree"]),
     }
 
 
-def _never_above(exact: PruneSequence, other: PruneSequence) -> dict[str, Any]:
+def _never_above(
+    ensemble_sequence: PruneSequence, per_tree_sequence: PruneSequence
+) -> dict[str, Any]:
     """Compare objectives of ensemble and per-tree pruning at the same prices."""
-    lams = np.geomspace(max(exact.levels[1], 1e-9), exact.levels[-1], 30)
-    lowest = np.inf
+    lams = np.geomspace(max(ensemble_sequence.levels[1], 1e-9), ensemble_sequence.levels[-1], 30)
+    least_advantage = np.inf
     for lam in lams:
-        problem = exact.problem
-        ours = problem.objective(exact.keep(lam), lam)
-        lowest = min(lowest, problem.objective(other.keep(lam), lam) - ours)
-    return {"prices": len(lams), "least_advantage": float(lowest)}
+        problem = ensemble_sequence.problem
+        ensemble_objective = problem.objective(ensemble_sequence.keep(lam), lam)
+        least_advantage = min(
+            least_advantage,
+            problem.objective(per_tree_sequence.keep(lam), lam) - ensemble_objective,
+        )
+    return {"prices": len(lams), "least_advantage": float(least_advantage)}
 
 
-def table(
+def measure_table(
     name: str, seeds: Sequence[int], *, folds: Sequence[Fold] | None = None
 ) -> dict[str, Any]:
     """Measure table 1 of 2016 on one problem: BudgetRF, unpruned and pruned at two levels.
@@ -158,34 +166,43 @@ def table(
     """
     problem = problems.get(name)
     costs = FeatureCosts.uniform(problem.costs.n_features)
-    n_trees, *losses = LEVELS[name]
-    every: list[dict[str, Any]] = []
+    n_trees, *losses = PAPER_LEVELS[name]
+    seed_rows: list[dict[str, Any]] = []
     for seed in seeds:
-        whole: list[Curve] = []
+        unpruned_curves: list[Curve] = []
         curves: dict[str, list[Curve]] = {"ensemble": [], "per-tree": []}
-        for fold in map(_with_validation, folds or problem.deal(seed)):
+        for fold in map(_with_validation, folds or problem.make_folds(seed)):
             assert fold.validation is not None
-            forest = grown(fold, costs, n_trees, seed, criterion="threshold_pairs")
-            whole.append(Curve([Made(lambda f=forest: f, fold, costs)]))
-            instances = build_problem(forest, fold.validation[0], costs)
-            exact = PruneSequence(instances, breakpoints(instances))
-            for key, sequence in (("ensemble", exact), ("per-tree", prune_each_tree(instances))):
-                curves[key].append(whole[-1] + Curve.of(forest, sequence, fold, costs, 40))
+            forest = grow_forest(fold, costs, n_trees, seed, criterion="threshold_pairs")
+            unpruned_curves.append(Curve([PrunedForest(lambda f=forest: f, fold, costs)]))
+            prune_problem = build_problem(forest, fold.validation[0], costs)
+            ensemble_sequence = PruneSequence(prune_problem, breakpoints(prune_problem))
+            for key, sequence in (
+                ("ensemble", ensemble_sequence),
+                ("per-tree", prune_each_tree(prune_problem)),
+            ):
+                curves[key].append(
+                    unpruned_curves[-1] + Curve.of(forest, sequence, fold, costs, 40)
+                )
         # validation errors of the unpruned forests
-        base = [curve.points[0].validation[1] for curve in whole]
-        row: dict[str, Any] = {"unpruned": cheapest_within(whole, [1.0] * len(whole))}
+        unpruned_errors = [curve.points[0].validation[1] for curve in unpruned_curves]
+        row: dict[str, Any] = {
+            "unpruned": cheapest_within(unpruned_curves, [1.0] * len(unpruned_curves))
+        }
         for level, loss in zip(("low", "high"), losses, strict=True):
-            for key, found in curves.items():
-                row[f"{key}-{level}"] = cheapest_within(found, [e + loss for e in base])
-                if problem.drawn:  # cross-validation has few test rows per fold
-                    row[f"{key}-{level} on test"] = cheapest_on_test(found, loss)
-        every.append(row)
+            for key, fold_curves in curves.items():
+                row[f"{key}-{level}"] = cheapest_within(
+                    fold_curves, [error + loss for error in unpruned_errors]
+                )
+                if problem.split_depends_on_seed:  # cross-validation has few test rows per fold
+                    row[f"{key}-{level} on test"] = cheapest_on_test(fold_curves, loss)
+        seed_rows.append(row)
         note(f"pruning: {name}, BudgetRF seed {seed}")
     return {
         "trees": n_trees,
         "seeds": list(seeds),
         "losses": dict(zip(("low", "high"), losses, strict=True)),
-        "points": {key: _mean([row[key] for row in every]) for key in every[0]},
+        "points": {key: _mean([row[key] for row in seed_rows]) for key in seed_rows[0]},
     }
 
 

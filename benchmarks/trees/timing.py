@@ -25,7 +25,7 @@ from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.presolve import reduce_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
 
-TURNS = 3
+N_TURNS = 3
 SOLVES = 50
 SHARES = (0.9, 0.5, 0.2)
 """Single prices keep about these shares of the cost of the unpruned forest."""
@@ -37,97 +37,103 @@ MAX_METHOD_SECONDS = 30.0
 """CPU seconds; a method that takes longer at one size is skipped at larger sizes."""
 
 
-def timings(fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool) -> dict[str, Any]:
+def measure_timings(
+    fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool
+) -> dict[str, Any]:
     """Measure the whole frontier of a forest, single prices and other solvers.
 
     Training rows grow the forest, validation rows are the instances.
     """
     assert fold.validation is not None
-    turns, x = 1 if quick else TURNS, fold.validation[0]
+    n_turns, instances = 1 if quick else N_TURNS, fold.validation[0]
     # build the problem of a forest and the instances that pay for features
     _warm(costs)
-    model, growth_seconds = _cpu(lambda: _forest(n_trees, fold))
+    model, growth_seconds = _result_and_seconds(lambda: _forest(n_trees, fold))
     forest = Forest.from_sklearn(model)
-    before = memory(peak=False)
+    bytes_before = memory(peak=False)
     reset_memory_peak()
-    problem, building = _cpu(lambda: build_problem(forest, x, costs))
+    problem, build_seconds = _result_and_seconds(lambda: build_problem(forest, instances, costs))
     # the frontier for all prices
-    frontier: list[float] = []
-    for _ in range(turns):
-        until, seconds = _cpu(lambda: breakpoints(problem))
-        frontier.append(seconds)
-    peak = memory(peak=True)
-    note(f"timing: the whole frontier took {median(frontier):.1f} CPU s")
-    path = PruningPath(forest, problem, until)
+    frontier_seconds: list[float] = []
+    for _ in range(n_turns):
+        prune_prices, seconds = _result_and_seconds(lambda: breakpoints(problem))
+        frontier_seconds.append(seconds)
+    peak_bytes = memory(peak=True)
+    note(f"timing: the whole frontier took {median(frontier_seconds):.1f} CPU s")
+    path = PruningPath(forest, problem, prune_prices)
     # single prices, whose objectives must equal those of the frontier
-    levels = until[(until > 0) & np.isfinite(until)]
-    grid = np.geomspace(levels.min(), levels.max(), 5 if quick else SOLVES)
-    solutions, single = _cpu(lambda: [mincut.solve(problem, lam) for lam in grid])
-    note(f"timing: {len(grid)} single solves took {single:.1f} CPU s")
-    worst = max(abs(s.objective - path.at(lam=s.lam).objective) for s in solutions)
+    levels = prune_prices[(prune_prices > 0) & np.isfinite(prune_prices)]
+    lams = np.geomspace(levels.min(), levels.max(), 5 if quick else SOLVES)
+    solutions, single_seconds = _result_and_seconds(
+        lambda: [mincut.solve(problem, lam) for lam in lams]
+    )
+    note(f"timing: {len(lams)} single solves took {single_seconds:.1f} CPU s")
+    largest_difference = max(abs(s.objective - path.at(lam=s.lam).objective) for s in solutions)
     closure, _ = reduce_problem(problem)
     return {
         "forest": {"trees": n_trees, "nodes": forest.n_nodes, "fit_cpu": _round(growth_seconds)},
         "problem": {
-            "instances": len(x),
+            "instances": len(instances),
             "purchases": problem.n_columns,
             "uses": len(problem.column_nodes),
             "reduced_nodes": closure.n_nodes,
             "reduced_purchases": len(closure.column_price),
             "reduced_uses": len(closure.columns),
-            "build_cpu": _round(building),
+            "build_cpu": _round(build_seconds),
         },
         "frontier": {
-            "cpu": _round(median(frontier)),
-            "runs": [_round(t) for t in frontier],
+            "cpu": _round(median(frontier_seconds)),
+            "runs": [_round(turn_seconds) for turn_seconds in frontier_seconds],
             "breakpoints": len(np.unique(levels)),
-            "peak_gb": _round(peak / 1e9),
-            "before_gb": _round(before / 1e9),
+            "peak_gb": _round(peak_bytes / 1e9),
+            "before_gb": _round(bytes_before / 1e9),
         },
         "single": {
-            "solves": len(grid),
-            "cpu": _round(single),
-            "ratio": _round(single / median(frontier)),
-            "largest_difference": worst,
+            "solves": len(lams),
+            "cpu": _round(single_seconds),
+            "ratio": _round(single_seconds / median(frontier_seconds)),
+            "largest_difference": largest_difference,
         },
-        "cuts": _cuts(path, turns),
-        "solvers": solvers(fold, costs, SIZES[:1] if quick else SIZES, turns),
+        "cuts": _cuts(path, n_turns),
+        "solvers": measure_solvers(fold, costs, SIZES[:1] if quick else SIZES, n_turns),
     }
 
 
-def _cuts(path: PruningPath, turns: int) -> list[dict[str, Any]]:
+def _cuts(path: PruningPath, n_turns: int) -> list[dict[str, Any]]:
     """Time this project's cut and OR-tools alternately on the same reduced problems."""
     if not maxflow.available():
         note(maxflow.MISSING)
     closure, _ = reduce_problem(path.problem)
-    whole = float(path.sequence.costs[0])
+    full_cost = float(path.sequence.costs[0])
     rows = []
     for share in SHARES:
-        lam = path.at(budget=share * whole).lam
+        lam = path.at(budget=share * full_cost).lam
         lam *= 1 + 1e-6  # near the breakpoint, where the optimum is unique
         cut_seconds: list[float] = []
-        other_cuts: list[dict[str, Any]] = []
-        for _ in range(turns):
-            (_, flow, _), seconds = _cpu(lambda: mincut.best_closure(closure, lam))  # noqa: B023
+        ortools_cuts: list[dict[str, Any]] = []
+        for _ in range(n_turns):
+            (_, flow, _), seconds = _result_and_seconds(lambda: mincut.best_closure(closure, lam))  # noqa: B023
             cut_seconds.append(seconds)
             if maxflow.available():
-                other_cuts.append(maxflow.max_flow(closure, lam))
+                ortools_cuts.append(maxflow.max_flow(closure, lam))
         row = {"share": share, "lam": lam, "cpu": _round(median(cut_seconds))}
-        if other_cuts:
+        if ortools_cuts:
             row |= {
-                "ortools_cpu": _round(median(o["cpu"] for o in other_cuts)),
-                "ortools_build_cpu": _round(median(o["build_cpu"] for o in other_cuts)),
-                "arcs": other_cuts[0]["arcs"],
-                "flow_difference": abs(other_cuts[0]["flow"] - flow),
-                "rounding": other_cuts[0]["resolution"],
+                "ortools_cpu": _round(median(ortools_cut["cpu"] for ortools_cut in ortools_cuts)),
+                "ortools_build_cpu": _round(
+                    median(ortools_cut["build_cpu"] for ortools_cut in ortools_cuts)
+                ),
+                "arcs": ortools_cuts[0]["arcs"],
+                "flow_difference": abs(ortools_cuts[0]["flow"] - flow),
+                "rounding": ortools_cuts[0]["resolution"],
             }
         note(f"timing: a cut at {share:.0%} of the cost: {row}")
         rows.append(row)
     return rows
 
 
-def solvers(
-    fold: Fold, costs: FeatureCosts, sizes: tuple[tuple[int, int], ...], turns: int
+def measure_solvers(
+    fold: Fold, costs: FeatureCosts, sizes: tuple[tuple[int, int], ...], n_turns: int
 ) -> list[dict[str, Any]]:
     """Time all solvers for one price on larger and larger problems, until HiGHS exceeds its limit.
 
@@ -140,46 +146,46 @@ def solvers(
         "dantzig_wolfe": dantzig_wolfe.solve,
         "primal_dual": primal_dual.solve,
     }
-    slow: set[str] = set()
+    slow_methods: set[str] = set()
     rows: list[dict[str, Any]] = []
     models: dict[int, Forest] = {}
-    for n_trees, instances in sizes:
+    for n_trees, n_instances in sizes:
         # make one problem and price for all solvers
         if n_trees not in models:
             models = {n_trees: Forest.from_sklearn(_forest(n_trees, fold))}
-        problem = build_problem(models[n_trees], fold.validation[0][:instances], costs)
+        problem = build_problem(models[n_trees], fold.validation[0][:n_instances], costs)
         path = PruningPath(models[n_trees], problem, breakpoints(problem))
         lam = path.at(budget=0.5 * float(path.sequence.costs[0])).lam * (1 + 1e-6)
-        cut, seconds = _median(lambda: mincut.solve(problem, lam), turns)  # noqa: B023
+        cut_solution, cut_seconds = _result_and_median(lambda: mincut.solve(problem, lam), n_turns)  # noqa: B023
         row: dict[str, Any] = {
             "trees": n_trees,
-            "instances": len(fold.validation[0][:instances]),
+            "instances": len(fold.validation[0][:n_instances]),
             "lam": lam,
             "uses": len(problem.column_nodes),
-            "cut_cpu": round(seconds, 6),
+            "cut_cpu": round(cut_seconds, 6),
         }
         # time the other solvers that were not too slow before
         for name, method in methods.items():
-            if name in slow:
+            if name in slow_methods:
                 row[name] = None
                 continue
             try:
-                solution, seconds_taken = _cpu(lambda: method(problem, lam))  # noqa: B023
+                solution, method_seconds = _result_and_seconds(lambda: method(problem, lam))  # noqa: B023
             except RuntimeError as error:
-                slow.add(name)
+                slow_methods.add(name)
                 row[name] = {"stopped": str(error)[:120]}
                 continue
-            if seconds_taken > MAX_METHOD_SECONDS and name != "highs":
-                slow.add(name)
+            if method_seconds > MAX_METHOD_SECONDS and name != "highs":
+                slow_methods.add(name)
             row[name] = {
-                "cpu": _round(seconds_taken),
-                "above": solution.objective - cut.objective,
+                "cpu": _round(method_seconds),
+                "above": solution.objective - cut_solution.objective,
                 "gap": solution.objective - solution.bound,
-                "ratio": round(seconds_taken / seconds, 1),
+                "ratio": round(method_seconds / cut_seconds, 1),
             }
         note(f"timing: {row}")
         rows.append(row)
-        if "highs" in slow:
+        if "highs" in slow_methods:
             break
     return rows
 
@@ -203,15 +209,15 @@ def _warm(costs: FeatureCosts) -> None:
         module.solve(problem, 0.01)
 
 
-def _cpu(work: Callable[[], Any]) -> tuple[Any, float]:
+def _result_and_seconds(function: Callable[[], Any]) -> tuple[Any, float]:
     start = time.process_time()
-    result = work()
+    result = function()
     return result, time.process_time() - start
 
 
-def _median(work: Callable[[], Any], turns: int) -> tuple[Any, float]:
-    runs = [_cpu(work) for _ in range(turns)]
-    return runs[0][0], median(seconds for _, seconds in runs)
+def _result_and_median(function: Callable[[], Any], n_turns: int) -> tuple[Any, float]:
+    solutions_and_seconds = [_result_and_seconds(function) for _ in range(n_turns)]
+    return solutions_and_seconds[0][0], median(seconds for _, seconds in solutions_and_seconds)
 
 
 def _round(seconds: float) -> float:

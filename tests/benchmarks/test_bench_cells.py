@@ -10,40 +10,40 @@ from benchmarks import bench_adapt, cache
 from benchmarks.comparison import cells, peers
 from benchmarks.comparison.cells import Cell, Settings
 
-QUICK = Settings(quick=True, fits=3)
+QUICK = Settings(quick=True, max_fits=3)
 
 
 @pytest.mark.slow
 def test_cell_is_run_once_and_then_read_from_the_cache(tmp_path, monkeypatch):
     cell = Cell("breast_cancer", "static", 0)
-    first = cells.run(cell, QUICK, tmp_path)
+    first = cells.run_cell(cell, QUICK, tmp_path)
     assert first["folds"][0]["points"]
 
     def fail(*_):
         raise AssertionError("the cell was run again")
 
-    monkeypatch.setattr(peers, "solve", fail)
-    assert cells.run(cell, QUICK, tmp_path) == first
+    monkeypatch.setattr(peers, "run_method", fail)
+    assert cells.run_cell(cell, QUICK, tmp_path) == first
 
 
 def test_interrupted_run_continues_with_the_missing_cells(tmp_path, monkeypatch):
     pending_cells = [Cell("breast_cancer", m, 0) for m in ("static", "cegb-coupled")]
-    solve = peers.solve
+    solve = peers.run_method
 
     def interrupted_solve(method, task):
         if method == "cegb-coupled":
             raise KeyboardInterrupt
         return solve(method, task)
 
-    monkeypatch.setattr(peers, "solve", interrupted_solve)
+    monkeypatch.setattr(peers, "run_method", interrupted_solve)
     with pytest.raises(KeyboardInterrupt):
         cells.run_cells(pending_cells, QUICK, cache=tmp_path)
-    assert cells.cached(pending_cells[0], QUICK, tmp_path)
+    assert cells.read_cached(pending_cells[0], QUICK, tmp_path)
     assert not list(tmp_path.glob("*.part"))
 
-    monkeypatch.setattr(peers, "solve", solve)
+    monkeypatch.setattr(peers, "run_method", solve)
     lines: list[str] = []
-    cells.run_cells(pending_cells, QUICK, cache=tmp_path, say=lines.append)
+    cells.run_cells(pending_cells, QUICK, cache=tmp_path, report=lines.append)
     assert lines[0] == "1 of 2 cells are in the cache"
     assert len(lines) == 2
 
@@ -52,7 +52,7 @@ def test_key_changes_with_settings_seed_and_code(monkeypatch):
     cell = Cell("breast_cancer", "cegb-coupled", 0)
     key = cell.key(QUICK)
     assert cell.key(QUICK) == key
-    assert cell.key(Settings(quick=True, fits=4)) != key
+    assert cell.key(Settings(quick=True, max_fits=4)) != key
     assert Cell("breast_cancer", "cegb-coupled", 1).key(QUICK) != key
     monkeypatch.setattr(peers, "code_version", lambda _module: "other")
     assert cell.key(QUICK) != key
@@ -99,9 +99,9 @@ def test_code_of_a_peer_excludes_the_project_systems(monkeypatch):
 
 @pytest.mark.slow
 def test_quick_run_writes_figures_page_and_plot(tmp_path, monkeypatch):
-    monkeypatch.setattr(Settings, "fits_of", 3)
+    monkeypatch.setattr(Settings, "n_fits", 3)
     monkeypatch.setattr(
-        Settings, "folds", lambda _, problem, seed: [problem.deal(seed)[0].thinned(120)]
+        Settings, "folds", lambda _, problem, seed: [problem.make_folds(seed)[0].sample(120)]
     )
     arguments = [
         "--quick", "--only", "breast_cancer", "--methods", "staged,f0,two-stage,cegb-lazy",

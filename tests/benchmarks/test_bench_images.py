@@ -53,7 +53,7 @@ def test_cifar_combines_the_first_and_the_last_five_classes(monkeypatch):
     monkeypatch.setattr(problems, "data_arrays", lambda _name: arrays)
     monkeypatch.setattr(problems, "_sha", lambda _name: "0" * 64)
     monkeypatch.setattr(problems.images, "patch_features", lambda *_: number)
-    (fold,) = problems._cifar10("cifar10").deal(0)
+    (fold,) = problems._cifar10("cifar10").make_folds(0)
     for x, y in (fold.train, fold.test):
         np.testing.assert_array_equal(y, labels[x[:, 0].astype(int)] >= 5)
     assert sorted(fold.test[0][:, 0]) == list(range(60, 90))

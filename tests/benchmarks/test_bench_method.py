@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import bench_adapt
 from benchmarks.comparison import peers
-from benchmarks.comparison.method import checked_points, load_own
+from benchmarks.comparison.method import checked_points, load_user_method
 from benchmarks.comparison.record import Point
 from benchmarks.data import problems
 from gatewise.errors import InputError
@@ -21,7 +21,7 @@ EXAMPLE = f"{Path(__file__).parents[2] / 'examples' / 'own_method.py'}:Trees"
 @pytest.fixture
 def task():
     problem = problems.get("breast_cancer")
-    return peers.Task(problem, problem.deal(0)[0], 0, 3, lambda _name, make: make())
+    return peers.Task(problem, problem.make_folds(0)[0], 0, 3, lambda _name, make: make())
 
 
 def test_the_example_has_at_most_30_lines_of_code():
@@ -30,8 +30,8 @@ def test_the_example_has_at_most_30_lines_of_code():
 
 
 def test_points_of_the_example_have_accuracy_and_cost_of_its_trees(task):
-    outcome = peers.solve(EXAMPLE, task)
-    method = load_own(EXAMPLE, 0)
+    outcome = peers.run_method(EXAMPLE, task)
+    method = load_user_method(EXAMPLE, 0)
     method.fit(*task.fold.train, task.problem.costs, task.fold.validation)
     rows, labels = task.fold.test
     expected = {
@@ -77,7 +77,7 @@ def test_broken_method_is_refused_before_the_run(text, message, tmp_path, capsys
 
 def test_error_names_a_missing_file():
     with pytest.raises(InputError, match=r"there is no file nowhere\.py"):
-        load_own("nowhere.py:Mine", 0)
+        load_user_method("nowhere.py:Mine", 0)
 
 
 @pytest.mark.parametrize("figure", [np.nan, np.inf])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.comparison import peer_cegb, peer_static, peers
-from benchmarks.comparison.boosters import booster_fit, spread
-from benchmarks.comparison.record import COLUMNS, Point, finished, quantiles
+from benchmarks.comparison.boosters import booster_fit, sweep_penalties
+from benchmarks.comparison.record import COLUMNS, Point, pareto_points, threshold_quantiles
 from benchmarks.comparison.systems import system_points
 from benchmarks.data import problems
 from gatewise.costs import FeatureCosts
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # fits of several seconds
 
 @pytest.fixture(scope="module")
 def fold():
-    return problems.get("breast_cancer").deal(0)[0]
+    return problems.get("breast_cancer").make_folds(0)[0]
 
 
 def plan_of(fold):
@@ -61,7 +61,7 @@ def test_sweep_places_its_fits_between_different_costs():
         tried.append(penalty)
         return (30.0 if penalty < 1 else 3.0 if penalty < 2 else 1.0), penalty
 
-    results = spread(evaluate, 1e-4, 1e4, 12)
+    results = sweep_penalties(evaluate, 1e-4, 1e4, 12)
     assert results == sorted(tried)
     assert len(tried) <= 12
     assert max(p for p in tried if p < 1) > 0.5
@@ -69,13 +69,15 @@ def test_sweep_places_its_fits_between_different_costs():
 
 
 def test_elimination_removes_whole_groups_of_free_features():
-    fold = problems.get("digits").deal(0)[0]
+    fold = problems.get("digits").make_folds(0)[0]
     plan = plan_of(fold)
     costs = FeatureCosts(np.zeros(64), group=np.arange(64) // 8, shared=[1.0] * 8)
     model = booster_fit(plan, np.arange(64), 10, {"num_leaves": 7}, seed=0)(*plan.folds[0], 10)
     remaining = peer_static._eliminate(model, costs, 3.0)
     assert costs.price(remaining) == 3.0
-    assert set(remaining) == {k for k in model.used() if costs.group[k] in costs.group[remaining]}
+    assert set(remaining) == {
+        k for k in model.used_features() if costs.group[k] in costs.group[remaining]
+    }
 
 
 def test_sedna_rules_follow_their_formulas():
@@ -87,7 +89,7 @@ def test_sedna_rules_follow_their_formulas():
 
 
 def test_thresholds_include_never_and_always():
-    cuts = quantiles(np.array([0.3, 0.1, 0.2, 0.2]), 10)
+    cuts = threshold_quantiles(np.array([0.3, 0.1, 0.2, 0.2]), 10)
     assert cuts[0] == np.inf
     assert cuts[-1] == -np.inf
     assert sorted(cuts[1:-1]) == pytest.approx([0.15, 0.25])
@@ -100,7 +102,7 @@ def test_finished_keeps_the_free_answer_and_the_pareto_front(fold):
         Point(0.95, 7.0, 0.7, 7.0, 7.0, nbytes=2**18),
         Point(0.93, 7.5, 0.7, 7.5, 7.5, nbytes=100),  # the best of the small ones
     ]
-    kept = finished(points, fold)
+    kept = pareto_points(points, fold)
     assert kept[0].cost == 0
     assert kept[0].accuracy == pytest.approx(np.mean(fold.test[1] == 0))  # benign
     assert kept[1:] == [points[0], points[2], points[3]]
@@ -126,7 +128,7 @@ def test_points_of_a_system_equal_its_own_figures(fold):
 )
 def test_every_peer_has_free_and_accurate_points(method, fold):
     task = peers.Task(problems.get("breast_cancer"), fold, 0, 5, lambda _name, make: make())
-    outcome = peers.solve(method, task)
+    outcome = peers.run_method(method, task)
     assert outcome.seconds > 0
     costs = [p.val_cost for p in outcome.points]
     assert costs == sorted(costs)

@@ -38,10 +38,10 @@ def test_recipes_stay_within_their_budget() -> None:
     assert features == [0, 1]  # the features with the highest gain that a budget of 3 pays for
     answers, cost = recipes.few_features(split, 3.0)
     assert cost == 3.0
-    assert split.right(answers).mean() > 0.75
+    assert split.is_correct(answers).mean() > 0.75
     answers, cost = recipes.small_and_big(split, 6.0)
     assert 3.0 <= cost < 9.0  # half for the small model, the rest for offloads
-    assert split.right(answers).mean() > 0.75
+    assert split.is_correct(answers).mean() > 0.75
     answers, cost = recipes.few_features(split, 0.5)
     assert set(answers.tolist()) == {0}  # the most frequent class
     assert cost == 0.0

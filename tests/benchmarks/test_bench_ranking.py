@@ -39,7 +39,7 @@ def problem():
 
 @pytest.fixture(scope="module")
 def fold(problem):
-    return problem.deal(0)[0]
+    return problem.make_folds(0)[0]
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +55,11 @@ def ap(system, table, qid):
 def test_truth_scores_classes_by_accuracy_and_queries_by_ap():
     y, proba = np.array([0, 1, 1, 0]), np.array([[0.6, 0.4], [0.4, 0.6], [0.7, 0.3], [0.9, 0.1]])
     classes, queries = Truth(y), Truth(y, np.array([1, 1, 2, 2]))
-    assert classes.answers(proba).tolist() == [0, 1, 0, 0]
-    assert classes.score(classes.answers(proba)) == 0.75
+    assert classes.to_answers(proba).tolist() == [0, 1, 0, 0]
+    assert classes.score(classes.to_answers(proba)) == 0.75
     assert len(classes) == 4
-    assert queries.answers(proba).tolist() == proba[:, 1].tolist()
-    assert queries.score(queries.answers(proba)) == 0.2  # each query: one relevant, then not
+    assert queries.to_answers(proba).tolist() == proba[:, 1].tolist()
+    assert queries.score(queries.to_answers(proba)) == 0.2  # each query: one relevant, then not
     assert queries.score(np.array(0)) == pytest.approx(0.1)  # a tie of two: either may be first
     assert len(queries) == 2
 
@@ -87,8 +87,8 @@ def test_own_choice_is_scored_as_a_ranking(system, fold):
 )
 def test_every_peer_ranks_better_than_chance(method, problem, fold):
     task = peers.Task(problem, fold, 0, 4, lambda _name, make: make())
-    points = peers.solve(method, task).points
-    chance = fold.truth.score(np.zeros(len(fold.test[1])))
+    points = peers.run_method(method, task).points
+    chance = fold.test_truth.score(np.zeros(len(fold.test[1])))
     assert points[0].cost == 0
     assert points[0].accuracy == pytest.approx(chance)
     assert points[-1].accuracy > chance + 0.15
@@ -103,20 +103,22 @@ def test_peers_try_small_trees_for_noisy_labels(noisy, leaves, problem, fold, mo
         tried.add(params["num_leaves"])
         return fit(plan, columns, n_classes, params, **options)
 
-    monkeypatch.setattr(boosters, "LARGE", 10)
+    monkeypatch.setattr(boosters, "LARGE_ROWS", 10)
     monkeypatch.setattr(peer_cegb, "booster_fit", noting_fit)
-    task = peers.Task(replace(problem, noisy=noisy), fold, 0, 2, lambda _name, make: make())
-    peers.solve("cegb-coupled", task)
+    task = peers.Task(
+        replace(problem, has_noisy_labels=noisy), fold, 0, 2, lambda _name, make: make()
+    )
+    peers.run_method("cegb-coupled", task)
     assert tried == leaves
 
 
 def test_thinned_fold_has_complete_queries(fold):
-    thin = fold.thinned(120)
+    thin = fold.sample(120)
     for qid, thin_qid, max_rows in zip(fold.queries, thin.queries, (60, 120), strict=True):
         assert 0 < len(thin_qid) <= max_rows
         for query in np.unique(thin_qid):
             assert (thin_qid == query).sum() == (qid == query).sum()
-    assert len(thin.truth.y) == len(thin.queries[1]) == len(thin.test[0])
+    assert len(thin.test_truth.y) == len(thin.queries[1]) == len(thin.test[0])
     expected = part(2, 40)[0][0][np.isin(fold.queries[1], thin.queries[1])]
     assert np.array_equal(thin.test[0], expected)
 
@@ -141,10 +143,10 @@ def test_figures_name_their_metric(problem):
     find_file("mq2008") is None, reason="mq2008.npz is not there: python -m benchmarks.data fetch"
 )
 def test_mq2008_is_split_by_query():
-    folds = problems.get("mq2008").deal(0)
+    folds = problems.get("mq2008").make_folds(0)
     with np.load(problems.data_file("mq2008")) as file:
         raw = {key: file[key] for key in file.files}
-    assert sorted(len(f.truth) for f in folds) == [156, 157, 157, 157, 157]
+    assert sorted(len(f.test_truth) for f in folds) == [156, 157, 157, 157, 157]
     assert np.array_equal(
         np.unique(np.concatenate([f.queries[1] for f in folds])), np.unique(raw["qid"])
     )

@@ -12,7 +12,7 @@ from benchmarks import bench_trees
 from benchmarks.data import problems
 from benchmarks.data.fetching import find_file
 from benchmarks.trees import budget_prune, cegb, cegb_prices, maxflow, pages, pruning, timing
-from benchmarks.trees.curves import Curve, Made, at_budgets, cheapest_within, measured
+from benchmarks.trees.curves import Curve, PrunedForest, at_budgets, cheapest_within, cost_and_error
 from gatewise_training.prune import build_problem
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.presolve import reduce_problem
@@ -29,7 +29,7 @@ needs_data = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def problem_and_fold():
     problem = problems.get("breast_cancer")
-    return problem.costs, problem.deal(0)[0]
+    return problem.costs, problem.make_folds(0)[0]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def forest(problem_and_fold):
 
 
 def point_with_figures(validation, test, fold):
-    point = Made(lambda: None, fold, None)
+    point = PrunedForest(lambda: None, fold, None)
     vars(point).update(validation=validation, test=test)  # replaces the computed figures
     return point
 
@@ -68,7 +68,7 @@ def test_points_are_chosen_on_validation_rows(problem_and_fold):
 def test_cost_and_error_of_a_forest_equal_a_walk_through_its_trees(problem_and_fold, forest):
     costs, fold = problem_and_fold
     x, y = fold.test
-    cost, error = measured(forest, costs, fold.test)
+    cost, error = cost_and_error(forest, costs, fold.test)
     answers = forest.proba(x).argmax(axis=1)
     acquired = np.zeros((len(x), costs.n_features), bool)
     trees = forest.trees
@@ -96,7 +96,7 @@ def test_or_tools_finds_the_same_cut(problem_and_fold, forest):
 
 def test_solvers_are_timed_on_the_same_problem(problem_and_fold):
     costs, fold = problem_and_fold
-    (row,) = timing.solvers(fold, costs, ((3, 100),), 1)
+    (row,) = timing.measure_solvers(fold, costs, ((3, 100),), 1)
     assert row["trees"] == 3
     assert row["instances"] == 100
     for name in ("highs", "dantzig_wolfe"):
@@ -112,16 +112,16 @@ def test_no_larger_problem_is_tried_after_highs_reaches_its_limit(problem_and_fo
 
     monkeypatch.setattr(timing.lp, "solve", raise_time_limit)
     costs, fold = problem_and_fold
-    (row,) = timing.solvers(fold, costs, ((2, 50), (3, 100)), 1)
+    (row,) = timing.measure_solvers(fold, costs, ((2, 50), (3, 100)), 1)
     assert row["highs"] == {"stopped": "time limit reached"}
 
 
 def test_cost_aware_growth_lowers_the_cost(problem_and_fold):
     costs, fold = problem_and_fold
     plain, aware = (
-        pruning.grown(fold, costs, 5, 0, criterion="entropy", mu=mu) for mu in (0.0, 0.3)
+        pruning.grow_forest(fold, costs, 5, 0, criterion="entropy", mu=mu) for mu in (0.0, 0.3)
     )
-    assert measured(aware, costs, fold.test)[0] < measured(plain, costs, fold.test)[0]
+    assert cost_and_error(aware, costs, fold.test)[0] < cost_and_error(plain, costs, fold.test)[0]
 
 
 def test_uses_of_features_are_counted_node_by_node(problem_and_fold, forest):

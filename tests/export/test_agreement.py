@@ -25,7 +25,7 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.model_selection import train_test_split
 
-from benchmarks.c99.compiled import Compiled, build, compiler
+from benchmarks.c99.compiled import CompiledModel, build, compiler_command
 from gatewise.decision import labels
 from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.device.self_checks import self_test as device_self_test
@@ -240,7 +240,7 @@ def close_calls(system: Any, rows: Matrix) -> int:
     return int(np.count_nonzero(best[:, 1] - best[:, 0] < 1e-6))
 
 
-def check_c(case: Case, compiled: Compiled) -> None:
+def check_c(case: Case, compiled: CompiledModel) -> None:
     system, rows = case.system, case.rows
     result = compiled(rows)
     exits = system.exit_stage(rows)
@@ -257,7 +257,7 @@ def check_c(case: Case, compiled: Compiled) -> None:
     acquired = np.zeros(rows.shape, bool)
     for s, stage in enumerate(system.stages_):
         acquired |= np.broadcast_to(stage.acquired(rows), rows.shape) & (last >= s)[:, None]
-    assert result.bought.sum(axis=1).tolist() == acquired.sum(axis=1).tolist()
+    assert result.acquired.sum(axis=1).tolist() == acquired.sum(axis=1).tolist()
     assert compiled.selftest() == 0
 
 
@@ -270,7 +270,7 @@ def check_agreement(name: str, offset: float, folder: Path) -> None:
     cases = [fit_case(kind, name, offset, folder) for kind in kinds]
     for case in cases:
         check_python(case)
-    if compiler() is None:
+    if compiler_command() is None:
         pytest.skip("Python agrees; this machine has no C compiler (cc, gcc or clang)")
     classifiers = [case for case in cases if case.kind not in VALUES]
     sources = []

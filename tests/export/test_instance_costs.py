@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks.c99.compiled import build, compiler
+from benchmarks.c99.compiled import build, compiler_command
 from gatewise.errors import InputError
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.device import Device
@@ -71,7 +71,7 @@ def test_no_instance_costs_more_than_the_cap_anywhere(capped, tmp_path):
         answers = [device.answer(row) for row in rows]
     assert [answer.stage for answer in answers] == exits.tolist()
     np.testing.assert_allclose([answer.cost for answer in answers], costs)
-    if compiler() is None:
+    if compiler_command() is None:
         pytest.skip("Python agrees; this machine has no C compiler (cc, gcc or clang)")
     source = to_c(bundle, tmp_path / "c", name="capped")
     (compiled,) = build(

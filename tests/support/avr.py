@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.c99.avr import run_tool
-from benchmarks.c99.compiled import STRICT
+from benchmarks.c99.compiled import STRICT_FLAGS, run_tool
 
 needs_avr_gcc = pytest.mark.skipif(
     shutil.which("avr-gcc") is None, reason="avr-gcc is not installed"
@@ -18,6 +17,6 @@ needs_simavr = pytest.mark.skipif(shutil.which("simavr") is None, reason="simavr
 
 def sizes(folder: Path, file: str, *flags: str) -> list[int]:
     """Compile a file; bytes of code with tables, of data and of zeros in RAM."""
-    flags = ("-mmcu=atmega1284p", "-Os", *STRICT, *flags)
+    flags = ("-mmcu=atmega1284p", "-Os", *STRICT_FLAGS, *flags)
     run_tool(folder, "avr-gcc", *flags, "-o", "avr.o", "-c", file)
     return [int(n) for n in run_tool(folder, "avr-size", "avr.o").split("\n")[1].split()[:3]]

@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from benchmarks.c99.compiled import compiler
+from benchmarks.c99.compiled import compiler_command
 
 needs_compiler = pytest.mark.skipif(
-    compiler() is None, reason="no C compiler here (cc, gcc or clang)"
+    compiler_command() is None, reason="no C compiler here (cc, gcc or clang)"
 )
 
 

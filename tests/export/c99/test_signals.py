@@ -21,10 +21,10 @@ from benchmarks.c99.avr import count_differing
 from benchmarks.c99.compiled import (
     CORTEX_M4_LINK,
     CORTEX_M4_RUN,
-    STRICT,
+    STRICT_FLAGS,
     VECTORS,
-    compiler,
-    deepest_calls,
+    compiler_command,
+    max_stack_bytes,
 )
 from gatewise.decision import ALWAYS_STOP, split
 from gatewise.errors import InputError
@@ -204,7 +204,7 @@ def program(tmp_path_factory):
     folder = tmp_path_factory.mktemp("signals")
     files = write_all(folder, CASES)
     run(
-        [*(compiler() or ()), *STRICT, *WARNINGS, "-o", "run", *files, "-lm"],
+        [*(compiler_command() or ()), *STRICT_FLAGS, *WARNINGS, "-o", "run", *files, "-lm"],
         folder,
     )
     return folder
@@ -254,7 +254,7 @@ def test_nan_and_infinite_samples_give_the_features_of_numpy(tmp_path):
     graph = sig.SignalGraph(signal_blocks()[:5])
     case = Case(graph, windows)
     files = write_all(tmp_path, {"odd": case})
-    run([*(compiler() or ()), *STRICT, "-o", "run", *files, "-lm"], tmp_path)
+    run([*(compiler_command() or ()), *STRICT_FLAGS, "-o", "run", *files, "-lm"], tmp_path)
     features, _ = features_of(run(["./run", "odd"], tmp_path, windows.tobytes()), case)
     np.testing.assert_allclose(features, graph.transform(windows), rtol=1e-5)
 
@@ -420,14 +420,14 @@ def test_features_of_hapt_on_other_processors(target, tmp_path):
     case = hapt()
     files = write_all(tmp_path, {"hapt": case})
     if target == "arm-none-eabi":  # the stack stays below the declared size
-        size = [*STRICT, *WARNINGS, *flags, "-fcallgraph-info=su", "-c", "hapt_signals.c"]
+        size = [*STRICT_FLAGS, *WARNINGS, *flags, "-fcallgraph-info=su", "-c", "hapt_signals.c"]
         run([command, *size], tmp_path)
         declared = re.search(r"STACK_BYTES (\d+)", (tmp_path / "hapt_signals.h").read_text())
         assert declared is not None
-        assert 64 < deepest_calls((tmp_path / "hapt_signals.ci").read_text()) <= int(declared[1])
-        run_on_cortex_m4([command, *STRICT, *flags], tmp_path)
+        assert 64 < max_stack_bytes((tmp_path / "hapt_signals.ci").read_text()) <= int(declared[1])
+        run_on_cortex_m4([command, *STRICT_FLAGS, *flags], tmp_path)
         return
-    run([command, *STRICT, *WARNINGS, *flags, "-o", "run", *files, "-lm"], tmp_path)
+    run([command, *STRICT_FLAGS, *WARNINGS, *flags, "-o", "run", *files, "-lm"], tmp_path)
     runner = ["./run"] if target == "x86-64" else [emulator(), "./run"]
     out = run([*runner, "hapt"], tmp_path, case.windows.tobytes())
     check_features(case, features_of(out, case)[0])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from benchmarks.c99.avr import count_differing
-from benchmarks.c99.compiled import STRICT, Compiled, build, compiler
+from benchmarks.c99.compiled import STRICT_FLAGS, CompiledModel, build, compiler_command
 from gatewise.decision import ALWAYS_STOP, labels, split, stops
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
@@ -113,7 +113,7 @@ def decide(cascade: Cascade, row: Matrix) -> Answer:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: Any) -> list[tuple[Cascade, Compiled]]:
+def compiled(tmp_path_factory: Any) -> list[tuple[Cascade, CompiledModel]]:
     """Random cascades with thresholds as floats, 8-bit and 16-bit codes, in one library."""
     folder = tmp_path_factory.mktemp("c99")
     cascades = [random_cascade(seed) for seed in range(N_CASCADES)]
@@ -179,14 +179,15 @@ def test_c_decides_any_row_as_python(compiled, data):
     check_rows(cascade, c, x)
 
 
-def check_rows(cascade: Cascade, c: Compiled, x: Matrix) -> None:
+def check_rows(cascade: Cascade, c: CompiledModel, x: Matrix) -> None:
     result = c(x)
     columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     for i, row in enumerate(x):
         expected = decide(cascade, row)
         answer = Answer(
             int(result.outcomes[i]), int(result.exits[i]), int(result.labels[i]),
-            int(result.stages[i]), int(result.refused[i]), set(columns[result.bought[i]].tolist()),
+            int(result.stages[i]), int(result.refused[i]),
+            set(columns[result.acquired[i]].tolist()),
         )  # fmt: skip
         assert answer == expected
     for stage, has_model, outputs in zip(
@@ -342,7 +343,13 @@ def test_generated_rows_hold_only_values_that_the_stages_accept():
 def test_an_instance_has_its_stated_size_without_padding(compiled):
     """On AVR, a struct of bytes and floats has no padding."""
     for _, c in compiled:
-        command = [*(compiler() or ()), *STRICT, "-fpack-struct=1", "-w", "-fsyntax-only"]
+        command = [
+            *(compiler_command() or ()),
+            *STRICT_FLAGS,
+            "-fpack-struct=1",
+            "-w",
+            "-fsyntax-only",
+        ]
         file = c.source.folder / f"{c.source.name}.c"
         process = subprocess.run([*command, file], capture_output=True, text=True, check=False)
         assert process.returncode == 0, process.stderr

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.c99.compiled import compiler
+from benchmarks.c99.compiled import compiler_command
 from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_edge.link.message_forms import decode_json_request, encode_json_response
 from gatewise_edge.link.wire import Response, decode_request, encode_response
@@ -111,7 +111,7 @@ def library(bundle, tmp_path_factory) -> Path:
     for json in (0, 1):
         sources = [*sorted((folder / "src").glob("*.c")), folder / "sizes.c"]
         flags = ("-std=c99", "-O1", "-shared", "-fPIC", f"-DM_WIRE_JSON={json}", *STRICT)
-        command = [*(compiler() or ()), *flags, "-I", folder / "include", *sources, "-lm"]
+        command = [*(compiler_command() or ()), *flags, "-I", folder / "include", *sources, "-lm"]
         subprocess.run([*command, "-o", folder / f"client{json}.so"], check=True)
     return folder
 
@@ -252,7 +252,14 @@ def test_damaged_messages_cause_no_memory_error(library, tmp_path):
     (tmp_path / "fuzz.c").write_text(FUZZ)
     sources = (tmp_path / "fuzz.c", *sorted((library / "src").glob("*.c")))
     sanitizers = "-fsanitize=address,undefined"
-    command = [*(compiler() or ()), "-std=c99", "-g", "-O1", sanitizers, "-fno-sanitize-recover"]
+    command = [
+        *(compiler_command() or ()),
+        "-std=c99",
+        "-g",
+        "-O1",
+        sanitizers,
+        "-fno-sanitize-recover",
+    ]
     command += ["-I", library / "include", *sources, "-lm", "-o", tmp_path / "fuzz"]
     if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("the compiler has no sanitizers")

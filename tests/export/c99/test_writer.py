@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_wine
 
-from benchmarks.c99.compiled import STRICT, build, compiler
+from benchmarks.c99.compiled import STRICT_FLAGS, build, compiler_command
 from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_edge import Device
@@ -85,19 +85,19 @@ def test_c_decides_and_acquires_as_the_system(made, name):
     routed = system.exit_stage(rows_as_table(system, rows))
     for c in libraries:
         assert c.selftest() == 0
-        said = c(rows)
-        np.testing.assert_array_equal(said.exits, np.minimum(routed, len(stages)))
-        at_home = said.outcomes == 0
+        c_answers = c(rows)
+        np.testing.assert_array_equal(c_answers.exits, np.minimum(routed, len(stages)))
+        at_home = c_answers.outcomes == 0
         np.testing.assert_array_equal(at_home, routed < len(stages))
         predicted = system.predict(rows_as_table(system, rows))[at_home]
-        np.testing.assert_array_equal(system.classes_[said.labels[at_home]], predicted)
-        bought = np.zeros(rows.shape, bool)
-        bought[:, columns] = said.bought
-        np.testing.assert_array_equal(bought, cascade_of(bundle).expected(rows).acquired)
+        np.testing.assert_array_equal(system.classes_[c_answers.labels[at_home]], predicted)
+        acquired = np.zeros(rows.shape, bool)
+        acquired[:, columns] = c_answers.acquired
+        np.testing.assert_array_equal(acquired, cascade_of(bundle).expected(rows).acquired)
         if system.high_cost_model_ is None:
-            paid = system.feature_costs_.per_instance(bought)
+            paid = system.feature_costs_.per_instance(acquired)
             np.testing.assert_array_equal(paid, system.cost(rows_as_table(system, rows)))
-        for stage, outputs in zip(stages, said.outputs, strict=True):
+        for stage, outputs in zip(stages, c_answers.outputs, strict=True):
             assert outputs.tobytes() == stage.margins(rows).tobytes()
 
 
@@ -109,20 +109,20 @@ def test_c_refuses_values_and_acquires_as_a_device_in_python(made, name):
     rows[draw.random(rows.shape) < 0.1] = np.nan
     rows[draw.random(rows.shape) < 0.04] = np.inf
     columns = lay_out(cascade_of(bundle), None).columns
-    said, names = c(rows), bundle.manifest.feature_names
+    c_answers, names = c(rows), bundle.manifest.feature_names
     with Device(bundle, runner="numpy") as device:
         for i, row in enumerate(rows):
-            refused = int(said.refused[i])
+            refused = int(c_answers.refused[i])
             answer = device.answer_many(row[None])[0]
             if isinstance(answer, SensorError):
-                assert (answer.sensor, said.stages[i]) == (names[refused], -1)
+                assert (answer.sensor, c_answers.stages[i]) == (names[refused], -1)
                 continue
             # without a link the features of the cloud are not acquired
-            assert answer.acquired == tuple(columns[said.bought[i]].tolist())
+            assert answer.acquired == tuple(columns[c_answers.acquired[i]].tolist())
             if refused >= 0:
                 kind = "infinite" if np.isinf(row[refused]) else "missing"
                 assert answer.reason == f"{kind}:{names[refused]}"
-            assert (answer.stage, answer.class_index) == (said.stages[i], said.labels[i])
+            assert (answer.stage, answer.class_index) == (c_answers.stages[i], c_answers.labels[i])
 
 
 def test_a_system_and_its_bundle_give_the_same_tables(made, tmp_path):
@@ -148,7 +148,7 @@ def test_the_header_states_the_sizes(made, tmp_path):
     assert int(constants["GATE_STACK_BYTES"]) == out.stack_bytes
     assert (int(constants["GATE_FEATURES"]), int(constants["GATE_CLASSES"])) == (30, 2)
     # the compiler's stack use stays within the stated bound
-    command = [*compiler(), *STRICT, "-c", "-Os", "-fstack-usage", "gate.c"]
+    command = [*compiler_command(), *STRICT_FLAGS, "-c", "-Os", "-fstack-usage", "gate.c"]
     subprocess.run(command, cwd=tmp_path, check=True)
     used = [int(line.split()[1]) for line in (tmp_path / "gate.su").read_text().splitlines()]
     assert sum(used) <= out.stack_bytes

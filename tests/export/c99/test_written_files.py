@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.c99.compiled import STRICT, build, compiler
+from benchmarks.c99.compiled import STRICT_FLAGS, build, compiler_command
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
@@ -45,7 +45,7 @@ def cascade() -> Cascade:
 
 
 def compiled(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [*(compiler() or ()), *STRICT, "-c", *flags, "-o", "out.o", "m.c"]
+    command = [*(compiler_command() or ()), *STRICT_FLAGS, "-c", *flags, "-o", "out.o", "m.c"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -66,7 +66,7 @@ def test_features_and_classes_have_enums_and_names(tmp_path):
         "    puts(m_class_names[M_CLASS_NOT_OK_2]);\n"
         "    return 0;\n}\n"
     )
-    command = [*(compiler() or ()), *STRICT, "-o", "names", "names.c", "m_names.c"]
+    command = [*(compiler_command() or ()), *STRICT_FLAGS, "-o", "names", "names.c", "m_names.c"]
     subprocess.run(command, cwd=tmp_path, check=True)
     output = subprocess.run([tmp_path / "names"], capture_output=True, check=True).stdout
     assert output.decode().splitlines() == [*NAMES, "not-ok"]
@@ -182,7 +182,7 @@ def test_a_build_without_the_makefiles_flags_decides_the_same(tmp_path):
 
     def differs() -> bool:
         sources = ["m.c", "m_names.c", "m_selftest.c", "main.c"]
-        command = [*(compiler() or ()), "-O2", "-mfma", *sources, "-o", "plain", "-lm"]
+        command = [*(compiler_command() or ()), "-O2", "-mfma", *sources, "-o", "plain", "-lm"]
         subprocess.run(command, cwd=tmp_path, check=True)
         return subprocess.run([tmp_path / "plain"], capture_output=True, check=False).returncode > 0
 

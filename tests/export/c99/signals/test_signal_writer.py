@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gatewise_signals as sig
-from benchmarks.c99.compiled import STRICT, compiler
+from benchmarks.c99.compiled import STRICT_FLAGS, compiler_command
 from gatewise_export import write_signals
 from tests.support.needs import needs_compiler
 
@@ -31,7 +31,12 @@ def test_firmware_can_check_the_rate_of_training_when_it_compiles(
     (tmp_path / "firmware.c").write_text(FIRMWARE)
     statuses = []
     for rate in (constant, constant + 1):
-        command = [*(compiler() or ()), *STRICT, f"-DSENSOR_MILLIHERTZ={rate}", "-fsyntax-only"]
+        command = [
+            *(compiler_command() or ()),
+            *STRICT_FLAGS,
+            f"-DSENSOR_MILLIHERTZ={rate}",
+            "-fsyntax-only",
+        ]
         result = subprocess.run(
             [*command, "firmware.c"], cwd=tmp_path, capture_output=True, text=True, check=False
         )
