@@ -133,7 +133,7 @@ def _table_forms(
 def tree_bytes(
     n_leaves: int, value_bytes: int, n_values: int, n_columns: int, *, threshold_bytes: int = 4
 ) -> int:
-    """Bound the bytes of a tree, each of whose leaves has `n_values` values."""
+    """Bound the bytes of a tree with `n_leaves` leaves of `n_values` values each."""
     n_inner = n_leaves - 1
     return (
         n_inner * (threshold_bytes + slot_width(n_columns, has_nan=False) + width(n_inner))
