@@ -101,7 +101,7 @@ class Frontier:
     def from_points(
         cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **other_fields: Any
     ) -> Frontier:
-        """Make the frontier of `points`; `other_fields` are its other fields."""
+        """Make the frontier of `points`; `reference_accuracy` and `other_fields` are its fields."""
         curve_points = _undominated_points(points, _EFFECTIVE_ACCURACY)
         if not curve_points:
             raise InputError("a frontier needs at least one operating point")
