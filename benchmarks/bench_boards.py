@@ -179,7 +179,7 @@ def _differing(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]:
     n_slots = len(layout_columns)
     sizes = ", ".join(map(str, cascade.n_outputs))
     answer = f"#define N_OUTPUTS {sizes}\n#define SUM_OUTPUTS {sum(cascade.n_outputs)}\n{CASCADE}"
-    expected = cascade.expected(rows)
+    expected = cascade.expected_answers(rows)
     outputs = np.concatenate(expected.outputs, axis=1)
     n_padded = n_slots + -n_slots % MATRIX_BYTES
     fields: list[Any] = [("exit", "<i4"), ("label", "<i4"), ("known", "u1", n_padded)]
@@ -195,7 +195,7 @@ def _differing(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]:
         is_same = (
             (answers["exit"] == expected.exits)
             & (answers["label"] == expected.labels)
-            & (answers["known"][:, :n_slots] == expected.acquired[:, layout_columns]).all(axis=1)
+            & (answers["known"][:, :n_slots] == expected.is_acquired[:, layout_columns]).all(axis=1)
             & same_bits.all(axis=1)
         )
         figures[target] = {"rows": len(answers), "differing": int(n_rows - is_same.sum())}

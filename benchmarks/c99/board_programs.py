@@ -153,6 +153,6 @@ def run_program(
         flash=text + data,
         ram=data + bss,
         stack=int(stack.split()[0]),
-        ticks=np.array(ticks.split(), np.float64) * machine.per_tick,
+        ticks=np.array(ticks.split(), np.float64) * machine.units_per_tick,
         answers=(folder / "answers.bin").read_bytes(),
     )

@@ -39,7 +39,7 @@ from benchmarks.data.folds import Fold
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.cascade_reader import cascade_of
-from gatewise_export.c99.layout import Form, lay_out
+from gatewise_export.c99.layout import ThresholdForm, lay_out
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_training import methods
 
@@ -57,7 +57,7 @@ CASCADES = (
     ("letter-26", "staged-8kb"),
 )
 MAX_BYTES = 2**16
-FORMS: tuple[Form, ...] = ("float", 8, 16)
+FORMS: tuple[ThresholdForm, ...] = ("float", 8, 16)
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ def _measure_point(name: str, system: Any, fold: Fold, is_small: bool) -> dict[s
     return figures | {"forms": [form for form in forms if form is not None]}
 
 
-def _form_figures(cascade: Cascade, is_small: bool, form: Form) -> dict[str, Any] | None:
+def _form_figures(cascade: Cascade, is_small: bool, form: ThresholdForm) -> dict[str, Any] | None:
     label = form if form == "float" else f"{form}-bit"
     if form != "float" and not lay_out(cascade, None).forests:
         return None  # no trees to encode

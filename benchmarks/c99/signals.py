@@ -44,7 +44,7 @@ from gatewise.decision import split
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.c99.cascade import Cascade
-from gatewise_export.c99.signals.signal_writer import BOUND
+from gatewise_export.c99.signals.signal_writer import MAX_RELATIVE_ERROR
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_signals import SignalGraph
 from gatewise_signals.signal_input import SignalInput
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
                 print(f"skipped: {target.name}: {target.missing_tool()}")
         n_windows = QUICK_WINDOWS if options.quick else WINDOWS
         sets = {name: _run_set(load_set(name), n_windows) for name in names}
-        figures = {"bound": BOUND, **harness.environment(PACKAGES), "sets": sets}
+        figures = {"bound": MAX_RELATIVE_ERROR, **harness.environment(PACKAGES), "sets": sets}
         out = harness.out_folder(options, whole=set(names) == set(SIGNAL_SETS))
         write_whole(out / "c_signals.json", json.dumps(figures, indent=1) + "\n")
         print(f"written: {out / 'c_signals.json'}")
@@ -198,14 +198,14 @@ def _differences(
     """Compare features and decisions with Python; count the windows that differ."""
     assert cascade.signal is not None
     x = cascade.signal.features(windows)
-    expected = cascade.expected(x)
+    expected = cascade.expected_answers(x)
     scale = np.max(np.abs(x), axis=0, initial=0, where=np.isfinite(x))
     features = answers[:, 2:]
     with np.errstate(invalid="ignore"):
         relative_gaps = np.abs(features - x) / np.maximum(scale, np.float32(1e-30))
     relative_gaps[(features == x) | (np.isnan(features) & np.isnan(x))] = 0
     relative_gaps[np.isnan(relative_gaps)] = np.inf
-    exceeds_bound = (relative_gaps > BOUND).any(axis=1)
+    exceeds_bound = (relative_gaps > MAX_RELATIVE_ERROR).any(axis=1)
     is_different = (answers[:, 0] != expected.exits) | (answers[:, 1] != expected.labels)
     return {
         "windows": len(windows),

@@ -88,8 +88,8 @@ def random_cascade(seed: int) -> Cascade:
         title=f"random {seed}", stages=tuple(stages), thresholds=tuple(thresholds),
         feature_names=tuple(f"f*/{i}\\" for i in range(n_features)),
         classes=tuple(range(n_classes)), takes_missing=takes_missing, offloads=offloads,
-        cloud_takes_missing=bool(rng.random() < 0.5), rows=rows, lean=bool(rng.random() < 0.4),
-        request=np.flatnonzero(np.random.default_rng(seed).random(n_features) < 0.6),
+        cloud_takes_missing=bool(rng.random() < 0.5), rows=rows, is_lean=bool(rng.random() < 0.4),
+        request_features=np.flatnonzero(np.random.default_rng(seed).random(n_features) < 0.6),
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ BUILD_FILES: dict[str, tuple[str, ...]] = {
     "cmake": ("CMakeLists.txt",),
 }
 #: Example programs of a build system for bundles that offload: template section to path.
-SKETCHES: dict[str, dict[str, str]] = {
+EXAMPLE_PROGRAMS: dict[str, dict[str, str]] = {
     "arduino": {"offload.ino": "examples/offload/offload.ino"},
     "esp-idf": {"offload.c": "examples/offload.c"},
 }
@@ -57,35 +57,37 @@ def write_library(
     if build not in BUILD_FILES:
         raise InputError(f"unknown build system {build!r}: choose one of {', '.join(BUILDS)}")
     # to_c checks the bundle and writes the model's files
-    with tempfile.TemporaryDirectory() as scratch:
-        source = to_c(bundle, scratch, **options)
-        texts = {name: (Path(scratch) / name).read_text("ascii") for name in source.files}
-    texts = {name: text for name, text in texts.items() if name not in DESKTOP_FILES}
-    reason = no_client_reason(bundle.manifest)
-    if reason is None:
-        texts |= wire_files(bundle, source.name)
+    with tempfile.TemporaryDirectory() as scratch_folder:
+        source = to_c(bundle, scratch_folder, **options)
+        text_of_file = {
+            name: (Path(scratch_folder) / name).read_text("ascii") for name in source.files
+        }
+    text_of_file = {name: text for name, text in text_of_file.items() if name not in DESKTOP_FILES}
+    missing_client_reason = no_client_reason(bundle.manifest)
+    if missing_client_reason is None:
+        text_of_file |= wire_files(bundle, source.name)
     # put headers where the build system looks for them
-    includes = "src" if build == "arduino" else "include"
+    header_folder = "src" if build == "arduino" else "include"
     files = {
-        f"{includes if name.endswith('.h') else 'src'}/{name}": text
-        for name, text in texts.items()
+        f"{header_folder if name.endswith('.h') else 'src'}/{name}": text
+        for name, text in text_of_file.items()
         if "_selftest" not in name
     }
     sources = sorted(name for name in files if name.endswith(".c"))
     headers = sorted(Path(name).name for name in files if name.endswith(".h"))
-    values = c_text.template_names(source.name) | {
-        "title": c_text.safe(bundle.manifest.title),
+    placeholders = c_text.common_placeholders(source.name) | {
+        "title": c_text.safe_name(bundle.manifest.title),
         "library_version": _library_version(bundle.manifest.version),
         "headers": ",".join(headers),
         "sources": " ".join(sources),
         "quoted_sources": " ".join(f'"{name}"' for name in sources),
-        "wire_paragraph": "" if reason else ", and sends hard instances over MQTT",
+        "wire_paragraph": "" if missing_client_reason else ", and sends hard instances over MQTT",
     }
-    sketches = {} if reason else SKETCHES.get(build, {})
-    for section, path in {**{name: name for name in BUILD_FILES[build]}, **sketches}.items():
-        files[path] = c_text.filled("boards.txt", f"{build} {section}", **values)
+    examples = {} if missing_client_reason else EXAMPLE_PROGRAMS.get(build, {})
+    for section, path in {**{name: name for name in BUILD_FILES[build]}, **examples}.items():
+        files[path] = c_text.fill_template("boards.txt", f"{build} {section}", **placeholders)
     c_text.write_files(folder, files)
-    return replace(source, folder=folder, files=tuple(files)), reason
+    return replace(source, folder=folder, files=tuple(files)), missing_client_reason
 
 
 def _library_version(version: str) -> str:

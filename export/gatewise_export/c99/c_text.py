@@ -18,9 +18,9 @@ from gatewise import __version__
 from gatewise.errors import InputError
 from gatewise.models.leaf_tables import width
 
-WIDTH = 96
+MAX_LINE_LENGTH = 96
 #: Sizes of C types in bytes.
-SIZES = {
+TYPE_BYTES = {
     "int8_t": 1,
     "int16_t": 2,
     "int32_t": 4,
@@ -30,7 +30,7 @@ SIZES = {
     "float": 4,
 }
 #: Text in the first line of every generated file; a file without it is never replaced.
-MARK = "Written by gatewise"
+GENERATED_MARK = "Written by gatewise"
 #: Keywords of C99 (6.4.1), and ``main``, which the example program defines.
 RESERVED_WORDS = frozenset(
     re.findall(
@@ -41,45 +41,45 @@ RESERVED_WORDS = frozenset(
     )
 )
 #: Start of a template line that names the section below it.
-SECTION = "//// "
+SECTION_START = "//// "
 
 
-def filled(file: str, section: str = "", **values: object) -> str:
+def fill_template(file: str, section: str = "", **placeholders: object) -> str:
     """Fill the placeholders ``${name}`` in a template, or in one section of it."""
-    return Template(sections(file)[section]).substitute(values)
+    return Template(template_sections(file)[section]).substitute(placeholders)
 
 
 @functools.cache
-def sections(file: str) -> dict[str, str]:
+def template_sections(file: str) -> dict[str, str]:
     """Read the sections of a template by name; ``""`` is the text before the first section."""
     text = (resources.files(__package__) / "templates" / file).read_text("ascii")
-    head, *bodies = ("\n" + text.removesuffix("\n")).split("\n" + SECTION)
-    named = dict(body.split("\n", 1) for body in bodies)
-    return {"": head[1:] + "\n"} | {name: body + "\n" for name, body in named.items()}
+    unnamed_text, *bodies = ("\n" + text.removesuffix("\n")).split("\n" + SECTION_START)
+    named_texts = dict(body.split("\n", 1) for body in bodies)
+    return {"": unnamed_text[1:] + "\n"} | {name: body + "\n" for name, body in named_texts.items()}
 
 
-def needed(texts: Mapping[str, str], calls: str) -> dict[str, str]:
-    """Select the C functions and types that `calls` uses, directly or through each other.
+def needed_functions(texts: Mapping[str, str], calling_text: str) -> dict[str, str]:
+    """Select the C functions and types that `calling_text` uses, directly or through each other.
 
     >>> needed({"one": "one() {}", "two": "two() { one(); }", "three": "three() {}"}, "two();")
     {'one': 'one() {}', 'two': 'two() { one(); }'}
     """
     names: set[str] = set()
-    unread = [calls]
-    while unread:
-        text = unread.pop()
-        new = {name for name in texts if re.search(rf"\b{name}(\(| \w+;)", text)} - names
-        names |= new
-        unread += [texts[name] for name in new]
+    unread_texts = [calling_text]
+    while unread_texts:
+        text = unread_texts.pop()
+        new_names = {name for name in texts if re.search(rf"\b{name}(\(| \w+;)", text)} - names
+        names |= new_names
+        unread_texts += [texts[name] for name in new_names]
     return {name: text for name, text in texts.items() if name in names}
 
 
-def unsigned(largest: int) -> str:
+def unsigned_type(largest: int) -> str:
     """Name the smallest unsigned C type that holds `largest`; size estimates use its `width`."""
     return f"uint{8 * width(largest)}_t"
 
 
-def number(value: float) -> str:
+def c_number(value: float) -> str:
     """Format a float32 value as a C constant, exact to the bit (hexadecimal, C99 6.4.4.2).
 
     >>> number(0.5), number(-3.0), number(float("-inf"))
@@ -95,12 +95,12 @@ def number(value: float) -> str:
     return f"{mantissa.rstrip('0').rstrip('.')}p{exponent}f"
 
 
-def safe(value: object) -> str:
+def safe_name(value: object) -> str:
     """Replace all characters but ASCII letters and digits by ``_``."""
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in str(value))
 
 
-def enumerated(prefix: str, values: Sequence[object]) -> str:
+def enum_lines(prefix: str, values: Sequence[object]) -> str:
     """Write the lines of an enum: one constant per value, numbered from 0, with distinct names.
 
     >>> print(enumerated("M_CLASS", ["hot-dog", "hot dog"]))
@@ -109,22 +109,24 @@ def enumerated(prefix: str, values: Sequence[object]) -> str:
     """
     names: dict[str, None] = {}  # a set in order
     for i, value in enumerate(values):
-        name = f"{prefix}_{safe(value).upper()}"
+        name = f"{prefix}_{safe_name(value).upper()}"
         while name in names:
             name += f"_{i}"
         names[name] = None
     return ",\n".join(f"    {name} = {i}" for i, name in enumerate(names))
 
 
-def quoted(value: object) -> str:
+def c_string(value: object) -> str:
     r"""Format a text as a C string constant in UTF-8, with octal escapes for non-ASCII bytes.
 
     >>> print(quoted('a "b" é'))
     "a \042b\042 \303\251"
     """
-    plain = set(range(0x20, 0x7F)) - set(b'"\\?')  # ??/ would be a trigraph
-    text = "".join(chr(b) if b in plain else f"\\{b:03o}" for b in str(value).encode())
-    return f'"{text}"'
+    printable_bytes = set(range(0x20, 0x7F)) - set(b'"\\?')  # ??/ would be a trigraph
+    escaped = "".join(
+        chr(byte) if byte in printable_bytes else f"\\{byte:03o}" for byte in str(value).encode()
+    )
+    return f'"{escaped}"'
 
 
 class Tables:
@@ -134,55 +136,60 @@ class Tables:
     """
 
     def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
-        self._parts: list[str] = []
+        self._texts: list[str] = []
         self._aliases = dict(aliases or {})
         self.nbytes = 0
 
-    def add(self, name: str, values: NDArray[Any], kind: str, about: str = "") -> None:
+    def add(self, name: str, values: NDArray[Any], c_type: str, comment: str = "") -> None:
         """Add an array of floats or integers; an empty one gets a 0, as C needs one element."""
-        if about:
-            self._parts.append(f"/* {about} */\n")
-        flat = np.asarray(values).ravel()
-        flat = flat if len(flat) else np.zeros(1, flat.dtype)
-        plain = self._aliases.get(kind, kind)
-        words = [number(v) if plain == "float" else str(int(v)) for v in flat.tolist()]
-        self.nbytes += len(flat) * SIZES[plain]
+        if comment:
+            self._texts.append(f"/* {comment} */\n")
+        elements = np.asarray(values).ravel()
+        elements = elements if len(elements) else np.zeros(1, elements.dtype)
+        element_type = self._aliases.get(c_type, c_type)
+        element_texts = [
+            c_number(element) if element_type == "float" else str(int(element))
+            for element in elements.tolist()
+        ]
+        self.nbytes += len(elements) * TYPE_BYTES[element_type]
         lines = []
         line = "   "
-        for word in words:
-            if len(line) + len(word) + 2 > WIDTH:
+        for element_text in element_texts:
+            if len(line) + len(element_text) + 2 > MAX_LINE_LENGTH:
                 lines.append(line)
                 line = "   "
-            line += f" {word},"
+            line += f" {element_text},"
         lines.append(line)
-        self._parts.append(
-            f"static const {kind} {name}[{len(flat)}] IN_FLASH = {{\n" + "\n".join(lines) + "\n};\n"
+        self._texts.append(
+            f"static const {c_type} {name}[{len(elements)}] IN_FLASH = {{\n"
+            + "\n".join(lines)
+            + "\n};\n"
         )
 
-    def struct(self, declaration: str, fields: str) -> None:
+    def add_struct(self, declaration: str, fields: str) -> None:
         """Add a constant struct with these fields."""
-        self.text(f"static const {declaration} IN_FLASH = {{{fields}}};\n")
+        self.add_code(f"static const {declaration} IN_FLASH = {{{fields}}};\n")
 
-    def define(self, aliases: Mapping[str, str]) -> None:
+    def add_typedefs(self, aliases: Mapping[str, str]) -> None:
         """Add a typedef for each alias."""
         self._aliases |= aliases
-        self.text("".join(f"typedef {plain} {alias};\n" for alias, plain in aliases.items()))
+        self.add_code("".join(f"typedef {c_type} {alias};\n" for alias, c_type in aliases.items()))
 
-    def text(self, code: str) -> None:
+    def add_code(self, code: str) -> None:
         """Add C text after the last table."""
-        self._parts.append(code)
+        self._texts.append(code)
 
     def __str__(self) -> str:
-        return "".join(self._parts)
+        return "".join(self._texts)
 
 
-def template_names(prefix: str) -> dict[str, str]:
+def common_placeholders(prefix: str) -> dict[str, str]:
     """Values of the placeholders that all templates share."""
-    names = {"mark": MARK, "version": __version__, "p": prefix, "P": prefix.upper()}
-    return names | {key: sections(f"{key}.c")[""] for key in ("float_rules", "flash")}
+    shared = {"mark": GENERATED_MARK, "version": __version__, "p": prefix, "P": prefix.upper()}
+    return shared | {key: template_sections(f"{key}.c")[""] for key in ("float_rules", "flash")}
 
 
-def identifier(name: str) -> str:
+def checked_identifier(name: str) -> str:
     """Check that a name can begin C identifiers, and return it."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) or name in RESERVED_WORDS:
         raise InputError(
@@ -192,13 +199,13 @@ def identifier(name: str) -> str:
     return name
 
 
-def identifier_from(title: str) -> str:
+def identifier_from_title(title: str) -> str:
     """Make a C identifier from a bundle's name."""
-    word = re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")[:40]
+    identifier = re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")[:40]
     return (
-        word
-        if re.match(r"[a-z]", word) and word not in RESERVED_WORDS
-        else f"model_{word}".rstrip("_")
+        identifier
+        if re.match(r"[a-z]", identifier) and identifier not in RESERVED_WORDS
+        else f"model_{identifier}".rstrip("_")
     )
 
 
@@ -208,7 +215,7 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
         raise InputError(f"{folder} is a file: give a folder")
     for file in files:
         path = folder / file
-        if path.exists() and MARK not in path.read_text(errors="replace")[:200]:
+        if path.exists() and GENERATED_MARK not in path.read_text(errors="replace")[:200]:
             raise InputError(
                 f"{path} exists and was not written by Gatewise: choose another folder"
             )

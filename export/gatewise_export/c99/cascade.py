@@ -16,7 +16,7 @@ Matrix = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
-class Expected:
+class ExpectedAnswers:
     """Answers to n rows that the C code must reproduce.
 
     Attributes
@@ -28,14 +28,14 @@ class Expected:
     labels : ndarray of shape (n,)
         Class indices. If no stage stops, the label of the last stage with a model, or -1 if no
         stage has one.
-    acquired : ndarray of bool, shape (n, n_features)
+    is_acquired : ndarray of bool, shape (n, n_features)
         Features that the stages acquired up to the exit.
     """
 
     outputs: tuple[Matrix, ...]
     exits: NDArray[np.int64]
     labels: NDArray[np.int64]
-    acquired: NDArray[np.bool_]
+    is_acquired: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +56,10 @@ class Cascade:
         Whether an instance goes to the cloud if no stage stops.
     rows : ndarray of shape (n, n_features)
         Sample rows for the self-test.
-    lean : bool
+    is_lean : bool
         Whether to leave out the models of stages that never stop, and blocks that only a request
         reads.
-    request : ndarray of int or None
+    request_features : ndarray of int or None
         Features that a request holds; None for all.
     signal : SignalInput or None
         Blocks that compute the features from windows, if any.
@@ -76,20 +76,24 @@ class Cascade:
     offloads: bool
     cloud_takes_missing: bool
     rows: Matrix
-    lean: bool = False
-    request: NDArray[np.int64] | None = None
+    is_lean: bool = False
+    request_features: NDArray[np.int64] | None = None
     signal: SignalInput | None = None
     windows: NDArray[Any] | None = None
 
-    def reachable(self) -> Cascade:
+    def without_unreachable_stages(self) -> Cascade:
         """Leave out the stages that no instance reaches, because an earlier one always stops.
 
         The score of a stage that always stops is NaN only if its float32 sums overflow. A NaN score
         does not stop: Python then runs the next stage, and the C code offloads, or answers if the
         cascade does not offload.
         """
-        always = (s for s, t in enumerate(self.thresholds) if t is not None and t <= ALWAYS_STOP)
-        n_stages = next(always, len(self.stages)) + 1
+        always_stopping_stages = (
+            s
+            for s, threshold in enumerate(self.thresholds)
+            if threshold is not None and threshold <= ALWAYS_STOP
+        )
+        n_stages = next(always_stopping_stages, len(self.stages)) + 1
         return replace(self, stages=self.stages[:n_stages], thresholds=self.thresholds[:n_stages])
 
     @property
@@ -101,11 +105,13 @@ class Cascade:
     @property
     def needed_features(self) -> set[int]:
         """Features that stages read, and the features of a request if one may be sent."""
-        features = {int(f) for stage in self.stages for f in stage.features}
-        if self.always_stops or self.lean:
+        features = {int(feature) for stage in self.stages for feature in stage.features}
+        if self.always_stops or self.is_lean:
             return features
         all_features = range(len(self.feature_names))
-        return features.union(all_features if self.request is None else self.request.tolist())
+        return features.union(
+            all_features if self.request_features is None else self.request_features.tolist()
+        )
 
     @property
     def has_model(self) -> tuple[bool, ...]:
@@ -113,7 +119,7 @@ class Cascade:
         # without offloading, the last stage answers every instance that reaches it
         answering_stage = -1 if self.offloads else len(self.stages) - 1
         return tuple(
-            not self.lean
+            not self.is_lean
             or threshold is not None
             or stage.acquisition == "node"  # its trees decide which features it acquires
             or s == answering_stage
@@ -128,23 +134,33 @@ class Cascade:
             for stage, is_included in zip(self.stages, self.has_model, strict=True)
         )
 
-    def expected(self, x: Matrix) -> Expected:
-        """Compute the answers that the C code must give to rows `x`, shape (n, n_features)."""
+    def expected_answers(self, rows: Matrix) -> ExpectedAnswers:
+        """Compute the answers that the C code must give to `rows`, shape (n, n_features)."""
         with np.errstate(over="ignore", invalid="ignore"):  # extreme values also overflow in C
-            outputs = tuple(stage.margins(x) for stage in self.stages)
-            split_outputs = [split(o, s.score) for o, s in zip(outputs, self.stages, strict=True)]
-        exits = exit_stages([score for _, score in split_outputs], self.thresholds)
-        last_run = np.minimum(exits, len(self.stages) - 1)
-        answers = np.full((len(self.stages) + 1, len(x)), -1)
+            outputs = tuple(stage.margins(rows) for stage in self.stages)
+            margins_and_scores = [
+                split(outputs_of_stage, stage.score)
+                for outputs_of_stage, stage in zip(outputs, self.stages, strict=True)
+            ]
+        exits = exit_stages([score for _, score in margins_and_scores], self.thresholds)
+        last_stage = np.minimum(exits, len(self.stages) - 1)
+        label_after_stage = np.full((len(self.stages) + 1, len(rows)), -1)
         # row s + 1: label of the last stage up to s that has a model; row 0: -1, no stage ran
-        for s, (margins, _) in enumerate(split_outputs):
-            answers[s + 1] = labels(margins) if self.has_model[s] else answers[s]
-        acquired = np.zeros(x.shape, np.bool_)
+        for s, (margins, _) in enumerate(margins_and_scores):
+            label_after_stage[s + 1] = (
+                labels(margins) if self.has_model[s] else label_after_stage[s]
+            )
+        is_acquired = np.zeros(rows.shape, np.bool_)
         for s, stage in enumerate(self.stages):
-            acquired |= np.broadcast_to(stage.acquired(x), x.shape) & (last_run >= s)[:, None]
-        return Expected(
-            outputs=tuple(o[:, :k] for o, k in zip(outputs, self.n_outputs, strict=True)),
-            exits=exits if self.offloads else last_run,
-            labels=answers[last_run + 1, np.arange(len(x))],
-            acquired=acquired,
+            is_acquired |= (
+                np.broadcast_to(stage.acquired(rows), rows.shape) & (last_stage >= s)[:, None]
+            )
+        return ExpectedAnswers(
+            outputs=tuple(
+                outputs_of_stage[:, :n_outputs]
+                for outputs_of_stage, n_outputs in zip(outputs, self.n_outputs, strict=True)
+            ),
+            exits=exits if self.offloads else last_stage,
+            labels=label_after_stage[last_stage + 1, np.arange(len(rows))],
+            is_acquired=is_acquired,
         )

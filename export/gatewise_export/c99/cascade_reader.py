@@ -27,16 +27,18 @@ def cascade_of(source: Any, *, sample: ArrayLike | None = None, lean: bool = Fal
     if isinstance(source, str | Path):
         source = Bundle.open(source)
     if isinstance(source, Bundle):
-        return replace(_of_bundle(source, sample), lean=lean).reachable()
+        return replace(
+            _cascade_of_bundle(source, sample), is_lean=lean
+        ).without_unreachable_stages()
     if not hasattr(source, "operating_point_") or not hasattr(source, "feature_names_"):
         raise InputError(
             f"to_c takes a fitted system or a bundle, not {type(source).__name__}; "
             "fit it first, or wrap the model in a cascade"
         )
-    return replace(_of_system(source, sample), lean=lean).reachable()
+    return replace(_cascade_of_system(source, sample), is_lean=lean).without_unreachable_stages()
 
 
-def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
+def _cascade_of_system(system: Any, sample: ArrayLike | None) -> Cascade:
     if not hasattr(system, "classes_"):
         raise ConversionError(
             f"{type(system).__name__} cannot be written in C: it is not a classifier"
@@ -47,7 +49,7 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         raise ConversionError(f"{type(system).__name__} {_GRAPH_PROBLEM}")
     f0 = system.high_cost_model_
     signal = getattr(system, "signal_input_", None)
-    rows, windows = _sample(sample, len(system.feature_names_), signal)
+    rows, windows = _sample_rows(sample, len(system.feature_names_), signal)
     return Cascade(
         title=type(system).__name__,
         stages=stages,
@@ -58,13 +60,13 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         offloads=last_exit >= len(system.stages_),
         cloud_takes_missing=system.missing_["cloud"] == "allowed",
         rows=rows,
-        request=None if f0 is None else f0.features.astype(np.int64),
+        request_features=None if f0 is None else f0.features.astype(np.int64),
         signal=signal,
         windows=windows,
     )
 
 
-def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
+def _cascade_of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
     manifest = bundle.manifest
     if manifest.task != "classify":
         raise ConversionError(
@@ -73,14 +75,14 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
         )
     last_exit = manifest.last_exit
     n_stages = min(len(manifest.stages), last_exit + 1)
-    if any(spec.kind == "graph" for spec in manifest.stages[:n_stages]):
+    if any(stage_spec.kind == "graph" for stage_spec in manifest.stages[:n_stages]):
         raise ConversionError(f"bundle {bundle.path} {_GRAPH_PROBLEM}")
     stages = tuple(bundle.read_stage(s) for s in range(n_stages))
-    rows, windows = _sample(sample, len(manifest.features), manifest.signal)
+    rows, windows = _sample_rows(sample, len(manifest.features), manifest.signal)
     if sample is None:
-        packed = bundle.sample()
-        rows = packed["X"]
-        windows = packed.get("windows")
+        packed_sample = bundle.sample()
+        rows = packed_sample["X"]
+        windows = packed_sample.get("windows")
     cascade = Cascade(
         title=manifest.title,
         stages=stages,
@@ -91,7 +93,7 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
         offloads=last_exit >= len(manifest.stages),
         cloud_takes_missing=manifest.missing.cloud == "allowed",
         rows=rows,
-        request=manifest.cloud_inputs().astype(np.int64),
+        request_features=manifest.cloud_inputs().astype(np.int64),
         signal=manifest.signal,
         windows=windows,
     )
@@ -103,7 +105,7 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
 def _check_sample(bundle: Bundle, cascade: Cascade) -> None:
     """Compare the models' outputs for the sample with the outputs that packing recorded."""
     sample = bundle.sample()
-    for s, outputs in enumerate(cascade.expected(sample["X"]).outputs):
+    for s, outputs in enumerate(cascade.expected_answers(sample["X"]).outputs):
         if not np.array_equal(outputs, sample[f"stage_{s}"], equal_nan=True):
             file = bundle.manifest.stages[s].arrays
             raise BundleError(
@@ -111,7 +113,7 @@ def _check_sample(bundle: Bundle, cascade: Cascade) -> None:
             )
 
 
-def _sample(
+def _sample_rows(
     sample: ArrayLike | None, n_features: int, signal: SignalInput | None
 ) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
     """Get the rows of features for the self-test, and the windows they are computed from."""
@@ -120,7 +122,7 @@ def _sample(
     if signal is not None:
         windows = signal.checked(sample).astype(signal.dtype)
         return signal.features(windows), windows
-    x = np.ascontiguousarray(sample, np.float32)
-    if x.ndim != 2 or x.shape[1] != n_features:
-        raise InputError(f"sample must have rows of {n_features} features, not shape {x.shape}")
-    return x, None
+    rows = np.ascontiguousarray(sample, np.float32)
+    if rows.ndim != 2 or rows.shape[1] != n_features:
+        raise InputError(f"sample must have rows of {n_features} features, not shape {rows.shape}")
+    return rows, None

@@ -17,7 +17,7 @@ from gatewise_export.commands.options import AsJson, BundlePath
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
-    from gatewise_export.c99.layout import Form
+    from gatewise_export.c99.layout import ThresholdForm
     from gatewise_export.c99.writer import CSource
 
 
@@ -41,7 +41,7 @@ def c99(
             help="Omit the models of stages that never stop, and blocks that only requests read.",
         ),
     ] = False,
-    build: Annotated[
+    build_system: Annotated[
         str | None,
         typer.Option(
             "--as",
@@ -64,34 +64,34 @@ def c99(
 
         gatewise c99 bundle --as arduino --out ~/Arduino/libraries/model
     """
-    forms: dict[str | None, Form | None] = {None: None, "8": 8, "16": 16, "float": "float"}
+    forms: dict[str | None, ThresholdForm | None] = {None: None, "8": 8, "16": 16, "float": "float"}
     if coded not in forms:
         raise InputError(f"--coded {coded}: choose 8, 16 or float, or omit the option")
     from gatewise_export.c99.board_libraries import write_library
     from gatewise_export.c99.writer import to_c
 
-    opened = Bundle.open(bundle, for_device=True)
-    no_client: str | None = None
-    if build is None:
-        source = to_c(opened, out, coded=forms[coded], name=name, lean=lean)
+    opened_bundle = Bundle.open(bundle, for_device=True)
+    no_client_reason: str | None = None
+    if build_system is None:
+        c_source = to_c(opened_bundle, out, coded=forms[coded], name=name, lean=lean)
     else:
-        source, no_client = write_library(
-            opened, out, build, coded=forms[coded], name=name, lean=lean
+        c_source, no_client_reason = write_library(
+            opened_bundle, out, build_system, coded=forms[coded], name=name, lean=lean
         )
-    encoded_columns = _encoded_columns(opened.manifest)
+    encoded_columns = _encoded_columns(opened_bundle.manifest)
     if as_json:
-        facts = {
+        document = {
             "bundle": str(bundle),
             "encoded_columns": encoded_columns,
-            "no_client": no_client,
+            "no_client": no_client_reason,
         }
-        emit(facts | asdict(source))
+        emit(document | asdict(c_source))
         return
-    table(f"{source.name}.c in {out}", ("", "figure"), _figures(source))
-    if build is not None:
-        print(f"wrote a library for {build} to {out}: {', '.join(source.files)}")
-        if no_client is not None:
-            print(f"it has no {source.name}_wire.h, because {no_client}")
+    table(f"{c_source.name}.c in {out}", ("", "figure"), _size_rows(c_source))
+    if build_system is not None:
+        print(f"wrote a library for {build_system} to {out}: {', '.join(c_source.files)}")
+        if no_client_reason is not None:
+            print(f"it has no {c_source.name}_wire.h, because {no_client_reason}")
         return
     print("the code also takes flash: `make size` in the folder measures it")
     if encoded_columns:
@@ -136,9 +136,9 @@ def calibrate(
     from gatewise_export.c99.signals.step_timing import price_table_in_c
     from gatewise_signals.pricing import price_table
 
-    opened = Bundle.open(bundle, for_device=True)
-    signal = opened.manifest.signal
-    windows = opened.sample().get("windows")
+    opened_bundle = Bundle.open(bundle, for_device=True)
+    signal = opened_bundle.manifest.signal
+    windows = opened_bundle.sample().get("windows")
     if signal is None or windows is None:
         raise InputError(f"{bundle} has no blocks to price: its features are not of windows")
     if in_c:
@@ -170,27 +170,27 @@ def _encoded_columns(manifest: Manifest) -> list[str]:
     ]
 
 
-def _figures(source: CSource) -> list[tuple[str, object]]:
+def _size_rows(c_source: CSource) -> list[tuple[str, object]]:
     """Name and value of each line of the printed table."""
-    figures: list[tuple[str, object]] = [
-        ("stages on the device", source.n_stages),
-        ("features that stages may acquire", f"{source.n_slots} of {source.n_features}"),
-        ("classes", source.n_classes),
-        ("thresholds", "float" if source.coded is None else f"{source.coded}-bit ranks"),
-        ("flash for tables, bytes", source.flash_bytes),
-        ("RAM, bytes", source.ram_bytes),
-        ("stack, bytes at most", source.stack_bytes),
+    size_rows: list[tuple[str, object]] = [
+        ("stages on the device", c_source.n_stages),
+        ("features that stages may acquire", f"{c_source.n_slots} of {c_source.n_features}"),
+        ("classes", c_source.n_classes),
+        ("thresholds", "float" if c_source.coded is None else f"{c_source.coded}-bit ranks"),
+        ("flash for tables, bytes", c_source.flash_bytes),
+        ("RAM, bytes", c_source.ram_bytes),
+        ("stack, bytes at most", c_source.stack_bytes),
         (
             "rows in the self-test",
-            f"{source.sample_rows} of the sample, {source.made_rows} generated",
+            f"{c_source.sample_rows} of the sample, {c_source.made_rows} generated",
         ),
     ]
-    blocks = source.signals
-    if blocks is not None:
-        figures += [
-            ("steps of blocks", blocks.n_steps),
-            ("flash for blocks, bytes", blocks.table_bytes),
-            ("RAM for blocks, bytes", blocks.struct_bytes),
-            ("windows in the self-test", blocks.sample_windows),
+    signals = c_source.signals
+    if signals is not None:
+        size_rows += [
+            ("steps of blocks", signals.n_steps),
+            ("flash for blocks, bytes", signals.table_bytes),
+            ("RAM for blocks, bytes", signals.struct_bytes),
+            ("windows in the self-test", signals.sample_windows),
         ]
-    return figures
+    return size_rows

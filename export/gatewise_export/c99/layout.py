@@ -27,15 +27,15 @@ from gatewise.models.leaf_tables import LeafTables, leaf_rows, pack_leaves
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.c99.c_text import unsigned
+from gatewise_export.c99.c_text import unsigned_type
 from gatewise_export.c99.cascade import Cascade
 
-Coded = Literal[8, 16]
+CodeBits = Literal[8, 16]
 #: Form of thresholds in C.
-Form = Coded | Literal["float"]
+ThresholdForm = CodeBits | Literal["float"]
 
 #: Bytes of stack for calls; `make test-c` measures the real use with several compilers.
-FRAMES = 512
+CALL_STACK_BYTES = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,14 +89,14 @@ def pack_trees(
     trees = trees.canonical()
     is_inner = trees.feature >= 0
     rank: NDArray[np.int64] = np.cumsum(is_inner) - is_inner  # inner nodes before each node
-    rows, output = leaf_rows(trees)
+    leaf_values, output = leaf_rows(trees)
     return PackedTrees(
         start=np.append(rank[trees.roots], is_inner.sum()),
         slot=slots[trees.feature[is_inner]].astype(np.int64),
         threshold=trees.threshold[is_inner],
         nan_left=trees.nan_left[is_inner] & takes_missing,
         skip=rank[trees.right[is_inner]] - rank[is_inner] - 1,
-        leaves=pack_leaves(rows),
+        leaves=pack_leaves(leaf_values),
         output=output,
         base=trees.base,
     )
@@ -113,7 +113,7 @@ class StageLayout:
     model : LinearModel, KernelModel, PackedTrees or None
         None if the stage only acquires features.
     n_margins : int
-    lazy : bool
+    is_lazy : bool
         Whether the stage acquires features node by node.
     score : {"margin", "column"} or None
         Rule of its stop score; None if the stage never stops.
@@ -122,7 +122,7 @@ class StageLayout:
     slots: NDArray[np.int64]
     model: LinearModel | KernelModel | PackedTrees | None
     n_margins: int
-    lazy: bool
+    is_lazy: bool
     score: Score | None
 
 
@@ -146,7 +146,7 @@ class Layout:
     columns: NDArray[np.int64]
     stages: tuple[StageLayout, ...]
     n_outputs: int
-    coded: Coded | None = None
+    coded: CodeBits | None = None
     edges: tuple[NDArray[np.float32], ...] = ()
 
     @property
@@ -170,7 +170,7 @@ class Layout:
         if not any(forest.nan_left.any() for forest in self.forests):
             return 0
         # the highest bit of the smallest type that holds a slot and this bit
-        return 1 << next(b for b in (7, 15, 31) if self.n_values <= 1 << b)
+        return 1 << next(bit for bit in (7, 15, 31) if self.n_values <= 1 << bit)
 
     @property
     def nan_code(self) -> int:
@@ -181,27 +181,31 @@ class Layout:
     def types(self) -> dict[str, str]:
         """C type of each kind of table number: the smallest that fits the tables of all stages."""
         forests = self.forests
-        code = f"uint{self.coded or 8}_t"
+        code_type = f"uint{self.coded or 8}_t"
 
-        def largest(name: str) -> int:
+        def largest_number(name: str) -> int:
             arrays = (getattr(forest, name) for forest in forests)
-            return max((int(a.max(initial=0)) for a in arrays if a is not None), default=0)
+            return max(
+                (int(array.max(initial=0)) for array in arrays if array is not None), default=0
+            )
 
-        widths = [forest.leaves.index_widths for forest in forests]
-        row, bound, _, pick = np.max([(1, 1, 1, 1), *widths], axis=0).tolist()
+        index_widths = [forest.leaves.index_widths for forest in forests]
+        row_bytes, bound_bytes, _, pick_bytes = np.max(
+            [(1, 1, 1, 1), *index_widths], axis=0
+        ).tolist()
         return {
-            "column_type": unsigned(int(self.columns.max(initial=0))),
-            "list_type": unsigned(self.n_values - 1),
-            "slot_type": unsigned(self.nan_flag or self.n_values - 1),
-            "code_type": code,
-            "key_type": "float" if self.coded is None else code,
-            "skip_type": unsigned(largest("skip")),
-            "start_type": unsigned(largest("start")),
-            "row_type": f"uint{8 * row}_t",
-            "bound_type": f"uint{8 * bound}_t",
-            "pick_type": f"uint{8 * pick}_t",
-            "output_type": unsigned(self.n_outputs - 1),
-            "edge_start_type": unsigned(sum(map(len, self.edges))),
+            "column_type": unsigned_type(int(self.columns.max(initial=0))),
+            "list_type": unsigned_type(self.n_values - 1),
+            "slot_type": unsigned_type(self.nan_flag or self.n_values - 1),
+            "code_type": code_type,
+            "key_type": "float" if self.coded is None else code_type,
+            "skip_type": unsigned_type(largest_number("skip")),
+            "start_type": unsigned_type(largest_number("start")),
+            "row_type": f"uint{8 * row_bytes}_t",
+            "bound_type": f"uint{8 * bound_bytes}_t",
+            "pick_type": f"uint{8 * pick_bytes}_t",
+            "output_type": unsigned_type(self.n_outputs - 1),
+            "edge_start_type": unsigned_type(sum(map(len, self.edges))),
         }
 
     @property
@@ -221,23 +225,25 @@ class Layout:
     @property
     def stack_bytes(self) -> int:
         """Upper bound on the stack of all calls, without the callback and the instance."""
-        return FRAMES + 4 * self.widest_kernel
+        return CALL_STACK_BYTES + 4 * self.widest_kernel
 
     @property
     def widest_kernel(self) -> int:
         """Largest number of inputs of a kernel machine."""
-        n_inputs = [len(s.slots) for s in self.stages if isinstance(s.model, KernelModel)]
+        n_inputs = [
+            len(stage.slots) for stage in self.stages if isinstance(stage.model, KernelModel)
+        ]
         return max(n_inputs, default=0)
 
 
-def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
+def lay_out(cascade: Cascade, coded: CodeBits | None) -> Layout:
     """Assign a slot to every feature and, if `coded`, a code to every threshold."""
     columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     stages = []
     for s, stage in enumerate(cascade.stages):
         slots = np.searchsorted(columns, stage.features).astype(np.int64)
         if not cascade.has_model[s]:
-            stages.append(StageLayout(slots, None, 0, lazy=False, score=None))
+            stages.append(StageLayout(slots, None, 0, is_lazy=False, score=None))
             continue
         model = stage.model
         assert not isinstance(model, GraphModel)  # `cascade_of` refuses graphs
@@ -251,7 +257,7 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
                 slots=slots,
                 model=packed_model,
                 n_margins=stage.n_margins,
-                lazy=stage.acquisition == "node",
+                is_lazy=stage.acquisition == "node",
                 score=None if cascade.thresholds[s] is None else stage.score,
             )
         )
@@ -259,33 +265,36 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
     return layout if coded is None else with_codes(layout, cascade, coded)
 
 
-def with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
+def with_codes(layout: Layout, cascade: Cascade, coded: CodeBits) -> Layout:
     """Assign a code to every threshold; a layout without thresholds is returned unchanged."""
     if not sum(len(forest.slot) for forest in layout.forests):
         return layout
-    slot = np.concatenate([forest.slot for forest in layout.forests])
-    threshold = np.concatenate([forest.threshold for forest in layout.forests])
-    edges = tuple(np.unique(threshold[slot == i]) for i in range(layout.n_slots))
+    slots = np.concatenate([forest.slot for forest in layout.forests])
+    thresholds = np.concatenate([forest.threshold for forest in layout.forests])
+    edges = tuple(np.unique(thresholds[slots == slot]) for slot in range(layout.n_slots))
     # n edges need n + 1 codes, and NaN takes the largest code
-    limit = (1 << coded) - (2 if cascade.takes_missing else 1)
+    max_thresholds = (1 << coded) - (2 if cascade.takes_missing else 1)
     for column, slot_edges in zip(layout.columns.tolist(), edges, strict=True):
-        if len(slot_edges) > limit:
+        if len(slot_edges) > max_thresholds:
             remedy = "coded=16, or coded='float'" if coded == 8 else "coded='float'"
             raise ConversionError(
                 f"feature {cascade.feature_names[column]!r} has {len(slot_edges)} distinct "
-                f"thresholds, but {coded}-bit codes distinguish only {limit}: use {remedy}"
+                f"thresholds, but {coded}-bit codes distinguish only {max_thresholds}: use {remedy}"
             )
 
     def with_ranks(forest: PackedTrees) -> PackedTrees:
         code = np.zeros(len(forest.slot), np.int64)
-        for i in np.unique(forest.slot).tolist():
-            tests = forest.slot == i
+        for slot in np.unique(forest.slot).tolist():
+            tests = forest.slot == slot
             # value <= edges[i] exactly if code(value) <= i
-            code[tests] = np.searchsorted(edges[i], forest.threshold[tests])
+            code[tests] = np.searchsorted(edges[slot], forest.threshold[tests])
         return replace(forest, code=code)
 
     stages = tuple(
-        replace(s, model=with_ranks(s.model) if isinstance(s.model, PackedTrees) else s.model)
-        for s in layout.stages
+        replace(
+            stage,
+            model=with_ranks(stage.model) if isinstance(stage.model, PackedTrees) else stage.model,
+        )
+        for stage in layout.stages
     )
     return replace(layout, stages=stages, coded=coded, edges=edges)

@@ -29,14 +29,14 @@ def probe_rows(cascade: Cascade, *, seed: int = 0) -> NDArray[np.float32]:
     features get extreme values, and NaN if the stages accept it. No row holds a refused value.
     """
     rng = np.random.default_rng(seed)
-    values = _values_of_features(cascade)
-    n_slots = max(len(values), 1)
+    values_of_feature = _values_of_features(cascade)
+    n_slots = max(len(values_of_feature), 1)
     n_rows = int(np.clip(MAX_CELLS // n_slots, MIN_ROWS, MAX_ROWS))
     rows = np.zeros((n_rows, len(cascade.feature_names)), np.float32)
-    extremes = np.append(EXTREMES, np.float32(np.nan)) if cascade.takes_missing else EXTREMES
-    for feature, model_values in values.items():
+    extreme_values = np.append(EXTREMES, np.float32(np.nan)) if cascade.takes_missing else EXTREMES
+    for feature, model_values in values_of_feature.items():
         # take most values from the models, and repeat one only after all have been used
-        column = rng.choice(extremes, n_rows)
+        column = rng.choice(extreme_values, n_rows)
         if len(model_values):
             from_models = rng.permutation(np.resize(rng.permutation(model_values), n_rows))
             column = np.where(rng.random(n_rows) < EXTREME_SHARE, column, from_models)
@@ -46,31 +46,33 @@ def probe_rows(cascade: Cascade, *, seed: int = 0) -> NDArray[np.float32]:
 
 def _values_of_features(cascade: Cascade) -> dict[int, NDArray[np.float32]]:
     """Collect for each feature the values in its models: thresholds, means and landmarks."""
-    values: dict[int, list[NDArray[np.float32]]] = {}
+    arrays_of_feature: dict[int, list[NDArray[np.float32]]] = {}
     for stage in cascade.stages:
         model = stage.model
         for column, feature in enumerate(stage.features.tolist()):
-            feature_values = values.setdefault(feature, [])
+            arrays = arrays_of_feature.setdefault(feature, [])
             if isinstance(model, TreeEnsemble):
-                threshold = np.unique(model.threshold[model.feature == column])
-                neighbours = [np.nextafter(threshold, np.float32(s)) for s in (-np.inf, np.inf)]
-                feature_values += [threshold, *neighbours]
+                thresholds = np.unique(model.threshold[model.feature == column])
+                neighbours = [
+                    np.nextafter(thresholds, np.float32(side)) for side in (-np.inf, np.inf)
+                ]
+                arrays += [thresholds, *neighbours]
             elif isinstance(model, LinearModel | KernelModel):
                 with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                     deviation = np.float32(1) / model.scale[column]
                     z = np.array([-3, -1, -0.1, 0, 0.1, 1, 3], np.float32)
                     if isinstance(model, KernelModel):
                         z = np.append(z, model.landmarks[:, column])
-                    feature_values.append(model.mean[column] + z * deviation)
-    finite = {}
-    for feature, arrays in sorted(values.items()):
-        pool = np.unique(np.concatenate(arrays))
-        finite[feature] = pool[np.isfinite(pool)].astype(np.float32)
-    return finite
+                    arrays.append(model.mean[column] + z * deviation)
+    finite_values = {}
+    for feature, arrays in sorted(arrays_of_feature.items()):
+        feature_values = np.unique(np.concatenate(arrays))
+        finite_values[feature] = feature_values[np.isfinite(feature_values)].astype(np.float32)
+    return finite_values
 
 
 def probe_windows(
-    shape: tuple[int, ...], dtype: DTypeLike, n: int = 16, *, seed: int = 0
+    shape: tuple[int, ...], dtype: DTypeLike, n_windows: int = 16, *, seed: int = 0
 ) -> NDArray[np.generic]:
     """Generate windows, shape (n, *shape), of noise at several levels and offsets.
 
@@ -81,8 +83,14 @@ def probe_windows(
     is_float = value_type.kind == "f"
     low, high = (-1.0, 1.0) if is_float else (np.iinfo(value_type).min, np.iinfo(value_type).max)
     middle = (low + high) / 2
-    level = (high - low) / 2 * 10.0 ** rng.uniform(-2, 0.3, (n, *[1] * len(shape)))
-    x = middle + rng.normal(size=(n, *shape)) * level / 2 + rng.normal(size=level.shape) * level / 4
-    x[1::8] = x[1::8].reshape(-1, np.prod(shape, dtype=int))[:, :1].reshape(level[1::8].shape)
-    x[2::8] = 0
-    return np.clip(x if is_float else np.round(x), low, high).astype(value_type)
+    amplitude = (high - low) / 2 * 10.0 ** rng.uniform(-2, 0.3, (n_windows, *[1] * len(shape)))
+    windows = (
+        middle
+        + rng.normal(size=(n_windows, *shape)) * amplitude / 2
+        + rng.normal(size=amplitude.shape) * amplitude / 4
+    )
+    windows[1::8] = (
+        windows[1::8].reshape(-1, np.prod(shape, dtype=int))[:, :1].reshape(amplitude[1::8].shape)
+    )
+    windows[2::8] = 0
+    return np.clip(windows if is_float else np.round(windows), low, high).astype(value_type)

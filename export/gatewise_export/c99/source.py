@@ -19,7 +19,7 @@ from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import Layout, PackedTrees
 
 #: Template of the functions that evaluate tables.
-ENGINE = "engine.c"
+ENGINE_TEMPLATE = "engine.c"
 LEAF_CODE = {
     "small": "trees->step * (float)READ(int8_t, trees->small + i)",
     "pick": "READ_FLOAT(trees->value + READ(pick_type, trees->pick + i))",
@@ -38,62 +38,83 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
     tables.add("columns", layout.columns, "column_type", "The feature of each slot.")
     n_margins = np.array([stage.n_margins for stage in layout.stages])
     tables.add("margins", n_margins, "uint16_t", "Class margins of each stage.")
-    required = _required(cascade, layout)
+    is_required = _required_slots(cascade, layout)
     # an instance with a missing value is offloaded only if the cloud does not need the value
-    passes_missing = cascade.offloads and not cascade.takes_missing and not required.all()
-    if passes_missing and required.any():
-        tables.add("required", required, "uint8_t", "1: the cloud needs the value of this slot.")
+    passes_missing = cascade.offloads and not cascade.takes_missing and not is_required.all()
+    if passes_missing and is_required.any():
+        tables.add("required", is_required, "uint8_t", "1: the cloud needs the value of this slot.")
     if layout.coded is not None:
         starts = np.cumsum([0, *map(len, layout.edges)])
         tables.add("edge_start", starts, "edge_start_type", "Thresholds, feature by feature.")
         tables.add("edge", np.concatenate(layout.edges), "float")
-    stages = c_text.Tables(aliases)
-    cases = "".join(_stage_case(stages, cascade, layout, s) for s in range(len(layout.stages)))
-    fill = _values(cascade, layout, prefix, tables.nbytes + stages.nbytes)
-    label = c_text.filled("model.c", "label" if any(cascade.has_model) else "no label", **fill)
-    offload = c_text.filled("model.c", "offload missing", **fill) if passes_missing else ""
-    bottom = c_text.filled(
+    stage_tables = c_text.Tables(aliases)
+    cases = "".join(
+        _stage_case(stage_tables, cascade, layout, s) for s in range(len(layout.stages))
+    )
+    placeholders = _placeholders(cascade, layout, prefix, tables.nbytes + stage_tables.nbytes)
+    label_code = c_text.fill_template(
+        "model.c", "label" if any(cascade.has_model) else "no label", **placeholders
+    )
+    offload_code = (
+        c_text.fill_template("model.c", "offload missing", **placeholders) if passes_missing else ""
+    )
+    bottom_code = c_text.fill_template(
         "model.c",
         "bottom",
         cases=cases,
-        label=label,
-        offload_missing=offload,
-        none_stops=f"{fill['P']}_{'OFFLOAD' if cascade.offloads else 'STOPPED'}",
-        last_stops="" if cascade.offloads else f" || stage == {fill['P']}_STAGES - 1",
-        **fill,
+        label=label_code,
+        offload_missing=offload_code,
+        none_stops=f"{placeholders['P']}_{'OFFLOAD' if cascade.offloads else 'STOPPED'}",
+        last_stops="" if cascade.offloads else f" || stage == {placeholders['P']}_STAGES - 1",
+        **placeholders,
     )
     if passes_missing:
-        reads_required = "READ(uint8_t, required + i) || " if required.any() else ""
-        bottom = c_text.filled("model.c", "only_missing", required=reads_required, **fill) + bottom
-    engine = _engine(layout, bottom, fill, takes_missing=cascade.takes_missing)
-    structs = {name: text for name, text in engine.items() if name.endswith("_type")}
-    functions = "".join(text for name, text in engine.items() if name not in structs)
-    code = f"{tables}{''.join(structs.values())}{stages}{functions}{bottom}"
-    types = "".join(
-        f"typedef {plain} {alias};\n" for alias, plain in aliases.items() if alias in code
+        required_test = "READ(uint8_t, required + i) || " if is_required.any() else ""
+        bottom_code = (
+            c_text.fill_template("model.c", "only_missing", required=required_test, **placeholders)
+            + bottom_code
+        )
+    engine_texts = _engine_texts(
+        layout, bottom_code, placeholders, takes_missing=cascade.takes_missing
     )
-    flag = f"#define NAN_LEFT {layout.nan_flag}u\n" if layout.nan_flag else ""
-    top = c_text.filled("model.c", "top", types=types, nan_left=flag, **fill)
+    struct_texts = {name: text for name, text in engine_texts.items() if name.endswith("_type")}
+    function_texts = "".join(
+        text for name, text in engine_texts.items() if name not in struct_texts
+    )
+    tables_and_functions = (
+        f"{tables}{''.join(struct_texts.values())}{stage_tables}{function_texts}{bottom_code}"
+    )
+    typedefs = "".join(
+        f"typedef {c_type} {alias};\n"
+        for alias, c_type in aliases.items()
+        if alias in tables_and_functions
+    )
+    nan_flag_macro = f"#define NAN_LEFT {layout.nan_flag}u\n" if layout.nan_flag else ""
+    top_code = c_text.fill_template(
+        "model.c", "top", types=typedefs, nan_left=nan_flag_macro, **placeholders
+    )
     files = {
-        f"{prefix}.h": c_text.filled("model.h", **fill),
-        f"{prefix}.c": f"{top}\n{code}",
-        f"{prefix}_names.c": c_text.filled("names.c", **fill),
+        f"{prefix}.h": c_text.fill_template("model.h", **placeholders),
+        f"{prefix}.c": f"{top_code}\n{tables_and_functions}",
+        f"{prefix}_names.c": c_text.fill_template("names.c", **placeholders),
     }
-    return files, tables.nbytes + stages.nbytes
+    return files, tables.nbytes + stage_tables.nbytes
 
 
-def _required(cascade: Cascade, layout: Layout) -> NDArray[np.bool_]:
+def _required_slots(cascade: Cascade, layout: Layout) -> NDArray[np.bool_]:
     """Mark the slots of values that the cloud needs, shape (n_slots,)."""
     if cascade.cloud_takes_missing:
         return np.zeros(layout.n_slots, np.bool_)
-    if cascade.request is None:
+    if cascade.request_features is None:
         return np.ones(layout.n_slots, np.bool_)
-    return np.isin(layout.columns, cascade.request)
+    return np.isin(layout.columns, cascade.request_features)
 
 
-def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> dict[str, str]:
+def _placeholders(
+    cascade: Cascade, layout: Layout, prefix: str, table_bytes: int
+) -> dict[str, str]:
     """Values of the placeholders in the model's templates."""
-    code = f"    {layout.types['code_type']} code[{layout.n_values}];\n"
+    code_field = f"    {layout.types['code_type']} code[{layout.n_values}];\n"
     numbers = {
         "n_features": len(cascade.feature_names),
         "n_slots": layout.n_slots,
@@ -108,43 +129,49 @@ def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> 
         "n_values": layout.n_values,
         "n_flags": layout.n_flags,
     }
-    left_out = "; models of stages that never stop were left out"
+    lean_note = "; models of stages that never stop were left out"
     return (
-        {k: str(v) for k, v in numbers.items()}
-        | c_text.template_names(prefix)
+        {name: str(number) for name, number in numbers.items()}
+        | c_text.common_placeholders(prefix)
         | {
-            "title": c_text.safe(cascade.title),
-            "class_enum": c_text.enumerated(f"{prefix.upper()}_CLASS", cascade.classes),
-            "feature_enum": c_text.enumerated(f"{prefix.upper()}_FEATURE", cascade.feature_names),
-            "class_names": ",\n".join(f"    {c_text.quoted(c)}" for c in cascade.classes),
-            "feature_names": ",\n".join(f"    {c_text.quoted(f)}" for f in cascade.feature_names),
-            "code": code if layout.coded is not None else "",
-            "lean": "" if all(cascade.has_model) else left_out,
+            "title": c_text.safe_name(cascade.title),
+            "class_enum": c_text.enum_lines(f"{prefix.upper()}_CLASS", cascade.classes),
+            "feature_enum": c_text.enum_lines(f"{prefix.upper()}_FEATURE", cascade.feature_names),
+            "class_names": ",\n".join(
+                f"    {c_text.c_string(class_name)}" for class_name in cascade.classes
+            ),
+            "feature_names": ",\n".join(
+                f"    {c_text.c_string(feature_name)}" for feature_name in cascade.feature_names
+            ),
+            "code": code_field if layout.coded is not None else "",
+            "lean": "" if all(cascade.has_model) else lean_note,
             "or_missing": "" if cascade.takes_missing else " or missing",
         }
     )
 
 
-def _engine(
-    layout: Layout, calls: str, fill: dict[str, str], *, takes_missing: bool
+def _engine_texts(
+    layout: Layout, calling_text: str, placeholders: dict[str, str], *, takes_missing: bool
 ) -> dict[str, str]:
-    """Write the engine's functions that `calls` needs, adapted to the form of the tables."""
+    """Write the engine's functions that `calling_text` needs, adapted to the form of the tables."""
     # expressions that depend on the form of the tables: codes or floats, with or without NaN
     coded = layout.coded is not None
-    x = "instance->code[slot]" if coded else "instance->value[slot]"
-    key = "READ(key_type, trees->key + node)" if coded else "READ_FLOAT(trees->key + node)"
-    is_nan = f"{x} == {layout.nan_code}" if coded else f"{x} != {x}"
+    slot_value = "instance->code[slot]" if coded else "instance->value[slot]"
+    threshold_value = (
+        "READ(key_type, trees->key + node)" if coded else "READ_FLOAT(trees->key + node)"
+    )
+    is_nan = f"{slot_value} == {layout.nan_code}" if coded else f"{slot_value} != {slot_value}"
     or_nan = f" || ((test & NAN_LEFT) && {is_nan})" if layout.nan_flag else ""
-    code_nan = f"    if (value != value)\n        return {layout.nan_code};\n"
-    is_lazy = any(stage.lazy for stage in layout.stages)
-    acquire_node = (
+    nan_code_lines = f"    if (value != value)\n        return {layout.nan_code};\n"
+    is_lazy = any(stage.is_lazy for stage in layout.stages)
+    acquire_node_lines = (
         "            if (acquire && !acquire_slot(instance, slot, acquire, context))\n"
         "                return 0;\n"
     )
     shares_rows = any(forest.leaves.rows is not None for forest in layout.forests)
     has_sparse_rows = any(forest.leaves.starts is not None for forest in layout.forests)
     variants = {
-        "nan_code": code_nan if takes_missing else "",
+        "nan_code": nan_code_lines if takes_missing else "",
         "refused": "value == value && value - value != 0.0f"
         if takes_missing
         else "value - value != 0.0f",
@@ -154,30 +181,34 @@ def _engine(
         "leaf_row": "trees->row ? READ(row_type, trees->row + leaf) : leaf"
         if shares_rows
         else "leaf",
-        "sparse_rows": c_text.sections(ENGINE)["sparse rows"] if has_sparse_rows else "",
+        "sparse_rows": c_text.template_sections(ENGINE_TEMPLATE)["sparse rows"]
+        if has_sparse_rows
+        else "",
         "slot_of_test": "test & ~(uint32_t)NAN_LEFT" if layout.nan_flag else "test",
-        "acquire_node": acquire_node if is_lazy else "",
-        "goes_left": f"{x} <= {key}{or_nan}",
+        "acquire_node": acquire_node_lines if is_lazy else "",
+        "goes_left": f"{slot_value} <= {threshold_value}{or_nan}",
         "squarings": SQUARINGS,
         "exponent": 2**SQUARINGS,
         "widest_kernel": max(layout.widest_kernel, 1),
     }
     # fill all functions, then select those that are called
-    texts = {
-        name: c_text.filled(ENGINE, name, **fill, **variants)
-        for name in c_text.sections(ENGINE)
+    function_texts = {
+        name: c_text.fill_template(ENGINE_TEMPLATE, name, **placeholders, **variants)
+        for name in c_text.template_sections(ENGINE_TEMPLATE)
         if name and name != "sparse rows"
     }
-    texts |= {f"{name}_score": rule.c_code for name, rule in STOP_RULES.items()}
-    return c_text.needed(texts, calls)
+    function_texts |= {f"{name}_score": rule.c_code for name, rule in STOP_RULES.items()}
+    return c_text.needed_functions(function_texts, calling_text)
 
 
 def _leaf_number(layout: Layout) -> str:
     """Write the body of the function that reads one leaf number."""
     forest_forms = {_leaf_form(forest) for forest in layout.forests}
-    forms = [form for form in LEAF_CODE if form in forest_forms] or ["value"]
-    tests = (f"    if (trees->{form})\n        return {LEAF_CODE[form]};\n" for form in forms[:-1])
-    return f"{''.join(tests)}    return {LEAF_CODE[forms[-1]]};\n"
+    used_forms = [form for form in LEAF_CODE if form in forest_forms] or ["value"]
+    null_tests = (
+        f"    if (trees->{form})\n        return {LEAF_CODE[form]};\n" for form in used_forms[:-1]
+    )
+    return f"{''.join(null_tests)}    return {LEAF_CODE[used_forms[-1]]};\n"
 
 
 def _leaf_form(forest: PackedTrees) -> str:
@@ -196,14 +227,16 @@ def _stage_case(tables: c_text.Tables, cascade: Cascade, layout: Layout, s: int)
     stage = layout.stages[s]
     name = f"stage_{s}"
     lines = [f"    case {s}:"]
-    tables.text(f"\n/* stage {s} */\n")
-    if not stage.lazy:
+    tables.add_code(f"\n/* stage {s} */\n")
+    if not stage.is_lazy:
         tables.add(f"{name}_inputs", stage.slots, "list_type")
-        acquired = f"acquire_slots(instance, {name}_inputs, {len(stage.slots)}, acquire, context)"
-        lines += [f"        if (!{acquired})", "            return -1;"]
+        acquire_call = (
+            f"acquire_slots(instance, {name}_inputs, {len(stage.slots)}, acquire, context)"
+        )
+        lines += [f"        if (!{acquire_call})", "            return -1;"]
     if isinstance(stage.model, PackedTrees):
         _add_forest(tables, layout, name, stage.model)
-        if stage.lazy:
+        if stage.is_lazy:
             lines += [
                 f"        if (!add_trees(instance, &{name}, acquire, context))",
                 "            return -1;",
@@ -212,16 +245,16 @@ def _stage_case(tables: c_text.Tables, cascade: Cascade, layout: Layout, s: int)
             lines.append(f"        add_trees(instance, &{name}, 0, 0);")
     elif stage.model is not None:
         _add_sums(tables, name, stage.model)
-        sums = "terms" if isinstance(stage.model, LinearModel) else "kernels"
-        lines.append(f"        add_{sums}(instance, &{name});")
+        sum_kind = "terms" if isinstance(stage.model, LinearModel) else "kernels"
+        lines.append(f"        add_{sum_kind}(instance, &{name});")
     else:
         lines.append("        /* the model is left out, because this stage never stops */")
     threshold = cascade.thresholds[s]
-    stops = "0"
+    stop_test = "0"
     if threshold is not None:
         score = f"{stage.score}_score(instance->output, {stage.n_margins})"
-        stops = f"{score} >= {c_text.number(float(np.float32(threshold)))}"
-    return "\n".join([*lines, f"        return {stops};\n"])
+        stop_test = f"{score} >= {c_text.c_number(float(np.float32(threshold)))}"
+    return "\n".join([*lines, f"        return {stop_test};\n"])
 
 
 def _add_forest(tables: c_text.Tables, layout: Layout, name: str, trees: PackedTrees) -> None:
@@ -241,26 +274,26 @@ def _add_forest(tables: c_text.Tables, layout: Layout, name: str, trees: PackedT
         "base": (trees.base, "float"),
     }
     fields = []
-    for array, (values, kind) in arrays.items():
+    for array_name, (values, c_type) in arrays.items():
         if values is not None:
-            tables.add(f"{name}_{array}", values, kind)
-        fields.append("0" if values is None else f"{name}_{array}")
+            tables.add(f"{name}_{array_name}", values, c_type)
+        fields.append("0" if values is None else f"{name}_{array_name}")
     n_trees = len(trees.start) - 1
-    sizes = f"{c_text.number(float(leaves.step))}, {n_trees}, {len(trees.base)}"
-    tables.struct(f"trees_type {name}", f"{', '.join(fields)}, {sizes}")
+    size_fields = f"{c_text.c_number(float(leaves.step))}, {n_trees}, {len(trees.base)}"
+    tables.add_struct(f"trees_type {name}", f"{', '.join(fields)}, {size_fields}")
 
 
 def _add_sums(tables: c_text.Tables, name: str, model: LinearModel | KernelModel) -> None:
     """Add the tables of a linear model or kernel machine."""
-    arrays = ["mean", "scale", "weights", "bias"]
-    sizes = f"{model.n_features}, {model.n_outputs}"
-    kind = "linear"
+    array_names = ["mean", "scale", "weights", "bias"]
+    size_fields = f"{model.n_features}, {model.n_outputs}"
+    struct_name = "linear"
     if isinstance(model, KernelModel):
-        kind = "kernel"
-        arrays.insert(2, "landmarks")
-        rate = c_text.number(float(model.rate))
-        sizes = f"{rate}, {model.n_features}, {len(model.landmarks)}, {model.n_outputs}"
-    for array in arrays:
-        tables.add(f"{name}_{array}", getattr(model, array), "float")
-    fields = ", ".join(f"{name}_{array}" for array in ("inputs", *arrays))
-    tables.struct(f"{kind}_type {name}", f"{fields}, {sizes}")
+        struct_name = "kernel"
+        array_names.insert(2, "landmarks")
+        rate = c_text.c_number(float(model.rate))
+        size_fields = f"{rate}, {model.n_features}, {len(model.landmarks)}, {model.n_outputs}"
+    for array_name in array_names:
+        tables.add(f"{name}_{array_name}", getattr(model, array_name), "float")
+    fields = ", ".join(f"{name}_{array_name}" for array_name in ("inputs", *array_names))
+    tables.add_struct(f"{struct_name}_type {name}", f"{fields}, {size_fields}")

@@ -20,8 +20,8 @@ RUN_TIMEOUT_SECONDS = 600
 BUILD_TIMEOUT_SECONDS = 120
 #: Flags of gcc for a chip without an operating system.
 FREESTANDING = ("-Os", "-ffunction-sections", "-fdata-sections", "-nostartfiles")
-LINK = ("-Wl,--gc-sections", "-T", LINKER_SCRIPT)
-ARM_RUN = ("qemu-system-arm", "-icount", "shift=6", "-M")
+LINK_FLAGS = ("-Wl,--gc-sections", "-T", LINKER_SCRIPT)
+ARM_EMULATOR = ("qemu-system-arm", "-icount", "shift=6", "-M")
 QEMU_OPTIONS = (
     *("-display", "none", "-monitor", "none", "-serial", "none"),
     *("-semihosting-config", "enable=on,target=native"),
@@ -37,33 +37,33 @@ class BuildTarget:
     name : str
     compiler : tuple of str
         Command and flags of the compiler.
-    package : str
+    packages : str
         Debian packages with the compiler and the emulator.
     emulator : tuple of str
         Command that runs a program; empty for this computer.
     memory : tuple of str
         Origin and size of flash, then of RAM.
-    per_tick : float
+    units_per_tick : float
         Nanoseconds per tick of the program's clock; on an emulator, instructions per tick.
     """
 
     name: str
     compiler: tuple[str, ...]
-    package: str
+    packages: str
     emulator: tuple[str, ...] = ()
     memory: tuple[str, str, str, str] = ("", "", "", "")
-    per_tick: float = 1.0
+    units_per_tick: float = 1.0
 
     @property
     def counts_instructions(self) -> bool:
         """Whether the program's clock counts instructions."""
         return bool(self.emulator)
 
-    def missing(self) -> str | None:
+    def missing_program(self) -> str | None:
         """Explain which program is not installed; None if all programs are."""
         for program in (self.compiler[0], *self.emulator[:1]):
             if shutil.which(program) is None:
-                return f"{program} is not installed (apt install {self.package})"
+                return f"{program} is not installed (apt install {self.packages})"
         return None
 
     def build(self, folder: Path, files: Sequence[str], *flags: str) -> Path:
@@ -71,29 +71,31 @@ class BuildTarget:
 
         Raises InputError if a program is not installed or the compiler fails.
         """
-        if (missing := self.missing()) is not None:
-            raise InputError(f"{self.name}: {missing}")
-        names = c_text.template_names("m")
-        (folder / HEADER).write_text(c_text.filled(HEADER, **names))
-        link: tuple[str, ...] = ()
+        if (problem := self.missing_program()) is not None:
+            raise InputError(f"{self.name}: {problem}")
+        placeholders = c_text.common_placeholders("m")
+        (folder / HEADER).write_text(c_text.fill_template(HEADER, **placeholders))
+        link_flags: tuple[str, ...] = ()
         if self.emulator:
-            keys = ("flash_origin", "flash_size", "ram_origin", "ram_size")
-            memory = dict(zip(keys, self.memory, strict=True))
-            script = c_text.filled(LINKER_SCRIPT, **names, **memory)
-            (folder / LINKER_SCRIPT).write_text(script)
-            link = LINK
+            memory_keys = ("flash_origin", "flash_size", "ram_origin", "ram_size")
+            memory = dict(zip(memory_keys, self.memory, strict=True))
+            linker_script = c_text.fill_template(LINKER_SCRIPT, **placeholders, **memory)
+            (folder / LINKER_SCRIPT).write_text(linker_script)
+            link_flags = LINK_FLAGS
         output = f"{self.name}.elf"
         flags = ("-std=c99", "-ffp-contract=off", *flags)
-        command = [*self.compiler, *flags, *files, *link, "-o", output, "-lm"]
-        _run(folder, command, BUILD_TIMEOUT_SECONDS)
+        command = [*self.compiler, *flags, *files, *link_flags, "-o", output, "-lm"]
+        _run_command(folder, command, BUILD_TIMEOUT_SECONDS)
         return folder / output
 
     def run(self, program: Path) -> str:
         """Run a program in its folder and return its output."""
-        return _run(program.parent, [*self.emulator, str(program.resolve())], RUN_TIMEOUT_SECONDS)
+        return _run_command(
+            program.parent, [*self.emulator, str(program.resolve())], RUN_TIMEOUT_SECONDS
+        )
 
 
-def _run(folder: Path, command: Sequence[str], seconds: int) -> str:
+def _run_command(folder: Path, command: Sequence[str], timeout_s: int) -> str:
     try:
         process = subprocess.run(
             command,
@@ -101,11 +103,11 @@ def _run(folder: Path, command: Sequence[str], seconds: int) -> str:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=seconds,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise InputError(f"{command[0]} did not finish within {seconds} s") from None
+        raise InputError(f"{command[0]} did not finish within {timeout_s} s") from None
     if process.returncode:
         output = (process.stderr.strip() or process.stdout.strip())[-500:]
         raise InputError(f"{command[0]} exited with status {process.returncode}: {output}")
@@ -122,11 +124,11 @@ TARGETS = {
         BuildTarget(
             name="cortex-m0plus",
             compiler=("arm-none-eabi-gcc", "-mcpu=cortex-m0plus", "-mthumb", *FREESTANDING),
-            package="gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm",
+            packages="gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm",
             # qemu has no M0+; the micro:bit has a Cortex-M0, with the same instructions
-            emulator=(*ARM_RUN, "microbit", *QEMU_OPTIONS, "-kernel"),
+            emulator=(*ARM_EMULATOR, "microbit", *QEMU_OPTIONS, "-kernel"),
             memory=("0", "256K", "0x20000000", "16K"),
-            per_tick=62.5 / 64,
+            units_per_tick=62.5 / 64,
         ),
         BuildTarget(
             name="cortex-m4",
@@ -135,10 +137,10 @@ TARGETS = {
                 *("-mfloat-abi=hard", "-mfpu=fpv4-sp-d16"),
                 *FREESTANDING,
             ),
-            package="gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm",
-            emulator=(*ARM_RUN, "mps2-an386", *QEMU_OPTIONS, "-kernel"),
+            packages="gcc-arm-none-eabi libnewlib-arm-none-eabi qemu-system-arm",
+            emulator=(*ARM_EMULATOR, "mps2-an386", *QEMU_OPTIONS, "-kernel"),
             memory=("0", "4M", "0x20000000", "4M"),
-            per_tick=40 / 64,
+            units_per_tick=40 / 64,
         ),
         BuildTarget(
             name="rv32",
@@ -147,7 +149,7 @@ TARGETS = {
                 *("-march=rv32imac", "-mabi=ilp32"),
                 *FREESTANDING,
             ),
-            package="gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc",
+            packages="gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc",
             emulator=(
                 *("qemu-system-riscv32", "-icount", "shift=0", "-M", "virt", "-bios", "none"),
                 *QEMU_OPTIONS,

@@ -21,10 +21,19 @@ MAX_COLUMNS = 4096
 """Largest number of columns of a request that fits a microcontroller's memory."""
 ID_BYTES = 16
 CRC_BYTES = 4
-LONGEST_TTL = "86400000"
+FLOAT_BYTES = 4
+CBOR_TTL_BYTES = 5
+"""Size of the time to live: one byte for its type, then an unsigned number of 4 bytes."""
+LONGEST_JSON_TTL = "86400000"
 """Text of the largest time to live in ms, which is one day."""
-LONGEST_NUMBER = "-123456789e-38"
+LONGEST_JSON_FLOAT = "-123456789e-38"
 """Example of the longest text that the C code writes for a float32."""
+JSON_END = "]}"
+#: Largest sizes in docs/wire.md: of a response, and in addition for each class and for its row.
+RESPONSE_BYTES = 256
+CBOR_ROW_BYTES = 4
+JSON_ROW_BYTES = 16
+JSON_CLASS_BYTES = 15
 
 
 def no_client_reason(manifest: Manifest) -> str | None:
@@ -45,69 +54,78 @@ def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
     Raises InputError if the bundle's name or version is not plain ASCII.
     """
     manifest = bundle.manifest
-    for text in (manifest.name, manifest.version):
-        if not text.isascii() or not text.isprintable() or '"' in text or "\\" in text:
+    for title_part in (manifest.name, manifest.version):
+        has_escape = '"' in title_part or "\\" in title_part
+        if not title_part.isascii() or not title_part.isprintable() or has_escape:
             raise InputError(
-                f"{text!r} is not plain ASCII, which a C client needs for the bundle's name and "
-                "version: pack again with --name and --bundle-version"
+                f"{title_part!r} is not plain ASCII, which a C client needs for the bundle's name "
+                "and version: pack again with --name and --bundle-version"
             )
     columns = manifest.cloud_inputs().astype(np.int64)
-    column_type = c_text.unsigned(int(columns.max(initial=0)))
-    pieces = _pieces(manifest, len(columns))
+    column_type = c_text.unsigned_type(int(columns.max(initial=0)))
+    pieces = _shared_pieces(manifest, len(columns))
     tables = c_text.Tables()
     for name, piece in pieces.items():
         tables.add(name, np.frombuffer(piece, np.uint8), "uint8_t")
     tables.add("request_columns", columns, column_type, "Features, in the order of a request.")
     takes_missing = manifest.missing.cloud == "allowed"
     n_classes = len(manifest.classes)
-    sizes = {
-        kind: sum(len(piece) for name, piece in pieces.items() if name.startswith(kind))
-        for kind in ("cbor", "json")
+    shared_bytes = {
+        form: sum(len(piece) for name, piece in pieces.items() if name.startswith(form))
+        for form in ("cbor", "json")
     }
-    values: dict[str, Any] = {
-        "title": c_text.safe(manifest.title),
-        "model": c_text.quoted(manifest.name),
-        "model_version": c_text.quoted(manifest.version),
+    placeholders: dict[str, Any] = {
+        "title": c_text.safe_name(manifest.title),
+        "model": c_text.c_string(manifest.name),
+        "model_version": c_text.c_string(manifest.version),
         "n_columns": len(columns),
-        "cbor_bytes": sizes["cbor"] + ID_BYTES + 5 + 4 * len(columns) + CRC_BYTES,
-        # docs/wire.md: 256 bytes, 4 per row and 4 per class; in JSON 16 per row and 15 per class
-        "cbor_response_bytes": 256 + 4 * n_classes + 4,
-        "json_bytes": sizes["json"]
+        "cbor_bytes": shared_bytes["cbor"]
+        + ID_BYTES
+        + CBOR_TTL_BYTES
+        + FLOAT_BYTES * len(columns)
+        + CRC_BYTES,
+        "cbor_response_bytes": RESPONSE_BYTES + FLOAT_BYTES * n_classes + CBOR_ROW_BYTES,
+        # an id in hexadecimal digits, and numbers with commas between them
+        "json_bytes": shared_bytes["json"]
         - len(pieces["json_null"])
         + 2 * ID_BYTES
-        + len(LONGEST_TTL)
-        + (len(LONGEST_NUMBER) + 1) * len(columns)
-        + 1,
-        "json_response_bytes": 256 + 15 * n_classes + 16,
+        + len(LONGEST_JSON_TTL)
+        + len(",".join([LONGEST_JSON_FLOAT] * len(columns)))
+        + len(JSON_END),
+        "json_response_bytes": RESPONSE_BYTES + JSON_CLASS_BYTES * n_classes + JSON_ROW_BYTES,
         "tables": str(tables),
         "column_type": column_type,
         "refused": "isinf(row[i])" if takes_missing else "isinf(row[i]) || isnan(row[i])",
     }
-    names = c_text.template_names(prefix)
+    names = c_text.common_placeholders(prefix)
     return {
-        f"{prefix}_wire.h": c_text.filled("wire.h", **values, **names),
-        f"{prefix}_wire.c": c_text.filled("wire.c", **values, **names),
+        f"{prefix}_wire.h": c_text.fill_template("wire.h", **placeholders, **names),
+        f"{prefix}_wire.c": c_text.fill_template("wire.c", **placeholders, **names),
     }
 
 
-def _pieces(manifest: Manifest, n_columns: int) -> dict[str, bytes]:
+def _shared_pieces(manifest: Manifest, n_columns: int) -> dict[str, bytes]:
     """Encode the parts that all requests share, in order, and the model's name and version."""
     encode = cbor2.dumps
 
-    def entries(**values: object) -> bytes:
-        return b"".join(encode(key) + encode(value) for key, value in values.items())
+    def encode_entries(**entries: object) -> bytes:
+        return b"".join(encode(key) + encode(value) for key, value in entries.items())
 
-    n_bytes = 4 * n_columns
+    values_bytes = FLOAT_BYTES * n_columns
     # 0xa9 begins a map of 9 entries; cutting the data off a value leaves its CBOR head
-    values_head = encode(cbor2.CBORTag(85, bytes(n_bytes)))[:-n_bytes]
-    quoted = {"m": json.dumps(manifest.name), "mv": json.dumps(manifest.version)}
+    values_head = encode(cbor2.CBORTag(85, bytes(values_bytes)))[:-values_bytes]
+    json_name = json.dumps(manifest.name)
+    json_version = json.dumps(manifest.version)
     return {
-        "cbor_head": b"\xa9" + entries(v=1) + encode("id") + encode(bytes(ID_BYTES))[:-ID_BYTES],
-        "cbor_names": entries(m=manifest.name, mv=manifest.version) + encode("ttl"),
-        "cbor_shape": entries(n=1, k=n_columns) + encode("x") + values_head,
+        "cbor_head": b"\xa9"
+        + encode_entries(v=1)
+        + encode("id")
+        + encode(bytes(ID_BYTES))[:-ID_BYTES],
+        "cbor_names": encode_entries(m=manifest.name, mv=manifest.version) + encode("ttl"),
+        "cbor_shape": encode_entries(n=1, k=n_columns) + encode("x") + values_head,
         "cbor_tail": encode("crc") + encode(bytes(CRC_BYTES))[:-CRC_BYTES],
         "json_head": b'{"id":"',
-        "json_names": f'","m":{quoted["m"]},"mv":{quoted["mv"]},"ttl":'.encode(),
+        "json_names": f'","m":{json_name},"mv":{json_version},"ttl":'.encode(),
         "json_shape": b',"x":[',
         "json_null": b"null",
         "model": manifest.name.encode(),

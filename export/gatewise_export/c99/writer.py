@@ -15,9 +15,9 @@ from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99 import c_text
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.cascade_reader import cascade_of
-from gatewise_export.c99.layout import Coded, Form, Layout, lay_out, with_codes
+from gatewise_export.c99.layout import CodeBits, Layout, ThresholdForm, lay_out, with_codes
 from gatewise_export.c99.probes import probe_rows
-from gatewise_export.c99.signals.signal_plan import computable
+from gatewise_export.c99.signals.signal_plan import computable_features
 from gatewise_export.c99.signals.signal_writer import SignalSource, signal_files
 from gatewise_export.c99.source import write_source
 
@@ -58,7 +58,7 @@ class CSource:
     folder: Path
     name: str
     files: tuple[str, ...]
-    coded: Coded | None
+    coded: CodeBits | None
     n_stages: int
     n_features: int
     n_slots: int
@@ -77,7 +77,7 @@ def to_c(
     source: BudgetedClassifier | Bundle | str | Path,
     folder: str | Path,
     *,
-    coded: Form | None = None,
+    coded: ThresholdForm | None = None,
     name: str | None = None,
     sample: ArrayLike | None = None,
     lean: bool = False,
@@ -132,37 +132,37 @@ def to_c(
     ``to_c("bundle", "firmware/model", coded=8).table_bytes`` is the size of the tables in flash.
     """
     cascade = cascade_of(source, sample=sample, lean=lean)
-    default = cascade.title.rsplit(" ", 1)[0] if " " in cascade.title else "model"
+    default_name = cascade.title.rsplit(" ", 1)[0] if " " in cascade.title else "model"
     return write_cascade(
         cascade,
         Path(folder),
         coded=coded,
-        name=c_text.identifier_from(default) if name is None else name,
+        name=c_text.identifier_from_title(default_name) if name is None else name,
     )
 
 
 def write_cascade(
-    cascade: Cascade, folder: Path, *, coded: Form | None = None, name: str = "model"
+    cascade: Cascade, folder: Path, *, coded: ThresholdForm | None = None, name: str = "model"
 ) -> CSource:
     """Write a cascade as C; see :func:`to_c`."""
     if coded not in (None, 8, 16, "float"):
         raise InputError(f"coded must be 8, 16, 'float' or None, not {coded!r}")
-    c_text.identifier(name)
-    layout, texts, table_bytes = _smallest(cascade, coded, name)
-    names = c_text.template_names(name)
+    c_text.checked_identifier(name)
+    layout, model_files, table_bytes = _write_smallest(cascade, coded, name)
+    placeholders = c_text.common_placeholders(name)
     probes = probe_rows(cascade)
     n_sample = len(cascade.rows)
-    signals, signal_texts = _signals(cascade, layout, name)
-    files = texts | {
-        f"{name}_selftest.c": _selftest(cascade, layout, probes, names),
-        "main.c": c_text.filled(
+    signals, signal_texts = _write_signals(cascade, layout, name)
+    files = model_files | {
+        f"{name}_selftest.c": _selftest_text(cascade, layout, probes, placeholders),
+        "main.c": c_text.fill_template(
             "main.c",
             n_rows=n_sample + len(probes),
             tested_rows=f"{n_sample} of the sample, {len(probes)} generated from the model",
-            **names,
-            **_main(signals, names),
+            **placeholders,
+            **_main_placeholders(signals, placeholders),
         ),
-        "Makefile": _makefile(signals, name),
+        "Makefile": _makefile_text(signals, name),
         **signal_texts,
     }
     c_text.write_files(folder, files)
@@ -186,28 +186,30 @@ def write_cascade(
     )
 
 
-def _smallest(
-    cascade: Cascade, coded: Form | None, name: str
+def _write_smallest(
+    cascade: Cascade, coded: ThresholdForm | None, name: str
 ) -> tuple[Layout, dict[str, str], int]:
     """Lay out and write a cascade in the form `coded`, by default in the smallest form."""
     layouts = [lay_out(cascade, None if coded == "float" else coded)]
-    for ranks in (8, 16) if coded is None else ():
+    for code_bits in (8, 16) if coded is None else ():
         with suppress(ConversionError):  # too many thresholds of a feature
-            layouts.append(with_codes(layouts[0], cascade, ranks))
-    written = [(layout, *write_source(cascade, layout, name)) for layout in layouts]
-    return min(written, key=lambda form: form[2])
+            layouts.append(with_codes(layouts[0], cascade, code_bits))
+    written_forms = [(layout, *write_source(cascade, layout, name)) for layout in layouts]
+    return min(written_forms, key=lambda written_form: written_form[2])
 
 
-def _signals(
+def _write_signals(
     cascade: Cascade, layout: Layout, name: str
 ) -> tuple[SignalSource | None, dict[str, str]]:
     """Write the blocks that stages read, and the blocks for requests that C can compute."""
     signal = cascade.signal
     if signal is None or not layout.n_slots:
         return None, {}
-    stages = [feature for stage in cascade.stages for feature in stage.features.tolist()]
-    request = cascade.needed_features.difference(stages) & computable(signal.graph)
-    features = [*dict.fromkeys(stages), *sorted(request)]
+    stage_features = [feature for stage in cascade.stages for feature in stage.features.tolist()]
+    request_features = cascade.needed_features.difference(stage_features) & computable_features(
+        signal.graph
+    )
+    features = [*dict.fromkeys(stage_features), *sorted(request_features)]
     return signal_files(
         signal.graph,
         signal.shape,
@@ -216,57 +218,64 @@ def _signals(
         cascade.windows,
         features,
         rate_hz=signal.rate_hz,
-        decides=True,
+        compares_decisions=True,
     )
 
 
-def _main(signals: SignalSource | None, names: dict[str, str]) -> dict[str, str]:
+def _main_placeholders(
+    signals: SignalSource | None, placeholders: dict[str, str]
+) -> dict[str, str]:
     """Fill the parts of the example program that test the blocks."""
     if signals is None:
         return {"declared": "", "signals_test": ""}
-    text = c_text.filled("signals_main.c", "test", n_windows=signals.sample_windows, **names)
-    return {"declared": c_text.filled("signals_main.c", "declared", **names), "signals_test": text}
+    test_code = c_text.fill_template(
+        "signals_main.c", "test", n_windows=signals.sample_windows, **placeholders
+    )
+    return {
+        "declared": c_text.fill_template("signals_main.c", "declared", **placeholders),
+        "signals_test": test_code,
+    }
 
 
-def _makefile(signals: SignalSource | None, name: str) -> str:
-    more = ["_signals", "_signals_selftest"] if signals else []
-    modules = [f"{name}{ending}" for ending in ("", "_names", "_selftest", *more)]
-    return c_text.filled(
+def _makefile_text(signals: SignalSource | None, name: str) -> str:
+    signal_endings = ["_signals", "_signals_selftest"] if signals else []
+    modules = [f"{name}{ending}" for ending in ("", "_names", "_selftest", *signal_endings)]
+    return c_text.fill_template(
         "Makefile.in",
         objects=" ".join(["main.o", *(f"{module}.o" for module in modules)]),
-        headers=" ".join(f"{name}{ending}.h" for ending in ("", *more[:1])),
-        sized=" ".join(f"{name}{ending}.o" for ending in ("", *more[:1])),
-        **c_text.template_names(name),
+        headers=" ".join(f"{name}{ending}.h" for ending in ("", *signal_endings[:1])),
+        sized=" ".join(f"{name}{ending}.o" for ending in ("", *signal_endings[:1])),
+        **c_text.common_placeholders(name),
     )
 
 
-def _selftest(
-    cascade: Cascade, layout: Layout, probes: NDArray[np.float32], names: dict[str, str]
+def _selftest_text(
+    cascade: Cascade, layout: Layout, probes: NDArray[np.float32], placeholders: dict[str, str]
 ) -> str:
     """Write the self-test, which counts rows with answers that differ from Python's."""
-    x = np.concatenate([cascade.rows, probes])
-    expected = cascade.expected(x)
+    rows = np.concatenate([cascade.rows, probes])
+    expected = cascade.expected_answers(rows)
     tables = c_text.Tables()
     tables.add("column", layout.columns, "int32_t", "The feature of each value of a row.")
-    tables.add("rows", x[:, layout.columns], "float")
+    tables.add("rows", rows[:, layout.columns], "float")
     comment = "The stage that stops; the number of stages if none does."
     tables.add("exits", expected.exits, "uint16_t", comment)
     tables.add("labels", expected.labels, "int32_t")
-    bits = np.packbits(expected.acquired[:, layout.columns], axis=1, bitorder="little")
-    tables.add("acquired", bits, "uint8_t", "One bit per slot: whether it was acquired.")
-    flat = np.concatenate([np.zeros((len(x), 0), np.float32), *expected.outputs], axis=1)
+    acquired_bits = np.packbits(expected.is_acquired[:, layout.columns], axis=1, bitorder="little")
+    tables.add("acquired", acquired_bits, "uint8_t", "One bit per slot: whether it was acquired.")
+    outputs = np.concatenate([np.zeros((len(rows), 0), np.float32), *expected.outputs], axis=1)
     comment = "Outputs of the stages, as the bits of floats."
-    tables.add("outputs", np.ascontiguousarray(flat).view(np.uint32), "uint32_t", comment)
-    sizes = np.array([out.shape[1] for out in expected.outputs])
-    tables.add("n_outputs", sizes, "uint16_t", "Number of outputs of each stage.")
-    return c_text.filled(
+    tables.add("outputs", np.ascontiguousarray(outputs).view(np.uint32), "uint32_t", comment)
+    n_outputs = np.array([stage_outputs.shape[1] for stage_outputs in expected.outputs])
+    tables.add("n_outputs", n_outputs, "uint16_t", "Number of outputs of each stage.")
+    return c_text.fill_template(
         "selftest.c",
-        **names,
+        **placeholders,
         tables=str(tables),
-        n_rows=len(x),
+        n_rows=len(rows),
         n_sample=len(cascade.rows),
         n_made=len(probes),
         width=layout.n_slots,
-        all_outputs=flat.shape[1],
-        acquired_bytes=bits.shape[1],
+        all_outputs=outputs.shape[1],
+        acquired_bytes=acquired_bits.shape[1],
     )

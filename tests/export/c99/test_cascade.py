@@ -20,7 +20,7 @@ def test_stages_after_one_that_always_stops_are_left_out():
         ((None, nearly_always, None), 3),
         ((None, None, None), 3),
     ):
-        cascade = replace(three, thresholds=thresholds).reachable()
+        cascade = replace(three, thresholds=thresholds).without_unreachable_stages()
         assert (len(cascade.stages), len(cascade.thresholds)) == (n_stages, n_stages)
         assert cascade.always_stops == (n_stages < 3)
 
@@ -28,21 +28,24 @@ def test_stages_after_one_that_always_stops_are_left_out():
 def test_lean_keeps_only_models_of_stages_that_may_answer():
     stage = steps(3, takes_missing=False).stages[0]
     lean = replace(
-        steps(3, takes_missing=False), stages=(stage,) * 3, thresholds=(None, 0.5, None), lean=True
+        steps(3, takes_missing=False),
+        stages=(stage,) * 3,
+        thresholds=(None, 0.5, None),
+        is_lean=True,
     )
     assert lean.has_model == (False, True, True)  # the last stage answers the rest
     assert replace(lean, offloads=True).has_model == (False, True, False)
-    assert replace(lean, lean=False).has_model == (True, True, True)
+    assert replace(lean, is_lean=False).has_model == (True, True, True)
     assert replace(lean, thresholds=(None,) * 3).n_outputs == (0, 0, 1)
 
 
 def test_needed_features_include_those_of_a_possible_request():
     cascade = replace(
-        steps(3, takes_missing=False), feature_names=("x", "y", "z"), request=np.array([0, 2]),
-        thresholds=(0.5,), offloads=True,
+        steps(3, takes_missing=False), feature_names=("x", "y", "z"),
+        request_features=np.array([0, 2]), thresholds=(0.5,), offloads=True,
     )  # fmt: skip
     assert cascade.needed_features == {0, 2}
-    assert replace(cascade, request=None).needed_features == {0, 1, 2}
-    assert replace(cascade, lean=True).needed_features == {0}
+    assert replace(cascade, request_features=None).needed_features == {0, 1, 2}
+    assert replace(cascade, is_lean=True).needed_features == {0}
     assert replace(cascade, offloads=False).needed_features == {0}
     assert replace(cascade, thresholds=(ALWAYS_STOP,)).needed_features == {0}

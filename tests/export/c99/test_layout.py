@@ -15,7 +15,7 @@ from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
-from gatewise_export.c99.layout import FRAMES, PackedTrees, lay_out, pack_trees
+from gatewise_export.c99.layout import CALL_STACK_BYTES, PackedTrees, lay_out, pack_trees
 from tests.support.c_cascades import steps
 
 
@@ -103,7 +103,7 @@ def test_slots_are_the_features_of_all_stages_in_order():
     assert layout.n_slots == layout.n_values == 3
     assert [stage.slots.tolist() for stage in layout.stages] == [[2, 0], [0, 1]]
     assert [stage.score for stage in layout.stages] == ["margin", None]
-    assert [stage.lazy for stage in layout.stages] == [False, False]
+    assert [stage.is_lazy for stage in layout.stages] == [False, False]
     assert [stage.n_margins for stage in layout.stages] == [1, 1]
     assert [forest.slot.tolist() for forest in layout.forests] == [[2], [1]]
     assert (layout.coded, layout.edges, layout.n_outputs) == (None, (), 1)
@@ -111,13 +111,13 @@ def test_slots_are_the_features_of_all_stages_in_order():
 
 def test_a_stage_whose_model_is_left_out_still_acquires_its_features():
     stage = Stage(ensemble(stump(0, 1.0), n_features=1), np.array([3]), "sigmoid")
-    cascade = cascade_of_trees(stage, stage, thresholds=(None, 0.5), lean=True, offloads=True)
+    cascade = cascade_of_trees(stage, stage, thresholds=(None, 0.5), is_lean=True, offloads=True)
     left_out, present = lay_out(cascade, 8).stages
     assert (left_out.model, left_out.n_margins, left_out.score) == (None, 0, None)
     assert left_out.slots.tolist() == present.slots.tolist() == [0]
     assert isinstance(present.model, PackedTrees)
-    lazy = Stage(stage.model, stage.features, "sigmoid", acquisition="node")
-    assert lay_out(cascade_of_trees(lazy), None).stages[0].lazy
+    is_lazy = Stage(stage.model, stage.features, "sigmoid", acquisition="node")
+    assert lay_out(cascade_of_trees(is_lazy), None).stages[0].is_lazy
 
 
 def test_codes_count_the_thresholds_below():
@@ -185,7 +185,7 @@ def test_layouts_do_not_change():
     layout = lay_out(steps(2, takes_missing=False), 8)
     for record, field in (
         (layout, "coded"),
-        (layout.stages[0], "lazy"),
+        (layout.stages[0], "is_lazy"),
         (layout.forests[0], "output"),
     ):
         with pytest.raises(FrozenInstanceError):
@@ -259,9 +259,9 @@ def test_the_stack_holds_the_inputs_of_the_widest_kernel_machine():
 
     layout = lay_out(cascade_of_trees(machine(2), machine(5), machine(3)), None)
     assert layout.widest_kernel == 5
-    assert layout.stack_bytes == FRAMES + 20
+    assert layout.stack_bytes == CALL_STACK_BYTES + 20
     plain = lay_out(cascade_of_trees(Stage(constant(), np.arange(0), "sigmoid")), None)
-    assert (plain.widest_kernel, plain.stack_bytes) == (0, FRAMES)
+    assert (plain.widest_kernel, plain.stack_bytes) == (0, CALL_STACK_BYTES)
 
 
 @pytest.mark.parametrize(("takes_missing", "most"), [(False, 255), (True, 254)])

@@ -33,8 +33,8 @@ from gatewise.models.stage import Stage
 from gatewise_export import write_signals
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
-from gatewise_export.c99.signals.kinds import KINDS
-from gatewise_export.c99.signals.signal_writer import BOUND
+from gatewise_export.c99.signals.kinds import CALL_WRITERS
+from gatewise_export.c99.signals.signal_writer import MAX_RELATIVE_ERROR
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock, SignalBlock
 from gatewise_signals.signal_input import SignalInput
@@ -229,7 +229,7 @@ def check_features(case: Case, features: NDArray[Any]) -> None:
         return
     differences = np.abs(features - expected) / np.abs(expected).max(axis=0, initial=1e-30)
     largest = dict(zip(case.graph.feature_names, differences.max(axis=0), strict=True))
-    assert {feature: gap for feature, gap in largest.items() if not gap <= BOUND} == {}
+    assert {feature: gap for feature, gap in largest.items() if not gap <= MAX_RELATIVE_ERROR} == {}
 
 
 def ancestors(step: sig.Step) -> set[sig.Step]:
@@ -245,7 +245,7 @@ def test_every_built_in_step_is_among_the_cases():
         if cls.__module__.startswith("gatewise_signals.") and not isabstract(cls):
             built_in.add(cls)
     step_types = {type(step) for case in CASES.values() for step in case.graph.steps}
-    assert step_types == set(KINDS) == built_in - {FunctionBlock, OnnxBlock}
+    assert step_types == set(CALL_WRITERS) == built_in - {FunctionBlock, OnnxBlock}
 
 
 def test_nan_and_infinite_samples_give_the_features_of_numpy(tmp_path):
@@ -331,7 +331,7 @@ def test_a_cascade_in_c_computes_its_features_and_decides_on_them(tmp_path):
     pattern = r"features of 0 of 80 .* by at most (\S+) of their scale;\n(\d+) more"
     match = re.search(pattern, printed)
     assert match is not None
-    assert float(match[1]) <= BOUND
+    assert float(match[1]) <= MAX_RELATIVE_ERROR
     assert int(match[2]) <= 1  # the row whose score is the threshold
     code = (tmp_path / "noise_signals.c").read_text()
     altered = code.replace("0.5f * (a[0] + b[0])", "0.5001f * (a[0] + b[0])")
@@ -348,11 +348,11 @@ def test_only_blocks_that_a_stage_or_request_reads_are_written(tmp_path):
     cascade = linear_cascade()
 
     def write(name: str, **changes: Any) -> CSource:
-        changed = replace(cascade, **changes).reachable()
+        changed = replace(cascade, **changes).without_unreachable_stages()
         return write_cascade(changed, tmp_path / name, name=name)
 
     whole = write("whole")
-    lean = write("lean", lean=True)  # no features of requests
+    lean = write("lean", is_lean=True)  # no features of requests
     stages = write("stages", offloads=False)  # no requests
     always = write("always", thresholds=(ALWAYS_STOP, None))  # no second stage, no requests
     n_features = [source.signals.n_features for source in (whole, lean, stages, always)]
@@ -443,7 +443,7 @@ def run_on_cortex_m4(command: list[str], folder: Path) -> None:
     run([*command, "-o", "selftest", *files, *CORTEX_M4_LINK, "-lm"], folder)
     n_wrong, farthest = run([*CORTEX_M4_RUN, "selftest"], folder).split()
     assert int(n_wrong) == 0
-    assert 0 < float(farthest) <= BOUND
+    assert 0 < float(farthest) <= MAX_RELATIVE_ERROR
 
 
 def emulator() -> str:

@@ -93,7 +93,11 @@ def decide(cascade: Cascade, row: Matrix) -> Answer:
                 next(iter(unusable_columns), -1),
             )
         if refused >= 0:
-            needed = cascade.request if cascade.request is not None else np.arange(len(row))
+            needed = (
+                cascade.request_features
+                if cascade.request_features is not None
+                else np.arange(len(row))
+            )
             is_needed = any(
                 math.isinf(row[k]) or (not cascade.cloud_takes_missing and k in needed)
                 for k in unusable_columns

@@ -93,7 +93,9 @@ def test_c_decides_and_acquires_as_the_system(made, name):
         np.testing.assert_array_equal(system.classes_[c_answers.labels[at_home]], predicted)
         acquired = np.zeros(rows.shape, bool)
         acquired[:, columns] = c_answers.acquired
-        np.testing.assert_array_equal(acquired, cascade_of(bundle).expected(rows).acquired)
+        np.testing.assert_array_equal(
+            acquired, cascade_of(bundle).expected_answers(rows).is_acquired
+        )
         if system.high_cost_model_ is None:
             paid = system.feature_costs_.per_instance(acquired)
             np.testing.assert_array_equal(paid, system.cost(rows_as_table(system, rows)))
@@ -169,10 +171,10 @@ def test_the_self_test_finds_one_wrong_bit(made, tmp_path):
     out = to_c(bundle, tmp_path, name="m")
     text = (tmp_path / "m.c").read_text()
     bias = cascade.stages[0].model.bias
-    from gatewise_export.c99.c_text import number
+    from gatewise_export.c99.c_text import c_number
 
-    off = number(float(np.nextafter(bias[0], np.float32(9))))
-    (tmp_path / "m.c").write_text(text.replace(number(float(bias[0])), off, 1))
+    off = c_number(float(np.nextafter(bias[0], np.float32(9))))
+    (tmp_path / "m.c").write_text(text.replace(c_number(float(bias[0])), off, 1))
     (c,) = build([(out, cascade.n_outputs)], flags=("-O0",))
     assert c.selftest() > 0
 

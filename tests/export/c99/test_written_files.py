@@ -87,7 +87,7 @@ def test_names_of_static_functions_differ_from_public_ones():
 
 def test_the_self_test_passes_if_no_stage_has_a_model(tmp_path):
     """All rows are offloaded, so that the expected label is -1."""
-    offloading = replace(cascade(), offloads=True, lean=True)
+    offloading = replace(cascade(), offloads=True, is_lean=True)
     (c,) = build(
         [(write_cascade(offloading, tmp_path, name="m"), offloading.n_outputs)], flags=("-O0",)
     )

@@ -18,168 +18,184 @@ SUM_BLOCK = 128
 # -- the window ----------------------------------------------------------------------------
 
 
-def _channels(code: StepCode, step: Channels) -> None:
+def _write_channels(code: StepCode, step: Channels) -> None:
     samples, width = (*code.input_shapes[0], 1)[:2]
-    index = code.table(step.indices, "Columns of the window")
-    code.call("channels", samples, width, index, len(step.indices), float(step.scale))
+    index = code.integer_table(step.indices, "Columns of the window")
+    code.write_call("channels", samples, width, index, len(step.indices), float(step.scale))
 
 
-def _pixels(code: StepCode, step: Pixels) -> None:
-    size = math.prod(code.shape)
+def _write_pixels(code: StepCode, step: Pixels) -> None:
+    size = math.prod(code.result_shape)
     scale = float(step.scale)
-    if code.input_shapes[0] == code.shape:
-        code.call("pixels", size, scale)
+    if code.input_shapes[0] == code.result_shape:
+        code.write_call("pixels", size, scale)
     else:
-        code.call("grey", size, scale, *LUMINANCE)
+        code.write_call("grey", size, scale, *LUMINANCE)
 
 
-def _frame(code: StepCode, step: images.Frame) -> None:
-    size = math.prod(code.shape)
-    code.inputs = [f"{code.inputs[0]} + {step.index * size}"]
-    code.call("pixels", size, float(step.scale))
+def _write_frame(code: StepCode, step: images.Frame) -> None:
+    size = math.prod(code.result_shape)
+    code.input_expressions = [f"{code.input_expressions[0]} + {step.index * size}"]
+    code.write_call("pixels", size, float(step.scale))
 
 
 # -- time ----------------------------------------------------------------------------------
 
 
-def _quantiles(code: StepCode, step: time_domain.Quantiles) -> None:
+def _write_quantiles(code: StepCode, step: time_domain.Quantiles) -> None:
     # quantile = sorted[lower] + fraction * (sorted[lower + 1] - sorted[lower])
-    lower, _, fraction = time_domain.quantile_positions(step.at, code.length)
-    indices = code.table(lower, "Index of the sorted sample below each quantile")
-    fractions = code.floats(fraction, "Fraction of the way to the next sample")
-    work = code.scratch_or_input(code.length)
-    code.call_of_rows("quantiles", indices, fractions, len(fraction), work)
+    lower, _, fraction = time_domain.quantile_positions(step.at, code.row_length)
+    indices = code.integer_table(lower, "Index of the sorted sample below each quantile")
+    fractions = code.float_table(fraction, "Fraction of the way to the next sample")
+    scratch = code.reserve_scratch_or_input(code.row_length)
+    code.write_row_call("quantiles", indices, fractions, len(fraction), scratch)
 
 
-def _autocorrelation(code: StepCode, step: time_domain.Autocorrelation) -> None:
-    code.call_of_rows("autocorrelation", code.table(step.lags, "Lags"), len(step.lags))
+def _write_autocorrelation(code: StepCode, step: time_domain.Autocorrelation) -> None:
+    code.write_row_call("autocorrelation", code.integer_table(step.lags, "Lags"), len(step.lags))
 
 
-def _wavelet(code: StepCode, step: time_domain.WaveletEnergies) -> None:
-    detail = code.scratch(SUM_BLOCK)
-    work = code.scratch_or_input(code.length)
-    code.call_of_rows("wavelet", float(time_domain.ROOT_HALF), step.levels, detail, work)
+def _write_wavelet(code: StepCode, step: time_domain.WaveletEnergies) -> None:
+    detail = code.reserve_scratch(SUM_BLOCK)
+    scratch = code.reserve_scratch_or_input(code.row_length)
+    code.write_row_call("wavelet", float(time_domain.ROOT_HALF), step.levels, detail, scratch)
 
 
 # -- frequency -----------------------------------------------------------------------------
 
 
-def _transform(code: StepCode, samples: int, work: str) -> tuple[str | int | float, ...]:
-    """List the C arguments for a power spectrum of `samples` values with working memory `work`."""
-    window, squares = spectra.weighted_hann(samples)
+def _transform_arguments(
+    code: StepCode, samples: int, scratch: str
+) -> tuple[str | int | float, ...]:
+    """List the C arguments for a power spectrum of `samples` values that works in `scratch`."""
+    window, window_squares = spectra.weighted_hann(samples)
     size = spectra.fft_size(samples)
-    twiddles = code.tables.transform(size)
-    half = code.floats(window[: samples // 2 + 1], "First half of a Hann window")
-    return half, float(squares), size, twiddles, work
+    twiddles = code.tables.twiddle_arguments(size)
+    half_window = code.float_table(window[: samples // 2 + 1], "First half of a Hann window")
+    return half_window, float(window_squares), size, twiddles, scratch
 
 
-def _spectrum(code: StepCode, step: spectra.Spectrum) -> None:
-    work = code.scratch_or_input(spectra.fft_size(code.length))
+def _write_spectrum(code: StepCode, step: spectra.Spectrum) -> None:
+    scratch = code.reserve_scratch_or_input(spectra.fft_size(code.row_length))
     code.put_result_in_input()
-    code.call_of_rows("spectrum", *_transform(code, code.length, work))
+    code.write_row_call("spectrum", *_transform_arguments(code, code.row_length, scratch))
 
 
-def _band_powers(code: StepCode, step: spectra.BandPowers) -> None:
+def _write_band_powers(code: StepCode, step: spectra.BandPowers) -> None:
     edges = np.asarray(step.edges, np.float32)
-    starts = np.searchsorted(step.source.hz(code.length), edges)
-    code.call_of_rows("band_powers", code.table(starts, "First bins of bands"), len(starts) - 1)
+    starts = np.searchsorted(step.source.hz(code.row_length), edges)
+    code.write_row_call(
+        "band_powers", code.integer_table(starts, "First bins of bands"), len(starts) - 1
+    )
 
 
-def _moments(code: StepCode, step: spectra.SpectralMoments) -> None:
-    hz = code.floats(step.source.hz(code.length), "Frequencies of bins")
-    scale = float(-np.log(code.length))
-    work = code.scratch(code.length)
-    code.call_of_rows("spectral_moments", hz, float(step.rolloff), scale, work)
+def _write_moments(code: StepCode, step: spectra.SpectralMoments) -> None:
+    hz = code.float_table(step.source.hz(code.row_length), "Frequencies of bins")
+    scale = float(-np.log(code.row_length))
+    scratch = code.reserve_scratch(code.row_length)
+    code.write_row_call("spectral_moments", hz, float(step.rolloff), scale, scratch)
 
 
-def _spectrogram(code: StepCode, step: sound.Spectrogram) -> None:
-    work = code.scratch(spectra.fft_size(step.frame))
-    code.call_of_rows("spectrogram", step.frame, step.hop, *_transform(code, step.frame, work))
+def _write_spectrogram(code: StepCode, step: sound.Spectrogram) -> None:
+    scratch = code.reserve_scratch(spectra.fft_size(step.frame))
+    code.write_row_call(
+        "spectrogram", step.frame, step.hop, *_transform_arguments(code, step.frame, scratch)
+    )
 
 
-def _mel_bands(code: StepCode, step: sound.MelSpectrogram) -> None:
+def _write_mel_bands(code: StepCode, step: sound.MelSpectrogram) -> None:
     bins, weights, starts = step.filters()
-    first_bins = code.table(bins[starts], "First bins of mel bands")
-    weight = code.floats(weights, "Weights of the bins of mel bands")
-    bounds = code.table([*starts, len(bins)], "Start of each band's weights")
-    filters = first_bins, weight, bounds, step.bands
+    first_bin_table = code.integer_table(bins[starts], "First bins of mel bands")
+    weight_table = code.float_table(weights, "Weights of the bins of mel bands")
+    bound_table = code.integer_table([*starts, len(bins)], "Start of each band's weights")
+    filter_arguments = first_bin_table, weight_table, bound_table, step.bands
     if len(code.input_shapes[0]) == 3:
-        code.call_of_rows("mel_bands", *filters)
+        code.write_row_call("mel_bands", *filter_arguments)
         return
     # the plan left out the spectrogram, so compute the mel bands of each frame from its spectrum
     source = step.source
-    work = code.scratch(spectra.fft_size(source.frame))
+    scratch = code.reserve_scratch(spectra.fft_size(source.frame))
     if step.bands <= source.hop:  # no band overwrites samples of a later frame
         code.put_result_in_input()
-    transform = _transform(code, source.frame, work)
-    code.call_of_rows("mel_of_frames", source.frame, source.hop, *filters, *transform)
+    transform_arguments = _transform_arguments(code, source.frame, scratch)
+    code.write_row_call(
+        "mel_of_frames", source.frame, source.hop, *filter_arguments, *transform_arguments
+    )
 
 
-def _mel_energies(code: StepCode, step: sound.MelEnergies) -> None:
+def _write_mel_energies(code: StepCode, step: sound.MelEnergies) -> None:
     channels, frames, bands = code.input_shapes[0]
-    code.call("mel_energies", channels, frames, bands, code.scratch(frames))
+    code.write_call("mel_energies", channels, frames, bands, code.reserve_scratch(frames))
 
 
-def _mfcc(code: StepCode, step: sound.Mfcc) -> None:
+def _write_mfcc(code: StepCode, step: sound.Mfcc) -> None:
     _, frames, bands = code.input_shapes[0]
-    rows = code.floats(sound.dct_rows(step.coefficients, bands), "Rows of the cosine transform")
-    work = code.scratch(frames * (step.coefficients + 1))
-    settings = (rows, step.coefficients, step.parts)
-    code.call("mfcc", *code.input_shapes[0], *settings, work)
+    cosine_table = code.float_table(
+        sound.dct_rows(step.coefficients, bands), "Rows of the cosine transform"
+    )
+    scratch = code.reserve_scratch(frames * (step.coefficients + 1))
+    arguments = (cosine_table, step.coefficients, step.parts)
+    code.write_call("mfcc", *code.input_shapes[0], *arguments, scratch)
 
 
 # -- pictures ------------------------------------------------------------------------------
 
 
-def _cells(function: str) -> Callable[[StepCode, Any], None]:
+def _grid_call_writer(function: str) -> Callable[[StepCode, Any], None]:
     def write(code: StepCode, step: images.Thumbnail | images.BlockStatistics) -> None:
         height, width = code.input_shapes[0]
-        work = code.scratch(-(-height // step.rows))
-        code.call(function, height, width, step.rows, step.columns, work)
+        scratch = code.reserve_scratch(-(-height // step.rows))
+        code.write_call(function, height, width, step.rows, step.columns, scratch)
 
     return write
 
 
-def _histogram(code: StepCode, step: images.GreyHistogram) -> None:
+def _write_histogram(code: StepCode, step: images.GreyHistogram) -> None:
     factor = step.bins / (step.high - step.low)
-    code.call("histogram", math.prod(code.input_shapes[0]), step.bins, float(step.low), factor)
+    code.write_call(
+        "histogram", math.prod(code.input_shapes[0]), step.bins, float(step.low), factor
+    )
 
 
-def _edges(code: StepCode, step: images.Edges) -> None:
-    grid = (step.rows, step.columns, step.directions)
-    code.call("edges", *code.input_shapes[0], *grid, step.directions / math.pi)
+def _write_edges(code: StepCode, step: images.Edges) -> None:
+    grid_arguments = (step.rows, step.columns, step.directions)
+    code.write_call("edges", *code.input_shapes[0], *grid_arguments, step.directions / math.pi)
 
 
-def _plain(function: str, *settings: str) -> Callable[[StepCode, Any], None]:
+def _row_call_writer(function: str, *settings: str) -> Callable[[StepCode, Any], None]:
     """Make a writer of calls with the input's channels and these settings as arguments."""
-    return lambda code, step: code.call_of_rows(function, *(getattr(step, s) for s in settings))
+    return lambda code, step: code.write_row_call(
+        function, *(getattr(step, setting) for setting in settings)
+    )
 
 
 #: Call writers of the steps that C can compute.
-KINDS: dict[type[Step], Callable[[StepCode, Any], None]] = {
-    Channels: _channels,
-    Pixels: _pixels,
-    time_domain.Magnitude: _plain("magnitude"),
-    time_domain.Envelope: _plain("envelope", "width"),
-    time_domain.Jerk: lambda code, step: code.call_of_rows("jerk", float(step.rate_hz)),
-    time_domain.Mean: _plain("mean"),
-    time_domain.Statistics: _plain("statistics"),
-    time_domain.Quantiles: _quantiles,
-    time_domain.ZeroCrossings: _plain("crossings"),
-    time_domain.Autocorrelation: _autocorrelation,
-    time_domain.WaveletEnergies: _wavelet,
-    time_domain.Tilt: lambda code, step: code.call("tilt", code.length),
-    spectra.Spectrum: _spectrum,
-    spectra.BandPowers: _band_powers,
-    spectra.SpectralMoments: _moments,
-    sound.Spectrogram: _spectrogram,
-    sound.MelSpectrogram: _mel_bands,
-    sound.MelEnergies: _mel_energies,
-    sound.Mfcc: _mfcc,
-    images.Frame: _frame,
-    images.FrameDifference: lambda code, step: code.call("difference", math.prod(code.shape)),
-    images.Thumbnail: _cells("thumbnail"),
-    images.BlockStatistics: _cells("cells"),
-    images.GreyHistogram: _histogram,
-    images.Edges: _edges,
+CALL_WRITERS: dict[type[Step], Callable[[StepCode, Any], None]] = {
+    Channels: _write_channels,
+    Pixels: _write_pixels,
+    time_domain.Magnitude: _row_call_writer("magnitude"),
+    time_domain.Envelope: _row_call_writer("envelope", "width"),
+    time_domain.Jerk: lambda code, step: code.write_row_call("jerk", float(step.rate_hz)),
+    time_domain.Mean: _row_call_writer("mean"),
+    time_domain.Statistics: _row_call_writer("statistics"),
+    time_domain.Quantiles: _write_quantiles,
+    time_domain.ZeroCrossings: _row_call_writer("crossings"),
+    time_domain.Autocorrelation: _write_autocorrelation,
+    time_domain.WaveletEnergies: _write_wavelet,
+    time_domain.Tilt: lambda code, step: code.write_call("tilt", code.row_length),
+    spectra.Spectrum: _write_spectrum,
+    spectra.BandPowers: _write_band_powers,
+    spectra.SpectralMoments: _write_moments,
+    sound.Spectrogram: _write_spectrogram,
+    sound.MelSpectrogram: _write_mel_bands,
+    sound.MelEnergies: _write_mel_energies,
+    sound.Mfcc: _write_mfcc,
+    images.Frame: _write_frame,
+    images.FrameDifference: lambda code, step: code.write_call(
+        "difference", math.prod(code.result_shape)
+    ),
+    images.Thumbnail: _grid_call_writer("thumbnail"),
+    images.BlockStatistics: _grid_call_writer("cells"),
+    images.GreyHistogram: _write_histogram,
+    images.Edges: _write_edges,
 }

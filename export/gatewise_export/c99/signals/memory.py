@@ -10,13 +10,13 @@ from dataclasses import dataclass
 class Buffer:
     """A buffer of `size` floats that is needed while `steps` run; other steps may overwrite it.
 
-    If `host` is set, the buffer begins at the offset of the buffer with that name.
+    If `container` is set, the buffer begins at the offset of the buffer with that name.
     """
 
     name: str
     size: int
     steps: frozenset[int]
-    host: str | None = None
+    container: str | None = None
 
 
 def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, int], int]:
@@ -34,11 +34,19 @@ def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, 
     ({'channels': 0, 'power': 0, 'bands': 33}, 64)
     """
     offsets: dict[str, int] = {}
-    placed: list[Buffer] = []
-    hosts = [buffer for buffer in buffers if buffer.host is None]
-    for host in sorted(hosts, key=lambda b: (-b.size, min(b.steps))):
-        group = [host, *(b for b in buffers if b.host == host.name)]
-        conflicts = [(b.size, other) for b in group for other in placed if other.steps & b.steps]
+    placed_buffers: list[Buffer] = []
+    containers = [buffer for buffer in buffers if buffer.container is None]
+    for container in sorted(containers, key=lambda buffer: (-buffer.size, min(buffer.steps))):
+        buffer_group = [
+            container,
+            *(buffer for buffer in buffers if buffer.container == container.name),
+        ]
+        conflicts = [
+            (buffer.size, other)
+            for buffer in buffer_group
+            for other in placed_buffers
+            if other.steps & buffer.steps
+        ]
         offset = start
         while conflict_ends := [
             offsets[other.name] + other.size
@@ -46,6 +54,8 @@ def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, 
             if offset < offsets[other.name] + other.size and offsets[other.name] < offset + size
         ]:
             offset = min(conflict_ends)
-        offsets |= dict.fromkeys((b.name for b in group), offset)
-        placed += group
-    return offsets, max((offsets[b.name] + b.size for b in placed), default=start)
+        offsets |= dict.fromkeys((buffer.name for buffer in buffer_group), offset)
+        placed_buffers += buffer_group
+    return offsets, max(
+        (offsets[buffer.name] + buffer.size for buffer in placed_buffers), default=start
+    )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.c99.signals.kinds import KINDS
+from gatewise_export.c99.signals.kinds import CALL_WRITERS
 from gatewise_export.c99.signals.memory import Buffer, place_buffers
 from gatewise_export.c99.signals.step_code import SignalTables, StepCode
 from gatewise_signals.blocks.sound import MelSpectrogram, Spectrogram
@@ -26,11 +26,11 @@ class SignalPlan:
 
     Attributes
     ----------
-    spans : list of slice
+    feature_spans : list of slice
         The features of each block.
     block_steps : list of int
         The step that computes each block.
-    codes : list of StepCode
+    step_codes : list of StepCode
         The calls of the steps, in order.
     tables : SignalTables
         Constant tables of the steps.
@@ -40,9 +40,9 @@ class SignalPlan:
         Size of the memory in floats.
     """
 
-    spans: list[slice]
+    feature_spans: list[slice]
     block_steps: list[int]
-    codes: list[StepCode]
+    step_codes: list[StepCode]
     tables: SignalTables
     offsets: dict[str, int]
     n_floats: int
@@ -50,7 +50,7 @@ class SignalPlan:
     @property
     def features(self) -> NDArray[np.int64]:
         """All features of the blocks, block by block."""
-        return np.concatenate([np.arange(span.start, span.stop) for span in self.spans])
+        return np.concatenate([np.arange(span.start, span.stop) for span in self.feature_spans])
 
 
 def plan_signals(
@@ -66,8 +66,14 @@ def plan_signals(
     if not blocks:
         raise InputError("features is empty: give at least one feature of a block")
     # each step comes before the first block that needs it
-    steps = list(dict.fromkeys(s for b in blocks for s in _in_order(graph, graph.blocks[b])))
-    unsupported = [step.label for step in steps if type(step) not in KINDS]
+    steps = list(
+        dict.fromkeys(
+            step
+            for block_index in blocks
+            for step in _steps_of_block(graph, graph.blocks[block_index])
+        )
+    )
+    unsupported = [step.label for step in steps if type(step) not in CALL_WRITERS]
     if unsupported:
         raise ConversionError(
             f"cannot write {', '.join(unsupported)} in C: Python functions, networks and "
@@ -77,24 +83,24 @@ def plan_signals(
     inner_steps = _inner_spectrograms(steps)
     steps = [step for step in steps if step not in inner_steps]
     tables = SignalTables()
-    codes = _codes(graph, steps, window, tables)
-    block_steps = [steps.index(graph.blocks[b]) for b in blocks]
-    offsets, n_floats = _memory(codes, block_steps)
-    spans = [graph.columns(b) for b in blocks]
-    return SignalPlan(spans, block_steps, codes, tables, offsets, n_floats)
+    step_codes = _write_step_codes(graph, steps, window, tables)
+    block_steps = [steps.index(graph.blocks[block_index]) for block_index in blocks]
+    offsets, n_floats = _place_memory(step_codes, block_steps)
+    feature_spans = [graph.columns(block_index) for block_index in blocks]
+    return SignalPlan(feature_spans, block_steps, step_codes, tables, offsets, n_floats)
 
 
-def computable(graph: SignalGraph) -> set[int]:
+def computable_features(graph: SignalGraph) -> set[int]:
     """Find the features that C can compute."""
     return {
         feature
-        for b, block in enumerate(graph.blocks)
-        if all(type(step) in KINDS for step in _in_order(graph, block))
-        for feature in range(graph.columns(b).start, graph.columns(b).stop)
+        for block_index, block in enumerate(graph.blocks)
+        if all(type(step) in CALL_WRITERS for step in _steps_of_block(graph, block))
+        for feature in range(graph.columns(block_index).start, graph.columns(block_index).stop)
     }
 
 
-def _in_order(graph: SignalGraph, block: Step) -> list[Step]:
+def _steps_of_block(graph: SignalGraph, block: Step) -> list[Step]:
     """List a block and all steps that it needs, each after the steps that it reads."""
     needed = set()
     unvisited = [block]
@@ -110,38 +116,49 @@ def _inner_spectrograms(steps: Sequence[Step]) -> set[Step]:
 
     The mel spectrogram computes each frame's spectrum, so that memory holds only one frame.
     """
-    reader_types = {s: [type(r) for r in steps if s in r.inputs] for s in steps}
-    return {s for s in steps if type(s) is Spectrogram and reader_types[s] == [MelSpectrogram]}
+    reader_types = {
+        step: [type(reader) for reader in steps if step in reader.inputs] for step in steps
+    }
+    return {
+        step
+        for step in steps
+        if type(step) is Spectrogram and reader_types[step] == [MelSpectrogram]
+    }
 
 
-def _codes(
+def _write_step_codes(
     graph: SignalGraph, steps: Sequence[Step], window: NDArray[Any], tables: SignalTables
 ) -> list[StepCode]:
     """Write the calls of steps; the shapes of results come from running a `window` of zeros."""
-    values = graph.start(window)
+    step_values = graph.start(window)
     try:
-        shapes = {step: values.of_step(step).shape[1:] for step in steps}
+        shape_of = {step: step_values.of_step(step).shape[1:] for step in steps}
     except (IndexError, ValueError) as error:
         raise InputError(
             f"windows of shape {window.shape} do not fit the blocks: {error}"
         ) from error
-    codes = []
-    for number, step in enumerate(steps):
-        inputs = [s for i in step.inputs for s in ([i] if i in shapes else i.inputs)]
-        # an inner spectrogram was left out of `steps`, but it is the reader of its own input
-        reader = step if all(i in shapes for i in step.inputs) else step.inputs[0]
+    step_codes = []
+    for step_number, step in enumerate(steps):
+        # an inner spectrogram was left out of `steps`: its reader reads its input in its place
+        input_steps = [
+            input_step
+            for direct_input in step.inputs
+            for input_step in ([direct_input] if direct_input in shape_of else direct_input.inputs)
+        ]
+        reads_planned_steps = all(direct_input in shape_of for direct_input in step.inputs)
+        reader = step if reads_planned_steps else step.inputs[0]
         code = StepCode(
             step=step,
-            number=number,
-            shape=shapes[step],
-            may_overwrite=len(inputs) == 1 and _is_only_reader(graph, reader, inputs[0]),
-            input_steps=[steps.index(s) for s in inputs],
-            input_shapes=[shapes[s] for s in inputs] or [window.shape],
+            step_number=step_number,
+            result_shape=shape_of[step],
+            may_overwrite=len(input_steps) == 1 and _is_only_reader(graph, reader, input_steps[0]),
+            input_steps=[steps.index(input_step) for input_step in input_steps],
+            input_shapes=[shape_of[input_step] for input_step in input_steps] or [window.shape],
             tables=tables,
         )
-        KINDS[type(step)](code, step)
-        codes.append(code)
-    return codes
+        CALL_WRITERS[type(step)](code, step)
+        step_codes.append(code)
+    return step_codes
 
 
 def _is_only_reader(graph: SignalGraph, step: Step, source: Step) -> bool:
@@ -149,82 +166,102 @@ def _is_only_reader(graph: SignalGraph, step: Step, source: Step) -> bool:
 
     `step` may then overwrite the result of `source`.
     """
-    steps_of_blocks = (_in_order(graph, block) for block in graph.blocks)
+    steps_of_blocks = (_steps_of_block(graph, block) for block in graph.blocks)
     return not source.inputs and all(
-        [s for s in needed if source in s.inputs] == [step]
-        for needed in steps_of_blocks
-        if step in needed
+        [reader for reader in block_steps if source in reader.inputs] == [step]
+        for block_steps in steps_of_blocks
+        if step in block_steps
     )
 
 
-def _memory(codes: Sequence[StepCode], block_steps: Collection[int]) -> tuple[dict[str, int], int]:
+def _place_memory(
+    step_codes: Sequence[StepCode], block_steps: Collection[int]
+) -> tuple[dict[str, int], int]:
     """Place the results and the working memory of steps; return offsets and the size in floats.
 
     A result is needed from its step to its last reader. A step that reads only the window can run
     again for each block, so its result is needed only until its last reader within the block.
     """
-    needed_steps = [{i} for i in range(len(codes))]
+    steps_with_result = [{i} for i in range(len(step_codes))]
     for block in block_steps:
-        ancestors = _ancestors(codes, block)
+        ancestors = _ancestors(step_codes, block)
         for i in ancestors:
-            last_reader = max((r for r in ancestors if i in codes[r].input_steps), default=i)
-            is_source = not codes[i].input_steps
-            span = (
-                {s for s in ancestors if s <= last_reader} if is_source else range(i, last_reader)
+            last_reader = max(
+                (reader for reader in ancestors if i in step_codes[reader].input_steps), default=i
             )
-            needed_steps[i].update(span, {last_reader})
-    sizes = [math.prod(code.shape) for code in codes]
-    for code in codes:
+            is_source = not step_codes[i].input_steps
+            live_steps = (
+                {step for step in ancestors if step <= last_reader}
+                if is_source
+                else range(i, last_reader)
+            )
+            steps_with_result[i].update(live_steps, {last_reader})
+    result_floats = [math.prod(code.result_shape) for code in step_codes]
+    for code in step_codes:
         for i in code.input_steps:
-            sizes[i] = max(sizes[i], code.input_floats)
-    results = []
-    for i, code in enumerate(codes):
-        host = code.input_steps[0] if code.result_in_input else None
-        if host is not None and not needed_steps[host] & needed_steps[i] <= {i}:
-            host = None  # the input is recomputed while the result is still needed
-        results.append(
+            result_floats[i] = max(result_floats[i], code.input_scratch_floats)
+    result_buffers = []
+    for i, code in enumerate(step_codes):
+        container = code.input_steps[0] if code.has_result_in_input else None
+        if container is not None and not steps_with_result[container] & steps_with_result[i] <= {i}:
+            container = None  # the input is recomputed while the result is still needed
+        result_buffers.append(
             Buffer(
                 name=f"RESULT_{i}",
-                size=sizes[i],
-                steps=frozenset(needed_steps[i]),
-                host=None if host is None else f"RESULT_{host}",
+                size=result_floats[i],
+                steps=frozenset(steps_with_result[i]),
+                container=None if container is None else f"RESULT_{container}",
             )
         )
     # features stay valid to the end, so no other buffer may share their memory
-    all_steps = frozenset(range(len(codes)))
-    features = [replace(results[i], steps=all_steps, host=None) for i in sorted(block_steps)]
-    offsets, n_floats = place_buffers(features)
-    shared = [buffer for buffer in results if buffer.name not in offsets]
-    shared += [
-        Buffer(f"WORK_{i}", code.work, frozenset([i])) for i, code in enumerate(codes) if code.work
+    all_steps = frozenset(range(len(step_codes)))
+    feature_buffers = [
+        replace(result_buffers[i], steps=all_steps, container=None) for i in sorted(block_steps)
     ]
-    shared_offsets, n_floats = place_buffers(shared, n_floats)
+    offsets, n_floats = place_buffers(feature_buffers)
+    shared_buffers = [buffer for buffer in result_buffers if buffer.name not in offsets]
+    shared_buffers += [
+        Buffer(f"WORK_{i}", code.scratch_floats, frozenset([i]))
+        for i, code in enumerate(step_codes)
+        if code.scratch_floats
+    ]
+    shared_offsets, n_floats = place_buffers(shared_buffers, n_floats)
     offsets |= shared_offsets
-    _mark_overwritten(codes, offsets, shared)
+    _mark_overwritten(step_codes, offsets, shared_buffers)
     return offsets, n_floats
 
 
-def _ancestors(codes: Sequence[StepCode], number: int) -> set[int]:
+def _ancestors(step_codes: Sequence[StepCode], step_number: int) -> set[int]:
     """List the numbers of a step and of all steps that it needs."""
-    return {number}.union(*(_ancestors(codes, i) for i in codes[number].input_steps))
+    return {step_number}.union(
+        *(
+            _ancestors(step_codes, input_number)
+            for input_number in step_codes[step_number].input_steps
+        )
+    )
 
 
 def _mark_overwritten(
-    codes: Sequence[StepCode], offsets: dict[str, int], shared: Sequence[Buffer]
+    step_codes: Sequence[StepCode], offsets: dict[str, int], shared_buffers: Sequence[Buffer]
 ) -> None:
     """Record which results each step overwrites, of those computed from the window alone."""
-    spans = {b.name: range(offsets[b.name], offsets[b.name] + b.size) for b in shared}
-    for source in codes:
+    span_of = {
+        buffer.name: range(offsets[buffer.name], offsets[buffer.name] + buffer.size)
+        for buffer in shared_buffers
+    }
+    for source in step_codes:
         if source.input_steps:
             continue
-        source_span = spans[f"RESULT_{source.number}"]
-        for code in codes:
+        source_span = span_of[f"RESULT_{source.step_number}"]
+        for code in step_codes:
             if code is source:
                 continue
             written_spans = [
-                spans.get(f"{kind}_{code.number}", range(0)) for kind in ("RESULT", "WORK")
+                span_of.get(f"{buffer_kind}_{code.step_number}", range(0))
+                for buffer_kind in ("RESULT", "WORK")
             ]
             if any(
-                s.start < source_span.stop and source_span.start < s.stop for s in written_spans
+                span.start < source_span.stop and source_span.start < span.stop
+                for span in written_spans
             ):
-                code.overwritten.add(source.number)
+                code.overwritten_steps.add(source.step_number)

@@ -22,19 +22,19 @@ from gatewise_signals.graph import SignalGraph
 from gatewise_signals.steps import Step
 
 #: C type of a window's values for each numpy type.
-ELEMENTS = {
+ELEMENT_TYPES = {
     "int8": "int8_t",
     "uint8": "uint8_t",
     "int16": "int16_t",
     "uint16": "uint16_t",
     "float32": "float",
 }
-STEPS = "signal_steps.c"
-SELFTEST = "signals_selftest.c"
+STEPS_TEMPLATE = "signal_steps.c"
+SELFTEST_TEMPLATE = "signals_selftest.c"
 #: Bytes of stack for calls, without the C library's; tests measure the real use.
-FRAMES = 768
+CALL_STACK_BYTES = 768
 #: Largest allowed difference of a feature, relative to its largest absolute value in the sample.
-BOUND = 1e-5
+MAX_RELATIVE_ERROR = 1e-5
 #: Largest total size of the self-test's windows in bytes.
 MAX_SAMPLE_BYTES = 1 << 17
 
@@ -125,7 +125,7 @@ def write_signals(
     that the results of one window take.
     """
     source, files = signal_files(
-        graph, shape, dtype, c_text.identifier(name), sample, features, rate_hz=rate_hz
+        graph, shape, dtype, c_text.checked_identifier(name), sample, features, rate_hz=rate_hz
     )
     c_text.write_files(Path(folder), files)
     return source
@@ -140,82 +140,87 @@ def signal_files(
     features: Iterable[int] | None = None,
     *,
     rate_hz: float | None = None,
-    decides: bool = False,
+    compares_decisions: bool = False,
 ) -> tuple[SignalSource, dict[str, str]]:
     """Write the text of each file.
 
-    With `decides` the self-test also compares decisions with the model of the same prefix.
+    With `compares_decisions` the self-test also compares decisions with the model of the same
+    prefix.
     """
-    kind = np.dtype(dtype).name
-    if kind not in ELEMENTS:
+    dtype_name = np.dtype(dtype).name
+    if dtype_name not in ELEMENT_TYPES:
         raise ConversionError(
-            f"the C cannot read windows of {kind}: use one of {', '.join(ELEMENTS)}"
+            f"the C cannot read windows of {dtype_name}: use one of {', '.join(ELEMENT_TYPES)}"
         )
     windows = probe_windows(shape, dtype) if sample is None else np.ascontiguousarray(sample)
     if windows.shape[1:] != tuple(shape) or windows.dtype != np.dtype(dtype):
         raise InputError(
-            f"sample must have windows of shape {tuple(shape)} and dtype {kind}, "
+            f"sample must have windows of shape {tuple(shape)} and dtype {dtype_name}, "
             f"not {windows.shape[1:]} and {windows.dtype}"
         )
     windows = windows[: max(1, MAX_SAMPLE_BYTES // max(windows[:1].nbytes, 1))]
     plan = plan_signals(graph, np.zeros(shape, dtype), features)
-    tables = _tables(plan)
-    n_words = len(_bits([], len(plan.codes)))
+    tables = _add_plan_tables(plan)
+    n_words = len(_packed_bits([], len(plan.step_codes)))
     # the struct holds a pointer to the window, the floats, the bits and the number of steps that
     # ran; an even number of words keeps it a multiple of 8 bytes, as a 64-bit pointer needs
     n_floats = plan.n_floats + (plan.n_floats + n_words + 1) % 2
     own_bytes = 4 * (n_floats + n_words + 1)
-    fill = c_text.template_names(prefix) | {
-        "element": ELEMENTS[kind],
+    placeholders = c_text.common_placeholders(prefix) | {
+        "element": ELEMENT_TYPES[dtype_name],
         "shape": " x ".join(map(str, shape)),
         "millihertz": str(round(1000 * (rate_hz or 0.0))),
         "n_floats": str(n_floats),
-        "n_steps": str(len(plan.codes)),
+        "n_steps": str(len(plan.step_codes)),
         "n_words": str(n_words),
-        "n_blocks": str(len(plan.spans)),
+        "n_blocks": str(len(plan.feature_spans)),
         "table_bytes": str(tables.nbytes),
         "own_bytes": str(own_bytes),
-        "stack_bytes": str(FRAMES),
+        "stack_bytes": str(CALL_STACK_BYTES),
     }
     files = {
-        f"{prefix}_signals.h": c_text.filled("signals.h", **fill),
-        f"{prefix}_signals.c": _source(plan, tables, fill),
-        f"{prefix}_signals_selftest.c": _selftest(graph, plan.features, windows, fill, decides),
+        f"{prefix}_signals.h": c_text.fill_template("signals.h", **placeholders),
+        f"{prefix}_signals.c": _source_text(plan, tables, placeholders),
+        f"{prefix}_signals_selftest.c": _selftest_text(
+            graph, plan.features, windows, placeholders, compares_decisions
+        ),
     }
     source = SignalSource(
         files=tuple(files),
         shape=tuple(shape),
-        dtype=kind,
-        n_steps=len(plan.codes),
+        dtype=dtype_name,
+        n_steps=len(plan.step_codes),
         n_features=len(plan.features),
         table_bytes=tables.nbytes,
         struct_bytes=own_bytes + 4,
-        stack_bytes=FRAMES,
+        stack_bytes=CALL_STACK_BYTES,
         sample_windows=len(windows),
-        labels=tuple(code.step.label for code in plan.codes),
+        labels=tuple(code.step.label for code in plan.step_codes),
     )
     return source, files
 
 
-def _tables(plan: SignalPlan) -> c_text.Tables:
+def _add_plan_tables(plan: SignalPlan) -> c_text.Tables:
     """Add the tables of steps and blocks to the tables of the calls."""
-    tables = plan.tables.finished()
-    inputs = [code.input_steps for code in plan.codes]
-    starts = np.array([span.start for span in plan.spans])
-    stops = np.array([span.stop for span in plan.spans])
+    tables = plan.tables.finish()
+    input_steps = [code.input_steps for code in plan.step_codes]
+    starts = np.array([span.start for span in plan.feature_spans])
+    stops = np.array([span.stop for span in plan.feature_spans])
     offsets = np.array([plan.offsets[f"RESULT_{step}"] for step in plan.block_steps])
-    tables.define(
+    tables.add_typedefs(
         {
-            "input_type": c_text.unsigned(len(plan.codes)),
-            "input_start_type": c_text.unsigned(sum(map(len, inputs))),
-            "feature_type": c_text.unsigned(int(stops.max())),
-            "offset_type": c_text.unsigned(int(offsets.max())),
+            "input_type": c_text.unsigned_type(len(plan.step_codes)),
+            "input_start_type": c_text.unsigned_type(sum(map(len, input_steps))),
+            "feature_type": c_text.unsigned_type(int(stops.max())),
+            "offset_type": c_text.unsigned_type(int(offsets.max())),
         }
     )
-    numbers = np.array([i for of_step in inputs for i in of_step], np.int64)
-    tables.add("input", numbers, "input_type", "Steps that each step reads")
-    tables.add("input_start", np.cumsum([0, *map(len, inputs)]), "input_start_type")
-    is_feature = _bits(plan.block_steps, len(plan.codes))
+    input_numbers = np.array(
+        [input_step for of_step in input_steps for input_step in of_step], np.int64
+    )
+    tables.add("input", input_numbers, "input_type", "Steps that each step reads")
+    tables.add("input_start", np.cumsum([0, *map(len, input_steps)]), "input_start_type")
+    is_feature = _packed_bits(plan.block_steps, len(plan.step_codes))
     tables.add("is_feature", is_feature, "uint32_t", "A bit for each step")
     tables.add("first_feature", starts, "feature_type", "Features of each block")
     tables.add("end_feature", stops, "feature_type")
@@ -224,70 +229,82 @@ def _tables(plan: SignalPlan) -> c_text.Tables:
     return tables
 
 
-def _bits(numbers: Collection[int], n: int) -> NDArray[np.uint32]:
-    """Pack `n` bits into words of 32 bits, with the bits in `numbers` set."""
-    bits = np.zeros(-(-n // 32) * 32, np.uint8)
+def _packed_bits(numbers: Collection[int], n_bits: int) -> NDArray[np.uint32]:
+    """Pack `n_bits` bits into words of 32 bits, with the bits in `numbers` set."""
+    bits = np.zeros(-(-n_bits // 32) * 32, np.uint8)
     bits[list(numbers)] = 1
     return np.packbits(bits, bitorder="little").view("<u4").astype(np.uint32)
 
 
-def _source(plan: SignalPlan, tables: c_text.Tables, fill: dict[str, str]) -> str:
+def _source_text(plan: SignalPlan, tables: c_text.Tables, placeholders: dict[str, str]) -> str:
     """Write the C file: tables, the functions that the steps need, and the steps' calls."""
-    cases = "".join(_case(code) for code in plan.codes)
-    fill = fill | {
-        "listing": "".join(f"   {c.number} {_comment(c.step)}\n" for c in plan.codes),
+    cases = "".join(_case_text(code) for code in plan.step_codes)
+    placeholders = placeholders | {
+        "listing": "".join(
+            f"   {code.step_number} {_comment_text(code.step)}\n" for code in plan.step_codes
+        ),
         "offsets": ",\n".join(f"    {name} = {offset}" for name, offset in plan.offsets.items()),
         "cases": cases,
     }
-    texts = {name: c_text.filled(STEPS, name, **fill) for name in c_text.sections(STEPS) if name}
-    functions = "".join(c_text.needed(texts, cases).values())
-    top, bottom = (c_text.filled("signals.c", section, **fill) for section in ("top", "bottom"))
+    function_texts = {
+        name: c_text.fill_template(STEPS_TEMPLATE, name, **placeholders)
+        for name in c_text.template_sections(STEPS_TEMPLATE)
+        if name
+    }
+    functions = "".join(c_text.needed_functions(function_texts, cases).values())
+    top, bottom = (
+        c_text.fill_template("signals.c", section, **placeholders) for section in ("top", "bottom")
+    )
     return f"{top}{tables}{functions}{bottom}"
 
 
-def _case(code: StepCode) -> str:
+def _case_text(code: StepCode) -> str:
     """Write the case that runs a step and marks the results that it overwrites."""
-    lines = [f"    case {code.number}:", f"        {code.text.rstrip()}"]
-    for word in sorted({step // 32 for step in code.overwritten}):
-        bits = sum(1 << step % 32 for step in code.overwritten if step // 32 == word)
+    lines = [f"    case {code.step_number}:", f"        {code.call_text.rstrip()}"]
+    for word_index in sorted({step // 32 for step in code.overwritten_steps}):
+        bits = sum(1 << step % 32 for step in code.overwritten_steps if step // 32 == word_index)
         lines.append(
-            f"        signals->computed[{word}] &= ~(uint32_t){bits:#x}u; /* overwritten */"
+            f"        signals->computed[{word_index}] &= ~(uint32_t){bits:#x}u; /* overwritten */"
         )
     return "\n".join([*lines, "        break;\n"])
 
 
-def _comment(step: Step) -> str:
+def _comment_text(step: Step) -> str:
     """Format a step's label for a C comment."""
     return re.sub(r"[^\w(), .:+-]", "_", step.label, flags=re.ASCII)
 
 
-def _selftest(
+def _selftest_text(
     graph: SignalGraph,
     features: NDArray[np.int64],
     windows: NDArray[Any],
-    fill: dict[str, str],
-    decides: bool,
+    placeholders: dict[str, str],
+    compares_decisions: bool,
 ) -> str:
     """Write the self-test, which counts windows with features that differ from Python's."""
     expected = graph.transform(windows)[:, features]
-    element = fill["element"]
+    element_type = placeholders["element"]
     tables = c_text.Tables()
     tables.add("feature", features, "uint16_t", "Numbers of the features")
-    tables.add("windows", windows, element)
+    tables.add("windows", windows, element_type)
     tables.add("expected", expected, "float")
     scale = np.max(np.abs(expected), axis=0, initial=0, where=np.isfinite(expected))
     tables.add("scale", scale, "float")
-    fill = fill | {
-        "include": f'#include "{fill["p"]}.h"\n' if decides else "",
+    placeholders = placeholders | {
+        "include": f'#include "{placeholders["p"]}.h"\n' if compares_decisions else "",
         "tables": str(tables),
-        "read": "READ_FLOAT(source + i)" if element == "float" else f"READ({element}, source + i)",
-        "bound": c_text.number(BOUND),
+        "read": "READ_FLOAT(source + i)"
+        if element_type == "float"
+        else f"READ({element_type}, source + i)",
+        "bound": c_text.c_number(MAX_RELATIVE_ERROR),
         "n_windows": str(len(windows)),
         "n_features": str(len(features)),
         "size": str(math.prod(windows.shape[1:])),
     }
-    comparison = {
-        section: c_text.filled(SELFTEST, section, **fill) if decides else ""
+    decision_texts = {
+        section: c_text.fill_template(SELFTEST_TEMPLATE, section, **placeholders)
+        if compares_decisions
+        else ""
         for section in ("decisions", "compare")
     }
-    return c_text.filled(SELFTEST, "test", **fill, **comparison)
+    return c_text.fill_template(SELFTEST_TEMPLATE, "test", **placeholders, **decision_texts)

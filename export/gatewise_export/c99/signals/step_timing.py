@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.c99 import c_text
-from gatewise_export.c99.signals.signal_writer import ELEMENTS, signal_files
+from gatewise_export.c99.signals.signal_writer import ELEMENT_TYPES, signal_files
 from gatewise_export.c99.targets import TARGETS, BuildTarget
 from gatewise_signals.price_table import PriceTable
 from gatewise_signals.signal_input import SignalInput
@@ -21,7 +21,7 @@ PREFIX = "m"
 #: Largest total size of a program's windows in bytes; the micro:bit has 256 KiB of flash.
 MAX_WINDOW_BYTES = 1 << 16
 HOST_REPEATS = 20
-CALL = "            run(signals, step);\n"
+STEP_CALL_LINE = "            run(signals, step);\n"
 """Template line that runs a step; here a call that also counts ticks replaces it."""
 
 
@@ -70,18 +70,18 @@ def price_table_in_c(
     n_windows = max(1, MAX_WINDOW_BYTES // max(windows[:1].nbytes, 1))
     windows = np.ascontiguousarray(windows[:n_windows])
     with tempfile.TemporaryDirectory() as folder:
-        plan_labels = _write_program(Path(folder), signal, windows, machine)
-        printed = machine.run(machine.build(Path(folder), ["calibrate.c"]))
-    ticks = np.array([line.split() for line in printed.splitlines() if line.strip()], np.float64)
-    per_window = np.median(ticks, axis=0) * machine.per_tick
+        step_labels = _write_program(Path(folder), signal, windows, machine)
+        output = machine.run(machine.build(Path(folder), ["calibrate.c"]))
+    ticks = np.array([line.split() for line in output.splitlines() if line.strip()], np.float64)
+    units_per_window = np.median(ticks, axis=0) * machine.units_per_tick
     # an emulator counts instructions, at `mhz` per microsecond; this computer counts nanoseconds
-    microseconds = per_window / (mhz if machine.counts_instructions else 1000.0)
-    times = dict.fromkeys((step.label for step in signal.graph.steps), 0.0)
-    times |= dict(zip(plan_labels, microseconds.tolist(), strict=True))
+    microseconds = units_per_window / (mhz if machine.counts_instructions else 1000.0)
+    microseconds_of_step = dict.fromkeys((step.label for step in signal.graph.steps), 0.0)
+    microseconds_of_step |= dict(zip(step_labels, microseconds.tolist(), strict=True))
     return PriceTable(
-        microseconds=times,
+        microseconds=microseconds_of_step,
         shape=tuple(signal.shape),
-        machine=_description(machine, mhz),
+        machine=_machine_description(machine, mhz),
         windows=len(windows),
         watts=watts,
     )
@@ -92,19 +92,21 @@ def _write_program(
 ) -> list[str]:
     """Write the blocks and a program that times them; return the labels of the steps."""
     source, files = signal_files(signal.graph, signal.shape, signal.dtype, PREFIX, windows)
-    header, code = files[f"{PREFIX}_signals.h"], files[f"{PREFIX}_signals.c"]
-    assert code.count(CALL) == 1
+    header, c_code = files[f"{PREFIX}_signals.h"], files[f"{PREFIX}_signals.c"]
+    assert c_code.count(STEP_CALL_LINE) == 1
     (folder / f"{PREFIX}_signals.h").write_text(header, "ascii")
-    (folder / f"{PREFIX}_timed.c").write_text(code.replace(CALL, "            run_step(step);\n"))
-    element = ELEMENTS[np.dtype(signal.dtype).name]
+    (folder / f"{PREFIX}_timed.c").write_text(
+        c_code.replace(STEP_CALL_LINE, "            run_step(step);\n")
+    )
+    element_type = ELEMENT_TYPES[np.dtype(signal.dtype).name]
     tables = c_text.Tables()
     tables.add("feature", np.arange(len(signal.graph.feature_names)), "uint16_t")
-    tables.add("windows", windows, element)
-    program = c_text.filled(
+    tables.add("windows", windows, element_type)
+    program = c_text.fill_template(
         "calibrate.c",
-        **c_text.template_names(PREFIX),
+        **c_text.common_placeholders(PREFIX),
         tables=str(tables),
-        element=element,
+        element=element_type,
         size=windows[0].size,
         n_windows=len(windows),
         n_steps=source.n_steps,
@@ -115,11 +117,11 @@ def _write_program(
     return list(source.labels)
 
 
-def _description(machine: BuildTarget, mhz: float) -> str:
-    version = subprocess.run(
+def _machine_description(machine: BuildTarget, mhz: float) -> str:
+    compiler_version = subprocess.run(
         [machine.compiler[0], "--version"], capture_output=True, text=True, check=True
     ).stdout.splitlines()[0]
     if not machine.counts_instructions:
-        return f"C on this computer, {version}"
-    speed = f"1 instruction per cycle at {mhz:g} MHz"
-    return f"C on {machine.name} in {machine.emulator[0]}, {speed}, {version}"
+        return f"C on this computer, {compiler_version}"
+    clock = f"1 instruction per cycle at {mhz:g} MHz"
+    return f"C on {machine.name} in {machine.emulator[0]}, {clock}, {compiler_version}"

@@ -46,7 +46,9 @@ def test_a_result_keeps_its_memory_until_its_last_reader():
         graph = sig.SignalGraph(blocks)
         order = [feature for block in blocks for feature in _features(graph, block)]
         plan = plan_signals(graph, np.zeros((64, 1), np.int16), order)
-        offsets = {code.step: plan.offsets[f"RESULT_{code.number}"] for code in plan.codes}
+        offsets = {
+            code.step: plan.offsets[f"RESULT_{code.step_number}"] for code in plan.step_codes
+        }
         assert (offsets[spectrum] == offsets[x]) is shares
 
 
@@ -79,8 +81,8 @@ def test_channels_are_read_again_only_after_steps_that_overwrite_them():
     x = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 1 / 720)
     blocks = [sig.Mean(x), sig.Quantiles(x), sig.Statistics(x), sig.Mean(sig.Magnitude(x))]
     plan = plan_signals(sig.SignalGraph(blocks), np.zeros((64, 3), np.int16))
-    labels = {code.number: code.step.label for code in plan.codes}
-    overwritten = {labels[code.number]: code.overwritten for code in plan.codes}
+    labels = {code.step_number: code.step.label for code in plan.step_codes}
+    overwritten = {labels[code.step_number]: code.overwritten_steps for code in plan.step_codes}
     assert {label for label, steps in overwritten.items() if steps} == {"quantiles(acc)"}
     # The magnitude is stored directly behind the channels that it reads.
     assert plan.offsets["RESULT_4"] == plan.offsets["RESULT_0"] + 3 * 64

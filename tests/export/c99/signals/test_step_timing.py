@@ -32,8 +32,8 @@ def blocks(**options: Any) -> list[Any]:
 
 
 def target_param(target: str) -> Any:
-    missing = TARGETS[target].missing()
-    return pytest.param(target, marks=pytest.mark.skipif(missing is not None, reason=str(missing)))
+    problem = TARGETS[target].missing_program()
+    return pytest.param(target, marks=pytest.mark.skipif(problem is not None, reason=str(problem)))
 
 
 @pytest.mark.parametrize("target", [target_param(name) for name in TARGETS])
