@@ -102,7 +102,7 @@ class Mean(NamedTuple):
 
 def read_table(name: str) -> Table:
     """Load a table without the classes that have fewer than 0.5 % of its rows."""
-    data = load(name if name in datasets.names() else problems.data_file(name))
+    data = load(name if name in datasets.bundled_names() else problems.data_file(name))
     _, y, counts = np.unique(data.y, return_inverse=True, return_counts=True)
     if name == "letter":  # with 26 classes, this table would take half of the total time
         return Table(name, data.X, (data.y >= 13).astype(np.int64), data.feature_costs)

@@ -52,13 +52,13 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
     data = datasets.load(settings.dataset, target=settings.target)
     check_classes(data.y)
     for option, name in settings.split_columns.items():
-        if name not in data.aside:
-            names = ", ".join(data.aside) or "none"
+        if name not in data.row_arrays:
+            names = ", ".join(data.row_arrays) or "none"
             raise InputError(
                 f"{option} {name}: {settings.dataset} has no array {name!r} with one value per "
                 f"row; its arrays are {names}"
             )
-    data = _GroupsAndTimes.read(data.aside, settings).add_to(data)
+    data = _GroupsAndTimes.read(data.row_arrays, settings).add_to(data)
     missing = np.isnan(data.X).sum(axis=0)
     if missing.any() and not settings.allow_missing:
         k = int(missing.argmax())
@@ -88,9 +88,9 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
     # split the rows first, because encoders may learn only from training rows
     units = _GroupsAndTimes.read(cells, settings)
     if table.is_numeric:
-        return _with_prices(units.add_to(table.numbers()), prices)
+        return _with_prices(units.add_to(table.as_numbers()), prices)
     if prices is not None:  # refuse columns without a price before fitting encoders
-        prices.of_columns(table.used.columns)
+        prices.of_columns(table.used_columns.columns)
     training = _split(table.path.stem, table.y, {}, settings, units).training
     data = units.add_to(table.encoded(training))
     return _with_prices(data, prices)
@@ -106,7 +106,7 @@ class _GroupsAndTimes:
     @classmethod
     def read(cls, cells: Mapping[str, NDArray[Any]], settings: TrainingSettings) -> _GroupsAndTimes:
         """Read groups and times from columns; raise InputError for an empty or invalid cell."""
-        words = settings.columns.words
+        words = settings.columns.normalised_missing_words
         groups = None
         time = None
         for option, name in settings.split_columns.items():

@@ -197,7 +197,7 @@ class TrainingRun:
         if self.data.groups is None and self.data.time is None and not len(self.split.validation):
             y = np.unique(self.data.y, return_inverse=True)[1]
             options = "--groups COLUMN or --time-split COLUMN"
-            remarks.append(neighbour_remark(self.data.X, y, ways=options))
+            remarks.append(neighbour_remark(self.data.X, y, option_text=options))
         return [remark for remark in remarks if remark is not None]
 
     def test_csv(self) -> str:
@@ -206,12 +206,12 @@ class TrainingRun:
         With an encoder the columns are all raw columns, and otherwise the features. The label's
         column is named ``label``, or, if that name is taken, by another name that commands find.
         """
-        raw = self.data.raw
+        raw = self.data.raw_table
         columns = self.data.feature_names if raw is None else raw.frame.columns
         names = {name.lower() for name in columns}
         label = [name for name in ("label", "target", "class", "y") if name not in names][:1]
         if raw is not None:
-            frame = raw.used if self.data.encoder is None else raw.frame
+            frame = raw.used_columns if self.data.encoder is None else raw.frame
             rows = frame.iloc[self.split.test].copy()
             rows[label[0] if label else raw.target] = raw.y[self.split.test]
             text = str(rows.to_csv(index=False, lineterminator="\n"))

@@ -86,12 +86,12 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
 
 def _table_remarks(data: Dataset, settings: TrainingSettings) -> tuple[TableRemark, ...]:
     """Remarks on a table's columns, without advice that the settings already follow."""
-    if data.raw is None:
+    if data.raw_table is None:
         return ()
     is_split = bool(settings.split_columns)
     return tuple(
         remark
-        for remark in data.raw.remarks()
+        for remark in data.raw_table.remarks()
         if not (is_split and remark.option in ("--groups", "--time-split"))
     )
 

@@ -40,10 +40,10 @@ def cluster(request):
     ray.shutdown()
 
 
-F0 = LogisticRegression(C=10.0, solver="liblinear")
+HIGH_COST_MODEL = LogisticRegression(C=10.0, solver="liblinear")
 SYSTEMS = [
-    AdaptLin(F0, p_full=(0.2, 0.8), penalties=(0.5,), n_starts=0, random_state=0),
-    StagedCascade(F0, n_stages=2, families=("linear",), effort="low", random_state=0),
+    AdaptLin(HIGH_COST_MODEL, p_full=(0.2, 0.8), penalties=(0.5,), n_starts=0, random_state=0),
+    StagedCascade(HIGH_COST_MODEL, n_stages=2, families=("linear",), effort="low", random_state=0),
     CEGBClassifier(n_penalties=3, random_state=0),
 ]
 
@@ -52,15 +52,15 @@ SYSTEMS = [
 def test_fit_on_a_cluster_equals_the_local_fit(system, cluster):
     x, y = load_breast_cancer(return_X_y=True)
     x, y = x[:200, :6].astype(np.float32), y[:200]
-    local = clone(system).fit(x, y)
+    local_system = clone(system).fit(x, y)
     with joblib.parallel_config(cluster, n_jobs=2):
-        remote = clone(system).fit(x, y)
-    assert remote.frontier_ == local.frontier_
-    for remote_stage, local_stage in zip(
-        sum(remote.chains_, ()), sum(local.chains_, ()), strict=True
+        cluster_system = clone(system).fit(x, y)
+    assert cluster_system.frontier_ == local_system.frontier_
+    for cluster_stage, local_stage in zip(
+        sum(cluster_system.chains_, ()), sum(local_system.chains_, ()), strict=True
     ):
-        np.testing.assert_array_equal(remote_stage.features, local_stage.features)
-        np.testing.assert_array_equal(remote_stage.margins(x), local_stage.margins(x))
+        np.testing.assert_array_equal(cluster_stage.features, local_stage.features)
+        np.testing.assert_array_equal(cluster_stage.margins(x), local_stage.margins(x))
 
 
 class CountedRows:
@@ -81,7 +81,7 @@ def test_shared_rows_are_sent_once_and_fits_run_in_other_processes(cluster):
     CountedRows.n_sent = 0
     fits = (joblib.delayed(sum_and_process_id)(number) for number in range(12))
     with joblib.parallel_config(cluster, n_jobs=2):
-        results = list(parallel_results(fits, shared=CountedRows()))
+        results = list(parallel_results(fits, shared_data=CountedRows()))
     assert [total for total, _ in results] == [6 + number for number in range(12)]
     assert os.getpid() not in {pid for _, pid in results}
     assert CountedRows.n_sent == 1

@@ -30,16 +30,22 @@ class QueriesOfFour(training.CEGBRanker):
         return super().score(X, y, qid=np.arange(len(y)) // 4)
 
 
-SHORT = {"p_full": (0.3,), "penalties": (0.1,), "n_starts": 1, "max_alternations": 2, "tol": 0.01}
+FAST_ADAPT_SETTINGS = {
+    "p_full": (0.3,),
+    "penalties": (0.1,),
+    "n_starts": 1,
+    "max_alternations": 2,
+    "tol": 0.01,
+}
 #: A fast high-cost model, because each fit probes its graph.
-TREE = DecisionTreeClassifier(max_depth=3, random_state=0)
+HIGH_COST_TREE = DecisionTreeClassifier(max_depth=3, random_state=0)
 SYSTEMS = [
-    training.StagedCascade(TREE, n_stages=1, families=("linear",), effort="low"),
-    training.AdaptLin(TREE, **SHORT),
-    training.AdaptLstsq(TREE, **SHORT),
-    training.AdaptGBRT(TREE, p_full=(0.3,), penalties=(0.001,), n_rounds=3, warm_up=1),
-    training.L1Cascade(TREE, penalties=(0.01,)),
-    training.ConfidenceCascade(TREE, low_cost_model="linear", n_subsets=2),
+    training.StagedCascade(HIGH_COST_TREE, n_stages=1, families=("linear",), effort="low"),
+    training.AdaptLin(HIGH_COST_TREE, **FAST_ADAPT_SETTINGS),
+    training.AdaptLstsq(HIGH_COST_TREE, **FAST_ADAPT_SETTINGS),
+    training.AdaptGBRT(HIGH_COST_TREE, p_full=(0.3,), penalties=(0.001,), n_rounds=3, warm_up=1),
+    training.L1Cascade(HIGH_COST_TREE, penalties=(0.01,)),
+    training.ConfidenceCascade(HIGH_COST_TREE, low_cost_model="linear", n_subsets=2),
     training.GreedyMiser(penalties=(0.001,), n_rounds=3),
     training.BudgetForest(n_estimators=3),
     training.BudgetPrune(n_estimators=3, n_points=4),
@@ -56,6 +62,6 @@ EXPECTED_FAILURES = {
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @parametrize_with_checks(SYSTEMS, expected_failed_checks=lambda _estimator: EXPECTED_FAILURES)
-def test_estimator_contract(estimator, check, monkeypatch):
+def test_estimators_pass_the_checks_of_scikit_learn(estimator, check, monkeypatch):
     monkeypatch.setenv("SCIPY_ARRAY_API", "1")  # otherwise the check of array API input is skipped
     check(estimator)

@@ -70,12 +70,12 @@ def init(
         words += ["--target", target]
     words += ["--costs", str(out)]
     odd_words = dict.fromkeys(
-        word for n, f in columns.items() if kinds[n] != DROP for word in f.odd
+        word for n, f in columns.items() if kinds[n] != DROP for word in f.odd_cells
     )
     for word in odd_words:
         words += ["--na", word]
     if odd_words or any(
-        f.missing and kinds[n] != DROP and not KINDS[kinds[n]].takes_missing
+        f.n_missing and kinds[n] != DROP and not KINDS[kinds[n]].takes_missing
         for n, f in columns.items()
     ):
         words.append("--impute")
@@ -139,7 +139,7 @@ def _split_options(remarks: Sequence[TableRemark], columns: Mapping[str, ColumnF
         for remark in remarks:
             if remark.trouble == trouble:
                 name = remark.columns[0]
-                form = columns[name].forms[0]
+                form = columns[name].date_formats[0]
                 needs_format = trouble == "time" and columns[name].kind == "time" and form != ISO
                 return [remark.option, f"{name}={form}" if needs_format else name]
     return []
@@ -148,27 +148,29 @@ def _split_options(remarks: Sequence[TableRemark], columns: Mapping[str, ColumnF
 def _line(name: str, facts: ColumnFacts, kind: str, reason: str | None) -> str:
     """Write the line of a column with a comment on its cells."""
     value = "1.0" if kind == "number" else f'{{own = 1.0, kind = "{kind}"}}'
-    if kind == "time" and facts.forms[0] != ISO:
-        value = f'{{own = 1.0, kind = "time:{facts.forms[0]}"}}'
+    if kind == "time" and facts.date_formats[0] != ISO:
+        value = f'{{own = 1.0, kind = "time:{facts.date_formats[0]}"}}'
     if kind == DROP:
         value = '{kind = "drop"}'
     contents = {
-        "number": f"numbers from {facts.low:g} to {facts.high:g}",
+        "number": f"numbers from {facts.min_number:g} to {facts.max_number:g}",
         "boolean": "true and false",
         "time": f"dates such as {facts.example!r}",
         "empty": "empty",
-    }.get(facts.kind, f"{facts.distinct:,} different texts such as {facts.example!r}")
-    if facts.commas is not None:
-        contents = facts.advice
+    }.get(facts.kind, f"{facts.n_distinct:,} different texts such as {facts.example!r}")
+    if facts.comma_role is not None:
+        contents = facts.comma_advice
     elif facts.kind in ("text", "category") and _FORMATTED_NUMBER.fullmatch(facts.example):
         reason = None
         contents += f": if numbers, write them like {re.sub(r'[^0-9.+-]', '', facts.example)}"
     if reason:
         contents += f": {reason}"
-    if facts.odd:
-        contents += f"; {plural(facts.n_odd, 'row')} with other cells such as {facts.odd[0]!r}"
-    if facts.missing and facts.kind != "empty":
-        contents += f"; empty in {facts.missing:,} of {facts.rows:,} rows"
+    if facts.odd_cells:
+        contents += (
+            f"; {plural(facts.n_odd_rows, 'row')} with other cells such as {facts.odd_cells[0]!r}"
+        )
+    if facts.n_missing and facts.kind != "empty":
+        contents += f"; empty in {facts.n_missing:,} of {facts.n_rows:,} rows"
     return f"{_quoted(name)} = {value}  # {_printable(contents)}"
 
 

@@ -39,7 +39,7 @@ def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
     if settings.method == "staged":
         # With more memory the stages would hardly ever need the cloud.
         parameters["max_bytes"] = 1024 * settings.device_kb
-        if settings.dataset in datasets.names() and not settings.allow_missing:
+        if settings.dataset in datasets.bundled_names() and not settings.allow_missing:
             parameters |= _fast_search()
     return TrainingSettings(
         dataset=settings.dataset,

@@ -123,7 +123,7 @@ class Rows:
             return _csv(path, manifest, target)
         from gatewise_training.data import datasets  # slow: it imports scikit-learn
 
-        if source in datasets.names():
+        if source in datasets.bundled_names():
             data = datasets.load(source)
             X = data.columns(manifest.feature_names, source)
             return cls.from_arrays(source, X, data.y, manifest)
@@ -134,7 +134,7 @@ class Rows:
             return _arrays(path, manifest, target)
         raise InputError(
             f"{source}: give a .csv, .parquet, .npz (arrays X and y) or .npy file, or one of "
-            f"{', '.join(datasets.names())}"
+            f"{', '.join(datasets.bundled_names())}"
         )
 
 

@@ -171,7 +171,7 @@ def test_probabilities_of_rows_without_weight_are_dropped():
     checked = check_training(
         StagedCascade(), X, y, weight, None, high_cost_predictions=probabilities
     )
-    np.testing.assert_array_equal(checked.high_cost, probabilities[1::2])
+    np.testing.assert_array_equal(checked.high_cost_probabilities, probabilities[1::2])
 
 
 @pytest.mark.parametrize(

@@ -67,5 +67,5 @@ def test_a_wide_file_is_read_in_linear_time(tmp_path: Path) -> None:
     wide_table = read_table(tmp_path / "wide.csv")
     wide_table.check()
     wide_table.remarks()
-    assert wide_table.numbers().X.shape == (20, 3000)
+    assert wide_table.as_numbers().X.shape == (20, 3000)
     assert time.process_time() - started_at < 12.0

@@ -75,7 +75,7 @@ def test_invalid_grades_and_validation_queries_are_refused():
 
 def test_mq2008_is_ranked_better_than_by_chance():
     data = load(shared_data("mq2008.npz"))
-    query_of_row = data.aside["qid"]
+    query_of_row = data.row_arrays["qid"]
     with np.load(shared_data("mq2008.npz")) as file:
         part_of_row = file["part"]
     # LETOR's first fold: parts 1 to 3 for training, 4 for validation and 5 for the test

@@ -29,13 +29,13 @@ except ImportError:
 INTEGERS = st.integers(-(10**6), 10**6)
 NUMBERS = st.floats(-1e6, 1e6, width=64).map(lambda value: round(value, 4))
 DAYS = st.dates(datetime.date(1970, 1, 2), datetime.date(2100, 1, 1))
-MOMENTS = st.datetimes(datetime.datetime(1970, 1, 2), datetime.datetime(2100, 1, 1)).map(
+TIMES = st.datetimes(datetime.datetime(1970, 1, 2), datetime.datetime(2100, 1, 1)).map(
     lambda value: value.replace(microsecond=0)
 )
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=12)
 
 #: Strategy for the cells of a column, its numpy or pandas dtype and the kinds it may have.
-CELLS: dict[str, tuple[st.SearchStrategy[Any], Any, tuple[str, ...]]] = {
+CELLS_OF_COLUMNS: dict[str, tuple[st.SearchStrategy[Any], Any, tuple[str, ...]]] = {
     "whole numbers": (INTEGERS, "int64", ("number", "category", "ordinal")),
     "whole numbers with gaps": (INTEGERS | st.none(), "Int64", ("number", "category")),
     "whole floats": (INTEGERS.map(float), "float64", ("number", "category", "ordinal")),
@@ -48,24 +48,24 @@ CELLS: dict[str, tuple[st.SearchStrategy[Any], Any, tuple[str, ...]]] = {
     "words": (WORDS, "object", ("category", "ordinal")),
     "codes": (st.sampled_from(["007", "7", "7.0", "True", "TRUE", "NA"]), "object", ("category",)),
     "days": (DAYS.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
-    "moments": (MOMENTS.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
+    "moments": (TIMES.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
     "decimals": (st.decimals(-9999, 9999, places=2), "object", ("number", "category")),
     "shades": (st.sampled_from(["pale", "deep", None]), "category", ("category",)),
 }  # fmt: skip
 
 
-def converted(name: str, frame: pd.DataFrame, folder: Path, kind: str) -> Any:
+def table_of_carrier(carrier: str, frame: pd.DataFrame, folder: Path, kind: str) -> Any:
     """Return the frame as a table of a library or as read from a file."""
-    if name == "pandas":
+    if carrier == "pandas":
         return frame
-    if name == "polars":
+    if carrier == "polars":
         cells = frame["v"].astype(object).where(frame["v"].notna(), None).to_list()
         is_decimal = any(isinstance(cell, Decimal) for cell in cells)
         dtype = pl.Float32 if str(frame["v"].dtype) == "float32" else None
         column = pl.Series("v", cells, dtype=pl.Decimal(12, 2) if is_decimal else dtype)
         return pl.DataFrame({"v": column, "z": frame["z"].to_list()})
-    path = folder / f"t.{name}"
-    if name == "csv":
+    path = folder / f"t.{carrier}"
+    if carrier == "csv":
         frame.to_csv(path, index=False)
     else:
         frame.to_parquet(path)
@@ -90,36 +90,36 @@ CARRIERS = ("pandas", "csv", "parquet") if pl is None else ("pandas", "polars", 
 """Without polars, tests/training/data/test_frames.py reports skipped tests."""
 
 
-@pytest.mark.parametrize("cells", CELLS)
+@pytest.mark.parametrize("column_name", CELLS_OF_COLUMNS)
 @settings(
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_cells_are_encoded_equally_from_every_carrier(
-    cells: str, tmp_path: Path, data: Any
+    column_name: str, tmp_path: Path, data: Any
 ) -> None:
-    strategy, dtype, kinds = CELLS[cells]
+    strategy, dtype, kinds = CELLS_OF_COLUMNS[column_name]
     kind = data.draw(st.sampled_from(kinds))
-    values = data.draw(st.lists(strategy, min_size=4, max_size=8))
-    assume(not all(map(is_missing, values)))
-    frame = pd.DataFrame({"v": pd.Series(values).astype(dtype), "z": np.arange(len(values)) / 2})
+    cells = data.draw(st.lists(strategy, min_size=4, max_size=8))
+    assume(not all(map(is_missing, cells)))
+    frame = pd.DataFrame({"v": pd.Series(cells).astype(dtype), "z": np.arange(len(cells)) / 2})
     encoders = {}
     for carrier in CARRIERS:
         encoder = TableEncoder(columns={"v": kind}, impute=True, max_one_hot=4)
-        encoders[carrier] = encoder.fit(converted(carrier, frame, tmp_path, kind))
-    learned = encoders["pandas"]
+        encoders[carrier] = encoder.fit(table_of_carrier(carrier, frame, tmp_path, kind))
+    pandas_encoder = encoders["pandas"]
     for carrier, encoder in encoders.items():
-        assert encoder.encoder_ == learned.encoder_, carrier
-    expected = learned.transform(frame).to_numpy()
+        assert encoder.encoder_ == pandas_encoder.encoder_, carrier
+    expected = pandas_encoder.transform(frame).to_numpy()
     for carrier in CARRIERS[1:]:
-        table = converted(carrier, frame, tmp_path, kind)
-        np.testing.assert_array_equal(learned.transform(table).to_numpy(), expected, carrier)
-    for name in ("csv", "parquet"):
-        rows, _ = read_rows(tmp_path / f"t.{name}", ("v", "z"), learned.encoder_)
-        np.testing.assert_array_equal(rows, expected, name)
-    lines = [
+        table = table_of_carrier(carrier, frame, tmp_path, kind)
+        np.testing.assert_array_equal(pandas_encoder.transform(table).to_numpy(), expected, carrier)
+    for suffix in ("csv", "parquet"):
+        rows, _ = read_rows(tmp_path / f"t.{suffix}", ("v", "z"), pandas_encoder.encoder_)
+        np.testing.assert_array_equal(rows, expected, suffix)
+    json_lines = [
         json.dumps({"v": json_value(cell), "z": z})
         for cell, z in zip(cells_of(frame.v), frame.z, strict=True)
     ]
-    rows = learned.encoder_.rows([json.loads(line) for line in lines])
+    rows = pandas_encoder.encoder_.rows([json.loads(line) for line in json_lines])
     np.testing.assert_array_equal(rows, expected, "json")

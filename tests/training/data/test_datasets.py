@@ -12,7 +12,7 @@ from gatewise_training.data.table_columns import ColumnOptions
 from tests.support.shared_data import shared_data
 
 
-@pytest.mark.parametrize("name", datasets.names())
+@pytest.mark.parametrize("name", datasets.bundled_names())
 def test_bundled_data_sets_are_loaded(name):
     data = datasets.load(name)
     assert data.X.dtype == np.float32
@@ -20,12 +20,12 @@ def test_bundled_data_sets_are_loaded(name):
     assert data.feature_costs.names == data.feature_names
 
 
-@pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_csv_and_parquet_tables_are_loaded(tmp_path, ending):
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_csv_and_parquet_tables_are_loaded(tmp_path, suffix):
     numbers = np.random.default_rng(0).normal(size=9)
     frame = pd.DataFrame({"a": numbers, "b": range(9), "kind": list("xyxyxyxyz")})
-    path = tmp_path / f"t{ending}"
-    frame.to_csv(path, index=False) if ending == ".csv" else frame.to_parquet(path)
+    path = tmp_path / f"t{suffix}"
+    frame.to_csv(path, index=False) if suffix == ".csv" else frame.to_parquet(path)
     data = datasets.load(path, target="kind")
     assert data.feature_names == ("a", "b")
     np.testing.assert_array_equal(data.X, frame[["a", "b"]].to_numpy(np.float32))
@@ -106,10 +106,11 @@ def test_published_feature_costs_are_loaded():
 
 
 @pytest.mark.parametrize(
-    "part", [["train", "test"] * 2, ["0", "1"] * 2, [0, 1, 3, 0], [0, 1, np.nan, 0], [0, 1, 0]]
+    "part_of_row",
+    [["train", "test"] * 2, ["0", "1"] * 2, [0, 1, 3, 0], [0, 1, np.nan, 0], [0, 1, 0]],
 )
-def test_an_array_of_parts_must_split_the_rows(tmp_path, part):
-    table = {"X": np.eye(4), "y": [0, 1, 0, 1], "part": np.array(part)}
+def test_an_array_of_parts_must_split_the_rows(tmp_path, part_of_row):
+    table = {"X": np.eye(4), "y": [0, 1, 0, 1], "part": np.array(part_of_row)}
     np.savez(tmp_path / "t.npz", **table)
     with pytest.raises(InputError, match="part must hold for each of the 4 rows 0"):
         datasets.load(tmp_path / "t.npz")

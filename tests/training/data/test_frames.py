@@ -18,26 +18,26 @@ from gatewise_training import StagedCascade, TableEncoder
 from gatewise_training.data.frames import as_pandas
 
 
-def arrow(frame):
+def as_arrow(frame):
     return pa.Table.from_pandas(frame, preserve_index=False)
 
 
-def polars(frame):
-    library = pytest.importorskip("polars", reason="polars is not installed (pip install polars)")
+def as_polars(frame):
+    polars = pytest.importorskip("polars", reason="polars is not installed (pip install polars)")
     cells = frame.astype(object).where(frame.notna(), None)
-    return library.DataFrame({name: cells[name].to_list() for name in cells})
+    return polars.DataFrame({name: cells[name].to_list() for name in cells})
 
 
-def nullable(frame):
+def as_nullable(frame):
     return frame.convert_dtypes()
 
 
-def arrow_backed(frame):
+def as_arrow_backed(frame):
     return frame.convert_dtypes(dtype_backend="pyarrow")
 
 
 COLUMNS = {"shade": "category"}
-LIBRARIES = [arrow, polars, nullable, arrow_backed]
+CONVERSIONS = [as_arrow, as_polars, as_nullable, as_arrow_backed]
 
 
 @pytest.fixture(scope="module")
@@ -58,50 +58,50 @@ def encoder_and_system(wine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_tables_of_all_libraries_are_encoded_equally(library, wine, encoder_and_system):
+@pytest.mark.parametrize("convert", CONVERSIONS)
+def test_tables_of_all_libraries_are_encoded_equally(convert, wine, encoder_and_system):
     frame, _ = wine
     encoder, _ = encoder_and_system
-    encoded = TableEncoder(columns=COLUMNS).fit(library(frame)).transform(library(frame))
+    encoded = TableEncoder(columns=COLUMNS).fit(convert(frame)).transform(convert(frame))
     np.testing.assert_array_equal(encoded, encoder.transform(frame))
     assert list(encoded.columns) == list(encoder.transform(frame).columns)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("convert", CONVERSIONS)
 def test_fits_predictions_and_explanations_are_equal_for_all_libraries(
-    library, wine, encoder_and_system
+    convert, wine, encoder_and_system
 ):
     frame, y = wine
     encoder, system = encoder_and_system
-    table = library(encoder.transform(frame))
+    table = convert(encoder.transform(frame))
     refitted = StagedCascade(**system.get_params()).fit(table, y)
     assert refitted.frontier_ == system.frontier_
     np.testing.assert_array_equal(refitted.predict(table), system.predict(encoder.transform(frame)))
-    table = table[:1] if library in (arrow, polars) else table.iloc[:1]
+    table = table[:1] if convert in (as_arrow, as_polars) else table.iloc[:1]
     assert refitted.explain(table).label == system.explain(encoder.transform(frame)[:1]).label
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("convert", CONVERSIONS)
 def test_tables_of_all_libraries_can_be_packed_verified_and_simulated(
-    library, wine, encoder_and_system, tmp_path
+    convert, wine, encoder_and_system, tmp_path
 ):
     frame, y = wine
     encoder, system = encoder_and_system
-    bundle = pack(system, tmp_path / "bundle", sample=library(frame), encoder=encoder)
-    assert verify(system, bundle, library(frame)).agrees
-    rows = Rows.from_arrays("wine", library(frame), y, bundle.manifest)
+    bundle = pack(system, tmp_path / "bundle", sample=convert(frame), encoder=encoder)
+    assert verify(system, bundle, convert(frame)).agrees
+    rows = Rows.from_arrays("wine", convert(frame), y, bundle.manifest)
     np.testing.assert_array_equal(rows.X, encoder.transform(frame).to_numpy())
     with Device(bundle) as device:
-        answers = device.answer_many(library(frame[:9]))
+        answers = device.answer_many(convert(frame[:9]))
         expected = device.answer_many(frame[:9])
         assert [(answer.label, answer.acquired) for answer in answers] == [
             (answer.label, answer.acquired) for answer in expected
         ]
 
 
-@pytest.mark.parametrize("library", [arrow, polars])
-def test_cells_of_every_type_keep_their_values(library):
+@pytest.mark.parametrize("convert", [as_arrow, as_polars])
+def test_cells_of_every_type_keep_their_values(convert):
     frame = pd.DataFrame({
         "whole": pd.array([1, None, 3], "Int64"),
         "number": [0.5, np.nan, -2.0],
@@ -110,7 +110,7 @@ def test_cells_of_every_type_keep_their_values(library):
         "day": [datetime.datetime(2024, 1, 2), None, datetime.datetime(2024, 1, 3, 4)],
         "full": np.array([1, 2, 3], np.int8),
     })  # fmt: skip
-    table = as_pandas(library(frame))
+    table = as_pandas(convert(frame))
     assert table["whole"].dtype == "Int64"
     assert table["flag"].dtype == "boolean"
     assert table["full"].dtype.kind == "i"

@@ -32,45 +32,47 @@ from gatewise_training.data.input_checks import (
     warn_of_rounding,
 )
 
-MESSAGE = (
+CONTINUOUS_LABELS_MESSAGE = (
     "Unknown label type: continuous. This learns classes: bin measured values into classes "
     "first, e.g. with pandas.qcut(y, 3, labels=False)"
 )
-PUBLIC = [getattr(gatewise_training, name) for name in gatewise_training.__all__]
+PUBLIC_OBJECTS = [getattr(gatewise_training, name) for name in gatewise_training.__all__]
 #: Classifiers that need labels. A pair of given models does not.
 CLASSIFIERS = [
-    cls
-    for cls in PUBLIC
-    if isinstance(cls, type)
-    and issubclass(cls, BaseEstimator)
-    and is_classifier(cls())
-    and cls is not gatewise_training.PairCascade
+    estimator_class
+    for estimator_class in PUBLIC_OBJECTS
+    if isinstance(estimator_class, type)
+    and issubclass(estimator_class, BaseEstimator)
+    and is_classifier(estimator_class())
+    and estimator_class is not gatewise_training.PairCascade
 ]
 
 
 def test_the_classifiers_under_test_include_all_families():
-    names = {cls.__name__ for cls in CLASSIFIERS}
+    names = {estimator_class.__name__ for estimator_class in CLASSIFIERS}
     assert {"StagedCascade", "AdaptGBRT", "AdaptLin", "AdaptLstsq", "L1Cascade"} <= names
 
 
-@pytest.mark.parametrize("classifier", CLASSIFIERS, ids=lambda cls: cls.__name__)
-def test_continuous_labels_and_columns_without_numbers_are_refused_in_one_line(classifier):
+@pytest.mark.parametrize(
+    "classifier_class", CLASSIFIERS, ids=lambda estimator_class: estimator_class.__name__
+)
+def test_continuous_labels_and_columns_without_numbers_are_refused_in_one_line(classifier_class):
     rng = np.random.default_rng(0)
-    estimator = classifier()
+    estimator = classifier_class()
     x = rng.normal(size=(60, 4)).astype(np.float32)
     y = x[:, 0] + rng.normal(size=60)
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(InputError) as error_info:
         estimator.fit(x, y)
-    assert str(raised.value) == MESSAGE
+    assert str(error_info.value) == CONTINUOUS_LABELS_MESSAGE
     assert not hasattr(estimator, "classes_")  # no half-fitted estimator remains
     with pytest.raises(InputError, match="validation label"):
         estimator.fit(x, (y > 0).astype(int), validation=(x, y))
     rows = {"a": [1.0, 2, 3, 4], "kind": list("xyxy"), "day": pd.to_datetime(["2026-01-02"] * 4)}
     frame = pd.DataFrame(rows | {"colour": pd.Categorical(list("rgrg")), "on": [True, False] * 2})
     with pytest.raises(InputError, match=r"\['kind', 'day', 'colour'\].*TableEncoder"):
-        classifier().fit(frame, [0, 1, 0, 1])
+        classifier_class().fit(frame, [0, 1, 0, 1])
     with pytest.raises(InputError, match=r"\['day'\].*TableEncoder"):
-        classifier().fit(frame[["a", "day"]], [0, 1, 0, 1])
+        classifier_class().fit(frame[["a", "day"]], [0, 1, 0, 1])
 
 
 def test_whole_floats_words_and_binned_values_are_classes():
@@ -102,7 +104,7 @@ def test_nullable_labels_keep_their_integers_and_booleans():
 
 
 @pytest.mark.parametrize(
-    ("column", "share"),
+    ("column", "lost_share"),
     [
         # float32 rounds these seconds since 1970 to multiples of 128
         (1.7e9 + 30 * np.arange(60), "3.6%"),
@@ -114,18 +116,18 @@ def test_nullable_labels_keep_their_integers_and_booleans():
     ],
 )
 @pytest.mark.parametrize("dtype", [None, "float64", "Float64"])  # None stands for an array
-def test_a_warning_names_columns_that_lose_precision_in_float32(column, share, dtype, recwarn):
+def test_a_warning_names_columns_that_lose_precision_in_float32(column, lost_share, dtype, recwarn):
     table = np.column_stack([np.random.default_rng(0).normal(size=60), column])
     if dtype is not None:
         table = pd.DataFrame(table, dtype=dtype)
     with np.errstate(under="ignore"):
         rows = np.asarray(table, np.float32)
     warn_of_rounding(table, rows, ("other", "clock"))
-    if share is None:
+    if lost_share is None:
         assert not recwarn.list
     else:
         warning = str(recwarn.pop(UserWarning).message)
-        assert f"columns ['clock'] lose up to {share} of their range in float32" in warning
+        assert f"columns ['clock'] lose up to {lost_share} of their range in float32" in warning
 
 
 def test_regression_targets_that_lose_precision_in_float32_are_refused():

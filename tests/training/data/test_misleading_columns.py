@@ -28,7 +28,7 @@ def labels(frame: pd.DataFrame) -> np.ndarray:
     return np.where(frame.mass + 0.05 * frame.age + rng.normal(size=len(frame)) > 2.4, "yes", "no")
 
 
-def panel(n_persons: int = 200) -> pd.DataFrame:
+def rows_of_persons(n_persons: int = 200) -> pd.DataFrame:
     """Return several rows per person; the label depends on the person alone."""
     rng = np.random.default_rng(2)
     person = np.repeat(rng.permutation(n_persons), rng.integers(2, 8, n_persons))
@@ -71,7 +71,7 @@ def test_remarks_name_numeric_and_text_copies_of_the_label():
 
 
 def test_remarks_name_columns_that_identify_entities():
-    frame = panel()
+    frame = rows_of_persons()
     y = frame.pop("label")
     assert troubles(frame, y) == {"entities": ("who",)}
     # a trait that is constant within each entity reveals the entities for any labels
@@ -84,9 +84,9 @@ def test_remarks_name_columns_that_identify_entities():
 def test_ordinary_tables_have_no_remark():
     frame = ordinary_table()
     assert troubles(frame, labels(frame)) == {}
-    for load in (datasets.load_iris, datasets.load_wine, datasets.load_breast_cancer):
-        data = load(as_frame=True)
-        assert troubles(data.data, data.target) == {}
+    for load_table in (datasets.load_iris, datasets.load_wine, datasets.load_breast_cancer):
+        table = load_table(as_frame=True)
+        assert troubles(table.data, table.target) == {}
 
 
 def test_columns_of_too_many_categories_are_dropped():

@@ -18,28 +18,30 @@ from tests.support.shared_data import shared_data
 def windows(overlap=32, length=64):
     """Return statistics of windows of noise whose scale depends on one of two states."""
     rng = np.random.default_rng(0)
-    rows, labels = [], []
-    for stretch in range(24):
-        signal = rng.normal(size=(1200, 3)) * (1.0 + stretch % 2)
+    rows, states = [], []
+    for state_number in range(24):
+        signal = rng.normal(size=(1200, 3)) * (1.0 + state_number % 2)
         for start in range(0, 1200 - length, length - overlap):
             window = signal[start : start + length]
             rows.append([*window.mean(0), *window.std(0), *np.abs(window).max(0)])
-            labels.append(stretch % 2)
-    return np.array(rows, np.float32), np.array(labels)
+            states.append(state_number % 2)
+    return np.array(rows, np.float32), np.array(states)
 
 
 @pytest.mark.filterwarnings("error")
 @given(st.integers(0, 2**31), st.integers(1, 8), st.floats(1.1, 30.0))
-def test_shuffled_tables_cause_no_warning(seed, k, freedom):
+def test_shuffled_tables_cause_no_warning(seed, n_columns, degrees_of_freedom):
     rng = np.random.default_rng(seed)
-    x = rng.standard_t(freedom, size=(rng.integers(110, 400), k)).astype(np.float32)
+    x = rng.standard_t(degrees_of_freedom, size=(rng.integers(110, 400), n_columns)).astype(
+        np.float32
+    )
     x[:, 0] = np.round(x[:, 0])  # ties
     warn_of_similar_neighbours(x, rng.integers(0, 2, len(x)))
 
 
-@pytest.mark.parametrize("load", [load_breast_cancer, load_digits, load_iris, load_wine])
-def test_tables_sorted_by_class_have_a_high_ratio(load):
-    x, y = load(return_X_y=True)
+@pytest.mark.parametrize("load_table", [load_breast_cancer, load_digits, load_iris, load_wine])
+def test_tables_sorted_by_class_have_a_high_ratio(load_table):
+    x, y = load_table(return_X_y=True)
     order = np.argsort(y, kind="stable")
     assert neighbour_ratio(x[order].astype(np.float32), y[order]) > 0.6
 

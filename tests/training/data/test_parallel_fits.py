@@ -35,11 +35,11 @@ SYSTEMS = [
 def test_fits_under_a_foreign_backend_equal_local_fits(system):
     x, y = load_iris(return_X_y=True)
     system = clone(system).set_params(random_state=0)
-    local = clone(system).fit(x, y)
+    local_system = clone(system).fit(x, y)
     with joblib.parallel_config("foreign", n_jobs=2):
-        parallel = clone(system).fit(x, y)
-    assert parallel.frontier_ == local.frontier_
-    np.testing.assert_array_equal(parallel.predict(x), local.predict(x))
+        parallel_system = clone(system).fit(x, y)
+    assert parallel_system.frontier_ == local_system.frontier_
+    np.testing.assert_array_equal(parallel_system.predict(x), local_system.predict(x))
 
 
 @pytest.mark.slow

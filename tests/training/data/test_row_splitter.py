@@ -15,27 +15,33 @@ from gatewise_training.data.row_splitter import RowSplitter
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=2, max_size=30),
     seed=st.integers(0, 2**31 - 2),
-    in_time=st.booleans(),
+    has_times=st.booleans(),
 )
-def test_no_group_is_on_both_sides_of_any_split(sizes, seed, in_time):
+def test_no_group_is_on_both_sides_of_any_split(sizes, seed, has_times):
     rng = np.random.default_rng(seed)
     groups = np.repeat(rng.permutation(len(sizes)), sizes)
     order = rng.permutation(len(groups))
     y = rng.integers(0, 3, len(groups))
-    rows = RowSplitter.checked(len(groups), groups[order], groups[order] if in_time else None)
-    pairs = [*rows.folds(y, 5, seed), *rows.folds(None, 5, seed), rows.hold_out(y, 5, seed)]
-    pairs.append(rows.cut(rows.order(np.random.RandomState(0)), 1, 2))
-    for fit, unseen in pairs:
-        assert len(fit)
-        assert len(unseen)
-        assert not set(rows.groups[fit]) & set(rows.groups[unseen])
-        if in_time:
-            assert rows.time[fit].max() < rows.time[unseen].min()
-    blocks = rows.blocks(seed)
-    assert all(np.ptp(blocks[rows.groups == group]) == 0 for group in set(groups.tolist()))
-    if not in_time:  # every row is unseen once
-        unseen = np.concatenate([fold for _, fold in rows.folds(y, 5, seed)])
-        assert sorted(unseen) == list(range(len(groups)))
+    splitter = RowSplitter.checked(len(groups), groups[order], groups[order] if has_times else None)
+    pairs = [
+        *splitter.folds(y, 5, seed),
+        *splitter.folds(None, 5, seed),
+        splitter.hold_out(y, 5, seed),
+    ]
+    pairs.append(splitter.cut(splitter.order(np.random.RandomState(0)), 1, 2))
+    for fit_rows, unseen_rows in pairs:
+        assert len(fit_rows)
+        assert len(unseen_rows)
+        assert not set(splitter.groups[fit_rows]) & set(splitter.groups[unseen_rows])
+        if has_times:
+            assert splitter.time[fit_rows].max() < splitter.time[unseen_rows].min()
+    blocks = splitter.blocks(seed)
+    assert all(np.ptp(blocks[splitter.groups == group]) == 0 for group in set(groups.tolist()))
+    if not has_times:  # every row is unseen once
+        unseen_rows = np.concatenate(
+            [unseen_rows_of_fold for _, unseen_rows_of_fold in splitter.folds(y, 5, seed)]
+        )
+        assert sorted(unseen_rows) == list(range(len(groups)))
 
 
 def test_classes_of_several_groups_are_in_the_fit_rows_of_all_folds():
@@ -43,32 +49,32 @@ def test_classes_of_several_groups_are_in_the_fit_rows_of_all_folds():
     y = np.zeros(120, int)
     y[[3, 113]] = 1  # a rare class in two groups
     for seed in range(30):
-        for fit, _ in RowSplitter.checked(120, groups).folds(y, 5, seed):
-            assert set(y[fit]) == {0, 1}
+        for fit_rows, _ in RowSplitter.checked(120, groups).folds(y, 5, seed):
+            assert set(y[fit_rows]) == {0, 1}
 
 
 def test_rows_of_one_time_are_never_split():
     days = pd.Series(pd.to_datetime(["2024-01-02", "2024-01-01", "2024-01-03"] * 4))
-    rows = RowSplitter.checked(12, time=days)
-    early_rows, late_rows = rows.hold_out(np.zeros(12, int), 5, 0)
+    splitter = RowSplitter.checked(12, time=days)
+    early_rows, late_rows = splitter.hold_out(np.zeros(12, int), 5, 0)
     assert set(days[early_rows].dt.day) == {1, 2}
     assert set(days[late_rows].dt.day) == {3}
-    assert np.all(np.diff(rows.time[rows.order(None)]) >= 0)
+    assert np.all(np.diff(splitter.time[splitter.order(None)]) >= 0)
 
 
 def test_the_error_of_a_mean_is_computed_from_groups():
     """For groups of equal size, the error is the standard error of the group means."""
     rng = np.random.default_rng(0)
-    groups, shift = np.repeat(np.arange(30), 20), rng.normal(size=30)
-    values = shift[groups] + rng.normal(size=600)
-    rows = RowSplitter.checked(600, groups)
-    means = rows.group_means(values)
+    groups, group_shift = np.repeat(np.arange(30), 20), rng.normal(size=30)
+    values = group_shift[groups] + rng.normal(size=600)
+    splitter = RowSplitter.checked(600, groups)
+    group_means = splitter.group_means(values)
     row_error = values.std() / 600**0.5
-    error = rows.clustered_error((values - values.mean()) / 600)
-    assert error == pytest.approx(
-        means.std(ddof=1) / 30**0.5, rel=0.03
+    group_error = splitter.clustered_error((values - values.mean()) / 600)
+    assert group_error == pytest.approx(
+        group_means.std(ddof=1) / 30**0.5, rel=0.03
     )  # the factor of t with 29 degrees of freedom is 1.02
-    assert error > 2.5 * row_error
+    assert group_error > 2.5 * row_error
     three_groups = RowSplitter.checked(600, groups % 3)
     standard_error = three_groups.group_means(values).std(ddof=1) / 3**0.5
     # t with 2 degrees of freedom increases the error
@@ -93,6 +99,6 @@ def test_invalid_groups_and_times_are_refused(options, message):
 
 
 def test_groups_that_overlap_in_time_are_refused():
-    rows = RowSplitter.checked(6, groups=[0, 1, 0, 1, 0, 1], time=[1, 2, 3, 4, 5, 6])
+    splitter = RowSplitter.checked(6, groups=[0, 1, 0, 1, 0, 1], time=[1, 2, 3, 4, 5, 6])
     with pytest.raises(InputError, match="give groups or time, not both"):
-        rows.hold_out(np.zeros(6, int), 5, 0)
+        splitter.hold_out(np.zeros(6, int), 5, 0)

@@ -24,9 +24,9 @@ def test_one_message_lists_all_columns_that_need_an_option(frame):
     frame["mass"] = frame.mass.astype(object)
     frame.loc[7, "mass"] = "ERR"
     frame["flat"] = None
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(InputError) as error_info:
         TableEncoder().fit(frame)
-    text = str(raised.value)
+    text = str(error_info.value)
     assert "5 columns need an option" in text
     assert text.endswith(
         "To mend all: columns={'supplier': 'category', 'when': 'time', 'serial': 'drop', "
@@ -61,9 +61,9 @@ def test_columns_with_commas_in_numbers_are_not_proposed_as_categories_or_droppe
 ):
     frame = pd.DataFrame({"a": column * 20, "b": other_cell, "kind": "x"})
     for table in (frame, frame[frame.columns[::-1]]):
-        with pytest.raises(InputError) as raised:
+        with pytest.raises(InputError) as error_info:
             TableEncoder().fit(table)
-        advice = str(raised.value).partition(": ")[2].split(". To mend")[0].split("; '")
+        advice = str(error_info.value).partition(": ")[2].split(". To mend")[0].split("; '")
         assert not any("category" in part or "drop" in part for part in advice if "commas" in part)
     with pytest.raises(InputError, match=message):
         TableEncoder().fit(frame)
@@ -121,30 +121,30 @@ def test_features_of_a_column_share_its_price(frame):
     encoder = TableEncoder(columns=KINDS, impute=True).fit(frame)
     costs = encoder.feature_costs(PRICES)
     for c, name in enumerate(encoder.encoder_.names):
-        members = list(encoder.encoder_.members(c))
-        assert costs.price(members) == costs.price(members[:1]) == PRICES[name]
+        feature_indices = list(encoder.encoder_.members(c))
+        assert costs.price(feature_indices) == costs.price(feature_indices[:1]) == PRICES[name]
     assert encoder.feature_costs().total == 5.0
     assert encoder.feature_costs({"heat": 3.0}, default=0.5).total == 5.0
-    lab = FeatureCosts(PRICES | {"heat": 0.0}, group={"heat": "lab", "mass": "lab"},
+    lab_costs = FeatureCosts(PRICES | {"heat": 0.0}, group={"heat": "lab", "mass": "lab"},
                        shared={"lab": 2.0})  # fmt: skip
-    assert encoder.feature_costs(lab).total == pytest.approx(sum(PRICES.values()) - 3.0 + 2.0)
-    grouped = FeatureCosts(
+    assert encoder.feature_costs(lab_costs).total == pytest.approx(sum(PRICES.values()) - 3.0 + 2.0)
+    grouped_costs = FeatureCosts(
         PRICES | {"supplier": 0.0, "when": 0.0},
         group={"heat": "lab", "mass": "lab", "supplier": "supplier", "when": "when"},
         shared={"lab": 2.0, "supplier": PRICES["supplier"], "when": PRICES["when"]},
         requires={"supplier": "when"},
     )
-    costs = encoder.feature_costs(grouped)
-    assert costs.total == grouped.total
-    heat, missing, mass, when, supplier = (
+    costs = encoder.feature_costs(grouped_costs)
+    assert costs.total == grouped_costs.total
+    heat, heat_missing, mass, when, supplier = (
         encoder.encoder_.feature_names.index(name)
         for name in ("heat", "heat_missing", "mass", "when_day", "supplier_missing")
     )
-    for features in ([heat], [missing], [heat, missing]):
+    for features in ([heat], [heat_missing], [heat, heat_missing]):
         assert costs.price(features) == 3.0 + 2.0
         assert costs.price(features, acquired=[mass]) == 3.0
         assert costs.price([mass], acquired=features) == 1.0
-    assert costs.price([missing], acquired=[heat]) == 0.0
+    assert costs.price([heat_missing], acquired=[heat]) == 0.0
     assert costs.price([supplier]) == PRICES["supplier"] + PRICES["when"]
     assert costs.price([when]) == PRICES["when"]
     with pytest.raises(InputError, match="no feature cost for 'supplier'"):

@@ -17,28 +17,28 @@ class RecordedModel:
     """A model that records its rounds and its training rows."""
 
     rounds: int
-    seen: frozenset[int]
+    training_rows: frozenset[int]
 
 
-@pytest.mark.parametrize("grouped", [True, False])
-def test_folds_of_groups_are_predicted_with_the_rounds_of_the_final_model(grouped) -> None:
+@pytest.mark.parametrize("has_groups", [True, False])
+def test_folds_of_groups_are_predicted_with_the_rounds_of_the_final_model(has_groups) -> None:
     """The best number of rounds of a fold is chosen on the rows that the fold predicts."""
     n = 60
-    x, y, group = np.zeros((n, 1), np.float32), np.arange(n) % 2, np.arange(n) // 6
-    splitter = RowSplitter(n, group) if grouped else None
+    x, y, group_of_row = np.zeros((n, 1), np.float32), np.arange(n) % 2, np.arange(n) // 6
+    splitter = RowSplitter(n, group_of_row) if has_groups else None
     plan = ValidationSplit.choose(x, y, np.ones(n), validation=None, seed=0, splitter=splitter)
     best_rounds = iter([40, 10, 5, 20, 25])
 
-    def fit(rows, unseen, rounds):
+    def fit_model(rows, unseen_rows, rounds):
         return RecordedModel(rounds or next(best_rounds), frozenset(rows.tolist()))
 
-    def answer(model, rows):
-        assert not model.seen & set(rows.tolist())
+    def rounds_of_model(model, rows):
+        assert not model.training_rows & set(rows.tolist())
         return np.full(len(rows), model.rounds)
 
-    final_model, rounds = cross_fit(plan, fit, answer)
-    assert (final_model.rounds, len(final_model.seen)) == (20, n)
-    assert set(rounds.tolist()) == ({20} if grouped else {40, 10, 5, 20, 25})
+    final_model, rounds = cross_fit(plan, fit_model, rounds_of_model)
+    assert (final_model.rounds, len(final_model.training_rows)) == (20, n)
+    assert set(rounds.tolist()) == ({20} if has_groups else {40, 10, 5, 20, 25})
 
 
 def test_early_stopping_uses_the_class_weights_of_the_fit() -> None:
@@ -47,11 +47,16 @@ def test_early_stopping_uses_the_class_weights_of_the_fit() -> None:
     y = (rng.random(1200) < 0.05).astype(np.int64)
     x = (rng.normal(size=(1200, 5)) + 0.8 * y[:, None]).astype(np.float32)
     weight = (1 / np.bincount(y))[y] * 600
-    fit, unseen = slice(0, 800), slice(800, None)
-    rounds = {}
-    for name, unseen_weight in (("equal", np.ones(1200)), ("weighted", weight)):
-        validation = (x[unseen], y[unseen], unseen_weight[unseen])
-        _, rounds[name] = fit_boosting(
-            x[fit], y[fit], 2, weight=weight[fit], validation=validation, params={"num_leaves": 4}
+    fit_rows, unseen_rows = slice(0, 800), slice(800, None)
+    n_rounds = {}
+    for name, validation_weight in (("equal", np.ones(1200)), ("weighted", weight)):
+        validation = (x[unseen_rows], y[unseen_rows], validation_weight[unseen_rows])
+        _, n_rounds[name] = fit_boosting(
+            x[fit_rows],
+            y[fit_rows],
+            2,
+            weight=weight[fit_rows],
+            validation=validation,
+            params={"num_leaves": 4},
         )
-    assert rounds["weighted"] < rounds["equal"]
+    assert n_rounds["weighted"] < n_rounds["equal"]

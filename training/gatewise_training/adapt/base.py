@@ -28,7 +28,7 @@ from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.cascade import CascadeClassifier, WindowSettings
 from gatewise_training.cascades.family_selection import N_SUBSETS, best_shape, single_models
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, SettingsFit, sweep
-from gatewise_training.data.input_checks import SHARE, Constraints
+from gatewise_training.data.input_checks import UNIT_INTERVAL, Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import LARGE_ROWS
 from gatewise_training.learners.row_acquisitions import Accounting, acquired_by_high_cost
@@ -116,7 +116,9 @@ class Adapt(PenalisedCascade):
     def _check_settings(self) -> None:
         super()._check_settings()
         bounds = self.p_full
-        if bounds is not None and not (len(bounds) and all(map(SHARE.is_satisfied_by, bounds))):
+        if bounds is not None and not (
+            len(bounds) and all(map(UNIT_INTERVAL.is_satisfied_by, bounds))
+        ):
             raise InputError(f"p_full must be shares in [0, 1], not {list(bounds)}")
 
 

@@ -23,7 +23,7 @@ from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.fitting import ClassifierFit
-from gatewise_training.data.input_checks import GivenRows, Validation
+from gatewise_training.data.input_checks import FitArguments, Validation
 from gatewise_training.learners.row_acquisitions import (
     Accounting,
     acquired_by_high_cost,
@@ -80,7 +80,9 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             operating point reaches the goal, the fitted models are kept, and :meth:`at` accepts
             another goal.
         """
-        return self._fit_rows(GivenRows(X, y, sample_weight, validation, groups=groups, time=time))
+        return self._fit_rows(
+            FitArguments(X, y, sample_weight, validation, groups=groups, time=time)
+        )
 
     # -- operating points --------------------------------------------------------------------
 

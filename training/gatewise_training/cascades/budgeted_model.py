@@ -29,7 +29,7 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.input_checks import (
     NOT_NEGATIVE,
-    SHARE,
+    UNIT_INTERVAL,
     Constraints,
     check_costs,
     check_rows,
@@ -83,8 +83,8 @@ class BudgetedModel(BaseEstimator, ABC):
 
     _parameter_constraints: ClassVar[Constraints] = {
         "budget": [NOT_NEGATIVE, None],
-        "max_loss": [SHARE, None],
-        "offload_rate": [SHARE, None],
+        "max_loss": [UNIT_INTERVAL, None],
+        "offload_rate": [UNIT_INTERVAL, None],
         "penalties": ["array-like", None],
         "min_recall": [Mapping, None],
         "min_precision": [Mapping, None],

@@ -20,9 +20,9 @@ from gatewise_training.cascades.high_cost_answers import given_answers, trained_
 from gatewise_training.data.input_checks import (
     AT_LEAST_1,
     NOT_NEGATIVE,
-    SHARE,
+    UNIT_INTERVAL,
     Constraints,
-    GivenRows,
+    FitArguments,
     Table,
     Validation,
     is_fitted,
@@ -100,7 +100,7 @@ class CascadeClassifier(BudgetedClassifier):
     random_state: Any = None
 
     _parameter_constraints: ClassVar[Constraints] = {
-        "max_loss": [SHARE, Mapping, None],
+        "max_loss": [UNIT_INTERVAL, Mapping, None],
         "max_bytes": [AT_LEAST_1, None],
         "max_instance_cost": [NOT_NEGATIVE, None],
     }
@@ -173,7 +173,7 @@ class CascadeClassifier(BudgetedClassifier):
             If data, prices, settings or a model cannot be used; the message says which and why.
         """
         return self._fit_rows(
-            GivenRows(
+            FitArguments(
                 X, y, sample_weight, validation, high_cost_predictions, groups=groups, time=time
             )
         )

@@ -171,7 +171,7 @@ class FamilySelection:
             )
             for features, family in jobs
         )
-        results = parallel_results(fits, shared=plan)
+        results = parallel_results(fits, shared_data=plan)
         for number, ((features, family), (stage, outputs)) in enumerate(
             zip(jobs, results, strict=True)
         ):

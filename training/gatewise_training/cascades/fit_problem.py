@@ -120,7 +120,7 @@ def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[Fitt
         joblib.delayed(_run)(number, rows) for number in range(len(fits)) for rows in training_rows
     ]
     fitted: list[list[Stage]] = []
-    for stages in parallel_results(jobs, shared=fits):
+    for stages in parallel_results(jobs, shared_data=fits):
         fitted.append(stages)
         problem.report(len(fitted), len(jobs), what)
     candidates = []

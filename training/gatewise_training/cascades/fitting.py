@@ -26,8 +26,8 @@ from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS, BudgetedModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, acquired_by
-from gatewise_training.data.calibration_rows import hold_back
-from gatewise_training.data.input_checks import GivenRows, Table, check_training
+from gatewise_training.data.calibration_rows import split_calibration_rows
+from gatewise_training.data.input_checks import FitArguments, Table, check_training
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import ValidationSplit
@@ -99,7 +99,7 @@ class ClassifierFit(BudgetedModel):
 
     # -- all steps -----------------------------------------------------------------------------
 
-    def _fit_rows(self, rows: GivenRows) -> Self:
+    def _fit_rows(self, rows: FitArguments) -> Self:
         """Fit all models and find the frontier."""
         self._check_settings()
         table = self._read_table(rows)
@@ -123,7 +123,7 @@ class ClassifierFit(BudgetedModel):
 
     # -- rows ----------------------------------------------------------------------------------
 
-    def _read_table(self, rows: GivenRows) -> Table:
+    def _read_table(self, rows: FitArguments) -> Table:
         """Check the rows, and set the classes, prices and bounds of the system."""
         self._read_blocks(rows.X)
         table = check_training(
@@ -170,7 +170,7 @@ class ClassifierFit(BudgetedModel):
         """Set calibration rows aside if there is a guarantee."""
         if self.guarantee is None:
             return table, None
-        table, calibration = hold_back(table, self.guarantee, seed)
+        table, calibration = split_calibration_rows(table, self.guarantee, seed)
         self._check_guarantee(calibration.y, calibration.splitter)
         return table, calibration
 

@@ -32,7 +32,7 @@ WARNING_LEVEL = 7
 
 def trained_answers(system: ClassifierFit, problem: Problem, table: Table) -> UnseenAnswers:
     """Train a high-cost model, or fit the user's unfitted model."""
-    if table.high_cost is not None:
+    if table.high_cost_probabilities is not None:
         raise InputError(
             "high_cost_predictions are the answers of a fitted high_cost_model: give it as well"
         )
@@ -66,8 +66,8 @@ def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> Unse
     if model.estimator is not None:
         check_conversion(model, plan.x, allow_missing=system.allow_missing)
     # use predictions, validation rows or clones, or else a comparison
-    if table.high_cost is not None:
-        return _by_predictions(model, problem, table, table.high_cost)
+    if table.high_cost_probabilities is not None:
+        return _by_predictions(model, problem, table, table.high_cost_probabilities)
     if table.validation is not None:
         return UnseenAnswers(model, *model.answers(plan.x[plan.validation_rows]))
     if not can_be_cloned(system._high_cost_model):
@@ -92,8 +92,10 @@ def _by_predictions(
         labels = np.asarray(predictions[rows].argmax(axis=1), np.int64)
     calibration = problem.calibration
     calibration_labels = None
-    if calibration is not None and calibration.high_cost is not None:
-        calibration_labels = np.asarray(calibration.high_cost.argmax(axis=1), np.int64)
+    if calibration is not None and calibration.high_cost_probabilities is not None:
+        calibration_labels = np.asarray(
+            calibration.high_cost_probabilities.argmax(axis=1), np.int64
+        )
     return UnseenAnswers(model, labels, predictions[rows], predictions, calibration_labels)
 
 

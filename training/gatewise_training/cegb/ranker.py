@@ -15,7 +15,7 @@ from gatewise_training.cegb.objectives import RankingTarget
 from gatewise_training.data.input_checks import check_values
 from gatewise_training.data.metrics import average_precision_at
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.data.validation_split import after, folds_of
+from gatewise_training.data.validation_split import unit_folds, validation_after_training
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -100,12 +100,12 @@ class CEGBRanker(ScoredModel):
             x_val, grade_val = check_values(self, *validation[:2], reset=False)
             query_val = _queries(len(x_val), validation[2])
             order_val = np.argsort(query_val, kind="stable")
-            folds = after(len(x), len(x_val))
+            folds = validation_after_training(len(x), len(x_val))
             x = np.concatenate([x, x_val[order_val]])
             grade = np.append(grade, grade_val[order_val])
             query = np.append(query, query.max() + 1 + query_val[order_val])
         else:
-            folds = folds_of(query, seed)
+            folds = unit_folds(query, seed)
         target = RankingTarget.of_grades(_checked_grades(grade), query)
         self._fit_frontier(x, target, folds, seed)
         return self
@@ -132,7 +132,7 @@ def _queries(n_rows: int, qid: ArrayLike | None) -> NDArray[np.int64]:
         raise InputError("a ranking needs queries: give qid, the query of each document")
     if np.shape(qid) != (n_rows,):
         raise InputError(f"qid must have shape ({n_rows},), not {np.shape(qid)}")
-    names = RowSplitter.values("qid", qid, n_rows)
+    names = RowSplitter.checked_values("qid", qid, n_rows)
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 

@@ -13,7 +13,11 @@ from sklearn.utils import check_random_state
 from gatewise_training.cegb.base import ScoredModel
 from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.data.input_checks import Validation, check_values, checked_splits
-from gatewise_training.data.validation_split import after, chosen_folds, folds_of
+from gatewise_training.data.validation_split import (
+    default_folds,
+    unit_folds,
+    validation_after_training,
+)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -98,12 +102,12 @@ class CEGBRegressor(RegressorMixin, ScoredModel):
         x, value, weight = x[has_weight], value[has_weight], weight[has_weight]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if validation is None and splitter.is_random:
-            folds = folds_of(np.arange(len(x)), seed)
+            folds = unit_folds(np.arange(len(x)), seed)
         elif validation is None:
-            folds = chosen_folds(splitter, None, seed)
+            folds = default_folds(splitter, None, seed)
         else:
             x_val, y_val = check_values(self, *validation, reset=False)
-            folds = after(len(x), len(x_val))
+            folds = validation_after_training(len(x), len(x_val))
             x = np.concatenate([x, x_val])
             value = np.concatenate([value, y_val])
             weight = np.concatenate([weight / weight.mean(), np.ones(len(x_val))])

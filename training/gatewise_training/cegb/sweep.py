@@ -280,7 +280,7 @@ def _fit_all(task: Task, folds: Folds, penalties: Sequence[float]) -> dict[float
     delayed_fit = joblib.delayed(Task.fit)
     n_folds = len(folds)
     fold_fits = (delayed_fit(penalty, *fold) for penalty in penalties for fold in folds)
-    all_models = list(parallel_results(fold_fits, shared=task))
+    all_models = list(parallel_results(fold_fits, shared_data=task))
     fold_models = [all_models[i * n_folds : (i + 1) * n_folds] for i in range(len(penalties))]
     final_models = [models[0] for models in fold_models]
     if n_folds > 1:
@@ -292,7 +292,7 @@ def _fit_all(task: Task, folds: Folds, penalties: Sequence[float]) -> dict[float
             delayed_fit(penalty, all_rows, None, n_rounds)
             for penalty, n_rounds in zip(penalties, mean_rounds, strict=True)
         )
-        final_models = list(parallel_results(final_fits, shared=task))
+        final_models = list(parallel_results(final_fits, shared_data=task))
     validation_rows = [rows for _, rows in folds]
     return {
         penalty: task.score_rounds(penalty, final_model, models, validation_rows)

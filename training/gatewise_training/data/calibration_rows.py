@@ -9,40 +9,37 @@ import numpy as np
 from gatewise.errors import InputError
 from gatewise_training.data.input_checks import Table
 
-N_PARTS = 5
+N_TRAINING_PARTS = 5
 """Number of parts of the training rows; one part becomes the calibration rows."""
 
 
-def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]:
+def split_calibration_rows(table: Table, confidence: float, seed: int) -> tuple[Table, Table]:
     """Split calibration rows off the user's validation rows, or else off the training rows."""
     if not 0 < confidence < 1:
         raise InputError(f"guarantee must be between 0 and 1, not {confidence}")
     if np.ptp(table.weight) > 0:
         raise InputError("a guarantee needs rows of equal weight, because its tests count rows")
     n = len(table.x)
-    high_cost_probabilities = table.high_cost
+    probabilities = table.high_cost_probabilities
+    calibration_probabilities = None
     # set aside a fifth of the training rows, or half of the user's validation rows
     if table.validation is None:
         x = table.x
         y = table.y
         rows = table.splitter.take(np.arange(n))
-        other_rows, calibration_rows = rows.hold_out(y, N_PARTS, seed)
+        other_rows, calibration_rows = rows.hold_out(y, N_TRAINING_PARTS, seed)
         training = replace(
             table,
             x=x[other_rows],
             y=y[other_rows],
             weight=table.weight[other_rows],
             splitter=rows.take(other_rows),
-            high_cost=None
-            if high_cost_probabilities is None
-            else high_cost_probabilities[other_rows],
+            high_cost_probabilities=None if probabilities is None else probabilities[other_rows],
         )
-        calibration_high_cost = (
-            None if high_cost_probabilities is None else high_cost_probabilities[calibration_rows]
-        )
+        if probabilities is not None:
+            calibration_probabilities = probabilities[calibration_rows]
     else:
         x, y = table.validation
-        calibration_high_cost = None
         rows = table.splitter.take(n + np.arange(len(x)))
         other_rows, calibration_rows = rows.hold_out(y, 2, seed)
         all_rows = table.splitter.take(np.concatenate([np.arange(n), n + other_rows]))
@@ -55,7 +52,7 @@ def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]
         y=y[calibration_rows],
         weight=np.ones(len(calibration_rows)),
         validation=None,
-        high_cost=calibration_high_cost,
+        high_cost_probabilities=calibration_probabilities,
         splitter=rows.take(calibration_rows),
     )
     return training, calibration

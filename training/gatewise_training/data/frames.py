@@ -27,10 +27,10 @@ def as_pandas(table: Any) -> Any:
     frame = nw.from_native(table, eager_only=True, pass_through=True)
     if not isinstance(frame, nw.DataFrame):
         return table
-    return pd.DataFrame({name: _series(frame[name]) for name in frame.columns})
+    return pd.DataFrame({name: _pandas_series(frame[name]) for name in frame.columns})
 
 
-def _series(column: Any) -> Series[Any]:
+def _pandas_series(column: Any) -> Series[Any]:
     import narwhals.stable.v1 as nw
     import pandas as pd
 
@@ -39,12 +39,12 @@ def _series(column: Any) -> Series[Any]:
     has_gaps = column.null_count() > 0
     if dtype.is_float() or ((dtype.is_integer() or is_boolean) and not has_gaps):
         return pd.Series(column.to_numpy())
-    values = column.to_list()
+    cells = column.to_list()
     if dtype.is_integer():
-        return pd.Series(values, dtype="Int64")
+        return pd.Series(cells, dtype="Int64")
     if is_boolean:
-        return pd.Series(values, dtype="boolean")
-    return pd.Series(values)
+        return pd.Series(cells, dtype="boolean")
+    return pd.Series(cells)
 
 
 def table_of(table: Any) -> DataFrame:
@@ -61,8 +61,10 @@ def table_of(table: Any) -> DataFrame:
 
     frame = as_pandas(table)
     if not isinstance(frame, pd.DataFrame):
-        kind = type(table).__name__
-        raise InputError(f"give a DataFrame (pandas, polars, Arrow) with named columns, not {kind}")
+        type_name = type(table).__name__
+        raise InputError(
+            f"give a DataFrame (pandas, polars, Arrow) with named columns, not {type_name}"
+        )
     if not frame.columns.is_unique:
         raise InputError(f"column {frame.columns[frame.columns.duplicated()][0]!r} stands twice")
     return frame.rename(columns=str)

@@ -34,16 +34,16 @@ Validation = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike
 
 AT_LEAST_1 = Interval(Integral, 1, None, closed="left")
 NOT_NEGATIVE = Interval(Real, 0, np.inf, closed="left")
-SHARE = Interval(Real, 0, 1, closed="both")
+UNIT_INTERVAL = Interval(Real, 0, 1, closed="both")
 
 MAX_NUMBERED_CLASSES = 20
 """Largest number of different whole numbers that may be classes although some occur only once."""
 
-MAX_ROUNDING_SHARE = 1e-3
+MAX_RELATIVE_ROUNDING = 1e-3
 """Largest rounding error of float32 without a warning, as a share of the range of a column."""
 
 
-class GivenRows(NamedTuple):
+class FitArguments(NamedTuple):
     """Rows, labels and further data that a user gives to `fit`."""
 
     X: ArrayLike
@@ -66,7 +66,7 @@ class Table:
     validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None  # x and y
     splitter: RowSplitter  # of the rows, followed by the validation rows
     # (n, n_classes): the user's out-of-fold probabilities of a high-cost model
-    high_cost: NDArray[np.float64] | None = None
+    high_cost_probabilities: NDArray[np.float64] | None = None
 
 
 def is_fitted(estimator: Any) -> bool:
@@ -90,18 +90,18 @@ def named_rows(estimator: Any, x: NDArray[np.float32]) -> Any:
 
 def check_rows(estimator: Any, X: Any) -> Any:
     """Check the names and values of rows; return them as float32 of shape (n, n_features)."""
-    return _validated(estimator, X, reset=False)
+    return _validate(estimator, X, reset=False)
 
 
-def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
+def _validate(estimator: Any, X: Any, *other_arrays: Any, **options: Any) -> Any:
     signal: SignalInput | None = getattr(estimator, "signal_input_", None)
     X = as_pandas(X) if signal is None else signal.features(X)
     try:
         with np.errstate(over="ignore"):  # values too large for float32 are refused below
-            checked = validate_data(
+            validated = validate_data(
                 estimator,
                 X,
-                *others,
+                *other_arrays,
                 dtype=np.float32,
                 order="C",
                 ensure_all_finite=False,
@@ -125,42 +125,45 @@ def _validated(estimator: Any, X: Any, *others: Any, **options: Any) -> Any:
                 "words, an embedding), and give a high-cost model that reads them"
             )
         raise InputError(message) from error
-    rows = checked[0] if others else checked
+    x = validated[0] if other_arrays else validated
     # name the first column with values that cannot be used
-    infinite = np.isinf(rows).any(axis=0), "infinity or a value too large for float32"
-    missing = np.isnan(rows).any(axis=0) & (not estimator.allow_missing), "NaN"
-    for (is_bad, content), advice in (
-        (infinite, "drop or clip it"),
-        (missing, "set allow_missing=True"),
+    has_infinity = np.isinf(x).any(axis=0), "infinity or a value too large for float32"
+    has_nan = np.isnan(x).any(axis=0) & (not estimator.allow_missing), "NaN"
+    for (is_bad_column, bad_content), advice in (
+        (has_infinity, "drop or clip it"),
+        (has_nan, "set allow_missing=True"),
     ):
-        if is_bad.any():
-            name = feature_names(estimator)[int(is_bad.argmax())]
-            raise InputError(f"column {name!r} contains {content}; {advice}")
-    return checked
+        if is_bad_column.any():
+            name = feature_names(estimator)[int(is_bad_column.argmax())]
+            raise InputError(f"column {name!r} contains {bad_content}; {advice}")
+    return validated
 
 
 def warn_of_rounding(table: Any, rows: NDArray[np.float32], names: Sequence[str]) -> None:
-    """Warn of columns that lose more than MAX_ROUNDING_SHARE of their range in float32.
+    """Warn of columns that lose more than MAX_RELATIVE_ROUNDING of their range in float32.
 
     Their values are far from 0 and close together. `table` is an array or data frame, and `rows`
     are its values as float32, both of shape (n, n_features).
     """
-    low, high = (ufunc.reduce(rows, axis=0).astype(np.float64) for ufunc in (np.fmin, np.fmax))
-    step = np.finfo(np.float32).eps * np.maximum(-low, high)
-    losses: dict[str, float] = {}
-    for k in np.flatnonzero((high - low) * MAX_ROUNDING_SHARE <= step).tolist():
+    minimum, maximum = (
+        ufunc.reduce(rows, axis=0).astype(np.float64) for ufunc in (np.fmin, np.fmax)
+    )
+    float32_step = np.finfo(np.float32).eps * np.maximum(-minimum, maximum)
+    relative_losses: dict[str, float] = {}
+    for k in np.flatnonzero((maximum - minimum) * MAX_RELATIVE_ROUNDING <= float32_step).tolist():
         if hasattr(table, "iloc"):
             column = table.iloc[:, k].to_numpy(np.float64, na_value=np.nan)
         else:
             column = np.asarray(table)[:, k].astype(np.float64)
-        spread = np.fmax.reduce(column) - np.fmin.reduce(column)
-        error = np.fmax.reduce(np.abs(column - rows[:, k]))
-        if spread > 0 and error > MAX_ROUNDING_SHARE * spread:
-            losses[names[k]] = min(1.0, float(error / spread))
-    if losses:
+        value_range = np.fmax.reduce(column) - np.fmin.reduce(column)
+        largest_error = np.fmax.reduce(np.abs(column - rows[:, k]))
+        if value_range > 0 and largest_error > MAX_RELATIVE_ROUNDING * value_range:
+            relative_losses[names[k]] = min(1.0, float(largest_error / value_range))
+    if relative_losses:
         warnings.warn(
-            f"columns {list(losses)[:5]} lose up to {max(losses.values()):.1%} of their range in "
-            "float32, in which models and devices compute: subtract an offset, or scale them",
+            f"columns {list(relative_losses)[:5]} lose up to {max(relative_losses.values()):.1%} "
+            "of their range in float32, in which models and devices compute: subtract an offset, "
+            "or scale them",
             stacklevel=2,
         )
 
@@ -179,52 +182,55 @@ def check_training(
     """Check the arguments of a fit; return them as one record."""
     table = as_pandas(X)
     check_labels_known(y)
-    X, y = _validated(estimator, table, _plain_labels(y))
+    X, y = _validate(estimator, table, _numpy_labels(y))
     check_classes(y)
     if not hasattr(estimator, "signal_input_"):
         warn_of_rounding(table, X, feature_names(estimator))
     # leave out rows of weight 0
     weight, validation, splitter = checked_splits(X, sample_weight, groups, time, validation)
     has_weight = weight > 0
-    high_cost = None
+    high_cost_probabilities = None
     if high_cost_predictions is not None:
         shape = len(X), len(np.unique(y[has_weight]))
-        high_cost = _check_predictions(high_cost_predictions, shape)[has_weight]
+        high_cost_probabilities = _check_predictions(high_cost_predictions, shape)[has_weight]
     if not has_weight.all():
         X = X[has_weight]
         y = y[has_weight]
         weight = weight[has_weight]
     # labels as class indices
-    classes, index, counts = np.unique(y, return_inverse=True, return_counts=True)
+    classes, class_index, class_counts = np.unique(y, return_inverse=True, return_counts=True)
     if len(classes) < 2:
         raise InputError(f"y has one class only ({classes[:1].tolist()}); a cascade needs two")
-    if counts.min() < 2:
-        rare = classes.tolist()[counts.argmin()]
-        raise InputError(f"class {rare!r} has one row only; give it more rows or drop it")
+    if class_counts.min() < 2:
+        rare_class = classes.tolist()[class_counts.argmin()]
+        raise InputError(f"class {rare_class!r} has one row only; give it more rows or drop it")
     # the user's validation rows
     validation_pair = None
     if validation is not None:
         X_val, y_val = validation
         X_val = check_rows(estimator, X_val)
-        y_val = np.asarray(_plain_labels(y_val)).ravel()
+        y_val = np.asarray(_numpy_labels(y_val)).ravel()
         if len(y_val) != len(X_val):
             raise InputError(f"validation has {len(X_val)} rows but {len(y_val)} labels")
-        index_of = {label: c for c, label in enumerate(classes.tolist())}
-        unknown = [label for label in y_val.tolist() if label not in index_of]
-        if unknown:
-            raise InputError(f"validation label {unknown[0]!r} is not in the training data")
-        validation_pair = X_val, np.array([index_of[label] for label in y_val.tolist()], np.int64)
-    index = index.astype(np.int64)
+        index_of_label = {label: c for c, label in enumerate(classes.tolist())}
+        unknown_labels = [label for label in y_val.tolist() if label not in index_of_label]
+        if unknown_labels:
+            raise InputError(f"validation label {unknown_labels[0]!r} is not in the training data")
+        validation_pair = (
+            X_val,
+            np.array([index_of_label[label] for label in y_val.tolist()], np.int64),
+        )
+    class_index = class_index.astype(np.int64)
     if validation_pair is None and splitter.groups is not None:
-        _check_class_groups(classes, index, splitter.groups)
+        _check_class_groups(classes, class_index, splitter.groups)
     return Table(
         x=X,
-        y=index,
+        y=class_index,
         classes=classes,
         weight=weight / weight.mean(),
         validation=validation_pair,
         splitter=splitter,
-        high_cost=high_cost,
+        high_cost_probabilities=high_cost_probabilities,
     )
 
 
@@ -238,7 +244,7 @@ def check_labels_known(y: Any) -> None:
         raise InputError(f"y is missing (NaN or None) in {rows}: leave out rows without a label")
 
 
-def _plain_labels(y: Any) -> Any:
+def _numpy_labels(y: Any) -> Any:
     """Get labels of pandas' nullable types as numpy's whole numbers or booleans.
 
     scikit-learn would make floats of them, which cannot tell large whole numbers apart.
@@ -280,25 +286,29 @@ def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[
     if time is not None:
         raise InputError("give time or validation, not both: validation rows are already chosen")
     if (groups is None) != (groups_val is None):
-        missing = "groups=" if groups is None else "validation=(X_val, y_val, groups_val)"
+        missing_argument = "groups=" if groups is None else "validation=(X_val, y_val, groups_val)"
         raise InputError(
-            f"groups are given for training rows or for validation rows only: add {missing}"
+            "groups are given for training rows or for validation rows only: add "
+            f"{missing_argument}"
         )
     n_val = len(np.asarray(y_val).ravel())
     if groups is None:
         return (X_val, y_val), RowSplitter(n + n_val)
     # no group may have both training and validation rows
-    training_groups = RowSplitter.values("groups", groups, n)
-    validation_groups = RowSplitter.values("groups_val", groups_val, n_val)
+    training_groups = RowSplitter.checked_values("groups", groups, n)
+    validation_groups = RowSplitter.checked_values("groups_val", groups_val, n_val)
     if len(np.unique(validation_groups)) < 2:
         raise InputError("groups_val has one value only: give validation rows of several groups")
-    shared = [
-        g for g in np.unique(validation_groups).tolist() if g in set(training_groups.tolist())
+    shared_groups = [
+        group
+        for group in np.unique(validation_groups).tolist()
+        if group in set(training_groups.tolist())
     ]
-    if shared:
+    if shared_groups:
         raise InputError(
-            f"group {shared[0]!r} has training and validation rows ({len(shared)} such group(s)): "
-            "rows of one group are alike, so that a model that remembers them would look too good"
+            f"group {shared_groups[0]!r} has training and validation rows ({len(shared_groups)} "
+            "such group(s)): rows of one group are alike, so that a model that remembers them "
+            "would look too good"
         )
     return (X_val, y_val), RowSplitter.checked(
         n + n_val, np.concatenate([training_groups, validation_groups])
@@ -309,12 +319,13 @@ def _check_class_groups(
     classes: NDArray[Any], y: NDArray[np.int64], groups: NDArray[np.int64]
 ) -> None:
     """Raise InputError if all rows of a class are in one group."""
-    one_group = [c for c in range(len(classes)) if len(np.unique(groups[y == c])) < 2]
-    if one_group:
-        names = ", ".join(repr(label) for label in classes[one_group[:5]].tolist())
+    single_group_classes = [c for c in range(len(classes)) if len(np.unique(groups[y == c])) < 2]
+    if single_group_classes:
+        class_names = ", ".join(repr(label) for label in classes[single_group_classes[:5]].tolist())
         raise InputError(
-            f"all rows of class {names} are in one group, so that no model could be validated on "
-            "groups that it has not seen: give more groups with the class, or drop the class"
+            f"all rows of class {class_names} are in one group, so that no model could be "
+            "validated on groups that it has not seen: give more groups with the class, or drop "
+            "the class"
         )
 
 
@@ -346,13 +357,13 @@ def check_values(
     With `reset` the rows are training rows. Otherwise they must have the columns of these.
     """
     min_rows = 2 if reset else 1
-    X, y = _validated(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=min_rows)
+    X, y = _validate(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=min_rows)
     y = np.asarray(y, np.float64)
-    largest = np.abs(y).max()
-    limits = np.finfo(np.float32)
-    if largest > limits.max:
+    largest_magnitude = np.abs(y).max()
+    float32_limits = np.finfo(np.float32)
+    if largest_magnitude > float32_limits.max:
         raise InputError("y contains values too large for float32 predictions: scale it")
-    if reset and 0 < np.ptp(y) * MAX_ROUNDING_SHARE <= limits.eps * largest:
+    if reset and 0 < np.ptp(y) * MAX_RELATIVE_ROUNDING <= float32_limits.eps * largest_magnitude:
         raise InputError(
             f"y varies by {np.ptp(y):.3g} around {np.mean(y):.6g}, which is too little for "
             "float32 predictions: subtract its mean"
@@ -375,26 +386,28 @@ def check_classes(y: NDArray[Any]) -> None:
     except TypeError as error:  # labels of bytes
         raise InputError(f"y: {one_line(error)}") from error
     except ValueError as error:
-        kind = type_of_target(y)
+        target_type = type_of_target(y)
         advice = "give one class label for each row"
-        if kind.startswith("continuous"):
+        if target_type.startswith("continuous"):
             advice = (
                 "bin measured values into classes first, e.g. with pandas.qcut(y, 3, labels=False)"
             )
-        raise InputError(f"Unknown label type: {kind}. This learns classes: {advice}") from error
+        raise InputError(
+            f"Unknown label type: {target_type}. This learns classes: {advice}"
+        ) from error
 
 
 def _check_not_measured(y: NDArray[Any]) -> None:
     """Raise InputError if labels are many different whole numbers, and some occur only once."""
     if getattr(y, "dtype", np.dtype(object)).kind not in "iuf" or not np.all(y == np.round(y)):
         return
-    values, counts = np.unique(y, return_counts=True)
+    distinct_numbers, counts = np.unique(y, return_counts=True)
     n_once = int(np.sum(counts == 1))
-    if len(values) > MAX_NUMBERED_CLASSES and n_once:
+    if len(distinct_numbers) > MAX_NUMBERED_CLASSES and n_once:
         raise InputError(
-            f"y has {len(values)} different numbers, {n_once} of them once, as measured values "
-            "have. This learns classes: bin the values, e.g. with pandas.qcut(y, 3, labels=False); "
-            "if the numbers are classes, give two rows or more of each"
+            f"y has {len(distinct_numbers)} different numbers, {n_once} of them once, as measured "
+            "values have. This learns classes: bin the values, e.g. with pandas.qcut(y, 3, "
+            "labels=False); if the numbers are classes, give two rows or more of each"
         )
 
 

@@ -24,9 +24,9 @@ def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, 
     path = Path(source)
     if not path.is_file():
         raise InputError(f"{path} does not exist")
-    kind = path.suffix.lower()
+    suffix = path.suffix.lower()
     # arrays
-    if kind in (".npz", ".npy"):
+    if suffix in (".npz", ".npy"):
         arrays = arrays_of(path)
         y = None
         if target is not None:
@@ -40,30 +40,32 @@ def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, 
             raise InputError(f"{path}: {target!r} of shape {y.shape} for {len(x)} instances")
         return x, y
     # tables
-    if kind not in (".csv", ".parquet"):
+    if suffix not in (".csv", ".parquet"):
         raise InputError(f"{path}: the ending must be .npz, .npy, .csv or .parquet")
-    table, label = read_frame(
+    frame, label_name = read_frame(
         path,
         ColumnOptions(),
         lambda columns: None if target is None else label_column(path, columns, target),
     )
-    texts = [name for name in table if name != label and table[name].dtype.kind not in "biuf"]
-    if texts:
+    text_columns = [
+        name for name in frame if name != label_name and frame[name].dtype.kind not in "biuf"
+    ]
+    if text_columns:
         advice = "; if it is the label, give --target" if target is None else ""
-        raise InputError(f"{path}: column {texts[0]!r} holds no numbers{advice}")
-    if label is None:
-        return table, None
-    return table.drop(columns=label), read_labels(path, table, label)
+        raise InputError(f"{path}: column {text_columns[0]!r} holds no numbers{advice}")
+    if label_name is None:
+        return frame, None
+    return frame.drop(columns=label_name), read_labels(path, frame, label_name)
 
 
 def arrays_of(path: Path) -> dict[str, NDArray[Any]]:
     """Read the arrays of an .npz file, or the array of an .npy file as ``X``."""
     try:
-        with path.open("rb") as raw:
-            loaded = np.load(raw, allow_pickle=False)
-            if isinstance(loaded, np.ndarray):
-                return {"X": loaded}
-            return {key: loaded[key] for key in loaded.files}
+        with path.open("rb") as file:
+            arrays = np.load(file, allow_pickle=False)
+            if isinstance(arrays, np.ndarray):
+                return {"X": arrays}
+            return {key: arrays[key] for key in arrays.files}
     except (ValueError, OSError, EOFError, BadZipFile, AttributeError, TypeError) as error:
         advice = "; save texts as array.astype('U')" if "allow_pickle" in str(error) else ""
         raise InputError(f"{path} is not a readable file of arrays: {error}{advice}") from error

@@ -42,54 +42,58 @@ def average_precisions_at(
     >>> average_precisions_at([3, 2, 1, 4], [True, True, False, False], [7, 7, 7, 8])
     array([0.4, 0. ])
     """
-    scores, is_relevant, query = _checked(scores, relevant, qid, k)
+    scores, is_relevant, query = _checked_ranking(scores, relevant, qid, k)
     order = np.lexsort((-scores, query))
     scores = scores[order]
     is_relevant = is_relevant[order]
     query = query[order]
 
     # a tie is a run of documents with the same query and score
-    opens_tie = np.append(True, (query[1:] != query[:-1]) | (scores[1:] != scores[:-1]))
-    starts = np.flatnonzero(opens_tie)
-    size = np.diff(np.append(starts, len(order)))
-    n_relevant = np.add.reduceat(is_relevant.astype(np.int64), starts)
-    query_of_tie = query[starts]
+    is_first_of_tie = np.append(True, (query[1:] != query[:-1]) | (scores[1:] != scores[:-1]))
+    tie_starts = np.flatnonzero(is_first_of_tie)
+    tie_size = np.diff(np.append(tie_starts, len(order)))
+    n_relevant = np.add.reduceat(is_relevant.astype(np.int64), tie_starts)
+    tie_query = query[tie_starts]
 
     # the first tie of each query with an irrelevant document, and the number of documents above it
-    impure = np.flatnonzero(n_relevant < size)
-    decided, indices = np.unique(query_of_tie[impure], return_index=True)
-    tie = impure[indices]
-    opening = np.flatnonzero(np.append(True, query[1:] != query[:-1]))
-    n_above = starts[tie] - opening[decided]
+    impure_ties = np.flatnonzero(n_relevant < tie_size)
+    decided_queries, first_indices = np.unique(tie_query[impure_ties], return_index=True)
+    deciding_tie = impure_ties[first_indices]
+    query_starts = np.flatnonzero(np.append(True, query[1:] != query[:-1]))
+    n_above = tie_starts[deciding_tie] - query_starts[decided_queries]
 
     # expected number of relevant documents before the first irrelevant one, at most k
-    precision = np.ones(len(opening))  # without an irrelevant document
-    expected = np.minimum(n_above, k).astype(np.float64)
-    chance = np.ones(len(tie))  # C(R, t) / C(R + I, t), for t = 0
+    precision = np.ones(len(query_starts))  # without an irrelevant document
+    expected_relevant = np.minimum(n_above, k).astype(np.float64)
+    probability = np.ones(len(deciding_tie))  # C(R, t) / C(R + I, t), for t = 0
     for t in range(k):
-        chance = chance * np.maximum(n_relevant[tie] - t, 0) / np.maximum(size[tie] - t, 1)
-        expected += np.where(n_above + t < k, chance, 0.0)
-    precision[decided] = expected / k
+        probability = (
+            probability
+            * np.maximum(n_relevant[deciding_tie] - t, 0)
+            / np.maximum(tie_size[deciding_tie] - t, 1)
+        )
+        expected_relevant += np.where(n_above + t < k, probability, 0.0)
+    precision[decided_queries] = expected_relevant / k
     return precision
 
 
-def _checked(
+def _checked_ranking(
     scores: ArrayLike, relevant: ArrayLike, qid: ArrayLike, k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[Any]]:
-    values = np.asarray(scores, np.float64)
+    score_array = np.asarray(scores, np.float64)
     is_relevant = np.asarray(relevant).astype(bool)
-    names = np.asarray(qid)
-    if not values.ndim == is_relevant.ndim == names.ndim == 1 or not (
-        len(values) == len(is_relevant) == len(names)
+    query_names = np.asarray(qid)
+    if not score_array.ndim == is_relevant.ndim == query_names.ndim == 1 or not (
+        len(score_array) == len(is_relevant) == len(query_names)
     ):
         raise InputError(
-            f"scores {values.shape}, relevant {is_relevant.shape} and qid {names.shape} "
+            f"scores {score_array.shape}, relevant {is_relevant.shape} and qid {query_names.shape} "
             "must be of one length"
         )
-    if not len(values):
+    if not len(score_array):
         raise InputError("there are no documents to rank")
-    if np.isnan(values).any():
-        raise InputError(f"score {int(np.isnan(values).argmax())} is NaN, which has no rank")
+    if np.isnan(score_array).any():
+        raise InputError(f"score {int(np.isnan(score_array).argmax())} is NaN, which has no rank")
     if k < 1:
         raise InputError(f"k must be at least 1, not {k}")
-    return values, is_relevant, np.unique(names, return_inverse=True)[1].ravel()
+    return score_array, is_relevant, np.unique(query_names, return_inverse=True)[1].ravel()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.columns.cells import ISO, read_category, read_number, read_time
+from gatewise.columns.cells import read_category, read_number, read_time
 from gatewise.columns.kinds import MAX_LEARNED_CATEGORIES
 from gatewise.errors import InputError
-from gatewise_training.data.table_columns import ColumnFacts
+from gatewise_training.data.table_columns import ColumnFacts, numeric_values
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 MAX_ROWS: Final = 20_000
 """Largest number of rows that are examined; these are the first rows."""
@@ -138,34 +138,37 @@ def table_remarks(
     """
     labels = np.unique(y[:MAX_ROWS].astype(str), return_inverse=True)[1].astype(np.int64)
     codes = {
-        name: _codes(frame[name].iloc[:MAX_ROWS], column)
+        name: _column_codes(frame[name].iloc[:MAX_ROWS], column)
         for name, column in facts.items()
         # numbers with commas cannot be read yet
-        if column.kind != "empty" and column.commas is None
+        if column.kind != "empty" and column.comma_role is None
     }
-    constant = [name for name in codes if _is_constant(facts[name])]
-    varying = {name: c for name, c in codes.items() if name not in constant}
-    identifiers = [name for name, c in varying.items() if _is_identifier(name, facts[name], c)]
-    repeated = {name: c for name, c in varying.items() if name not in identifiers}
-    entities = _entities(repeated, facts, labels)
-    features = {name: c for name, c in repeated.items() if name not in entities}
-    copies = [name for name, c in features.items() if _determines(c, labels)]
+    constant_columns = [name for name in codes if _is_constant(facts[name])]
+    codes = _without(codes, constant_columns)
+    identifiers = [name for name, c in codes.items() if _is_identifier(name, facts[name], c)]
+    codes = _without(codes, identifiers)
+    entities = _entities(codes, facts, labels)
+    codes = _without(codes, entities)
     columns: dict[Trouble, list[str]] = {
         "identifier": identifiers,
-        "constant": constant,
-        "copy": copies,
+        "constant": constant_columns,
+        "copy": [name for name, column in codes.items() if _determines(column, labels)],
         "entities": entities,
     }
-    for name, column in features.items():
-        if (order := _order(name, column, facts[name])) is not None:
-            columns.setdefault(order, []).append(name)
+    for name, column in codes.items():
+        if (order_trouble := _order_trouble(name, column, facts[name])) is not None:
+            columns.setdefault(order_trouble, []).append(name)
     for trouble in _FEATURE_TROUBLES:
         columns[trouble] = [name for name in columns[trouble] if name not in dropped]
     return [TableRemark(trouble, tuple(names)) for trouble, names in columns.items() if names]
 
 
+def _without(codes: dict[str, _ColumnCodes], names: Sequence[str]) -> dict[str, _ColumnCodes]:
+    return {name: column for name, column in codes.items() if name not in names}
+
+
 @dataclass(frozen=True)
-class _Codes:
+class _ColumnCodes:
     """Cells of a column as numbers: values of numbers or times, or indices of texts."""
 
     values: NDArray[np.float64]  # (n,); NaN: missing
@@ -185,51 +188,39 @@ class _Codes:
         return not self.is_number or bool(np.all(present == np.round(present)))
 
 
-def _codes(cells: Any, facts: ColumnFacts) -> _Codes:
-    if facts.kind in ("number", "boolean") and cells.dtype.kind in "biuf":
-        values = np.asarray(cells.to_numpy(np.float64, na_value=np.nan), np.float64)
-    elif facts.kind == "number":  # a dropped column is read as text
-        values = np.array([_number(cell) for cell in cells.tolist()])
+def _column_codes(cells: Any, facts: ColumnFacts) -> _ColumnCodes:
+    values = numeric_values(cells) if facts.kind in ("number", "boolean") else None
+    if values is None and facts.kind == "number":  # a dropped column is read as text
+        values = np.array(_read_cells(cells, read_number, np.nan))
     elif facts.kind == "time":
-        values = _read_times(cells.tolist(), facts.forms[0])
-    else:
-        texts = [_category(cell) for cell in cells.tolist()]
+        date_format = facts.date_formats[0]
+        values = np.array(_read_cells(cells, lambda cell: _seconds(cell, date_format), np.nan))
+    if values is None:
+        texts = _read_cells(cells, read_category, "")
         value_index = np.unique(texts, return_inverse=True)[1].astype(np.int64)
-        return _Codes(
-            value_index.astype(np.float64), value_index, int(value_index.max()) + 1, False
-        )
+        n_distinct = int(value_index.max()) + 1
+        return _ColumnCodes(value_index.astype(np.float64), value_index, n_distinct, False)
     distinct, value_index = np.unique(values, return_inverse=True)
-    return _Codes(values, value_index.astype(np.int64), len(distinct), True)
+    return _ColumnCodes(values, value_index.astype(np.int64), len(distinct), True)
 
 
-def _number(cell: Any) -> float:
-    try:
-        return read_number(cell)
-    except InputError:
-        return np.nan
-
-
-def _category(cell: Any) -> str:
-    try:
-        return read_category(cell)
-    except InputError:
-        return ""
-
-
-def _read_times(cells: Iterable[Any], form: str) -> NDArray[np.float64]:
-    """Read times as seconds; NaN for a cell that cannot be read."""
-    seconds = []
-    for cell in cells:
+def _read_cells(cells: Series, read_cell: Callable[[Any], Any], unreadable: Any) -> list[Any]:
+    """Read the cells of a column, with the value `unreadable` for those that cannot be read."""
+    values = []
+    for cell in cells.tolist():
         try:
-            time = read_time(cell, form or ISO)
-            seconds.append(time.replace(tzinfo=None).timestamp())
+            values.append(read_cell(cell))
         except (InputError, OverflowError, OSError):
-            seconds.append(np.nan)
-    return np.array(seconds)
+            values.append(unreadable)
+    return values
+
+
+def _seconds(cell: Any, date_format: str) -> float:
+    return read_time(cell, date_format).replace(tzinfo=None).timestamp()
 
 
 def _is_constant(facts: ColumnFacts) -> bool:
-    return facts.distinct == 1 and not facts.missing
+    return facts.n_distinct == 1 and not facts.n_missing
 
 
 def is_named_as_identifier(name: str) -> bool:
@@ -241,17 +232,17 @@ def is_named_as_identifier(name: str) -> bool:
     return bool(_ID_NAMES.fullmatch(name) or _ID_NAMES.fullmatch(name.lower()))
 
 
-def _is_identifier(name: str, facts: ColumnFacts, codes: _Codes) -> bool:
+def _is_identifier(name: str, facts: ColumnFacts, codes: _ColumnCodes) -> bool:
     """Whether all cells differ, and the column has texts, whole numbers or an identifier's name."""
     n = len(codes.values)
-    if n < MIN_ROWS or facts.missing or facts.kind == "time" or facts.distinct < facts.rows:
+    if n < MIN_ROWS or facts.n_missing or facts.kind == "time" or facts.n_distinct < facts.n_rows:
         return False
     if not codes.is_number or is_named_as_identifier(name):
         return True
     return codes.is_whole
 
 
-def _determines(codes: _Codes, labels: NDArray[np.int64]) -> bool:
+def _determines(codes: _ColumnCodes, labels: NDArray[np.int64]) -> bool:
     """Whether the column alone determines the label of nearly all rows."""
     n = len(labels)
     n_classes = int(labels.max()) + 1
@@ -266,12 +257,12 @@ def _determines(codes: _Codes, labels: NDArray[np.int64]) -> bool:
         return False
     # sorted by value, the label changes n_classes - 1 times; a row on the wrong side adds 2 changes
     order = np.argsort(codes.value_index, kind="stable")
-    changes = int(np.sum(np.diff(labels[order]) != 0))
-    return changes <= (n_classes - 1) + 2 * (1 - MIN_COPY_ACCURACY) * n
+    n_changes = int(np.sum(np.diff(labels[order]) != 0))
+    return n_changes <= (n_classes - 1) + 2 * (1 - MIN_COPY_ACCURACY) * n
 
 
 def _entities(
-    codes: Mapping[str, _Codes], facts: Mapping[str, ColumnFacts], labels: NDArray[np.int64]
+    codes: Mapping[str, _ColumnCodes], facts: Mapping[str, ColumnFacts], labels: NDArray[np.int64]
 ) -> list[str]:
     """List the columns that identify entities with several rows; the most certain is first."""
     certainty = {}
@@ -294,34 +285,34 @@ def _entities(
     return sorted(certainty, key=lambda name: -certainty[name])
 
 
-def _n_traits(name: str, entity: _Codes, codes: Mapping[str, _Codes]) -> int:
+def _n_traits(name: str, entity: _ColumnCodes, codes: Mapping[str, _ColumnCodes]) -> int:
     """Count the columns that vary between entities, but hardly ever within an entity."""
-    order = np.argsort(entity.value_index, kind="stable")
-    same_entity = np.diff(entity.value_index[order]) == 0
+    row_order = np.argsort(entity.value_index, kind="stable")
+    is_same_entity = np.diff(entity.value_index[row_order]) == 0
     n_traits = 0
-    step = -(-len(codes) // MAX_COMPARED_COLUMNS)
-    for other, column in list(codes.items())[::step]:
+    column_step = -(-len(codes) // MAX_COMPARED_COLUMNS)
+    for other_name, column in list(codes.items())[::column_step]:
         # with few values, the rows of an entity could agree by chance
         has_many_values = 20 <= column.n_distinct <= entity.n_distinct
-        if other == name or not has_many_values or not column.is_number:
+        if other_name == name or not has_many_values or not column.is_number:
             continue
-        differs = np.diff(column.value_index[order]) != 0
+        is_change = np.diff(column.value_index[row_order]) != 0
         # a rounded copy of the entity's number is not a trait of the entity
-        is_trait = differs[same_entity].mean() < 0.02 and not _rises_with(entity, column)
+        is_trait = is_change[is_same_entity].mean() < 0.02 and not _rises_with(entity, column)
         n_traits += bool(is_trait)
     return n_traits
 
 
-def _rises_with(entity: _Codes, column: _Codes) -> bool:
+def _rises_with(entity: _ColumnCodes, column: _ColumnCodes) -> bool:
     """Whether a column rises or falls with the entity's number, as a rounded copy would."""
     if not entity.is_number:
         return False
-    by_number = column.values[np.argsort(entity.values, kind="stable")]
-    steps = np.diff(by_number)
-    return bool(np.all(steps >= 0) or np.all(steps <= 0))
+    sorted_values = column.values[np.argsort(entity.values, kind="stable")]
+    differences = np.diff(sorted_values)
+    return bool(np.all(differences >= 0) or np.all(differences <= 0))
 
 
-def _within_excess(column: _Codes, labels: NDArray[np.int64]) -> float:
+def _within_excess(column: _ColumnCodes, labels: NDArray[np.int64]) -> float:
     """Compute how much more often labels agree at equal than at neighbouring values.
 
     The result is in standard errors.
@@ -329,28 +320,35 @@ def _within_excess(column: _Codes, labels: NDArray[np.int64]) -> float:
     Neighbouring values of a measured quantity agree in their labels as often as equal values.
     Neighbouring numbers of entities do not.
     """
-    order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), column.value_index))
-    value_index = column.value_index[order]
-    label = labels[order]
-    is_alike = label[1:] == label[:-1]
-    same = value_index[1:] == value_index[:-1]
-    within = is_alike[same]
-    across = is_alike[~same]
-    if len(within) < MIN_ROWS or len(across) < MIN_ROWS:
+    row_order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), column.value_index))
+    sorted_index = column.value_index[row_order]
+    sorted_labels = labels[row_order]
+    agrees = sorted_labels[1:] == sorted_labels[:-1]
+    is_same_value = sorted_index[1:] == sorted_index[:-1]
+    agrees_at_equal = agrees[is_same_value]
+    agrees_at_neighbours = agrees[~is_same_value]
+    if len(agrees_at_equal) < MIN_ROWS or len(agrees_at_neighbours) < MIN_ROWS:
         return 0.0
-    share = is_alike.mean()
-    error = np.sqrt(share * (1 - share) * (1 / len(within) + 1 / len(across)))
-    return float((within.mean() - across.mean()) / max(error, 1e-12))
+    agreement = agrees.mean()
+    error = np.sqrt(
+        agreement * (1 - agreement) * (1 / len(agrees_at_equal) + 1 / len(agrees_at_neighbours))
+    )
+    return float((agrees_at_equal.mean() - agrees_at_neighbours.mean()) / max(error, 1e-12))
 
 
-def _order(
-    name: str, codes: _Codes, facts: ColumnFacts
+def _order_trouble(
+    name: str, codes: _ColumnCodes, facts: ColumnFacts
 ) -> Literal["time", "dates", "order"] | None:
     """Get the trouble of a column that has dates or that the rows are sorted by, or None."""
-    if facts.kind not in ("number", "time") or facts.missing or facts.odd or codes.n_distinct < 5:
+    if (
+        facts.kind not in ("number", "time")
+        or facts.n_missing
+        or facts.odd_cells
+        or codes.n_distinct < 5
+    ):
         return None
-    steps = np.diff(codes.values)
-    if len(steps) >= MIN_ROWS and (np.all(steps >= 0) or np.all(steps <= 0)):
+    differences = np.diff(codes.values)
+    if len(differences) >= MIN_ROWS and (np.all(differences >= 0) or np.all(differences <= 0)):
         is_time = facts.kind == "time" or _TIME_NAMES.fullmatch(name.lower())
         return "time" if is_time else "order"
     return "dates" if facts.kind == "time" else None
@@ -365,6 +363,6 @@ def drop_reason(name: str, facts: ColumnFacts, remarks: Iterable[TableRemark]) -
             return _DROP_REASONS[remark.trouble]
     if facts.kind == "text":
         return "too many texts for categories"
-    if facts.kind == "category" and facts.distinct > MAX_LEARNED_CATEGORIES:
+    if facts.kind == "category" and facts.n_distinct > MAX_LEARNED_CATEGORIES:
         return f"more than {MAX_LEARNED_CATEGORIES:,} categories"
     return None

@@ -43,26 +43,32 @@ def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | Non
     y = y[:MAX_ROWS]
     if x.shape[1] > MAX_COLUMNS:
         x = x[:, np.linspace(0, x.shape[1] - 1, MAX_COLUMNS).astype(np.intp)]
-    pairs = np.flatnonzero(y[1:] == y[:-1])
-    if len(pairs) < MIN_PAIRS:
+    pair_starts = np.flatnonzero(y[1:] == y[:-1])
+    if len(pair_starts) < MIN_PAIRS:
         return None
     ranks = stats.rankdata(np.nan_to_num(x, nan=-np.inf), axis=0)
-    n_pairs = np.bincount(y[pairs], minlength=int(y.max()) + 1)
+    n_pairs_of_class = np.bincount(y[pair_starts], minlength=int(y.max()) + 1)
     # the mean squared difference of two random rows is twice the variance
-    expected = np.zeros(x.shape[1])
-    for c in np.flatnonzero(n_pairs):
-        expected += n_pairs[c] * 2.0 * ranks[y == c].var(axis=0, ddof=1)
-    observed = ((ranks[pairs + 1] - ranks[pairs]) ** 2).sum(axis=0)
-    varies = expected > 0
-    return float(np.median(observed[varies] / expected[varies])) if varies.any() else None
+    expected_squares = np.zeros(x.shape[1])
+    for class_index in np.flatnonzero(n_pairs_of_class):
+        expected_squares += (
+            n_pairs_of_class[class_index] * 2.0 * ranks[y == class_index].var(axis=0, ddof=1)
+        )
+    observed_squares = ((ranks[pair_starts + 1] - ranks[pair_starts]) ** 2).sum(axis=0)
+    is_varying = expected_squares > 0
+    return (
+        float(np.median(observed_squares[is_varying] / expected_squares[is_varying]))
+        if is_varying.any()
+        else None
+    )
 
 
 def neighbour_remark(
-    x: NDArray[np.float32], y: NDArray[np.int64], *, ways: str = "groups= or time="
+    x: NDArray[np.float32], y: NDArray[np.int64], *, option_text: str = "groups= or time="
 ) -> str | None:
     """Describe similar neighbouring rows; return None if they are not similar.
 
-    `ways` names the options that give groups or times. The shapes are the same as in
+    `option_text` names the options that give groups or times. The shapes are the same as in
     :func:`neighbour_ratio`.
     """
     ratio = neighbour_ratio(x, y)
@@ -72,7 +78,7 @@ def neighbour_remark(
         f"rows next to each other differ {ratio:.2f} times as much as others of their class do: "
         "windows overlap, or rows come from one subject, machine or recording. If such rows are "
         "shuffled, a model is validated on rows like those it was fitted on, and its accuracy is "
-        f"too good; give the groups or the times of the rows ({ways})"
+        f"too good; give the groups or the times of the rows ({option_text})"
     )
 
 

@@ -39,7 +39,9 @@ def _from_object_store(reference: Any) -> SharedData:
     return SharedData(ray.get(reference))
 
 
-def parallel_results(fits: Iterable[Any], *, shared: Any = None, **options: Any) -> Iterator[Any]:
+def parallel_results(
+    fits: Iterable[Any], *, shared_data: Any = None, **options: Any
+) -> Iterator[Any]:
     """Run ``joblib.delayed`` fits under the backend of the caller's ``parallel_config``.
 
     Results are in the order of the fits. The backends of joblib and Dask return them one by one,
@@ -54,11 +56,11 @@ def parallel_results(fits: Iterable[Any], *, shared: Any = None, **options: Any)
     **options
         Options of ``joblib.Parallel``.
     """
-    if shared is not None:
-        data = SharedData(shared, joblib.parallel.get_active_backend()[0])
+    if shared_data is not None:
+        wrapped_data = SharedData(shared_data, joblib.parallel.get_active_backend()[0])
         fits = (
-            joblib.delayed(_fit_with)(data, function, *arguments, **named)
-            for function, arguments, named in fits
+            joblib.delayed(_fit_with)(wrapped_data, function, *arguments, **keywords)
+            for function, arguments, keywords in fits
         )
     try:
         parallel = joblib.Parallel(return_as="generator", **options)
@@ -68,6 +70,6 @@ def parallel_results(fits: Iterable[Any], *, shared: Any = None, **options: Any)
 
 
 def _fit_with(
-    shared: SharedData, function: Callable[..., Any], *arguments: Any, **named: Any
+    shared_data: SharedData, function: Callable[..., Any], *arguments: Any, **keywords: Any
 ) -> Any:
-    return function(shared.data, *arguments, **named)
+    return function(shared_data.data, *arguments, **keywords)

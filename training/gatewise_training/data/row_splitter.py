@@ -54,36 +54,38 @@ class RowSplitter:
             if values is None:
                 continue
             try:
-                distinct, rank = np.unique(cls.values(name, values, n), return_inverse=True)
+                distinct_values, rank_of_row = np.unique(
+                    cls.checked_values(name, values, n), return_inverse=True
+                )
             except TypeError:
                 raise InputError(f"{name} holds values that cannot be compared") from None
-            if len(distinct) < 2:
+            if len(distinct_values) < 2:
                 raise InputError(
-                    f"{name} has one value only ({distinct.tolist()[0]!r}): nothing is left to "
-                    f"validate on; give more, or leave {name} out"
+                    f"{name} has one value only ({distinct_values.tolist()[0]!r}): nothing is left "
+                    f"to validate on; give more, or leave {name} out"
                 )
-            ranks[name] = rank.astype(np.int64)
+            ranks[name] = rank_of_row.astype(np.int64)
         return cls(n, **ranks)
 
     @staticmethod
-    def values(name: str, values: Any, n: int) -> NDArray[Any]:
+    def checked_values(name: str, values: Any, n: int) -> NDArray[Any]:
         """Check that each of `n` rows has a value; convert values of several types to text."""
         import pandas as pd
 
-        array = np.asarray(values)
-        if array.shape != (n,):
+        row_values = np.asarray(values)
+        if row_values.shape != (n,):
             raise InputError(
-                f"{name} must have one value for each of the {n} rows, not shape {array.shape}"
+                f"{name} must have one value for each of the {n} rows, not shape {row_values.shape}"
             )
-        missing_rows = np.flatnonzero(pd.isna(array)).tolist()
+        missing_rows = np.flatnonzero(pd.isna(row_values)).tolist()
         if missing_rows:
             raise InputError(
                 f"{name} is missing in row {missing_rows[0]} ({len(missing_rows)} row(s) in all)"
             )
-        if name == "time" and any(isinstance(value, str) for value in array.tolist()):
+        if name == "time" and any(isinstance(value, str) for value in row_values.tolist()):
             raise InputError("time must hold numbers or dates, not text")
-        has_mixed_types = array.dtype.kind == "O" and name != "time"
-        return array.astype(str) if has_mixed_types else array
+        has_mixed_types = row_values.dtype.kind == "O" and name != "time"
+        return row_values.astype(str) if has_mixed_types else row_values
 
     @property
     def is_random(self) -> bool:
@@ -93,15 +95,15 @@ class RowSplitter:
     @property
     def n_groups(self) -> int | None:
         """Number of groups; None if rows have no groups."""
-        return None if self.groups is None else self._group_indices[1]
+        return None if self.groups is None else self._units[1]
 
     @cached_property
-    def _group_indices(self) -> tuple[NDArray[np.int64], int]:
+    def _units(self) -> tuple[NDArray[np.int64], int]:
         """Index of the group or time of each row, and the number of groups or times."""
-        row_values = self.time if self.groups is None else self.groups
-        assert row_values is not None
-        distinct, unit = np.unique(row_values, return_inverse=True)
-        return unit.astype(np.int64), len(distinct)
+        row_units = self.time if self.groups is None else self.groups
+        assert row_units is not None
+        distinct_units, unit_of_row = np.unique(row_units, return_inverse=True)
+        return unit_of_row.astype(np.int64), len(distinct_units)
 
     def take(self, rows: Rows | NDArray[np.bool_]) -> RowSplitter:
         """Return the splitter of some of the rows, in this order."""
@@ -120,11 +122,11 @@ class RowSplitter:
         later half of the rows is cut into periods, and each period is unseen by the fit rows before
         it.
         """
-        if self.time is not None and self._group_indices[1] > 1:
+        if self.time is not None and self._units[1] > 1:
             return self._in_time(k)
         part_of = self._parts(y, k, seed)
-        pairs = ((np.flatnonzero(part_of != i), np.flatnonzero(part_of == i)) for i in range(k))
-        return tuple(pair for pair in pairs if len(pair[0]) and len(pair[1]))
+        folds = ((np.flatnonzero(part_of != i), np.flatnonzero(part_of == i)) for i in range(k))
+        return tuple(pair for pair in folds if len(pair[0]) and len(pair[1]))
 
     def hold_out(self, y: NDArray[np.int64] | None, k: int, seed: int) -> tuple[Rows, Rows]:
         """Hold out one of `k` parts of the rows; with times, the latest part."""
@@ -139,39 +141,39 @@ class RowSplitter:
         if self.groups is None and self.time is None:
             assert rng is not None
             return np.asarray(rng.permutation(self.n), np.intp)
-        unit, count = self._group_indices
+        unit_of_row, n_units = self._units
         if self.time is None:
             assert rng is not None
-            rank = np.asarray(rng.permutation(count), np.int64)
+            unit_rank = np.asarray(rng.permutation(n_units), np.int64)
         else:
-            last_times = np.zeros(count, np.int64)
-            np.maximum.at(last_times, unit, self.time)
-            rank = np.argsort(np.argsort(last_times, kind="stable"), kind="stable")
-        return np.argsort(rank[unit], kind="stable")
+            last_time_of_unit = np.zeros(n_units, np.int64)
+            np.maximum.at(last_time_of_unit, unit_of_row, self.time)
+            unit_rank = np.argsort(np.argsort(last_time_of_unit, kind="stable"), kind="stable")
+        return np.argsort(unit_rank[unit_of_row], kind="stable")
 
-    def cut(self, rows: Rows, part: int, whole: int) -> tuple[Rows, Rows]:
+    def cut(self, rows: Rows, numerator: int, denominator: int) -> tuple[Rows, Rows]:
         """Cut rows, in the order of :meth:`order`, after the share `part / whole`.
 
         Groups and times stay whole: the cut is at the boundary nearest to the share.
         """
-        position = part * len(rows) // whole
+        position = numerator * len(rows) // denominator
         if self.is_random:
             return rows[:position], rows[position:]
-        unit = self._group_indices[0][rows]
-        boundaries = 1 + np.flatnonzero(unit[1:] != unit[:-1])
+        unit_of_row = self._units[0][rows]
+        boundaries = 1 + np.flatnonzero(unit_of_row[1:] != unit_of_row[:-1])
         if self.time is not None:
             latest_before = np.maximum.accumulate(self.time[rows])
             earliest_after = np.minimum.accumulate(self.time[rows][::-1])[::-1]
-            is_clean = latest_before[boundaries - 1] < earliest_after[boundaries]
-            if len(boundaries) and not is_clean.any():
+            splits_times = latest_before[boundaries - 1] < earliest_after[boundaries]
+            if len(boundaries) and not splits_times.any():
                 raise InputError(
                     "groups overlap in time throughout, so that no split puts whole groups after "
                     "others: give groups or time, not both"
                 )
-            boundaries = boundaries[is_clean]
+            boundaries = boundaries[splits_times]
         if not len(boundaries):
-            kind = "different times" if self.groups is None else "groups"
-            raise InputError(f"there are too few {kind} to split {len(rows)} rows: give more")
+            unit_name = "different times" if self.groups is None else "groups"
+            raise InputError(f"there are too few {unit_name} to split {len(rows)} rows: give more")
         position = int(boundaries[np.abs(boundaries - position).argmin()])
         return rows[:position], rows[position:]
 
@@ -183,24 +185,24 @@ class RowSplitter:
         """
         if self.is_random:
             return None
-        unit, count = self._group_indices
+        unit_of_row, n_units = self._units
         if self.time is None:
-            return self._grouped_parts(None, min(N_BLOCKS, count), seed)
-        order = self.order(None)
-        block = np.empty(self.n, np.intp)
-        block[order] = np.arange(self.n) * N_BLOCKS // self.n
-        starts = np.full(count, N_BLOCKS, np.intp)
-        np.minimum.at(starts, unit, block)
-        return starts[unit]
+            return self._grouped_parts(None, min(N_BLOCKS, n_units), seed)
+        row_order = self.order(None)
+        block_of_row = np.empty(self.n, np.intp)
+        block_of_row[row_order] = np.arange(self.n) * N_BLOCKS // self.n
+        first_block_of_unit = np.full(n_units, N_BLOCKS, np.intp)
+        np.minimum.at(first_block_of_unit, unit_of_row, block_of_row)
+        return first_block_of_unit[unit_of_row]
 
     def _in_time(self, k: int) -> tuple[tuple[Rows, Rows], ...]:
         order = self.order(None)
-        pairs = []
-        stretches = [self.cut(order, k + i, 2 * k)[0] for i in range(k)] + [order]
-        for fit_part, both_parts in pairwise(stretches):
-            if len(both_parts) > len(fit_part):
-                pairs.append((np.sort(fit_part), np.sort(both_parts[len(fit_part) :])))
-        return tuple(pairs)
+        folds = []
+        early_rows = [self.cut(order, k + i, 2 * k)[0] for i in range(k)] + [order]
+        for fit_rows, fit_and_unseen_rows in pairwise(early_rows):
+            if len(fit_and_unseen_rows) > len(fit_rows):
+                folds.append((np.sort(fit_rows), np.sort(fit_and_unseen_rows[len(fit_rows) :])))
+        return tuple(folds)
 
     def _parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
         """Assign rows or whole groups to `k` parts, shape (n,)."""
@@ -212,24 +214,28 @@ class RowSplitter:
 
     def _grouped_parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
         """Assign whole groups to parts so that a class of several groups is in several parts."""
-        unit, count = self._group_indices
-        k = min(k, count)
+        unit_of_row, n_units = self._units
+        k = min(k, n_units)
         if k < 2:
-            raise InputError(f"{count} group(s) are too few to fit and validate a model")
+            raise InputError(f"{n_units} group(s) are too few to fit and validate a model")
         classes = np.zeros(self.n, np.int64) if y is None else y
-        pairs = np.unique(np.stack([classes, unit]), axis=1)[0]
-        shared_classes = [c for c in np.unique(classes).tolist() if np.sum(pairs == c) > 1]
+        class_unit_pairs = np.unique(np.stack([classes, unit_of_row]), axis=1)[0]
+        shared_classes = [
+            c for c in np.unique(classes).tolist() if np.sum(class_unit_pairs == c) > 1
+        ]
         part_of = np.empty(self.n, np.intp)
         for attempt in range(MAX_TRIES):
-            if count > MAX_STRATIFIED_GROUPS or np.bincount(classes).max() < k:
-                part_of = (np.random.default_rng(seed + attempt).permutation(count) % k)[unit]
+            if n_units > MAX_STRATIFIED_GROUPS or np.bincount(classes).max() < k:
+                part_of = (np.random.default_rng(seed + attempt).permutation(n_units) % k)[
+                    unit_of_row
+                ]
             else:
                 splitter = StratifiedGroupKFold(
                     k, shuffle=True, random_state=(seed + attempt) % 2**32
                 )
                 with warnings.catch_warnings():  # of a class with fewer rows than parts
                     warnings.simplefilter("ignore", UserWarning)
-                    for i, (_, rows) in enumerate(splitter.split(classes, classes, unit)):
+                    for i, (_, rows) in enumerate(splitter.split(classes, classes, unit_of_row)):
                         part_of[rows] = i
             if all(np.ptp(part_of[classes == c]) for c in shared_classes):
                 break
@@ -240,37 +246,37 @@ class RowSplitter:
     def group_sums(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Add values over the rows of each group; shapes (..., n), (..., n_groups)."""
         assert self.groups is not None
-        order = np.argsort(self._group_indices[0], kind="stable")
-        starts = np.concatenate([[0], np.cumsum(np.bincount(self._group_indices[0]))[:-1]])
+        order = np.argsort(self._units[0], kind="stable")
+        starts = np.concatenate([[0], np.cumsum(np.bincount(self._units[0]))[:-1]])
         sums: NDArray[np.float64] = np.add.reduceat(values[..., order], starts, axis=-1)
         return sums
 
     def group_means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Average values over the rows of each group; shapes (..., n), (..., n_groups)."""
-        return self.group_sums(values) / np.bincount(self._group_indices[0])
+        return self.group_sums(values) / np.bincount(self._units[0])
 
-    def clustered_error(self, parts: NDArray[np.float64]) -> float:
+    def clustered_error(self, contributions: NDArray[np.float64]) -> float:
         """Compute the standard error of a mean over groups.
 
-        `parts` (n,) are the contributions of rows to the deviation of the mean. For few groups,
-        Student's t widens the error to the coverage of one normal standard error.
+        `contributions` (n,) are the contributions of rows to the deviation of the mean. For few
+        groups, Student's t widens the error to the coverage of one normal standard error.
         """
-        if self.groups is None or self._group_indices[1] < 2:
+        if self.groups is None or self._units[1] < 2:
             return 0.0
-        unit, count = self._group_indices
-        sums = np.bincount(unit, parts)
+        group_of_row, n_groups = self._units
+        sums = np.bincount(group_of_row, contributions)
         # sqrt(G / (G - 1) * sum over groups of (sum of a group's parts)^2)
-        error = float(np.sqrt(count / (count - 1) * (sums**2).sum()))
-        return error * float(stats.t.ppf(stats.norm.cdf(1.0), count - 1))
+        error = float(np.sqrt(n_groups / (n_groups - 1) * (sums**2).sum()))
+        return error * float(stats.t.ppf(stats.norm.cdf(1.0), n_groups - 1))
 
 
 def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
     """Assign the rows of each class to k parts of nearly equal size, shape (n,)."""
     rng = np.random.default_rng(seed)
     part_of = np.empty(len(y), np.intp)
-    start = 0  # each class continues where the one before ended
+    next_part = 0  # each class continues where the one before ended
     for c in np.unique(y):
         rows = rng.permutation(np.flatnonzero(y == c))
-        part_of[rows] = (start + np.arange(len(rows))) % k
-        start += len(rows)
+        part_of[rows] = (next_part + np.arange(len(rows))) % k
+        next_part += len(rows)
     return part_of

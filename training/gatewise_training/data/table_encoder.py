@@ -28,9 +28,9 @@ from gatewise_training.data.frames import as_pandas, cells_of, table_of
 from gatewise_training.data.input_checks import check_costs
 from gatewise_training.data.table_columns import (
     ColumnOptions,
-    _numbers,
     column_facts,
     column_problems,
+    numeric_values,
     problem_text,
 )
 
@@ -124,8 +124,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         """
         return self._learn(table_of(X), frozenset())
 
-    def _learn(self, frame: DataFrame, gaps: Set[str]) -> Self:
-        """Learn from training rows; `gaps` are columns with missing cells in any row."""
+    def _learn(self, frame: DataFrame, columns_with_gaps: Set[str]) -> Self:
+        """Learn from training rows.
+
+        `columns_with_gaps` have missing cells in any row of the table.
+        """
         options = ColumnOptions(
             kinds={} if self.columns is None else self.columns,
             impute=self.impute,
@@ -135,16 +138,20 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if problems := column_problems(frame, options):
             raise InputError(problem_text(problems, style="python"))
         columns = [
-            self._column(str(name), frame[name], options, has_gaps=str(name) in gaps)
+            self._column(str(name), frame[name], options, has_gaps=str(name) in columns_with_gaps)
             for name in frame.columns
             if str(name) not in options.dropped
         ]
         if not columns:
             raise InputError("no column is left to learn from")
-        encoder = RowEncoder(cast("tuple[AnyColumn, ...]", tuple(columns)), options.words)
-        doubled = [name for name, k in Counter(encoder.feature_names).items() if k > 1]
-        if doubled:
-            raise InputError(f"two columns make a feature {doubled[0]!r}: rename one of them")
+        encoder = RowEncoder(
+            cast("tuple[AnyColumn, ...]", tuple(columns)), options.normalised_missing_words
+        )
+        doubled_names = [
+            name for name, n_columns in Counter(encoder.feature_names).items() if n_columns > 1
+        ]
+        if doubled_names:
+            raise InputError(f"two columns make a feature {doubled_names[0]!r}: rename one of them")
         self.encoder_ = encoder
         self.feature_names_in_ = np.array([str(c) for c in frame.columns], object)
         self.n_features_in_ = len(frame.columns)
@@ -153,17 +160,23 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def _column(
         self, name: str, cells: Series, options: ColumnOptions, *, has_gaps: bool
     ) -> Column:
-        text = options.kinds.get(name) or column_facts(cells, options.words).kind
-        kind, form = read_kind(text)
-        present = [cell for cell in cells_of(cells) if not is_missing(cell, options.words)]
-        has_missing = len(present) < len(cells)
+        kind_text = (
+            options.kinds.get(name) or column_facts(cells, options.normalised_missing_words).kind
+        )
+        kind, kind_format = read_kind(kind_text)
+        present_cells = [
+            cell
+            for cell in cells_of(cells)
+            if not is_missing(cell, options.normalised_missing_words)
+        ]
+        has_missing = len(present_cells) < len(cells)
         learning = Learning(
-            format=form,
+            format=kind_format,
             has_missing=has_missing,
             fill_missing=self.impute and (has_missing or has_gaps),
             max_one_hot=self.max_one_hot,
         )
-        return KINDS[kind].learn(name, present, learning)
+        return KINDS[kind].learn(name, present_cells, learning)
 
     def transform(self, X: DataFrame) -> DataFrame:
         """Encode rows.
@@ -227,35 +240,41 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         check_is_fitted(self, "encoder_")
         names = self.encoder_.names
         if prices is None:
-            columns = FeatureCosts([1.0 if default is None else default] * len(names), names=names)
+            column_costs = FeatureCosts(
+                [1.0 if default is None else default] * len(names), names=names
+            )
         elif isinstance(prices, PriceList):
-            columns = FeatureCosts.from_prices(prices, names=names, default=default)
+            column_costs = FeatureCosts.from_prices(prices, names=names, default=default)
         else:
             if default is not None and isinstance(prices, Mapping):
                 prices = dict.fromkeys(names, default) | dict(prices)
-            columns = check_costs(prices, names, has_names=True)
+            column_costs = check_costs(prices, names, has_names=True)
         # each column's price becomes the shared price of its features
         own_prices = []
-        group = []
-        shared = dict(zip(columns.group_names, columns.shared.tolist(), strict=True))
-        requires: dict[str, tuple[str, ...]] = columns.prerequisites
+        groups = []
+        shared = dict(zip(column_costs.group_names, column_costs.shared.tolist(), strict=True))
+        requires: dict[str, tuple[str, ...]] = column_costs.prerequisites
         for c, column in enumerate(self.encoder_.columns):
-            width = len(column.features)
-            price = float(columns.own[c])
-            label = columns.group_names[columns.group[c]] if columns.group[c] >= 0 else None
-            if width > 1 and (label is None or price):
+            n_features = len(column.features)
+            price = float(column_costs.own[c])
+            group_name = (
+                column_costs.group_names[column_costs.group[c]]
+                if column_costs.group[c] >= 0
+                else None
+            )
+            if n_features > 1 and (group_name is None or price):
                 # a group of the column's features: the first one acquired pays the price
-                name = column.name if column.name not in shared else f"column {column.name}"
-                if label is not None:
-                    requires[name] = (label,)
-                label = name
-                shared[name] = price
+                own_group = column.name if column.name not in shared else f"column {column.name}"
+                if group_name is not None:
+                    requires[own_group] = (group_name,)
+                group_name = own_group
+                shared[own_group] = price
                 price = 0.0
-            own_prices += [price] * width
-            group += [label] * width
+            own_prices += [price] * n_features
+            groups += [group_name] * n_features
         return FeatureCosts(
             own_prices,
-            group=group,
+            group=groups,
             shared=shared,
             requires=requires,
             names=self.encoder_.feature_names,
@@ -268,24 +287,26 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
     """Encode the rows of a DataFrame as a device does: float32, shape (n, n_features)."""
     frame = table_of(frame)
-    missing = [name for name in encoder.names if name not in frame.columns]
-    if missing:
+    missing_names = [name for name in encoder.names if name not in frame.columns]
+    if missing_names:
         raise InputError(
-            f"the table has no column {', '.join(map(repr, missing[:8]))}, which is a feature"
+            f"the table has no column {', '.join(map(repr, missing_names[:8]))}, which is a feature"
         )
     x = np.empty((len(frame), encoder.starts[-1]), np.float32)
     with np.errstate(over="ignore"):  # values too large for float32 are refused later
         for c, name in enumerate(encoder.names):
-            columns = slice(encoder.starts[c], encoder.starts[c + 1])
+            feature_slice = slice(encoder.starts[c], encoder.starts[c + 1])
             numbers = (
-                _numbers(frame[name]) if isinstance(encoder.columns[c], NumberColumn) else None
+                numeric_values(frame[name])
+                if isinstance(encoder.columns[c], NumberColumn)
+                else None
             )
             if numbers is None or frame[name].dtype.kind == "b":
-                x[:, columns] = _encode_cells(encoder, c, cells_of(frame[name]))
+                x[:, feature_slice] = _encode_cells(encoder, c, cells_of(frame[name]))
             else:
                 x[:, encoder.starts[c]] = numbers
                 x[:, encoder.starts[c] + 1 : encoder.starts[c + 1]] = 0.0
-                x[np.isnan(numbers), columns] = encoder.cell(c, None)
+                x[np.isnan(numbers), feature_slice] = encoder.cell(c, None)
     return x
 
 
@@ -308,16 +329,16 @@ def encode_table(encoder: RowEncoder, rows: Any) -> Any:
 
 def _encode_cells(encoder: RowEncoder, column: int, cells: list[Any]) -> NDArray[np.float64]:
     """Encode the cells of a column, each distinct cell once."""
-    number_of: dict[Any, int] = {}
-    values: list[tuple[float, ...]] = []
-    rows = np.empty(len(cells), np.intp)
+    code_of_cell: dict[Any, int] = {}
+    encodings: list[tuple[float, ...]] = []
+    code_of_row = np.empty(len(cells), np.intp)
     for i, cell in enumerate(cells):
         # 0.0 and -0.0 are equal, but their encodings differ
         is_negative = isinstance(cell, float | np.floating) and bool(np.signbit(cell))
         key = (type(cell), cell, is_negative)
-        if key not in number_of:
-            number_of[key] = len(values)
-            values.append(encoder.cell(column, cell))
-        rows[i] = number_of[key]
-    width = len(encoder.columns[column].features)
-    return np.array(values, np.float64).reshape(-1, width)[rows]
+        if key not in code_of_cell:
+            code_of_cell[key] = len(encodings)
+            encodings.append(encoder.cell(column, cell))
+        code_of_row[i] = code_of_cell[key]
+    n_features = len(encoder.columns[column].features)
+    return np.array(encodings, np.float64).reshape(-1, n_features)[code_of_row]

@@ -21,12 +21,12 @@ from gatewise_training.data.table_columns import ColumnOptions
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FindLabel = Callable[[Sequence[str]], str | None]
+LabelFinder = Callable[[Sequence[str]], str | None]
 """Maps the names of a table's columns to the name of the label, or to None."""
 
 
 def read_frame(
-    path: Path, options: ColumnOptions, find_label: FindLabel
+    path: Path, options: ColumnOptions, find_label: LabelFinder
 ) -> tuple[DataFrame, str | None]:
     """Read a table, and find its label column.
 
@@ -51,8 +51,8 @@ def read_frame(
 def label_column(path: Path, columns: Sequence[str], target: str | None) -> str | None:
     """Find the label column: `target`, or else the only column with a usual name, or None."""
     if target is None:
-        candidates = [c for c in columns if c.lower() in ("target", "label", "class", "y")]
-        return candidates[0] if len(candidates) == 1 else None
+        usual_names = [c for c in columns if c.lower() in ("target", "label", "class", "y")]
+        return usual_names[0] if len(usual_names) == 1 else None
     if target not in columns:
         raise InputError(f"{path} has no column {target!r}; it has {', '.join(columns)}")
     return target
@@ -63,25 +63,25 @@ def read_labels(path: Path, frame: DataFrame, target: str) -> NDArray[Any]:
     labels = frame[target]
     if labels.dtype.kind not in "biufmM":
         labels = labels.map(lambda label: label.strip() if isinstance(label, str) else label)
-        labels = labels.mask(labels.isin(_NO_LABEL))
+        labels = labels.mask(labels.isin(_MISSING_LABEL_WORDS))
     if n_missing := int(labels.isna().sum()):
         rows = plural(n_missing, "row")
         raise InputError(f"{path}: the label {target!r} is missing in {rows}: leave these out")
     return labels.to_numpy()
 
 
-def _read_csv(path: Path, options: ColumnOptions, find_label: FindLabel) -> DataFrame:
+def _read_csv(path: Path, options: ColumnOptions, find_label: LabelFinder) -> DataFrame:
     """Read numbers, with the rounding of Python, and other columns as text."""
     import pandas as pd
 
     _, header = next(csv_rows(path))
     check_names(path, header)
-    label = find_label(header)
+    label_name = find_label(header)
     kinds = {name: read_kind(kind)[0] for name, kind in options.kinds.items()}
-    texts = {name for name, kind in kinds.items() if kind == DROP or KINDS[kind].is_text}
-    missing = _all_cases([*MISSING_WORDS, *options.words])
-    source = plain_csv(path)  # refuses a row that is cut short, which pandas would fill
-    options_of_pandas: dict[str, Any] = {
+    text_columns = {name for name, kind in kinds.items() if kind == DROP or KINDS[kind].is_text}
+    missing_words = _case_variants([*MISSING_WORDS, *options.normalised_missing_words])
+    csv_text = plain_csv(path)  # refuses a row that is cut short, which pandas would fill
+    pandas_options: dict[str, Any] = {
         "header": 0,
         "names": header,
         "skipinitialspace": True,
@@ -90,30 +90,30 @@ def _read_csv(path: Path, options: ColumnOptions, find_label: FindLabel) -> Data
         **_exact_rounding(pd.__version__),
     }
 
-    def read(columns: list[str], **column_options: Any) -> DataFrame:
-        if isinstance(source, io.StringIO):
-            source.seek(0)
+    def read_columns(columns: list[str], **column_options: Any) -> DataFrame:
+        if isinstance(csv_text, io.StringIO):
+            csv_text.seek(0)
         frame: DataFrame = pd.read_csv(
-            source, usecols=columns, **options_of_pandas, **column_options
+            csv_text, usecols=columns, **pandas_options, **column_options
         )
         return frame
 
     # one list of missing words for all features, because pandas would prepare one per column
     frame: DataFrame = pd.DataFrame()
-    if header != [label]:
-        frame = read(
-            [name for name in header if name != label],
-            na_values=missing,
-            dtype={name: str for name in header if name in texts},
+    if header != [label_name]:
+        frame = read_columns(
+            [name for name in header if name != label_name],
+            na_values=missing_words,
+            dtype={name: str for name in header if name in text_columns},
         )
-    if label is None:
+    if label_name is None:
         return frame
     # a label may be called "none", which is a missing word in a feature
-    labels = read([label], na_values=_NO_LABEL)[label]
+    labels = read_columns([label_name], na_values=_MISSING_LABEL_WORDS)[label_name]
     if labels.dtype.kind in "iu":
-        codes = read([label], dtype=str)[label]
+        label_texts = read_columns([label_name], dtype=str)[label_name]
         # 007 is a code, which must not become the number 7
-        labels = codes if codes.str.fullmatch(r"0\d+").any() else labels
+        labels = label_texts if label_texts.str.fullmatch(r"0\d+").any() else labels
     table: DataFrame = pd.concat([frame, labels], axis=1)[header]
     return table
 
@@ -125,7 +125,7 @@ def _exact_rounding(version: str) -> dict[str, Any]:
 
 
 #: Words that pandas reads as a missing cell.
-_NO_LABEL: Final = [
+_MISSING_LABEL_WORDS: Final = [
     "",
     "#N/A N/A",
     *["#N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"],
@@ -133,7 +133,7 @@ _NO_LABEL: Final = [
 ]
 
 
-def _all_cases(words: Iterable[str]) -> list[str]:
+def _case_variants(words: Iterable[str]) -> list[str]:
     """List words in all mixtures of upper and lower case, because pandas compares exactly."""
     return sorted(
         "".join(letters)
@@ -145,9 +145,9 @@ def _all_cases(words: Iterable[str]) -> list[str]:
 
 def check_names(path: Path, columns: list[str]) -> None:
     """Raise InputError if two columns have the same name."""
-    doubled = [name for name, count in Counter(columns).items() if count > 1]
-    if doubled:
-        raise InputError(f"{path}: column name {doubled[0]!r} stands twice")
+    doubled_names = [name for name, count in Counter(columns).items() if count > 1]
+    if doubled_names:
+        raise InputError(f"{path}: column name {doubled_names[0]!r} stands twice")
 
 
 def read_parquet(path: Path) -> DataFrame:

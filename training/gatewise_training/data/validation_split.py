@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import Rows, RowSplitter
 
-__all__ = ["Rows", "ValidationSplit", "after", "cross_fit", "folds_of"]
+__all__ = ["Rows", "ValidationSplit", "cross_fit", "unit_folds", "validation_after_training"]
 
 MAX_CROSS_FIT_ROWS = 5000
 """Largest number of rows for cross-fitting."""
@@ -27,12 +27,12 @@ MIN_HELD_OUT_GROUPS = 30
 """Smallest number of held-out groups that makes cross-fitting unnecessary."""
 
 
-class _HasRounds(Protocol):
+class _ModelWithRounds(Protocol):
     @property
     def rounds(self) -> int: ...
 
 
-Model = TypeVar("Model", bound=_HasRounds)
+Model = TypeVar("Model", bound=_ModelWithRounds)
 Fit = Callable[[Rows, Rows | None, int | None], Model]
 
 
@@ -68,11 +68,11 @@ class ValidationSplit:
                 np.concatenate([x, x_val]),
                 np.concatenate([y, y_val]),
                 np.concatenate([weight, np.ones(len(x_val))]),
-                after(len(x), len(x_val)),
+                validation_after_training(len(x), len(x_val)),
                 splitter or RowSplitter(len(x) + len(x_val)),
             )
         splitter = splitter or RowSplitter(len(x))
-        folds = chosen_folds(splitter, y, seed)
+        folds = default_folds(splitter, y, seed)
         if not splitter.is_random:
             _check_classes(y, folds)
         return cls(x, y, weight, folds, splitter)
@@ -98,7 +98,7 @@ class ValidationSplit:
         weight = self.weight * weights[self.y]
         return replace(self, weight=weight / weight.mean())
 
-    def truth(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def labels_and_weights(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Get labels and weights of some rows."""
         return self.y[rows], self.weight[rows]
 
@@ -144,7 +144,7 @@ def _check_classes(y: NDArray[np.int64], folds: tuple[tuple[Rows, Rows], ...]) -
         )
 
 
-def chosen_folds(
+def default_folds(
     rows: RowSplitter, y: NDArray[np.int64] | None, seed: int
 ) -> tuple[tuple[Rows, Rows], ...]:
     """Make five folds, or hold out a fifth of many rows, or the last fifth of rows with times."""
@@ -157,7 +157,7 @@ def chosen_folds(
     return folds
 
 
-def after(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
+def validation_after_training(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
     """Make one fold of rows in which the validation rows follow the training rows.
 
     >>> after(3, 2)
@@ -166,18 +166,18 @@ def after(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
     return ((np.arange(n_fit), np.arange(n_fit, n_fit + n_validation)),)
 
 
-def folds_of(unit: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...]:
-    """Assign rows without classes to folds, so that rows with the same `unit` stay together.
+def unit_folds(unit_of_row: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...]:
+    """Assign rows without classes to folds, so that rows with the same `unit_of_row` stay together.
 
     >>> [rows.tolist() for _, rows in folds_of(np.array([0, 0, 1, 1]), seed=0)]
     [[0, 1], [2, 3]]
     """
-    distinct_units, unit_number = np.unique(unit, return_inverse=True)
+    distinct_units, unit_index = np.unique(unit_of_row, return_inverse=True)
     if len(distinct_units) < 2:
         raise InputError(
             f"{len(distinct_units)} row(s) or query are too few to fit and validate a model"
         )
-    k = min(5, len(distinct_units))
-    part_of = (np.random.default_rng(seed).permutation(len(distinct_units)) % k)[unit_number]
-    numbers = range(k) if len(unit) <= MAX_CROSS_FIT_ROWS else range(1)
-    return tuple((np.flatnonzero(part_of != i), np.flatnonzero(part_of == i)) for i in numbers)
+    n_folds = min(5, len(distinct_units))
+    part_of = (np.random.default_rng(seed).permutation(len(distinct_units)) % n_folds)[unit_index]
+    fold_numbers = range(n_folds) if len(unit_of_row) <= MAX_CROSS_FIT_ROWS else range(1)
+    return tuple((np.flatnonzero(part_of != i), np.flatnonzero(part_of == i)) for i in fold_numbers)

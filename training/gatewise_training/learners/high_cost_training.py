@@ -105,7 +105,7 @@ def train_high_cost_model(
     accuracies: list[float] = []
 
     def cross_fit_all(fits: list[tuple[str, _CrossFit]]) -> None:
-        results = parallel_results((joblib.delayed(_run)(fit) for _, fit in fits), shared=plan)
+        results = parallel_results((joblib.delayed(_run)(fit) for _, fit in fits), shared_data=plan)
         for (kind, _), result in zip(fits, results, strict=True):
             report(f"high-cost model: {kind}")
             trained.append(result)
@@ -287,7 +287,7 @@ def _boosted(
         used = columns if len(columns) < plan.x.shape[1] else slice(None)
         validation = None
         if unseen is not None and fixed_rounds is None:
-            validation = plan.x[unseen][:, used], *plan.truth(unseen)
+            validation = plan.x[unseen][:, used], *plan.labels_and_weights(unseen)
         trees, n_rounds = fit_boosting(
             plan.x[rows][:, used],
             plan.y[rows],

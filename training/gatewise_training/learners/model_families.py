@@ -113,7 +113,9 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
         task.y_fit,
         task.n_classes,
         weight=task.weight,
-        validation=None if unseen is None else (task.x[unseen], *task.plan.truth(unseen)),
+        validation=None
+        if unseen is None
+        else (task.x[unseen], *task.plan.labels_and_weights(unseen)),
         rounds=task.rounds or max(1, trees // outputs),
         seed=task.seed,
         params=params | {"num_leaves": leaves},

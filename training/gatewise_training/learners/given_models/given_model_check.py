@@ -53,7 +53,7 @@ def unseen_answers(
         training_rows.append(plan.fit_rows)  # for the calibration rows
     models = []
     fits = (joblib.delayed(_clone)(estimator, classes, rows) for rows in training_rows)
-    for model in parallel_results(fits, shared=plan):
+    for model in parallel_results(fits, shared_data=plan):
         models.append(model)
         report(f"out-of-fold predictions of high_cost_model, {len(models)} of {len(training_rows)}")
     answers = [m.answers(plan.x[rows]) for m, (_, rows) in zip(models, plan.folds, strict=False)]
