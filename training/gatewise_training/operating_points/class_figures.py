@@ -204,7 +204,7 @@ class ClassBounds:
         """Read bounds from dicts by class label; a share of 0 is no bound.
 
         >>> bounds = ClassBounds.from_mappings(("fault", "ok"), {"fault": 0.9})
-        >>> bounds.min_recall, bool(bounds), bounds.named()
+        >>> bounds.min_recall, bool(bounds), bounds.by_name()
         ((0.9, None), True, {'min_recall fault': 0.9})
         """
         recall_bounds, precision_bounds = (

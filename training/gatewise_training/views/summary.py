@@ -89,7 +89,7 @@ def _lines(system: Any) -> list[str]:
         lines.append(f"an instance costs {point.max_cost:.4g} at most, {max_cost:.4g} allowed")
     bounds = getattr(system, "class_bounds_", None)
     if bounds:
-        lines.append(f"keeps {bounds.text()}")
+        lines.append(f"keeps {bounds.as_text()}")
     if point.guarantee is not None:
         lines.append(_guarantee(point))
     return lines
