@@ -25,7 +25,7 @@ def main(port: int) -> None:
         client.loop_write()
 
     client.on_message = respond
-    client.on_connect = lambda c, *_: c.subscribe(wire.shared("bare"), 1)
+    client.on_connect = lambda c, *_: c.subscribe(wire.shared_subscription("bare"), 1)
     client.on_subscribe = lambda *_: print("ready", flush=True)
     client.connect("127.0.0.1", port)
     client.loop_forever()

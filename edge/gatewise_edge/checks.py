@@ -12,7 +12,7 @@ from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise_edge.errors import WireError
 
 #: Largest size of a name in bytes. Names are levels of topics and labels of metrics.
-MAX_NAME: Final = 64
+MAX_NAME_BYTES: Final = 64
 #: Largest size of a message in bytes.
 MAX_PAYLOAD: Final = MAX_REQUEST_BYTES
 
@@ -37,41 +37,49 @@ def check_size(payload: bytes) -> None:
         )
 
 
-def check_int(what: str, value: object, low: int, high: int) -> int:
+def check_int(field_name: str, value: object, low: int, high: int) -> int:
     """Return an integer between `low` and `high`, or raise WireError."""
     if type(value) is not int:
-        raise WireError("type", f"{what} must be an integer, not {type(value).__name__}")
+        raise WireError("type", f"{field_name} must be an integer, not {type(value).__name__}")
     if not low <= value <= high:
-        raise WireError("range", f"{what} must lie in {low} to {high}")
+        raise WireError("range", f"{field_name} must lie in {low} to {high}")
     return value
 
 
-def check_text(what: str, value: object, shortest: int, longest: int) -> str:
+def check_text(field_name: str, value: object, shortest: int, longest: int) -> str:
     """Return a text of `shortest` to `longest` bytes, or raise WireError."""
     if type(value) is not str:
-        raise WireError("type", f"{what} must be a text, not {type(value).__name__}")
+        raise WireError("type", f"{field_name} must be a text, not {type(value).__name__}")
     try:
         size = len(value.encode("utf-8"))
     except UnicodeEncodeError:
-        raise WireError("name", f"{what} is not valid Unicode") from None
+        raise WireError("name", f"{field_name} is not valid Unicode") from None
     if not shortest <= size <= longest:
-        raise WireError("range", f"{what} must have {shortest} to {longest} bytes, not {size}")
+        raise WireError(
+            "range", f"{field_name} must have {shortest} to {longest} bytes, not {size}"
+        )
     return value
 
 
-def check_level(what: str, value: str) -> str:
+def check_level(field_name: str, value: str) -> str:
     """Return a topic level of 1 to 64 bytes without ``/ + #`` and control characters.
 
     Raises WireError.
     """
-    return _level(what, value) if type(value) is str else check_text(what, value, 1, MAX_NAME)
+    return (
+        _level(field_name, value)
+        if type(value) is str
+        else check_text(field_name, value, 1, MAX_NAME_BYTES)
+    )
 
 
 @lru_cache(maxsize=4096)  # most messages have the same names
-def _level(what: str, value: str) -> str:
-    check_text(what, value, 1, MAX_NAME)
+def _level(field_name: str, value: str) -> str:
+    check_text(field_name, value, 1, MAX_NAME_BYTES)
     if _FORBIDDEN_CHARACTERS.search(value):
-        raise WireError("name", f"{what} {value!r} contains '/', '+', '#' or a control character")
+        raise WireError(
+            "name", f"{field_name} {value!r} contains '/', '+', '#' or a control character"
+        )
     return value
 
 
@@ -83,13 +91,13 @@ def check_device(device: str) -> str:
     return device
 
 
-def check_model(name: str, what: str = "model name") -> str:
+def check_model(name: str, field_name: str = "model name") -> str:
     """Return a model's name or version, which is a topic level, or raise WireError."""
-    return check_level(what, name)
+    return check_level(field_name, name)
 
 
-def check_positive(what: str, value: Any) -> float:
+def check_positive(field_name: str, value: Any) -> float:
     """Return a positive finite number, or raise InputError."""
     if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise InputError(f"{what} is {value!r}; it must be a positive number")
+        raise InputError(f"{field_name} is {value!r}; it must be a positive number")
     return float(value)

@@ -4,7 +4,7 @@
 
     GatewiseError
     ├── WireError       an invalid message, topic or name         (.reason, .id)
-    ├── SensorError     a feature that cannot be acquired         (.sensor, .why)
+    ├── SensorError     a feature that cannot be acquired         (.sensor, .cause)
     ├── SelfTestError   a bundle that gives other results here    (.differences)
     └── LinkError       a broker or server that is unreachable    (.url)
 
@@ -44,7 +44,7 @@ class SensorError(GatewiseError):
     ----------
     sensor : str
         Name of the feature or of the feature group.
-    why : {"sensor", "sensor-late", "missing", "infinite"}
+    cause : {"sensor", "sensor-late", "missing", "infinite"}
         Cause: the sensor failed, it did not return in time, its value is NaN and the model does not
         allow missing values, or its value is infinite or beyond float32.
     """
@@ -54,11 +54,11 @@ class SensorError(GatewiseError):
         sensor: str,
         message: str,
         *,
-        why: Literal["sensor", "sensor-late", "missing", "infinite"] = "sensor",
+        cause: Literal["sensor", "sensor-late", "missing", "infinite"] = "sensor",
     ) -> None:
         super().__init__(message)
         self.sensor = sensor
-        self.why = why
+        self.cause = cause
 
 
 class SelfTestError(GatewiseError):

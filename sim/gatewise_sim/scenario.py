@@ -14,7 +14,7 @@ from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_span
 from gatewise.settings import FileOption, Settings, file_settings, option_words
 from gatewise_edge.link.broker_url import Endpoint
-from gatewise_edge.link.offload_rules import OffloadBudget
+from gatewise_edge.link.offload_rules import TokenBucket
 from gatewise_sim.fleet.link import PROFILES, LinkProfile, read_profile
 from gatewise_sim.fleet.outages import Outages
 from gatewise_sim.fleet.row_mix import RowMix
@@ -143,7 +143,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
                 "tls can only be used with the virtual engine: the broker of a live run has no TLS"
             )
         if self.max_offloads is not None:
-            OffloadBudget.parse(self.max_offloads)
+            TokenBucket.parse(self.max_offloads)
         if self.audit == 0:
             raise InputError("audit is 0; give a share above 0")
         # Parse every text now, so that a malformed one is reported before anything runs.

@@ -22,8 +22,8 @@ def answer_in_virtual_time(device: Device, clock: Clock, row: list[float] = HARD
     """Answer like :meth:`Device.answer`, but set the clock instead of waiting."""
     outcome = device.begin(row)
     while isinstance(outcome, PendingInstance):
-        assert outcome.request is not None
-        if not outcome.request.settled:
+        assert outcome.offload is not None
+        if not outcome.offload.is_settled:
             clock.now = outcome.wake_at
         outcome = device.advance(outcome)
     return outcome

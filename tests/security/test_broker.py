@@ -111,7 +111,7 @@ def test_forbidden_publishes_are_denied(secure, enter):
 
 
 def test_labels_need_the_role_of_a_labeller_and_bear_its_name(secure, enter):
-    reads = enter("w-1", wire.LABELS, f"{wire.LABELS}/json")
+    reads = enter("w-1", wire.LABEL_TOPICS, f"{wire.LABEL_TOPICS}/json")
     enter("pi-1").publish("gw/v1/pi-1/labels", b"its own")
     enter("bench").publish("gw/v1/pi-1/labels/json", b"under another name")
     enter("bench").publish("gw/v1/bench/labels/json", b"true")
@@ -135,7 +135,7 @@ def test_the_command_in_the_docs_sends_a_label_with_a_certificate(secure, enter)
     ):
         assert written in command
         command = command.replace(written, here)
-    reads = enter("w-1", f"{wire.LABELS}/json")
+    reads = enter("w-1", f"{wire.LABEL_TOPICS}/json")
     subprocess.run(shlex.split(command.replace("\\\n", "")), check=True)
     topic, payload = reads.get()
     label = decode_label(topic, payload, 0.0)
@@ -156,7 +156,7 @@ def test_forbidden_subscriptions_get_no_message(enter):
 
 
 def test_an_oversized_message_ends_the_connection(secure, enter):
-    reader = enter("w-1", wire.REQUESTS)
+    reader = enter("w-1", wire.REQUEST_TOPICS)
     largest = b"x" * wire.MAX_PAYLOAD
     enter("pi-1").publish("gw/v1/pi-1/req", largest)
     assert reader.get() == ("gw/v1/pi-1/req", largest)

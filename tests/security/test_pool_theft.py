@@ -40,7 +40,8 @@ def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
         # Without the plugin the broker grants every subscription, but the thief does not know the
         # name of the pool.
         pools = ["gw", made.roster.pool] if plugin == "auto" else ["gw"]
-        filters = [wire.shared(p, f) for p in pools for f in (wire.REQUESTS, wire.JSON_REQUESTS)]
+        topics = (wire.REQUEST_TOPICS, wire.JSON_REQUEST_TOPICS)
+        filters = [wire.shared_subscription(pool, topic) for pool in pools for topic in topics]
         thief = MqttClient(broker.url, *filters, files=made.client_arguments("pi-2"))
         assert all(code >= 128 for code in thief.granted) == (plugin == "auto")
         topics = ["gw/v1/pi-1/rsp", "gw/v1/pi-1/rsp/json"]

@@ -30,7 +30,7 @@ def ask(device, row):
 
 
 def test_a_response_counts_only_for_its_request(enter, device):
-    worker = enter("w-1", wire.REQUESTS)
+    worker = enter("w-1", wire.REQUEST_TOPICS)
     answers, thread = ask(device, HARD)
     topic, payload = worker.get()
     assert topic == "gw/v1/pi-1/req"

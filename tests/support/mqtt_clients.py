@@ -179,7 +179,7 @@ class Peer(MqttClient):
         self.requests: list[wire.Request] = []
         self.payloads: list[bytes] = []
         self.statuses: list[tuple[str, str]] = []
-        super().__init__(url, wire.REQUESTS, "gw/v1/+/status")
+        super().__init__(url, wire.REQUEST_TOPICS, "gw/v1/+/status")
 
     def take(self, message: paho.MQTTMessage) -> None:
         device = wire.device_of(message.topic)

@@ -72,7 +72,7 @@ def said_by_request(request: Request) -> dict[str, Any]:
         "id": request.id.hex(), "m": request.model, "mv": request.version, "ttl": request.ttl_ms,
     }  # fmt: skip
     said |= {
-        "n": request.rows, "k": request.X.shape[1], "type": request.X.dtype.name,
+        "n": request.n_rows, "k": request.X.shape[1], "type": request.X.dtype.name,
         "x": [[None if v != v else v for v in row] for row in request.X.astype(float).tolist()],
     }  # fmt: skip
     if audit is None:
@@ -80,7 +80,7 @@ def said_by_request(request: Request) -> dict[str, Any]:
     return said | {
         "a": audit.class_index,
         "ap": round(1e6 * audit.probability),
-        "an": audit.skipped,
+        "an": audit.n_skipped,
     }
 
 
@@ -90,7 +90,7 @@ def said_by_response(response: Response) -> dict[str, Any]:
     if response.error is not None:
         return said | {"e": response.error, "d": response.detail, "w": response.wait_ms}
     return said | {
-        "n": response.rows, "c": response.probabilities.shape[1], "y": response.labels.tolist(),
+        "n": response.n_rows, "c": response.probabilities.shape[1], "y": response.labels.tolist(),
         "p": response.probabilities.astype(float).tolist(), "us": response.worker_us,
     }  # fmt: skip
 

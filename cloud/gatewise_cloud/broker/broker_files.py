@@ -20,7 +20,13 @@ from typing import Any, Final
 
 import msgspec
 
-from gatewise_edge.link.wire import JSON_REQUESTS, LABELS, MAX_PAYLOAD, REQUESTS, shared
+from gatewise_edge.link.wire import (
+    JSON_REQUEST_TOPICS,
+    LABEL_TOPICS,
+    MAX_PAYLOAD,
+    REQUEST_TOPICS,
+    shared_subscription,
+)
 
 #: Smallest limit on connections. With many clients the limit is four per client, because a TCP
 #: connection without a certificate counts until its handshake fails.
@@ -39,10 +45,10 @@ _DEVICE_ACCESS: Final = {
 }
 #: Rights of a worker by topic. A worker uses the last two to test shared subscriptions.
 _WORKER_ACCESS: Final = {
-    REQUESTS: "read",
-    JSON_REQUESTS: "read",
-    LABELS: "read",
-    f"{LABELS}/json": "read",
+    REQUEST_TOPICS: "read",
+    JSON_REQUEST_TOPICS: "read",
+    LABEL_TOPICS: "read",
+    f"{LABEL_TOPICS}/json": "read",
     "gw/v1/+/rsp": "write",
     "gw/v1/+/rsp/json": "write",
     "gw/v1/dead/+": "write",
@@ -185,8 +191,8 @@ def own_roles(name: str, client_role: str, pool: str) -> list[dict[str, Any]]:
     if client_role == "workers":
         access_by_topic: Mapping[str, str] = {"gw/v1/%u/probe": "readwrite", **_WORKER_ACCESS}
         subscriptions = [
-            _access_rule("subscribeLiteral", shared(pool)),
-            _access_rule("subscribeLiteral", shared(pool, JSON_REQUESTS)),
+            _access_rule("subscribeLiteral", shared_subscription(pool)),
+            _access_rule("subscribeLiteral", shared_subscription(pool, JSON_REQUEST_TOPICS)),
             _access_rule("subscribePattern", "$share/+/gw/v1/+/shared"),
         ]
     elif client_role == "operators":

@@ -13,7 +13,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import Endpoint, make_client
-from gatewise_edge.link.wire import shared
+from gatewise_edge.link.wire import shared_subscription
 
 _KEEPALIVE_SECONDS = 10
 _GRACE_SECONDS = 0.5
@@ -131,7 +131,7 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
     base_topic = f"gw/v1/probe-{secrets.token_hex(8)}"
     plain_topic = f"{base_topic}/plain"
     shared_topic = f"{base_topic}/shared"
-    shared_filter = shared(secrets.token_hex(8), shared_topic)
+    shared_filter = shared_subscription(secrets.token_hex(8), shared_topic)
     received_topics: set[str] = set()
     endpoint = broker if isinstance(broker, Endpoint) else Endpoint(broker)
 

@@ -21,7 +21,7 @@ import paho.mqtt.client as paho
 from gatewise_cloud.broker.comparison import MIN_DEVICES, Comparison, Counts, GroupShare
 from gatewise_cloud.broker.mqtt_client import refusal_error, run_until, subscribed
 from gatewise_edge.link.broker_url import Endpoint
-from gatewise_edge.link.topics import STATUSES
+from gatewise_edge.link.topics import STATUS_TOPICS
 from gatewise_export.repository.release import OfferedRelease
 
 #: Seconds without a new status after which the report is complete.
@@ -134,12 +134,12 @@ def read_statuses(endpoint: Endpoint, *, timeout: float = 10.0) -> dict[str, str
             last_arrival = time.monotonic()
         statuses[message.topic] = message.payload.decode("utf-8", "replace")
 
-    with subscribed(endpoint, STATUSES, on_message=add_status, timeout=timeout) as (
+    with subscribed(endpoint, STATUS_TOPICS, on_message=add_status, timeout=timeout) as (
         client,
         is_granted,
     ):
         if not is_granted:
-            raise refusal_error(endpoint, f"it does not grant {STATUSES}")
+            raise refusal_error(endpoint, f"it does not grant {STATUS_TOPICS}")
         last_arrival = time.monotonic()
         run_until(client, lambda: time.monotonic() - last_arrival > _QUIET_SECONDS, math.inf)
         return statuses

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from gatewise_cloud.models.cloud_model import CloudModel
-from gatewise_edge.link.link import InProcessLink, Receive
+from gatewise_edge.link.link import InProcessLink, PayloadHandler
 
 
 class BackendLink:
@@ -25,7 +25,7 @@ class BackendLink:
         """Whether the link is open."""
         return self._inner.ready
 
-    def open(self, receive: Receive) -> None:
+    def open(self, receive: PayloadHandler) -> None:
         """Open the link; one of its threads calls `receive` with each response."""
         self._inner.open(receive)
 

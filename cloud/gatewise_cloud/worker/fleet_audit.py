@@ -210,7 +210,7 @@ class FleetAudit:
             if test is None:
                 return
             had_alarm = test.alarm
-            test.skip(mark.skipped)
+            test.skip(mark.n_skipped)
             test.audit(disagrees=disagrees, probability=mark.probability)
             is_first_alarm = test.alarm and not had_alarm
         if is_first_alarm:

@@ -330,7 +330,7 @@ def _check_response_fits(ticket: Ticket, n_classes: int) -> None:
     """Raise RefusedRows if the response to a request could exceed the size of a message."""
     n_rows = len(ticket.rows)
     bytes_per_row = ticket.form.answer_bytes(n_classes)
-    max_bytes = wire.MAX_PAYLOAD - wire.RESPONSE_FIELDS
+    max_bytes = wire.MAX_PAYLOAD - wire.MAX_RESPONSE_FIELD_BYTES
     if n_rows * bytes_per_row > max_bytes:
         raise RefusedRows(
             "size",

@@ -67,12 +67,12 @@ class MqttSession:
     @property
     def connected(self) -> bool:
         """Whether the session is connected now."""
-        return self._broker.connected
+        return self._broker.is_connected
 
     @property
     def subscribed(self) -> bool:
         """Whether the session is connected and the broker has granted its subscription."""
-        return self._is_granted and self._broker.connected
+        return self._is_granted and self._broker.is_connected
 
     @property
     def n_oversized(self) -> int:
@@ -82,12 +82,12 @@ class MqttSession:
     @property
     def alive(self) -> bool:
         """Whether the network thread is running; also true before the first connection."""
-        return self.connects == 0 or self._broker.alive
+        return self.connects == 0 or self._broker.is_alive
 
     @property
     def unread(self) -> bool:
         """Whether messages have arrived that have not been handled yet."""
-        return self._broker.unread
+        return self._broker.has_unread
 
     def open(self, subscription: str, receive: Receive, further: Sequence[str] = ()) -> None:
         """Connect and subscribe, and wait until the broker grants the `subscription`.
@@ -126,7 +126,7 @@ class MqttSession:
     def dead_letter(self, reason: str, payload: bytes) -> None:
         """Publish a message that cannot be answered on the dead-letter topic."""
         self._counters.add("dead", label=reason)
-        self._publish(wire.dead_topic(reason), payload[: wire.MAX_PAYLOAD])
+        self._publish(wire.dead_letter_topic(reason), payload[: wire.MAX_PAYLOAD])
 
     def _publish(self, topic: str, payload: bytes) -> None:
         """Publish at QoS 1 without waiting; may be called on any thread.
@@ -139,7 +139,7 @@ class MqttSession:
 
     def unsubscribe(self) -> None:
         """Unsubscribe, and wait until the broker confirms it."""
-        if self._broker.connected:
+        if self._broker.is_connected:
             confirmed = threading.Event()
             self._broker.unsubscribe(self._filters, confirmed.set)
             confirmed.wait(_ACK_SECONDS)
@@ -183,7 +183,7 @@ class MqttSession:
             had_subscription = self._is_granted
             self._is_granted = False
             if self.connects == 0:
-                self._is_unreachable = not self._broker.reached
+                self._is_unreachable = not self._broker.has_reached_broker
                 self._refusal = reason
                 self._condition.notify_all()
         if had_subscription:

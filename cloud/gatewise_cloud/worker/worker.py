@@ -96,7 +96,9 @@ class Worker:
         self._settings = settings
         self._endpoint = settings.endpoint()
         self.url = self._endpoint.url
-        self.subscription = wire.shared(settings.pool) if settings.shared else wire.REQUESTS
+        self.subscription = (
+            wire.shared_subscription(settings.pool) if settings.shared else wire.REQUEST_TOPICS
+        )
         # models
         self._counters = Counters()
         self.models = ServedModels(
@@ -166,7 +168,7 @@ class Worker:
         with self._lifecycle_lock:
             if self._started:
                 raise GatewiseError("this worker was started before: make a new one")
-            if self.subscription != wire.REQUESTS:
+            if self.subscription != wire.REQUEST_TOPICS:
                 self._check_subscription()
             self._started = True
             self._server.start()
@@ -178,7 +180,7 @@ class Worker:
                 if self._labels is None:
                     self._session.open(self.subscription, self._server.receive)
                 else:
-                    further = (wire.LABELS, f"{wire.LABELS}/json")
+                    further = (wire.LABEL_TOPICS, f"{wire.LABEL_TOPICS}/json")
                     self._session.open(self.subscription, self._receive, further)
             except BaseException:
                 self.stop()
@@ -199,7 +201,7 @@ class Worker:
                 "the embedded broker: using a plain subscription, so run only one worker",
                 self.url,
             )
-            self.subscription = wire.REQUESTS
+            self.subscription = wire.REQUEST_TOPICS
 
     def stop(self) -> None:
         """Stop accepting requests, answer the queued ones, and disconnect.

@@ -134,5 +134,5 @@ class Auditor:
         with self._lock:
             self._counts["audits"] += 1
             self._counts["audits_disagreed"] += disagrees
-            self._sums["audit_instances"] += 1 + mark.skipped
+            self._sums["audit_instances"] += 1 + mark.n_skipped
             self._sums["audit_weighted"] += disagrees / mark.probability

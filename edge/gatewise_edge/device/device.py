@@ -395,8 +395,8 @@ class Device:
         Raises SensorError as :meth:`answer`.
         """
         while isinstance(outcome, PendingInstance):
-            if outcome.request is not None:
-                self._uplink.wait(outcome.request)
+            if outcome.offload is not None:
+                self._uplink.wait(outcome.offload)
             outcome = self.advance(outcome)
         return outcome
 

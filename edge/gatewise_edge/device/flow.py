@@ -52,11 +52,11 @@ class RowFlow:
             return self._local_answer(instance, "edge", "stopped")
         if instance.error is not None:
             failure = _failure_reason(instance.error)
-            if instance.error.why == "infinite" or not may_offload:
+            if instance.error.cause == "infinite" or not may_offload:
                 return self._fall_back(instance, failure)
             # The cloud may not need the feature; otherwise `_offload` falls back.
             return self._offload(
-                instance, "missing" if instance.error.why == "missing" else failure
+                instance, "missing" if instance.error.cause == "missing" else failure
             )
         if not bundle.has_cloud:
             return self._local_answer(instance, "edge", "last-stage")
@@ -67,36 +67,36 @@ class RowFlow:
     def send_group(self, group: Sequence[PendingInstance]) -> None:
         """Send the instances of a group in one request, with their earliest deadline."""
         bundle = group[0].bundle
-        request = self._uplink.send(
+        offload_or_reason = self._uplink.send(
             np.stack([instance.values for instance in group]),  # type: ignore[misc]
             bundle.manifest.name,
             bundle.manifest.version,
             deadline=min(instance.deadline for instance in group),
         )
-        if isinstance(request, str):
+        if isinstance(offload_or_reason, str):
             for _ in group[1:]:  # each instance was admitted, and `send` released one
                 self._uplink.release()
         for row, instance in enumerate(group):
             instance.row = row
-            if isinstance(request, str):
-                instance.reason = request
+            if isinstance(offload_or_reason, str):
+                instance.reason = offload_or_reason
             else:
-                instance.request = request
+                instance.offload = offload_or_reason
 
     def proceed(self, instance: PendingInstance) -> Answer | PendingInstance:
         """Retry an instance's request or end it; return `instance` while it has no answer.
 
         Raises SensorError as :meth:`start` does.
         """
-        request = instance.request
-        if request is None:  # the request of its group was not sent
+        offload = instance.offload
+        if offload is None:  # the request of its group was not sent
             return self._fall_back(instance, _failure_reason(instance.error, instance.reason))
-        if not self._uplink.poll(request):
+        if not self._uplink.poll(offload):
             return instance
-        response = request.response
-        if request.state == "answered" and response is not None:
+        response = offload.response
+        if offload.state == "answered" and response is not None:
             return self._cloud_answer(instance, response)
-        if request.state == "unsent":
+        if offload.state == "unsent":
             return self._fall_back(instance, "unsent")
         reason = "timeout" if response is None else f"cloud:{response.error}"
         return self._fall_back(instance, reason, instance.bundle.request_price)
@@ -163,15 +163,15 @@ class RowFlow:
         if instance.group is not None:
             instance.group.append(instance)
             return instance
-        request = self._uplink.send(
+        offload_or_reason = self._uplink.send(
             instance.values[np.newaxis],
             bundle.manifest.name,
             bundle.manifest.version,
             deadline=instance.deadline,
         )
-        if isinstance(request, str):
-            return self._fall_back(instance, _failure_reason(instance.error, request))
-        instance.request = request
+        if isinstance(offload_or_reason, str):
+            return self._fall_back(instance, _failure_reason(instance.error, offload_or_reason))
+        instance.offload = offload_or_reason
         return instance
 
     def _cloud_answer(self, instance: PendingInstance, response: Response) -> Answer:
@@ -244,4 +244,4 @@ def _implausible_reason(instance: PendingInstance, default: str) -> str:
 
 def _failure_reason(error: SensorError | None, default: str = "") -> str:
     """Reason of an answer: the failure of a sensor, or `default` without a failure."""
-    return default if error is None else f"{error.why}:{error.sensor}"
+    return default if error is None else f"{error.cause}:{error.sensor}"

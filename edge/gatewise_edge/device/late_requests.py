@@ -24,7 +24,7 @@ from gatewise_edge.device.unsent_store import UnsentRequest, UnsentStore
 from gatewise_edge.errors import SensorError, WireError
 from gatewise_edge.link.encoding import decode_request, encode_request
 from gatewise_edge.link.messages import MAX_LATE_S, AuditMark, Request, Response, new_id
-from gatewise_edge.link.offload import InFlight
+from gatewise_edge.link.offload import Offload
 from gatewise_edge.link.uplink import Uplink
 
 if TYPE_CHECKING:
@@ -201,20 +201,20 @@ class LateRequests:
             return unsent.number
         # A late request has at least 1 here, because 0 marks a live request.
         request.late_s = min(max(1, round(time.time() - unsent.answered_at)), MAX_LATE_S)
-        flight = uplink.send_late(request, _RESPONSE_TIMEOUT_S)
-        self._settle(unsent, request, flight)
-        if flight.state != "answered":
+        offload = uplink.send_late(request, _RESPONSE_TIMEOUT_S)
+        self._settle(unsent, request, offload)
+        if offload.state != "answered":
             self._wait(_PAUSE_S)
         return unsent.number
 
-    def _settle(self, unsent: UnsentRequest, request: Request, flight: InFlight) -> None:
+    def _settle(self, unsent: UnsentRequest, request: Request, offload: Offload) -> None:
         """Remove a request from the store if it was answered or refused for good."""
-        response = flight.response
-        if flight.state == "answered" and response is not None:
+        response = offload.response
+        if offload.state == "answered" and response is not None:
             self._store.remove(unsent)
             self._counts["late_sent"] += 1
             self._report_answer(request, response)
-        elif flight.state == "refused" and response is not None and not response.retryable:
+        elif offload.state == "refused" and response is not None and not response.retryable:
             self._store.remove(unsent)
             self._counts["late_refused"] += 1
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gatewise_edge.device.installed import InstalledBundle
 from gatewise_edge.device.stages import StageOutput
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link.offload import InFlight
+from gatewise_edge.link.offload import Offload
 from gatewise_edge.sensors.feature_reader import Reading
 
 
@@ -27,7 +27,7 @@ class PendingInstance(msgspec.Struct, eq=False):
         Time of the call, and time at which the answer is due.
     outputs : list of StageOutput
         Outputs of the finished stages.
-    group : list of Pending or None
+    group : list of PendingInstance or None
         Instances that share a request; None if the instance has its own request.
     error : SensorError or None
         Failure of the feature that ended the stages.
@@ -35,7 +35,7 @@ class PendingInstance(msgspec.Struct, eq=False):
         Reason for the offload.
     values : ndarray or None
         The row of the request.
-    request : InFlight or None
+    offload : Offload or None
         The request with this instance.
     row : int
         Index of the instance's row in the request.
@@ -50,11 +50,11 @@ class PendingInstance(msgspec.Struct, eq=False):
     error: SensorError | None = None
     reason: str = ""
     values: NDArray[Any] | None = None
-    request: InFlight | None = None
+    offload: Offload | None = None
     row: int = 0
 
     @property
     def wake_at(self) -> float:
         """Time to call :meth:`.Device.advance` if no response arrives before."""
-        request = self.request
-        return self.deadline if request is None else min(request.wake_at, self.deadline)
+        offload = self.offload
+        return self.deadline if offload is None else min(offload.wake_at, self.deadline)

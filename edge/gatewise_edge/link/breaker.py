@@ -53,15 +53,15 @@ class Breaker:
 
     Parameters
     ----------
-    failures : int, default 5
+    max_failures : int, default 5
         Number of requests in a row without a reply that opens the breaker.
-    share : float, default 0.8
-        The breaker also opens when this share of the latest `window` requests got no reply.
-    window : int, default 20
-        Number of the latest requests that `share` refers to.
-    pause : float, default 1
+    max_silent_share : float, default 0.8
+        The breaker also opens when this share of the latest `n_recent` requests got no reply.
+    n_recent : int, default 20
+        Number of the latest requests that `max_silent_share` refers to.
+    first_pause_s : float, default 1
         Mean length of the first pause in seconds. Each further pause is twice as long.
-    longest : float, default 30
+    max_pause_s : float, default 30
         Mean length of the longest pause in seconds.
     draw : callable, default random.random
         Draws from [0, 1). A pause lasts ``mean * (0.5 + draw())`` seconds.
@@ -75,25 +75,27 @@ class Breaker:
 
     Examples
     --------
-    >>> breaker = Breaker(failures=2, pause=1.0, draw=lambda: 0.5)
+    >>> breaker = Breaker(max_failures=2, first_pause_s=1.0, draw=lambda: 0.5)
     >>> for now in (1.0, 2.0):
-    ...     breaker.record(False, sent=now - 0.5, now=now)
-    >>> breaker.state, breaker.admit(2.5, until=3.0), breaker.admit(3.0, until=3.5)
-    ('open', False, True)
-    >>> breaker.record(True, sent=3.0, now=3.2)
+    ...     breaker.record(False, sent_at=now - 0.5, now=now)
+    >>> breaker.state, breaker.admit(2.5, probe_deadline=3.0)
+    ('open', False)
+    >>> breaker.admit(3.0, probe_deadline=3.5)
+    True
+    >>> breaker.record(True, sent_at=3.0, now=3.2)
     >>> breaker.state
     'closed'
     """
 
-    failures: int = 5
-    share: float = 0.8
-    window: int = 20
-    pause: float = 1.0
-    longest: float = 30.0
+    max_failures: int = 5
+    max_silent_share: float = 0.8
+    n_recent: int = 20
+    first_pause_s: float = 1.0
+    max_pause_s: float = 30.0
     draw: Callable[[], float] = random.random
     counts: BreakerCounts = field(default_factory=BreakerCounts)
     state: Literal["closed", "open", "half-open"] = field(default="closed", init=False)
-    _silent: deque[bool] = field(default_factory=deque, init=False)
+    _silences: deque[bool] = field(default_factory=deque, init=False)
     _n_silent_in_a_row: int = field(default=0, init=False)
     _n_openings: int = field(default=0, init=False)
     _paused_until: float = field(default=-math.inf, init=False)
@@ -101,22 +103,22 @@ class Breaker:
     _changed_at: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
-        for name in ("failures", "window"):
+        for name in ("max_failures", "n_recent"):
             if getattr(self, name) < 1:
                 raise InputError(f"breaker: {name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 < self.share <= 1:
-            raise InputError(f"breaker: share is {self.share}; it must lie in (0, 1]")
-        if not 0 < self.pause <= self.longest < math.inf:
+        if not 0 < self.max_silent_share <= 1:
+            raise InputError(f"breaker: share is {self.max_silent_share}; it must lie in (0, 1]")
+        if not 0 < self.first_pause_s <= self.max_pause_s < math.inf:
             raise InputError(
-                f"breaker: pause {self.pause} and longest {self.longest} must be positive seconds, "
-                "and longest must not be below pause"
+                f"breaker: first_pause_s {self.first_pause_s} and max_pause_s {self.max_pause_s} "
+                "must be positive, and the first pause must not be longer than the longest"
             )
-        self._silent = deque(maxlen=self.window)
+        self._silences = deque(maxlen=self.n_recent)
 
-    def admit(self, now: float, until: float) -> bool:
+    def admit(self, now: float, probe_deadline: float) -> bool:
         """Return whether a request may be sent at `now`.
 
-        A probe blocks other requests `until` its outcome is known at the latest.
+        A probe blocks other requests until its outcome is known, at most until `probe_deadline`.
         """
         if self.state == "closed":
             return True
@@ -126,7 +128,7 @@ class Breaker:
         if self.state == "open":
             self.state = "half-open"
             self._changed_at = now
-        self._paused_until = until
+        self._paused_until = probe_deadline
         self.counts.breaker_probes += 1
         return True
 
@@ -136,40 +138,42 @@ class Breaker:
             self.counts.breaker_probes -= 1
             self._paused_until = now
 
-    def record(self, replied: bool, *, sent: float, now: float) -> None:
-        """Record whether a request was `replied` to; an error is a reply.
+    def record(self, has_reply: bool, *, sent_at: float, now: float) -> None:
+        """Record whether a request got a reply; an error is a reply.
 
-        `sent` is the time of the request, and `now` the time of the reply or of the deadline.
+        `sent_at` is the time of the request, and `now` the time of the reply or of the deadline.
         """
-        if replied:
+        if has_reply:
             # The reply shows that the cloud works now, even if the request is old.
             self._n_silent_in_a_row = 0
-            self._silent.append(False)
+            self._silences.append(False)
             if self.state != "closed":
                 self._close(now)
             return
         if self.state == "closed":
-            if sent < self._changed_at:
+            if sent_at < self._changed_at:
                 return
             self._n_silent_in_a_row += 1
-            self._silent.append(True)
-            is_full = len(self._silent) == self.window
-            is_mostly_silent = is_full and sum(self._silent) >= self.share * self.window
-            if self._n_silent_in_a_row >= self.failures or is_mostly_silent:
+            self._silences.append(True)
+            is_full = len(self._silences) == self.n_recent
+            is_mostly_silent = (
+                is_full and sum(self._silences) >= self.max_silent_share * self.n_recent
+            )
+            if self._n_silent_in_a_row >= self.max_failures or is_mostly_silent:
                 self.counts.breaker_opened += 1
                 self._open(now)
-        elif self.state == "half-open" and sent >= self._changed_at:
+        elif self.state == "half-open" and sent_at >= self._changed_at:
             self._open(now)
 
     def _open(self, now: float) -> None:
-        mean = min(self.longest, self.pause * 2.0 ** min(self._n_openings, 60))
+        mean_pause_s = min(self.max_pause_s, self.first_pause_s * 2.0 ** min(self._n_openings, 60))
         self._n_openings += 1
         self.state = "open"
         self._changed_at = now
-        self._paused_until = now + mean * (0.5 + self.draw())
+        self._paused_until = now + mean_pause_s * (0.5 + self.draw())
 
     def _close(self, now: float) -> None:
         self.state = "closed"
         self._changed_at = now
         self._n_openings = self._n_silent_in_a_row = 0
-        self._silent.clear()
+        self._silences.clear()

@@ -72,17 +72,19 @@ class Endpoint:
         self.url = f"{address.scheme}://{host}:{self.port}"
         self.user = unquote(address.username) if address.username else None
         self.password = unquote(address.password) if address.password else None
-        self.tls = address.scheme == "mqtts"
+        self.uses_tls = address.scheme == "mqtts"
         if key_file is not None and cert_file is None:
             raise InputError(f"key_file {key_file} needs a cert_file")
-        files = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
-        for option, path in files.items():
-            if path is not None and not self.tls:
-                raise InputError(f"{option} needs TLS: the broker's URL must begin with mqtts://")
+        tls_files = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
+        for option_name, path in tls_files.items():
+            if path is not None and not self.uses_tls:
+                raise InputError(
+                    f"{option_name} needs TLS: the broker's URL must begin with mqtts://"
+                )
             if path is not None and not Path(path).is_file():
-                raise InputError(f"{option} {path} does not exist")
+                raise InputError(f"{option_name} {path} does not exist")
         self._certificate = None if cert_file is None else (str(cert_file), key_file)
-        self._context = self._tls_context(ca_file, cert_file, key_file) if self.tls else None
+        self._context = self._tls_context(ca_file, cert_file, key_file) if self.uses_tls else None
 
     @property
     def certificate_expires(self) -> float | None:
@@ -129,34 +131,34 @@ class Endpoint:
         client.tls_set_context(limited_context(self._context))
 
 
-def _host_and_port(parts: SplitResult) -> tuple[str, int]:
-    safe_url = f"{parts.scheme}://{parts.hostname or ''}"  # without user and password
-    if parts.scheme not in ("mqtt", "mqtts"):
+def _host_and_port(address: SplitResult) -> tuple[str, int]:
+    safe_url = f"{address.scheme}://{address.hostname or ''}"  # without user and password
+    if address.scheme not in ("mqtt", "mqtts"):
         raise InputError(
             "the broker's URL must begin with mqtt:// or mqtts://, such as mqtt://localhost"
         )
     # In user:p#ss@host the part behind the # is parsed as a fragment.
-    if any("@" in part for part in (parts.path, parts.query, parts.fragment)):
+    if any("@" in part for part in (address.path, address.query, address.fragment)):
         raise InputError(f"the broker's URL must be {_URL_FORM}; {_ENCODING_HINT}")
     try:
-        port = parts.port
+        port = address.port
     except ValueError:
         raise InputError(f"broker {safe_url}: the port is not a number up to 65535") from None
-    host = parts.hostname or ""
+    host = address.hostname or ""
     try:
         host.encode("idna")  # a look-up does the same, but its error would end the network thread
     except UnicodeError:
         host = ""
-    if not host or port == 0 or parts.path.strip("/") or parts.query or parts.fragment:
+    if not host or port == 0 or address.path.strip("/") or address.query or address.fragment:
         raise InputError(f"broker {safe_url}: the URL must be {_URL_FORM}")
-    return host, port or (8883 if parts.scheme == "mqtts" else 1883)
+    return host, port or (8883 if address.scheme == "mqtts" else 1883)
 
 
 def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> paho.Client:
     """Make a paho client for MQTT 3.1.1 with a clean session and without Nagle's algorithm.
 
     At most `max_inflight` messages of QoS 1 may be unacknowledged; further ones are refused. The
-    header of a packet above :data:`.MAX_PACKET` ends the connection.
+    header of a packet above :data:`.MAX_PACKET_BYTES` ends the connection.
     """
     client = paho.Client(
         CallbackAPIVersion.VERSION2,
@@ -166,18 +168,18 @@ def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> pah
     )
     client.max_inflight_messages_set(max_inflight)
     client.max_queued_messages_set(max_inflight)
-    client.on_socket_open = _tune_socket
+    client.on_socket_open = _set_socket_options
     endpoint.prepare(client)
     return client
 
 
 def disconnect_reason(reason: object) -> str:
     """Describe why a connection ended; paho says "Unspecified error" if the broker closed it."""
-    text = str(reason)
-    return "the broker closed the connection" if text == "Unspecified error" else text
+    message = str(reason)
+    return "the broker closed the connection" if message == "Unspecified error" else message
 
 
-def _tune_socket(client: object, userdata: object, sock: Any) -> None:
+def _set_socket_options(client: object, userdata: object, sock: Any) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # Without this a dead peer is noticed only after one and a half keepalive periods.

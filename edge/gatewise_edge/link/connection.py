@@ -94,7 +94,7 @@ class BrokerConnection:
         #: Held during writes and during reads of TLS, because an OpenSSL connection may be used by
         #: one thread at a time only.
         self._write_lock = threading.RLock()
-        self._read_lock: Any = self._write_lock if endpoint.tls else contextlib.nullcontext()
+        self._read_lock: Any = self._write_lock if endpoint.uses_tls else contextlib.nullcontext()
         #: Callbacks of unacknowledged messages and UNSUBSCRIBEs, by packet id.
         self._pending_acks: dict[int, Callable[[], None]] = {}
         #: Events that paho reported and that no callback has handled yet.
@@ -102,20 +102,20 @@ class BrokerConnection:
         #: Why the connection ended; empty while it is not known.
         self._reason = ""
         #: Whether the last attempt to connect reached a broker.
-        self.reached = False
+        self.has_reached_broker = False
         #: Connections that ended because a packet was too large.
         self.n_oversized = 0
-        self._closing = threading.Event()
+        self._is_closing = threading.Event()
         self._wake_sender: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, name="gatewise-mqtt", daemon=True)
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether the broker has accepted the connection, and it has not ended."""
         return self._client.is_connected()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the network thread is running."""
         return self._thread.is_alive()
 
@@ -125,12 +125,12 @@ class BrokerConnection:
         return len(self._pending_acks)
 
     @property
-    def unread(self) -> bool:
+    def has_unread(self) -> bool:
         """Whether there are events or bytes to handle; for calls on the network thread."""
         connection: Any = self._client.socket()
         if self._events or connection is None:
             return bool(self._events)
-        if self._endpoint.tls and connection.pending() > 0:
+        if self._endpoint.uses_tls and connection.pending() > 0:
             return True
         # Poll, because select() refuses descriptors from 1,024 on.
         poller = select.poll()
@@ -183,9 +183,9 @@ class BrokerConnection:
 
     def close(self) -> None:
         """Disconnect and end the network thread. May be called twice."""
-        if self._closing.is_set():
+        if self._is_closing.is_set():
             return
-        self._closing.set()
+        self._is_closing.set()
         with self._write_lock:
             self._client.disconnect()
             self._write()
@@ -205,18 +205,18 @@ class BrokerConnection:
 
     def _keep_connected(self, wake_receiver: socket.socket) -> None:
         pause = _FIRST_PAUSE_SECONDS
-        while not self._closing.is_set():
+        while not self._is_closing.is_set():
             self._reason = ""
-            self.reached = self._connect()
-            if self.reached and self._serve(wake_receiver):
+            self.has_reached_broker = self._connect()
+            if self.has_reached_broker and self._serve(wake_receiver):
                 pause = _FIRST_PAUSE_SECONDS
             self._pending_acks.clear()
             self._dispatch()
-            if self._closing.is_set():
+            if self._is_closing.is_set():
                 return
-            self._call(partial(self._handle_disconnect, self._reason))
+            self._run_handler(partial(self._handle_disconnect, self._reason))
             # Randomise the pause, so that the devices of a fleet do not reconnect all at once.
-            self._closing.wait(pause * random.uniform(0.5, 1.5))
+            self._is_closing.wait(pause * random.uniform(0.5, 1.5))
             pause = min(2.0 * pause, _MAX_PAUSE_SECONDS)
 
     def _connect(self) -> bool:
@@ -245,7 +245,7 @@ class BrokerConnection:
             events = select.POLLIN | (select.POLLOUT if self._client.want_write() else 0)
             poller.register(descriptor, events)
             # TLS may have decrypted bytes that poll() does not see.
-            has_decrypted = self._endpoint.tls and connection.pending() > 0
+            has_decrypted = self._endpoint.uses_tls and connection.pending() > 0
             ready = dict(poller.poll(0 if has_decrypted else 1000.0 * _TICK_SECONDS))
             if wake_receiver.fileno() in ready:
                 wake_receiver.recv(4096)
@@ -288,16 +288,16 @@ class BrokerConnection:
             self._wake()
 
     def _wake(self) -> None:
-        sender = self._wake_sender
-        if sender is not None:
+        wake_sender = self._wake_sender
+        if wake_sender is not None:
             with contextlib.suppress(OSError):  # the thread has ended meanwhile
-                sender.send(b"\0")
+                wake_sender.send(b"\0")
 
     def _dispatch(self) -> None:
         while self._events:
-            self._call(self._events.popleft())
+            self._run_handler(self._events.popleft())
 
-    def _call(self, handle: Callable[[], None]) -> None:
+    def _run_handler(self, handle: Callable[[], None]) -> None:
         try:
             handle()
         except Exception:

@@ -45,7 +45,7 @@ class DeviceIdentity:
         self._last_takeover = 0.0
         self._lock = threading.Lock()
 
-    def read(self, payload: bytes) -> None:
+    def receive(self, payload: bytes) -> None:
         """Read a message of the session topic, in the order in which the messages arrive."""
         with self._lock:
             if payload == self.mark:

@@ -30,13 +30,13 @@ import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.checks import MAX_NAME, check_id, check_int, check_size, check_text
+from gatewise_edge.checks import MAX_NAME_BYTES, check_id, check_int, check_size, check_text
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.messages import (
     MAX_CLASSES,
-    MAX_CODE,
+    MAX_CODE_BYTES,
     MAX_COLUMNS,
-    MAX_DETAIL,
+    MAX_DETAIL_BYTES,
     MAX_LATE_S,
     MAX_ROWS,
     MAX_SKIPPED,
@@ -59,7 +59,7 @@ _DTYPES: Final = {
 }
 _TAGS: Final = {dtype: tag for tag, dtype in _DTYPES.items()}
 #: Tags that the values of a request may have.
-_VALUE_TAGS: Final = (85, 84, 64, 72, 77)
+_REQUEST_VALUE_TAGS: Final = (85, 84, 64, 72, 77)
 
 Decoded = TypeVar("Decoded")
 
@@ -67,10 +67,10 @@ Decoded = TypeVar("Decoded")
 # -- encoding ------------------------------------------------------------------------------
 
 
-def write_map(message: dict[str, Any]) -> bytes:
+def write_map(entries: dict[str, Any]) -> bytes:
     """Encode a message with its checksum; WireError if it is larger than :data:`.MAX_PAYLOAD`."""
     # The checksum is the last entry, and covers all bytes before its value.
-    content = cbor2.dumps(message | {"crc": bytes(4)})[:-4]
+    content = cbor2.dumps(entries | {"crc": bytes(4)})[:-4]
     payload: bytes = content + _checksum(content)
     check_size(payload)
     return payload
@@ -81,8 +81,8 @@ def _checksum(content: bytes | memoryview) -> bytes:
 
 
 def _typed_array(array: NDArray[Any], dtype: str | np.dtype[Any]) -> cbor2.CBORTag:
-    data = np.ascontiguousarray(array, dtype)
-    return cbor2.CBORTag(_TAGS[data.dtype], data.tobytes())
+    contiguous_array = np.ascontiguousarray(array, dtype)
+    return cbor2.CBORTag(_TAGS[contiguous_array.dtype], contiguous_array.tobytes())
 
 
 def encode_request(request: Request) -> bytes:
@@ -95,7 +95,7 @@ def _request_entries(request: Request) -> dict[str, Any]:
     if request.audit is not None:
         entries["a"] = request.audit.class_index
         entries["ap"] = round(request.audit.probability * _MILLION)
-        entries["an"] = request.audit.skipped
+        entries["an"] = request.audit.n_skipped
         if request.audit.confidence is not None:
             entries["ac"] = round(min(request.audit.confidence, 1.0) * _MILLION)
     if request.private:
@@ -104,32 +104,32 @@ def _request_entries(request: Request) -> dict[str, Any]:
         entries["late"] = request.late_s
     entries |= {"v": WIRE_VERSION, "id": request.id, "m": request.model, "mv": request.version}
     entries["ttl"] = request.ttl_ms
-    rows, columns = request.X.shape
-    x = _typed_array(request.X, request.X.dtype.newbyteorder("<"))
-    return entries | {"n": rows, "k": columns, "x": x}
+    n_rows, n_columns = request.X.shape
+    typed_array = _typed_array(request.X, request.X.dtype.newbyteorder("<"))
+    return entries | {"n": n_rows, "k": n_columns, "x": typed_array}
 
 
 def encode_response(response: Response) -> bytes:
     """Encode a response; WireError if it is larger than :data:`.MAX_PAYLOAD`."""
-    message = response_entries(response)
+    entries = response_entries(response)
     for key, dtype in {"y": "<u2", "p": "<f4"}.items():
-        if key in message:
-            message[key] = _typed_array(message[key], dtype)
-    return write_map(message)
+        if key in entries:
+            entries[key] = _typed_array(entries[key], dtype)
+    return write_map(entries)
 
 
 def response_entries(response: Response) -> dict[str, Any]:
     """Entries of a response's message; its arrays are not encoded yet."""
-    message: dict[str, Any] = {"v": WIRE_VERSION, "id": response.id}
+    entries: dict[str, Any] = {"v": WIRE_VERSION, "id": response.id}
     if response.model:
-        message |= {"m": response.model, "mv": response.version}
+        entries |= {"m": response.model, "mv": response.version}
     if response.error is not None:
-        wait = {"w": response.wait_ms} if response.wait_ms else {}
-        return message | {"e": response.error, "d": response.detail} | wait
+        wait_entry = {"w": response.wait_ms} if response.wait_ms else {}
+        return entries | {"e": response.error, "d": response.detail} | wait_entry
     labels = response.labels
     probabilities = response.probabilities
-    message |= {"n": response.rows, "c": probabilities.shape[1], "y": labels, "p": probabilities}
-    return message | {"us": response.worker_us}
+    entries |= {"n": response.n_rows, "c": probabilities.shape[1], "y": labels, "p": probabilities}
+    return entries | {"us": response.worker_us}
 
 
 # -- decoding ------------------------------------------------------------------------------
@@ -143,17 +143,17 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
     message if it can be read.
     """
 
-    def build(message: Entries) -> Request:
-        shape = (message.integer("n", 1, MAX_ROWS), message.integer("k", 1, MAX_COLUMNS))
+    def build(entries: Entries) -> Request:
+        shape = (entries.integer("n", 1, MAX_ROWS), entries.integer("k", 1, MAX_COLUMNS))
         request = Request(
-            id=message.id,
-            model=message.text("m"),
-            version=message.text("mv"),
-            ttl_ms=message.integer("ttl", 0, MAX_TTL_MS),
-            X=message.array("x", shape, *_VALUE_TAGS),
-            audit=_audit(message) if message.has("a") else None,
-            private=bool(message.integer("pr", 0, 1)) if message.has("pr") else False,
-            late_s=message.integer("late", 0, MAX_LATE_S) if message.has("late") else 0,
+            id=entries.id,
+            model=entries.text("m"),
+            version=entries.text("mv"),
+            ttl_ms=entries.integer("ttl", 0, MAX_TTL_MS),
+            X=entries.array("x", shape, *_REQUEST_VALUE_TAGS),
+            audit=_audit(entries) if entries.has("a") else None,
+            private=bool(entries.integer("pr", 0, 1)) if entries.has("pr") else False,
+            late_s=entries.integer("late", 0, MAX_LATE_S) if entries.has("late") else 0,
         )
         if not allow_missing and request.has_missing:
             raise WireError("missing", "the instances contain a NaN")
@@ -167,46 +167,46 @@ def decode_response(payload: bytes) -> Response:
     return decode_entries(payload, _response)
 
 
-def _response(message: Entries) -> Response:
-    if message.has("e"):
+def _response(entries: Entries) -> Response:
+    if entries.has("e"):
         return Response(
-            id=message.id,
-            model=message.text("m") if message.has("m") else "",
-            version=message.text("mv") if message.has("mv") else "",
-            error=message.text("e", MAX_CODE),
-            detail=message.text("d", MAX_DETAIL, shortest=0) if message.has("d") else "",
-            wait_ms=message.integer("w", 0, MAX_TTL_MS) if message.has("w") else 0,
+            id=entries.id,
+            model=entries.text("m") if entries.has("m") else "",
+            version=entries.text("mv") if entries.has("mv") else "",
+            error=entries.text("e", MAX_CODE_BYTES),
+            detail=entries.text("d", MAX_DETAIL_BYTES, min_bytes=0) if entries.has("d") else "",
+            wait_ms=entries.integer("w", 0, MAX_TTL_MS) if entries.has("w") else 0,
         )
-    model = message.text("m")
-    version = message.text("mv")
-    rows = message.integer("n", 1, MAX_ROWS)
-    classes = message.integer("c", 2, MAX_CLASSES)
+    model = entries.text("m")
+    version = entries.text("mv")
+    n_rows = entries.integer("n", 1, MAX_ROWS)
+    n_classes = entries.integer("c", 2, MAX_CLASSES)
     return Response(
-        id=message.id,
+        id=entries.id,
         model=model,
         version=version,
-        labels=message.array("y", (rows,), 69),
-        probabilities=message.array("p", (rows, classes), 85),
-        worker_us=message.integer("us", 0, MAX_WORKER_US),
+        labels=entries.array("y", (n_rows,), 69),
+        probabilities=entries.array("p", (n_rows, n_classes), 85),
+        worker_us=entries.integer("us", 0, MAX_WORKER_US),
     )
 
 
-def _audit(message: Entries) -> AuditMark:
+def _audit(entries: Entries) -> AuditMark:
     return AuditMark(
-        class_index=message.integer("a", 0, MAX_CLASSES),
-        probability=message.integer("ap", 1, _MILLION) / _MILLION,
-        skipped=message.integer("an", 0, MAX_SKIPPED),
-        confidence=message.integer("ac", 0, _MILLION) / _MILLION if message.has("ac") else None,
+        class_index=entries.integer("a", 0, MAX_CLASSES),
+        probability=entries.integer("ap", 1, _MILLION) / _MILLION,
+        n_skipped=entries.integer("an", 0, MAX_SKIPPED),
+        confidence=entries.integer("ac", 0, _MILLION) / _MILLION if entries.has("ac") else None,
     )
 
 
 def decode_entries(payload: bytes, build: Callable[[Entries], Decoded]) -> Decoded:
     """Read a message's entries and `build` its record; add the message's id to a WireError."""
-    message = Entries(_read_map(payload))
+    entries = Entries(_read_map(payload))
     try:
-        return build(message)
+        return build(entries)
     except WireError as error:
-        error.id = message.id
+        error.id = entries.id
         raise
 
 
@@ -222,8 +222,8 @@ class Entries:
                 "version", f"a message of layout {str(version)[:20]}, not 1", id=self.id
             )
         for key, value in entries.items():
-            inner = value.value if type(value) is _Tagged else value
-            if type(inner) in _NESTED:
+            untagged_value = value.value if type(value) is _Tagged else value
+            if type(untagged_value) in _NESTED:
                 raise WireError("type", f"{str(key)[:20]!r} has a nested value", id=self.id)
 
     def has(self, key: str) -> bool:
@@ -234,22 +234,22 @@ class Entries:
         """Return an integer between `low` and `high`."""
         return check_int(key, self._entries.get(key), low, high)
 
-    def text(self, key: str, longest: int = MAX_NAME, *, shortest: int = 1) -> str:
-        """Return a text of `shortest` to `longest` bytes."""
-        return check_text(key, self._entries.get(key), shortest, longest)
+    def text(self, key: str, max_bytes: int = MAX_NAME_BYTES, *, min_bytes: int = 1) -> str:
+        """Return a text of `min_bytes` to `max_bytes` bytes."""
+        return check_text(key, self._entries.get(key), min_bytes, max_bytes)
 
     def array(self, key: str, shape: tuple[int, ...], *tags: int) -> NDArray[Any]:
         """Return an array with one of the `tags`, in this machine's byte order."""
-        typed = self._entries.get(key)
-        if not isinstance(typed, _Tagged) or type(typed.value) is not bytes:
+        tagged = self._entries.get(key)
+        if not isinstance(tagged, _Tagged) or type(tagged.value) is not bytes:
             raise WireError("type", f"{key!r} is not a typed array")
-        if typed.tag not in tags:
-            raise WireError("type", f"{key!r} is a typed array of tag {typed.tag}, not {tags}")
-        dtype = _DTYPES[typed.tag]
-        size = math.prod(shape) * dtype.itemsize
-        if len(typed.value) != size:
-            raise WireError("shape", f"{key!r} has {len(typed.value)} bytes, not {size}")
-        values: NDArray[Any] = np.frombuffer(typed.value, dtype).reshape(shape)
+        if tagged.tag not in tags:
+            raise WireError("type", f"{key!r} is a typed array of tag {tagged.tag}, not {tags}")
+        dtype = _DTYPES[tagged.tag]
+        n_bytes = math.prod(shape) * dtype.itemsize
+        if len(tagged.value) != n_bytes:
+            raise WireError("shape", f"{key!r} has {len(tagged.value)} bytes, not {n_bytes}")
+        values: NDArray[Any] = np.frombuffer(tagged.value, dtype).reshape(shape)
         return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
 
 

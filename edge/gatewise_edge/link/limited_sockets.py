@@ -15,11 +15,11 @@ from gatewise_edge.checks import MAX_PAYLOAD
 
 #: Largest size of a packet in bytes. It is above :data:`MAX_PAYLOAD`, so that a payload slightly
 #: above that limit gets an error response and does not end the connection.
-MAX_PACKET: Final = 2 * MAX_PAYLOAD
+MAX_PACKET_BYTES: Final = 2 * MAX_PAYLOAD
 
 
 class OversizedPacketError(OSError):
-    """A packet of more than :data:`MAX_PACKET` bytes; paho then closes the connection."""
+    """A packet of more than :data:`MAX_PACKET_BYTES` bytes; paho then closes the connection."""
 
 
 class PacketLimit:
@@ -30,7 +30,7 @@ class PacketLimit:
 
     oversized = 0
     # class attributes, because `ssl` creates sockets without calling the constructor
-    _in_header = False
+    _is_in_header = False
     _length = 0
     _shift = 0
     _n_body_bytes_left = 0
@@ -46,14 +46,14 @@ class PacketLimit:
         position = 0
         while position < len(received):
             if self._n_body_bytes_left:
-                n_body = min(self._n_body_bytes_left, len(received) - position)
-                self._n_body_bytes_left -= n_body
-                position += n_body
+                n_skipped_bytes = min(self._n_body_bytes_left, len(received) - position)
+                self._n_body_bytes_left -= n_skipped_bytes
+                position += n_skipped_bytes
                 continue
-            if self._in_header:
+            if self._is_in_header:
                 self._read_length(received[position])
             else:
-                self._in_header = True
+                self._is_in_header = True
                 self._length = self._shift = 0
             position += 1
 
@@ -64,11 +64,11 @@ class PacketLimit:
         """
         self._length |= (byte & 127) << self._shift
         self._shift += 7
-        if self._length > MAX_PACKET:
+        if self._length > MAX_PACKET_BYTES:
             self.oversized = self._length
             raise OversizedPacketError(f"a packet of at least {self._length} bytes")
         if byte < 128:
-            self._in_header = False
+            self._is_in_header = False
             self._n_body_bytes_left = self._length
 
 

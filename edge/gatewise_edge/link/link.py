@@ -23,7 +23,7 @@ from gatewise_edge.link.messages import (
     Response,
 )
 
-Receive = Callable[[bytes], None]
+PayloadHandler = Callable[[bytes], None]
 
 
 class Link(Protocol):
@@ -34,7 +34,7 @@ class Link(Protocol):
         """Whether the link can send now. The device sends no request while this is False."""
         ...
 
-    def open(self, receive: Receive) -> None:
+    def open(self, receive: PayloadHandler) -> None:
         """Start to connect, and return at once.
 
         The link calls `receive` with the payload of every response, on any thread, perhaps within
@@ -80,14 +80,14 @@ class InProcessLink:
     ) -> None:
         self._answer = answer
         self._allow_missing = allow_missing
-        self._receive: Receive | None = None
+        self._receive: PayloadHandler | None = None
 
     @property
     def ready(self) -> bool:
         """Whether the link is open."""
         return self._receive is not None
 
-    def open(self, receive: Receive) -> None:
+    def open(self, receive: PayloadHandler) -> None:
         """Open the link; `receive` gets every response's payload, see :meth:`Link.open`."""
         self._receive = receive
 
@@ -106,7 +106,7 @@ class InProcessLink:
         self._receive = None
 
     def _respond(self, payload: bytes) -> Response | None:
-        started = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             request = decode_request(payload, allow_missing=self._allow_missing)
         except WireError as error:
@@ -121,7 +121,7 @@ class InProcessLink:
                 version=request.version,
                 labels=np.asarray(labels, np.int64),
                 probabilities=np.asarray(probabilities, np.float32),
-                worker_us=int(1e6 * (time.perf_counter() - started)),
+                worker_us=int(1e6 * (time.perf_counter() - started_at)),
             )
         except Exception as error:
             # A worker also responds to an error of its model.

@@ -37,7 +37,7 @@ from gatewise_edge.link.encoding import (
 from gatewise_edge.link.messages import MAX_ROWS, Request, Response
 from gatewise_edge.link.topics import json_response_topic, response_topic
 
-_ID: Final = re.compile("[0-9a-f]{32}", re.ASCII)
+_ID_FORM: Final = re.compile("[0-9a-f]{32}", re.ASCII)
 
 Row = list[float | None]
 
@@ -62,7 +62,7 @@ class MessageForm:
     answer_bytes: Callable[[int], int]
 
 
-class _Identified(msgspec.Struct):
+class _MessageId(msgspec.Struct):
     """The id of a request, without which no response is possible."""
 
     id: str
@@ -82,8 +82,8 @@ class _JsonRequest(msgspec.Struct, forbid_unknown_fields=True):
     pr: Literal[0, 1] = 0
 
 
-_IDENTIFIED: Final = msgspec.json.Decoder(_Identified)
-_REQUEST: Final = msgspec.json.Decoder(_JsonRequest)
+_ID_DECODER: Final = msgspec.json.Decoder(_MessageId)
+_REQUEST_DECODER: Final = msgspec.json.Decoder(_JsonRequest)
 _ENCODER: Final = msgspec.json.Encoder()
 
 
@@ -95,15 +95,18 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
     check_size(payload)
     request_id = _request_id(payload)
     try:
-        message = _REQUEST.decode(payload)
+        message = _REQUEST_DECODER.decode(payload)
         # msgspec uses the last of two equal keys, and another decoder may use the first.
         unique_json(payload)
         if message.v != WIRE_VERSION:
             raise WireError("version", f"a message of layout {message.v}, not {WIRE_VERSION}")
         X = _matrix(message.x)
-        for key, stated_size, size in (("n", message.n, len(X)), ("k", message.k, X.shape[1])):
-            if stated_size not in (msgspec.UNSET, size):
-                raise WireError("shape", f"{key!r} is {stated_size}, but 'x' has {size}")
+        for key, stated_size, actual_size in (
+            ("n", message.n, len(X)),
+            ("k", message.k, X.shape[1]),
+        ):
+            if stated_size not in (msgspec.UNSET, actual_size):
+                raise WireError("shape", f"{key!r} is {stated_size}, but 'x' has {actual_size}")
         request = Request(
             id=request_id,
             model=message.m,
@@ -130,12 +133,12 @@ def decode_json_request(payload: bytes, *, allow_missing: bool = False) -> Reque
 
 def encode_json_response(response: Response) -> bytes:
     """Encode a response as JSON; WireError if it is larger than :data:`.MAX_PAYLOAD`."""
-    document = response_entries(response) | {"id": response.id.hex()}
-    if "y" in document:
-        document["y"] = document["y"].tolist()
+    entries = response_entries(response) | {"id": response.id.hex()}
+    if "y" in entries:
+        entries["y"] = entries["y"].tolist()
         # str() of a float32 is the shortest decimal that is read back as the same float32.
-        document["p"] = [[float(str(p)) for p in row] for row in document["p"]]
-    payload = _ENCODER.encode(document)
+        entries["p"] = [[float(str(probability)) for probability in row] for row in entries["p"]]
+    payload = _ENCODER.encode(entries)
     check_size(payload)
     return payload
 
@@ -143,29 +146,29 @@ def encode_json_response(response: Response) -> bytes:
 def _request_id(payload: bytes) -> bytes:
     """Read only the id, so that an error in the other fields can be answered."""
     try:
-        text = _IDENTIFIED.decode(payload).id
+        id_text = _ID_DECODER.decode(payload).id
     except msgspec.ValidationError as error:
         reason = "id" if payload.lstrip()[:1] == b"{" else "json"
         raise WireError(reason, f"not a message in JSON: {str(error)[:120]}") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise WireError("json", f"not a message in JSON: {str(error)[:120]}") from None
-    if _ID.fullmatch(text) is None:
+    if _ID_FORM.fullmatch(id_text) is None:
         raise WireError("id", "a message's id must be 32 hexadecimal digits, 0-9 and a-f")
-    return bytes.fromhex(text)
+    return bytes.fromhex(id_text)
 
 
-def _matrix(x: list[Any]) -> NDArray[np.float32]:
+def _matrix(rows_or_row: list[Any]) -> NDArray[np.float32]:
     """Values of a request, shape (rows, columns), from rows or one row."""
-    rows = x if x and isinstance(x[0], list) else [x]
+    rows = rows_or_row if rows_or_row and isinstance(rows_or_row[0], list) else [rows_or_row]
     if len(rows) > MAX_ROWS:
         raise WireError("range", f"'x' has {len(rows)} rows: at most {MAX_ROWS} are allowed")
     if any(not isinstance(row, list) or len(row) != len(rows[0]) for row in rows):
         raise WireError("shape", "'x' has rows of different lengths")
-    values = [math.nan if value is None else value for row in rows for value in row]
-    if any(isinstance(value, list) for value in values):
+    numbers = [math.nan if number is None else number for row in rows for number in row]
+    if any(isinstance(number, list) for number in numbers):
         raise WireError("type", "'x' mixes rows and numbers")
     with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused later
-        return np.array(values, np.float64).astype(np.float32).reshape(len(rows), -1)
+        return np.array(numbers, np.float64).astype(np.float32).reshape(len(rows), -1)
 
 
 #: The form that devices use. An answer is a label (2 bytes) and float32 probabilities.

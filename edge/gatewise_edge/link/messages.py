@@ -30,14 +30,14 @@ MAX_CLASSES: Final = 65535
 MAX_TTL_MS: Final = 86_400_000
 MAX_SKIPPED: Final = 65_535
 MAX_LATE_S: Final = 366 * 86_400
-MAX_CODE: Final = 32
-MAX_DETAIL: Final = 200
+MAX_CODE_BYTES: Final = 32
+MAX_DETAIL_BYTES: Final = 200
 MAX_WORKER_US: Final = 2**40
 #: Largest size of a response's fields without the answers, in bytes.
-RESPONSE_FIELDS: Final = 256
+MAX_RESPONSE_FIELD_BYTES: Final = 256
 _DTYPES: Final = frozenset(map(np.dtype, DTYPES))
 #: A probability may lie outside of [0, 1] by this much, as sums of softmax in half precision do.
-_SLACK: Final = 1e-3
+_PROBABILITY_TOLERANCE: Final = 1e-3
 
 #: Error codes of a response. Workers may use others; a retry can help only for RETRYABLE ones.
 BUSY: Final = "busy"
@@ -57,7 +57,7 @@ class AuditMark:
         The device's answer.
     probability : float
         Probability with which the answer was chosen for an audit, above 0 and up to 1.
-    skipped : int
+    n_skipped : int
         Number of instances since the last audit that were not chosen.
     confidence : float, optional
         Largest class probability of the device's answer.
@@ -65,15 +65,15 @@ class AuditMark:
 
     class_index: int
     probability: float
-    skipped: int
+    n_skipped: int
     confidence: float | None = None
 
     def __post_init__(self) -> None:
         check_int("audit class", self.class_index, 0, MAX_CLASSES)
-        check_int("audit skipped", self.skipped, 0, MAX_SKIPPED)
+        check_int("audit skipped", self.n_skipped, 0, MAX_SKIPPED)
         if not 0 < self.probability <= 1:
             raise WireError("range", f"audit probability {self.probability} is not in (0, 1]")
-        if self.confidence is not None and not 0 <= self.confidence <= 1 + _SLACK:
+        if self.confidence is not None and not 0 <= self.confidence <= 1 + _PROBABILITY_TOLERANCE:
             raise WireError("range", f"audit confidence {self.confidence} is not in [0, 1]")
 
 
@@ -131,7 +131,7 @@ class Request:
             raise WireError("infinite", "the instances contain an infinite value")
 
     @property
-    def rows(self) -> int:
+    def n_rows(self) -> int:
         """Number of instances."""
         return int(self.X.shape[0])
 
@@ -191,8 +191,8 @@ class Response:
         self.probabilities = np.asarray(self.probabilities, np.float32)
         check_int("wait_ms", self.wait_ms, 0, MAX_TTL_MS)
         if self.error is not None:
-            check_text("error code", self.error, 1, MAX_CODE)
-            detail = str(self.detail).encode("utf-8", "replace")[:MAX_DETAIL]
+            check_text("error code", self.error, 1, MAX_CODE_BYTES)
+            detail = str(self.detail).encode("utf-8", "replace")[:MAX_DETAIL_BYTES]
             self.detail = detail.decode("utf-8", "ignore")
             return
         check_int("worker_us", self.worker_us, 0, MAX_WORKER_US)
@@ -206,14 +206,17 @@ class Response:
         if labels.min() < 0 or labels.max() >= probabilities.shape[1]:
             raise WireError("range", "a response with a class index out of range")
         # Minimum and maximum are NaN if a value is.
-        if not (probabilities.min() >= -_SLACK and probabilities.max() <= 1 + _SLACK):
+        if not (
+            probabilities.min() >= -_PROBABILITY_TOLERANCE
+            and probabilities.max() <= 1 + _PROBABILITY_TOLERANCE
+        ):
             outlier = probabilities.flat[np.abs(probabilities - 0.5).argmax()]
             if not np.isfinite(outlier):
                 raise WireError("infinite", "a response with a probability that is not finite")
             raise WireError("range", f"a response with a probability of {outlier:g}")
 
     @property
-    def rows(self) -> int:
+    def n_rows(self) -> int:
         """Number of instances answered; 0 in an error."""
         return len(self.labels)
 
@@ -230,12 +233,12 @@ class Response:
         )
 
 
-def max_rows(columns: int, classes: int) -> int:
+def max_rows(n_columns: int, n_classes: int) -> int:
     """Compute the largest number of rows for which request and response each fit one message."""
-    max_in_request = MAX_VALUE_BYTES // max(4 * columns, 1)
+    max_request_rows = MAX_VALUE_BYTES // max(4 * n_columns, 1)
     # A response has probabilities and a label per row.
-    max_in_response = (MAX_PAYLOAD - RESPONSE_FIELDS) // (4 * classes + 2)
-    return max(1, min(MAX_GROUP_ROWS, max_in_request, max_in_response))
+    max_response_rows = (MAX_PAYLOAD - MAX_RESPONSE_FIELD_BYTES) // (4 * n_classes + 2)
+    return max(1, min(MAX_GROUP_ROWS, max_request_rows, max_response_rows))
 
 
 def new_id() -> bytes:

@@ -23,7 +23,7 @@ from gatewise_edge.errors import LinkError
 from gatewise_edge.link.broker_url import Endpoint, make_client
 from gatewise_edge.link.connection import BrokerConnection
 from gatewise_edge.link.device_identity import DeviceIdentity
-from gatewise_edge.link.link import Receive
+from gatewise_edge.link.link import PayloadHandler
 from gatewise_edge.link.topics import (
     answers_topic,
     corrections_topic,
@@ -69,7 +69,7 @@ class MqttLink:
     device : str
     url : str
         URL of the broker, without user and password.
-    connection : int
+    connection_number : int
         Number of the connection on which the link was last ready; 0 before the first.
 
     Raises
@@ -95,17 +95,19 @@ class MqttLink:
         self.device = check_device(device or f"dev-{secrets.token_hex(6)}")
         self._request_topic = request_topic(self.device)
         self._response_topic = response_topic(self.device)
-        self._receive: Receive = _ignore_payload
+        self._receive: PayloadHandler = _ignore_payload
         self._is_open = False
-        self._ready = False
+        self._is_ready = False
         #: Set when an attempt to connect has succeeded or failed.
         self._attempt_ended = threading.Event()
         self._failure: str | None = None
-        self.connection = 0
+        self.connection_number = 0
         self._ready_callbacks: list[Callable[[], None]] = []
         self._status = "online"
         self._identity = DeviceIdentity(self.device)
-        self._handlers: dict[str, Receive] = {session_topic(self.device): self._identity.read}
+        self._handlers: dict[str, PayloadHandler] = {
+            session_topic(self.device): self._identity.receive
+        }
         #: The topic of each SUBSCRIBE that the broker has not acknowledged, by its id.
         self._pending_subacks: dict[int, str] = {}
         self._broker = BrokerConnection(
@@ -122,9 +124,9 @@ class MqttLink:
     @property
     def ready(self) -> bool:
         """Whether the link is connected and its subscription to responses is confirmed."""
-        return self._ready and self._broker.connected
+        return self._is_ready and self._broker.is_connected
 
-    def open(self, receive: Receive) -> None:
+    def open(self, receive: PayloadHandler) -> None:
         """Connect in the background; `receive` gets every response, see :meth:`.Link.open`."""
         self._receive = receive
         self._start()
@@ -145,7 +147,7 @@ class MqttLink:
         failure = self._failure or f"no answer within {timeout:g} s"
         raise LinkError(self.url, f"broker {self.url} cannot be used: {failure}")
 
-    def watch(self, topic: str, handle: Receive) -> None:
+    def watch(self, topic: str, handle: PayloadHandler) -> None:
         """Subscribe to another topic on every connection; call this before opening.
 
         `topic` may be a topic filter. If the broker denies the subscription, the link logs that and
@@ -181,8 +183,8 @@ class MqttLink:
 
     def check_answers_topic(self, topic: str) -> None:
         """Raise InputError if `topic` is malformed or reserved, so that no answers may go there."""
-        size = len(topic.encode("utf-8", "replace"))
-        if not 0 < size <= _MAX_TOPIC or any(character in topic for character in "+#\0"):
+        n_bytes = len(topic.encode("utf-8", "replace"))
+        if not 0 < n_bytes <= _MAX_TOPIC or any(character in topic for character in "+#\0"):
             raise InputError(
                 f"cannot publish on topic {topic[:80]!r}: give 1 to {_MAX_TOPIC} bytes without "
                 "'+', '#' and NUL"
@@ -191,20 +193,21 @@ class MqttLink:
         if topic.startswith("gw/v1/") and topic not in allowed_topics:
             raise InputError(f"topic {topic}: below gw/v1/ use {allowed_topics[0]} for answers")
 
-    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        retain: bool = False,
+        on_ack: Callable[[], None] | None = None,
+    ) -> bool:
         """Publish `payload` on `topic` at QoS 1, if the link is ready; return whether it was.
 
-        With `retain` the broker also sends the message to later subscribers.
+        With `retain` the broker also sends the message to later subscribers. `on_ack` is called on
+        the network thread once the broker has acknowledged the message. It is not called if the
+        connection ends before.
         """
-        return self._ready and self._broker.publish(topic, payload, retain=retain)
-
-    def deliver(self, topic: str, payload: bytes, on_ack: Callable[[], None]) -> bool:
-        """Publish `payload` on `topic` over the current connection; return whether it was accepted.
-
-        `on_ack` is called on the network thread once the broker has acknowledged the message. It
-        is not called if the connection ends before.
-        """
-        return self._ready and self._broker.publish(topic, payload, on_ack=on_ack)
+        return self._is_ready and self._broker.publish(topic, payload, retain=retain, on_ack=on_ack)
 
     def when_ready(self, callback: Callable[[], None]) -> None:
         """Register a `callback` for the network thread to call whenever the link becomes ready."""
@@ -223,7 +226,7 @@ class MqttLink:
 
     def send(self, payload: bytes) -> bool:
         """Publish the request in `payload` if the link is ready; see :meth:`.Link.send`."""
-        return self._ready and self._broker.publish(self._request_topic, payload)
+        return self._is_ready and self._broker.publish(self._request_topic, payload)
 
     def close(self) -> None:
         """Publish ``offline``, disconnect, and end the network thread. May be called twice."""
@@ -237,7 +240,7 @@ class MqttLink:
         if self._publish_status("offline", is_acknowledged.set):
             is_acknowledged.wait(_OFFLINE_ACK_SECONDS)
         self._broker.close()
-        self._ready = False
+        self._is_ready = False
 
     def _publish_status(self, status: str, on_ack: Callable[[], None] | None = None) -> bool:
         topic = status_topic(self.device)
@@ -273,8 +276,8 @@ class MqttLink:
                 self._set_failure(f"the subscription to {topic} is not allowed")
 
     def _set_ready(self) -> None:
-        self.connection += 1
-        self._ready = True
+        self.connection_number += 1
+        self._is_ready = True
         if self._failure is not None:
             _LOG.info("link to %s is ready again", self.url)
         self._failure = None
@@ -283,9 +286,9 @@ class MqttLink:
             callback()
 
     def _on_disconnect(self, reason: str) -> None:
-        if self._ready:
+        if self._is_ready:
             _LOG.info("link to %s is lost: %s", self.url, reason)
-        self._ready = False
+        self._is_ready = False
         self._set_failure(reason)
 
     def _on_message(self, message: paho.MQTTMessage) -> None:

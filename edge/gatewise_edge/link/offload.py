@@ -34,10 +34,10 @@ from typing import Final, Literal
 from gatewise_edge.link.messages import Response
 
 #: Shortest wait before a retry in seconds, because a worker's own time may vary by as much.
-_MIN_RETRY_SECONDS: Final = 0.02
+_MIN_RETRY_S: Final = 0.02
 _MAX_BACKOFF: Final = 4
 #: Longest time for which a busy worker can stop a device from sending, in seconds.
-_MAX_HOLD_SECONDS: Final = 30.0
+_MAX_PAUSE_S: Final = 30.0
 #: Largest number of audits in flight; audits do not count against the bound on requests.
 _MAX_AUDITS: Final = 4
 
@@ -46,7 +46,7 @@ State = Literal["sent", "refused-once", "resent", "answered", "refused", "timeou
 
 
 @dataclass(slots=True, eq=False)
-class InFlight:
+class Offload:
     """One request, from its first copy to its outcome.
 
     Attributes
@@ -90,19 +90,19 @@ class InFlight:
     on_answer: Callable[[Response], None] | None = None
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the request has its outcome."""
         return self.settled_at == self.settled_at  # not NaN
 
     @property
-    def resent(self) -> bool:
+    def is_resent(self) -> bool:
         """Whether the second copy was sent."""
         return self.resent_at == self.resent_at
 
     @property
     def wake_at(self) -> float:
         """Time of the next poll if no response arrives before."""
-        return self.settled_at if self.settled else min(self.retry_at, self.deadline)
+        return self.settled_at if self.is_settled else min(self.retry_at, self.deadline)
 
 
 @dataclass(slots=True)
@@ -158,54 +158,54 @@ class RoundTrip:
     that became slower is measured before retries flood it.
     """
 
-    smoothed: float | None = None
-    deviation: float = 0.0
+    smoothed_s: float | None = None
+    deviation_s: float = 0.0
     backoff: int = 1
 
-    def expected(self, budget: float) -> float:
-        """Expected round-trip time; before the first measurement a quarter of the `budget`."""
-        return budget / 4 if self.smoothed is None else self.smoothed
+    def expected_s(self, time_left_s: float) -> float:
+        """Expected round-trip time; before the first measurement a quarter of the time left."""
+        return time_left_s / 4 if self.smoothed_s is None else self.smoothed_s
 
-    def patience(self, budget: float) -> float:
+    def retry_delay_s(self, time_left_s: float) -> float:
         """Seconds to wait for a response before a retry."""
-        expected = self.expected(budget)
-        wait = max(2 * expected, expected + 4 * self.deviation, _MIN_RETRY_SECONDS)
-        return self.backoff * wait
+        expected_s = self.expected_s(time_left_s)
+        delay_s = max(2 * expected_s, expected_s + 4 * self.deviation_s, _MIN_RETRY_S)
+        return self.backoff * delay_s
 
-    def update(self, seconds: float) -> None:
+    def update(self, round_trip_s: float) -> None:
         """Update the estimate with one measured round trip."""
         self.backoff = 1
-        if self.smoothed is None:
-            self.smoothed = seconds
-            self.deviation = seconds / 2
+        if self.smoothed_s is None:
+            self.smoothed_s = round_trip_s
+            self.deviation_s = round_trip_s / 2
         else:
             # RFC 6298, section 2.3, with beta = 1/4 and alpha = 1/8.
-            self.deviation += (abs(seconds - self.smoothed) - self.deviation) / 4
-            self.smoothed += (seconds - self.smoothed) / 8
+            self.deviation_s += (abs(round_trip_s - self.smoothed_s) - self.deviation_s) / 4
+            self.smoothed_s += (round_trip_s - self.smoothed_s) / 8
 
-    def update_retried(self, since_first: float, since_retry: float) -> None:
+    def update_retried(self, since_first_s: float, since_retry_s: float) -> None:
         """Update the estimate with the response to a request that was sent twice."""
-        if self.smoothed is None:
-            self.update(since_first)
+        if self.smoothed_s is None:
+            self.update(since_first_s)
             return
-        earliest = self.smoothed / 2
-        latest = max(2 * self.smoothed, self.smoothed + 4 * self.deviation)
-        if earliest <= since_retry <= latest:
+        earliest_s = self.smoothed_s / 2
+        latest_s = max(2 * self.smoothed_s, self.smoothed_s + 4 * self.deviation_s)
+        if earliest_s <= since_retry_s <= latest_s:
             # The response may answer either copy.
             self.backoff = min(2 * self.backoff, _MAX_BACKOFF)
         else:
-            self.update(since_first)
+            self.update(since_first_s)
 
 
 @dataclass(slots=True)
-class Offloads:
+class OffloadTable:
     """The requests in flight, and the latest settled requests.
 
     Parameters
     ----------
-    limit : int, default 32
+    max_in_flight : int, default 32
         Largest number of requests in flight; audits are not counted.
-    remember : int, default 256
+    n_remembered : int, default 256
         Number of settled requests to remember, so that a late response is not taken for an unknown
         one.
     round_trip : RoundTrip
@@ -214,21 +214,21 @@ class Offloads:
         Counts so far.
     on_outcome : callable, optional
         Called with each request when it is settled, and with the time.
-    hold_until : float
+    pause_until : float
         Time before which no request should be sent, because the workers are busy.
     """
 
-    limit: int = 32
-    remember: int = 256
+    max_in_flight: int = 32
+    n_remembered: int = 256
     round_trip: RoundTrip = field(default_factory=RoundTrip)
     counts: OffloadCounts = field(default_factory=OffloadCounts)
-    on_outcome: Callable[[InFlight, float], None] | None = None
-    hold_until: float = -math.inf
-    _unsettled: dict[bytes, InFlight] = field(default_factory=dict)
-    _settled: OrderedDict[bytes, InFlight] = field(default_factory=OrderedDict)
+    on_outcome: Callable[[Offload, float], None] | None = None
+    pause_until: float = -math.inf
+    _unsettled: dict[bytes, Offload] = field(default_factory=dict)
+    _settled: OrderedDict[bytes, Offload] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
-        return sum(flight.on_answer is None for flight in self._unsettled.values())
+        return sum(offload.on_answer is None for offload in self._unsettled.values())
 
     def open(
         self,
@@ -241,133 +241,133 @@ class Offloads:
         n_rows: int = 1,
         payload: bytes = b"",
         on_answer: Callable[[Response], None] | None = None,
-    ) -> InFlight | None:
-        """Register a request that is about to be sent; return None if `limit` are in flight."""
-        if on_answer is None and len(self) >= self.limit:
+    ) -> Offload | None:
+        """Register a request before it is sent; return None if too many are in flight."""
+        if on_answer is None and len(self) >= self.max_in_flight:
             self.counts.full += 1
             return None
-        flight = InFlight(
+        offload = Offload(
             id, model, version, n_rows, payload, sent_at=now, deadline=deadline, on_answer=on_answer
         )
-        self._plan_retry(flight, now + self.round_trip.patience(deadline - now))
-        self._unsettled[id] = flight
+        self._plan_retry(offload, now + self.round_trip.retry_delay_s(deadline - now))
+        self._unsettled[id] = offload
         self.counts.sent += 1
-        return flight
+        return offload
 
     def admit_audit(self, now: float) -> bool:
         """Settle audits that are past their deadline; return whether another may be sent."""
-        audits = [flight for flight in self._unsettled.values() if flight.on_answer is not None]
-        for flight in audits:
-            self.poll(flight, now)
-        n_out = sum(not flight.settled for flight in audits)
-        return n_out < _MAX_AUDITS and now >= self.hold_until
+        audits = [offload for offload in self._unsettled.values() if offload.on_answer is not None]
+        for offload in audits:
+            self.poll(offload, now)
+        n_open_audits = sum(not offload.is_settled for offload in audits)
+        return n_open_audits < _MAX_AUDITS and now >= self.pause_until
 
-    def poll(self, flight: InFlight, now: float) -> bool:
+    def poll(self, offload: Offload, now: float) -> bool:
         """End a request at its deadline; return whether its second copy must be sent now."""
-        if not flight.settled and now >= flight.deadline:
-            self._settle(flight, "timeout", now)
-        if flight.settled or now < flight.retry_at:
+        if not offload.is_settled and now >= offload.deadline:
+            self._settle(offload, "timeout", now)
+        if offload.is_settled or now < offload.retry_at:
             return False
-        flight.retry_at = math.inf
-        flight.state = "resent"
-        flight.resent_at = now
-        flight.n_copies_out += 1
+        offload.retry_at = math.inf
+        offload.state = "resent"
+        offload.resent_at = now
+        offload.n_copies_out += 1
         self.counts.retries += 1
         return True
 
-    def receive(self, response: Response, now: float) -> InFlight | None:
+    def receive(self, response: Response, now: float) -> Offload | None:
         """Match a response with its request; return the request if the response settles it.
 
         Returns None if the response matches no open request, or if another copy of the request may
         still get an answer.
         """
-        flight = self._unsettled.get(response.id)
-        if flight is None:
+        offload = self._unsettled.get(response.id)
+        if offload is None:
             self._count_stray(response, now)
             return None
-        if not _matches(response, flight):
+        if not _matches(response, offload):
             self.counts.mismatched += 1
             return None
-        if now >= flight.deadline:
-            self._settle(flight, "timeout", now)
+        if now >= offload.deadline:
+            self._settle(offload, "timeout", now)
             self._count_stray(response, now)
-            return flight
+            return offload
         if response.error is None:
-            self._measure(flight, now)
-            flight.response = response
-            self._settle(flight, "answered", now)
-            return flight
-        flight.response = response
-        flight.n_copies_out -= 1
-        if response.retryable and self._await_other_copy(flight, response, now):
+            self._measure(offload, now)
+            offload.response = response
+            self._settle(offload, "answered", now)
+            return offload
+        offload.response = response
+        offload.n_copies_out -= 1
+        if response.retryable and self._await_other_copy(offload, response, now):
             return None
-        self._settle(flight, "refused", now)
-        return flight
+        self._settle(offload, "refused", now)
+        return offload
 
-    def abandon(self, flight: InFlight, now: float) -> None:
+    def abandon(self, offload: Offload, now: float) -> None:
         """Settle a request that the link refused."""
-        if not flight.settled:
-            self._settle(flight, "unsent", now)
+        if not offload.is_settled:
+            self._settle(offload, "unsent", now)
 
-    def _await_other_copy(self, flight: InFlight, refusal: Response, now: float) -> bool:
+    def _await_other_copy(self, offload: Offload, refusal: Response, now: float) -> bool:
         """Plan a retry if no copy is out; return whether another copy may still get an answer."""
-        wait = min(refusal.wait_ms / 1000.0, _MAX_HOLD_SECONDS)
-        if wait > 0:
-            self.hold_until = max(self.hold_until, now + wait)
-        if flight.n_copies_out == 0 and not flight.resent:
-            pause = self.round_trip.expected(flight.deadline - flight.sent_at)
-            flight.state = "refused-once"
-            self._plan_retry(flight, now + max(pause, wait))
-        return flight.n_copies_out > 0 or flight.retry_at < math.inf
+        wait_s = min(refusal.wait_ms / 1000.0, _MAX_PAUSE_S)
+        if wait_s > 0:
+            self.pause_until = max(self.pause_until, now + wait_s)
+        if offload.n_copies_out == 0 and not offload.is_resent:
+            pause_s = self.round_trip.expected_s(offload.deadline - offload.sent_at)
+            offload.state = "refused-once"
+            self._plan_retry(offload, now + max(pause_s, wait_s))
+        return offload.n_copies_out > 0 or offload.retry_at < math.inf
 
-    def _plan_retry(self, flight: InFlight, when: float) -> None:
-        expected = self.round_trip.expected(flight.deadline - flight.sent_at)
-        fits = flight.on_answer is None and when + expected <= flight.deadline
-        flight.retry_at = when if fits else math.inf
+    def _plan_retry(self, offload: Offload, retry_at: float) -> None:
+        expected_s = self.round_trip.expected_s(offload.deadline - offload.sent_at)
+        is_in_time = offload.on_answer is None and retry_at + expected_s <= offload.deadline
+        offload.retry_at = retry_at if is_in_time else math.inf
 
-    def _measure(self, flight: InFlight, now: float) -> None:
+    def _measure(self, offload: Offload, now: float) -> None:
         """Update the round trip with an answer; `flight.response` is still the last error."""
-        if not flight.resent:
-            self.round_trip.update(now - flight.sent_at)
-        elif flight.response is not None and flight.response.error is not None:
+        if not offload.is_resent:
+            self.round_trip.update(now - offload.sent_at)
+        elif offload.response is not None and offload.response.error is not None:
             # The first copy was refused, so that this answers the second copy.
-            self.round_trip.update(now - flight.resent_at)
+            self.round_trip.update(now - offload.resent_at)
         else:
-            self.round_trip.update_retried(now - flight.sent_at, now - flight.resent_at)
+            self.round_trip.update_retried(now - offload.sent_at, now - offload.resent_at)
 
-    def _settle(self, flight: InFlight, outcome: Outcome, now: float) -> None:
-        flight.state = outcome
-        flight.settled_at = now
-        flight.retry_at = math.inf
-        flight.payload = b""
-        counter = "timeouts" if outcome == "timeout" else outcome
-        setattr(self.counts, counter, getattr(self.counts, counter) + 1)
-        del self._unsettled[flight.id]
-        self._settled[flight.id] = flight
-        while len(self._settled) > self.remember:
+    def _settle(self, offload: Offload, outcome: Outcome, now: float) -> None:
+        offload.state = outcome
+        offload.settled_at = now
+        offload.retry_at = math.inf
+        offload.payload = b""
+        count_name = "timeouts" if outcome == "timeout" else outcome
+        setattr(self.counts, count_name, getattr(self.counts, count_name) + 1)
+        del self._unsettled[offload.id]
+        self._settled[offload.id] = offload
+        while len(self._settled) > self.n_remembered:
             self._settled.popitem(last=False)
         if self.on_outcome is not None:
-            self.on_outcome(flight, now)
+            self.on_outcome(offload, now)
 
     def _count_stray(self, response: Response, now: float) -> None:
-        flight = self._settled.get(response.id)
-        if flight is None:
+        offload = self._settled.get(response.id)
+        if offload is None:
             self.counts.unknown += 1
-        elif not _matches(response, flight):
+        elif not _matches(response, offload):
             self.counts.mismatched += 1
-        elif flight.state == "answered":
+        elif offload.state == "answered":
             self.counts.duplicates += 1
         else:
             self.counts.late += 1
             if response.error is None:
                 # Measure it, because otherwise a link slower than the deadline is never measured.
-                self._measure(flight, now)
+                self._measure(offload, now)
 
 
-def _matches(response: Response, flight: InFlight) -> bool:
+def _matches(response: Response, offload: Offload) -> bool:
     """Whether model, version and row count match; an error may lack the model."""
     if response.error is not None and not response.model:
         return True
-    if (response.model, response.version) != (flight.model, flight.version):
+    if (response.model, response.version) != (offload.model, offload.version):
         return False
-    return response.error is not None or response.rows == flight.n_rows
+    return response.error is not None or response.n_rows == offload.n_rows

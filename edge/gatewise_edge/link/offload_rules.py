@@ -10,9 +10,9 @@ from gatewise.errors import InputError
 from gatewise_edge.link.breaker import Breaker
 
 _UNIT_SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_RATE: Final = re.compile(r"([0-9]+)/(s|min|h|d)", re.ASCII)
+_BOUND_FORM: Final = re.compile(r"([0-9]+)/(s|min|h|d)", re.ASCII)
 
-Implausible = Literal["answer", "offload", "ignore"]
+ImplausibleHandling = Literal["answer", "offload", "ignore"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,13 +21,13 @@ class OffloadRules:
 
     Parameters
     ----------
-    outstanding : int, default 32
+    max_in_flight : int, default 32
         Largest number of requests in flight.
     breaker : Breaker or bool, default True
         Circuit breaker, which blocks requests and the acquisition of their features while the cloud
         does not reply. True makes one with the default settings; False means no breaker.
     max_offloads : str, optional
-        Bound on the rate of offloads, such as ``"60/h"`` (:class:`OffloadBudget`). An instance
+        Bound on the rate of offloads, such as ``"60/h"`` (:class:`TokenBucket`). An instance
         beyond it gets a fallback with the reason ``offload-limit``.
     implausible : {"answer", "offload", "ignore"}, default "answer"
         Treatment of an instance with a value far outside the training range. ``answer`` gives the
@@ -42,21 +42,21 @@ class OffloadRules:
         If a rule is out of range.
     """
 
-    outstanding: int = 32
+    max_in_flight: int = 32
     breaker: Breaker | bool = True
     max_offloads: str | None = None
-    implausible: Implausible = "answer"
+    implausible: ImplausibleHandling = "answer"
     private: bool = False
 
     def __post_init__(self) -> None:
-        if self.outstanding < 1:
+        if self.max_in_flight < 1:
             raise InputError(
-                f"outstanding is {self.outstanding}; at least 1 request must be allowed"
+                f"max_in_flight is {self.max_in_flight}; at least 1 request must be allowed"
             )
-        if self.implausible not in get_args(Implausible):
-            names = ", ".join(get_args(Implausible))
-            raise InputError(f"implausible {self.implausible!r}; choose one of {names}")
-        self.new_budget()
+        if self.implausible not in get_args(ImplausibleHandling):
+            handling_names = ", ".join(get_args(ImplausibleHandling))
+            raise InputError(f"implausible {self.implausible!r}; choose one of {handling_names}")
+        self.new_token_bucket()
 
     def new_breaker(self) -> Breaker | None:
         """Return the breaker of the rules, or make a default one; None without a breaker."""
@@ -64,52 +64,52 @@ class OffloadRules:
             return Breaker() if self.breaker else None
         return self.breaker
 
-    def new_budget(self) -> OffloadBudget | None:
+    def new_token_bucket(self) -> TokenBucket | None:
         """Make a full token bucket; None without a bound."""
-        return None if self.max_offloads is None else OffloadBudget.parse(self.max_offloads)
+        return None if self.max_offloads is None else TokenBucket.parse(self.max_offloads)
 
 
-class OffloadBudget:
-    """A token bucket that allows `amount` offloads at once and `amount` per `seconds` on average.
+class TokenBucket:
+    """A token bucket that allows `n_offloads` at once, and as many per `period_s` on average.
 
-    The bucket is full at first and fills evenly up to `amount` tokens. Each offload takes a token.
-    A restart fills the bucket. Pure logic; times are in seconds on a monotonic clock. Raises
-    InputError if `amount` is below 1.
+    The bucket is full at first and fills evenly up to `n_offloads` tokens. Each offload takes a
+    token. A restart fills the bucket. Pure logic; times are in seconds on a monotonic clock. Raises
+    InputError if `n_offloads` is below 1.
 
-    >>> budget = OffloadBudget.parse("2/min")
-    >>> [budget.take(now) for now in (0.0, 0.0, 0.0, 29.0, 30.0)]
+    >>> token_bucket = TokenBucket.parse("2/min")
+    >>> [token_bucket.take_token(now) for now in (0.0, 0.0, 0.0, 29.0, 30.0)]
     [True, True, False, False, True]
     """
 
-    def __init__(self, amount: int, seconds: float) -> None:
-        if amount < 1:
-            raise InputError(f"the bound is {amount} offloads; at least 1 must be allowed")
-        self._capacity = float(amount)
-        self._tokens_per_second = amount / seconds
+    def __init__(self, n_offloads: int, period_s: float) -> None:
+        if n_offloads < 1:
+            raise InputError(f"the bound is {n_offloads} offloads; at least 1 must be allowed")
+        self._capacity = float(n_offloads)
+        self._tokens_per_second = n_offloads / period_s
         self._tokens = self._capacity
         self._filled_at: float | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, bound: str) -> Self:
         """Read a bound such as ``60/h``; the units are s, min, h and d."""
-        match = _RATE.fullmatch(text)
+        match = _BOUND_FORM.fullmatch(bound)
         if match is None:
             raise InputError(
-                f"max-offloads {text[:40]!r}: give a number per s, min, h or d, such as 60/h"
+                f"max-offloads {bound[:40]!r}: give a number per s, min, h or d, such as 60/h"
             )
         return cls(int(match[1]), _UNIT_SECONDS[match[2]])
 
-    def take(self, now: float) -> bool:
+    def take_token(self, now: float) -> bool:
         """Take a token for an offload; False if the bucket is empty."""
         if self._filled_at is not None:
-            n_new = (now - self._filled_at) * self._tokens_per_second
-            self._tokens = min(self._tokens + max(0.0, n_new), self._capacity)
+            n_new_tokens = (now - self._filled_at) * self._tokens_per_second
+            self._tokens = min(self._tokens + max(0.0, n_new_tokens), self._capacity)
         self._filled_at = now
         if self._tokens < 1.0:
             return False
         self._tokens -= 1.0
         return True
 
-    def give_back(self) -> None:
+    def return_token(self) -> None:
         """Return the token of an offload that was not made."""
         self._tokens = min(self._tokens + 1.0, self._capacity)

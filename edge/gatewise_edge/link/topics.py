@@ -14,13 +14,13 @@ from gatewise_edge.errors import WireError
 
 _ROOT: Final = "gw/v1"
 #: Topic filter of every device's requests.
-REQUESTS: Final = f"{_ROOT}/+/req"
+REQUEST_TOPICS: Final = f"{_ROOT}/+/req"
 #: Topic filter of every device's JSON requests.
-JSON_REQUESTS: Final = f"{REQUESTS}/json"
+JSON_REQUEST_TOPICS: Final = f"{REQUEST_TOPICS}/json"
 #: Topic filter of the labels of every sender, in CBOR; in JSON at ``.../json``.
-LABELS: Final = f"{_ROOT}/+/labels"
+LABEL_TOPICS: Final = f"{_ROOT}/+/labels"
 #: Topic filter of every device's status.
-STATUSES: Final = f"{_ROOT}/+/status"
+STATUS_TOPICS: Final = f"{_ROOT}/+/status"
 
 
 def request_topic(device: str) -> str:
@@ -74,12 +74,12 @@ def manifest_topic(model: str) -> str:
     return f"{_ROOT}/model/{check_model(model)}/manifest"
 
 
-def dead_topic(reason: str) -> str:
+def dead_letter_topic(reason: str) -> str:
     """Topic of messages that cannot be answered."""
     return f"{_ROOT}/dead/{check_level('reason', reason)}"
 
 
-def shared(pool: str, topic_filter: str = REQUESTS) -> str:
+def shared_subscription(pool: str, topic_filter: str = REQUEST_TOPICS) -> str:
     """Topic filter of the shared subscription with which the workers of `pool` share requests."""
     return f"$share/{check_level('pool', pool)}/{topic_filter}"
 

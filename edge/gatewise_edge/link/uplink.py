@@ -27,13 +27,13 @@ from gatewise_edge.link.messages import (
     Response,
     new_id,
 )
-from gatewise_edge.link.offload import InFlight, Offloads
+from gatewise_edge.link.offload import Offload, OffloadTable
 from gatewise_edge.link.offload_rules import OffloadRules
 
 _LOG = logging.getLogger(__name__)
 
 #: Smallest time until the deadline with which a request is still sent, in seconds.
-_MIN_TIME_LEFT: Final = 0.001
+_MIN_SECONDS_LEFT: Final = 0.001
 #: Longest time between two checks of the link while a late request is in flight, in seconds.
 _LINK_CHECK_SECONDS: Final = 0.5
 
@@ -60,15 +60,15 @@ class Uplink:
         self._link = link
         self.private = rules.private
         self._clock = clock
-        self._is_served = True  # False once a worker said that no worker has the model
+        self._has_worker = True  # False once a worker said that no worker has the model
         self._breaker = rules.new_breaker()
-        self._budget = rules.new_budget()
-        self._offloads = Offloads(rules.outstanding, on_outcome=self._inform_breaker)
+        self._token_bucket = rules.new_token_bucket()
+        self._offloads = OffloadTable(rules.max_in_flight, on_outcome=self._inform_breaker)
         self._bytes_up = 0
         self._bytes_down = 0
         # Guards the fields above. It is not held while the link sends, because the link may call
         # `_receive` within its `send`.
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
 
     def open(self) -> None:
         """Open the link."""
@@ -83,7 +83,7 @@ class Uplink:
     @property
     def counters(self) -> dict[str, int]:
         """``bytes_up``, ``bytes_down``, the :class:`OffloadCounts` and the breaker's counts."""
-        with self._changed:
+        with self._condition:
             counts = {"bytes_up": self._bytes_up, "bytes_down": self._bytes_down}
             counts |= asdict(self._offloads.counts)
             return counts if self._breaker is None else counts | asdict(self._breaker.counts)
@@ -91,15 +91,15 @@ class Uplink:
     @property
     def gauges(self) -> dict[str, float]:
         """Current state: ``outstanding``, ``round_trip_ms`` and ``breaker_open``."""
-        with self._changed:
-            smoothed = self._offloads.round_trip.smoothed
-            state = {
+        with self._condition:
+            smoothed_s = self._offloads.round_trip.smoothed_s
+            gauges = {
                 "outstanding": float(len(self._offloads)),
-                "round_trip_ms": 1000.0 * smoothed if smoothed is not None else 0.0,
+                "round_trip_ms": 1000.0 * smoothed_s if smoothed_s is not None else 0.0,
             }
             if self._breaker is not None:
-                state["breaker_open"] = float(self._breaker.state != "closed")
-            return state
+                gauges["breaker_open"] = float(self._breaker.state != "closed")
+            return gauges
 
     @property
     def ready(self) -> bool:
@@ -111,10 +111,10 @@ class Uplink:
         """Whether the cloud replies, no worker is busy, and no live request is in flight."""
         if not self.ready:
             return False
-        with self._changed:
+        with self._condition:
             cloud_replies = self._breaker is None or self._breaker.state == "closed"
-            is_held = self._clock() < self._offloads.hold_until
-            return cloud_replies and not is_held and len(self._offloads) == 0
+            is_paused = self._clock() < self._offloads.pause_until
+            return cloud_replies and not is_paused and len(self._offloads) == 0
 
     def admit(self, deadline: float) -> str | None:
         """Return None if an instance may be offloaded, otherwise the reason for its answer.
@@ -125,14 +125,14 @@ class Uplink:
             return "no-link"
         if not self._link.ready:
             return "link-down"
-        with self._changed:
+        with self._condition:
             now = self._clock()
-            if now < self._offloads.hold_until:
+            if now < self._offloads.pause_until:
                 return "cloud:busy"
-            if len(self._offloads) >= self._offloads.limit:
+            if len(self._offloads) >= self._offloads.max_in_flight:
                 self._offloads.counts.full += 1
                 return "full"
-            if self._budget is not None and not self._budget.take(now):
+            if self._token_bucket is not None and not self._token_bucket.take_token(now):
                 return "offload-limit"
             if self._breaker is not None and not self._breaker.admit(now, deadline):
                 self._return_token()
@@ -141,14 +141,14 @@ class Uplink:
 
     def release(self) -> None:
         """Undo an admission for which no request was sent."""
-        with self._changed:
+        with self._condition:
             if self._breaker is not None:
                 self._breaker.release(self._clock())
             self._return_token()
 
     def _return_token(self) -> None:
-        if self._budget is not None:
-            self._budget.give_back()
+        if self._token_bucket is not None:
+            self._token_bucket.return_token()
 
     def send(
         self,
@@ -159,71 +159,73 @@ class Uplink:
         deadline: float,
         mark: AuditMark | None = None,
         on_answer: Callable[[Response], None] | None = None,
-    ) -> InFlight | str:
+    ) -> Offload | str:
         """Send one request; return it, or the reason for the answers if it was not sent.
 
         An audit has a `mark`, needs no admission and gets no retry. If its answer arrives by the
         deadline, the link's thread calls `on_answer` with it.
         """
-        flight = self._register(instances, model, version, deadline, mark=mark, on_answer=on_answer)
-        if isinstance(flight, InFlight):
-            self._transmit(flight, flight.payload)
+        offload = self._register(
+            instances, model, version, deadline, mark=mark, on_answer=on_answer
+        )
+        if isinstance(offload, Offload):
+            self._transmit(offload, offload.payload)
         elif mark is None:
             self.release()
-        return flight
+        return offload
 
-    def send_late(self, request: Request, seconds: float) -> InFlight:
+    def send_late(self, request: Request, timeout_s: float) -> Offload:
         """Send a request for which no instance waits, and wait until it is settled.
 
-        It ends after `seconds` or when the link is lost. Like an audit it needs no admission and
+        It ends after `timeout_s` or when the link is lost. Like an audit it needs no admission and
         gets no retry.
         """
         payload = encode_request(request)
-        with self._changed:
+        with self._condition:
             now = self._clock()
-            flight = self._offloads.open(
+            offload = self._offloads.open(
                 request.id,
                 request.model,
                 request.version,
                 now=now,
-                deadline=now + seconds,
+                deadline=now + timeout_s,
                 payload=payload,
                 on_answer=_ignore,
             )
-        assert flight is not None  # only live requests count against the bound
-        self._transmit(flight, payload)
-        while not self.poll(flight):
-            with self._changed:
+        assert offload is not None  # only live requests count against the bound
+        self._transmit(offload, payload)
+        while not self.poll(offload):
+            with self._condition:
                 if not self.ready:
-                    self._offloads.abandon(flight, self._clock())
-                elif not flight.settled:
-                    self._changed.wait(
-                        min(_LINK_CHECK_SECONDS, max(0.0, flight.wake_at - self._clock()))
+                    self._offloads.abandon(offload, self._clock())
+                elif not offload.is_settled:
+                    self._condition.wait(
+                        min(_LINK_CHECK_SECONDS, max(0.0, offload.wake_at - self._clock()))
                     )
-        return flight
+        return offload
 
     def admit_audit(self) -> bool:
         """Return whether an audit may be sent: the cloud replies, and few audits are in flight."""
         if not self.ready:
             return False
-        with self._changed:
+        with self._condition:
             cloud_replies = self._breaker is None or self._breaker.state == "closed"
             return cloud_replies and self._offloads.admit_audit(self._clock())
 
-    def poll(self, flight: InFlight) -> bool:
+    def poll(self, offload: Offload) -> bool:
         """Retry a request or end it, whichever is due; return whether it is settled."""
-        with self._changed:
-            is_retry_due = self._offloads.poll(flight, self._clock())
-            payload = flight.payload
+        with self._condition:
+            is_retry_due = self._offloads.poll(offload, self._clock())
+            payload = offload.payload
         if is_retry_due:
-            self._transmit(flight, payload)
-        return flight.settled
+            self._transmit(offload, payload)
+        return offload.is_settled
 
-    def wait(self, flight: InFlight) -> None:
+    def wait(self, offload: Offload) -> None:
         """Wait until a response may have arrived or a request must be polled."""
-        with self._changed:
-            if not flight.settled:  # a response may have come just now
-                self._changed.wait(max(0.0, flight.wake_at - self._clock()))
+        with self._condition:
+            if not offload.is_settled:  # a response may have come just now
+                self._condition.wait(max(0.0, offload.wake_at - self._clock()))
 
     # -- sending and receiving -------------------------------------------------------------
 
@@ -236,10 +238,10 @@ class Uplink:
         *,
         mark: AuditMark | None = None,
         on_answer: Callable[[Response], None] | None = None,
-    ) -> InFlight | str:
+    ) -> Offload | str:
         """Encode a request and register it as in flight."""
         now = self._clock()
-        if deadline - now < _MIN_TIME_LEFT:
+        if deadline - now < _MIN_SECONDS_LEFT:
             return "deadline"
         if instances.nbytes > MAX_VALUE_BYTES:
             return "too-large"  # sensors returned values of a wider type than the bundle expects
@@ -254,27 +256,27 @@ class Uplink:
             private=self.private,
         )
         payload = encode_request(request)
-        with self._changed:
-            flight = self._offloads.open(
+        with self._condition:
+            offload = self._offloads.open(
                 request.id,
                 model,
                 version,
                 now=now,
                 deadline=deadline,
-                n_rows=request.rows,
+                n_rows=request.n_rows,
                 payload=payload,
                 on_answer=on_answer,
             )
-        return flight or "full"
+        return offload or "full"
 
-    def _transmit(self, flight: InFlight, payload: bytes) -> None:
+    def _transmit(self, offload: Offload, payload: bytes) -> None:
         """Pass a request to the link; if the link refuses its first copy, settle it."""
         is_sent = self._link is not None and self._link.send(payload)
-        with self._changed:
+        with self._condition:
             if is_sent:
                 self._bytes_up += len(payload)
-            elif not flight.resent:
-                self._offloads.abandon(flight, self._clock())
+            elif not offload.is_resent:
+                self._offloads.abandon(offload, self._clock())
 
     def _receive(self, payload: bytes) -> None:
         """Handle a response on the link's thread."""
@@ -282,22 +284,22 @@ class Uplink:
             response = decode_response(payload)
         except WireError:
             response = None
-        with self._changed:
+        with self._condition:
             self._bytes_down += len(payload)
             if response is None:
                 self._offloads.counts.invalid += 1
                 return
-            flight = self._offloads.receive(response, self._clock())
-            self._changed.notify_all()  # in every case, because a retry may be due now
-        if flight is None:
+            offload = self._offloads.receive(response, self._clock())
+            self._condition.notify_all()  # in every case, because a retry may be due now
+        if offload is None:
             return
         self._log_no_model(response)
-        if flight.on_answer is not None and flight.state == "answered":
-            flight.on_answer(response)
+        if offload.on_answer is not None and offload.state == "answered":
+            offload.on_answer(response)
 
     def _log_no_model(self, response: Response) -> None:
         """Log that no worker has the model; log it again only after a worker has answered."""
-        if response.error == NO_MODEL and self._is_served:
+        if response.error == NO_MODEL and self._has_worker:
             _LOG.warning(
                 "no worker serves %s %s: start one with `gatewise cloud BUNDLE`; until then the "
                 "device answers without the cloud",
@@ -305,13 +307,13 @@ class Uplink:
                 response.version,
             )
         if response.error in (None, NO_MODEL):
-            self._is_served = response.error is None
+            self._has_worker = response.error is None
 
-    def _inform_breaker(self, flight: InFlight, now: float) -> None:
+    def _inform_breaker(self, offload: Offload, now: float) -> None:
         """Report an outcome to the breaker; called with the lock held."""
-        if self._breaker is not None and flight.on_answer is None:
-            has_reply = flight.response is not None
-            self._breaker.record(has_reply, sent=flight.sent_at, now=now)
+        if self._breaker is not None and offload.on_answer is None:
+            has_reply = offload.response is not None
+            self._breaker.record(has_reply, sent_at=offload.sent_at, now=now)
 
 
 def _ignore(response: Response) -> None:

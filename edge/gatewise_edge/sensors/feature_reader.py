@@ -288,11 +288,11 @@ class Reading:
         if not allow_missing:
             problem = "is missing (NaN), which the model was not trained for"
             refusals.append((np.isnan(values), "missing", problem))
-        for is_refused, why, problem in refusals:
+        for is_refused, cause, problem in refusals:
             if is_refused.any():
                 self._has_failed = True
                 name = self._meter.names[features[is_refused][0]]
-                raise SensorError(name, f"column {name!r} {problem}", why=why)
+                raise SensorError(name, f"column {name!r} {problem}", cause=cause)
 
 
 def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None) -> Values:

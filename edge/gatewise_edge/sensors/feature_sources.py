@@ -147,7 +147,7 @@ class WindowSource:
                 message = f"block {label} was not computed in time"
                 reading.enter_failure(
                     block_features,
-                    SensorError(label, message, why="sensor-late"),
+                    SensorError(label, message, cause="sensor-late"),
                     allow_failure=False,
                 )
             except Exception as error:  # a user's function may raise anything

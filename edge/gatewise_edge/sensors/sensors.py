@@ -453,7 +453,7 @@ class _BoundSensors:
     ) -> SensorError:
         """Enter the failure of the late sensor `sensor_name`, and return it."""
         error = SensorError(
-            sensor_name, f"sensor {sensor_name!r} did not answer in time", why="sensor-late"
+            sensor_name, f"sensor {sensor_name!r} did not answer in time", cause="sensor-late"
         )
         for feature, sensor in self._sensors.items():
             if sensor.sensor_name == sensor_name:

@@ -252,7 +252,7 @@ def _make_device(
         runner=settings.runner,
         provider=settings.provider,
         offload_rules=OffloadRules(
-            outstanding=max(32, settings.parallel),
+            max_in_flight=max(32, settings.parallel),
             max_offloads=settings.max_offloads,
             implausible=settings.implausible,
             private=settings.private,

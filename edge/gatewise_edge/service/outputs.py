@@ -175,10 +175,10 @@ class AnswerLog(AnswerFile):
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """An answer to publish; `connection` is the number of the connection that last sent it."""
+    """An answer to publish; `connection_number` is that of the connection that last sent it."""
 
     payload: bytes
-    connection: int = 0
+    connection_number: int = 0
 
 
 class AnswerPublisher:
@@ -208,14 +208,14 @@ class AnswerPublisher:
     def _publish(self) -> None:
         """Send the first lines that were not sent on this connection."""
         with self._changed:
-            connection = self._link.connection
+            connection_number = self._link.connection_number
             for line in islice(self._lines, _MAX_UNACKED):
-                if line.connection == connection:
+                if line.connection_number == connection_number:
                     continue
                 on_ack = partial(self._remove, line)
-                if not self._link.deliver(self._topic, line.payload, on_ack):
+                if not self._link.publish(self._topic, line.payload, on_ack=on_ack):
                     return
-                line.connection = connection
+                line.connection_number = connection_number
 
     def _remove(self, line: _Line) -> None:
         """Remove an acknowledged answer, and publish the next one."""

@@ -15,7 +15,7 @@ from gatewise.imports import CPU
 from gatewise.settings import FileOption
 from gatewise_edge.device.answer import Policy
 from gatewise_edge.device.stages import Runner
-from gatewise_edge.link.offload_rules import Implausible
+from gatewise_edge.link.offload_rules import ImplausibleHandling
 from gatewise_edge.sensors.signal_source import SignalOptions
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]
@@ -147,7 +147,7 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         FileOption("Filter of labels: majority:5, the most frequent label of the last 5 windows."),
     ] = None
     implausible: Annotated[
-        Implausible,
+        ImplausibleHandling,
         FileOption(
             "Handling of instances with values far outside the training range: answer, offload or "
             "ignore."

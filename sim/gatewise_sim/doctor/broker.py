@@ -140,7 +140,7 @@ def _tcp(settings: DeviceSettings) -> Iterator[Finding]:
 
 def _tls(settings: DeviceSettings) -> Iterator[Finding]:
     endpoint = settings.endpoint
-    if not endpoint.tls:
+    if not endpoint.uses_tls:
         return
     context = ssl.create_default_context(cafile=settings.ca_file)
     if settings.cert_file is not None:
@@ -195,7 +195,7 @@ def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
             yield BROKER.ok("the broker accepts this client")
             yield _check_status_topic(probe, settings.device or "")
             yield _check_response_rights(probe, endpoint)
-            if endpoint.tls:
+            if endpoint.uses_tls:
                 yield _check_pool_rights(probe)
     except LinkError:
         if probe.refusal is not None:
@@ -210,7 +210,7 @@ def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
             "if the port uses TLS, use mqtts://; otherwise check that it is an MQTT broker, and "
             "that it accepts packets of 40 bytes (mosquitto: max_packet_size)"
         )
-        if endpoint.tls:
+        if endpoint.uses_tls:
             hint = "read the broker's log: it may refuse or require a certificate"
         text = f"no response to CONNECT within {settings.timeout:g} s, or the connection was closed"
         yield BROKER.problem("no-greeting", text, hint)
@@ -245,7 +245,7 @@ def _check_response_rights(probe: Probe, endpoint: Endpoint) -> Finding:
     if code == DENIED or (code == UNKNOWN and not probe.receives_own(topic, 1.0)):
         return BROKER.ok("this client cannot send responses as a worker")
     text = "any client of this broker may send responses as a worker"
-    if endpoint.tls:
+    if endpoint.uses_tls:
         remedy = f"let only workers write gw/v1/+/rsp, in {ACCESS_LIST}"
         return BROKER.problem("open-broker", text, remedy)
     return BROKER.note(
@@ -255,7 +255,7 @@ def _check_response_rights(probe: Probe, endpoint: Endpoint) -> Finding:
 
 def _check_pool_rights(probe: Probe) -> Finding:
     """Check that this client may not subscribe as a member of a new pool of workers."""
-    if probe.subscribe(wire.shared(f"doctor-{secrets.token_hex(6)}")) >= FAILURE:
+    if probe.subscribe(wire.shared_subscription(f"doctor-{secrets.token_hex(6)}")) >= FAILURE:
         return BROKER.ok("this client cannot join a pool of workers")
     return BROKER.problem(
         "open-pool",

@@ -23,7 +23,7 @@ from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.installed import InstalledBundle
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link.link import Receive
+from gatewise_edge.link.link import PayloadHandler
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.results import (
     EDGE,
@@ -193,7 +193,7 @@ def _run_device(
             try:
                 answer = device.begin(row)
             except SensorError as error:
-                outcomes.offload[i] = plan.has_cloud and error.why != "infinite"
+                outcomes.offload[i] = plan.has_cloud and error.cause != "infinite"
                 continue
             assert isinstance(answer, Answer)  # without a link no answer is ever pending
             outcomes.exit[i] = answer.stage
@@ -213,7 +213,7 @@ class _RefusingLink:
 
     ready = True
 
-    def open(self, receive: Receive) -> None:
+    def open(self, receive: PayloadHandler) -> None:
         pass
 
     def send(self, payload: bytes) -> bool:

@@ -18,8 +18,8 @@ from gatewise_edge.device.audit import AuditSampler
 from gatewise_edge.device.auditor import AUDIT_TIMEOUT_S
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
 from gatewise_edge.link.messages import AuditMark, Response
-from gatewise_edge.link.offload import InFlight, OffloadCounts, Offloads, RoundTrip
-from gatewise_edge.link.offload_rules import OffloadBudget
+from gatewise_edge.link.offload import Offload, OffloadCounts, OffloadTable, RoundTrip
+from gatewise_edge.link.offload_rules import TokenBucket
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.link import (
     PUBACK_BYTES,
@@ -110,14 +110,14 @@ class VirtualDevice:
     def __init__(self, state: FleetState, number: int, *, limited: bool) -> None:
         scenario = state.scenario
         self.name = f"{number:08d}"
-        self.offloads = Offloads(
-            limit=scenario.outstanding,
-            remember=_N_REMEMBERED,
+        self.offloads = OffloadTable(
+            max_in_flight=scenario.outstanding,
+            n_remembered=_N_REMEMBERED,
             counts=state.counts,
             on_outcome=self._record_outcome if scenario.breaker else None,
         )
         trip = state.usual_trip
-        self.offloads.round_trip = RoundTrip(trip.smoothed, trip.deviation)
+        self.offloads.round_trip = RoundTrip(trip.smoothed_s, trip.deviation_s)
         outages = scenario.outages if scenario.outages else None
         self.link = VirtualLink(scenario.link_profile, state.rng, outages)
         self.state = state
@@ -132,9 +132,9 @@ class VirtualDevice:
             # A live device has the same seed, so that both audit the same instances.
             rng = random.Random(audit_seed(scenario.seed, number))
             self._sampler = AuditSampler(scenario.audit, rng)
-        self._budget: OffloadBudget | None = None
+        self._token_bucket: TokenBucket | None = None
         if limited and scenario.max_offloads is not None:
-            self._budget = OffloadBudget.parse(scenario.max_offloads)
+            self._token_bucket = TokenBucket.parse(scenario.max_offloads)
 
     @property
     def connected(self) -> bool:
@@ -172,35 +172,35 @@ class VirtualDevice:
             self._fall_back(number, row, "deadline")
             return
         table = state.table
-        flight = self.offloads.open(
+        offload = self.offloads.open(
             state.new_id(), table.model, table.version, now=now, deadline=deadline
         )
-        if flight is None:
+        if offload is None:
             self._release(now)
             self._fall_back(number, row, "full")
             return
         state.columns.requested[number] = True
-        request = VirtualRequest(self, flight, number, row, ttl_ms)
+        request = VirtualRequest(self, offload, number, row, ttl_ms)
         request.transmit(state.sizes.request(ttl_ms))
-        if flight.settled:
+        if offload.is_settled:
             self.conclude(request)
         else:
-            state.clock.at(flight.wake_at, request.poll)
+            state.clock.at(offload.wake_at, request.poll)
 
     def _refusal(self, now: float, deadline: float) -> str | None:
         """Get the uplink's reason to send no request now; None if it may send one."""
         if not self.connected:
             return "link-down"
-        if now < self.offloads.hold_until:
+        if now < self.offloads.pause_until:
             return _HOLD_REASON
-        if len(self.offloads) >= self.offloads.limit:
+        if len(self.offloads) >= self.offloads.max_in_flight:
             self.offloads.counts.full += 1
             return "full"
-        if self._budget is not None and not self._budget.take(now):
+        if self._token_bucket is not None and not self._token_bucket.take_token(now):
             return "offload-limit"
         if self._breaker is not None and not self._breaker.admit(now, deadline):
-            if self._budget is not None:
-                self._budget.give_back()
+            if self._token_bucket is not None:
+                self._token_bucket.return_token()
             return "breaker-open"
         return None
 
@@ -208,30 +208,30 @@ class VirtualDevice:
         """Return the place of an admitted offload that is not sent."""
         if self._breaker is not None:
             self._breaker.release(now)
-        if self._budget is not None:
-            self._budget.give_back()
+        if self._token_bucket is not None:
+            self._token_bucket.return_token()
 
-    def _record_outcome(self, flight: InFlight, now: float) -> None:
+    def _record_outcome(self, offload: Offload, now: float) -> None:
         """Report the outcome of a request to the breaker."""
-        if flight.on_answer is not None:
+        if offload.on_answer is not None:
             return
-        has_reply = flight.response is not None
+        has_reply = offload.response is not None
         if self._breaker is None:
             if has_reply:
                 self._n_replies += 1
                 return
             state = self.state
             self._breaker = Breaker(draw=state.rng.random, counts=state.breaker_counts)
-            for _ in range(min(self._n_replies, self._breaker.window)):
-                self._breaker.record(True, sent=now, now=now)
-        self._breaker.record(has_reply, sent=flight.sent_at, now=now)
+            for _ in range(min(self._n_replies, self._breaker.n_recent)):
+                self._breaker.record(True, sent_at=now, now=now)
+        self._breaker.record(has_reply, sent_at=offload.sent_at, now=now)
 
     def conclude(self, request: VirtualRequest) -> None:
         """Record the instance's answer from the outcome of its request."""
-        flight = request.flight
+        offload = request.offload
         number = request.number
         state = self.state
-        if flight.state == "answered":
+        if offload.state == "answered":
             state.columns.route[number] = CLOUD
             state.columns.reason[number] = REASON["offloaded"]
             state.columns.cloud_ms[number] = request.worker_us / 1000.0
@@ -240,9 +240,9 @@ class VirtualDevice:
                 assert self._sampler is not None
                 self._sampler.choose("cloud", int(state.table.cloud_label[request.row]), 1.0)
             return
-        reason = "unsent" if flight.state == "unsent" else "timeout"
-        if flight.response is not None:
-            reason = f"cloud:{flight.response.error}"
+        reason = "unsent" if offload.state == "unsent" else "timeout"
+        if offload.response is not None:
+            reason = f"cloud:{offload.response.error}"
         if reason == "unsent":
             state.columns.requested[number] = False
         self._fall_back(number, request.row, reason)
@@ -279,7 +279,7 @@ class VirtualDevice:
         state.audit_cost += float(table.request_cost[row] - table.local_cost[row])
         deadline = now + AUDIT_TIMEOUT_S
         ttl_ms = math.floor(1000.0 * (deadline - now))
-        flight = self.offloads.open(
+        offload = self.offloads.open(
             state.new_id(),
             table.model,
             table.version,
@@ -287,9 +287,9 @@ class VirtualDevice:
             deadline=deadline,
             on_answer=lambda response: None,
         )
-        assert flight is not None  # audits do not count as open requests
+        assert offload is not None  # audits do not count as open requests
         state.columns.audited[number] = True
-        request = VirtualRequest(self, flight, number, row, ttl_ms, mark)
+        request = VirtualRequest(self, offload, number, row, ttl_ms, mark)
         request.transmit(state.sizes.audit(mark, ttl_ms))
 
 
@@ -303,7 +303,7 @@ class VirtualRequest:
     """
 
     device: VirtualDevice
-    flight: InFlight
+    offload: Offload
     number: int
     row: int
     ttl_ms: int
@@ -317,8 +317,8 @@ class VirtualRequest:
         state = device.state
         self.size = payload
         if not device.connected:  # the link refuses messages
-            if not self.flight.resent:
-                device.offloads.abandon(self.flight, state.clock.now)
+            if not self.offload.is_resent:
+                device.offloads.abandon(self.offload, state.clock.now)
             return
         packet = publish_bytes(REQUEST_TOPIC, payload)
         state.columns.payload_up[self.number] += payload
@@ -329,13 +329,13 @@ class VirtualRequest:
 
     def poll(self) -> None:
         """Retry or give up the request when it is due, as the device's uplink does."""
-        flight = self.flight
+        offload = self.offload
         device = self.device
         state = device.state
-        if not flight.settled and device.offloads.poll(flight, state.clock.now):
+        if not offload.is_settled and device.offloads.poll(offload, state.clock.now):
             self.transmit(self.size)
-        if not flight.settled:
-            state.clock.at(flight.wake_at, self.poll)
+        if not offload.is_settled:
+            state.clock.at(offload.wake_at, self.poll)
         elif math.isnan(state.columns.end[self.number]):
             device.conclude(self)
 
@@ -350,7 +350,7 @@ class VirtualRequest:
             self.device.link.down.due(state.clock.now, PUBACK_BYTES)
         ticket = VirtualTicket(
             device=self.device.name,
-            id=self.flight.id,
+            id=self.offload.id,
             digest=b"",
             model=state.table.key,
             audit=self.mark,
@@ -392,22 +392,22 @@ class VirtualRequest:
         state.columns.up[number] += PUBACK_BYTES
         if state.availability.link_delivers:
             device.link.up.due(now, PUBACK_BYTES)
-        was_settled = self.flight.settled
+        was_settled = self.offload.is_settled
         device.offloads.receive(self._response(error, wait_ms), now)
         if self.mark is not None or was_settled:
             return
-        if self.flight.settled:
+        if self.offload.is_settled:
             self.worker_us = worker_us
             device.conclude(self)
         else:
             # An error may have changed the time of the retry.
-            state.clock.at(self.flight.wake_at, self.poll)
+            state.clock.at(self.offload.wake_at, self.poll)
 
     def _response(self, error: str | None, wait_ms: int) -> Response:
         table = self.device.state.table
         if error is not None:
             fields: dict[str, Any] = {"error": error, "wait_ms": wait_ms}
-            return Response(id=self.flight.id, model=table.model, version=table.version, **fields)
+            return Response(id=self.offload.id, model=table.model, version=table.version, **fields)
         response = table.response
-        response.id = self.flight.id  # the constructor checked the other fields
+        response.id = self.offload.id  # the constructor checked the other fields
         return response

@@ -208,7 +208,7 @@ class VirtualWorker:
         """Count an audit, and pass it to the worker's test."""
         counts = self._model.counts
         counts.audits += 1
-        counts.audit_instances += mark.skipped + 1
+        counts.audit_instances += mark.n_skipped + 1
         if mark.class_index != ticket.label:
             counts.audits_disagreed += 1
             counts.audit_weighted += 1.0 / mark.probability

@@ -47,7 +47,7 @@ def test_audits_have_the_answers_of_the_stages(bundle):
         (1, 1.0),
         (1, 1.0),
     ]
-    assert [mark.skipped for mark in (marks[0], marks[2])] == [0, 1]
+    assert [mark.n_skipped for mark in (marks[0], marks[2])] == [0, 1]
     assert (gauges["audit_instances"], gauges["audit_weighted"]) == (3.0, 0.0)
     assert counters["edge"] == 2
     assert first.cost == 1.5  # the features of the audit are not charged to the answer
@@ -129,7 +129,9 @@ def test_nothing_is_acquired_or_sent_for_an_audit_while_the_cloud_is_silent(bund
 
 def test_audits_in_flight_do_not_count_against_the_bound_on_requests(bundle):
     link = FakeLink(lambda payload, receive: None)
-    with Device(bundle, link=link, offload_rules=OffloadRules(outstanding=1), audit=1.0) as device:
+    with Device(
+        bundle, link=link, offload_rules=OffloadRules(max_in_flight=1), audit=1.0
+    ) as device:
         for _ in range(6):
             device.answer(SURE_ROW)
         assert len(link.sent) == 4  # the largest number of audits in flight

@@ -345,7 +345,7 @@ def test_settings_out_of_range_are_refused(bundle, make_bundle):
     ):
         with pytest.raises(InputError):
             Device(bundle, **settings)
-    for rules in ({"outstanding": 0}, {"max_offloads": "60"}, {"implausible": "never"}):
+    for rules in ({"max_in_flight": 0}, {"max_offloads": "60"}, {"implausible": "never"}):
         with pytest.raises(InputError):
             OffloadRules(**rules)
     with pytest.raises(InputError, match="no cloud model"):
@@ -384,7 +384,7 @@ def test_several_threads_can_share_a_device(bundle):
 
 def test_requests_in_flight_are_bounded(bundle):
     link = FakeLink(lambda *arguments: None)
-    with Device(bundle, link=link, offload_rules=OffloadRules(outstanding=1)) as device:
+    with Device(bundle, link=link, offload_rules=OffloadRules(max_in_flight=1)) as device:
         instance = device.begin(UNSURE_ROW)
         assert isinstance(instance, PendingInstance)
         answer = device.answer(UNSURE_ROW)

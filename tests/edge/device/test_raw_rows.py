@@ -65,7 +65,7 @@ def test_raw_rows_get_the_answers_of_the_estimator(system_encoder_path, rows, tm
 
 def outcome_of(answer):
     if isinstance(answer, SensorError):
-        return str(answer), answer.why
+        return str(answer), answer.cause
     return answer.label, answer.route, answer.reason, answer.cost
 
 

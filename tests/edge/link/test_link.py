@@ -9,7 +9,7 @@ from gatewise_edge.link.link import InProcessLink
 from tests.support.small_bundle import cloud_says
 
 
-def payload(X) -> bytes:
+def encode_request_of(X) -> bytes:
     request = wire.Request(id=bytes(16), model="m", version="1", ttl_ms=9, X=np.float32(X))
     return wire.encode_request(request)
 
@@ -18,14 +18,14 @@ def open_link(answer, **settings) -> tuple[InProcessLink, list[wire.Response]]:
     """Open a link; return it and the list to which it adds responses."""
     responses: list[wire.Response] = []
     link = InProcessLink(answer, **settings)
-    link.open(lambda message: responses.append(wire.decode_response(message)))
+    link.open(lambda payload: responses.append(wire.decode_response(payload)))
     return link, responses
 
 
 def test_link_answers_before_send_returns():
     link, responses = open_link(cloud_says)
     assert link.ready
-    assert link.send(payload([[0, 0, 1], [0, 0, -1]]))
+    assert link.send(encode_request_of([[0, 0, 1], [0, 0, -1]]))
     assert responses[0].labels.tolist() == [1, 0]
     assert (responses[0].model, responses[0].version, responses[0].error) == ("m", "1", None)
 
@@ -33,22 +33,22 @@ def test_link_answers_before_send_returns():
 def test_closed_link_sends_nothing():
     link = InProcessLink(cloud_says)
     assert not link.ready
-    assert not link.send(payload([[1]]))
+    assert not link.send(encode_request_of([[1]]))
     link, responses = open_link(cloud_says)
     link.close()
     assert not link.ready
-    assert not link.send(payload([[1]]))
+    assert not link.send(encode_request_of([[1]]))
     assert responses == []
 
 
 def test_link_responds_with_error_codes():
     link, responses = open_link(cloud_says)
-    link.send(payload([[np.nan, 0, 0]]))
+    link.send(encode_request_of([[np.nan, 0, 0]]))
     link.send(b"junk")  # gets no response
-    assert [(r.error, r.model) for r in responses] == [("bad-request", "")]
+    assert [(response.error, response.model) for response in responses] == [("bad-request", "")]
     link, responses = open_link(lambda X: ([5], [[0.5, 0.5]]))
-    link.send(payload([[1]]))
+    link.send(encode_request_of([[1]]))
     assert responses[0].error == "failed"
     link, responses = open_link(cloud_says, allow_missing=True)
-    link.send(payload([[np.nan, 0, 1]]))
+    link.send(encode_request_of([[np.nan, 0, 1]]))
     assert responses[0].labels.tolist() == [1]

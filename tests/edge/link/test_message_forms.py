@@ -24,18 +24,20 @@ from gatewise_edge.link.wire import Request, Response
 
 ID = bytes(range(16))
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/wire.schema.json").read_text())
-check = fastjsonschema.compile(SCHEMA)
+check_schema = fastjsonschema.compile(SCHEMA)
 #: Reasons of refusals that a JSON Schema cannot express, such as sizes and related fields.
 NOT_IN_SCHEMA = ("shape", "infinite", "missing", "size")
 
 
-def message(**changes: object) -> bytes:
+def make_payload(**changes: object) -> bytes:
     """Encode a valid request with changed fields; the value "left out" removes a field."""
     entries: dict[str, object] = {
         "id": ID.hex(), "m": "digits", "mv": "1", "ttl": 500, "x": [[1, 2.5], [3, -4e-3]],
     }  # fmt: skip
     entries.update(changes)
-    return json.dumps({k: v for k, v in entries.items() if v != "left out"}).encode()
+    return json.dumps(
+        {key: value for key, value in entries.items() if value != "left out"}
+    ).encode()
 
 
 def test_json_request_decodes_to_the_same_fields_as_its_cbor_form():
@@ -43,16 +45,16 @@ def test_json_request_decodes_to_the_same_fields_as_its_cbor_form():
     expected = wire.decode_request(
         wire.encode_request(Request(id=ID, model="digits", version="1", ttl_ms=500, X=X))
     )
-    for payload in (message(), message(v=1, n=2, k=2)):
-        check(json.loads(payload))
+    for payload in (make_payload(), make_payload(v=1, n=2, k=2)):
+        check_schema(json.loads(payload))
         request = decode_json_request(payload)
         assert (request.id, request.model) == (expected.id, expected.model)
         assert (request.version, request.ttl_ms) == (expected.version, expected.ttl_ms)
         assert request.X.dtype == expected.X.dtype
         assert request.X.tobytes() == expected.X.tobytes()
-    assert decode_json_request(message(x=[7, 8, 9])).X.tolist() == [[7, 8, 9]]
-    missing = message(x=[1, None])
-    assert decode_json_request(missing, allow_missing=True).has_missing
+    assert decode_json_request(make_payload(x=[7, 8, 9])).X.tolist() == [[7, 8, 9]]
+    payload_with_null = make_payload(x=[1, None])
+    assert decode_json_request(payload_with_null, allow_missing=True).has_missing
 
 
 @pytest.mark.parametrize(
@@ -64,12 +66,12 @@ def test_json_request_decodes_to_the_same_fields_as_its_cbor_form():
         (b'{"id": NaN}', "json"),
         (b"[" * 100_000, "json"),
         (b'{"id": ' + b"1" * 5000 + b"}", "id"),
-        (message(m="\ud800"), "json"),
+        (make_payload(m="\ud800"), "json"),
         (b" " * (wire.MAX_PAYLOAD + 1), "size"),
-        (message(id="left out"), "id"),
-        (message(id="0" * 31), "id"),
-        (message(id="A" * 32), "id"),
-        (message(id=7), "id"),
+        (make_payload(id="left out"), "id"),
+        (make_payload(id="0" * 31), "id"),
+        (make_payload(id="A" * 32), "id"),
+        (make_payload(id=7), "id"),
     ],
 )  # fmt: skip
 def test_request_without_a_valid_id_raises_an_error_without_id(payload, reason):
@@ -109,20 +111,22 @@ def test_request_without_a_valid_id_raises_an_error_without_id(payload, reason):
 )
 def test_invalid_field_raises_an_error_with_its_reason(changes, reason):
     with pytest.raises(WireError) as error_info:
-        decode_json_request(message(**changes))
+        decode_json_request(make_payload(**changes))
     assert (error_info.value.reason, error_info.value.id) == (reason, ID)
     if reason not in NOT_IN_SCHEMA and changes != {"x": [10**400]}:
         with pytest.raises(fastjsonschema.JsonSchemaException):
-            check(json.loads(message(**changes)))
+            check_schema(json.loads(make_payload(**changes)))
 
 
 @pytest.mark.parametrize(("key", "value"), [("ttl", "1"), ("x", "[1]"), ("mv", '"1"')])
 def test_error_names_an_unknown_or_repeated_key(key, value):
-    twice = message()[:-1] + f', "\\u{ord(key[0]):04x}{key[1:]}": {value}}}'.encode()
+    payload_with_repeated_key = (
+        make_payload()[:-1] + f', "\\u{ord(key[0]):04x}{key[1:]}": {value}}}'.encode()
+    )
     with pytest.raises(WireError, match=f"the key '{key}' is repeated"):
-        decode_json_request(twice)
+        decode_json_request(payload_with_repeated_key)
     with pytest.raises(WireError, match=f"unknown field `{key}_`"):
-        decode_json_request(message(**{f"{key}_": 1}))
+        decode_json_request(make_payload(**{f"{key}_": 1}))
 
 
 @given(payload=st.one_of(st.binary(max_size=99), st.text(max_size=99).map(str.encode)))
@@ -133,56 +137,58 @@ def test_noise_is_refused_with_a_reason(payload):
     assert error_info.value.reason
 
 
-plain = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=70))
+json_scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=70))
 
 
-@given(key=st.sampled_from(["v", "id", "m", "mv", "ttl", "n", "k", "x"]), value=plain)
+@given(key=st.sampled_from(["v", "id", "m", "mv", "ttl", "n", "k", "x"]), value=json_scalars)
 def test_entry_of_a_wrong_type_is_refused(key, value):
     with suppress(WireError):
-        payload = message(**{key: value})
+        payload = make_payload(**{key: value})
         assert decode_json_request(payload).X.shape == (2, 2)
-        check(json.loads(payload))
+        check_schema(json.loads(payload))
 
 
 @given(st.data())
 def test_response_keeps_the_bits_of_its_probabilities(data):
-    shares = st.lists(st.floats(0, 1, width=32), min_size=3, max_size=3)
-    p = data.draw(st.lists(shares, min_size=1, max_size=4))
+    probability_rows = st.lists(st.floats(0, 1, width=32), min_size=3, max_size=3)
+    probabilities = data.draw(st.lists(probability_rows, min_size=1, max_size=4))
+    n_rows = len(probabilities)
     response = Response(
-        id=ID, model="m é", version="1", labels=[2] * len(p), probabilities=p, worker_us=9,
+        id=ID, model="m é", version="1", labels=[2] * n_rows,
+        probabilities=probabilities, worker_us=9,
     )  # fmt: skip
     entries = json.loads(encode_json_response(response))
-    check(entries)
+    check_schema(entries)
     assert np.array_equal(np.array(entries["p"], np.float32), response.probabilities)
     del entries["p"]
     assert entries == {
-        "v": 1, "id": ID.hex(), "m": "m é", "mv": "1", "n": len(p), "c": 3, "y": [2] * len(p),
+        "v": 1, "id": ID.hex(), "m": "m é", "mv": "1", "n": n_rows, "c": 3, "y": [2] * n_rows,
         "us": 9,
     }  # fmt: skip
 
 
 def test_refusal_has_its_code_detail_and_wait():
-    busy = Response(id=ID, model="m", version="1", error="busy", detail="full", wait_ms=7)
-    entries = json.loads(encode_json_response(busy))
-    check(entries)
+    refusal = Response(id=ID, model="m", version="1", error="busy", detail="full", wait_ms=7)
+    entries = json.loads(encode_json_response(refusal))
+    check_schema(entries)
     assert entries == {
         "v": 1, "id": ID.hex(), "m": "m", "mv": "1", "e": "busy", "d": "full", "w": 7,
     }  # fmt: skip
-    without_model = Response(id=ID, model="", version="", error="bad-request")
-    entries = json.loads(encode_json_response(without_model))
-    check(entries)
+    refusal_without_model = Response(id=ID, model="", version="", error="bad-request")
+    entries = json.loads(encode_json_response(refusal_without_model))
+    check_schema(entries)
     assert entries.keys() == {"v", "id", "e", "d"}
 
 
 @pytest.mark.parametrize("form", [CBOR, JSON])
 def test_response_is_not_larger_than_answer_bytes_states(form):
     n_rows, n_classes = 40, 30
-    longest = np.full((n_rows, n_classes), -1.1754944e-4, np.float32)
+    longest_probabilities = np.full((n_rows, n_classes), -1.1754944e-4, np.float32)
     response = Response(
-        id=ID, model="m" * 64, version="v" * 64, labels=np.full(n_rows, 29), probabilities=longest,
-        worker_us=2**40,
+        id=ID, model="m" * 64, version="v" * 64, labels=np.full(n_rows, 29),
+        probabilities=longest_probabilities, worker_us=2**40,
     )  # fmt: skip
-    max_bytes = wire.RESPONSE_FIELDS + n_rows * form.answer_bytes(n_classes)
+    max_bytes = wire.MAX_RESPONSE_FIELD_BYTES + n_rows * form.answer_bytes(n_classes)
     assert len(form.encode_response(response)) <= max_bytes
     too_large = Response(
         id=ID, model="m", version="1", labels=np.zeros(4096, int), probabilities=np.ones((4096, 8))

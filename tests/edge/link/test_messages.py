@@ -52,14 +52,20 @@ def test_response_refuses_labels_and_probabilities_that_do_not_match(changes):
 
 def test_error_response_has_no_answers():
     refusal = Response(id=ID, model="m", version="1", error="busy", wait_ms=5)
-    assert (refusal.rows, refusal.probabilities.shape, refusal.retryable) == (0, (0, 0), True)
+    assert (refusal.n_rows, refusal.probabilities.shape, refusal.retryable) == (0, (0, 0), True)
     assert not Response(id=ID, model="m", version="1", error="failed").retryable
 
 
 def test_error_names_the_probability_farthest_outside_of_0_to_1():
-    for outlier, other in ((-1.0, 1.0), (2.0, 0.0)):
+    for outlier, other_probability in ((-1.0, 1.0), (2.0, 0.0)):
         with pytest.raises(WireError, match=f"a probability of {outlier:g}"):
-            Response(id=ID, model="m", version="1", labels=[0], probabilities=[[other, outlier]])
+            Response(
+                id=ID,
+                model="m",
+                version="1",
+                labels=[0],
+                probabilities=[[other_probability, outlier]],
+            )
 
 
 @pytest.mark.parametrize("probability", [0.0, 1.01, -0.5])
@@ -75,15 +81,15 @@ def test_audit_mark_has_a_probability_above_0_and_up_to_1(probability):
     [
         {"class_index": -1},
         {"class_index": MAX_CLASSES + 1},
-        {"skipped": -1},
-        {"skipped": MAX_SKIPPED + 1},
+        {"n_skipped": -1},
+        {"n_skipped": MAX_SKIPPED + 1},
         {"confidence": -0.1},
         {"confidence": 1.1},
     ],
 )
 def test_audit_mark_refuses_fields_out_of_bounds(changes):
     with pytest.raises(WireError):
-        AuditMark(**({"class_index": 0, "probability": 1.0, "skipped": 0} | changes))
+        AuditMark(**({"class_index": 0, "probability": 1.0, "n_skipped": 0} | changes))
 
 
 @pytest.mark.parametrize(("ttl_ms", "is_allowed"), [(-1, False), (0, True), (86_400_000, True)])
@@ -91,7 +97,7 @@ def test_time_to_live_is_0_to_one_day(ttl_ms, is_allowed):
     fields = {"id": ID, "model": "m", "version": "1", "X": [[1.0]]}
     if is_allowed:
         assert Request(**fields, ttl_ms=ttl_ms).ttl_ms == ttl_ms
-        assert Request(**fields, ttl_ms=1).rows == 1
+        assert Request(**fields, ttl_ms=1).n_rows == 1
     else:
         with pytest.raises(WireError):
             Request(**fields, ttl_ms=ttl_ms)
@@ -100,7 +106,7 @@ def test_time_to_live_is_0_to_one_day(ttl_ms, is_allowed):
 
 
 @pytest.mark.parametrize(
-    ("columns", "classes", "rows"),
+    ("n_columns", "n_classes", "n_rows"),
     [
         (0, 2, 256),  # more rows would make the worker's other devices wait
         (1, 255, 128),  # (128 KiB - 256) / (4 * 255 + 2) = 128 answers exactly
@@ -109,8 +115,10 @@ def test_time_to_live_is_0_to_one_day(ttl_ms, is_allowed):
         (1 << 20, 2, 1),
     ],
 )
-def test_max_rows_is_the_largest_number_that_fits_request_and_response(columns, classes, rows):
-    assert max_rows(columns, classes) == rows
+def test_max_rows_is_the_largest_number_that_fits_request_and_response(
+    n_columns, n_classes, n_rows
+):
+    assert max_rows(n_columns, n_classes) == n_rows
 
 
 def test_only_floats_can_have_missing_values():
@@ -134,11 +142,11 @@ def test_response_without_answers_is_refused():
 
 
 def test_answer_needs_its_model_and_an_error_may_lack_it():
-    assert Response(id=ID, model="", version="", error="bad-request").rows == 0
+    assert Response(id=ID, model="", version="", error="bad-request").n_rows == 0
     answer = {"labels": [0], "probabilities": [[0.5, 0.5]]}
-    for names in (("", ""), ("m", ""), ("", "1")):
+    for model_and_version in (("", ""), ("m", ""), ("", "1")):
         with pytest.raises(WireError):
-            Response(id=ID, model=names[0], version=names[1], **answer)
+            Response(id=ID, model=model_and_version[0], version=model_and_version[1], **answer)
 
 
 def test_values_and_the_other_fields_fit_one_message():

@@ -27,10 +27,10 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # processes and brokers start
 
-EASY = [1.0, 0, 0, 0, 0, 0]
+SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 
 
-def request(ttl_ms: int = 500) -> bytes:
+def make_request_payload(ttl_ms: int = 500) -> bytes:
     X = np.ones((1, 3), np.float32)
     return wire.encode_request(
         wire.Request(id=wire.new_id(), model="small", version="7", ttl_ms=ttl_ms, X=X)
@@ -45,19 +45,23 @@ def test_hard_instances_get_answers_of_the_cloud(bundle, broker, make_peer):
         answers = [device.answer(HARD) for _ in range(30)]
         counters = device.counters
         assert counters["bytes_up"] == sum(map(len, peer.payloads))
-    assert {(a.route, a.label) for a in answers} == {("cloud", "no")}
+    assert {(answer.route, answer.label) for answer in answers} == {("cloud", "no")}
     # On a loaded machine a request may be retried, with the same id.
-    assert len({r.id for r in peer.requests}) == 30 == len(peer.requests) - counters["retries"]
-    assert all(0 < r.ttl_ms <= 500 for r in peer.requests)
+    assert (
+        len({request.id for request in peer.requests})
+        == 30
+        == len(peer.requests) - counters["retries"]
+    )
+    assert all(0 < request.ttl_ms <= 500 for request in peer.requests)
 
 
 def test_nagle_algorithm_is_off(broker):
     link = MqttLink(broker.url)
     link.connect(60)
-    sock = link._broker._client.socket()
-    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+    link_socket = link._broker._client.socket()
+    assert link_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # detects a dead peer before the keepalive
-        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
+        assert link_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 3000
     link.close()
 
 
@@ -65,14 +69,14 @@ def test_unread_bytes_are_detected_on_descriptors_above_1024(monkeypatch):
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(2048, limits[1]), limits[1]))
     try:
-        near, far = socket.socketpair()
-        high = socket.socket(fileno=fcntl.fcntl(near, fcntl.F_DUPFD, 1100))
+        near_socket, far_socket = socket.socketpair()
+        high_socket = socket.socket(fileno=fcntl.fcntl(near_socket, fcntl.F_DUPFD, 1100))
         connection = MqttLink("mqtt://127.0.0.1:1")._broker
-        monkeypatch.setattr(connection._client, "socket", lambda: high)
-        with near, far, high:
-            assert not connection.unread
-            far.send(b"x")
-            assert connection.unread
+        monkeypatch.setattr(connection._client, "socket", lambda: high_socket)
+        with near_socket, far_socket, high_socket:
+            assert not connection.has_unread
+            far_socket.send(b"x")
+            assert connection.has_unread
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
@@ -85,15 +89,15 @@ def test_clients_speak_mqtt_3_1_1(broker):
 def test_attempts_to_connect_are_spread_over_time():
     pauses = []
     link = MqttLink(f"mqtt://127.0.0.1:{free_port()}")
-    link._broker._closing = Pauses(pauses)
+    link._broker._is_closing = EndingAfterEightWaits(pauses)
     link.open(lambda payload: None)
     wait_until(lambda: len(pauses) == 8)
-    for pause, mean in zip(pauses, (1, 2, 4, 8, 16, 32, 60, 60), strict=True):
-        assert 0.5 * mean <= pause <= 1.5 * mean
+    for pause, mean_pause in zip(pauses, (1, 2, 4, 8, 16, 32, 60, 60), strict=True):
+        assert 0.5 * mean_pause <= pause <= 1.5 * mean_pause
     assert len(set(pauses)) == 8
 
 
-class Pauses:
+class EndingAfterEightWaits:
     """An event that records the time of each wait, and is set after eight waits."""
 
     def __init__(self, pauses: list[float]) -> None:
@@ -108,54 +112,60 @@ class Pauses:
 
 def test_status_is_published_on_connecting_closing_and_loss(broker, make_peer):
     peer = make_peer()
-    for name in ("leaves", "dies"):
-        link = MqttLink(broker.url, device=name)
+    for device_id in ("leaves", "dies"):
+        link = MqttLink(broker.url, device=device_id)
         link.connect(60)
-        wait_until(lambda name=name: (name, "online") in peer.statuses, "the birth message")
-        if name == "leaves":
+        wait_until(
+            lambda device_id=device_id: (device_id, "online") in peer.statuses, "the birth message"
+        )
+        if device_id == "leaves":
             link.close()
             link.close()
         else:
             # The socket breaks without a DISCONNECT, and the device does not reconnect.
-            link._broker._closing.set()
+            link._broker._is_closing.set()
             link._broker._client.socket().shutdown(socket.SHUT_RDWR)
-        wait_until(lambda name=name: (name, "offline") in peer.statuses, "the last message")
+        wait_until(
+            lambda device_id=device_id: (device_id, "offline") in peer.statuses, "the last message"
+        )
         link.close()
 
 
 def test_unreachable_broker_is_reported_in_one_line():
     url = f"mqtt://user:secret@127.0.0.1:{free_port()}"
     link = MqttLink(url)
-    started = time.monotonic()
-    with pytest.raises(LinkError, match=r"broker mqtt://127.* cannot be used: Conn.* refused") as e:
+    started_at = time.monotonic()
+    with pytest.raises(
+        LinkError, match=r"broker mqtt://127.* cannot be used: Conn.* refused"
+    ) as error_info:
         link.connect(60)
-    assert time.monotonic() - started < 30
-    assert "secret" not in str(e.value) + e.value.url
+    assert time.monotonic() - started_at < 30
+    assert "secret" not in str(error_info.value) + error_info.value.url
     assert not link.ready
-    assert not link.send(request())
+    assert not link.send(make_request_payload())
     # A second call waits for the next attempt, and has the same reason.
-    started = time.monotonic()
+    started_at = time.monotonic()
     with pytest.raises(LinkError, match="refused"):
         link.connect(0.2)
-    assert time.monotonic() - started >= 0.2
+    assert time.monotonic() - started_at >= 0.2
     link.close()
 
 
 def test_connect_gives_up_on_a_silent_broker():
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        link = MqttLink(f"mqtt://127.0.0.1:{silent.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as silent_server:
+        link = MqttLink(f"mqtt://127.0.0.1:{silent_server.getsockname()[1]}")
         with pytest.raises(LinkError, match=r"no answer within 0\.3 s"):
             link.connect(0.3)
         link.close()
 
 
 def test_connect_reports_a_refused_user(tmp_path):
-    closed = Mosquitto(tmp_path, "allow_anonymous false")
-    link = MqttLink(closed.url)
+    restricted_broker = Mosquitto(tmp_path, "allow_anonymous false")
+    link = MqttLink(restricted_broker.url)
     with pytest.raises(LinkError, match="cannot be used: Not authorized"):
         link.connect(60)
     link.close()
-    closed.kill()
+    restricted_broker.kill()
 
 
 def test_a_device_starts_before_its_broker(bundle, broker, make_peer):
@@ -189,52 +199,56 @@ def test_link_reconnects_after_the_broker_was_killed(bundle, broker, make_peer):
         link.connect(60)
         answers = []
         for i in range(60):
-            started = time.monotonic()
-            answers.append(device.answer(HARD if i % 2 else EASY))
-            assert 1000 * (time.monotonic() - started) < 10 * deadline_ms
+            started_at = time.monotonic()
+            answers.append(device.answer(HARD if i % 2 else SURE_ROW))
+            assert 1000 * (time.monotonic() - started_at) < 10 * deadline_ms
         counters = device.counters
         assert killed.is_set()
         assert counters["edge"] + counters["cloud"] + counters["fallback"] == 60
-        assert {a.reason for a in answers} >= {"stopped", "offloaded", "link-down"}
+        assert {answer.reason for answer in answers} >= {"stopped", "offloaded", "link-down"}
         # The broker starts again: the link reconnects, and no stale request is sent.
-        n_before = len(peer.requests)
+        n_requests_before = len(peer.requests)
         broker.start()
         wait_until(lambda: link.ready and peer.client.is_connected(), "both to reconnect")
         wait_until(lambda: device.answer(HARD).route == "cloud", "an answer of the cloud")
-        new_requests = peer.requests[n_before:]
-        assert {r.id for r in new_requests}.isdisjoint(r.id for r in peer.requests[:n_before])
+        new_requests = peer.requests[n_requests_before:]
+        assert {request.id for request in new_requests}.isdisjoint(
+            request.id for request in peer.requests[:n_requests_before]
+        )
 
 
 def test_requests_in_flight_are_dropped_on_reconnect(broker, tmp_path):
     """A server accepts requests without acknowledging them; then a real broker has its port."""
     broker.kill()
-    with socket.create_server(("127.0.0.1", broker.port)) as mute:
+    with socket.create_server(("127.0.0.1", broker.port)) as silent_server:
         link = MqttLink(broker.url, device="pi-1", max_inflight=3)
         link.open(lambda payload: None)
-        connection, _ = mute.accept()
+        connection, _ = silent_server.accept()
         connection.recv(1000)
         connection.sendall(b"\x20\x02\x00\x00")  # CONNACK
         subscribe = connection.recv(1000)
-        start = subscribe.index(b"\x82")
-        connection.sendall(b"\x90\x03" + subscribe[start + 2 : start + 4] + b"\x01")  # SUBACK
+        subscribe_start = subscribe.index(b"\x82")
+        connection.sendall(
+            b"\x90\x03" + subscribe[subscribe_start + 2 : subscribe_start + 4] + b"\x01"
+        )  # SUBACK
         wait_until(lambda: link.ready, "the subscription")
-        accepted = [link.send(request()) for _ in range(5)]
-        assert accepted == [True, True, True, False, False]
+        is_accepted = [link.send(make_request_payload()) for _ in range(5)]
+        assert is_accepted == [True, True, True, False, False]
         connection.close()
     wait_until(lambda: not link.ready, "the link to notice")
-    assert not link.send(request())
+    assert not link.send(make_request_payload())
     broker.start()
-    received: list[bytes] = []
+    received_payloads: list[bytes] = []
     subscriber = paho.Client(paho.CallbackAPIVersion.VERSION2)
-    subscriber.on_message = lambda client, _, message: received.append(message.payload)
+    subscriber.on_message = lambda client, _, message: received_payloads.append(message.payload)
     subscriber.connect("127.0.0.1", broker.port)
-    subscriber.subscribe(wire.REQUESTS, 1)
+    subscriber.subscribe(wire.REQUEST_TOPICS, 1)
     subscriber.loop_start()
     wait_until(lambda: link.ready, "the link to reconnect", seconds=60)
-    new_request = request()
+    new_request = make_request_payload()
     assert link.send(new_request)
-    wait_until(lambda: new_request in received, "the new request")
-    assert received == [new_request]
+    wait_until(lambda: new_request in received_payloads, "the new request")
+    assert received_payloads == [new_request]
     subscriber.disconnect()
     subscriber.loop_stop()
     link.close()
@@ -252,7 +266,7 @@ def test_receiver_that_raises_does_not_end_the_link(broker, make_peer, caplog):
     link.open(receive)
     link.connect(60)
     for _ in range(2):
-        assert link.send(request())
+        assert link.send(make_request_payload())
     wait_until(lambda: len(payloads) == 2, "both responses")
     link.close()
     assert "could not be handled" in caplog.text
@@ -345,37 +359,40 @@ def test_endpoint_reads_host_port_and_credentials_from_the_url():
     assert Endpoint("mqtt://[::1]").url == "mqtt://[::1]:1883"
 
 
-def test_tls_files_are_checked(tmp_path):
-    invalid = tmp_path / "invalid.pem"
-    invalid.write_text("not a certificate")
-    for url, files, message in (
-        ("mqtt://h", {"ca_file": invalid}, "must begin with mqtts"),
+def test_unusable_tls_files_are_refused(tmp_path):
+    invalid_file = tmp_path / "invalid.pem"
+    invalid_file.write_text("not a certificate")
+    for url, tls_files, message in (
+        ("mqtt://h", {"ca_file": invalid_file}, "must begin with mqtts"),
         ("mqtts://h", {"ca_file": tmp_path / "none.pem"}, "does not exist"),
-        ("mqtts://h", {"ca_file": invalid}, "cannot be used"),
-        ("mqtts://h", {"cert_file": invalid, "key_file": invalid}, "cannot be used"),
-        ("mqtts://h", {"key_file": invalid}, "needs a cert_file"),
+        ("mqtts://h", {"ca_file": invalid_file}, "cannot be used"),
+        ("mqtts://h", {"cert_file": invalid_file, "key_file": invalid_file}, "cannot be used"),
+        ("mqtts://h", {"key_file": invalid_file}, "needs a cert_file"),
     ):
         with pytest.raises(InputError, match=message):
-            Endpoint(url, **files)
+            Endpoint(url, **tls_files)
 
 
-def test_device_ids_are_checked():
+def test_device_id_must_be_a_topic_level_and_is_random_by_default():
     with pytest.raises(WireError):
         MqttLink("mqtt://h", device="a/b")
     assert MqttLink("mqtt://h").device != MqttLink("mqtt://h").device
 
 
 def test_two_devices_with_the_same_id_both_report_it(broker, caplog):
-    first, second = MqttLink(broker.url, device="twin"), MqttLink(broker.url, device="twin")
+    first_link, second_link = (
+        MqttLink(broker.url, device="twin"),
+        MqttLink(broker.url, device="twin"),
+    )
     with caplog.at_level("ERROR"):
-        for link in (first, second):
+        for link in (first_link, second_link):
             link.open(lambda payload: None)
-        wait_until(lambda: first.trouble and second.trouble, "both to detect it")
+        wait_until(lambda: first_link.trouble and second_link.trouble, "both to detect it")
         warning = "another device uses the id twin"
         wait_until(lambda: caplog.text.count(warning) >= 2, "both to log it")
-    assert warning in str(first.trouble)
-    first.close()
-    second.close()
+    assert warning in str(first_link.trouble)
+    first_link.close()
+    second_link.close()
 
 
 def test_device_that_reconnects_is_not_taken_for_another(broker):

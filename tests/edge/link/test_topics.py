@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 
-names = st.text(
+topic_levels = st.text(
     st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="/+#"), min_size=1
 ).filter(lambda s: len(s.encode()) <= 64)
 
 
-@given(device=names)
+@given(device=topic_levels)
 def test_device_of_reads_the_device_id_from_each_topic(device):
     if device in {"model", "dead"}:
         return
-    for topic in (wire.request_topic, wire.response_topic, wire.status_topic):
-        assert wire.device_of(topic(device)) == device
-        assert topic(device).count("/") <= 7
+    for make_topic in (wire.request_topic, wire.response_topic, wire.status_topic):
+        assert wire.device_of(make_topic(device)) == device
+        assert make_topic(device).count("/") <= 7
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_topic_without_a_device_is_refused(topic):
 
 def test_topics_of_models_dead_letters_and_shared_subscriptions():
     assert wire.manifest_topic("digits") == "gw/v1/model/digits/manifest"
-    assert wire.dead_topic("cbor") == "gw/v1/dead/cbor"
-    assert wire.shared("gw") == "$share/gw/gw/v1/+/req"
+    assert wire.dead_letter_topic("cbor") == "gw/v1/dead/cbor"
+    assert wire.shared_subscription("gw") == "$share/gw/gw/v1/+/req"
     assert len(wire.new_id()) == 16
     assert wire.new_id() != wire.new_id()

@@ -24,26 +24,26 @@ from tests.edge.virtual_time import Clock
 from tests.support.small_bundle import HARD, FakeLink, cloud_says, respond
 from tests.support.waiting import wait_until
 
-EASY = [1.0, 0, 0, 0, 0, 0]
+SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 
 
-def hard(e: float) -> list[float]:
+def make_unsure_row(e: float) -> list[float]:
     """Make a hard row; the sign of feature e decides the cloud's answer."""
     return [0.1, 0, 0.1, 0, e, 0]
 
 
 def test_max_rows_fit_one_request_and_one_response():
     assert max_rows(10, 2) == MAX_GROUP_ROWS
-    for columns, classes in ((3000, 2), (10, 5000), (32000, 2), (2, 30000)):
-        rows = max_rows(columns, classes)
-        assert 1 <= rows < MAX_GROUP_ROWS
-        assert request_bytes(columns, rows=rows) <= MAX_PAYLOAD
+    for n_columns, n_classes in ((3000, 2), (10, 5000), (32000, 2), (2, 30000)):
+        n_rows = max_rows(n_columns, n_classes)
+        assert 1 <= n_rows < MAX_GROUP_ROWS
+        assert request_bytes(n_columns, rows=n_rows) <= MAX_PAYLOAD
         response = wire.Response(
             id=bytes(16),
             model="m" * 64,
             version="v" * 64,
-            labels=np.zeros(rows, np.int64),
-            probabilities=np.ones((rows, classes), np.float32),
+            labels=np.zeros(n_rows, np.int64),
+            probabilities=np.ones((n_rows, n_classes), np.float32),
             worker_us=2**40,
         )
         assert len(wire.encode_response(response)) <= MAX_PAYLOAD
@@ -60,12 +60,12 @@ def test_answer_many_answers_every_row(bundle):
         counters = device.counters
     assert isinstance(answers[5], SensorError)
     with Device(bundle, link=InProcessLink(cloud_says), deadline_ms=20_000) as device:
-        for k, answer in enumerate(answers):
-            if k != 5:
-                single = device.answer(rows[k])
+        for i, answer in enumerate(answers):
+            if i != 5:
+                single_answer = device.answer(rows[i])
                 for field in ("label", "route", "stage", "cost", "reason"):
-                    assert getattr(answer, field) == getattr(single, field)
-                np.testing.assert_array_equal(answer.probabilities, single.probabilities)
+                    assert getattr(answer, field) == getattr(single_answer, field)
+                np.testing.assert_array_equal(answer.probabilities, single_answer.probabilities)
     assert counters["cloud"] > 8 * counters["sent"] > 0
     assert counters["errors"] == 1
 
@@ -81,18 +81,18 @@ def test_answer_many_checks_all_rows_before_it_begins_one(bundle):
 
 
 def test_row_that_fails_does_not_affect_the_other_rows_or_their_request(bundle):
-    rows = np.array([HARD, hard(1.0), HARD, EASY, hard(1.0)], np.float32)
-    points = iter(range(99))
+    rows = np.array([HARD, make_unsure_row(1.0), HARD, SURE_ROW, make_unsure_row(1.0)], np.float32)
+    point_numbers = iter(range(99))
 
     def policy(point: DecisionPoint) -> str:
-        if next(points) == 2:
+        if next(point_numbers) == 2:
             raise ZeroDivisionError
         return "stop" if point.stops else "offload"
 
     with Device(bundle, link=FakeLink(), policy=policy) as device:
         answers = device.answer_many(rows)
         assert isinstance(answers.pop(2), ZeroDivisionError)
-        assert [(a.route, a.label) for a in answers] == [
+        assert [(answer.route, answer.label) for answer in answers] == [
             ("cloud", "no"), ("cloud", "yes"), ("edge", "yes"), ("cloud", "yes"),
         ]  # fmt: skip
         counters = device.counters
@@ -101,16 +101,16 @@ def test_row_that_fails_does_not_affect_the_other_rows_or_their_request(bundle):
 
 def test_rows_share_one_request_with_the_deadline_of_the_first_row(bundle):
     clock = Clock()
-    messages = []
-    link = FakeLink(lambda *message: messages.append(message))
+    sent_calls = []
+    link = FakeLink(lambda *arguments: sent_calls.append(arguments))
     with Device(bundle, link=link, deadline_ms=1000, clock=clock) as device:
         pool = ThreadPoolExecutor(1)
-        answers = pool.submit(device.answer_many, [HARD, EASY, hard(1.0)])
-        wait_until(lambda: messages)
-        request = wire.decode_request(messages[0][0])
-        assert (request.rows, request.ttl_ms) == (2, 995)
-        respond(*messages[0])
-        assert [a.label for a in answers.result()] == ["no", "yes", "yes"]
+        answers = pool.submit(device.answer_many, [HARD, SURE_ROW, make_unsure_row(1.0)])
+        wait_until(lambda: sent_calls)
+        request = wire.decode_request(sent_calls[0][0])
+        assert (request.n_rows, request.ttl_ms) == (2, 995)
+        respond(*sent_calls[0])
+        assert [answer.label for answer in answers.result()] == ["no", "yes", "yes"]
         pool.shutdown()
 
 
@@ -120,8 +120,8 @@ def test_each_row_of_a_request_that_is_not_sent_gets_a_fallback(bundle):
     with Device(
         bundle, link=link, offload_rules=OffloadRules(max_offloads="2/h", breaker=False)
     ) as device:
-        answers = device.answer_many([HARD, hard(1.0), HARD])
-        assert [a.reason for a in answers] == ["unsent", "unsent", "offload-limit"]
+        answers = device.answer_many([HARD, make_unsure_row(1.0), HARD])
+        assert [answer.reason for answer in answers] == ["unsent", "unsent", "offload-limit"]
 
 
 def test_time_to_live_is_bounded_if_the_deadline_is_days_away(bundle):
@@ -136,20 +136,20 @@ def test_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
         if len(link.sent) > 1:
             respond(payload, receive)
             return
-        busy = wire.Response.refusal(wire.decode_request(payload), "busy")
-        threading.Timer(0.02, receive, [wire.encode_response(busy)]).start()
+        refusal = wire.Response.refusal(wire.decode_request(payload), "busy")
+        threading.Timer(0.02, receive, [wire.encode_response(refusal)]).start()
 
     link = FakeLink(behave)
     with Device(bundle, link=link, deadline_ms=5000) as device:
         # With this deviation no retry was planned when the request was sent.
-        device._uplink._offloads.round_trip = RoundTrip(smoothed=0.05, deviation=9.0)
+        device._uplink._offloads.round_trip = RoundTrip(smoothed_s=0.05, deviation_s=9.0)
         assert device.answer(HARD).route == "cloud"
     assert len(link.sent) == 2
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("breaker", [False, True])
-def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, breaker):
+@pytest.mark.parametrize("has_breaker", [False, True])
+def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, has_breaker):
     rng = np.random.default_rng(seed)
     clock = Clock()
     in_flight = []
@@ -157,48 +157,54 @@ def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, bre
     def behave(payload, receive):
         n_copies = rng.choice([0, 1, 1, 1, 2])  # lost, answered, answered twice
         delays = rng.exponential(0.05, n_copies)
-        in_flight.extend((clock.now + d, rng.random(), payload, receive) for d in delays)
+        in_flight.extend((clock.now + delay, rng.random(), payload, receive) for delay in delays)
 
-    def deliver(payload, receive, draw):
+    def deliver_response(payload, receive, drawn_number):
         request = wire.decode_request(payload)
-        if draw < 0.2:
-            code = "busy" if draw < 0.1 else "failed"
+        if drawn_number < 0.2:
+            code = "busy" if drawn_number < 0.1 else "failed"
             receive(wire.encode_response(wire.Response.refusal(request, code)))
         else:
             respond(payload, receive)
 
-    outcomes = []
-    rules = OffloadRules(breaker=breaker, outstanding=4)
+    observed_outcomes = []
+    rules = OffloadRules(breaker=has_breaker, max_in_flight=4)
     with Device(
         bundle,
         link=FakeLink(behave),
         clock=clock,
-        observe=outcomes.append,
+        observe=observed_outcomes.append,
         deadline_ms=100,
         offload_rules=rules,
     ) as device:
         arrivals = list(1000.0 + np.cumsum(rng.exponential(0.01, 60)))
         signs = rng.choice([-1.0, 1.0], 60)
-        steps, started = {}, {}
-        while arrivals or any(isinstance(s, PendingInstance) for s in steps.values()):
-            pending = [s.wake_at for s in steps.values() if isinstance(s, PendingInstance)]
-            deliveries = [flight[0] for flight in in_flight]
-            clock.now = max(clock.now, min([*arrivals[:1], *pending, *deliveries]))
+        outcomes_by_row, started_at = {}, {}
+        while arrivals or any(
+            isinstance(outcome, PendingInstance) for outcome in outcomes_by_row.values()
+        ):
+            wake_times = [
+                outcome.wake_at
+                for outcome in outcomes_by_row.values()
+                if isinstance(outcome, PendingInstance)
+            ]
+            delivery_times = [flight[0] for flight in in_flight]
+            clock.now = max(clock.now, min([*arrivals[:1], *wake_times, *delivery_times]))
             if arrivals and arrivals[0] <= clock.now:
                 arrivals.pop(0)
-                k = len(steps)
-                started[k] = clock.now
-                steps[k] = device.begin(hard(signs[k]))
+                row = len(outcomes_by_row)
+                started_at[row] = clock.now
+                outcomes_by_row[row] = device.begin(make_unsure_row(signs[row]))
             for flight in [flight for flight in in_flight if flight[0] <= clock.now]:
                 in_flight.remove(flight)
-                deliver(flight[2], flight[3], flight[1])
-            for k, step in steps.items():
-                if isinstance(step, PendingInstance):
-                    steps[k] = device.advance(step)
-                    assert clock.now <= started[k] + 0.095 + 1e-9
+                deliver_response(flight[2], flight[3], flight[1])
+            for row, outcome in outcomes_by_row.items():
+                if isinstance(outcome, PendingInstance):
+                    outcomes_by_row[row] = device.advance(outcome)
+                    assert clock.now <= started_at[row] + 0.095 + 1e-9
         counters = device.counters
-    assert len(outcomes) == 60 == counters["cloud"] + counters["fallback"]
-    for k, answer in steps.items():
-        assert answer.class_index == (signs[k] > 0 if answer.route == "cloud" else 1)
-    settled = sum(counters[name] for name in ("answered", "refused", "timeouts", "unsent"))
-    assert settled == counters["sent"]
+    assert len(observed_outcomes) == 60 == counters["cloud"] + counters["fallback"]
+    for row, answer in outcomes_by_row.items():
+        assert answer.class_index == (signs[row] > 0 if answer.route == "cloud" else 1)
+    n_settled = sum(counters[name] for name in ("answered", "refused", "timeouts", "unsent"))
+    assert n_settled == counters["sent"]

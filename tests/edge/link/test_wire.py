@@ -17,19 +17,19 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.encoding import write_map
 from gatewise_edge.link.messages import MAX_TTL_MS
 from gatewise_edge.link.wire import Request, Response
-from tests.edge.link.test_topics import names
+from tests.edge.link.test_topics import topic_levels
 
 ID = bytes(range(16))
 
 shapes = st.tuples(st.integers(1, 20), st.integers(1, 40))
-finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
-shares = st.floats(0, 1, width=32)
-halves = st.floats(width=16, allow_nan=False, allow_infinity=False)
-matrices = st.one_of(arrays(np.float32, shapes, elements=finite), arrays(np.float16, shapes))
+finite_floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
+probabilities_strategy = st.floats(0, 1, width=32)
+half_floats = st.floats(width=16, allow_nan=False, allow_infinity=False)
+matrices = st.one_of(arrays(np.float32, shapes, elements=finite_floats), arrays(np.float16, shapes))
 matrices = matrices.filter(lambda X: bool(np.isfinite(X).all()))
 
 
-def message(**changes: object) -> dict[str, object]:
+def make_entries(**changes: object) -> dict[str, object]:
     """Make the entries of a valid request with one row and two columns, with some changes."""
     entries: dict[str, object] = {
         "v": 1,
@@ -42,7 +42,7 @@ def message(**changes: object) -> dict[str, object]:
         "x": cbor2.CBORTag(85, np.ones(2, "<f4").tobytes()),
     }
     entries.update(changes)
-    return {k: v for k, v in entries.items() if v is not None}
+    return {key: value for key, value in entries.items() if value is not None}
 
 
 def request_of(X: object, **changes: object) -> Request:
@@ -60,30 +60,32 @@ def decode_or_error(payload: bytes) -> Request | WireError:
 
 @given(
     request_id=st.binary(min_size=16, max_size=16),
-    model=names,
-    version=names,
+    model=topic_levels,
+    version=topic_levels,
     ttl_ms=st.integers(0, MAX_TTL_MS),
     X=matrices,
 )
 def test_request_decodes_to_what_was_encoded(request_id, model, version, ttl_ms, X):
-    sent = Request(id=request_id, model=model, version=version, ttl_ms=ttl_ms, X=X)
-    decoded = wire.decode_request(wire.encode_request(sent))
-    assert (decoded.id, decoded.model) == (request_id, model)
-    assert (decoded.version, decoded.ttl_ms) == (version, ttl_ms)
-    assert decoded.X.dtype == X.dtype
-    assert decoded.X.tobytes() == X.tobytes()
+    request = Request(id=request_id, model=model, version=version, ttl_ms=ttl_ms, X=X)
+    decoded_request = wire.decode_request(wire.encode_request(request))
+    assert (decoded_request.id, decoded_request.model) == (request_id, model)
+    assert (decoded_request.version, decoded_request.ttl_ms) == (version, ttl_ms)
+    assert decoded_request.X.dtype == X.dtype
+    assert decoded_request.X.tobytes() == X.tobytes()
 
 
 @given(
     data=st.data(),
-    rows=st.integers(1, 20),
-    classes=st.integers(2, 30),
+    n_rows=st.integers(1, 20),
+    n_classes=st.integers(2, 30),
     worker_us=st.integers(0, 10**9),
 )
-def test_response_decodes_to_what_was_encoded(data, rows, classes, worker_us):
-    labels = data.draw(arrays(np.int64, rows, elements=st.integers(0, classes - 1)))
-    probabilities = data.draw(arrays(np.float32, (rows, classes), elements=shares))
-    sent = Response(
+def test_response_decodes_to_what_was_encoded(data, n_rows, n_classes, worker_us):
+    labels = data.draw(arrays(np.int64, n_rows, elements=st.integers(0, n_classes - 1)))
+    probabilities = data.draw(
+        arrays(np.float32, (n_rows, n_classes), elements=probabilities_strategy)
+    )
+    response = Response(
         id=ID,
         model="m",
         version="2",
@@ -91,11 +93,11 @@ def test_response_decodes_to_what_was_encoded(data, rows, classes, worker_us):
         probabilities=probabilities,
         worker_us=worker_us,
     )
-    decoded = wire.decode_response(wire.encode_response(sent))
+    decoded = wire.decode_response(wire.encode_response(response))
     assert (decoded.id, decoded.model) == (ID, "m")
     assert (decoded.version, decoded.worker_us) == ("2", worker_us)
     assert decoded.error is None
-    assert decoded.rows == rows
+    assert decoded.n_rows == n_rows
     np.testing.assert_array_equal(decoded.labels, labels)
     np.testing.assert_array_equal(decoded.probabilities, probabilities)
 
@@ -107,23 +109,23 @@ def test_refusal_decodes_to_its_code_and_detail(code, detail):
     assert (decoded.id, decoded.model, decoded.version, decoded.error) == (ID, "m", "2", code)
     assert decoded.retryable == (code in {"busy", "no-model"})
     assert detail.startswith(decoded.detail) or "\ufffd" in decoded.detail or "?" in decoded.detail
-    assert decoded.rows == 0
+    assert decoded.n_rows == 0
 
 
-@pytest.mark.parametrize("item_size", [4, 2])
+@pytest.mark.parametrize("item_bytes", [4, 2])
 @pytest.mark.parametrize(("model", "version"), [("digits", "1"), ("engine-7", "1.0.0")])
-def test_request_bytes_predicts_the_size_of_a_request(model, version, item_size):
-    dtype = np.float32 if item_size == 4 else np.float16
-    for n in range(1, 601):
-        request = request_of(np.zeros((1, n), dtype), model=model, version=version)
-        size = len(wire.encode_request(request))
-        predicted = request_bytes(n, item_size=item_size)
+def test_request_bytes_predicts_the_size_of_a_request(model, version, item_bytes):
+    dtype = np.float32 if item_bytes == 4 else np.float16
+    for n_features in range(1, 601):
+        request = request_of(np.zeros((1, n_features), dtype), model=model, version=version)
+        n_bytes = len(wire.encode_request(request))
+        n_predicted_bytes = request_bytes(n_features, item_size=item_bytes)
         # Longer names add a few bytes, which are more than 5 % below 16 features.
-        tolerance = 0.05 * size if (len(model) == 8 or n >= 16) else 5
-        assert abs(size - predicted) <= tolerance, n
-    large = request_of(np.zeros((64, 64), dtype), model=model, version=version)
-    predicted = request_bytes(64, rows=64, item_size=item_size)
-    assert len(wire.encode_request(large)) == pytest.approx(predicted, rel=0.05)
+        tolerance = 0.05 * n_bytes if (len(model) == 8 or n_features >= 16) else 5
+        assert abs(n_bytes - n_predicted_bytes) <= tolerance, n_features
+    large_request = request_of(np.zeros((64, 64), dtype), model=model, version=version)
+    n_predicted_bytes = request_bytes(64, rows=64, item_size=item_bytes)
+    assert len(wire.encode_request(large_request)) == pytest.approx(n_predicted_bytes, rel=0.05)
 
 
 @given(payload=st.binary(max_size=300))
@@ -140,10 +142,10 @@ def test_noise_is_refused_with_a_reason(payload):
         assert error_info.value.reason
 
 
-@pytest.mark.parametrize("flips", [1, 2, 3, 8, 40])
-def test_message_with_flipped_bits_is_refused(flips):
+@pytest.mark.parametrize("n_flips", [1, 2, 3, 8, 40])
+def test_message_with_flipped_bits_is_refused(n_flips):
     """Without a checksum 4 of 121,365 answers over a link with flipped bits were wrong."""
-    rng = random.Random(flips)
+    rng = random.Random(n_flips)
     request = request_of(np.ones((1, 2)), model="digits")
     response = Response(
         id=ID, model="digits", version="1", labels=[1], probabilities=[[0.25, 0.75]], worker_us=40
@@ -154,7 +156,7 @@ def test_message_with_flipped_bits_is_refused(flips):
     ]:
         for _ in range(4000):
             payload = bytearray(encoded)
-            for bit in rng.sample(range(8 * len(payload)), flips):
+            for bit in rng.sample(range(8 * len(payload)), n_flips):
                 payload[bit // 8] ^= 1 << bit % 8
             with pytest.raises(WireError):
                 decode(bytes(payload))
@@ -167,13 +169,13 @@ plain_values = st.one_of(
 
 @given(key=st.sampled_from(["v", "id", "m", "mv", "ttl", "n", "k", "x"]), value=plain_values)
 def test_entry_of_a_wrong_type_is_refused(key, value):
-    entries = message()
+    entries = make_entries()
     entries[key] = value
     decoded = decode_or_error(write_map(entries))
     if isinstance(decoded, WireError):
         assert decoded.id == (None if key == "id" else ID)
     else:
-        assert key in {"id", "m", "mv", "ttl"} or entries == message()
+        assert key in {"id", "m", "mv", "ttl"} or entries == make_entries()
         assert decoded.X.shape == (1, 2)
 
 
@@ -208,13 +210,13 @@ def test_entry_of_a_wrong_type_is_refused(key, value):
 )
 def test_invalid_entry_raises_an_error_with_its_reason(changes, reason):
     with pytest.raises(WireError) as error_info:
-        wire.decode_request(write_map(message(**changes)))
+        wire.decode_request(write_map(make_entries(**changes)))
     assert error_info.value.reason == reason
     assert error_info.value.id == (None if "id" in changes else ID)
 
 
 def test_nan_is_decoded_if_missing_values_are_allowed():
-    payload = write_map(message(x=cbor2.CBORTag(85, np.array([1, np.nan], "<f4").tobytes())))
+    payload = write_map(make_entries(x=cbor2.CBORTag(85, np.array([1, np.nan], "<f4").tobytes())))
     assert wire.decode_request(payload, allow_missing=True).has_missing
 
 
@@ -222,14 +224,14 @@ def test_nan_is_decoded_if_missing_values_are_allowed():
 @pytest.mark.parametrize("value", ["(a+)+$", b"\x01\x02", [2**40, 1], 7])
 def test_no_cbor_tag_is_executed(tag, value):
     with pytest.raises(WireError) as error_info:
-        wire.decode_request(write_map(message(x=cbor2.CBORTag(tag, value))))
+        wire.decode_request(write_map(make_entries(x=cbor2.CBORTag(tag, value))))
     assert (error_info.value.reason, error_info.value.id) == ("type", ID)
     # A tag in an unknown entry is ignored, unless its value is nested.
-    extra = write_map(message(extra=cbor2.CBORTag(tag, value)))
+    payload_with_extra_entry = write_map(make_entries(extra=cbor2.CBORTag(tag, value)))
     if isinstance(value, list):
-        assert "nested" in str(decode_or_error(extra))
+        assert "nested" in str(decode_or_error(payload_with_extra_entry))
     else:
-        assert wire.decode_request(extra).rows == 1
+        assert wire.decode_request(payload_with_extra_entry).n_rows == 1
 
 
 @pytest.mark.parametrize(
@@ -237,22 +239,22 @@ def test_no_cbor_tag_is_executed(tag, value):
               cbor2.CBORTag(9, cbor2.CBORTag(9, 1))]
 )  # fmt: skip
 def test_nested_value_is_refused_even_in_unknown_entries(value):
-    extra = write_map(message(extra=value))
+    payload_with_extra_entry = write_map(make_entries(extra=value))
     with pytest.raises(WireError, match="'extra' has a nested value") as error_info:
-        wire.decode_request(extra)
+        wire.decode_request(payload_with_extra_entry)
     assert (error_info.value.reason, error_info.value.id) == ("type", ID)
 
 
 def test_unknown_entries_are_ignored_up_to_a_bound():
-    assert wire.decode_request(write_map(message(new="field"))).rows == 1
+    assert wire.decode_request(write_map(make_entries(new="field"))).n_rows == 1
     with pytest.raises(WireError, match="at most 32 entries"):
-        wire.decode_request(cbor2.dumps(message(**{f"k{i}": i for i in range(40)})))
+        wire.decode_request(cbor2.dumps(make_entries(**{f"k{i}": i for i in range(40)})))
 
 
 def test_repeated_key_and_deeply_nested_value_are_refused():
     entry = cbor2.dumps({"v": 1})[1:]
     repeated_key = b"\xa2" + entry * 2
-    for payload in (repeated_key, cbor2.dumps(message(q=[[[[[[1]]]]]])), cbor2.dumps({1: 2})):
+    for payload in (repeated_key, cbor2.dumps(make_entries(q=[[[[[[1]]]]]])), cbor2.dumps({1: 2})):
         with pytest.raises(WireError) as error_info:
             wire.decode_request(payload)
         assert error_info.value.reason == "cbor"
@@ -268,15 +270,15 @@ def test_size_is_bounded_in_both_directions():
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "float16", "float32"])
 def test_arrays_keep_their_type(dtype):
-    x = (np.arange(600).reshape(3, 200) % 5).astype(dtype)
-    request = wire.decode_request(wire.encode_request(request_of(x)))
-    assert request.X.dtype == x.dtype
-    np.testing.assert_array_equal(request.X, x)
+    X = (np.arange(600).reshape(3, 200) % 5).astype(dtype)
+    request = wire.decode_request(wire.encode_request(request_of(X)))
+    assert request.X.dtype == X.dtype
+    np.testing.assert_array_equal(request.X, X)
 
 
 def test_message_without_a_checksum_is_refused():
     with pytest.raises(WireError) as error_info:
-        wire.decode_request(cbor2.dumps(message()))
+        wire.decode_request(cbor2.dumps(make_entries()))
     assert error_info.value.reason == "checksum"
 
 
@@ -289,7 +291,7 @@ def test_probabilities_of_an_audit_are_encoded_in_millionths():
     assert wire.decode_request(wire.encode_request(request)).audit == request.audit
 
 
-AUDIT = {"a": 1, "ap": 1, "an": 0, "ac": 0}
+AUDIT_ENTRIES = {"a": 1, "ap": 1, "an": 0, "ac": 0}
 
 
 @pytest.mark.parametrize(
@@ -306,22 +308,25 @@ AUDIT = {"a": 1, "ap": 1, "an": 0, "ac": 0}
 )
 def test_number_in_a_request_must_lie_within_its_bounds(key, low, high):
     for value in (low, high):
-        wire.decode_request(write_map(message(**(AUDIT | {key: value}))))
+        wire.decode_request(write_map(make_entries(**(AUDIT_ENTRIES | {key: value}))))
     for value in (low - 1, high + 1):
         with pytest.raises(WireError, match=f"{key} must lie in {low} to {high}"):
-            wire.decode_request(write_map(message(**(AUDIT | {key: value}))))
+            wire.decode_request(write_map(make_entries(**(AUDIT_ENTRIES | {key: value}))))
 
 
 def test_optional_entries_of_a_request_are_encoded_only_if_they_are_set():
     X = np.ones((1, 2), np.float32)
-    plain = cbor2.loads(wire.encode_request(request_of(X)))
-    assert plain.keys() == {"v", "id", "m", "mv", "ttl", "n", "k", "x", "crc"}
-    marked = wire.encode_request(request_of(X, private=True, late_s=9))
-    entries = cbor2.loads(marked)
-    assert {key: entries[key] for key in entries.keys() - plain.keys()} == {"pr": 1, "late": 9}
-    request = wire.decode_request(marked)
+    required_entries = cbor2.loads(wire.encode_request(request_of(X)))
+    assert required_entries.keys() == {"v", "id", "m", "mv", "ttl", "n", "k", "x", "crc"}
+    payload = wire.encode_request(request_of(X, private=True, late_s=9))
+    entries = cbor2.loads(payload)
+    assert {key: entries[key] for key in entries.keys() - required_entries.keys()} == {
+        "pr": 1,
+        "late": 9,
+    }
+    request = wire.decode_request(payload)
     assert (request.private, request.late_s) == (True, 9)
-    assert not wire.decode_request(write_map(message(pr=0))).private
+    assert not wire.decode_request(write_map(make_entries(pr=0))).private
 
 
 @pytest.mark.parametrize(

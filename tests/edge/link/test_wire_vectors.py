@@ -11,8 +11,8 @@ import pytest
 from gatewise_edge.link import wire
 from tests.support.wire_vectors import said_by_request, said_by_response, vectors
 
-FILE = Path(__file__).parents[3] / "docs/wire-vectors.json"
-VECTORS = json.loads(FILE.read_text())
+VECTORS_FILE = Path(__file__).parents[3] / "docs/wire-vectors.json"
+VECTORS = json.loads(VECTORS_FILE.read_text())
 
 
 def test_vectors_in_the_docs_are_those_of_the_encoder():

@@ -134,7 +134,7 @@ def test_error_names_the_sensor_that_failed(
 ):
     with pytest.raises(SensorError, match=message) as error_info:
         acquire(reading_of(make_sensors(features, groups).bind(COSTS)), feature)
-    assert (error_info.value.sensor, error_info.value.why) == (sensor, "sensor")
+    assert (error_info.value.sensor, error_info.value.cause) == (sensor, "sensor")
 
 
 def test_retries_are_bounded_by_name_and_by_the_deadline(make_sensors):
@@ -223,7 +223,7 @@ def test_failed_sensor_is_neither_read_again_for_the_instance_nor_charged(make_s
     ],
 )
 def test_refused_value_is_charged_and_no_further_feature_is_acquired(
-    make_sensors, value, why, message
+    make_sensors, value, cause, message
 ):
     age = FlakySensor(0, value)
     for source in (
@@ -233,10 +233,10 @@ def test_refused_value_is_charged_and_no_further_feature_is_acquired(
         reading = reading_of(source)
         for features in ((0,), (4, 0)):
             with pytest.raises(SensorError, match=message) as error_info:
-                acquire(reading, *features, allow_missing=why == "infinite")
-            assert (error_info.value.sensor, error_info.value.why) == ("age", why)
+                acquire(reading, *features, allow_missing=cause == "infinite")
+            assert (error_info.value.sensor, error_info.value.cause) == ("age", cause)
         assert (acquired_features(reading), reading.cost, age.reads) == ([0], 1.0, 1)
-        if why == "missing":
+        if cause == "missing":
             assert np.isnan(acquire(reading, 0, allow_missing=True)).all()
 
 
@@ -248,12 +248,12 @@ def test_largest_float32_values_are_allowed_and_infinity_is_not(n_features):
     row = np.full(n_features, np.finfo(np.float32).max)
     reading = Reading(row_values(row, n_features), meter, lambda: 1.0)
     assert reading.acquire(features, allow_missing=False).tolist() == row.tolist()
-    for last_value, why in ((np.inf, "infinite"), (-np.inf, "infinite"), (NAN, "missing")):
+    for last_value, cause in ((np.inf, "infinite"), (-np.inf, "infinite"), (NAN, "missing")):
         row[-1] = last_value
         reading = Reading(row_values(row, n_features), meter, lambda: 1.0)
         with pytest.raises(SensorError) as error_info:
             reading.acquire(features, allow_missing=False)
-        assert (error_info.value.sensor, error_info.value.why) == (names[-1], why)
+        assert (error_info.value.sensor, error_info.value.cause) == (names[-1], cause)
 
 
 @pytest.mark.parametrize("has_timeout", [False, True], ids=["deadline", "sensor's timeout"])
@@ -268,7 +268,7 @@ def test_blocking_sensor_is_abandoned(make_sensors, has_timeout):
     with pytest.raises(SensorError, match="'ecg' did not answer in time") as error_info:
         acquire(reading, 0, 4)
     assert 0.1 <= time.monotonic() - started_at < 20
-    assert (error_info.value.sensor, error_info.value.why) == ("ecg", "sensor-late")
+    assert (error_info.value.sensor, error_info.value.cause) == ("ecg", "sensor-late")
     assert (reading.cost, sensors.counts["ecg"].late) == (COSTS.price([0]), 1)
     # All other values are known, so that nothing waits for the blocked sensor.
     values = reading.acquire(np.array([0, 4]), allow_missing=True, allow_failure=True)

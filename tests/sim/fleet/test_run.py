@@ -62,7 +62,7 @@ def test_latency_without_a_queue_is_the_sum_of_its_parts(tmp_path):
 
 
 def test_number_of_unanswered_requests_is_bounded():
-    scenario = make_scenario(outstanding=2)
+    scenario = make_scenario(max_in_flight=2)
     fleet = run(make_table(), scenario, arrivals=at_times(np.zeros(5)))
     assert_conserved(fleet)
     assert (fleet.answers.reason == REASON["full"]).sum() == fleet.counts["full"] == 3
