@@ -41,7 +41,7 @@ from benchmarks.data.fetching import find_file
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import MosquittoBroker
-from gatewise_cloud.models.backend_choice import chosen_backend
+from gatewise_cloud.models.backend_choice import backend_factory
 from gatewise_export.packing.verification import verify
 from gatewise_training.data.datasets import load
 
@@ -190,7 +190,7 @@ def _measured(
 
 def _live(bundle: gw.Bundle, X: Rows, backend: str | None) -> list[int | None]:
     """Labels that a device receives from a worker; None for a row that the device answers."""
-    backend_class = None if backend is None else chosen_backend(backend)
+    backend_class = None if backend is None else backend_factory(backend)
     with MosquittoBroker() as broker, gw.Worker(bundle, broker.url, backend=backend_class):
         link = gw.MqttLink(broker.url)
         with gw.Device(bundle, link=link, policy="cloud-only", deadline_ms=8000) as device:

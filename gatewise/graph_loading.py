@@ -48,7 +48,7 @@ class LoadLimits(Record, frozen=True):
 
 
 #: Largest limits that an operator allows by default; a bundle may state lower ones.
-LOAD_BOUND: Final = LoadLimits(bytes=4 << 30, seconds=60.0)
+MAX_LOAD_LIMITS: Final = LoadLimits(bytes=4 << 30, seconds=60.0)
 
 #: Digests of the checks that succeeded in this process.
 _passed: set[bytes] = set()
@@ -62,7 +62,7 @@ def check_loads(
     graph: bytes,
     x: NDArray[Any],
     stated: LoadLimits | None = None,
-    bound: LoadLimits = LOAD_BOUND,
+    bound: LoadLimits = MAX_LOAD_LIMITS,
     *,
     library: Library | None = None,
     n_classes: int = 0,

@@ -18,7 +18,7 @@ from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.broker.broker_files import access_list, secure_config
 from gatewise_cloud.broker.broker_init import init_broker
 from gatewise_edge.link.topics import answers_topic
-from gatewise_export.archive.true_figures import metrics_text, monitor
+from gatewise_export.archive.true_figures import monitor
 from tests.export.archive.archived_rows import FACTS, archived
 from tests.export.archive.test_folder import NOW, folder
 from tests.support import small_bundle
@@ -219,7 +219,7 @@ def test_telegraf_reads_all_texts_that_a_device_publishes(bundle):
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory):
     """Names of the metrics of a worker, a device and `gatewise monitor`."""
-    from gatewise_cloud.service.metrics import text_of
+    from gatewise_cloud.service.metrics import metrics_text
     from gatewise_cloud.worker.worker import Worker
     from gatewise_edge.device.device import Device
     from gatewise_edge.service.edge_metrics import EdgeMetrics
@@ -227,7 +227,7 @@ def exposed(tmp_path_factory):
     path = small_bundle.write_bundle(tmp_path_factory.mktemp("metrics") / "bundle").path
     with MosquittoBroker() as broker, Worker(path, broker.url) as worker, Device(path) as device:
         updater = SimpleNamespace(counters={"taken": 0})
-        text = text_of(worker) + EdgeMetrics(device, updater=updater).text()
+        text = metrics_text(worker) + EdgeMetrics(device, updater=updater).text()
     folder(path.parent / "kept").add(archived(20), FACTS, NOW)
     text += metrics_text(monitor(path.parent / "kept")).encode()
     names = set()

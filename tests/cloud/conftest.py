@@ -30,12 +30,12 @@ def mosquitto():
 
 
 @pytest.fixture(scope="session")
-def embedded():
+def embedded_broker():
     with EmbeddedBroker() as broker:
         yield broker
 
 
-@pytest.fixture(params=["mosquitto", "embedded"])
+@pytest.fixture(params=["mosquitto", "embedded_broker"])
 def any_broker(request):
     return request.getfixturevalue(request.param)
 
@@ -48,14 +48,14 @@ def locked_mosquitto(tmp_path):
 
 
 @pytest.fixture
-def caller():
+def connect_caller():
     """Function that connects a caller with a new device id to a given broker."""
     callers = []
 
-    def make(broker):
+    def connect(broker):
         callers.append(Caller(broker.url, f"d{len(callers)}-{wire.new_id().hex()[:8]}"))
         return callers[-1]
 
-    yield make
-    for client in callers:
-        client.close()
+    yield connect
+    for caller in callers:
+        caller.close()

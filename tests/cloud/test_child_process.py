@@ -22,7 +22,7 @@ IGNORES_SIGTERM = """
 """
 
 
-def start(code: str, **options: object) -> tuple[ChildProcess, queue.Queue]:
+def start_python(code: str, **options: object) -> tuple[ChildProcess, queue.Queue]:
     messages: queue.Queue = queue.Queue()
     child = ChildProcess(
         "the child",
@@ -34,7 +34,7 @@ def start(code: str, **options: object) -> tuple[ChildProcess, queue.Queue]:
 
 
 def test_a_child_exchanges_messages_until_it_is_closed():
-    child, messages = start('print("plain text"); print("[1]")\n' + ECHO)
+    child, messages = start_python('print("plain text"); print("[1]")\n' + ECHO)
     with child:
         child.send({"x": 2})
         assert messages.get(timeout=SECONDS) == {"x": 2}
@@ -53,7 +53,7 @@ def test_a_child_exchanges_messages_until_it_is_closed():
     ],
 )
 def test_failure_gives_the_last_line_the_error_message_or_the_status(code, failure):
-    child, messages = start(f"import sys; {code}")
+    child, messages = start_python(f"import sys; {code}")
     with child:
         assert messages.get(timeout=SECONDS) is None
         child.send({"too": "late"})
@@ -62,7 +62,7 @@ def test_failure_gives_the_last_line_the_error_message_or_the_status(code, failu
 
 @pytest.mark.parametrize("follows_input", [True, False])
 def test_close_kills_a_child_that_ignores_sigterm(follows_input):
-    child, messages = start(IGNORES_SIGTERM, follows_input=follows_input)
+    child, messages = start_python(IGNORES_SIGTERM, follows_input=follows_input)
     assert messages.get(timeout=SECONDS) == {}
     child.close(0.2)
     assert not running(child.pid)
@@ -71,7 +71,9 @@ def test_close_kills_a_child_that_ignores_sigterm(follows_input):
 
 
 def test_close_all_ends_several_children():
-    children = [start("import sys, time; sys.stdin.read(); time.sleep(0.5)")[0] for _ in range(4)]
+    children = [
+        start_python("import sys, time; sys.stdin.read(); time.sleep(0.5)")[0] for _ in range(4)
+    ]
     close_all(children)
     assert not any(running(child.pid) for child in children)
 

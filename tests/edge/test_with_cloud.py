@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gatewise_cloud.service.metrics import text_of
+from gatewise_cloud.service.metrics import metrics_text
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import MqttLink
@@ -100,6 +100,6 @@ def test_worker_tests_the_audits_of_all_devices(bundle, broker):
                     wait_until(lambda n_sent=n_sent: device.counters["answered"] == n_sent)
                 n_audited = device.counters["audits"]
         audit_counts = worker.counters["audits"]["small 7"]
-        metrics_text = text_of(worker).decode()
+        worker_metrics = metrics_text(worker).decode()
     assert (n_audited, audit_counts["audits"]) == (30, 60)
-    assert 'gatewise_worker_audits_total{model="small",version="7"} 60.0' in metrics_text
+    assert 'gatewise_worker_audits_total{model="small",version="7"} 60.0' in worker_metrics

@@ -152,7 +152,7 @@ class ArchiveWriter:
         probabilities: NDArray[np.float32],
     ) -> None:
         """Archive the instances of an answered request, unless it is private."""
-        if ticket.private:
+        if ticket.is_private:
             with self._condition:
                 self._private_devices.pop(ticket.device, None)
                 self._private_devices[ticket.device] = None

@@ -26,7 +26,7 @@ from gatewise_cloud.http.protocol import (
     Row,
     infer_response,
     model_metadata,
-    rows_of,
+    read_rows,
 )
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
@@ -44,7 +44,7 @@ FetchFeatures = Callable[[Sequence[str], Mapping[str, Any]], Awaitable[Mapping[s
 """Function that fetches the named cells of an instance, given the cells that it has."""
 
 _ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.tolist())
-_INFER = msgspec.json.Decoder(InferRequest)
+_INFER_DECODER = msgspec.json.Decoder(InferRequest)
 
 
 class PredictRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,7 +53,7 @@ class PredictRequest(msgspec.Struct, forbid_unknown_fields=True):
     instances: list[list[float | None] | dict[str, Any]]
 
 
-_PREDICT = msgspec.json.Decoder(PredictRequest)
+_PREDICT_DECODER = msgspec.json.Decoder(PredictRequest)
 
 
 class CascadeService:
@@ -80,47 +80,49 @@ class CascadeService:
     def app(self) -> Starlette:
         """Make the ASGI application."""
         pages: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
-            "/v2": ("GET", self._server),
-            "/v2/": ("GET", self._server),
-            "/v2/health/live": ("GET", self._live),
-            "/v2/health/ready": ("GET", self._live),
+            "/v2": ("GET", self._server_page),
+            "/v2/": ("GET", self._server_page),
+            "/v2/health/live": ("GET", self._health_page),
+            "/v2/health/ready": ("GET", self._health_page),
             "/predict": ("POST", self._predict),
-            "/healthz": ("GET", self._live),
+            "/healthz": ("GET", self._health_page),
             "/metrics": ("GET", self._metrics_page),
-            "/openapi.json": ("GET", self._openapi),
-            "/docs": ("GET", self._docs),
+            "/openapi.json": ("GET", self._openapi_document),
+            "/docs": ("GET", self._documentation_page),
         }
-        for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
-            pages[model] = ("GET", self._model)
-            pages[f"{model}/ready"] = ("GET", self._model_ready)
-            pages[f"{model}/infer"] = ("POST", self._infer)
+        for model_path in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+            pages[model_path] = ("GET", self._model_page)
+            pages[f"{model_path}/ready"] = ("GET", self._model_ready_page)
+            pages[f"{model_path}/infer"] = ("POST", self._infer)
         routes = [Route(path, page, methods=[method]) for path, (method, page) in pages.items()]
         handlers = dict.fromkeys((InputError, msgspec.DecodeError, SensorError), _bad_request)
         return Starlette(routes=routes, exception_handlers=handlers)
 
     # -- answers ---------------------------------------------------------------------------
 
-    async def _answers(self, rows: Sequence[Any]) -> list[Answer | Exception]:
+    async def _answer_rows(self, rows: Sequence[Any]) -> list[Answer | Exception]:
         """Answer rows; the list contains the error for a row that cannot be answered."""
         if self._fetch is not None:
             loop = asyncio.get_running_loop()
             fetched_rows = [self._fetched_row(row, loop) for row in rows]
-            tasks = [loop.run_in_executor(self._threads, self._answer, row) for row in fetched_rows]
+            tasks = [
+                loop.run_in_executor(self._threads, self._answer_row, row) for row in fetched_rows
+            ]
             return list(await asyncio.gather(*tasks))
         if len(rows) > 1:
             answers: list[Answer | Exception]
             answers = await self._on_thread(self._device.answer_many, rows)
             return answers
         try:
-            step = self._device.begin(rows[0])
-            if isinstance(step, PendingInstance):
-                step = await self._on_thread(self._device.finish, step)
+            answer_or_pending = self._device.begin(rows[0])
+            if isinstance(answer_or_pending, PendingInstance):
+                answer_or_pending = await self._on_thread(self._device.finish, answer_or_pending)
         except GatewiseError as error:
             return [error]
-        assert isinstance(step, Answer)
-        return [step]
+        assert isinstance(answer_or_pending, Answer)
+        return [answer_or_pending]
 
-    def _answer(self, row: Any) -> Answer | Exception:
+    def _answer_row(self, row: Any) -> Answer | Exception:
         try:
             return self._device.answer(row)
         except GatewiseError as error:
@@ -130,69 +132,77 @@ class CascadeService:
         """Make a row that gets its missing cells from the user's coroutine on the event loop."""
         fetch = self._fetch
         assert fetch is not None
-        names = self._device.bundle.manifest.column_names
-        if not isinstance(row, dict) and len(row) != len(names):
-            raise InputError(f"a row of {len(row)} values; the bundle has {len(names)} columns")
-        cells = row if isinstance(row, dict) else dict(zip(names, row, strict=True))
+        column_names = self._device.bundle.manifest.column_names
+        if not isinstance(row, dict) and len(row) != len(column_names):
+            raise InputError(
+                f"a row of {len(row)} values; the bundle has {len(column_names)} columns"
+            )
+        cells = row if isinstance(row, dict) else dict(zip(column_names, row, strict=True))
 
-        def fetch_and_wait(absent: Sequence[str], seconds: float) -> Mapping[str, Any]:
-            future = asyncio.run_coroutine_threadsafe(_await_cells(fetch(absent, cells)), loop)
+        def fetch_and_wait(
+            absent_names: Sequence[str], timeout_seconds: float
+        ) -> Mapping[str, Any]:
+            future = asyncio.run_coroutine_threadsafe(
+                _await_cells(fetch(absent_names, cells)), loop
+            )
             try:
-                return future.result(seconds)
+                return future.result(timeout_seconds)
             except TimeoutError:
                 future.cancel()
                 raise
 
         return FetchedRow(cells, fetch_and_wait)
 
-    async def _on_thread(self, function: Callable[..., Any], *values: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *values)
+    async def _on_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     # -- pages -----------------------------------------------------------------------------
 
     async def _infer(self, request: Request) -> Response:
         if (not_found := self._not_found(request)) is not None:
             return not_found
-        message = _INFER.decode(await _body(request))
+        message = _INFER_DECODER.decode(await _read_body(request))
         manifest = self._device.bundle.manifest
-        rows = rows_of(message, manifest.column_names)
-        answers = await self._answers(rows) if rows else []
-        successful = []
+        rows = read_rows(message, manifest.column_names)
+        answers = await self._answer_rows(rows) if rows else []
+        successful_answers = []
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-            successful.append(answer)
-        return _json(infer_response(message, manifest, successful))
+            successful_answers.append(answer)
+        return _json_response(infer_response(message, manifest, successful_answers))
 
     async def _predict(self, request: Request) -> Response:
-        rows = _PREDICT.decode(await _body(request)).instances
+        rows = _PREDICT_DECODER.decode(await _read_body(request)).instances
         if len(rows) > MAX_ROWS:
             raise InputError(f"{len(rows)} instances; at most {MAX_ROWS} are allowed")
-        answers = await self._answers(rows) if rows else []
-        names = self._device.bundle.manifest.feature_names
-        return _json({"predictions": [_prediction(answer, names) for answer in answers]})
+        answers = await self._answer_rows(rows) if rows else []
+        feature_names = self._device.bundle.manifest.feature_names
+        return _json_response(
+            {"predictions": [_prediction(answer, feature_names) for answer in answers]}
+        )
 
-    async def _server(self, _: Request) -> Response:
-        return _json({"name": "gatewise", "version": __version__, "extensions": []})
+    async def _server_page(self, _: Request) -> Response:
+        return _json_response({"name": "gatewise", "version": __version__, "extensions": []})
 
-    async def _live(self, _: Request) -> Response:
-        return _json({"live": True, "ready": True})
+    async def _health_page(self, _: Request) -> Response:
+        return _json_response({"live": True, "ready": True})
 
-    async def _model(self, request: Request) -> Response:
+    async def _model_page(self, request: Request) -> Response:
         metadata = model_metadata(self._device.bundle.manifest)
-        return self._not_found(request) or _json(metadata)
+        return self._not_found(request) or _json_response(metadata)
 
-    async def _model_ready(self, request: Request) -> Response:
+    async def _model_ready_page(self, request: Request) -> Response:
         name = self._device.bundle.manifest.name
-        return self._not_found(request) or _json({"name": name, "ready": True})
+        return self._not_found(request) or _json_response({"name": name, "ready": True})
 
     async def _metrics_page(self, _: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
-    async def _openapi(self, _: Request) -> Response:
-        return _json(openapi_document(self._device.bundle.manifest))
+    async def _openapi_document(self, _: Request) -> Response:
+        return _json_response(openapi_document(self._device.bundle.manifest))
 
-    async def _docs(self, _: Request) -> Response:
+    async def _documentation_page(self, _: Request) -> Response:
         return HTMLResponse(openapi_page(openapi_document(self._device.bundle.manifest)))
 
     def _not_found(self, request: Request) -> Response | None:
@@ -202,14 +212,14 @@ class CascadeService:
         if all(model[key] == value for key, value in request.path_params.items()):
             return None
         error = f"this service has only the model {manifest.name}, version {manifest.version}"
-        return _json({"error": error}, 404)
+        return _json_response({"error": error}, 404)
 
 
 async def _await_cells(cells: Awaitable[Mapping[str, Any]]) -> Mapping[str, Any]:
     return await cells
 
 
-async def _body(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytes:
     """Read the body of a request; InputError if it is too large."""
     body = bytearray()
     async for chunk in request.stream():
@@ -219,16 +229,16 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _prediction(answer: Answer | Exception, names: Sequence[str]) -> dict[str, Any]:
+def _prediction(answer: Answer | Exception, feature_names: Sequence[str]) -> dict[str, Any]:
     if isinstance(answer, Exception):
         return {"error": str(answer)}
-    fields = msgspec.structs.asdict(answer)
-    return fields | {"acquired": [names[k] for k in answer.acquired]}
+    answer_fields = msgspec.structs.asdict(answer)
+    return answer_fields | {"acquired": [feature_names[k] for k in answer.acquired]}
 
 
-def _json(document: Mapping[str, Any], status: int = 200) -> Response:
+def _json_response(document: Mapping[str, Any], status: int = 200) -> Response:
     return Response(_ENCODER.encode(document), status, media_type="application/json")
 
 
 async def _bad_request(_: Request, error: Exception) -> Response:
-    return _json({"error": str(error)}, 400)
+    return _json_response({"error": str(error)}, 400)

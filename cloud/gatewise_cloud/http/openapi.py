@@ -10,49 +10,52 @@ from gatewise import __version__
 from gatewise_cloud.http.protocol import model_metadata
 from gatewise_export.bundle.manifest import Manifest
 
-_OBJECT = {"type": "object"}
+_OBJECT_SCHEMA = {"type": "object"}
 
 
 def openapi_document(manifest: Manifest) -> dict[str, Any]:
     """Describe the service for one bundle, with an example of each request."""
     metadata = model_metadata(manifest)
     model = f"/v2/models/{manifest.name}"
-    names = list(manifest.column_names)
-    is_raw = manifest.encoder is not None
-    instance: Any = dict.fromkeys(names, "...") if is_raw else [0.0] * len(names)
+    column_names = list(manifest.column_names)
+    has_raw_columns = manifest.encoder is not None
+    instance: Any = (
+        dict.fromkeys(column_names, "...") if has_raw_columns else [0.0] * len(column_names)
+    )
     inputs = [
-        tensor | {"shape": [1, *tensor["shape"][1:]], "data": ["..."] if is_raw else instance}
+        tensor
+        | {"shape": [1, *tensor["shape"][1:]], "data": ["..."] if has_raw_columns else instance}
         for tensor in metadata["inputs"]
     ]
-    pages = {
-        "/v2": _page("get", "Name and version of the server."),
-        "/v2/health/live": _page("get", "Whether the server is alive."),
-        "/v2/health/ready": _page("get", "Whether the server can answer."),
-        model: _page("get", "Inputs and outputs of the model."),
-        f"{model}/ready": _page("get", "Whether the model can answer."),
-        f"{model}/infer": _page(
+    operations_by_path = {
+        "/v2": _operation("get", "Name and version of the server."),
+        "/v2/health/live": _operation("get", "Whether the server is alive."),
+        "/v2/health/ready": _operation("get", "Whether the server can answer."),
+        model: _operation("get", "Inputs and outputs of the model."),
+        f"{model}/ready": _operation("get", "Whether the model can answer."),
+        f"{model}/infer": _operation(
             "post", "Answer rows in the Open Inference Protocol.", {"inputs": inputs}
         ),
-        "/predict": _page("post", "Answer rows in plain JSON.", {"instances": [instance]}),
-        "/healthz": _page("get", "Health of the service, for supervisors."),
-        "/metrics": _page("get", "Metrics for Prometheus.", media="text/plain"),
+        "/predict": _operation("post", "Answer rows in plain JSON.", {"instances": [instance]}),
+        "/healthz": _operation("get", "Health of the service, for supervisors."),
+        "/metrics": _operation("get", "Metrics for Prometheus.", media_type="text/plain"),
     }
     title = f"{manifest.name} {manifest.version}"
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": __version__},
-        "paths": pages,
+        "paths": operations_by_path,
     }
 
 
-def _page(
-    method: str, summary: str, example: Any = None, media: str = "application/json"
+def _operation(
+    method: str, summary: str, example: Any = None, media_type: str = "application/json"
 ) -> dict[str, Any]:
-    schema = {"type": "string"} if media == "text/plain" else _OBJECT
-    answer = {"description": "The answer.", "content": {media: {"schema": schema}}}
-    operation: dict[str, Any] = {"summary": summary, "responses": {"200": answer}}
+    schema = {"type": "string"} if media_type == "text/plain" else _OBJECT_SCHEMA
+    response = {"description": "The answer.", "content": {media_type: {"schema": schema}}}
+    operation: dict[str, Any] = {"summary": summary, "responses": {"200": response}}
     if example is not None:
-        content = {"application/json": {"schema": _OBJECT, "example": example}}
+        content = {"application/json": {"schema": _OBJECT_SCHEMA, "example": example}}
         operation["requestBody"] = {"required": True, "content": content}
         operation["responses"]["400"] = {
             "description": "The request is not valid; `error` states the reason."
@@ -65,8 +68,10 @@ def openapi_page(document: dict[str, Any]) -> str:
     sections = []
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-            example = json.dumps(body["example"], indent=1) if body else ""
+            request_content = (
+                operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            )
+            example = json.dumps(request_content["example"], indent=1) if request_content else ""
             sections.append(
                 f"<h2><code>{method.upper()} {html.escape(path)}</code></h2>"
                 f"<p>{html.escape(operation['summary'])}</p>"

@@ -17,13 +17,13 @@ from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_export.bundle.manifest import Manifest
 
-MATRIX: Final = "x"
+MATRIX_NAME: Final = "x"
 """Name of the tensor that holds all columns."""
-NUMBERS: Final = frozenset(
+NUMBER_TYPES: Final = frozenset(
     {"BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"}
     | {"FP16", "FP32", "FP64"}
 )
-TEXT: Final = "BYTES"
+TEXT_TYPE: Final = "BYTES"
 MAX_ROWS: Final = 4096
 
 Row = NDArray[np.float32] | dict[str, Any]
@@ -59,25 +59,27 @@ class InferRequest(msgspec.Struct):
 def model_metadata(manifest: Manifest) -> dict[str, Any]:
     """Describe the bundle as a model of the protocol."""
     n_columns = len(manifest.column_names)
-    inputs = [{"name": MATRIX, "datatype": "FP32", "shape": [-1, n_columns]}]
+    inputs = [{"name": MATRIX_NAME, "datatype": "FP32", "shape": [-1, n_columns]}]
     if manifest.encoder is not None:
-        inputs = [{"name": name, "datatype": TEXT, "shape": [-1]} for name in manifest.column_names]
+        inputs = [
+            {"name": name, "datatype": TEXT_TYPE, "shape": [-1]} for name in manifest.column_names
+        ]
     return {
         "name": manifest.name,
         "versions": [manifest.version],
         "platform": "gatewise",
         "inputs": inputs,
         "outputs": [
-            {"name": "label", "datatype": TEXT, "shape": [-1]},
+            {"name": "label", "datatype": TEXT_TYPE, "shape": [-1]},
             {"name": "class_index", "datatype": "INT64", "shape": [-1]},
             {"name": "probabilities", "datatype": "FP32", "shape": [-1, len(manifest.classes)]},
-            {"name": "route", "datatype": TEXT, "shape": [-1]},
+            {"name": "route", "datatype": TEXT_TYPE, "shape": [-1]},
             {"name": "cost", "datatype": "FP64", "shape": [-1]},
         ],
     }
 
 
-def rows_of(request: InferRequest, columns: Sequence[str]) -> list[Row]:
+def read_rows(request: InferRequest, columns: Sequence[str]) -> list[Row]:
     """Get the rows of a request: floats in the order of `columns`, or cells by name.
 
     Raises InputError if a tensor is unknown, or if its data do not match its shape and type.
@@ -85,30 +87,35 @@ def rows_of(request: InferRequest, columns: Sequence[str]) -> list[Row]:
     tensors = {tensor.name: tensor for tensor in request.inputs}
     if len(tensors) != len(request.inputs) or not tensors:
         raise InputError("inputs must be one or more tensors with distinct names")
-    if set(tensors) == {MATRIX} and MATRIX not in columns:
-        matrix = _values(tensors[MATRIX])
+    if set(tensors) == {MATRIX_NAME} and MATRIX_NAME not in columns:
+        matrix = _tensor_values(tensors[MATRIX_NAME])
         if matrix.dtype == object or matrix.ndim != 2 or matrix.shape[1] != len(columns):
-            raise InputError(f"input {MATRIX!r} must be numbers of shape [n, {len(columns)}]")
+            raise InputError(f"input {MATRIX_NAME!r} must be numbers of shape [n, {len(columns)}]")
         return list(matrix.astype(np.float32))
-    unknown = [name for name in tensors if name not in columns]
-    if unknown:
-        raise InputError(f"input {unknown[0]!r} is not one of {MATRIX}, {', '.join(columns)}")
-    values = {name: _values(tensor).reshape(-1) for name, tensor in tensors.items()}
-    n_rows = {len(column) for column in values.values()}
-    if len(n_rows) != 1:
+    unknown_names = [name for name in tensors if name not in columns]
+    if unknown_names:
+        raise InputError(
+            f"input {unknown_names[0]!r} is not one of {MATRIX_NAME}, {', '.join(columns)}"
+        )
+    column_values = {name: _tensor_values(tensor).reshape(-1) for name, tensor in tensors.items()}
+    row_counts = {len(column) for column in column_values.values()}
+    if len(row_counts) != 1:
         raise InputError("inputs must have the same number of rows")
-    cells = {name: column.tolist() for name, column in values.items()}
-    return [{name: cells[name][i] for name in cells} for i in range(n_rows.pop())]
+    cells_by_column = {name: column.tolist() for name, column in column_values.items()}
+    return [
+        {name: cells_by_column[name][i] for name in cells_by_column}
+        for i in range(row_counts.pop())
+    ]
 
 
-def _values(tensor: InputTensor) -> NDArray[Any]:
-    if tensor.datatype not in NUMBERS and tensor.datatype != TEXT:
+def _tensor_values(tensor: InputTensor) -> NDArray[Any]:
+    if tensor.datatype not in NUMBER_TYPES and tensor.datatype != TEXT_TYPE:
         raise InputError(f"input {tensor.name!r}: datatype {tensor.datatype!r} is not supported")
     if not tensor.shape or min(tensor.shape) < 0 or tensor.shape[0] > MAX_ROWS:
         raise InputError(
             f"input {tensor.name!r}: shape {tensor.shape} does not have 0 to {MAX_ROWS} rows"
         )
-    is_text = tensor.datatype == TEXT
+    is_text = tensor.datatype == TEXT_TYPE
     try:
         # null means a missing value, because JSON has no NaN
         values = np.array(tensor.data, object if is_text else np.float64)
@@ -124,24 +131,28 @@ def infer_response(
 ) -> dict[str, Any]:
     """Write answers as the outputs that a request names, or as all outputs if it names none."""
     columns: Mapping[str, Sequence[Any]] = {
-        "label": [str(a.label) for a in answers],
-        "class_index": [a.class_index for a in answers],
-        "probabilities": [p for a in answers for p in a.probabilities.tolist()],
-        "route": [a.route for a in answers],
-        "cost": [a.cost for a in answers],
+        "label": [str(answer.label) for answer in answers],
+        "class_index": [answer.class_index for answer in answers],
+        "probabilities": [
+            probability for answer in answers for probability in answer.probabilities.tolist()
+        ],
+        "route": [answer.route for answer in answers],
+        "cost": [answer.cost for answer in answers],
     }
-    specs = {output["name"]: output for output in model_metadata(manifest)["outputs"]}
-    names = [output.name for output in request.outputs] or list(specs)
-    unknown = [name for name in names if name not in specs]
-    if unknown:
-        raise InputError(f"no output {unknown[0]!r}; the outputs are {', '.join(specs)}")
+    output_specs = {output["name"]: output for output in model_metadata(manifest)["outputs"]}
+    output_names = [output.name for output in request.outputs] or list(output_specs)
+    unknown_names = [name for name in output_names if name not in output_specs]
+    if unknown_names:
+        raise InputError(
+            f"no output {unknown_names[0]!r}; the outputs are {', '.join(output_specs)}"
+        )
     response: dict[str, Any] = {
         "model_name": manifest.name,
         "model_version": manifest.version,
         "outputs": [
-            specs[name]
-            | {"shape": [len(answers), *specs[name]["shape"][1:]], "data": columns[name]}
-            for name in names
+            output_specs[name]
+            | {"shape": [len(answers), *output_specs[name]["shape"][1:]], "data": columns[name]}
+            for name in output_names
         ],
     }
     if request.id is not None:

@@ -16,7 +16,7 @@ from gatewise.errors import InputError
 from gatewise.imports import CPU, import_object
 from gatewise_cloud.http.app import CascadeService, FetchFeatures
 from gatewise_cloud.http.backend_link import BackendLink
-from gatewise_cloud.models.backend_choice import chosen_backend
+from gatewise_cloud.models.backend_choice import backend_factory
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
@@ -84,7 +84,7 @@ def serve(
     """
     if broker is not None and backend is not None:
         raise InputError("give --broker or --backend, not both")
-    fetch = None if features is None else _fetch_function(features)
+    fetch = None if features is None else _import_fetch(features)
     opened_bundle = Bundle.open(bundle, public_key=public_key, for_device=True)
     link: Link | None = None
     if broker is not None:
@@ -93,7 +93,7 @@ def serve(
         )
     if backend is not None:
         model = CloudModel.from_bundle(
-            opened_bundle, backend=chosen_backend(backend)(opened_bundle.manifest)
+            opened_bundle, backend=backend_factory(backend)(opened_bundle.manifest)
         )
         link = BackendLink(model)
     # the metrics need the device, and the device needs the function that feeds the metrics
@@ -110,11 +110,11 @@ def serve(
         provider=provider,
         row_names=opened_bundle.manifest.column_names,
         observe=observe,
-    ) as cascade:
-        metrics = EdgeMetrics(cascade, link=link)
-        app = CascadeService(cascade, metrics, fetch=fetch).app()
-        settings = uvicorn.Config(app, host=host, port=port, log_level="warning")
-        listener = settings.bind_socket()
+    ) as cascade_device:
+        metrics = EdgeMetrics(cascade_device, link=link)
+        app = CascadeService(cascade_device, metrics, fetch=fetch).app()
+        server_config = uvicorn.Config(app, host=host, port=port, log_level="warning")
+        listener = server_config.bind_socket()
         # connections inherit this option; without it, a response's body may wait 40 ms for an ACK
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # listen before the address is printed, so that no connection is refused
@@ -123,13 +123,13 @@ def serve(
         url = f"http://{host}:{bound_port}"
         title = opened_bundle.manifest.title
         print_line(f"{title} at {url}/docs", {"model": title, "url": url}, as_json=as_json)
-        uvicorn.Server(settings).run(sockets=[listener])
+        uvicorn.Server(server_config).run(sockets=[listener])
 
 
 commands: dict[str, Callable[..., None]] = {"serve": serve}
 
 
-def _fetch_function(spec: str) -> FetchFeatures:
+def _import_fetch(spec: str) -> FetchFeatures:
     function: FetchFeatures = import_object(spec, spec)
     if not inspect.iscoroutinefunction(function):
         raise InputError(f"--features {spec} must be a coroutine function: async def")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from gatewise.imports import import_object
 from gatewise.models.opaque_models import PYTHON
 from gatewise_cloud.models.backends import Backend, PythonBackend
-from gatewise_cloud.models.oip import backend_at
+from gatewise_cloud.models.oip import oip_backend_factory
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
 
-def chosen_backend(
-    url: str, *, timeout: float = 5.0, binary: bool = False
+def backend_factory(
+    url: str, *, timeout: float = 5.0, is_binary: bool = False
 ) -> Callable[[Manifest], Backend]:
     """Make a function that creates the backend for a bundle's manifest.
 
@@ -27,7 +27,7 @@ def chosen_backend(
         and version.
     timeout : float, default 5.0
         Timeout of an HTTP call in seconds.
-    binary : bool, default False
+    is_binary : bool, default False
         Whether to send numbers in binary form over HTTP.
 
     Raises
@@ -36,10 +36,10 @@ def chosen_backend(
         If the object cannot be imported, or `url` is not valid.
     """
     if not url.startswith(PYTHON):
-        return backend_at(url, timeout=timeout, binary=binary)
+        return oip_backend_factory(url, timeout=timeout, is_binary=is_binary)
     model = import_object(url, url.removeprefix(PYTHON))
 
-    def make(manifest: Manifest) -> Backend:
+    def make_backend(manifest: Manifest) -> Backend:
         return PythonBackend(model, classes=manifest.classes, model=manifest.title, spec=url)
 
-    return make
+    return make_backend

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.manifest_records import CloudSpec
 
 
-def cloud_of(manifest: Manifest) -> CloudSpec:
+def cloud_spec(manifest: Manifest) -> CloudSpec:
     """Get the high-cost model's specification from a manifest; ModelError if it has none."""
     if manifest.cloud is None:
         raise ModelError(
@@ -62,16 +62,16 @@ class OnnxBackend(Backend):
     """
 
     def __init__(
-        self, graph: bytes, *, kind: str, model: str, threads: int = 1, provider: str = CPU
+        self, graph: bytes, *, kind: str, model: str, n_threads: int = 1, provider: str = CPU
     ) -> None:
         self._model = model
         try:
-            self._session = open_session(graph, threads=threads, provider=provider)
+            self._session = open_session(graph, threads=n_threads, provider=provider)
         except Exception as error:  # onnxruntime's errors have no common base class
             raise ModelError(
                 model, f"the cloud model of bundle {model} does not load: {one_line(error)}"
             ) from error
-        self._input = self._session.get_inputs()[0].name
+        self._input_name = self._session.get_inputs()[0].name
         n_outputs = 1 if kind == "margins" else 2
         if len(self._session.get_outputs()) != n_outputs:
             raise ModelError(
@@ -81,7 +81,7 @@ class OnnxBackend(Backend):
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
         """Run the graph; see :meth:`Backend.run`."""
         try:
-            outputs: list[NDArray[Any]] = self._session.run(None, {self._input: X})
+            outputs: list[NDArray[Any]] = self._session.run(None, {self._input_name: X})
         except Exception as error:  # onnxruntime's errors have no common base class
             raise ModelError(
                 self._model, f"model {self._model} failed: {one_line(error)}"
@@ -98,11 +98,11 @@ class BoosterBackend(Backend):
     kind = "classifier"
 
     def __init__(
-        self, library: Library, content: bytes, n_classes: int, *, model: str, threads: int = 1
+        self, library: Library, content: bytes, n_classes: int, *, model: str, n_threads: int = 1
     ) -> None:
         self._model = model
         try:
-            self._booster = BoosterFile(library, content, n_classes, threads=threads)
+            self._booster = BoosterFile(library, content, n_classes, threads=n_threads)
         except InputError as error:
             raise ModelError(model, f"the cloud model of bundle {model}: {error}") from error
 
@@ -129,13 +129,13 @@ class PythonBackend(Backend):
     kind = "classifier"
 
     def __init__(self, source: Any, *, classes: Any, model: str, spec: str | None = None) -> None:
-        self._python = PythonModel(source, list(classes), spec)
+        self._python_model = PythonModel(source, list(classes), spec)
         self._model = model
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
         """Call the source; see :meth:`.Backend.run`. Its OSError becomes a BackendBusy."""
         try:
-            probabilities = self._python.predict_proba(X)
+            probabilities = self._python_model.predict_proba(X)
         except OSError as error:
             raise BackendBusy(
                 self._model, f"model {self._model} does not answer: {one_line(error)}"

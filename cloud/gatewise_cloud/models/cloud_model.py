@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise import decision
-from gatewise.graph_loading import LOAD_BOUND, GraphLoadError, LoadLimits, check_loads
+from gatewise.graph_loading import MAX_LOAD_LIMITS, GraphLoadError, LoadLimits, check_loads
 from gatewise.imports import CPU, PROVIDER_TOLERANCE, check_provider
 from gatewise.models.instances import find_unrepresentable
 from gatewise_cloud.errors import ModelError, RefusedRows
-from gatewise_cloud.models.backends import Backend, BoosterBackend, OnnxBackend, cloud_of
+from gatewise_cloud.models.backends import Backend, BoosterBackend, OnnxBackend, cloud_spec
 from gatewise_edge.errors import SelfTestError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class CloudModel:
     """
 
     def __init__(self, manifest: Manifest, backend: Backend) -> None:
-        cloud = cloud_of(manifest)
+        cloud = cloud_spec(manifest)
         self.key = (manifest.name, manifest.version)
         self.manifest = manifest
         self.n_classes = manifest.n_classes
@@ -55,7 +55,7 @@ class CloudModel:
         self._allow_missing = manifest.missing.cloud == "allowed"
         self._backend = backend
         self.local = backend.local
-        self._kind = backend.kind or cloud.kind
+        self._output_kind = backend.kind or cloud.kind
         self._link = cloud.link
 
     def __str__(self) -> str:
@@ -66,17 +66,17 @@ class CloudModel:
         cls,
         bundle: Bundle | str | Path,
         *,
-        threads: int = 1,
+        n_threads: int = 1,
         provider: str = CPU,
         public_key: str | Path | bytes | None = None,
         backend: Backend | None = None,
-        load_bound: LoadLimits = LOAD_BOUND,
+        load_limits: LoadLimits = MAX_LOAD_LIMITS,
     ) -> CloudModel:
         """Load the high-cost model of `bundle`, and test it on the bundle's sample rows.
 
-        Without a `backend`, onnxruntime or a booster's library runs the model with `threads`
+        Without a `backend`, onnxruntime or a booster's library runs the model with `n_threads`
         threads. A child process first checks that it loads within the limits of the bundle and of
-        `load_bound`. With a `public_key`, its owner must have signed the bundle. `provider` is
+        `load_limits`. With a `public_key`, its owner must have signed the bundle. `provider` is
         onnxruntime's execution provider. With a provider other than the CPU, the probabilities of
         the sample may differ by :data:`.PROVIDER_TOLERANCE` from those in the bundle.
 
@@ -87,11 +87,11 @@ class CloudModel:
         """
         bundle = open_bundle(bundle, public_key)
         if backend is not None:  # the operator's own code, whose memory is not limited
-            return cls._tested(bundle, backend)
+            return cls._make_tested(bundle, backend)
         # check that the model loads within the limits
         check_provider(provider)
         manifest = bundle.manifest
-        cloud = cloud_of(manifest)
+        cloud = cloud_spec(manifest)
         if cloud.backend is not None:
             name = manifest.title
             raise ModelError(
@@ -109,7 +109,7 @@ class CloudModel:
                 content,
                 _sample_inputs(bundle),
                 manifest.loading,
-                load_bound,
+                load_limits,
                 library=library,
                 n_classes=n_classes,
             )
@@ -120,7 +120,7 @@ class CloudModel:
         # make the backend
         if library is None:
             backend = OnnxBackend(
-                content, kind=kind, model=title, threads=threads, provider=provider
+                content, kind=kind, model=title, n_threads=n_threads, provider=provider
             )
         elif provider != CPU:
             raise ModelError(
@@ -129,11 +129,11 @@ class CloudModel:
                 f"provider {provider!r}",
             )
         else:
-            backend = BoosterBackend(library, content, n_classes, model=title, threads=threads)
-        return cls._tested(bundle, backend, provider)
+            backend = BoosterBackend(library, content, n_classes, model=title, n_threads=n_threads)
+        return cls._make_tested(bundle, backend, provider)
 
     @classmethod
-    def _tested(cls, bundle: Bundle, backend: Backend, provider: str = CPU) -> CloudModel:
+    def _make_tested(cls, bundle: Bundle, backend: Backend, provider: str = CPU) -> CloudModel:
         model = cls(bundle.manifest, backend)
         try:
             model._self_test(bundle, provider)
@@ -163,9 +163,11 @@ class CloudModel:
             if not self._allow_missing:
                 raise RefusedRows("missing", f"model {self} does not allow missing values (NaN)")
         dtype = self.manifest.request_dtype
-        value = find_unrepresentable(X, dtype)
-        if value is not None:
-            raise RefusedRows("type", f"model {self} takes {dtype.name}, but a value is {value:g}")
+        unrepresentable_value = find_unrepresentable(X, dtype)
+        if unrepresentable_value is not None:
+            raise RefusedRows(
+                "type", f"model {self} takes {dtype.name}, but a value is {unrepresentable_value:g}"
+            )
 
     def answer(self, X: NDArray[np.float32]) -> CloudAnswer:
         """Classify instances, `X` float32 (n, k), with the columns :meth:`.Manifest.cloud_inputs`.
@@ -184,7 +186,7 @@ class CloudModel:
     def run(self, X: NDArray[np.float32]) -> CloudAnswer:
         """Classify one or more checked instances `X`, in C order; see :meth:`answer`."""
         outputs = self._backend.run(X)
-        if self._kind == "margins":
+        if self._output_kind == "margins":
             margins = outputs[0]
             labels = decision.labels(margins)
             probabilities = decision.probabilities(margins, self._link).astype(np.float32)
@@ -198,22 +200,22 @@ class CloudModel:
 
     def _self_test(self, bundle: Bundle, provider: str) -> None:
         sample = bundle.sample()
-        expected = sample["cloud_label"]
+        expected_labels = sample["cloud_label"]
         answer = self.run(_sample_inputs(bundle))
         if provider != CPU:
-            error = np.abs(answer.probabilities - sample["cloud_probabilities"]).max()
-            if not error <= PROVIDER_TOLERANCE:
+            max_difference = np.abs(answer.probabilities - sample["cloud_probabilities"]).max()
+            if not max_difference <= PROVIDER_TOLERANCE:
                 raise SelfTestError(
                     f"with the provider {provider!r} a probability of the cloud model of bundle "
-                    f"{self} is {error:.2g} off on the sample, but only {PROVIDER_TOLERANCE:g} is "
-                    "allowed: leave out the provider",
+                    f"{self} is {max_difference:.2g} off on the sample, but only "
+                    f"{PROVIDER_TOLERANCE:g} is allowed: leave out the provider",
                     {"cloud_probabilities": 1},
                 )
-        n_different = int(np.count_nonzero(answer.labels != expected))
+        n_different = int(np.count_nonzero(answer.labels != expected_labels))
         if n_different:
             raise SelfTestError(
                 f"the cloud model of bundle {self} labels {n_different} of "
-                f"{len(expected)} sample rows differently than at packing: do not serve it",
+                f"{len(expected_labels)} sample rows differently than at packing: do not serve it",
                 {"cloud_label": n_different},
             )
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError, one_line
 from gatewise_cloud.errors import BackendBusy, ModelError
-from gatewise_cloud.models.backends import Backend, cloud_of
+from gatewise_cloud.models.backends import Backend, cloud_spec
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
@@ -59,10 +59,10 @@ class _TimedReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> Any:
-        remaining = self._deadline - time.monotonic()
-        if remaining <= 0:
+        remaining_seconds = self._deadline - time.monotonic()
+        if remaining_seconds <= 0:
             raise TimeoutError("timed out")
-        self._sock.settimeout(remaining)
+        self._sock.settimeout(remaining_seconds)
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class OipBackend(Backend):
         Name of the model in error messages.
     timeout : float, default 5.0
         Timeout of a call in seconds.
-    binary : bool, default False
+    is_binary : bool, default False
         Whether to exchange numbers in binary form. JSON cannot express missing values (NaN).
 
     Raises
@@ -116,10 +116,10 @@ class OipBackend(Backend):
         kind: str,
         model: str,
         timeout: float = 5.0,
-        binary: bool = False,
+        is_binary: bool = False,
     ) -> None:
-        address = _check_url(url)
-        self._path = address.path.rstrip("/")
+        url_parts = _split_url(url)
+        self._path = url_parts.path.rstrip("/")
         try:
             self._pool = urllib3.connection_from_url(
                 url,
@@ -133,13 +133,13 @@ class OipBackend(Backend):
         self._pool.ConnectionCls = type(
             "TimedConnection", (connection,), {"response_class": _TimedResponse}
         )
-        self.url = f"{address.scheme}://{self._pool.host}:{self._pool.port}{self._path}"
+        self.url = f"{url_parts.scheme}://{self._pool.host}:{self._pool.port}{self._path}"
         self._model = model
         self._last_failure: str | None = None
         self._kind = kind
-        self._binary = binary
+        self._is_binary = is_binary
         try:
-            self._input = self._input_name(n_inputs)
+            self._input_name = self._read_input_name(n_inputs)
         except BaseException:
             self.close()
             raise
@@ -156,26 +156,30 @@ class OipBackend(Backend):
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
         """Run the model on `X`, float32 (n, n_inputs); see :meth:`.Backend.run`."""
         # send the request in binary form or in JSON
-        tensor: dict[str, Any] = {"name": self._input, "shape": list(X.shape), "datatype": "FP32"}
+        tensor: dict[str, Any] = {
+            "name": self._input_name,
+            "shape": list(X.shape),
+            "datatype": "FP32",
+        }
         request: dict[str, Any] = {"inputs": [tensor]}
-        if self._binary:
-            raw = np.ascontiguousarray(X, "<f4").tobytes()
-            tensor["parameters"] = {"binary_data_size": len(raw)}
+        if self._is_binary:
+            tensor_bytes = np.ascontiguousarray(X, "<f4").tobytes()
+            tensor["parameters"] = {"binary_data_size": len(tensor_bytes)}
             request["parameters"] = {"binary_data_output": True}
-            text = json.dumps(request).encode()
+            request_json = json.dumps(request).encode()
             status, headers, body = self._call(
                 "POST",
                 f"{self._path}/infer",
-                text + raw,
-                {"Content-Type": "application/octet-stream", _HEADER: str(len(text))},
+                request_json + tensor_bytes,
+                {"Content-Type": "application/octet-stream", _HEADER: str(len(request_json))},
             )
         else:
             if np.isnan(X).any():
                 raise self._model_error("JSON cannot express missing values: use --backend-binary")
             tensor["data"] = X.reshape(-1).tolist()
-            text = json.dumps(request).encode()
+            request_json = json.dumps(request).encode()
             status, headers, body = self._call(
-                "POST", f"{self._path}/infer", text, {"Content-Type": "application/json"}
+                "POST", f"{self._path}/infer", request_json, {"Content-Type": "application/json"}
             )
         # read the response
         if status != 200:
@@ -190,7 +194,7 @@ class OipBackend(Backend):
 
     # -- the server ------------------------------------------------------------------------
 
-    def _input_name(self, n_inputs: int) -> str:
+    def _read_input_name(self, n_inputs: int) -> str:
         """Check the model's metadata, and return the name of its input."""
         status, _, body = self._call("GET", self._path, b"", {})
         if status != 200:
@@ -209,43 +213,47 @@ class OipBackend(Backend):
             raise self._model_error(f"it takes {datatype} {shape}, not FP32 [-1, {n_inputs}]")
         return name
 
-    def _sort_outputs(self, outputs: list[NDArray[Any]], n: int) -> list[NDArray[Any]]:
+    def _sort_outputs(self, outputs: list[NDArray[Any]], n_rows: int) -> list[NDArray[Any]]:
         """Check the outputs for n instances, and put class indices before probabilities."""
-        wrong_shapes = [a.shape for a in outputs if not a.ndim or len(a) != n]
+        wrong_shapes = [array.shape for array in outputs if not array.ndim or len(array) != n_rows]
         if wrong_shapes:
-            raise self._model_error(f"it gave outputs of shape {wrong_shapes} for {n} instances")
-        integers = [a for a in outputs if a.dtype.kind in "iu"]
-        floats = [a for a in outputs if a.dtype.kind == "f" and a.ndim == 2]
+            raise self._model_error(
+                f"it gave outputs of shape {wrong_shapes} for {n_rows} instances"
+            )
+        integers = [array for array in outputs if array.dtype.kind in "iu"]
+        floats = [array for array in outputs if array.dtype.kind == "f" and array.ndim == 2]
         if self._kind == "margins" and len(outputs) == 1 and floats:
             return [np.asarray(floats[0], np.float32)]
         if (
             self._kind == "classifier"
             and len(integers) == len(floats) == 1
-            and integers[0].size == n
+            and integers[0].size == n_rows
         ):
             return [integers[0].reshape(-1), floats[0]]
-        kinds = [f"{a.dtype} {a.shape}" for a in outputs]
-        expected = "class indices and probabilities"
+        output_forms = [f"{array.dtype} {array.shape}" for array in outputs]
+        expected_form = "class indices and probabilities"
         if self._kind == "margins":
-            expected = "one matrix of margins"
-        raise self._model_error(f"it gave {kinds}, not {expected}")
+            expected_form = "one matrix of margins"
+        raise self._model_error(f"it gave {output_forms}, not {expected_form}")
 
     def _call(
         self, method: str, path: str, body: bytes, headers: dict[str, str]
     ) -> tuple[int, Mapping[str, str], bytes]:
         try:
-            answer = self._pool.urlopen(method, path, body or None, headers, preload_content=False)
-            content = answer.read(_MAX_BYTES + 1)
+            response = self._pool.urlopen(
+                method, path, body or None, headers, preload_content=False
+            )
+            content = response.read(_MAX_BYTES + 1)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._busy_error(error) from None
         if len(content) > _MAX_BYTES:
-            answer.close()
+            response.close()
             raise self._model_error(f"its answer is larger than {_MAX_BYTES} bytes")
-        answer.release_conn()
-        if answer.status in _BUSY_STATUSES:
-            raise self._busy_error(f"it answered {answer.status} {_excerpt(content)}")
+        response.release_conn()
+        if response.status in _BUSY_STATUSES:
+            raise self._busy_error(f"it answered {response.status} {_excerpt(content)}")
         self._last_failure = None
-        return answer.status, answer.headers, content
+        return response.status, response.headers, content
 
     def _model_error(self, problem: str) -> ModelError:
         return ModelError(self._model, f"backend {self.url} of model {self._model}: {problem}")
@@ -256,29 +264,29 @@ class OipBackend(Backend):
         return BackendBusy(self._model, self._last_failure)
 
 
-def backend_at(
-    url: str, *, timeout: float = 5.0, binary: bool = False
+def oip_backend_factory(
+    url: str, *, timeout: float = 5.0, is_binary: bool = False
 ) -> Callable[[Manifest], OipBackend]:
     """Make a function that creates the backend on a server for a bundle's manifest.
 
     ``{name}`` and ``{version}`` in `url` are replaced by the bundle's name and version. For the
     other parameters see :class:`OipBackend`.
     """
-    _check_url(url)
+    _split_url(url)
 
-    def make(manifest: Manifest) -> OipBackend:
-        cloud = cloud_of(manifest)
+    def make_backend(manifest: Manifest) -> OipBackend:
+        cloud_model = cloud_spec(manifest)
         model_url = url.replace("{name}", quote(manifest.name, safe=""))
         return OipBackend(
             model_url.replace("{version}", quote(manifest.version, safe="")),
-            n_inputs=len(cloud.inputs),
-            kind=cloud.kind,
+            n_inputs=len(cloud_model.inputs),
+            kind=cloud_model.kind,
             model=manifest.title,
             timeout=timeout,
-            binary=binary,
+            is_binary=is_binary,
         )
 
-    return make
+    return make_backend
 
 
 def _excerpt(body: bytes) -> str:
@@ -286,19 +294,19 @@ def _excerpt(body: bytes) -> str:
     return " ".join(body[:200].decode("utf-8", "replace").split())
 
 
-def _check_url(url: str) -> SplitResult:
+def _split_url(url: str) -> SplitResult:
     """Split the URL of a model into its parts; InputError if it is not valid."""
     try:
-        address = urlsplit(url)
+        url_parts = urlsplit(url)
     except ValueError as error:  # such as an unbalanced bracket
         raise InputError(f"backend {url}: {error}") from None
-    is_http = address.scheme in ("http", "https") and address.hostname and not address.query
-    if not is_http or "/v2/models/" not in address.path:
+    is_http = url_parts.scheme in ("http", "https") and url_parts.hostname and not url_parts.query
+    if not is_http or "/v2/models/" not in url_parts.path:
         raise InputError(
             f"backend {url}: give python:module:attribute or "
             "http[s]://host[:port]/v2/models/NAME[/versions/VERSION]"
         )
-    return address
+    return url_parts
 
 
 def _read_outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
@@ -312,19 +320,19 @@ def _read_outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
     arrays: list[NDArray[Any]] = []
     for output in json.loads(body[:json_size])["outputs"]:
         dtype = _DTYPES[output["datatype"]]
-        shape = [int(n) for n in output["shape"]]
-        if any(n < 0 for n in shape):
+        shape = [int(length) for length in output["shape"]]
+        if any(length < 0 for length in shape):
             raise ValueError(f"shape {shape}")
-        count = math.prod(shape)
+        n_numbers = math.prod(shape)
         binary_size = (output.get("parameters") or {}).get("binary_data_size")
         if binary_size is None:
             array = np.array(output["data"], dtype).reshape(-1)
         else:
-            if binary_size != count * dtype.itemsize or offset + binary_size > len(body):
+            if binary_size != n_numbers * dtype.itemsize or offset + binary_size > len(body):
                 raise ValueError(f"{binary_size} bytes for shape {shape}")
-            array = np.frombuffer(body, dtype, count, offset)
+            array = np.frombuffer(body, dtype, n_numbers, offset)
             offset += binary_size
-        if array.size != count:
+        if array.size != n_numbers:
             raise ValueError(f"{array.size} numbers for shape {shape}")
         arrays.append(array.reshape(shape))
     return arrays

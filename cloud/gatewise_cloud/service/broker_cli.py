@@ -91,13 +91,13 @@ def run(
                 "client that falls silent, and stores neither the session nor the messages of a "
                 "client that is disconnected"
             )
-        state = {
+        broker_state = {
             "kind": broker.kind,
             "url": broker.url,
             "shared_subscriptions": broker.has_shared_subscriptions,
         }
         text = f"ready: {broker.kind} broker on {broker.url}"
-        print_line(text, {"ready": True, **state}, as_json=as_json)
+        print_line(text, {"ready": True, **broker_state}, as_json=as_json)
         while broker.is_alive:
             threading.Event().wait(0.2)
         raise BrokerError(host, broker.port, f"the {broker.kind} broker ended unexpectedly")
@@ -120,19 +120,21 @@ def init(
 
         gatewise broker init broker --host broker.example --devices pi-1,pi-2
     """
-    broker = init_broker(folder, settings)
+    broker_folder = init_broker(folder, settings)
     if as_json:
-        roster = {name: value for name, value in asdict(broker.roster).items() if name != "pool"}
+        roster = {
+            name: value for name, value in asdict(broker_folder.roster).items() if name != "pool"
+        }
         report = {
-            "folder": broker.folder,
-            "config": broker.config,
-            "plugin": broker.plugin,
-            "revoked": broker.revoked_clients,
-            "made": broker.issued_certificates,
+            "folder": broker_folder.folder,
+            "config": broker_folder.config,
+            "plugin": broker_folder.plugin,
+            "revoked": broker_folder.revoked_clients,
+            "made": broker_folder.issued_certificates,
         }
         print_line("", roster | report, as_json=True)
         return
-    _print_folder(broker)
+    _print_folder(broker_folder)
     if settings.run_as is None and os.geteuid() == 0:
         note(
             "note: if root starts mosquitto, it runs as the user mosquitto, who may not read these "
@@ -167,8 +169,8 @@ def add(
         raise InputError("--worker and --labeller: add them by two calls")
     role = "workers" if worker else "labellers" if labeller else "devices"
     roles: dict[str, Any] = {role: tuple(names)}
-    broker_folder = init_broker(_check_folder(folder), **roles)
-    is_applied = _apply_live(broker_folder, dict.fromkeys(names, role), broker)
+    broker_folder = init_broker(_existing_folder(folder), **roles)
+    is_applied = _apply_roles_live(broker_folder, dict.fromkeys(names, role), broker)
     text = "\n".join(f"made {path} and its key" for path in broker_folder.issued_certificates)
     document = {"made": broker_folder.issued_certificates, "applied": is_applied}
     print_line(text, document, as_json=as_json)
@@ -187,8 +189,8 @@ def revoke(
 
         gatewise broker revoke pi-3 --dir broker
     """
-    broker_folder = init_broker(_check_folder(folder), BrokerSettings(revoke=tuple(names)))
-    is_applied = _apply_live(broker_folder, dict.fromkeys(names, REVOKED), broker)
+    broker_folder = init_broker(_existing_folder(folder), BrokerSettings(revoke=tuple(names)))
+    is_applied = _apply_roles_live(broker_folder, dict.fromkeys(names, REVOKED), broker)
     text = f"revoked {', '.join(names)}" + ("" if is_applied else ": restart the broker")
     print_line(
         text, {"revoked": broker_folder.revoked_clients, "applied": is_applied}, as_json=as_json
@@ -205,18 +207,18 @@ def list_clients(
 
         gatewise broker list --dir broker
     """
-    broker_folder = init_broker(_check_folder(folder))
+    broker_folder = init_broker(_existing_folder(folder))
     endpoint = operator_endpoint(broker_folder, broker)
-    known = set(read_client_names(endpoint)) if broker_folder.has_live_control else None
+    known_names = set(read_client_names(endpoint)) if broker_folder.has_live_control else None
     statuses = {topic.split("/")[2]: text for topic, text in read_statuses(endpoint).items()}
     rows: list[dict[str, Any]] = []
     for name, role in broker_clients(broker_folder.roster).items():
         certificate = Path(broker_folder.client_arguments(name)["cert_file"])
-        expires = None
+        expiry_date = None
         if certificate.exists():
-            expires = f"{read_certificate(certificate).not_valid_after_utc:%Y-%m-%d}"
-        rights = None if known is None else name in known and role != REVOKED
-        row = {"name": name, "role": role, "expires": expires, "rights": rights}
+            expiry_date = f"{read_certificate(certificate).not_valid_after_utc:%Y-%m-%d}"
+        has_rights = None if known_names is None else name in known_names and role != REVOKED
+        row = {"name": name, "role": role, "expires": expiry_date, "rights": has_rights}
         rows.append(row | {"status": statuses.get(name)})
     if as_json:
         emit({"clients": rows})
@@ -237,7 +239,7 @@ def token(
 
         gatewise broker token pi-5 --dir broker
     """
-    tokens = make_tokens(_check_folder(folder), names)
+    tokens = make_tokens(_existing_folder(folder), names)
     print_line("\n".join(tokens.values()), {"tokens": tokens}, as_json=as_json)
 
 
@@ -260,15 +262,15 @@ def enrol(
         gatewise broker enrol --dir broker --port 8884
     """
 
-    def apply_live(broker_folder: BrokerFolder, names: Sequence[str]) -> None:
-        _apply_live(broker_folder, dict.fromkeys(names, "devices"), broker)
+    def apply_roles_live(broker_folder: BrokerFolder, names: Sequence[str]) -> None:
+        _apply_roles_live(broker_folder, dict.fromkeys(names, "devices"), broker)
         note(f"enrolled {', '.join(names)}")
 
     server = EnrolmentServer(
-        _check_folder(folder),
+        _existing_folder(folder),
         host=host,
         port=port,
-        apply=apply_live,
+        apply=apply_roles_live,
         clock=lambda: datetime.datetime.now(datetime.UTC),
     )
     with until_interrupted(), server:
@@ -277,42 +279,46 @@ def enrol(
         threading.Event().wait()
 
 
-def _check_folder(folder: Path) -> Path:
+def _existing_folder(folder: Path) -> Path:
     """Return the folder; InputError unless ``gatewise broker init`` has made it."""
     if not (folder / "roster.json").exists():
         raise InputError(f"{folder} was not made by gatewise broker init: give its folder as --dir")
     return folder
 
 
-def _apply_live(folder: BrokerFolder, clients: Mapping[str, str], url: str | None) -> bool:
+def _apply_roles_live(
+    broker_folder: BrokerFolder, clients: Mapping[str, str], url: str | None
+) -> bool:
     """Change roles in a running broker; return False if the broker needs a restart for it."""
-    if not folder.has_live_control:
+    if not broker_folder.has_live_control:
         return False
-    apply_roles(operator_endpoint(folder, url), clients, folder.roster.pool)
+    apply_roles(operator_endpoint(broker_folder, url), clients, broker_folder.roster.pool)
     return True
 
 
-def _print_folder(broker: BrokerFolder) -> None:
-    for path in broker.issued_certificates:
+def _print_folder(broker_folder: BrokerFolder) -> None:
+    for path in broker_folder.issued_certificates:
         print(f"made {path} and its key")
-    for name in broker.revoked_clients:
+    for name in broker_folder.revoked_clients:
         print(f"revoked {name}: restart the broker")
-    roster = broker.roster
+    roster = broker_folder.roster
     print(
         f"{plural(len(roster.devices), 'device')}, {plural(len(roster.workers), 'worker')}, "
-        f"{plural(len(roster.operators), 'operator')}; start it with: mosquitto -c {broker.config}"
+        f"{plural(len(roster.operators), 'operator')}; start it with: mosquitto -c "
+        f"{broker_folder.config}"
     )
-    clients = broker.folder / "clients"
+    clients_folder = broker_folder.folder / "clients"
     print(
-        f"each client needs its .crt and .key from {clients} and {broker.folder / 'ca.crt'}, "
-        f"a worker {clients / 'pool'} as well (--pool-file); keep ca.key to yourself"
+        f"each client needs its .crt and .key from {clients_folder} and "
+        f"{broker_folder.folder / 'ca.crt'}, a worker {clients_folder / 'pool'} as well "
+        "(--pool-file); keep ca.key to yourself"
     )
-    if broker.plugin is not None and broker.issued_certificates:
+    if broker_folder.plugin is not None and broker_folder.issued_certificates:
         print(
             "a running broker does not read these files again: restart it, or use gatewise "
             "broker add"
         )
-    if broker.plugin is None:
+    if broker_folder.plugin is None:
         note(
             "note: without mosquitto's dynamic security plugin (--plugin) the broker refuses no "
             "subscription, so that a client that learns the pool's name can receive its requests"

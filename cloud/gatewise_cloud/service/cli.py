@@ -56,7 +56,7 @@ class CloudSettings(WorkerSettings, frozen=True):
 
     def make_worker(self) -> Worker:
         """Make the worker; raises the errors of :class:`.Worker`."""
-        from gatewise_cloud.models.backend_choice import chosen_backend
+        from gatewise_cloud.models.backend_choice import backend_factory
         from gatewise_cloud.worker.worker import Worker
 
         if self.backend_binary and "/v2/models/" not in (self.backend or ""):
@@ -68,7 +68,7 @@ class CloudSettings(WorkerSettings, frozen=True):
                     "--provider is only for models that run in this process: give either "
                     "--provider or --backend"
                 )
-            backend = chosen_backend(self.backend, binary=self.backend_binary)
+            backend = backend_factory(self.backend, is_binary=self.backend_binary)
         settings = self
         if self.pool_file is not None:
             settings = replace(self, pool=_read_pool(self.pool_file))
@@ -105,26 +105,26 @@ def cloud(
 
     serve(worker, print_ready, metrics_port=settings.metrics_port, host=settings.metrics_host)
     counters = worker.counters
-    print_line(_summary(counters), counters, as_json=as_json)
+    print_line(_counters_text(counters), counters, as_json=as_json)
 
 
 def serve(
     worker: Worker,
-    ready: Callable[[int | None], None],
+    on_ready: Callable[[int | None], None],
     *,
     metrics_port: int | None = None,
     host: str = "127.0.0.1",
 ) -> None:
-    """Serve in this process until SIGTERM or Ctrl-C; call `ready` with the metrics port."""
+    """Serve in this process until SIGTERM or Ctrl-C; call `on_ready` with the metrics port."""
     from gatewise_cloud.service.metrics import worker_endpoints
 
     # by default a thread may run for 5 ms while others wait, which is longer than a request takes
     sys.setswitchinterval(0.0005)
     if metrics_port is None:
-        worker.run(lambda _: ready(None))
+        worker.run(lambda _: on_ready(None))
     else:
-        with worker_endpoints(worker, metrics_port, host=host) as pages:
-            worker.run(lambda _: ready(pages.port))
+        with worker_endpoints(worker, metrics_port, host=host) as endpoints:
+            worker.run(lambda _: on_ready(endpoints.port))
 
 
 def _read_pool(path: Path) -> str:
@@ -149,16 +149,18 @@ def _print_ready(worker: Worker, port: int | None, *, as_json: bool) -> None:
     print_line(f"ready: {text}", document, as_json=as_json)
 
 
-def _summary(counters: Mapping[str, Any]) -> str:
+def _counters_text(counters: Mapping[str, Any]) -> str:
     phrases = [
         f"answered {counters['answered']} of {counters['received']} requests",
         f"{counters['instances']} instances in {counters['batches']} runs",
     ]
-    problems = ("repeated", "duplicates", "expired", "unsent", "abandoned")
-    phrases += [f"{name} {counters[name]}" for name in problems if counters[name]]
+    problem_counts = ("repeated", "duplicates", "expired", "unsent", "abandoned")
+    phrases += [f"{name} {counters[name]}" for name in problem_counts if counters[name]]
     for name in ("errors", "dead"):
         if counters[name]:
-            labels = ", ".join(f"{label} {n}" for label, n in sorted(counters[name].items()))
+            labels = ", ".join(
+                f"{label} {count}" for label, count in sorted(counters[name].items())
+            )
             phrases.append(f"{name}: {labels}")
     return "stopped: " + "; ".join(phrases)
 

@@ -18,7 +18,7 @@ from gatewise_edge.service.edge_metrics import counter, gauge
 from gatewise_edge.service.endpoints import Endpoints
 
 _PREFIX = "gatewise_worker_"
-_LABELS = {
+_LABEL_NAMES = {
     "errors": ("code",),
     "dead": ("reason",),
     "model_instances": ("model", "version"),
@@ -39,7 +39,7 @@ class MeasuredWorker(Protocol):
 
 
 #: Key in the worker's counters, and help text, of each gauge by its name.
-_GAUGES = {
+_STATE_GAUGES = {
     "queue_depth": ("queued", "requests queued"),
     "connected": ("connected", "whether the worker is connected to the broker"),
     "connections": ("connects", "connections to the broker so far"),
@@ -62,49 +62,60 @@ class WorkerCollector(Collector):
         counters = self._worker.counters
         models = [(entry["name"], entry["version"]) for entry in counters["models"]]
         # look names and versions up, because both may contain spaces
-        parts_of = {f"{name} {version}": (name, version) for name, version in models}
+        model_by_label = {f"{name} {version}": (name, version) for name, version in models}
         # counts and histograms
-        for name, text in COUNTS.items():
+        for name, help_text in COUNTS.items():
             if name.endswith("_us"):  # times are in seconds by Prometheus's convention
                 seconds = [((), 1e-6 * counters[name])]
-                text = text.replace("microseconds", "seconds")
-                yield counter(f"{_PREFIX}{name[:-3]}_seconds", text, seconds)
+                help_text = help_text.replace("microseconds", "seconds")
+                yield counter(f"{_PREFIX}{name[:-3]}_seconds", help_text, seconds)
             else:
-                yield counter(_PREFIX + name, text, [((), counters[name])])
-        for name, text in LABELLED_COUNTS.items():
-            counts = [(_values(name, label, parts_of), n) for label, n in counters[name].items()]
-            yield counter(_PREFIX + name, text, counts, *_LABELS[name])
-        for name, (text, _) in HISTOGRAMS.items():
-            bins, total = self._worker.histograms[name]
-            buckets = [("+Inf" if bound == float("inf") else f"{bound:g}", n) for bound, n in bins]
-            yield HistogramMetricFamily(_PREFIX + name, text, buckets=buckets, sum_value=total)
-        # gauges of the state, and counts of the archive
-        states = counters | {"serving": self._worker.trouble is None}
-        for name, (key, text) in _GAUGES.items():
-            if key in states:
-                yield gauge(_PREFIX + name, text, [((), states[key])])
-        for name, count in counters.get("archive", {}).items():
-            yield counter(f"{_PREFIX}archive_{name}", _ARCHIVE[name], [((), count)])
-        # models and audits
-        info = [(model, 1) for model in models[:100]]
-        yield gauge(f"{_PREFIX}model_info", "1 for each model served", info, "model", "version")
-        audits = [*counters["audits"].items()][:100]
-        for kind, key, name, text in _AUDITS:
-            values = [
-                (_values("audits", model, parts_of), counts.get(key)) for model, counts in audits
+                yield counter(_PREFIX + name, help_text, [((), counters[name])])
+        for name, help_text in LABELLED_COUNTS.items():
+            counts = [
+                (_label_values(name, label, model_by_label), count)
+                for label, count in counters[name].items()
             ]
-            yield kind(_PREFIX + name, text, values, "model", "version")
+            yield counter(_PREFIX + name, help_text, counts, *_LABEL_NAMES[name])
+        for name, (help_text, _) in HISTOGRAMS.items():
+            cumulative_counts, sum_of_values = self._worker.histograms[name]
+            buckets = [
+                ("+Inf" if upper_bound == float("inf") else f"{upper_bound:g}", count)
+                for upper_bound, count in cumulative_counts
+            ]
+            yield HistogramMetricFamily(
+                _PREFIX + name, help_text, buckets=buckets, sum_value=sum_of_values
+            )
+        # gauges of the state, and counts of the archive
+        state_values = counters | {"serving": self._worker.trouble is None}
+        for name, (count_name, help_text) in _STATE_GAUGES.items():
+            if count_name in state_values:
+                yield gauge(_PREFIX + name, help_text, [((), state_values[count_name])])
+        for name, count in counters.get("archive", {}).items():
+            yield counter(f"{_PREFIX}archive_{name}", _ARCHIVE_HELP[name], [((), count)])
+        # models and audits
+        model_samples = [(model, 1) for model in models[:100]]
+        yield gauge(
+            f"{_PREFIX}model_info", "1 for each model served", model_samples, "model", "version"
+        )
+        audits = [*counters["audits"].items()][:100]
+        for make_family, count_name, name, help_text in _AUDIT_METRICS:
+            samples = [
+                (_label_values("audits", model, model_by_label), counts.get(count_name))
+                for model, counts in audits
+            ]
+            yield make_family(_PREFIX + name, help_text, samples, "model", "version")
 
 
 #: Help texts for the counts of the archive of instances.
-_ARCHIVE = {
+_ARCHIVE_HELP = {
     "kept": "instances kept",
     "thinned": "instances left out at random before a shard was written",
     "lost": "instances that could not be written to disk",
     "shards": "shards written",
 }
 #: Metrics of the audits by model and version: kind, key in the counters, name and help text.
-_AUDITS = (
+_AUDIT_METRICS = (
     (counter, "audits", "audits", "audits of devices' own answers"),
     (
         counter,
@@ -127,15 +138,17 @@ _AUDITS = (
 )
 
 
-def _values(name: str, label: str, parts_of: Mapping[str, tuple[str, str]]) -> Sequence[str]:
-    """Return the label values of a count; `parts_of` maps served models to name and version."""
+def _label_values(
+    name: str, label: str, model_by_label: Mapping[str, tuple[str, str]]
+) -> Sequence[str]:
+    """Return the label values of a count; `model_by_label` has the served models."""
     if name not in ("model_instances", "audits"):
         return [label]
     # for a model that is no longer served, assume that its version contains no space
-    return parts_of.get(label) or label.rpartition(" ")[::2]
+    return model_by_label.get(label) or label.rpartition(" ")[::2]
 
 
-def text_of(worker: MeasuredWorker) -> bytes:
+def metrics_text(worker: MeasuredWorker) -> bytes:
     """Write a worker's metrics in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(WorkerCollector(worker))
@@ -145,5 +158,5 @@ def text_of(worker: MeasuredWorker) -> bytes:
 def worker_endpoints(worker: MeasuredWorker, port: int, *, host: str = "127.0.0.1") -> Endpoints:
     """Make the pages ``/metrics`` and ``/healthz`` of a worker."""
     return Endpoints(
-        port, metrics=lambda: text_of(worker), trouble=lambda: worker.trouble, host=host
+        port, metrics=lambda: metrics_text(worker), trouble=lambda: worker.trouble, host=host
     )

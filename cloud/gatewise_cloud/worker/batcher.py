@@ -45,10 +45,10 @@ class Ticket:
 
     `digest` is the hash of the payload, because the same id with other content is not a duplicate.
     `rows` has shape (n, k) and the dtype of the message; all tickets for one model have the same k.
-    `arrived` and `expires` are seconds on the owner's monotonic clock. The time to live begins at
-    the arrival, because devices' clocks drift.
+    `arrived_at` and `expires_at` are seconds on the owner's monotonic clock. The time to live
+    begins at the arrival, because devices' clocks drift.
 
-    `audit` is the mark of a request that audits an answer. The rows of a `private` request are
+    `audit` is the mark of a request that audits an answer. The rows of a `is_private` request are
     never stored. A request with `late_s` arrives that many seconds after the device has answered.
     `form` is the encoding of the request and of its response.
     """
@@ -58,10 +58,10 @@ class Ticket:
     digest: bytes
     model: ModelKey
     rows: NDArray[Any]
-    arrived: float
-    expires: float
+    arrived_at: float
+    expires_at: float
     audit: AuditMark | None = None
-    private: bool = False
+    is_private: bool = False
     late_s: int = 0
     form: MessageForm = CBOR
 
@@ -71,14 +71,14 @@ class Ticket:
         return self.device, self.id, self.digest
 
 
-class Offer(NamedTuple):
+class Admission(NamedTuple):
     """Decision of a worker on a request."""
 
-    queued: bool = False
+    is_queued: bool = False
     """Whether the request is queued for a run."""
-    counter: str | None = None
+    counter_name: str | None = None
     """Counter to increase; see :data:`gatewise_cloud.worker.counters.COUNTS`."""
-    answer: bytes | None = None
+    answer_payload: bytes | None = None
     """Payload to send now: the remembered answer to the same request."""
     wait_ms: int = 0
     """If not 0, refuse the request with ``busy``; the device should wait that long."""
@@ -100,12 +100,12 @@ class Batch:
 
 
 @dataclass(slots=True)
-class _DeviceShare:
+class _DeviceLoad:
     """Requests, rows and bytes of one device in the queue."""
 
-    requests: int = 0
-    rows: int = 0
-    bytes: int = 0
+    n_requests: int = 0
+    n_rows: int = 0
+    n_bytes: int = 0
 
 
 class Batcher:
@@ -118,9 +118,9 @@ class Batcher:
     refused as busy. One device may have up to `device_rows` instances in the queue, or one request
     with more. It may not use more requests and bytes than it leaves free. A run takes up to
     `max_batch` instances; a request with more instances runs alone. While a run is not full, a
-    request waits up to `wait` seconds for others. Up to `parallel` runs take place at the same
-    time. Up to `memory` answers, with `memory_bytes` of payload, are remembered for
-    `memory_seconds`.
+    request waits up to `wait_seconds` seconds for others. Up to `n_parallel` runs take place at the
+    same time. Up to `max_answers` answers, with `max_answer_bytes` of payload, are remembered for
+    `max_answer_seconds`.
 
     The queue knows a request until :meth:`finish` or :meth:`forget` is called, or until the request
     expires. It remembers answers only. A device may send a request again that was refused or has
@@ -134,32 +134,32 @@ class Batcher:
         device_rows: int = 4096,
         queue_bytes: int = 256 << 20,
         max_batch: int = 16,
-        wait: float = 0.0,
-        parallel: int = 1,
-        memory: int = 4096,
-        memory_bytes: int = 16 << 20,
-        memory_seconds: float = 60.0,
+        wait_seconds: float = 0.0,
+        n_parallel: int = 1,
+        max_answers: int = 4096,
+        max_answer_bytes: int = 16 << 20,
+        max_answer_seconds: float = 60.0,
     ) -> None:
         self.capacity = capacity
         self.device_rows = device_rows
         self.queue_bytes = queue_bytes
         self.max_batch = max_batch
-        self.wait = wait
-        self.parallel = parallel
-        self.memory = memory
-        self.memory_bytes = memory_bytes
-        self.memory_seconds = memory_seconds
+        self.wait_seconds = wait_seconds
+        self.n_parallel = n_parallel
+        self.max_answers = max_answers
+        self.max_answer_bytes = max_answer_bytes
+        self.max_answer_seconds = max_answer_seconds
         # a heap for each model, sorted by virtual start and then by arrival
         self._queues: dict[ModelKey, list[tuple[int, int, Ticket]]] = {}
         self._n_arrivals = 0
         self._n_queued = 0
         self._virtual_time = 0  # virtual start of the request that was taken last
-        self._ends: dict[str, int] = {}  # virtual end of the last request of each device
-        self._shares: dict[str, _DeviceShare] = {}  # devices that have queued requests
-        self._bytes = 0  # bytes of queued instances
-        self._open: dict[RequestKey, ModelKey] = {}  # requests that are queued or running
-        self._rows: Counter[ModelKey] = Counter()  # number of queued instances
-        self._answers: OrderedDict[RequestKey, tuple[float, bytes]] = OrderedDict()
+        self._virtual_ends: dict[str, int] = {}  # virtual end of the last request of each device
+        self._device_loads: dict[str, _DeviceLoad] = {}  # devices that have queued requests
+        self._queued_bytes = 0  # bytes of queued instances
+        self._open_requests: dict[RequestKey, ModelKey] = {}  # requests that are queued or running
+        self._n_rows_by_model: Counter[ModelKey] = Counter()  # number of queued instances
+        self._remembered_answers: OrderedDict[RequestKey, tuple[float, bytes]] = OrderedDict()
         self._answer_bytes = 0
         self._row_seconds: dict[ModelKey, float] = {}  # smoothed time per row
 
@@ -169,161 +169,169 @@ class Batcher:
     @property
     def rows(self) -> int:
         """Number of queued instances."""
-        return self._rows.total()
+        return self._n_rows_by_model.total()
 
-    def observe_run(self, model: ModelKey, rows: int, seconds: float) -> None:
-        """Update the time per instance of `model` after a run of `rows` instances in `seconds`."""
-        smoothed = self._row_seconds.get(model, seconds / rows)
-        self._row_seconds[model] = smoothed + _SMOOTHING * (seconds / rows - smoothed)
+    def observe_run(self, model: ModelKey, n_rows: int, seconds: float) -> None:
+        """Update the time per instance of `model` after a run of `n_rows` rows in `seconds`."""
+        row_seconds = self._row_seconds.get(model, seconds / n_rows)
+        self._row_seconds[model] = row_seconds + _SMOOTHING * (seconds / n_rows - row_seconds)
 
-    def expected_seconds(self, model: ModelKey, rows: int) -> float:
-        """Estimate the time of a run of `rows` instances; infinite before `model` has run."""
-        return rows * self._row_seconds.get(model, math.inf)
+    def expected_seconds(self, model: ModelKey, n_rows: int) -> float:
+        """Estimate the time of a run of `n_rows` instances; infinite before `model` has run."""
+        return n_rows * self._row_seconds.get(model, math.inf)
 
     @property
     def wait_ms(self) -> int:
         """Estimated time in ms until all queued requests have run; at least 1."""
-        rows = self._rows.items()
-        seconds = sum(n * self._row_seconds.get(model, 0.0) for model, n in rows) / self.parallel
+        rows = self._n_rows_by_model.items()
+        seconds = sum(n * self._row_seconds.get(model, 0.0) for model, n in rows) / self.n_parallel
         return min(max(1, math.ceil(1000.0 * seconds)), _MAX_WAIT_MS)
 
-    def offer(self, ticket: Ticket, now: float) -> Offer:
+    def admit(self, ticket: Ticket, now: float) -> Admission:
         """Decide on `ticket` at the time `now`, and queue it if it is new and fits."""
         self._trim_answers(now)
-        if ticket.key in self._open:  # the first request will be answered
-            return Offer(counter="duplicates")
-        remembered = self._answers.get(ticket.key)
-        if remembered is not None:
-            return Offer(counter="repeated", answer=remembered[1])
+        if ticket.key in self._open_requests:  # the first request will be answered
+            return Admission(counter_name="duplicates")
+        time_and_answer = self._remembered_answers.get(ticket.key)
+        if time_and_answer is not None:
+            return Admission(counter_name="repeated", answer_payload=time_and_answer[1])
         if not self._fits_queue(ticket):
-            return Offer(wait_ms=self.wait_ms)
-        self._open[ticket.key] = ticket.model
+            return Admission(wait_ms=self.wait_ms)
+        self._open_requests[ticket.key] = ticket.model
         self._push(ticket)
-        return Offer(queued=True)
+        return Admission(is_queued=True)
 
     def _fits_queue(self, ticket: Ticket) -> bool:
         """Whether the queue and the device's share of it have space for a request."""
         n_free = self.capacity - self._n_queued
-        free_bytes = self.queue_bytes - self._bytes - ticket.rows.nbytes
+        free_bytes = self.queue_bytes - self._queued_bytes - ticket.rows.nbytes
         if n_free <= 0 or (free_bytes < 0 and self._n_queued):
             return False
-        share = self._shares.get(ticket.device)
-        return share is None or (
-            share.requests <= n_free
-            and share.bytes <= free_bytes
-            and share.rows + len(ticket.rows) <= self.device_rows
+        device_load = self._device_loads.get(ticket.device)
+        return device_load is None or (
+            device_load.n_requests <= n_free
+            and device_load.n_bytes <= free_bytes
+            and device_load.n_rows + len(ticket.rows) <= self.device_rows
         )
 
     def _push(self, ticket: Ticket) -> None:
         device = ticket.device
-        rows = len(ticket.rows)
-        size = ticket.rows.nbytes
+        n_rows = len(ticket.rows)
+        n_bytes = ticket.rows.nbytes
         # Start-time fair queueing with virtual time V, start S and end F of a request:
         # S = max(V, F of the device's last request), F = S + rows.
-        start = max(self._virtual_time, self._ends.get(device, 0))
-        share = self._shares.setdefault(device, _DeviceShare())
-        share.requests += 1
-        share.rows += rows
-        share.bytes += size
-        self._ends[device] = start + rows
+        virtual_start = max(self._virtual_time, self._virtual_ends.get(device, 0))
+        device_load = self._device_loads.setdefault(device, _DeviceLoad())
+        device_load.n_requests += 1
+        device_load.n_rows += n_rows
+        device_load.n_bytes += n_bytes
+        self._virtual_ends[device] = virtual_start + n_rows
         # drop old ends: only devices with queued requests can have an end after the virtual time
-        if len(self._ends) > 2 * self.capacity:
-            self._ends = {d: self._ends[d] for d in self._shares if d in self._ends}
-        entry = start, self._n_arrivals, ticket
+        if len(self._virtual_ends) > 2 * self.capacity:
+            self._virtual_ends = {
+                device: self._virtual_ends[device]
+                for device in self._device_loads
+                if device in self._virtual_ends
+            }
+        entry = virtual_start, self._n_arrivals, ticket
         heapq.heappush(self._queues.setdefault(ticket.model, []), entry)
         self._n_arrivals += 1
         self._n_queued += 1
-        self._rows[ticket.model] += rows
-        self._bytes += size
+        self._n_rows_by_model[ticket.model] += n_rows
+        self._queued_bytes += n_bytes
 
-    def pending(self, model: ModelKey) -> int:
+    def count_requests(self, model: ModelKey) -> int:
         """Count the requests for `model` that are queued or running."""
-        return sum(open_model == model for open_model in self._open.values())
+        return sum(open_model == model for open_model in self._open_requests.values())
 
-    def pause(self, now: float) -> float:
+    def seconds_to_batch(self, now: float) -> float:
         """Compute the time in seconds from `now` until a batch should be taken; 0 if it is due.
 
         The time is above 0 only if no model has enough queued instances for a full batch.
         """
-        if self.wait <= 0 or not self._queues:
+        if self.wait_seconds <= 0 or not self._queues:
             return 0.0
-        pause = math.inf
+        seconds_to_batch = math.inf
         for model, queue in self._queues.items():
-            if self._rows[model] >= self.max_batch:
+            if self._n_rows_by_model[model] >= self.max_batch:
                 return 0.0
             for _, _, ticket in queue:
-                pause = min(pause, ticket.arrived + self.wait - now, ticket.expires - now)
-        return max(0.0, pause)
+                seconds_to_batch = min(
+                    seconds_to_batch,
+                    ticket.arrived_at + self.wait_seconds - now,
+                    ticket.expires_at - now,
+                )
+        return max(0.0, seconds_to_batch)
 
-    def take(self, now: float) -> tuple[Batch | None, list[Ticket]]:
+    def take_batch(self, now: float) -> tuple[Batch | None, list[Ticket]]:
         """Take the next batch at `now`: the request that begins first, and others that fit with it.
 
         Also returns the requests that have expired, which the queue forgets.
         """
-        expired: list[Ticket] = []
+        expired_tickets: list[Ticket] = []
         for model in list(self._queues):
-            self._drop_expired(model, now, expired)
+            self._drop_expired(model, now, expired_tickets)
         if not self._queues:
-            return None, expired
-        model = min(self._queues, key=lambda m: self._queues[m][0][:2])
+            return None, expired_tickets
+        model = min(self._queues, key=lambda model: self._queues[model][0][:2])
         tickets: list[Ticket] = []
-        rows = 0
+        n_rows = 0
         while model in self._queues:
             ticket = self._queues[model][0][2]
-            rows += len(ticket.rows)
-            if tickets and rows > self.max_batch:
+            n_rows += len(ticket.rows)
+            if tickets and n_rows > self.max_batch:
                 break
             tickets.append(ticket)
             self._pop(model)
-            self._drop_expired(model, now, expired)
-        return Batch(model, tuple(tickets)), expired
+            self._drop_expired(model, now, expired_tickets)
+        return Batch(model, tuple(tickets)), expired_tickets
 
-    def _drop_expired(self, model: ModelKey, now: float, expired: list[Ticket]) -> None:
+    def _drop_expired(self, model: ModelKey, now: float, expired_tickets: list[Ticket]) -> None:
         """Drop expired requests from the front of a model's queue."""
-        while model in self._queues and self._queues[model][0][2].expires <= now:
-            expired.append(self._queues[model][0][2])
-            self.forget(expired[-1])
+        while model in self._queues and self._queues[model][0][2].expires_at <= now:
+            expired_tickets.append(self._queues[model][0][2])
+            self.forget(expired_tickets[-1])
             self._pop(model)
 
     def _pop(self, model: ModelKey) -> None:
         queue = self._queues[model]
-        start, _, ticket = heapq.heappop(queue)
-        rows = len(ticket.rows)
-        size = ticket.rows.nbytes
-        self._virtual_time = max(self._virtual_time, start)
+        virtual_start, _, ticket = heapq.heappop(queue)
+        n_rows = len(ticket.rows)
+        n_bytes = ticket.rows.nbytes
+        self._virtual_time = max(self._virtual_time, virtual_start)
         self._n_queued -= 1
-        self._rows[model] -= rows
-        self._bytes -= size
-        share = self._shares[ticket.device]
-        share.requests -= 1
-        share.rows -= rows
-        share.bytes -= size
-        if not share.requests:
-            del self._shares[ticket.device]
+        self._n_rows_by_model[model] -= n_rows
+        self._queued_bytes -= n_bytes
+        device_load = self._device_loads[ticket.device]
+        device_load.n_requests -= 1
+        device_load.n_rows -= n_rows
+        device_load.n_bytes -= n_bytes
+        if not device_load.n_requests:
+            del self._device_loads[ticket.device]
         if not queue:
             del self._queues[model]
-            self._rows.pop(model)
+            self._n_rows_by_model.pop(model)
 
-    def finish(self, ticket: Ticket, answer: bytes, now: float) -> None:
-        """Remember at `now` the `answer`, a payload, to a `ticket` that was taken."""
+    def finish(self, ticket: Ticket, answer_payload: bytes, now: float) -> None:
+        """Remember at `now` the `answer_payload`, a payload, to a `ticket` that was taken."""
         self.forget(ticket)
-        self._answers[ticket.key] = (now, answer)
-        self._answer_bytes += len(answer)
+        self._remembered_answers[ticket.key] = (now, answer_payload)
+        self._answer_bytes += len(answer_payload)
         self._trim_answers(now)
 
     def forget(self, ticket: Ticket) -> None:
         """Forget a `ticket` that could not be answered, so that the device can send it again."""
-        self._open.pop(ticket.key, None)
+        self._open_requests.pop(ticket.key, None)
 
     def _trim_answers(self, now: float) -> None:
         """Forget the oldest answers until number, size and age are within bounds."""
-        while self._answers:
-            answer_time, answer = next(iter(self._answers.values()))
+        while self._remembered_answers:
+            answer_time, answer_payload = next(iter(self._remembered_answers.values()))
             if (
-                len(self._answers) <= self.memory
-                and self._answer_bytes <= self.memory_bytes
-                and now - answer_time < self.memory_seconds
+                len(self._remembered_answers) <= self.max_answers
+                and self._answer_bytes <= self.max_answer_bytes
+                and now - answer_time < self.max_answer_seconds
             ):
                 return
-            self._answers.popitem(last=False)
-            self._answer_bytes -= len(answer)
+            self._remembered_answers.popitem(last=False)
+            self._answer_bytes -= len(answer_payload)

@@ -29,110 +29,110 @@ Fingerprint = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(slots=True)
-class _Entry:
+class _WatchedBundle:
     """State of a bundle in the folder after the last scan."""
 
     fingerprint: Fingerprint
     was_tried: bool = False
-    key: ModelKey | None = None
-    refusal: str = ""
+    model_key: ModelKey | None = None
+    refusal_message: str = ""
 
 
 class BundleWatch:
-    """Thread that scans a folder every `seconds` seconds.
+    """Thread that scans a folder every `scan_interval_seconds` seconds.
 
     Bundles are ``.gwb`` files and directories with a ``manifest.json``. A bundle is loaded if it
     has not changed between two scans, so that a partial copy is not read. If the server that runs
-    its model is unavailable, loading is tried again at each scan. `pending` counts the requests for
-    a model that are queued or running.
+    its model is unavailable, loading is tried again at each scan. `count_requests` counts the
+    requests for a model that are queued or running.
     """
 
     def __init__(
         self,
         folder: Path,
         models: ServedModels,
-        pending: Callable[[ModelKey], int],
+        count_requests: Callable[[ModelKey], int],
         counters: Counters,
         *,
-        seconds: float = 2.0,
+        scan_interval_seconds: float = 2.0,
     ) -> None:
         if not folder.is_dir():
             raise InputError(f"the folder to watch, {folder}, does not exist: make it first")
         self._folder = folder
         self._models = models
-        self._pending = pending
+        self._count_requests = count_requests
         self._counters = counters
-        self._seconds = seconds
-        self._entries: dict[Path, _Entry] = {}
-        self._ended = threading.Event()
+        self._scan_interval_seconds = scan_interval_seconds
+        self._bundles: dict[Path, _WatchedBundle] = {}
+        self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gatewise-watch", daemon=True)
 
     def start(self) -> None:
         """Load the bundles of the folder, then scan in the background."""
         for path, fingerprint in self._fingerprints().items():
-            self._entries[path] = _Entry(fingerprint)
+            self._bundles[path] = _WatchedBundle(fingerprint)
         self.scan()
         self._thread.start()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the thread is running."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
         """End the scans."""
-        self._ended.set()
+        self._stop_event.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def scan(self) -> None:
         """Load new bundles, retire deleted ones, and drop retired ones without requests."""
         fingerprints = self._fingerprints()
-        for path in [path for path in self._entries if path not in fingerprints]:
-            self._retire(path, self._entries.pop(path).key)
+        for path in [path for path in self._bundles if path not in fingerprints]:
+            self._retire(path, self._bundles.pop(path).model_key)
         for path, fingerprint in fingerprints.items():
-            entry = self._entries.get(path)
-            if entry is None:
-                self._entries[path] = _Entry(fingerprint)
-            elif entry.fingerprint != fingerprint:
-                entry.fingerprint = fingerprint
-                entry.was_tried = False
-                entry.refusal = ""
-            elif not entry.was_tried:
-                entry.was_tried = True
-                self._load(path, entry)
-        for key in self._models.retired:
-            if not self._pending(key):
-                self._models.drop(key)
+            bundle = self._bundles.get(path)
+            if bundle is None:
+                self._bundles[path] = _WatchedBundle(fingerprint)
+            elif bundle.fingerprint != fingerprint:
+                bundle.fingerprint = fingerprint
+                bundle.was_tried = False
+                bundle.refusal_message = ""
+            elif not bundle.was_tried:
+                bundle.was_tried = True
+                self._load(path, bundle)
+        for model_key in self._models.retired_keys:
+            if not self._count_requests(model_key):
+                self._models.drop(model_key)
 
     def _run(self) -> None:
-        while not self._ended.wait(self._seconds):
+        while not self._stop_event.wait(self._scan_interval_seconds):
             try:
                 self.scan()
             except Exception:  # any error, because the worker must keep serving
                 _LOG.exception("the folder %s could not be scanned", self._folder)
 
-    def _load(self, path: Path, entry: _Entry) -> None:
+    def _load(self, path: Path, bundle: _WatchedBundle) -> None:
         try:
-            key = self._models.load(path)
+            model_key = self._models.load(path)
         except (GatewiseError, OSError) as error:
-            entry.was_tried = not isinstance(error, BackendBusy)
-            if str(error) != entry.refusal:
+            bundle.was_tried = not isinstance(error, BackendBusy)
+            if str(error) != bundle.refusal_message:
                 _LOG.warning("warning: %s is not served: %s", path.name, error)
                 self._counters.add("watched", label="refused")
-            entry.refusal = str(error)
+            bundle.refusal_message = str(error)
         else:
-            entry.refusal = ""
+            bundle.refusal_message = ""
             self._counters.add("watched", label="added")
-            _LOG.info("serving %s from %s", " ".join(key), path.name)
-            self._retire(path, entry.key)  # the version that this one replaces
-            entry.key = key
+            _LOG.info("serving %s from %s", " ".join(model_key), path.name)
+            self._retire(path, bundle.model_key)  # the version that this one replaces
+            bundle.model_key = model_key
 
-    def _retire(self, path: Path, key: ModelKey | None) -> None:
-        if key is not None:
+    def _retire(self, path: Path, model_key: ModelKey | None) -> None:
+        if model_key is not None:
             self._counters.add("watched", label="removed")
-            self._models.retire(key)
-            _LOG.info("%s left %s: it accepts no new requests", " ".join(key), path.name)
+            self._models.retire(model_key)
+            _LOG.info("%s left %s: it accepts no new requests", " ".join(model_key), path.name)
 
     def _fingerprints(self) -> dict[Path, Fingerprint]:
         """Find the bundles in the folder, sorted by name, and compute their fingerprints."""

@@ -55,7 +55,7 @@ class Counters:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(COUNTS, 0)
-        self._labelled: dict[str, dict[str, int]] = {name: {} for name in LABELLED_COUNTS}
+        self._labelled_counts: dict[str, dict[str, int]] = {name: {} for name in LABELLED_COUNTS}
         self._bins = {name: [0] * (len(bounds) + 1) for name, (_, bounds) in HISTOGRAMS.items()}
         self._sums = dict.fromkeys(HISTOGRAMS, 0.0)
 
@@ -67,49 +67,54 @@ class Counters:
             else:
                 self._add_labelled(name, label, amount)
 
-    def add_answer(self, model: str, instances: int, *, queued: float, latency: float) -> None:
-        """Count an answered request; `queued` and `latency` are times in seconds.
+    def add_answer(
+        self, model: str, n_instances: int, *, queue_seconds: float, latency_seconds: float
+    ) -> None:
+        """Count an answered request; `queue_seconds` and `latency_seconds` are times in seconds.
 
         One call updates all counts under one lock, because requests are frequent.
         """
-        position = bisect_left(HISTOGRAMS["latency_seconds"][1], latency)
+        position = bisect_left(HISTOGRAMS["latency_seconds"][1], latency_seconds)
         with self._lock:
             self._counts["answered"] += 1
-            self._counts["instances"] += instances
-            self._counts["queue_us"] += int(1e6 * queued)
-            self._add_labelled("model_instances", model, instances)
+            self._counts["instances"] += n_instances
+            self._counts["queue_us"] += int(1e6 * queue_seconds)
+            self._add_labelled("model_instances", model, n_instances)
             self._bins["latency_seconds"][position] += 1
-            self._sums["latency_seconds"] += latency
+            self._sums["latency_seconds"] += latency_seconds
 
     def _add_labelled(self, name: str, label: str, amount: int) -> None:
-        counts = self._labelled[name]
+        counts = self._labelled_counts[name]
         if label not in counts and len(counts) >= MAX_LABELS:
             label = "other"
         counts[label] = counts.get(label, 0) + amount
 
-    def add_run(self, instances: int, seconds: float) -> None:
+    def add_run(self, n_instances: int, seconds: float) -> None:
         """Count a run of a model that took `seconds`."""
-        position = bisect_left(HISTOGRAMS["batch_instances"][1], instances)
+        position = bisect_left(HISTOGRAMS["batch_instances"][1], n_instances)
         with self._lock:
             self._counts["batches"] += 1
             self._counts["model_us"] += int(1e6 * seconds)
             self._bins["batch_instances"][position] += 1
-            self._sums["batch_instances"] += instances
+            self._sums["batch_instances"] += n_instances
 
     def snapshot(self) -> dict[str, Any]:
         """Return all counts at one instant, as values of JSON."""
         with self._lock:
-            return {**self._counts, **{name: dict(c) for name, c in self._labelled.items()}}
+            return {
+                **self._counts,
+                **{name: dict(counts) for name, counts in self._labelled_counts.items()},
+            }
 
     def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:
         """Return each histogram as its cumulative counts and its sum."""
         histograms: dict[str, tuple[list[tuple[float, int]], float]] = {}
         with self._lock:
             for name, (_, bounds) in HISTOGRAMS.items():
-                total = 0
-                cumulative = []
+                cumulative_count = 0
+                bins = []
                 for bound, count in zip((*bounds, float("inf")), self._bins[name], strict=True):
-                    total += count
-                    cumulative.append((float(bound), total))
-                histograms[name] = cumulative, self._sums[name]
+                    cumulative_count += count
+                    bins.append((float(bound), cumulative_count))
+                histograms[name] = bins, self._sums[name]
         return histograms

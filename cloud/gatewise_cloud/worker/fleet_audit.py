@@ -70,11 +70,11 @@ class DisagreementTest:
 
     Attributes
     ----------
-    instances, audits, disagreed : int
+    n_instances, n_audits, n_disagreed : int
         Number of observed instances, of audits, and of audits with another answer.
-    weighted : float
+    weighted_sum : float
         Sum of X.
-    alarm_at : int or None
+    n_instances_at_alarm : int or None
         Number of observed instances when the evidence reached ``1 / level``.
 
     Examples
@@ -83,7 +83,7 @@ class DisagreementTest:
     >>> for i in range(100):
     ...     test.skip(49)
     ...     test.audit(disagrees=i % 3 == 0, probability=0.02)
-    >>> test.alarm, test.instances, test.disagreed
+    >>> test.has_alarm, test.n_instances, test.n_disagreed
     (True, 5000, 34)
     """
 
@@ -94,48 +94,48 @@ class DisagreementTest:
             raise InputError(f"audit: the level is {level}; give a probability between 0 and 1")
         self.bound = bound
         self.level = level
-        self.instances = 0
-        self.audits = 0
-        self.disagreed = 0
-        self.alarm_at: int | None = None
-        self.weighted = 0.0
+        self.n_instances = 0
+        self.n_audits = 0
+        self.n_disagreed = 0
+        self.n_instances_at_alarm: int | None = None
+        self.weighted_sum = 0.0
         self._stakes = [bet / bound for bet in _BETS]
-        self._sums = [0.0] * len(_BETS)
+        self._bet_values = [0.0] * len(_BETS)
         self._n_bets = 0
 
     @property
-    def alarm(self) -> bool:
+    def has_alarm(self) -> bool:
         """Whether the alarm was raised."""
-        return self.alarm_at is not None
+        return self.n_instances_at_alarm is not None
 
     @property
     def evidence(self) -> float:
         """Value of one unit of money after betting against the bound."""
-        return sum(self._sums) / len(self._sums) + 1.0 / (1 + self._n_bets)
+        return sum(self._bet_values) / len(self._bet_values) + 1.0 / (1 + self._n_bets)
 
     @property
     def estimate(self) -> float:
         """Estimated share of disagreement; NaN before the first instance."""
-        return self.weighted / self.instances if self.instances else math.nan
+        return self.weighted_sum / self.n_instances if self.n_instances else math.nan
 
-    def skip(self, instances: int = 1) -> None:
+    def skip(self, n_instances: int = 1) -> None:
         """Observe instances that were not audited, or that the high-cost model answered."""
-        while instances > 0:
-            until_next = -self.instances % _BET_INTERVAL
-            if until_next == 0:
+        while n_instances > 0:
+            n_to_next_bet = -self.n_instances % _BET_INTERVAL
+            if n_to_next_bet == 0:
                 # the j-th bets begin with 1 / (j (j + 1)) units of money, which sum to 1 over j
                 self._n_bets += 1
                 new_money = 1.0 / (self._n_bets * (self._n_bets + 1))
-                self._sums = [total + new_money for total in self._sums]
-                until_next = _BET_INTERVAL
-            n_skipped = min(instances, until_next)
+                self._bet_values = [bet_value + new_money for bet_value in self._bet_values]
+                n_to_next_bet = _BET_INTERVAL
+            n_skipped = min(n_instances, n_to_next_bet)
             # each skipped instance has X = 0, and its factor is 1 + l (0 - b)
-            self._sums = [
-                total * (1.0 - stake * self.bound) ** n_skipped
-                for total, stake in zip(self._sums, self._stakes, strict=True)
+            self._bet_values = [
+                bet_value * (1.0 - stake * self.bound) ** n_skipped
+                for bet_value, stake in zip(self._bet_values, self._stakes, strict=True)
             ]
-            self.instances += n_skipped
-            instances -= n_skipped
+            self.n_instances += n_skipped
+            n_instances -= n_skipped
 
     def audit(self, *, disagrees: bool, probability: float) -> None:
         """Observe an instance that was audited with the given probability.
@@ -145,18 +145,20 @@ class DisagreementTest:
         if not 0 < probability <= 1:
             raise InputError(f"audit: the probability is {probability}; it must lie in (0, 1]")
         self.skip()
-        self.audits += 1
+        self.n_audits += 1
         if not disagrees:
             return
-        self.disagreed += 1
-        self.weighted += 1.0 / probability
+        self.n_disagreed += 1
+        self.weighted_sum += 1.0 / probability
         # skip() has multiplied by the factor for X = 0; replace it by the factor for X = 1 / p
-        self._sums = [
-            total * (1.0 + stake * (1.0 / probability - self.bound)) / (1.0 - stake * self.bound)
-            for total, stake in zip(self._sums, self._stakes, strict=True)
+        self._bet_values = [
+            bet_value
+            * (1.0 + stake * (1.0 / probability - self.bound))
+            / (1.0 - stake * self.bound)
+            for bet_value, stake in zip(self._bet_values, self._stakes, strict=True)
         ]
-        if self.alarm_at is None and self.evidence >= 1.0 / self.level:
-            self.alarm_at = self.instances
+        if self.n_instances_at_alarm is None and self.evidence >= 1.0 / self.level:
+            self.n_instances_at_alarm = self.n_instances
 
 
 @dataclass(slots=True)
@@ -164,8 +166,8 @@ class _ModelAudits:
     """Audits of one model: its test, and counts by the class that devices had answered."""
 
     test: DisagreementTest | None
-    audits: Counter[int] = field(default_factory=Counter)
-    disagreed: Counter[int] = field(default_factory=Counter)
+    n_audits_by_class: Counter[int] = field(default_factory=Counter)
+    n_disagreed_by_class: Counter[int] = field(default_factory=Counter)
 
 
 def _log_alarm(model: ModelKey, test: DisagreementTest) -> None:
@@ -186,7 +188,7 @@ class FleetAudit:
 
     def __init__(self, on_alarm: Callable[[ModelKey, DisagreementTest], None] = _log_alarm) -> None:
         self._on_alarm = on_alarm
-        self._audits: dict[ModelKey, _ModelAudits] = {}
+        self._audits_by_model: dict[ModelKey, _ModelAudits] = {}
         self._lock = threading.Lock()
 
     def observe(
@@ -200,19 +202,19 @@ class FleetAudit:
             return
         disagrees = mark.class_index != class_index
         with self._lock:
-            if model not in self._audits:
+            if model not in self._audits_by_model:
                 test = None if bound is None else DisagreementTest(bound)
-                self._audits[model] = _ModelAudits(test)
-            audits = self._audits[model]
-            audits.audits[mark.class_index] += 1
-            audits.disagreed[mark.class_index] += disagrees
-            test = audits.test
+                self._audits_by_model[model] = _ModelAudits(test)
+            model_audits = self._audits_by_model[model]
+            model_audits.n_audits_by_class[mark.class_index] += 1
+            model_audits.n_disagreed_by_class[mark.class_index] += disagrees
+            test = model_audits.test
             if test is None:
                 return
-            had_alarm = test.alarm
+            had_alarm = test.has_alarm
             test.skip(mark.n_skipped)
             test.audit(disagrees=disagrees, probability=mark.probability)
-            is_first_alarm = test.alarm and not had_alarm
+            is_first_alarm = test.has_alarm and not had_alarm
         if is_first_alarm:
             self._on_alarm(model, test)
 
@@ -224,21 +226,24 @@ class FleetAudit:
         After an alarm, ``alarm_at`` is the number of instances that had been observed.
         """
         with self._lock:
-            return {" ".join(model): _figures(audits) for model, audits in self._audits.items()}
+            return {
+                " ".join(model): _audit_counts(model_audits)
+                for model, model_audits in self._audits_by_model.items()
+            }
 
 
-def _figures(audits: _ModelAudits) -> dict[str, Any]:
-    figures: dict[str, Any] = {
-        "audits": audits.audits.total(),
-        "disagreed": audits.disagreed.total(),
+def _audit_counts(model_audits: _ModelAudits) -> dict[str, Any]:
+    audit_counts: dict[str, Any] = {
+        "audits": model_audits.n_audits_by_class.total(),
+        "disagreed": model_audits.n_disagreed_by_class.total(),
         "by_class": {
-            str(index): [count, audits.disagreed[index]]
-            for index, count in sorted(audits.audits.items())
+            str(class_index): [count, model_audits.n_disagreed_by_class[class_index]]
+            for class_index, count in sorted(model_audits.n_audits_by_class.items())
         },
     }
-    test = audits.test
+    test = model_audits.test
     if test is not None:
-        figures |= {"evidence": test.evidence, "alarm": test.alarm}
-        if test.alarm_at is not None:
-            figures["alarm_at"] = test.alarm_at
-    return figures
+        audit_counts |= {"evidence": test.evidence, "alarm": test.has_alarm}
+        if test.n_instances_at_alarm is not None:
+            audit_counts["alarm_at"] = test.n_instances_at_alarm
+    return audit_counts

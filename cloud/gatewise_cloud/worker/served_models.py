@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gatewise.errors import InputError
-from gatewise.graph_loading import LOAD_BOUND, LoadLimits
+from gatewise.graph_loading import MAX_LOAD_LIMITS, LoadLimits
 from gatewise.imports import CPU, check_provider
 from gatewise_cloud.models.cloud_model import CloudModel, open_bundle
 from gatewise_cloud.worker.batcher import ModelKey
@@ -25,89 +25,93 @@ if TYPE_CHECKING:
 class ServedModels(Mapping[ModelKey, CloudModel]):
     """Mapping from name and version to a model; thread-safe.
 
-    For `threads`, `provider`, `public_key` and `backend` see :class:`.Worker`. Loading a graph may
-    not exceed the `load_bound`.
+    For `n_threads`, `provider`, `public_key` and `backend` see :class:`.Worker`. Loading a graph
+    may not exceed the `load_limits`.
     """
 
     def __init__(
         self,
         *,
-        threads: int = 1,
+        n_threads: int = 1,
         provider: str = CPU,
         public_key: str | Path | bytes | None = None,
-        backend: Callable[[Manifest], Backend] | None = None,
-        load_bound: LoadLimits = LOAD_BOUND,
+        make_backend: Callable[[Manifest], Backend] | None = None,
+        load_limits: LoadLimits = MAX_LOAD_LIMITS,
     ) -> None:
         check_provider(provider)
-        self._threads = threads
+        self._n_threads = n_threads
         self._provider = provider
         self._public_key = public_key
-        self._backend = backend
-        self._load_bound = load_bound
+        self._make_backend = make_backend
+        self._load_limits = load_limits
         # this dict is replaced and never changed, so that readers need no lock
-        self._active: dict[ModelKey, CloudModel] = {}
-        self._retired: dict[ModelKey, CloudModel] = {}
+        self._active_models: dict[ModelKey, CloudModel] = {}
+        self._retired_models: dict[ModelKey, CloudModel] = {}
         self._lock = threading.Lock()
 
     def __getitem__(self, key: ModelKey) -> CloudModel:
-        return self._active[key]
+        return self._active_models[key]
 
     def __iter__(self) -> Iterator[ModelKey]:
-        return iter(self._active)
+        return iter(self._active_models)
 
     def __len__(self) -> int:
-        return len(self._active)
+        return len(self._active_models)
 
     def values(self) -> ValuesView[CloudModel]:
         """Return the models at one instant, which stay the same while a caller iterates."""
-        return self._active.values()
+        return self._active_models.values()
 
     def load(self, bundle: Bundle | str | Path) -> ModelKey:
         """Open a bundle, verify and test its model, and begin to serve it."""
         bundle = open_bundle(bundle, self._public_key)
-        backend = None if self._backend is None else self._backend(bundle.manifest)
+        backend = None if self._make_backend is None else self._make_backend(bundle.manifest)
         model = CloudModel.from_bundle(
             bundle,
-            threads=self._threads,
+            n_threads=self._n_threads,
             provider=self._provider,
             backend=backend,
-            load_bound=self._load_bound,
+            load_limits=self._load_limits,
         )
         key = model.key
         with self._lock:
-            if key in self._active:
+            if key in self._active_models:
                 model.close()
                 raise InputError(
                     f"{' '.join(key)} is served already: give this bundle another version"
                 )
-            self._retired.pop(key, None)
-            self._active = {**self._active, key: model}
+            self._retired_models.pop(key, None)
+            self._active_models = {**self._active_models, key: model}
         return key
 
     def retire(self, key: ModelKey) -> None:
         """Accept no new requests for a model; accepted requests are still answered."""
         with self._lock:
-            self._retired[key] = self._active[key]
-            self._active = {other: model for other, model in self._active.items() if other != key}
+            self._retired_models[key] = self._active_models[key]
+            self._active_models = {
+                other_key: model
+                for other_key, model in self._active_models.items()
+                if other_key != key
+            }
 
     def find(self, key: ModelKey) -> CloudModel:
         """Get the model of an accepted request, which may be retired."""
-        model = self._active.get(key)
-        return self._retired[key] if model is None else model
+        model = self._active_models.get(key)
+        return self._retired_models[key] if model is None else model
 
     @property
-    def retired(self) -> tuple[ModelKey, ...]:
+    def retired_keys(self) -> tuple[ModelKey, ...]:
         """Models that accept no new requests."""
-        return tuple(self._retired)
+        return tuple(self._retired_models)
 
     def drop(self, key: ModelKey) -> None:
         """Close a retired model after its last request."""
         with self._lock:
-            model = self._retired.pop(key, None)
+            model = self._retired_models.pop(key, None)
         if model is not None:
             model.close()
 
     def close(self) -> None:
         """Close all models."""
-        for model in [*self._active.values(), *self._retired.values()]:
+        for model in [*self._active_models.values(), *self._retired_models.values()]:
             model.close()

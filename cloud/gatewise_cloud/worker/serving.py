@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gatewise_cloud.archive.writer import ArchiveWriter
 from gatewise_cloud.errors import BackendBusy, ModelError, RefusedRows
 from gatewise_cloud.models.cloud_model import CloudModel
-from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Offer, Ticket
+from gatewise_cloud.worker.batcher import Admission, Batch, Batcher, ModelKey, Ticket
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.fleet_audit import FleetAudit, disagreement_bound
 from gatewise_cloud.worker.served_models import ServedModels
@@ -52,17 +52,17 @@ class BatchServer:
         archive: ArchiveWriter | None = None,
     ) -> None:
         self.models = models
-        self.audits = FleetAudit()
+        self.fleet_audit = FleetAudit()
         self._batcher = batcher
         self._session = session
         self._counters = counters
         self._archive = archive
-        self._work = threading.Condition()  # guards the batcher, _end and _n_runs
+        self._condition = threading.Condition()  # guards the batcher, _stop_mode and _n_runs
         self._n_runs = 0  # number of batches that were taken but are not answered yet
-        self._end: Literal["", "drain", "now"] = ""
+        self._stop_mode: Literal["", "drain", "now"] = ""
         self._threads = [
-            threading.Thread(target=self._serve, name=f"gatewise-serve-{i}", daemon=True)
-            for i in range(batcher.parallel)
+            threading.Thread(target=self._serve_batches, name=f"gatewise-serve-{i}", daemon=True)
+            for i in range(batcher.n_parallel)
         ]
 
     # -- start and end ---------------------------------------------------------------------
@@ -72,39 +72,39 @@ class BatchServer:
         for thread in self._threads:
             thread.start()
 
-    def finish(self, seconds: float) -> None:
+    def drain_and_stop(self, seconds: float) -> None:
         """Answer queued requests for up to `seconds`, then end the threads."""
         deadline = time.monotonic() + seconds
-        self._set_end("drain")
+        self._set_stop_mode("drain")
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        self._set_end("now")
-        self._counters.add("abandoned", self.queued)
+        self._set_stop_mode("now")
+        self._counters.add("abandoned", self.n_queued)
 
-    def _set_end(self, end: Literal["drain", "now"]) -> None:
-        with self._work:
-            self._end = end
-            self._work.notify_all()
+    def _set_stop_mode(self, stop_mode: Literal["drain", "now"]) -> None:
+        with self._condition:
+            self._stop_mode = stop_mode
+            self._condition.notify_all()
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether all serving threads are running."""
         return all(thread.is_alive() for thread in self._threads)
 
     @property
-    def queued(self) -> int:
+    def n_queued(self) -> int:
         """Number of queued requests."""
-        with self._work:
+        with self._condition:
             return len(self._batcher)
 
-    def pending(self, key: ModelKey) -> int:
+    def count_requests(self, key: ModelKey) -> int:
         """Count the requests for a model that are queued or running."""
-        with self._work:
-            return self._batcher.pending(key)
+        with self._condition:
+            return self._batcher.count_requests(key)
 
     # -- requests, on the thread that reads --------------------------------------------------
 
-    def receive(self, topic: str, payload: bytes, retained: bool) -> None:
+    def receive(self, topic: str, payload: bytes, is_retained: bool) -> None:
         """Handle one message: queue a valid request, or respond now if no model is needed."""
         form = JSON if topic.endswith("/json") else CBOR
         request_topic = topic.removesuffix("/json")
@@ -118,7 +118,7 @@ class BatchServer:
         except WireError as error:
             self._session.dead_letter(error.reason, payload)
             return
-        if retained:
+        if is_retained:
             # the broker stored this request earlier, so its device no longer waits for a response
             self._session.dead_letter("retained", payload)
             return
@@ -144,10 +144,10 @@ class BatchServer:
             digest=hashlib.blake2b(payload, digest_size=16).digest(),
             model=(request.model, request.version),
             rows=request.X,
-            arrived=now,
-            expires=now + request.ttl_ms / 1000.0,
+            arrived_at=now,
+            expires_at=now + request.ttl_ms / 1000.0,
             audit=request.audit,
-            private=request.private,
+            is_private=request.private,
             late_s=request.late_s,
             form=form,
         )
@@ -164,36 +164,36 @@ class BatchServer:
             self._refuse(ticket, wire.BAD_REQUEST, str(error))
             return
         # queue the request, answer it from memory, or refuse it because the queue is full
-        offer = self._offer(ticket, model)
-        if offer.counter is not None:
-            self._counters.add(offer.counter)
-        if offer.answer is not None:
-            self._session.send(device, offer.answer, form)
-        if offer.wait_ms:
+        admission = self._queue_request(ticket, model)
+        if admission.counter_name is not None:
+            self._counters.add(admission.counter_name)
+        if admission.answer_payload is not None:
+            self._session.send(device, admission.answer_payload, form)
+        if admission.wait_ms:
             detail = "the queue, or this device's share of it, is full"
-            self._refuse(ticket, wire.BUSY, detail, wait_ms=offer.wait_ms)
+            self._refuse(ticket, wire.BUSY, detail, wait_ms=admission.wait_ms)
 
-    def _offer(self, ticket: Ticket, model: CloudModel) -> Offer:
+    def _queue_request(self, ticket: Ticket, model: CloudModel) -> Admission:
         """Queue a request; answer it on this thread if the worker is idle and its model is fast."""
         batch: Batch | None = None
-        with self._work:
-            offer = self._batcher.offer(ticket, ticket.arrived)
-            if offer.queued:
+        with self._condition:
+            admission = self._batcher.admit(ticket, ticket.arrived_at)
+            if admission.is_queued:
                 if model.local and self._runs_inline(ticket):
-                    batch = self._take(ticket.arrived)
+                    batch = self._take_batch(ticket.arrived_at)
                 else:
-                    self._work.notify()
+                    self._condition.notify()
         if batch is not None:
-            self._answer(batch)
-        return offer
+            self._answer_batch(batch)
+        return admission
 
     def _runs_inline(self, ticket: Ticket) -> bool:
         """Whether the reading thread should run a queued request; called with the lock held."""
         batcher = self._batcher
-        is_only_request = len(batcher) == 1 and not self._n_runs and not self._session.unread
+        is_only_request = len(batcher) == 1 and not self._n_runs and not self._session.has_unread
         seconds = batcher.expected_seconds(ticket.model, len(ticket.rows))
         is_fast = seconds <= _MAX_INLINE_SECONDS
-        return is_only_request and not self._end and is_fast and batcher.wait <= 0
+        return is_only_request and not self._stop_mode and is_fast and batcher.wait_seconds <= 0
 
     # -- responses ---------------------------------------------------------------------------
 
@@ -202,12 +202,12 @@ class BatchServer:
         ticket: Ticket,
         labels: NDArray[np.int64],
         probabilities: NDArray[np.float32],
-        started: float,
+        run_start: float,
     ) -> None:
         """Answer a request, and remember the answer.
 
-        `started` is the time on the monotonic clock at which the run began. If the answer cannot be
-        encoded, the response is an error.
+        `run_start` is the time on the monotonic clock at which the run began. If the answer cannot
+        be encoded, the response is an error.
         """
         # encode and send the response
         name, version = ticket.model
@@ -219,19 +219,19 @@ class BatchServer:
                 version=version,
                 labels=labels,
                 probabilities=probabilities,
-                worker_us=int(1e6 * (now - ticket.arrived)),
+                worker_us=int(1e6 * (now - ticket.arrived_at)),
             )
             payload = ticket.form.encode_response(response)
         except WireError as error:  # such as a probability that is not finite
             self._fail(ticket, str(error))
             return
-        with self._work:
+        with self._condition:
             self._batcher.finish(ticket, payload, now)
         self._counters.add_answer(
             f"{name} {version}",
             len(labels),
-            queued=started - ticket.arrived,
-            latency=now - ticket.arrived,
+            queue_seconds=run_start - ticket.arrived_at,
+            latency_seconds=now - ticket.arrived_at,
         )
         self._session.send(ticket.device, payload, ticket.form)
         # audit the device's answer, and archive the instances
@@ -239,13 +239,13 @@ class BatchServer:
         # a late request is no evidence, because the audit's sampler did not choose it
         if ticket.audit is not None and len(labels) == 1 and not ticket.late_s:
             bound = disagreement_bound(manifest)
-            self.audits.observe(ticket.model, ticket.audit, int(labels[0]), bound)
+            self.fleet_audit.observe(ticket.model, ticket.audit, int(labels[0]), bound)
         if self._archive is not None:
             self._archive.archive(ticket, manifest, labels, probabilities)
 
     def _fail(self, ticket: Ticket, detail: str, code: str = wire.FAILED) -> None:
         """Respond to a request with an error; the device may send it again."""
-        with self._work:
+        with self._condition:
             self._batcher.forget(ticket)
         self._refuse(ticket, code, detail)
 
@@ -258,71 +258,71 @@ class BatchServer:
 
     # -- runs --------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
+    def _serve_batches(self) -> None:
         while (batch := self._next_batch()) is not None:
-            self._answer(batch)
+            self._answer_batch(batch)
 
     def _next_batch(self) -> Batch | None:
         """Wait for the next batch; return None if the server ends."""
-        with self._work:
+        with self._condition:
             while True:
-                self._work.wait_for(lambda: len(self._batcher) or self._end)
-                if self._end == "now" or not len(self._batcher):
+                self._condition.wait_for(lambda: len(self._batcher) or self._stop_mode)
+                if self._stop_mode == "now" or not len(self._batcher):
                     return None
                 now = time.monotonic()
-                pause = 0.0 if self._end else self._batcher.pause(now)
-                if pause > 0:
-                    self._work.wait(pause)
-                elif (batch := self._take(now)) is not None:
+                wait_seconds = 0.0 if self._stop_mode else self._batcher.seconds_to_batch(now)
+                if wait_seconds > 0:
+                    self._condition.wait(wait_seconds)
+                elif (batch := self._take_batch(now)) is not None:
                     return batch
 
-    def _take(self, now: float) -> Batch | None:
+    def _take_batch(self, now: float) -> Batch | None:
         """Take a batch with the lock held; return None if all queued requests have expired."""
-        batch, expired = self._batcher.take(now)
+        batch, expired_tickets = self._batcher.take_batch(now)
         self._n_runs += batch is not None
-        if expired:
-            self._counters.add("expired", len(expired))
+        if expired_tickets:
+            self._counters.add("expired", len(expired_tickets))
         return batch
 
-    def _answer(self, batch: Batch) -> None:
-        unanswered = [*batch.tickets]
+    def _answer_batch(self, batch: Batch) -> None:
+        unanswered_tickets = [*batch.tickets]
         try:
-            self._run(batch, unanswered)
+            self._run_batch(batch, unanswered_tickets)
         except Exception as error:  # any error, because the thread must serve later batches
             _LOG.exception("a batch of %s %s could not be answered", *batch.model)
-            for ticket in unanswered:
+            for ticket in unanswered_tickets:
                 self._fail(ticket, f"{type(error).__name__} in the worker")
         finally:
-            with self._work:
+            with self._condition:
                 self._n_runs -= 1
 
-    def _run(self, batch: Batch, unanswered: list[Ticket]) -> None:
-        """Run a batch and answer its tickets, removing each answered ticket from `unanswered`."""
+    def _run_batch(self, batch: Batch, unanswered_tickets: list[Ticket]) -> None:
+        """Run a batch and answer its tickets, and remove these from `unanswered_tickets`."""
         # run the model
-        started = time.monotonic()
+        run_start = time.monotonic()
         try:
             answer = self.models.find(batch.model).run(batch.rows)
         except ModelError as error:
             if len(batch.tickets) == 1:
                 code = wire.BUSY if isinstance(error, BackendBusy) else wire.FAILED
                 self._fail(batch.tickets[0], str(error), code)
-                unanswered.remove(batch.tickets[0])
+                unanswered_tickets.remove(batch.tickets[0])
             else:
                 # run each request alone, so that one request cannot make the others fail
                 for ticket in batch.tickets:
-                    self._run(Batch(batch.model, (ticket,)), unanswered)
+                    self._run_batch(Batch(batch.model, (ticket,)), unanswered_tickets)
             return
         # answer the tickets
         n_rows = len(answer.labels)
-        seconds = time.monotonic() - started
+        seconds = time.monotonic() - run_start
         self._counters.add_run(n_rows, seconds)
         start = 0
         for ticket in batch.tickets:
             rows = slice(start, start + len(ticket.rows))
             start = rows.stop
-            self._reply(ticket, answer.labels[rows], answer.probabilities[rows], started)
-            unanswered.remove(ticket)
-        with self._work:
+            self._reply(ticket, answer.labels[rows], answer.probabilities[rows], run_start)
+            unanswered_tickets.remove(ticket)
+        with self._condition:
             self._batcher.observe_run(batch.model, n_rows, seconds)
 
 

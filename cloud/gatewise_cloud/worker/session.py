@@ -36,7 +36,7 @@ class MqttSession:
     The session is clean because a broker would send requests of a shared subscription to the
     persistent session of a worker that has died.
 
-    Up to `max_unacked` published messages may be unacknowledged. `connects` is the number of
+    Up to `max_unacked` published messages may be unacknowledged. `n_connects` is the number of
     connections so far. `counters` count errors, dead letters and messages that could not be sent.
     """
 
@@ -45,7 +45,7 @@ class MqttSession:
     ) -> None:
         self._endpoint = endpoint
         self._counters = counters
-        self._receive: Receive = lambda topic, payload, retained: None
+        self._receive: Receive = lambda topic, payload, is_retained: None
         self._filters: tuple[str, ...] = ()
         # this condition guards the fields below
         self._condition = threading.Condition()
@@ -53,7 +53,7 @@ class MqttSession:
         self._is_granted = False  # for the present connection
         self._refusal: str | None = None
         self._is_unreachable = False
-        self.connects = 0
+        self.n_connects = 0
         self._broker = BrokerConnection(
             endpoint,
             client_id,
@@ -65,12 +65,12 @@ class MqttSession:
         )
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether the session is connected now."""
         return self._broker.is_connected
 
     @property
-    def subscribed(self) -> bool:
+    def is_subscribed(self) -> bool:
         """Whether the session is connected and the broker has granted its subscription."""
         return self._is_granted and self._broker.is_connected
 
@@ -80,23 +80,23 @@ class MqttSession:
         return self._broker.n_oversized
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the network thread is running; also true before the first connection."""
-        return self.connects == 0 or self._broker.is_alive
+        return self.n_connects == 0 or self._broker.is_alive
 
     @property
-    def unread(self) -> bool:
+    def has_unread(self) -> bool:
         """Whether messages have arrived that have not been handled yet."""
         return self._broker.has_unread
 
-    def open(self, subscription: str, receive: Receive, further: Sequence[str] = ()) -> None:
+    def open(self, subscription: str, receive: Receive, more_filters: Sequence[str] = ()) -> None:
         """Connect and subscribe, and wait until the broker grants the `subscription`.
 
-        If the broker refuses a subscription to JSON requests or to `further` topic filters, a
+        If the broker refuses a subscription to JSON requests or to `more_filters`, a
         warning is logged. Raises LinkError if the broker cannot be reached, or refuses the client
         or the `subscription`.
         """
-        self._filters = subscription, f"{subscription}/json", *further
+        self._filters = subscription, f"{subscription}/json", *more_filters
         self._receive = receive
         self._broker.start()
         with self._condition:
@@ -105,12 +105,12 @@ class MqttSession:
             )
             if self._was_subscribed:
                 return
-            problem = self._refusal or f"no answer within {_CONNECT_SECONDS:g} s"
+            refusal = self._refusal or f"no answer within {_CONNECT_SECONDS:g} s"
         self.close()
         raise (
-            unreachable_error(self._endpoint, problem)
+            unreachable_error(self._endpoint, refusal)
             if self._is_unreachable
-            else refusal_error(self._endpoint, problem)
+            else refusal_error(self._endpoint, refusal)
         )
 
     def respond(self, device: str, response: wire.Response, form: MessageForm = CBOR) -> None:
@@ -148,7 +148,7 @@ class MqttSession:
     def close(self) -> None:
         """Wait until the broker has acknowledged all messages, then disconnect."""
         deadline = time.monotonic() + _ACK_SECONDS
-        while self.connected and self._broker.n_unacked and time.monotonic() < deadline:
+        while self.is_connected and self._broker.n_unacked and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         self._broker.close()
 
@@ -157,7 +157,7 @@ class MqttSession:
     def _on_connect(self) -> None:
         with self._condition:
             self._is_granted = False
-            self.connects += 1
+            self.n_connects += 1
         # subscribe at each connection, because a clean session ends with its connection
         self._broker.subscribe(self._filters)
 
@@ -169,20 +169,20 @@ class MqttSession:
                     "the pool is the one in the broker's file `clients/pool` (--pool-file)"
                 )
             else:
-                if self.connects > 1:
+                if self.n_connects > 1:
                     _LOG.info("connected to %s again", self._endpoint.url)
                 self._was_subscribed = True
                 self._is_granted = True
-                for name, reason in zip(self._filters[1:], reasons[1:], strict=False):
+                for topic_filter, reason in zip(self._filters[1:], reasons[1:], strict=False):
                     if reason.is_failure:
-                        _LOG.warning("warning: the subscription %s is not allowed", name)
+                        _LOG.warning("warning: the subscription %s is not allowed", topic_filter)
             self._condition.notify_all()
 
     def _on_disconnect(self, reason: str) -> None:
         with self._condition:
             had_subscription = self._is_granted
             self._is_granted = False
-            if self.connects == 0:
+            if self.n_connects == 0:
                 self._is_unreachable = not self._broker.has_reached_broker
                 self._refusal = reason
                 self._condition.notify_all()
@@ -213,9 +213,9 @@ class SessionGroup:
         self._turns = itertools.cycle(sessions)
 
     @property
-    def connects(self) -> int:
+    def n_connects(self) -> int:
         """Number of connections so far."""
-        return sum(session.connects for session in self._sessions)
+        return sum(session.n_connects for session in self._sessions)
 
     @property
     def n_oversized(self) -> int:
@@ -223,29 +223,31 @@ class SessionGroup:
         return sum(session.n_oversized for session in self._sessions)
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether at least one session is connected now."""
-        return any(session.connected for session in self._sessions)
+        return any(session.is_connected for session in self._sessions)
 
     @property
-    def subscribed(self) -> bool:
+    def is_subscribed(self) -> bool:
         """Whether at least one session is connected and subscribed."""
-        return any(session.subscribed for session in self._sessions)
+        return any(session.is_subscribed for session in self._sessions)
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether all network threads are running."""
-        return all(session.alive for session in self._sessions)
+        return all(session.is_alive for session in self._sessions)
 
     @property
-    def unread(self) -> bool:
+    def has_unread(self) -> bool:
         """Whether messages have arrived that have not been handled yet."""
-        return any(session.unread for session in self._sessions)
+        return any(session.has_unread for session in self._sessions)
 
-    def open(self, subscription: str, receive: Receive, further: Sequence[str] = ()) -> None:
-        """Connect and subscribe each session; only the first subscribes to `further` filters."""
+    def open(self, subscription: str, receive: Receive, more_filters: Sequence[str] = ()) -> None:
+        """Connect and subscribe each session; only the first subscribes to `more_filters`."""
         for session in self._sessions:
-            session.open(subscription, receive, further if session is self._sessions[0] else ())
+            session.open(
+                subscription, receive, more_filters if session is self._sessions[0] else ()
+            )
 
     def respond(self, device: str, response: wire.Response, form: MessageForm = CBOR) -> None:
         """Send a response to a device."""
@@ -272,4 +274,4 @@ class SessionGroup:
     def _next_session(self) -> MqttSession:
         """Choose the next session that is connected, or any session if all are disconnected."""
         turns = [next(self._turns) for _ in self._sessions]
-        return next((session for session in turns if session.connected), turns[0])
+        return next((session for session in turns if session.is_connected), turns[0])

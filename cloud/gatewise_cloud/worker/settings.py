@@ -9,7 +9,7 @@ import typer
 from msgspec import Meta
 
 from gatewise.documents import Amount, Positive
-from gatewise.graph_loading import LOAD_BOUND
+from gatewise.graph_loading import MAX_LOAD_LIMITS
 from gatewise.imports import CPU
 from gatewise.settings import FileOption, Settings
 from gatewise_edge.link.broker_url import Endpoint
@@ -78,16 +78,16 @@ class WorkerSettings(Settings, frozen=True):
     threads: Annotated[_AtLeastOne, FileOption("Number of threads of one run.")] = 1
     load_bytes: Annotated[
         Amount, FileOption("Largest memory that loading a graph may take, in bytes.")
-    ] = LOAD_BOUND.bytes
+    ] = MAX_LOAD_LIMITS.bytes
     load_seconds: Annotated[
         Amount, FileOption("Longest time that loading a graph may take, in s.")
-    ] = LOAD_BOUND.seconds
+    ] = MAX_LOAD_LIMITS.seconds
     watch_seconds: Annotated[Amount, FileOption("Time between two scans of --watch, in s.")] = 2.0
     drain_seconds: Annotated[
         Amount, FileOption("Longest time to answer queued requests before the worker ends, in s.")
     ] = 10.0
 
-    def endpoint(self) -> Endpoint:
+    def make_endpoint(self) -> Endpoint:
         """Make the broker's endpoint; InputError if the URL or a file is not valid."""
         return Endpoint(
             self.broker, ca_file=self.ca_file, cert_file=self.cert_file, key_file=self.key_file

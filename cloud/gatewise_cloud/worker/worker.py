@@ -94,7 +94,7 @@ class Worker:
         settings = replace(settings or WorkerSettings(), broker=broker, **options)
         # broker
         self._settings = settings
-        self._endpoint = settings.endpoint()
+        self._endpoint = settings.make_endpoint()
         self.url = self._endpoint.url
         self.subscription = (
             wire.shared_subscription(settings.pool) if settings.shared else wire.REQUEST_TOPICS
@@ -102,13 +102,13 @@ class Worker:
         # models
         self._counters = Counters()
         self.models = ServedModels(
-            threads=settings.threads,
+            n_threads=settings.threads,
             provider=settings.provider,
             public_key=settings.public_key,
-            backend=backend,
-            load_bound=LoadLimits(bytes=settings.load_bytes, seconds=settings.load_seconds),
+            make_backend=backend,
+            load_limits=LoadLimits(bytes=settings.load_bytes, seconds=settings.load_seconds),
         )
-        for bundle in _as_list(bundles, may_be_empty=settings.watch is not None):
+        for bundle in _list_bundles(bundles, may_be_empty=settings.watch is not None):
             self.models.load(bundle)
         # connections and queue
         sessions = [self._make_session(settings.queue) for _ in range(settings.connections)]
@@ -116,13 +116,13 @@ class Worker:
         batcher = Batcher(
             capacity=settings.queue,
             max_batch=settings.max_batch,
-            wait=settings.wait_ms / 1000.0,
-            parallel=settings.parallel,
+            wait_seconds=settings.wait_ms / 1000.0,
+            n_parallel=settings.parallel,
         )
         self._archive = _open_archive(settings)
-        self._labels: LabelIntake | None = None
+        self._label_intake: LabelIntake | None = None
         if self._archive is not None:
-            self._labels = LabelIntake(
+            self._label_intake = LabelIntake(
                 self._archive,
                 self._counters,
                 self._session.dead_letter,
@@ -132,18 +132,18 @@ class Worker:
             self.models, batcher, self._session, self._counters, self._archive
         )
         # watched folder
-        self._watch: BundleWatch | None = None
+        self._bundle_watch: BundleWatch | None = None
         if settings.watch is not None:
-            self._watch = BundleWatch(
+            self._bundle_watch = BundleWatch(
                 Path(settings.watch),
                 self.models,
-                self._server.pending,
+                self._server.count_requests,
                 self._counters,
-                seconds=settings.watch_seconds,
+                scan_interval_seconds=settings.watch_seconds,
             )
-        self._stopping = threading.Event()
+        self._stop_event = threading.Event()
         self._lifecycle_lock = threading.RLock()
-        self._started = False
+        self._was_started = False
         self._has_ended = False
 
     def _make_session(self, queue: int) -> MqttSession:
@@ -166,33 +166,33 @@ class Worker:
             If the broker cannot be reached, or refuses the connection or the subscription.
         """
         with self._lifecycle_lock:
-            if self._started:
+            if self._was_started:
                 raise GatewiseError("this worker was started before: make a new one")
             if self.subscription != wire.REQUEST_TOPICS:
                 self._check_subscription()
-            self._started = True
+            self._was_started = True
             self._server.start()
-            if self._labels is not None:
-                self._labels.start()
+            if self._label_intake is not None:
+                self._label_intake.start()
             try:
-                if self._watch is not None:
-                    self._watch.start()
-                if self._labels is None:
+                if self._bundle_watch is not None:
+                    self._bundle_watch.start()
+                if self._label_intake is None:
                     self._session.open(self.subscription, self._server.receive)
                 else:
-                    further = (wire.LABEL_TOPICS, f"{wire.LABEL_TOPICS}/json")
-                    self._session.open(self.subscription, self._receive, further)
+                    more_filters = (wire.LABEL_TOPICS, f"{wire.LABEL_TOPICS}/json")
+                    self._session.open(self.subscription, self._receive, more_filters)
             except BaseException:
                 self.stop()
                 raise
         return self
 
-    def _receive(self, topic: str, payload: bytes, retained: bool) -> None:
+    def _receive(self, topic: str, payload: bytes, is_retained: bool) -> None:
         """Handle one message of a worker that keeps instances: a label or a request."""
-        if self._labels is not None and topic.removesuffix("/json").endswith("/labels"):
-            self._labels.receive(topic, payload)
+        if self._label_intake is not None and topic.removesuffix("/json").endswith("/labels"):
+            self._label_intake.receive(topic, payload)
         else:
-            self._server.receive(topic, payload, retained)
+            self._server.receive(topic, payload, is_retained)
 
     def _check_subscription(self) -> None:
         if shared_subscriptions_work(self._endpoint) is False:
@@ -208,31 +208,31 @@ class Worker:
 
         A second call only waits for the first.
         """
-        self._stopping.set()
+        self._stop_event.set()
         with self._lifecycle_lock:
-            if not self._started or self._has_ended:
+            if not self._was_started or self._has_ended:
                 return
             self._has_ended = True
             # unsubscribe first, so that the broker sends new requests to the other workers
             self._session.unsubscribe()
-            self._server.finish(self._settings.drain_seconds)
-            if self._watch is not None:
-                self._watch.stop()
+            self._server.drain_and_stop(self._settings.drain_seconds)
+            if self._bundle_watch is not None:
+                self._bundle_watch.stop()
             self._session.close()
             if self._archive is not None:
                 self._archive.close()
-            if self._labels is not None:
-                self._labels.close()
+            if self._label_intake is not None:
+                self._label_intake.close()
             self.models.close()
 
-    def run(self, ready: Callable[[Worker], None] | None = None) -> None:
+    def run(self, on_ready: Callable[[Worker], None] | None = None) -> None:
         """Serve on the main thread until SIGTERM, Ctrl-C or :meth:`stop`, then drain the queue.
 
         A second signal ends the program without draining.
 
         Parameters
         ----------
-        ready : callable, optional
+        on_ready : callable, optional
             Called with the worker once it serves.
 
         Raises
@@ -249,9 +249,9 @@ class Worker:
                 # milliseconds otherwise
                 gc.collect()
                 gc.freeze()
-                if ready is not None:
-                    ready(self)
-                while not self._stopping.wait(_HEALTH_SECONDS):
+                if on_ready is not None:
+                    on_ready(self)
+                while not self._stop_event.wait(_HEALTH_SECONDS):
                     if (reason := self._ended_thread()) is not None:
                         raise GatewiseError(f"this worker cannot continue: {reason}")
         finally:
@@ -268,13 +268,13 @@ class Worker:
     @property
     def trouble(self) -> str | None:
         """Reason why this worker does not serve now; None if it serves."""
-        if self._stopping.is_set():
+        if self._stop_event.is_set():
             return "it is ending"
-        if self._started and (reason := self._ended_thread()) is not None:
+        if self._was_started and (reason := self._ended_thread()) is not None:
             return reason
-        if not self._session.connected:
+        if not self._session.is_connected:
             return f"it is not connected to {self.url}"
-        if not self._session.subscribed:
+        if not self._session.is_subscribed:
             return f"{self.url} has not granted its subscription"
         if not self.models:
             return "it has no model yet"
@@ -284,13 +284,13 @@ class Worker:
 
     def _ended_thread(self) -> str | None:
         """Report a thread that has ended although the worker needs it; None if all threads run."""
-        owners: dict[str, Any] = {
+        thread_owners: dict[str, Any] = {
             "network": self._session,
             "serving": self._server,
-            "watching": self._watch,
+            "watching": self._bundle_watch,
         }
-        for name, owner in owners.items():
-            if owner is not None and not owner.alive:
+        for name, thread_owner in thread_owners.items():
+            if thread_owner is not None and not thread_owner.is_alive:
                 return f"its {name} thread has ended"
         return None
 
@@ -307,12 +307,12 @@ class Worker:
         return {
             **self._counters.snapshot(),
             "oversized": self._session.n_oversized,
-            "queued": self._server.queued,
-            "connects": self._session.connects,
-            "connected": self._session.connected,
+            "queued": self._server.n_queued,
+            "connects": self._session.n_connects,
+            "connected": self._session.is_connected,
             "subscription": self.subscription,
             "models": [{"name": name, "version": version} for name, version in models],
-            "audits": self._server.audits.snapshot(),
+            "audits": self._server.fleet_audit.snapshot(),
             "archive": {} if self._archive is None else self._archive.counters,
             "certificate_expires": self._endpoint.certificate_expires,
         }
@@ -337,7 +337,7 @@ def _open_archive(settings: WorkerSettings) -> ArchiveWriter | None:
     )
 
 
-def _as_list(
+def _list_bundles(
     bundles: Bundle | str | Path | Iterable[Bundle | str | Path], *, may_be_empty: bool
 ) -> list[Bundle | str | Path]:
     """List the bundles, which may be a single one; InputError if there must be at least one."""

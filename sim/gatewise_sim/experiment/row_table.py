@@ -151,9 +151,9 @@ def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
     """Load the bundle's high-cost model, or use the operator's `backend`."""
     if backend is None:
         return CloudModel.from_bundle(bundle)
-    from gatewise_cloud.models.backend_choice import chosen_backend
+    from gatewise_cloud.models.backend_choice import backend_factory
 
-    return CloudModel.from_bundle(bundle, backend=chosen_backend(backend)(bundle.manifest))
+    return CloudModel.from_bundle(bundle, backend=backend_factory(backend)(bundle.manifest))
 
 
 # -- the device ---------------------------------------------------------------------------------

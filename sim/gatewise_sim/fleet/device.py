@@ -356,8 +356,8 @@ class VirtualRequest:
             audit=self.mark,
             label=int(state.table.cloud_label[self.row]) if self.mark is not None else -1,
             rows=_ONE_ROW,
-            arrived=0.0,
-            expires=0.0,
+            arrived_at=0.0,
+            expires_at=0.0,
             requester=self,
         )
         state.broker.deliver(ticket, self.ttl_ms / 1000.0)

@@ -128,10 +128,10 @@ class VirtualWorker:
         self._batcher = Batcher(
             capacity=scenario.queue,
             max_batch=scenario.max_batch,
-            wait=scenario.wait_ms / 1000.0,
-            parallel=scenario.parallel,
+            wait_seconds=scenario.wait_ms / 1000.0,
+            n_parallel=scenario.parallel,
         )
-        self._audit = FleetAudit(lambda _, test: self._model.alarms.append(test.instances))
+        self._audit = FleetAudit(lambda _, test: self._model.alarms.append(test.n_instances))
         self._running.clear()
 
     def receive(self, ticket: VirtualTicket) -> None:
@@ -140,14 +140,14 @@ class VirtualWorker:
             return
         counts = self._model.counts
         counts.received += 1
-        offer = self._batcher.offer(ticket, self._clock.now)
-        if offer.counter is not None:
-            setattr(counts, offer.counter, getattr(counts, offer.counter) + 1)
-        if offer.answer is not None:
+        admission = self._batcher.admit(ticket, self._clock.now)
+        if admission.counter_name is not None:
+            setattr(counts, admission.counter_name, getattr(counts, admission.counter_name) + 1)
+        if admission.answer_payload is not None:
             ticket.requester.reply(None, 0)
-        if offer.wait_ms:
-            self._refuse(ticket, offer.wait_ms)
-        if offer.queued:
+        if admission.wait_ms:
+            self._refuse(ticket, admission.wait_ms)
+        if admission.is_queued:
             self._serve()
 
     def _refuse(self, ticket: VirtualTicket, wait_ms: int) -> None:
@@ -169,19 +169,19 @@ class VirtualWorker:
         counts = self._model.counts
         now = clock.now
         while len(batcher) and len(self._running) < self._parallel:
-            pause = batcher.pause(now)
-            if pause > 0:
-                if self._wake_at is None or not now < self._wake_at <= now + pause:
-                    self._wake_at = now + pause
+            wait_seconds = batcher.seconds_to_batch(now)
+            if wait_seconds > 0:
+                if self._wake_at is None or not now < self._wake_at <= now + wait_seconds:
+                    self._wake_at = now + wait_seconds
                     clock.at(self._wake_at, self._serve)
                 return
-            batch, expired = batcher.take(now)
+            batch, expired = batcher.take_batch(now)
             counts.expired += len(expired)
             if batch is not None:
                 # Each request has one instance.
                 n_requests = len(batch.tickets)
                 seconds = self._model.run_seconds(n_requests, n_requests)
-                counts.queued_seconds += sum(now - ticket.arrived for ticket in batch.tickets)
+                counts.queued_seconds += sum(now - ticket.arrived_at for ticket in batch.tickets)
                 counts.batches += 1
                 counts.busy_seconds += seconds
                 self._running.add(batch)
@@ -199,7 +199,7 @@ class VirtualWorker:
             assert isinstance(ticket, VirtualTicket)
             self._batcher.finish(ticket, self._model.payload, now)
             counts.answered += 1
-            ticket.requester.reply(None, int(1e6 * (now - ticket.arrived)))
+            ticket.requester.reply(None, int(1e6 * (now - ticket.arrived_at)))
             if ticket.audit is not None:
                 self._observe_audit(ticket, ticket.audit)
         self._serve()
@@ -320,8 +320,8 @@ class VirtualBroker:
         now = self._clock.now
         self._free_at = max(now, self._free_at) + self._message_seconds
         arrival = self._free_at + self._hop_seconds
-        ticket.arrived = arrival
-        ticket.expires = arrival + ttl
+        ticket.arrived_at = arrival
+        ticket.expires_at = arrival + ttl
         self._clock.at(arrival, worker.receive, ticket)
 
     def _next_worker(self) -> VirtualWorker | None:
@@ -390,8 +390,8 @@ def sample_queue(model: WorkerModel, arrivals: Arrivals, ttl: float) -> QueueSam
                 digest=b"",
                 model=("", ""),
                 rows=_ONE_ROW,
-                arrived=clock.now,
-                expires=clock.now + ttl,
+                arrived_at=clock.now,
+                expires_at=clock.now + ttl,
                 requester=request,
             )
         )
@@ -427,7 +427,7 @@ class SampledWorker(VirtualWorker):
     def _serve(self) -> None:
         """Draw the outcome of the latest request in the queue."""
         now = self._clock.now
-        batch, _ = self._batcher.take(now)
+        batch, _ = self._batcher.take_batch(now)
         if batch is None:
             return
         (ticket,) = batch.tickets
@@ -437,7 +437,7 @@ class SampledWorker(VirtualWorker):
         if seconds < 0:
             self._batcher.forget(ticket)
             self._refuse(ticket, 1000)
-        elif seconds != seconds or now + seconds >= ticket.expires:
+        elif seconds != seconds or now + seconds >= ticket.expires_at:
             self._model.counts.expired += 1
             self._batcher.forget(ticket)
         else:

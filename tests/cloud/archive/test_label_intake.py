@@ -15,7 +15,7 @@ from gatewise_cloud.archive import label_intake
 from gatewise_cloud.archive.label_intake import LabelIntake
 from gatewise_cloud.archive.label_message import encode_label
 from gatewise_cloud.archive.writer import ArchiveWriter
-from gatewise_cloud.service.metrics import text_of
+from gatewise_cloud.service.metrics import metrics_text
 from gatewise_cloud.worker.counters import Counters
 from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
@@ -24,7 +24,7 @@ from gatewise_export.archive.folder import ArchiveFolder
 from gatewise_export.archive.labels import read_labels
 from gatewise_export.archive.machine_labels import read_machine_rows
 from gatewise_export.bundle.bundle import Bundle
-from tests.cloud.archive.test_writer import ticket
+from tests.cloud.archive.test_writer import make_ticket
 from tests.support import tiny_bundle as tiny
 from tests.support.mqtt_clients import MqttClient
 from tests.support.needs import find_program
@@ -35,18 +35,18 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.fixture
-def bench(mosquitto):
+def bench_client(mosquitto):
     client = MqttClient(mosquitto.url, "gw/v1/dead/+")
     yield client
     client.close()
 
 
-def send(bench, request, device, label, *, row=0, sender="bench-1", **fields):
+def send_label(bench_client, request, device, label, *, row=0, sender="bench-1", **fields):
     payload = encode_label(id=request.id, device=device, label=label, row=row, **fields)
-    bench.publish(wire.labels_topic(sender), payload)
+    bench_client.publish(wire.labels_topic(sender), payload)
 
 
-def outcomes(worker):
+def label_outcomes(worker):
     return worker.counters["labels"]
 
 
@@ -58,30 +58,34 @@ def archiving_worker(tmp_path, bundle, mosquitto):
 
 
 def test_labels_in_cbor_and_json_are_recorded_with_their_sender(
-    archiving_worker, tmp_path, mosquitto, caller, bench
+    archiving_worker, tmp_path, mosquitto, connect_caller, bench_client
 ):
     """The label of an instance in an open shard waits for the disk."""
-    client = caller(mosquitto)
+    client = connect_caller(mosquitto)
     request = client.ask(tiny.rows(2))
     client.response()
-    send(bench, request, client.device, "b", row=1, at=1_700_000_000)
+    send_label(bench_client, request, client.device, "b", row=1, at=1_700_000_000)
     document = {"id": request.id.hex(), "dev": client.device, "l": "c"}
-    bench.publish("gw/v1/repair/labels/json", json.dumps(document).encode())
-    wait_until(lambda: outcomes(archiving_worker) == {"added": 2})
+    bench_client.publish("gw/v1/repair/labels/json", json.dumps(document).encode())
+    wait_until(lambda: label_outcomes(archiving_worker) == {"added": 2})
     labels = read_labels(tmp_path / "kept")
-    second = labels[f"{request.id.hex()}-1"]
-    assert (second.label, second.by, second.at) == ("b", "bench-1", 1_700_000_000)
+    label_of_second_row = labels[f"{request.id.hex()}-1"]
+    assert (label_of_second_row.label, label_of_second_row.by, label_of_second_row.at) == (
+        "b",
+        "bench-1",
+        1_700_000_000,
+    )
     assert labels[f"{request.id.hex()}-0"].by == "repair"
     rows = read_machine_rows(tmp_path / "kept", "tiny", "1")
     assert set(rows.truth.tolist()) == {1, 2}
     # the broker may deliver a message twice
-    send(bench, request, client.device, "b", row=1, at=1_700_000_000)
-    wait_until(lambda: outcomes(archiving_worker) == {"added": 2, "repeated": 1})
-    assert b'gatewise_worker_labels_total{outcome="added"} 2.0' in text_of(archiving_worker)
+    send_label(bench_client, request, client.device, "b", row=1, at=1_700_000_000)
+    wait_until(lambda: label_outcomes(archiving_worker) == {"added": 2, "repeated": 1})
+    assert b'gatewise_worker_labels_total{outcome="added"} 2.0' in metrics_text(archiving_worker)
 
 
 def test_answers_of_a_device_name_the_instance_to_label(
-    archiving_worker, tmp_path, bundle, mosquitto, bench
+    archiving_worker, tmp_path, bundle, mosquitto, bench_client
 ):
     link = MqttLink(mosquitto.url, device="pi-9")
     with Device(bundle, link=link, policy="cloud-only", deadline_ms=20_000) as device:
@@ -92,83 +96,89 @@ def test_answers_of_a_device_name_the_instance_to_label(
     for answer, label in zip(answers, "abc", strict=True):
         request, _, row = answer.request.partition("-")
         document = {"id": request, "dev": "pi-9", "l": label, "i": int(row or 0)}
-        bench.publish("gw/v1/repair/labels/json", json.dumps(document).encode())
-    wait_until(lambda: outcomes(archiving_worker) == {"added": 3})
+        bench_client.publish("gw/v1/repair/labels/json", json.dumps(document).encode())
+    wait_until(lambda: label_outcomes(archiving_worker) == {"added": 3})
     labels = read_labels(tmp_path / "kept")
     assert labels[answers[2].request].label == "c"
 
 
 def test_refused_labels_are_counted_by_reason_and_logged(
-    archiving_worker, tmp_path, mosquitto, caller, bench, caplog, monkeypatch
+    archiving_worker, tmp_path, mosquitto, connect_caller, bench_client, caplog, monkeypatch
 ):
     caplog.set_level(logging.WARNING, "gatewise_cloud")
-    client = caller(mosquitto)
-    private_client = caller(mosquitto)
+    client = connect_caller(mosquitto)
+    private_client = connect_caller(mosquitto)
     request = client.ask(tiny.rows(1))
     private_request = private_client.ask(tiny.rows(1), private=True)
     client.response()
     private_client.response()
-    send(bench, request, client.device, "a")
-    wait_until(lambda: outcomes(archiving_worker) == {"added": 1})
+    send_label(bench_client, request, client.device, "a")
+    wait_until(lambda: label_outcomes(archiving_worker) == {"added": 1})
     # the instance is on disk, so that labels need not wait for it
-    monkeypatch.setattr(archiving_worker._labels, "_max_wait_seconds", 1.0)
-    send(bench, request, client.device, "b")
-    send(bench, request, client.device, "broken")
-    send(bench, private_request, private_client.device, "a")
-    send(bench, request, private_client.device, "a")
-    send(bench, request, "elsewhere", "a")
-    expected = {"added": 1, "conflict": 1, "class": 1, "private": 2, "unknown": 1}
-    wait_until(lambda: outcomes(archiving_worker) == expected)
+    monkeypatch.setattr(archiving_worker._label_intake, "_max_wait_seconds", 1.0)
+    send_label(bench_client, request, client.device, "b")
+    send_label(bench_client, request, client.device, "broken")
+    send_label(bench_client, private_request, private_client.device, "a")
+    send_label(bench_client, request, private_client.device, "a")
+    send_label(bench_client, request, "elsewhere", "a")
+    expected_outcomes = {"added": 1, "conflict": 1, "class": 1, "private": 2, "unknown": 1}
+    wait_until(lambda: label_outcomes(archiving_worker) == expected_outcomes)
     assert len(read_labels(tmp_path / "kept")) == 1
     refusals = [line for line in caplog.messages if "is refused" in line]
     assert len(refusals) == 5
     assert any("already has another label" in line for line in refusals)
     # a message that is neither a label nor a request
-    bench.publish("gw/v1/bench-1/labels", b"noise")
-    assert bench.get() == ("gw/v1/dead/cbor", b"noise")
-    assert outcomes(archiving_worker) == expected
+    bench_client.publish("gw/v1/bench-1/labels", b"noise")
+    assert bench_client.get() == ("gw/v1/dead/cbor", b"noise")
+    assert label_outcomes(archiving_worker) == expected_outcomes
 
 
-def test_a_worker_without_an_archive_reads_no_labels(bundle, mosquitto, caller, bench):
+def test_a_worker_without_an_archive_reads_no_labels(
+    bundle, mosquitto, connect_caller, bench_client
+):
     with Worker(bundle, mosquitto.url) as worker:
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         request = client.ask(tiny.rows(1))
         client.response()
-        send(bench, request, client.device, "a")
+        send_label(bench_client, request, client.device, "a")
         client.ask(tiny.rows(1))
         client.response()
-        assert (worker.counters["received"], outcomes(worker)) == (2, {})
+        assert (worker.counters["received"], label_outcomes(worker)) == (2, {})
 
 
-def test_several_connections_record_each_label_once(tmp_path, bundle, mosquitto, caller, bench):
+def test_several_connections_record_each_label_once(
+    tmp_path, bundle, mosquitto, connect_caller, bench_client
+):
     with Worker(
         bundle, mosquitto.url, keep=tmp_path / "kept", keep_seconds=0.2, connections=3
     ) as worker:
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         request = client.ask(tiny.rows(1))
         client.response()
-        send(bench, request, client.device, "a")
-        wait_until(lambda: outcomes(worker) == {"added": 1})
+        send_label(bench_client, request, client.device, "a")
+        wait_until(lambda: label_outcomes(worker) == {"added": 1})
 
 
-def test_the_command_in_the_docs_labels_an_instance(archiving_worker, tmp_path, mosquitto, caller):
+def test_the_command_in_the_docs_labels_an_instance(
+    archiving_worker, tmp_path, mosquitto, connect_caller
+):
     """Run the command of docs/wire.md with the id of a real instance."""
     program = find_program("mosquitto_pub", "apt install mosquitto-clients")
     text = (DOCS / "wire.md").read_text()
     (command,) = re.findall(r"```sh\n(mosquitto_pub .*?)\n```", text, re.DOTALL)
-    client = caller(mosquitto)
+    client = connect_caller(mosquitto)
     request = client.ask(tiny.rows(1))
     client.response()
-    for placeholder, value in (
+    for placeholder, replacement in (
         ("mosquitto_pub", f"{program} -p {mosquitto.port}"),
         ("00112233445566778899aabbccddeeff", request.id.hex()),
         ("pi-1", client.device),
         ("worn", "a"),
     ):
         assert placeholder in command
-        command = command.replace(placeholder, value, 1)
+        command = command.replace(placeholder, replacement, 1)
     subprocess.run(shlex.split(command.replace("\\\n", "")), check=True)
-    wait_until(lambda: outcomes(archiving_worker) == {"added": 1})
+    wait_until(lambda: label_outcomes(archiving_worker) == {"added": 1})
     assert read_labels(tmp_path / "kept")[f"{request.id.hex()}-0"].by == "bench-1"
 
 
@@ -181,14 +191,14 @@ def test_labels_beyond_the_limit_are_refused_and_the_others_wait(tmp_path, bundl
     counters = Counters()
     intake = LabelIntake(writer, counters, lambda reason, payload: None, shard_seconds=60.0)
     manifest = Bundle.open(bundle).manifest
-    requests = [wire.new_id() for _ in range(4)]
-    for request in requests[:2]:
-        answered = ticket(1, id=request)
+    request_ids = [wire.new_id() for _ in range(4)]
+    for request_id in request_ids[:2]:
+        answered_ticket = make_ticket(1, id=request_id)
         writer.archive(
-            answered, manifest, np.zeros(1, np.int64), np.full((1, 3), 1 / 3, np.float32)
+            answered_ticket, manifest, np.zeros(1, np.int64), np.full((1, 3), 1 / 3, np.float32)
         )
-    for request in requests:
-        payload = encode_label(id=request, device="pi", label="a")
+    for request_id in request_ids:
+        payload = encode_label(id=request_id, device="pi", label="a")
         intake.receive(wire.labels_topic("bench-1"), payload)
     assert counters.snapshot()["labels"] == {"full": 1}
     writer.start()
@@ -196,11 +206,11 @@ def test_labels_beyond_the_limit_are_refused_and_the_others_wait(tmp_path, bundl
     writer.close()
     intake.close()
     assert counters.snapshot()["labels"] == {"full": 1, "added": 2, "unknown": 1}
-    assert set(read_labels(tmp_path)) == {f"{request.hex()}-0" for request in requests[:2]}
+    assert set(read_labels(tmp_path)) == {f"{request_id.hex()}-0" for request_id in request_ids[:2]}
 
 
 def test_a_failed_write_delays_labels_and_loses_none(
-    tmp_path, bundle, mosquitto, caller, bench, monkeypatch
+    tmp_path, bundle, mosquitto, connect_caller, bench_client, monkeypatch
 ):
     attempts = []
 
@@ -208,13 +218,13 @@ def test_a_failed_write_delays_labels_and_loses_none(
         attempts.append(1)
         if len(attempts) == 1:
             raise OSError("no space left on the device")
-        return add(*arguments)
+        return add_labels(*arguments)
 
-    add = label_intake.add_machine_labels
+    add_labels = label_intake.add_machine_labels
     monkeypatch.setattr(label_intake, "add_machine_labels", add_or_fail_once)
     with Worker(bundle, mosquitto.url, keep=tmp_path / "kept", keep_seconds=0.2) as worker:
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         request = client.ask(tiny.rows(1))
         client.response()
-        send(bench, request, client.device, "a")
-        wait_until(lambda: outcomes(worker) == {"added": 1})
+        send_label(bench_client, request, client.device, "a")
+        wait_until(lambda: label_outcomes(worker) == {"added": 1})

@@ -22,30 +22,30 @@ SCHEMA = json.loads((Path(__file__).parents[3] / "docs/wire.schema.json").read_t
 check_schema = fastjsonschema.compile(SCHEMA)
 
 
-def as_json(**changes):
+def label_as_json(**changes):
     entries = {"id": ID.hex(), "dev": "pi-1", "l": "worn"} | changes
     return json.dumps({key: value for key, value in entries.items() if value is not None}).encode()
 
 
-def as_cbor(**changes):
+def label_as_cbor(**changes):
     entries = {"v": 1, "id": ID, "dev": "pi-1", "l": "worn"} | changes
     return write_map({key: value for key, value in entries.items() if value is not None})
 
 
 def test_a_label_in_json_equals_the_same_label_in_cbor():
-    expected = MachineLabel(f"{ID.hex()}-3", "pi-1", "worn", "bench-1", 7.0)
-    payload = as_json(i=3, at=7, v=1)
+    expected_label = MachineLabel(f"{ID.hex()}-3", "pi-1", "worn", "bench-1", 7.0)
+    payload = label_as_json(i=3, at=7, v=1)
     check_schema(json.loads(payload))
-    assert decode_label(f"{TOPIC}/json", payload, 99.0) == expected
+    assert decode_label(f"{TOPIC}/json", payload, 99.0) == expected_label
     payload = encode_label(id=ID, device="pi-1", label="worn", row=3, at=7)
-    assert decode_label(TOPIC, payload, 99.0) == expected
+    assert decode_label(TOPIC, payload, 99.0) == expected_label
 
 
 def test_row_and_time_have_defaults():
-    expected = MachineLabel(f"{ID.hex()}-0", "pi-1", "worn", "bench-1", 99.0)
-    check_schema(json.loads(as_json()))
-    assert decode_label(f"{TOPIC}/json", as_json(), 99.0) == expected
-    assert decode_label(TOPIC, as_cbor(), 99.0) == expected
+    expected_label = MachineLabel(f"{ID.hex()}-0", "pi-1", "worn", "bench-1", 99.0)
+    check_schema(json.loads(label_as_json()))
+    assert decode_label(f"{TOPIC}/json", label_as_json(), 99.0) == expected_label
+    assert decode_label(TOPIC, label_as_cbor(), 99.0) == expected_label
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,16 @@ def test_row_and_time_have_defaults():
     ],
 )
 def test_wrong_fields_are_refused_in_both_forms(changes, reason):
-    for topic, payload in ((TOPIC, as_cbor(**changes)), (f"{TOPIC}/json", as_json(**changes))):
-        with pytest.raises(WireError) as caught:
+    for topic, payload in (
+        (TOPIC, label_as_cbor(**changes)),
+        (f"{TOPIC}/json", label_as_json(**changes)),
+    ):
+        with pytest.raises(WireError) as error_info:
             decode_label(topic, payload, 0.0)
-        assert caught.value.reason == reason
+        assert error_info.value.reason == reason
     if changes.get("dev") != "model":  # the schema does not list reserved names
         with pytest.raises(fastjsonschema.JsonSchemaException):
-            check_schema(json.loads(as_json(**changes)))
+            check_schema(json.loads(label_as_json(**changes)))
 
 
 @pytest.mark.parametrize(
@@ -82,21 +85,21 @@ def test_wrong_fields_are_refused_in_both_forms(changes, reason):
     [
         (TOPIC, b"", "cbor"),
         (TOPIC, cbor2.dumps({"v": 1, "id": ID, "dev": "pi-1", "l": "a"}), "checksum"),
-        (TOPIC, as_cbor(id=b"short"), "id"),
+        (TOPIC, label_as_cbor(id=b"short"), "id"),
         (f"{TOPIC}/json", b"", "json"),
         (f"{TOPIC}/json", b"[]", "type"),
-        (f"{TOPIC}/json", as_json(id=ID.hex().upper().replace("0", "A")), "type"),
-        (f"{TOPIC}/json", as_json(id=f"{ID.hex()}\n"), "type"),
-        (f"{TOPIC}/json", as_json(extra=1), "type"),
-        (f"{TOPIC}/json", as_json()[:-1] + b', "l": "fine"}', "json"),
+        (f"{TOPIC}/json", label_as_json(id=ID.hex().upper().replace("0", "A")), "type"),
+        (f"{TOPIC}/json", label_as_json(id=f"{ID.hex()}\n"), "type"),
+        (f"{TOPIC}/json", label_as_json(extra=1), "type"),
+        (f"{TOPIC}/json", label_as_json()[:-1] + b', "l": "fine"}', "json"),
         (f"{TOPIC}/json", b'"' + b"x" * wire.MAX_PAYLOAD, "size"),
-        ("gw/v1/dead/labels", as_cbor(), "name"),
+        ("gw/v1/dead/labels", label_as_cbor(), "name"),
     ],
 )
 def test_malformed_messages_are_refused(topic, payload, reason):
-    with pytest.raises(WireError) as caught:
+    with pytest.raises(WireError) as error_info:
         decode_label(topic, payload, 0.0)
-    assert caught.value.reason == reason
+    assert error_info.value.reason == reason
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))

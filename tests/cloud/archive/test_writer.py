@@ -19,24 +19,27 @@ pytest.importorskip("pyarrow")
 
 
 def test_a_worker_archives_all_instances_but_those_of_private_devices(
-    tmp_path, bundle, mosquitto, caller
+    tmp_path, bundle, mosquitto, connect_caller
 ):
-    before = time.time()
+    start_time = time.time()
     with Worker(bundle, mosquitto.url, keep=tmp_path / "kept") as worker:
-        client = caller(mosquitto)
-        offload = client.ask(tiny.rows(3))
-        audit = client.ask(tiny.rows(1, seed=1), audit=AuditMark(2, 0.05, 7, 0.875))
-        late = client.ask(tiny.rows(1, seed=2), audit=AuditMark(1, 1.0, 0), late_s=500)
+        client = connect_caller(mosquitto)
+        offload_request = client.ask(tiny.rows(3))
+        audit_request = client.ask(tiny.rows(1, seed=1), audit=AuditMark(2, 0.05, 7, 0.875))
+        late_request = client.ask(tiny.rows(1, seed=2), audit=AuditMark(1, 1.0, 0), late_s=500)
         client.ask(tiny.rows(2, seed=3), private=True)
         client.responses(4)
         assert worker.counters["audits"]["tiny 1"]["audits"] == 1  # late instances are no evidence
     facts, rows = read_archive(tmp_path / "kept")["tiny", "1"]
     assert facts.inputs == Bundle.open(bundle).manifest.cloud.inputs
-    ids = [*(f"{offload.id.hex()}-{row}" for row in range(3)), f"{audit.id.hex()}-0"]
-    assert rows.ids.tolist() == [*ids, f"{late.id.hex()}-0"]
-    sent = np.concatenate([tiny.rows(3), tiny.rows(1, seed=1), tiny.rows(1, seed=2)])
-    np.testing.assert_array_equal(rows.X, sent)
-    labels, probabilities = tiny.expected(sent)
+    ids = [
+        *(f"{offload_request.id.hex()}-{row}" for row in range(3)),
+        f"{audit_request.id.hex()}-0",
+    ]
+    assert rows.ids.tolist() == [*ids, f"{late_request.id.hex()}-0"]
+    sent_rows = np.concatenate([tiny.rows(3), tiny.rows(1, seed=1), tiny.rows(1, seed=2)])
+    np.testing.assert_array_equal(rows.X, sent_rows)
+    labels, probabilities = tiny.expected(sent_rows)
     assert rows.cloud_label.tolist() == labels.tolist()
     np.testing.assert_allclose(rows.probabilities, probabilities, atol=1e-6)
     assert rows.device_label.tolist() == [-1, -1, -1, 2, 1]
@@ -44,26 +47,26 @@ def test_a_worker_archives_all_instances_but_those_of_private_devices(
     assert rows.confidence[3] == 0.875
     assert rows.late.tolist() == [False, False, False, False, True]
     assert set(rows.device) == {client.device}
-    assert before <= rows.time[0] <= time.time()
-    assert rows.time[4] < before - 490
+    assert start_time <= rows.time[0] <= time.time()
+    assert rows.time[4] < start_time - 490
     assert worker.counters["archive"] == {"kept": 5, "thinned": 0, "lost": 0, "shards": 1}
 
 
-def test_a_disk_failure_loses_no_answer(tmp_path, bundle, mosquitto, caller):
+def test_a_disk_failure_loses_no_answer(tmp_path, bundle, mosquitto, connect_caller):
     folder = tmp_path / "kept"
     with Worker(bundle, mosquitto.url, keep=folder, keep_seconds=0.01) as worker:
         (folder / "lock").unlink()
         folder.rmdir()
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         client.ask(tiny.rows(3))
         assert client.response().rows == 3
     assert worker.counters["archive"]["lost"] == 3
 
 
-def ticket(n, **fields):
+def make_ticket(n_rows, **fields):
     defaults = {
         "device": "pi", "id": bytes(16), "digest": b"", "model": ("tiny", "1"),
-        "rows": np.zeros((n, tiny.FEATURES), np.float32), "arrived": 0.0, "expires": 1.0,
+        "rows": np.zeros((n_rows, tiny.FEATURES), np.float32), "arrived_at": 0.0, "expires_at": 1.0,
     }  # fmt: skip
     return Ticket(**defaults | fields)
 
@@ -79,14 +82,14 @@ def test_a_slow_disk_thins_the_instances_in_memory(tmp_path, bundle, monkeypatch
     labels = np.zeros(50, np.int64)
     probabilities = np.full((50, 3), 1 / 3, np.float32)
     for _ in range(100):
-        writer.archive(ticket(50), manifest, labels, probabilities)
+        writer.archive(make_ticket(50), manifest, labels, probabilities)
     writer.start()  # only now are shards written
     writer.close()
     _, rows = read_archive(tmp_path)["tiny", "1"]
     assert writer.counters["kept"] == len(rows) == 5000 - writer.counters["thinned"]
     assert len(rows) < 1000
-    error = 3 * np.sqrt((rows.weights * (rows.weights - 1)).sum())
-    assert abs(rows.weights.sum() - 5000) < error
+    three_standard_errors = 3 * np.sqrt((rows.weights * (rows.weights - 1)).sum())
+    assert abs(rows.weights.sum() - 5000) < three_standard_errors
     assert len(set(rows.stored_chance.tolist())) > 1
     assert len(shards_in(tmp_path)) == writer.counters["shards"] > 1
 

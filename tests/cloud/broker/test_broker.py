@@ -24,12 +24,12 @@ pytestmark = pytest.mark.slow  # starts workers and brokers as processes
 BROKERS = [EmbeddedBroker, MosquittoBroker]
 
 
-@pytest.mark.parametrize("kind", BROKERS)
+@pytest.mark.parametrize("broker_class", BROKERS)
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_broker_is_ready_in_its_context_and_frees_its_port(kind, host):
+def test_a_broker_is_ready_in_its_context_and_frees_its_port(broker_class, host):
     if ":" in host and not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")
-    with kind(host=host) as broker:
+    with broker_class(host=host) as broker:
         assert broker.is_alive
         assert broker.url == f"mqtt://{'[::1]' if ':' in host else host}:{broker.port}"
         assert shared_subscriptions_work(broker.url) is broker.has_shared_subscriptions
@@ -39,23 +39,23 @@ def test_a_broker_is_ready_in_its_context_and_frees_its_port(kind, host):
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     broker.close()
-    with kind(broker.port, host=host) as restarted:
-        assert restarted.port == broker.port
+    with broker_class(broker.port, host=host) as restarted_broker:
+        assert restarted_broker.port == broker.port
 
 
-@pytest.mark.parametrize("kind", BROKERS)
-def test_brokers_refuse_addresses_that_they_cannot_use(kind):
+@pytest.mark.parametrize("broker_class", BROKERS)
+def test_brokers_refuse_addresses_that_they_cannot_use(broker_class):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(BrokerError, match=f"port {port} on 127.0.0.1 is in use") as caught:
-            kind(port)
-    assert (caught.value.host, caught.value.port) == ("127.0.0.1", port)
+        with pytest.raises(BrokerError, match=f"port {port} on 127.0.0.1 is in use") as error_info:
+            broker_class(port)
+    assert (error_info.value.host, error_info.value.port) == ("127.0.0.1", port)
     for port in (-1, 70000):
         with pytest.raises(BrokerError, match=f"port {port} on 127.0.0.1 cannot be used"):
-            kind(port)
+            broker_class(port)
     for host in ("0.0.0.0", "::", "192.0.2.1", "broker.example"):
         with pytest.raises(BrokerError, match="loopback only"):
-            kind(host=host)
+            broker_class(host=host)
 
 
 def test_a_mosquitto_that_does_not_start_raises_the_reason(monkeypatch):
@@ -76,22 +76,22 @@ def test_a_mosquitto_that_does_not_start_raises_the_reason(monkeypatch):
 
 def test_brokers_keep_retained_messages_and_send_last_wills(any_broker):
     topic = f"test/{any_broker.kind}/status"
-    dropped = MqttClient(any_broker.url, will=(topic, b"offline", 1, True))
-    dropped.publish(topic, b"online", retain=True)
+    dropped_client = MqttClient(any_broker.url, will=(topic, b"offline", 1, True))
+    dropped_client.publish(topic, b"online", retain=True)
     watcher = MqttClient(any_broker.url, topic)
     wait_until(lambda: (topic, b"online", True) in watcher.got)
-    dropped.drop()
+    dropped_client.drop()
     wait_until(lambda: (topic, b"offline", False) in watcher.got)
-    late = MqttClient(any_broker.url, topic)
-    wait_until(lambda: (topic, b"offline", True) in late.got)
-    late.publish(topic, b"", retain=True)
+    late_client = MqttClient(any_broker.url, topic)
+    wait_until(lambda: (topic, b"offline", True) in late_client.got)
+    late_client.publish(topic, b"", retain=True)
     # The embedded broker acknowledges a message before it stores it.
     wait_until(lambda: (topic, b"", False) in watcher.got)
-    fresh = MqttClient(any_broker.url, topic, f"{topic}/end")
-    fresh.publish(f"{topic}/end", b"")
-    wait_until(lambda: fresh.got)
-    assert [received for received, _, _ in fresh.got] == [f"{topic}/end"]
-    for client in (watcher, late, fresh):
+    last_client = MqttClient(any_broker.url, topic, f"{topic}/end")
+    last_client.publish(f"{topic}/end", b"")
+    wait_until(lambda: last_client.got)
+    assert [topic for topic, _, _ in last_client.got] == [f"{topic}/end"]
+    for client in (watcher, late_client, last_client):
         client.close()
 
 
@@ -105,18 +105,18 @@ def test_brokers_send_no_last_will_after_a_clean_disconnect(any_broker):
     watcher.close()
 
 
-@pytest.mark.parametrize("kind", BROKERS)
-def test_only_the_embedded_broker_sends_retained_messages_of_other_topics(kind):
-    with kind() as broker:
+@pytest.mark.parametrize("broker_class", BROKERS)
+def test_only_the_embedded_broker_sends_retained_messages_of_other_topics(broker_class):
+    with broker_class() as broker:
         watcher = MqttClient(broker.url, "test/+")
         watcher.publish("test/a", b"kept", retain=True)
-        other = MqttClient(broker.url, "other")
-        other.publish("other", b"end")
-        wait_until(lambda: ("other", b"end", False) in other.got)
-        unsubscribed = [topic for topic, _, _ in other.got if topic != "other"]
-        assert unsubscribed == (["test/a"] if kind is EmbeddedBroker else [])
+        other_client = MqttClient(broker.url, "other")
+        other_client.publish("other", b"end")
+        wait_until(lambda: ("other", b"end", False) in other_client.got)
+        foreign_topics = [topic for topic, _, _ in other_client.got if topic != "other"]
+        assert foreign_topics == (["test/a"] if broker_class is EmbeddedBroker else [])
         watcher.close()
-        other.close()
+        other_client.close()
 
 
 # -- support of shared subscriptions, found by a round trip ----------------------------------
@@ -124,10 +124,10 @@ def test_only_the_embedded_broker_sends_retained_messages_of_other_topics(kind):
 
 def test_an_unreachable_or_refusing_broker_raises_a_link_error(locked_mosquitto):
     port = free_port()
-    with pytest.raises(LinkError, match="cannot be reached") as caught:
+    with pytest.raises(LinkError, match="cannot be reached") as error_info:
         shared_subscriptions_work(f"mqtt://user:secret@127.0.0.1:{port}")
-    assert caught.value.url == f"mqtt://127.0.0.1:{port}"
-    assert "secret" not in str(caught.value)
+    assert error_info.value.url == f"mqtt://127.0.0.1:{port}"
+    assert "secret" not in str(error_info.value)
     with pytest.raises(LinkError, match="refuses this client"):
         shared_subscriptions_work(locked_mosquitto)
 

@@ -27,54 +27,54 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
     folder = make_folder(tmp_path_factory.mktemp("control") / "broker")
-    with SecureBroker(folder) as running:
-        yield running
+    with SecureBroker(folder) as running_broker:
+        yield running_broker
 
 
-def command(broker, capsys, *words):
+def broker_command(broker, capsys, *arguments):
     options = ["--dir", str(broker.broker_folder.folder), "--broker", broker.url, "--json"]
-    assert main(["broker", *words, *options]) == 0
+    assert main(["broker", *arguments, *options]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def link_of(broker, name):
+def make_link(broker, name):
     return MqttLink(broker.url, device=name, **broker.broker_folder.client_arguments(name))
 
 
 def clients_by_name(broker, capsys):
-    return {client["name"]: client for client in command(broker, capsys, "list")["clients"]}
+    return {client["name"]: client for client in broker_command(broker, capsys, "list")["clients"]}
 
 
 def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
-    first = link_of(broker, "pi-1")
-    first.connect(60)
-    document = command(broker, capsys, "add", "pi-8", "pi-9")
+    first_link = make_link(broker, "pi-1")
+    first_link.connect(60)
+    document = broker_command(broker, capsys, "add", "pi-8", "pi-9")
     assert document["applied"]
     assert len(document["made"]) == 2
-    second = link_of(broker, "pi-9")
-    second.connect(60)
+    second_link = make_link(broker, "pi-9")
+    second_link.connect(60)
     clients = clients_by_name(broker, capsys)
     assert clients["pi-9"]["role"] == "devices"
     assert (clients["pi-9"]["rights"], clients["pi-9"]["status"]) == (True, "online")
 
-    assert command(broker, capsys, "revoke", "pi-9")["applied"]
-    wait_until(lambda: not second.ready, "the end of the revoked connection")
+    assert broker_command(broker, capsys, "revoke", "pi-9")["applied"]
+    wait_until(lambda: not second_link.ready, "the end of the revoked connection")
     with pytest.raises(LinkError, match="closed the connection"):
-        second.connect(10)
-    second.close()
+        second_link.connect(10)
+    second_link.close()
     assert clients_by_name(broker, capsys)["pi-9"]["rights"] is False
-    assert (first.ready, first.connection) == (True, 1)
-    first.close()
+    assert (first_link.ready, first_link.connection) == (True, 1)
+    first_link.close()
 
-    command(broker, capsys, "add", "pi-9")
-    restored = link_of(broker, "pi-9")
-    restored.connect(60)
-    restored.close()
+    broker_command(broker, capsys, "add", "pi-9")
+    restored_link = make_link(broker, "pi-9")
+    restored_link.connect(60)
+    restored_link.close()
 
 
 def test_an_added_device_may_not_subscribe_to_the_pool(broker, capsys, caplog):
-    command(broker, capsys, "add", "pi-7")
-    link = link_of(broker, "pi-7")
+    broker_command(broker, capsys, "add", "pi-7")
+    link = make_link(broker, "pi-7")
     link.watch(shared(broker.broker_folder.roster.pool), lambda payload: None)
     link.connect(60)
     wait_until(
@@ -84,12 +84,12 @@ def test_an_added_device_may_not_subscribe_to_the_pool(broker, capsys, caplog):
 
 
 def test_an_added_worker_has_the_role_of_workers(broker, capsys):
-    command(broker, capsys, "add", "w-9", "--worker")
+    broker_command(broker, capsys, "add", "w-9", "--worker")
     assert clients_by_name(broker, capsys)["w-9"]["role"] == "workers"
 
 
 def test_an_added_labeller_may_send_labels_but_no_requests(broker, capsys):
-    command(broker, capsys, "add", "bench-9", "--labeller")
+    broker_command(broker, capsys, "add", "bench-9", "--labeller")
     assert clients_by_name(broker, capsys)["bench-9"]["role"] == "labellers"
     worker = MqttClient(
         broker.url, LABELS, REQUESTS, files=broker.broker_folder.client_arguments("w-1")
@@ -104,10 +104,10 @@ def test_an_added_labeller_may_send_labels_but_no_requests(broker, capsys):
 
 def test_only_an_operator_may_change_roles(broker, monkeypatch):
     endpoint = operator_endpoint(broker.broker_folder, broker.url)
-    names = {f"bulk-{i}": "devices" for i in range(250)}
-    apply_roles(endpoint, names, broker.broker_folder.roster.pool)
-    assert names.keys() <= set(read_client_names(endpoint))
-    device = link_of(broker, "pi-2")
+    roles_by_name = {f"bulk-{i}": "devices" for i in range(250)}
+    apply_roles(endpoint, roles_by_name, broker.broker_folder.roster.pool)
+    assert roles_by_name.keys() <= set(read_client_names(endpoint))
+    device = make_link(broker, "pi-2")
     with monkeypatch.context() as patch:
         # The broker drops the commands of a device, so that the call waits for the timeout.
         patch.setattr(broker_control, "_TIMEOUT_SECONDS", 3.0)

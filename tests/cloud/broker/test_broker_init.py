@@ -23,7 +23,7 @@ from tests.support.processes import run_here
 DAY = datetime.timedelta(days=1)
 
 
-def contents(folder):
+def file_contents(folder):
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*.*")
@@ -53,8 +53,8 @@ def test_a_folder_has_certificates_configuration_and_rights(broker_folder):
     for key in folder.rglob("*.key"):
         assert stat.S_IMODE(key.stat().st_mode) == 0o600, key
     assert stat.S_IMODE((folder / "data").stat().st_mode) == 0o700
-    server = read_certificate(folder / "server.crt")
-    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    server_certificate = read_certificate(folder / "server.crt")
+    names = server_certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["broker.example"]
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["192.0.2.1"]
     authority = read_certificate(folder / "ca.crt")
@@ -62,8 +62,8 @@ def test_a_folder_has_certificates_configuration_and_rights(broker_folder):
         certificate = read_certificate(path)
         certificate.verify_directly_issued_by(authority)
         assert certificate.not_valid_after_utc <= authority.not_valid_after_utc
-        life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
-        assert 300 * DAY < life < 1000 * DAY
+        validity = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+        assert 300 * DAY < validity < 1000 * DAY
         # OpenSSL loads a certificate only with its matching key.
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(path, path.with_suffix(".key"))
     config = (folder / "mosquitto.conf").read_text().splitlines()
@@ -89,8 +89,8 @@ def test_a_folder_has_certificates_configuration_and_rights(broker_folder):
 
 
 def test_the_pool_keeps_its_random_name(broker_folder, folder, tmp_path):
-    other = init_broker(tmp_path / "other", hosts=["x"])
-    assert broker_folder.roster.pool != other.roster.pool
+    other_folder = init_broker(tmp_path / "other", hosts=["x"])
+    assert broker_folder.roster.pool != other_folder.roster.pool
     assert len(broker_folder.roster.pool) >= 32
     assert (
         broker_folder.folder / "clients" / "pool"
@@ -103,7 +103,7 @@ def test_the_pool_keeps_its_random_name(broker_folder, folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "lines", "absent"),
+    ("settings", "lines", "absent_prefix"),
     [
         ({"plugin": "none"}, ["acl_file /there/acl", "memory_limit 402653184"], "plugin"),
         ({"plugin": "/lib/x.so"}, ["plugin /lib/x.so", "acl_file /there/acl"], "memory_limit"),
@@ -113,33 +113,37 @@ def test_the_pool_keeps_its_random_name(broker_folder, folder, tmp_path):
         ({"devices": [f"pi-{n}" for n in range(300)]}, ["max_connections 1208"], "plugin"),
     ],
 )
-def test_settings_become_lines_of_the_configuration(tmp_path, monkeypatch, settings, lines, absent):
+def test_settings_become_lines_of_the_configuration(
+    tmp_path, monkeypatch, settings, lines, absent_prefix
+):
     monkeypatch.setattr(Authority, "issue_client", lambda self, files, *_: files)
     broker_folder = init_broker(tmp_path, hosts=["x"], at="/there", **settings)
     config = broker_folder.config.read_text().splitlines()
     assert set(lines) <= set(config)
-    assert not [line for line in config if line.startswith(absent)]
+    assert not [line for line in config if line.startswith(absent_prefix)]
 
 
 def test_a_second_call_adds_clients_and_changes_nothing_else(folder):
     init_broker(folder, port=8884, max_message=65536)
-    before = contents(folder)
+    contents_before = file_contents(folder)
     broker_folder = init_broker(folder, devices=["pi-2"], workers=["w-2"])
     assert [path.name for path in broker_folder.issued_certificates] == ["pi-2.crt", "w-2.crt"]
     roster = broker_folder.roster
     assert (roster.devices, roster.workers) == (("pi-1", "pi-2"), ("worker-1", "w-2"))
     assert (roster.port, roster.max_message) == (8884, 65536)
-    after = contents(folder)
-    changed = {name for name, content in before.items() if after[name] != content}
-    assert changed == {"roster.json", "rights.json"}
+    contents_after = file_contents(folder)
+    changed_files = {
+        name for name, content in contents_before.items() if contents_after[name] != content
+    }
+    assert changed_files == {"roster.json", "rights.json"}
     assert "user w-2" in (folder / "acl").read_text()
 
 
 def test_a_second_call_keeps_the_settings_of_the_first(folder):
     first_settings = {"at": "/there", "data": "/data", "plugin": "/x.so", "bind_ids": False}
     init_broker(folder, **first_settings)
-    before = (folder / "mosquitto.conf").read_text()
-    assert init_broker(folder, devices=["pi-2"]).config.read_text() == before
+    config_before = (folder / "mosquitto.conf").read_text()
+    assert init_broker(folder, devices=["pi-2"]).config.read_text() == config_before
 
 
 def test_the_message_limit_fits_the_largest_request_of_a_bundle(folder, bundle, monkeypatch):
@@ -156,16 +160,16 @@ def test_the_message_limit_fits_the_largest_request_of_a_bundle(folder, bundle, 
 def test_a_failed_write_changes_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(Authority, "issue_client", lambda self, files, *_: files)
     folder = init_broker(tmp_path, hosts=["x"], devices=[f"pi-{n}" for n in range(40)]).folder
-    private = ("acl", "rights.json", "roster.json", "clients/pool")
-    before = [(folder / name).read_bytes() for name in private]
-    sizes = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before[1]) // 2, sizes[1]))
+    private_names = ("acl", "rights.json", "roster.json", "clients/pool")
+    contents_before = [(folder / name).read_bytes() for name in private_names]
+    size_limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(contents_before[1]) // 2, size_limits[1]))
     try:
         with pytest.raises(OSError, match="too large"):
             init_broker(folder, devices=["pi-40"])
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, sizes)
-    assert [(folder / name).read_bytes() for name in private] == before
+        resource.setrlimit(resource.RLIMIT_FSIZE, size_limits)
+    assert [(folder / name).read_bytes() for name in private_names] == contents_before
     assert not list(folder.rglob("*.new"))
 
 
@@ -173,13 +177,17 @@ def test_a_failed_write_changes_no_file(tmp_path, monkeypatch):
 def test_rewritten_files_keep_their_owner_and_mode(folder):
     os.chown(folder / "rights.json", 1, 1)
     init_broker(folder, devices=["pi-2"])
-    result = (folder / "rights.json").stat()
-    assert (result.st_uid, result.st_gid, stat.S_IMODE(result.st_mode)) == (1, 1, 0o600)
+    file_status = (folder / "rights.json").stat()
+    assert (file_status.st_uid, file_status.st_gid, stat.S_IMODE(file_status.st_mode)) == (
+        1,
+        1,
+        0o600,
+    )
 
 
 def test_certificates_that_expire_soon_are_renewed(folder):
     now = datetime.datetime.now(datetime.UTC)
-    for settings, renewed in (
+    for settings, renewed_names in (
         ({"hosts": ["one.example", "two.example"]}, ["server.crt"]),
         ({}, []),
         ({"clock": lambda: now + 380 * DAY}, ["server.crt"]),
@@ -191,7 +199,7 @@ def test_certificates_that_expire_soon_are_renewed(folder):
     ):
         assert [
             path.name for path in init_broker(folder, **settings).issued_certificates
-        ] == renewed
+        ] == renewed_names
 
 
 def test_revoked_clients_are_on_the_revocation_list(folder):
@@ -199,8 +207,8 @@ def test_revoked_clients_are_on_the_revocation_list(folder):
     broker_folder = init_broker(folder, revoke=["pi-1"])
     assert broker_folder.roster.devices == ()
     assert not list((folder / "clients").glob("pi-1.*"))
-    revoked = x509.load_pem_x509_crl((folder / "ca.crl").read_bytes())
-    assert [entry.serial_number for entry in revoked] == [serial]
+    revocation_list = x509.load_pem_x509_crl((folder / "ca.crl").read_bytes())
+    assert [entry.serial_number for entry in revocation_list] == [serial]
     # A revoked name may be added again and then gets a new certificate.
     assert [path.name for path in init_broker(folder, devices=["pi-1"]).issued_certificates] == [
         "pi-1.crt"
@@ -208,7 +216,7 @@ def test_revoked_clients_are_on_the_revocation_list(folder):
 
 
 @pytest.mark.parametrize(
-    ("settings", "word"),
+    ("settings", "message"),
     [
         ({"hosts": []}, "--host"),
         ({"hosts": ["mqtts://x"]}, "without mqtts"),
@@ -223,8 +231,8 @@ def test_revoked_clients_are_on_the_revocation_list(folder):
         ({"run_as": "nobody-of-that-name"}, "no such user"),
     ],
 )
-def test_init_refuses_invalid_settings(tmp_path, settings, word):
-    with pytest.raises(InputError, match=word):
+def test_init_refuses_invalid_settings(tmp_path, settings, message):
+    with pytest.raises(InputError, match=message):
         init_broker(tmp_path / "b", **({"hosts": ["one.example"]} | settings))
 
 
@@ -237,22 +245,22 @@ def test_init_refuses_an_authority_without_its_key(folder):
 def test_the_command_prints_the_folder_or_a_json_document(tmp_path):
     folder = tmp_path / "b"
     arguments = ("broker", "init", folder, "--host", "127.0.0.1", "--devices", "pi-1,pi-2")
-    result = run_here(*arguments, "--json")
-    assert (result.returncode, result.stderr) == (0, "")
-    document = json.loads(result.stdout)
+    process = run_here(*arguments, "--json")
+    assert (process.returncode, process.stderr) == (0, "")
+    document = json.loads(process.stdout)
     assert document["devices"] == ["pi-1", "pi-2"]
     assert len(document["made"]) == 5
     assert document.keys() == {
         "folder", "config", "hosts", "port", "max_message", "plugin", "devices", "workers",
         "operators", "labellers", "made", "revoked", "at", "data", "run_as", "bind_ids",
     }  # fmt: skip
-    result = run_here(*arguments)
-    assert result.returncode == 0
-    assert f"mosquitto -c {folder / 'mosquitto.conf'}" in result.stdout
+    process = run_here(*arguments)
+    assert process.returncode == 0
+    assert f"mosquitto -c {folder / 'mosquitto.conf'}" in process.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("arguments", "message"),
     [
         (("init",), "DIR"),
         (("--devices", "pi-1"), "--devices"),
@@ -260,7 +268,7 @@ def test_the_command_prints_the_folder_or_a_json_document(tmp_path):
         (("begin",), "begin"),
     ],
 )
-def test_the_command_refuses_invalid_arguments(arguments, word):
-    result = run_here("broker", *arguments)
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert word in result.stderr
+def test_the_command_refuses_invalid_arguments(arguments, message):
+    process = run_here("broker", *arguments)
+    assert (process.returncode, process.stdout, process.stderr.count("\n")) == (2, "", 1)
+    assert message in process.stderr

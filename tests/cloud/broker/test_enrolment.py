@@ -32,7 +32,7 @@ def broker_folder(tmp_path):
 
 
 @contextmanager
-def serving(broker_folder, clock=utc_now):
+def serve_enrolments(broker_folder, clock=utc_now):
     groups = []
     with EnrolmentServer(
         broker_folder.folder,
@@ -50,7 +50,7 @@ def make_token(broker_folder):
 
 def test_a_token_is_valid_once_and_the_broker_never_gets_the_key(broker_folder, tmp_path):
     token = make_token(broker_folder)
-    with serving(broker_folder) as (url, groups):
+    with serve_enrolments(broker_folder) as (url, groups):
         device = enrol(url, token, tmp_path / "tls")
         assert device == {
             "device": "pi-5",
@@ -67,15 +67,15 @@ def test_a_token_is_valid_once_and_the_broker_never_gets_the_key(broker_folder, 
     certificate.verify_directly_issued_by(read_certificate(broker_folder.folder / "ca.crt"))
     assert not list(broker_folder.folder.rglob("pi-5.key"))
     # A later call of `broker init` makes no key for the enrolled device.
-    extended = init_broker(broker_folder.folder, devices=("pi-6",))
-    assert [path.name for path in extended.issued_certificates] == ["pi-6.crt"]
-    assert "pi-5" in extended.roster.devices
+    extended_folder = init_broker(broker_folder.folder, devices=("pi-6",))
+    assert [path.name for path in extended_folder.issued_certificates] == ["pi-6.crt"]
+    assert "pi-5" in extended_folder.roster.devices
 
 
 def test_invalid_tokens_and_plain_http_are_refused(broker_folder, tmp_path):
     token = make_token(broker_folder)
     name, secret, digest = token.split(".")
-    with serving(broker_folder) as (url, groups):
+    with serve_enrolments(broker_folder) as (url, groups):
         for token_text, message in (
             (f"{name}.{'0' * 32}.{digest}", "not valid"),
             (f"boss.{secret}.{digest}", "not valid"),
@@ -93,14 +93,14 @@ def test_invalid_tokens_and_plain_http_are_refused(broker_folder, tmp_path):
 def test_a_token_expires_after_a_day(broker_folder, tmp_path):
     token = make_token(broker_folder)
     tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1, minutes=1)
-    server = serving(broker_folder, clock=lambda: tomorrow)
+    server = serve_enrolments(broker_folder, clock=lambda: tomorrow)
     with server as (url, _), pytest.raises(LinkError, match="has expired"):
         enrol(url, token, tmp_path / "tls")
 
 
 def test_simultaneous_devices_are_enrolled_together(broker_folder, tmp_path):
     tokens = make_tokens(broker_folder.folder, [f"new-{i}" for i in range(8)])
-    with serving(broker_folder) as (url, groups), ThreadPoolExecutor(8) as pool:
+    with serve_enrolments(broker_folder) as (url, groups), ThreadPoolExecutor(8) as pool:
         devices = list(pool.map(lambda name: enrol(url, tokens[name], tmp_path / name), tokens))
     assert sorted(device["device"] for device in devices) == list(tokens)
     assert sorted(name for group in groups for name in group) == list(tokens)
@@ -137,18 +137,30 @@ def test_an_enrolled_device_connects_to_the_running_broker(
 ):
     folder = str(broker_folder.folder)
     with SecureBroker(broker_folder) as broker:
-        words = ("broker", "enrol", "--dir", folder, "--port", "0", "--host", "127.0.0.1", "--json")
-        server = command(*words)
+        arguments = (
+            "broker",
+            "enrol",
+            "--dir",
+            folder,
+            "--port",
+            "0",
+            "--host",
+            "127.0.0.1",
+            "--json",
+        )
+        server = command(*arguments)
         url = f"https://127.0.0.1:{json.loads(server.line())['port']}"
         assert main(["broker", "token", "pi-5", "--dir", folder]) == 0
         token = capsys.readouterr().out.strip()
-        out = tmp_path / "tls"
-        assert main(["edge", "enrol", url, "--token", token, "--out", str(out), "--json"]) == 0
+        tls_folder = tmp_path / "tls"
+        assert (
+            main(["edge", "enrol", url, "--token", token, "--out", str(tls_folder), "--json"]) == 0
+        )
         assert json.loads(capsys.readouterr().out)["device"] == "pi-5"
         files = {
-            "ca_file": out / "ca.crt",
-            "cert_file": out / "device.crt",
-            "key_file": out / "device.key",
+            "ca_file": tls_folder / "ca.crt",
+            "cert_file": tls_folder / "device.crt",
+            "key_file": tls_folder / "device.key",
         }
         link = MqttLink(broker.url, device="pi-5", **files)
         link.connect(60)

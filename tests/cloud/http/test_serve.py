@@ -34,7 +34,7 @@ EASY = [1, 0, 0, 0, 0, 0]
 HARD = small_bundle.HARD
 
 
-def tensor(rows: Any) -> dict[str, Any]:
+def make_tensor(rows: Any) -> dict[str, Any]:
     X = np.array(rows, float)
     return {"name": "x", "datatype": "FP32", "shape": list(X.shape), "data": X.ravel().tolist()}
 
@@ -85,10 +85,10 @@ class Service:
 
 
 @contextmanager
-def serving(bundle: Bundle, folder: Path, *words: str) -> Iterator[Service]:
+def serve_by_command(bundle: Bundle, folder: Path, *options: str) -> Iterator[Service]:
     """Serve a bundle by the command on a free port."""
     (folder / "my_store.py").write_text(FETCH)
-    command = [sys.executable, "-m", "gatewise", "serve", str(bundle.path), "--port", "0", *words]
+    command = [sys.executable, "-m", "gatewise", "serve", str(bundle.path), "--port", "0", *options]
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -123,14 +123,18 @@ def service(bundle, tmp_path_factory) -> Iterator[Service]:
     with (
         MosquittoBroker() as broker,
         Worker(bundle.path, broker.url),
-        serving(bundle, folder, "--broker", broker.url, "--deadline-ms", "20000") as service,
+        serve_by_command(
+            bundle, folder, "--broker", broker.url, "--deadline-ms", "20000"
+        ) as service,
     ):
         yield service
 
 
 def test_the_protocol_gives_the_answers_of_the_bundle(service, bundle):
     rows = np.random.default_rng(0).normal(0, 0.4, (200, 6)).astype(np.float32)
-    status, document = service.post("/v2/models/small/infer", {"id": "7", "inputs": [tensor(rows)]})
+    status, document = service.post(
+        "/v2/models/small/infer", {"id": "7", "inputs": [make_tensor(rows)]}
+    )
     assert status == 200, document
     assert (document["id"], document["model_name"], document["model_version"]) == (
         "7",
@@ -140,13 +144,13 @@ def test_the_protocol_gives_the_answers_of_the_bundle(service, bundle):
     outputs = {output["name"]: output for output in document["outputs"]}
     assert outputs["probabilities"]["shape"] == [200, 2]
     assert len(outputs["probabilities"]["data"]) == 400
-    expected = graph_outcome(bundle, rows)  # what `gatewise verify` compares
-    assert outputs["class_index"]["data"] == expected.labels.tolist()
-    routes = np.where(expected.exits < 2, "edge", "cloud")
+    graph_answers = graph_outcome(bundle, rows)  # what `gatewise verify` compares
+    assert outputs["class_index"]["data"] == graph_answers.labels.tolist()
+    routes = np.where(graph_answers.exits < 2, "edge", "cloud")
     assert set(routes) == {"edge", "cloud"}
     assert outputs["route"]["data"] == routes.tolist()
-    assert outputs["label"]["data"] == np.where(expected.labels, "yes", "no").tolist()
-    np.testing.assert_allclose(outputs["cost"]["data"], expected.costs, rtol=1e-6)
+    assert outputs["label"]["data"] == np.where(graph_answers.labels, "yes", "no").tolist()
+    np.testing.assert_allclose(outputs["cost"]["data"], graph_answers.costs, rtol=1e-6)
 
 
 def check_schema(name: str, document: Any) -> None:
@@ -161,7 +165,7 @@ def test_every_path_of_the_protocol_answers_according_to_its_schema(service):
             url = path.replace("${MODEL_NAME}", "small").replace("${MODEL_VERSION}", "7")
             url = url if is_versioned else url.replace("/versions/7", "")
             if "post" in operations:
-                status, document = service.post(url, {"inputs": [tensor([EASY])]})
+                status, document = service.post(url, {"inputs": [make_tensor([EASY])]})
                 operation = operations["post"]
             else:
                 status, document = service.get(url)
@@ -174,11 +178,11 @@ def test_every_path_of_the_protocol_answers_according_to_its_schema(service):
 
 
 REQUESTS = {
-    "flat": {"inputs": [tensor([EASY, HARD])]},
-    "nested": {"inputs": [tensor([EASY]) | {"data": [EASY]}]},
-    "id and parameters": {"id": "42", "parameters": {"a": 1}, "inputs": [tensor([EASY])]},
+    "flat": {"inputs": [make_tensor([EASY, HARD])]},
+    "nested": {"inputs": [make_tensor([EASY]) | {"data": [EASY]}]},
+    "id and parameters": {"id": "42", "parameters": {"a": 1}, "inputs": [make_tensor([EASY])]},
     "outputs": {
-        "inputs": [tensor([EASY]) | {"parameters": {"b": True}}],
+        "inputs": [make_tensor([EASY]) | {"parameters": {"b": True}}],
         "outputs": [{"name": "probabilities", "parameters": {"c": "d"}}],
     },
     "columns": {
@@ -197,10 +201,12 @@ def test_requests_and_responses_match_the_schemas_of_the_protocol(service, name)
     check_schema("inference_response", document)
 
 
-@pytest.mark.parametrize("absent", ["inputs", "name", "shape", "datatype", "data"])
-def test_schema_and_service_refuse_a_request_without_a_required_field(service, absent):
-    entry = {key: value for key, value in tensor([EASY]).items() if key != absent}
-    request = {} if absent == "inputs" else {"inputs": [entry]}
+@pytest.mark.parametrize("absent_field", ["inputs", "name", "shape", "datatype", "data"])
+def test_schema_and_service_refuse_a_request_without_a_required_field(service, absent_field):
+    incomplete_tensor = {
+        key: value for key, value in make_tensor([EASY]).items() if key != absent_field
+    }
+    request = {} if absent_field == "inputs" else {"inputs": [incomplete_tensor]}
     with pytest.raises(fastjsonschema.JsonSchemaException):
         check_schema("inference_request", request)
     status, document = service.post("/v2/models/small/infer", request)
@@ -210,8 +216,8 @@ def test_schema_and_service_refuse_a_request_without_a_required_field(service, a
 
 def test_a_request_may_have_one_tensor_per_column_and_choose_outputs(service):
     inputs = [
-        {"name": name, "datatype": "FP64", "shape": [2, 1], "data": [[easy], [hard]]}
-        for name, easy, hard in zip("abcdef", EASY, HARD, strict=True)
+        {"name": name, "datatype": "FP64", "shape": [2, 1], "data": [[easy_value], [hard_value]]}
+        for name, easy_value, hard_value in zip("abcdef", EASY, HARD, strict=True)
     ]
     path = "/v2/models/small/versions/7/infer"
     status, document = service.post(path, {"inputs": inputs, "outputs": [{"name": "route"}]})
@@ -221,17 +227,23 @@ def test_a_request_may_have_one_tensor_per_column_and_choose_outputs(service):
 
 
 def test_predictions_state_the_acquired_features_and_the_cost(service):
-    easy, hard = service.predict(EASY, dict(zip("abcdef", HARD, strict=True)))
-    assert (easy["label"], easy["route"], easy["acquired"]) == ("yes", "edge", ["a", "b"])
-    assert (hard["label"], hard["route"]) == ("no", "cloud")
-    assert hard["acquired"] == ["a", "b", "c", "e"]
-    assert hard["cost"] > easy["cost"] == 1.5
+    easy_prediction, hard_prediction = service.predict(EASY, dict(zip("abcdef", HARD, strict=True)))
+    assert (easy_prediction["label"], easy_prediction["route"], easy_prediction["acquired"]) == (
+        "yes",
+        "edge",
+        ["a", "b"],
+    )
+    assert (hard_prediction["label"], hard_prediction["route"]) == ("no", "cloud")
+    assert hard_prediction["acquired"] == ["a", "b", "c", "e"]
+    assert hard_prediction["cost"] > easy_prediction["cost"] == 1.5
 
 
 def test_a_row_without_a_required_value_gets_an_error(service):
-    (missing,) = service.predict({"b": 1})
-    assert "'a'" in missing["error"]
-    status, document = service.post("/v2/models/small/infer", {"inputs": [tensor([[np.inf] * 6])]})
+    (prediction,) = service.predict({"b": 1})
+    assert "'a'" in prediction["error"]
+    status, document = service.post(
+        "/v2/models/small/infer", {"inputs": [make_tensor([[np.inf] * 6])]}
+    )
     assert status == 400
     assert "error" in document
 
@@ -271,16 +283,20 @@ def test_the_service_answers_the_examples_of_its_openapi_document(service):
         ("/predict", {"rows": []}, "unknown field"),
         ("/predict", {"instances": [[1, 2]]}, None),
         ("/v2/models/small/infer", {"inputs": []}, "one or more tensors"),
-        ("/v2/models/small/infer", {"inputs": [tensor([[1, 2]])]}, "[n, 6]"),
+        ("/v2/models/small/infer", {"inputs": [make_tensor([[1, 2]])]}, "[n, 6]"),
         (
             "/v2/models/small/infer",
-            {"inputs": [tensor([EASY]) | {"shape": [2, 6]}]},
+            {"inputs": [make_tensor([EASY]) | {"shape": [2, 6]}]},
             "not FP32 of shape [2, 6]",
         ),
-        ("/v2/models/small/infer", {"inputs": [tensor([EASY]) | {"name": "z"}]}, "not one of x"),
         (
             "/v2/models/small/infer",
-            {"inputs": [tensor([EASY])], "outputs": [{"name": "z"}]},
+            {"inputs": [make_tensor([EASY]) | {"name": "z"}]},
+            "not one of x",
+        ),
+        (
+            "/v2/models/small/infer",
+            {"inputs": [make_tensor([EASY])], "outputs": [{"name": "z"}]},
             "no output 'z'",
         ),
     ],
@@ -295,27 +311,27 @@ def test_an_invalid_request_is_refused_with_the_reason(service, path, body, mess
 
 
 def test_concurrent_requests_all_get_answers(service):
-    results: list[list[dict[str, Any]]] = []
+    predictions_of_requests: list[list[dict[str, Any]]] = []
 
     def send_rows() -> None:
-        results.extend(service.predict(row) for row in (EASY, HARD) * 20)
+        predictions_of_requests.extend(service.predict(row) for row in (EASY, HARD) * 20)
 
     threads = [threading.Thread(target=send_rows) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    routes = [predictions[0]["route"] for predictions in results]
+    routes = [predictions[0]["route"] for predictions in predictions_of_requests]
     assert sorted(routes) == ["cloud"] * 160 + ["edge"] * 160
 
 
 def test_rows_get_fallback_answers_after_a_worker_is_killed(bundle, tmp_path):
     with MosquittoBroker() as broker:
         command = [sys.executable, "-m", "gatewise", "cloud", str(bundle.path)]
-        words = ("--broker", broker.url, "--deadline-ms", "600")
+        options = ("--broker", broker.url, "--deadline-ms", "600")
         with (
             subprocess.Popen([*command, "--broker", broker.url]) as worker,
-            serving(bundle, tmp_path, *words) as service,
+            serve_by_command(bundle, tmp_path, *options) as service,
         ):
             wait_until(lambda: service.predict(HARD)[0]["route"] == "cloud")
             answers = [service.predict(HARD)[0] for _ in range(20)]
@@ -329,17 +345,17 @@ def test_rows_get_fallback_answers_after_a_worker_is_killed(bundle, tmp_path):
 
 
 def test_features_are_fetched_in_the_order_of_the_stages(bundle, tmp_path):
-    words = ("--features", "my_store:fetch", "--backend", "python:my_store:answer")
-    with serving(bundle, tmp_path, *words, "--deadline-ms", "20000") as service:
+    options = ("--features", "my_store:fetch", "--backend", "python:my_store:answer")
+    with serve_by_command(bundle, tmp_path, *options, "--deadline-ms", "20000") as service:
         (answer,) = service.predict({})
         assert (answer["label"], answer["route"]) == ("yes", "cloud")
         assert answer["acquired"] == ["a", "b", "c", "e"]
         (answer,) = service.predict({"a": 1.0, "b": 0.0})
         assert (answer["route"], answer["acquired"]) == ("edge", ["a", "b"])
-        (failed,) = service.predict({"f": 9})
-        assert "the store is away" in failed["error"]
-        (fallback,) = service.predict({"f": 9, "a": 0.1, "b": 0.1})
-        assert fallback["route"] == "fallback"
+        (failure,) = service.predict({"f": 9})
+        assert "the store is away" in failure["error"]
+        (fallback_answer,) = service.predict({"f": 9, "a": 0.1, "b": 0.1})
+        assert fallback_answer["route"] == "fallback"
         status, refusal = service.post("/predict", {"instances": [[1.0]]})
         assert status == 400
         assert refusal["error"] == "a row of 1 values; the bundle has 6 columns"
@@ -348,29 +364,29 @@ def test_features_are_fetched_in_the_order_of_the_stages(bundle, tmp_path):
 
 
 def test_the_command_prints_its_address_as_json(bundle, tmp_path):
-    with serving(bundle, tmp_path, "--json") as service:
+    with serve_by_command(bundle, tmp_path, "--json") as service:
         address = json.loads(service.lines[-1])
         assert address["model"] == "small 7"
         assert service.get("/healthz")[0] == 200
 
 
 def test_without_a_cloud_hard_rows_get_fallback_answers(bundle, tmp_path):
-    with serving(bundle, tmp_path) as service:
+    with serve_by_command(bundle, tmp_path) as service:
         (answer,) = service.predict(HARD)
         assert (answer["route"], answer["reason"]) == ("fallback", "no-link")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("options", "message"),
     [
         (("--broker", "mqtt://x", "--backend", "http://x/v2/models/m"), "not both"),
         (("--features", "my_store:plain"), "async def"),
         (("--features", "my_store:absent"), "my_store"),
     ],
 )
-def test_invalid_options_are_refused_with_a_remedy(bundle, tmp_path, words, message):
+def test_invalid_options_are_refused_with_a_remedy(bundle, tmp_path, options, message):
     (tmp_path / "my_store.py").write_text(FETCH)
-    command = [sys.executable, "-m", "gatewise", "serve", str(bundle.path), *words]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert result.returncode == 2
-    assert message in result.stderr
+    command = [sys.executable, "-m", "gatewise", "serve", str(bundle.path), *options]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 2
+    assert message in process.stderr

@@ -16,7 +16,7 @@ from sklearn.datasets import load_iris
 from gatewise.errors import InputError
 from gatewise_cloud import CloudModel, ModelError
 from gatewise_cloud.errors import BackendBusy
-from gatewise_cloud.models.backend_choice import chosen_backend
+from gatewise_cloud.models.backend_choice import backend_factory
 from gatewise_cloud.models.backends import PythonBackend
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.errors import SelfTestError
@@ -26,7 +26,7 @@ from gatewise_export.packing.verification import self_test, verify
 from gatewise_training import AdaptGBRT, StagedCascade
 from tests.support import tiny_bundle as tiny
 
-MODULE = """
+BACKEND_MODULE = """
 import numpy as np
 
 def probabilities(X):
@@ -55,7 +55,7 @@ NAMES = np.array(["setosa", "versicolor", "virginica"])
 def packed_system(tmp_path_factory):
     """A system whose high-cost model is a function, and its bundle."""
     folder = tmp_path_factory.mktemp("opaque")
-    (folder / "opaque_flower.py").write_text(MODULE)
+    (folder / "opaque_flower.py").write_text(BACKEND_MODULE)
     sys.path.insert(0, str(folder))
     system = StagedCascade(
         "python:opaque_flower:probabilities", n_stages=1, families=("linear",), offload_rate=0.5,
@@ -94,8 +94,8 @@ def http_service():
         server.server_close()
 
 
-def backend(bundle, url):
-    return chosen_backend(url)(bundle.manifest)
+def make_backend(bundle, url):
+    return backend_factory(url)(bundle.manifest)
 
 
 @pytest.mark.slow
@@ -115,8 +115,8 @@ def test_a_bundle_names_its_backend_and_has_no_graph(packed_system, tmp_path):
     report = verify(system, bundle, X)
     assert report.agrees
     assert report.rows == len(X)
-    for_device = repack(bundle.path, tmp_path / "device", for_device=True)
-    assert self_test(Bundle.open(for_device.path, for_device=True)).agrees
+    device_bundle = repack(bundle.path, tmp_path / "device", for_device=True)
+    assert self_test(Bundle.open(device_bundle.path, for_device=True)).agrees
     with pytest.raises(ModelError, match=r"packed with python:opaque_flower:probabilities.*--back"):
         CloudModel.from_bundle(bundle)
 
@@ -127,34 +127,36 @@ def test_fit_pack_and_verify_run_the_high_cost_model_once_per_row(packed_system,
 
     batch_sizes = []
 
-    def counting(X):
+    def count_and_answer(X):
         batch_sizes.append(len(X))
         return opaque_flower.probabilities(X)
 
-    def take_count():
+    def take_row_count():
         n_rows = sum(batch_sizes)
         batch_sizes.clear()
         return n_rows
 
-    method = AdaptGBRT(counting, p_full=(0.5,), penalties=(0.1,), n_rounds=2, random_state=0)
+    method = AdaptGBRT(
+        count_and_answer, p_full=(0.5,), penalties=(0.1,), n_rounds=2, random_state=0
+    )
     system = method.fit(X, NAMES[SPECIES])
-    assert take_count() == len(X)
+    assert take_row_count() == len(X)
     bundle = pack(system, tmp_path / "iris", sample=X[::5])
-    assert take_count() == len(X[::5])
+    assert take_row_count() == len(X[::5])
     assert verify(system, bundle, X).agrees
-    assert take_count() == len(X)
+    assert take_row_count() == len(X)
 
 
 @pytest.mark.parametrize("attribute", ["probabilities", "Flower"])
 def test_a_python_object_answers_as_the_high_cost_model(packed_system, attribute):
     system, bundle = packed_system
     model = CloudModel.from_bundle(
-        bundle, backend=backend(bundle, f"python:opaque_flower:{attribute}")
+        bundle, backend=make_backend(bundle, f"python:opaque_flower:{attribute}")
     )
-    result = model.answer(X)
-    expected = system.high_cost_model_.answers(X)
-    np.testing.assert_array_equal(result.labels, expected[0])
-    np.testing.assert_allclose(result.probabilities, expected[1], atol=1e-6)
+    cloud_answer = model.answer(X)
+    expected_answers = system.high_cost_model_.answers(X)
+    np.testing.assert_array_equal(cloud_answer.labels, expected_answers[0])
+    np.testing.assert_allclose(cloud_answer.probabilities, expected_answers[1], atol=1e-6)
     assert model.local
 
 
@@ -164,7 +166,7 @@ def test_the_example_backend_answers_through_an_http_service(packed_system, monk
     with http_service() as url:
         monkeypatch.setenv("MODEL_URL", f"{url}/iris:predict")
         model = CloudModel.from_bundle(
-            bundle, backend=backend(bundle, "python:http_backend:probabilities")
+            bundle, backend=make_backend(bundle, "python:http_backend:probabilities")
         )
         labels = model.answer(X).labels
     np.testing.assert_array_equal(labels, system.high_cost_model_.labels(X))
@@ -175,14 +177,14 @@ def test_the_example_backend_answers_through_an_http_service(packed_system, monk
 def test_another_backend_can_serve_a_bundle_with_a_graph(bundle):
     coefficients = tiny.CLOUD_W
 
-    def linear(rows):
+    def linear_probabilities(rows):
         margins = rows @ coefficients
         weights = np.exp(margins - margins.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True)
 
     classes = Bundle.open(bundle).manifest.classes
-    python = PythonBackend(linear, classes=classes, model="tiny 1")
-    model = CloudModel.from_bundle(bundle, backend=python)
+    python_backend = PythonBackend(linear_probabilities, classes=classes, model="tiny 1")
+    model = CloudModel.from_bundle(bundle, backend=python_backend)
     rows = tiny.rows(40)
     np.testing.assert_array_equal(model.answer(rows).labels, tiny.expected(rows)[0])
 
@@ -199,18 +201,20 @@ def test_another_backend_can_serve_a_bundle_with_a_graph(bundle):
 )
 def test_a_callable_with_an_invalid_output_is_not_served(packed_system, attribute, error, message):
     bundle = packed_system[1]
-    with pytest.raises(error, match=message) as caught:
-        CloudModel.from_bundle(bundle, backend=backend(bundle, f"python:opaque_flower:{attribute}"))
-    assert "\n" not in str(caught.value)
+    with pytest.raises(error, match=message) as error_info:
+        CloudModel.from_bundle(
+            bundle, backend=make_backend(bundle, f"python:opaque_flower:{attribute}")
+        )
+    assert "\n" not in str(error_info.value)
 
 
 def test_another_model_fails_the_self_test(packed_system):
     bundle = packed_system[1]
-    constant = PythonBackend(
+    constant_backend = PythonBackend(
         lambda rows: np.tile([1.0, 0.0, 0.0], (len(rows), 1)), classes=NAMES, model="iris 1"
     )
     with pytest.raises(SelfTestError, match="differently than at packing"):
-        CloudModel.from_bundle(bundle, backend=constant)
+        CloudModel.from_bundle(bundle, backend=constant_backend)
 
 
 @pytest.mark.parametrize(
@@ -218,16 +222,16 @@ def test_another_model_fails_the_self_test(packed_system):
 )
 def test_invalid_backends_are_refused(url):
     with pytest.raises(InputError):
-        chosen_backend(url)
+        backend_factory(url)
 
 
 @pytest.mark.slow
-def test_a_worker_answers_through_its_backend(packed_system, mosquitto, caller):
+def test_a_worker_answers_through_its_backend(packed_system, mosquitto, connect_caller):
     system, bundle = packed_system
-    python = chosen_backend("python:opaque_flower:Flower")
-    with Worker(bundle, mosquitto.url, backend=python):
-        client = caller(mosquitto)
-        requests = [client.ask(part, model="iris", version="1") for part in np.array_split(X, 10)]
+    make_flower_backend = backend_factory("python:opaque_flower:Flower")
+    with Worker(bundle, mosquitto.url, backend=make_flower_backend):
+        client = connect_caller(mosquitto)
+        requests = [client.ask(rows, model="iris", version="1") for rows in np.array_split(X, 10)]
         answers = {answer.id: answer for answer in client.responses(10)}
-    result = np.concatenate([answers[request.id].labels for request in requests])
-    np.testing.assert_array_equal(result, system.high_cost_model_.labels(X))
+    labels = np.concatenate([answers[request.id].labels for request in requests])
+    np.testing.assert_array_equal(labels, system.high_cost_model_.labels(X))

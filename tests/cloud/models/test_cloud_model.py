@@ -42,9 +42,9 @@ def test_answers_have_the_expected_labels_and_probabilities(tmp_path, kind, n_ro
     ],
 )
 def test_rows_of_a_wrong_shape_or_value_are_refused(bundle, X, reason):
-    with pytest.raises(RefusedRows) as caught:
+    with pytest.raises(RefusedRows) as error_info:
         CloudModel.from_bundle(bundle).answer(X)
-    assert caught.value.reason == reason
+    assert error_info.value.reason == reason
 
 
 def test_values_of_another_type_are_refused(bundle):
@@ -67,10 +67,10 @@ def test_missing_values_are_allowed_by_the_manifest(tmp_path):
 
 
 def test_a_graph_that_needs_gigabytes_is_not_served(tmp_path):
-    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limit_before = resource.getrlimit(resource.RLIMIT_DATA)
     with pytest.raises(ModelError, match=r"(?i)failed|bad_alloc"):
         CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", graph=tiny.growing_graph()))
-    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+    assert resource.getrlimit(resource.RLIMIT_DATA) == limit_before
 
 
 def test_a_graph_that_loads_slowly_is_not_served(tmp_path):
@@ -89,30 +89,30 @@ def test_the_operators_load_limits_bound_the_limits_of_a_bundle(tmp_path):
     ):
         CloudModel.from_bundle(path)
     limits = LoadLimits(bytes=2e9, seconds=90)
-    assert len(CloudModel.from_bundle(path, load_bound=limits).answer(tiny.rows(3)).labels) == 3
+    assert len(CloudModel.from_bundle(path, load_limits=limits).answer(tiny.rows(3)).labels) == 3
 
 
 def test_a_bundle_that_computes_other_labels_is_not_served(tmp_path):
-    with pytest.raises(SelfTestError, match="8 of 8 sample rows") as caught:
+    with pytest.raises(SelfTestError, match="8 of 8 sample rows") as error_info:
         CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", spoil=True))
-    assert caught.value.differences == {"cloud_label": 8}
+    assert error_info.value.differences == {"cloud_label": 8}
 
 
 @pytest.mark.parametrize(
-    ("kind", "part", "message"),
+    ("kind", "weights_slice", "message"),
     [
         ("classifier", np.s_[:, :], "must have 2 output"),
         ("margins", np.s_[:3, :], "does not load"),
         ("margins", np.s_[:, :2], "probabilities for 8 instances"),
     ],
 )
-def test_a_graph_with_other_outputs_is_not_served(tmp_path, kind, part, message):
-    graph = tiny.linear_graph(tiny.CLOUD_W[part])
+def test_a_graph_with_other_outputs_is_not_served(tmp_path, kind, weights_slice, message):
+    graph = tiny.linear_graph(tiny.CLOUD_W[weights_slice])
     path = tiny.write_bundle(tmp_path / "b", kind=kind, graph=graph)
-    with pytest.raises(ModelError, match=message) as caught:
+    with pytest.raises(ModelError, match=message) as error_info:
         CloudModel.from_bundle(path)
-    assert caught.value.model == "tiny 1"
-    assert "\n" not in str(caught.value)
+    assert error_info.value.model == "tiny 1"
+    assert "\n" not in str(error_info.value)
 
 
 def test_a_file_that_is_not_a_graph_is_not_served(tmp_path):
@@ -130,16 +130,20 @@ def test_a_damaged_bundle_is_not_served(tmp_path):
 
 def test_the_signature_is_checked_for_paths_and_opened_bundles(tmp_path):
     path = tiny.write_bundle(tmp_path / "b")
-    secret, public = keygen(tmp_path / "key")
-    signed = repack(path, tmp_path / "signed", sign=secret).path
+    private_key, public_key = keygen(tmp_path / "key")
+    signed_path = repack(path, tmp_path / "signed", sign=private_key).path
 
     def load(bundle):
-        return ServedModels(public_key=public).load(bundle)
+        return ServedModels(public_key=public_key).load(bundle)
 
     for bundle in (path, Bundle.open(path)):
         with pytest.raises(SignatureError, match="is not signed"):
             load(bundle)
-    for bundle in (signed, Bundle.open(signed), Bundle.open(signed, public_key=public)):
+    for bundle in (
+        signed_path,
+        Bundle.open(signed_path),
+        Bundle.open(signed_path, public_key=public_key),
+    ):
         assert load(bundle) == ("tiny", "1")
 
 

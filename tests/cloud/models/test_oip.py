@@ -19,7 +19,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_cloud import CloudModel, ModelError, Worker
 from gatewise_cloud.errors import BackendBusy
-from gatewise_cloud.models.oip import OipBackend, _read_outputs, backend_at
+from gatewise_cloud.models.oip import OipBackend, _read_outputs, oip_backend_factory
 from gatewise_export.bundle.bundle import Bundle
 from tests.support import tiny_bundle as tiny
 from tests.support.ports import free_port
@@ -30,12 +30,12 @@ ROOT = Path(__file__).parents[3]
 class OipServer:
     """Server of version 2 of the protocol, which runs a graph in onnxruntime."""
 
-    def __init__(self, graph, *, columns=False):
+    def __init__(self, graph, *, has_label_columns=False):
         self.session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-        self.columns = columns  # labels as [n, 1], as MLServer gives them
+        self.has_label_columns = has_label_columns  # labels as [n, 1], as MLServer gives them
         self.status = 200
-        self.spoil = None
-        self.connections = 0
+        self.spoil_outputs = None
+        self.n_connections = 0
         server = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -44,54 +44,58 @@ class OipServer:
             disable_nagle_algorithm = True
 
             def setup(self):
-                server.connections += 1
+                server.n_connections += 1
                 super().setup()
 
             def do_GET(self):
-                spec = server.session.get_inputs()[0]
-                known = self.path == "/v2/models/tiny%201"
-                inputs = [{"name": spec.name, "datatype": "FP32", "shape": [-1, 4]}]
-                self.respond(200 if known else 404, {"name": "tiny 1", "inputs": inputs})
+                tensor_info = server.session.get_inputs()[0]
+                is_known_model = self.path == "/v2/models/tiny%201"
+                inputs = [{"name": tensor_info.name, "datatype": "FP32", "shape": [-1, 4]}]
+                self.respond(200 if is_known_model else 404, {"name": "tiny 1", "inputs": inputs})
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                size = int(self.headers.get("Inference-Header-Content-Length", len(body)))
-                request = json.loads(body[:size])
+                json_bytes = int(self.headers.get("Inference-Header-Content-Length", len(body)))
+                request = json.loads(body[:json_bytes])
                 (tensor,) = request["inputs"]
                 is_binary = "binary_data_size" in tensor.get("parameters", {})
                 if is_binary:
-                    data = np.frombuffer(body[size:], "<f4")
+                    numbers = np.frombuffer(body[json_bytes:], "<f4")
                 else:
-                    data = np.array(tensor["data"], "f4")
-                X = data.reshape(tensor["shape"])
+                    numbers = np.array(tensor["data"], "f4")
+                X = numbers.reshape(tensor["shape"])
                 outputs = server.session.run(None, {tensor["name"]: X})
                 if server.status != 200:
                     self.respond(server.status, {"error": "too much at once"})
                     return
-                descriptions, tail = [], b""
-                for spec, array in zip(server.session.get_outputs(), outputs, strict=True):
-                    kind = {"int64": "INT64", "float32": "FP32"}[array.dtype.name]
-                    if server.columns and array.ndim == 1:
+                descriptions, binary_outputs = [], b""
+                for tensor_info, array in zip(server.session.get_outputs(), outputs, strict=True):
+                    datatype = {"int64": "INT64", "float32": "FP32"}[array.dtype.name]
+                    if server.has_label_columns and array.ndim == 1:
                         array = array[:, np.newaxis]
-                    description = {"name": spec.name, "datatype": kind, "shape": list(array.shape)}
+                    description = {
+                        "name": tensor_info.name,
+                        "datatype": datatype,
+                        "shape": list(array.shape),
+                    }
                     if request.get("parameters", {}).get("binary_data_output"):
                         description["parameters"] = {"binary_data_size": array.nbytes}
-                        tail += array.tobytes()
+                        binary_outputs += array.tobytes()
                     else:
                         description["data"] = array.reshape(-1).tolist()
                     descriptions.append(description)
-                if server.spoil:
-                    server.spoil(descriptions)
-                self.respond(200, {"model_name": "tiny 1", "outputs": descriptions}, tail)
+                if server.spoil_outputs:
+                    server.spoil_outputs(descriptions)
+                self.respond(200, {"model_name": "tiny 1", "outputs": descriptions}, binary_outputs)
 
-            def respond(self, status, document, tail=b""):
-                head = json.dumps(document).encode()
+            def respond(self, status, document, binary_outputs=b""):
+                json_body = json.dumps(document).encode()
                 self.send_response(status)
-                self.send_header("Content-Length", str(len(head) + len(tail)))
-                if tail:
-                    self.send_header("Inference-Header-Content-Length", str(len(head)))
+                self.send_header("Content-Length", str(len(json_body) + len(binary_outputs)))
+                if binary_outputs:
+                    self.send_header("Inference-Header-Content-Length", str(len(json_body)))
                 self.end_headers()
-                self.wfile.write(head + tail)
+                self.wfile.write(json_body + binary_outputs)
 
             def log_message(self, *_):
                 pass
@@ -115,11 +119,11 @@ class OipServer:
 def _close_backends(monkeypatch):
     """Close the backends that a test made without a worker."""
     backends = []
-    init = OipBackend.__init__
+    original_init = OipBackend.__init__
 
     def init_and_record(self, *args, **kwargs):
         backends.append(self)
-        init(self, *args, **kwargs)
+        original_init(self, *args, **kwargs)
 
     monkeypatch.setattr(OipBackend, "__init__", init_and_record)
     yield
@@ -129,44 +133,49 @@ def _close_backends(monkeypatch):
 
 
 @pytest.fixture
-def serving():
+def start_server():
     servers = []
 
-    def start(path, **settings):
+    def start_new_server(path, **settings):
         servers.append(OipServer((path / "cloud.onnx").read_bytes(), **settings))
         return servers[-1]
 
-    yield start
+    yield start_new_server
     for server in servers:
         server.close()
 
 
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
-@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
-@pytest.mark.parametrize("columns", [False, True], ids=["flat", "columns"])
-def test_a_remote_model_answers_as_the_local_model(tmp_path, serving, kind, binary, columns):
+@pytest.mark.parametrize("is_binary", [False, True], ids=["json", "binary"])
+@pytest.mark.parametrize("has_label_columns", [False, True], ids=["flat", "columns"])
+def test_a_remote_model_answers_as_the_local_model(
+    tmp_path, start_server, kind, is_binary, has_label_columns
+):
     path = tiny.write_bundle(tmp_path / "b", kind=kind)
-    server = serving(path, columns=columns)
-    remote = CloudModel.from_bundle(
-        path, backend=backend_at(server.url, binary=binary)(Bundle.open(path).manifest)
+    server = start_server(path, has_label_columns=has_label_columns)
+    remote_model = CloudModel.from_bundle(
+        path,
+        backend=oip_backend_factory(server.url, is_binary=is_binary)(Bundle.open(path).manifest),
     )
-    local = CloudModel.from_bundle(path)
+    local_model = CloudModel.from_bundle(path)
     for n_rows in (1, 7, 100):
         X = tiny.rows(n_rows, seed=n_rows)
-        answer = remote.answer(X)
-        expected = local.answer(X)
-        np.testing.assert_array_equal(answer.labels, expected.labels)
-        np.testing.assert_array_equal(answer.probabilities, expected.probabilities)
-    assert server.connections == 1
-    assert remote.trouble is None
+        answer = remote_model.answer(X)
+        local_answer = local_model.answer(X)
+        np.testing.assert_array_equal(answer.labels, local_answer.labels)
+        np.testing.assert_array_equal(answer.probabilities, local_answer.probabilities)
+    assert server.n_connections == 1
+    assert remote_model.trouble is None
 
 
 def test_a_worker_answers_with_a_remote_model_and_reports_its_errors(
-    bundle, serving, mosquitto, caller
+    bundle, start_server, mosquitto, connect_caller
 ):
-    server = serving(bundle)
-    with Worker(bundle, mosquitto.url, backend=backend_at(server.url), parallel=3) as worker:
-        client = caller(mosquitto)
+    server = start_server(bundle)
+    with Worker(
+        bundle, mosquitto.url, backend=oip_backend_factory(server.url), parallel=3
+    ) as worker:
+        client = connect_caller(mosquitto)
         X = tiny.rows(30)
         row_of_request = {client.ask(X[i : i + 1], ttl_ms=20_000).id: i for i in range(30)}
         labels, _ = tiny.expected(X)
@@ -187,14 +196,14 @@ def test_a_worker_answers_with_a_remote_model_and_reports_its_errors(
 
 
 @pytest.mark.slow
-def test_the_command_line_takes_a_backend(bundle, serving, mosquitto, caller, command):
-    server = serving(bundle)
+def test_the_command_line_takes_a_backend(bundle, start_server, mosquitto, connect_caller, command):
+    server = start_server(bundle)
     worker = command(
         "cloud", bundle, "--broker", mosquitto.url, "--backend", server.url, "--backend-binary",
         "--parallel", 2,
     )  # fmt: skip
     assert worker.line().startswith("ready: model tiny 1 on")
-    client = caller(mosquitto)
+    client = connect_caller(mosquitto)
     client.ask(tiny.rows(3))
     assert client.response().labels.tolist() == tiny.expected(tiny.rows(3))[0].tolist()
 
@@ -204,7 +213,7 @@ def changed_output(**fields):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("spoil_outputs", "message"),
     [
         (changed_output(shape=[1, 2]), "does not follow the protocol"),
         (changed_output(shape=[-1]), "does not follow the protocol"),
@@ -217,15 +226,17 @@ def changed_output(**fields):
         (changed_output(parameters={"binary_data_size": 12}), "does not follow the protocol"),
     ],
 )
-def test_a_malformed_response_of_the_server_is_an_error(bundle, serving, spoil, message):
-    server = serving(bundle)
+def test_a_malformed_response_of_the_server_is_an_error(
+    bundle, start_server, spoil_outputs, message
+):
+    server = start_server(bundle)
     url = server.url.replace("{name}", "tiny").replace("{version}", "1")
     backend = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1")
-    server.spoil = spoil
-    with pytest.raises(ModelError, match=message) as caught:
+    server.spoil_outputs = spoil_outputs
+    with pytest.raises(ModelError, match=message) as error_info:
         backend.run(tiny.rows(1))
-    assert not isinstance(caught.value, BackendBusy)
-    server.spoil = None
+    assert not isinstance(error_info.value, BackendBusy)
+    server.spoil_outputs = None
     assert len(backend.run(tiny.rows(1))[0]) == 1
 
 
@@ -238,46 +249,46 @@ def test_a_tensor_with_more_or_fewer_numbers_than_its_shape_is_refused(n_numbers
         tensor["parameters"] = {"binary_data_size": numbers.nbytes}
     else:
         tensor["data"] = numbers.tolist()
-    head = json.dumps({"outputs": [tensor]}).encode()
-    body = head + numbers.tobytes() if is_binary else head
+    json_body = json.dumps({"outputs": [tensor]}).encode()
+    body = json_body + numbers.tobytes() if is_binary else json_body
     if n_numbers == 6:
-        (array,) = _read_outputs(body, str(len(head)))
+        (array,) = _read_outputs(body, str(len(json_body)))
         assert array.tolist() == [[0, 1, 2], [3, 4, 5]]
     else:
         with pytest.raises(ValueError, match=r"for shape \[2, 3\]"):
-            _read_outputs(body, str(len(head)))
+            _read_outputs(body, str(len(json_body)))
 
 
-def test_missing_values_need_the_binary_form(bundle, serving):
-    server = serving(bundle)
+def test_missing_values_need_the_binary_form(bundle, start_server):
+    server = start_server(bundle)
     url = server.url.replace("{name}", "tiny").replace("{version}", "1")
     X = tiny.rows(1)
     X[0, 0] = np.nan
     with pytest.raises(ModelError, match="binary"):
         OipBackend(url, n_inputs=4, kind="margins", model="tiny 1").run(X)
-    binary_backend = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1", binary=True)
+    binary_backend = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1", is_binary=True)
     assert np.isnan(binary_backend.run(X)[0]).all()
 
 
-def test_absent_and_slow_servers_and_unknown_models_are_errors(bundle, serving):
-    server = serving(bundle)
+def test_absent_and_slow_servers_and_unknown_models_are_errors(bundle, start_server):
+    server = start_server(bundle)
     url = server.url.replace("{name}", "tiny").replace("{version}", "1")
 
-    def backend(url, **settings):
+    def make_backend(url, **settings):
         return OipBackend(url, **{"n_inputs": 4, "kind": "margins", "model": "m 1"} | settings)
 
     with pytest.raises(ModelError, match="404"):
-        backend(url.replace("tiny", "other"))
+        make_backend(url.replace("tiny", "other"))
     with pytest.raises(ModelError, match=r"FP32 \[-1, 4\], not FP32 \[-1, 5\]"):
-        backend(url, n_inputs=5)
-    connected = backend(url)
+        make_backend(url, n_inputs=5)
+    connected_backend = make_backend(url)
     server.close()
     with socket.create_server(("127.0.0.1", 0)) as silent_server:
         silent_url = f"http://127.0.0.1:{silent_server.getsockname()[1]}/v2/models/m"
         with pytest.raises(BackendBusy, match="does not answer"):
-            backend(silent_url, timeout=0.1)
+            make_backend(silent_url, timeout=0.1)
     with pytest.raises(BackendBusy, match="does not answer"):
-        backend(silent_url)
+        make_backend(silent_url)
     for invalid_url in (
         "mqtt://h/v2/models/m",
         "http://h/m",
@@ -285,15 +296,15 @@ def test_absent_and_slow_servers_and_unknown_models_are_errors(bundle, serving):
         "http:///v2",
     ):
         with pytest.raises(InputError, match="backend"):
-            backend(invalid_url)
-    assert connected.trouble is None
+            make_backend(invalid_url)
+    assert connected_backend.trouble is None
 
 
 HEAD, BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n", b'{"inputs": [{"name": "xyz"}]}'
 
 
 @pytest.mark.parametrize(
-    ("slow_parts", "rest"),
+    ("slow_parts", "last_part"),
     [
         ([HEAD, *([bytes((byte,)) for byte in BODY])], b""),
         ([bytes((byte,)) for byte in HEAD], BODY),
@@ -301,18 +312,18 @@ HEAD, BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 28\r\n\r\n", b'{"inputs": [{"n
     ],
     ids=["body", "head", "continue"],
 )
-def test_a_slow_response_is_an_error_after_the_timeout(slow_parts, rest):
-    def trickle():
+def test_a_slow_response_is_an_error_after_the_timeout(slow_parts, last_part):
+    def send_slowly():
         connection, _ = server.accept()
         with connection, suppress(OSError):  # the backend has closed the connection
             connection.recv(65536)
             for part in slow_parts:
                 connection.sendall(part)
                 time.sleep(0.02)
-            connection.sendall(rest)
+            connection.sendall(last_part)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=trickle)
+        thread = threading.Thread(target=send_slowly)
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v2/models/m"
         with pytest.raises(BackendBusy, match="does not answer"):
@@ -362,7 +373,7 @@ def mlserver(make_once):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_mlserver_serves_the_bundles_model(tmp_path, mlserver, mosquitto, caller):
+def test_mlserver_serves_the_bundles_model(tmp_path, mlserver, mosquitto, connect_caller):
     path = tiny.write_bundle(tmp_path / "b", kind="classifier")
     home = tmp_path / "oip"
     shutil.copytree(ROOT / "deploy" / "oip", home)
@@ -379,22 +390,22 @@ def test_mlserver_serves_the_bundles_model(tmp_path, mlserver, mosquitto, caller
         deadline = time.monotonic() + 120
         while True:
             try:
-                remote = backend_at(url)(manifest)
+                remote_backend = oip_backend_factory(url)(manifest)
                 break
             except ModelError:
                 assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
                 assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-2000:]
                 time.sleep(0.2)
         X = tiny.rows(50)
-        expected = CloudModel.from_bundle(path).answer(X)
+        local_answer = CloudModel.from_bundle(path).answer(X)
         # MLServer does not support the binary extension over HTTP.
-        answer = CloudModel.from_bundle(path, backend=remote).answer(X)
-        np.testing.assert_array_equal(answer.labels, expected.labels)
-        np.testing.assert_array_equal(answer.probabilities, expected.probabilities)
-        with Worker(path, mosquitto.url, backend=lambda _: remote, parallel=2):
-            client = caller(mosquitto)
+        answer = CloudModel.from_bundle(path, backend=remote_backend).answer(X)
+        np.testing.assert_array_equal(answer.labels, local_answer.labels)
+        np.testing.assert_array_equal(answer.probabilities, local_answer.probabilities)
+        with Worker(path, mosquitto.url, backend=lambda _: remote_backend, parallel=2):
+            client = connect_caller(mosquitto)
             client.ask(X)
-            assert client.response().labels.tolist() == expected.labels.tolist()
+            assert client.response().labels.tolist() == local_answer.labels.tolist()
     finally:
         server.terminate()
         server.wait(30)

@@ -16,18 +16,20 @@ pytestmark = pytest.mark.slow
 
 def test_a_pair_fitted_to_unlabelled_images_answers_over_a_real_broker(tmp_path):
     images, y = digit_images()
-    low_cost, high_cost = tmp_path / "low.onnx", tmp_path / "high.onnx"
-    low_cost.write_bytes(conv_graph(images[:300], y[:300]))
-    high_cost.write_bytes(mlp_graph(images[:900], y[:900]))
-    rows = images[900:1500]
+    low_cost_path, high_cost_path = tmp_path / "low.onnx", tmp_path / "high.onnx"
+    low_cost_path.write_bytes(conv_graph(images[:300], y[:300]))
+    high_cost_path.write_bytes(mlp_graph(images[:900], y[:900]))
+    training_images = images[900:1500]
     new_images = images[1500:]
     with Mosquitto(tmp_path) as broker:
         url = broker.url
         folder = tmp_path / "bundle"
         start = time.monotonic()
         # From two models to a running worker and device.
-        pair = gw.PairCascade(low_cost_model=low_cost, high_cost_model=high_cost).fit(rows)
-        bundle = gw.pack(pair, folder, sample=rows[:64], name="digits")
+        pair = gw.PairCascade(low_cost_model=low_cost_path, high_cost_model=high_cost_path).fit(
+            training_images
+        )
+        bundle = gw.pack(pair, folder, sample=training_images[:64], name="digits")
         link = gw.MqttLink(url)
         with (
             gw.Worker(bundle, url),
@@ -36,16 +38,16 @@ def test_a_pair_fitted_to_unlabelled_images_answers_over_a_real_broker(tmp_path)
             link.connect(30)
             answers = [device.answer(image) for image in new_images]
         assert time.monotonic() - start < 120
-    np.testing.assert_array_equal([a.label for a in answers], pair.predict(new_images))
-    routes = {a.route for a in answers}
+    np.testing.assert_array_equal([answer.label for answer in answers], pair.predict(new_images))
+    routes = {answer.route for answer in answers}
     assert routes == {"edge", "cloud"}
-    sent = np.array([a.route == "cloud" for a in answers])
-    np.testing.assert_array_equal(sent, pair.offload(new_images))
+    was_offloaded = np.array([answer.route == "cloud" for answer in answers])
+    np.testing.assert_array_equal(was_offloaded, pair.offload(new_images))
     agreement = np.mean(pair.predict(new_images) == pair.classes_[pair.high_cost_model_.labels(
         new_images.reshape(len(new_images), -1).astype(np.float32)
     )])  # fmt: skip
-    low, high = pair.operating_point_.interval
-    spread = 2 * np.sqrt(
+    lower_bound, upper_bound = pair.operating_point_.interval
+    two_standard_errors = 2 * np.sqrt(
         agreement * (1 - agreement) / len(new_images)
     )  # two standard errors of 297 rows
-    assert low - spread <= agreement <= high + spread
+    assert lower_bound - two_standard_errors <= agreement <= upper_bound + two_standard_errors

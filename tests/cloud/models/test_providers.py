@@ -27,21 +27,23 @@ needs_other_provider = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory):
+def bundle_and_rows(tmp_path_factory):
     """A bundle of two networks, and rows to ask about."""
     images, y = digit_images()
     rows = images[900:1300]
-    low = conv_graph(images[:300], y[:300])
+    low_cost_graph = conv_graph(images[:300], y[:300])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the solver does not converge on these rows
-        high = conv_graph(images[:900], y[:900])
-    system = gw.PairCascade(low_cost_model=low, high_cost_model=high).fit(rows, y[900:1300])
+        high_cost_graph = conv_graph(images[:900], y[:900])
+    system = gw.PairCascade(low_cost_model=low_cost_graph, high_cost_model=high_cost_graph).fit(
+        rows, y[900:1300]
+    )
     folder = tmp_path_factory.mktemp("pair")
     return gw.pack(system, folder / "bundle", sample=rows[:64]), rows
 
 
-def test_a_missing_provider_is_refused_with_the_list_of_providers(pair):
-    bundle, _ = pair
+def test_a_missing_provider_is_refused_with_the_list_of_providers(bundle_and_rows):
+    bundle, _ = bundle_and_rows
     message = f"provider 'neuron' is not in the onnxruntime installed here, which has .*{CPU}"
     with pytest.raises(InputError, match=message):
         gw.Device(bundle, provider="neuron")
@@ -55,21 +57,21 @@ def test_a_missing_provider_is_refused_with_the_list_of_providers(pair):
 
 
 @pytest.mark.parametrize("provider", OTHER_PROVIDERS)
-def test_answers_of_a_provider_equal_those_of_the_cpu(pair, provider):
-    bundle, rows = pair
+def test_answers_of_a_provider_equal_those_of_the_cpu(bundle_and_rows, provider):
+    bundle, rows = bundle_and_rows
     X = rows.reshape(len(rows), -1).astype(np.float32)
-    expected = CloudModel.from_bundle(bundle).answer(X)
+    cpu_answer = CloudModel.from_bundle(bundle).answer(X)
     answer = CloudModel.from_bundle(bundle, provider=provider).answer(X)
-    np.testing.assert_array_equal(answer.labels, expected.labels)
-    np.testing.assert_allclose(answer.probabilities, expected.probabilities, atol=1e-3)
-    with gw.Device(bundle) as cpu, gw.Device(bundle, provider=provider) as device:
+    np.testing.assert_array_equal(answer.labels, cpu_answer.labels)
+    np.testing.assert_allclose(answer.probabilities, cpu_answer.probabilities, atol=1e-3)
+    with gw.Device(bundle) as cpu_device, gw.Device(bundle, provider=provider) as device:
         for row in rows[:50]:
-            assert device.answer(row).label == cpu.answer(row).label
+            assert device.answer(row).label == cpu_device.answer(row).label
 
 
 @needs_other_provider
-def test_a_provider_beyond_the_tolerance_is_refused(pair, monkeypatch):
-    bundle, _ = pair
+def test_a_provider_beyond_the_tolerance_is_refused(bundle_and_rows, monkeypatch):
+    bundle, _ = bundle_and_rows
     for module in (cloud_model, self_checks):
         monkeypatch.setattr(module, "PROVIDER_TOLERANCE", -1.0)
     with pytest.raises(

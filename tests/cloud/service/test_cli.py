@@ -14,37 +14,37 @@ from tests.support.processes import refused
 pytestmark = pytest.mark.slow  # processes start
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_answers_queued_requests_after_sigterm(
-    command, slow_bundle, mosquitto, caller, stop
+    command, slow_bundle, mosquitto, connect_caller, stop_signal
 ):
     worker = command("cloud", slow_bundle, "--broker", mosquitto.url, "--max-batch", 1, "--json")
-    ready = json.loads(worker.line())
-    assert ready == {
+    ready_document = json.loads(worker.line())
+    assert ready_document == {
         "ready": True,
         "models": ["slow 1"],
         "broker": mosquitto.url,
         "subscription": "$share/gw/gw/v1/+/req",
         "metrics_port": None,
     }
-    client = caller(mosquitto)
+    client = connect_caller(mosquitto)
     requests = [client.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(6)]
     first_answer = client.response()
-    worker.process.send_signal(stop)
+    worker.process.send_signal(stop_signal)
     answers = [first_answer, *client.responses(5)]
     assert {answer.id for answer in answers} == {request.id for request in requests}
-    status, out, err = worker.finish()
-    assert (status, err) == (0, "")
-    counters = json.loads(out)
+    exit_status, output, errors = worker.finish()
+    assert (exit_status, errors) == (0, "")
+    counters = json.loads(output)
     assert (counters["answered"], counters["abandoned"], counters["connected"]) == (6, 0, False)
 
 
-def test_without_json_the_summary_is_text(command, bundle, mosquitto, caller):
+def test_without_json_the_summary_is_text(command, bundle, mosquitto, connect_caller):
     worker = command(
         "cloud", bundle, "--broker", mosquitto.url, "--plain-subscription", "--max-batch", 8
     )
     assert worker.line() == f"ready: model tiny 1 on {mosquitto.url}"
-    client = caller(mosquitto)
+    client = connect_caller(mosquitto)
     client.ask(tiny.rows(2))
     client.response()
     client.ask(tiny.rows(1), model="other")
@@ -55,10 +55,12 @@ def test_without_json_the_summary_is_text(command, bundle, mosquitto, caller):
     assert out == "stopped: answered 1 of 2 requests; 2 instances in 1 runs; errors: no-model 1\n"
 
 
-def test_a_worker_on_the_embedded_broker_warns_and_serves(command, bundle, embedded, caller):
-    worker = command("cloud", bundle, "--broker", embedded.url)
-    assert worker.line().startswith(f"ready: model tiny 1 on {embedded.url}")
-    client = caller(embedded)
+def test_a_worker_on_the_embedded_broker_warns_and_serves(
+    command, bundle, embedded_broker, connect_caller
+):
+    worker = command("cloud", bundle, "--broker", embedded_broker.url)
+    assert worker.line().startswith(f"ready: model tiny 1 on {embedded_broker.url}")
+    client = connect_caller(embedded_broker)
     client.ask(tiny.rows(1))
     assert client.response().error is None
     worker.process.terminate()
@@ -88,8 +90,8 @@ def test_invalid_options_are_reported_in_one_line(bundle, tmp_path):
 )
 def test_the_broker_command_prints_kind_and_url(command, options, kind, n_warnings):
     broker = command("broker", "--port", 0, *options)
-    ready = broker.line()
-    prefix, url = ready.rsplit(" ", 1)
+    ready_line = broker.line()
+    prefix, url = ready_line.rsplit(" ", 1)
     assert prefix == f"ready: {kind} broker on"
     port = int(url.removeprefix("mqtt://127.0.0.1:"))
     broker.process.terminate()
@@ -101,8 +103,8 @@ def test_the_broker_command_prints_kind_and_url(command, options, kind, n_warnin
 
 def test_the_broker_command_fails_if_its_broker_dies(command):
     broker = command("broker", "--port", 0, "--json", "--embedded")
-    ready = json.loads(broker.line())
-    assert (ready["kind"], ready["shared_subscriptions"]) == ("embedded", False)
+    ready_document = json.loads(broker.line())
+    assert (ready_document["kind"], ready_document["shared_subscriptions"]) == ("embedded", False)
     # The broker's process is the only child of the command.
     with open(f"/proc/{broker.process.pid}/task/{broker.process.pid}/children") as children:
         (child,) = children.read().split()

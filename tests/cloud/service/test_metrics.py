@@ -5,14 +5,14 @@ from types import SimpleNamespace
 from prometheus_client.parser import text_string_to_metric_families
 
 from gatewise_cloud import MosquittoBroker, Worker
-from gatewise_cloud.service.metrics import text_of, worker_endpoints
+from gatewise_cloud.service.metrics import metrics_text, worker_endpoints
 from gatewise_cloud.worker.counters import COUNTS, MAX_LABELS, Counters
 from tests.support import tiny_bundle as tiny
 from tests.support.ports import page
 from tests.support.waiting import wait_until
 
 
-def samples(text):
+def samples_by_name(text):
     return {
         (sample.name.removeprefix("gatewise_worker_"), *sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
@@ -20,9 +20,9 @@ def samples(text):
     }
 
 
-def test_metrics_equal_the_counters_of_the_worker(bundle, mosquitto, caller):
-    with Worker(bundle, mosquitto.url) as worker, worker_endpoints(worker, 0) as pages:
-        client = caller(mosquitto)
+def test_metrics_equal_the_counters_of_the_worker(bundle, mosquitto, connect_caller):
+    with Worker(bundle, mosquitto.url) as worker, worker_endpoints(worker, 0) as endpoints:
+        client = connect_caller(mosquitto)
         for n_rows in (1, 3, 3):
             client.ask(tiny.rows(n_rows))
             client.response()
@@ -30,9 +30,9 @@ def test_metrics_equal_the_counters_of_the_worker(bundle, mosquitto, caller):
         client.response()
         client.send(b"noise")
         client.get()
-        status, text = page(pages.port, "/metrics")
+        status, text = page(endpoints.port, "/metrics")
     assert status == 200
-    metrics = samples(text)
+    metrics = samples_by_name(text)
     assert metrics["received_total",] == 5
     assert metrics["answered_total",] == 3
     assert metrics["instances_total",] == 7
@@ -55,31 +55,31 @@ def test_health_follows_the_connection(bundle):
     broker = MosquittoBroker()
     with broker:
         worker = Worker(bundle, broker.url)
-        with worker_endpoints(worker, 0) as pages:
-            status, reason = page(pages.port, "/healthz")
+        with worker_endpoints(worker, 0) as endpoints:
+            status, reason = page(endpoints.port, "/healthz")
             assert (status, reason) == (503, f"it is not connected to {broker.url}\n")
             worker.start()
-            assert page(pages.port, "/healthz") == (200, "ok\n")
-            assert page(pages.port, "/healthz", "HEAD") == (200, "")
+            assert page(endpoints.port, "/healthz") == (200, "ok\n")
+            assert page(endpoints.port, "/healthz", "HEAD") == (200, "")
             broker.__exit__(None, None, None)
-            wait_until(lambda: page(pages.port, "/healthz")[0] == 503)
-            assert "not connected" in page(pages.port, "/healthz")[1]
+            wait_until(lambda: page(endpoints.port, "/healthz")[0] == 503)
+            assert "not connected" in page(endpoints.port, "/healthz")[1]
             worker.stop()
-            assert page(pages.port, "/healthz") == (503, "it is ending\n")
-            assert page(pages.port, "/else")[0] == 404
+            assert page(endpoints.port, "/healthz") == (503, "it is ending\n")
+            assert page(endpoints.port, "/else")[0] == 404
 
 
 def test_a_version_with_a_space_is_one_label():
     counters = Counters()
-    counters.add_answer("my pump 1 beta", 3, queued=0.0, latency=0.1)
-    counters.add_answer("old 2", 1, queued=0.0, latency=0.1)
+    counters.add_answer("my pump 1 beta", 3, queue_seconds=0.0, latency_seconds=0.1)
+    counters.add_answer("old 2", 1, queue_seconds=0.0, latency_seconds=0.1)
     models = [{"name": "my pump", "version": "1 beta"}]
     worker = SimpleNamespace(
         counters=counters.snapshot() | {"models": models, "audits": {}},
         histograms=counters.histograms(),
         trouble=None,
     )
-    metrics = samples(text_of(worker).decode())
+    metrics = samples_by_name(metrics_text(worker).decode())
     labels = ("model", "my pump"), ("version", "1 beta")
     assert (metrics["model_info", *labels], metrics["model_instances_total", *labels]) == (1, 3)
     assert metrics["model_instances_total", ("model", "old"), ("version", "2")] == 1

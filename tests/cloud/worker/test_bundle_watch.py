@@ -26,38 +26,42 @@ def folder(tmp_path):
     return path
 
 
-def versions(worker):
+def served_versions(worker):
     return {version for _, version in worker.models}
 
 
-def test_versions_are_added_and_removed_without_lost_requests(tmp_path, folder, mosquitto, caller):
+def test_versions_are_added_and_removed_without_lost_requests(
+    tmp_path, folder, mosquitto, connect_caller
+):
     tiny.write_bundle(folder / "one", version="1")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.05) as worker:
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         client.ask(tiny.rows(1), version="1")
         assert client.response().error is None
         tiny.write_bundle(tmp_path / "two", version="2")
         shutil.move(tmp_path / "two", folder / "two")
-        wait_until(lambda: versions(worker) == {"1", "2"})
+        wait_until(lambda: served_versions(worker) == {"1", "2"})
         for version in ("1", "2"):
             client.ask(tiny.rows(1), version=version)
             answer = client.response()
             assert (answer.error, answer.version) == (None, version)
         shutil.rmtree(folder / "one")
-        wait_until(lambda: versions(worker) == {"2"})
+        wait_until(lambda: served_versions(worker) == {"2"})
         client.ask(tiny.rows(1), version="1")
         assert client.response().error == "no-model"
         client.ask(tiny.rows(1), version="2")
         assert client.response().error is None
-        wait_until(lambda: not worker.models.retired)
+        wait_until(lambda: not worker.models.retired_keys)
         assert worker.counters["watched"] == {"added": 2, "removed": 1}
 
 
 @pytest.mark.slow
-def test_a_removed_model_answers_its_queued_requests(slow_bundle, folder, mosquitto, caller):
+def test_a_removed_model_answers_its_queued_requests(
+    slow_bundle, folder, mosquitto, connect_caller
+):
     shutil.copytree(slow_bundle, folder / "slow")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02, max_batch=1) as worker:
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         requests = [client.ask(tiny.rows(1), model="slow", ttl_ms=60_000) for _ in range(6)]
         wait_until(lambda: worker.counters["received"] == 6)
         shutil.rmtree(folder / "slow")
@@ -66,7 +70,7 @@ def test_a_removed_model_answers_its_queued_requests(slow_bundle, folder, mosqui
         assert {answer.id: answer.error for answer in answers} == {
             request.id: None for request in requests
         }
-        wait_until(lambda: not worker.models.retired)
+        wait_until(lambda: not worker.models.retired_keys)
 
 
 def test_iteration_over_models_ignores_later_changes(bundle):
@@ -84,21 +88,21 @@ def test_invalid_bundles_are_refused_once_and_the_others_served(folder, mosquitt
     (folder / "notes.txt").write_text("not a bundle")
     (folder / "broken.gwb").write_bytes(b"nothing")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02) as worker:
-        assert versions(worker) == {"1"}
+        assert served_versions(worker) == {"1"}
         # The worker loads the bundle after it has been corrected.
         shutil.rmtree(folder / "spoilt")
         tiny.write_bundle(folder / "spoilt", version="2")
-        wait_until(lambda: versions(worker) == {"1", "2"})
+        wait_until(lambda: served_versions(worker) == {"1", "2"})
         (folder / "good" / "cloud.onnx").write_bytes(b"other")
         wait_until(lambda: worker.counters["watched"]["refused"] == 4)
-        assert versions(worker) == {"1", "2"}
+        assert served_versions(worker) == {"1", "2"}
     for words in ("sample rows", "tiny 1 is served already", "broken.gwb", "cloud.onnx"):
         assert words in caplog.text
 
 
 @pytest.mark.slow
 def test_a_bundle_that_loads_slowly_is_refused_while_others_answer(
-    tmp_path, folder, mosquitto, caller, caplog
+    tmp_path, folder, mosquitto, connect_caller, caplog
 ):
     tiny.write_bundle(folder / "good")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02) as worker:
@@ -106,7 +110,7 @@ def test_a_bundle_that_loads_slowly_is_refused_while_others_answer(
         costly = tiny.costly_graph()
         tiny.write_bundle(tmp_path / "costly", version="2", graph=costly, loading=limits)
         shutil.move(tmp_path / "costly", folder / "costly")
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         n_answers = 0
         while "refused" not in worker.counters["watched"]:
             client.ask(tiny.rows(1))
@@ -139,22 +143,22 @@ def test_an_unreadable_bundle_is_refused_and_the_others_served(bundle, caplog):
 
 
 def test_a_bundle_whose_server_is_absent_is_tried_again(bundle, folder, caplog):
-    absences = [True]
+    absent_servers = [True]
 
-    def backend(manifest):
-        if absences:
+    def make_backend(manifest):
+        if absent_servers:
             raise BackendBusy(manifest.title, "its server does not answer")
         graph = bundle.joinpath("cloud.onnx").read_bytes()
         return OnnxBackend(graph, kind="margins", model=manifest.title)
 
     shutil.copytree(bundle, folder / "one")
-    models, counters = ServedModels(backend=backend), Counters()
-    watch = BundleWatch(folder, models, lambda key: 0, counters, seconds=60.0)
+    models, counters = ServedModels(make_backend=make_backend), Counters()
+    watch = BundleWatch(folder, models, lambda key: 0, counters, scan_interval_seconds=60.0)
     watch.start()
     watch.scan()
     assert not models
     assert caplog.text.count("its server does not answer") == 1
-    absences.clear()
+    absent_servers.clear()
     watch.scan()
     watch.stop()
     assert [*models] == [("tiny", "1")]
@@ -162,20 +166,20 @@ def test_a_bundle_whose_server_is_absent_is_tried_again(bundle, folder, caplog):
 
 
 def test_a_replaced_file_is_served_if_its_version_is_new(
-    tmp_path, folder, mosquitto, caller, caplog
+    tmp_path, folder, mosquitto, connect_caller, caplog
 ):
     for name in ("1", "2", "2 again"):
         repack(tiny.write_bundle(tmp_path / name, version=name[0]), tmp_path / f"{name}.gwb")
     (tmp_path / "1.gwb").rename(folder / "small.gwb")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02) as worker:
         (tmp_path / "2.gwb").rename(folder / "small.gwb")
-        wait_until(lambda: versions(worker) == {"2"})
-        client = caller(mosquitto)
+        wait_until(lambda: served_versions(worker) == {"2"})
+        client = connect_caller(mosquitto)
         client.ask(tiny.rows(1), version="2")
         assert client.response().version == "2"
         (tmp_path / "2 again.gwb").rename(folder / "small.gwb")
         wait_until(lambda: worker.counters["watched"].get("refused"))
-        assert versions(worker) == {"2"}
+        assert served_versions(worker) == {"2"}
         assert "tiny 2 is served already" in caplog.text
         (folder / "small.gwb").unlink()
         wait_until(lambda: not worker.models)

@@ -16,7 +16,7 @@ N_QUIET_REQUESTS = 15
 
 
 def test_quiet_devices_get_answers_while_a_noisy_device_overloads_the_worker(
-    bundle, mosquitto, caller, monkeypatch
+    bundle, mosquitto, connect_caller, monkeypatch
 ):
     run = CloudModel.run
 
@@ -25,7 +25,11 @@ def test_quiet_devices_get_answers_while_a_noisy_device_overloads_the_worker(
         return run(self, X)
 
     monkeypatch.setattr(CloudModel, "run", run_slowly)
-    noisy, quiet, second_quiet = caller(mosquitto), caller(mosquitto), caller(mosquitto)
+    noisy, quiet, second_quiet = (
+        connect_caller(mosquitto),
+        connect_caller(mosquitto),
+        connect_caller(mosquitto),
+    )
     stop_noise = threading.Event()
     large_batch = np.tile(tiny.rows(100), (5, 1))
 

@@ -23,71 +23,83 @@ from gatewise_edge.link.messages import AuditMark
 )
 def test_the_evidence_at_the_bound_is_a_martingale(bound, probabilities, n_before):
     """Average the evidence over all sequences of outcomes, weighted by their probabilities."""
-    expected = 0.0
-    for outcome in itertools.product((True, False), repeat=len(probabilities)):
+    mean_evidence = 0.0
+    for disagreements in itertools.product((True, False), repeat=len(probabilities)):
         test = DisagreementTest(bound)
         path_probability = 1.0
         test.skip(n_before)
-        for disagrees, p in zip(outcome, probabilities, strict=True):
+        for disagrees, probability in zip(disagreements, probabilities, strict=True):
             # An instance is audited with probability p and then disagrees with the bound's.
-            hit = min(bound, 1.0) * p
+            p_disagreement = min(bound, 1.0) * probability
             if disagrees:
-                test.audit(disagrees=True, probability=p)
+                test.audit(disagrees=True, probability=probability)
             else:
                 test.skip()  # an audit that agrees changes the evidence equally
-            path_probability *= hit if disagrees else 1.0 - hit
-        expected += path_probability * test.evidence
-    start = DisagreementTest(bound)
-    start.skip(n_before)
-    assert expected == pytest.approx(start.evidence, rel=1e-9)
+            path_probability *= p_disagreement if disagrees else 1.0 - p_disagreement
+        mean_evidence += path_probability * test.evidence
+    test_before = DisagreementTest(bound)
+    test_before.skip(n_before)
+    assert mean_evidence == pytest.approx(test_before.evidence, rel=1e-9)
 
 
 def test_an_audit_that_agrees_changes_the_evidence_like_a_skipped_instance():
-    audited, skipped = DisagreementTest(0.02), DisagreementTest(0.02)
-    audited.audit(disagrees=False, probability=0.1)
-    skipped.skip()
-    assert audited.evidence == skipped.evidence
-    assert (audited.audits, audited.instances, skipped.audits, skipped.instances) == (1, 1, 0, 1)
+    test_with_audit, test_with_skip = DisagreementTest(0.02), DisagreementTest(0.02)
+    test_with_audit.audit(disagrees=False, probability=0.1)
+    test_with_skip.skip()
+    assert test_with_audit.evidence == test_with_skip.evidence
+    assert (
+        test_with_audit.n_audits,
+        test_with_audit.n_instances,
+        test_with_skip.n_audits,
+        test_with_skip.n_instances,
+    ) == (
+        1,
+        1,
+        0,
+        1,
+    )
 
 
 @given(st.lists(st.integers(0, 700), max_size=8))
 def test_the_evidence_does_not_depend_on_the_portions_of_instances(portions):
-    whole, parts = DisagreementTest(0.03), DisagreementTest(0.03)
-    whole.skip(sum(portions))
+    test_in_one, test_in_portions = DisagreementTest(0.03), DisagreementTest(0.03)
+    test_in_one.skip(sum(portions))
     for n_instances in portions:
-        parts.skip(n_instances)
-    assert parts.instances == whole.instances
-    assert parts.evidence == pytest.approx(whole.evidence, rel=1e-9)
+        test_in_portions.skip(n_instances)
+    assert test_in_portions.n_instances == test_in_one.n_instances
+    assert test_in_portions.evidence == pytest.approx(test_in_one.evidence, rel=1e-9)
 
 
 @dataclass(frozen=True)
 class Stream:
     """Stream of instances whose errors occur mostly in the least certain tenth."""
 
-    rate: float
-    share: float
+    disagreement_rate: float
+    audit_share: float
     local_share: float = 0.8
-    errors_in_tenth: float = 0.6
+    error_share_in_tenth: float = 0.6
 
-    def run(self, rng: np.random.Generator, test: DisagreementTest, n: int) -> int:
+    def run(self, rng: np.random.Generator, test: DisagreementTest, n_instances: int) -> int:
         """Number of instances until the alarm, or n + 1 without an alarm."""
-        sampler = AuditSampler(self.share)
-        is_local = rng.random(n) < self.local_share
-        score = rng.random(n)
+        sampler = AuditSampler(self.audit_share)
+        is_local = rng.random(n_instances) < self.local_share
+        scores = rng.random(n_instances)
         error_factor = np.where(
-            score < 0.1, self.errors_in_tenth / 0.1, (1 - self.errors_in_tenth) / 0.9
+            scores < 0.1, self.error_share_in_tenth / 0.1, (1 - self.error_share_in_tenth) / 0.9
         )
-        disagrees = rng.random(n) < self.rate / self.local_share * error_factor
-        draws = rng.random(n)
-        for i in range(n):
-            p = sampler.record_confidence(score[i]) if is_local[i] else 0.0
-            if draws[i] < p:
-                test.audit(disagrees=bool(disagrees[i]), probability=p)
-                if test.alarm:
+        disagrees = (
+            rng.random(n_instances) < self.disagreement_rate / self.local_share * error_factor
+        )
+        draws = rng.random(n_instances)
+        for i in range(n_instances):
+            probability = sampler.record_confidence(scores[i]) if is_local[i] else 0.0
+            if draws[i] < probability:
+                test.audit(disagrees=bool(disagrees[i]), probability=probability)
+                if test.has_alarm:
                     return i + 1
             else:
                 test.skip()
-        return n + 1
+        return n_instances + 1
 
 
 @pytest.mark.slow
@@ -101,7 +113,7 @@ def test_at_most_one_in_twenty_streams_at_the_bound_raises_an_alarm():
         for gap, disagrees in zip(gaps, rng.random(400) < 0.02, strict=True):
             test.skip(int(gap) - 1)
             test.audit(disagrees=bool(disagrees), probability=0.02)
-        n_alarms += test.alarm
+        n_alarms += test.has_alarm
     assert n_alarms <= 25
 
 
@@ -115,7 +127,7 @@ def test_a_loss_of_three_points_raises_an_alarm():
     for _ in range(20):
         test = DisagreementTest(0.01)
         Stream(0.04, 0.02).run(rng, test, 60_000)
-        n_audits.append(test.audits if test.alarm else 10**9)
+        n_audits.append(test.n_audits if test.has_alarm else 10**9)
     assert sum(n <= 400 for n in n_audits) == 20
 
 
@@ -124,7 +136,7 @@ def test_a_loss_that_begins_late_raises_an_alarm():
     test = DisagreementTest(0.02)
     stream = Stream(0.015, 0.1)
     assert stream.run(rng, test, 30_000) == 30_001
-    assert replace(stream, rate=0.08).run(rng, test, 20_000) <= 5_000
+    assert replace(stream, disagreement_rate=0.08).run(rng, test, 20_000) <= 5_000
 
 
 def test_the_estimate_corrects_for_unequal_audit_probabilities():
@@ -132,7 +144,7 @@ def test_the_estimate_corrects_for_unequal_audit_probabilities():
     test = DisagreementTest(0.9)
     Stream(0.05, 0.1).run(rng, test, 60_000)
     assert test.estimate == pytest.approx(0.05, rel=0.2)
-    assert test.audits / 60_000 == pytest.approx(0.8 * 0.1, rel=0.05)
+    assert test.n_audits / 60_000 == pytest.approx(0.8 * 0.1, rel=0.05)
 
 
 @pytest.mark.parametrize("bound", [0.0, 1.0, -1.0, float("nan")])
@@ -141,24 +153,24 @@ def test_bounds_out_of_range_are_refused(bound):
         DisagreementTest(bound)
 
 
-@pytest.mark.parametrize(("answered", "alarm"), [(1, False), (0, True)])
-def test_audits_of_a_fleet_raise_one_alarm(answered, alarm, caplog):
-    audits = FleetAudit()
+@pytest.mark.parametrize(("device_class", "has_alarm"), [(1, False), (0, True)])
+def test_audits_of_a_fleet_raise_one_alarm(device_class, has_alarm, caplog):
+    fleet_audit = FleetAudit()
     for _ in range(300):
-        audits.observe(("m", "1"), AuditMark(answered, 0.1, 9), 1, 0.05)
-    figures = audits.snapshot()["m 1"]
-    assert (figures["audits"], figures["alarm"]) == (300, alarm)
-    assert figures["by_class"] == {str(answered): [300, 300 * alarm]}
-    assert len(caplog.records) == alarm
-    audits.observe(
+        fleet_audit.observe(("m", "1"), AuditMark(device_class, 0.1, 9), 1, 0.05)
+    counts = fleet_audit.snapshot()["m 1"]
+    assert (counts["audits"], counts["alarm"]) == (300, has_alarm)
+    assert counts["by_class"] == {str(device_class): [300, 300 * has_alarm]}
+    assert len(caplog.records) == has_alarm
+    fleet_audit.observe(
         ("m", "1"), AuditMark(0, 1e-6, 0), 1, 0.05
     )  # the probability is too small to count
-    assert audits.snapshot()["m 1"] == figures
+    assert fleet_audit.snapshot()["m 1"] == counts
 
 
 def test_audits_without_a_bound_are_only_counted():
-    audits = FleetAudit()
-    audits.observe(("m", "1"), AuditMark(0, 0.1, 9), 1, None)
-    audits.observe(("m", "1"), AuditMark(2, 0.1, 9), 2, None)
+    fleet_audit = FleetAudit()
+    fleet_audit.observe(("m", "1"), AuditMark(0, 0.1, 9), 1, None)
+    fleet_audit.observe(("m", "1"), AuditMark(2, 0.1, 9), 2, None)
     by_class = {"0": [1, 1], "2": [1, 0]}
-    assert audits.snapshot() == {"m 1": {"audits": 2, "disagreed": 1, "by_class": by_class}}
+    assert fleet_audit.snapshot() == {"m 1": {"audits": 2, "disagreed": 1, "by_class": by_class}}

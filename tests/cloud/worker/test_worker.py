@@ -22,16 +22,16 @@ from tests.support.wire_vectors import altered
 pytestmark = pytest.mark.slow  # starts workers and brokers
 
 
-def request(X, **fields):
+def encode_request(X, **fields):
     defaults = {"id": wire.new_id(), "model": "tiny", "version": "1", "ttl_ms": 5000, "X": X}
     return wire.encode_request(wire.Request(**defaults | fields))
 
 
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
-def test_a_worker_answers_rows_of_float32_and_float16(tmp_path, any_broker, caller, kind):
+def test_a_worker_answers_rows_of_float32_and_float16(tmp_path, any_broker, connect_caller, kind):
     path = tiny.write_bundle(tmp_path / "b", kind=kind)
     with Worker(path, any_broker.url) as worker:
-        client = caller(any_broker)
+        client = connect_caller(any_broker)
         for dtype in (np.float32, np.float16):
             X = tiny.rows(5).astype(dtype)
             sent_request = client.ask(X)
@@ -46,19 +46,24 @@ def test_a_worker_answers_rows_of_float32_and_float16(tmp_path, any_broker, call
     assert counters["models"] == [{"name": "tiny", "version": "1"}]
 
 
-def test_a_worker_with_several_connections_answers_each_request_once(bundle, mosquitto, caller):
+def test_a_worker_with_several_connections_answers_each_request_once(
+    bundle, mosquitto, connect_caller
+):
     with Worker(bundle, mosquitto.url, connections=3) as worker:
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         request_ids = {client.ask(tiny.rows(1)).id for _ in range(30)}
         assert {answer.id for answer in client.responses(30)} == request_ids
         assert (worker.counters["connects"], worker.counters["answered"]) == (3, 30)
         assert worker.trouble is None
 
 
-def test_two_workers_share_the_load_and_answer_each_request_once(bundle, mosquitto, caller):
+def test_two_workers_share_the_load_and_answer_each_request_once(bundle, mosquitto, connect_caller):
     X = tiny.rows(80)
-    with Worker(bundle, mosquitto.url) as first, Worker(bundle, mosquitto.url) as second:
-        callers = [caller(mosquitto), caller(mosquitto)]
+    with (
+        Worker(bundle, mosquitto.url) as first_worker,
+        Worker(bundle, mosquitto.url) as second_worker,
+    ):
+        callers = [connect_caller(mosquitto), connect_caller(mosquitto)]
         row_of_request = {}
         for i in range(80):
             row_of_request[callers[i % 2].ask(X[i : i + 1]).id] = i
@@ -67,47 +72,47 @@ def test_two_workers_share_the_load_and_answer_each_request_once(bundle, mosquit
     assert {answer.id: answer.labels[0] for answer in answers} == {
         request_id: labels[row] for request_id, row in row_of_request.items()
     }
-    shares = [worker.counters["answered"] for worker in (first, second)]
-    assert sum(shares) == 80
-    assert min(shares) > 0
+    n_answered = [worker.counters["answered"] for worker in (first_worker, second_worker)]
+    assert sum(n_answered) == 80
+    assert min(n_answered) > 0
 
 
-def test_each_pool_and_plain_subscription_answers(bundle, mosquitto, caller):
+def test_each_pool_and_plain_subscription_answers(bundle, mosquitto, connect_caller):
     with (
         Worker(bundle, mosquitto.url, pool="a"),
         Worker(bundle, mosquitto.url, pool="b"),
-        Worker(bundle, mosquitto.url, shared=False) as plain,
+        Worker(bundle, mosquitto.url, shared=False) as plain_worker,
     ):
-        assert plain.subscription == "gw/v1/+/req"
-        client = caller(mosquitto)
+        assert plain_worker.subscription == "gw/v1/+/req"
+        client = connect_caller(mosquitto)
         sent_request = client.ask(tiny.rows(1))
         assert {answer.id for answer in client.responses(3)} == {sent_request.id}
 
 
 def test_a_worker_without_shared_subscriptions_warns_and_subscribes_plainly(
-    bundle, embedded, caplog
+    bundle, embedded_broker, caplog
 ):
-    with Worker(bundle, embedded.url) as worker:
+    with Worker(bundle, embedded_broker.url) as worker:
         assert worker.subscription == "gw/v1/+/req"
     assert "run only one worker" in caplog.text
 
 
-def test_a_worker_serves_several_models_and_versions(tmp_path, mosquitto, caller):
+def test_a_worker_serves_several_models_and_versions(tmp_path, mosquitto, connect_caller):
     paths = [
         tiny.write_bundle(tmp_path / f"{name}{version}", name=name, version=version)
         for name, version in [("digits", "1"), ("digits", "2"), ("wine", "1")]
     ]
     with Worker(paths, mosquitto.url):
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         for model, version in [("digits", "2"), ("wine", "1"), ("digits", "1")]:
             client.ask(tiny.rows(1), model=model, version=version)
             answer = client.response()
             assert (answer.model, answer.version, answer.error) == (model, version, None)
 
 
-def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, mosquitto, caller):
+def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, mosquitto, connect_caller):
     with Worker(bundle, mosquitto.url) as worker:
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         for model, version in [("other", "1"), ("tiny", "2")]:
             sent_request = client.ask(tiny.rows(1), model=model, version=version)
             answer = client.response()
@@ -120,30 +125,32 @@ def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, mosquitto,
     assert worker.counters["errors"] == {"no-model": 2}
 
 
-def test_plain_json_is_answered_in_plain_json(bundle, any_broker, caller):
+def test_plain_json_is_answered_in_plain_json(bundle, any_broker, connect_caller):
     """Answers, checks, duplicates and dead letters are the same as with CBOR."""
     with Worker(bundle, any_broker.url) as worker:
-        client = caller(any_broker)
-        topic, reply = (f"gw/v1/{client.device}/{way}/json" for way in ("req", "rsp"))
-        client.subscribe(reply)
+        client = connect_caller(any_broker)
+        topic, response_topic = (
+            f"gw/v1/{client.device}/{direction}/json" for direction in ("req", "rsp")
+        )
+        client.subscribe(response_topic)
         X = tiny.rows(3)
         message = {"id": wire.new_id().hex(), "m": "tiny", "mv": "1", "ttl": 5000, "x": X.tolist()}
 
         def exchange(**changes):
             client.send(json.dumps(message | changes).encode(), topic=topic)
-            response_topic, payload = client.get()
-            assert response_topic == reply
+            received_topic, payload = client.get()
+            assert received_topic == response_topic
             return json.loads(payload)
 
-        first = exchange()
+        first_answer = exchange()
         labels, probabilities = tiny.expected(X)
-        assert (first["id"], first["y"]) == (message["id"], labels.tolist())
-        np.testing.assert_allclose(first["p"], probabilities, atol=1e-6)
+        assert (first_answer["id"], first_answer["y"]) == (message["id"], labels.tolist())
+        np.testing.assert_allclose(first_answer["p"], probabilities, atol=1e-6)
         client.ask(X)
         np.testing.assert_array_equal(
-            np.array(first["p"], np.float32), client.response().probabilities
+            np.array(first_answer["p"], np.float32), client.response().probabilities
         )
-        assert exchange() == first
+        assert exchange() == first_answer
         assert exchange(mv="9", id="0" * 32)["e"] == "no-model"
         assert "takes 4 columns" in exchange(x=[1, 2])["d"]
         assert "x[0]" in exchange(x=["a"])["d"]
@@ -155,53 +162,55 @@ def test_plain_json_is_answered_in_plain_json(bundle, any_broker, caller):
 # -- duplicates, expiry, full queues ----------------------------------------------------------
 
 
-def test_duplicates_get_one_answer_and_later_ones_get_it_again(slow_bundle, mosquitto, caller):
-    payload = request(tiny.rows(1), model="slow")
+def test_duplicates_get_one_answer_and_later_ones_get_it_again(
+    slow_bundle, mosquitto, connect_caller
+):
+    payload = encode_request(tiny.rows(1), model="slow")
     with Worker(slow_bundle, mosquitto.url) as worker:
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         for _ in range(3):
             client.send(payload)
-        _, first = client.get()
+        _, first_payload = client.get()
         client.send(payload)
-        assert client.get() == (wire.response_topic(client.device), first)
+        assert client.get() == (wire.response_topic(client.device), first_payload)
         counters = worker.counters
     assert (counters["duplicates"], counters["repeated"], counters["answered"]) == (2, 1, 1)
 
 
-def test_expired_requests_are_dropped(slow_bundle, mosquitto, caller):
+def test_expired_requests_are_dropped(slow_bundle, mosquitto, connect_caller):
     with Worker(slow_bundle, mosquitto.url, max_batch=1) as worker:
-        client = caller(mosquitto)
-        first = client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+        client = connect_caller(mosquitto)
+        first_request = client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
         for _ in range(5):
             client.ask(tiny.rows(1), model="slow", ttl_ms=0)
-        last = client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
-        assert [answer.id for answer in client.responses(2)] == [first.id, last.id]
+        last_request = client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+        assert [answer.id for answer in client.responses(2)] == [first_request.id, last_request.id]
         wait_until(lambda: worker.counters["expired"] == 5)
     assert worker.counters["answered"] == 2
 
 
 def test_a_full_queue_responds_busy_immediately_and_accepts_the_retry(
-    slow_bundle, mosquitto, caller
+    slow_bundle, mosquitto, connect_caller
 ):
-    payloads = [request(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(8)]
+    payloads = [encode_request(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(8)]
     with Worker(slow_bundle, mosquitto.url, queue=1, max_batch=1) as worker:
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         for payload in payloads:
             client.send(payload)
         answers = client.responses(8)
-        busy = [answer for answer in answers if answer.error]
-        assert {answer.error for answer in busy} == {"busy"}
-        assert all(answer.retryable for answer in busy)
+        refusals = [answer for answer in answers if answer.error]
+        assert {answer.error for answer in refusals} == {"busy"}
+        assert all(answer.retryable for answer in refusals)
         # One request runs and one is queued; the others are refused before any answer.
-        assert len(busy) in (6, 7)
-        assert [answer.error for answer in answers[: len(busy)]] == ["busy"] * len(busy)
-        retry = next(
-            payload for payload in payloads if wire.decode_request(payload).id == busy[0].id
+        assert len(refusals) in (6, 7)
+        assert [answer.error for answer in answers[: len(refusals)]] == ["busy"] * len(refusals)
+        retried_payload = next(
+            payload for payload in payloads if wire.decode_request(payload).id == refusals[0].id
         )
-        client.send(retry)
+        client.send(retried_payload)
         answer = client.response()
-        assert (answer.id, answer.error) == (busy[0].id, None)
-    assert worker.counters["errors"] == {"busy": len(busy)}
+        assert (answer.id, answer.error) == (refusals[0].id, None)
+    assert worker.counters["errors"] == {"busy": len(refusals)}
 
 
 # -- bad messages ------------------------------------------------------------------------------
@@ -209,7 +218,7 @@ def test_a_full_queue_responds_busy_immediately_and_accepts_the_retry(
 
 def changed_request(**entries):
     """Payload of a request with replaced entries and a new checksum; None removes an entry."""
-    message = cbor2.loads(request(np.zeros((1, 4), np.float32))) | entries
+    message = cbor2.loads(encode_request(np.zeros((1, 4), np.float32))) | entries
     fields = {key: value for key, value in message.items() if value is not None}
     return altered(cbor2.dumps(fields), {})
 
@@ -220,8 +229,8 @@ UNANSWERABLE = [
     (b"\xff" * 40, "cbor"),
     (b'{"v": 1}', "cbor"),
     (cbor2.dumps([1, 2]), "cbor"),
-    (request(np.zeros((1, 4), np.float32))[:-3], "cbor"),
-    (request(np.zeros((1, 4), np.float32))[:-1] + b"x", "checksum"),
+    (encode_request(np.zeros((1, 4), np.float32))[:-3], "cbor"),
+    (encode_request(np.zeros((1, 4), np.float32))[:-1] + b"x", "checksum"),
     (cbor2.dumps(cbor2.loads(changed_request()) | {"new": 1}), "checksum"),
     (changed_request(id=b"short"), "id"),
     (changed_request(id=None), "id"),
@@ -240,9 +249,9 @@ REFUSED = [
 ]
 
 
-def test_bad_messages_get_an_error_or_go_to_a_dead_letter_topic(bundle, any_broker, caller):
+def test_bad_messages_get_an_error_or_go_to_a_dead_letter_topic(bundle, any_broker, connect_caller):
     with Worker(bundle, any_broker.url) as worker:
-        client = caller(any_broker)
+        client = connect_caller(any_broker)
         for payload, reason in UNANSWERABLE:
             client.send(payload)
             assert client.get() == (f"gw/v1/dead/{reason}", payload[: wire.MAX_PAYLOAD])
@@ -259,11 +268,13 @@ def test_bad_messages_get_an_error_or_go_to_a_dead_letter_topic(bundle, any_brok
     assert worker.counters["errors"] == {"bad-request": len(REFUSED)}
 
 
-def test_a_request_whose_response_would_be_too_large_is_refused(tmp_path, mosquitto, caller):
+def test_a_request_whose_response_would_be_too_large_is_refused(
+    tmp_path, mosquitto, connect_caller
+):
     """A response to 4,096 rows of 8 classes would have 139 kB."""
     path = tiny.write_bundle(tmp_path / "b", classes=8)
     with Worker(path, mosquitto.url) as worker:
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         client.ask(tiny.rows(4096))
         answer = client.response()
         assert (answer.error, answer.retryable) == ("bad-request", False)
@@ -273,9 +284,11 @@ def test_a_request_whose_response_would_be_too_large_is_refused(tmp_path, mosqui
         assert client.response().rows == 3633
 
 
-def test_retained_requests_and_reserved_device_names_are_dead_letters(bundle, any_broker, caller):
-    client = caller(any_broker)
-    payload = request(tiny.rows(1))
+def test_retained_requests_and_reserved_device_names_are_dead_letters(
+    bundle, any_broker, connect_caller
+):
+    client = connect_caller(any_broker)
+    payload = encode_request(tiny.rows(1))
     client.send(payload, retain=True)
     with Worker(bundle, any_broker.url, shared=False) as worker:
         assert client.get() == ("gw/v1/dead/retained", payload)
@@ -285,31 +298,33 @@ def test_retained_requests_and_reserved_device_names_are_dead_letters(bundle, an
             pass
         assert message == ("gw/v1/dead/name", payload)
         assert client.silent(0.1)
-    dead = worker.counters["dead"]
-    assert dead.pop("retained") >= 1
-    assert dead == {"name": 1}
+    dead_letters = worker.counters["dead"]
+    assert dead_letters.pop("retained") >= 1
+    assert dead_letters == {"name": 1}
     assert worker.counters["answered"] == 0
     client.send(b"", retain=True)
 
 
-def test_a_worker_ignores_messages_of_other_topics(bundle, embedded, caller):
+def test_a_worker_ignores_messages_of_other_topics(bundle, embedded_broker, connect_caller):
     """The embedded broker sends retained messages of topics without a subscription."""
-    client, other = caller(embedded), caller(embedded)
-    other.send(b"retained", topic=wire.response_topic(other.device), retain=True)
-    other.get()
-    with Worker(bundle, embedded.url) as worker:
+    client, other_client = connect_caller(embedded_broker), connect_caller(embedded_broker)
+    other_client.send(b"retained", topic=wire.response_topic(other_client.device), retain=True)
+    other_client.get()
+    with Worker(bundle, embedded_broker.url) as worker:
         client.ask(tiny.rows(1))
         assert client.response().error is None
     assert worker.counters["received"] == 1
-    other.send(b"", topic=wire.response_topic(other.device), retain=True)
+    other_client.send(b"", topic=wire.response_topic(other_client.device), retain=True)
 
 
-def test_a_failing_request_does_not_affect_the_others_of_its_batch(tmp_path, mosquitto, caller):
+def test_a_failing_request_does_not_affect_the_others_of_its_batch(
+    tmp_path, mosquitto, connect_caller
+):
     """The graph fails at run time for rows with a large value."""
     path = tiny.write_bundle(tmp_path / "b", name="slow", graph=tiny.slow_graph(limit=100))
     failing_row = np.full((1, 4), 1000.0, np.float32)
     with Worker(path, mosquitto.url) as worker:
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         requests = [
             client.ask(
                 failing_row if i % 4 == 3 else tiny.rows(1, seed=i), model="slow", ttl_ms=20_000
@@ -317,14 +332,18 @@ def test_a_failing_request_does_not_affect_the_others_of_its_batch(tmp_path, mos
             for i in range(8)
         ]
         errors = {answer.id: answer.error for answer in client.responses(8)}
-    assert [errors[request.id] for request in requests] == ([None] * 3 + ["failed"]) * 2
+    assert [errors[encode_request.id] for encode_request in requests] == (
+        [None] * 3 + ["failed"]
+    ) * 2
     assert worker.counters["answered"] == 6
     assert worker.counters["errors"] == {"failed": 2}
 
 
-def test_an_unexpected_error_is_answered_with_a_failure(bundle, mosquitto, caller, monkeypatch):
+def test_an_unexpected_error_is_answered_with_a_failure(
+    bundle, mosquitto, connect_caller, monkeypatch
+):
     with Worker(bundle, mosquitto.url) as worker:
-        client = caller(mosquitto)
+        client = connect_caller(mosquitto)
         with monkeypatch.context() as patch:
             patch.setattr(CloudModel, "run", lambda *_: 1 / 0)
             sent_request = client.ask(tiny.rows(1))
@@ -339,23 +358,25 @@ def test_an_unexpected_error_is_answered_with_a_failure(bundle, mosquitto, calle
 # -- start and stop --------------------------------------------------------------------------
 
 
-def test_stop_answers_queued_requests(slow_bundle, mosquitto, caller):
+def test_stop_answers_queued_requests(slow_bundle, mosquitto, connect_caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1).start()
-    client = caller(mosquitto)
+    client = connect_caller(mosquitto)
     requests = [client.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(4)]
     wait_until(lambda: worker.counters["received"] == 4)
     worker.stop()
     assert worker.counters["answered"] == 4
     assert worker.counters["abandoned"] == 0
-    assert {answer.id for answer in client.responses(4)} == {request.id for request in requests}
+    assert {answer.id for answer in client.responses(4)} == {
+        encode_request.id for encode_request in requests
+    }
     worker.stop()
     with pytest.raises(GatewiseError, match="started before"):
         worker.start()
 
 
-def test_draining_ends_after_the_time_limit(slow_bundle, mosquitto, caller):
+def test_draining_ends_after_the_time_limit(slow_bundle, mosquitto, connect_caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1, drain_seconds=0.01).start()
-    client = caller(mosquitto)
+    client = connect_caller(mosquitto)
     for _ in range(20):
         client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
     wait_until(lambda: worker.counters["received"] == 20)
@@ -368,17 +389,17 @@ def test_draining_ends_after_the_time_limit(slow_bundle, mosquitto, caller):
 
 def test_run_ends_when_another_thread_stops_it(bundle, mosquitto):
     worker = Worker(bundle, mosquitto.url)
-    worker.run(ready=lambda started: threading.Thread(target=started.stop).start())
+    worker.run(on_ready=lambda worker: threading.Thread(target=worker.stop).start())
     assert not worker.counters["connected"]
 
 
-def test_a_worker_reconnects_after_its_broker_restarts(bundle, caller):
+def test_a_worker_reconnects_after_its_broker_restarts(bundle, connect_caller):
     with MosquittoBroker() as broker:
         worker = Worker(bundle, broker.url).start()
     wait_until(lambda: not worker.counters["connected"])
-    with MosquittoBroker(broker.port) as restarted:
+    with MosquittoBroker(broker.port) as restarted_broker:
         wait_until(lambda: worker.counters["connects"] == 2)
-        client = caller(restarted)
+        client = connect_caller(restarted_broker)
         # A connected worker may not have subscribed yet, so that requests are repeated.
         for _ in range(50):
             client.ask(tiny.rows(1))

@@ -185,8 +185,8 @@ def test_sampled_worker_replies_with_the_sampled_outcome(seconds, replies):
     worker = SampledWorker(clock, make_model(), lambda now: sample, random.Random(0))
     requester = Requester()
     ticket = VirtualTicket(
-        device="d", id=b"1" * 16, digest=b"", model=("m", "1"), rows=np.zeros((1, 0)), arrived=0.0,
-        expires=1.0, requester=requester,
+        device="d", id=b"1" * 16, digest=b"", model=("m", "1"), rows=np.zeros((1, 0)),
+        arrived_at=0.0, expires_at=1.0, requester=requester,
     )  # fmt: skip
     worker.receive(ticket)
     clock.run()
