@@ -63,12 +63,8 @@ class Curve:
         cls, forest: Forest, sequence: Any, fold: Fold, costs: FeatureCosts, n_points: int
     ) -> Curve:
         """Curve of `n_points` prunings of a sequence, about evenly spaced in cost."""
-        return cls(
-            [
-                PrunedForest(lambda level=level: forest.pruned(sequence.keep(level)), fold, costs)
-                for level in sequence.thinned(n_points)
-            ]
-        )
+        masks = map(sequence.kept_at, sequence.evenly_spaced_levels(n_points))
+        return cls([PrunedForest(lambda m=mask: forest.pruned(m), fold, costs) for mask in masks])
 
     def __add__(self, other: Curve) -> Curve:
         return Curve(self.points + other.points)

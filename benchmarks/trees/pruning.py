@@ -149,10 +149,10 @@ def _never_above(
     least_advantage = np.inf
     for lam in lams:
         problem = ensemble_sequence.problem
-        ensemble_objective = problem.objective(ensemble_sequence.keep(lam), lam)
+        ensemble_objective = problem.objective(ensemble_sequence.kept_at(lam), lam)
         least_advantage = min(
             least_advantage,
-            problem.objective(per_tree_sequence.keep(lam), lam) - ensemble_objective,
+            problem.objective(per_tree_sequence.kept_at(lam), lam) - ensemble_objective,
         )
     return {"prices": len(lams), "least_advantage": float(least_advantage)}
 

@@ -88,7 +88,7 @@ def test_search_covers_the_range_of_costs_and_reaches_its_goal(budget, max_loss)
     folds = ((np.arange(300), np.arange(300, len(y))),)
     fits = sweep_penalties(
         task, folds, penalties=None, n_penalties=12, goal=Goal(budget, max_loss),
-        report=lambda *_: None,
+        report_progress=lambda *_: None,
     )  # fmt: skip
     assert len(fits) == 13  # the constant model is not counted
     assert fits[0].cost == 0.0

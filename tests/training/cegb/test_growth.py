@@ -105,7 +105,7 @@ def test_first_order_leaves_are_mean_gradients():
     x, target = classification_rows(1000)
     charge = Charge(SplitPrices(FeatureCosts.uniform(6), "coupled"), 0.001, x)
     trees, _ = grow(x, target, tree_growth(newton=False), charge)
-    start = target.start()
+    start = target.base_margins()
     gradient = (1 / (1 + np.exp(-start[0])) - target.y).astype(np.float64)
     leaf_values = trees.margins(x)[:, 0] - trees.base[0]
     for value in np.unique(leaf_values):
@@ -146,5 +146,5 @@ def test_model_is_the_prior_if_no_split_is_worth_its_price(accounting, n_classes
         assert n_kept == 0
         assert not trees.visited(rows).any()
         np.testing.assert_allclose(
-            trees.margins(rows), np.tile(target.start(), (500, 1)), rtol=1e-6
+            trees.margins(rows), np.tile(target.base_margins(), (500, 1)), rtol=1e-6
         )

@@ -25,8 +25,8 @@ def test_prunings_of_the_path_are_optimal_on_the_pruning_rows():
     problem = system.path_.problem
     for lam in (0.002, 0.01):
         optimum = lp.solve(problem, lam)
-        keep = system.path_.breakpoints > lam
-        assert problem.objective(keep, lam) == pytest.approx(optimum.objective, abs=1e-9)
+        is_kept = system.path_.breakpoints > lam
+        assert problem.objective(is_kept, lam) == pytest.approx(optimum.objective, abs=1e-9)
 
 
 def test_fitted_forests_are_not_refitted():

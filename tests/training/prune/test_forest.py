@@ -67,11 +67,11 @@ def test_cost_and_number_of_splits_follow_the_paths_of_a_row(forest, costs):
 
 def test_pruned_nodes_predict_from_their_own_counts(forest):
     rng = np.random.default_rng(0)
-    keep = rng.random(forest.n_nodes) < 0.6
-    pruned = forest.pruned(keep)
+    is_kept = rng.random(forest.n_nodes) < 0.6
+    pruned = forest.pruned(is_kept)
     for row, proba in zip(X[:40], pruned.proba(X[:40]), strict=True):
         leaves = [
-            next(h for h in nodes if not keep[h] or forest.trees.left[h] < 0)
+            next(h for h in nodes if not is_kept[h] or forest.trees.left[h] < 0)
             for nodes in paths(forest.trees, row)
         ]
         shares = [forest.counts[h] / forest.counts[h].sum() for h in leaves]

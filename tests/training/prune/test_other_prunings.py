@@ -16,7 +16,7 @@ from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.prune.feature_dropping import greedy_prune
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
+from gatewise_training.prune.nested_prunings import PruneSequence, pruning_within
 from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.problem import build_problem
 from gatewise_training.prune.solvers import lp, mincut
@@ -66,11 +66,11 @@ def test_costs_and_errors_of_a_sequence_equal_those_of_the_pruned_forests(case):
         assert sequence.costs[-1] == pytest.approx(0.0, abs=1e-12)  # single leaves
         for level in thinned(sequence.levels):
             index = int(np.searchsorted(sequence.levels, level))
-            keep = sequence.keep(level)
+            is_kept = sequence.kept_at(level)
             has_parent = problem.parent >= 0
-            assert (keep[has_parent] <= keep[problem.parent[has_parent]]).all()
-            assert not keep[~problem.inner].any()
-            pruned = case.forest.pruned(keep)
+            assert (is_kept[has_parent] <= is_kept[problem.parent[has_parent]]).all()
+            assert not is_kept[~problem.inner].any()
+            pruned = case.forest.pruned(is_kept)
             mean_cost = pruned.cost(case.x, case.costs).mean()
             assert sequence.costs[index] == pytest.approx(mean_cost, abs=1e-6)
             leaves = pruned.trees.left < 0
@@ -95,11 +95,11 @@ def test_pruning_each_tree_alone_finds_the_optimum_of_the_tree(case):
     trees, n_trees = case.forest.trees, case.forest.n_trees
     first_nodes = np.append(trees.roots, trees.n_nodes)
     for lam in (0.002, 0.01):
-        keep = sequence.keep(lam)
+        is_kept = sequence.kept_at(lam)
         for t in range(n_trees):
             is_in_tree = np.zeros(trees.n_nodes, bool)
             is_in_tree[first_nodes[t] : first_nodes[t + 1]] = True
-            value = case.problem.objective(keep & is_in_tree, lam)
+            value = case.problem.objective(is_kept & is_in_tree, lam)
             optimum = optimum_of_tree(case.problem, is_in_tree, lam)
             assert value == pytest.approx(optimum, abs=1e-12)
 
@@ -108,8 +108,8 @@ def optimum_of_tree(problem, is_in_tree, lam):
     """Compute the optimum if only nodes of one tree may stay."""
     restricted = replace(problem, profit=np.where(is_in_tree, problem.profit, -1.0))
     solution = lp.solve(restricted, lam)
-    assert not solution.keep[~is_in_tree].any()
-    return problem.objective(solution.keep, lam)
+    assert not solution.is_kept[~is_in_tree].any()
+    return problem.objective(solution.is_kept, lam)
 
 
 def random_tree(rng, n_splits):
@@ -156,9 +156,11 @@ def test_cost_complexity_pruning_follows_breimans_recursion(case):
             return min(problem.error[h] + alpha, cost_of_children)
 
         optimum = sum(cost(h) for h in np.flatnonzero(problem.parent < 0))
-        keep = sequence.keep(alpha)
-        n_leaves = keep.sum() + case.forest.n_trees
-        assert problem.training_error(keep) + alpha * n_leaves == pytest.approx(optimum, abs=1e-9)
+        is_kept = sequence.kept_at(alpha)
+        n_leaves = is_kept.sum() + case.forest.n_trees
+        assert problem.training_error(is_kept) + alpha * n_leaves == pytest.approx(
+            optimum, abs=1e-9
+        )
 
 
 def test_greedy_pruning_drops_the_item_with_the_best_ratio(case):
@@ -167,29 +169,29 @@ def test_greedy_pruning_drops_the_item_with_the_best_ratio(case):
     groups = [np.flatnonzero(case.costs.group == g) for g in range(len(case.costs.shared))]
     candidates = [(k,) for k in range(8)] + [tuple(g.tolist()) for g in groups]
 
-    def without(keep, columns):
-        keep = keep & ~np.isin(feature, columns)
+    def without(is_kept, columns):
+        is_kept = is_kept & ~np.isin(feature, columns)
         for h in np.flatnonzero(problem.parent >= 0):
-            keep[h] &= keep[problem.parent[h]]
-        return keep
+            is_kept[h] &= is_kept[problem.parent[h]]
+        return is_kept
 
-    keep = problem.inner
+    is_kept = problem.inner
     step = 0
-    while keep.any():
+    while is_kept.any():
         step += 1
-        next_keep = sequence.keep(step)
+        is_kept_next = sequence.kept_at(step)
         ratios = []
         is_dropped = []
         for columns in candidates:
-            if not (keep & np.isin(feature, columns)).any():
+            if not (is_kept & np.isin(feature, columns)).any():
                 continue
-            remaining = without(keep, columns)
-            loss = problem.training_error(remaining) - problem.training_error(keep)
-            saving = problem.cost(keep) - problem.cost(remaining)
+            remaining = without(is_kept, columns)
+            loss = problem.training_error(remaining) - problem.training_error(is_kept)
+            saving = problem.cost(is_kept) - problem.cost(remaining)
             ratios.append(max(loss, 0.0) / saving if saving > 1e-12 else np.inf)
-            is_dropped.append((remaining == next_keep).all())
+            is_dropped.append((remaining == is_kept_next).all())
         assert min(np.array(ratios)[is_dropped]) <= min(ratios) * (1 + 1e-9) + 1e-15
-        keep = next_keep
+        is_kept = is_kept_next
 
 
 def test_levels_are_found_by_budget_and_thinned(case):
@@ -200,7 +202,7 @@ def test_levels_are_found_by_budget_and_thinned(case):
             index = int(np.searchsorted(sequence.levels, level))
             assert sequence.costs[index] <= budget + 1e-9
             assert index == 0 or sequence.costs[index - 1] > budget
-        few_levels = sequence.thinned(5)
+        few_levels = sequence.evenly_spaced_levels(5)
         assert len(few_levels) <= 7
         assert few_levels[0] == 0.0
         assert few_levels[-1] == sequence.levels[-1]
@@ -216,15 +218,15 @@ def test_prunings_between_exact_prunings_fill_the_gaps_of_the_hull(case):
     n_better = 0
     has_parent = problem.parent >= 0
     for budget in np.linspace(0.0, exact.costs[0], 25):
-        keep = keep_within(exact, float(budget), baselines)
-        exact_keep = exact.keep(exact.level_at(budget=float(budget)))
-        assert (keep[has_parent] <= keep[problem.parent[has_parent]]).all()
-        assert (exact_keep <= keep).all()
-        assert problem.cost(keep) <= budget + 1e-9
-        exact_error = problem.training_error(exact_keep)
-        assert problem.training_error(keep) <= exact_error + 1e-12
-        n_better += problem.training_error(keep) < exact_error - 1e-9
-        if budget - problem.cost(exact_keep) < 0.3:
-            keep_with_gap = keep_within(exact, float(budget), baselines, gap=0.3)
-            np.testing.assert_array_equal(keep_with_gap, exact_keep)
+        is_kept = pruning_within(exact, float(budget), baselines)
+        is_kept_exactly = exact.kept_at(exact.level_at(budget=float(budget)))
+        assert (is_kept[has_parent] <= is_kept[problem.parent[has_parent]]).all()
+        assert (is_kept_exactly <= is_kept).all()
+        assert problem.cost(is_kept) <= budget + 1e-9
+        exact_error = problem.training_error(is_kept_exactly)
+        assert problem.training_error(is_kept) <= exact_error + 1e-12
+        n_better += problem.training_error(is_kept) < exact_error - 1e-9
+        if budget - problem.cost(is_kept_exactly) < 0.3:
+            keep_with_gap = pruning_within(exact, float(budget), baselines, gap=0.3)
+            np.testing.assert_array_equal(keep_with_gap, is_kept_exactly)
     assert n_better >= 1

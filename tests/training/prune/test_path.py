@@ -30,13 +30,13 @@ def test_reduced_problem_has_the_same_optimum():
         problem.cost((number >= 0) | (number == -1))
     )
     for lam in (1e-3, 1e-2):
-        closure_keep, cut_value, _ = best_closure(closure, lam)
-        acquired = closure.acquired(closure_keep)
-        cost = closure.price[closure_keep].sum() + closure.column_price[acquired].sum()
-        gain = closure.profit[closure_keep].sum() - lam * cost
+        closure_kept, cut_value, _ = best_closure(closure, lam)
+        acquired = closure.acquired(closure_kept)
+        cost = closure.price[closure_kept].sum() + closure.column_price[acquired].sum()
+        gain = closure.profit[closure_kept].sum() - lam * cost
         assert gain == pytest.approx(closure.total_profit - cut_value, abs=1e-12)
-        keep = np.append(closure_keep, [False, True])[number]
-        assert problem.objective(keep, lam) == pytest.approx(solve(problem, lam).objective)
+        is_kept = np.append(closure_kept, [False, True])[number]
+        assert problem.objective(is_kept, lam) == pytest.approx(solve(problem, lam).objective)
 
 
 @pytest.fixture(scope="module")

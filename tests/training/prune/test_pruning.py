@@ -10,7 +10,7 @@ from gatewise.errors import InputError
 from gatewise_training import BudgetPrune, FeatureCosts
 from gatewise_training.prune import PruningPath, build_problem, prune
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.nested_prunings import keep_within
+from gatewise_training.prune.nested_prunings import pruning_within
 from tests.support.papers_program import papers_constraints
 
 COSTS = FeatureCosts([1.0, 2.0, 0.5])
@@ -41,7 +41,7 @@ def test_forest_of_single_leaves_has_one_pruning(solver):
         path = prune(forest, x, y, COSTS, solver=solver)
         assert len(path) == 1
         point = path.at(lam=0.0)
-        assert (point.cost, point.training_error, point.keep.any()) == (0.0, 0.5, False)
+        assert (point.cost, point.training_error, point.is_kept.any()) == (0.0, 0.5, False)
         assert path.within(budget=0.0).cost == 0.0
 
 
@@ -71,7 +71,7 @@ def test_node_errors_setting_chooses_the_rows_of_the_errors():
     validation = rows(100, 3)
     of_training = BudgetPrune(**settings, node_errors="training").fit(x, y, validation=validation)
     problem, forest = of_training.path_.problem, of_training.path_.forest
-    expected = forest.recounted(x, y).errors / (len(x) * 4)
+    expected = forest.with_counts_of(x, y).errors / (len(x) * 4)
     np.testing.assert_allclose(problem.error, expected, atol=1e-15)
     in_bag = BudgetPrune(**settings).fit(x, y, validation=validation)
     np.testing.assert_allclose(in_bag.path_.problem.error, forest.errors / (len(x) * 4))
@@ -81,8 +81,8 @@ def test_within_fills_the_gaps_of_the_hull_as_the_estimator_does(path):
     n_better = 0
     for budget in np.linspace(0.0, path.sequence.costs[0], 12):
         point = path.within(budget=float(budget))
-        expected = keep_within(path.sequence, float(budget), (path.per_tree, path.greedy))
-        np.testing.assert_array_equal(point.keep, expected)
+        expected = pruning_within(path.sequence, float(budget), (path.per_tree, path.greedy))
+        np.testing.assert_array_equal(point.is_kept, expected)
         hull = path.at(budget=float(budget))
         assert point.cost <= budget + 1e-9
         assert point.training_error <= hull.training_error + 1e-12

@@ -66,20 +66,20 @@ def scipy_flow_value(closure, lam):
     return maximum_flow(csr_array(capacity), source, sink).flow_value
 
 
-def gain(closure, keep, lam):
-    cost = closure.price[keep].sum() + closure.column_price[closure.acquired(keep)].sum()
-    return closure.profit[keep].sum() - lam * cost
+def gain(closure, is_kept, lam):
+    cost = closure.price[is_kept].sum() + closure.column_price[closure.acquired(is_kept)].sum()
+    return closure.profit[is_kept].sum() - lam * cost
 
 
 @given(SEEDS, st.integers(0, 4))
 @settings(max_examples=150, deadline=None)
 def test_cut_value_equals_scipys_maximum_flow(seed, lam):
     closure = random_closure(seed, 40)
-    keep, cut_value, _ = best_closure(closure, float(lam))
+    is_kept, cut_value, _ = best_closure(closure, float(lam))
     assert cut_value == pytest.approx(scipy_flow_value(closure, lam), abs=1e-9)
-    assert gain(closure, keep, lam) == pytest.approx(closure.total_profit - cut_value, abs=1e-9)
+    assert gain(closure, is_kept, lam) == pytest.approx(closure.total_profit - cut_value, abs=1e-9)
     has_parent = closure.parent >= 0
-    assert (keep[has_parent] <= keep[closure.parent[has_parent]]).all()
+    assert (is_kept[has_parent] <= is_kept[closure.parent[has_parent]]).all()
 
 
 @given(SEEDS, st.integers(0, 4))
@@ -89,9 +89,9 @@ def test_largest_of_the_best_closures_is_found(seed, lam):
     children = np.flatnonzero(closure.parent >= 0)
     gains = {}
     for bits in itertools.product([False, True], repeat=closure.n_nodes):
-        keep = np.array(bits)
-        if (keep[children] <= keep[closure.parent[children]]).all():
-            gains[bits] = gain(closure, keep, lam)
+        is_kept = np.array(bits)
+        if (is_kept[children] <= is_kept[closure.parent[children]]).all():
+            gains[bits] = gain(closure, is_kept, lam)
     best_gain = max(gains.values())
     largest = np.any([bits for bits, value in gains.items() if value == best_gain], axis=0)
     np.testing.assert_array_equal(best_closure(closure, float(lam))[0], largest)
@@ -104,14 +104,14 @@ def test_cuts_start_from_the_flow_at_another_price(seed):
     closure = random_closure(seed, 40)
     flow = Flow.zero(closure)
     for lam in (1.0, 0.25, 3.0, 0.0, 0.5):
-        expected_keep, expected_value, _ = best_closure(closure, lam)
-        keep, cut_value, _ = best_closure(closure, lam, flow)
-        np.testing.assert_array_equal(keep, expected_keep)
+        expected_mask, expected_value, _ = best_closure(closure, lam)
+        is_kept, cut_value, _ = best_closure(closure, lam, flow)
+        np.testing.assert_array_equal(is_kept, expected_mask)
         assert cut_value == pytest.approx(expected_value, abs=1e-9)
-        check_flow(closure, lam, flow, keep, cut_value)
+        check_flow(closure, lam, flow, is_kept, cut_value)
 
 
-def check_flow(closure, lam, flow, keep, cut_value):
+def check_flow(closure, lam, flow, is_kept, cut_value):
     """Check that a flow is feasible, has the value of the cut, and does not cross the cut."""
     assert (flow.to_columns >= 0).all()
     assert (flow.to_parent >= 0).all()
@@ -126,8 +126,8 @@ def check_flow(closure, lam, flow, keep, cut_value):
     assert (excess >= -1e-9).all()
     flow_to_sink = column_flow.sum() + np.minimum(excess, lam * closure.price).sum()
     assert flow_to_sink == pytest.approx(cut_value, abs=1e-9)
-    assert not flow.to_parent[has_parent & ~keep & keep[closure.parent]].any()
-    assert not flow.to_columns[~keep[node] & closure.acquired(keep)[closure.columns]].any()
+    assert not flow.to_parent[has_parent & ~is_kept & is_kept[closure.parent]].any()
+    assert not flow.to_columns[~is_kept[node] & closure.acquired(is_kept)[closure.columns]].any()
 
 
 @given(SEEDS)
@@ -135,9 +135,9 @@ def check_flow(closure, lam, flow, keep, cut_value):
 def test_parts_keep_the_flow_of_their_edges(seed):
     closure = random_closure(seed, 40)
     flow = first_flow(closure, 1.0)
-    keep, _, _ = best_closure(closure, 1.0, flow)
-    is_paid = closure.acquired(keep)
-    for is_chosen, is_unpaid in ((keep, np.ones_like(is_paid)), (~keep, ~is_paid)):
+    is_kept, _, _ = best_closure(closure, 1.0, flow)
+    is_paid = closure.acquired(is_kept)
+    for is_chosen, is_unpaid in ((is_kept, np.ones_like(is_paid)), (~is_kept, ~is_paid)):
         part, part_flow = closure.restrict(is_chosen, is_unpaid, flow)
         assert part.total_profit == closure.profit[is_chosen].sum()
         acquired = closure.acquired(is_chosen) & is_unpaid
@@ -146,10 +146,10 @@ def test_parts_keep_the_flow_of_their_edges(seed):
         )
         assert part.acquired(np.ones(part.n_nodes, bool)).all()
         for lam in (0.25, 2.0):
-            expected_keep, expected_value, _ = best_closure(part, lam)
+            expected_mask, expected_value, _ = best_closure(part, lam)
             start = Flow(part_flow.to_columns.copy(), part_flow.to_parent.copy())
             part_keep, cut_value, _ = best_closure(part, lam, start)
-            np.testing.assert_array_equal(part_keep, expected_keep)
+            np.testing.assert_array_equal(part_keep, expected_mask)
             assert cut_value == pytest.approx(expected_value, abs=1e-9)
 
 
@@ -157,8 +157,8 @@ def test_empty_closure_has_an_empty_cut():
     floats = np.zeros(0)
     integers = np.zeros(0, np.int32)
     closure = Closure(integers, floats, floats, np.zeros(1, np.int64), integers, floats)
-    keep, cut_value, _ = best_closure(closure, 1.0)
-    assert keep.shape == (0,)
+    is_kept, cut_value, _ = best_closure(closure, 1.0)
+    assert is_kept.shape == (0,)
     assert cut_value == 0.0
 
 

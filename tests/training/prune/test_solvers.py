@@ -68,12 +68,12 @@ def prunings(tree, h=0):
     return [frozenset()] + [a | b | {h} for a in left for b in right]
 
 
-def walk(tree, row, keep, costs, i):
+def walk(tree, row, is_kept, costs, i):
     """Count the acquisitions and the depth of row i in a pruned tree."""
     h = 0
     acquired = set()
     depth = 0
-    while h in keep:
+    while h in is_kept:
         k = int(tree.feature[h])
         acquired.add((i, "feature", k))
         groups = [int(costs.group[k])] if costs.group[k] >= 0 else []
@@ -86,12 +86,12 @@ def walk(tree, row, keep, costs, i):
     return acquired, depth
 
 
-def leaf_errors(tree, keep):
+def leaf_errors(tree, is_kept):
     total = 0.0
     stack = [0]
     while stack:
         h = stack.pop()
-        if h in keep:
+        if h in is_kept:
             stack += [tree.children_left[h], tree.children_right[h]]
         else:
             share = tree.value[h, 0] / tree.value[h, 0].sum()
@@ -106,13 +106,13 @@ def errors_and_costs(forest, x, costs, depth_cost):
     for estimator in forest.estimators_:
         tree = estimator.tree_
         options = []
-        for keep in prunings(tree):
-            walks = [walk(tree, row, keep, costs, i) for i, row in enumerate(x)]
+        for is_kept in prunings(tree):
+            walks = [walk(tree, row, is_kept, costs, i) for i, row in enumerate(x)]
             acquired = set().union(*(row_acquired for row_acquired, _ in walks))
             for acquisition in acquired:
                 acquisitions.setdefault(acquisition, len(acquisitions))
             mean_depth = np.mean([depth for _, depth in walks])
-            error = leaf_errors(tree, keep) / tree.weighted_n_node_samples[0]
+            error = leaf_errors(tree, is_kept) / tree.weighted_n_node_samples[0]
             options.append((error, mean_depth, acquired))
         prunings_of_trees.append(options)
     price = [costs.own[k] if kind == "feature" else costs.shared[k] for _, kind, k in acquisitions]
@@ -188,20 +188,20 @@ def check_agreement(seeds):
         assert ascent.bound <= optimum + 1e-12
         assert ascent.objective >= optimum - 1e-12
         for level in sequence.levels[:: max(1, len(sequence.levels) // 5)]:
-            assert problem.objective(sequence.keep(level), lam) >= optimum - 1e-12
-        n_partial += 0 < exact[0].keep.sum() < problem.inner.sum()
+            assert problem.objective(sequence.kept_at(level), lam) >= optimum - 1e-12
+        n_partial += 0 < exact[0].is_kept.sum() < problem.inner.sum()
     return n_partial
 
 
 def assert_pruning(problem, solution):
     """Check that the kept nodes are a pruning and have the objective of the solution."""
-    keep = solution.keep
-    assert keep.dtype == bool
-    assert keep.shape == (problem.n_nodes,)
-    assert not keep[~problem.inner].any()
+    is_kept = solution.is_kept
+    assert is_kept.dtype == bool
+    assert is_kept.shape == (problem.n_nodes,)
+    assert not is_kept[~problem.inner].any()
     has_parent = problem.parent >= 0
-    assert (keep[has_parent] <= keep[problem.parent[has_parent]]).all()
-    assert solution.objective == pytest.approx(problem.objective(keep, solution.lam), abs=1e-12)
+    assert (is_kept[has_parent] <= is_kept[problem.parent[has_parent]]).all()
+    assert solution.objective == pytest.approx(problem.objective(is_kept, solution.lam), abs=1e-12)
 
 
 def test_every_solver_finds_the_optimum_of_48_small_problems():
@@ -283,19 +283,19 @@ def test_any_multipliers_prove_a_lower_bound(seed, scale, lam):
 def test_repair_does_not_make_a_pruning_worse(seed, lam):
     problem = shared_problem()
     rng = np.random.default_rng(seed)
-    keep = problem.inner & (rng.random(problem.n_nodes) < 0.9)
+    is_kept = problem.inner & (rng.random(problem.n_nodes) < 0.9)
     for h in np.flatnonzero(problem.parent >= 0):
-        keep[h] &= keep[problem.parent[h]]
-    repaired, value = repair(problem, keep, lam)
-    assert value <= problem.objective(keep, lam) + 1e-12
+        is_kept[h] &= is_kept[problem.parent[h]]
+    repaired, value = repair(problem, is_kept, lam)
+    assert value <= problem.objective(is_kept, lam) + 1e-12
     assert value == pytest.approx(problem.objective(repaired, lam), abs=1e-12)
     has_parent = problem.parent >= 0
     assert (repaired[has_parent] <= repaired[problem.parent[has_parent]]).all()
     # the level sets of the mixture are the union and the intersection of the two prunings, whose
     # mean objective is at most the mean of the two
-    level_set, level_value = best_level_set(problem, 0.5 * keep + 0.5 * repaired, lam)
+    level_set, level_value = best_level_set(problem, 0.5 * is_kept + 0.5 * repaired, lam)
     assert level_value == pytest.approx(problem.objective(level_set, lam), abs=1e-12)
-    assert level_value <= (value + problem.objective(keep, lam)) / 2 + 1e-12
+    assert level_value <= (value + problem.objective(is_kept, lam)) / 2 + 1e-12
 
 
 @cache
@@ -317,8 +317,8 @@ def test_gains_equal_the_costs_of_the_papers_recursion(problem_of_wine):
         cost_as_inner_node = charge[h] + lam * problem.depth_price[h] + cost_of_children
         return min(problem.error[h], cost_as_inner_node)
 
-    keep, gain = PricedTrees(problem, lam).prune(charge)
-    assert 0 < keep.sum() < problem.inner.sum()
+    is_kept, gain = PricedTrees(problem, lam).prune(charge)
+    assert 0 < is_kept.sum() < problem.inner.sum()
     for h in range(problem.n_nodes):
         assert problem.error[h] - gain[h] == pytest.approx(cost(h), abs=1e-12)
 
@@ -338,7 +338,7 @@ def test_trees_of_one_leaf_have_an_empty_pruning():
     problem = build_problem(Forest.from_sklearn(forest), X, FeatureCosts.uniform(2))
     for module in (mincut, lp, dantzig_wolfe, primal_dual):
         solution = module.solve(problem, 0.1)
-        assert not solution.keep.any()
+        assert not solution.is_kept.any()
         assert solution.objective == solution.bound == pytest.approx(1 / 3)
 
 

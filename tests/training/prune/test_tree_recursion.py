@@ -50,28 +50,28 @@ def best_trees(problem, gain):
         children = np.flatnonzero(problem.parent == h)
         return gain[h] + sum(max(subtree_gain(child), 0.0) for child in children)
 
-    keep = np.zeros(problem.n_nodes, bool)
+    is_kept = np.zeros(problem.n_nodes, bool)
     for h in range(problem.n_nodes):
         parent = problem.parent[h]
-        keep[h] = subtree_gain(h) > 0.0 and (parent < 0 or keep[parent])
-    return keep
+        is_kept[h] = subtree_gain(h) > 0.0 and (parent < 0 or is_kept[parent])
+    return is_kept
 
 
-def plain_round(problem, keep, lam):
+def plain_round(problem, is_kept, lam):
     """Drop the nodes that lose on their own, then add the nodes that gain on their own."""
     columns = columns_of(problem)
     for adding in (False, True):
         gain = problem.profit - lam * problem.depth_price
         for nodes, price in zip(columns, problem.column_price, strict=True):
-            n_kept = keep[nodes].sum()
+            n_kept = is_kept[nodes].sum()
             if adding and n_kept == 0:
                 gain[nodes] -= lam * price  # any of them would pay the whole price
             if not adding and n_kept == 1:
-                gain[nodes[keep[nodes]]] -= lam * price  # saved if this node is dropped
+                gain[nodes[is_kept[nodes]]] -= lam * price  # saved if this node is dropped
         if not adding:
-            gain[~keep] = -np.inf
-        keep = best_trees(problem, gain)
-    return keep
+            gain[~is_kept] = -np.inf
+        is_kept = best_trees(problem, gain)
+    return is_kept
 
 
 @pytest.mark.parametrize("max_rounds", [1, 3])
@@ -83,23 +83,23 @@ def test_rounds_of_repair_equal_plain_rounds(max_rounds, monkeypatch):
     for seed in range(60):
         problem = random_problem(seed)
         rng = np.random.default_rng(seed)
-        keep = problem.inner & (rng.random(problem.n_nodes) < 0.7)
+        is_kept = problem.inner & (rng.random(problem.n_nodes) < 0.7)
         has_parent = problem.parent >= 0
-        keep[has_parent] &= keep[problem.parent[has_parent]]
+        is_kept[has_parent] &= is_kept[problem.parent[has_parent]]
         lam = 0.3
-        expected = keep
-        objective = problem.objective(keep, lam)
+        expected = is_kept
+        objective = problem.objective(is_kept, lam)
         for _ in range(max_rounds):
             candidate = plain_round(problem, expected, lam)
             if problem.objective(candidate, lam) >= objective - 1e-15:
                 break
             expected = candidate
             objective = problem.objective(candidate, lam)
-        repaired, value = repair(problem, keep, lam)
+        repaired, value = repair(problem, is_kept, lam)
         np.testing.assert_array_equal(repaired, expected)
         assert value == pytest.approx(objective, abs=1e-15)
-        n_dropped += bool((keep & ~repaired).any())
-        n_added += bool((repaired & ~keep).any())
+        n_dropped += bool((is_kept & ~repaired).any())
+        n_added += bool((repaired & ~is_kept).any())
     assert min(n_dropped, n_added) > 10
 
 
@@ -118,15 +118,15 @@ def test_repair_saves_prices_that_a_single_node_pays():
     no_nodes = np.zeros(6, bool)
     first_node = np.arange(6) == 0
     both_nodes = problem.inner
-    keep, value = repair(problem, first_node, 1.0)  # earns 0.4 for 0.5, so it is dropped
-    np.testing.assert_array_equal(keep, no_nodes)
+    is_kept, value = repair(problem, first_node, 1.0)  # earns 0.4 for 0.5, so it is dropped
+    np.testing.assert_array_equal(is_kept, no_nodes)
     assert value == pytest.approx(0.7)
-    keep, value = repair(problem, first_node, 0.6)  # earns 0.4 for 0.3; the other is then free
-    np.testing.assert_array_equal(keep, both_nodes)
+    is_kept, value = repair(problem, first_node, 0.6)  # earns 0.4 for 0.3; the other is then free
+    np.testing.assert_array_equal(is_kept, both_nodes)
     assert value == pytest.approx(0.3)
-    keep, value = repair(problem, both_nodes, 1.0)  # dropping one of them saves nothing
-    np.testing.assert_array_equal(keep, both_nodes)
+    is_kept, value = repair(problem, both_nodes, 1.0)  # dropping one of them saves nothing
+    np.testing.assert_array_equal(is_kept, both_nodes)
     assert value == pytest.approx(0.5)
-    keep, value = repair(problem, no_nodes, 0.8)  # would earn 0.4 for 0.4, which is no gain
-    np.testing.assert_array_equal(keep, no_nodes)
+    is_kept, value = repair(problem, no_nodes, 0.8)  # would earn 0.4 for 0.4, which is no gain
+    np.testing.assert_array_equal(is_kept, no_nodes)
     assert value == pytest.approx(0.7)

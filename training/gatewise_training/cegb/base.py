@@ -117,7 +117,7 @@ class CostEfficientModel(TreeGrowth, BudgetedModel):
         folds: Folds,
         costs: FeatureCosts,
         seed: int,
-        report: Progress,
+        report_progress: Progress,
         best_leaves: int | None = None,
     ) -> list[ScoredFit]:
         """Fit the models of all penalties; `best_leaves` replaces `num_leaves` if it is known."""
@@ -140,7 +140,7 @@ class CostEfficientModel(TreeGrowth, BudgetedModel):
             penalties=self.penalties,
             n_penalties=self.n_penalties,
             goal=goal,
-            report=report,
+            report_progress=report_progress,
         )
 
     @property
@@ -149,8 +149,8 @@ class CostEfficientModel(TreeGrowth, BudgetedModel):
 
     def _costs_of_report(self, X: ArrayLike) -> NDArray[np.float64]:
         """Cost of each row, which includes what `budget_counts` says, shape (n,)."""
-        report = self.cost_report(X)
-        return report.total if self._counts_splits else report.features
+        cost_report = self.cost_report(X)
+        return cost_report.total if self._counts_splits else cost_report.features
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -180,8 +180,8 @@ class ScoredModel(CostEfficientModel):
         self._check_costs()
         title = f"fit {type(self).__name__}"
         # one thread per fit, because joblib runs several fits at a time
-        with threadpool_limits(1), progress(title) as report:
-            fits = self._sweep(x, target, folds, self.feature_costs_, seed, report)
+        with threadpool_limits(1), progress(title) as report_progress:
+            fits = self._sweep(x, target, folds, self.feature_costs_, seed, report_progress)
         points = [
             OperatingPoint(
                 thresholds=(ALWAYS_STOP,),

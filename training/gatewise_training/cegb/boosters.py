@@ -40,12 +40,12 @@ class LightGBMBooster:
 
     def __init__(
         self,
-        data: lgb.Dataset,
+        dataset: lgb.Dataset,
         settings: Mapping[str, Any],
         charge: Charge,
         derivatives: Derivatives,
     ) -> None:
-        self._booster = lgb.Booster(dict(settings), data)
+        self._booster = lgb.Booster(dict(settings), dataset)
         self._objective = objective_of(derivatives)
         self._charge = charge
         self._n_rounds = 0
@@ -99,8 +99,10 @@ class CodedBooster:
         self._rounds: list[list[TreeEnsemble]] = []
 
     def update(self) -> bool:
-        derivatives = self._derivatives(self._scores.T)
-        gradient, hessian = (np.ascontiguousarray(values.T) for values in derivatives)
+        gradient_and_hessian = self._derivatives(self._scores.T)
+        gradient, hessian = (
+            np.ascontiguousarray(derivative.T) for derivative in gradient_and_hessian
+        )
         trees = []
         for output, scores in enumerate(self._scores):
             tree = self._grow(gradient[output], hessian[output], scores, output)
@@ -125,14 +127,14 @@ class CodedBooster:
         """Grow the tree of one output, and add it to the scores; None if no split is worth it."""
         max_nodes = 2 * self._settings.n_leaves - 1
         nodes = unsplit_nodes(max_nodes)
-        value = np.zeros(max_nodes, np.float32)
+        leaf_values = np.zeros(max_nodes, np.float32)
         fit = BoostFit(
             columns=self._codes,
             prices=self._first_uses,
             settings=self._settings,
             work=self._work,
             nodes=nodes,
-            value=value,
+            value=leaf_values,
             row_prices=self._row_prices,
         )
         n_nodes = grow_boosted_tree(fit, gradient, hessian, scores, np.int64(0))
@@ -141,7 +143,7 @@ class CodedBooster:
         return ensemble_of(
             nodes,
             n_nodes,
-            value[:, np.newaxis],
+            leaf_values[:, np.newaxis],
             roots=np.zeros(1, np.int32),
             output=np.full(1, output, np.int32),
             base=np.zeros(len(self._scores), np.float32),
@@ -161,20 +163,20 @@ def kernel_prices(charge: Charge, n_rows: int) -> tuple[FirstUse, RowPrices]:
     prices = charge.prices
     costs = prices.costs
     n_features, n_groups = costs.n_features, len(costs.shared)
-    own = charge.factor * costs.own
-    shared = charge.factor * costs.shared_alone
+    own_prices = charge.price_factor * costs.own
+    shared_prices = charge.price_factor * costs.shared_alone
     is_lazy = prices.accounting == "lazy"
-    coupled = np.zeros(n_features) if prices.coupled is None else prices.coupled
+    coupled_prices = np.zeros(n_features) if prices.coupled is None else prices.coupled
     first_uses = FirstUse(
-        own=n_rows * (charge.factor * coupled if is_lazy else own),
+        own=n_rows * (charge.price_factor * coupled_prices if is_lazy else own_prices),
         group=costs.group.astype(np.int64),
-        shared=n_rows * (np.zeros(n_groups) if is_lazy else shared),
+        shared=n_rows * (np.zeros(n_groups) if is_lazy else shared_prices),
         paid=np.zeros(n_features + n_groups, np.bool_),
     )
     row_prices = RowPrices(
-        split=charge.factor * np.broadcast_to(prices.split, (n_features,)).astype(np.float64),
-        own=own if is_lazy else np.zeros(n_features),
-        shared=shared if is_lazy else np.zeros(n_groups),
+        split=charge.price_factor * np.broadcast_to(prices.split, (n_features,)).astype(np.float64),
+        own=own_prices if is_lazy else np.zeros(n_features),
+        shared=shared_prices if is_lazy else np.zeros(n_groups),
         acquired=np.zeros((n_features + n_groups, n_rows), np.bool_),
     )
     return first_uses, row_prices

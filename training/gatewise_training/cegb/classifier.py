@@ -134,7 +134,7 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
             plan.folds,
             problem.costs,
             seed=problem.seed,
-            report=problem.report,
+            report_progress=problem.report,
             best_leaves=leaves,
         )
         return [

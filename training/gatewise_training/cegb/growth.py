@@ -79,51 +79,51 @@ def grow(
     """
     if not varies(x):
         return constant_model(target, x.shape[1]), 0
-    start = target.start()
+    base_margins = target.base_margins()
     booster = _make_booster(x, target, growth, charge, seed)
     monitor = None
     if validation is not None and growth.patience is not None:
-        monitor = _LossMonitor(*validation, start)
+        monitor = _LossMonitor(*validation, base_margins)
     n_grown = 0
-    n_kept = 0
+    n_best = 0
     while n_grown < (rounds or growth.n_rounds):
         if booster.update():
             break
         n_grown += 1
         if monitor is None or monitor.improves(booster, n_grown - 1):
-            n_kept = n_grown
-        elif growth.patience is not None and n_grown - n_kept >= growth.patience:
+            n_best = n_grown
+        elif growth.patience is not None and n_grown - n_best >= growth.patience:
             break
-    if not n_kept:  # LightGBM keeps a first tree even if it could not split
+    if not n_best:  # LightGBM keeps a first tree even if it could not split
         return constant_model(target, x.shape[1]), 0
-    return target.finish(booster.trees(n_kept), start), n_kept
+    return target.finish(booster.trees(n_best), base_margins), n_best
 
 
 def _make_booster(
     x: NDArray[np.float32], target: Target, growth: TreeGrowth, charge: Charge, seed: int
 ) -> Booster:
     """Make the booster of a fit; LightGBM's has no prices of splits by feature."""
-    start = target.start()
+    base_margins = target.base_margins()
 
     def derivatives(scores: Array) -> tuple[Array, Array]:
-        return target.derivatives(scores + start, newton=growth.newton)
+        return target.derivatives(scores + base_margins, newton=growth.newton)
 
     settings = cegb_settings(growth, len(x), max(2, target.n_outputs))
     if charge.prices.has_split_prices_by_feature:
         return CodedBooster(x, target.n_outputs, settings, charge, derivatives)
     params = tree_params(seed) | {"objective": "none", "num_class": target.n_outputs}
     params |= settings | charge.params | {"metric": "none"}
-    data = lgb.Dataset(x, np.zeros(len(x)), params=params, free_raw_data=True)
-    return LightGBMBooster(data, params, charge, derivatives)
+    dataset = lgb.Dataset(x, np.zeros(len(x)), params=params, free_raw_data=True)
+    return LightGBMBooster(dataset, params, charge, derivatives)
 
 
 class _LossMonitor:
     """Loss on validation rows, updated after each round."""
 
-    def __init__(self, x: NDArray[np.float32], target: Target, start: Array) -> None:
+    def __init__(self, x: NDArray[np.float32], target: Target, base_margins: Array) -> None:
         self._x = x
         self._target = target
-        self._margins = np.tile(start, (len(x), 1))
+        self._margins = np.tile(base_margins, (len(x), 1))
         self._best = target.loss(self._margins)
 
     def improves(self, booster: Booster, round_number: int) -> bool:
@@ -152,4 +152,4 @@ def constant_model(target: Target, n_features: int) -> TreeEnsemble:
         base=np.zeros(len(outputs), np.float32),
         n_features=n_features,
     )
-    return target.finish(trees, target.start())
+    return target.finish(trees, target.base_margins())

@@ -6,10 +6,11 @@ growth and the sweep:
 - `n_outputs` is the number of trees per round, and `link` maps outputs to predictions.
 - `weight`, (n,), holds the weights of the rows.
 - `take` selects rows.
-- `start` gives the margins of the best constant model.
+- `base_margins` gives the margins of the best constant model.
 - `loss` gives the mean loss of margins, (n, n_outputs).
 - `derivatives` gives the gradient and the hessian of the summed loss with respect to the margins.
-- `finish` converts trees that were grown on margins above `start` to the unit of the predictions.
+- `finish` converts trees that were grown on margins above `base_margins` to the unit of the
+  predictions.
 - `merits` gives a figure of merit for each prediction or ranking, and its weight. The weighted mean
   of the merits is the score.
 """
@@ -38,7 +39,7 @@ from gatewise_training.learners.losses import (
 Array = NDArray[np.float64]
 Outputs = NDArray[np.float32]
 
-DEPTH = 5
+PRECISION_DEPTH = 5
 """Number of documents of a query that Average Precision@5 counts."""
 
 
@@ -61,7 +62,7 @@ class ClassTarget:
     def take(self, rows: Rows) -> Self:
         return replace(self, y=self.y[rows], weight=self.weight[rows])
 
-    def start(self) -> Array:
+    def base_margins(self) -> Array:
         return prior_margins(one_hot(self.y, self.n_classes), self.weight)
 
     def derivatives(self, margins: Array, *, newton: bool) -> tuple[Array, Array]:
@@ -77,8 +78,8 @@ class ClassTarget:
         losses = log_loss(margins, one_hot(self.y, self.n_classes))
         return float(np.average(losses, weights=self.weight))
 
-    def finish(self, trees: TreeEnsemble, start: Array) -> TreeEnsemble:
-        return replace(trees, base=start.astype(np.float32))
+    def finish(self, trees: TreeEnsemble, base_margins: Array) -> TreeEnsemble:
+        return replace(trees, base=base_margins.astype(np.float32))
 
     def merits(self, outputs: Outputs) -> tuple[Array, Array]:
         return (labels(outputs) == self.y).astype(np.float64), self.weight
@@ -106,7 +107,7 @@ class ValueTarget:
     def take(self, rows: Rows) -> Self:
         return replace(self, y=self.y[rows], weight=self.weight[rows])
 
-    def start(self) -> Array:
+    def base_margins(self) -> Array:
         return np.array([np.average(self.y, weights=self.weight)]) / self.scale
 
     def derivatives(self, margins: Array, *, newton: bool) -> tuple[Array, Array]:
@@ -119,9 +120,11 @@ class ValueTarget:
         residual = margins[:, 0] - self.y / self.scale
         return float(np.average(residual**2, weights=self.weight)) / 2.0
 
-    def finish(self, trees: TreeEnsemble, start: Array) -> TreeEnsemble:
-        value = (trees.value.astype(np.float64) * self.scale).astype(np.float32)
-        return replace(trees, value=value, base=(start * self.scale).astype(np.float32))
+    def finish(self, trees: TreeEnsemble, base_margins: Array) -> TreeEnsemble:
+        scaled_values = (trees.value.astype(np.float64) * self.scale).astype(np.float32)
+        return replace(
+            trees, value=scaled_values, base=(base_margins * self.scale).astype(np.float32)
+        )
 
     def merits(self, outputs: Outputs) -> tuple[Array, Array]:
         mean = np.average(self.y, weights=self.weight)
@@ -149,7 +152,7 @@ class RankingTarget(ValueTarget):
         return replace(self, y=self.y[rows], weight=self.weight[rows], qid=self.qid[rows])
 
     def merits(self, outputs: Outputs) -> tuple[Array, Array]:
-        precisions = average_precisions_at(outputs[:, 0], self.y > 0, self.qid, DEPTH)
+        precisions = average_precisions_at(outputs[:, 0], self.y > 0, self.qid, PRECISION_DEPTH)
         return precisions, np.ones(len(precisions))
 
 

@@ -122,10 +122,13 @@ class SplitPrices:
 
 def _checked_prices(name: str, prices: Sequence[float], n_features: int) -> Array:
     """Convert prices by feature to an array, and refuse invalid ones."""
-    values = np.asarray(prices, np.float64)
-    if values.shape != (n_features,) or not (np.isfinite(values) & (values >= 0.0)).all():
+    price_array = np.asarray(prices, np.float64)
+    if (
+        price_array.shape != (n_features,)
+        or not (np.isfinite(price_array) & (price_array >= 0.0)).all()
+    ):
         raise InputError(f"{name} must hold {n_features} numbers of at least 0, one per feature")
-    return values
+    return price_array
 
 
 class Charge:
@@ -140,32 +143,37 @@ class Charge:
         costs = prices.costs
         unit = costs.total / costs.n_features or 1.0
         self.prices = prices
-        self.factor = 2.0 * strength / unit
+        self.price_factor = 2.0 * strength / unit
         self._x = x
-        self._groups_open = bool(costs.shared.any()) and strength > 0
+        self._has_open_groups = bool(costs.shared.any()) and strength > 0
 
     @cached_property
     def _first_uses(self) -> FirstUsePrices | None:
         """Coupled prices of features and groups; None with lazy accounting."""
         if self.prices.accounting == "lazy":
             return None
-        return FirstUsePrices(self.prices.costs, self.factor * len(self._x))
+        return FirstUsePrices(self.prices.costs, self.price_factor * len(self._x))
 
     @cached_property
     def params(self) -> dict[str, Any]:
         """LightGBM's parameters at the start of the fit; empty if nothing is charged."""
         params: dict[str, Any] = {}
-        lazy = self.factor * self.prices.costs.alone
+        lazy_prices = self.price_factor * self.prices.costs.alone
         if self._first_uses is not None:
             params |= self._first_uses.params
-        elif lazy.any():
-            params["cegb_penalty_feature_lazy"] = lazy.tolist()
-        coupled = self.prices.coupled
-        if coupled is not None and (self.factor * coupled).any():
+        elif lazy_prices.any():
+            params["cegb_penalty_feature_lazy"] = lazy_prices.tolist()
+        coupled_prices = self.prices.coupled
+        if coupled_prices is not None and (self.price_factor * coupled_prices).any():
             # LightGBM's gain is a sum over the n rows: n * factor * gamma
-            params["cegb_penalty_feature_coupled"] = (self.factor * len(self._x) * coupled).tolist()
-        if not self.prices.has_split_prices_by_feature and self.factor * self.prices.split > 0:
-            params["cegb_penalty_split"] = self.factor * self.prices.split
+            params["cegb_penalty_feature_coupled"] = (
+                self.price_factor * len(self._x) * coupled_prices
+            ).tolist()
+        if (
+            not self.prices.has_split_prices_by_feature
+            and self.price_factor * self.prices.split > 0
+        ):
+            params["cegb_penalty_split"] = self.price_factor * self.prices.split
         if params:
             params["cegb_tradeoff"] = 1.0
         return params
@@ -179,9 +187,9 @@ class Charge:
         """Update the prices of groups after round `round_number`, counted from 0."""
         if self._first_uses is not None:
             self._first_uses.update(booster)
-        elif self._groups_open:
-            price = self._lazy_prices(booster, round_number)
-            booster.reset_parameter({"cegb_penalty_feature_lazy": price.tolist()})
+        elif self._has_open_groups:
+            feature_prices = self._lazy_prices(booster, round_number)
+            booster.reset_parameter({"cegb_penalty_feature_lazy": feature_prices.tolist()})
 
     def _lazy_prices(self, booster: lgb.Booster, round_number: int) -> Array:
         """Price of each feature: its own, and the mean group price that rows without it owe."""
@@ -193,8 +201,8 @@ class Charge:
             (~self._acquired[:, costs.group == g].any(axis=1)).sum()
             for g in range(len(costs.shared))
         ]
-        self._groups_open = bool(np.any(n_lacking_group))
+        self._has_open_groups = bool(np.any(n_lacking_group))
         # own + shared * (rows that lack the group) / (rows that lack the feature)
         group_price_owed = np.append(costs.shared_alone * n_lacking_group, 0.0)[costs.group]
-        price = costs.own + group_price_owed / np.maximum(n_lacking, 1)
-        return np.asarray(self.factor * price, np.float64)
+        feature_prices = costs.own + group_price_owed / np.maximum(n_lacking, 1)
+        return np.asarray(self.price_factor * feature_prices, np.float64)

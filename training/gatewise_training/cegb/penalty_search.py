@@ -33,44 +33,46 @@ def spread_penalties(
     `cost_at` fits a penalty and returns the cost of the model.
     """
     first_penalties = (0.0, *FIRST_PENALTIES[: n_penalties - 1])
-    cost_of = {penalty: cost_at(penalty) for penalty in first_penalties} | {math.inf: 0.0}
-    while len(cost_of) <= n_penalties and cost_of[0.0] > 0:
-        penalty = penalty_in_widest_gap(cost_of, costs)
+    cost_by_penalty = {penalty: cost_at(penalty) for penalty in first_penalties} | {math.inf: 0.0}
+    while len(cost_by_penalty) <= n_penalties and cost_by_penalty[0.0] > 0:
+        penalty = penalty_in_widest_gap(cost_by_penalty, costs)
         if penalty is None:
             break
-        cost_of[penalty] = cost_at(penalty)
-    return sorted((penalty for penalty in cost_of if penalty < math.inf), reverse=True)
+        cost_by_penalty[penalty] = cost_at(penalty)
+    return sorted((penalty for penalty in cost_by_penalty if penalty < math.inf), reverse=True)
 
 
-def penalty_in_widest_gap(cost_of: Mapping[float, float], costs: FeatureCosts) -> float | None:
+def penalty_in_widest_gap(
+    cost_by_penalty: Mapping[float, float], costs: FeatureCosts
+) -> float | None:
     """Find a penalty in the widest gap between the known costs; None if no gap is left.
 
-    `cost_of` maps penalties, which include 0 and infinity, to the costs of their models.
+    `cost_by_penalty` maps penalties, which include 0 and infinity, to the costs of their models.
     """
     prices = costs.alone[costs.alone > 0]
     half_price = float(prices.min()) / 2.0 if len(prices) else 1.0
 
     def log_cost(penalty: float) -> float:
-        return math.log(max(cost_of[penalty], half_price))
+        return math.log(max(cost_by_penalty[penalty], half_price))
 
     gaps = [
         (log_cost(lower) - log_cost(higher), lower, higher)
-        for lower, higher in pairwise(sorted(cost_of))
+        for lower, higher in pairwise(sorted(cost_by_penalty))
     ]
     for gap, lower, higher in sorted(gaps, reverse=True):
-        middle = middle_penalty(lower, higher, cost_of)
-        if gap > 0 and middle is not None:
-            return middle
+        new_penalty = middle_penalty(lower, higher, cost_by_penalty)
+        if gap > 0 and new_penalty is not None:
+            return new_penalty
     return None
 
 
 def middle_penalty(lower: float, higher: float, penalties: Iterable[float]) -> float | None:
     """Find a penalty between two neighbours among `penalties`; None if they are too close."""
-    finite = [penalty for penalty in penalties if 0 < penalty < math.inf]
-    if not finite:
+    finite_penalties = [penalty for penalty in penalties if 0 < penalty < math.inf]
+    if not finite_penalties:
         return None
     if lower == 0.0:
-        return min(finite) / STEP_FACTOR if min(finite) > MIN_PENALTY else None
+        return min(finite_penalties) / STEP_FACTOR if min(finite_penalties) > MIN_PENALTY else None
     if math.isinf(higher):
-        return max(finite) * STEP_FACTOR if max(finite) < MAX_PENALTY else None
+        return max(finite_penalties) * STEP_FACTOR if max(finite_penalties) < MAX_PENALTY else None
     return math.sqrt(lower * higher) if higher > MIN_RATIO * lower else None

@@ -89,24 +89,24 @@ class CEGBRanker(ScoredModel):
             If the data, queries, prices or budget are invalid. The message names the cause.
         """
         self._check_settings()
-        x, grade = check_values(self, X, y)
-        query = _queries(len(x), qid)
+        x, grades = check_values(self, X, y)
+        queries = _queries(len(x), qid)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        order = np.argsort(query, kind="stable")
-        x, grade, query = x[order], grade[order], query[order]
+        order = np.argsort(queries, kind="stable")
+        x, grades, queries = x[order], grades[order], queries[order]
         if validation is not None:
             if len(validation) != 3:
                 raise InputError("validation must be a triple (X_val, y_val, qid_val)")
-            x_val, grade_val = check_values(self, *validation[:2], reset=False)
-            query_val = _queries(len(x_val), validation[2])
-            order_val = np.argsort(query_val, kind="stable")
+            x_val, grades_val = check_values(self, *validation[:2], reset=False)
+            queries_val = _queries(len(x_val), validation[2])
+            order_val = np.argsort(queries_val, kind="stable")
             folds = validation_after_training(len(x), len(x_val))
             x = np.concatenate([x, x_val[order_val]])
-            grade = np.append(grade, grade_val[order_val])
-            query = np.append(query, query.max() + 1 + query_val[order_val])
+            grades = np.append(grades, grades_val[order_val])
+            queries = np.append(queries, queries.max() + 1 + queries_val[order_val])
         else:
-            folds = unit_folds(query, seed)
-        target = RankingTarget.of_grades(_checked_grades(grade), query)
+            folds = unit_folds(queries, seed)
+        target = RankingTarget.of_grades(_checked_grades(grades), queries)
         self._fit_frontier(x, target, folds, seed)
         return self
 

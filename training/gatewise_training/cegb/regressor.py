@@ -96,10 +96,10 @@ class CEGBRegressor(RegressorMixin, ScoredModel):
             If the data, prices or budget are invalid. The message names the cause.
         """
         self._check_settings()
-        x, value = check_values(self, X, y)
+        x, target_values = check_values(self, X, y)
         weight, validation, splitter = checked_splits(x, sample_weight, groups, time, validation)
         has_weight = weight > 0
-        x, value, weight = x[has_weight], value[has_weight], weight[has_weight]
+        x, target_values, weight = x[has_weight], target_values[has_weight], weight[has_weight]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         if validation is None and splitter.is_random:
             folds = unit_folds(np.arange(len(x)), seed)
@@ -109,11 +109,11 @@ class CEGBRegressor(RegressorMixin, ScoredModel):
             x_val, y_val = check_values(self, *validation, reset=False)
             folds = validation_after_training(len(x), len(x_val))
             x = np.concatenate([x, x_val])
-            value = np.concatenate([value, y_val])
+            target_values = np.concatenate([target_values, y_val])
             weight = np.concatenate([weight / weight.mean(), np.ones(len(x_val))])
         validation_groups = None
         if splitter.groups is not None:
             validation_groups = splitter.groups[np.concatenate([rows for _, rows in folds])]
-        target = ValueTarget.standardised(value, weight)
+        target = ValueTarget.standardised(target_values, weight)
         self._fit_frontier(x, target, folds, seed, validation_groups)
         return self

@@ -75,18 +75,18 @@ class ScoredFit:
         """
         # standard error of a weighted mean: sqrt(sum (w_i / sum w)^2 (d_i - mean d)^2)
         difference = self.merits - other.merits
-        share = self.weights / self.weights.sum()
-        residuals = share * (difference - np.sum(share * difference))
+        weight_shares = self.weights / self.weights.sum()
+        residuals = weight_shares * (difference - np.sum(weight_shares * difference))
         error = float(np.sqrt(np.sum(residuals**2)))
         if groups is None:
             return error
-        rows = RowSplitter(len(groups), groups)
-        weights = len(difference) * share
-        mean = float(np.sum(share * difference))
-        losses = rows.group_sums(-weights * difference)
-        variance = float(np.sum(share * (difference - mean) ** 2))
-        bound = float(loss_bounds(losses, rows.group_sums(weights), variance))
-        return max(error, bound + mean)  # the mean loss is -mean
+        group_splitter = RowSplitter(len(groups), groups)
+        scaled_weights = len(difference) * weight_shares
+        mean_difference = float(np.sum(weight_shares * difference))
+        losses = group_splitter.group_sums(-scaled_weights * difference)
+        variance = float(np.sum(weight_shares * (difference - mean_difference) ** 2))
+        bound = float(loss_bounds(losses, group_splitter.group_sums(scaled_weights), variance))
+        return max(error, bound + mean_difference)  # the mean loss is -mean_difference
 
 
 class Model(NamedTuple):
@@ -131,21 +131,24 @@ class Task:
     def score_rounds(
         self,
         penalty: float,
-        final: Model,
-        folds: Sequence[Model],
+        final_model: Model,
+        fold_models: Sequence[Model],
         validation_rows: Sequence[Rows],
     ) -> list[ScoredFit]:
         """Score the models of the first rounds, and the whole model last."""
         fits = []
         last_size = -1
-        for share in self.prefixes:
-            stage = self._stage(first_rounds(final.trees, share))
+        for round_share in self.prefixes:
+            stage = self._stage(first_rounds(final_model.trees, round_share))
             if stage.n_trees == last_size:
                 continue
             last_size = stage.n_trees
             fold_stages = [stage]
-            if len(folds) > 1:
-                fold_stages = [self._stage(first_rounds(fold.trees, share)) for fold in folds]
+            if len(fold_models) > 1:
+                fold_stages = [
+                    self._stage(first_rounds(fold_model.trees, round_share))
+                    for fold_model in fold_models
+                ]
             fits.append(self.score(penalty, stage, fold_stages, validation_rows))
         return fits
 
@@ -153,19 +156,19 @@ class Task:
         self,
         penalty: float,
         stage: Stage,
-        folds: Sequence[Stage],
+        fold_stages: Sequence[Stage],
         validation_rows: Sequence[Rows],
     ) -> ScoredFit:
         """Score a stage by the outputs of the stages of all folds on their validation rows."""
         x_by_fold = [np.ascontiguousarray(self.x[rows]) for rows in validation_rows]
-        pairs = list(zip(folds, x_by_fold, strict=True))
-        outputs = np.concatenate([fold.margins(x) for fold, x in pairs])
+        pairs = list(zip(fold_stages, x_by_fold, strict=True))
+        outputs = np.concatenate([fold_stage.margins(x) for fold_stage, x in pairs])
         target = self.target.take(np.concatenate(validation_rows))
         # features that the rows acquire, and their mean cost
         costs = self.prices.costs
         acquired = stage.feature_mask(self.x.shape[1])
         if stage.acquisition == "node":
-            acquired = np.concatenate([fold.acquired(x) for fold, x in pairs])
+            acquired = np.concatenate([fold_stage.acquired(x) for fold_stage, x in pairs])
             cost = float(np.average(costs.per_instance(acquired), weights=target.weight))
         else:
             cost = costs.price(acquired)
@@ -173,7 +176,7 @@ class Task:
         evaluation = np.zeros(len(outputs))
         if np.any(self.prices.split):
             evaluation = np.concatenate(
-                [evaluation_cost(fold, x, self.prices) for fold, x in pairs]
+                [evaluation_cost(fold_stage, x, self.prices) for fold_stage, x in pairs]
             )
         evaluation += self.prices.coupled_price(stage.features)
         merits, weights = target.merits(outputs)
@@ -245,7 +248,7 @@ def sweep_penalties(
     penalties: Sequence[float] | None,
     n_penalties: int,
     goal: Goal,
-    report: Progress,
+    report_progress: Progress,
 ) -> list[ScoredFit]:
     """Fit the constant model, and the models of the given penalties or of a search.
 
@@ -256,8 +259,8 @@ def sweep_penalties(
     first_penalties = FIRST_PENALTIES[: n_penalties - 1] if penalties is None else penalties
     fits = _fit_all(task, folds, sorted({0.0, math.inf, *first_penalties}))
     while penalties is None and len(fits) <= n_penalties and fits[0.0][-1].cost > 0:
-        report(len(fits) - 1, n_penalties, "sweeping the penalty")
-        whole_models = {penalty: prefixes[-1] for penalty, prefixes in fits.items()}
+        report_progress(len(fits) - 1, n_penalties, "sweeping the penalty")
+        whole_models = {penalty: prefix_fits[-1] for penalty, prefix_fits in fits.items()}
         n_fits_left = n_penalties + 1 - len(fits)
         next_penalty = None
         if n_fits_left <= min(GOAL_FITS, n_penalties // 2):

@@ -29,7 +29,11 @@ class ForestModel(SingleModel):
     """Base class of both budgeted forests; `grown_` holds the source of each candidate's trees."""
 
     def _keep_candidates(self, candidates: Sequence[FittedStages]) -> None:
-        sources = {id(c.stages): c.source for c in candidates if isinstance(c, FittedTrees)}
+        sources = {
+            id(candidate.stages): candidate.source
+            for candidate in candidates
+            if isinstance(candidate, FittedTrees)
+        }
         self.grown_ = tuple(sources[id(stages)] for stages in self.chains_)
 
 
@@ -40,7 +44,7 @@ class GrowingForest:
     problem: Problem
     rows: Rows
     codes: Codes  # codes of these rows
-    key: tuple[int, ...]  # seed of the samples, which do not depend on the rule
+    sample_seed: tuple[int, ...]  # seed of the samples, which do not depend on the rule
     rule: SplitRule
     trees: list[Forest] = field(default_factory=list)
 
@@ -68,7 +72,7 @@ class GrowingForest:
         plan = problem.plan
         weight = plan.weight[self.rows]
         for index in indices:
-            rng = np.random.default_rng((*self.key, index))
+            rng = np.random.default_rng((*self.sample_seed, index))
             tree = grow(
                 self.codes,
                 plan.y[self.rows],

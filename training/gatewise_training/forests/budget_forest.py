@@ -136,8 +136,8 @@ class BudgetForest(ForestModel):
     def forest_(self) -> Forest:
         """The trees of the operating point, with the class counts of all nodes."""
         forest, n_trees = self.grown_[self.operating_point_.chain]
-        selected: Forest = forest.select(range(n_trees))
-        return selected
+        first_trees: Forest = forest.select(range(n_trees))
+        return first_trees
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan
@@ -157,46 +157,48 @@ class BudgetForest(ForestModel):
                 splits=self.splits,
                 max_depth=self.max_depth,
             )
-            members = [
+            growing_forests = [
                 GrowingForest(problem, rows, codes.take(code_row[rows]), (problem.seed, i), rule)
                 for i, rows in enumerate(row_sets)
             ]
-            growths.append(_RuleGrowth(problem, members))
+            growths.append(_RuleGrowth(problem, growing_forests))
         self._grow(problem, growths)
         # the first candidate is a single leaf; the others are the first trees of each forest
-        leaves = [
+        leaf_forests = [
             single_leaf(plan.y[rows], plan.weight[rows], problem.n_classes, codes)
             for rows in row_sets
         ]
-        candidates = _candidates(problem, leaves, [1], self.voting)
+        candidates = _candidates(problem, leaf_forests, [1], self.voting)
         for growth in growths:
             tree_counts = _tree_counts(growth.n_trees, growth.n_over_budget)
             if self.selection == "cost":
                 tree_counts = growth.largest_affordable()
             if tree_counts:
-                forests = [Forest.join(member.trees) for member in growth.members]
+                forests = [
+                    Forest.join(growing_forest.trees) for growing_forest in growth.growing_forests
+                ]
                 candidates += _candidates(problem, forests, tree_counts, self.voting)
         return candidates
 
     def _grow(self, problem: Problem, growths: Sequence[_RuleGrowth]) -> None:
         """Add trees to all forests until each is complete or costs more than the budget."""
-        total = self.n_estimators * len(growths)
-        while incomplete := [
+        n_total = self.n_estimators * len(growths)
+        while incomplete_growths := [
             growth
             for growth in growths
             if growth.n_over_budget is None and growth.n_trees < self.n_estimators
         ]:
             jobs = []
-            for growth in incomplete:
+            for growth in incomplete_growths:
                 jobs += growth.jobs(min(TREES_PER_CHECK, self.n_estimators - growth.n_trees))
             joblib.Parallel(require="sharedmem")(jobs)  # jobs add trees to the growths
             if self.budget is not None:
-                for growth in incomplete:
+                for growth in incomplete_growths:
                     growth.compare_with_budget(self.budget)
             n_done = sum(
                 self.n_estimators if growth.n_over_budget else growth.n_trees for growth in growths
             )
-            problem.report(n_done, total, "growing trees")
+            problem.report(n_done, n_total, "growing trees")
 
     def _rules(self) -> list[tuple[float, float]]:
         """Pairs of alpha and mu to try, by falling penalty."""
@@ -223,30 +225,32 @@ class _RuleGrowth:
     """Growing forests of one rule: one for each fold, and the last for all rows."""
 
     problem: Problem
-    members: list[GrowingForest]
+    growing_forests: list[GrowingForest]
     n_over_budget: int | None = None  # smallest number of trees that costs more than the budget
 
     @property
     def n_trees(self) -> int:
-        return len(self.members[0].trees)
+        return len(self.growing_forests[0].trees)
 
     def jobs(self, n_trees: int) -> list[Any]:
         """Make jobs for joblib that together grow `n_trees` further trees."""
         calls = []
-        for member in self.members:
-            indices = member.reserve(n_trees)
+        for growing_forest in self.growing_forests:
+            indices = growing_forest.reserve(n_trees)
             # with a price of acquisitions, a tree depends on the trees before it
-            groups = [indices] if member.rule.mu > 0 else [[index] for index in indices]
-            calls += [joblib.delayed(member.grow_trees)(group) for group in groups]
+            index_groups = (
+                [indices] if growing_forest.rule.mu > 0 else [[index] for index in indices]
+            )
+            calls += [joblib.delayed(growing_forest.grow_trees)(group) for group in index_groups]
         return calls
 
     def compare_with_budget(self, budget: float) -> None:
         """Find the smallest number of trees that costs more than the budget on validation rows."""
         plan = self.problem.plan
-        folds = zip(self.members, plan.folds, strict=False)
+        folds = zip(self.growing_forests, plan.folds, strict=False)
         visits = [
-            Forest.join(member.trees).trees.first_visits(plan.x[validation_rows])
-            for member, (_, validation_rows) in folds
+            Forest.join(growing_forest.trees).trees.first_visits(plan.x[validation_rows])
+            for growing_forest, (_, validation_rows) in folds
         ]
         first_tree = np.concatenate([fold_first_tree for _, fold_first_tree in visits])
         weight = plan.weight[plan.validation_rows]
@@ -254,12 +258,12 @@ class _RuleGrowth:
         n_affordable = 0
         n_over_budget = self.n_trees + 1
         while n_over_budget - n_affordable > 1:
-            middle = (n_affordable + n_over_budget) // 2
-            row_costs = self.problem.costs.per_instance(first_tree < middle)
+            n_middle = (n_affordable + n_over_budget) // 2
+            row_costs = self.problem.costs.per_instance(first_tree < n_middle)
             if np.average(row_costs, weights=weight) > budget + 1e-9:
-                n_over_budget = middle
+                n_over_budget = n_middle
             else:
-                n_affordable = middle
+                n_affordable = n_middle
         self.n_over_budget = n_over_budget if n_over_budget <= self.n_trees else None
 
     def largest_affordable(self) -> list[int]:
@@ -309,15 +313,15 @@ def _candidates(
 def _first_trees(forest: Forest, n_trees: int, shares: NDArray[np.float64]) -> TreeEnsemble:
     """Make an ensemble of a forest's first trees, which averages the class shares of its nodes."""
     trees = forest.trees
-    end = int(np.append(trees.roots, trees.n_nodes)[n_trees])
+    n_nodes = int(np.append(trees.roots, trees.n_nodes)[n_trees])
     return replace(
         trees,
-        feature=trees.feature[:end],
-        threshold=trees.threshold[:end],
-        left=trees.left[:end],
-        right=trees.right[:end],
-        nan_left=trees.nan_left[:end],
-        value=(shares[:end] / n_trees).astype(np.float32),
+        feature=trees.feature[:n_nodes],
+        threshold=trees.threshold[:n_nodes],
+        left=trees.left[:n_nodes],
+        right=trees.right[:n_nodes],
+        nan_left=trees.nan_left[:n_nodes],
+        value=(shares[:n_nodes] / n_trees).astype(np.float32),
         roots=trees.roots[:n_trees],
         output=trees.output[:n_trees],
     )
@@ -330,10 +334,10 @@ def _first_margins(
 
     Shapes: `leaves` (n_all_trees, n), `shares` (n_nodes, n_classes); returns (n, n_classes).
     """
-    value = (shares / n_trees).astype(np.float32)
-    margins = np.zeros((leaves.shape[1], value.shape[1]), np.float32)
+    node_values = (shares / n_trees).astype(np.float32)
+    margins = np.zeros((leaves.shape[1], node_values.shape[1]), np.float32)
     for tree_leaves in leaves[:n_trees]:
-        margins += value[tree_leaves]
+        margins += node_values[tree_leaves]
     return margins
 
 

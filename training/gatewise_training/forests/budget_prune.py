@@ -178,14 +178,14 @@ class BudgetPrune(ForestModel):
             for mu in mus
             for rows, validation_rows in row_pairs
         ]
-        fits: list[_Pruned] = []
+        fits: list[_PrunedForest] = []
         for fit in parallel_results(jobs, n_jobs=None if n_forests > 1 else 1, require="sharedmem"):
             fits.append(fit)
             problem.report(len(fits), n_forests + 1, "pruning")
         candidates: list[FittedStages] = []
         for start in range(0, len(fits), len(row_pairs)):
-            members = fits[start : start + len(row_pairs)]
-            candidates += _candidates(problem, members, self.n_points)
+            pruned_forests = fits[start : start + len(row_pairs)]
+            candidates += _candidates(problem, pruned_forests, self.n_points)
         return candidates
 
     def _grow_and_prune(
@@ -196,7 +196,7 @@ class BudgetPrune(ForestModel):
         fitted_forest: Forest | None,
         mu: float | None,
         n_jobs: int | None,
-    ) -> _Pruned:
+    ) -> _PrunedForest:
         """Grow a forest, or take the fitted one, and prune it for all prices of cost."""
         plan = problem.plan
         forest = fitted_forest or self._grow(problem, rows, mu, n_jobs)
@@ -214,7 +214,7 @@ class BudgetPrune(ForestModel):
             training=training,
         )
         max_gap = MAX_GAP * float(path.sequence.costs[0]) / self.n_points
-        return _Pruned(forest, path, max_gap)
+        return _PrunedForest(forest, path, max_gap)
 
     def _grow(self, problem: Problem, rows: Rows, mu: float | None, n_jobs: int | None) -> Forest:
         """Grow a forest; with a price `mu` of acquisitions, its trees grow one after another."""
@@ -290,7 +290,7 @@ class BudgetPrune(ForestModel):
 
 
 @dataclass(frozen=True, eq=False)
-class _Pruned:
+class _PrunedForest:
     """A forest and its prunings."""
 
     forest: Forest
@@ -305,24 +305,26 @@ class _Pruned:
         return Stage.from_model(forest.trees, "identity", acquisition="node")
 
 
-def _candidates(problem: Problem, members: Sequence[_Pruned], n_points: int) -> list[FittedStages]:
+def _candidates(
+    problem: Problem, pruned_forests: Sequence[_PrunedForest], n_points: int
+) -> list[FittedStages]:
     """Make candidates with the same budgets in all folds, from single leaves to the whole forest.
 
-    The last member is the final forest; with several folds, the members before it are theirs.
+    The last forest is the final one; with several folds, the forests before it are theirs.
     """
     plan = problem.plan
-    final = members[-1]
-    highest = float(final.path.sequence.costs[0])
-    budgets = np.linspace(0.0, highest, n_points) if highest > 0 else np.zeros(0)
+    final_forest = pruned_forests[-1]
+    highest_cost = float(final_forest.path.sequence.costs[0])
+    budgets = np.linspace(0.0, highest_cost, n_points) if highest_cost > 0 else np.zeros(0)
     candidates: list[FittedStages] = []
     fold_x = [np.ascontiguousarray(plan.x[rows]) for _, rows in plan.folds]
     for budget in (*budgets.tolist(), None):
-        stages = [member.stage(budget) for member in members[: len(fold_x)]]
+        stages = [pruned_forest.stage(budget) for pruned_forest in pruned_forests[: len(fold_x)]]
         pairs = list(zip(stages, fold_x, strict=True))
         outputs = np.concatenate([fold_stage.margins(x) for fold_stage, x in pairs])
         acquired = np.concatenate([fold_stage.acquired(x) for fold_stage, x in pairs])
-        stage = stages[0] if len(members) == 1 else final.stage(budget)
-        source = final.forest, final.path
+        stage = stages[0] if len(pruned_forests) == 1 else final_forest.stage(budget)
+        source = final_forest.forest, final_forest.path
         candidates.append(FittedTrees((stage,), (outputs,), (acquired,), source=source))
     return candidates
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence
-from gatewise_training.prune.problem import Floats, Keep, PruneProblem
+from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem
 
 Words = NDArray[np.uint64]
 """Sets of items as bits, shape (n_sets, n_words)."""
@@ -37,22 +37,22 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
         if len(members) > 1:
             items.append(tuple(members.tolist()))
     path_items = _path_items(problem, forest.trees.feature, items)
-    keep = problem.inner
-    pruning_step = np.where(keep, np.inf, -np.inf)
-    step = 0
-    while keep.any():
-        loss, saving = _effects_of_dropping(problem, path_items, keep, len(items))
+    is_kept = problem.inner
+    pruning_step = np.where(is_kept, np.inf, -np.inf)
+    level = 0
+    while is_kept.any():
+        loss, saving = _effects_of_dropping(problem, path_items, is_kept, len(items))
         # ratio = max(loss, 0) / saving; NaN sorts last and marks items that no tree tests
         ratio = np.full(len(items), np.inf)
         np.divide(np.maximum(loss, 0.0), saving, out=ratio, where=saving > 0)
-        ratio[~_mark_items(path_items[keep], len(items))] = np.nan
+        ratio[~_mark_items(path_items[is_kept], len(items))] = np.nan
         best = int(np.lexsort((loss, ratio))[0])
         word, bit = divmod(best, 64)
-        has_best = (path_items[:, word] >> np.uint64(bit)) & np.uint64(1)
-        dropped = keep & has_best.astype(np.bool_)
-        step += 1
-        pruning_step[dropped] = step
-        keep = keep & ~dropped
+        tests_best = (path_items[:, word] >> np.uint64(bit)) & np.uint64(1)
+        is_dropped = is_kept & tests_best.astype(np.bool_)
+        level += 1
+        pruning_step[is_dropped] = level
+        is_kept = is_kept & ~is_dropped
     return PruneSequence(problem, pruning_step)
 
 
@@ -79,14 +79,14 @@ def _mark_items(words: Words, n_items: int) -> NDArray[np.bool_]:
 
 
 def _effects_of_dropping(
-    problem: PruneProblem, path_items: Words, keep: Keep, n_items: int
+    problem: PruneProblem, path_items: Words, is_kept: NodeMask, n_items: int
 ) -> tuple[Floats, Floats]:
     """Training error that dropping each item adds, and the cost that it saves."""
     loss = np.zeros(n_items)
     saving = np.zeros(n_items)
-    _add_node_effects(problem.profit, problem.depth_price, path_items, keep, loss, saving)
+    _add_node_effects(problem.profit, problem.depth_price, path_items, is_kept, loss, saving)
     columns = problem.column_start, problem.column_nodes, problem.column_price
-    _add_acquisition_savings(columns, path_items, keep, saving)
+    _add_acquisition_savings(columns, path_items, is_kept, saving)
     return loss, saving
 
 
@@ -108,18 +108,18 @@ def _add_to_items(word: Any, w: int, amount: float, item_sums: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _add_node_effects(
-    profit: Any, depth_price: Any, path_items: Any, keep: Any, loss: Any, saving: Any
+    profit: Any, depth_price: Any, path_items: Any, is_kept: Any, loss: Any, saving: Any
 ) -> None:
     """Add the profits and the depth prices of the nodes that are pruned with each item."""
     for h in range(len(profit)):
-        if keep[h] and (profit[h] != 0.0 or depth_price[h] != 0.0):
+        if is_kept[h] and (profit[h] != 0.0 or depth_price[h] != 0.0):
             for w in range(path_items.shape[1]):
                 _add_to_items(path_items[h, w], w, profit[h], loss)
                 _add_to_items(path_items[h, w], w, depth_price[h], saving)
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_acquisition_savings(columns: Any, path_items: Any, keep: Any, saving: Any) -> None:
+def _add_acquisition_savings(columns: Any, path_items: Any, is_kept: Any, saving: Any) -> None:
     """Add the prices of the acquisitions that end when each item is dropped.
 
     An acquisition ends if the paths to all nodes that make it test the item.
@@ -130,7 +130,7 @@ def _add_acquisition_savings(columns: Any, path_items: Any, keep: Any, saving: A
     for c in range(len(price)):
         is_acquired = False
         for j in range(start[c], start[c + 1]):
-            if keep[nodes[j]]:
+            if is_kept[nodes[j]]:
                 if is_acquired:
                     for w in range(n_words):
                         common_items[w] &= path_items[nodes[j], w]

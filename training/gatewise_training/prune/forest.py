@@ -87,8 +87,8 @@ class Forest:
 
     def select(self, trees: Sequence[int]) -> Forest:
         """Make a forest of the trees with these numbers, in this order."""
-        selected, nodes = self.trees.select_trees(trees)
-        return Forest.of_counts(selected, self.counts[nodes])
+        selected_trees, nodes = self.trees.select_trees(trees)
+        return Forest.of_counts(selected_trees, self.counts[nodes])
 
     @property
     def n_trees(self) -> int:
@@ -115,7 +115,7 @@ class Forest:
         """Total weight of the training rows that each node misclassifies as a leaf, (n_nodes,)."""
         return np.asarray(self.counts.sum(axis=1) - self.counts.max(axis=1))
 
-    def recounted(
+    def with_counts_of(
         self,
         x: NDArray[np.float32],
         y: NDArray[np.int64],
@@ -174,9 +174,9 @@ class Forest:
         shares[np.arange(self.n_nodes), self.counts.argmax(axis=1)] = 1.0
         return shares
 
-    def pruned(self, keep: NDArray[np.bool_]) -> Forest:
-        """Turn the inner nodes outside `keep`, bool (n_nodes,), into leaves."""
-        is_inner = keep & (self.trees.left >= 0)
+    def pruned(self, is_kept: NDArray[np.bool_]) -> Forest:
+        """Turn the inner nodes outside `is_kept`, bool (n_nodes,), into leaves."""
+        is_inner = is_kept & (self.trees.left >= 0)
         nodes = np.flatnonzero(_mark_reachable(is_inner, self.parent))
         return Forest(self.trees.take_nodes(nodes, inner=is_inner), self.counts[nodes])
 

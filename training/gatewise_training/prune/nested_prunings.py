@@ -9,7 +9,7 @@ test it are pruned. Neighbouring prunings of the hull then lie far apart, and fo
 their costs the hull offers only the cheaper one. Other prunings are better for that budget,
 although they are not optimal at any price. If the pruning ``low`` is nested in ``high``, any
 pruning ``b`` of a baseline gives a pruning between them, ``low | (high & b)``.
-:func:`keep_within` chooses the baseline with the smallest training error.
+:func:`pruning_within` chooses the baseline with the smallest training error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_training.prune.problem import Floats, Keep, PruneProblem
+from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem
 
 ROUNDING = 1e-9
 """A cost counts as within a budget if it exceeds the budget by at most this much."""
@@ -39,8 +39,10 @@ class PruneSequence:
     @cached_property
     def levels(self) -> Floats:
         """Levels at which the pruning changes, ascending from 0, shape (n_points,)."""
-        level = self.pruning_level
-        return np.concatenate([[0.0], np.unique(level[(level > 0) & np.isfinite(level)])])
+        node_levels = self.pruning_level
+        return np.concatenate(
+            [[0.0], np.unique(node_levels[(node_levels > 0) & np.isfinite(node_levels)])]
+        )
 
     @cached_property
     def costs(self) -> Floats:
@@ -61,7 +63,7 @@ class PruneSequence:
         profits = self._weight_above_levels(self.pruning_level, self.problem.profit)
         return self.problem.base_error - profits
 
-    def keep(self, level: float) -> NDArray[np.bool_]:
+    def kept_at(self, level: float) -> NDArray[np.bool_]:
         """Mask of the inner nodes at a level, shape (n_nodes,), for :meth:`Forest.pruned`."""
         return np.asarray(self.pruning_level > level)
 
@@ -74,7 +76,7 @@ class PruneSequence:
             )
         return float(self.levels[affordable[0]])
 
-    def thinned(self, n_points: int = 50) -> Floats:
+    def evenly_spaced_levels(self, n_points: int = 50) -> Floats:
         """Levels with about evenly spaced costs, including the first and the last level."""
         even_costs = np.linspace(self.costs[0], self.costs[-1], max(n_points, 2))
         last_index = len(self.levels) - 1
@@ -89,42 +91,56 @@ class PruneSequence:
         return np.asarray(total[np.searchsorted(end_level[order], self.levels, side="right")])
 
 
-def keep_within(
-    exact: PruneSequence, budget: float, baselines: Sequence[PruneSequence], *, gap: float = 0.0
-) -> Keep:
+def pruning_within(
+    exact_sequence: PruneSequence,
+    budget: float,
+    baselines: Sequence[PruneSequence],
+    *,
+    gap: float = 0.0,
+) -> NodeMask:
     """Find the most accurate pruning within a budget, shape (n_nodes,).
 
     The result is an exact pruning if its cost is at most `gap` below the budget. Otherwise it may
     also be a pruning between two exact ones, which a baseline gives.
     """
-    problem = exact.problem
-    level_index = int(np.searchsorted(exact.levels, exact.level_at(budget=budget)))
-    low = exact.keep(float(exact.levels[level_index]))
-    if level_index == 0 or budget - exact.costs[level_index] <= gap:
-        return low
-    high = exact.keep(float(exact.levels[level_index - 1]))
-    prunings = [low]
-    prunings += [_between(problem, low, high, baseline, budget) for baseline in baselines]
+    problem = exact_sequence.problem
+    level_index = int(
+        np.searchsorted(exact_sequence.levels, exact_sequence.level_at(budget=budget))
+    )
+    low_pruning = exact_sequence.kept_at(float(exact_sequence.levels[level_index]))
+    if level_index == 0 or budget - exact_sequence.costs[level_index] <= gap:
+        return low_pruning
+    high_pruning = exact_sequence.kept_at(float(exact_sequence.levels[level_index - 1]))
+    prunings = [low_pruning]
+    prunings += [
+        _between(problem, low_pruning, high_pruning, baseline, budget) for baseline in baselines
+    ]
     return min(prunings, key=problem.training_error)
 
 
 def _between(
-    problem: PruneProblem, low: Keep, high: Keep, baseline: PruneSequence, budget: float
-) -> Keep:
+    problem: PruneProblem,
+    low_pruning: NodeMask,
+    high_pruning: NodeMask,
+    baseline: PruneSequence,
+    budget: float,
+) -> NodeMask:
     """Find the largest pruning within the budget that a step of the baseline gives."""
 
-    def pruning_at(step: int) -> Keep:
-        return np.asarray(low | (high & baseline.keep(float(baseline.levels[step]))))
+    def pruning_at(step: int) -> NodeMask:
+        return np.asarray(
+            low_pruning | (high_pruning & baseline.kept_at(float(baseline.levels[step])))
+        )
 
     # bisection over the steps of the baseline
     costly_step = -1
     affordable_step = len(baseline.levels) - 1
     if problem.cost(pruning_at(affordable_step)) > budget + ROUNDING:
-        return low  # the baseline never prunes some nodes
+        return low_pruning  # the baseline never prunes some nodes
     while affordable_step - costly_step > 1:
-        middle = (costly_step + affordable_step) // 2
-        if problem.cost(pruning_at(middle)) <= budget + ROUNDING:
-            affordable_step = middle
+        middle_step = (costly_step + affordable_step) // 2
+        if problem.cost(pruning_at(middle_step)) <= budget + ROUNDING:
+            affordable_step = middle_step
         else:
-            costly_step = middle
+            costly_step = middle_step
     return pruning_at(affordable_step)

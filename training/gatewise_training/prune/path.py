@@ -8,8 +8,8 @@ price at which a node is pruned is its breakpoint. The breakpoints give every op
 ``lam`` the inner nodes are the nodes with a breakpoint above ``lam``.
 
 **The search.** The search starts with the set of all nodes. The nodes of a set together save
-``worth`` errors and cost ``cost``, so that at ``lam = worth / cost`` keeping all of them is as good
-as keeping no node. One minimum cut finds the best subset to keep at that price:
+``saved_errors`` and cost ``cost``, so that at ``lam = saved_errors / cost`` keeping all of them is
+as good as keeping no node. One minimum cut finds the best subset to keep at that price:
 
 - If no subset is better than all or no nodes, ``lam`` is the breakpoint of every node of the set.
 - If a subset is better, the nodes that it keeps have breakpoints above ``lam``, and the nodes that
@@ -36,7 +36,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.prune.feature_dropping import greedy_prune
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
+from gatewise_training.prune.nested_prunings import PruneSequence, pruning_within
 from gatewise_training.prune.presolve import DROPPED, FREE, Closure, Flow, reduce_problem
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.mincut import best_closure, first_flow
@@ -51,30 +51,32 @@ ROUNDING = 1e-10
 
 def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
     """Find the price of cost at which each node is pruned, by minimum cuts on smaller parts."""
-    closure, number = reduce_problem(problem)
+    closure, closure_number = reduce_problem(problem)
     prices = np.zeros(closure.n_nodes)
-    parts: list[tuple[Closure, Flow | None, NDArray[np.intp]]]
-    parts = [(closure, None, np.arange(closure.n_nodes))]
-    while parts:
-        part, flow, nodes = parts.pop()
+    open_parts: list[tuple[Closure, Flow | None, NDArray[np.intp]]]
+    open_parts = [(closure, None, np.arange(closure.n_nodes))]
+    while open_parts:
+        sub_closure, flow, nodes = open_parts.pop()
         if not len(nodes):
             continue
-        total_profit = part.total_profit
-        if part.cost <= 0.0:  # all acquisitions are already paid
+        total_profit = sub_closure.total_profit
+        if sub_closure.cost <= 0.0:  # all acquisitions are already paid
             prices[nodes] = np.inf
             continue
-        lam = total_profit / part.cost
+        lam = total_profit / sub_closure.cost
         if flow is None:
-            flow = first_flow(part, lam)
-        keep, reached, _ = best_closure(part, lam, flow)
-        if total_profit - reached <= ROUNDING * total_profit or keep.all() or not keep.any():
+            flow = first_flow(sub_closure, lam)
+        is_kept, cut_value, _ = best_closure(sub_closure, lam, flow)
+        is_end = is_kept.all() or not is_kept.any()
+        if total_profit - cut_value <= ROUNDING * total_profit or is_end:
             prices[nodes] = lam
             continue
-        all_columns = np.ones(len(part.column_price), np.bool_)
-        parts.append((*part.restrict(keep, all_columns, flow), nodes[keep]))
-        parts.append((*part.restrict(~keep, ~part.acquired(keep), flow), nodes[~keep]))
+        all_columns = np.ones(len(sub_closure.column_price), np.bool_)
+        is_unpaid = ~sub_closure.acquired(is_kept)
+        open_parts.append((*sub_closure.restrict(is_kept, all_columns, flow), nodes[is_kept]))
+        open_parts.append((*sub_closure.restrict(~is_kept, is_unpaid, flow), nodes[~is_kept]))
     # breakpoints of all nodes from the breakpoints of the closure
-    all_prices = np.append(prices, [0.0, np.inf])[number]
+    all_prices = np.append(prices, [0.0, np.inf])[closure_number]
     all_prices[~problem.inner] = -np.inf
     _cap_at_parent(all_prices, problem.parent)
     return np.asarray(all_prices)
@@ -83,29 +85,30 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
 def breakpoints_by_solver(solve: Solve, problem: PruneProblem) -> NDArray[np.float64]:
     """Find the price of cost at which each node is pruned, by a solver of the whole problem."""
     inner = problem.inner
-    _, number = reduce_problem(problem)
-    is_free = number == FREE
+    _, closure_number = reduce_problem(problem)
+    is_free = closure_number == FREE
     prices = np.where(inner, 0.0, -np.inf)
     prices[is_free] = np.inf
-    ranges = [(inner & (number != DROPPED), is_free)]  # nodes kept at a low and at a high price
-    while ranges:
-        kept_at_low, kept_at_high = ranges.pop()
-        undecided = kept_at_low & ~kept_at_high
-        if not undecided.any():
+    # nodes kept at a low and at a high price
+    open_ranges = [(inner & (closure_number != DROPPED), is_free)]
+    while open_ranges:
+        kept_at_low, kept_at_high = open_ranges.pop()
+        is_undecided = kept_at_low & ~kept_at_high
+        if not is_undecided.any():
             continue
-        worth = float(problem.profit[undecided].sum())
+        saved_errors = float(problem.profit[is_undecided].sum())
         cost = problem.cost(kept_at_low) - problem.cost(kept_at_high)
         if cost <= 0.0:
-            prices[undecided] = np.inf
+            prices[is_undecided] = np.inf
             continue
-        lam = worth / cost
-        keep = (solve(problem, lam).keep | kept_at_high) & kept_at_low
-        gain = problem.objective(kept_at_low, lam) - problem.objective(keep, lam)
-        is_end = (keep == kept_at_low).all() or (keep == kept_at_high).all()
-        if gain <= ROUNDING * worth or is_end:
-            prices[undecided] = lam
+        lam = saved_errors / cost
+        is_kept = (solve(problem, lam).is_kept | kept_at_high) & kept_at_low
+        gain = problem.objective(kept_at_low, lam) - problem.objective(is_kept, lam)
+        is_end = (is_kept == kept_at_low).all() or (is_kept == kept_at_high).all()
+        if gain <= ROUNDING * saved_errors or is_end:
+            prices[is_undecided] = lam
             continue
-        ranges += [(keep, kept_at_high), (kept_at_low, keep)]
+        open_ranges += [(is_kept, kept_at_high), (kept_at_low, is_kept)]
     return prices
 
 
@@ -132,7 +135,7 @@ class PrunedPoint:
         Mean cost over the instances of the problem.
     training_error : float
         Share of misclassified training rows, averaged over the trees.
-    keep : ndarray of bool, shape (n_nodes,)
+    is_kept : ndarray of bool, shape (n_nodes,)
         Mask of the nodes that stay inner nodes.
     """
 
@@ -140,13 +143,13 @@ class PrunedPoint:
     objective: float
     cost: float
     training_error: float
-    keep: NDArray[np.bool_]
+    is_kept: NDArray[np.bool_]
     _forest: Forest = field(repr=False)
 
     @cached_property
     def forest(self) -> Forest:
         """The pruned forest."""
-        return self._forest.pruned(self.keep)
+        return self._forest.pruned(self.is_kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +222,7 @@ class PruningPath:
             assert budget is not None
             lam = self.sequence.level_at(budget=budget)
         lam = check_price(lam)
-        return self._point(lam, self.sequence.keep(lam))
+        return self._point(lam, self.sequence.kept_at(lam))
 
     def within(self, *, budget: float, gap: float = 0.0) -> PrunedPoint:
         """Get the most accurate known pruning within a budget, as :class:`.BudgetPrune` does.
@@ -239,8 +242,8 @@ class PruningPath:
         InputError
             If no pruning is within the budget.
         """
-        keep = keep_within(self.sequence, budget, (self.per_tree, self.greedy), gap=gap)
-        return self._point(self.sequence.level_at(budget=budget), keep)
+        is_kept = pruning_within(self.sequence, budget, (self.per_tree, self.greedy), gap=gap)
+        return self._point(self.sequence.level_at(budget=budget), is_kept)
 
     def frontier(self, n_points: int | None = None) -> dict[str, NDArray[np.float64]]:
         """Tabulate price, cost, training error and accuracy of the prunings, by falling cost.
@@ -258,12 +261,12 @@ class PruningPath:
             ``accuracy``.
         """
         sequence = self.sequence
-        levels = sequence.levels if n_points is None else sequence.thinned(n_points)
-        number = np.searchsorted(sequence.levels, levels)
+        levels = sequence.levels if n_points is None else sequence.evenly_spaced_levels(n_points)
+        level_index = np.searchsorted(sequence.levels, levels)
         table = {
             "lam": levels,
-            "cost": sequence.costs[number],
-            "training_error": sequence.errors[number],
+            "cost": sequence.costs[level_index],
+            "training_error": sequence.errors[level_index],
         }
         if self.x is not None and self.y is not None:
             table["accuracy"] = np.array([self._accuracy(level) for level in levels])
@@ -271,10 +274,10 @@ class PruningPath:
 
     def _accuracy(self, level: float) -> float:
         assert self.x is not None
-        predictions = self.forest.pruned(self.sequence.keep(level)).proba(self.x).argmax(axis=1)
+        predictions = self.forest.pruned(self.sequence.kept_at(level)).proba(self.x).argmax(axis=1)
         return float(np.mean(predictions == self.y))
 
-    def _point(self, lam: float, keep: NDArray[np.bool_]) -> PrunedPoint:
-        cost = self.problem.cost(keep)
-        error = self.problem.training_error(keep)
-        return PrunedPoint(lam, error + lam * cost, cost, error, keep, self.forest)
+    def _point(self, lam: float, is_kept: NDArray[np.bool_]) -> PrunedPoint:
+        cost = self.problem.cost(is_kept)
+        error = self.problem.training_error(is_kept)
+        return PrunedPoint(lam, error + lam * cost, cost, error, is_kept, self.forest)

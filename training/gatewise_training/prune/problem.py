@@ -29,7 +29,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.prune.forest import Forest
 
-Keep = NDArray[np.bool_]
+NodeMask = NDArray[np.bool_]
 """Mask of the nodes that stay inner nodes, shape (n_nodes,)."""
 
 Floats = NDArray[np.float64]
@@ -91,18 +91,18 @@ class PruneProblem:
         """Training error if every tree is pruned to its root."""
         return float(self.error[self.parent < 0].sum())
 
-    def training_error(self, keep: NDArray[np.bool_]) -> float:
+    def training_error(self, is_kept: NDArray[np.bool_]) -> float:
         """Training error of a pruning, averaged over the trees."""
-        return self.base_error - float(self.profit[keep].sum())
+        return self.base_error - float(self.profit[is_kept].sum())
 
-    def cost(self, keep: NDArray[np.bool_]) -> float:
+    def cost(self, is_kept: NDArray[np.bool_]) -> float:
         """Mean cost per instance under a pruning, including the price of depth."""
-        is_paid = _mark_paid(self.column_start, self.column_nodes, np.asarray(keep, np.bool_))
-        return float(self.column_price[is_paid].sum() + self.depth_price[keep].sum())
+        is_paid = _mark_paid(self.column_start, self.column_nodes, np.asarray(is_kept, np.bool_))
+        return float(self.column_price[is_paid].sum() + self.depth_price[is_kept].sum())
 
-    def objective(self, keep: NDArray[np.bool_], lam: float) -> float:
+    def objective(self, is_kept: NDArray[np.bool_], lam: float) -> float:
         """Training error plus ``lam`` times the cost."""
-        return self.training_error(keep) + lam * self.cost(keep)
+        return self.training_error(is_kept) + lam * self.cost(is_kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class Solution:
 
     Attributes
     ----------
-    keep : ndarray of bool, shape (n_nodes,)
+    is_kept : ndarray of bool, shape (n_nodes,)
         Mask of the nodes that stay inner nodes.
     objective : float
         Training error plus ``lam`` times the cost.
@@ -124,7 +124,7 @@ class Solution:
         Number of iterations, in the solver's own unit.
     """
 
-    keep: NDArray[np.bool_]
+    is_kept: NDArray[np.bool_]
     objective: float
     bound: float
     lam: float
@@ -238,12 +238,12 @@ def _items_by_feature(costs: FeatureCosts) -> dict[str, NDArray[np.int64]]:
 
 
 @numba.njit(cache=True, nogil=True)
-def _mark_paid(start: Any, nodes: Any, keep: Any) -> Any:
+def _mark_paid(start: Any, nodes: Any, is_kept: Any) -> Any:
     """Mark the columns that contain a kept node."""
     is_paid = np.zeros(len(start) - 1, np.bool_)
     for c in range(len(is_paid)):
         for use in range(start[c], start[c + 1]):
-            if keep[nodes[use]]:
+            if is_kept[nodes[use]]:
                 is_paid[c] = True
                 break
     return is_paid

@@ -88,7 +88,7 @@ def prune(
     training_counts = None
     if training is not None:
         labels = _class_indices(classes, training[1], "the training rows")
-        training_counts = trees.recounted(_as_rows(training[0]), labels).counts
+        training_counts = trees.with_counts_of(_as_rows(training[0]), labels).counts
     problem = build_problem(trees, x, costs, depth_cost=depth_cost, training_counts=training_counts)
     if solver == "mincut":
         prices = breakpoints(problem)

@@ -101,8 +101,8 @@ def _meld(a: int, b: int, ratio: Any, left: Any, right: Any) -> int:
         right_child = right[a]
         right[a] = left[a]
         a = right_child
-    remaining = a if a >= 0 else b
+    rest = a if a >= 0 else b
     if bottom < 0:
-        return remaining
-    left[bottom] = remaining
+        return rest
+    left[bottom] = rest
     return top

@@ -26,7 +26,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from gatewise_training.prune.problem import Floats, Keep, PruneProblem
+from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem
 
 MAX_REPAIRS = 3
 """Maximum number of rounds of :func:`repair`."""
@@ -56,26 +56,26 @@ class PricedTrees:
         Multipliers whose sum is too large are scaled down. If the sum is too small, the difference
         is divided equally among the nodes, which can only raise the bound.
         """
-        column = self.problem.use_column
-        size = np.diff(self.problem.column_start)
+        use_column = self.problem.use_column
+        n_uses = np.diff(self.problem.column_start)
         beta = np.maximum(beta, 0.0)
-        total = np.bincount(column, beta, len(size))
+        beta_sums = np.bincount(use_column, beta, len(n_uses))
         full_price = self.full_price
-        scale = np.ones(len(size))
-        np.divide(full_price, total, out=scale, where=total > full_price)
-        addition = np.maximum(full_price - total, 0.0) / size
-        return np.asarray(beta * scale[column] + addition[column])
+        scale = np.ones(len(n_uses))
+        np.divide(full_price, beta_sums, out=scale, where=beta_sums > full_price)
+        addition = np.maximum(full_price - beta_sums, 0.0) / n_uses
+        return np.asarray(beta * scale[use_column] + addition[use_column])
 
-    def prune(self, charge: Floats) -> tuple[Keep, Floats]:
+    def prune(self, charge: Floats) -> tuple[NodeMask, Floats]:
         """Prune every tree alone under a charge of each node, (n_nodes,).
 
         Returns the mask of the inner nodes and the gain of each node, both of shape (n_nodes,).
         """
         problem = self.problem
         gain = problem.profit - self.lam * problem.depth_price - charge
-        keep = np.empty(problem.n_nodes, np.bool_)
-        _prune_by_gain(problem.parent, gain, keep)
-        return keep, gain
+        is_kept = np.empty(problem.n_nodes, np.bool_)
+        _prune_by_gain(problem.parent, gain, is_kept)
+        return is_kept, gain
 
     def bound(self, gain: Floats) -> float:
         """Lower bound on the optimum, from the gains that :meth:`prune` returns."""
@@ -97,15 +97,17 @@ def merge_columns(problem: PruneProblem) -> PruneProblem:
     node_keys = np.random.default_rng(0).integers(1, 2**64, problem.n_nodes, dtype=np.uint64)
     column_keys = np.add.reduceat(node_keys[problem.column_nodes], start[:-1])
     _, representative, inverse = np.unique(column_keys, return_index=True, return_inverse=True)
-    size = np.diff(start)[representative]
-    merged_start = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
-    uses = np.repeat(start[representative] - merged_start[:-1], size) + np.arange(merged_start[-1])
-    price = np.bincount(inverse, weights=problem.column_price, minlength=len(representative))
+    n_uses_of_column = np.diff(start)[representative]
+    merged_start = np.concatenate([[0], np.cumsum(n_uses_of_column)]).astype(np.int64)
+    use_indices = np.repeat(
+        start[representative] - merged_start[:-1], n_uses_of_column
+    ) + np.arange(merged_start[-1])
+    merged_price = np.bincount(inverse, weights=problem.column_price, minlength=len(representative))
     return replace(
         problem,
         column_start=merged_start,
-        column_nodes=problem.column_nodes[uses],
-        column_price=np.asarray(price, np.float64),
+        column_nodes=problem.column_nodes[use_indices],
+        column_price=np.asarray(merged_price, np.float64),
     )
 
 
@@ -116,7 +118,7 @@ def even_shares(problem: PruneProblem, lam: float) -> Floats:
     return np.asarray(share[problem.use_column])
 
 
-def best_level_set(problem: PruneProblem, share: Floats, lam: float) -> tuple[Keep, float]:
+def best_level_set(problem: PruneProblem, share: Floats, lam: float) -> tuple[NodeMask, float]:
     """Find the best level set of a fractional solution, and its objective.
 
     A level set is the pruning ``{h : share_h > threshold}``. The objective of the fractional
@@ -129,38 +131,38 @@ def best_level_set(problem: PruneProblem, share: Floats, lam: float) -> tuple[Ke
     thresholds = thresholds[thresholds < 1.0] if len(thresholds) > 1 else np.array([0.5])
     indices = np.unique(np.linspace(0, len(thresholds) - 1, 20).round().astype(int))
     prunings = [share > threshold for threshold in thresholds[indices]]
-    objectives = [problem.objective(keep, lam) for keep in prunings]
+    objectives = [problem.objective(is_kept, lam) for is_kept in prunings]
     best = int(np.argmin(objectives))
     return prunings[best], float(objectives[best])
 
 
-def repair(problem: PruneProblem, keep: Keep, lam: float) -> tuple[Keep, float]:
+def repair(problem: PruneProblem, is_kept: NodeMask, lam: float) -> tuple[NodeMask, float]:
     """Improve a pruning by dropping and adding nodes, and return it with its objective.
 
     Each round first drops nodes that earn less than the acquisitions that only they make. It then
     adds nodes that earn more than the new acquisitions that they make. The objective cannot rise.
     """
     start, nodes = problem.column_start, problem.column_nodes
-    objective = float(problem.objective(keep, lam))
+    objective = float(problem.objective(is_kept, lam))
     for _ in range(MAX_REPAIRS):
-        repaired = keep
-        for adding in (False, True):
+        new_keep = is_kept
+        for is_adding in (False, True):
             gain = problem.profit - lam * problem.depth_price
-            _charge_changes(start, nodes, lam * problem.column_price, repaired, adding, gain)
-            if not adding:
-                gain[~repaired] = -np.inf
-            repaired = np.empty_like(keep)
-            _prune_by_gain(problem.parent, gain, repaired)
-        new_objective = float(problem.objective(repaired, lam))
+            _charge_changes(start, nodes, lam * problem.column_price, new_keep, is_adding, gain)
+            if not is_adding:
+                gain[~new_keep] = -np.inf
+            new_keep = np.empty_like(is_kept)
+            _prune_by_gain(problem.parent, gain, new_keep)
+        new_objective = float(problem.objective(new_keep, lam))
         if new_objective >= objective - 1e-15:
             break
-        keep = repaired
+        is_kept = new_keep
         objective = new_objective
-    return keep, objective
+    return is_kept, objective
 
 
 @numba.njit(cache=True, nogil=True)
-def _prune_by_gain(parent: Any, gain: Any, keep: Any) -> None:
+def _prune_by_gain(parent: Any, gain: Any, is_kept: Any) -> None:
     """Add up the gains from the leaves to the roots, and mark the inner nodes from the roots down.
 
     `gain` holds the gain of each node alone and is changed to the gain of its subtree.
@@ -172,11 +174,13 @@ def _prune_by_gain(parent: Any, gain: Any, keep: Any) -> None:
         else:
             gain[h] = 0.0
     for h in range(len(parent)):
-        keep[h] = gain[h] > 0 and (parent[h] < 0 or keep[parent[h]])
+        is_kept[h] = gain[h] > 0 and (parent[h] < 0 or is_kept[parent[h]])
 
 
 @numba.njit(cache=True, nogil=True)
-def _charge_changes(start: Any, nodes: Any, price: Any, keep: Any, adding: bool, gain: Any) -> None:
+def _charge_changes(
+    start: Any, nodes: Any, price: Any, is_kept: Any, is_adding: bool, gain: Any
+) -> None:
     """Subtract prices of acquisitions from the gains of nodes, in place.
 
     When adding, each node pays for the acquisitions that no kept node makes yet. Otherwise, a kept
@@ -185,12 +189,12 @@ def _charge_changes(start: Any, nodes: Any, price: Any, keep: Any, adding: bool,
     for c in range(len(price)):
         n_kept = 0
         for j in range(start[c], start[c + 1]):
-            if keep[nodes[j]]:
+            if is_kept[nodes[j]]:
                 n_kept += 1
-        if n_kept == 0 and adding:
+        if n_kept == 0 and is_adding:
             for j in range(start[c], start[c + 1]):
                 gain[nodes[j]] -= price[c]
-        elif n_kept == 1 and not adding:
+        elif n_kept == 1 and not is_adding:
             for j in range(start[c], start[c + 1]):
-                if keep[nodes[j]]:
+                if is_kept[nodes[j]]:
                     gain[nodes[j]] -= price[c]

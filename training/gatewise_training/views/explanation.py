@@ -99,28 +99,32 @@ class Explanation:
     __repr__ = __str__
 
 
-def _one_row(system: Any, x: Any) -> Any:
+def _one_row(system: Any, instance: Any) -> Any:
     """Make a table of one row from an instance, with the column names of the system, if any."""
     if hasattr(system, "signal_input_"):
-        return [x] if hasattr(x, "columns") else np.asarray(x)[np.newaxis]
-    x = as_pandas(x)
+        return [instance] if hasattr(instance, "columns") else np.asarray(instance)[np.newaxis]
+    instance = as_pandas(instance)
     names = list(getattr(system, "feature_names_in_", ()))
-    if isinstance(x, Mapping) or (hasattr(x, "to_dict") and getattr(x, "ndim", 2) == 1):
-        missing = [name for name in system.feature_names_ if name not in x]
-        if missing:
-            raise InputError(f"the instance lacks {missing[0]!r}")
-        x = [x[name] for name in system.feature_names_]
+    if isinstance(instance, Mapping) or (
+        hasattr(instance, "to_dict") and getattr(instance, "ndim", 2) == 1
+    ):
+        missing_names = [name for name in system.feature_names_ if name not in instance]
+        if missing_names:
+            raise InputError(f"the instance lacks {missing_names[0]!r}")
+        instance = [instance[name] for name in system.feature_names_]
     # `instance_` holds the shape and type of instances that are not rows of a table
-    spec = getattr(system, "instance_", None)
-    if hasattr(x, "columns"):
-        rows = x
+    instance_spec = getattr(system, "instance_", None)
+    if hasattr(instance, "columns"):
+        rows = instance
     else:
-        rows = np.asarray(x) if spec is not None else np.asarray(x, np.float32)
-        instance_ndim = 1 if spec is None else len(spec.shape)
+        rows = (
+            np.asarray(instance) if instance_spec is not None else np.asarray(instance, np.float32)
+        )
+        instance_ndim = 1 if instance_spec is None else len(instance_spec.shape)
         rows = rows[None] if rows.ndim == instance_ndim else rows
     if len(rows) != 1:
         raise InputError(f"explain takes one instance, not {len(rows)}")
-    if names and spec is None and not hasattr(rows, "columns"):
+    if names and instance_spec is None and not hasattr(rows, "columns"):
         import pandas as pd
 
         if rows.shape[1] != len(names):
@@ -147,7 +151,7 @@ def explain(system: Any, x: Any) -> Explanation:
         probability=answer.probability,
         stage=len(system.stages_) if is_offloaded else len(path.steps) - 1,
         n_stages=len(system.stages_),
-        cost=path.paid,
+        cost=path.cost_so_far,
         cost_of_offload=float(path.exit_costs[-1]) if has_cloud else None,
         steps=tuple(path.steps),
     )
@@ -158,14 +162,14 @@ class _InstancePath:
 
     def __init__(self, system: Any, row: NDArray[np.float32]) -> None:
         self.steps: list[ExplainedStage] = []
-        self.paid = 0.0
+        self.cost_so_far = 0.0
         self._system = system
         self._row = row
         self._acquired = [np.atleast_2d(stage.acquired(row))[0] for stage in system.stages_]
         self._offload = system._offload_acquired(row)
         costs = system._exit_costs(self._acquired, offload=self._offload)
         self.exit_costs = np.asarray(costs).reshape(-1)
-        self._paid_features = np.zeros(len(self._acquired[0]), np.bool_)
+        self._is_acquired = np.zeros(len(self._acquired[0]), np.bool_)
 
     def visit_stage(self, number: int) -> None:
         """Add a stage; without a high-cost model the last stage always stops."""
@@ -214,19 +218,19 @@ class _InstancePath:
     ) -> None:
         """Add a step with the mask of its inputs, its answer and the cost at its exit."""
         system = self._system
-        features = np.flatnonzero(inputs & ~self._paid_features).tolist()
+        features = np.flatnonzero(inputs & ~self._is_acquired).tolist()
         names = tuple(system.feature_names_[k] for k in features)
-        words = feature_labels(system, names)
-        label = system.classes_[class_index]
+        labels = feature_labels(system, names)
+        answer = system.classes_[class_index]
         self.steps.append(
             ExplainedStage(
                 acquired=names,
-                price=exit_cost - self.paid,
-                label=label.item() if hasattr(label, "item") else label,  # Python's own type
+                price=exit_cost - self.cost_so_far,
+                label=answer.item() if hasattr(answer, "item") else answer,  # Python's own type
                 probability=float(class_probabilities[class_index]),
-                blocks=() if words is names else tuple(words),
+                blocks=() if labels is names else tuple(labels),
                 **fields,
             )
         )
-        self._paid_features |= inputs
-        self.paid = exit_cost
+        self._is_acquired |= inputs
+        self.cost_so_far = exit_cost

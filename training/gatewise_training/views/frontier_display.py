@@ -71,8 +71,8 @@ class FrontierDisplay:
 
             ax = Figure(figsize=(6.4, 4.2), layout="constrained").subplots()
         points, hull = self.frontier.points, self.frontier.hull().points
-        line = ax.plot(*_xy(hull), marker=".", label=self.name)[0]
-        ax.plot(*_xy(points), ".", alpha=0.3, color=line.get_color())
+        curve_line = ax.plot(*_xy(hull), marker=".", label=self.name)[0]
+        ax.plot(*_xy(points), ".", alpha=0.3, color=curve_line.get_color())
         if active is not None:
             ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
             label = f"{self.name}, active point".removeprefix(", ")
@@ -80,7 +80,7 @@ class FrontierDisplay:
                 [active.cost],
                 [active.effective_accuracy],
                 "o",
-                color=line.get_color(),
+                color=curve_line.get_color(),
                 label=label,
                 **ring,
             )
@@ -88,7 +88,7 @@ class FrontierDisplay:
         n_references = sum(str(artist.get_label()).endswith(names) for artist in ax.lines)
         # offset dashes, so that equal references of several systems stay visible
         dashes = (6.0 * n_references, (6.0, 6.0))
-        reference = {"color": line.get_color(), "linestyle": dashes, "linewidth": 1.0}
+        reference = {"color": curve_line.get_color(), "linestyle": dashes, "linewidth": 1.0}
         has_cloud = any(point.offload_rate for point in points)
         label = f"{self.name}, {names[0] if has_cloud else names[1]}".removeprefix(", ")
         ax.axhline(self.frontier.reference_effective_accuracy, label=label, **reference)

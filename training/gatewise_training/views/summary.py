@@ -37,18 +37,18 @@ def _lines(system: Any) -> list[str]:
     """List figures of the active point on validation rows, or on calibration rows if certified."""
     # the rows of the figures
     point, frontier = system.operating_point_, system.frontier_
-    rows = "validation rows"
+    row_set = "validation rows"
     if point.guarantee is not None:
         frontier = system._reference_frontier()
-        rows = plural(point.guarantee["calibration_rows"], "calibration row")
+        row_set = plural(point.guarantee["calibration_rows"], "calibration row")
     points = system.operating_points_
-    classified = hasattr(system, "classes_")
-    figure_name = point.measured if classified else "score"
-    with_f0 = system.high_cost_model_ is not None
-    reference = "the high-cost model" if with_f0 else "the costliest model"
+    is_classifier = hasattr(system, "classes_")
+    figure_name = point.measured if is_classifier else "score"
+    has_cloud = system.high_cost_model_ is not None
+    reference = "the high-cost model" if has_cloud else "the costliest model"
     # the figures of the point and the reference
     lines = [
-        f"operating point {points.index(point)} of {len(points)}, on {rows}"
+        f"operating point {points.index(point)} of {len(points)}, on {row_set}"
         + ("" if point.validation_groups is None else f" of {point.validation_groups} groups")
         + ":",
         f"{figure_name} {point.accuracy:.4f}, {reference} {frontier.reference_accuracy:.4f}",
@@ -56,15 +56,17 @@ def _lines(system: Any) -> list[str]:
     if system.choice_:
         lines.insert(1, f"chosen as {system.choice_}")
     if point.weighted_accuracy is not None:
-        weighted = frontier.reference_weighted_accuracy
-        compared = "" if weighted is None else f", {reference} {weighted:.4f}"
-        lines.append(f"weighted accuracy {point.weighted_accuracy:.4f}{compared}")
+        weighted_reference = frontier.reference_weighted_accuracy
+        comparison_text = (
+            "" if weighted_reference is None else f", {reference} {weighted_reference:.4f}"
+        )
+        lines.append(f"weighted accuracy {point.weighted_accuracy:.4f}{comparison_text}")
     scores = {
         "balanced accuracy": point.balanced_accuracy,
         "log loss": point.log_loss,
         "Brier score": point.brier_score,
     }
-    known_scores = [f"{name} {value:.4f}" for name, value in scores.items() if value is not None]
+    known_scores = [f"{name} {score:.4f}" for name, score in scores.items() if score is not None]
     if known_scores:
         lines.append(", ".join(known_scores))
     if point.recall is not None:
@@ -99,12 +101,14 @@ def _guarantee(point: Any) -> str:
     """Describe a guarantee."""
     guarantee = point.guarantee
     bounds = [f"{guarantee['kind']}={guarantee['bound']:g}"]
-    bounds += [f"{k}={v:g}" for k, v in guarantee.items() if k.startswith(("min_", "max_"))]
+    bounds += [
+        f"{key}={bound:g}" for key, bound in guarantee.items() if key.startswith(("min_", "max_"))
+    ]
     groups = guarantee.get("calibration_groups")
-    remark = "" if groups is None else f" ({groups} calibration groups)"
+    group_text = "" if groups is None else f" ({groups} calibration groups)"
     if guarantee["kind"] == "max_loss" and point.offload_rate == 1.0:
-        remark += ", since the high-cost model answers all: more calibration rows promise more"
-    return f"guaranteed at {guarantee['confidence']:g}: {', '.join(bounds)}{remark}"
+        group_text += ", since the high-cost model answers all: more calibration rows promise more"
+    return f"guaranteed at {guarantee['confidence']:g}: {', '.join(bounds)}{group_text}"
 
 
 def _group_losses(point: Any, frontier: Any, fallback_text: str) -> str:
@@ -124,11 +128,10 @@ def _group_losses(point: Any, frontier: Any, fallback_text: str) -> str:
 def _recalls(point: Any, frontier: Any) -> str:
     """Write the recall of each class and of the reference; of many classes only the lowest."""
     reference = frontier.reference_recall or (None,) * len(point.recall)
-    order = sorted(range(len(point.recall)), key=lambda c: point.recall[c] or 0.0)
-    shown = sorted(order[:MAX_CLASSES])
+    order = sorted(range(len(point.recall)), key=lambda i: point.recall[i] or 0.0)
     texts = [
-        f"{frontier.classes[c]} {_share(point.recall[c])} ({_share(reference[c])})"
-        for c in shown + order[MAX_CLASSES:]
+        f"{frontier.classes[i]} {_share(point.recall[i])} ({_share(reference[i])})"
+        for i in sorted(order[:MAX_CLASSES]) + order[MAX_CLASSES:]
     ]
     return shortened(texts, MAX_CLASSES)
 
@@ -156,17 +159,18 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
     costs = system._exit_limits(system.stages_)
     has_upper_bounds = False  # whether costs are upper bounds, because stages acquire by node
     rows: list[Sequence[str]] = []
-    for s, stage in enumerate(system.stages_):
+    for stage_number, stage in enumerate(system.stages_):
         has_upper_bounds = has_upper_bounds or stage.acquisition == "node"
-        used = [names[k] for k in stage.features]
+        feature_list = [names[k] for k in stage.features]
+        features_text = shortened(feature_labels(system, feature_list), MAX_NAMES)
         rows.append(
             (
-                f"{s}",
+                f"{stage_number}",
                 f"{stage.model_name}, {byte_size(stage.nbytes)}",
-                f"{len(used)}: {shortened(feature_labels(system, used), MAX_NAMES)}",
-                "up to " * has_upper_bounds + f"{costs[s]:.4g}",
-                _limit(system, s),
-                percent(shares[s]) if shares else "",
+                f"{len(feature_list)}: {features_text}",
+                "up to " * has_upper_bounds + f"{costs[stage_number]:.4g}",
+                _limit(system, stage_number),
+                percent(shares[stage_number]) if shares else "",
             )
         )
     if f0 is not None:

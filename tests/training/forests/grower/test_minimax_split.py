@@ -12,8 +12,8 @@ from gatewise_training.forests.grower.impurity import threshold_pairs
 from gatewise_training.forests.grower.minimax_split import (
     MIN_BINS,
     ROWS_PER_BIN,
-    crossing,
     crossing_arrays,
+    find_crossing,
 )
 from gatewise_training.forests.grower.split_search import minimax_pairs
 
@@ -35,7 +35,7 @@ def best_boundary(code, y, weight=None, n_classes=2, alpha=0.0):
     impurity = threshold_pairs(counts, alpha)
     node = NodeRows(np.arange(len(code)), rows.y, rows.weight, counts, int(counts.sum()), impurity)
     work = crossing_arrays(len(code), n_classes)
-    boundary = crossing(rows, int(min(code)), int(max(code)), node, alpha, work)
+    boundary = find_crossing(rows, int(min(code)), int(max(code)), node, alpha, work)
     return float(boundary.score), int(boundary.below), int(boundary.above)
 
 

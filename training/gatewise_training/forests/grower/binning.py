@@ -76,8 +76,8 @@ class Codes(NamedTuple):
     def of_table(cls, x: NDArray[np.float32], *, max_codes: int = MAX_CODES) -> Codes:
         """Code the columns of a table, (n, n_features)."""
         columns = [_code_column(np.ascontiguousarray(column), max_codes) for column in x.T]
-        max_used = max((len(lower) for _, lower, _ in columns), default=0)
-        codes = np.empty((x.shape[1], len(x)), np.uint8 if max_used <= 255 else np.uint16)
+        max_n_codes = max((len(lower) for _, lower, _ in columns), default=0)
+        codes = np.empty((x.shape[1], len(x)), np.uint8 if max_n_codes <= 255 else np.uint16)
         for k, (code, _, _) in enumerate(columns):
             codes[k] = code
         no_values = [np.zeros(0, np.float32)]
@@ -145,7 +145,7 @@ def _code_column(
 @numba.njit(cache=True, nogil=True)
 def threshold_between(low: float, high: float) -> Any:
     """Compute the float32 threshold midway between two float32 values, in ``[low, high)``."""
-    middle = np.float32(0.5 * (np.float64(low) + np.float64(high)))
-    if middle >= np.float32(high):
+    midpoint = np.float32(0.5 * (np.float64(low) + np.float64(high)))
+    if midpoint >= np.float32(high):
         return np.float32(low)
-    return middle
+    return midpoint

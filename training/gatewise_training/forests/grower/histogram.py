@@ -80,7 +80,7 @@ def event_arrays(n_rows: int, n_codes: int, n_classes: int) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def all_right(node_counts: Any, left: Any, right: Any) -> float:
+def put_all_right(node_counts: Any, left: Any, right: Any) -> float:
     """Put all examples of a node, (n_classes,), into the right child; return their number."""
     n_examples = 0.0
     for m in range(len(node_counts)):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from gatewise_training.forests.grower.histogram import all_right
+from gatewise_training.forests.grower.histogram import put_all_right
 from gatewise_training.forests.grower.impurity import change_of_pairs
 
 ROWS_PER_BIN = 2
@@ -38,7 +38,7 @@ class Boundary(NamedTuple):
 
 
 class CrossingWork(NamedTuple):
-    """Working arrays of :func:`crossing`."""
+    """Working arrays of :func:`find_crossing`."""
 
     bins: Any  # (max(n, MIN_BINS) * n_classes,), int32: examples by bin and class
     inner_rows: Any  # (3, n), int32: codes, classes and weights of the rows of the crossing bin
@@ -57,7 +57,7 @@ class Sums(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def crossing_arrays(n_rows: int, n_classes: int) -> Any:
-    """Make the working arrays of :func:`crossing`."""
+    """Make the working arrays of :func:`find_crossing`."""
     return CrossingWork(
         bins=np.empty(max(n_rows, MIN_BINS) * n_classes, np.int32),
         inner_rows=np.empty((3, n_rows), np.int32),
@@ -67,14 +67,16 @@ def crossing_arrays(n_rows: int, n_classes: int) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def crossing(rows: Any, low: int, high: int, node: Any, alpha: float, work: Any) -> Any:
+def find_crossing(
+    rows: Any, low: int, high: int, node: Any, alpha: float, crossing_work: Any
+) -> Any:
     """Find the :class:`Boundary` that minimises the larger threshold-Pairs impurity of a child."""
-    bins = work.bins
-    inner_rows = work.inner_rows
-    left = work.left
-    right = work.right
+    bins = crossing_work.bins
+    inner_rows = crossing_work.inner_rows
+    left = crossing_work.left
+    right = crossing_work.right
     n_classes = len(left)
-    sums = Sums(0.0, all_right(node.counts, left, right), 0.0, node.impurity)
+    sums = Sums(0.0, put_all_right(node.counts, left, right), 0.0, node.impurity)
     code, y, weight = rows
     # nearest codes outside the bin that is being examined
     below: Any = np.int64(-1)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from gatewise_training.forests.grower.histogram import all_right
+from gatewise_training.forests.grower.histogram import put_all_right
 from gatewise_training.forests.grower.impurity import change_of_pairs, entropy
 
 PAIRS, ENTROPY = 0, 1
@@ -35,7 +35,7 @@ def minimax_pairs(
 
     From one boundary to the next the left impurity rises and the right one falls, because the
     function is monotone. The search therefore ends where they cross. If the codes of a column are
-    not counted yet, :func:`.minimax_split.crossing` gives the same result faster.
+    not counted yet, :func:`.minimax_split.find_crossing` gives the same result faster.
 
     `count`, (n_events, n_classes), are the examples of each code that occurs. `is_allowed`,
     (n_events - 1,), marks the boundaries that may be chosen; if it is empty, all may be chosen.
@@ -44,7 +44,7 @@ def minimax_pairs(
     left = work.left
     right = work.right
     n_classes = len(left)
-    n_right = all_right(node.counts, left, right)
+    n_right = put_all_right(node.counts, left, right)
     n_left = f_left = 0.0
     f_right = node.impurity
     best_impurity = np.inf
@@ -82,7 +82,7 @@ def best_gain(count: Any, n_events: int, node: Any, rule: Any, is_allowed: Any, 
     right = work.right
     n_classes = len(left)
     table = rule.log_table
-    all_right(node.counts, left, right)
+    put_all_right(node.counts, left, right)
     best_score = -np.inf
     best_event = -1
     for e in range(n_events - 1):

@@ -4,11 +4,11 @@ The minimax criterion (BudgetRF, ICML 2015, algorithm 1) chooses the split that 
 ``c_k / (F(S) - max over children F(S_child))``. A node is a leaf if ``F(S) = 0``, or if no split
 lowers F for both children.
 
-The other criterion chooses the split that maximises the gain in summed entropy less a toll. The
-toll is ``mu`` times the price that the examples at the node have to pay for the feature and its
+The other criterion chooses the split that maximises the gain in summed entropy less a penalty. The
+penalty is ``mu`` times the price that the examples at the node have to pay for the feature and its
 group. An example has already paid for them if an earlier split on its path, or an earlier tree,
-tested them. Growth continues until nodes are pure, even if the toll exceeds every gain, because the
-first split of a tree is rarely worth its price. Pruning later removes such splits.
+tested them. Growth continues until nodes are pure, even if the penalty exceeds every gain, because
+the first split of a tree is rarely worth its price. Pruning later removes such splits.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from gatewise_training.forests.grower.histogram import (
     list_sparse_events,
 )
 from gatewise_training.forests.grower.impurity import entropy, threshold_pairs
-from gatewise_training.forests.grower.minimax_split import Boundary, crossing, crossing_arrays
+from gatewise_training.forests.grower.minimax_split import Boundary, crossing_arrays, find_crossing
 from gatewise_training.forests.grower.split_search import (
     PAIRS,
     best_gain,
@@ -98,12 +98,12 @@ class Path(NamedTuple):
     paid: Any  # (n_depths, n_features + n_groups), bool
 
 
-class Work(NamedTuple):
+class WorkArrays(NamedTuple):
     """Working arrays of the search for splits."""
 
     events: Any  # CodeEvents
     sparse_counts: Any  # SparseCounts
-    crossing: Any  # CrossingWork
+    crossing_work: Any  # CrossingWork
     code: Any  # (n,), int32: codes of a node's rows
     # (n_events,), bool: boundaries that random thresholds fall on; empty if all may be chosen
     is_allowed: Any
@@ -121,7 +121,7 @@ class SplitSearch(NamedTuple):
     rule: Any  # GrowthRule
     prices: Any  # TreePrices
     acquired: Any  # RowItems
-    work: Any  # Work
+    work: Any  # WorkArrays
 
 
 @numba.njit(cache=True, nogil=True)
@@ -135,20 +135,20 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
     n_features = len(columns.codes)
     nodes = unsplit_nodes(2 * n - 1)
     counts = np.zeros((2 * n - 1, sample.n_classes), np.int32)
-    pending = np.empty((2 * n - 1, 4), np.int64)
-    n_pending = write_leaf(pending, 0, 0, n, 0, 0)
+    open_leaves = np.empty((2 * n - 1, 4), np.int64)
+    n_open_leaves = write_leaf(open_leaves, 0, 0, n, 0, 0)
     n_nodes = 1
     path = _root_path(n_features, n_features + len(prices.shared))
     work = _working_arrays(columns, n, sample.n_classes, len(prices.shared), rule.stumps)
     search = SplitSearch(columns, rule, prices, _row_items(items, rule), work)
     is_left = np.empty(n, np.bool_)
-    spare = np.empty(n, np.int32)
-    while n_pending:
-        n_pending -= 1
-        begin = pending[n_pending, BEGIN]
-        end = pending[n_pending, END]
-        depth = pending[n_pending, DEPTH]
-        node = pending[n_pending, NODE]
+    scratch_rows = np.empty(n, np.int32)
+    while n_open_leaves:
+        n_open_leaves -= 1
+        begin = open_leaves[n_open_leaves, BEGIN]
+        end = open_leaves[n_open_leaves, END]
+        depth = open_leaves[n_open_leaves, DEPTH]
+        node = open_leaves[n_open_leaves, NODE]
         node_rows = _node_rows(sample, begin, end, counts[node], rule)
         is_pure = node_rows.impurity <= 0.0 or node_rows.counts.max() == node_rows.n_examples
         if is_pure or depth >= rule.max_depth or len(node_rows.rows) < 2:
@@ -161,16 +161,16 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
         _pay(path, depth, split.feature, prices.group, n_features)
         # move the rows of the left child to the front
         mark_left(columns, split, node_rows.rows, is_left)
-        n_left = partition(node_rows.rows, is_left, spare)
-        partition(node_rows.y, is_left, spare)
-        partition(node_rows.weight, is_left, spare)
+        n_left = partition(node_rows.rows, is_left, scratch_rows)
+        partition(node_rows.y, is_left, scratch_rows)
+        partition(node_rows.weight, is_left, scratch_rows)
         # if no row here is NaN, NaN in later rows goes to the child with more examples
         n_left_examples = node_rows.weight[:n_left].sum()
         nan_left = 2 * n_left_examples >= node_rows.n_examples and not has_nan
         write_split(nodes, node, columns, split, nan_left, n_nodes)
         middle = begin + n_left
-        n_pending = write_leaf(pending, n_pending, middle, end, depth + 1, n_nodes + 1)
-        n_pending = write_leaf(pending, n_pending, begin, middle, depth + 1, n_nodes)
+        n_open_leaves = write_leaf(open_leaves, n_open_leaves, middle, end, depth + 1, n_nodes + 1)
+        n_open_leaves = write_leaf(open_leaves, n_open_leaves, begin, middle, depth + 1, n_nodes)
         n_nodes += 2
     return nodes, counts[:n_nodes].copy()
 
@@ -223,10 +223,10 @@ def _working_arrays(columns: Any, n: int, n_classes: int, n_groups: int, stumps:
         is_touched=np.zeros(n_features, np.bool_),
         touched=np.empty(n_features, np.int32),
     )
-    return Work(
+    return WorkArrays(
         events=events,
         sparse_counts=sparse_counts,
-        crossing=crossing_arrays(n, n_classes),
+        crossing_work=crossing_arrays(n, n_classes),
         code=np.empty(n, np.int32),
         is_allowed=np.empty(len(events.code) if stumps else 0, np.bool_),
         draws=np.empty(MAX_DRAWS),
@@ -288,7 +288,7 @@ def _search_columns(
     codes = columns.codes
     common = columns.sparse.common
     events = work.events
-    crossing_work = work.crossing
+    crossing_work = work.crossing_work
     node_rows = node.rows
     rows = ColumnRows(work.code[: len(node_rows)], node.y, node.weight)
     best = work.best
@@ -297,13 +297,15 @@ def _search_columns(
     n_open = 0
     for j in range(path.n_open[depth]):
         k = node_features[j]
-        # toll = mu * price of the examples that have not acquired the column
-        toll = 0.0
+        # penalty = mu * price of the examples that have not acquired the column
+        penalty = 0.0
         can_win = True
         if rule.mu > 0.0:
-            owing = work.group_owing
-            toll = _toll(k, node, rule.mu, prices, acquired, paid=path.paid[depth], owing=owing)
-            can_win = node.impurity - toll >= best[MERIT]  # the gain is at most the impurity
+            group_owing = work.group_owing
+            penalty = _acquisition_penalty(
+                k, node, rule.mu, prices, acquired, paid=path.paid[depth], group_owing=group_owing
+            )
+            can_win = node.impurity - penalty >= best[MERIT]  # the gain is at most the impurity
         # codes of the node's rows; the codes of a sparse column are already counted
         low: Any = np.int64(0)
         high: Any = np.int64(0)
@@ -320,7 +322,7 @@ def _search_columns(
             continue
         # the best boundary between two codes
         if n_events == 0 and rule.criterion == PAIRS and not rule.stumps:
-            boundary = crossing(rows, low, high, node, rule.alpha, crossing_work)
+            boundary = find_crossing(rows, low, high, node, rule.alpha, crossing_work)
         else:
             if n_events == 0:
                 n_events = list_events(rows, low, high, events)
@@ -329,9 +331,11 @@ def _search_columns(
             boundary = _event_boundary(events, n_events, node, rule, work.is_allowed, crossing_work)
         if boundary.below >= 0:
             has_nan = high == columns.start[k + 1] - columns.start[k]
-            score = boundary.score - toll
-            drop, merit = _drop_and_merit(rule.criterion, node.impurity, score, prices.alone[k])
-            _keep_better(best, k, boundary, drop, merit, has_nan)
+            score = boundary.score - penalty
+            impurity_drop, merit = _drop_and_merit(
+                rule.criterion, node.impurity, score, prices.alone[k]
+            )
+            _keep_better(best, k, boundary, impurity_drop, merit, has_nan)
     return n_open
 
 
@@ -383,50 +387,52 @@ def _drop_and_merit(criterion: int, impurity: float, score: float, price: float)
 
     For threshold-Pairs the merit is the inverse of ``c / (F - worst)``. The merit of free features
     is infinite, so they are compared by their drops. For entropy the merit is the gain less the
-    toll, which may be negative.
+    penalty, which may be negative.
     """
     if criterion != PAIRS:
         return np.inf, score
-    drop = impurity - score
-    return drop, drop / price if price > 0.0 else np.inf
+    impurity_drop = impurity - score
+    return impurity_drop, impurity_drop / price if price > 0.0 else np.inf
 
 
 @numba.njit(cache=True, nogil=True)
 def _keep_better(
-    best: Any, k: int, boundary: Any, drop: float, merit: float, has_nan: bool
+    best: Any, k: int, boundary: Any, impurity_drop: float, merit: float, has_nan: bool
 ) -> None:
     """Write a split into `best` if it lowers the impurity and its merit is larger."""
     both_are_free = merit == np.inf and best[MERIT] == np.inf
-    is_better = drop > best[DROP] if both_are_free else merit > best[MERIT]
-    if drop > 0.0 and is_better:
+    is_better = impurity_drop > best[DROP] if both_are_free else merit > best[MERIT]
+    if impurity_drop > 0.0 and is_better:
         best[FEATURE] = k
         best[BELOW] = boundary.below
         best[ABOVE] = boundary.above
         best[MERIT] = merit
-        best[DROP] = drop
+        best[DROP] = impurity_drop
         best[HAS_NAN] = has_nan
 
 
 @numba.njit(cache=True, nogil=True)
-def _toll(k: int, node: Any, mu: float, prices: Any, acquired: Any, paid: Any, owing: Any) -> float:
+def _acquisition_penalty(
+    k: int, node: Any, mu: float, prices: Any, acquired: Any, paid: Any, group_owing: Any
+) -> float:
     """Compute ``mu`` times the price that the examples at a node owe for feature k.
 
     `owing` caches the numbers of examples that owe the price of each group.
     """
-    toll = 0.0
+    penalty = 0.0
     if not paid[k]:
-        toll = mu * prices.own[k] * _owing(acquired.items[k], acquired.has_rows[k], node)
+        penalty = mu * prices.own[k] * _count_owing(acquired.items[k], acquired.has_rows[k], node)
     g = prices.group[k]
     if g >= 0 and not paid[len(prices.own) + g]:
-        if owing[g] < 0.0:
+        if group_owing[g] < 0.0:
             item = len(prices.own) + g
-            owing[g] = _owing(acquired.items[item], acquired.has_rows[item], node)
-        toll += mu * prices.shared[g] * owing[g]
-    return toll
+            group_owing[g] = _count_owing(acquired.items[item], acquired.has_rows[item], node)
+        penalty += mu * prices.shared[g] * group_owing[g]
+    return penalty
 
 
 @numba.njit(cache=True, nogil=True)
-def _owing(acquired: Any, has_rows: bool, node: Any) -> float:
+def _count_owing(acquired: Any, has_rows: bool, node: Any) -> float:
     """Count the examples at a node that have not acquired an item for earlier trees."""
     rows = node.rows
     weight = node.weight

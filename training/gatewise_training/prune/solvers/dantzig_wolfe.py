@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_training.prune.problem import Floats, Keep, PruneProblem, Solution, check_price
+from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.highs import (
     closure_rows,
     incidence,
@@ -56,27 +56,27 @@ def solve(
         raise InputError(f"master must be one of {', '.join(_MASTERS)}, not {master!r}")
     problem = merge_columns(problem)
     trees = PricedTrees(problem, lam)
-    program = _MASTERS[master](problem, lam)
-    keep, gain = trees.prune(trees.charges(even_shares(problem, lam)))
-    program.add(keep)
-    best_keep = np.zeros(problem.n_nodes, np.bool_)
+    master_program = _MASTERS[master](problem, lam)
+    is_kept, gain = trees.prune(trees.charges(even_shares(problem, lam)))
+    master_program.add(is_kept)
+    best_pruning = np.zeros(problem.n_nodes, np.bool_)
     objective = problem.base_error
     bound = trees.bound(gain)
     step = 0
     while step < max_iterations and objective - bound > tolerance:
         step += 1
-        share, multipliers = program.solve()
-        candidates = best_level_set(problem, share, lam), repair(problem, best_keep, lam)
-        for keep, value in candidates:
-            if value < objective:
-                best_keep = keep
-                objective = value
-        keep, gain = trees.prune(trees.charges(trees.make_feasible(multipliers)))
+        share, multipliers = master_program.solve()
+        candidates = best_level_set(problem, share, lam), repair(problem, best_pruning, lam)
+        for is_kept, candidate_objective in candidates:
+            if candidate_objective < objective:
+                best_pruning = is_kept
+                objective = candidate_objective
+        is_kept, gain = trees.prune(trees.charges(trees.make_feasible(multipliers)))
         bound = max(bound, trees.bound(gain))
         # the master is optimal if it spans the best pruning under its multipliers
-        if not program.add(keep):
+        if not master_program.add(is_kept):
             break
-    return Solution(best_keep, objective, min(bound, objective), lam, step)
+    return Solution(best_pruning, objective, min(bound, objective), lam, step)
 
 
 class Master(ABC):
@@ -88,7 +88,7 @@ class Master(ABC):
         self.tree = np.cumsum(problem.parent < 0) - 1  # (n_nodes,): number of each node's tree
 
     @abstractmethod
-    def add(self, keep: Keep) -> bool:
+    def add(self, is_kept: NodeMask) -> bool:
         """Add a pruning of all trees; return whether it is new to the master."""
 
     @abstractmethod
@@ -106,9 +106,9 @@ class ConvexMaster(Master):
         super().__init__(problem, lam)
         self._prunings: dict[bytes, NDArray[np.intp]] = {}  # inner nodes of each tree's prunings
 
-    def add(self, keep: Keep) -> bool:
+    def add(self, is_kept: NodeMask) -> bool:
         n_before = len(self._prunings)
-        inner = np.flatnonzero(keep)
+        inner = np.flatnonzero(is_kept)
         for nodes in np.split(inner, np.flatnonzero(np.diff(self.tree[inner])) + 1):
             if len(nodes):
                 self._prunings.setdefault(nodes.tobytes(), nodes)
@@ -144,9 +144,9 @@ class PartitionMaster(Master):
         self.node_class = np.full(self.problem.n_nodes, -1)  # -1 at leaves
         self.node_class[self.inner] = class_index
 
-    def add(self, keep: Keep) -> bool:
+    def add(self, is_kept: NodeMask) -> bool:
         n_before = self.n_classes
-        self._set_classes(2 * self.node_class[self.inner] + keep[self.inner])
+        self._set_classes(2 * self.node_class[self.inner] + is_kept[self.inner])
         return self.n_classes > n_before
 
     def solve(self) -> tuple[Floats, Floats]:

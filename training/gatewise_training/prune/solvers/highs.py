@@ -24,11 +24,11 @@ def minimise(
     scale = float(magnitude[magnitude > 0].mean()) if magnitude.any() else 1.0
     options = {} if time_limit is None else {"time_limit": time_limit}
     untyped_linprog: Any = linprog  # its overloads lack sparse matrices among the keywords
-    result = untyped_linprog(cost / scale, method="highs", options=options, **program)
-    if result.status != 0:
-        raise RuntimeError(f"HiGHS found no optimum of the pruning problem: {result.message}")
-    multipliers = -np.asarray(result.ineqlin.marginals) * scale
-    return np.asarray(result.x), multipliers, int(result.nit)
+    solution = untyped_linprog(cost / scale, method="highs", options=options, **program)
+    if solution.status != 0:
+        raise RuntimeError(f"HiGHS found no optimum of the pruning problem: {solution.message}")
+    multipliers = -np.asarray(solution.ineqlin.marginals) * scale
+    return np.asarray(solution.x), multipliers, int(solution.nit)
 
 
 def minimise_shares(

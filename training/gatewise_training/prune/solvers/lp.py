@@ -48,6 +48,6 @@ def solve(
     # HiGHS may leave a child's share above its parent's, within its tolerance
     for h in np.flatnonzero(inner & (problem.parent >= 0)):
         share[h] = min(share[h], share[problem.parent[h]])
-    keep, objective = best_level_set(problem, share, lam)
+    is_kept, objective = best_level_set(problem, share, lam)
     bound = min(PricedTrees(problem, lam).lower_bound(multipliers), objective)
-    return Solution(keep, objective, bound, lam, iterations)
+    return Solution(is_kept, objective, bound, lam, iterations)

@@ -32,12 +32,12 @@ TOLERANCE = 1e-12
 def solve(problem: PruneProblem, lam: float) -> Solution:
     """Find the optimal pruning for one price; `iterations` counts the global relabellings."""
     lam = check_price(lam)
-    closure, number = reduce_problem(problem)
-    closure_keep, cut_value, iterations = best_closure(closure, lam)
-    keep = np.append(closure_keep, [False, True])[number]
-    free_profit = float(problem.profit[number == FREE].sum())
+    closure, closure_number = reduce_problem(problem)
+    closure_kept, cut_value, iterations = best_closure(closure, lam)
+    is_kept = np.append(closure_kept, [False, True])[closure_number]
+    free_profit = float(problem.profit[closure_number == FREE].sum())
     bound = problem.base_error - free_profit - (closure.total_profit - cut_value)
-    return Solution(keep, problem.objective(keep, lam), bound, lam, iterations)
+    return Solution(is_kept, problem.objective(is_kept, lam), bound, lam, iterations)
 
 
 def best_closure(
@@ -50,13 +50,13 @@ def best_closure(
     global relabellings.
     """
     flow = first_flow(closure, lam) if flow is None else flow
-    keep, cut_value, n_rounds = improve_flow(
+    is_kept, cut_value, n_rounds = improve_flow(
         _closure_graph(closure, lam),
         flow.to_columns,
         flow.to_parent,
         TOLERANCE * closure.total_profit,
     )
-    return keep, float(cut_value), int(n_rounds)
+    return is_kept, float(cut_value), int(n_rounds)
 
 
 def first_flow(closure: Closure, lam: float) -> Flow:

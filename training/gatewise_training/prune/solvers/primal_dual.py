@@ -63,18 +63,18 @@ def solve(
     beta = even_shares(problem, lam)
     best_beta = beta.copy()
     bound = -np.inf
-    best_keep = np.zeros(problem.n_nodes, np.bool_)
-    objective = float(problem.objective(best_keep, lam))
-    average: Floats | None = None
+    best_pruning = np.zeros(problem.n_nodes, np.bool_)
+    objective = float(problem.objective(best_pruning, lam))
+    average_share: Floats | None = None
     step_scale = 1.0
     n_stalled = 0
     step = 0
     for step in range(1, max_iterations + 1):
-        keep, gain = trees.prune(trees.charges(beta))
-        value = trees.bound(gain)
+        is_kept, gain = trees.prune(trees.charges(beta))
+        dual_value = trees.bound(gain)
         # lengthen the steps while the bound rises; otherwise return to the best multipliers with
         # shorter steps
-        if value > bound + 1e-3 * max(objective - bound, 0.0):
+        if dual_value > bound + 1e-3 * max(objective - bound, 0.0):
             step_scale = min(1.1 * step_scale, 2.0)
             n_stalled = 0
         else:
@@ -83,35 +83,39 @@ def solve(
                 step_scale *= 0.5
                 n_stalled = 0
                 beta = best_beta.copy()
-        if value > bound:
-            bound = value
+        if dual_value > bound:
+            bound = dual_value
             best_beta[:] = beta
         # candidates are the pruning of this step or, every REPAIR_INTERVAL steps, its repair and
         # the repair of the average's best level set
-        share = keep.astype(np.float64)
-        average = share if average is None else average + NEWEST_WEIGHT * (share - average)
+        share = is_kept.astype(np.float64)
+        average_share = (
+            share
+            if average_share is None
+            else average_share + NEWEST_WEIGHT * (share - average_share)
+        )
         if step % REPAIR_INTERVAL == 1:
-            level_set, _ = best_level_set(problem, average, lam)
-            candidates = [repair(problem, keep, lam), repair(problem, level_set, lam)]
+            level_set, _ = best_level_set(problem, average_share, lam)
+            candidates = [repair(problem, is_kept, lam), repair(problem, level_set, lam)]
         else:
-            candidates = [(keep, float(problem.objective(keep, lam)))]
+            candidates = [(is_kept, float(problem.objective(is_kept, lam)))]
         for candidate, candidate_objective in candidates:
             if candidate_objective < objective:
-                best_keep = candidate
+                best_pruning = candidate
                 objective = candidate_objective
         gap = objective - bound
         if gap <= tolerance * abs(objective) or gap <= 1e-14:
             break
         # Polyak's step length: step_scale * gap / |slope|^2
-        squared_slope = _squared_slope(start, nodes, price, average)
+        squared_slope = _squared_slope(start, nodes, price, average_share)
         if squared_slope <= 0.0:
-            average = share
-            squared_slope = _squared_slope(start, nodes, price, average)
+            average_share = share
+            squared_slope = _squared_slope(start, nodes, price, average_share)
         if squared_slope <= 0.0:  # the nodes of every acquisition agree, so the gap is 0
             break
-        length = step_scale * (objective - value) / squared_slope
-        _ascend(start, nodes, price, average, length, beta)
-    return Solution(best_keep, objective, min(bound, objective), lam, step)
+        step_length = step_scale * (objective - dual_value) / squared_slope
+        _ascend(start, nodes, price, average_share, step_length, beta)
+    return Solution(best_pruning, objective, min(bound, objective), lam, step)
 
 
 @numba.njit(cache=True, nogil=True)

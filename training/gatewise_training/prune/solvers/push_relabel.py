@@ -118,9 +118,9 @@ def make_greedy_flow(graph: Any, to_columns: Any, to_parent: Any) -> None:
     Each node pays for its acquisitions as far as it can, and sends the rest to its parent.
     """
     capacity = graph.column_price.copy()
-    received = np.zeros(len(graph.parent))
+    inflow = np.zeros(len(graph.parent))
     for v in range(len(graph.parent) - 1, -1, -1):
-        excess = received[v] + graph.profit[v] - graph.price[v]
+        excess = inflow[v] + graph.profit[v] - graph.price[v]
         for e in range(graph.start[v], graph.start[v + 1]):
             if excess <= 0.0:
                 break
@@ -130,7 +130,7 @@ def make_greedy_flow(graph: Any, to_columns: Any, to_parent: Any) -> None:
             excess -= amount
         if excess > 0.0 and graph.parent[v] >= 0:
             to_parent[v] = excess
-            received[graph.parent[v]] += excess
+            inflow[graph.parent[v]] += excess
 
 
 @numba.njit(cache=True, nogil=True)
@@ -227,20 +227,20 @@ def _subtract_outflows(network: Any, residual: Any) -> None:
     """
     to_columns, to_parent, node_capacity, column_capacity, excess = residual
     for c in range(len(column_capacity)):
-        sent = 0.0
-        for a in range(network.column_start[c], network.column_start[c + 1]):
-            sent += to_columns[network.column_edges[a]]
-        if sent <= column_capacity[c]:
-            column_capacity[c] -= sent
+        inflow = 0.0
+        for entry in range(network.column_start[c], network.column_start[c + 1]):
+            inflow += to_columns[network.column_edges[entry]]
+        if inflow <= column_capacity[c]:
+            column_capacity[c] -= inflow
             continue
         # take the surplus back edge by edge rather than in proportion, so that integers stay exact
-        surplus = sent - column_capacity[c]
-        a = network.column_start[c + 1] - 1
-        while surplus > 0.0 and a >= network.column_start[c]:
-            amount = min(surplus, to_columns[network.column_edges[a]])
-            to_columns[network.column_edges[a]] -= amount
+        surplus = inflow - column_capacity[c]
+        entry = network.column_start[c + 1] - 1
+        while surplus > 0.0 and entry >= network.column_start[c]:
+            amount = min(surplus, to_columns[network.column_edges[entry]])
+            to_columns[network.column_edges[entry]] -= amount
             surplus -= amount
-            a -= 1
+            entry -= 1
         column_capacity[c] = 0.0
     for v in range(len(node_capacity)):
         if network.parent[v] >= 0:
@@ -300,8 +300,8 @@ def _relabel_all(network: Any, residual: Any, labels: Any, node_queue: Any) -> N
             c = network.columns[e]
             if residual.to_columns[e] > 0.0 and column_label[c] == UNREACHABLE:
                 column_label[c] = label[w]
-                for a in range(network.column_start[c], network.column_start[c + 1]):
-                    v = network.column_nodes[a]
+                for entry in range(network.column_start[c], network.column_start[c + 1]):
+                    v = network.column_nodes[entry]
                     if label[v] == UNREACHABLE:
                         label[v] = distance
                         node_queue[tail] = v
@@ -330,21 +330,21 @@ def _enqueue_active(
 @numba.njit(cache=True, nogil=True)
 def _enqueue(v: int, queue: Any) -> None:
     """Put a node at the end of the queue, unless it is already queued."""
-    state = queue.state
+    queue_state = queue.state
     if not queue.is_queued[v]:
         queue.is_queued[v] = True
-        queue.nodes[state[TAIL]] = v
-        state[TAIL] = state[TAIL] + 1 if state[TAIL] < len(queue.is_queued) else 0
-        state[SIZE] += 1
+        queue.nodes[queue_state[TAIL]] = v
+        queue_state[TAIL] = queue_state[TAIL] + 1 if queue_state[TAIL] < len(queue.is_queued) else 0
+        queue_state[SIZE] += 1
 
 
 @numba.njit(cache=True, nogil=True)
 def _dequeue(queue: Any) -> Any:
     """Take the node at the head of the queue."""
-    state = queue.state
-    v = queue.nodes[state[HEAD]]
-    state[HEAD] = state[HEAD] + 1 if state[HEAD] < len(queue.is_queued) else 0
-    state[SIZE] -= 1
+    queue_state = queue.state
+    v = queue.nodes[queue_state[HEAD]]
+    queue_state[HEAD] = queue_state[HEAD] + 1 if queue_state[HEAD] < len(queue.is_queued) else 0
+    queue_state[SIZE] -= 1
     queue.is_queued[v] = False
     return v
 
@@ -368,44 +368,44 @@ def _send_to_columns(v: int, network: Any, residual: Any, labels: Any, queue: An
     excess = residual.excess
     label = labels.label
     column_label = labels.column_label
-    state = queue.state
+    queue_state = queue.state
     node_label = label[v]
-    remaining = excess[v]
+    remaining_excess = excess[v]
     e = labels.current_edge[v]
-    while e < network.start[v + 1] and remaining > 0.0:
+    while e < network.start[v + 1] and remaining_excess > 0.0:
         c = network.columns[e]
         # use the remaining capacity of the acquisition
         if column_label[c] < node_label and column_capacity[c] > 0.0:
-            amount = min(remaining, column_capacity[c])
+            amount = min(remaining_excess, column_capacity[c])
             column_capacity[c] -= amount
             to_columns[e] += amount
-            remaining -= amount
+            remaining_excess -= amount
             if column_capacity[c] <= 0.0:
                 column_label[c] = 1
         # pay instead of nodes nearer to the sink
-        if column_label[c] < node_label and remaining > 0.0:
+        if column_label[c] < node_label and remaining_excess > 0.0:
             lowest = UNREACHABLE
-            for a in range(network.column_start[c], network.column_start[c + 1]):
-                other_edge = network.column_edges[a]
-                w = network.column_nodes[a]
+            for entry in range(network.column_start[c], network.column_start[c + 1]):
+                other_edge = network.column_edges[entry]
+                w = network.column_nodes[entry]
                 if to_columns[other_edge] > 0.0:
-                    if label[w] < node_label and remaining > 0.0:
-                        amount = min(remaining, to_columns[other_edge])
+                    if label[w] < node_label and remaining_excess > 0.0:
+                        amount = min(remaining_excess, to_columns[other_edge])
                         to_columns[other_edge] -= amount
                         to_columns[e] += amount
                         excess[w] += amount
-                        remaining -= amount
+                        remaining_excess -= amount
                         _enqueue(w, queue)
                     if to_columns[other_edge] > 0.0:
                         lowest = min(lowest, label[w])
-            state[WORK] += network.column_start[c + 1] - network.column_start[c]
-            if remaining > 0.0:
+            queue_state[WORK] += network.column_start[c + 1] - network.column_start[c]
+            if remaining_excess > 0.0:
                 column_label[c] = lowest
-        if remaining > 0.0:
+        if remaining_excess > 0.0:
             e += 1
-    state[WORK] += e - labels.current_edge[v] + 4
+    queue_state[WORK] += e - labels.current_edge[v] + 4
     labels.current_edge[v] = e
-    excess[v] = remaining
+    excess[v] = remaining_excess
 
 
 @numba.njit(cache=True, nogil=True)
@@ -414,27 +414,27 @@ def _send_along_tree(v: int, network: Any, residual: Any, labels: Any, queue: An
     to_parent = residual.to_parent
     excess = residual.excess
     label = labels.label
-    remaining = excess[v]
+    remaining_excess = excess[v]
     w = network.parent[v]
-    if remaining > 0.0 and w >= 0 and label[w] < label[v]:
-        to_parent[v] += remaining
-        excess[w] += remaining
-        remaining = 0.0
+    if remaining_excess > 0.0 and w >= 0 and label[w] < label[v]:
+        to_parent[v] += remaining_excess
+        excess[w] += remaining_excess
+        remaining_excess = 0.0
         _enqueue(w, queue)
     w = network.child[v]
-    while w >= 0 and remaining > 0.0:
+    while w >= 0 and remaining_excess > 0.0:
         if to_parent[w] > 0.0 and label[w] < label[v]:
-            amount = min(remaining, to_parent[w])
+            amount = min(remaining_excess, to_parent[w])
             to_parent[w] -= amount
             excess[w] += amount
-            remaining -= amount
+            remaining_excess -= amount
             _enqueue(w, queue)
         w = network.sibling[w]
-    excess[v] = remaining
+    excess[v] = remaining_excess
 
 
 @numba.njit(cache=True, nogil=True)
-def _relabel(v: int, network: Any, residual: Any, labels: Any, state: Any) -> None:
+def _relabel(v: int, network: Any, residual: Any, labels: Any, queue_state: Any) -> None:
     """Raise a node's label to the lowest one with which it can send.
 
     If no node with the old label is left, the sink cannot be reached from any higher label.
@@ -452,7 +452,7 @@ def _relabel(v: int, network: Any, residual: Any, labels: Any, state: Any) -> No
         if residual.to_parent[w] > 0.0:
             lowest = min(lowest, label[w])
         w = network.sibling[w]
-    state[WORK] += network.start[v + 1] - network.start[v]
+    queue_state[WORK] += network.start[v + 1] - network.start[v]
     label_count[old_label] -= 1
     if lowest >= len(label):
         label[v] = UNREACHABLE
