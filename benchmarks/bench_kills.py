@@ -70,14 +70,14 @@ class Fleet:
 
     def target(self) -> str:
         """Version that the device must reach."""
-        offer = Repository(self.repository).wanted("iris")
+        offer = Repository(self.repository).preferred_release("iris")
         return FIRST if offer is None else offer.version
 
     def change(self, life: Life | None = None) -> None:
         """Change the repository at random; with a `life`, a process does it and is killed."""
         opened = Repository(self.repository)
         offers = opened.offers()
-        wanted = opened.wanted("iris")
+        wanted = opened.preferred_release("iris")
         actions = [("publish", offer.version) for offer in offers if offer != wanted]
         actions += [] if wanted is None else [("rollback", wanted.version)]
         if life is not None:

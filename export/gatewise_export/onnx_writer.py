@@ -70,62 +70,72 @@ def _varints(values: NDArray[np.int64]) -> bytes:
     return groups[is_written].tobytes()
 
 
-def _words(field: int, words: NDArray[np.bytes_]) -> bytes:
-    """Encode an array of short words, each as :func:`_texts` does."""
+def _word_fields(field: int, words: NDArray[np.bytes_]) -> bytes:
+    """Encode an array of short words, each as :func:`_text_fields` does."""
     # tags, lengths and letters are never zero, so zero bytes are numpy's padding
     letters = np.frombuffer(words.tobytes(), np.uint8).reshape(len(words), words.itemsize)
-    heads = np.full((len(words), 2), field << 3 | 2, np.uint8)
-    heads[:, 1] = (letters != 0).sum(axis=1)
-    encoded = np.hstack([heads, letters])
+    field_heads = np.full((len(words), 2), field << 3 | 2, np.uint8)
+    field_heads[:, 1] = (letters != 0).sum(axis=1)
+    encoded = np.hstack([field_heads, letters])
     content: bytes = encoded[encoded != 0].tobytes()
     return content
 
 
-def _number(field: int, value: int) -> bytes:
+def _integer_field(field: int, value: int) -> bytes:
     return _varint(field << 3) + _varint(value)
 
 
-def _bytes(field: int, content: bytes) -> bytes:
+def _bytes_field(field: int, content: bytes) -> bytes:
     return _varint(field << 3 | 2) + _varint(len(content)) + content
 
 
 @lru_cache(4096)
-def _texts(field: int, *texts: str) -> bytes:
-    return b"".join([_bytes(field, text.encode()) for text in texts])
+def _text_fields(field: int, *texts: str) -> bytes:
+    return b"".join([_bytes_field(field, text.encode()) for text in texts])
 
 
-def _attribute(name: str, value: AttributeValue) -> bytes:
+def _attribute_proto(name: str, value: AttributeValue) -> bytes:
     """Encode an AttributeProto: the name, the value in the field for its type, and the type."""
     if isinstance(value, int):
-        content = _number(3, value) + _number(20, 2)
+        content = _integer_field(3, value) + _integer_field(20, 2)
     elif isinstance(value, str):
-        content = _texts(4, value) + _number(20, 3)
+        content = _text_fields(4, value) + _integer_field(20, 3)
     elif value.dtype.kind == "S":
-        content = _words(9, value) + _number(20, 8)
+        content = _word_fields(9, value) + _integer_field(20, 8)
     elif value.dtype.kind == "f":
-        content = _bytes(7, value.astype("<f4").tobytes()) + _number(20, 6)
+        content = _bytes_field(7, value.astype("<f4").tobytes()) + _integer_field(20, 6)
     else:
-        content = _bytes(8, _varints(value.astype(np.int64))) + _number(20, 7)
-    return _texts(1, name) + content
+        content = _bytes_field(8, _varints(value.astype(np.int64))) + _integer_field(20, 7)
+    return _text_fields(1, name) + content
 
 
-def _tensor(name: str, array: NDArray[Any]) -> bytes:
+def _tensor_proto(name: str, array: NDArray[Any]) -> bytes:
     """Encode a TensorProto of float32, int64 or text."""
-    dims = b"".join([_number(1, length) for length in array.shape])
+    shape_fields = b"".join([_integer_field(1, length) for length in array.shape])
     if array.dtype.kind in "OU":
-        return dims + _number(2, STRING) + _texts(6, *array.tolist()) + _texts(8, name)
-    kind, code = ("<f4", FLOAT) if array.dtype.kind == "f" else ("<i8", INT64)
-    raw = np.ascontiguousarray(array).astype(kind).tobytes()
-    return dims + _number(2, code) + _texts(8, name) + _bytes(9, raw)
+        return (
+            shape_fields
+            + _integer_field(2, STRING)
+            + _text_fields(6, *array.tolist())
+            + _text_fields(8, name)
+        )
+    dtype, element_type = ("<f4", FLOAT) if array.dtype.kind == "f" else ("<i8", INT64)
+    raw_data = np.ascontiguousarray(array).astype(dtype).tobytes()
+    return (
+        shape_fields
+        + _integer_field(2, element_type)
+        + _text_fields(8, name)
+        + _bytes_field(9, raw_data)
+    )
 
 
-def _value_info(name: str, kind: int, n_columns: int | None) -> bytes:
+def _value_info_proto(name: str, element_type: int, n_columns: int | None) -> bytes:
     """Encode the ValueInfoProto of a value of shape (n,) or (n, n_columns)."""
-    dims = _bytes(1, _texts(2, "n"))
+    shape_proto = _bytes_field(1, _text_fields(2, "n"))
     if n_columns is not None:
-        dims += _bytes(1, _number(1, n_columns))
-    tensor_type = _number(1, kind) + _bytes(2, dims)
-    return _texts(1, name) + _bytes(2, _bytes(1, tensor_type))
+        shape_proto += _bytes_field(1, _integer_field(1, n_columns))
+    tensor_type = _integer_field(1, element_type) + _bytes_field(2, shape_proto)
+    return _text_fields(1, name) + _bytes_field(2, _bytes_field(1, tensor_type))
 
 
 # -- graphs ------------------------------------------------------------------------------------
@@ -135,8 +145,8 @@ class Output(NamedTuple):
     """An output of a graph: name, ONNX element type and columns; None for shape (n,)."""
 
     name: str
-    kind: int = FLOAT
-    columns: int | None = None
+    element_type: int = FLOAT
+    n_columns: int | None = None
 
 
 class GraphWriter:
@@ -146,9 +156,9 @@ class GraphWriter:
         self._nodes: list[bytes] = []
         self._constants: list[bytes] = []
 
-    def add(
+    def add_node(
         self,
-        kind: str,
+        operator: str,
         inputs: str,
         outputs: str,
         *,
@@ -156,32 +166,42 @@ class GraphWriter:
         **attributes: AttributeValue,
     ) -> None:
         """Add a node; `inputs` and `outputs` are names separated by spaces."""
-        node = _texts(1, *inputs.split()) + _texts(2, *outputs.split()) + _texts(4, kind)
-        node += b"".join([_bytes(5, _attribute(*item)) for item in attributes.items()])
-        self._nodes.append(node + (_texts(7, domain) if domain else b""))
+        node = (
+            _text_fields(1, *inputs.split())
+            + _text_fields(2, *outputs.split())
+            + _text_fields(4, operator)
+        )
+        node += b"".join([_bytes_field(5, _attribute_proto(*item)) for item in attributes.items()])
+        self._nodes.append(node + (_text_fields(7, domain) if domain else b""))
 
-    def value(self, name: str, array: ArrayLike) -> str:
+    def add_constant(self, name: str, array: ArrayLike) -> str:
         """Add a constant and return its name."""
-        self._constants.append(_tensor(name, np.asarray(array)))
+        self._constants.append(_tensor_proto(name, np.asarray(array)))
         return name
 
-    def content(
+    def encode(
         self, n_features: int, outputs: Sequence[Output], metadata: Mapping[str, str] | None = None
     ) -> bytes:
         """Encode the ModelProto of a graph that reads ``x``, float32 (n, n_features)."""
-        graph = b"".join([_bytes(1, node) for node in self._nodes])
-        graph += _texts(2, "gatewise")
-        graph += b"".join([_bytes(5, constant) for constant in self._constants])
-        graph += _bytes(11, _value_info(INPUT, FLOAT, n_features))
-        graph += b"".join(_bytes(12, _value_info(*output)) for output in outputs)
+        graph = b"".join([_bytes_field(1, node) for node in self._nodes])
+        graph += _text_fields(2, "gatewise")
+        graph += b"".join([_bytes_field(5, constant) for constant in self._constants])
+        graph += _bytes_field(11, _value_info_proto(INPUT, FLOAT, n_features))
+        graph += b"".join(_bytes_field(12, _value_info_proto(*output)) for output in outputs)
         opsets = (("", OPSET), (ML_DOMAIN, ML_OPSET))
         return b"".join(
             (
-                _number(1, IR_VERSION),
-                _texts(2, "gatewise"),
-                _bytes(7, graph),
-                *(_bytes(8, _texts(1, domain) + _number(2, v)) for domain, v in opsets),
-                *(_bytes(14, _texts(1, k) + _texts(2, v)) for k, v in (metadata or {}).items()),
+                _integer_field(1, IR_VERSION),
+                _text_fields(2, "gatewise"),
+                _bytes_field(7, graph),
+                *(
+                    _bytes_field(8, _text_fields(1, domain) + _integer_field(2, value))
+                    for domain, value in opsets
+                ),
+                *(
+                    _bytes_field(14, _text_fields(1, key) + _text_fields(2, value))
+                    for key, value in (metadata or {}).items()
+                ),
             )
         )
 
@@ -193,7 +213,7 @@ def write_graph(model: FlatModel) -> bytes:
     """Write a flat model as a graph from ``x`` to ``margins``; equal arrays give equal bytes."""
     writer = GraphWriter()
     append_model(writer, model)
-    return writer.content(model.n_features, [Output(MARGINS, FLOAT, model.n_outputs)])
+    return writer.encode(model.n_features, [Output(MARGINS, FLOAT, model.n_outputs)])
 
 
 def append_model(writer: GraphWriter, model: FlatModel, rows: str = INPUT) -> None:
@@ -201,7 +221,9 @@ def append_model(writer: GraphWriter, model: FlatModel, rows: str = INPUT) -> No
     if model.n_features == 0:
         _append_constant(writer, rows, model.run(np.zeros((1, 0), np.float32))[0])
     elif isinstance(model, TreeEnsemble):
-        writer.add("TreeEnsembleRegressor", rows, MARGINS, domain=ML_DOMAIN, **attributes_of(model))
+        writer.add_node(
+            "TreeEnsembleRegressor", rows, MARGINS, domain=ML_DOMAIN, **attributes_of(model)
+        )
     elif isinstance(model, KernelModel):
         _append_kernels(writer, rows, model)
     else:
@@ -211,39 +233,39 @@ def append_model(writer: GraphWriter, model: FlatModel, rows: str = INPUT) -> No
 
 def _append_constant(writer: GraphWriter, rows: str, margins: NDArray[np.float32]) -> None:
     """Add nodes that give every row the same margins, for a model without inputs."""
-    writer.value("columns", np.array([1]))
-    writer.value("value", margins)
-    writer.add("ReduceSum", f"{rows} columns", "zero", keepdims=1)
-    writer.add("Add", "zero value", MARGINS)
+    writer.add_constant("columns", np.array([1]))
+    writer.add_constant("value", margins)
+    writer.add_node("ReduceSum", f"{rows} columns", "zero", keepdims=1)
+    writer.add_node("Add", "zero value", MARGINS)
 
 
 def _append_scaling(writer: GraphWriter, rows: str, model: LinearModel | KernelModel) -> None:
     """Add nodes for ``z = (x - mean) * scale``, and a constant for the axis of sums."""
-    writer.value("mean", model.mean)
-    writer.value("scale", model.scale)
-    writer.value("columns", np.array(1))
-    writer.add("Sub", f"{rows} mean", "centred")
-    writer.add("Mul", "centred scale", "z")
+    writer.add_constant("mean", model.mean)
+    writer.add_constant("scale", model.scale)
+    writer.add_constant("columns", np.array(1))
+    writer.add_node("Sub", f"{rows} mean", "centred")
+    writer.add_node("Mul", "centred scale", "z")
 
 
 def _append_kernels(writer: GraphWriter, rows: str, model: KernelModel) -> None:
     """Add nodes for squared distances, kernel values and their weighted sum."""
     _append_scaling(writer, rows, model)
-    writer.value("landmarks", model.landmarks.T)
-    writer.value("rate", model.rate)
-    writer.value("one", np.float32(1))
-    writer.value("last_feature", np.array(model.n_features - 1))
-    writer.value("landmark_axis", np.array([2]))
-    writer.add("Unsqueeze", "z landmark_axis", "z_column")
-    writer.add("Sub", "z_column landmarks", "gaps")  # (n, k, landmarks)
-    writer.add("Mul", "gaps gaps", "squares")
-    writer.add("CumSum", "squares columns", "distances")
-    writer.add("Gather", "distances last_feature", "distance", axis=1)
-    writer.add("Mul", "distance rate", "scaled")
-    writer.add("Add", "scaled one", "shifted")
-    writer.add("Div", "one shifted", "power_0")
+    writer.add_constant("landmarks", model.landmarks.T)
+    writer.add_constant("rate", model.rate)
+    writer.add_constant("one", np.float32(1))
+    writer.add_constant("last_feature", np.array(model.n_features - 1))
+    writer.add_constant("landmark_axis", np.array([2]))
+    writer.add_node("Unsqueeze", "z landmark_axis", "z_column")
+    writer.add_node("Sub", "z_column landmarks", "gaps")  # (n, k, landmarks)
+    writer.add_node("Mul", "gaps gaps", "squares")
+    writer.add_node("CumSum", "squares columns", "distances")
+    writer.add_node("Gather", "distances last_feature", "distance", axis=1)
+    writer.add_node("Mul", "distance rate", "scaled")
+    writer.add_node("Add", "scaled one", "shifted")
+    writer.add_node("Div", "one shifted", "power_0")
     for i in range(SQUARINGS):
-        writer.add("Mul", f"power_{i} power_{i}", f"power_{i + 1}")
+        writer.add_node("Mul", f"power_{i} power_{i}", f"power_{i + 1}")
     _append_weighted_sum(writer, f"power_{SQUARINGS}", model.weights, model.bias)
 
 
@@ -253,14 +275,16 @@ def _append_weighted_sum(
     """Add nodes for ``margins = sum_t values_t weights_t + bias``, summed in the order of t."""
     n_terms, n_outputs = weights.shape
     # for a single output, gather a list of one index, so that the sums stay a column
-    writer.value("last", np.array([n_terms - 1] if n_outputs == 1 else n_terms - 1))
-    writer.value("weights", weights[:, 0] if n_outputs == 1 else weights)
-    writer.value("bias", bias + np.float32(0))  # turn -0 into 0, as numpy's sums start from 0
+    writer.add_constant("last", np.array([n_terms - 1] if n_outputs == 1 else n_terms - 1))
+    writer.add_constant("weights", weights[:, 0] if n_outputs == 1 else weights)
+    writer.add_constant(
+        "bias", bias + np.float32(0)
+    )  # turn -0 into 0, as numpy's sums start from 0
     if n_outputs > 1:
-        writer.value("output_axis", np.array([2]))
-        writer.add("Unsqueeze", f"{values} output_axis", "value_column")
+        writer.add_constant("output_axis", np.array([2]))
+        writer.add_node("Unsqueeze", f"{values} output_axis", "value_column")
         values = "value_column"
-    writer.add("Mul", f"{values} weights", "terms")
-    writer.add("CumSum", "terms columns", "sums")
-    writer.add("Gather", "sums last", "sum", axis=1)
-    writer.add("Add", "sum bias", MARGINS)
+    writer.add_node("Mul", f"{values} weights", "terms")
+    writer.add_node("CumSum", "terms columns", "sums")
+    writer.add_node("Gather", "sums last", "sum", axis=1)
+    writer.add_node("Add", "sum bias", MARGINS)

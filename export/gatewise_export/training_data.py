@@ -58,12 +58,12 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
                 f"{option} {name}: {settings.dataset} has no array {name!r} with one value per "
                 f"row; its arrays are {names}"
             )
-    data = _GroupsAndTimes.read(data.row_arrays, settings).add_to(data)
-    missing = np.isnan(data.X).sum(axis=0)
-    if missing.any() and not settings.allow_missing:
-        k = int(missing.argmax())
+    data = _RowKeys.read(data.row_arrays, settings).add_to(data)
+    n_missing = np.isnan(data.X).sum(axis=0)
+    if n_missing.any() and not settings.allow_missing:
+        column = int(n_missing.argmax())
         raise InputError(
-            f"column {data.feature_names[k]!r} is empty (NaN) in {missing[k]} rows: "
+            f"column {data.feature_names[column]!r} is empty (NaN) in {n_missing[column]} rows: "
             "fill in the values, or give --allow-missing"
         )
     return _with_prices(data, prices)
@@ -75,51 +75,56 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
     options = replace(options, kinds=kinds)
     if prices is not None:
         options = options.with_prices(prices)
-        dropped = {
+        dropped_prices = {
             name: structs.replace(entry, kind=DROP)
             for name, entry in prices.features.items()
             if name in options.dropped
         }
-        prices = replace(prices, features={**prices.features, **dropped})
+        prices = replace(prices, features={**prices.features, **dropped_prices})
     table = datasets.read_table(path, target=settings.target, options=options)
     check_classes(table.y)
     table.check()
-    cells = {name: table.frame[name].to_numpy() for name in settings.split_columns.values()}
+    split_cells = {name: table.frame[name].to_numpy() for name in settings.split_columns.values()}
     # split the rows first, because encoders may learn only from training rows
-    units = _GroupsAndTimes.read(cells, settings)
+    row_keys = _RowKeys.read(split_cells, settings)
     if table.is_numeric:
-        return _with_prices(units.add_to(table.as_numbers()), prices)
+        return _with_prices(row_keys.add_to(table.as_numbers()), prices)
     if prices is not None:  # refuse columns without a price before fitting encoders
         prices.of_columns(table.used_columns.columns)
-    training = _split(table.path.stem, table.y, {}, settings, units).training
-    data = units.add_to(table.encoded(training))
+    training = _split(table.path.stem, table.y, {}, settings, row_keys).training
+    data = row_keys.add_to(table.encoded(training))
     return _with_prices(data, prices)
 
 
 @dataclass(frozen=True, eq=False)
-class _GroupsAndTimes:
+class _RowKeys:
     """Group and time of each row, if rows are split by them."""
 
     groups: NDArray[Any] | None = None
     time: NDArray[Any] | None = None
 
     @classmethod
-    def read(cls, cells: Mapping[str, NDArray[Any]], settings: TrainingSettings) -> _GroupsAndTimes:
+    def read(cls, cells: Mapping[str, NDArray[Any]], settings: TrainingSettings) -> _RowKeys:
         """Read groups and times from columns; raise InputError for an empty or invalid cell."""
-        words = settings.columns.normalised_missing_words
+        missing_words = settings.columns.normalised_missing_words
         groups = None
         time = None
-        for option, name in settings.split_columns.items():
-            absent = [i for i, cell in enumerate(cells[name].tolist()) if is_missing(cell, words)]
-            if absent:
+        for option, column in settings.split_columns.items():
+            empty_rows = [
+                i
+                for i, cell in enumerate(cells[column].tolist())
+                if is_missing(cell, missing_words)
+            ]
+            if empty_rows:
                 raise InputError(
-                    f"{option} {name}: row {absent[0] + 1} has no value ({len(absent)} rows in all)"
+                    f"{option} {column}: row {empty_rows[0] + 1} has no value "
+                    f"({len(empty_rows)} rows in all)"
                 )
         if settings.groups is not None:
             groups = np.array([str(cell).strip() for cell in cells[settings.groups].tolist()])
         if settings.time_split is not None:
-            name, form = settings.split_time
-            time = _times(cells[name].tolist(), name, form)
+            column, time_format = settings.split_time
+            time = _read_times(cells[column].tolist(), column, time_format)
         return cls(groups, time)
 
     def add_to(self, data: Dataset) -> Dataset:
@@ -127,17 +132,17 @@ class _GroupsAndTimes:
         return replace(data, groups=self.groups, time=self.time)
 
 
-def _times(cells: list[Any], name: str, form: str) -> NDArray[Any]:
+def _read_times(cells: list[Any], column: str, time_format: str) -> NDArray[Any]:
     """Read cells as numbers, or else as dates in the given format."""
     try:
         return np.array([read_number(cell) for cell in cells])
     except InputError:
         pass
     try:
-        return np.array([read_time(cell, form) for cell in cells], object)
+        return np.array([read_time(cell, time_format) for cell in cells], object)
     except InputError as error:
         raise InputError(
-            f"--time-split {name}: {error}; give the format of the dates as NAME=FORMAT"
+            f"--time-split {column}: {error}; give the format of the dates as NAME=FORMAT"
         ) from None
 
 
@@ -152,7 +157,7 @@ def _with_prices(data: Dataset, prices: PriceList | None) -> Dataset:
 
 def split_rows(data: Dataset, settings: TrainingSettings) -> Split:
     """Use the data set's split, or hold out rows: whole groups, the latest, or by class."""
-    split = _split(data.name, data.y, data.parts, settings, _GroupsAndTimes(data.groups, data.time))
+    split = _split(data.name, data.y, data.parts, settings, _RowKeys(data.groups, data.time))
     if settings.test_rows is None:
         return split
     if not 1 <= settings.test_rows <= len(split.test):
@@ -167,14 +172,14 @@ def _split(
     y: NDArray[Any],
     parts: Mapping[str, Rows],
     settings: TrainingSettings,
-    units: _GroupsAndTimes,
+    row_keys: _RowKeys,
 ) -> Split:
     from sklearn.model_selection import train_test_split
 
     no_rows = np.zeros(0, np.intp)  # the method draws its own validation rows
     if "train" in parts and "test" in parts:
         split = Split(parts["train"], parts.get("validation", no_rows), parts["test"])
-        _check_given_split(name, split, settings, units)
+        _check_split_of_data(name, split, settings, row_keys)
         return split
     if not 0 < settings.test_size < 1:
         raise InputError(f"test_size must be between 0 and 1, not {settings.test_size}")
@@ -183,12 +188,14 @@ def _split(
     if len(classes) < 2:
         raise InputError(f"{name} has only one class, {classes.tolist()[0]!r}; two are needed")
     if counts.min() < 2:
-        rare = classes.tolist()[int(counts.argmin())]
-        raise InputError(f"class {rare!r} has only one row: add rows of it, or remove it")
+        rare_class = classes.tolist()[int(counts.argmin())]
+        raise InputError(f"class {rare_class!r} has only one row: add rows of it, or remove it")
     # hold out whole groups or the latest rows; otherwise, random rows of each class
-    if units.groups is not None or units.time is not None:
-        rows = RowSplitter.checked(len(y), units.groups, units.time)
-        return Split(*_hold_out_by_units(rows, np.unique(y, return_inverse=True)[1], settings))
+    if row_keys.groups is not None or row_keys.time is not None:
+        rows = RowSplitter.checked(len(y), row_keys.groups, row_keys.time)
+        return Split(
+            *_hold_out_groups_or_latest(rows, np.unique(y, return_inverse=True)[1], settings)
+        )
     try:
         training, test = train_test_split(
             np.arange(len(y)), test_size=settings.test_size, random_state=settings.seed, stratify=y
@@ -196,30 +203,30 @@ def _split(
     except ValueError as error:
         raise InputError(f"test_size {settings.test_size}: {error}") from error
     # a fit needs two training rows of each class, so move missing ones from the test rows
-    for c in np.flatnonzero(counts < 2 / (1 - settings.test_size) + 1):
-        is_class = y[test] == classes[c]
-        n_short = 2 - int(np.sum(y[training] == classes[c]))
+    for class_index in np.flatnonzero(counts < 2 / (1 - settings.test_size) + 1):
+        is_class = y[test] == classes[class_index]
+        n_short = 2 - int(np.sum(y[training] == classes[class_index]))
         moved_rows = test[is_class][: max(n_short, 0)]
         training = np.concatenate([training, moved_rows])
         test = np.setdiff1d(test, moved_rows)
     return Split(np.sort(training), no_rows, np.sort(test))
 
 
-def _check_given_split(
-    name: str, split: Split, settings: TrainingSettings, units: _GroupsAndTimes
+def _check_split_of_data(
+    name: str, split: Split, settings: TrainingSettings, row_keys: _RowKeys
 ) -> None:
     """Check that a data set's split has rows, divides no group and is ordered by time."""
-    for name_of_part, rows in (("training", split.training), ("test", split.test)):
+    for part_name, rows in (("training", split.training), ("test", split.test)):
         if not len(rows):
-            raise InputError(f"{name}: the array 'part' marks no {name_of_part} rows")
+            raise InputError(f"{name}: the array 'part' marks no {part_name} rows")
     row_sets = [rows for rows in (split.training, split.validation, split.test) if len(rows)]
-    ranks = RowSplitter.checked(sum(map(len, row_sets)), units.groups, units.time)
+    ranked_rows = RowSplitter.checked(sum(map(len, row_sets)), row_keys.groups, row_keys.time)
     problems = {}
-    if (groups := ranks.groups) is not None and any(
-        np.isin(groups[a], groups[b]).any() for a, b in combinations(row_sets, 2)
+    if (groups := ranked_rows.groups) is not None and any(
+        np.isin(groups[i], groups[j]).any() for i, j in combinations(row_sets, 2)
     ):
         problems["--groups"] = "has rows of one group in two parts"
-    if (time := ranks.time) is not None and len(split.validation):
+    if (time := ranked_rows.time) is not None and len(split.validation):
         problems["--time-split"] = "already has validation rows"
     elif time is not None and time[split.training].max() >= time[split.test].min():
         problems["--time-split"] = "has training rows that are later than test rows"
@@ -231,43 +238,48 @@ def _check_given_split(
         )
 
 
-def _hold_out_by_units(
-    rows: RowSplitter, y: NDArray[np.int64], settings: TrainingSettings
+def _hold_out_groups_or_latest(
+    splitter: RowSplitter, y: NDArray[np.int64], settings: TrainingSettings
 ) -> tuple[Rows, Rows, Rows]:
     """Hold out the latest rows if they have times, or else whole groups."""
-    share = settings.test_size
-    if rows.time is None:
-        test = _whole_groups(rows, y, share, settings.seed)
-        training = np.setdiff1d(np.arange(rows.n), test)
+    test_share = settings.test_size
+    if splitter.time is None:
+        test = _whole_groups(splitter, y, test_share, settings.seed)
+        training = np.setdiff1d(np.arange(splitter.n), test)
     else:
-        n_training = round((1 - share) * rows.n)
+        n_training = round((1 - test_share) * splitter.n)
         training, test = (
-            np.sort(rows_of_part) for rows_of_part in rows.cut(rows.order(None), n_training, rows.n)
+            np.sort(rows_of_part)
+            for rows_of_part in splitter.cut(splitter.order(None), n_training, splitter.n)
         )
     return training, np.zeros(0, np.intp), test
 
 
-def _whole_groups(rows: RowSplitter, y: NDArray[np.int64], share: float, seed: int) -> Rows:
-    """Hold out one or more folds of whole groups, with about a `share` of the rows.
+def _whole_groups(
+    splitter: RowSplitter, y: NDArray[np.int64], test_share: float, seed: int
+) -> Rows:
+    """Hold out one or more folds of whole groups, with about a `test_share` of the rows.
 
     Every class keeps training rows if any fold allows it.
     """
 
-    def n_classes(held_out: Rows) -> int:
+    def n_classes(held_out_rows: Rows) -> int:
         """Count the classes among the remaining training rows."""
-        return len(np.unique(np.delete(y, held_out)))
+        return len(np.unique(np.delete(y, held_out_rows)))
 
     # few large folds have similar class shares, such as 2 of 5 folds for a share of 0.4
-    k = Fraction(share).limit_denominator(20).denominator
-    folds = [fold for _, fold in rows.folds(y, max(k, round(1 / min(share, 1 - share))), seed)]
+    n_folds = Fraction(test_share).limit_denominator(20).denominator
+    n_folds = max(n_folds, round(1 / min(test_share, 1 - test_share)))
+    folds = [fold for _, fold in splitter.folds(y, n_folds, seed)]
     np.random.default_rng(seed).shuffle(folds)  # the largest groups are in the first folds
     first_fold, *other_folds = sorted(folds, key=n_classes, reverse=True)
     test = first_fold
     for fold in other_folds:
-        larger = np.concatenate([test, fold])
-        is_nearer = abs(len(larger) - share * rows.n) < abs(len(test) - share * rows.n)
-        if is_nearer and n_classes(larger) == n_classes(first_fold):
-            test = larger
+        larger_test = np.concatenate([test, fold])
+        n_test_rows = test_share * splitter.n
+        is_nearer = abs(len(larger_test) - n_test_rows) < abs(len(test) - n_test_rows)
+        if is_nearer and n_classes(larger_test) == n_classes(first_fold):
+            test = larger_test
     return np.sort(test)
 
 

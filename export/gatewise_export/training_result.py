@@ -85,17 +85,17 @@ class TrainingRun:
         cloud_only = None
         if f0 is not None:
             x = self.data.X[self.split.test]
-            price = system.cloud_prices_.of_offload(len(f0.features))
-            cost = system.feature_costs_.price(f0.features) + price
+            offload_price = system.cloud_prices_.of_offload(len(f0.features))
+            cost = system.feature_costs_.price(f0.features) + offload_price
             answers = system.classes_[f0.labels(x)]
             cloud_only = {"cost": cost} | self._figures(answers, f0.predict_proba(x))
         groups = self.data.groups
-        majority = self._majority_class()
+        majority_class = self._majority_class()
         return {
             "rows": len(y),
-            "majority": {"class": majority, "share": float(np.mean(y == majority))},
+            "majority": {"class": majority_class, "share": float(np.mean(y == majority_class))},
             **({} if groups is None else {"groups": len(np.unique(groups[self.split.test]))}),
-            "class_rows": [int(np.sum(y == c)) for c in system.classes_],
+            "class_rows": [int(np.sum(y == label)) for label in system.classes_],
             "system": {
                 **self._figures(system.predict(rows), system.predict_proba(rows)),
                 "cost": float(system.cost(rows).mean()),
@@ -115,7 +115,9 @@ class TrainingRun:
         system = self.system
         x = self.data.X[self.split.test]
         f0 = system.high_cost_model_
-        index_of = {label: c for c, label in enumerate(system.classes_.tolist())}
+        index_of = {
+            label: class_index for class_index, label in enumerate(system.classes_.tolist())
+        }
         true_classes = np.array(
             [index_of.get(label, -1) for label in self.test_labels.tolist()], np.int64
         )
@@ -144,11 +146,11 @@ class TrainingRun:
 
     def _test_splitter(self) -> RowSplitter:
         """Make a splitter of the test rows, by groups if the data has groups."""
-        n = len(self.split.test)
+        n_rows = len(self.split.test)
         if self.data.groups is None:
-            return RowSplitter(n)
+            return RowSplitter(n_rows)
         groups = self.data.groups[self.split.test]
-        return RowSplitter(n, np.unique(groups, return_inverse=True)[1].astype(np.int64))
+        return RowSplitter(n_rows, np.unique(groups, return_inverse=True)[1].astype(np.int64))
 
     def summary(self) -> dict[str, Any]:
         """Build the document of ``gatewise train --json``."""
@@ -206,22 +208,28 @@ class TrainingRun:
         With an encoder the columns are all raw columns, and otherwise the features. The label's
         column is named ``label``, or, if that name is taken, by another name that commands find.
         """
-        raw = self.data.raw_table
-        columns = self.data.feature_names if raw is None else raw.frame.columns
+        raw_table = self.data.raw_table
+        columns = self.data.feature_names if raw_table is None else raw_table.frame.columns
         names = {name.lower() for name in columns}
-        label = [name for name in ("label", "target", "class", "y") if name not in names][:1]
-        if raw is not None:
-            frame = raw.used_columns if self.data.encoder is None else raw.frame
+        label_columns = [name for name in ("label", "target", "class", "y") if name not in names][
+            :1
+        ]
+        if raw_table is not None:
+            frame = raw_table.used_columns if self.data.encoder is None else raw_table.frame
             rows = frame.iloc[self.split.test].copy()
-            rows[label[0] if label else raw.target] = raw.y[self.split.test]
-            text = str(rows.to_csv(index=False, lineterminator="\n"))
-            if "\r" in text:  # pandas quotes cells with "\r" only when it quotes all texts
-                text = rows.to_csv(index=False, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
-            return text
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([*self.data.feature_names, *label])
+            rows[label_columns[0] if label_columns else raw_table.target] = raw_table.y[
+                self.split.test
+            ]
+            csv_text = str(rows.to_csv(index=False, lineterminator="\n"))
+            if "\r" in csv_text:  # pandas quotes cells with "\r" only when it quotes all texts
+                csv_text = rows.to_csv(
+                    index=False, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC
+                )
+            return csv_text
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow([*self.data.feature_names, *label_columns])
         rows = self.data.X[self.split.test].tolist()
-        for values, y in zip(rows, self.test_labels.tolist(), strict=True):
-            writer.writerow([*(f"{v:.9g}" for v in values), *[y][: len(label)]])
-        return out.getvalue()
+        for values, label in zip(rows, self.test_labels.tolist(), strict=True):
+            writer.writerow([*(f"{value:.9g}" for value in values), *[label][: len(label_columns)]])
+        return buffer.getvalue()

@@ -48,19 +48,19 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
     _check_rows_file(settings)
     # load, fit and pack, and time each phase
     seconds: dict[str, float] = {}
-    file = Path(settings.dataset)
-    is_small = not file.is_file() or file.stat().st_size < LARGE_FILE_BYTES
-    with _timed(seconds, "load"), progress(f"read {file}", quiet=quiet or is_small):
+    data_file = Path(settings.dataset)
+    is_small = not data_file.is_file() or data_file.stat().st_size < LARGE_FILE_BYTES
+    with _record_time(seconds, "load"), progress(f"read {data_file}", quiet=quiet or is_small):
         data = load_dataset(settings)
         check_column_names(data.feature_names)
         split = split_rows(data, settings)
-        remarks = _table_remarks(data, settings)
-    for remark in () if quiet else remarks:
+        table_remarks = _table_remarks(data, settings)
+    for remark in () if quiet else table_remarks:
         note(f"note: {remark.text}")
-    with _timed(seconds, "train"):
-        system, goal_problem = _fit(data, split, settings, quiet=quiet)
-    with _timed(seconds, "pack"), progress(f"pack and verify {settings.out}", quiet=quiet):
-        bundle = _pack(system, data, split, settings)
+    with _record_time(seconds, "train"):
+        system, goal_problem = _fit_system(data, split, settings, quiet=quiet)
+    with _record_time(seconds, "pack"), progress(f"pack and verify {settings.out}", quiet=quiet):
+        bundle = _pack_bundle(system, data, split, settings)
         verification = verify(system, bundle, feature_table(data, split.test))
     run = TrainingRun(
         settings=settings,
@@ -71,7 +71,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
         verification=verification,
         seconds=seconds,
         troubles=(goal_problem,) if goal_problem else (),
-        table_remarks=remarks,
+        table_remarks=table_remarks,
     )
     # Write the test rows last, so that a full disk does not lose the bundle.
     if settings.rows is None:
@@ -120,19 +120,19 @@ def _check_rows_file(settings: TrainingSettings) -> None:
 
 def _check_names(settings: TrainingSettings) -> None:
     """Refuse a name or version that a manifest does not allow."""
-    for option, text in (("--name", settings.name), ("--bundle-version", settings.version)):
-        if text is not None and not (
-            1 <= len(text.encode(errors="replace")) <= 64
-            and text.isprintable()
-            and not set("/+#").intersection(text)
+    for option, topic_text in (("--name", settings.name), ("--bundle-version", settings.version)):
+        if topic_text is not None and not (
+            1 <= len(topic_text.encode(errors="replace")) <= 64
+            and topic_text.isprintable()
+            and not set("/+#").intersection(topic_text)
         ):
             raise InputError(
-                f"{option} {text!r} cannot be a level of MQTT topics: give 1 to 64 bytes without "
-                "/ + #"
+                f"{option} {topic_text!r} cannot be a level of MQTT topics: give 1 to 64 bytes "
+                "without / + #"
             )
 
 
-def _pack(
+def _pack_bundle(
     system: BudgetedClassifier, data: Dataset, split: Split, settings: TrainingSettings
 ) -> Bundle:
     """Pack the system at the settings' path; save the fitted system if that fails."""
@@ -177,11 +177,14 @@ def topic_level(name: str) -> str:
     >>> topic_level("a/b+c#"), topic_level(""), len(topic_level("x" * 80))
     ('a-b-c-', 'model', 64)
     """
-    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
-    return safe[:64] or "model"
+    safe_text = "".join(
+        character if character.isascii() and (character.isalnum() or character in "-_.") else "-"
+        for character in name
+    )
+    return safe_text[:64] or "model"
 
 
-def _fit(
+def _fit_system(
     data: Dataset, split: Split, settings: TrainingSettings, *, quiet: bool
 ) -> tuple[BudgetedClassifier, str]:
     """Fit a system.
@@ -189,42 +192,48 @@ def _fit(
     The second result explains why no operating point reaches the goal; it is empty if one does.
     """
     # collect the method's parameters, and refuse settings that it does not have
-    make = methods.cascade if settings.needs_cloud else methods.make
-    options: dict[str, Any] = dict(settings.objectives)
+    make_method = methods.cascade if settings.needs_cloud else methods.make
+    method_options: dict[str, Any] = dict(settings.objectives)
     if settings.allow_missing:
-        if "allow_missing" not in make(settings.method).get_params():
+        if "allow_missing" not in make_method(settings.method).get_params():
             raise InputError(
                 f"method {settings.method} does not accept missing values: use --method staged"
             )
-        options["allow_missing"] = True
+        method_options["allow_missing"] = True
     for name in ("max_bytes", "max_instance_cost"):
-        if name in options and name not in make(settings.method).get_params():
-            option = "--" + name.replace("_", "-")
+        if name in method_options and name not in make_method(settings.method).get_params():
+            option_name = "--" + name.replace("_", "-")
             raise InputError(
-                f"method {settings.method} has no {option}: use a cascade such as --method staged"
+                f"method {settings.method} has no {option_name}: use a cascade such as "
+                "--method staged"
             )
-    options |= {"feature_costs": data.feature_costs, "random_state": settings.seed}
-    if settings.costs is not None and (cloud := PriceList.read(settings.costs).cloud) is not None:
-        if "cloud_prices" in make(settings.method).get_params():
-            options["cloud_prices"] = cloud
-        elif cloud != CloudPrices():
+    method_options |= {"feature_costs": data.feature_costs, "random_state": settings.seed}
+    if (
+        settings.costs is not None
+        and (cloud_prices := PriceList.read(settings.costs).cloud) is not None
+    ):
+        if "cloud_prices" in make_method(settings.method).get_params():
+            method_options["cloud_prices"] = cloud_prices
+        elif cloud_prices != CloudPrices():
             raise InputError(f"{settings.costs}: [cloud]: method {settings.method} has no cloud")
     # fit on the rows with their groups and times
-    system = make(settings.method, **options)
+    system = make_method(settings.method, **method_options)
     validation: Validation | None = None
     if len(split.validation):
         validation = feature_table(data, split.validation), data.y[split.validation]
         if data.groups is not None:
             validation = *validation, data.groups[split.validation]
-    training = feature_table(data, split.training), data.y[split.training]
-    keys = {"groups": data.groups, "time": data.time}
-    units = {key: values[split.training] for key, values in keys.items() if values is not None}
+    training_rows = feature_table(data, split.training), data.y[split.training]
+    row_keys = {"groups": data.groups, "time": data.time}
+    training_keys = {
+        key: values[split.training] for key, values in row_keys.items() if values is not None
+    }
     try:
         with warnings.catch_warnings(), showing_progress(not quiet):
             # the command prints these warnings as remarks
             warnings.simplefilter("ignore", RecallWarning)
             warnings.simplefilter("ignore", GroupsWarning)
-            system.fit(*training, validation=validation, **units)
+            system.fit(*training_rows, validation=validation, **training_keys)
             if settings.slack is not None:
                 system = system.at(slack=settings.slack)
             return system, ""
@@ -234,18 +243,18 @@ def _fit(
             raise
         # No point reaches the goal, so take the nearest: the cheapest point for a budget, the most
         # accurate one for a loss, and the one with the fewest offloads for an offload rate.
-        nearest = frontier.points[0 if "budget" in settings.goal else -1]
+        nearest_point = frontier.points[0 if "budget" in settings.goal else -1]
         if "offload_rate" in settings.goal:
-            nearest = min(frontier.points, key=lambda p: p.offload_rate)
-        system.operating_point_ = nearest
+            nearest_point = min(frontier.points, key=lambda point: point.offload_rate)
+        system.operating_point_ = nearest_point
         return system, (
-            f"{error}; the bundle's operating point costs {nearest.cost:g}, and "
+            f"{error}; the bundle's operating point costs {nearest_point.cost:g}, and "
             "`gatewise frontier` can choose another"
         )
 
 
 @contextmanager
-def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+def _record_time(seconds: dict[str, float], phase: str) -> Iterator[None]:
     started = time.monotonic()
     yield
     seconds[phase] = round(time.monotonic() - started, 3)

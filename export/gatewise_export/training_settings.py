@@ -17,7 +17,7 @@ from gatewise.settings import FileOption, Settings
 from gatewise_export.commands import options
 from gatewise_training.data.table_columns import ColumnOptions
 
-Repeated = tuple[str, ...]
+RepeatedOption = tuple[str, ...]
 
 
 class TrainingSettings(Settings, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     ] = "staged"
     budget: options.BudgetSetting = None
     max_loss: Annotated[
-        Repeated,
+        RepeatedOption,
         Option(
             metavar="SHARE | CLASS=SHARE",
             help="Largest loss of accuracy against the high-cost model, or of a class's recall, "
@@ -81,7 +81,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     ] = None
     costs: Annotated[Path | None, Option(help="File of feature prices: .toml or .csv.")] = None
     column: Annotated[
-        Repeated,
+        RepeatedOption,
         Option(
             metavar="NAME=KIND",
             help="Kind of a column: category, ordinal (a category as one number), boolean (y or n, "
@@ -90,10 +90,10 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         ),
     ] = ()
     drop: Annotated[
-        Repeated, Option(metavar="NAME", help="Column that is not a feature. Repeatable.")
+        RepeatedOption, Option(metavar="NAME", help="Column that is not a feature. Repeatable.")
     ] = ()
     na: Annotated[
-        Repeated,
+        RepeatedOption,
         Option(help="Text of an empty cell, in addition to NA, null and ?. Repeatable."),
     ] = ()
     impute: Annotated[
@@ -163,19 +163,19 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
         objectives: dict[str, Any] = {**self.goal}
         objectives |= {name: bound for name, bound in bounds.items() if bound is not None}
         if class_losses:
-            total: dict[str | None, float] = {} if total_loss is None else {None: total_loss}
-            objectives["max_loss"] = total | class_losses
+            loss_bounds: dict[str | None, float] = {} if total_loss is None else {None: total_loss}
+            objectives["max_loss"] = loss_bounds | class_losses
         return objectives | dict(self.parameters)
 
     @property
     def columns(self) -> ColumnOptions:
         """Kinds of columns and texts of empty cells."""
         kinds: dict[str, str] = {}
-        for text in self.column:
-            name, equals, kind = text.rpartition("=")
-            if not equals or name in kinds:
-                problem = "the column has two kinds" if equals else "write it as NAME=KIND"
-                raise InputError(f"--column {text}: {problem}")
+        for column_option in self.column:
+            name, separator, kind = column_option.rpartition("=")
+            if not separator or name in kinds:
+                problem = "the column has two kinds" if separator else "write it as NAME=KIND"
+                raise InputError(f"--column {column_option}: {problem}")
             read_kind(kind)
             kinds[name] = kind
         kinds |= dict.fromkeys(self.drop, DROP)
@@ -195,5 +195,5 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     @property
     def split_time(self) -> tuple[str, str]:
         """Column of `time_split` and the format of its dates."""
-        name, equals, form = (self.time_split or "").rpartition("=")
-        return (name, form) if equals else (form, "iso")
+        name, separator, time_format = (self.time_split or "").rpartition("=")
+        return (name, time_format) if separator else (time_format, "iso")

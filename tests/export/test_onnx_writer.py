@@ -17,7 +17,7 @@ from sklearn.datasets import load_wine
 
 from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.device.stages import FlatRunner
-from gatewise_export.bundle.flat_models import canonical, kind_of, read_model, write_model
+from gatewise_export.bundle.flat_models import canonical_model, model_kind, read_model, write_model
 from gatewise_export.onnx_writer import FlatModel, _varints, write_graph
 from gatewise_training.learners.kernel_fitting import fit_kernel
 from tests.support.bundle_files import run_onnx
@@ -33,12 +33,12 @@ THRESHOLDS = np.round(np.linspace(-2, 2, 41), 1).astype(F32)
 def assert_same_bits(model: FlatModel, x: Floats) -> None:
     """Compare training's margins with a device's margins of the model read from its file."""
     expected = model.margins(x)
-    content = write_model(canonical(model))
+    content = write_model(canonical_model(model))
     sizes = {"n_inputs": model.n_features, "n_outputs": model.n_outputs}
-    read = read_model(content, kind_of(model, lazy=False), "stage.npz", **sizes)
+    read = read_model(content, model_kind(model, is_lazy=False), "stage.npz", **sizes)
     assert write_model(read) == content
     graph = write_graph(read)
-    assert graph == write_graph(canonical(model))
+    assert graph == write_graph(canonical_model(model))
     outputs = run_onnx(graph, x)
     assert list(outputs) == ["margins"]
     runner = FlatRunner(read)

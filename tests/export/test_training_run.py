@@ -166,7 +166,7 @@ def test_a_system_is_saved_when_packing_fails_and_can_be_packed_later(
     assert (folder / "bundle-fitted.joblib").is_file() is is_folder_writable
     bundle = eval(call, {"gw": gw, "joblib": joblib})  # run the call that the message shows
     assert bundle.path == settings.out
-    assert bundle.claimed_keys()
+    assert bundle.claimed_key_ids()
     system = joblib.load(stderr.split("saved to ")[1].split(";")[0])["system"]
     assert verify(system, bundle, load_dataset(settings).X).agrees
 

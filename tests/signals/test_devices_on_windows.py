@@ -131,9 +131,9 @@ def test_the_last_finished_stage_answers_if_a_later_block_fails(bundle, expected
         assert device.counters["errors"] == 0
 
 
-def test_acquired_names_are_the_window_and_the_functions(bundle):
+def test_device_input_names_are_the_window_and_the_functions(bundle):
     manifest = Bundle.open(bundle).manifest
-    assert manifest.acquired_names == (f"window {SAMPLES}x2", "function roughness")
+    assert manifest.device_input_names == (f"window {SAMPLES}x2", "function roughness")
 
 
 def test_a_new_version_may_compute_other_features(bundle, expected):

@@ -36,7 +36,7 @@ from gatewise_cloud.broker.mqtt_client import publish_retained
 from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.topics import manifest_topic
-from gatewise_export.repository.release import WHOLE, OfferedRelease, check_rollout
+from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease, check_rollout
 from gatewise_export.repository.repository import Repository, StaleVersionError
 
 #: Number of reports on a step without evidence after which the release is withdrawn.
@@ -241,8 +241,8 @@ def roll_out(
     # plan the steps; after an interruption continue from the share that was reached
     planned = planned_shares(shares, limits)
     offer = repository.find(release)
-    is_offered = repository.wanted(offer.model) == offer
-    reached_share = offer.rollout / WHOLE if is_offered else 0.0
+    is_offered = repository.preferred_release(offer.model) == offer
+    reached_share = offer.rollout / FULL_ROLLOUT if is_offered else 0.0
     latest_report = baseline or RolloutReport()
     watcher = _StepWatcher(
         limits,
@@ -257,7 +257,9 @@ def roll_out(
         share = remaining_shares.popleft()
         larger_offer = _increase_share(repository, offer, share, is_offered=is_offered)
         if larger_offer is None:
-            end_reason = f"{repository.wanted(offer.model) or 'nothing'} is offered in its place"
+            end_reason = (
+                f"{repository.preferred_release(offer.model) or 'nothing'} is offered in its place"
+            )
             return RolloutEnd(
                 repository.find(release), watcher.latest_report, end_reason, "superseded"
             )
@@ -339,7 +341,7 @@ class _StepWatcher:
         """Read reports until a step ends; return the reason to withdraw the release, or None."""
         fraction_histories: dict[str, list[float]] = {metric: [] for metric in METRICS}
         # compare longer where an undecided comparison ends the rollout
-        is_last_chance = is_before_half and offer.rollout >= _COMPARISON_SHARE * WHOLE
+        is_last_chance = is_before_half and offer.rollout >= _COMPARISON_SHARE * FULL_ROLLOUT
         min_reports = _N_EARLY_REPORTS if is_last_chance else _MAX_REPORTS_WITHOUT_EVIDENCE
         self.n_reports = 0
         n_without_evidence = 0
@@ -402,7 +404,7 @@ def _increase_share(
     repository: Repository, offer: OfferedRelease, share: float, *, is_offered: bool
 ) -> OfferedRelease | None:
     """Offer a release to a larger share; return None if another change has replaced it."""
-    while not is_offered or repository.wanted(offer.model) == offer:
+    while not is_offered or repository.preferred_release(offer.model) == offer:
         try:
             return repository.publish(str(offer), share, expected_version=repository.version)
         except StaleVersionError:

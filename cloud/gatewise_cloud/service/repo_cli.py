@@ -19,7 +19,7 @@ from gatewise_cloud.broker.rollout import AbortLimits, announce, read_share, rol
 from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport, read_reports
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.commands.options import AsJson
-from gatewise_export.repository.release import WHOLE, OfferedRelease
+from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
 from gatewise_export.repository.repository import Repository
 
 #: Exit status of a rollout with --every, by its outcome.
@@ -238,7 +238,7 @@ class _WatchedRollout(NamedTuple):
         document = {
             "version": repository.version,
             "release": str(offer),
-            "rollout": offer.rollout / WHOLE,
+            "rollout": offer.rollout / FULL_ROLLOUT,
             "end": rollout_end.outcome,
             "aborted": rollout_end.abort_reason,
             **rollout_end.report.to_dict(),
@@ -300,7 +300,7 @@ def rollback(
     if endpoint is not None:
         announce(repository, [offer], endpoint)
     _print_offers(as_json, repository, [offer])
-    if not as_json and repository.wanted(offer.model) is None:
+    if not as_json and repository.preferred_release(offer.model) is None:
         note(f"no release of {offer.model} is offered now: devices return to their first bundle")
 
 
@@ -343,7 +343,7 @@ def status(
         row = {
             "release": str(offer),
             "serial": offer.serial,
-            "rollout": offer.rollout / WHOLE,
+            "rollout": offer.rollout / FULL_ROLLOUT,
             "bytes": sum(file.size for file in release.files.values()),
             "features": release.features,
             "runtime": release.runtime,
@@ -411,7 +411,7 @@ def _print_offers(as_json: bool, repository: Repository, offers: Iterable[Offere
         document |= {
             "release": str(offer),
             "serial": offer.serial,
-            "rollout": offer.rollout / WHOLE,
+            "rollout": offer.rollout / FULL_ROLLOUT,
         }
         texts.append(_offer_text(offer))
     _print(as_json, document, "; ".join(texts))

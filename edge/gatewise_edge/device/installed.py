@@ -166,7 +166,7 @@ class InstalledBundle:
             dtype=dtype,
             offload_price=prices.of_offload(len(request_inputs)),
             request_price=prices.of_message(len(request_inputs)),
-            meter=Meter(costs, manifest.names_of_columns, feature_limits),
+            meter=Meter(costs, manifest.feature_column_names, feature_limits),
             source=source,
             row_names=value_names,
             feature_positions=feature_positions,

@@ -85,7 +85,7 @@ def make_updater(
         trust=settings.trust,
         first=first.path,
         device=settings.device,
-        features=first.manifest.acquired_names,
+        features=first.manifest.device_input_names,
         public_key=settings.public_key,
         ca_file=settings.update_ca_file,
         announcement_spread=settings.update_spread,

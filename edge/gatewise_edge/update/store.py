@@ -46,7 +46,7 @@ from gatewise.file_lock import lock_file
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.storage import replace_file, sync_folder
-from gatewise_export.repository.release import RELEASE, Release, UpdateError, has_file
+from gatewise_export.repository.release import RELEASE_FILE, Release, UpdateError, has_file
 
 _LOG = logging.getLogger(__name__)
 #: Largest number of refused releases in the state.
@@ -94,7 +94,7 @@ class State(Record, frozen=True):
     refused : tuple of str
         Releases that failed on this device, the latest last.
     seen : dict
-        See :data:`gatewise_export.repository.client.Seen`.
+        See :data:`gatewise_export.repository.client.SeenVersions`.
     """
 
     number: Count = 0
@@ -237,7 +237,7 @@ class Store:
     def is_whole(self, digest: str) -> bool:
         """Whether the store has a release with all its files, undamaged."""
         path = self.path(digest)
-        if not has_file(path / RELEASE, digest):
+        if not has_file(path / RELEASE_FILE, digest):
             return False
         damaged = self.release(digest).damaged_file(path)
         if damaged is not None:
@@ -246,7 +246,7 @@ class Store:
 
     def release(self, digest: str) -> Release:
         """Read the ``release.json`` of a release in the store."""
-        return Release.from_json((self.path(digest) / RELEASE).read_bytes())
+        return Release.from_json((self.path(digest) / RELEASE_FILE).read_bytes())
 
     def fill(
         self, digest: str, release: Release, first: Path | None, fetch: Callable[[str, Path], None]

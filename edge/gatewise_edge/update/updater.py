@@ -93,20 +93,20 @@ class Updater:
         manifest = Bundle.open(settings.first, for_device=True).manifest
         self.model = manifest.name
         features = settings.features
-        self._features = tuple(manifest.acquired_names if features is None else features)
+        self._features = tuple(manifest.device_input_names if features is None else features)
         self._clock = clock
         self._trial = Trial(settings.trial_answers, settings.trial_seconds, clock=clock)
         self._fetcher = BoundedFetcher(
             ca_file=settings.ca_file,
-            timeout=settings.timeout,
-            cancelled=lambda: self._trial.verdict == "failed",
+            timeout_s=settings.timeout,
+            is_cancelled=lambda: self._trial.verdict == "failed",
         )
         self._client = RepositoryClient(
             settings.urls,
             store.folder / "metadata",
             trust=settings.trust,
             fetcher=self._fetcher,
-            longest=settings.fetch_timeout,
+            max_fetch_s=settings.fetch_timeout,
         )
         self._condition = threading.Condition()
         self._counts: Counter[str] = Counter()
@@ -155,7 +155,7 @@ class Updater:
         with self._condition:
             self._is_stopping = True
             self._condition.notify_all()
-        self._fetcher.cut()
+        self._fetcher.stop()
         if self._thread is not None:
             self._thread.join(5.0)
             if self._thread.is_alive():  # it resolves a host name, which cannot be interrupted
@@ -182,7 +182,7 @@ class Updater:
         """
         with self._condition:
             counts = {name: self._counts[name] for name in _COUNTERS}
-        return counts | {"bytes": self._fetcher.received}
+        return counts | {"bytes": self._fetcher.received_bytes}
 
     @property
     def trouble(self) -> str | None:
@@ -320,7 +320,7 @@ class Updater:
             release = self.store.release(offer.digest)
         else:
             release = self._client.release(offer, self.store.partial / offer.digest)
-        misfit = release.misfit(
+        misfit = release.misfit_reason(
             model=self.model,
             features=self._features,
             runtime=__version__,

@@ -27,9 +27,9 @@ MAX_BYTES = 64 << 20
 #: Largest size of an array's entry in the zip file's list, in bytes.
 MAX_ENTRY_BYTES = 512
 MAX_HEADER_BYTES = 1 << 16
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 #: Header of an npy file exactly as numpy writes it (numpy.lib.format).
-_HEADER = re.compile(
+_NPY_HEADER = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '(?P<dtype>[<>|][biuf][1248])', "
     rb"'fortran_order': (?P<by_column>False|True), "
     rb"'shape': \((?P<shape>(?:[0-9]{1,18},? ?)*)\),? ?\} *\n?",
@@ -59,8 +59,8 @@ def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     for name, array in arrays.items():
         content = io.BytesIO()
         # ascontiguousarray turns a 0-d array into a 1-d array; reshape reverts that
-        plain = np.ascontiguousarray(array).reshape(array.shape)
-        np.lib.format.write_array(content, plain, allow_pickle=False)
+        contiguous_array = np.ascontiguousarray(array).reshape(array.shape)
+        np.lib.format.write_array(content, contiguous_array, allow_pickle=False)
         members[f"{name}.npy"] = content.getvalue()
     return zip_bytes(members)
 
@@ -80,45 +80,47 @@ def read_arrays(
     n_bytes = 0
     try:
         check_entry_list(content, max_arrays * MAX_ENTRY_BYTES)
-        with open_zip(io.BytesIO(content)) as members:
-            entries = members.infolist()
+        with open_zip(io.BytesIO(content)) as archive:
+            entries = archive.infolist()
             if len(entries) > max_arrays:
                 raise ValueError(f"more than {max_arrays} arrays")
             for entry in entries:
                 name = entry.filename.removesuffix(".npy")
                 if name in arrays:
                     raise ValueError(f"the array {name[:64]!r} is listed twice")
-                data = _inflate(members, entry, max_bytes - n_bytes)
-                if data is None:
+                npy_content = _read_member(archive, entry, max_bytes - n_bytes)
+                if npy_content is None:
                     raise ValueError(f"arrays larger than {max_bytes} B")
-                n_bytes += data.nbytes
-                arrays[name] = _array(data)
+                n_bytes += npy_content.nbytes
+                arrays[name] = _parse_npy(npy_content)
     except _READING_ERRORS as error:
         raise BundleError(f"{file} cannot be read: {one_line(error)}") from error
     return arrays
 
 
-def _inflate(members: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int) -> memoryview | None:
-    """Read a member; None if it has more than `limit` bytes."""
-    data = io.BytesIO()
-    with open_entry(members, entry) as member:
-        while chunk := member.read(CHUNK):
-            if data.tell() + len(chunk) > limit:
+def _read_member(
+    archive: zipfile.ZipFile, entry: zipfile.ZipInfo, max_bytes: int
+) -> memoryview | None:
+    """Read a member; None if it has more than `max_bytes` bytes."""
+    content = io.BytesIO()
+    with open_entry(archive, entry) as member:
+        while chunk := member.read(CHUNK_BYTES):
+            if content.tell() + len(chunk) > max_bytes:
                 return None
-            data.write(chunk)
-    return data.getbuffer().toreadonly()
+            content.write(chunk)
+    return content.getbuffer().toreadonly()
 
 
-def _array(data: memoryview) -> NDArray[Any]:
+def _parse_npy(npy_content: memoryview) -> NDArray[Any]:
     """Read an npy file of version 1.0 with plain numbers, without copying its data."""
-    head = bytes(data[:MAX_HEADER_BYTES])
-    match = _HEADER.match(head)
-    if match is None or match.end() != 10 + int.from_bytes(head[8:10], "little"):
+    header = bytes(npy_content[:MAX_HEADER_BYTES])
+    match = _NPY_HEADER.match(header)
+    if match is None or match.end() != 10 + int.from_bytes(header[8:10], "little"):
         raise ValueError("an array has an unknown format, or holds values that are not numbers")
     dtype = np.dtype(match["dtype"].decode())
     shape = tuple(int(length) for length in match["shape"].split(b",") if length.strip())
-    body = data[match.end() :]
-    if math.prod(shape) * dtype.itemsize != len(body):
+    array_bytes = npy_content[match.end() :]
+    if math.prod(shape) * dtype.itemsize != len(array_bytes):
         raise ValueError("an array is truncated")
     order: Literal["F", "C"] = "F" if match["by_column"] == b"True" else "C"
-    return np.frombuffer(body, dtype).reshape(shape, order=order)
+    return np.frombuffer(array_bytes, dtype).reshape(shape, order=order)

@@ -50,11 +50,11 @@ MAX_MANIFEST_BYTES = 4 << 20
 MAX_SAMPLE_BYTES = 64 << 20
 MAX_BLOCK_BYTES = 32 << 20
 #: Bytes per read of a large file.
-CHUNK = 1 << 16
+CHUNK_BYTES = 1 << 16
 #: Largest file that stays in memory after the check; a larger file is hashed again when read.
 MAX_CACHED_BYTES = 4 << 20
 #: Largest number of attempts to read a manifest together with its signature.
-MAX_ATTEMPTS = 3
+MAX_READ_ATTEMPTS = 3
 
 
 class Bundle:
@@ -81,7 +81,7 @@ class Bundle:
         self.signed_by = signed_by
         self._storage = storage
         # contents that opening checked, kept until they are read, so that each is hashed once
-        self._checked: dict[str, bytes] = {}
+        self._checked_contents: dict[str, bytes] = {}
 
     @classmethod
     def open(
@@ -118,9 +118,9 @@ class Bundle:
         path = Path(path)
         key = None if public_key is None else PublicKey(public_key)
         storage = open_storage(path)
-        text = _manifest_text(path, storage, key)
+        manifest_text = _manifest_text(path, storage, key)
         try:
-            manifest = read_manifest(text)
+            manifest = read_manifest(manifest_text)
         except ManifestError as error:
             error.args = (f"bundle {path}: {error}",)
             raise
@@ -129,14 +129,14 @@ class Bundle:
         bundle._check_files(for_device=for_device)
         return bundle
 
-    def absent(self) -> tuple[str, ...]:
+    def absent_files(self) -> tuple[str, ...]:
         """Names of missing files that a bundle for devices may lack."""
         cloud = self.manifest.cloud
-        if cloud is None or self._storage.has(cloud.file):
+        if cloud is None or self._storage.has_file(cloud.file):
             return ()
         return (cloud.file,)
 
-    def claimed_keys(self) -> tuple[str, ...]:
+    def claimed_key_ids(self) -> tuple[str, ...]:
         """Ids of the keys in the SIGNATURE file; the signatures are not checked.
 
         The result is empty if the bundle is not signed. Raises SignatureError if the file is
@@ -145,12 +145,14 @@ class Bundle:
         signatures = read_signature_file(self._storage)
         if signatures is None:
             return ()
-        with self._storage.reading(MANIFEST) as file:
-            text = file.read(MAX_MANIFEST_BYTES)
-        covering = tuple(s.key_id for s in signatures if s.covers(text))
-        if not covering:
+        with self._storage.open_file(MANIFEST) as file:
+            manifest_text = file.read(MAX_MANIFEST_BYTES)
+        covering_key_ids = tuple(
+            signature.key_id for signature in signatures if signature.covers(manifest_text)
+        )
+        if not covering_key_ids:
             raise SignatureError(f"bundle {self.path}: {SIGNATURE} signs another manifest")
-        return covering
+        return covering_key_ids
 
     def read(self, name: str, *, max_bytes: int | None = None) -> bytes:
         """Read the file `name`, which the manifest must list, and check its size and hash.
@@ -158,15 +160,15 @@ class Bundle:
         Raises DamagedFileError if the file is not listed, is missing, differs from the packed file,
         or has more than `max_bytes` bytes.
         """
-        spec = self.manifest.files.get(name)
-        if spec is None:
+        file_spec = self.manifest.files.get(name)
+        if file_spec is None:
             raise DamagedFileError(name, f"bundle {self.path}: {name!r} is not in its manifest")
-        if max_bytes is not None and spec.size > max_bytes:
+        if max_bytes is not None and file_spec.size > max_bytes:
             raise DamagedFileError(
-                name, f"bundle {self.path}: {name} has {spec.size} B, more than {max_bytes} B"
+                name, f"bundle {self.path}: {name} has {file_spec.size} B, more than {max_bytes} B"
             )
-        content = self._checked.pop(name, None)
-        return self._checked_content(name, spec) if content is None else content
+        content = self._checked_contents.pop(name, None)
+        return self._checked_content(name, file_spec) if content is None else content
 
     def sample(self) -> dict[str, NDArray[Any]]:
         """Read the self-test's rows, with the expected outputs at the active operating point.
@@ -209,20 +211,22 @@ class Bundle:
         except InputError as error:
             raise BundleError(f"bundle {self.path}: {RANGES}: {error}") from None
 
-    def read_model(self, spec: StageSpec) -> FlatModel:
-        """Read and check the flat model of the stage `spec`, which must not be a given graph."""
-        assert spec.kind != "graph"
-        assert spec.arrays is not None
-        content = self.read(spec.arrays, max_bytes=MAX_BYTES)
-        sizes = {"n_inputs": len(spec.inputs), "n_outputs": spec.outputs}
-        return read_model(content, spec.kind, spec.arrays, **sizes)
+    def read_model(self, stage_spec: StageSpec) -> FlatModel:
+        """Read and check the flat model of a stage, which must not be a given graph."""
+        assert stage_spec.kind != "graph"
+        assert stage_spec.arrays is not None
+        content = self.read(stage_spec.arrays, max_bytes=MAX_BYTES)
+        sizes = {"n_inputs": len(stage_spec.inputs), "n_outputs": stage_spec.outputs}
+        return read_model(content, stage_spec.kind, stage_spec.arrays, **sizes)
 
-    def read_stage(self, stage: int) -> Stage:
-        """Read the stage at index `stage` of the active operating point."""
-        spec = self.manifest.stages[stage]
-        features = self.manifest.stage_inputs(stage)
-        acquisition: Acquisition = "node" if spec.kind == "lazy" else "stage"
-        return Stage(self.read_model(spec), features, spec.link, spec.score, acquisition)
+    def read_stage(self, stage_index: int) -> Stage:
+        """Read the stage at index `stage_index` of the active operating point."""
+        stage_spec = self.manifest.stages[stage_index]
+        features = self.manifest.stage_inputs(stage_index)
+        acquisition: Acquisition = "node" if stage_spec.kind == "lazy" else "stage"
+        return Stage(
+            self.read_model(stage_spec), features, stage_spec.link, stage_spec.score, acquisition
+        )
 
     def read_block_models(self) -> None:
         """Load the networks of blocks into the manifest's signal."""
@@ -237,9 +241,9 @@ class Bundle:
             raise BundleError(f"bundle {self.path}: {error}") from None
         self.manifest = msgspec.structs.replace(self.manifest, signal=signal)
 
-    def with_active(self, point: int) -> Bundle:
-        """Return the bundle at the operating point with index `point`, without writing it."""
-        return self._with_manifest(self.manifest.with_active(point))
+    def with_active(self, point_index: int) -> Bundle:
+        """Return the bundle at the operating point with index `point_index`, without writing it."""
+        return self._with_manifest(self.manifest.with_active(point_index))
 
     def with_functions(self, functions: Mapping[str, Callable[..., Any]]) -> Bundle:
         """Return the bundle with the `functions` of its blocks, by name.
@@ -247,7 +251,9 @@ class Bundle:
         Raises InputError if a function is missing.
         """
         signal = self.manifest.signal
-        if signal is None or not any(isinstance(b, FunctionBlock) for b in signal.graph.blocks):
+        if signal is None or not any(
+            isinstance(block, FunctionBlock) for block in signal.graph.blocks
+        ):
             return self
         signal = signal.with_functions(functions)
         return self._with_manifest(msgspec.structs.replace(self.manifest, signal=signal))
@@ -263,50 +269,50 @@ class Bundle:
 
     def _with_manifest(self, manifest: Manifest) -> Bundle:
         bundle = Bundle(self.path, manifest, self._storage, self.signed_by)
-        bundle._checked = self._checked
+        bundle._checked_contents = self._checked_contents
         return bundle
 
     def _check_files(self, *, for_device: bool) -> None:
         """Check every file, and keep the contents of small files for the next read."""
         manifest = self.manifest
-        absent = self.absent()
-        if absent and not for_device:
+        absent_files = self.absent_files()
+        if absent_files and not for_device:
             raise DamagedFileError(
-                absent[0],
-                f"bundle {self.path}: {absent[0]} is missing, as in a bundle for devices: give the "
-                "full bundle",
+                absent_files[0],
+                f"bundle {self.path}: {absent_files[0]} is missing, as in a bundle for devices: "
+                "give the full bundle",
             )
         # devices write the graphs of flat arrays themselves, and do not read them
-        hash_only = {stage.graph for stage in manifest.every_stage if stage.kind != "graph"}
-        hash_only |= {manifest.cloud.file} if manifest.cloud is not None else set()
-        for name, spec in manifest.files.items():
-            if name in absent:
+        hashed_files = {stage.graph for stage in manifest.every_stage if stage.kind != "graph"}
+        hashed_files |= {manifest.cloud.file} if manifest.cloud is not None else set()
+        for name, file_spec in manifest.files.items():
+            if name in absent_files:
                 continue
-            if name in hash_only or spec.size > MAX_CACHED_BYTES:
-                self._check_hash(name, spec)
+            if name in hashed_files or file_spec.size > MAX_CACHED_BYTES:
+                self._check_hash(name, file_spec)
             else:
-                self._checked[name] = self._checked_content(name, spec)
+                self._checked_contents[name] = self._checked_content(name, file_spec)
 
-    def _checked_content(self, name: str, spec: FileSpec) -> bytes:
+    def _checked_content(self, name: str, file_spec: FileSpec) -> bytes:
         """Read a whole file; raise DamagedFileError if it differs from the packed file."""
-        with self._storage.reading(name) as file:
-            content = file.read(spec.size + 1)
-        self._compare(name, spec, len(content), hashlib.sha256(content).hexdigest())
+        with self._storage.open_file(name) as file:
+            content = file.read(file_spec.size + 1)
+        self._compare(name, file_spec, len(content), hashlib.sha256(content).hexdigest())
         return content
 
-    def _check_hash(self, name: str, spec: FileSpec) -> None:
+    def _check_hash(self, name: str, file_spec: FileSpec) -> None:
         """Hash a file in chunks; raise DamagedFileError if it differs from the packed file."""
         digest = hashlib.sha256()
-        size = 0
-        with self._storage.reading(name) as file:
-            while size <= spec.size and (chunk := file.read(CHUNK)):
-                size += len(chunk)
+        size_bytes = 0
+        with self._storage.open_file(name) as file:
+            while size_bytes <= file_spec.size and (chunk := file.read(CHUNK_BYTES)):
+                size_bytes += len(chunk)
                 digest.update(chunk)
-        self._compare(name, spec, size, digest.hexdigest())
+        self._compare(name, file_spec, size_bytes, digest.hexdigest())
 
-    def _compare(self, name: str, spec: FileSpec, size: int, sha256: str) -> None:
-        if size != spec.size or sha256 != spec.sha256:
-            property_name = "size" if size != spec.size else "SHA-256"
+    def _compare(self, name: str, file_spec: FileSpec, size_bytes: int, sha256: str) -> None:
+        if size_bytes != file_spec.size or sha256 != file_spec.sha256:
+            property_name = "size" if size_bytes != file_spec.size else "SHA-256"
             raise DamagedFileError(
                 name,
                 f"bundle {self.path}: {name} is not the file that was packed ({property_name} "
@@ -346,19 +352,19 @@ def set_operating_point(
         If its current signature by this key is invalid.
     """
     bundle, signer = open_to_sign(path, sign, for_device=True)
-    claimed = bundle.claimed_keys()
-    if signer is None and claimed:
+    claimed_key_ids = bundle.claimed_key_ids()
+    if signer is None and claimed_key_ids:
         raise BundleError(
-            f"bundle {path} is signed by key {claimed[0]}, which must also sign the new operating "
-            "point: give the key (--sign NAME.key)"
+            f"bundle {path} is signed by key {claimed_key_ids[0]}, which must also sign the new "
+            "operating point: give the key (--sign NAME.key)"
         )
     manifest = bundle.manifest.with_active(point)
     if bounds is not None:
         manifest = manifest.with_bounds(*bounds)
-    text = manifest.to_json()
-    signature = None if signer is None else signer.sign(MANIFEST_CONTEXT, text)
-    files = manifest.files.keys() - set(bundle.absent())
-    bundle._storage.write_manifest(text, signature, files)
+    manifest_text = manifest.to_json()
+    signature = None if signer is None else signer.sign(MANIFEST_CONTEXT, manifest_text)
+    files = manifest.files.keys() - set(bundle.absent_files())
+    bundle._storage.write_manifest(manifest_text, signature, files)
     key = None if signer is None else signer.public.raw
     return Bundle.open(path, public_key=key, for_device=True)
 
@@ -372,17 +378,17 @@ def open_to_sign(
     """
     signer = None if sign is None else Signer(sign)
     bundle = Bundle.open(path, for_device=for_device)
-    if signer is not None and signer.public.key_id in bundle.claimed_keys():
+    if signer is not None and signer.public.key_id in bundle.claimed_key_ids():
         bundle = Bundle.open(path, public_key=signer.public.raw, for_device=for_device)
     return bundle, signer
 
 
 def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes:
     """Read the manifest's bytes; with a key, require and check its signature."""
-    for attempt in range(MAX_ATTEMPTS):
-        with storage.reading(MANIFEST) as file:
-            text = file.read(MAX_MANIFEST_BYTES + 1)
-        if len(text) > MAX_MANIFEST_BYTES:
+    for attempt in range(MAX_READ_ATTEMPTS):
+        with storage.open_file(MANIFEST) as file:
+            manifest_text = file.read(MAX_MANIFEST_BYTES + 1)
+        if len(manifest_text) > MAX_MANIFEST_BYTES:
             raise BundleError(f"bundle {path}: {MANIFEST} is larger than {MAX_MANIFEST_BYTES} B")
         if key is None:
             break
@@ -392,20 +398,20 @@ def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes
                 f"bundle {path} is not signed, but must be signed by key {key.key_id}"
             )
         try:
-            key.check(signatures, MANIFEST_CONTEXT, text, f"bundle {path}")
+            key.check(signatures, MANIFEST_CONTEXT, manifest_text, f"bundle {path}")
             break
         except SignatureError:
             # retry, because the operating point may have changed between the two reads
-            if attempt == MAX_ATTEMPTS - 1:
+            if attempt == MAX_READ_ATTEMPTS - 1:
                 raise
-    return text
+    return manifest_text
 
 
 def _check_runtime(path: Path, min_version: str) -> None:
-    def numbers(version: str) -> tuple[int, ...]:
-        return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
+    def version_numbers(version: str) -> tuple[int, ...]:
+        return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
-    if numbers(min_version) > numbers(__version__):
+    if version_numbers(min_version) > version_numbers(__version__):
         raise BundleError(
             f"bundle {path} needs gatewise {min_version} or newer: update gatewise, which is "
             f"{__version__}"

@@ -47,7 +47,7 @@ class Outcome:
     cloud_probabilities: NDArray[Any] | None
 
 
-def decided(
+def decide_outcome(
     manifest: Manifest,
     margins: Sequence[NDArray[np.float32]],
     acquired: Sequence[NDArray[np.bool_]],
@@ -55,11 +55,17 @@ def decided(
     cloud_probabilities: NDArray[Any] | None,
 ) -> Outcome:
     """Decide rows as a device does, from each stage's outputs and acquired features."""
-    split_outputs = [split(m, s.score) for m, s in zip(margins, manifest.stages, strict=True)]
-    exits = exit_stages([score for _, score in split_outputs], manifest.active_point.thresholds)
+    margins_and_scores = [
+        split(stage_margins, stage.score)
+        for stage_margins, stage in zip(margins, manifest.stages, strict=True)
+    ]
+    exits = exit_stages(
+        [score for _, score in margins_and_scores], manifest.active_point.thresholds
+    )
     # answers of every exit: the stages, then the cloud
     exit_answers = [
-        answers(m, s.link) for (m, _), s in zip(split_outputs, manifest.stages, strict=True)
+        answers(stage_margins, stage.link)
+        for (stage_margins, _), stage in zip(margins_and_scores, manifest.stages, strict=True)
     ]
     if cloud_labels is not None:
         exit_answers.append(cloud_labels)
@@ -88,32 +94,38 @@ def expected_sample(
     n_rows = len(arrays["X"]) if "X" in arrays and arrays["X"].ndim else 0
     signal = manifest.signal
     n_columns = len(manifest.features) - (0 if signal is None else len(signal.window_names))
-    sample = {"X": _checked(arrays, "X", np.float32, (n_rows, n_columns))}
+    sample = {"X": _checked_array(arrays, "X", np.float32, (n_rows, n_columns))}
     if not n_rows:
         raise BundleError("sample.npz has no rows")
     if signal is not None:
         dtype = np.dtype(signal.dtype).type
-        sample["windows"] = _checked(arrays, "windows", dtype, (n_rows, *signal.shape))
+        sample["windows"] = _checked_array(arrays, "windows", dtype, (n_rows, *signal.shape))
         if signal.raw:
             sample["X"] = np.concatenate([sample["X"], signal.values(sample["windows"])], axis=1)
     margins = []
     acquired = []
-    for i, number in enumerate(manifest.chains[manifest.active_point.chain]):
-        stage = manifest.every_stage[number]
-        mask = None
-        outputs = _checked(arrays, f"stage_{number}", np.float32, (n_rows, stage.outputs))
+    for i, stage_number in enumerate(manifest.chains[manifest.active_point.chain]):
+        stage = manifest.every_stage[stage_number]
+        acquired_inputs = None
+        outputs = _checked_array(
+            arrays, f"stage_{stage_number}", np.float32, (n_rows, stage.outputs)
+        )
         margins.append(outputs)
         sample[f"stage_{i}"] = outputs
         if stage.kind == "lazy":
-            mask = _checked(arrays, f"bought_{number}", np.bool_, (n_rows, len(stage.inputs)))
-            sample[f"bought_{i}"] = mask
-        acquired.append(manifest.acquired(i, mask))
+            acquired_inputs = _checked_array(
+                arrays, f"bought_{stage_number}", np.bool_, (n_rows, len(stage.inputs))
+            )
+            sample[f"bought_{i}"] = acquired_inputs
+        acquired.append(manifest.acquired_mask(i, acquired_inputs))
     if manifest.cloud is not None:
         shape = (n_rows, manifest.n_classes)
-        sample["cloud_label"] = _checked(arrays, "cloud_label", np.int64, (n_rows,))
-        sample["cloud_probabilities"] = _checked(arrays, "cloud_probabilities", np.float32, shape)
+        sample["cloud_label"] = _checked_array(arrays, "cloud_label", np.int64, (n_rows,))
+        sample["cloud_probabilities"] = _checked_array(
+            arrays, "cloud_probabilities", np.float32, shape
+        )
     cloud = sample.get("cloud_label"), sample.get("cloud_probabilities")
-    outcome = decided(manifest, margins, acquired, *cloud)
+    outcome = decide_outcome(manifest, margins, acquired, *cloud)
     return sample | {"exit": outcome.exits, "label": outcome.labels, "cost": outcome.costs}
 
 
@@ -128,11 +140,11 @@ def differing_windows(manifest: Manifest, sample: Mapping[str, NDArray[Any]]) ->
         return np.zeros(len(expected), np.bool_)
     features = manifest.signal.features(sample["windows"])
     scale = np.maximum(np.nanmax(np.abs(expected), axis=0, initial=0.0), 1e-6)
-    differs = np.abs(features - expected) > FEATURE_TOLERANCE * scale
-    return np.asarray((differs | (np.isnan(features) != np.isnan(expected))).any(axis=1))
+    is_different = np.abs(features - expected) > FEATURE_TOLERANCE * scale
+    return np.asarray((is_different | (np.isnan(features) != np.isnan(expected))).any(axis=1))
 
 
-def _checked(
+def _checked_array(
     arrays: Mapping[str, NDArray[Any]], name: str, dtype: type, shape: tuple[int, ...]
 ) -> NDArray[Any]:
     array = arrays.get(name)

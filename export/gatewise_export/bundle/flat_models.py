@@ -21,7 +21,7 @@ from gatewise_export.bundle.errors import BundleError
 
 FlatModel: TypeAlias = TreeEnsemble | LinearModel | KernelModel
 FlatKind = Literal["trees", "lazy", "linear", "kernel"]
-CLASSES: Final[dict[str, type[FlatModel]]] = {
+MODEL_CLASSES: Final[dict[str, type[FlatModel]]] = {
     "trees": TreeEnsemble,
     "lazy": TreeEnsemble,
     "linear": LinearModel,
@@ -32,14 +32,14 @@ CLASSES: Final[dict[str, type[FlatModel]]] = {
 MAX_BYTES: Final = 64 << 20
 
 
-def kind_of(model: FlatModel, *, lazy: bool) -> FlatKind:
-    """Name the kind of a stage with this model; `lazy` trees acquire features node by node."""
+def model_kind(model: FlatModel, *, is_lazy: bool) -> FlatKind:
+    """Name the kind of a stage with this model; `is_lazy` trees acquire features node by node."""
     if isinstance(model, TreeEnsemble):
-        return "lazy" if lazy else "trees"
+        return "lazy" if is_lazy else "trees"
     return "kernel" if isinstance(model, KernelModel) else "linear"
 
 
-def canonical(model: FlatModel) -> FlatModel:
+def canonical_model(model: FlatModel) -> FlatModel:
     """Return the model in the form that is written; its margins keep their bits."""
     return model.canonical() if isinstance(model, TreeEnsemble) else model
 
@@ -47,12 +47,12 @@ def canonical(model: FlatModel) -> FlatModel:
 def write_model(model: FlatModel) -> bytes:
     """Write a canonical model as an npz file; equal models give equal bytes."""
     arrays = {
-        name: np.asarray(getattr(model, name)).astype(kind)
-        for name, (kind, _) in model.ARRAYS.items()
+        name: np.asarray(getattr(model, name)).astype(dtype)
+        for name, (dtype, _) in model.ARRAYS.items()
     }
     content = write_arrays(arrays)
-    kind = kind_of(model, lazy=False)
-    read_model(content, kind, "the stage", n_inputs=model.n_features, n_outputs=model.n_outputs)
+    dtype = model_kind(model, is_lazy=False)
+    read_model(content, dtype, "the stage", n_inputs=model.n_features, n_outputs=model.n_outputs)
     return content
 
 
@@ -60,23 +60,23 @@ def read_model(
     content: bytes, kind: FlatKind, file: str, *, n_inputs: int, n_outputs: int
 ) -> FlatModel:
     """Read and check a model of this kind and size from an npz file."""
-    cls = CLASSES[kind]
-    arrays = read_arrays(content, file, max_arrays=len(cls.ARRAYS), max_bytes=MAX_BYTES)
-    unexpected = set(arrays) ^ set(cls.ARRAYS)
-    if unexpected:
-        name = min(unexpected)
-        problem = "lacks the array" if name in cls.ARRAYS else "has an unknown array"
+    model_class = MODEL_CLASSES[kind]
+    arrays = read_arrays(content, file, max_arrays=len(model_class.ARRAYS), max_bytes=MAX_BYTES)
+    mismatched_arrays = set(arrays) ^ set(model_class.ARRAYS)
+    if mismatched_arrays:
+        name = min(mismatched_arrays)
+        problem = "lacks the array" if name in model_class.ARRAYS else "has an unknown array"
         raise BundleError(f"{file} {problem} {name[:64]!r}")
     lengths = {"inputs": n_inputs, "outputs": n_outputs}
-    for name, (dtype, dimensions) in cls.ARRAYS.items():
+    for name, (dtype, dimensions) in model_class.ARRAYS.items():
         _check_array(file, name, arrays[name], dtype, dimensions, lengths)
-    if cls is TreeEnsemble:
+    if model_class is TreeEnsemble:
         trees = TreeEnsemble(**arrays, n_features=n_inputs)
         _check_trees(trees, file)
         return trees
-    if cls is KernelModel:
+    if model_class is KernelModel:
         arrays["rate"] = arrays["rate"][()]
-    return cls(**arrays)  # type: ignore[arg-type]
+    return model_class(**arrays)  # type: ignore[arg-type]
 
 
 def _check_array(
@@ -108,26 +108,26 @@ def _check_array(
 def _check_trees(trees: TreeEnsemble, file: str) -> None:
     """Check that every walk ends at a leaf, and that no sum overflows float32."""
 
-    def fail(name: str, why: str) -> NoReturn:
-        raise BundleError(f"{file}: {name!r} {why}")
+    def refuse(name: str, problem: str) -> NoReturn:
+        raise BundleError(f"{file}: {name!r} {problem}")
 
     if (trees.nan_left.view(np.uint8) > 1).any():
-        fail("nan_left", "holds bytes other than true and false")
+        refuse("nan_left", "holds bytes other than true and false")
     if (trees.feature < -1).any() or (trees.feature >= trees.n_features).any():
-        fail("feature", f"points outside the stage's {trees.n_features} inputs")
+        refuse("feature", f"points outside the stage's {trees.n_features} inputs")
     if (trees.output < -1).any() or (trees.output >= trees.n_outputs).any():
-        fail("output", f"must be -1 to {trees.n_outputs - 1}")
+        refuse("output", f"must be -1 to {trees.n_outputs - 1}")
     n_values = trees.n_outputs if (trees.output < 0).any() else 1
     if trees.value.shape[1] != n_values:
-        fail("value", f"has {trees.value.shape[1]} columns, not {n_values}")
+        refuse("value", f"has {trees.value.shape[1]} columns, not {n_values}")
     if not trees.n_trees and not trees.n_nodes:
         return  # the model is only its base
     problem = _structure_problem(trees)
     if problem is not None:
-        fail(*problem)
-    largest = np.maximum.reduceat(np.abs(trees.value).max(axis=1), trees.roots)
-    if not np.abs(trees.base).max() + largest.sum(dtype=np.float64) < FLOAT32_MAX / 2:
-        fail("value", "is so large that margins could overflow float32")
+        refuse(*problem)
+    largest_leaf_values = np.maximum.reduceat(np.abs(trees.value).max(axis=1), trees.roots)
+    if not np.abs(trees.base).max() + largest_leaf_values.sum(dtype=np.float64) < FLOAT32_MAX / 2:
+        refuse("value", "is so large that margins could overflow float32")
 
 
 def _structure_problem(trees: TreeEnsemble) -> tuple[str, str] | None:
@@ -137,22 +137,22 @@ def _structure_problem(trees: TreeEnsemble) -> tuple[str, str] | None:
     """
     n_nodes = trees.n_nodes
     roots = trees.roots
-    ascending = len(roots) and roots[0] == 0 and (roots[1:] > roots[:-1]).all()
-    if not ascending or roots[-1] >= n_nodes:
+    is_ascending = len(roots) and roots[0] == 0 and (roots[1:] > roots[:-1]).all()
+    if not is_ascending or roots[-1] >= n_nodes:
         return "roots", "must ascend from 0 and stay inside the array"
     nodes = np.arange(n_nodes)
-    inner = trees.feature >= 0
-    tree = np.searchsorted(roots, nodes, side="right")
-    tree_end = np.append(roots[1:], n_nodes)[tree - 1]
-    for name, side in (("left", trees.left), ("right", trees.right)):
-        if (side[~inner] != -1).any():
+    is_inner = trees.feature >= 0
+    tree_number = np.searchsorted(roots, nodes, side="right")
+    tree_end = np.append(roots[1:], n_nodes)[tree_number - 1]
+    for name, child in (("left", trees.left), ("right", trees.right)):
+        if (child[~is_inner] != -1).any():
             return name, "gives a leaf a child"
-        if ((side <= nodes) | (side >= tree_end))[inner].any():
+        if ((child <= nodes) | (child >= tree_end))[is_inner].any():
             return name, "must point to a later node of the same tree"
-    parents = np.bincount(
-        np.concatenate([trees.left[inner], trees.right[inner]]), minlength=n_nodes
+    n_parents = np.bincount(
+        np.concatenate([trees.left[is_inner], trees.right[is_inner]]), minlength=n_nodes
     )
-    parents[roots] += 1
-    if (parents != 1).any():
+    n_parents[roots] += 1
+    if (n_parents != 1).any():
         return "left", "and 'right' reach a node twice, or not at all"
     return None

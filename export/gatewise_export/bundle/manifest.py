@@ -46,14 +46,14 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
 
     def to_json(self) -> bytes:
         """Write the manifest as JSON; equal manifests give equal bytes."""
-        listed = msgspec.structs.replace(
+        document = msgspec.structs.replace(
             self,
             features=self._listed_features(),
             signal=None if self.signal is None else write_signal(self.signal),
             every_stage=tuple(self._with_listed_inputs(stage) for stage in self.every_stage),
             cloud=None if self.cloud is None else self._with_listed_inputs(self.cloud),
         )
-        return encode_json(listed, indent=1)
+        return encode_json(document, indent=1)
 
     # -- bundle ------------------------------------------------------------------------------
 
@@ -105,13 +105,13 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
             return n_exits - 1
         return min(n_exits - 1, last_exit_within(self.exit_costs(), self.max_instance_cost))
 
-    def with_active(self, point: int) -> Manifest:
-        """Return the manifest with the operating point at index `point` active."""
-        if not 0 <= point < len(self.operating_points):
+    def with_active(self, point_index: int) -> Manifest:
+        """Return the manifest with the operating point at index `point_index` active."""
+        if not 0 <= point_index < len(self.operating_points):
             raise ManifestError(
-                "active", f"must be 0 to {len(self.operating_points) - 1}, not {point}"
+                "active", f"must be 0 to {len(self.operating_points) - 1}, not {point_index}"
             )
-        return msgspec.structs.replace(self, active=point)
+        return msgspec.structs.replace(self, active=point_index)
 
     def with_bounds(self, min_recall: ByClass, min_precision: ByClass) -> Manifest:
         """Return the manifest with other bounds.
@@ -122,15 +122,18 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
             Bound of each class, in the order of `classes`; None for a class without a bound.
         """
         bounds = {"min_recall": min_recall, "min_precision": min_precision}
-        stated = {name: b if any(s is not None for s in b) else None for name, b in bounds.items()}
-        return msgspec.structs.replace(self, **stated)
+        stated_bounds = {
+            name: bound if any(class_bound is not None for class_bound in bound) else None
+            for name, bound in bounds.items()
+        }
+        return msgspec.structs.replace(self, **stated_bounds)
 
     # -- instance ----------------------------------------------------------------------------
 
     @cached_property
     def feature_names(self) -> tuple[str, ...]:
         """Names of an instance's columns."""
-        return tuple([f.name for f in self.features])
+        return tuple([feature.name for feature in self.features])
 
     @property
     def column_names(self) -> tuple[str, ...]:
@@ -138,20 +141,22 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         return self.feature_names if self.encoder is None else self.encoder.names
 
     @cached_property
-    def names_of_columns(self) -> tuple[str, ...]:
+    def feature_column_names(self) -> tuple[str, ...]:
         """Name of each feature's raw column; without an encoder, the feature's own name."""
         if self.encoder is None:
             return self.feature_names
-        return tuple(self.encoder.names[c] for c in self.encoder.column_of)
+        return tuple(self.encoder.names[column] for column in self.encoder.column_of)
 
     @property
-    def acquired_names(self) -> tuple[str, ...]:
+    def device_input_names(self) -> tuple[str, ...]:
         """Names of the inputs that a device must provide: columns, or a window and functions."""
         if self.signal is None:
             return self.column_names
-        blocks = [b for b in self.signal.graph.blocks if isinstance(b, FunctionBlock)]
-        size = "x".join(map(str, self.signal.shape))
-        return (f"window {size}", *(f"function {block.name}" for block in blocks))
+        function_blocks = [
+            block for block in self.signal.graph.blocks if isinstance(block, FunctionBlock)
+        ]
+        shape_text = "x".join(map(str, self.signal.shape))
+        return (f"window {shape_text}", *(f"function {block.name}" for block in function_blocks))
 
     @property
     def request_dtype(self) -> np.dtype[np.generic]:
@@ -162,25 +167,29 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
             return np.dtype(self.signal.dtype)
         return np.dtype("float32")
 
-    def stage_inputs(self, stage: int) -> NDArray[np.intp]:
-        """Columns that the stage at index `stage` reads, in the order of its inputs."""
-        return self._indices(self.stages[stage].inputs)
+    def stage_inputs(self, stage_index: int) -> NDArray[np.intp]:
+        """Columns that the stage at index `stage_index` reads, in the order of its inputs."""
+        return self._indices(self.stages[stage_index].inputs)
 
     def cloud_inputs(self) -> NDArray[np.intp]:
         """Columns that the high-cost model reads, in the order of its inputs; empty without one."""
         return self._indices(() if self.cloud is None else self.cloud.inputs)
 
-    def acquired(self, stage: int, columns: Mask | None = None) -> Mask:
-        """Features that the stage at index `stage` acquires: all its inputs, bool (n_features,).
+    def acquired_mask(self, stage_index: int, acquired_columns: Mask | None = None) -> Mask:
+        """Features that a stage acquires, bool (n_features,): all its inputs.
 
-        If `columns`, bool (n, n_inputs), marks the inputs that n instances acquire, the result is
-        bool (n, n_features).
+        If `acquired_columns`, bool (n, n_inputs), marks the inputs that n instances acquire, the
+        result is bool (n, n_features).
         """
-        inputs = self.stage_inputs(stage)
-        shape = (len(self.features),) if columns is None else (len(columns), len(self.features))
-        acquired = np.zeros(shape, np.bool_)
-        acquired[..., inputs] = True if columns is None else columns
-        return acquired
+        inputs = self.stage_inputs(stage_index)
+        shape = (
+            (len(self.features),)
+            if acquired_columns is None
+            else (len(acquired_columns), len(self.features))
+        )
+        is_acquired = np.zeros(shape, np.bool_)
+        is_acquired[..., inputs] = True if acquired_columns is None else acquired_columns
+        return is_acquired
 
     # -- costs -------------------------------------------------------------------------------
 
@@ -207,12 +216,12 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         """
         costs = self.feature_costs()
         if acquired is None:
-            acquired = [self.acquired(s) for s in range(len(self.stages))]
+            acquired = [self.acquired_mask(s) for s in range(len(self.stages))]
         if self.cloud is None:
             return exit_costs(costs, acquired)[:-1]
         request_columns = self.cloud_inputs()
-        request = self.cloud_prices().of_offload(len(request_columns))
-        return exit_costs(costs, acquired, costs.mask(request_columns), request=request)
+        request_cost = self.cloud_prices().of_offload(len(request_columns))
+        return exit_costs(costs, acquired, costs.mask(request_columns), request=request_cost)
 
     # -- parts -------------------------------------------------------------------------------
 
@@ -220,45 +229,45 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
     def _feature_costs(self) -> FeatureCosts:
         has_groups = bool(self.groups)
         return FeatureCosts(
-            [f.own for f in self.features],
-            group=[f.group for f in self.features] if has_groups else None,
-            shared={g.name: g.shared for g in self.groups},
-            requires={g.name: g.requires for g in self.groups if g.requires},
+            [feature.own for feature in self.features],
+            group=[feature.group for feature in self.features] if has_groups else None,
+            shared={group.name: group.shared for group in self.groups},
+            requires={group.name: group.requires for group in self.groups if group.requires},
             names=self.feature_names,
         )
 
     @cached_property
-    def _columns(self) -> dict[str, int]:
-        return {name: k for k, name in enumerate(self.feature_names)}
+    def _column_of_name(self) -> dict[str, int]:
+        return {name: column for column, name in enumerate(self.feature_names)}
 
     def _indices(self, names: Sequence[str]) -> NDArray[np.intp]:
-        columns = self._columns
-        return np.array([columns[n] for n in names], np.intp)
+        column_of_name = self._column_of_name
+        return np.array([column_of_name[name] for name in names], np.intp)
 
     @property
     def _arrays(self) -> dict[str, tuple[str, ...]]:
         """Names of the values of each array, by the name that stands for all of them."""
         # a raw window's values come after the features of blocks
         arrays = {} if self.instance is None else {INSTANCE: tuple(self.instance.names)}
-        window = () if self.signal is None else self.signal.window_names
-        return arrays | ({WINDOW: window} if window else {})
+        window_names = () if self.signal is None else self.signal.window_names
+        return arrays | ({WINDOW: window_names} if window_names else {})
 
     def _listed_features(self) -> tuple[FeatureSpec, ...]:
         """Features as the document lists them: an array with equal prices is a single entry."""
         features = list(self.features)
-        for array, names in self._arrays.items():
-            values = features[-len(names) :]
-            prices = {(f.own, f.group) for f in values}
-            if tuple(f.name for f in values) == names and len(prices) == 1:
+        for array_name, names in self._arrays.items():
+            array_features = features[-len(names) :]
+            prices = {(feature.own, feature.group) for feature in array_features}
+            if tuple(feature.name for feature in array_features) == names and len(prices) == 1:
                 features = [
                     *features[: -len(names)],
-                    msgspec.structs.replace(values[0], name=array),
+                    msgspec.structs.replace(array_features[0], name=array_name),
                 ]
         return tuple(features)
 
     def _with_listed_inputs(self, model: ModelSpec) -> ModelSpec:
         """Return the model with the array's name as its input, if it reads the whole array."""
-        for array, names in self._arrays.items():
+        for array_name, names in self._arrays.items():
             if model.inputs == names:
-                return msgspec.structs.replace(model, inputs=(array,))
+                return msgspec.structs.replace(model, inputs=(array_name,))
         return model

@@ -45,33 +45,33 @@ def read_manifest(text: bytes) -> Manifest:
         document = decode_json(text, ManifestDocument, MANIFEST)
     except DocumentError as error:
         raise ManifestError(error.field or "the document", error.why) from None
-    values = {name: getattr(document, name) for name in document.__struct_fields__}
+    field_values = {name: getattr(document, name) for name in document.__struct_fields__}
     # check classes, groups and the signal
     _check_classes(document)
     _check_created(document.created)
     _check_groups(document)
     signal = None
     if document.signal is not None:
-        names = tuple(f.name for f in document.features)
+        feature_names = tuple(feature.name for feature in document.features)
         try:
-            signal = read_signal(document.signal, names)
+            signal = read_signal(document.signal, feature_names)
         except DocumentError as error:
             raise ManifestError(f"signal.{error.field}", error.why) from None
     # expand arrays into features and inputs
     features = _all_features(document, signal)
-    names = tuple([f.name for f in features])
-    if document.encoder is not None and document.encoder.feature_names != names:
+    feature_names = tuple([feature.name for feature in features])
+    if document.encoder is not None and document.encoder.feature_names != feature_names:
         _fail("encoder.columns", "must give the manifest's features in the same order")
-    values |= {
+    field_values |= {
         "features": features,
         "every_stage": tuple(
-            _with_inputs(f"stages[{i}]", stage, names)
+            _with_inputs(f"stages[{i}]", stage, feature_names)
             for i, stage in enumerate(document.every_stage)
         ),
-        "cloud": document.cloud and _with_inputs("cloud", document.cloud, names),
+        "cloud": document.cloud and _with_inputs("cloud", document.cloud, feature_names),
         "signal": signal,
     }
-    manifest = Manifest(**values)
+    manifest = Manifest(**field_values)
     # check references between stages, files, chains and points
     for i, stage in enumerate(manifest.every_stage):
         _check_stage_files(f"stages[{i}]", stage)
@@ -86,8 +86,8 @@ def read_manifest(text: bytes) -> Manifest:
     return manifest
 
 
-def _fail(field: str, why: str) -> NoReturn:
-    raise ManifestError(field, why)
+def _fail(field: str, problem: str) -> NoReturn:
+    raise ManifestError(field, problem)
 
 
 def _check_unique(
@@ -95,11 +95,11 @@ def _check_unique(
 ) -> None:
     if len(set(values)) == len(values):
         return
-    earlier: set[Any] = set()
+    seen_values: set[Any] = set()
     for value in values:
-        if value in earlier:
+        if value in seen_values:
             _fail(field, f"{noun} {value!r} {problem}")
-        earlier.add(value)
+        seen_values.add(value)
 
 
 # -- instances and answers ---------------------------------------------------------------------
@@ -132,20 +132,20 @@ def _check_created(text: str) -> None:
 def _check_groups(document: ManifestDocument) -> None:
     """Check that every group is listed and used, and that requirements have no cycle."""
     groups = document.groups
-    _check_unique("groups", [g.name for g in groups], "group")
-    group_names = {g.name for g in groups}
+    _check_unique("groups", [group.name for group in groups], "group")
+    group_names = {group.name for group in groups}
     for i, feature in enumerate(document.features):
         if feature.group is not None and feature.group not in group_names:
             _fail(f"features[{i}].group", f"{feature.group!r} is not a listed group")
-    _check_unique("features", [f.name for f in document.features], "feature")
-    required = {name for group in groups for name in group.requires}
-    if required - group_names:
-        _fail("groups", f"{min(required - group_names)!r} is required, but not listed")
-    empty = group_names - {f.group for f in document.features} - required
-    if empty:
-        _fail("groups", f"group {min(empty)!r} has no features")
+    _check_unique("features", [feature.name for feature in document.features], "feature")
+    required_groups = {name for group in groups for name in group.requires}
+    if required_groups - group_names:
+        _fail("groups", f"{min(required_groups - group_names)!r} is required, but not listed")
+    empty_groups = group_names - {feature.group for feature in document.features} - required_groups
+    if empty_groups:
+        _fail("groups", f"group {min(empty_groups)!r} has no features")
     try:
-        TopologicalSorter({g.name: g.requires for g in groups}).prepare()
+        TopologicalSorter({group.name: group.requires for group in groups}).prepare()
     except CycleError as error:
         _fail("groups", f"require each other: {', '.join(error.args[1])}")
 
@@ -156,18 +156,20 @@ def _all_features(
     """List the features, and replace an array by its values."""
     features: list[FeatureSpec] = list(document.features)
     instance: InstanceSpec | None = document.instance
-    values: Iterable[str] = () if signal is None else signal.window_names
+    value_names: Iterable[str] = () if signal is None else signal.window_names
     if instance is not None:
         if instance.n_values > MAX_VALUES:
             _fail(
                 "instance.shape",
                 f"holds {instance.n_values} values; at most {MAX_VALUES} are allowed",
             )
-        if [f.name for f in features] == [INSTANCE]:
-            values = instance.names
-    if values:
-        array = features.pop()
-        features += [FeatureSpec(name, array.own, array.group) for name in values]
+        if [feature.name for feature in features] == [INSTANCE]:
+            value_names = instance.names
+    if value_names:
+        array_feature = features.pop()
+        features += [
+            FeatureSpec(name, array_feature.own, array_feature.group) for name in value_names
+        ]
     if instance is not None and len(features) != instance.n_values:
         _fail(
             "features",
@@ -183,11 +185,11 @@ def _all_features(
 def _with_inputs(field: str, model: ModelSpec, names: tuple[str, ...]) -> ModelSpec:
     """Check the inputs of a model, and replace an array by its values."""
     feature_names = set(names)
-    for array in (INSTANCE, WINDOW):
-        if model.inputs == (array,) and array not in feature_names:
-            values = tuple(name for name in names if name.startswith(f"{array}["))
-            if values:
-                return msgspec.structs.replace(model, inputs=values)
+    for array_name in (INSTANCE, WINDOW):
+        if model.inputs == (array_name,) and array_name not in feature_names:
+            value_names = tuple(name for name in names if name.startswith(f"{array_name}["))
+            if value_names:
+                return msgspec.structs.replace(model, inputs=value_names)
     for i, name in enumerate(model.inputs):
         if name not in feature_names:
             _fail(f"{field}.inputs[{i}]", f"{name!r} is not a feature")
@@ -197,21 +199,23 @@ def _with_inputs(field: str, model: ModelSpec, names: tuple[str, ...]) -> ModelS
 
 def _check_files(manifest: Manifest) -> None:
     """Check that `files` lists exactly the files that the manifest uses, each once."""
-    used = [name for stage in manifest.every_stage for name in stage.files]
-    used += [SAMPLE] + ([] if manifest.cloud is None else [manifest.cloud.file])
-    used += [RANGES] if RANGES in manifest.files else []
-    used += [] if manifest.signal is None else list(manifest.signal.models)
-    if len(used) > MAX_FILES:
-        _fail("files", f"has {len(used)} entries, more than {MAX_FILES}")
+    used_files = [name for stage in manifest.every_stage for name in stage.files]
+    used_files += [SAMPLE] + ([] if manifest.cloud is None else [manifest.cloud.file])
+    used_files += [RANGES] if RANGES in manifest.files else []
+    used_files += [] if manifest.signal is None else list(manifest.signal.models)
+    if len(used_files) > MAX_FILES:
+        _fail("files", f"has {len(used_files)} entries, more than {MAX_FILES}")
     # a model with the name of the manifest or signature would be overwritten, or read as such
     for name in (MANIFEST, SIGNATURE):
-        if name in used:
+        if name in used_files:
             _fail("files", f"{name!r} cannot be the name of a model's file")
-    _check_unique("files", used, "file", "is used by two models")
-    differing = set(manifest.files) ^ set(used)
-    if differing:
-        problem = "is not used" if min(differing) in manifest.files else "is used, but not listed"
-        _fail("files", f"{min(differing)!r} {problem}")
+    _check_unique("files", used_files, "file", "is used by two models")
+    mismatched_files = set(manifest.files) ^ set(used_files)
+    if mismatched_files:
+        problem = (
+            "is not used" if min(mismatched_files) in manifest.files else "is used, but not listed"
+        )
+        _fail("files", f"{min(mismatched_files)!r} {problem}")
     if manifest.total_bytes > MAX_BYTES:
         _fail("files", f"have more than {MAX_BYTES} B together")
 
@@ -220,15 +224,17 @@ def _check_stages(manifest: Manifest) -> None:
     """Check that each stage's size fits its files, and its outputs fit its link."""
     for i, stage in enumerate(manifest.every_stage):
         field = f"stages[{i}]"
-        size = sum(manifest.files[name].size for name in stage.files)
-        if stage.bytes != size:
-            _fail(f"{field}.bytes", f"is {stage.bytes}, but its files have {size} B")
-        margins = stage.outputs - STOP_RULES[stage.score].n_score_outputs
-        expected = 1 if stage.link == "sigmoid" or not manifest.classes else manifest.n_classes
-        if margins != expected or (stage.link == "sigmoid" and manifest.n_classes != 2):
+        size_bytes = sum(manifest.files[name].size for name in stage.files)
+        if stage.bytes != size_bytes:
+            _fail(f"{field}.bytes", f"is {stage.bytes}, but its files have {size_bytes} B")
+        n_margins = stage.outputs - STOP_RULES[stage.score].n_score_outputs
+        expected_margins = (
+            1 if stage.link == "sigmoid" or not manifest.classes else manifest.n_classes
+        )
+        if n_margins != expected_margins or (stage.link == "sigmoid" and manifest.n_classes != 2):
             _fail(
                 f"{field}.outputs",
-                f"gives {margins} margins, which do not fit link {stage.link!r} and "
+                f"gives {n_margins} margins, which do not fit link {stage.link!r} and "
                 f"{manifest.n_classes} classes",
             )
         if manifest.answers_values and (stage.link, stage.score) != ("identity", "margin"):
@@ -272,9 +278,9 @@ def _check_window(manifest: Manifest) -> None:
     signal = manifest.signal
     if signal is None or not signal.raw:
         return
-    values = set(signal.window_names)
+    window_names = set(signal.window_names)
     for i, stage in enumerate(manifest.every_stage):
-        if not values.isdisjoint(stage.inputs):
+        if not window_names.isdisjoint(stage.inputs):
             _fail(f"stages[{i}].inputs", "holds window values, which only the cloud may read")
     if manifest.cloud is None or manifest.cloud.inputs != signal.window_names:
         _fail("features", f"lists {WINDOW!r}, which the cloud's model must read, and nothing else")
@@ -282,9 +288,11 @@ def _check_window(manifest: Manifest) -> None:
 
 def _check_request(manifest: Manifest) -> None:
     """Check the stated size of a request with one instance."""
-    size = largest_request(manifest)
-    if manifest.largest_request != size:
-        _fail("largest_request", f"is {manifest.largest_request}, but a request has {size} B")
+    request_size = largest_request(manifest)
+    if manifest.largest_request != request_size:
+        _fail(
+            "largest_request", f"is {manifest.largest_request}, but a request has {request_size} B"
+        )
 
 
 def largest_request(manifest: Manifest) -> int:
@@ -316,7 +324,7 @@ def _check_points(manifest: Manifest) -> None:
                 f"must end with {ALWAYS_STOP!r} (always stop), because the bundle has no cloud",
             )
         if not 0.0 <= point.accuracy <= 1.0:
-            _check_merit(f"{field}.accuracy", point.accuracy, manifest)
+            _check_accuracy(f"{field}.accuracy", point.accuracy, manifest)
         if point.accuracy_error > 1.0 and manifest.task != "regress":
             _fail(f"{field}.accuracy_error", f"must be 0 to 1, not {point.accuracy_error:g}")
         for key, shares in (("recall", point.recall), ("precision", point.precision)):
@@ -335,10 +343,10 @@ def _check_figures(manifest: Manifest) -> None:
         if values is not None and len(values) != n_classes:
             _fail(key, f"must have {n_classes} entries, not {len(values)}")
     if manifest.reference_accuracy is not None:
-        _check_merit("reference_accuracy", manifest.reference_accuracy, manifest)
+        _check_accuracy("reference_accuracy", manifest.reference_accuracy, manifest)
 
 
-def _check_merit(field: str, value: float, manifest: Manifest) -> None:
+def _check_accuracy(field: str, value: float, manifest: Manifest) -> None:
     """Check an accuracy or average precision; R² has no lower bound."""
     if value > 1.0 or (value < 0.0 and manifest.task != "regress"):
         _fail(field, f"must be 0 to 1, not {value:g}")
@@ -346,16 +354,18 @@ def _check_merit(field: str, value: float, manifest: Manifest) -> None:
 
 def _check_highest_costs(manifest: Manifest) -> None:
     """Refuse operating points at which an instance may cost more than `max_instance_cost`."""
-    cap = manifest.max_instance_cost
-    if cap is None:
+    max_cost = manifest.max_instance_cost
+    if max_cost is None:
         return
-    limits: dict[int, Any] = {}
+    exit_costs_of_chain: dict[int, Any] = {}
     for i, point in enumerate(manifest.operating_points):
-        if point.chain not in limits:
-            limits[point.chain] = manifest.with_active(i).exit_costs()
-        highest = float(np.max(limits[point.chain][reachable_exits(point.thresholds)]))
-        if highest > cap:
+        if point.chain not in exit_costs_of_chain:
+            exit_costs_of_chain[point.chain] = manifest.with_active(i).exit_costs()
+        highest_cost = float(
+            np.max(exit_costs_of_chain[point.chain][reachable_exits(point.thresholds)])
+        )
+        if highest_cost > max_cost:
             _fail(
                 f"operating_points[{i}]",
-                f"may cost {highest:g} per instance, more than max_instance_cost {cap:g}",
+                f"may cost {highest_cost:g} per instance, more than max_instance_cost {max_cost:g}",
             )

@@ -34,22 +34,22 @@ def repack(
     model's file.
     """
     path = check_destination(path)
-    opened, signer = open_to_sign(bundle, sign, for_device=for_device)
-    storage = open_storage(opened.path)
-    names = set(opened.manifest.files)
-    if for_device and opened.manifest.cloud is not None:
-        names -= {opened.manifest.cloud.file}
-    files = {name: opened.read(name) for name in names}
-    with storage.reading(MANIFEST) as file:
-        text = files[MANIFEST] = file.read()
-    if read_manifest(text) != opened.manifest:
+    source, signer = open_to_sign(bundle, sign, for_device=for_device)
+    storage = open_storage(source.path)
+    names = set(source.manifest.files)
+    if for_device and source.manifest.cloud is not None:
+        names -= {source.manifest.cloud.file}
+    files = {name: source.read(name) for name in names}
+    with storage.open_file(MANIFEST) as file:
+        manifest_text = files[MANIFEST] = file.read()
+    if read_manifest(manifest_text) != source.manifest:
         raise BundleError(f"bundle {bundle} changed while it was read: try again")
     if signer is not None:
-        files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, text))
-    elif opened.claimed_keys():
-        with storage.reading(SIGNATURE) as file:
+        files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, manifest_text))
+    elif source.claimed_key_ids():
+        with storage.open_file(SIGNATURE) as file:
             files[SIGNATURE] = file.read()
-    with replacing(path, files):
+    with replace_when_done(path, files):
         pass
     return Bundle.open(
         path, public_key=None if signer is None else signer.public.raw, for_device=for_device
@@ -57,42 +57,42 @@ def repack(
 
 
 @contextmanager
-def replacing(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
+def replace_when_done(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
     """Write a bundle's files next to `path`, and rename them to `path` when the block ends.
 
     The block gets the path of the written files; if it raises, they are removed and `path` stays
     unchanged. `path` must come from :func:`check_destination`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    new_path = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         if path.suffix == ".gwb":
-            write_file(fresh, zip_bytes(files))
+            write_file(new_path, zip_bytes(files))
         else:
-            fresh.mkdir()
+            new_path.mkdir()
             for name, content in files.items():
-                write_file(fresh / name, content)
-        yield fresh
-        _rename_into_place(fresh, path)
+                write_file(new_path / name, content)
+        yield new_path
+        _rename_into_place(new_path, path)
     finally:
-        _remove(fresh)
+        _remove(new_path)
 
 
-def _rename_into_place(fresh: Path, path: Path) -> None:
+def _rename_into_place(new_path: Path, path: Path) -> None:
     if not path.is_dir():
-        os.replace(fresh, path)
+        os.replace(new_path, path)
         sync_folder(path.parent)
         return
-    old = path.with_name(f"{fresh.name}.old")
+    old_path = path.with_name(f"{new_path.name}.old")
     try:
-        os.rename(path, old)
-        os.rename(fresh, path)
+        os.rename(path, old_path)
+        os.rename(new_path, path)
     except BaseException:  # including KeyboardInterrupt
         if not path.exists():
-            os.rename(old, path)
+            os.rename(old_path, path)
         raise
     sync_folder(path.parent)
-    _remove(old)
+    _remove(old_path)
 
 
 def _remove(path: Path) -> None:
@@ -122,17 +122,20 @@ def check_destination(path: str | Path) -> Path:
             "directory: choose another path"
         )
     try:
-        with open_storage(path).reading(MANIFEST) as file:
+        with open_storage(path).open_file(MANIFEST) as file:
             manifest = read_manifest(file.read())
     except BundleError as error:
         raise BundleError(
             f"{path} exists and is not a bundle: choose another path, or remove it ({error})"
         ) from error
     if path.is_dir():
-        foreign = sorted({p.name for p in path.iterdir()} - {*manifest.files, MANIFEST, SIGNATURE})
-        if foreign:
+        foreign_names = sorted(
+            {file.name for file in path.iterdir()} - {*manifest.files, MANIFEST, SIGNATURE}
+        )
+        if foreign_names:
             raise BundleError(
-                f"{path} holds {foreign[0]!r}, which is not part of its bundle: move it elsewhere"
+                f"{path} holds {foreign_names[0]!r}, which is not part of its bundle: move it "
+                "elsewhere"
             )
     return path
 
@@ -144,9 +147,9 @@ def _check_writable(path: Path) -> None:
         while not folder.exists():
             folder = folder.parent
         name = path.name if folder == path.parent else "gatewise"
-        probe = folder / f".{name}.{secrets.token_hex(4)}"
-        probe.mkdir()
-        probe.rmdir()
+        probe_folder = folder / f".{name}.{secrets.token_hex(4)}"
+        probe_folder.mkdir()
+        probe_folder.rmdir()
     except OSError as error:
         raise BundleError(
             f"{path} cannot be written: {error.strerror or error}: choose another path"

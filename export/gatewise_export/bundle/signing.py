@@ -85,12 +85,14 @@ class PublicKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-        content = source if isinstance(source, bytes) else _key_file(source)
+        content = source if isinstance(source, bytes) else _read_key_file(source)
         name = "the public key" if isinstance(source, bytes) else f"public key {source}"
         if len(content) == 32:
             key: object = Ed25519PublicKey.from_public_bytes(content)
         else:
-            key = _loaded(load_pem_public_key, content, name, wanted="public", other="private")
+            key = _load_pem_key(
+                load_pem_public_key, content, name, expected_kind="public", other_kind="private"
+            )
         if not isinstance(key, Ed25519PublicKey):
             raise InputError(
                 f"{name} is not an Ed25519 key: make one with openssl genpkey -algorithm ed25519"
@@ -103,11 +105,11 @@ class PublicKey:
         """Check that this key has signed `content`; `name` is its name in error messages."""
         from cryptography.exceptions import InvalidSignature
 
-        by_this_key = [s for s in signatures if s.key_id == self.key_id]
-        if not by_this_key:
-            signers = ", ".join(s.key_id for s in signatures)
+        own_signatures = [signature for signature in signatures if signature.key_id == self.key_id]
+        if not own_signatures:
+            signers = ", ".join(signature.key_id for signature in signatures)
             raise SignatureError(f"{name} is signed by key {signers}, not by {self.key_id}")
-        for signature in by_this_key:
+        for signature in own_signatures:
             if signature.covers(content):
                 try:
                     self._key.verify(signature.value, context + content)
@@ -130,10 +132,10 @@ class Signer:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-        content = _key_file(path)
+        content = _read_key_file(path)
         label = f"key {path}"
         load = functools.partial(load_pem_private_key, password=None)
-        key = _loaded(load, content, label, wanted="private", other="public")
+        key = _load_pem_key(load, content, label, expected_kind="private", other_kind="public")
         if not isinstance(key, Ed25519PrivateKey):
             raise InputError(
                 f"{label} is not an Ed25519 key: make one with openssl genpkey -algorithm ed25519"
@@ -156,19 +158,21 @@ def keygen(name: str | Path) -> tuple[Path, Path]:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.generate()
-    secret = key.private_bytes(
+    private_content = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    public = key.public_key().public_bytes(
+    public_content = key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     paths = Path(f"{name}.key"), Path(f"{name}.pub")
     for path in paths:
         if path.exists() or path.is_symlink():
             raise InputError(f"{path} exists and is not overwritten: choose another name")
-    for path, content, mode in zip(paths, (secret, public), (0o600, 0o644), strict=True):
+    for path, content, mode in zip(
+        paths, (private_content, public_content), (0o600, 0o644), strict=True
+    ):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         except OSError as error:
@@ -183,7 +187,8 @@ def keygen(name: str | Path) -> tuple[Path, Path]:
 def write_signatures(*signatures: Signature) -> bytes:
     """Write the content of a SIGNATURE file with one or two signatures."""
     lines = [
-        f"ed25519 {s.key_id} {s.digest} {base64.b64encode(s.value).decode()}" for s in signatures
+        f"ed25519 {line.key_id} {line.digest} {base64.b64encode(line.value).decode()}"
+        for line in signatures
     ]
     return "\n".join([_HEADER, *lines, ""]).encode()
 
@@ -202,7 +207,10 @@ def read_signatures(content: bytes, name: str) -> list[Signature]:
     # accept only the exact form, so that a signature has one possible file
     is_formed = header == _HEADER and not remainder and 1 <= len(signatures) <= 2
     is_formed = is_formed and all(
-        _is_hex(s.key_id, 16) and _is_hex(s.digest, 64) and len(s.value) == 64 for s in signatures
+        _is_hex(signature.key_id, 16)
+        and _is_hex(signature.digest, 64)
+        and len(signature.value) == 64
+        for signature in signatures
     )
     if not is_formed or write_signatures(*signatures) != content:
         raise refusal
@@ -213,22 +221,27 @@ def _is_hex(text: str, length: int) -> bool:
     return len(text) == length and set(text) <= set("0123456789abcdef")
 
 
-def _loaded(
-    load: Callable[[bytes], object], content: bytes, name: str, *, wanted: str, other: str
+def _load_pem_key(
+    load: Callable[[bytes], object],
+    content: bytes,
+    name: str,
+    *,
+    expected_kind: str,
+    other_kind: str,
 ) -> object:
-    """Load the PEM text of a key of the kind `wanted`; `name` is its name in error messages."""
+    """Load the PEM text of a key of the expected kind; `name` is its name in error messages."""
     try:
         return load(content)
     except TypeError:
         raise InputError(f"{name} is encrypted: give a key without a password") from None
     except Exception:  # the library's errors have no common base class
-        if f"{other.upper()} KEY".encode() in content:
-            ending = "key" if wanted == "private" else "pub"
-            raise InputError(f"{name} is a {other} key: give NAME.{ending}") from None
-        raise InputError(f"{name} is not a PEM file with a {wanted} key") from None
+        if f"{other_kind.upper()} KEY".encode() in content:
+            ending = "key" if expected_kind == "private" else "pub"
+            raise InputError(f"{name} is a {other_kind} key: give NAME.{ending}") from None
+        raise InputError(f"{name} is not a PEM file with a {expected_kind} key") from None
 
 
-def _key_file(path: str | Path) -> bytes:
+def _read_key_file(path: str | Path) -> bytes:
     try:
         with Path(path).open("rb") as file:
             return file.read(_MAX_KEY_BYTES)

@@ -75,25 +75,25 @@ def replace_file(path: Path, content: bytes, mode: int | None = None) -> None:
 
     If `mode` is given, the new file is created with it, and gets the old file's owner.
     """
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)  # left by a process that was killed
+    new_file = path.with_name(f".{path.name}.new")
+    new_file.unlink(missing_ok=True)  # left by a process that was killed
     try:
-        write_file(fresh, content, 0o666 if mode is None else mode)
+        write_file(new_file, content, 0o666 if mode is None else mode)
         if mode is not None:
-            fresh.chmod(mode)
+            new_file.chmod(mode)
             if path.exists():
-                os.chown(fresh, path.stat().st_uid, path.stat().st_gid)
-        os.replace(fresh, path)
+                os.chown(new_file, path.stat().st_uid, path.stat().st_gid)
+        os.replace(new_file, path)
         sync_folder(path.parent)
     finally:
-        fresh.unlink(missing_ok=True)
+        new_file.unlink(missing_ok=True)
 
 
 def read_signature_file(storage: Storage) -> list[Signature] | None:
     """Read the signatures of a bundle; None if it has no SIGNATURE file."""
-    if not storage.has(SIGNATURE):
+    if not storage.has_file(SIGNATURE):
         return None
-    with storage.reading(SIGNATURE) as file:
+    with storage.open_file(SIGNATURE) as file:
         return read_signatures(file.read(MAX_SIGNATURE_BYTES + 1), SIGNATURE)
 
 
@@ -102,7 +102,7 @@ class _Folder:
         self.path = path
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[IO[bytes]]:
+    def open_file(self, name: str) -> Iterator[IO[bytes]]:
         """Open a file; raise DamagedFileError if it is missing or not a plain file."""
         # a link could leave the bundle, and opening a pipe could block
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -121,12 +121,12 @@ class _Folder:
         with os.fdopen(descriptor, "rb") as file:
             yield file
 
-    def has(self, name: str) -> bool:
+    def has_file(self, name: str) -> bool:
         """Whether the bundle has a file of this name."""
         return os.path.lexists(self.path / name)
 
     def write_manifest(
-        self, text: bytes, signature: Signature | None, files: Collection[str]
+        self, manifest_text: bytes, signature: Signature | None, files: Collection[str]
     ) -> None:
         """Replace the manifest and its signature, and keep `files`.
 
@@ -135,12 +135,14 @@ class _Folder:
         after each step a signature covers the manifest.
         """
         if signature is not None:
-            with self.reading(MANIFEST) as file:
-                old_text = file.read()
-            old_signatures = [s for s in read_signature_file(self) or [] if s.covers(old_text)]
+            with self.open_file(MANIFEST) as file:
+                old_manifest_text = file.read()
+            old_signatures = [
+                line for line in read_signature_file(self) or [] if line.covers(old_manifest_text)
+            ]
             content = write_signatures(*old_signatures[:1], signature)
             replace_file(self.path / SIGNATURE, content)
-        replace_file(self.path / MANIFEST, text)
+        replace_file(self.path / MANIFEST, manifest_text)
         if signature is not None:
             replace_file(self.path / SIGNATURE, write_signatures(signature))
 
@@ -150,54 +152,57 @@ class _Archive:
         self.path = path
         _check_entries(path)
 
-    def has(self, name: str) -> bool:
-        with self._opened() as reader:
+    def has_file(self, name: str) -> bool:
+        with self._open_zip_file() as reader:
             return name in reader.namelist()
 
-    def _opened(self) -> zipfile.ZipFile:
+    def _open_zip_file(self) -> zipfile.ZipFile:
         try:
             return open_zip(self.path)
         except (zipfile.BadZipFile, OSError) as error:
             raise BundleError(f"bundle {self.path} cannot be read: {error}") from error
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[IO[bytes]]:
-        with self._opened() as reader:
+    def open_file(self, name: str) -> Iterator[IO[bytes]]:
+        with self._open_zip_file() as reader:
             n_entries = reader.namelist().count(name)
             if n_entries == 0:
-                raise self._damaged(name, "is missing")
+                raise self._damaged_file_error(name, "is missing")
             if n_entries > 1:
-                raise self._damaged(name, f"is listed {n_entries} times")
+                raise self._damaged_file_error(name, f"is listed {n_entries} times")
             try:
                 with open_entry(reader, reader.getinfo(name)) as file:
                     yield file
             except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
-                raise self._damaged(name, f"cannot be read: {error}") from error
+                raise self._damaged_file_error(name, f"cannot be read: {error}") from error
 
-    def _damaged(self, name: str, why: str) -> DamagedFileError:
+    def _damaged_file_error(self, name: str, why: str) -> DamagedFileError:
         return DamagedFileError(name, f"bundle {self.path}: {name} {why}")
 
     def write_manifest(
-        self, text: bytes, signature: Signature | None, files: Collection[str]
+        self, manifest_text: bytes, signature: Signature | None, files: Collection[str]
     ) -> None:
-        fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
-        changed = {MANIFEST: text}
+        new_file = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        new_contents = {MANIFEST: manifest_text}
         if signature is not None:
-            changed[SIGNATURE] = write_signatures(signature)
+            new_contents[SIGNATURE] = write_signatures(signature)
         try:
-            with zipfile.ZipFile(fresh, "x") as new:
-                for name in sorted({*files, *changed}):
-                    if name in changed:
-                        new.writestr(zip_entry(name), changed[name])
+            with zipfile.ZipFile(new_file, "x") as new_zip:
+                for name in sorted({*files, *new_contents}):
+                    if name in new_contents:
+                        new_zip.writestr(zip_entry(name), new_contents[name])
                         continue
-                    with self.reading(name) as source, new.open(zip_entry(name), "w") as target:
+                    with (
+                        self.open_file(name) as source,
+                        new_zip.open(zip_entry(name), "w") as target,
+                    ):
                         shutil.copyfileobj(source, target)
-            with fresh.open("rb") as written:
-                os.fsync(written.fileno())
-            os.replace(fresh, self.path)
+            with new_file.open("rb") as written_file:
+                os.fsync(written_file.fileno())
+            os.replace(new_file, self.path)
             sync_folder(self.path.parent)
         finally:
-            fresh.unlink(missing_ok=True)
+            new_file.unlink(missing_ok=True)
 
 
 Storage = _Folder | _Archive
@@ -206,10 +211,10 @@ Storage = _Folder | _Archive
 def _check_entries(path: Path) -> None:
     """Refuse a zip file with a list of entries that is too large for memory."""
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - TAIL_BYTES))
-        tail = file.read()
+        size_bytes = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size_bytes - TAIL_BYTES))
+        last_bytes = file.read()
     try:
-        check_entry_list(tail, MAX_DIRECTORY_BYTES)
+        check_entry_list(last_bytes, MAX_DIRECTORY_BYTES)
     except ValueError as error:
         raise BundleError(f"bundle {path}: {error}") from None

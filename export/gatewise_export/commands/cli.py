@@ -114,7 +114,7 @@ def inspect(
     """
     opened = Bundle.open(bundle, public_key=public_key, for_device=True)
     manifest = opened.manifest
-    claimed_keys = opened.claimed_keys()
+    claimed_keys = opened.claimed_key_ids()
     signer = opened.signed_by or (claimed_keys[0] if claimed_keys else None)
     if as_json:
         emit(
@@ -122,7 +122,7 @@ def inspect(
                 "bundle": str(bundle),
                 "bytes": manifest.total_bytes,
                 "exit_costs": manifest.exit_costs().tolist(),
-                "absent": list(opened.absent()),
+                "absent": list(opened.absent_files()),
                 "signed": signer is not None,
                 "key_id": signer,
                 "signature_checked": opened.signed_by is not None,
@@ -130,7 +130,7 @@ def inspect(
             }
         )
         return
-    print_bundle(manifest, opened.absent())
+    print_bundle(manifest, opened.absent_files())
     print()
     if signer is None:
         print("not signed")
@@ -138,7 +138,7 @@ def inspect(
         print(f"signed by key {signer}: the signature is valid")
     else:
         print(f"signed by key {signer}, not checked: check it with --public-key NAME.pub")
-    for name in opened.absent():
+    for name in opened.absent_files():
         print(f"{name} is left out: this is a bundle for devices")
 
 

@@ -52,9 +52,9 @@ def check_data(
     from gatewise_training.data.instance_files import load_instances
 
     manifest = bundle.manifest
-    if bundle.absent():
+    if bundle.absent_files():
         raise InputError(
-            f"{bundle.path} is a bundle for devices, without {bundle.absent()[0]}: leave out "
+            f"{bundle.path} is a bundle for devices, without {bundle.absent_files()[0]}: leave out "
             "--data, or verify the full bundle"
         )
     if manifest.cloud is not None and manifest.cloud.backend is not None and answers is None:
@@ -122,8 +122,8 @@ def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = Non
             for stage in manifest.stages
             if stage.kind == "graph"
         ]
-    if bundle.absent():
-        lines.append(f"not run: {bundle.absent()[0]}, which is not in a bundle for devices")
+    if bundle.absent_files():
+        lines.append(f"not run: {bundle.absent_files()[0]}, which is not in a bundle for devices")
     elif backend is not None:
         lines.append(f"high-cost model: label and probabilities of the sample, by {backend}")
     elif manifest.cloud is not None and manifest.cloud.backend is not None:
@@ -170,7 +170,7 @@ def _implausible(bundle: Bundle, x: NDArray[np.float32]) -> list[str]:
     n_rows = int(outside.any(axis=1).sum())
     if n_rows <= MAX_IMPLAUSIBLE_SHARE * len(x):
         return []
-    column = bundle.manifest.names_of_columns[int(outside.sum(axis=0).argmax())]
+    column = bundle.manifest.feature_column_names[int(outside.sum(axis=0).argmax())]
     return [
         f"{n_rows:,} of these {len(x):,} rows have values far outside the training ranges, most "
         f"often in column {column!r}. Devices treat them as implausible: check the column's unit."

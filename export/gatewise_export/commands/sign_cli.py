@@ -47,14 +47,14 @@ def pack(
     if for_ not in ("workers", "device"):
         raise InputError(f"--for {for_}: give workers or device")
     packed = repack(bundle, out, sign=sign, for_device=for_ == "device")
-    keys = packed.claimed_keys()
+    keys = packed.claimed_key_ids()
     size = _size(out)
     if as_json:
         document = {"bundle": str(out), "bytes": size, "key_id": keys[0] if keys else None}
-        emit(document | {"left_out": list(packed.absent())})
+        emit(document | {"left_out": list(packed.absent_files())})
         return
     signature = f"signed by key {keys[0]}" if keys else "not signed"
-    left_out = "".join(f", without {name}" for name in packed.absent())
+    left_out = "".join(f", without {name}" for name in packed.absent_files())
     print(f"{out}: {packed.manifest.title}, {size} bytes, {signature}{left_out}")
 
 

@@ -131,7 +131,7 @@ def _listed(values: Sequence[object], limit: int) -> str:
 
 def _new_columns(manifest: Manifest) -> list[str]:
     """Columns of each stage, and last of the cloud, that no earlier stage reads."""
-    column_of = dict(zip(manifest.feature_names, manifest.names_of_columns, strict=True))
+    column_of = dict(zip(manifest.feature_names, manifest.feature_column_names, strict=True))
     acquired = set[str]()
     new_columns = []
     for model in (*manifest.stages, manifest.cloud):

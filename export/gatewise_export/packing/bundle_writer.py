@@ -30,9 +30,9 @@ from gatewise_export.bundle.errors import VerifyError
 from gatewise_export.bundle.flat_models import MAX_BYTES
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_records import MANIFEST, RANGES, SAMPLE
-from gatewise_export.bundle.repacking import check_destination, replacing
+from gatewise_export.bundle.repacking import check_destination, replace_when_done
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
-from gatewise_export.packing.converters import CloudFile, probed_file
+from gatewise_export.packing.converters import CloudFile, convert_and_probe
 from gatewise_export.packing.system_manifest import (
     BACKEND,
     StageFiles,
@@ -122,47 +122,60 @@ def pack(
     path = check_destination(path)
     signer = None if sign is None else Signer(sign)
     _check_fitted(system)
-    rows = None if encoder is None else getattr(encoder, "encoder_", encoder)
-    if rows is not None:
-        _check_encoder(system, rows)
-        sample = encode_table(rows, sample)
+    row_encoder = None if encoder is None else getattr(encoder, "encoder_", encoder)
+    if row_encoder is not None:
+        _check_encoder(system, row_encoder)
+        sample = encode_table(row_encoder, sample)
     signal: SignalInput | None = getattr(system, "signal_input_", None)
     windows = None
     if signal is not None:
         windows = signal.checked(sample)[:MAX_SAMPLE_ROWS].astype(signal.dtype)
         sample, system = signal.features(windows), on_features(system)
     # write the stages and the high-cost model
-    x = _sample_rows(system, sample)
-    stages = [StageFiles.of_stage(stage, i) for i, stage in enumerate(_stages(system))]
+    rows = _sample_rows(system, sample)
+    stages = [StageFiles.of_stage(stage, i) for i, stage in enumerate(_packed_stages(system))]
     f0 = system.high_cost_model_
-    cloud: CloudFile | None = None
+    cloud_file: CloudFile | None = None
     if f0 is not None and f0.python_model is None:
-        cloud = probed_file(f0, x, missing=system.missing_["cloud"] == "allowed")
-    files = _model_files(system, stages, cloud, signal)
+        cloud_file = convert_and_probe(
+            f0, rows, allow_missing=system.missing_["cloud"] == "allowed"
+        )
+    content_of_file = _model_files(system, stages, cloud_file, signal)
     # choose rows for the self-test, without rows whose two largest probabilities are close
-    answers = None if f0 is None else _cloud_answers(f0, cloud, x)
-    if answers is not None:
-        clear = _clear_rows(answers[1])
-        x, answers = x[clear], (answers[0][clear], answers[1][clear])
-        windows = None if windows is None else windows[clear]
-    arrays = _sample_arrays(x, [written.stage for written in stages], answers)
+    cloud_answers = None if f0 is None else _cloud_answers(f0, cloud_file, rows)
+    if cloud_answers is not None:
+        is_clear = _is_clear(cloud_answers[1])
+        rows, cloud_answers = (
+            rows[is_clear],
+            (cloud_answers[0][is_clear], cloud_answers[1][is_clear]),
+        )
+        windows = None if windows is None else windows[is_clear]
+    sample_arrays = _sample_arrays(
+        rows, [stage_files.stage for stage_files in stages], cloud_answers
+    )
     if signal is not None and windows is not None:
-        arrays |= {"X": x[:, : len(signal.graph.feature_names)], "windows": windows}
-    files[SAMPLE] = write_arrays(arrays)
+        sample_arrays |= {"X": rows[:, : len(signal.graph.feature_names)], "windows": windows}
+    content_of_file[SAMPLE] = write_arrays(sample_arrays)
     if hasattr(system, "training_ranges_"):
-        files[RANGES] = write_arrays(system.training_ranges_.arrays())
-    moment = datetime.now(UTC) if created is None else created.astimezone(UTC)
-    title = Title(name, version, moment)
-    manifest = manifest_of_system(system, title, stages, cloud, files, encoder=rows, signal=signal)
+        content_of_file[RANGES] = write_arrays(system.training_ranges_.arrays())
+    creation_time = datetime.now(UTC) if created is None else created.astimezone(UTC)
+    title = Title(name, version, creation_time)
+    manifest = manifest_of_system(
+        system, title, stages, cloud_file, content_of_file, encoder=row_encoder, signal=signal
+    )
     _check_request(manifest, max_message)
     if loading is not None:
         manifest = msgspec.structs.replace(manifest, loading=loading)
-    text = files[MANIFEST] = manifest.to_json()
+    manifest_text = content_of_file[MANIFEST] = manifest.to_json()
     if signer is not None:
-        files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, text))
-    with replacing(path, files) as fresh:
-        opaque = None if answers is None or cloud is not None else HighCostAnswers(answers, answers)
-        _check_decisions(system, Bundle.open(fresh), x, opaque)
+        content_of_file[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, manifest_text))
+    with replace_when_done(path, content_of_file) as new_path:
+        opaque_answers = (
+            None
+            if cloud_answers is None or cloud_file is not None
+            else HighCostAnswers(cloud_answers, cloud_answers)
+        )
+        _check_decisions(system, Bundle.open(new_path), rows, opaque_answers)
     bundle = Bundle.open(path, public_key=None if signer is None else signer.public.raw)
     return bundle if signal is None else bundle.with_functions(signal.functions)
 
@@ -183,7 +196,7 @@ def _check_fitted(system: Any) -> None:
     check_column_names(system.feature_names_)
 
 
-def _stages(system: BudgetedClassifier) -> list[Stage]:
+def _packed_stages(system: BudgetedClassifier) -> list[Stage]:
     """List the stages of all candidate cascades, and check their given graphs."""
     stages = list(dict.fromkeys(stage for chain in chains_of(system) for stage in chain))
     for stage in stages:
@@ -199,32 +212,38 @@ def _check_given_graph(content: bytes, name: str) -> None:
         onnx.checker.check_model(model, full_check=True)
     except Exception as error:  # protobuf's and shape inference's errors have no common base class
         raise InputError(f"{name} is not a usable ONNX graph: {one_line(error)}") from error
-    external = onnx.external_data_helper.uses_external_data
-    outside = [t.name for t in onnx.external_data_helper._get_all_tensors(model) if external(t)]
-    if outside:
+    has_external_data = onnx.external_data_helper.uses_external_data
+    external_tensors = [
+        tensor.name
+        for tensor in onnx.external_data_helper._get_all_tensors(model)
+        if has_external_data(tensor)
+    ]
+    if external_tensors:
         raise InputError(
-            f"{name} keeps {outside[0]!r} in another file: save the graph as a single file"
+            f"{name} keeps {external_tensors[0]!r} in another file: save the graph as a single file"
         )
 
 
 def _model_files(
     system: BudgetedClassifier,
     stages: Sequence[StageFiles],
-    cloud: CloudFile | None,
+    cloud_file: CloudFile | None,
     signal: SignalInput | None,
 ) -> dict[str, bytes]:
     """Collect the files of stages, of blocks' networks and of the high-cost model, by name."""
-    files = {name: content for written in stages for name, content in written.contents.items()}
-    _check_sizes(files)
+    content_of_file = {
+        name: content for stage_files in stages for name, content in stage_files.contents.items()
+    }
+    _check_sizes(content_of_file)
     for name, content in ({} if signal is None else signal.models).items():
         _check_given_graph(content, name)
-        files[name] = content
+        content_of_file[name] = content
     f0 = system.high_cost_model_
-    if cloud is not None:
-        files[cloud.name] = cloud.content
+    if cloud_file is not None:
+        content_of_file[cloud_file.name] = cloud_file.content
     elif f0 is not None:
-        files[BACKEND] = _backend(f0, system.classes_)
-    return files
+        content_of_file[BACKEND] = _backend_content(f0, system.classes_)
+    return content_of_file
 
 
 def _check_request(manifest: Manifest, max_message: int) -> None:
@@ -236,40 +255,46 @@ def _check_request(manifest: Manifest, max_message: int) -> None:
         )
 
 
-def _check_sizes(files: Mapping[str, bytes]) -> None:
+def _check_sizes(content_of_file: Mapping[str, bytes]) -> None:
     """Refuse stages with files that are too large for devices."""
-    large = [f"{n} of {byte_size(len(c))}" for n, c in files.items() if len(c) > MAX_BYTES]
-    if large:
+    large_files = [
+        f"{name} of {byte_size(len(content))}"
+        for name, content in content_of_file.items()
+        if len(content) > MAX_BYTES
+    ]
+    if large_files:
         raise InputError(
             f"a device reads files of at most {byte_size(MAX_BYTES)}, but the system has "
-            f"{' and '.join(large)}: fit with max_bytes=, or give a smaller model"
+            f"{' and '.join(large_files)}: fit with max_bytes=, or give a smaller model"
         )
 
 
 def _sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]:
-    names = getattr(system, "feature_names_in_", None)
+    column_names = getattr(system, "feature_names_in_", None)
     sample = as_pandas(sample)
-    if names is not None and hasattr(sample, "columns"):
-        absent = [name for name in names if name not in sample.columns]
-        if absent:
-            raise InputError(f"sample has no column {absent[0]!r}, which the system was fitted on")
-        sample = sample[list(names)]
+    if column_names is not None and hasattr(sample, "columns"):
+        missing_columns = [name for name in column_names if name not in sample.columns]
+        if missing_columns:
+            raise InputError(
+                f"sample has no column {missing_columns[0]!r}, which the system was fitted on"
+            )
+        sample = sample[list(column_names)]
     try:
-        x = np.ascontiguousarray(sample, np.float32)
+        rows = np.ascontiguousarray(sample, np.float32)
     except (TypeError, ValueError) as error:
         raise InputError(
             f"sample must hold numbers: {error}; a table of raw columns needs encoder="
         ) from None
-    if getattr(system, "instance_", None) is not None and x.ndim > 2:
-        x = x.reshape(len(x), -1)
-    if x.ndim != 2 or not len(x) or x.shape[1] != system.n_features_in_:
+    if getattr(system, "instance_", None) is not None and rows.ndim > 2:
+        rows = rows.reshape(len(rows), -1)
+    if rows.ndim != 2 or not len(rows) or rows.shape[1] != system.n_features_in_:
         raise InputError(
-            f"sample must have rows of {system.n_features_in_} features, not shape {x.shape}"
+            f"sample must have rows of {system.n_features_in_} features, not shape {rows.shape}"
         )
-    return x[:MAX_SAMPLE_ROWS]
+    return rows[:MAX_SAMPLE_ROWS]
 
 
-def _backend(f0: HighCostModel, classes: NDArray[Any]) -> bytes:
+def _backend_content(f0: HighCostModel, classes: NDArray[Any]) -> bytes:
     """Describe the backend of an opaque model; the file is information, and is never loaded."""
     document = {
         "backend": f0.backend,
@@ -281,15 +306,15 @@ def _backend(f0: HighCostModel, classes: NDArray[Any]) -> bytes:
 
 
 def _cloud_answers(
-    f0: HighCostModel, cloud: CloudFile | None, x: NDArray[np.float32]
+    f0: HighCostModel, cloud_file: CloudFile | None, rows: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Get the sample's class indices and probabilities, from the file or the opaque model."""
-    if cloud is None:
-        return f0.answers(x)
-    return cloud.answers(x[:, f0.features])
+    if cloud_file is None:
+        return f0.answers(rows)
+    return cloud_file.answers(rows[:, f0.features])
 
 
-def _clear_rows(probabilities: NDArray[Any]) -> NDArray[np.bool_]:
+def _is_clear(probabilities: NDArray[Any]) -> NDArray[np.bool_]:
     """Mark rows with a label that the last bits of ``exp`` cannot change; if none, all rows."""
     two_best = np.sort(probabilities, axis=1)[:, -2:]
     is_clear: NDArray[np.bool_] = two_best[:, 1] - two_best[:, 0] > MIN_PROBABILITY_GAP
@@ -297,18 +322,18 @@ def _clear_rows(probabilities: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _sample_arrays(
-    x: NDArray[np.float32],
+    rows: NDArray[np.float32],
     stages: Sequence[Stage],
-    cloud: tuple[NDArray[np.int64], NDArray[Any]] | None,
+    cloud_answers: tuple[NDArray[np.int64], NDArray[Any]] | None,
 ) -> dict[str, NDArray[Any]]:
-    arrays: dict[str, NDArray[Any]] = {"X": x}
+    arrays: dict[str, NDArray[Any]] = {"X": rows}
     for i, stage in enumerate(stages):
-        arrays[f"stage_{i}"] = stage.margins(x)
+        arrays[f"stage_{i}"] = stage.margins(rows)
         if stage.acquisition == "node":
-            arrays[f"bought_{i}"] = stage.acquired(x)[:, stage.features]
-    if cloud is not None:
-        arrays["cloud_label"] = cloud[0].astype(np.int64)
-        arrays["cloud_probabilities"] = cloud[1].astype(np.float32)
+            arrays[f"bought_{i}"] = stage.acquired(rows)[:, stage.features]
+    if cloud_answers is not None:
+        arrays["cloud_label"] = cloud_answers[0].astype(np.int64)
+        arrays["cloud_probabilities"] = cloud_answers[1].astype(np.float32)
     return arrays
 
 
@@ -328,18 +353,18 @@ def _check_encoder(system: BudgetedClassifier, encoder: RowEncoder) -> None:
 def _check_decisions(
     system: BudgetedClassifier,
     bundle: Bundle,
-    x: NDArray[np.float32],
+    rows: NDArray[np.float32],
     answers: HighCostAnswers | None,
 ) -> None:
     """Compare each chain of the bundle with the system; raise VerifyError if they differ."""
     if answers is None:
-        answers = HighCostAnswers.computed(system, bundle, x)
+        answers = HighCostAnswers.of_system(system, bundle, rows)
     points = bundle.manifest.operating_points
     first_points = {point.chain: i for i, point in reversed(list(enumerate(points)))}
-    for number in {bundle.manifest.active, *first_points.values()}:
+    for point_index in {bundle.manifest.active, *first_points.values()}:
         system_at_point = copy.copy(system)
-        system_at_point.operating_point_ = system.operating_points_[number]
-        report = verify(system_at_point, bundle.with_active(number), x, high_cost=answers)
+        system_at_point.operating_point_ = system.operating_points_[point_index]
+        report = verify(system_at_point, bundle.with_active(point_index), rows, high_cost=answers)
         if not report.agrees or report.max_margin_difference > 0:
             raise VerifyError(
                 f"nothing was packed: the graphs decide "

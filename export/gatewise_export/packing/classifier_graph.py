@@ -44,7 +44,7 @@ def with_class_indices(
         A graph with the input ``x`` and the outputs ``label``, int64 (n,), and ``probabilities``,
         float32 (n, n_classes).
     """
-    _rename(model.graph, {})
+    _rename_values(model.graph, {})
     tail = GraphTail(model.SerializeToString())
     graph = tail.model.graph
     columns = (
@@ -68,22 +68,24 @@ def with_class_indices(
         _add_one_hot(tail, label, f0.n_classes)
     else:
         _add_columns(tail, columns, f0)
-    return _finished(tail.model, len(f0.features), f0.n_classes)
+    return _encode_graph(tail.model, len(f0.features), f0.n_classes)
 
 
-def _finished(model: onnx.ModelProto, n_features: int, n_classes: int) -> bytes:
+def _encode_graph(model: onnx.ModelProto, n_features: int, n_classes: int) -> bytes:
     """Declare the graph's input and outputs, check it, and encode it."""
     graph = model.graph
-    constants = {t.name for t in graph.initializer}
-    original_input = next(i.name for i in graph.input if i.name not in constants)
-    listed_constants = [i for i in graph.input if i.name in constants]
-    body = [helper.make_node("Identity", [INPUT], [original_input]), *graph.node]
+    constants = {initializer.name for initializer in graph.initializer}
+    original_input = next(
+        graph_input.name for graph_input in graph.input if graph_input.name not in constants
+    )
+    listed_constants = [graph_input for graph_input in graph.input if graph_input.name in constants]
+    nodes = [helper.make_node("Identity", [INPUT], [original_input]), *graph.node]
     del graph.node[:], graph.input[:], graph.output[:]
-    graph.node.extend(body)
-    tensor = helper.make_tensor_value_info
-    graph.input.extend([tensor(INPUT, TensorProto.FLOAT, ["n", n_features]), *listed_constants])
-    graph.output.append(tensor("label", TensorProto.INT64, ["n"]))
-    graph.output.append(tensor("probabilities", TensorProto.FLOAT, ["n", n_classes]))
+    graph.node.extend(nodes)
+    value_info = helper.make_tensor_value_info
+    graph.input.extend([value_info(INPUT, TensorProto.FLOAT, ["n", n_features]), *listed_constants])
+    graph.output.append(value_info("label", TensorProto.INT64, ["n"]))
+    graph.output.append(value_info("probabilities", TensorProto.FLOAT, ["n", n_classes]))
     # skl2onnx lists opsets in an order that differs between runs
     model.opset_import.sort(key=lambda opset: opset.domain)
     onnx.checker.check_model(model)
@@ -91,24 +93,24 @@ def _finished(model: onnx.ModelProto, n_features: int, n_classes: int) -> bytes:
     return content
 
 
-def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+def _rename_values(graph: onnx.GraphProto, new_names: dict[str, str]) -> None:
     """Number all values, so that names cannot clash or depend on skl2onnx's counters."""
 
-    def fresh(name: str) -> str:
-        return names.setdefault(name, f"v{len(names)}") if name else ""
+    def new_name(name: str) -> str:
+        return new_names.setdefault(name, f"v{len(new_names)}") if name else ""
 
     for value in (*graph.input, *graph.initializer):
-        value.name = fresh(value.name)
-    for sparse in graph.sparse_initializer:
-        sparse.values.name = fresh(sparse.values.name)
+        value.name = new_name(value.name)
+    for sparse_initializer in graph.sparse_initializer:
+        sparse_initializer.values.name = new_name(sparse_initializer.values.name)
     for node in graph.node:
         node.name = node.doc_string = ""
-        node.input[:] = [fresh(name) for name in node.input]
-        for inner in inner_graphs(node):
-            _rename(inner, names)
-        node.output[:] = [fresh(name) for name in node.output]
+        node.input[:] = [new_name(name) for name in node.input]
+        for inner_graph in inner_graphs(node):
+            _rename_values(inner_graph, new_names)
+        node.output[:] = [new_name(name) for name in node.output]
     for value in graph.output:
-        value.name = fresh(value.name)
+        value.name = new_name(value.name)
     graph.name, graph.doc_string = "f0", ""
     del graph.value_info[:], graph.quantization_annotation[:]
 
@@ -129,24 +131,27 @@ def _add_positions(
     tail: GraphTail, label: onnx.ValueInfoProto, labels: Sequence[Any] | None
 ) -> str:
     """Add nodes from the graph's labels to their positions among its classes."""
-    flat = tail.add("Reshape", [label.name, tail.constant([-1], np.int64)])
+    flat_labels = tail.add("Reshape", [label.name, tail.constant([-1], np.int64)])
     if labels is None or list(labels) == list(range(len(labels))):
-        return tail.add("Cast", [flat], to=TensorProto.INT64)
+        return tail.add("Cast", [flat_labels], to=TensorProto.INT64)
     if label.type.tensor_type.elem_type == TensorProto.STRING:
-        words = [str(c) for c in labels]
-        versions = {o.domain: o.version for o in tail.model.opset_import}
-        table: dict[str, Any] = {"keys_strings": words, "values_int64s": list(range(len(words)))}
+        label_texts = [str(label_value) for label_value in labels]
+        versions = {opset.domain: opset.version for opset in tail.model.opset_import}
+        encoder_attributes: dict[str, Any] = {
+            "keys_strings": label_texts,
+            "values_int64s": list(range(len(label_texts))),
+        }
         if versions.get(ML_DOMAIN, ML_OPSET) == 1:
-            table = {"classes_strings": words}
-        return tail.add("LabelEncoder", [flat], domain=ML_DOMAIN, **table)
-    numbers = np.array([int(c) for c in labels], np.int64)
-    if numbers.tolist() != list(labels):
+            encoder_attributes = {"classes_strings": label_texts}
+        return tail.add("LabelEncoder", [flat_labels], domain=ML_DOMAIN, **encoder_attributes)
+    label_numbers = np.array([int(label_value) for label_value in labels], np.int64)
+    if label_numbers.tolist() != list(labels):
         raise ConversionError(
             f"high-cost model: class labels {labels[:3]!r} are neither whole numbers nor text"
         )
-    column = tail.add("Cast", [flat], to=TensorProto.INT64)
+    column = tail.add("Cast", [flat_labels], to=TensorProto.INT64)
     column = tail.add("Reshape", [column, tail.constant([-1, 1], np.int64)])
-    is_label = tail.add("Equal", [column, tail.constant(numbers[None, :], np.int64)])
+    is_label = tail.add("Equal", [column, tail.constant(label_numbers[None, :], np.int64)])
     is_label = tail.add("Cast", [is_label], to=TensorProto.INT64)
     return tail.add("ArgMax", [is_label], axis=1, keepdims=0)
 

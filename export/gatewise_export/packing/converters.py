@@ -76,24 +76,25 @@ class CloudFile(NamedTuple):
         return run_cloud(self.content, x, self.kind, self.link, self.n_classes)
 
 
-def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudFile:
+def high_cost_graph(model: HighCostModel, *, allows_flat_trees: bool = True) -> CloudFile:
     """Convert a high-cost model to a graph with the input ``x``, float32 (n, n_used).
 
-    The graph outputs ``margins``, or ``label``, int64 (n,), and ``probabilities``, float32
-    (n, n_classes). If `flat` is False, a forest's graph sums in float64 instead of float32.
+    The graph outputs ``margins``, or ``label``, int64 (n,), and ``probabilities``, float32 (n,
+    n_classes). If `allows_flat_trees` is False, a forest's graph sums in float64 instead of
+    float32.
     """
     if model.python_model is not None:
         raise ConversionError(f"high-cost model: {model.backend} cannot be converted to a graph")
     trees = model.trees
     link = model.link
     estimator = inner_estimator(model.estimator)
-    if trees is None and estimator is not None and flat:
+    if trees is None and estimator is not None and allows_flat_trees:
         try:
-            form = flat_trees(estimator)
+            flat_form = flat_trees(estimator)
         except InputError as error:
             raise ConversionError(f"high-cost model: {error}") from error
-        if form is not None:
-            trees, link = _over_all_classes(*form, model)
+        if flat_form is not None:
+            trees, link = _with_all_classes(*flat_form, model)
     if trees is not None:
         return CloudFile(write_graph(trees.canonical()), "margins", link, model.n_classes)
     if model.onnx is not None:
@@ -117,11 +118,11 @@ def high_cost_graph(model: HighCostModel, *, flat: bool = True) -> CloudFile:
     return CloudFile(content, "classifier", "identity", model.n_classes)
 
 
-def probed_file(
+def convert_and_probe(
     model: HighCostModel,
     sample: NDArray[np.float32],
     *,
-    missing: bool,
+    allow_missing: bool,
     n_rows: int = N_ROWS,
 ) -> CloudFile:
     """Convert a high-cost model to a file, and compare the two on adversarial rows.
@@ -139,34 +140,38 @@ def probed_file(
     if model.onnx is not None:
         return high_cost_graph(model)
     model_rows = sample[:, model.features]
-    source = replace(model, features=np.arange(len(model.features)))
+    reduced_model = replace(model, features=np.arange(len(model.features)))
     is_forest = library_class_name(inner_estimator(model.estimator)) in FOREST_CLASSES
     problems: list[ConversionError] = []
-    for flat in (True, False) if is_forest else (True,):
+    for allows_flat_trees in (True, False) if is_forest else (True,):
         try:
-            graph = high_cost_graph(model, flat=flat)
-            figures = probe(
+            graph = high_cost_graph(model, allows_flat_trees=allows_flat_trees)
+            probe_figures = probe(
                 model.trees if model.estimator is None else model.estimator,
-                source,
+                reduced_model,
                 graph.answers,
                 model_rows,
                 "high-cost model",
-                allow_missing=missing,
+                allow_missing=allow_missing,
                 n_rows=n_rows,
             )
         except (ConversionError, InputError) as error:
             problems.append(ConversionError(str(error)))
             continue
-        return graph._replace(probed=_probe_spec(figures))
+        return graph._replace(probed=_probe_spec(probe_figures))
     try:
-        written = probe_library_file(model, model_rows, allow_missing=missing, n_rows=n_rows)
+        library_file = probe_library_file(
+            model, model_rows, allow_missing=allow_missing, n_rows=n_rows
+        )
     except InputError as error:
         raise ConversionError(f"{problems[0]}; {error}") from error
-    if written is None:
+    if library_file is None:
         raise problems[0]
-    library, content, figures = written
+    library, content, probe_figures = library_file
     problem = str(problems[0]).partition(";")[0][:MAX_PROBLEM_LENGTH]
-    return CloudFile(content, library, "identity", model.n_classes, _probe_spec(figures), problem)
+    return CloudFile(
+        content, library, "identity", model.n_classes, _probe_spec(probe_figures), problem
+    )
 
 
 def _probe_spec(figures: ProbeFigures) -> ProbeSpec:
@@ -176,7 +181,7 @@ def _probe_spec(figures: ProbeFigures) -> ProbeSpec:
 # -- flat trees ----------------------------------------------------------------------------
 
 
-def _over_all_classes(
+def _with_all_classes(
     trees: TreeEnsemble, link: Link, model: HighCostModel
 ) -> tuple[TreeEnsemble, Link]:
     """Add outputs for the classes that a model was not fitted on."""

@@ -86,33 +86,35 @@ def _stage_graph(stage: Stage, n_features: int, classes: NDArray[Any] | None) ->
             "to_onnx: the stage's model is a given graph: use that graph, or pack a bundle"
         )
     writer = GraphWriter()
-    writer.value("features", stage.features.astype(np.int64))
-    writer.add("Gather", f"{INPUT} features", "stage_rows", axis=1)
+    writer.add_constant("features", stage.features.astype(np.int64))
+    writer.add_node("Gather", f"{INPUT} features", "stage_rows", axis=1)
     append_model(writer, stage.model, "stage_rows")
     n_margins = stage.n_margins
     if stage.link == "identity" and n_margins == 1:
-        writer.value("value_column", np.int64(0))
-        writer.add("Gather", f"{MARGINS} value_column", "value", axis=1)
-        return writer.content(n_features, [Output("value")])
+        writer.add_constant("value_column", np.int64(0))
+        writer.add_node("Gather", f"{MARGINS} value_column", "value", axis=1)
+        return writer.encode(n_features, [Output("value")])
     n_classes = max(n_margins, 2)
-    names = np.arange(n_classes) if classes is None else np.asarray(classes)
+    class_names = np.arange(n_classes) if classes is None else np.asarray(classes)
     _append_answers(writer, stage, n_margins)
-    is_text = _is_text(names)
-    writer.value("classes", names.astype(object) if is_text else names.astype(np.int64))
-    writer.add("Gather", "classes index", "label")
+    is_text = _is_text(class_names)
+    writer.add_constant(
+        "classes", class_names.astype(object) if is_text else class_names.astype(np.int64)
+    )
+    writer.add_node("Gather", "classes index", "label")
     outputs = [
         Output("label", STRING if is_text else INT64),
-        Output("probabilities", columns=n_classes),
+        Output("probabilities", n_columns=n_classes),
         Output("score"),
     ]
-    return writer.content(n_features, outputs, {"classes": json.dumps(names.tolist())})
+    return writer.encode(n_features, outputs, {"classes": json.dumps(class_names.tolist())})
 
 
 def _is_text(classes: NDArray[Any]) -> bool:
     """Whether labels are text; raise ConversionError if they are not whole numbers either."""
     if classes.dtype.kind in "biu":
         return False
-    if all(isinstance(c, str) for c in classes.tolist()):
+    if all(isinstance(label, str) for label in classes.tolist()):
         return True
     raise ConversionError(
         f"to_onnx: labels {classes.tolist()[:3]!r} are neither whole numbers nor text"
@@ -125,26 +127,26 @@ def _append_answers(writer: GraphWriter, stage: Stage, n_margins: int) -> None:
     margins = MARGINS
     if rule.n_score_outputs:
         margins = "class_margins"
-        writer.value("class_columns", np.arange(n_margins))
-        writer.add("Gather", f"{MARGINS} class_columns", margins, axis=1)
+        writer.add_constant("class_columns", np.arange(n_margins))
+        writer.add_node("Gather", f"{MARGINS} class_columns", margins, axis=1)
     constants, nodes = rule.graph_nodes(n_margins)
     for name, array in constants.items():
-        writer.value(name, array)
-    for kind, inputs, outputs, attributes in nodes:
-        writer.add(kind, inputs, outputs, **attributes)
+        writer.add_constant(name, array)
+    for operator, inputs, outputs, attributes in nodes:
+        writer.add_node(operator, inputs, outputs, **attributes)
     if stage.link == "sigmoid":
-        writer.value("zero_margin", np.float32(0))
-        writer.value("unit", np.float32(1))
-        writer.value("margin_column", np.int64(0))
-        writer.add("Gather", f"{margins} margin_column", "margin", axis=1)
-        writer.add("Greater", "margin zero_margin", "positive")
-        writer.add("Cast", "positive", "index", to=INT64)
-        writer.add("Sigmoid", margins, "second_class")
-        writer.add("Sub", "unit second_class", "first_class")
-        writer.add("Concat", "first_class second_class", "probabilities", axis=1)
+        writer.add_constant("zero_margin", np.float32(0))
+        writer.add_constant("unit", np.float32(1))
+        writer.add_constant("margin_column", np.int64(0))
+        writer.add_node("Gather", f"{margins} margin_column", "margin", axis=1)
+        writer.add_node("Greater", "margin zero_margin", "positive")
+        writer.add_node("Cast", "positive", "index", to=INT64)
+        writer.add_node("Sigmoid", margins, "second_class")
+        writer.add_node("Sub", "unit second_class", "first_class")
+        writer.add_node("Concat", "first_class second_class", "probabilities", axis=1)
         return
-    writer.add("ArgMax", margins, "index", axis=1, keepdims=0)
+    writer.add_node("ArgMax", margins, "index", axis=1, keepdims=0)
     if stage.link == "softmax":
-        writer.add("Softmax", margins, "probabilities", axis=1)
+        writer.add_node("Softmax", margins, "probabilities", axis=1)
     else:
-        writer.add("Identity", margins, "probabilities")
+        writer.add_node("Identity", margins, "probabilities")

@@ -19,7 +19,7 @@ from gatewise.models.graph_model import GraphModel
 from gatewise.models.instances import InstanceSpec
 from gatewise.models.stage import Stage
 from gatewise.operating_point import ByClass, OperatingPoint
-from gatewise_export.bundle.flat_models import canonical, kind_of, write_model
+from gatewise_export.bundle.flat_models import canonical_model, model_kind, write_model
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_reader import largest_request
 from gatewise_export.bundle.manifest_records import (
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 #: File that names the backend of an opaque high-cost model, instead of its graph.
 BACKEND = "backend.json"
 #: Largest number of classes for which operating points list figures by class.
-MAX_CLASSES_LISTED = 64
+MAX_LISTED_CLASSES = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,18 +57,20 @@ class StageFiles:
     contents: dict[str, bytes]
 
     @classmethod
-    def of_stage(cls, stage: Stage, number: int) -> Self:
+    def of_stage(cls, stage: Stage, stage_index: int) -> Self:
         """Write a stage's flat arrays and their graph, or take over its given graph."""
-        arrays = f"stage_{number}.npz"
-        graph = f"stage_{number}.onnx"
+        arrays_file = f"stage_{stage_index}.npz"
+        graph_file = f"stage_{stage_index}.onnx"
         if isinstance(stage.model, GraphModel):
-            return cls(stage, "graph", None, graph, {graph: stage.model.content})
-        model = canonical(stage.model)
-        kind = kind_of(model, lazy=stage.acquisition == "node")
-        contents = {arrays: write_model(model)}
+            return cls(stage, "graph", None, graph_file, {graph_file: stage.model.content})
+        model = canonical_model(stage.model)
+        kind = model_kind(model, is_lazy=stage.acquisition == "node")
+        contents = {arrays_file: write_model(model)}
         if kind == "lazy":
-            return cls(stage, kind, arrays, None, contents)
-        return cls(stage, kind, arrays, graph, contents | {graph: write_graph(model)})
+            return cls(stage, kind, arrays_file, None, contents)
+        return cls(
+            stage, kind, arrays_file, graph_file, contents | {graph_file: write_graph(model)}
+        )
 
 
 @dataclass(frozen=True)
@@ -92,28 +94,28 @@ def manifest_of_system(
 ) -> Manifest:
     """Build the manifest of a system from its files."""
     # collect names, groups, points and stage numbers
-    names = system.feature_names_
+    feature_names = system.feature_names_
     costs = system.feature_costs_
-    groups = [None if g < 0 else costs.group_names[g] for g in costs.group]
+    groups = [None if group < 0 else costs.group_names[group] for group in costs.group]
     points = system.operating_points_
     frontier = system.frontier_
     prices = system.cloud_prices_
     f0 = system.high_cost_model_
-    number = {stage_files.stage: i for i, stage_files in enumerate(stages)}
-    specs = tuple(_stage_spec(stage_files, names, files) for stage_files in stages)
+    index_of_stage = {stage_files.stage: i for i, stage_files in enumerate(stages)}
+    stage_specs = tuple(_stage_spec(stage_files, feature_names, files) for stage_files in stages)
     manifest = Manifest(
         schema_version=2,
         name=title.name,
         version=title.version,
         created=title.created.isoformat(timespec="seconds"),
         min_runtime_version="0.1.0",
-        task=_task(system),
-        instance=_instance(system),
+        task=_task_of(system),
+        instance=_instance_spec(system),
         classes=tuple(system.classes_.tolist()) if hasattr(system, "classes_") else (),
-        link=specs[-1].link,
+        link=stage_specs[-1].link,
         features=tuple(
             FeatureSpec(name, float(price), group)
-            for name, price, group in zip(names, costs.own, groups, strict=True)
+            for name, price, group in zip(feature_names, costs.own, groups, strict=True)
         ),
         groups=tuple(
             GroupSpec(group, float(price), tuple(costs.prerequisites.get(group, ())))
@@ -121,11 +123,13 @@ def manifest_of_system(
         ),
         prices=PriceSpec(float(prices.request), float(prices.byte), float(prices.evaluation)),
         missing=MissingSpec(system.missing_["stages"], system.missing_["cloud"]),
-        every_stage=specs,
-        chains=tuple(tuple(number[stage] for stage in chain) for chain in chains_of(system)),
+        every_stage=stage_specs,
+        chains=tuple(
+            tuple(index_of_stage[stage] for stage in chain) for chain in chains_of(system)
+        ),
         cloud=_cloud_spec(system, cloud),
         largest_request=0,
-        operating_points=tuple(_point(p, cloud=f0 is not None) for p in points),
+        operating_points=tuple(_rounded_point(point, has_cloud=f0 is not None) for point in points),
         active=points.index(system.operating_point_),
         files={
             name: FileSpec(hashlib.sha256(content).hexdigest(), len(content))
@@ -138,7 +142,7 @@ def manifest_of_system(
         reference_recall=_rounded(frontier.reference_recall),
         class_rows=tuple(frontier.class_rows) or None,
         max_instance_cost=getattr(system, "max_instance_cost_", None),
-        **_bounds(system),
+        **_class_bounds(system),
     )
     # the size of a request follows from the manifest
     return msgspec.structs.replace(manifest, largest_request=largest_request(manifest))
@@ -172,7 +176,7 @@ def _stage_spec(
     stage = stage_files.stage
     return StageSpec(
         kind=stage_files.kind,
-        inputs=tuple(names[k] for k in stage.features),
+        inputs=tuple(names[column] for column in stage.features),
         bytes=sum(len(content) for content in stage_files.contents.values()),
         link=stage.link,
         score=stage.score,
@@ -182,42 +186,42 @@ def _stage_spec(
     )
 
 
-def _cloud_spec(system: BudgetedClassifier, cloud: CloudFile | None) -> CloudSpec | None:
+def _cloud_spec(system: BudgetedClassifier, cloud_file: CloudFile | None) -> CloudSpec | None:
     f0 = system.high_cost_model_
     if f0 is None:
         return None
-    inputs = tuple(system.feature_names_[k] for k in f0.features)
-    if cloud is None:
+    inputs = tuple(system.feature_names_[column] for column in f0.features)
+    if cloud_file is None:
         return CloudSpec(BACKEND, inputs, "classifier", "identity", f0.backend)
     return CloudSpec(
-        cloud.name,
+        cloud_file.name,
         inputs,
-        cloud.kind,
-        cloud.link,
-        probed=cloud.probed,
-        graph_problem=cloud.graph_problem,
+        cloud_file.kind,
+        cloud_file.link,
+        probed=cloud_file.probed,
+        graph_problem=cloud_file.graph_problem,
     )
 
 
-def _point(point: OperatingPoint, *, cloud: bool) -> OperatingPoint:
+def _rounded_point(point: OperatingPoint, *, has_cloud: bool) -> OperatingPoint:
     """Round the figures of a point, and omit figures by class if there are many classes."""
     changes: dict[str, Any] = {
         name: None if getattr(point, name) is None else round(float(getattr(point, name)), 6)
         for name in ("balanced_accuracy", "log_loss", "brier_score")
     }
     changes |= {name: _rounded(getattr(point, name)) for name in ("recall", "precision")}
-    if not cloud:  # the last stage answers whatever its score
+    if not has_cloud:  # the last stage answers whatever its score
         changes |= {"thresholds": (*point.thresholds[:-1], ALWAYS_STOP), "agreement": None}
     return msgspec.structs.replace(point, **changes)
 
 
 def _rounded(shares: ByClass | None) -> ByClass | None:
-    if shares is None or len(shares) > MAX_CLASSES_LISTED:
+    if shares is None or len(shares) > MAX_LISTED_CLASSES:
         return None
     return tuple(None if share is None else round(float(share), 6) for share in shares)
 
 
-def _bounds(system: BudgetedClassifier) -> dict[str, Any]:
+def _class_bounds(system: BudgetedClassifier) -> dict[str, Any]:
     """Bounds by class; a bound on the loss of recall becomes a bound on the recall."""
     bounds = getattr(system, "class_bounds_", None)
     if not bounds:
@@ -225,8 +229,8 @@ def _bounds(system: BudgetedClassifier) -> dict[str, Any]:
     recalls = bounds.as_recalls(system.frontier_.reference_recall)
     # a margin covers the rounding of the difference and of the points' recalls
     if bounds.max_loss:
-        lower = tuple(r and max(r - 1e-6, 1e-6) for r in recalls.min_recall)
-        recalls = replace(recalls, min_recall=lower)
+        lower_bounds = tuple(recall and max(recall - 1e-6, 1e-6) for recall in recalls.min_recall)
+        recalls = replace(recalls, min_recall=lower_bounds)
     return {
         name: getattr(recalls, name)
         for name in ("min_recall", "min_precision")
@@ -234,7 +238,7 @@ def _bounds(system: BudgetedClassifier) -> dict[str, Any]:
     }
 
 
-def _instance(system: BudgetedClassifier) -> InstanceSpec | None:
+def _instance_spec(system: BudgetedClassifier) -> InstanceSpec | None:
     """Shape and type of array instances; None for rows of float32 features."""
     spec: InstanceSpec | None = getattr(system, "instance_", None)
     if spec is None or (len(spec.shape) == 1 and spec.dtype == "float32"):
@@ -242,7 +246,7 @@ def _instance(system: BudgetedClassifier) -> InstanceSpec | None:
     return spec
 
 
-def _task(system: BudgetedClassifier) -> Task:
+def _task_of(system: BudgetedClassifier) -> Task:
     if hasattr(system, "classes_"):
         return "classify"
     return "regress" if is_regressor(system) else "rank"

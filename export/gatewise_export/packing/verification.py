@@ -23,7 +23,7 @@ from gatewise.imports import open_session
 from gatewise.models.booster_files import BoosterFile
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.decisions import Outcome, decided, differing_windows
+from gatewise_export.bundle.decisions import Outcome, decide_outcome, differing_windows
 from gatewise_export.bundle.errors import BundleError, VerifyReport
 from gatewise_export.bundle.flat_models import MAX_BYTES
 from gatewise_export.bundle.manifest_records import CloudKind, StageSpec
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     from gatewise_training.cascades.base import BudgetedClassifier
 
 #: Class indices and probabilities of a high-cost model; None for both without one.
-_Cloud = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
+CloudAnswers = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
 
 #: Rows per run; a kernel machine's graph needs memory for rows times landmarks times features.
-BATCH = 256
+BATCH_ROWS = 256
 
 
 class HighCostAnswers(NamedTuple):
     """Answers to the same rows by a high-cost model and by its graph in the bundle."""
 
-    model: _Cloud
-    graph: _Cloud
+    model: CloudAnswers
+    graph: CloudAnswers
 
     @classmethod
-    def computed(
+    def of_system(
         cls, system: BudgetedClassifier, bundle: Bundle, x: NDArray[np.float32]
     ) -> HighCostAnswers:
         """Compute both; an opaque model has no graph, so its answers serve as both."""
@@ -106,19 +106,21 @@ def verify(
     if hasattr(system, "signal_input_"):
         table = system.signal_input_.features(table)
         system = on_features(system)
-    x = _matrix(table)
+    rows = _float_matrix(table)
     if high_cost is None:
-        high_cost = HighCostAnswers.computed(system, bundle, x)
-    rows = table if hasattr(table, "columns") else _named(system, x)
-    graph_result = graph_outcome(bundle, x, cloud=high_cost.graph)
-    return _compare(graph_result, _system_outcome(system, rows, x, high_cost.model))
+        high_cost = HighCostAnswers.of_system(system, bundle, rows)
+    named_rows = table if hasattr(table, "columns") else _with_column_names(system, rows)
+    outcome_of_graphs = graph_outcome(bundle, rows, cloud=high_cost.graph)
+    return _report_differences(
+        outcome_of_graphs, _system_outcome(system, named_rows, rows, high_cost.model)
+    )
 
 
 def _system_outcome(
     system: BudgetedClassifier,
     rows: NDArray[np.float32] | pd.DataFrame,
     x: NDArray[np.float32],
-    cloud: _Cloud,
+    cloud: CloudAnswers,
 ) -> Outcome:
     """Compute the decisions of a fitted system, given its high-cost model's answers."""
     exits = system.exit_stage(rows)
@@ -155,7 +157,7 @@ def _has_backend(bundle: Bundle) -> bool:
     return cloud is not None and cloud.backend is not None
 
 
-def _matrix(X: ArrayLike) -> NDArray[np.float32]:
+def _float_matrix(X: ArrayLike) -> NDArray[np.float32]:
     """Convert rows to float32 (n, n_features); arrays are flattened."""
     try:
         x = np.ascontiguousarray(X, np.float32)
@@ -164,7 +166,7 @@ def _matrix(X: ArrayLike) -> NDArray[np.float32]:
     return x if x.ndim <= 2 else x.reshape(len(x), -1)
 
 
-def _named(
+def _with_column_names(
     system: BudgetedClassifier, x: NDArray[np.float32]
 ) -> NDArray[np.float32] | pd.DataFrame:
     """Convert rows to a table with column names, if the system was fitted on a table."""
@@ -192,21 +194,23 @@ def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) 
     -------
     VerifyReport
     """
-    x = _matrix(X)
-    graph_result = graph_outcome(bundle, x) if outcome is None else outcome
+    rows = _float_matrix(X)
+    outcome_of_graphs = graph_outcome(bundle, rows) if outcome is None else outcome
     manifest = bundle.manifest
     margins = []
     acquired = []
-    for s, spec in enumerate(manifest.stages):
-        if spec.kind == "graph":  # it has no flat arrays to compare with
-            margins.append(graph_result.margins[s])
-            acquired.append(manifest.acquired(s))
+    for s, stage_spec in enumerate(manifest.stages):
+        if stage_spec.kind == "graph":  # it has no flat arrays to compare with
+            margins.append(outcome_of_graphs.margins[s])
+            acquired.append(manifest.acquired_mask(s))
             continue
         stage = bundle.read_stage(s)
-        margins.append(stage.margins(x))
-        acquired.append(stage.acquired(x))
-    cloud = graph_result.cloud_labels, graph_result.cloud_probabilities
-    return _compare(graph_result, decided(manifest, margins, acquired, *cloud))
+        margins.append(stage.margins(rows))
+        acquired.append(stage.acquired(rows))
+    cloud = outcome_of_graphs.cloud_labels, outcome_of_graphs.cloud_probabilities
+    return _report_differences(
+        outcome_of_graphs, decide_outcome(manifest, margins, acquired, *cloud)
+    )
 
 
 def self_test(
@@ -247,54 +251,60 @@ def self_test(
         cloud_probabilities=sample.get("cloud_probabilities"),
     )
     # without the high-cost model's file, use its expected outputs
-    cloud: _Cloud | None = None
-    if bundle.absent() or _has_backend(bundle):
+    cloud: CloudAnswers | None = None
+    if bundle.absent_files() or _has_backend(bundle):
         cloud = expected.cloud_labels, expected.cloud_probabilities
     if answers is not None:
         cloud = answers(sample["X"])
-    return _compare(graph_outcome(bundle, sample["X"], cloud=cloud), expected)
+    return _report_differences(graph_outcome(bundle, sample["X"], cloud=cloud), expected)
 
 
 def graph_outcome(
-    bundle: Bundle, x: NDArray[np.float32], *, cloud: _Cloud | None = None
+    bundle: Bundle, rows: NDArray[np.float32], *, cloud: CloudAnswers | None = None
 ) -> Outcome:
     """Run every graph of a bundle on all rows; `cloud` holds known high-cost model answers."""
     manifest = bundle.manifest
     margins = []
     acquired = []
-    for s, spec in enumerate(manifest.stages):
-        outputs, visited = _stage_outputs(bundle, spec, x[:, manifest.stage_inputs(s)])
-        if outputs.shape != (len(x), spec.outputs) or outputs.dtype != np.float32:
+    for s, stage_spec in enumerate(manifest.stages):
+        outputs, acquired_inputs = _stage_outputs(
+            bundle, stage_spec, rows[:, manifest.stage_inputs(s)]
+        )
+        if outputs.shape != (len(rows), stage_spec.outputs) or outputs.dtype != np.float32:
             raise BundleError(
                 f"{bundle}: stage {s} outputs {outputs.dtype} of shape {outputs.shape}, "
-                f"not float32 of shape {(len(x), spec.outputs)}"
+                f"not float32 of shape {(len(rows), stage_spec.outputs)}"
             )
         margins.append(outputs)
-        acquired.append(manifest.acquired(s, visited))
-    cloud = _cloud_answers(bundle, x) if cloud is None else cloud
-    return decided(manifest, margins, acquired, *cloud)
+        acquired.append(manifest.acquired_mask(s, acquired_inputs))
+    cloud = _cloud_answers(bundle, rows) if cloud is None else cloud
+    return decide_outcome(manifest, margins, acquired, *cloud)
 
 
 def _stage_outputs(
-    bundle: Bundle, spec: StageSpec, x: NDArray[np.float32]
+    bundle: Bundle, stage_spec: StageSpec, rows: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_] | None]:
     """Run a stage on rows of its inputs; also return the inputs that a lazy stage acquires."""
-    if spec.kind == "graph":
-        assert spec.graph is not None
+    if stage_spec.kind == "graph":
+        assert stage_spec.graph is not None
         # one row at a time, as on devices, because runs of many rows may sum in another order
-        return run_graph(bundle.read(spec.graph, max_bytes=MAX_BYTES), x, spec.graph, 1)[0], None
-    model = bundle.read_model(spec)
-    if isinstance(model, TreeEnsemble) and spec.kind == "lazy":
-        return model.run_and_visit(x)
+        return run_graph(
+            bundle.read(stage_spec.graph, max_bytes=MAX_BYTES), rows, stage_spec.graph, 1
+        )[0], None
+    model = bundle.read_model(stage_spec)
+    if isinstance(model, TreeEnsemble) and stage_spec.kind == "lazy":
+        return model.run_and_visit(rows)
     content = write_graph(model)
-    assert spec.graph is not None
-    if content != bundle.read(spec.graph, max_bytes=MAX_BYTES):
-        raise BundleError(f"{bundle}: {spec.graph} differs from the graph of {spec.arrays}")
-    return run_graph(content, x, spec.graph)[0], None
+    assert stage_spec.graph is not None
+    if content != bundle.read(stage_spec.graph, max_bytes=MAX_BYTES):
+        raise BundleError(
+            f"{bundle}: {stage_spec.graph} differs from the graph of {stage_spec.arrays}"
+        )
+    return run_graph(content, rows, stage_spec.graph)[0], None
 
 
 def run_graph(
-    content: bytes, x: NDArray[np.float32], name: str, batch: int = BATCH
+    content: bytes, x: NDArray[np.float32], name: str, batch_rows: int = BATCH_ROWS
 ) -> list[NDArray[Any]]:
     """Run an ONNX file with onnxruntime and return its outputs in order.
 
@@ -304,8 +314,8 @@ def run_graph(
         session = open_session(content)
         input_name = session.get_inputs()[0].name
         batches = [
-            session.run(None, {input_name: np.ascontiguousarray(x[i : i + batch])})
-            for i in range(0, max(len(x), 1), batch)
+            session.run(None, {input_name: np.ascontiguousarray(x[i : i + batch_rows])})
+            for i in range(0, max(len(x), 1), batch_rows)
         ]
     except Exception as error:  # onnxruntime's errors have no common base class
         raise BundleError(f"onnxruntime cannot run {name}: {one_line(error)}") from error
@@ -337,7 +347,7 @@ def run_cloud(
     return np.asarray(class_probabilities.argmax(axis=1), np.int64), class_probabilities
 
 
-def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
+def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> CloudAnswers:
     cloud = bundle.manifest.cloud
     if cloud is None:
         return None, None
@@ -360,17 +370,17 @@ def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
     return label, class_probabilities
 
 
-def _compare(computed: Outcome, expected: Outcome) -> VerifyReport:
+def _report_differences(outcome: Outcome, expected: Outcome) -> VerifyReport:
     """Count the rows with different decisions, and measure the differences of outputs."""
     return VerifyReport(
         rows=len(expected.exits),
-        differing_decisions=_count_differing(computed.exits, expected.exits),
-        differing_labels=_count_differing(computed.labels, expected.labels),
-        differing_costs=_count_differing(computed.costs, expected.costs),
-        max_margin_difference=max(map(_largest_gap, computed.margins, expected.margins)),
-        cloud_label_differences=_count_differing(computed.cloud_labels, expected.cloud_labels),
+        differing_decisions=_count_differing(outcome.exits, expected.exits),
+        differing_labels=_count_differing(outcome.labels, expected.labels),
+        differing_costs=_count_differing(outcome.costs, expected.costs),
+        max_margin_difference=max(map(_largest_gap, outcome.margins, expected.margins)),
+        cloud_label_differences=_count_differing(outcome.cloud_labels, expected.cloud_labels),
         cloud_probability_max_difference=_largest_gap(
-            computed.cloud_probabilities, expected.cloud_probabilities
+            outcome.cloud_probabilities, expected.cloud_probabilities
         ),
     )
 

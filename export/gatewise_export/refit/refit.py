@@ -29,12 +29,12 @@ from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import graph_outcome
 from gatewise_export.refit.refit_rows import (
     FitRows,
-    KeptParts,
-    class_values,
+    KeptRowSplit,
     feature_order,
     fit_rows_of,
-    kept_parts,
-    old_rows,
+    read_old_rows,
+    split_kept_rows,
+    typed_labels,
 )
 from gatewise_training import methods
 from gatewise_training.cascades.base import BudgetedClassifier
@@ -149,50 +149,62 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
     Raises InputError if rows, labels or features are missing.
     """
     check_destination(settings.out)
-    old = Bundle.open(settings.bundle)
-    keeps_model = settings.high_cost == "same"
-    _check_old(old.manifest, keeps_model=keeps_model)
+    old_bundle = Bundle.open(settings.bundle)
+    keeps_high_cost_model = settings.high_cost == "same"
+    _check_old_manifest(old_bundle.manifest, keeps_high_cost_model=keeps_high_cost_model)
     rng = np.random.default_rng(settings.seed)
-    parts = kept_parts(settings.kept, old.manifest, comparison_share=settings.held, rng=rng)
-    if keeps_model and (parts.fit_labels.truth < 0).any():
+    row_split = split_kept_rows(
+        settings.kept, old_bundle.manifest, comparison_share=settings.held, rng=rng
+    )
+    if keeps_high_cost_model and (row_split.fit_labels.truth < 0).any():
         raise InputError(
             "labels name a class that the high-cost model does not have: use --high-cost new"
         )
-    kept = fit_rows_of(parts, old.manifest, cap=settings.cap, unlabelled=keeps_model, rng=rng)
-    training = old_rows(settings.train, settings.target, old.manifest)
+    kept_rows = fit_rows_of(
+        row_split,
+        old_bundle.manifest,
+        cap=settings.cap,
+        uses_unlabelled=keeps_high_cost_model,
+        rng=rng,
+    )
+    training_rows = read_old_rows(settings.train, settings.target, old_bundle.manifest)
     # kept_weight / (old_weight + kept_weight) = kept_share, and every old row has weight 1
-    kept_weight = settings.kept_share / (1 - settings.kept_share) * len(training.y)
-    weighted = FitRows(kept.X, kept.y, kept.weights * kept_weight / kept.weights.sum())
+    kept_weight = settings.kept_share / (1 - settings.kept_share) * len(training_rows.y)
+    weighted_rows = FitRows(
+        kept_rows.X, kept_rows.y, kept_rows.weights * kept_weight / kept_rows.weights.sum()
+    )
     with tempfile.TemporaryDirectory(prefix="gatewise-refit-") as folder:
-        system = _fit(settings, old, training.concatenate(weighted), Path(folder), rng)
-        new = pack(
+        system = _fit_release(
+            settings, old_bundle, training_rows.concatenate(weighted_rows), Path(folder), rng
+        )
+        new_bundle = pack(
             system,
             settings.out,
-            sample=weighted.X[:64],
-            name=old.manifest.name,
-            version=settings.version or next_version(old.manifest.version),
+            sample=weighted_rows.X[:64],
+            name=old_bundle.manifest.name,
+            version=settings.version or next_version(old_bundle.manifest.version),
             sign=settings.sign,
-            encoder=old.manifest.encoder,
+            encoder=old_bundle.manifest.encoder,
         )
-    comparisons, rates = _compared(old, new, parts)
-    total = comparisons[0]
+    comparisons, offload_rates = _compare_releases(old_bundle, new_bundle, row_split)
+    overall_difference = comparisons[0]
     verdict: Verdict = "not shown"
-    if total.low is not None and total.high is not None and total.low > 0:
+    if overall_difference.low is not None and overall_difference.low > 0:
         verdict = "better"
-    elif total.high is not None and total.high < 0:
+    elif overall_difference.high is not None and overall_difference.high < 0:
         verdict = "worse"
     report = RefitReport(
-        old=old.manifest.title,
-        new=new.manifest.title,
-        n_old=len(training.y),
-        n_kept=len(kept.y),
-        n_labels=len(parts.fit_labels),
+        old=old_bundle.manifest.title,
+        new=new_bundle.manifest.title,
+        n_old=len(training_rows.y),
+        n_kept=len(kept_rows.y),
+        n_labels=len(row_split.fit_labels),
         cap=settings.cap,
         comparisons=comparisons,
-        offload_rates=rates,
+        offload_rates=offload_rates,
         verdict=verdict,
     )
-    return new, report
+    return new_bundle, report
 
 
 def next_version(version: str) -> str:
@@ -201,11 +213,11 @@ def next_version(version: str) -> str:
     >>> next_version("7"), next_version("a4f"), next_version("2.9")
     ('8', 'a4f.1', '2.10')
     """
-    head, dot, last = version.rpartition(".")
-    return f"{head}{dot}{int(last) + 1}" if last.isdecimal() else f"{version}.1"
+    prefix, dot, last_number = version.rpartition(".")
+    return f"{prefix}{dot}{int(last_number) + 1}" if last_number.isdecimal() else f"{version}.1"
 
 
-def _check_old(manifest: Manifest, *, keeps_model: bool) -> None:
+def _check_old_manifest(manifest: Manifest, *, keeps_high_cost_model: bool) -> None:
     if manifest.cloud is None or not manifest.classes:
         raise InputError(f"{manifest.title} has no high-cost model, so no instances were kept")
     if manifest.signal is not None or manifest.instance is not None:
@@ -214,25 +226,29 @@ def _check_old(manifest: Manifest, *, keeps_model: bool) -> None:
             "old instances and on kept ones, which gatewise_export.archive reads"
         )
     order = feature_order(manifest)
-    if keeps_model and (order != np.arange(len(order))).any():
+    if keeps_high_cost_model and (order != np.arange(len(order))).any():
         raise InputError(
             f"{manifest.title}: the high-cost model reads the features in another order than the "
             "bundle lists: use --high-cost new"
         )
 
 
-def _fit(
-    settings: RefitSettings, old: Bundle, rows: FitRows, folder: Path, rng: np.random.Generator
+def _fit_release(
+    settings: RefitSettings,
+    old_bundle: Bundle,
+    rows: FitRows,
+    folder: Path,
+    rng: np.random.Generator,
 ) -> BudgetedClassifier:
     import pandas as pd
 
-    manifest = old.manifest
+    manifest = old_bundle.manifest
     assert manifest.cloud is not None
-    names = list(manifest.feature_names)
+    feature_names = list(manifest.feature_names)
     goal = chosen_goal(
         budget=settings.budget, max_loss=settings.max_loss, offload_rate=settings.offload_rate
     )
-    options: dict[str, Any] = {
+    method_options: dict[str, Any] = {
         "feature_costs": manifest.feature_costs(),
         "cloud_prices": manifest.cloud_prices(),
         "random_state": settings.seed,
@@ -240,105 +256,114 @@ def _fit(
         **settings.parameters,
     }
     if settings.guarantee is not None:
-        options["guarantee"] = settings.guarantee
+        method_options["guarantee"] = settings.guarantee
     if "allowed" in (manifest.missing.stages, manifest.missing.cloud):
-        options["allow_missing"] = True
-    training = np.ones(len(rows.y), bool)
+        method_options["allow_missing"] = True
+    is_training = np.ones(len(rows.y), bool)
     validation = None
     weights = rows.weights
     if settings.high_cost == "same":
-        graph = folder / manifest.cloud.file
-        graph.write_bytes(old.read(manifest.cloud.file))
-        options["high_cost_model"] = OnnxModel(graph, classes=list(manifest.classes))
+        graph_file = folder / manifest.cloud.file
+        graph_file.write_bytes(old_bundle.read(manifest.cloud.file))
+        method_options["high_cost_model"] = OnnxModel(graph_file, classes=list(manifest.classes))
         # Draw validation rows in proportion to their weights, because they all count equally.
-        share = np.minimum(_VALIDATION_SHARE * rows.weights / rows.weights.mean(), 0.5)
-        training = rng.random(len(rows.y)) >= share
-        weights = weights / (1 - share)
-        validation = pd.DataFrame(rows.X[~training], columns=names), rows.y[~training]
-    system: BudgetedClassifier = methods.cascade(settings.method, **options)
+        validation_probability = np.minimum(
+            _VALIDATION_SHARE * rows.weights / rows.weights.mean(), 0.5
+        )
+        is_training = rng.random(len(rows.y)) >= validation_probability
+        weights = weights / (1 - validation_probability)
+        validation = pd.DataFrame(rows.X[~is_training], columns=feature_names), rows.y[~is_training]
+    system: BudgetedClassifier = methods.cascade(settings.method, **method_options)
     with warnings.catch_warnings():
         # the report compares the recall of each class
         warnings.simplefilter("ignore", RecallWarning)
         system.fit(
-            pd.DataFrame(rows.X[training], columns=names),
-            rows.y[training],
-            sample_weight=weights[training],
+            pd.DataFrame(rows.X[is_training], columns=feature_names),
+            rows.y[is_training],
+            sample_weight=weights[is_training],
             validation=validation,
         )
     return system
 
 
-def _compared(
-    old: Bundle, new: Bundle, parts: KeptParts
+def _compare_releases(
+    old_bundle: Bundle, new_bundle: Bundle, row_split: KeptRowSplit
 ) -> tuple[tuple[ReleaseDifference, ...], tuple[float, float]]:
     """Compare both releases on all comparison rows, by class, and on the earlier and later half."""
-    rows = parts.comparison_rows
-    labelled = parts.comparison_labels
-    order = feature_order(old.manifest)
-    x = np.concatenate([rows.X, labelled.rows.X])[:, order].astype(np.float32)
-    index_of = {label: c for c, label in enumerate(old.manifest.classes)}
-    n_classes = len(index_of)
-    # classes that only the new release has
-    new_classes = [c for c in new.manifest.classes if c not in index_of]
-    index_of_new = {c: n_classes + i for i, c in enumerate(new_classes)}
-    unknown_class = n_classes + len(new_classes)
-    truth_values = class_values(labelled.labels, old.manifest)
-    truth = np.array(
-        [index_of.get(y, index_of_new.get(y, unknown_class)) for y in truth_values.tolist()]
-    )
-    old_outcome = graph_outcome(old, x)
-    new_outcome = graph_outcome(new, x)
-    indices = index_of | index_of_new
-    to_index = np.array([indices[c] for c in new.manifest.classes])
-    answers = old_outcome.labels, to_index[new_outcome.labels]
+    rows = row_split.comparison_rows
+    labelled_rows = row_split.comparison_labels
+    order = feature_order(old_bundle.manifest)
+    feature_rows = np.concatenate([rows.X, labelled_rows.rows.X])[:, order].astype(np.float32)
+    # the old release's classes, then those that only the new release has
+    old_classes, new_classes = old_bundle.manifest.classes, new_bundle.manifest.classes
+    classes = dict.fromkeys([*old_classes, *new_classes])
+    index_of = {label: class_index for class_index, label in enumerate(classes)}
+    unknown_class = len(index_of)
+    true_labels = typed_labels(labelled_rows.labels, old_bundle.manifest)
+    truth = np.array([index_of.get(label, unknown_class) for label in true_labels.tolist()])
+    old_outcome = graph_outcome(old_bundle, feature_rows)
+    new_outcome = graph_outcome(new_bundle, feature_rows)
+    index_of_new_class = np.array([index_of[label] for label in new_classes])
+    answers = old_outcome.labels, index_of_new_class[new_outcome.labels]
     # give all rows probabilities of the new classes and of the unknown class
-    widened = _with_classes(rows, len(new_classes) + 1)
-    widened_labels = _with_truth(labelled, truth, len(new_classes) + 1)
-    comparisons = [_comparison("all", widened, widened_labels, answers)]
-    for label, c in indices.items():
+    n_added = unknown_class + 1 - len(old_classes)
+    rows_with_classes = _with_added_classes(rows, n_added)
+    labels_with_classes = _with_truth(labelled_rows, truth, n_added)
+    comparisons = [_comparison("all", rows_with_classes, labels_with_classes, answers)]
+    for label, class_index in index_of.items():
         comparisons.append(
-            _comparison(f"class {label}", widened, widened_labels, answers, of_class=c)
+            _comparison(
+                f"class {label}",
+                rows_with_classes,
+                labels_with_classes,
+                answers,
+                of_class=class_index,
+            )
         )
-    middle = float(np.median(rows.time))
-    for name, is_earlier in (("earlier half", True), ("later half", False)):
-        in_part = (rows.time < middle) == is_earlier
-        label_in_part = (labelled.rows.time < middle) == is_earlier
-        answer_in_part = np.concatenate([in_part, label_in_part])
-        part_answers = answers[0][answer_in_part], answers[1][answer_in_part]
-        part_labels = widened_labels.take(label_in_part)
-        comparisons.append(_comparison(name, widened.take(in_part), part_labels, part_answers))
-    rates = []
-    for bundle, outcome in ((old, old_outcome), (new, new_outcome)):
+    median_time = float(np.median(rows.time))
+    for half_name, is_earlier in (("earlier half", True), ("later half", False)):
+        is_in_half = (rows.time < median_time) == is_earlier
+        is_label_in_half = (labelled_rows.rows.time < median_time) == is_earlier
+        is_answer_in_half = np.concatenate([is_in_half, is_label_in_half])
+        half_answers = answers[0][is_answer_in_half], answers[1][is_answer_in_half]
+        half_labels = labels_with_classes.take(is_label_in_half)
+        comparisons.append(
+            _comparison(half_name, rows_with_classes.take(is_in_half), half_labels, half_answers)
+        )
+    offload_rates = []
+    for bundle, outcome in ((old_bundle, old_outcome), (new_bundle, new_outcome)):
         is_offloaded = outcome.exits[: len(rows)] == len(bundle.manifest.stages)
-        rates.append(float(np.average(is_offloaded, weights=rows.weights)))
-    return tuple(comparisons), (rates[0], rates[1])
+        offload_rates.append(float(np.average(is_offloaded, weights=rows.weights)))
+    return tuple(comparisons), (offload_rates[0], offload_rates[1])
 
 
-def _with_classes(rows: ArchivedRows, n_added: int) -> ArchivedRows:
+def _with_added_classes(rows: ArchivedRows, n_added: int) -> ArchivedRows:
     """Add `n_added` classes with probability 0 to instances."""
     return replace(rows, probabilities=np.pad(rows.probabilities, ((0, 0), (0, n_added))))
 
 
 def _with_truth(
-    labelled: LabelledInstances, truth: NDArray[Any], n_added: int
+    labelled_rows: LabelledInstances, truth: NDArray[Any], n_added: int
 ) -> LabelledInstances:
     """Replace the class indices of labelled instances, and add `n_added` classes."""
-    return replace(labelled, truth=truth, rows=_with_classes(labelled.rows, n_added))
+    return replace(
+        labelled_rows, truth=truth, rows=_with_added_classes(labelled_rows.rows, n_added)
+    )
 
 
 def _comparison(
-    part: str,
+    rows_name: str,
     rows: ArchivedRows,
-    labelled: LabelledInstances,
+    labelled_rows: LabelledInstances,
     answers: tuple[NDArray[Any], NDArray[Any]],
     of_class: int | None = None,
 ) -> ReleaseDifference:
-    data = difference_data(rows, labelled, *answers, of_class=of_class)
+    data = difference_data(rows, labelled_rows, *answers, of_class=of_class)
     figure = estimate_figure(data, largest_residual=2.0, is_read_once=True)
-    return ReleaseDifference(part, figure.n_labels, *_ends(figure))
+    return ReleaseDifference(rows_name, figure.n_labels, *_difference_and_interval(figure))
 
 
-def _ends(figure: TrueFigure) -> tuple[float | None, float | None, float | None]:
+def _difference_and_interval(figure: TrueFigure) -> tuple[float | None, float | None, float | None]:
     if not figure.n_labels or np.isnan(figure.value):
         return None, None, None
     return figure.value, max(figure.low, -1.0), min(figure.high, 1.0)

@@ -43,7 +43,7 @@ class FitRows:
 
 
 @dataclass(frozen=True, eq=False)
-class KeptParts:
+class KeptRowSplit:
     """Kept instances of a version, split for the fit and the comparison.
 
     `fit_rows` and `comparison_rows` are all instances; `fit_labels` and `comparison_labels` are
@@ -56,7 +56,7 @@ class KeptParts:
     comparison_labels: LabelledInstances
 
 
-def old_rows(source: str, target: str | None, manifest: Manifest) -> FitRows:
+def read_old_rows(source: str, target: str | None, manifest: Manifest) -> FitRows:
     """Read old training rows with a bundle's features; each row has the weight 1."""
     path = Path(source)
     if manifest.encoder is not None:
@@ -69,22 +69,22 @@ def old_rows(source: str, target: str | None, manifest: Manifest) -> FitRows:
     return FitRows(X[rows], data.y[rows], np.ones(len(rows)))
 
 
-def kept_parts(
+def split_kept_rows(
     path: Path, manifest: Manifest, *, comparison_share: float, rng: np.random.Generator
-) -> KeptParts:
+) -> KeptRowSplit:
     """Read the kept instances of a bundle's version and split them at random.
 
     Raises InputError if there are fewer than :data:`MIN_LABELS` labels.
     """
-    key = manifest.name, manifest.version
-    archives = read_archive(path)
-    if key not in archives:
-        names = ", ".join(" ".join(names) for names in archives)
+    release = manifest.name, manifest.version
+    rows_of_release = read_archive(path)
+    if release not in rows_of_release:
+        names = ", ".join(" ".join(names) for names in rows_of_release)
         raise InputError(f"{path} has instances of {names}, not of {manifest.title}")
-    _, rows = archives[key]
-    labelled = read_labelled_rows(path, manifest.version)
-    n_labels = 0 if labelled is None else len(labelled)
-    if labelled is None or n_labels < MIN_LABELS:
+    _, rows = rows_of_release[release]
+    labelled_rows = read_labelled_rows(path, manifest.version)
+    n_labels = 0 if labelled_rows is None else len(labelled_rows)
+    if labelled_rows is None or n_labels < MIN_LABELS:
         raise InputError(
             f"{path} has {n_labels} labels of chosen instances for {manifest.title}, but a refit "
             f"needs at least {MIN_LABELS}: choose instances to label with gatewise labels choose "
@@ -93,11 +93,11 @@ def kept_parts(
     is_compared = rng.random(len(rows)) < comparison_share
     label_is_compared = rng.random(n_labels) < comparison_share
     # put an instance and its label into the same part
-    comparison_ids = labelled.rows.ids[label_is_compared]
-    fit_ids = labelled.rows.ids[~label_is_compared]
+    comparison_ids = labelled_rows.rows.ids[label_is_compared]
+    fit_ids = labelled_rows.rows.ids[~label_is_compared]
     is_compared[np.isin(rows.ids, comparison_ids)] = True
     is_compared[np.isin(rows.ids, fit_ids)] = False
-    fit_labels = labelled.take(~label_is_compared)
+    fit_labels = labelled_rows.take(~label_is_compared)
     # Machines do not label at random, so the comparison must not use their labels.
     machine_labelled = read_machine_rows(path, manifest.name, manifest.version)
     if machine_labelled is not None:
@@ -105,55 +105,65 @@ def kept_parts(
         fit_labels = LabelledInstances.concatenate(
             [fit_labels, machine_labelled.take(is_available)]
         )
-    return KeptParts(
+    return KeptRowSplit(
         fit_rows=rows.take(~is_compared),
         fit_labels=fit_labels,
         comparison_rows=rows.take(is_compared),
-        comparison_labels=labelled.take(label_is_compared),
+        comparison_labels=labelled_rows.take(label_is_compared),
     )
 
 
 def feature_order(manifest: Manifest) -> NDArray[np.intp]:
     """Find the features' positions among a request's values; raise InputError if one is missing."""
     assert manifest.cloud is not None
-    position = {name: k for k, name in enumerate(manifest.cloud.inputs)}
-    missing = [name for name in manifest.feature_names if name not in position]
-    if missing:
+    position_of_name = {name: k for k, name in enumerate(manifest.cloud.inputs)}
+    missing_names = [name for name in manifest.feature_names if name not in position_of_name]
+    if missing_names:
         raise InputError(
-            f"{manifest.title}: kept instances lack {len(missing)} features, such as "
-            f"{missing[0]!r}, because its high-cost model does not read them"
+            f"{manifest.title}: kept instances lack {len(missing_names)} features, such as "
+            f"{missing_names[0]!r}, because its high-cost model does not read them"
         )
-    return np.array([position[name] for name in manifest.feature_names])
+    return np.array([position_of_name[name] for name in manifest.feature_names])
 
 
-def class_values(texts: NDArray[np.str_], manifest: Manifest) -> NDArray[Any]:
+def typed_labels(label_texts: NDArray[np.str_], manifest: Manifest) -> NDArray[Any]:
     """Convert labels from text to the type of the bundle's classes."""
-    by_text = {str(label): label for label in manifest.classes}
+    label_of_text = {str(label): label for label in manifest.classes}
     class_type = type(manifest.classes[0])
     try:
-        values = [by_text[text] if text in by_text else class_type(text) for text in texts.tolist()]
+        labels = [
+            label_of_text[label_text] if label_text in label_of_text else class_type(label_text)
+            for label_text in label_texts.tolist()
+        ]
     except ValueError as error:
         raise InputError(
             f"a new class must be a {class_type.__name__} like the others: {error}"
         ) from None
-    return np.array(values)
+    return np.array(labels)
 
 
 def fit_rows_of(
-    parts: KeptParts, manifest: Manifest, *, cap: float, unlabelled: bool, rng: np.random.Generator
+    row_split: KeptRowSplit,
+    manifest: Manifest,
+    *,
+    cap: float,
+    uses_unlabelled: bool,
+    rng: np.random.Generator,
 ) -> FitRows:
     """Make rows for the fit from kept instances, weighted by the inverse of their probabilities.
 
-    With `unlabelled` the high-cost model's answers serve as labels of instances without a label;
-    otherwise these instances are left out. Weights are at most `cap` times the mean.
+    With `uses_unlabelled` the high-cost model's answers serve as labels of instances without a
+    label; otherwise these instances are left out. Weights are at most `cap` times the mean.
     """
     order = feature_order(manifest)
-    labelled = parts.fit_labels
-    y = class_values(labelled.labels, manifest)
-    X = labelled.rows.X[:, order].astype(np.float32)
-    if not unlabelled:
-        return FitRows(X, y, capped(labelled.weights, cap))
-    unlabelled_rows = parts.fit_rows.take(~np.isin(parts.fit_rows.ids, labelled.rows.ids))
+    labelled_rows = row_split.fit_labels
+    y = typed_labels(labelled_rows.labels, manifest)
+    X = labelled_rows.rows.X[:, order].astype(np.float32)
+    if not uses_unlabelled:
+        return FitRows(X, y, cap_weights(labelled_rows.weights, cap))
+    unlabelled_rows = row_split.fit_rows.take(
+        ~np.isin(row_split.fit_rows.ids, labelled_rows.rows.ids)
+    )
     if len(unlabelled_rows) > MAX_UNLABELLED:
         unlabelled_rows = unlabelled_rows.take(
             np.sort(rng.permutation(len(unlabelled_rows))[:MAX_UNLABELLED])
@@ -163,14 +173,14 @@ def fit_rows_of(
         np.array(manifest.classes)[unlabelled_rows.cloud_label],
         unlabelled_rows.weights,
     )
-    rows = FitRows(X, y, labelled.rows.weights).concatenate(cloud_labelled)
-    return FitRows(rows.X, rows.y, capped(rows.weights, cap))
+    rows = FitRows(X, y, labelled_rows.rows.weights).concatenate(cloud_labelled)
+    return FitRows(rows.X, rows.y, cap_weights(rows.weights, cap))
 
 
-def capped(weights: Floats, cap: float) -> Floats:
+def cap_weights(weights: Floats, cap: float) -> Floats:
     """Scale weights to a mean of 1, then lower weights above `cap` to `cap`.
 
-    >>> capped(np.array([1.0, 1.0, 1.0, 97.0]), 2.0).tolist()
+    >>> cap_weights(np.array([1.0, 1.0, 1.0, 97.0]), 2.0).tolist()
     [0.04, 0.04, 0.04, 2.0]
     """
     return np.asarray(np.minimum(weights / weights.mean(), cap))

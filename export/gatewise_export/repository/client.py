@@ -24,7 +24,7 @@ from gatewise.documents import DocumentError
 from gatewise.errors import InputError
 from gatewise_export.repository.fetcher import BoundedFetcher
 from gatewise_export.repository.release import (
-    MOST_RELEASE_BYTES,
+    MAX_RELEASE_BYTES,
     OfferedRelease,
     Release,
     UpdateError,
@@ -37,14 +37,14 @@ _METADATA_SECONDS: Final = 60.0
 _MEMORY_FOLDER: Final = "/dev/shm"
 
 #: The newest version of each role, with the ids of the role's keys.
-Seen = dict[str, tuple[int, str]]
+SeenVersions = dict[str, tuple[int, str]]
 
 
 class RepositoryClient:
     """A client that reads a repository and verifies its content.
 
     `urls` are mirrors; after a failure the client uses the next one. `trust` is the file with the
-    root metadata from the device's installation. Fetching a release may take `longest` seconds.
+    root metadata from the device's installation. Fetching a release may take `max_fetch_s` seconds.
     Raises InputError if a URL has another scheme, or if `trust` is not valid root metadata.
     """
 
@@ -55,7 +55,7 @@ class RepositoryClient:
         *,
         trust: str | Path,
         fetcher: BoundedFetcher,
-        longest: float = 3600.0,
+        max_fetch_s: float = 3600.0,
     ) -> None:
         for url in urls:
             if not url.startswith(("https://", "http://", "file://")):
@@ -63,19 +63,21 @@ class RepositoryClient:
         self._urls = [url.rstrip("/") for url in urls]
         self._folder = folder
         self._fetcher = fetcher
-        self._longest = longest
+        self._max_fetch_s = max_fetch_s
         self._targets: dict[str, TargetFile] = {}
         self._client: TufUpdater | None = None
         try:
-            self._trust = Path(trust).read_bytes()
-            signed = Metadata[Root].from_bytes(self._trust)
-            signed.signed.verify_delegate("root", signed.signed_bytes, signed.signatures)
+            self._trusted_root = Path(trust).read_bytes()
+            root_metadata = Metadata[Root].from_bytes(self._trusted_root)
+            root_metadata.signed.verify_delegate(
+                "root", root_metadata.signed_bytes, root_metadata.signatures
+            )
         except OSError as error:
             raise InputError(f"--trust {trust} cannot be read: {error.strerror}") from None
         except (DeserializationError, RepositoryError, AttributeError) as error:
             raise InputError(f"--trust {trust} is not root metadata: {error}") from None
 
-    def refresh(self, seen: Seen) -> tuple[list[OfferedRelease], Seen]:
+    def refresh(self, seen: SeenVersions) -> tuple[list[OfferedRelease], SeenVersions]:
         """Fetch and verify the current offers; return them with the versions of the metadata.
 
         If the folder cannot be written, the metadata is stored in memory, so that the device can
@@ -89,15 +91,19 @@ class RepositoryClient:
                 raise
         memory_folder = _MEMORY_FOLDER if os.path.isdir(_MEMORY_FOLDER) else None
         try:
-            with tempfile.TemporaryDirectory(prefix="gatewise-", dir=memory_folder) as scratch:
-                return self._refresh(seen, Path(scratch))
+            with tempfile.TemporaryDirectory(
+                prefix="gatewise-", dir=memory_folder
+            ) as temporary_folder:
+                return self._refresh(seen, Path(temporary_folder))
         except OSError as error:
-            raise self._error(error, "store") from error
+            raise self._update_error(error, "store") from error
 
-    def _refresh(self, seen: Seen, folder: Path) -> tuple[list[OfferedRelease], Seen]:
+    def _refresh(
+        self, seen: SeenVersions, folder: Path
+    ) -> tuple[list[OfferedRelease], SeenVersions]:
         url = self._urls[0]
         try:
-            self._fetcher.allow(_METADATA_SECONDS)
+            self._fetcher.set_time_limit(_METADATA_SECONDS)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for unfinished in folder.glob("tmp*"):  # from a process that was killed
                 unfinished.unlink()
@@ -106,19 +112,23 @@ class RepositoryClient:
                 f"{url}/metadata/",
                 target_base_url=f"{url}/targets/",
                 fetcher=self._fetcher,
-                bootstrap=self._trust,
+                bootstrap=self._trusted_root,
             )
             client.refresh()
             versions = self._read_versions(folder)
             # a lower version under the same keys is a rollback (TUF specification, 5.4 to 5.6)
-            for role, (version, keys) in versions.items():
-                known = seen.get(role)
-                if known is not None and known[1] == keys and version < known[0]:
-                    text = f"{role} {version} is older than the known version {known[0]}"
-                    raise RepositoryError(text)
+            for role, (version, key_ids) in versions.items():
+                seen_version = seen.get(role)
+                if (
+                    seen_version is not None
+                    and seen_version[1] == key_ids
+                    and version < seen_version[0]
+                ):
+                    message = f"{role} {version} is older than the known version {seen_version[0]}"
+                    raise RepositoryError(message)
             targets = Metadata[Targets].from_file(str(folder / "targets.json")).signed
         except (DownloadError, RepositoryError, DeserializationError, OSError) as error:
-            raise self._error(error, "metadata") from error
+            raise self._update_error(error, "metadata") from error
         self._client = client
         self._targets = targets.targets
         return read_offers(targets), versions
@@ -127,9 +137,9 @@ class RepositoryClient:
         """Fetch the ``release.json`` of an offer into a folder."""
         path = folder / "release.json"
         target = self._targets[offer.path]
-        if target.length > MOST_RELEASE_BYTES:
+        if target.length > MAX_RELEASE_BYTES:
             raise UpdateError("bundle", f"{offer}: {target.length} bytes for release.json")
-        self._fetcher.allow(self._longest)
+        self._fetcher.set_time_limit(self._max_fetch_s)
         self._download(target, path)
         try:
             release = Release.from_json(path.read_bytes())
@@ -142,8 +152,8 @@ class RepositoryClient:
     def fetch(self, release: Release, name: str, path: Path) -> None:
         """Fetch one file of a release."""
         target = self._targets.get(f"{release}/{name}")
-        spec = release.files[name]
-        expected = (spec.size, spec.sha256)
+        file_spec = release.files[name]
+        expected = (file_spec.size, file_spec.sha256)
         if target is None or (target.length, target.hashes.get("sha256")) != expected:
             raise UpdateError(
                 "bundle",
@@ -156,29 +166,29 @@ class RepositoryClient:
         try:
             self._client.download_target(target, str(path))
         except (DownloadError, RepositoryError, OSError) as error:
-            raise self._error(error, "fetch") from error
+            raise self._update_error(error, "fetch") from error
 
-    def _read_versions(self, folder: Path) -> Seen:
+    def _read_versions(self, folder: Path) -> SeenVersions:
         """Read the versions of the verified metadata in a folder."""
         root = Metadata[Root].from_file(str(folder / "root.json")).signed
-        versions: Seen = {"root": (root.version, "")}
+        versions: SeenVersions = {"root": (root.version, "")}
         # "If the timestamp and / or snapshot keys have been rotated, then delete the trusted
         # timestamp and snapshot metadata files" (TUF specification, 5.3.11). With this, a fleet
         # recovers from versions that were set too high, also from that of targets in the snapshot.
-        rotated_together = {*root.roles["timestamp"].keyids, *root.roles["snapshot"].keyids}
+        freshness_key_ids = {*root.roles["timestamp"].keyids, *root.roles["snapshot"].keyids}
         for role in ("timestamp", "snapshot", "targets"):
             metadata: Metadata[Any] = Metadata.from_file(str(folder / f"{role}.json"))
-            keys = ",".join(sorted(rotated_together | set(root.roles[role].keyids)))
-            versions[role] = (metadata.signed.version, keys)
+            key_ids = ",".join(sorted(freshness_key_ids | set(root.roles[role].keyids)))
+            versions[role] = (metadata.signed.version, key_ids)
         return versions
 
-    def _error(self, error: Exception, reason: str) -> UpdateError:
+    def _update_error(self, error: Exception, reason: str) -> UpdateError:
         """Make an UpdateError, and switch to the next mirror for the next attempt."""
         url = self._urls[0]
         self._urls.append(self._urls.pop(0))
         if isinstance(error, ExpiredMetadataError):
-            text = f"{error}: the repository has nothing newer, or this device's clock is wrong"
-            return UpdateError("metadata", f"{url}: {text}")
+            cause = f"{error}: the repository has nothing newer, or this device's clock is wrong"
+            return UpdateError("metadata", f"{url}: {cause}")
         if isinstance(error, DownloadError):
             return UpdateError("fetch", f"{url}: {error}")
         if isinstance(error, OSError):

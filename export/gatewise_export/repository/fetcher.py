@@ -1,9 +1,9 @@
 """Fetch files of a repository, over HTTP(S) or from a folder, within a time limit.
 
 Socket timeouts do not limit a server that sends headers slowly or repeats ``100 Continue`` forever.
-Therefore a timer closes the connection when the time is over, and :meth:`BoundedFetcher.cut` closes
-it at once. The caller reads at most the signed length. Redirects are errors, and proxies are not
-used.
+Therefore a timer closes the connection when the time is over, and :meth:`BoundedFetcher.stop`
+closes it at once. The caller reads at most the signed length. Redirects are errors, and proxies are
+not used.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from tuf.ngclient import FetcherInterface
 
 from gatewise.errors import InputError
 
-_CHUNK: Final = 64 << 10
+_CHUNK_BYTES: Final = 64 << 10
 
 
 class BoundedFetcher(FetcherInterface):
-    """Fetcher with the time limit that :meth:`allow` sets.
+    """Fetcher with the time limit that :meth:`set_time_limit` sets.
 
     The authorities in `ca_file` are trusted in addition to the system's. A connection may be silent
-    for `timeout` seconds. A fetch ends if `cancelled`, which is called before and after connecting,
-    returns true: call :meth:`interrupt` when its value changes. `received` counts the bytes of
-    files. Raises InputError if `ca_file` cannot be used.
+    for `timeout_s` seconds. A fetch ends if `is_cancelled`, which is called before and after
+    connecting, returns true: call :meth:`interrupt` when its value changes. `received_bytes` counts
+    the bytes of files. Raises InputError if `ca_file` cannot be used.
     """
 
     def __init__(
         self,
         *,
         ca_file: str | Path | None = None,
-        timeout: float = 20.0,
-        cancelled: Callable[[], bool] = bool,
+        timeout_s: float = 20.0,
+        is_cancelled: Callable[[], bool] = bool,
     ) -> None:
         self._ca_file = ca_file
         if ca_file is not None:
             _ = self._context  # raises if the file cannot be used
-        self._timeout = timeout
-        self._cancelled = cancelled
-        self._end = 0.0
-        self._closed = threading.Event()
-        self._handles: list[socket.socket] = []
+        self._timeout_s = timeout_s
+        self._is_cancelled = is_cancelled
+        self._deadline = 0.0
+        self._stop_event = threading.Event()
+        self._socket_handles: list[socket.socket] = []
         self._lock = threading.Lock()
-        self.received = 0
+        self.received_bytes = 0
 
     @functools.cached_property
     def _context(self) -> ssl.SSLContext:
@@ -68,21 +68,21 @@ class BoundedFetcher(FetcherInterface):
                 raise InputError(f"update certificates {self._ca_file}: {error}") from None
         return context
 
-    def allow(self, seconds: float) -> None:
+    def set_time_limit(self, seconds: float) -> None:
         """Set the time limit for all following fetches together."""
-        self._end = time.monotonic() + seconds
+        self._deadline = time.monotonic() + seconds
 
-    def cut(self) -> None:
+    def stop(self) -> None:
         """End the current fetch and refuse later ones."""
-        self._closed.set()
+        self._stop_event.set()
         self.interrupt()
 
     def interrupt(self) -> None:
         """End the current fetch by closing its connection."""
         with self._lock:
-            for handle in self._handles:
+            for socket_handle in self._socket_handles:
                 with contextlib.suppress(OSError):
-                    handle.shutdown(socket.SHUT_RDWR)
+                    socket_handle.shutdown(socket.SHUT_RDWR)
 
     def _fetch(self, url: str) -> Iterator[bytes]:
         if urlsplit(url).scheme == "file":
@@ -93,13 +93,13 @@ class BoundedFetcher(FetcherInterface):
         if not path.is_file():
             raise DownloadHTTPError(f"{path} does not exist", 404)
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                yield self._counted(chunk)
+            while chunk := file.read(_CHUNK_BYTES):
+                yield self._count_bytes(chunk)
 
     def _read_response(self, url: str) -> Iterator[bytes]:
         if self._is_over():
             raise SlowRetrievalError(f"{url}: the time is over")
-        timer = threading.Timer(self._end - time.monotonic(), self.interrupt)
+        timer = threading.Timer(self._deadline - time.monotonic(), self.interrupt)
         timer.daemon = True
         timer.start()
         try:
@@ -113,8 +113,8 @@ class BoundedFetcher(FetcherInterface):
                     raise DownloadHTTPError(
                         f"{url}: the server returned {response.status}", response.status
                     )
-                while chunk := response.read(_CHUNK):
-                    yield self._counted(chunk)
+                while chunk := response.read(_CHUNK_BYTES):
+                    yield self._count_bytes(chunk)
                 # if the length is unknown, a closed connection looks like the end of the file
                 if self._is_over():
                     raise SlowRetrievalError(f"{url}: it took too long")
@@ -123,9 +123,13 @@ class BoundedFetcher(FetcherInterface):
         except (HTTPException, OSError) as error:
             if self._is_over():
                 raise SlowRetrievalError(f"{url}: it took too long") from error
-            verify = getattr(error, "verify_message", None)
-            why = f"its certificate is not valid: {verify}" if verify else repr(error)
-            raise DownloadError(f"{url}: {why}") from error
+            certificate_error = getattr(error, "verify_message", None)
+            reason = (
+                f"its certificate is not valid: {certificate_error}"
+                if certificate_error
+                else repr(error)
+            )
+            raise DownloadError(f"{url}: {reason}") from error
         finally:
             timer.cancel()
 
@@ -134,27 +138,29 @@ class BoundedFetcher(FetcherInterface):
         """Connect, with a second handle for :meth:`interrupt`, because TLS detaches the socket."""
         split_url = urlsplit(url)
         host = split_url.hostname or ""
-        secure = split_url.scheme == "https"
-        port = split_url.port or (443 if secure else 80)
-        connection = (HTTPSConnection if secure else HTTPConnection)(host, port)
-        plain_socket = socket.create_connection((host, port), self._timeout)
-        with plain_socket, plain_socket.dup() as handle, contextlib.closing(connection):
+        is_https = split_url.scheme == "https"
+        port = split_url.port or (443 if is_https else 80)
+        connection = (HTTPSConnection if is_https else HTTPConnection)(host, port)
+        plain_socket = socket.create_connection((host, port), self._timeout_s)
+        with plain_socket, plain_socket.dup() as socket_handle, contextlib.closing(connection):
             with self._lock:
-                self._handles.append(handle)
+                self._socket_handles.append(socket_handle)
             try:
                 if self._is_over():
                     self.interrupt()
                 connection.sock = plain_socket
-                if secure:
+                if is_https:
                     connection.sock = self._context.wrap_socket(plain_socket, server_hostname=host)
                 yield connection
             finally:
                 with self._lock:
-                    self._handles.remove(handle)
+                    self._socket_handles.remove(socket_handle)
 
     def _is_over(self) -> bool:
-        return self._closed.is_set() or self._cancelled() or time.monotonic() >= self._end
+        return (
+            self._stop_event.is_set() or self._is_cancelled() or time.monotonic() >= self._deadline
+        )
 
-    def _counted(self, chunk: bytes) -> bytes:
-        self.received += len(chunk)
+    def _count_bytes(self, chunk: bytes) -> bytes:
+        self.received_bytes += len(chunk)
         return chunk

@@ -29,12 +29,12 @@ from gatewise_export.bundle.manifest_records import FileSpec
 if TYPE_CHECKING:
     from tuf.api.metadata import Targets
 
-RELEASE: Final = "release.json"
-MOST_RELEASE_BYTES: Final = 1 << 20
+RELEASE_FILE: Final = "release.json"
+MAX_RELEASE_BYTES: Final = 1 << 20
 #: Rollout to all devices.
-WHOLE: Final = 10_000
+FULL_ROLLOUT: Final = 10_000
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
+_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
 class UpdateError(GatewiseError):
@@ -86,7 +86,7 @@ class Release(Record, frozen=True):
     @classmethod
     def from_json(cls, content: bytes) -> Self:
         """Read ``release.json``; InputError if it is malformed."""
-        return decode_json(content, cls, RELEASE)
+        return decode_json(content, cls, RELEASE_FILE)
 
     def to_json(self) -> bytes:
         """Write ``release.json``; equal releases give equal bytes."""
@@ -95,9 +95,12 @@ class Release(Record, frozen=True):
     def damaged_file(self, folder: Path) -> str | None:
         """Name a file that is missing from a folder or has another hash; None if all are right."""
         files = self.files.items()
-        return next((n for n, spec in files if not has_file(folder / n, spec.sha256)), None)
+        return next(
+            (name for name, file_spec in files if not has_file(folder / name, file_spec.sha256)),
+            None,
+        )
 
-    def misfit(
+    def misfit_reason(
         self, *, model: str, features: Sequence[str], runtime: str, hardware: str
     ) -> str | None:
         """Explain why a device cannot run the release; None if it can.
@@ -106,10 +109,10 @@ class Release(Record, frozen=True):
         """
         if self.model != model:
             return f"it is for the model {self.model!r}, not {model!r}"
-        lacking = sorted(set(self.features) - set(features))
-        if lacking:
-            return f"it needs the feature {lacking[0]!r}, which this device does not have"
-        if _numbers(self.runtime) > _numbers(runtime):
+        missing_features = sorted(set(self.features) - set(features))
+        if missing_features:
+            return f"it needs the feature {missing_features[0]!r}, which this device does not have"
+        if _version_numbers(self.runtime) > _version_numbers(runtime):
             return f"it needs gatewise {self.runtime} or newer; this is {runtime}"
         if self.hardware and hardware not in self.hardware:
             return f"it is for {', '.join(self.hardware)}, not for {hardware}"
@@ -132,7 +135,7 @@ class OfferedRelease:
     @property
     def path(self) -> str:
         """Path of its ``release.json`` among the targets."""
-        return f"{self.model}/{self.version}/{RELEASE}"
+        return f"{self.model}/{self.version}/{RELEASE_FILE}"
 
     def is_for(self, device: str) -> bool:
         """Whether a device is in the rollout.
@@ -142,7 +145,7 @@ class OfferedRelease:
         """
         digest = hashlib.sha256(f"{device}\0{self}".encode()).digest()
         # draw / 2^64 < rollout / WHOLE in whole numbers
-        return int.from_bytes(digest[:8]) * WHOLE < self.rollout << 64
+        return int.from_bytes(digest[:8]) * FULL_ROLLOUT < self.rollout << 64
 
 
 def read_offers(targets: Targets) -> list[OfferedRelease]:
@@ -151,7 +154,7 @@ def read_offers(targets: Targets) -> list[OfferedRelease]:
     for path, target in targets.targets.items():
         model, version, name = (*path.split("/", 2), "", "")[:3]
         custom: Any = target.custom
-        if name == RELEASE and isinstance(custom, dict):
+        if name == RELEASE_FILE and isinstance(custom, dict):
             serial = custom.get("serial")
             rollout = custom.get("rollout")
             if isinstance(serial, int) and isinstance(rollout, int):
@@ -169,11 +172,11 @@ def has_file(path: Path, sha256: str) -> bool:
         return False
 
 
-def check_name(what: str, name: str) -> str:
+def checked_name(kind: str, name: str) -> str:
     """Return a name that may be part of a path, or raise InputError."""
-    if not _NAME.fullmatch(name):
+    if not _NAME_PATTERN.fullmatch(name):
         raise InputError(
-            f"{what} {name!r}: use at most 64 letters, digits, '.', '_' and '-', and do not begin "
+            f"{kind} {name!r}: use at most 64 letters, digits, '.', '_' and '-', and do not begin "
             "with '.' or '-'"
         )
     return name
@@ -185,5 +188,5 @@ def check_rollout(share: float) -> None:
         raise InputError(f"a rollout of {share:g}: give a share above 0 and at most 1 (100%)")
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
+def _version_numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])

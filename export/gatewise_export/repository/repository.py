@@ -34,18 +34,18 @@ from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import Signer, keygen
 from gatewise_export.bundle.storage import replace_file
 from gatewise_export.repository.release import (
-    RELEASE,
-    WHOLE,
+    FULL_ROLLOUT,
+    RELEASE_FILE,
     OfferedRelease,
     Release,
-    check_name,
     check_rollout,
+    checked_name,
     read_offers,
 )
 
 ROLES: Final = ("root", "targets", "snapshot", "timestamp")
 #: Days until the metadata of a role expires.
-LIFETIMES: Final = {"root": 730.0, "targets": 365.0, "snapshot": 14.0, "timestamp": 7.0}
+LIFETIME_DAYS: Final = {"root": 730.0, "targets": 365.0, "snapshot": 14.0, "timestamp": 7.0}
 #: Days before their expiry at which root and targets are signed again.
 RENEWAL_DAYS: Final = 90.0
 
@@ -76,32 +76,32 @@ class Repository:
         default_keys = self.folder.with_name(f"{self.folder.name}.keys")
         self.keys = default_keys if keys is None else Path(keys)
         self._metadata_folder = self.folder / "metadata"
-        self._signed: dict[str, Metadata[Any]] = {}  # by role
+        self._metadata: dict[str, Metadata[Any]] = {}  # by role
         if load:
             self._load()
 
     @property
     def root_file(self) -> Path:
         """File of the newest root metadata, which new devices trust."""
-        return self._metadata_folder / f"{self._signed['root'].signed.version}.root.json"
+        return self._metadata_folder / f"{self._metadata['root'].signed.version}.root.json"
 
     @property
     def version(self) -> int:
         """Version of the targets metadata, which each change increments."""
-        return int(self._signed["targets"].signed.version)
+        return int(self._metadata["targets"].signed.version)
 
     def roles(self) -> list[dict[str, Any]]:
         """Version, expiry, threshold and key ids of each role."""
-        needed = self._signed["root"].signed.roles
+        role_keys = self._metadata["root"].signed.roles
         return [
             {
                 "role": role,
                 "version": metadata.signed.version,
                 "expires": metadata.signed.expires.isoformat(),
-                "threshold": needed[role].threshold,
-                "keys": list(needed[role].keyids),
+                "threshold": role_keys[role].threshold,
+                "keys": list(role_keys[role].keyids),
             }
-            for role, metadata in self._signed.items()
+            for role, metadata in self._metadata.items()
         ]
 
     @classmethod
@@ -135,18 +135,18 @@ class Repository:
         root.roles["root"].threshold = threshold
         for role, signed in zip(ROLES, (root, Targets(), Snapshot(), Timestamp()), strict=True):
             signed.version = 0  # _write makes it 1
-            repository._signed[role] = Metadata(signed)
-        with repository._changing(load=False):
-            repository._write("root", "targets", "snapshot", "timestamp")
+            repository._metadata[role] = Metadata(signed)
+        with repository._locked(load=False):
+            repository._write_metadata("root", "targets", "snapshot", "timestamp")
         return repository
 
     # -- reading ---------------------------------------------------------------------------
 
     def offers(self) -> list[OfferedRelease]:
         """Get all releases, in the order of preference."""
-        return read_offers(self._signed["targets"].signed)
+        return read_offers(self._metadata["targets"].signed)
 
-    def wanted(self, model: str) -> OfferedRelease | None:
+    def preferred_release(self, model: str) -> OfferedRelease | None:
         """Release of a model that devices prefer; None if no release is offered."""
         return next(
             (offer for offer in self.offers() if offer.rollout and offer.model == model), None
@@ -183,47 +183,55 @@ class Repository:
         Raises BundleError if the bundle cannot be read, and InputError if the version exists with
         other files.
         """
-        with self._changing(), tempfile.TemporaryDirectory() as temporary:
+        with self._locked(), tempfile.TemporaryDirectory() as temporary:
             # pack the bundle without its high-cost model, with a target for each file
-            packed = repack(bundle, Path(temporary) / "bundle", sign=sign, for_device=True)
-            manifest = packed.manifest
-            files = {path.name: path.read_bytes() for path in packed.path.iterdir()}
-            release_path = (
-                f"{check_name('model', manifest.name)}/{check_name('version', manifest.version)}"
-            )
+            device_bundle = repack(bundle, Path(temporary) / "bundle", sign=sign, for_device=True)
+            manifest = device_bundle.manifest
+            content_of_file = {
+                path.name: path.read_bytes() for path in device_bundle.path.iterdir()
+            }
+            model = checked_name("model", manifest.name)
+            release_path = f"{model}/{checked_name('version', manifest.version)}"
             targets = {
                 name: TargetFile.from_data(f"{release_path}/{name}", content, ["sha256"])
-                for name, content in files.items()
+                for name, content in content_of_file.items()
             }
             # describe the release, which may already exist
             release = Release(
                 release=1,
                 model=manifest.name,
                 version=manifest.version,
-                files={n: FileSpec(t.hashes["sha256"], t.length) for n, t in targets.items()},
-                features=manifest.acquired_names,
+                files={
+                    name: FileSpec(target.hashes["sha256"], target.length)
+                    for name, target in targets.items()
+                },
+                features=manifest.device_input_names,
                 runtime=manifest.min_runtime_version,
                 hardware=tuple(hardware),
             )
-            if release.files.get(RELEASE) is not None:
-                raise BundleError(f"bundle {bundle}: no model file can have the name {RELEASE}")
-            files[RELEASE] = release.to_json()
-            target = TargetFile.from_data(f"{release_path}/{RELEASE}", files[RELEASE], ["sha256"])
-            present = self._signed["targets"].signed.targets.get(target.path)
-            if present is not None:
-                if present.hashes == target.hashes:
+            if release.files.get(RELEASE_FILE) is not None:
+                raise BundleError(
+                    f"bundle {bundle}: no model file can have the name {RELEASE_FILE}"
+                )
+            content_of_file[RELEASE_FILE] = release.to_json()
+            target = TargetFile.from_data(
+                f"{release_path}/{RELEASE_FILE}", content_of_file[RELEASE_FILE], ["sha256"]
+            )
+            existing_target = self._metadata["targets"].signed.targets.get(target.path)
+            if existing_target is not None:
+                if existing_target.hashes == target.hashes:
                     return release
                 raise InputError(
                     f"{release_path} has other files already; give the bundle another version"
                 )
             # write the files before the metadata that lists them
             target.unrecognized_fields["custom"] = {"serial": 0, "rollout": 0}
-            for name, file in (targets | {RELEASE: target}).items():
+            for name, file in (targets | {RELEASE_FILE: target}).items():
                 path = self._target_path(file.path, file.hashes["sha256"])
                 path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(path, files[name])
-                self._signed["targets"].signed.targets[file.path] = file
-            self._write("targets", "snapshot", "timestamp")
+                replace_file(path, content_of_file[name])
+                self._metadata["targets"].signed.targets[file.path] = file
+            self._write_metadata("targets", "snapshot", "timestamp")
         return release
 
     def publish(
@@ -235,7 +243,7 @@ class Repository:
         most 1. Raises StaleVersionError if the repository is not at the `expected_version`.
         """
         check_rollout(rollout)
-        with self._changing():
+        with self._locked():
             self._check_version(expected_version)
             offer = self.find(name)
             other_offers = [
@@ -244,7 +252,7 @@ class Repository:
             serial = offer.serial
             if not serial or any(other.serial > serial for other in other_offers):
                 serial = 1 + max((other.serial for other in other_offers), default=0)
-            return self._offer(offer, serial, max(1, round(rollout * WHOLE)))
+            return self._set_offer(offer, serial, max(1, round(rollout * FULL_ROLLOUT)))
 
     def rollback(
         self, name: str | None = None, *, expected_version: int | None = None
@@ -263,32 +271,36 @@ class Repository:
                     "name the release to withdraw" if preferred else "no release is offered"
                 )
             name = str(*preferred.values())
-        with self._changing():
+        with self._locked():
             self._check_version(expected_version)
             offer = self.find(name)
-            return self._offer(offer, offer.serial, 0) if offer.rollout else offer
+            return self._set_offer(offer, offer.serial, 0) if offer.rollout else offer
 
     def refresh(self) -> dict[str, datetime]:
         """Sign snapshot and timestamp again, and also root and targets if they expire soon.
 
         Returns the expiry of those roles that expire soon but have too few keys in the folder.
         """
-        soon = datetime.now(UTC) + timedelta(days=RENEWAL_DAYS)
-        with self._changing():
-            unsigned: dict[str, datetime] = {}
+        renewal_time = datetime.now(UTC) + timedelta(days=RENEWAL_DAYS)
+        with self._locked():
+            unsigned_expiries: dict[str, datetime] = {}
             roles_due = []
             for role in ("targets", "root"):
-                expires = self._signed[role].signed.expires
-                if expires >= soon:
+                expires = self._metadata[role].signed.expires
+                if expires >= renewal_time:
                     continue
                 try:
                     self._signers(role)
                     roles_due.append(role)
                 except InputError:
-                    unsigned[role] = expires
-            self._write(*(r for r in roles_due if r == "targets"), "snapshot", "timestamp")
-            self._write(*(r for r in roles_due if r == "root"))  # last, as in rotate_key
-        return unsigned
+                    unsigned_expiries[role] = expires
+            self._write_metadata(
+                *(role for role in roles_due if role == "targets"), "snapshot", "timestamp"
+            )
+            self._write_metadata(
+                *(role for role in roles_due if role == "root")
+            )  # last, as in rotate_key
+        return unsigned_expiries
 
     def rotate_key(self, role: str, *, revoke: str | None = None) -> str:
         """Replace a key of a role, sign the role's metadata again, and return the new key's id.
@@ -297,31 +309,31 @@ class Repository:
         """
         if role not in ROLES:
             raise InputError(f"unknown role {role!r}; choose one of {', '.join(ROLES)}")
-        with self._changing():
-            root = self._signed["root"].signed
-            old_id = revoke or root.roles[role].keyids[0]
-            if old_id not in root.roles[role].keyids:
-                raise InputError(f"{old_id} is not a key of {role}")
+        with self._locked():
+            root = self._metadata["root"].signed
+            old_key_id = revoke or root.roles[role].keyids[0]
+            if old_key_id not in root.roles[role].keyids:
+                raise InputError(f"{old_key_id} is not a key of {role}")
             root_signers = self._signers("root")
             role_signers = self._signers(role)
             new_key = self._new_key(role).public_key
-            root.revoke_key(old_id, role)
+            root.revoke_key(old_key_id, role)
             root.add_key(new_key, role)
             # the old keys also sign, so that the metadata is valid under both roots
             if role == "targets":
-                self._write("targets", extra_signers=role_signers)
+                self._write_metadata("targets", extra_signers=role_signers)
             if role != "root":
-                self._write("snapshot", "timestamp", extra_signers=role_signers)
-            self._write("root", extra_signers=root_signers)
+                self._write_metadata("snapshot", "timestamp", extra_signers=role_signers)
+            self._write_metadata("root", extra_signers=root_signers)
             for path in self.keys.glob("*.key"):
-                if read_signer(path).public_key.keyid == old_id:
+                if read_signer(path).public_key.keyid == old_key_id:
                     path.rename(path.with_suffix(".revoked"))
         return new_key.keyid
 
     # -- parts -----------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _changing(self, *, load: bool = True) -> Iterator[None]:
+    def _locked(self, *, load: bool = True) -> Iterator[None]:
         """Lock the repository against other writers, and read its current metadata."""
         with (self.folder / ".lock").open("w") as lock:
             lock_file(lock.fileno())
@@ -336,19 +348,21 @@ class Repository:
     def _load(self) -> None:
         """Read the current metadata, and check its signatures against the keys in root."""
 
-        def read(name: str) -> Metadata[Any]:
+        def read_metadata(name: str) -> Metadata[Any]:
             return Metadata.from_file(str(self._metadata_folder / name))
 
         try:
-            numbers = [int(p.name.split(".")[0]) for p in self._metadata_folder.glob("*.root.json")]
-            if not numbers:
+            root_versions = [
+                int(path.name.split(".")[0]) for path in self._metadata_folder.glob("*.root.json")
+            ]
+            if not root_versions:
                 raise InputError(f"{self.folder} is not a repository: gatewise repo init makes one")
-            root = read(f"{max(numbers)}.root.json")
-            timestamp = read("timestamp.json")
-            snapshot = read(f"{timestamp.signed.snapshot_meta.version}.snapshot.json")
-            targets = read(f"{snapshot.signed.meta['targets.json'].version}.targets.json")
-            self._signed = dict(zip(ROLES, (root, targets, snapshot, timestamp), strict=True))
-            for role, metadata in self._signed.items():
+            root = read_metadata(f"{max(root_versions)}.root.json")
+            timestamp = read_metadata("timestamp.json")
+            snapshot = read_metadata(f"{timestamp.signed.snapshot_meta.version}.snapshot.json")
+            targets = read_metadata(f"{snapshot.signed.meta['targets.json'].version}.targets.json")
+            self._metadata = dict(zip(ROLES, (root, targets, snapshot, timestamp), strict=True))
+            for role, metadata in self._metadata.items():
                 root.signed.verify_delegate(role, metadata.signed_bytes, metadata.signatures)
         except (RepositoryError, DeserializationError, OSError, ValueError, KeyError) as error:
             raise InputError(f"repository {self.folder} cannot be used: {error}") from None
@@ -362,22 +376,23 @@ class Repository:
 
     def _signers(self, role: str) -> list[CryptoSigner]:
         """Read the role's keys in the folder; InputError if fewer than the threshold exist."""
-        needed = self._signed["root"].signed.roles[role]
+        role_keys = self._metadata["root"].signed.roles[role]
         signers = [read_signer(path) for path in sorted(self.keys.glob("*.key"))]
-        signers = [s for s in signers if s.public_key.keyid in needed.keyids]
-        if len(signers) < needed.threshold:
+        signers = [signer for signer in signers if signer.public_key.keyid in role_keys.keyids]
+        if len(signers) < role_keys.threshold:
             raise InputError(
-                f"{self.keys} has {len(signers)} keys of {role}, but {needed.threshold} must sign"
+                f"{self.keys} has {len(signers)} keys of {role}, but "
+                f"{role_keys.threshold} must sign"
             )
         return signers
 
-    def _write(self, *roles: str, extra_signers: Sequence[CryptoSigner] = ()) -> None:
+    def _write_metadata(self, *roles: str, extra_signers: Sequence[CryptoSigner] = ()) -> None:
         """Write the next version of each role, signed by the role's keys and `extra_signers`."""
         now = datetime.now(UTC).replace(microsecond=0)
         for role in roles:
-            metadata = self._signed[role]
+            metadata = self._metadata[role]
             metadata.signed.version += 1
-            metadata.signed.expires = now + timedelta(days=LIFETIMES[role])
+            metadata.signed.expires = now + timedelta(days=LIFETIME_DAYS[role])
             version = metadata.signed.version
             metadata.signatures.clear()
             for signer in [*extra_signers, *self._signers(role)]:
@@ -385,20 +400,20 @@ class Repository:
             content = metadata.to_bytes()
             meta_file = MetaFile.from_data(version, content, ["sha256"])
             if role == "targets":
-                self._signed["snapshot"].signed.meta["targets.json"] = meta_file
+                self._metadata["snapshot"].signed.meta["targets.json"] = meta_file
             elif role == "snapshot":
-                self._signed["timestamp"].signed.snapshot_meta = meta_file
-            name = "timestamp.json" if role == "timestamp" else f"{version}.{role}.json"
-            replace_file(self._metadata_folder / name, content)
+                self._metadata["timestamp"].signed.snapshot_meta = meta_file
+            file_name = "timestamp.json" if role == "timestamp" else f"{version}.{role}.json"
+            replace_file(self._metadata_folder / file_name, content)
 
     def _target_path(self, path: str, digest: str) -> Path:
         folder, _, name = path.rpartition("/")
         return self.folder / "targets" / folder / f"{digest}.{name}"
 
-    def _offer(self, offer: OfferedRelease, serial: int, rollout: int) -> OfferedRelease:
-        target = self._signed["targets"].signed.targets[offer.path]
+    def _set_offer(self, offer: OfferedRelease, serial: int, rollout: int) -> OfferedRelease:
+        target = self._metadata["targets"].signed.targets[offer.path]
         target.unrecognized_fields["custom"] = {"serial": serial, "rollout": rollout}
-        self._write("targets", "snapshot", "timestamp")
+        self._write_metadata("targets", "snapshot", "timestamp")
         return self.find(str(offer))
 
 

@@ -25,9 +25,9 @@ def open_whole(
 ) -> Bundle:
     """Open a bundle with its cloud model and the functions and models of its blocks."""
     bundle = source if isinstance(source, Bundle) else Bundle.open(source, for_device=True)
-    if bundle.absent():
+    if bundle.absent_files():
         raise InputError(
-            f"{bundle.path} is a device's bundle, without {bundle.absent()[0]}: simulate the "
+            f"{bundle.path} is a device's bundle, without {bundle.absent_files()[0]}: simulate the "
             "bundle from which it was made"
         )
     bundle.read_block_models()
@@ -52,7 +52,7 @@ def on_disk(bundle: Bundle) -> Iterator[Path]:
     if Bundle.open(bundle.path, for_device=True).manifest.active == bundle.manifest.active:
         yield bundle.path
         return
-    if bundle.claimed_keys():
+    if bundle.claimed_key_ids():
         raise InputError(
             f"bundle {bundle.path} is signed for another operating point: for a live run activate "
             "this one with gatewise frontier --sign, or use --engine virtual"

@@ -21,7 +21,7 @@ from gatewise_cloud.broker.comparison import (
 )
 from gatewise_cloud.broker.rollout import AbortLimits, roll_out
 from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport
-from gatewise_export.repository.release import WHOLE, OfferedRelease
+from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
 
 N_FLEETS = 150
 
@@ -91,12 +91,12 @@ class InMemoryRepository:
     def find(self, release: str) -> OfferedRelease:
         return self._offer
 
-    def wanted(self, model: str) -> OfferedRelease | None:
+    def preferred_release(self, model: str) -> OfferedRelease | None:
         return self._offer if self._offer.rollout else None
 
     def publish(self, release: str, share: float, *, expected_version: int) -> OfferedRelease:
         self.version += 1
-        self._offer = replace(self._offer, rollout=round(share * WHOLE))
+        self._offer = replace(self._offer, rollout=round(share * FULL_ROLLOUT))
         return self._offer
 
     def rollback(self, release: str) -> OfferedRelease:

@@ -116,7 +116,7 @@ def test_limits_and_missing_evidence_stop_a_rollout(repository, report, limits, 
     else:
         assert reason in end.abort_reason
         assert (end.outcome, steps) == ("withdrawn", [0.05, 0.0])
-        assert str(repository.wanted("small")) == "small/7"
+        assert str(repository.preferred_release("small")) == "small/7"
 
 
 class Fleet:
@@ -247,12 +247,12 @@ def test_an_abort_withdraws_only_its_own_release(repository, tmp_path):
 
     end, _ = fleet_rollout(repository, Fleet(100), refuse_after(withdraw))
     assert (end.outcome, end.offer.rollout) == ("withdrawn", 0)
-    assert str(repository.wanted("small")) == "small/7"
+    assert str(repository.preferred_release("small")) == "small/7"
     end, _ = fleet_rollout(
         repository, Fleet(100), refuse_after(lambda: Repository(folder).publish("small/9"))
     )
     assert (end.outcome, str(end.offer)) == ("withdrawn", "small/8")
-    assert str(repository.wanted("small")) == "small/9"
+    assert str(repository.preferred_release("small")) == "small/9"
 
 
 def test_invalid_shares_and_limits_are_refused(repository):

@@ -66,7 +66,7 @@ def _download(client: RepositoryClient, name: str, folder: Path) -> None:
     """Download a target, perhaps of a delegated role, unless the folder already has it."""
     updater = client._client
     assert updater is not None
-    client._fetcher.allow(60.0)
+    client._fetcher.set_time_limit(60.0)
     target = updater.get_targetinfo(name)
     if target is None:
         raise UpdateError("fetch", f"{name} is not in the repository")

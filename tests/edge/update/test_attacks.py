@@ -16,7 +16,7 @@ import pytest
 from tuf.api.metadata import Metadata
 
 from gatewise_export.repository import repository as repository_module
-from gatewise_export.repository.repository import LIFETIMES, Repository, read_signer
+from gatewise_export.repository.repository import LIFETIME_DAYS, Repository, read_signer
 from tests.edge.update.conftest import PATIENCE, Server
 from tests.support.waiting import wait_until
 
@@ -57,7 +57,7 @@ def test_rollback_to_older_metadata_is_refused(at_8, fleet, server, damaged):
 
 def test_freeze_by_a_mirror_that_never_changes_is_detected(at_8, fleet, server, monkeypatch):
     """The metadata of the mirror expires."""
-    monkeypatch.setitem(LIFETIMES, "timestamp", 2.0 / 86400)
+    monkeypatch.setitem(LIFETIME_DAYS, "timestamp", 2.0 / 86400)
     fleet.repository.refresh()
     at_8.wait_for_check()
     assert at_8.updater.trouble is None
@@ -127,10 +127,10 @@ def test_stolen_timestamp_key_cannot_fast_forward_a_device_for_good(at_8, fleet,
 def test_huge_version_of_targets_is_recovered_by_rotating_the_snapshot_key(at_8, fleet):
     """The keys of targets need no rotation, because the snapshot has their version."""
     repository = fleet.repository
-    restored = repository._signed["targets"].signed.version
+    restored = repository._metadata["targets"].signed.version
     for version in (restored + 100, restored):
         with repository._changing():
-            repository._signed["targets"].signed.version = version
+            repository._metadata["targets"].signed.version = version
             repository._write("targets", "snapshot", "timestamp")
         if version > restored:
             at_8.wait_for_check()

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gatewise_edge.update import Store
 from gatewise_edge.update.store import State, read_state, write_state
 from gatewise_export.bundle.manifest_records import FileSpec
-from gatewise_export.repository.release import RELEASE, Release, UpdateError
+from gatewise_export.repository.release import RELEASE_FILE, Release, UpdateError
 
 STATE = State(
     number=3, device="d", active="a", proved="b", previous="c", good=1, bad=2, seconds=1.5,
@@ -166,7 +166,7 @@ def begin_release(store, **contents):
     content = release.to_json()
     digest = hashlib.sha256(content).hexdigest()
     (store.partial / digest).mkdir()
-    (store.partial / digest / RELEASE).write_bytes(content)
+    (store.partial / digest / RELEASE_FILE).write_bytes(content)
     return digest, release
 
 

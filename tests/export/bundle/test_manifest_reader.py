@@ -78,7 +78,7 @@ def test_exit_costs_count_the_union_of_acquired_features(document: Document) -> 
     manifest = read(document)
     upper_bounds = manifest.exit_costs()
     columns = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], bool)  # of fbs and age
-    acquired = [manifest.acquired(0), manifest.acquired(1, columns)]
+    acquired = [manifest.acquired_mask(0), manifest.acquired_mask(1, columns)]
     assert acquired[1].tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [1, 0, 1, 0]]
     costs = manifest.exit_costs(acquired)
     assert costs[0].tolist() == [1.0] * 4

@@ -105,7 +105,7 @@ def test_files_other_than_a_key_are_refused(tmp_path: Path) -> None:
 def test_a_signed_bundle_opens_only_with_its_key(signed: Path, key: Path, other_key: Path) -> None:
     bundle = Bundle.open(signed, public_key=pub(key))
     assert bundle.signed_by == Signer(key).public.key_id
-    assert bundle.claimed_keys() == (bundle.signed_by,)
+    assert bundle.claimed_key_ids() == (bundle.signed_by,)
     assert Bundle.open(signed).signed_by is None
     value = signing.read_signatures((signed / "SIGNATURE").read_bytes(), "it")[0].value
     raw = ed25519.Ed25519PublicKey.from_public_bytes(PublicKey(pub(key)).raw)
@@ -115,7 +115,7 @@ def test_a_signed_bundle_opens_only_with_its_key(signed: Path, key: Path, other_
     for signer in (key, other_key):
         assert Signer(signer).public.key_id in str(caught.value)
     unsigned = signed.parent / "bundle"  # the signed bundle is a copy of it
-    assert Bundle.open(unsigned).claimed_keys() == ()
+    assert Bundle.open(unsigned).claimed_key_ids() == ()
     with pytest.raises(SignatureError, match="is not signed"):
         Bundle.open(unsigned, public_key=pub(key))
 
@@ -271,7 +271,7 @@ def test_an_interrupted_change_of_the_point_leaves_a_signed_bundle(
             command = [sys.executable, "-c", EXIT_AT_RENAME, *arguments]
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == (9 if renames < 3 else 0), done.stderr
-            keys = [Bundle.open(path).claimed_keys()[0]]
+            keys = [Bundle.open(path).claimed_key_ids()[0]]
             opened = [
                 Bundle.open(path, public_key=pub(k))
                 for k in (key, other_key)
@@ -297,7 +297,7 @@ def test_a_bundle_for_devices_lacks_only_the_high_cost_model(signed: Path, key: 
     made = repack(signed, signed.parent / "device.gwb", for_device=True)
     assert contents(signed).keys() - contents(made.path).keys() == {"cloud.onnx"}
     device = Bundle.open(made.path, public_key=pub(key), for_device=True)
-    assert device.absent() == ("cloud.onnx",)
+    assert device.absent_files() == ("cloud.onnx",)
     assert device.read("stage_0.onnx") == b"first graph"
     assert device.sample()["label"].tolist() == [1, 1, 1, 0, 1]
     with pytest.raises(DamagedFileError, match=r"cloud\.onnx is missing"):
@@ -385,7 +385,8 @@ def test_the_commands(
 
 def test_reading_without_a_key_loads_no_cryptography(signed: Path) -> None:
     probe = (
-        "import sys; from gatewise_export import Bundle; Bundle.open(sys.argv[1]).claimed_keys();"
+        "import sys; from gatewise_export import Bundle; "
+        "Bundle.open(sys.argv[1]).claimed_key_ids();"
         "print('cryptography' in sys.modules)"
     )
     assert run_python(probe, signed) == "False"

@@ -257,7 +257,7 @@ def test_a_system_is_packed_and_signed(small: Any, tmp_path: Path) -> None:
         replaced = pack(small.system, path, sample=small.rows[:32], sign=other_key)
         assert replaced.signed_by == PublicKey(other_pub).key_id
         unsigned = pack(small.system, path, sample=small.rows[:32])
-        assert unsigned.claimed_keys() == ()
+        assert unsigned.claimed_key_ids() == ()
     with pytest.raises(InputError, match="cannot be read"):
         pack(small.system, tmp_path / "none", sample=small.rows[:32], sign="nowhere.key")
     assert not (tmp_path / "none").exists()

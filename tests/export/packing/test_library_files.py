@@ -20,7 +20,7 @@ from gatewise.models.booster_files import FILE_EXTENSIONS, LOADERS, BoosterFile
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_export import Bundle, pack, self_test, verify
 from gatewise_export.bundle.repacking import repack
-from gatewise_export.packing.converters import probed_file
+from gatewise_export.packing.converters import convert_and_probe
 from gatewise_training import StagedCascade
 from gatewise_training.learners.given_models.library_files import library_file
 from gatewise_training.learners.high_cost_model import HighCostModel
@@ -80,7 +80,7 @@ def test_a_booster_without_an_exact_graph_is_packed_as_a_library_file(
     assert verify(system, bundle, X).agrees
     assert self_test(Bundle.open(bundle.path)).agrees
     # a device does not fetch the high-cost model's file
-    assert repack(bundle.path, tmp_path / "d", for_device=True).absent() == (cloud.file,)
+    assert repack(bundle.path, tmp_path / "d", for_device=True).absent_files() == (cloud.file,)
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_a_library_file_is_loaded_within_limits_of_memory_and_time() -> None:
 def test_a_booster_with_exact_trees_stays_a_graph() -> None:
     model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
     f0 = HighCostModel.from_model(model, np.unique(Y), X.shape[1])
-    graph = probed_file(f0, X[:64], missing=False, n_rows=500)
+    graph = convert_and_probe(f0, X[:64], allow_missing=False, n_rows=500)
     assert (graph.name, graph.kind, graph.graph_problem) == ("cloud.onnx", "margins", None)
 
 

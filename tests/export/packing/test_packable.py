@@ -50,7 +50,7 @@ from sklearn.utils import all_estimators
 from sklearn.utils._test_common.instance_generator import _construct_instances
 
 from gatewise.errors import InputError
-from gatewise_export.packing.converters import probed_file
+from gatewise_export.packing.converters import convert_and_probe
 from gatewise_training import StagedCascade
 from gatewise_training.learners.given_models.packable import (
     CLASSIFIERS,
@@ -106,7 +106,7 @@ def assert_conversion_holds(model, X, y, *, missing=False, n_rows=10_000):
         warnings.simplefilter("ignore")
         model.fit(X, y)
         f0 = HighCostModel.from_model(model, np.unique(y), X.shape[1])
-        figures = probed_file(f0, X[:64], missing=missing, n_rows=n_rows).probed
+        figures = convert_and_probe(f0, X[:64], allow_missing=missing, n_rows=n_rows).probed
     assert figures.rows >= 0.8 * n_rows  # the model refuses some rows
     # Models that sum in float64 have no undecided rows. Others have at most the bisected rows.
     assert figures.undecided <= figures.kinds["sides of a boundary"]
@@ -288,7 +288,7 @@ def test_conversions_use_the_best_iteration_and_the_order_of_classes(library):
         assert list(model.classes_) == [1, 0]
     f0 = HighCostModel.from_model(model, np.array([0, 1]), X.shape[1])
     np.testing.assert_array_equal(f0.labels(X), np.ravel(model.predict(X)))
-    probed_file(f0, X[:64], missing=False, n_rows=1000)
+    convert_and_probe(f0, X[:64], allow_missing=False, n_rows=1000)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import graph_outcome
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
-from gatewise_export.refit.refit_rows import kept_parts
+from gatewise_export.refit.refit_rows import split_kept_rows
 from tests.export.archive.test_folder import NOW, folder
 
 pytest.importorskip("pyarrow")
@@ -186,7 +186,7 @@ def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed, tmp_path):
     manifest = Bundle.open(deployed / "bundle").manifest
 
     def split_rows():
-        return kept_parts(path, manifest, comparison_share=0.4, rng=np.random.default_rng(3))
+        return split_kept_rows(path, manifest, comparison_share=0.4, rng=np.random.default_rng(3))
 
     before = split_rows()
     _, rows = read_archive(path)["turn", "7"]

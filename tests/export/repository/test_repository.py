@@ -19,7 +19,7 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.manifest_records import FileSpec
 from gatewise_export.repository.release import Release
 from gatewise_export.repository.repository import (
-    LIFETIMES,
+    LIFETIME_DAYS,
     Repository,
     StaleVersionError,
 )
@@ -85,7 +85,7 @@ def test_a_release_is_read_strictly(change):
 )
 def test_misfit_names_why_a_device_cannot_run_a_release(device, why):
     fits = {"model": "small", "features": ("a", "b"), "runtime": "0.1.0", "hardware": "aarch64"}
-    reason = RELEASE.misfit(**(fits | device))
+    reason = RELEASE.misfit_reason(**(fits | device))
     assert reason is None if why is None else why in reason
 
 
@@ -174,7 +174,7 @@ def test_roles_that_expire_soon_are_signed_again_or_named(repository, monkeypatc
 
     with monkeypatch.context() as patch:  # metadata that expires soon
         for role in ("root", "targets"):
-            patch.setitem(LIFETIMES, role, 80.0)
+            patch.setitem(LIFETIME_DAYS, role, 80.0)
         repository.rotate_key("targets")
     before = expiries()
     (repository.keys / "root-1.key").unlink()

@@ -15,7 +15,7 @@ from gatewise.decision import labels, probabilities
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import write_arrays
-from gatewise_export.bundle.flat_models import canonical, write_model
+from gatewise_export.bundle.flat_models import canonical_model, write_model
 from gatewise_export.onnx_writer import write_graph
 from tests.support.hand_made_bundle import DOCUMENT, Document, complete, stage
 
@@ -56,7 +56,7 @@ def trees(width: int) -> TreeEnsemble:
     return ensemble(*children, roots, width)
 
 
-MODELS = (linear(2, 1), canonical(trees(3)), canonical(trees(2)))
+MODELS = (linear(2, 1), canonical_model(trees(3)), canonical_model(trees(2)))
 
 
 def good_files() -> dict[str, bytes]:
