@@ -25,8 +25,8 @@ from gatewise_training.learners.stage_bounds import (
     Bounds,
     ThresholdGrid,
     TreeShape,
-    grid_of,
-    shaped,
+    grid_size,
+    models_to_try,
 )
 from gatewise_training.operating_points.packed_size import packed_sizes
 from tests.support.budgeted_methods import ready, table
@@ -65,12 +65,12 @@ def test_trees_on_a_grid_score_rows_as_the_free_trees_score_rounded_rows(
 
 def test_a_too_coarse_grid_is_not_used() -> None:
     fine = np.random.default_rng(0).random((400, 16)).astype(np.float32)
-    assert grid_of(fine, 8 * 1024) is None
-    thresholds, table_bytes = grid_of(fine, 64 * 1024)
+    assert grid_size(fine, 8 * 1024) is None
+    thresholds, table_bytes = grid_size(fine, 64 * 1024)
     assert thresholds == 128
     assert table_bytes == 8 * 1024
     coarse = np.floor(fine * 16)
-    assert grid_of(coarse, 8 * 1024) == (16, 4 * 15 * 16)
+    assert grid_size(coarse, 8 * 1024) == (16, 4 * 15 * 16)
 
 
 def test_stages_with_equal_thresholds_share_their_table() -> None:
@@ -92,13 +92,13 @@ def test_stages_of_every_tried_shape_fit_the_bytes(size) -> None:
     x, y = chessboard(400)
     problem = problem_of(x, y)
     families = ("boosting", "linear")
-    kinds = shaped(families, Bounds(max_bytes=size), 400, 2, 2)
+    kinds = models_to_try(families, Bounds(max_bytes=size), 400, 2, 2)
     assert len(kinds) > 2
     for family, bounds in list(kinds.values())[:4]:
         stage, _ = cross_fitted_stage(problem.plan, family, np.arange(2), 2, 0, bounds)
-        assert bounds.admit(stage)
-    unbound = Bounds(bins=9)  # without max_bytes each family has one shape
-    assert shaped(families, unbound, 400, 2, 2) == {
+        assert bounds.allows(stage)
+    unbound = Bounds(n_bins=9)  # without max_bytes each family has one shape
+    assert models_to_try(families, unbound, 400, 2, 2) == {
         family: (family, unbound) for family in families
     }
 

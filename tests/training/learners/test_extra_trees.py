@@ -12,47 +12,47 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 from tests.support.bundle_files import run_onnx
 
 
-def halves(load):
-    x, y = load(return_X_y=True)
+def training_and_new_rows(load_table):
+    x, y = load_table(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))[:900]
     x, y = x[order].astype(np.float32), y[order]
     half = len(y) // 2
     return x[:half], y[:half], x[half:], y[half:]
 
 
-def log_loss(chances, y):
-    return -np.log(np.maximum(chances[np.arange(len(y)), y], 1e-3)).mean()
+def log_loss(probabilities, y):
+    return -np.log(np.maximum(probabilities[np.arange(len(y)), y], 1e-3)).mean()
 
 
 def test_forests_are_as_good_and_as_large_as_scikit_learns():
-    for load in (load_wine, load_digits):
-        x, y, x_new, y_new = halves(load)
+    for load_table in (load_wine, load_digits):
+        x, y, x_new, y_new = training_and_new_rows(load_table)
         settings = {"weight": np.ones(len(y)), "n_trees": 150, "min_rows": 2, "seed": 0}
         n_classes = int(y.max()) + 1
         trees = fit_extra_trees(x, y, n_classes, **settings)
         forest = ExtraTreesClassifier(150, min_samples_leaf=2, random_state=0).fit(x, y)
-        chances = trees.margins(x_new)
+        probabilities = trees.margins(x_new)
         expected = forest.predict_proba(x_new)
-        np.testing.assert_allclose(chances.sum(axis=1), 1, atol=1e-5)
-        assert abs(chances - expected).mean() < 0.03
-        assert abs(log_loss(chances, y_new) - log_loss(expected, y_new)) < 0.05
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+        assert abs(probabilities - expected).mean() < 0.03
+        assert abs(log_loss(probabilities, y_new) - log_loss(expected, y_new)) < 0.05
         n_nodes = sum(tree.tree_.node_count for tree in forest.estimators_)
         assert 0.85 < trees.n_nodes / n_nodes < 1.15
-        np.testing.assert_array_equal(chances, trees.run(x_new))
+        np.testing.assert_array_equal(probabilities, trees.run(x_new))
         second_fit = fit_extra_trees(x, y, n_classes, **settings)
-        np.testing.assert_array_equal(chances, second_fit.margins(x_new))
+        np.testing.assert_array_equal(probabilities, second_fit.margins(x_new))
 
 
 def test_leaf_values_are_the_weighted_class_shares_of_their_rows():
-    x, y, _, _ = halves(load_wine)
+    x, y, _, _ = training_and_new_rows(load_wine)
     weight = np.random.default_rng(1).uniform(0.2, 3.0, len(y))
     tree = fit_extra_trees(x, y, 4, weight=weight, n_trees=1, min_rows=9, seed=3)
-    leaf, _ = tree.first_visits(x)
-    for node in np.unique(leaf[0]):
-        rows = leaf[0] == node
-        assert rows.sum() >= 9
-        shares = np.bincount(y[rows], weight[rows], 4) / weight[rows].sum()
-        np.testing.assert_allclose(tree.value[node], shares, atol=1e-6)  # class 3 has no rows
+    leaf_of_row, _ = tree.first_visits(x)
+    for node in np.unique(leaf_of_row[0]):
+        is_in_leaf = leaf_of_row[0] == node
+        assert is_in_leaf.sum() >= 9
+        class_shares = np.bincount(y[is_in_leaf], weight[is_in_leaf], 4) / weight[is_in_leaf].sum()
+        np.testing.assert_allclose(tree.value[node], class_shares, atol=1e-6)  # class 3 has no rows
     full_trees = fit_extra_trees(x, y, 3, weight=weight, n_trees=5, seed=3)
     assert (full_trees.margins(x).argmax(axis=1) == y).all()
 
@@ -70,7 +70,7 @@ def test_constant_columns_of_a_node_do_not_count_as_tried():
 
 
 def test_graph_of_the_forest_as_high_cost_model_gives_the_same_bits():
-    x, y, x_new, _ = halves(load_wine)
+    x, y, x_new, _ = training_and_new_rows(load_wine)
     trees = fit_extra_trees(x, y, 3, weight=np.ones(len(y)), n_trees=60, seed=0)
     f0 = HighCostModel(np.arange(x.shape[1]), 3, "extra-trees", trees=trees)
     graph = high_cost_graph(f0)

@@ -11,7 +11,7 @@ from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.learners.growth_settings import Growth
 
-GROUPED = FeatureCosts(
+GROUPED_COSTS = FeatureCosts(
     [1.0, 0.5, 2.0, 1.0, 0.2], group=["a", "a", None, "b", "b"], shared={"a": 2.0, "b": 0.5}
 )
 
@@ -31,25 +31,25 @@ def make_sample(n_classes, costs=None, n=900):
 @pytest.mark.parametrize("newton", [True, False])
 @pytest.mark.parametrize("leaves_and_depth", [(8, None), (31, 3)])
 def test_compiled_trees_equal_those_of_lightgbm(n_classes, newton, leaves_and_depth, monkeypatch):
-    rows = make_sample(n_classes)
+    sample = make_sample(n_classes)
     leaves, depth = leaves_and_depth
     growth = Growth(n_rounds=5, num_leaves=leaves, max_depth=depth, newton=newton)
     settings = {"p_full": 0.4, "warm_up": 2, "seed": 0}
-    compiled_trees = grow(rows, growth, 0.0, **settings)
+    compiled_trees = grow(sample, growth, 0.0, **settings)
     monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
-    lightgbm_trees = grow(rows, growth, 0.0, **settings)
+    lightgbm_trees = grow(sample, growth, 0.0, **settings)
     assert compiled_trees.n_trees == 5 * (lightgbm_trees.n_outputs - 1) + 3
-    difference = compiled_trees.margins(rows.x) - lightgbm_trees.margins(rows.x)
+    difference = compiled_trees.margins(sample.x) - lightgbm_trees.margins(sample.x)
     # a few rows differ, because LightGBM estimates the rows of a leaf from its hessian
     assert (np.abs(difference).max(axis=1) < 1e-3).mean() > 0.99
 
 
-@pytest.mark.parametrize("costs", [None, GROUPED], ids=["uniform", "grouped"])
+@pytest.mark.parametrize("costs", [None, GROUPED_COSTS], ids=["uniform", "grouped"])
 def test_fewer_features_are_used_at_higher_prices(costs, monkeypatch):
-    rows = make_sample(2, costs)
+    sample = make_sample(2, costs)
     growth = Growth(n_rounds=20, num_leaves=8)
     used_features = [
-        set(grow(rows, growth, gamma, p_full=0.3, warm_up=5, seed=0).used().tolist())
+        set(grow(sample, growth, gamma, p_full=0.3, warm_up=5, seed=0).used().tolist())
         for gamma in (1.0, 0.05, 0.01, 0.0)
     ]
     assert used_features[0] == set()
@@ -59,7 +59,7 @@ def test_fewer_features_are_used_at_higher_prices(costs, monkeypatch):
     if costs is not None:  # on LightGBM several trees of one round may pay for the same group
         return
     monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
-    lightgbm_trees = grow(rows, growth, 0.05, p_full=0.3, warm_up=5, seed=0)
+    lightgbm_trees = grow(sample, growth, 0.05, p_full=0.3, warm_up=5, seed=0)
     assert set(lightgbm_trees.used().tolist()) == used_features[1]
 
 
@@ -68,7 +68,7 @@ def test_missing_values_go_to_the_child_with_the_larger_gain():
     x = rng.normal(size=(600, 2)).astype(np.float32)
     x[rng.random(600) < 0.3, 0] = np.nan
     y = (np.isnan(x[:, 0]) | (x[:, 0] > 1)).astype(np.int64)
-    rows = Sample(x, y, np.ones(600), np.full(600, 0.1), 2, FeatureCosts.uniform(2))
-    trees = grow(rows, Growth(n_rounds=40, num_leaves=4), 0.0, p_full=None, seed=0)
+    sample = Sample(x, y, np.ones(600), np.full(600, 0.1), 2, FeatureCosts.uniform(2))
+    trees = grow(sample, Growth(n_rounds=40, num_leaves=4), 0.0, p_full=None, seed=0)
     assert ((trees.margins(x)[:, 0] > 0) == y).mean() > 0.98
     np.testing.assert_array_equal(trees.margins(x), trees.run(x))

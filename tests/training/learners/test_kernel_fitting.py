@@ -25,7 +25,7 @@ def ten_class_fit(digits):
 @pytest.mark.parametrize("classes", [2, 10])
 def test_left_out_margins_have_the_accuracy_of_new_rows(digits, ten_class_fit, classes):
     X, X_test, y, y_test = digits
-    model, left_out = ten_class_fit if classes == 10 else fit_kernel(X, y % 2, 2, seed=0)
+    model, left_out_margins = ten_class_fit if classes == 10 else fit_kernel(X, y % 2, 2, seed=0)
     margins = model.margins(X_test)
     assert margins.shape == (len(X_test), 1 if classes == 2 else classes)
 
@@ -34,7 +34,7 @@ def test_left_out_margins_have_the_accuracy_of_new_rows(digits, ten_class_fit, c
         return np.mean(predictions == labels % classes)
 
     assert accuracy(margins, y_test) > 0.97
-    assert abs(accuracy(left_out, y) - accuracy(margins, y_test)) < 0.02
+    assert abs(accuracy(left_out_margins, y) - accuracy(margins, y_test)) < 0.02
 
 
 def test_float32_margins_are_close_to_float64_margins(digits, ten_class_fit):
@@ -55,10 +55,10 @@ def test_left_out_margins_equal_those_of_fits_without_the_row():
     features = _Basis(z[:15], 0.5).features(z)
     all_rows = _Ridge(features, target, weight, ridges=(0.1,))
     for i in range(0, 40, 7):
-        other = np.arange(40) != i
-        without_row = _Ridge(features[other], target[other], weight[other], ridges=(0.1,))
-        left_out = features[i] @ without_row.coefficients
-        np.testing.assert_allclose(left_out, all_rows.left_out[i], atol=1e-9)
+        is_other = np.arange(40) != i
+        without_row = _Ridge(features[is_other], target[is_other], weight[is_other], ridges=(0.1,))
+        prediction = features[i] @ without_row.coefficients
+        np.testing.assert_allclose(prediction, all_rows.left_out_predictions[i], atol=1e-9)
 
 
 def test_constant_columns_are_not_acquired(digits, ten_class_fit):

@@ -14,7 +14,7 @@ COSTS = FeatureCosts(np.linspace(0.5, 2.0, 8))
 SETTINGS = {"penalties": (0.3, 0.05), "p_full": (0.3,), "n_starts": 0, "max_alternations": 20}
 
 
-def rows(n, seed):
+def make_rows(n, seed):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 8)).astype(np.float32)
     return x, (x[:, 0] + 2 * x[:, 1] * np.sign(x[:, 2]) + 0.1 * rng.normal(size=n) > 0).astype(int)
@@ -35,13 +35,13 @@ def features_on_paths(forest, row):
 
 @pytest.fixture(scope="module")
 def forest():
-    return RandomForestClassifier(5, max_depth=6, random_state=0).fit(*rows(600, 0))
+    return RandomForestClassifier(5, max_depth=6, random_state=0).fit(*make_rows(600, 0))
 
 
 @pytest.fixture(scope="module")
 def paths_system(forest):
     model = AdaptLin(forest, feature_costs=COSTS, accounting="paths", random_state=0, **SETTINGS)
-    return model.fit(*rows(300, 1), validation=rows(200, 2))
+    return model.fit(*make_rows(300, 1), validation=make_rows(200, 2))
 
 
 def offloading_half(system):
@@ -52,7 +52,7 @@ def offloading_half(system):
 
 
 def test_forest_as_high_cost_model_is_charged_by_paths(forest, paths_system):
-    x, _ = rows(200, 2)
+    x, _ = make_rows(200, 2)
     for point in paths_system.frontier_.points:
         system = paths_system.at(budget=point.cost)
         (stage,) = system.stages_
@@ -72,41 +72,45 @@ def test_forest_as_high_cost_model_is_charged_by_paths(forest, paths_system):
         np.testing.assert_allclose(system.cost(x), system.cost(x, "paths"))
         assert point.cost == pytest.approx(system.cost(x).mean())
         np.testing.assert_allclose(COSTS.per_instance(system.acquired(x)), system.cost(x))
-    offloading = offloading_half(paths_system)
-    assert (offloading.cost(x, "union") >= offloading.cost(x)).all()
-    assert offloading.cost(x, "union").mean() > offloading.cost(x).mean()
+    system_at_half = offloading_half(paths_system)
+    assert (system_at_half.cost(x, "union") >= system_at_half.cost(x)).all()
+    assert system_at_half.cost(x, "union").mean() > system_at_half.cost(x).mean()
 
 
 def test_cascade_as_high_cost_model_is_charged_its_own_cost(paths_system):
     """A new pair approximates the composite system (remark 2 of Adapt)."""
-    inner = offloading_half(paths_system)
-    outer = AdaptLin(inner, feature_costs=COSTS, accounting="paths", random_state=0, **SETTINGS)
-    outer.fit(*rows(300, 3), validation=rows(200, 4))
-    x, _ = rows(200, 4)
+    inner_system = offloading_half(paths_system)
+    outer_system = AdaptLin(
+        inner_system, feature_costs=COSTS, accounting="paths", random_state=0, **SETTINGS
+    )
+    outer_system.fit(*make_rows(300, 3), validation=make_rows(200, 4))
+    x, _ = make_rows(200, 4)
     n_offloaded = 0
-    for point in outer.frontier_.points:
-        system = outer.at(budget=point.cost)
-        offloaded = system.exit_stage(x) == 1
+    for point in outer_system.frontier_.points:
+        system = outer_system.at(budget=point.cost)
+        is_offloaded = system.exit_stage(x) == 1
         (stage,) = system.stages_
         acquired = np.zeros(x.shape, bool)
         acquired[:, stage.features] = True
-        acquired[offloaded] |= inner.acquired(x)[offloaded]
+        acquired[is_offloaded] |= inner_system.acquired(x)[is_offloaded]
         np.testing.assert_allclose(system.cost(x), COSTS.per_instance(acquired))
         assert point.cost == pytest.approx(system.cost(x).mean())
         np.testing.assert_allclose(
-            system.cost(x, "paper-paths")[offloaded], inner.cost(x)[offloaded]
+            system.cost(x, "paper-paths")[is_offloaded], inner_system.cost(x)[is_offloaded]
         )
-        n_offloaded += offloaded.sum()
+        n_offloaded += is_offloaded.sum()
     assert n_offloaded > 50
     # the inner system predicts offloaded rows
-    np.testing.assert_array_equal(system.predict(x)[offloaded], inner.predict(x)[offloaded])
+    np.testing.assert_array_equal(
+        system.predict(x)[is_offloaded], inner_system.predict(x)[is_offloaded]
+    )
 
 
 def test_other_models_are_charged_all_their_features():
-    f0 = LogisticRegression().fit(*rows(300, 0))
+    f0 = LogisticRegression().fit(*make_rows(300, 0))
     model = AdaptLin(f0, feature_costs=COSTS, random_state=0, **SETTINGS)
-    model.fit(*rows(300, 1), validation=rows(200, 2))
-    x, _ = rows(200, 2)
+    model.fit(*make_rows(300, 1), validation=make_rows(200, 2))
+    x, _ = make_rows(200, 2)
     system = model.at(max_loss=0.0)
     for by_paths, by_model in (("paths", "union"), ("paper-paths", "paper")):
         np.testing.assert_allclose(system.cost(x, by_paths), system.cost(x, by_model))

@@ -45,10 +45,10 @@ def test_module_with_channels_first_takes_pictures_with_channels_last():
     pictures = np.random.default_rng(0).normal(size=(50, 8, 8, 3)).astype(np.float32)
     module = picture_network(channels=3)
     assert module.training
-    formed = FormedGraph(gw.OnnxModel(module), (8, 8, 3), "model")
+    graph = FormedGraph(gw.OnnxModel(module), (8, 8, 3), "model")
     assert module.training
-    assert (formed.form.scores, formed.form.n_columns) == ("logits", 10)
-    labels, _ = graph_answer(formed.content, formed.form, pictures.reshape(50, -1))
+    assert (graph.form.scores, graph.form.n_columns) == ("logits", 10)
+    labels, _ = graph_answer(graph.content, graph.form, pictures.reshape(50, -1))
     expected = labels_of_module(module, np.ascontiguousarray(pictures.transpose(0, 3, 1, 2)))
     np.testing.assert_array_equal(labels, expected)
 
@@ -59,9 +59,9 @@ def test_exported_program_with_a_fixed_batch_predicts_all_rows():
     program = torch.export.export(module, (torch.zeros(1, 12),))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # rows may run one by one
-        formed = FormedGraph(gw.OnnxModel(program, classes=["a", "b", "c"]), (12,), "model")
-    assert (formed.form.scores, formed.form.names) == ("probabilities", ("a", "b", "c"))
-    labels, _ = graph_answer(formed.content, formed.form, rows)
+        graph = FormedGraph(gw.OnnxModel(program, classes=["a", "b", "c"]), (12,), "model")
+    assert (graph.form.scores, graph.form.names) == ("probabilities", ("a", "b", "c"))
+    labels, _ = graph_answer(graph.content, graph.form, rows)
     np.testing.assert_array_equal(labels, labels_of_module(module, rows))
 
 
@@ -76,16 +76,19 @@ def test_pair_of_modules_packs_and_verifies(tmp_path):
     X, y = load_digits(return_X_y=True)
     pictures = X.reshape(-1, 8, 8).astype(np.float32)
     torch.manual_seed(0)
-    small = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    big = picture_network()
-    for module in (small, big):
+    low_cost_module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    high_cost_module = picture_network()
+    for module in (low_cost_module, high_cost_module):
         optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
         inputs, targets = torch.from_numpy(pictures[:900, None]), torch.from_numpy(y[:900])
         for _ in range(40):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(module(inputs / 16), targets).backward()
             optimizer.step()
-    low, high = (torch.nn.Sequential(torch.nn.Hardtanh(0, 16), m) for m in (small, big))
+    low, high = (
+        torch.nn.Sequential(torch.nn.Hardtanh(0, 16), m)
+        for m in (low_cost_module, high_cost_module)
+    )
     pair = gw.PairCascade(low_cost_model=low, high_cost_model=high).fit(pictures[900:1300])
     bundle = gw.pack(pair, tmp_path / "bundle", sample=pictures[900:964])
     report = verify(pair, bundle, pictures[1300:].reshape(-1, 64))

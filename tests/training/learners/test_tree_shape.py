@@ -8,13 +8,13 @@ from gatewise_training import AdaptGBRT, CEGBClassifier, StagedCascade
 from gatewise_training.cascades.family_selection import best_shape
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners import boosting, high_cost_training
-from gatewise_training.learners.boosting import capacity, fit_boosting
+from gatewise_training.learners.boosting import capacity_params, fit_boosting
 from gatewise_training.learners.high_cost_training import (
-    LEAVES,
+    LEAVES_TO_TRY,
     train_high_cost_model,
     tree_shape,
 )
-from gatewise_training.learners.stage_bounds import Bounds, ForestShape, shaped
+from gatewise_training.learners.stage_bounds import Bounds, ForestShape, models_to_try
 from tests.support.fit_problems import problem_of
 
 pytestmark = pytest.mark.slow  # many fits
@@ -33,65 +33,65 @@ def squares(n: int = 12000):
     return x, (np.floor(x).sum(axis=1) % 2).astype(np.int64)
 
 
-def plan_of(rows) -> ValidationSplit:
+def split_of(rows) -> ValidationSplit:
     x, y = rows
     return ValidationSplit.choose(x, y, np.ones(len(x)), validation=None, seed=0)
 
 
-def fit_with(plan: ValidationSplit, leaves: int):
+def fit_with(plan: ValidationSplit, n_leaves: int):
     """Fit boosted trees with this number of leaves; return them and their rounds."""
-    ((rows, unseen),) = plan.folds
+    ((rows, unseen_rows),) = plan.folds
     return fit_boosting(
         plan.x[rows],
         plan.y[rows],
         2,
         weight=plan.weight[rows],
-        validation=(plan.x[unseen], plan.y[unseen], plan.weight[unseen]),
+        validation=(plan.x[unseen_rows], plan.y[unseen_rows], plan.weight[unseen_rows]),
         rounds=600,
-        params=capacity(len(plan.fit_rows), 2) | {"num_leaves": leaves},
+        params=capacity_params(len(plan.fit_rows), 2) | {"num_leaves": n_leaves},
     )
 
 
-def max_leaves(trees) -> int:
+def max_leaf_count(trees) -> int:
     """Count the leaves of the largest tree."""
     leaves = np.add.reduceat((trees.feature < 0).astype(int), trees.roots)
     return int(leaves.max())
 
 
 def test_best_trees_of_sums_are_small_and_of_squares_large() -> None:
-    small = tree_shape(plan_of(sums()), 2, seed=0)
-    large = tree_shape(plan_of(squares()), 2, seed=0)
-    assert small.leaves <= 15
-    assert large.leaves == capacity(12000, 2)["num_leaves"] == 255
+    small = tree_shape(split_of(sums()), 2, seed=0)
+    large = tree_shape(split_of(squares()), 2, seed=0)
+    assert small.n_leaves <= 15
+    assert large.n_leaves == capacity_params(12000, 2)["num_leaves"] == 255
 
 
 def test_shape_has_the_lowest_loss_of_all_numbers_of_leaves() -> None:
-    plan = plan_of(sums())
-    trained = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
-    assert trained.shape == tree_shape(plan, 2, seed=0)
-    largest = capacity(len(plan.fit_rows), 2)["num_leaves"]
-    unseen = plan.folds[0][1]
+    plan = split_of(sums())
+    trained_model = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
+    assert trained_model.shape == tree_shape(plan, 2, seed=0)
+    max_leaves = capacity_params(len(plan.fit_rows), 2)["num_leaves"]
+    unseen_rows = plan.folds[0][1]
 
     def loss(leaves: int) -> float:
         trees, _ = fit_with(plan, leaves)
-        margin = trees.margins(plan.x[unseen])[:, 0].astype(float)
-        return float(np.logaddexp(0, np.where(plan.y[unseen] == 1, -margin, margin)).mean())
+        margin = trees.margins(plan.x[unseen_rows])[:, 0].astype(float)
+        return float(np.logaddexp(0, np.where(plan.y[unseen_rows] == 1, -margin, margin)).mean())
 
-    losses = {leaves: loss(leaves) for leaves in LEAVES if leaves <= largest}
-    assert losses[trained.shape.leaves] == min(losses.values())
+    losses = {leaves: loss(leaves) for leaves in LEAVES_TO_TRY if leaves <= max_leaves}
+    assert losses[trained_model.shape.n_leaves] == min(losses.values())
 
 
 def test_shape_is_chosen_on_a_sample_of_many_rows_and_fitted_on_all(monkeypatch) -> None:
     for module in (boosting, high_cost_training):
         monkeypatch.setattr(module, "MANY_ROWS", 5500)
-    plan = plan_of(squares(8000))
-    trained = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
-    largest = capacity(len(plan.fit_rows), 2)
-    assert largest == {"num_leaves": 1023, "learning_rate": trained.shape.rate}
-    trees, rounds = fit_with(plan, trained.shape.leaves)
-    assert trained.model.kind == "boosting"
-    assert trained.model.rounds == rounds
-    assert (trained.model.trees.margins(plan.x) == trees.margins(plan.x)).all()
+    plan = split_of(squares(8000))
+    trained_model = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
+    largest_params = capacity_params(len(plan.fit_rows), 2)
+    assert largest_params == {"num_leaves": 1023, "learning_rate": trained_model.shape.rate}
+    trees, rounds = fit_with(plan, trained_model.shape.n_leaves)
+    assert trained_model.model.kind == "boosting"
+    assert trained_model.model.rounds == rounds
+    assert (trained_model.model.trees.margins(plan.x) == trees.margins(plan.x)).all()
 
 
 def test_early_stopping_uses_a_sample_of_many_validation_rows(monkeypatch) -> None:
@@ -104,21 +104,24 @@ def test_early_stopping_uses_a_sample_of_many_validation_rows(monkeypatch) -> No
 
     with_all_rows = n_rounds(*validation)
     with_every_third = n_rounds(*(array[::3] for array in validation))
-    monkeypatch.setattr(boosting, "STOPPING_ROWS", 500)
+    monkeypatch.setattr(boosting, "MAX_STOPPING_ROWS", 500)
     assert n_rounds(*validation) == with_every_third != with_all_rows
 
 
 def test_few_rows_with_sharp_thresholds_get_fine_bins() -> None:
     x = np.random.default_rng(0).uniform(0, 100, size=(3000, 1)).astype(np.float32)
     stripes = (np.floor(x[:, 0]) % 2).astype(np.int64)
-    assert tree_shape(plan_of((x, stripes)), 2, seed=0).bins == 255
-    assert tree_shape(plan_of(sums(2000)), 2, seed=0).leaves == capacity(2000, 2)["num_leaves"]
+    assert tree_shape(split_of((x, stripes)), 2, seed=0).n_bins == 255
+    assert (
+        tree_shape(split_of(sums(2000)), 2, seed=0).n_leaves
+        == capacity_params(2000, 2)["num_leaves"]
+    )
 
 
 @pytest.mark.parametrize("high_cost_model", [None, LogisticRegression()])
 def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
     x, y = sums()
-    shape = tree_shape(plan_of((x, y)), 2, seed=0)
+    shape = tree_shape(split_of((x, y)), 2, seed=0)
     cascade = StagedCascade(
         high_cost_model=high_cost_model,
         families=("boosting",),
@@ -128,7 +131,7 @@ def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
         random_state=0,
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
     stages = {stage for chain in cascade.chains_ for stage in chain}
-    assert max(max_leaves(stage.model) for stage in stages) <= shape.leaves
+    assert max(max_leaf_count(stage.model) for stage in stages) <= shape.n_leaves
 
 
 @pytest.mark.parametrize(("num_leaves", "expected"), [(None, 31), (50, 50)])
@@ -142,7 +145,7 @@ def test_adapt_uses_num_leaves_or_few_leaves_if_these_are_best(num_leaves, expec
         n_rounds=20,
         num_leaves=num_leaves,
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
-    leaves = {max_leaves(stage.model) for chain in cascade.chains_ for stage in chain}
+    leaves = {max_leaf_count(stage.model) for chain in cascade.chains_ for stage in chain}
     assert max(leaves) == expected
 
 
@@ -151,8 +154,8 @@ def test_cegb_uses_num_leaves_or_the_best_number_of_leaves() -> None:
     settings = {"n_penalties": 1, "n_rounds": 5, "random_state": 0}
     by_default = CEGBClassifier(**settings).fit(x, y)
     with_setting = CEGBClassifier(num_leaves=31, **settings).fit(x, y)
-    assert max_leaves(by_default.stages_[0].model) <= 4
-    assert max_leaves(with_setting.stages_[0].model) == 31
+    assert max_leaf_count(by_default.stages_[0].model) <= 4
+    assert max_leaf_count(with_setting.stages_[0].model) == 31
 
 
 def test_shape_is_not_searched_on_many_rows_with_a_bound_of_size() -> None:
@@ -180,11 +183,14 @@ def test_stages_without_a_high_cost_model_are_larger_forests() -> None:
 
 def test_forests_have_several_shapes_only_without_high_cost_model_and_bound_of_size() -> None:
     def forest_shapes(n_rows: int, **bounds) -> list[ForestShape | None]:
-        kinds = shaped(("extra-trees", "linear"), Bounds(**bounds), n_rows, 2, 5)
+        kinds = models_to_try(("extra-trees", "linear"), Bounds(**bounds), n_rows, 2, 5)
         assert kinds.pop("linear") == ("linear", Bounds(**bounds))
         assert {family for family, _ in kinds.values()} == {"extra-trees"}
-        return [shape_bounds.forest for _, shape_bounds in kinds.values()]
+        return [shape_bounds.forest_shape for _, shape_bounds in kinds.values()]
 
-    assert forest_shapes(7000, alone=True) == [ForestShape(150, 1), ForestShape(150, 2)]
-    assert forest_shapes(7000) == forest_shapes(5000, alone=True) == [None]
-    assert forest_shapes(7000, alone=True, max_bytes=65536) == [None]
+    assert forest_shapes(7000, without_high_cost_model=True) == [
+        ForestShape(150, 1),
+        ForestShape(150, 2),
+    ]
+    assert forest_shapes(7000) == forest_shapes(5000, without_high_cost_model=True) == [None]
+    assert forest_shapes(7000, without_high_cost_model=True, max_bytes=65536) == [None]

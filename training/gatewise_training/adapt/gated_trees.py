@@ -78,7 +78,7 @@ def grow(
         growth,
         len(sample.x),
         sample.n_classes,
-        best_leaves=None if shape is None else shape.leaves,
+        best_leaves=None if shape is None else shape.n_leaves,
         **few_rows_setting,
     )
     warm_up = warm_up if p_full else growth.n_rounds
@@ -94,7 +94,7 @@ def grow(
             rounds=(warm_up, growth.n_rounds),
             strength=strength,
             newton=growth.newton,
-            settings=settings,
+            lightgbm_settings=settings,
         )
     # within one round, each tree may pay the shared price of a group once
     prices = FirstUsePrices(sample.costs, strength)

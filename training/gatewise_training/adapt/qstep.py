@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit, xlogy
 
 from gatewise.errors import InputError
-from gatewise_training.learners.gated_rounds import multiplier
+from gatewise_training.learners.gated_rounds import find_multiplier
 from gatewise_training.learners.losses import softplus
 
 Array = NDArray[np.float64]
@@ -63,7 +63,7 @@ def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = No
     gain = keep - offload
     if p_full == 0.0:
         return np.zeros_like(gain)
-    beta = multiplier(gain, _shares(len(gain), weight), p_full, 0.0)
+    beta = find_multiplier(gain, _shares(len(gain), weight), p_full, 0.0)
     return np.asarray(expit(gain - beta), np.float64)
 
 

@@ -26,7 +26,7 @@ from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.boosting import LARGE_ROWS, MANY_ROWS
 from gatewise_training.learners.high_cost_training import tree_shape
 from gatewise_training.learners.model_families import cross_fitted_stage
-from gatewise_training.learners.stage_bounds import Bounds, TreeShape, shaped
+from gatewise_training.learners.stage_bounds import Bounds, TreeShape, models_to_try
 from gatewise_training.operating_points.packed_size import packed_bytes
 
 MAX_REGRET_RATIOS = 1.15, 1.0
@@ -139,7 +139,7 @@ class FamilySelection:
         problem = self.problem
         n_rows = len(problem.plan.fit_rows)
         n_columns = problem.costs.n_features
-        return shaped(self.families, self.bounds, n_rows, problem.n_classes, n_columns)
+        return models_to_try(self.families, self.bounds, n_rows, problem.n_classes, n_columns)
 
     def _is_near(self, features: FeatureSet, family: str) -> bool:
         """Whether the regret of a family is near the smallest on a set."""
@@ -176,7 +176,7 @@ class FamilySelection:
             zip(jobs, results, strict=True)
         ):
             report(number)
-            if not self.bounds.admit(stage):
+            if not self.bounds.allows(stage):
                 self.too_large.append(packed_bytes((stage,)))
                 continue
             regret = self._regret(stage, outputs)

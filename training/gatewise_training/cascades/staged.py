@@ -37,7 +37,7 @@ from gatewise_training.learners.given_models.given_classifiers import (
     given_stages,
 )
 from gatewise_training.learners.model_families import FAMILIES, families_for, family_of
-from gatewise_training.learners.stage_bounds import Bounds, grid_of
+from gatewise_training.learners.stage_bounds import Bounds, grid_size
 
 MAX_FEW_ACQUISITIONS = 32
 """Largest number of features and groups for which forward selection is always tried."""
@@ -190,7 +190,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
                 {
                     key: stage_before
                     for key, stage_before in best.items()
-                    if bounds.admit(stage_before.stage)
+                    if bounds.allows(stage_before.stage)
                 },
             )
             best = selection.select([features for sets in sequences for features in sets])
@@ -214,15 +214,15 @@ class StagedCascade(WindowSettings, CascadeClassifier):
 
     def _bounds(self, problem: Problem) -> list[Bounds]:
         """List the bounds on a stage; with `max_bytes`, one for each of STAGE_COUNTS."""
-        bounds = Bounds(alone=self._set_limit(problem.costs) is not None)
+        bounds = Bounds(without_high_cost_model=self._set_limit(problem.costs) is not None)
         families = self._families_to_try(len(problem.plan.fit_rows))
         shape = best_shape(problem, families, of_size=self.max_bytes is not None)
         if self.max_bytes is None:
             return [bounds.with_shape(shape)]
         bytes_left = self.max_bytes
-        grid = grid_of(problem.plan.x[problem.plan.fit_rows], bytes_left)
+        grid = grid_size(problem.plan.x[problem.plan.fit_rows], bytes_left)
         if grid is not None:
-            bounds = replace(bounds, thresholds=grid[0], grid_bytes=grid[1])
+            bounds = replace(bounds, n_thresholds=grid[0], grid_bytes=grid[1])
             bytes_left -= grid[1]
         shares = [share for share in STAGE_COUNTS if share <= self.n_stages]
         return [

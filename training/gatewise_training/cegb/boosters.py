@@ -171,12 +171,12 @@ def kernel_prices(charge: Charge, n_rows: int) -> tuple[FirstUse, RowPrices]:
         own=n_rows * (charge.price_factor * coupled_prices if is_lazy else own_prices),
         group=costs.group.astype(np.int64),
         shared=n_rows * (np.zeros(n_groups) if is_lazy else shared_prices),
-        paid=np.zeros(n_features + n_groups, np.bool_),
+        is_paid=np.zeros(n_features + n_groups, np.bool_),
     )
     row_prices = RowPrices(
         split=charge.price_factor * np.broadcast_to(prices.split, (n_features,)).astype(np.float64),
         own=own_prices if is_lazy else np.zeros(n_features),
         shared=shared_prices if is_lazy else np.zeros(n_groups),
-        acquired=np.zeros((n_features + n_groups, n_rows), np.bool_),
+        is_acquired=np.zeros((n_features + n_groups, n_rows), np.bool_),
     )
     return first_uses, row_prices

@@ -127,7 +127,7 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
         leaves = None
         if self.num_leaves is None and len(plan.fit_rows) > LARGE_ROWS:
             problem.report(0, 1, "choosing the size of the trees")
-            leaves = tree_shape(plan, problem.n_classes, problem.seed).leaves
+            leaves = tree_shape(plan, problem.n_classes, problem.seed).n_leaves
         fits = self._sweep(
             plan.x,
             target,

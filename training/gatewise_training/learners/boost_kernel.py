@@ -47,7 +47,7 @@ class FirstUse(NamedTuple):
     own: Any  # (n_features,)
     group: Any  # (n_features,): -1 for no group
     shared: Any  # (n_groups,)
-    paid: Any  # (n_features + n_groups,), bool
+    is_paid: Any  # (n_features + n_groups,), bool
 
 
 class RowPrices(NamedTuple):
@@ -56,7 +56,7 @@ class RowPrices(NamedTuple):
     split: Any  # (n_features,): price of a split on the feature
     own: Any  # (n_features,): price of the feature for a row that has not acquired it
     shared: Any  # (n_groups,): price of the group for a row that has not acquired it
-    acquired: Any  # (n_features + n_groups, n), bool
+    is_acquired: Any  # (n_features + n_groups, n), bool
 
 
 class TreeSettings(NamedTuple):
@@ -67,13 +67,13 @@ class TreeSettings(NamedTuple):
     max_depth: int  # -1 for no bound
 
 
-class BoostWork(NamedTuple):
+class BoostArrays(NamedTuple):
     """Working arrays; the last four have an entry for each leaf."""
 
     rows: Any  # (n,): rows of all leaves, one leaf after another
-    spare: Any  # (n,)
+    spare_rows: Any  # (n,)
     is_left: Any  # (n,), bool
-    toll: Any  # (n_features,): current price of a first use of each feature
+    first_use_price: Any  # (n_features,): current price of a first use of each feature
     leaf_sums: Any  # (n_leaves, n_features, n_codes + 1, 3): sums by code; NaN has the last code
     # (n_leaves, n_features): gain of the best split on each column, without the price of first use
     gain: Any
@@ -98,7 +98,7 @@ class GrowingTree(NamedTuple):
 
     gradient: Any  # (n,)
     hessian: Any  # (n,)
-    active: Any  # list of the features with a price below the largest possible gain
+    active_features: Any  # list of the features with a price below the largest possible gain
     leaves: Any  # (n_leaves, 4): columns BEGIN, END, DEPTH, NODE
     totals: Any  # (n_leaves, 2): GRADIENT and HESSIAN of each leaf
     best_gain: Any  # (n_leaves,): gain of the best split, less its price
@@ -114,11 +114,11 @@ def no_row_prices() -> Any:
 @numba.njit(cache=True, nogil=True)
 def work_arrays(n: int, n_features: int, n_codes: Any, n_leaves: int) -> Any:
     """Make the working arrays of :func:`grow_boosted_tree`, for at most `n_codes` codes."""
-    return BoostWork(
+    return BoostArrays(
         rows=np.empty(n, np.int64),
-        spare=np.empty(n, np.int64),
+        spare_rows=np.empty(n, np.int64),
         is_left=np.empty(n, np.bool_),
-        toll=np.empty(n_features),
+        first_use_price=np.empty(n_features),
         leaf_sums=np.zeros((n_leaves, n_features, n_codes + 1, 3)),
         gain=np.empty((n_leaves, n_features)),
         last_code=np.zeros((n_leaves, n_features), np.int64),
@@ -127,14 +127,14 @@ def work_arrays(n: int, n_features: int, n_codes: Any, n_leaves: int) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def set_tolls(prices: Any, toll: Any) -> None:
-    """Write to `toll` the price of each feature and its group that is not yet paid."""
+def set_first_use_prices(prices: Any, first_use_price: Any) -> None:
+    """Write to `first_use_price` the price of each feature and its group that is not yet paid."""
     n_features = len(prices.own)
     for k in range(n_features):
-        toll[k] = 0.0 if prices.paid[k] else prices.own[k]
+        first_use_price[k] = 0.0 if prices.is_paid[k] else prices.own[k]
         g = prices.group[k]
-        if g >= 0 and not prices.paid[n_features + g]:
-            toll[k] += prices.shared[g]
+        if g >= 0 and not prices.is_paid[n_features + g]:
+            first_use_price[k] += prices.shared[g]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -146,10 +146,15 @@ def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: 
     Shapes: `gradient, hessian, scores` (n,).
     """
     tree = _make_root(fit, gradient, hessian, root)
-    if len(tree.active) == 0:
+    if len(tree.active_features) == 0:
         return 0
     count_codes(
-        fit.columns.codes, fit.work.rows, gradient, hessian, tree.active, fit.work.leaf_sums[0]
+        fit.columns.codes,
+        fit.work.rows,
+        gradient,
+        hessian,
+        tree.active_features,
+        fit.work.leaf_sums[0],
     )
     _search_columns(fit, tree, 0)
     _choose_column(fit, tree, 0)
@@ -197,8 +202,8 @@ def _make_root(fit: Any, gradient: Any, hessian: Any, root: Any) -> Any:
     totals = np.zeros((n_leaves, 2))
     for i in range(n):
         fit.work.rows[i] = i
-    set_tolls(fit.prices, fit.work.toll)
-    active = _worthwhile_features(gradient, hessian, fit.prices, totals[0])
+    set_first_use_prices(fit.prices, fit.work.first_use_price)
+    active_features = _affordable_features(gradient, hessian, fit.prices, totals[0])
     write_leaf(leaves, 0, 0, n, 0, root)
     fit.nodes.feature[root] = -1
     best_gain = np.zeros(n_leaves)
@@ -206,7 +211,7 @@ def _make_root(fit: Any, gradient: Any, hessian: Any, root: Any) -> Any:
     return GrowingTree(
         gradient=gradient,
         hessian=hessian,
-        active=active,
+        active_features=active_features,
         leaves=leaves,
         totals=totals,
         best_gain=best_gain,
@@ -229,7 +234,7 @@ def _split_leaf(fit: Any, tree: Any, leaf: int, right_leaf: int, child: Any) -> 
     if len(fit.row_prices.split):
         _acquire(fit, rows, k)
     mark_left(fit.columns, split, rows, work.is_left)
-    middle = begin + partition(rows, work.is_left, work.spare)
+    middle = begin + partition(rows, work.is_left, work.spare_rows)
     write_split(fit.nodes, leaves[leaf, NODE], fit.columns, split, split.nan_left, child)
     write_leaf(leaves, leaf, begin, middle, depth + 1, child)
     write_leaf(leaves, right_leaf, middle, end, depth + 1, child + 1)
@@ -240,82 +245,82 @@ def _split_leaf(fit: Any, tree: Any, leaf: int, right_leaf: int, child: Any) -> 
 def _pay_first_use(fit: Any, feature: int) -> bool:
     """Pay the first use of a feature; return whether the price was above 0."""
     prices = fit.prices
-    if fit.work.toll[feature] <= 0.0:
+    if fit.work.first_use_price[feature] <= 0.0:
         return False
-    prices.paid[feature] = True
+    prices.is_paid[feature] = True
     if prices.group[feature] >= 0:
-        prices.paid[len(prices.own) + prices.group[feature]] = True
-    set_tolls(prices, fit.work.toll)
+        prices.is_paid[len(prices.own) + prices.group[feature]] = True
+    set_first_use_prices(prices, fit.work.first_use_price)
     return True
 
 
 @numba.njit(cache=True, nogil=True)
 def _acquire(fit: Any, rows: Any, feature: int) -> None:
     """Mark a feature and its group as acquired by some rows."""
-    acquired = fit.row_prices.acquired
+    is_acquired = fit.row_prices.is_acquired
     group = fit.prices.group[feature]
     for i in range(len(rows)):
-        acquired[feature, rows[i]] = True
+        is_acquired[feature, rows[i]] = True
         if group >= 0:
-            acquired[len(fit.prices.own) + group, rows[i]] = True
+            is_acquired[len(fit.prices.own) + group, rows[i]] = True
 
 
 @numba.njit(cache=True, nogil=True)
-def _row_toll(fit: Any, rows: Any, feature: int) -> float:
+def _row_price(fit: Any, rows: Any, feature: int) -> float:
     """Compute the price that the rows of a leaf pay for a split on a feature.
 
     ``sum_i [ split + own (1 - has_feature_i) + shared (1 - has_group_i) ]``
     """
     prices = fit.row_prices
-    toll = len(rows) * prices.split[feature]
+    price = len(rows) * prices.split[feature]
     group = fit.prices.group[feature]
-    n_owing = n_owing_group = 0
+    n_unpaid_rows = n_unpaid_group_rows = 0
     if prices.own[feature] > 0.0:
         for i in range(len(rows)):
-            n_owing += not prices.acquired[feature, rows[i]]
+            n_unpaid_rows += not prices.is_acquired[feature, rows[i]]
     if group >= 0 and prices.shared[group] > 0.0:
-        item = len(fit.prices.own) + group
+        group_entry = len(fit.prices.own) + group
         for i in range(len(rows)):
-            n_owing_group += not prices.acquired[item, rows[i]]
-        toll += prices.shared[group] * n_owing_group
-    return float(toll + prices.own[feature] * n_owing)
+            n_unpaid_group_rows += not prices.is_acquired[group_entry, rows[i]]
+        price += prices.shared[group] * n_unpaid_group_rows
+    return float(price + prices.own[feature] * n_unpaid_rows)
 
 
 @numba.njit(cache=True, nogil=True)
-def _worthwhile_features(gradient: Any, hessian: Any, prices: Any, total: Any) -> Any:
+def _affordable_features(gradient: Any, hessian: Any, prices: Any, totals_of_root: Any) -> Any:
     """List the features with a price below the largest possible gain.
 
-    The sums of gradients and hessians are written to `total`. A split cannot gain more than leaves
-    of single rows would, ``sum g_i^2 / h_i - G^2 / H``. Prices of groups are not counted, because
-    another feature of the tree may pay them.
+    The sums of gradients and hessians are written to `totals_of_root`. A split cannot gain more
+    than leaves of single rows would, ``sum g_i^2 / h_i - G^2 / H``. Prices of groups are not
+    counted, because another feature of the tree may pay them.
     """
-    bound = gradient_sum = hessian_sum = 0.0
+    max_gain = gradient_sum = hessian_sum = 0.0
     for i in range(len(gradient)):
         gradient_sum += gradient[i]
         hessian_sum += hessian[i]
-        bound += gradient[i] * gradient[i] / hessian[i]
-    bound -= gradient_sum * gradient_sum / hessian_sum
-    total[GRADIENT] = gradient_sum
-    total[HESSIAN] = hessian_sum
-    active = np.empty(len(prices.own), np.int64)
+        max_gain += gradient[i] * gradient[i] / hessian[i]
+    max_gain -= gradient_sum * gradient_sum / hessian_sum
+    totals_of_root[GRADIENT] = gradient_sum
+    totals_of_root[HESSIAN] = hessian_sum
+    active_features = np.empty(len(prices.own), np.int64)
     n_active = 0
     for k in range(len(prices.own)):
-        if prices.paid[k] or prices.own[k] < bound:
-            active[n_active] = k
+        if prices.is_paid[k] or prices.own[k] < max_gain:
+            active_features[n_active] = k
             n_active += 1
-    return active[:n_active]
+    return active_features[:n_active]
 
 
 @numba.njit(cache=True, nogil=True)
 def _best_leaf(tree: Any, n_leaves: int, max_depth: int) -> int:
     """Find the leaf with the best split, or -1 if no split is worth its price."""
-    best = -1
+    best_leaf = -1
     for leaf in range(n_leaves):
         is_deep = max_depth > 0 and tree.leaves[leaf, DEPTH] >= max_depth
-        is_best = best < 0 or tree.best_gain[leaf] > tree.best_gain[best]
+        is_best = best_leaf < 0 or tree.best_gain[leaf] > tree.best_gain[best_leaf]
         if tree.best_gain[leaf] > 0.0 and not is_deep and is_best:
-            best = leaf
-    return best
+            best_leaf = leaf
+    return best_leaf
 
 
 @numba.njit(cache=True, nogil=True)
@@ -349,26 +354,30 @@ def _divide_sums(fit: Any, tree: Any, left: int, right: int) -> None:
     if is_left_small:
         copy_into(sums[right].reshape(-1), 0, sums[left].reshape(-1), sums[left].size)
     rows = fit.work.rows[leaves[small_leaf, BEGIN] : leaves[small_leaf, END]]
-    count_codes(fit.columns.codes, rows, tree.gradient, tree.hessian, tree.active, sums[small_leaf])
-    for k in tree.active:
+    count_codes(
+        fit.columns.codes, rows, tree.gradient, tree.hessian, tree.active_features, sums[small_leaf]
+    )
+    for k in tree.active_features:
         for c in range(start[k + 1] - start[k] + 1):
             for column in range(3):
                 sums[large_leaf, k, c, column] -= sums[small_leaf, k, c, column]
 
 
 @numba.njit(cache=True, nogil=True)
-def count_codes(codes: Any, rows: Any, gradient: Any, hessian: Any, active: Any, sums: Any) -> None:
+def count_codes(
+    codes: Any, rows: Any, gradient: Any, hessian: Any, active_features: Any, sums: Any
+) -> None:
     """Sum gradients and hessians and count rows, by code of each active column."""
-    for j in range(len(active)):
-        by_code = sums[active[j]]
-        column = codes[active[j]]
-        by_code[:] = 0.0
+    for j in range(len(active_features)):
+        code_sums = sums[active_features[j]]
+        column = codes[active_features[j]]
+        code_sums[:] = 0.0
         for i in range(len(rows)):
             row = rows[i]
             code = column[row]
-            by_code[code, GRADIENT] += gradient[row]
-            by_code[code, HESSIAN] += hessian[row]
-            by_code[code, COUNT] += 1.0
+            code_sums[code, GRADIENT] += gradient[row]
+            code_sums[code, HESSIAN] += hessian[row]
+            code_sums[code, COUNT] += 1.0
 
 
 @numba.njit(cache=True, nogil=True)
@@ -380,27 +389,27 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
     gradient = tree.totals[leaf, GRADIENT]
     hessian = tree.totals[leaf, HESSIAN]
     leaf_term = gradient * gradient / hessian
-    for k in tree.active:
-        by_code = work.leaf_sums[leaf, k]
+    for k in tree.active_features:
+        code_sums = work.leaf_sums[leaf, k]
         nan_code = start[k + 1] - start[k]
         best_gain = -np.inf
-        n_missing = by_code[nan_code, COUNT]
+        n_missing = code_sums[nan_code, COUNT]
         for nan_left in range(2 if n_missing > 0.5 else 1):
             left_gradient = 0.0
             left_hessian = 0.0
             n_left = 0.0
             if nan_left:
-                left_gradient = by_code[nan_code, GRADIENT]
-                left_hessian = by_code[nan_code, HESSIAN]
+                left_gradient = code_sums[nan_code, GRADIENT]
+                left_hessian = code_sums[nan_code, HESSIAN]
                 n_left = n_missing
             # if NaN goes right, all numbers may go left
             n_boundaries = nan_code if n_missing > 0.5 and not nan_left else nan_code - 1
             for c in range(n_boundaries):
-                if by_code[c, COUNT] < 0.5:
+                if code_sums[c, COUNT] < 0.5:
                     continue
-                left_gradient += by_code[c, GRADIENT]
-                left_hessian += by_code[c, HESSIAN]
-                n_left += by_code[c, COUNT]
+                left_gradient += code_sums[c, GRADIENT]
+                left_hessian += code_sums[c, HESSIAN]
+                n_left += code_sums[c, COUNT]
                 right_hessian = hessian - left_hessian
                 if n - n_left < MIN_ROWS or right_hessian < MIN_HESSIAN:
                     break
@@ -419,7 +428,7 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
                     work.nan_left[leaf, k] = is_left_larger if n_missing < 0.5 else nan_left == 1
         if len(fit.row_prices.split):
             rows = work.rows[tree.leaves[leaf, BEGIN] : tree.leaves[leaf, END]]
-            best_gain -= _row_toll(fit, rows, k)
+            best_gain -= _row_price(fit, rows, k)
         work.gain[leaf, k] = best_gain
 
 
@@ -429,13 +438,13 @@ def _choose_column(fit: Any, tree: Any, leaf: int) -> None:
 
     If no gain is above its price, they are -1 and 0.
     """
-    gain = fit.work.gain[leaf]
-    toll = fit.work.toll
+    gains = fit.work.gain[leaf]
+    prices = fit.work.first_use_price
     best_gain = 0.0
     best_feature = -1
-    for k in tree.active:
-        if gain[k] - toll[k] > best_gain + 1e-12:
-            best_gain = gain[k] - toll[k]
+    for k in tree.active_features:
+        if gains[k] - prices[k] > best_gain + 1e-12:
+            best_gain = gains[k] - prices[k]
             best_feature = k
     tree.best_gain[leaf] = best_gain
     tree.best_feature[leaf] = best_feature

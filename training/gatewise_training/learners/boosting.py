@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.decision import Link
 from gatewise.models.trees import TreeEnsemble
+from gatewise_training.data.validation_split import ValidationSplit
 
 Derivatives = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
@@ -28,11 +29,11 @@ MANY_ROWS = 50_000
 """With more rows than this, settings are chosen on a sample of the rows, boosted trees are larger,
 and forests have fewer trees."""
 
-SVM_ROWS = 16_000
+MAX_SVM_ROWS = 16_000
 """With more rows than this, kernel machines are not tried, because their time is quadratic in the
 rows."""
 
-STOPPING_ROWS = 20_000
+MAX_STOPPING_ROWS = 20_000
 """Maximum number of validation rows for early stopping. Each of them passes every tree, which takes
 a large part of the time of a fit."""
 
@@ -71,26 +72,32 @@ def tree_params(seed: int, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def capacity(n_rows: int, n_classes: int, *, grouped: bool = False) -> dict[str, Any]:
+def capacity_params(n_rows: int, n_classes: int, *, has_groups: bool = False) -> dict[str, Any]:
     """Choose the leaves, the learning rate and the bins of a strong model on `n_rows` rows.
 
     Stages have the same settings as the high-cost model, because weaker stages do not come within
     1 % of its accuracy. On very many rows, larger trees at a higher rate are better and faster. On
     256,000 rows of Forest the log loss is .077 in 11 s, and .092 in 16 s with 255 leaves at rate
-    0.1. `grouped` says whether the rows have groups.
+    0.1. `has_groups` says whether the rows have groups.
 
     >>> capacity(1000, 2)
     {'num_leaves': 15, 'learning_rate': 0.1, 'max_bin': 63}
     """
     if n_rows <= LARGE_ROWS:
         return {"num_leaves": 15, "learning_rate": 0.1, "max_bin": COARSE_BINS}
-    bins = {"max_bin": COARSE_BINS} if grouped else {}
-    leaves = 255 if n_classes == 2 else 63
+    bin_params = {"max_bin": COARSE_BINS} if has_groups else {}
+    n_leaves = 255 if n_classes == 2 else 63
     rate = 0.1 if n_classes == 2 else 0.15
     if n_rows > MANY_ROWS:
-        leaves = 1023 if n_classes == 2 else 255
+        n_leaves = 1023 if n_classes == 2 else 255
         rate = 0.2
-    return {"num_leaves": leaves, "learning_rate": rate} | bins
+    return {"num_leaves": n_leaves, "learning_rate": rate} | bin_params
+
+
+def params_of_split(plan: ValidationSplit, n_classes: int) -> dict[str, Any]:
+    """Choose the parameters of :func:`capacity_params` for the fit rows of a split."""
+    has_groups = plan.splitter.n_groups is not None
+    return capacity_params(len(plan.fit_rows), n_classes, has_groups=has_groups)
 
 
 def link_of(n_classes: int) -> Link:
@@ -127,19 +134,19 @@ def fit_boosting(
     fit early. Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
     """
     settings = tree_params(seed) | log_loss_params(n_classes) | dict(params or {})
-    data = lgb.Dataset(x, y, weight=weight, params=settings, free_raw_data=False)
+    dataset = lgb.Dataset(x, y, weight=weight, params=settings, free_raw_data=False)
     callbacks: list[Callable[..., Any]] = []
     valid_sets = None
     if validation is not None:
-        every_nth = slice(None, None, -(-len(validation[1]) // STOPPING_ROWS))
+        every_nth = slice(None, None, -(-len(validation[1]) // MAX_STOPPING_ROWS))
         val_x, val_y, val_weight = (array[every_nth] for array in validation)
-        valid_sets = [data.create_valid(val_x, val_y, weight=val_weight)]
+        valid_sets = [dataset.create_valid(val_x, val_y, weight=val_weight)]
         n_patience_rounds, min_decrease = PATIENCE[len(x) > LARGE_ROWS]
         min_decrease *= min(1.0, _class_entropy(y, weight))
         callbacks = [lgb.early_stopping(n_patience_rounds, verbose=False, min_delta=min_decrease)]
     booster = lgb.train(
         settings,
-        data,
+        dataset,
         rounds,
         valid_sets=valid_sets,
         callbacks=callbacks,
@@ -152,8 +159,8 @@ def fit_boosting(
 def _class_entropy(y: NDArray[np.int64], weight: NDArray[np.float64] | None) -> float:
     """Compute the entropy of the classes in bits."""
     class_weight = np.bincount(y, weight)
-    share = class_weight[class_weight > 0] / class_weight.sum()
-    return float(-(share * np.log2(share)).sum())
+    class_shares = class_weight[class_weight > 0] / class_weight.sum()
+    return float(-(class_shares * np.log2(class_shares)).sum())
 
 
 def varies(x: NDArray[np.float32]) -> bool:
@@ -184,17 +191,17 @@ class FirstUsePrices:
     def __init__(self, costs: FeatureCosts, strength: float) -> None:
         self._costs = costs
         self._strength = strength
-        self._groups_open = bool(costs.shared.any() and strength > 0)
-        price = strength * costs.alone
+        self._has_unpaid_groups = bool(costs.shared.any() and strength > 0)
+        prices = strength * costs.alone
         self.params: dict[str, Any] = {}
-        if price.any():
-            self.params = {"cegb_tradeoff": 1.0, "cegb_penalty_feature_coupled": price.tolist()}
+        if prices.any():
+            self.params = {"cegb_tradeoff": 1.0, "cegb_penalty_feature_coupled": prices.tolist()}
 
     def update(self, booster: lgb.Booster) -> None:
         """Update the prices after a round."""
-        if self._groups_open:
+        if self._has_unpaid_groups:
             is_used = np.asarray(booster.feature_importance("split") > 0)
-            price = self._strength * self._costs.remaining(is_used)
-            booster.reset_parameter({"cegb_penalty_feature_coupled": price.tolist()})
+            prices = self._strength * self._costs.remaining(is_used)
+            booster.reset_parameter({"cegb_penalty_feature_coupled": prices.tolist()})
             paid_groups = np.unique(self._costs.group[is_used])
-            self._groups_open = len(paid_groups[paid_groups >= 0]) < len(self._costs.shared)
+            self._has_unpaid_groups = len(paid_groups[paid_groups >= 0]) < len(self._costs.shared)

@@ -45,13 +45,13 @@ class ForestTask(NamedTuple):
     min_rows: int  # smallest number of rows of a leaf
 
 
-class ForestWork(NamedTuple):
+class ForestArrays(NamedTuple):
     """Working arrays of a forest's growth."""
 
     rows: Any  # (n,), int32: rows of all pending nodes, one node after another
-    spare: Any  # (n,), int32
-    pending: Any  # (2 * n, 4): columns BEGIN, END, N_CONSTANT, NODE
-    order: Any  # (n_features,): columns; those that are constant within the node come first
+    spare_rows: Any  # (n,), int32
+    pending_nodes: Any  # (2 * n, 4): columns BEGIN, END, N_CONSTANT, NODE
+    column_order: Any  # (n_features,): columns; those that are constant within the node come first
     class_sums: Any  # (n_classes,): weight of a node's rows of each class
     left_sums: Any  # (n_classes,): weight of the rows on the left of a candidate split
 
@@ -98,10 +98,10 @@ def _grow_forest(task: Any, seed: int) -> Any:
     """Grow all trees; return the nodes, their values, the number of nodes, and the roots."""
     np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
     n_features, n = task.columns.shape
-    size = max(task.n_trees * min(2 * n, 64), 2 * n)
-    nodes = unsplit_nodes(size)
-    value = np.zeros((size, task.n_classes), np.float32)
-    work = ForestWork(
+    max_nodes = max(task.n_trees * min(2 * n, 64), 2 * n)
+    nodes = unsplit_nodes(max_nodes)
+    value = np.zeros((max_nodes, task.n_classes), np.float32)
+    work = ForestArrays(
         np.empty(n, np.int32),
         np.empty(n, np.int32),
         np.empty((2 * n, 4), np.int64),
@@ -113,10 +113,10 @@ def _grow_forest(task: Any, seed: int) -> Any:
     n_nodes = 0
     for t in range(task.n_trees):
         # a tree has fewer than 2 n nodes
-        if n_nodes + 2 * n > size:
-            size = 2 * size + 2 * n
-            nodes = extend_nodes(nodes, size)
-            value = extend_array(value, size)
+        if n_nodes + 2 * n > max_nodes:
+            max_nodes = 2 * max_nodes + 2 * n
+            nodes = extend_nodes(nodes, max_nodes)
+            value = extend_array(value, max_nodes)
         roots[t] = n_nodes
         n_nodes = _grow_tree(task, work, nodes, value, n_nodes)
     return nodes, value, n_nodes, roots
@@ -126,23 +126,23 @@ def _grow_forest(task: Any, seed: int) -> Any:
 def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
     """Grow a tree depth first, with nodes numbered from `root`; return the next free node."""
     rows = work.rows
-    pending = work.pending
+    pending_nodes = work.pending_nodes
     for i in range(len(rows)):
         rows[i] = i
-    n_pending = write_leaf(pending, 0, 0, len(rows), 0, root)
+    n_pending = write_leaf(pending_nodes, 0, 0, len(rows), 0, root)
     n_nodes = root + 1
     while n_pending:
         n_pending -= 1
-        begin = pending[n_pending, BEGIN]
-        end = pending[n_pending, END]
-        node = pending[n_pending, NODE]
+        begin = pending_nodes[n_pending, BEGIN]
+        end = pending_nodes[n_pending, END]
+        node = pending_nodes[n_pending, NODE]
         _sum_classes(task, rows[begin:end], work.class_sums)
         _write_class_shares(task, work.class_sums, value[node])
         is_pure = work.class_sums.max() >= work.class_sums.sum()
         if is_pure or end - begin < max(2, 2 * task.min_rows):
             continue
         feature, threshold, n_constant = _draw_split(
-            task, work, begin, end, pending[n_pending, N_CONSTANT]
+            task, work, begin, end, pending_nodes[n_pending, N_CONSTANT]
         )
         if feature < 0:
             continue
@@ -153,17 +153,17 @@ def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
             row = rows[i]
             goes_left = task.columns[feature, row] <= threshold
             rows[middle] = row
-            work.spare[n_right] = row
+            work.spare_rows[n_right] = row
             middle += goes_left
             n_right += not goes_left
-        copy_into(rows, middle, work.spare, n_right)
+        copy_into(rows, middle, work.spare_rows, n_right)
         # push both children, the left one last so that it is popped first
         nodes.feature[node] = feature
         nodes.threshold[node] = threshold
         nodes.left[node] = n_nodes
         nodes.right[node] = n_nodes + 1
-        n_pending = write_leaf(pending, n_pending, middle, end, n_constant, n_nodes + 1)
-        n_pending = write_leaf(pending, n_pending, begin, middle, n_constant, n_nodes)
+        n_pending = write_leaf(pending_nodes, n_pending, middle, end, n_constant, n_nodes + 1)
+        n_pending = write_leaf(pending_nodes, n_pending, begin, middle, n_constant, n_nodes)
         n_nodes += 2
         value[node] = 0.0
     return n_nodes
@@ -190,10 +190,10 @@ def _write_class_shares(task: Any, class_sums: Any, value: Any) -> None:
 def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> Any:
     """Draw splits; return feature (or -1) and threshold of the best one, and the new `n_constant`.
 
-    The first `n_constant` columns of `order` are constant within the node and its descendants. The
-    returned number includes the constant columns that are found here.
+    The first `n_constant` columns of `column_order` are constant within the node and its
+    descendants. The returned number includes the constant columns that are found here.
     """
-    order = work.order
+    column_order = work.column_order
     class_sums = work.class_sums
     left_sums = work.left_sums
     total = class_sums.sum()
@@ -201,21 +201,21 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
     best_feature = -1
     best_threshold = np.float32(0.0)
     n_drawn = 0
-    for j in range(n_constant, len(order)):
+    for j in range(n_constant, len(column_order)):
         if n_drawn >= task.n_candidates:
             break
         # draw a column and a threshold; constant columns do not count
-        k = np.random.randint(j, len(order))  # noqa: NPY002
-        order[j], order[k] = order[k], order[j]
-        column = task.columns[order[j]]
+        k = np.random.randint(j, len(column_order))  # noqa: NPY002
+        column_order[j], column_order[k] = column_order[k], column_order[j]
+        column = task.columns[column_order[j]]
         low, high = _range(column, work.rows[begin:end])
         if low >= high:
-            order[n_constant], order[j] = order[j], order[n_constant]
+            column_order[n_constant], column_order[j] = column_order[j], column_order[n_constant]
             n_constant += 1
             continue
         n_drawn += 1
-        share = np.random.random()  # noqa: NPY002
-        threshold = np.float32(np.float64(low) + share * (np.float64(high) - np.float64(low)))
+        fraction = np.random.random()  # noqa: NPY002
+        threshold = np.float32(np.float64(low) + fraction * (np.float64(high) - np.float64(low)))
         if threshold >= high:
             threshold = low
         # W_left: weights of the left rows by class; W_right = W - W_left, with W of the node
@@ -242,7 +242,7 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
         score = left_squares / left_total + right_squares / (total - left_total)
         if score > best_score:
             best_score = score
-            best_feature = order[j]
+            best_feature = column_order[j]
             best_threshold = threshold
     return best_feature, best_threshold, n_constant
 

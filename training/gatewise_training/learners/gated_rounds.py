@@ -37,7 +37,7 @@ class GatedLoss(NamedTuple):
 
     target: Any  # (n, n_margins)
     weight: Any  # (n,)
-    share: Any  # (n,): weights that add up to 1
+    normalised_weight: Any  # (n,): weights that add up to 1
     f0_loss: Any  # (n,): log loss of the high-cost model
     p_full: float  # bound on the mean offload probability; below 0 if there is no gate
     newton: bool  # whether steps are second-order
@@ -55,7 +55,7 @@ def boost(
     rounds: tuple[int, int],
     strength: float,
     newton: bool,
-    settings: dict[str, Any],
+    lightgbm_settings: dict[str, Any],
 ) -> TreeEnsemble:
     """Grow f1 and, unless `p_full` is None, a gate.
 
@@ -69,31 +69,33 @@ def boost(
         np.zeros(len(costs.own) + len(costs.shared), np.bool_),
     )
     tree_settings = TreeSettings(
-        float(settings["learning_rate"]), int(settings["num_leaves"]), int(settings["max_depth"])
+        float(lightgbm_settings["learning_rate"]),
+        int(lightgbm_settings["num_leaves"]),
+        int(lightgbm_settings["max_depth"]),
     )
     loss = GatedLoss(
         target, weight, weight / weight.sum(), f0_loss, -1.0 if p_full is None else p_full, newton
     )
     nodes, value, n_nodes, trees = _boost(codes, loss, base, rounds, prices, tree_settings)
-    n_gates = int(p_full is not None)
+    n_gate_outputs = int(p_full is not None)
     return ensemble_of(
         nodes,
         n_nodes,
         value[:, np.newaxis],
         roots=trees[:, ROOT].copy(),
         output=trees[:, OUTPUT].copy(),
-        base=np.append(base, np.zeros(n_gates)).astype(np.float32),
+        base=np.append(base, np.zeros(n_gate_outputs)).astype(np.float32),
         n_features=codes.n_features,
     )
 
 
 @numba.njit(cache=True, nogil=True)
-def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, settings: Any) -> Any:
+def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, tree_settings: Any) -> Any:
     """Grow the trees of f1 round by round, and after the warm-up also the trees of the gate."""
     warm_up, n_rounds = rounds
     n, n_margins = loss.target.shape
     n_outputs = n_margins + (loss.p_full >= 0.0)
-    max_nodes = n_rounds * n_outputs * (2 * settings.n_leaves - 1) + 1
+    max_nodes = n_rounds * n_outputs * (2 * tree_settings.n_leaves - 1) + 1
     nodes = unsplit_nodes(max_nodes)
     value = np.zeros(max_nodes, np.float32)
     trees = np.empty((n_rounds * n_outputs, 2), np.int32)
@@ -103,11 +105,11 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
     for k in range(len(columns.codes)):
         max_codes = max(max_codes, columns.start[k + 1] - columns.start[k])
     # start from the base margins
-    work = work_arrays(n, len(columns.codes), max_codes, settings.n_leaves)
+    work = work_arrays(n, len(columns.codes), max_codes, tree_settings.n_leaves)
     fit = BoostFit(
         columns=columns,
         prices=prices,
-        settings=settings,
+        settings=tree_settings,
         work=work,
         nodes=nodes,
         value=value,
@@ -123,16 +125,16 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
     t = 0
     # a round: derivatives at the best q, then a tree for each output
     while t < n_rounds:
-        gated = loss.p_full > 0.0 and t >= warm_up
-        beta = _derivatives(scores, loss, gated, beta, gradient, hessian)
+        has_gate = loss.p_full > 0.0 and t >= warm_up
+        beta = _derivatives(scores, loss, has_gate, beta, gradient, hessian)
         n_grown = 0
-        for m in range(n_outputs if gated else n_margins):
-            size = grow_boosted_tree(fit, gradient[m], hessian[m], scores[m], n_nodes)
-            if size:
+        for m in range(n_outputs if has_gate else n_margins):
+            n_tree_nodes = grow_boosted_tree(fit, gradient[m], hessian[m], scores[m], n_nodes)
+            if n_tree_nodes:
                 trees[n_trees, ROOT] = n_nodes
                 trees[n_trees, OUTPUT] = m
                 n_trees += 1
-                n_nodes += size
+                n_nodes += n_tree_nodes
                 n_grown += 1
         if n_grown:
             t += 1
@@ -145,7 +147,7 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, setting
 
 @numba.njit(cache=True, nogil=True)
 def _derivatives(
-    scores: Any, loss: Any, gated: bool, beta: float, gradient: Any, hessian: Any
+    scores: Any, loss: Any, has_gate: bool, beta: float, gradient: Any, hessian: Any
 ) -> float:
     """Write gradient and hessian of every output at the best q; return the q-step's multiplier.
 
@@ -157,14 +159,14 @@ def _derivatives(
     local_weight = loss.weight.copy()
     for i in range(n):
         gain[i] = log_loss(scores[:, i], loss.target[i], gradient[:n_margins, i])
-    if gated:
+    if has_gate:
         # A_i - B_i, because softplus(g) - softplus(-g) = g
         for i in range(n):
             gain[i] = gain[i] - loss.f0_loss[i] + scores[n_margins, i]
-        beta = multiplier(gain, loss.share, loss.p_full, beta)
+        beta = find_multiplier(gain, loss.normalised_weight, loss.p_full, beta)
         for i in range(n):
-            q = _expit(gain[i] - beta)
-            gate = _expit(scores[n_margins, i])
+            q = _sigmoid(gain[i] - beta)
+            gate = _sigmoid(scores[n_margins, i])
             local_weight[i] *= 1.0 - q
             gradient[n_margins, i] = loss.weight[i] * (gate - q)
             if loss.newton:
@@ -180,41 +182,43 @@ def _derivatives(
 
 
 @numba.njit(cache=True, nogil=True)
-def _expit(m: float) -> Any:
-    if m >= 0.0:
-        return 1.0 / (1.0 + np.exp(-m))
-    e = np.exp(m)
-    return e / (1.0 + e)
+def _sigmoid(margin: float) -> Any:
+    if margin >= 0.0:
+        return 1.0 / (1.0 + np.exp(-margin))
+    exp_margin = np.exp(margin)
+    return exp_margin / (1.0 + exp_margin)
 
 
 @numba.njit(cache=True, nogil=True)
-def log_loss(margins: Any, target: Any, p: Any) -> Any:
-    """Compute the log loss of a row's first ``len(p)`` margins, and write probabilities to `p`.
+def log_loss(margins: Any, target: Any, probabilities: Any) -> Any:
+    """Compute the log loss of a row, and write its probabilities to `probabilities`.
+
+    Only the first ``len(probabilities)`` margins are used; a gate may follow them.
 
     On few rows :mod:`gatewise_training.learners.losses`, which uses numpy, takes seven times as
     long.
     """
-    if len(p) == 1:
-        m = margins[0]
-        e = np.exp(-abs(m))
-        p[0] = (1.0 if m >= 0.0 else e) / (1.0 + e)
-        return max(m, 0.0) + np.log1p(e) - target[0] * m
+    if len(probabilities) == 1:
+        margin = margins[0]
+        exp_term = np.exp(-abs(margin))
+        probabilities[0] = (1.0 if margin >= 0.0 else exp_term) / (1.0 + exp_term)
+        return max(margin, 0.0) + np.log1p(exp_term) - target[0] * margin
     largest = margins[0]
-    for c in range(1, len(p)):
+    for c in range(1, len(probabilities)):
         largest = max(largest, margins[c])
     exp_sum = target_term = 0.0
-    for c in range(len(p)):
+    for c in range(len(probabilities)):
         shifted = margins[c] - largest
-        p[c] = np.exp(shifted)
-        exp_sum += p[c]
+        probabilities[c] = np.exp(shifted)
+        exp_sum += probabilities[c]
         target_term += target[c] * shifted
-    for c in range(len(p)):
-        p[c] /= exp_sum
+    for c in range(len(probabilities)):
+        probabilities[c] /= exp_sum
     return np.log(exp_sum) - target_term
 
 
 @numba.njit(cache=True, nogil=True)
-def multiplier(gain: Any, share: Any, p_full: float, previous: float) -> Any:
+def find_multiplier(gain: Any, normalised_weight: Any, p_full: float, previous: float) -> Any:
     """Find the smallest ``beta >= 0`` with ``sum(share * sigmoid(gain - beta)) <= p_full``."""
     # f(beta) = sum(share * sigmoid(gain - beta)) - p_full is decreasing, so its root is found by
     # Newton's method within a bracket
@@ -225,9 +229,9 @@ def multiplier(gain: Any, share: Any, p_full: float, previous: float) -> Any:
         excess = -p_full
         slope = 1e-300
         for i in range(len(gain)):
-            p = _expit(gain[i] - beta)
-            excess += share[i] * p
-            slope += share[i] * p * (1.0 - p)
+            p = _sigmoid(gain[i] - beta)
+            excess += normalised_weight[i] * p
+            slope += normalised_weight[i] * p * (1.0 - p)
         if abs(excess) <= 1e-12 or (step == 0 and excess < 0.0):
             break
         if excess > 0.0:

@@ -42,15 +42,15 @@ class Growth:
 
 def check_prefixes(prefixes: Sequence[float]) -> None:
     """Refuse prefixes that are empty, or that are not shares of the rounds in (0, 1]."""
-    is_share = Interval(Real, 0, 1, closed="right").is_satisfied_by
-    if not (len(prefixes) and all(map(is_share, prefixes))):
+    is_round_share = Interval(Real, 0, 1, closed="right").is_satisfied_by
+    if not (len(prefixes) and all(map(is_round_share, prefixes))):
         raise InputError(f"prefixes must be shares in (0, 1], not {list(prefixes)}")
 
 
-def first_rounds(trees: TreeEnsemble, share: float) -> TreeEnsemble:
+def first_rounds(trees: TreeEnsemble, round_share: float) -> TreeEnsemble:
     """Select the trees of the first rounds, a share of all rounds but at least one."""
     n_rounds = trees.n_trees / trees.n_outputs
-    n_trees = max(1, round(share * n_rounds)) * trees.n_outputs
+    n_trees = max(1, round(round_share * n_rounds)) * trees.n_outputs
     if n_trees >= trees.n_trees:
         return trees
     return trees.select_trees(range(n_trees))[0]
@@ -75,14 +75,14 @@ def tree_settings(
     >>> tree_settings(Growth(), 12_000, 2)
     {'num_leaves': 127, 'max_depth': -1, 'learning_rate': 0.2}
     """
-    leaves = few_leaves
-    rate = 0.1
+    n_leaves = few_leaves
+    learning_rate = 0.1
     if n_rows > LARGE_ROWS:
-        leaves, rate = (127, 0.2) if n_classes == 2 else (63, 0.1)
+        n_leaves, learning_rate = (127, 0.2) if n_classes == 2 else (63, 0.1)
         if best_leaves is not None:
-            leaves = min(leaves, max(2 * best_leaves, MIN_LEAVES_OF_FIXED_ROUNDS))
+            n_leaves = min(n_leaves, max(2 * best_leaves, MIN_LEAVES_OF_FIXED_ROUNDS))
     return {
-        "num_leaves": leaves if growth.num_leaves is None else growth.num_leaves,
+        "num_leaves": n_leaves if growth.num_leaves is None else growth.num_leaves,
         "max_depth": -1 if growth.max_depth is None else growth.max_depth,
-        "learning_rate": rate if growth.learning_rate is None else growth.learning_rate,
+        "learning_rate": learning_rate if growth.learning_rate is None else growth.learning_rate,
     }

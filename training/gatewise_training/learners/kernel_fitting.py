@@ -17,9 +17,9 @@ from gatewise.models.linear import Scaling, column_scaling, standard_scores
 from gatewise_training.learners.losses import log_loss, one_hot
 
 #: Ridges to try.
-RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
+RIDGES_TO_TRY = (1e-3, 1e-2, 1e-1, 1.0)
 #: Widths of the kernel to try, as multiples of one over the summed variance of the features.
-GAMMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
+GAMMA_FACTORS_TO_TRY = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 #: Numbers of rows and landmarks on which scaling, gamma and ridge are chosen.
 N_TUNING_ROWS = 1500
@@ -47,25 +47,27 @@ def fit_kernel(
     weight = np.ones(len(x)) if weight is None else weight / weight.mean()
     target = one_hot(y, n_classes)
     shuffled = np.random.default_rng(seed).permutation(len(x))
-    mean, scale, gamma, ridge = _choose(x, target, weight, shuffled[:N_TUNING_ROWS], blocks)
+    mean, scale, gamma, ridge = _choose_settings(
+        x, target, weight, shuffled[:N_TUNING_ROWS], blocks
+    )
     z = ((x - mean) * scale).astype(np.float64)
     basis = _Basis(z[shuffled[:n_landmarks]], gamma)
     regression = _Ridge(
         basis.features(z), 2.0 * target - 1.0, weight, ridges=(ridge * len(x),), blocks=blocks
     )
     # a factor turns the left-out margins into log odds
-    factor = _margin_factor(regression.left_out, target, weight)
+    factor = _calibration_factor(regression.left_out_predictions, target, weight)
     model = KernelModel(
         mean=mean,
         scale=scale,
         landmarks=np.ascontiguousarray(basis.landmarks, np.float32),
         rate=np.float32(basis.gamma / 2**SQUARINGS),
         weights=np.ascontiguousarray(
-            factor * basis.root @ regression.coefficients[:-1], np.float32
+            factor * basis.whitening @ regression.coefficients[:-1], np.float32
         ),
         bias=(factor * regression.coefficients[-1]).astype(np.float32),
     )
-    return model, (factor * regression.left_out).astype(np.float32)
+    return model, (factor * regression.left_out_predictions).astype(np.float32)
 
 
 def left_out_error(
@@ -90,7 +92,7 @@ def left_out_error(
     return _Ridge(basis.features(z), target, weight, blocks=blocks).error
 
 
-def _choose(
+def _choose_settings(
     x: NDArray[np.float32],
     target: NDArray[np.float64],
     weight: NDArray[np.float64],
@@ -104,25 +106,25 @@ def _choose(
     """
     row_blocks = None if blocks is None else blocks[rows]
 
-    def error_of(scaling: Scaling, index: int) -> tuple[float, float, float]:
+    def tune_gamma(scaling: Scaling, index: int) -> tuple[float, float, float]:
         z = ((x[rows] - scaling[0]) * scaling[1]).astype(np.float64)
-        gamma = GAMMAS[index] / max(float(z.var(axis=0).sum()), 1e-9)
+        gamma = GAMMA_FACTORS_TO_TRY[index] / max(float(z.var(axis=0).sum()), 1e-9)
         features = _Basis(z[:N_TUNING_LANDMARKS], gamma).features(z)
         ridge = _Ridge(features, 2.0 * target[rows] - 1.0, weight[rows], blocks=row_blocks)
         return ridge.error, gamma, ridge.ridge / len(rows)
 
-    middle = len(GAMMAS) // 2
-    choices = [(error_of(scaling, middle), scaling) for scaling in _scalings(x)]
-    best_choice, scaling = min(choices, key=lambda choice: choice[0][0])
+    middle = len(GAMMA_FACTORS_TO_TRY) // 2
+    error_and_scaling = [(tune_gamma(scaling, middle), scaling) for scaling in _scalings(x)]
+    best_tuning, scaling = min(error_and_scaling, key=lambda choice: choice[0][0])
     for step in (-1, 1):
         index = middle + step
-        while 0 <= index < len(GAMMAS):
-            neighbour = error_of(scaling, index)
-            if neighbour[0] >= best_choice[0]:
+        while 0 <= index < len(GAMMA_FACTORS_TO_TRY):
+            tuning = tune_gamma(scaling, index)
+            if tuning[0] >= best_tuning[0]:
                 break
-            best_choice = neighbour
+            best_tuning = tuning
             index += step
-    return *scaling, *best_choice[1:]
+    return *scaling, *best_tuning[1:]
 
 
 class _Basis:
@@ -131,9 +133,9 @@ class _Basis:
     def __init__(self, landmarks: NDArray[np.float64], gamma: float) -> None:
         self.landmarks = landmarks
         self.gamma = gamma
-        values, vectors = eigh(self._kernel(landmarks))
-        is_large = values > 1e-5 * values[-1]  # smaller ones would lose float32 precision
-        self.root = vectors[:, is_large] / np.sqrt(values[is_large])
+        eigenvalues, eigenvectors = eigh(self._kernel(landmarks))
+        is_large = eigenvalues > 1e-5 * eigenvalues[-1]  # smaller ones would lose float32 precision
+        self.whitening = eigenvectors[:, is_large] / np.sqrt(eigenvalues[is_large])
 
     def _kernel(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
         # (1 + gamma d^2 / 2^k)^(-2^k), close to exp(-gamma d^2), by k squarings
@@ -146,7 +148,7 @@ class _Basis:
 
     def features(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
         """Compute whitened kernel values and a last column of ones, shape (n, rank + 1)."""
-        return np.column_stack([self._kernel(z) @ self.root, np.ones(len(z))])
+        return np.column_stack([self._kernel(z) @ self.whitening, np.ones(len(z))])
 
 
 class _Ridge:
@@ -157,36 +159,36 @@ class _Ridge:
         features: NDArray[np.float64],
         target: NDArray[np.float64],
         weight: NDArray[np.float64],
-        ridges: tuple[float, ...] = RIDGES,
+        ridges: tuple[float, ...] = RIDGES_TO_TRY,
         blocks: NDArray[np.intp] | None = None,
     ) -> None:
-        weighted = features * weight[:, None]
-        block_fits = _block_fits(features, weighted, target, blocks)
-        values, vectors = eigh(features.T @ weighted)
-        rotated = features @ vectors
-        moments = vectors.T @ (weighted.T @ target)
+        weighted_features = features * weight[:, None]
+        block_fits = _block_fits(features, weighted_features, target, blocks)
+        eigenvalues, eigenvectors = eigh(features.T @ weighted_features)
+        rotated_features = features @ eigenvectors
+        moments = eigenvectors.T @ (weighted_features.T @ target)
         self.error = np.inf
         for ridge in ridges:
             # residuals of left-out rows: (y - fit) / (1 - leverage) for single rows (Rifkin &
             # Lippert), or by a regression on the other rows for each block
-            inverse = 1.0 / (np.maximum(values, 0.0) + ridge)
-            fitted = rotated @ (inverse[:, None] * moments)
+            inverse_eigenvalues = 1.0 / (np.maximum(eigenvalues, 0.0) + ridge)
+            predictions = rotated_features @ (inverse_eigenvalues[:, None] * moments)
             if block_fits:
                 residual = target.copy()
-                for is_out, gram, moments_left in block_fits:
-                    damped = gram + ridge * np.eye(len(gram))
-                    residual[is_out] -= features[is_out] @ solve(
-                        damped, moments_left, assume_a="pos"
+                for is_left_out, gram_without, moments_without in block_fits:
+                    damped_gram = gram_without + ridge * np.eye(len(gram_without))
+                    residual[is_left_out] -= features[is_left_out] @ solve(
+                        damped_gram, moments_without, assume_a="pos"
                     )
             else:
-                leverage = weight * ((rotated**2) @ inverse)
-                residual = (target - fitted) / np.maximum(1.0 - leverage, 1e-6)[:, None]
+                leverage = weight * ((rotated_features**2) @ inverse_eigenvalues)
+                residual = (target - predictions) / np.maximum(1.0 - leverage, 1e-6)[:, None]
             error = float(np.average((residual**2).sum(axis=1), weights=weight))
             if error < self.error:
                 self.error = error
                 self.ridge = ridge
-                self.coefficients = vectors @ (inverse[:, None] * moments)
-                self.left_out = target - residual
+                self.coefficients = eigenvectors @ (inverse_eigenvalues[:, None] * moments)
+                self.left_out_predictions = target - residual
 
 
 _BlockFit = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]
@@ -194,23 +196,23 @@ _BlockFit = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]
 
 def _block_fits(
     features: NDArray[np.float64],
-    weighted: NDArray[np.float64],
+    weighted_features: NDArray[np.float64],
     target: NDArray[np.float64],
     blocks: NDArray[np.intp] | None,
 ) -> list[_BlockFit]:
     """List, for each block, the mask of its rows, and Gram matrix and moments of the other rows."""
     if blocks is None or np.ptp(blocks) == 0:
         return []
-    gram = features.T @ weighted
-    moments = weighted.T @ target
+    gram = features.T @ weighted_features
+    moments = weighted_features.T @ target
     block_fits = []
     for block in np.unique(blocks):
-        is_out = blocks == block
+        is_left_out = blocks == block
         block_fits.append(
             (
-                is_out,
-                gram - features[is_out].T @ weighted[is_out],
-                moments - weighted[is_out].T @ target[is_out],
+                is_left_out,
+                gram - features[is_left_out].T @ weighted_features[is_left_out],
+                moments - weighted_features[is_left_out].T @ target[is_left_out],
             )
         )
     return block_fits
@@ -219,11 +221,11 @@ def _block_fits(
 def _scalings(x: NDArray[np.float32]) -> list[Scaling]:
     """List the scalings to try: to standard scores and to unit ranges."""
     with np.errstate(over="ignore"):
-        width = np.ptp(x, axis=0).astype(np.float64)
-    return [standard_scores(x), column_scaling(x, x.min(axis=0).astype(np.float64), width)]
+        ranges = np.ptp(x, axis=0).astype(np.float64)
+    return [standard_scores(x), column_scaling(x, x.min(axis=0).astype(np.float64), ranges)]
 
 
-def _margin_factor(
+def _calibration_factor(
     margins: NDArray[np.float64], target: NDArray[np.float64], weight: NDArray[np.float64]
 ) -> float:
     """Find the factor of margins with the smallest log loss."""

@@ -18,8 +18,8 @@ HESSIAN_FLOOR = 1e-7
 
 def softplus(margins: Array) -> Array:
     """Compute ``log(1 + exp(m))`` for each entry, without overflow."""
-    values: Array = np.logaddexp(0.0, margins)
-    return values
+    losses: Array = np.logaddexp(0.0, margins)
+    return losses
 
 
 def one_hot(y: NDArray[np.int64], n_classes: int) -> Array:
@@ -31,8 +31,10 @@ def one_hot(y: NDArray[np.int64], n_classes: int) -> Array:
 
 def prior_margins(target: Array, weight: Array) -> Array:
     """Compute the margins of the best constant model, shape (n_margins,)."""
-    share = np.clip(np.average(target, weights=weight, axis=0), 1e-6, 1.0 - 1e-6)
-    margins = np.log(share / (1.0 - share)) if len(share) == 1 else np.log(share)
+    class_share = np.clip(np.average(target, weights=weight, axis=0), 1e-6, 1.0 - 1e-6)
+    margins = (
+        np.log(class_share / (1.0 - class_share)) if len(class_share) == 1 else np.log(class_share)
+    )
     return np.asarray(margins, np.float64)
 
 
@@ -61,6 +63,6 @@ def log_loss_hessian(margins: Array) -> Array:
 
 def _softmax(margins: Array) -> Array:
     """Compute the softmax of each row; scipy's function takes several times as long on few rows."""
-    powers = np.exp(margins - margins.max(axis=1, keepdims=True))
-    chances: Array = powers / powers.sum(axis=1, keepdims=True)
-    return chances
+    exponentials = np.exp(margins - margins.max(axis=1, keepdims=True))
+    probabilities: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return probabilities

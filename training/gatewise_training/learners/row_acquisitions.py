@@ -21,17 +21,17 @@ Accounting = Literal["union", "paper", "paths", "paper-paths"]
 
 def acquired_by_high_cost(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Mark the features that the high-cost model needs for each row, shape (n, n_features)."""
-    columns = np.ascontiguousarray(x[:, f0.features])
+    x_used = np.ascontiguousarray(x[:, f0.features])
     acquired = np.zeros(x.shape, np.bool_)
     acquired[:, f0.features] = True
     trees = f0.trees
     if isinstance(f0.estimator, RandomForestClassifier | ExtraTreesClassifier):
         trees = TreeEnsemble.from_forest(f0.estimator)
     if trees is not None:
-        acquired[:, f0.features] = trees.visited(columns)
+        acquired[:, f0.features] = trees.visited(x_used)
     system = f0.estimator if f0.python_model is None else f0.python_model.model
     if hasattr(system, "stages_"):
-        acquired[:, f0.features] = acquired_by_system(system, columns, paths=True)
+        acquired[:, f0.features] = acquired_by_system(system, x_used, paths=True)
     return acquired
 
 
@@ -41,14 +41,14 @@ def acquired_by_system(system: Any, x: NDArray[np.float32], *, paths: bool) -> N
     With `paths`, an offloaded row acquires only the features that the high-cost model needs for it.
     Otherwise it acquires all features of the high-cost model.
     """
-    exits = system._exits(x)
+    exit_stages = system._exits(x)
     acquired = np.zeros(x.shape, np.bool_)
-    for number, stage in enumerate(system.stages_):
-        reaches_stage = exits >= number
+    for stage_number, stage in enumerate(system.stages_):
+        reaches_stage = exit_stages >= stage_number
         stage_features = np.broadcast_to(stage.acquired(x), acquired.shape)
         acquired[reaches_stage] |= stage_features[reaches_stage]
     f0 = system.high_cost_model_
-    is_offloaded = exits == len(system.stages_)
+    is_offloaded = exit_stages == len(system.stages_)
     if f0 is not None and is_offloaded.any():
         if paths:
             acquired[is_offloaded] |= acquired_by_high_cost(f0, x[is_offloaded])

@@ -7,7 +7,7 @@ threshold in this table. Trees with thresholds from a coarse grid (:class:`Thres
 need fewer bytes (the idea of ToaD, ICLR 2026).
 
 Whether few large trees with a high learning rate or many small trees are best depends on the data,
-so :func:`shaped` lists several shapes to try.
+so :func:`models_to_try` lists several shapes to try.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.learners.boosting import LARGE_ROWS, capacity
+from gatewise_training.learners.boosting import LARGE_ROWS, capacity_params
 from gatewise_training.operating_points.packed_size import packed_sizes, tree_bytes
 
-LEAVES = (4, 8, 16, 31, 63, 127, 255)
+LEAVES_TO_TRY = (4, 8, 16, 31, 63, 127, 255)
 """Numbers of leaves of a tree to try within a bound of bytes."""
 
 MAX_STAGE_BYTES = 32 << 20
@@ -50,11 +50,11 @@ additional trees gained."""
 MAX_THRESHOLDS = 252
 """Largest grid. Ranks have 8 bits, and two ranks are needed to separate NaN from numbers."""
 
-GRID_SHARE = 8
-"""One in this many bytes of all stages is for thresholds, which is shared by GRID_COLUMNS
-features."""
+GRID_BYTES_DIVISOR = 8
+"""One in this many bytes of all stages is for thresholds, which N_GRID_FEATURES
+features share."""
 
-GRID_COLUMNS = 16
+N_GRID_FEATURES = 16
 
 MIN_TREES = 24
 """Without a search, trees get fewer leaves until this many trees fit for each output, but they keep
@@ -62,13 +62,13 @@ at least MIN_LEAVES leaves."""
 
 MIN_LEAVES = 8
 
-FOREST_TREES = 150
+N_FOREST_TREES = 150
 """Number of extra-trees of stages without a high-cost model, on more than 5,000 rows. On 10 of the
 16 features of Letters, with leaves of 2 rows, the accuracy on validation rows is 96.0 % with 150
 trees and 95.3 % with 50. On 15 features, with leaves of 1 row, it is 96.9 % and 95.9 %. With a
 high-cost model more trees are not better, and take four times as long on Forest."""
 
-LEAF_ROWS = (1, 2)
+MIN_LEAF_ROWS_TO_TRY = (1, 2)
 """Smallest numbers of rows per leaf to try for such a forest."""
 
 
@@ -78,28 +78,28 @@ class TreeShape:
 
     Attributes
     ----------
-    leaves : int
+    n_leaves : int
         Number of leaves of each tree.
     rate : float
         Learning rate.
-    bins : int or None
+    n_bins : int or None
         Number of bins per feature. With None it depends on the number of rows.
     """
 
-    leaves: int
+    n_leaves: int
     rate: float
-    bins: int | None = None
+    n_bins: int | None = None
 
 
 @dataclass(frozen=True)
 class ForestShape:
     """Number of extra-trees, and smallest number of rows per leaf."""
 
-    trees: int
-    leaf_rows: int = 2
+    n_trees: int
+    min_leaf_rows: int = 2
 
 
-def grid_of(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
+def grid_size(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
     """Choose the number of thresholds per feature in the grid, and the bytes of the whole grid.
 
     None if the bytes are enough for too few thresholds. Shapes: `x` (n, n_features). Ten features
@@ -108,13 +108,13 @@ def grid_of(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
     >>> grid_of(np.tile(np.float32([[0], [1]]), 10), 8192)
     (25, 40)
     """
-    n_thresholds = max_bytes // (4 * GRID_SHARE)
-    n_columns = min(x.shape[1], GRID_COLUMNS)
-    per_feature = min(n_thresholds // n_columns, MAX_THRESHOLDS)
+    n_thresholds = max_bytes // (4 * GRID_BYTES_DIVISOR)
+    n_columns = min(x.shape[1], N_GRID_FEATURES)
+    n_per_feature = min(n_thresholds // n_columns, MAX_THRESHOLDS)
     n_boundaries = [len(np.unique(x[:, k])) - 1 for k in range(x.shape[1])]
-    if per_feature < min(max(n_boundaries), MIN_THRESHOLDS):
+    if n_per_feature < min(max(n_boundaries), MIN_THRESHOLDS):
         return None
-    return per_feature, 4 * min(n_thresholds, sum(min(per_feature, n) for n in n_boundaries))
+    return n_per_feature, 4 * min(n_thresholds, sum(min(n_per_feature, n) for n in n_boundaries))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,13 +164,12 @@ class Bounds:
         Maximum size of the tables in C, without the thresholds of the grid. None for no bound.
     shape : TreeShape or None
         Shape of boosted trees, if it is known or one of several to try.
-    bins : int or None
+    n_bins : int or None
         Best number of bins per feature, if it is known.
-    alone : bool
-        Whether the system has no high-cost model.
-    forest : ForestShape or None
+    without_high_cost_model : bool
+    forest_shape : ForestShape or None
         Shape of a forest, if it is one of several to try.
-    thresholds : int or None
+    n_thresholds : int or None
         Number of thresholds per feature in the grid, which the trees of all stages share.
     grid_bytes : int
         Bytes for the grid, in addition to `max_bytes`.
@@ -178,27 +177,27 @@ class Bounds:
 
     max_bytes: int | None = None
     shape: TreeShape | None = None
-    bins: int | None = None
-    alone: bool = False
-    forest: ForestShape | None = None
-    thresholds: int | None = None
+    n_bins: int | None = None
+    without_high_cost_model: bool = False
+    forest_shape: ForestShape | None = None
+    n_thresholds: int | None = None
     grid_bytes: int = 0
 
     def with_shape(self, shape: TreeShape | None) -> Bounds:
         """Copy the bounds with the best shape of trees; with `max_bytes` only its bins are used."""
         if shape is None:
             return self
-        return replace(self, bins=shape.bins, shape=shape if self.max_bytes is None else None)
+        return replace(self, n_bins=shape.n_bins, shape=shape if self.max_bytes is None else None)
 
     def with_bins(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Copy LightGBM's settings with the best number of bins."""
-        return dict(params) | ({} if self.bins is None else {"max_bin": self.bins})
+        return dict(params) | ({} if self.n_bins is None else {"max_bin": self.n_bins})
 
     def rounded(self, trees: TreeEnsemble) -> TreeEnsemble:
         """Round leaf values to 8 bits if there is a bound of bytes."""
         return trees if self.max_bytes is None else trees.centred().with_byte_leaves()
 
-    def admit(self, stage: Stage) -> bool:
+    def allows(self, stage: Stage) -> bool:
         """Whether a fitted stage is within the bounds."""
         if self.max_bytes is None:
             return stage.nbytes <= MAX_STAGE_BYTES
@@ -211,35 +210,41 @@ class Bounds:
 
         `stage_of` makes the stage of a number of first rounds, up to `rounds`.
         """
-        if self.admit(stage_of(rounds)):
+        if self.allows(stage_of(rounds)):
             return rounds
         # bisection: stages of `n_fitting` rounds fit, stages of `n_exceeding` rounds do not
         n_fitting = 1
         n_exceeding = rounds
         while n_exceeding - n_fitting > 1:
             middle = (n_fitting + n_exceeding) // 2
-            if self.admit(stage_of(middle)):
+            if self.allows(stage_of(middle)):
                 n_fitting = middle
             else:
                 n_exceeding = middle
         return n_fitting
 
-    def trees_of(
-        self, leaves: int, n_columns: int, outputs: int, values: int = 1, *, at_best: bool = False
+    def max_trees(
+        self,
+        n_leaves: int,
+        n_columns: int,
+        n_outputs: int,
+        n_leaf_values: int = 1,
+        *,
+        shares_thresholds: bool = False,
     ) -> int | None:
         """Compute the number of trees that fit into the bytes.
 
         Parameters
         ----------
-        leaves : int
+        n_leaves : int
             Number of leaves of each tree.
         n_columns : int
             Number of columns that the model reads.
-        outputs : int
+        n_outputs : int
             Number of outputs of the model.
-        values : int, default 1
+        n_leaf_values : int, default 1
             Number of values per leaf.
-        at_best : bool, default False
+        shares_thresholds : bool, default False
             Whether to assume that the trees share nearly all of their thresholds, instead of no
             threshold.
 
@@ -251,52 +256,55 @@ class Bounds:
         if self.max_bytes is None:
             return None
         # number of trees = bytes for all trees / bytes per tree
-        bytes_for_trees = self.max_bytes - (6 * n_columns + 4 * outputs + 16)
-        output_bytes = int(outputs > 1)  # each tree stores the index of its output in a byte
-        size = (leaves, 1, values, n_columns)  # leaf values have one byte, see `rounded`
+        bytes_for_trees = self.max_bytes - (6 * n_columns + 4 * n_outputs + 16)
+        output_bytes = int(n_outputs > 1)  # each tree stores the index of its output in a byte
+        # leaf values have one byte, see `rounded`
+        tree_size = (n_leaves, 1, n_leaf_values, n_columns)
         n_trees = bytes_for_trees // (
-            tree_bytes(*size, threshold_bytes=1 if at_best else 4) + output_bytes
+            tree_bytes(*tree_size, threshold_bytes=1 if shares_thresholds else 4) + output_bytes
         )
-        if self.thresholds is None:
+        if self.n_thresholds is None:
             return n_trees
         # with the grid, a threshold of a tree has one byte
-        grid_excess = max(0, 4 * n_columns * self.thresholds - self.grid_bytes)
+        grid_excess = max(0, 4 * n_columns * self.n_thresholds - self.grid_bytes)
         bytes_for_trees -= 4 * n_columns + grid_excess
         return max(
-            n_trees, bytes_for_trees // (tree_bytes(*size, threshold_bytes=1) + output_bytes)
+            n_trees, bytes_for_trees // (tree_bytes(*tree_size, threshold_bytes=1) + output_bytes)
         )
 
-    def tree_budget(
+    def trees_and_leaves(
         self,
         n_trees: int,
         n_leaves: int,
         n_columns: int,
-        outputs: int = 1,
-        values: int = 1,
+        n_outputs: int = 1,
+        n_leaf_values: int = 1,
         *,
-        at_best: bool = False,
+        shares_thresholds: bool = False,
     ) -> tuple[int, int]:
         """Compute the numbers of trees and leaves that fit, up to `n_trees` and `n_leaves`.
 
         Without a shape, the leaves are halved until MIN_TREES trees for each output fit, but not
-        below MIN_LEAVES. Other parameters are as for :meth:`trees_of`.
+        below MIN_LEAVES. Other parameters are as for :meth:`max_trees`.
         """
         if self.shape is not None:
             # the shape was found on all rows; this fit may have fewer rows and need fewer leaves
             is_bounded = self.max_bytes is not None
-            n_leaves = self.shape.leaves if is_bounded else min(n_leaves, self.shape.leaves)
+            n_leaves = self.shape.n_leaves if is_bounded else min(n_leaves, self.shape.n_leaves)
         else:
-            min_fitting = min(n_trees, MIN_TREES * outputs)
+            n_wanted_trees = min(n_trees, MIN_TREES * n_outputs)
             while n_leaves > MIN_LEAVES:
-                n_fitting = self.trees_of(n_leaves, n_columns, outputs, values)
-                if n_fitting is None or n_fitting >= min_fitting:
+                n_fitting = self.max_trees(n_leaves, n_columns, n_outputs, n_leaf_values)
+                if n_fitting is None or n_fitting >= n_wanted_trees:
                     break
                 n_leaves = max(MIN_LEAVES, n_leaves // 2)
-        n_fitting = self.trees_of(n_leaves, n_columns, outputs, values, at_best=at_best)
+        n_fitting = self.max_trees(
+            n_leaves, n_columns, n_outputs, n_leaf_values, shares_thresholds=shares_thresholds
+        )
         return max(1, n_trees if n_fitting is None else min(n_trees, n_fitting)), n_leaves
 
 
-def shaped(
+def models_to_try(
     families: Sequence[str], bounds: Bounds, n_rows: int, n_classes: int, n_columns: int
 ) -> dict[str, tuple[str, Bounds]]:
     """List the models to try: map a name to a family and to bounds with a shape.
@@ -304,24 +312,26 @@ def shaped(
     With `max_bytes`, boosted trees are tried in each shape of which enough rounds fit. Without a
     high-cost model, extra-trees are tried with several sizes of leaves.
     """
-    kinds = {family: (family, bounds) for family in families}
+    models = {family: (family, bounds) for family in families}
     if bounds.max_bytes is None:
-        if bounds.alone and n_rows > LARGE_ROWS and "extra-trees" in kinds:
-            del kinds["extra-trees"]
-            for rows in LEAF_ROWS:
-                forest = replace(bounds, forest=ForestShape(FOREST_TREES, rows))
-                kinds[f"extra-trees, leaves of {rows} rows"] = "extra-trees", forest
-        return kinds
-    if kinds.pop("boosting", None) is None:
-        return kinds
+        if bounds.without_high_cost_model and n_rows > LARGE_ROWS and "extra-trees" in models:
+            del models["extra-trees"]
+            for min_leaf_rows in MIN_LEAF_ROWS_TO_TRY:
+                forest = ForestShape(N_FOREST_TREES, min_leaf_rows)
+                name = f"extra-trees, leaves of {min_leaf_rows} rows"
+                models[name] = "extra-trees", replace(bounds, forest_shape=forest)
+        return models
+    if models.pop("boosting", None) is None:
+        return models
     # shapes of boosted trees, up to four times the leaves of an unbounded fit
-    outputs = 1 if n_classes == 2 else n_classes
-    max_leaves = 4 * int(capacity(n_rows, n_classes)["num_leaves"])
-    for leaves in LEAVES:
-        rounds = (bounds.trees_of(leaves, n_columns, outputs, at_best=True) or 0) // outputs
-        if leaves > LEAVES[0] and (leaves > max_leaves or rounds < MIN_ROUNDS):
+    n_outputs = 1 if n_classes == 2 else n_classes
+    max_leaves = 4 * int(capacity_params(n_rows, n_classes)["num_leaves"])
+    for n_leaves in LEAVES_TO_TRY:
+        max_trees = bounds.max_trees(n_leaves, n_columns, n_outputs, shares_thresholds=True) or 0
+        max_rounds = max_trees // n_outputs
+        if n_leaves > LEAVES_TO_TRY[0] and (n_leaves > max_leaves or max_rounds < MIN_ROUNDS):
             break
-        for rate in (HIGH_RATE, 0.2 if rounds < 100 else 0.1):
-            shape = replace(bounds, shape=TreeShape(leaves, rate))
-            kinds[f"boosting, {leaves} leaves, rate {rate:g}"] = "boosting", shape
-    return kinds
+        for rate in (HIGH_RATE, 0.2 if max_rounds < 100 else 0.1):
+            shape_bounds = replace(bounds, shape=TreeShape(n_leaves, rate))
+            models[f"boosting, {n_leaves} leaves, rate {rate:g}"] = "boosting", shape_bounds
+    return models

@@ -41,10 +41,10 @@ def export_module(model: Module | ExportedProgram, shape: Shape, model_name: str
             program = torch.onnx.export(model, **options)
         else:
             model.eval()
-            batch = ({0: torch.export.Dim.DYNAMIC},)
+            dynamic_shapes = ({0: torch.export.Dim.DYNAMIC},)
             example = _example(model, shape, model_name)
-            program = torch.onnx.export(model, (example,), dynamic_shapes=batch, **options)
-        content: bytes = program.model_proto.SerializeToString()
+            program = torch.onnx.export(model, (example,), dynamic_shapes=dynamic_shapes, **options)
+        graph_bytes: bytes = program.model_proto.SerializeToString()
     except InputError:
         raise
     except Exception as error:  # the exporter's errors have no common base class
@@ -54,7 +54,7 @@ def export_module(model: Module | ExportedProgram, shape: Shape, model_name: str
     finally:
         if was_training:
             model.train()
-    return content
+    return graph_bytes
 
 
 def _example(model: Module, shape: Shape, model_name: str) -> Tensor:
@@ -66,18 +66,20 @@ def _example(model: Module, shape: Shape, model_name: str) -> Tensor:
         layouts.append((shape[2], shape[0], shape[1]))
     if len(shape) == 2:
         layouts.append((1, *shape))
-    parameter = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(1))
-    errors = []
+    first_parameter = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(1))
+    layout_errors = []
     for layout in layouts:
-        example = torch.zeros((2, *layout), dtype=parameter.dtype, device=parameter.device)
+        example = torch.zeros(
+            (2, *layout), dtype=first_parameter.dtype, device=first_parameter.device
+        )
         try:
             with torch.no_grad():
                 model(example)
         except Exception as error:  # a module may raise any exception
-            errors.append(f"{layout}: {one_line(error)}")
+            layout_errors.append(f"{layout}: {one_line(error)}")
         else:
             return example
     raise InputError(
-        f"{model_name} does not accept instances of the rows' shape ({'; '.join(errors)}); give "
-        "rows of the shape that it accepts, or begin the module with torch.nn.Unflatten"
+        f"{model_name} does not accept instances of the rows' shape ({'; '.join(layout_errors)}); "
+        "give rows of the shape that it accepts, or begin the module with torch.nn.Unflatten"
     )

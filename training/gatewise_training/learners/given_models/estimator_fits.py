@@ -18,10 +18,14 @@ Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
 it."""
 
 
-def finds_by_name(template: Any) -> bool:
+def selects_by_name(template: Any) -> bool:
     """Whether a classifier contains a ColumnTransformer that selects columns by their names."""
     estimators = [template, *template.get_params(deep=True).values()]
-    transformers = [p.transformers for p in estimators if type(p).__name__ == "ColumnTransformer"]
+    transformers = [
+        estimator.transformers
+        for estimator in estimators
+        if type(estimator).__name__ == "ColumnTransformer"
+    ]
     column_lists = [columns for triples in transformers for *_, columns in triples]
     return any(
         callable(columns) or any(isinstance(column, str) for column in np.ravel(columns).tolist())
@@ -53,7 +57,7 @@ class EstimatorFit:
     template: Any
     names: Sequence[str] | None = None
 
-    def __call__(self, rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
+    def __call__(self, rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> HighCostModel:
         """Fit a clone to rows of the plan."""
         from sklearn.base import clone
 
@@ -63,7 +67,7 @@ class EstimatorFit:
 
             x = pd.DataFrame(x, columns=list(self.names))
         estimator = clone(self.template)
-        if self.kind == "svm" and (halves := _halves(self.plan, rows)) is not None:
+        if self.kind == "svm" and (halves := _block_halves(self.plan, rows)) is not None:
             estimator.set_params(cv=halves)
         estimator.fit(x, self.plan.y[rows], **fit_weights(self.plan, self.template, rows))
         if needs_backend(self.template):
@@ -86,21 +90,21 @@ def fit_weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, 
     from sklearn.utils.validation import has_fit_parameter
 
     weight = plan.weight[rows]
-    prefix = ""
-    final = estimator
-    while hasattr(final, "steps"):
-        step, final = final.steps[-1]
-        prefix += f"{step}__"
+    argument_prefix = ""
+    last_step = estimator
+    while hasattr(last_step, "steps"):
+        step, last_step = last_step.steps[-1]
+        argument_prefix += f"{step}__"
     if np.ptp(weight) == 0:
         return {}
-    if not has_fit_parameter(final, "sample_weight"):
+    if not has_fit_parameter(last_step, "sample_weight"):
         warnings.warn(
-            f"{type(final).__name__} takes no sample_weight: the high-cost model is fitted with "
-            "equal weights of all rows and classes",
+            f"{type(last_step).__name__} takes no sample_weight: the high-cost model is fitted "
+            "with equal weights of all rows and classes",
             stacklevel=2,
         )
         return {}
-    return {f"{prefix}sample_weight": weight}
+    return {f"{argument_prefix}sample_weight": weight}
 
 
 def calibrated_svm(scaler: Any) -> Any:
@@ -109,30 +113,30 @@ def calibrated_svm(scaler: Any) -> Any:
     from sklearn.pipeline import make_pipeline
     from sklearn.svm import SVC
 
-    machine = make_pipeline(scaler, SVC(C=10.0, gamma="scale"))
-    return CalibratedClassifierCV(machine, ensemble=False, cv=2)
+    svm = make_pipeline(scaler, SVC(C=10.0, gamma="scale"))
+    return CalibratedClassifierCV(svm, ensemble=False, cv=2)
 
 
-def _halves(plan: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
+def _block_halves(plan: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
     """Make two folds of some rows by their blocks, for a model that calibrates itself in its fit.
 
     None if the rows have no blocks, so that any two folds may be used.
     """
-    block = plan.splitter.take(rows).blocks(0)
-    if block is None:
+    block_of_row = plan.splitter.take(rows).blocks(0)
+    if block_of_row is None:
         return None
-    half = block % 2
-    even = np.flatnonzero(half == 0)
-    odd = np.flatnonzero(half == 1)
-    return (even, odd), (odd, even)
+    half_of_row = block_of_row % 2
+    even_rows = np.flatnonzero(half_of_row == 0)
+    odd_rows = np.flatnonzero(half_of_row == 1)
+    return (even_rows, odd_rows), (odd_rows, even_rows)
 
 
 def has_halves(plan: ValidationSplit) -> bool:
     """Whether both halves of the rows of every fit have all classes."""
     for rows in (plan.fit_rows, *(rows for rows, _ in plan.folds)):
         y = plan.y[rows]
-        for half, _ in _halves(plan, rows) or ():
-            if len(np.unique(y[half])) < len(np.unique(y)):
+        for half_rows, _ in _block_halves(plan, rows) or ():
+            if len(np.unique(y[half_rows])) < len(np.unique(y)):
                 return False
     return True
 

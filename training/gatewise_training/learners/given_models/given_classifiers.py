@@ -257,10 +257,10 @@ def given_stages(
             stages.append((stage, stage.margins(plan.x[plan.validation_rows])))
             continue
         outputs = []
-        for rows, unseen in plan.folds:
+        for rows, unseen_rows in plan.folds:
             fitted_clone = clone(model).fit(named_rows(model, x[rows]), classes[plan.y[rows]])
             classifier = GivenClassifier.read(fitted_clone, x, x.shape[1:], name)
-            outputs.append(classifier.stage(classes, columns).margins(plan.x[unseen]))
+            outputs.append(classifier.stage(classes, columns).margins(plan.x[unseen_rows]))
         stages.append((stage, np.concatenate(outputs)))
     return stages
 

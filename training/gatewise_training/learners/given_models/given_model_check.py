@@ -56,7 +56,9 @@ def unseen_answers(
     for model in parallel_results(fits, shared_data=plan):
         models.append(model)
         report(f"out-of-fold predictions of high_cost_model, {len(models)} of {len(training_rows)}")
-    answers = [m.answers(plan.x[rows]) for m, (_, rows) in zip(models, plan.folds, strict=False)]
+    answers = [
+        model.answers(plan.x[rows]) for model, (_, rows) in zip(models, plan.folds, strict=False)
+    ]
     calibration_labels = None if x_calibration is None else models[-1].labels(x_calibration)
     return (
         np.concatenate([labels for labels, _ in answers]),
@@ -100,28 +102,30 @@ def excess_accuracy(
     if not allow_missing and len(plan.fit_rows) <= LARGE_ROWS:
         references += [make_pipeline(scaler, SVC(C=10.0)) for _, scaler in scalers()]
     y = plan.y[plan.validation_rows]
-    reference_is_right = np.zeros(len(y), bool)
+    reference_is_correct = np.zeros(len(y), bool)
     splitter = plan.splitter.take(plan.validation_rows)
     for reference in references:
         predictions = [
-            reference.fit(plan.x[rows], plan.y[rows]).predict(plan.x[unseen])
-            for rows, unseen in plan.folds
+            reference.fit(plan.x[rows], plan.y[rows]).predict(plan.x[unseen_rows])
+            for rows, unseen_rows in plan.folds
         ]
-        is_right = np.concatenate(predictions) == y
-        if is_right.sum() > reference_is_right.sum():
-            reference_is_right = is_right
-    model_is_right = answers == y
-    n_better = int((model_is_right & ~reference_is_right).sum())
-    n_worse = int((reference_is_right & ~model_is_right).sum())
+        is_correct = np.concatenate(predictions) == y
+        if is_correct.sum() > reference_is_correct.sum():
+            reference_is_correct = is_correct
+    model_is_correct = answers == y
+    n_better = int((model_is_correct & ~reference_is_correct).sum())
+    n_worse = int((reference_is_correct & ~model_is_correct).sum())
     if n_better <= n_worse:
         return None
     # a test of the mean difference of the groups, or a sign test of the rows
     if splitter.n_groups is not None:
-        gain = model_is_right.astype(float) - reference_is_right
-        error = splitter.clustered_error((gain - gain.mean()) / len(gain))
-        pvalue = float(norm.sf(gain.mean() / max(error, 1e-12)))
+        accuracy_gain = model_is_correct.astype(float) - reference_is_correct
+        error = splitter.clustered_error(
+            (accuracy_gain - accuracy_gain.mean()) / len(accuracy_gain)
+        )
+        pvalue = float(norm.sf(accuracy_gain.mean() / max(error, 1e-12)))
     else:
         pvalue = binomtest(n_better, n_better + n_worse, alternative="greater").pvalue
     if pvalue > MAX_PVALUE:
         return None
-    return float(model_is_right.mean()), float(reference_is_right.mean())
+    return float(model_is_correct.mean()), float(reference_is_correct.mean())
