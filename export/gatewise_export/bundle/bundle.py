@@ -212,7 +212,7 @@ class Bundle:
             raise BundleError(f"bundle {self.path}: {RANGES}: {error}") from None
 
     def read_model(self, stage_spec: StageSpec) -> FlatModel:
-        """Read and check the flat model of a stage, which must not be a given graph."""
+        """Read and check the flat model of the stage `stage_spec`; refuse a given graph."""
         assert stage_spec.kind != "graph"
         assert stage_spec.arrays is not None
         content = self.read(stage_spec.arrays, max_bytes=MAX_BYTES)

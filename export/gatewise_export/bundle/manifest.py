@@ -176,7 +176,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         return self._indices(() if self.cloud is None else self.cloud.inputs)
 
     def acquired_mask(self, stage_index: int, acquired_columns: Mask | None = None) -> Mask:
-        """Features that a stage acquires, bool (n_features,): all its inputs.
+        """Features that stage `stage_index` acquires, bool (n_features,): all its inputs.
 
         If `acquired_columns`, bool (n, n_inputs), marks the inputs that n instances acquire, the
         result is bool (n, n_features).
