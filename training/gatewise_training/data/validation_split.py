@@ -77,6 +77,11 @@ class ValidationSplit:
             _check_classes(y, folds)
         return cls(x, y, weight, folds, splitter)
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether rows have groups."""
+        return self.splitter.n_groups is not None
+
     def with_fit_rows(self, max_rows: int, seed: int) -> ValidationSplit:
         """Return a copy with at most `max_rows` fit rows per fold."""
         rng = np.random.default_rng(seed)
@@ -124,7 +129,7 @@ def cross_fit(
     models = [fit(rows, validation_rows, None) for rows, validation_rows in plan.folds]
     # the final model has the mean number of rounds
     rounds = round(float(np.mean([m.rounds for m in models]))) or None
-    if len(models) > 1 and rounds and plan.splitter.n_groups is not None:
+    if len(models) > 1 and rounds and plan.has_groups:
         models = [fit(rows, None, rounds) for rows, _ in plan.folds]
     predictions = np.concatenate(
         [predict(model, rows) for model, (_, rows) in zip(models, plan.folds, strict=True)]

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.decision import Link
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.data.validation_split import ValidationSplit
 
 Derivatives = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
@@ -92,12 +91,6 @@ def capacity_params(n_rows: int, n_classes: int, *, has_groups: bool = False) ->
         n_leaves = 1023 if n_classes == 2 else 255
         rate = 0.2
     return {"num_leaves": n_leaves, "learning_rate": rate} | bin_params
-
-
-def params_of_split(plan: ValidationSplit, n_classes: int) -> dict[str, Any]:
-    """Choose the parameters of :func:`capacity_params` for the fit rows of a split."""
-    has_groups = plan.splitter.n_groups is not None
-    return capacity_params(len(plan.fit_rows), n_classes, has_groups=has_groups)
 
 
 def link_of(n_classes: int) -> Link:

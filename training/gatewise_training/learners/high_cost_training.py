@@ -19,8 +19,8 @@ from gatewise_training.learners.boosting import (
     MANY_ROWS,
     MAX_SVM_ROWS,
     RANDOM_THRESHOLDS,
+    capacity_params,
     fit_boosting,
-    params_of_split,
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
 from gatewise_training.learners.given_models.estimator_fits import (
@@ -246,7 +246,7 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
     rows, the second shape has more bins. 63 bins are better on MiniBooNE, but lose half a point of
     accuracy on Thyroid, which has sharp thresholds.
     """
-    params = params_of_split(plan, n_classes)
+    params = _capacity_params(plan, n_classes)
     rows = plan.validation_rows
     plan = _trial_plan(plan, seed)
     max_leaves = params["num_leaves"]
@@ -276,7 +276,7 @@ def _train_boosted_trees(
     fixed_rounds: int | None = None,
 ) -> TrainedModel:
     """Cross-fit boosted trees with early stopping, or with a fixed number of rounds."""
-    lightgbm_params = params_of_split(plan, n_classes) | dict(param_changes)
+    lightgbm_params = _capacity_params(plan, n_classes) | dict(param_changes)
 
     def fit(rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> HighCostModel:
         columns = most_different_columns(plan.x[rows], plan.y[rows])
@@ -304,6 +304,10 @@ def _train_default_boosting(n_classes: int, seed: int, plan: ValidationSplit) ->
     return _train_boosted_trees(n_classes, seed, DEFAULT_PARAMS, plan, DEFAULT_ROUNDS)
 
 
+def _capacity_params(plan: ValidationSplit, n_classes: int) -> dict[str, Any]:
+    return capacity_params(len(plan.fit_rows), n_classes, has_groups=plan.has_groups)
+
+
 def _recipes(
     plan: ValidationSplit,
     n_classes: int,
@@ -324,7 +328,7 @@ def _recipes(
     boosting = partial(_train_boosting, n_classes, seed, shape)
     has_trial = is_very_large and len(plan.folds) == 1
     recipes = [_F0Recipe("boosting", boosting, boosting if has_trial else None)]
-    if not is_large or plan.splitter.n_groups is not None:
+    if not is_large or plan.has_groups:
         recipes.append(
             _F0Recipe("plain boosting", partial(_train_default_boosting, n_classes, seed))
         )

@@ -23,9 +23,9 @@ from gatewise_training.learners.boosting import (
     LARGE_ROWS,
     MAX_SVM_ROWS,
     RANDOM_THRESHOLDS,
+    capacity_params,
     fit_boosting,
     link_of,
-    params_of_split,
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
 from gatewise_training.learners.kernel_fitting import fit_kernel
@@ -82,7 +82,8 @@ class _Task:
 
     @property
     def boosting_params(self) -> dict[str, Any]:
-        return params_of_split(self.plan, self.n_classes)
+        n_rows = len(self.plan.fit_rows)
+        return capacity_params(n_rows, self.n_classes, has_groups=self.plan.has_groups)
 
 
 _FamilyFit = tuple[FlatModel, Link, int]
