@@ -24,7 +24,7 @@ from benchmarks.comparison.cells import Cell, Settings, read_cached, run_cells
 from benchmarks.comparison.method import load_user_method
 from benchmarks.comparison.record import BYTE_BOUNDS
 from benchmarks.data import problems
-from gatewise.console import note, plain
+from gatewise.console import as_json_value, note
 from gatewise.errors import InputError
 
 DEFAULT_PROBLEMS = tuple(
@@ -68,7 +68,7 @@ def _run(options: argparse.Namespace) -> int:
     for name in names:
         cells = [Cell(name, m, seed) for m in methods for seed in range(seeds)]
         run_cells(cells, settings, n_jobs=options.jobs, cache=options.cache, report=note)
-        figures = _rounded(plain(_figures(name, cells, settings, options.cache)))
+        figures = _rounded(as_json_value(_figures(name, cells, settings, options.cache)))
         # Write after each problem, so that an interrupted run leaves its results.
         write_whole(folder / f"{name}.json", json.dumps(figures, indent=1) + "\n")
         pages.plot(name, figures, folder / f"{name}.svg")

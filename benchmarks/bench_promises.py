@@ -40,7 +40,7 @@ from benchmarks import harness
 from benchmarks.cache import CACHE, code_version, write_whole
 from benchmarks.comparison.recipes import RECIPES, Labels, Rows, Split, default_booster
 from benchmarks.data import problems
-from gatewise.console import note, plain
+from gatewise.console import as_json_value, note
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.data import datasets
@@ -235,7 +235,7 @@ def _measured_table(name: str) -> dict[str, Any]:
             split = Split(
                 table.x[train], table.y[train], table.x[test], table.y[test], table.costs, number
             )
-            write_whole(path, json.dumps(plain(measure_split(split))))
+            write_whole(path, json.dumps(as_json_value(measure_split(split))))
         results.append(json.loads(path.read_text()))
     return _table_figures(table, results)
 

@@ -235,7 +235,9 @@ def _peers(split: _Split) -> dict[str, Any]:
     graph, x, train, y, seed = split.graph, split.x, split.train, split.signal_set.y, split.seed
     costs = graph.costs()
     # boosted trees on the cheapest block
-    cheapest = min(range(len(graph.blocks)), key=lambda b: costs.alone[graph.columns(b)].min())
+    cheapest = min(
+        range(len(graph.blocks)), key=lambda b: costs.standalone_prices[graph.columns(b)].min()
+    )
     columns = graph.columns(cheapest)
     boosted = _boosted(split, split.balanced).fit(x[train, columns], y[train])
     price = float(costs.price(np.arange(columns.start, columns.stop)))

@@ -36,7 +36,7 @@ from benchmarks.trees import (
     pruning,
     timing,
 )
-from gatewise.console import note, plain
+from gatewise.console import as_json_value, note
 
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba", "ortools")
 QUICK_ROWS = 600
@@ -219,7 +219,7 @@ def _ranked_folds(quick: bool) -> list[Fold] | None:
 
 def _measured(name: str, quick: bool) -> dict[str, Any]:
     measure, module = PARTS[name]
-    section: dict[str, Any] = plain(measure(quick))
+    section: dict[str, Any] = as_json_value(measure(quick))
     environment = {
         "quick": quick,
         "threads": 1,

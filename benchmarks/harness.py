@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cache import CACHE, write_whole
-from gatewise.console import note, plain
+from gatewise.console import as_json_value, note
 from gatewise.errors import GatewiseError, InputError
 
 RESULTS = Path(__file__).parent / "results"
@@ -76,7 +76,7 @@ class Benchmark:
                 **self.measure(options),
             }
             page = "\n".join([*self.page(figures), ""])
-            write_results(out_folder(options, whole=whole), self.name, plain(figures), page)
+            write_results(out_folder(options, whole=whole), self.name, as_json_value(figures), page)
             print(page)
             return 0
 

@@ -149,7 +149,7 @@ def directive(package: str, name: str, member: Any) -> str:
 def commands() -> str:
     """The page of the commands: what each prints as its help."""
     parts = ["# Commands\n"]
-    for name, entry in cli.TABLE.items():
+    for name, entry in cli.SUBCOMMANDS.items():
         shown = io.StringIO()
         with redirect_stdout(shown):
             cli.main([name, "--help"])

@@ -18,30 +18,30 @@ from gatewise.costs import FeatureCosts
 
 Acquisition = Literal["stage", "node"]
 
-Acquired = NDArray[np.bool_]
+AcquiredMask = NDArray[np.bool_]
 """Mask of the features that a stage acquires, (n_features,) or, per row, (n, n_features)."""
 
 
 def exit_costs(
     costs: FeatureCosts,
-    acquired: Sequence[Acquired],
-    offload: Acquired | None = None,
+    acquired_masks: Sequence[AcquiredMask],
+    offload_mask: AcquiredMask | None = None,
     *,
-    request: float = 0.0,
-    union: bool = True,
+    request_price: float = 0.0,
+    pays_for_stages: bool = True,
 ) -> NDArray[np.float64]:
     """Compute the cost of an instance that leaves the cascade at each stage, or is offloaded.
 
     Parameters
     ----------
     costs : FeatureCosts
-    acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
+    acquired_masks : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
         Features that each stage acquires.
-    offload : ndarray of bool, optional
+    offload_mask : ndarray of bool, optional
         Features in a request; None if the cascade never offloads.
-    request : float, default 0
+    request_price : float, default 0
         Price of an offload without its features.
-    union : bool, default True
+    pays_for_stages : bool, default True
         Whether an offloaded instance also pays for the features of the stages.
 
     Returns
@@ -58,17 +58,17 @@ def exit_costs(
     array([[1., 3.],
            [7., 7.]])
     """
-    acquired_features: Acquired = np.zeros(costs.n_features, bool)
-    prices = []
-    for stage_features in acquired:
-        acquired_features = acquired_features | stage_features
-        prices.append(_price(costs, acquired_features))
-    if offload is None:
-        prices.append(prices[-1])
+    acquired_mask: AcquiredMask = np.zeros(costs.n_features, bool)
+    exit_prices = []
+    for stage_mask in acquired_masks:
+        acquired_mask = acquired_mask | stage_mask
+        exit_prices.append(_price(costs, acquired_mask))
+    if offload_mask is None:
+        exit_prices.append(exit_prices[-1])
     else:
-        offload_features = acquired_features | offload if union else offload
-        prices.append(_price(costs, offload_features) + request)
-    return np.stack(np.broadcast_arrays(*prices))
+        offload_features = acquired_mask | offload_mask if pays_for_stages else offload_mask
+        exit_prices.append(_price(costs, offload_features) + request_price)
+    return np.stack(np.broadcast_arrays(*exit_prices))
 
 
 def select_exit_costs(costs: NDArray[np.float64], exits: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -90,5 +90,7 @@ def last_exit_within(costs: NDArray[np.float64], max_cost: float) -> int:
     return int(np.searchsorted(costs, max_cost, side="right")) - 1
 
 
-def _price(costs: FeatureCosts, acquired: Acquired) -> NDArray[np.float64]:
-    return np.asarray(costs.price(acquired) if acquired.ndim == 1 else costs.per_instance(acquired))
+def _price(costs: FeatureCosts, acquired: AcquiredMask) -> NDArray[np.float64]:
+    return np.asarray(
+        costs.price(acquired) if acquired.ndim == 1 else costs.instance_costs(acquired)
+    )

@@ -37,7 +37,7 @@ Examples:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Subcommand:
     """Sub-command: its module with a dict ``commands``, its help text and its pip extra."""
 
     module: str
@@ -45,77 +45,85 @@ class Entry:
     extra: str
 
 
-TABLE: dict[str, Entry] = {
-    "demo": Entry(
+SUBCOMMANDS: dict[str, Subcommand] = {
+    "demo": Subcommand(
         "gatewise_sim.experiment.demo_command",
         "Run the whole system on demo data and report the results.",
         "sim",
     ),
-    "simulate": Entry(
+    "simulate": Subcommand(
         "gatewise_sim.experiment.simulate_command",
         "Simulate a fleet's accuracy, cost and latency.",
         "sim",
     ),
-    "simulate loop": Entry(
+    "simulate loop": Subcommand(
         "gatewise_sim.loop.loop_command", "Simulate a fleet that learns, day by day.", "sim"
     ),
-    "init": Entry(
+    "init": Subcommand(
         "gatewise_export.commands.init_cli",
         "Write a price file for a table, to be edited.",
         "export",
     ),
-    "train": Entry(
+    "train": Subcommand(
         "gatewise_export.commands.train_cli",
         "Train a cascade on a table and pack it as a bundle.",
         "export",
     ),
-    "pair": Entry(
+    "pair": Subcommand(
         "gatewise_export.commands.pair_cli",
         "Train a gate between two existing models and pack a bundle.",
         "export",
     ),
-    "outcomes": Entry(
+    "outcomes": Subcommand(
         "gatewise_export.commands.outcomes_cli",
         "Find thresholds from a table of outcomes.",
         "export",
     ),
-    "frontier": Entry("gatewise_export.commands.cli", "Show the accuracy-cost frontier.", "export"),
-    "inspect": Entry("gatewise_export.commands.cli", "Show the contents of a bundle.", "edge"),
-    "verify": Entry(
+    "frontier": Subcommand(
+        "gatewise_export.commands.cli", "Show the accuracy-cost frontier.", "export"
+    ),
+    "inspect": Subcommand("gatewise_export.commands.cli", "Show the contents of a bundle.", "edge"),
+    "verify": Subcommand(
         "gatewise_export.commands.cli", "Compare a bundle's decisions with the model's.", "export"
     ),
-    "c99": Entry("gatewise_export.c99.cli", "Write a bundle's stages as C99 source.", "export"),
-    "calibrate": Entry(
+    "c99": Subcommand(
+        "gatewise_export.c99.cli", "Write a bundle's stages as C99 source.", "export"
+    ),
+    "calibrate": Subcommand(
         "gatewise_export.c99.cli", "Set the prices of blocks to their measured times.", "export"
     ),
-    "pack": Entry(
+    "pack": Subcommand(
         "gatewise_export.commands.sign_cli", "Sign a bundle and zip it for devices.", "edge"
     ),
-    "repo": Entry(
+    "repo": Subcommand(
         "gatewise_cloud.service.repo_cli", "Publish releases that devices update to.", "cloud"
     ),
-    "edge": Entry("gatewise_edge.service.cli", "Run a device that answers rows.", "edge"),
-    "edge enrol": Entry(
+    "edge": Subcommand("gatewise_edge.service.cli", "Run a device that answers rows.", "edge"),
+    "edge enrol": Subcommand(
         "gatewise_edge.service.enrol_cli", "Get a device's certificate with a token.", "edge"
     ),
-    "cloud": Entry("gatewise_cloud.service.cli", "Run a cloud worker.", "cloud"),
-    "serve": Entry("gatewise_cloud.http.serve_cli", "Serve a bundle's cascade over HTTP.", "serve"),
-    "broker": Entry(
+    "cloud": Subcommand("gatewise_cloud.service.cli", "Run a cloud worker.", "cloud"),
+    "serve": Subcommand(
+        "gatewise_cloud.http.serve_cli", "Serve a bundle's cascade over HTTP.", "serve"
+    ),
+    "broker": Subcommand(
         "gatewise_cloud.service.broker_cli", "Run a broker, or write its configuration.", "cloud"
     ),
-    "labels": Entry(
+    "labels": Subcommand(
         "gatewise_export.commands.labels_cli",
         "Choose kept instances for people to label.",
         "parquet",
     ),
-    "monitor": Entry(
+    "monitor": Subcommand(
         "gatewise_export.commands.monitor_cli", "Estimate the true accuracy from labels.", "parquet"
     ),
-    "refit": Entry(
+    "refit": Subcommand(
         "gatewise_export.commands.refit_cli", "Train a release on kept instances.", "export"
     ),
-    "report": Entry("gatewise_sim.report.report_command", "Compare reports in one table.", "sim"),
-    "doctor": Entry(
+    "report": Subcommand(
+        "gatewise_sim.report.report_command", "Compare reports in one table.", "sim"
+    ),
+    "doctor": Subcommand(
         "gatewise_sim.doctor.cli", "Check an installation, a broker or a device.", "edge"
     ),
 }
@@ -127,39 +135,43 @@ class _Root(TyperGroup):
     # Any, because typer does not export the types of its contexts.
 
     def list_commands(self, ctx: object) -> list[str]:
-        return list(TABLE)
+        return list(SUBCOMMANDS)
 
     def get_command(self, ctx: object, cmd_name: str) -> Any:
-        return build(cmd_name) if cmd_name in TABLE else None
+        return build_command(cmd_name) if cmd_name in SUBCOMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if (two_words := " ".join(args[:2])) in TABLE:
+        if (two_words := " ".join(args[:2])) in SUBCOMMANDS:
             args = [two_words, *args[2:]]
-        if args[0] not in TABLE and not args[0].startswith("-"):
-            close = get_close_matches(args[0], TABLE, n=1)
-            hint = f", did you mean {close[0]!r}?" if close else ""
+        if args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
+            close_matches = get_close_matches(args[0], SUBCOMMANDS, n=1)
+            hint = f", did you mean {close_matches[0]!r}?" if close_matches else ""
             ctx.fail(f"no command {args[0]!r}{hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: object, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in TABLE.items()])
+            formatter.write_dl(
+                [(name, subcommand.help) for name, subcommand in SUBCOMMANDS.items()]
+            )
 
 
-def build(name: str) -> Any:
-    """Build the typer command with this name, which is a key of :data:`TABLE`."""
-    entry = TABLE[name]
+def build_command(name: str) -> Any:
+    """Build the typer command with this name, which is a key of :data:`SUBCOMMANDS`."""
+    subcommand = SUBCOMMANDS[name]
     try:
-        command: Any = importlib.import_module(entry.module).commands[name]
+        command: Any = importlib.import_module(subcommand.module).commands[name]
     except ModuleNotFoundError as error:
-        raise not_installed(error, entry.extra) from error
+        raise not_installed(error, subcommand.extra) from error
     if isinstance(command, typer.Typer):  # a group of commands
-        for subcommand in command.registered_commands:
-            subcommand.help = _preserve_examples(inspect.getdoc(subcommand.callback) or "")
+        for command_info in command.registered_commands:
+            command_info.help = _preserve_examples(inspect.getdoc(command_info.callback) or "")
         return typer.main.get_command(command)
     function: Callable[..., Any] = command
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name, help=_preserve_examples(inspect.getdoc(function) or entry.help))(function)
+    app.command(name, help=_preserve_examples(inspect.getdoc(function) or subcommand.help))(
+        function
+    )
     return typer.main.get_command(app)
 
 
@@ -181,7 +193,7 @@ def _print_version(is_requested: bool) -> None:
         raise typer.Exit
 
 
-def _root(
+def _root_command(
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
@@ -197,7 +209,7 @@ def _root(
     """
 
 
-INTERRUPTED = 130
+INTERRUPTED_STATUS = 130
 """Exit status after Ctrl-C, the same as Typer's."""
 
 
@@ -209,7 +221,7 @@ def _app() -> Any:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
         epilog=EXAMPLES,
     )
-    app.callback()(_root)
+    app.callback()(_root_command)
     return typer.main.get_command(app)
 
 
@@ -218,44 +230,44 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     # remove --debug, which may stand anywhere before "--"
     options_end = args.index("--") if "--" in args else len(args)
-    debug = "--debug" in args[:options_end]
+    shows_traceback = "--debug" in args[:options_end]
     args = [arg for i, arg in enumerate(args) if i >= options_end or arg != "--debug"]
     # onnxruntime sends telemetry unless this is set before its import
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
-        status = _app().main(args, prog_name="gatewise", standalone_mode=False)
-        status = status if isinstance(status, int) else 0
+        exit_status = _app().main(args, prog_name="gatewise", standalone_mode=False)
+        exit_status = exit_status if isinstance(exit_status, int) else 0
     except KeyboardInterrupt:
-        status = INTERRUPTED
+        exit_status = INTERRUPTED_STATUS
     except Exception as error:
         if not isinstance(interruption(error), KeyboardInterrupt):
-            if debug:
+            if shows_traceback:
                 raise
             return _print_error(error, args)
-        status = INTERRUPTED
-    if status == INTERRUPTED:
+        exit_status = INTERRUPTED_STATUS
+    if exit_status == INTERRUPTED_STATUS:
         print("gatewise: interrupted", file=sys.stderr)
-    return status
+    return exit_status
 
 
 def _print_error(error: Exception, args: Sequence[str]) -> int:
     """Print one line about an error and return the exit status."""
-    command_name = next((arg for arg in args if arg in TABLE), None)
+    command_name = next((arg for arg in args if arg in SUBCOMMANDS), None)
     if isinstance(error, ModuleNotFoundError):
-        error = not_installed(error, TABLE[command_name].extra if command_name else "sim")
+        error = not_installed(error, SUBCOMMANDS[command_name].extra if command_name else "sim")
     if isinstance(error, GatewiseError):
-        text = str(error)
-        status = 2
+        message = str(error)
+        exit_status = 2
     elif isinstance(error, typer.TyperException):  # the command line itself is wrong
         command = f"gatewise {command_name}" if command_name else "gatewise"
-        text = f"{error.format_message()} (see `{command} --help`)"
-        status = error.exit_code
+        message = f"{error.format_message()} (see `{command} --help`)"
+        exit_status = error.exit_code
     elif isinstance(error, OSError) and error.strerror is not None:
-        file = "" if error.filename is None else f"{error.filename}: "
-        text = f"{file}{error.strerror}"
-        status = 2
+        file_prefix = "" if error.filename is None else f"{error.filename}: "
+        message = f"{file_prefix}{error.strerror}"
+        exit_status = 2
     else:
-        text = f"unexpected {type(error).__name__}: {error}; run with --debug for a traceback"
-        status = 1
-    print("gatewise: " + " ".join(text.split()), file=sys.stderr)
-    return status
+        message = f"unexpected {type(error).__name__}: {error}; run with --debug for a traceback"
+        exit_status = 1
+    print("gatewise: " + " ".join(message.split()), file=sys.stderr)
+    return exit_status

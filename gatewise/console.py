@@ -21,32 +21,32 @@ class Progress(Protocol):
     def __call__(self, done: float, total: float, step: str = "") -> None: ...
 
 
-def plain(value: Any) -> Any:
+def as_json_value(value: Any) -> Any:
     """Convert numpy scalars and arrays, paths and tuples to values of JSON.
 
     NaN and infinities, which JSON cannot represent, become None.
     """
     if isinstance(value, Mapping):
-        return {str(key): plain(entry) for key, entry in value.items()}
+        return {str(key): as_json_value(entry) for key, entry in value.items()}
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return as_json_value(value.tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Iterable):
-        return [plain(entry) for entry in value]
+        return [as_json_value(entry) for entry in value]
     return str(value)
 
 
 def emit(document: Mapping[str, Any]) -> None:
     """Print one JSON document on standard output."""
-    print(json.dumps(plain(document), indent=2))
+    print(json.dumps(as_json_value(document), indent=2))
 
 
 def print_line(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
     """Print `text`, or the document as JSON, as one line on standard output, and flush it."""
-    print(json.dumps(plain(document)) if as_json else text, flush=True)
+    print(json.dumps(as_json_value(document)) if as_json else text, flush=True)
 
 
 def note(text: str) -> None:
@@ -54,20 +54,20 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table with numbers aligned to the right."""
     from rich.console import Console
     from rich.table import Table
 
     rows = [[str(cell) for cell in row] for row in rows]
-    grid = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for i, name in enumerate(header):
         is_numeric = all(row[i][:1].isdigit() or row[i][:1] in "-+.n" for row in rows if row[i])
-        grid.add_column(name, justify="right" if i and is_numeric else "left")
+        table.add_column(name, justify="right" if i and is_numeric else "left")
     for row in rows:
-        grid.add_row(*row)
+        table.add_row(*row)
     width = None if sys.stdout.isatty() else 120
-    Console(width=width, highlight=False, markup=False).print(grid)
+    Console(width=width, highlight=False, markup=False).print(table)
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -129,8 +129,8 @@ def progress(title: str, *, quiet: bool | None = None) -> Iterator[Progress]:
             task = bar.add_task(title, total=None)
 
             def draw(done: float, total: float, step: str = "") -> None:
-                text = f"{title}: {step}" if step else title
-                bar.update(task, completed=done, total=total, description=text)
+                description = f"{title}: {step}" if step else title
+                bar.update(task, completed=done, total=total, description=description)
 
             yield draw
     else:

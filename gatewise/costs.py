@@ -263,9 +263,9 @@ class FeatureCosts:
         return self.price(np.arange(self.n_features))
 
     @property
-    def alone(self) -> NDArray[np.float64]:
+    def standalone_prices(self) -> NDArray[np.float64]:
         """Price of each feature if it is the only one acquired, shape (n_features,)."""
-        return self.remaining(np.zeros(self.n_features, bool))
+        return self.additional_prices(np.zeros(self.n_features, bool))
 
     def mask(self, features: ArrayLike) -> NDArray[np.bool_]:
         """Convert indices or a mask of `features` to a mask of shape (n_features,)."""
@@ -294,7 +294,7 @@ class FeatureCosts:
             groups &= ~self._touched(acquired_mask)
         return math.fsum([*self.own[new_mask].tolist(), *self.shared[groups].tolist()])
 
-    def per_instance(self, acquired: ArrayLike) -> NDArray[np.float64]:
+    def instance_costs(self, acquired: ArrayLike) -> NDArray[np.float64]:
         """Compute the cost of each instance from the features that it acquired.
 
         Parameters
@@ -324,7 +324,7 @@ class FeatureCosts:
         sums = [math.fsum(compress(listed, paid[i].tolist())) for i in representatives]
         return np.array(sums, np.float64)[set_index]
 
-    def remaining(self, acquired: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def additional_prices(self, acquired: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Compute the price of one more feature after `acquired` ones, for each feature.
 
         Shapes: `acquired`, a mask, (n_features,); returns (n_features,), 0 for acquired features.
@@ -335,7 +335,7 @@ class FeatureCosts:
         return np.asarray(np.where(acquired, 0.0, self.own + group_price[self.group]), np.float64)
 
     @property
-    def shared_alone(self) -> NDArray[np.float64]:
+    def standalone_group_prices(self) -> NDArray[np.float64]:
         """Shared price of each group and of the groups that it requires, shape (n_groups,)."""
         return np.asarray(self._paid @ self.shared, np.float64)
 

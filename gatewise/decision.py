@@ -150,7 +150,7 @@ static float column_score(const float *output, uint32_t n_margins)
 STOP_RULES: Final[Mapping[Score, StopRule]] = {"margin": MarginRule(), "column": ColumnRule()}
 
 
-def split(outputs: Margins, score: Score) -> tuple[Margins, Margins]:
+def split_outputs(outputs: Margins, score: Score) -> tuple[Margins, Margins]:
     """Compute class margins, (n, n_margins), and stop scores, (n,), from outputs (n, n_outputs)."""
     rule = STOP_RULES[score]
     return rule.margins(outputs), rule.scores(outputs)
@@ -165,8 +165,8 @@ def stop_score(margins: Margins) -> Margins:
     if margins.shape[1] == 1:
         return np.abs(margins[:, 0])
     # gap = largest margin - second largest margin
-    top = np.partition(margins, margins.shape[1] - 2, axis=1)[:, -2:]
-    gap: Margins = top[:, 1] - top[:, 0]
+    two_largest = np.partition(margins, margins.shape[1] - 2, axis=1)[:, -2:]
+    gap: Margins = two_largest[:, 1] - two_largest[:, 0]
     return np.where(np.isnan(margins).any(axis=1), np.float32(np.nan), gap)
 
 
@@ -207,42 +207,46 @@ def row_answer(margins: Sequence[float], link: Link) -> int | float:
     return margins.index(max(margins))
 
 
-def class_positions(classes: NDArray[Any], predicted: NDArray[Any]) -> NDArray[np.int64]:
+def class_positions(classes: NDArray[Any], predicted_labels: NDArray[Any]) -> NDArray[np.int64]:
     """Find the index of each label in `classes`, which may be in any order; int64 (n,)."""
     order = np.argsort(classes)
-    return order[np.searchsorted(classes, predicted, sorter=order)].astype(np.int64)
+    return order[np.searchsorted(classes, predicted_labels, sorter=order)].astype(np.int64)
 
 
 def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
     """Compute class probabilities, float64 (n, n_classes)."""
-    m = margins.astype(np.float64)
+    margins64 = margins.astype(np.float64)
     if link == "sigmoid":
         # sigmoid(m) = (1 + tanh(m / 2)) / 2, which cannot overflow
-        p = 0.5 * (1.0 + np.tanh(0.5 * m[:, 0]))
-        return np.column_stack([1.0 - p, p])
+        positive_probability = 0.5 * (1.0 + np.tanh(0.5 * margins64[:, 0]))
+        return np.column_stack([1.0 - positive_probability, positive_probability])
     if link == "softmax":
         # softmax(m) = exp(m - max m) / sum exp(m - max m), which cannot overflow
-        e = np.exp(m - m.max(axis=1, keepdims=True))
-        normalised: NDArray[np.float64] = e / e.sum(axis=1, keepdims=True)
-        return normalised
-    return m[:, :0] if is_value(margins, link) else m
+        exponentials = np.exp(margins64 - margins64.max(axis=1, keepdims=True))
+        class_probabilities: NDArray[np.float64] = exponentials / exponentials.sum(
+            axis=1, keepdims=True
+        )
+        return class_probabilities
+    return margins64[:, :0] if is_value(margins, link) else margins64
 
 
 def row_probabilities(margins: Sequence[float], link: Link) -> NDArray[np.float64]:
     """Compute :func:`probabilities` for one row's float32 margins, shape (n_classes,)."""
     if link == "sigmoid":
-        p = 0.5 * (1.0 + float(np.tanh(0.5 * margins[0])))
-        return np.array((1.0 - p, p))
+        positive_probability = 0.5 * (1.0 + float(np.tanh(0.5 * margins[0])))
+        return np.array((1.0 - positive_probability, positive_probability))
     if link == "softmax":
         largest = max(margins)
-        e = np.exp([margin - largest for margin in margins])
-        normalised: NDArray[np.float64] = e / np.add.reduce(e)
-        return normalised
-    row: NDArray[np.float64] = probabilities(np.array([margins], np.float32), link)[0]
-    return row
+        exponentials = np.exp([margin - largest for margin in margins])
+        class_probabilities: NDArray[np.float64] = exponentials / np.add.reduce(exponentials)
+        return class_probabilities
+    class_probabilities_of_row: NDArray[np.float64] = probabilities(
+        np.array([margins], np.float32), link
+    )[0]
+    return class_probabilities_of_row
 
 
-def stops(score: Margins, threshold: float | None) -> NDArray[np.bool_]:
+def stop_mask(score: Margins, threshold: float | None) -> NDArray[np.bool_]:
     """Compute which rows stop: ``score >= threshold``; a NaN score or no threshold never stops."""
     if threshold is None:
         return np.zeros(len(score), bool)
@@ -254,15 +258,15 @@ def as_float32(threshold: float | None) -> float | None:
     return None if threshold is None else float(np.float32(threshold))
 
 
-def midway(below: float, above: float) -> float:
+def midpoint_threshold(lower_score: float, upper_score: float) -> float:
     """Compute a float32 threshold in ``(below, above]``, midway between two float32 scores.
 
     With a threshold equal to a score, a rounding error could change the decision.
     """
-    low = np.float32(below)
-    high = np.float32(above)
-    middle = np.float32(0.5 * (float(low) + float(high)))
-    return float(high if middle <= low else middle)
+    low_score = np.float32(lower_score)
+    high_score = np.float32(upper_score)
+    midpoint = np.float32(0.5 * (float(low_score) + float(high_score)))
+    return float(high_score if midpoint <= low_score else midpoint)
 
 
 def reachable_exits(
@@ -289,5 +293,5 @@ def exit_stages(scores: Sequence[Margins], thresholds: Sequence[float | None]) -
     exits = np.full(len(scores[0]), len(scores), np.int64)
     # go backwards, so that the first stage that stops a row overwrites later stages
     for stage in range(len(scores) - 1, -1, -1):
-        exits[stops(scores[stage], thresholds[stage])] = stage
+        exits[stop_mask(scores[stage], thresholds[stage])] = stage
     return exits

@@ -75,11 +75,11 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DocumentError(InputError):
     """Invalid document; `field`, such as ``stages[0].kind``, is the part that is wrong."""
 
-    def __init__(self, file: str, field: str, why: str) -> None:
-        super().__init__(": ".join(part for part in (file, field, why) if part))
+    def __init__(self, file: str, field: str, problem: str) -> None:
+        super().__init__(": ".join(part for part in (file, field, problem) if part))
         self.file = file
         self.field = field
-        self.why = why
+        self.problem = problem
 
 
 def decode_json(data: bytes, cls: type[T], file: str) -> T:
@@ -91,8 +91,8 @@ def decode_json(data: bytes, cls: type[T], file: str) -> T:
     # count lists and objects, because an empty list takes 30 times as much memory as its text
     n_containers = data.count(b"[") + data.count(b"{")
     if n_containers > MAX_CONTAINERS:
-        why = f"not readable JSON: {n_containers} lists and objects, more than {MAX_CONTAINERS}"
-        raise DocumentError(file, "", why)
+        problem = f"not readable JSON: {n_containers} lists and objects, more than {MAX_CONTAINERS}"
+        raise DocumentError(file, "", problem)
     try:
         record: T = _decoder(cls).decode(data)  # type: ignore[arg-type]
     except msgspec.ValidationError as error:
@@ -118,8 +118,8 @@ def parse_toml(path: str | Path, file: str) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise DocumentError(file, "", why) from error
+        problem = getattr(error, "strerror", None) or str(error)
+        raise DocumentError(file, "", problem) from error
 
 
 def convert(value: object, cls: type[T] | Any, file: str = "", field: str = "") -> T:
@@ -241,8 +241,8 @@ def _explain(
         location = _place(location, token)
     problem = text[: match.start()]
     node = _key_type(cls, tokens[:-1]) if of_key else _type_at(cls, tokens)
-    why = ("its name " if of_key else "") + _problem(problem, value, node)
-    raise DocumentError(file, location, why) from None
+    problem = ("its name " if of_key else "") + _problem(problem, value, node)
+    raise DocumentError(file, location, problem) from None
 
 
 def _place(parent: str, key: str | int) -> str:

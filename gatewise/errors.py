@@ -27,15 +27,16 @@ class InputError(GatewiseError, ValueError):
 
 
 class TooLargeError(InputError):
-    """No candidate fits `max_bytes`; the smallest takes `smallest` bytes."""
+    """No candidate fits `max_bytes`; the smallest takes `smallest_bytes` bytes."""
 
-    def __init__(self, subject: str, max_bytes: int, smallest: int, hint: str) -> None:
+    def __init__(self, subject: str, max_bytes: int, smallest_bytes: int, hint: str) -> None:
         super().__init__(
-            f"{subject} fits max_bytes={max_bytes}: the smallest takes {smallest} bytes; {hint}"
+            f"{subject} fits max_bytes={max_bytes}: the smallest takes {smallest_bytes} bytes; "
+            f"{hint}"
         )
         self.max_bytes = max_bytes
-        self.smallest = smallest
-        self._arguments = (subject, max_bytes, smallest, hint)
+        self.smallest_bytes = smallest_bytes
+        self._arguments = (subject, max_bytes, smallest_bytes, hint)
 
     def __reduce__(self) -> tuple[type[TooLargeError], tuple[str, int, int, str]]:
         """Pickle the arguments, because parallel fits raise the error in other processes."""
@@ -47,10 +48,10 @@ class BundleError(GatewiseError):
 
 
 class ManifestError(BundleError):
-    """Manifest with a missing or invalid `field`, such as ``stages[0].inputs[2]``, and `why`."""
+    """Manifest with a `problem` in a `field`, such as ``stages[0].inputs[2]``."""
 
-    def __init__(self, field: str, why: str) -> None:
-        super().__init__(f"manifest.json: {field}: {why}")
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"manifest.json: {field}: {problem}")
         self.field = field
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise.decision import probabilities, split, stops
+from gatewise.decision import probabilities, split_outputs, stop_mask
 
 STOP = 0
 """The action that ends an instance; action k acquires selection k - 1."""
@@ -77,8 +77,8 @@ class AcquisitionPolicy:
                 threshold: float | None = threshold,
                 is_last: bool = number == last_exit,
             ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-                margins, score = split(stage.margins(x), stage.score)
-                is_answered = np.ones(len(x), bool) if is_last else stops(score, threshold)
+                margins, score = split_outputs(stage.margins(x), stage.score)
+                is_answered = np.ones(len(x), bool) if is_last else stop_mask(score, threshold)
                 return probabilities(margins, stage.link), is_answered
 
             yield np.asarray(stage.features), run

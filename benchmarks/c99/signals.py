@@ -40,7 +40,7 @@ from benchmarks.c99.compiled import (
 from benchmarks.c99.letters import TARGETS, Target
 from benchmarks.cache import write_whole
 from benchmarks.data.signal_sets import SIGNAL_SETS, SignalSet, load_set
-from gatewise.decision import split
+from gatewise.decision import split_outputs
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.c99.cascade import Cascade
@@ -139,7 +139,7 @@ def _fit_cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDAr
         model.fit(x[:, features], signal_set.y[train])
         trees = TreeEnsemble.from_lightgbm(model.booster_)
         stages.append(Stage(trees, features, "softmax"))
-        scores = split(stages[-1].margins(rows), "margin")[1]
+        scores = split_outputs(stages[-1].margins(rows), "margin")[1]
         thresholds.append(float(np.median(scores)))
     cascade = Cascade(
         title=signal_set.name,

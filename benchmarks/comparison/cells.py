@@ -24,7 +24,7 @@ from benchmarks.comparison.record import COLUMNS
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
 from benchmarks.data.problems import Problem
-from gatewise.console import plain
+from gatewise.console import as_json_value
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def run_cell(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, A
         "columns": COLUMNS,
         "folds": folds,
     }
-    record: dict[str, Any] = plain(result)
+    record: dict[str, Any] = as_json_value(result)
     write_whole(cache / f"{cell.key(settings)}.json", json.dumps(record))
     return record
 

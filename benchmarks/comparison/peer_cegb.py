@@ -109,7 +109,7 @@ def path_costs(model: Booster, x: NDArray[np.float32], costs: FeatureCosts) -> N
         leaf_features = np.zeros((tree["num_leaves"], costs.n_features), bool)
         _note_features(tree["tree_structure"], [], model.columns, leaf_features)
         acquired |= leaf_features[leaves[:, number].astype(np.intp)]
-    return costs.per_instance(acquired)
+    return costs.instance_costs(acquired)
 
 
 def _note_features(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.comparison.record import Point
 from benchmarks.data.folds import Fold, Truth
 from gatewise.acquisition import exit_costs, select_exit_costs
-from gatewise.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split
+from gatewise.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split_outputs
 from gatewise_training.operating_points.packed_size import packed_bytes
 
 
@@ -101,7 +101,7 @@ class _Run:
         truth: Truth,
         cloud: NDArray[Any] | None,
     ) -> _Run:
-        outputs = [split(stage.margins(x), stage.score) for stage in stages]
+        outputs = [split_outputs(stage.margins(x), stage.score) for stage in stages]
         answers: list[NDArray[Any]] = [
             system.classes_[labels(margins)]
             if truth.qid is None
@@ -144,5 +144,5 @@ def _exit_costs(
         return local_costs, local_costs
     offload = costs.mask(f0.features)
     request = system.cloud_prices_.of_offload(len(f0.features))
-    union = exit_costs(costs, acquired, offload, request=request)
-    return union, exit_costs(costs, acquired, offload, request=request, union=False)
+    union = exit_costs(costs, acquired, offload, request_price=request)
+    return union, exit_costs(costs, acquired, offload, request_price=request, pays_for_stages=False)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import labels, split
+from gatewise.decision import labels, split_outputs
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.thresholds import CascadeRecord
@@ -18,7 +18,7 @@ def cascade_record(
 ) -> CascadeRecord:
     """Record scores, answers and costs of one candidate of a cascade on labelled rows."""
     stages, f0, prices = system.chains_[chain], system.high_cost_model_, system.feature_costs_
-    margins_and_scores = [split(stage.margins(x), stage.score) for stage in stages]
+    margins_and_scores = [split_outputs(stage.margins(x), stage.score) for stage in stages]
     answers = np.stack([*(labels(margins) for margins, _ in margins_and_scores), f0.labels(x)])
     labels_of_rows = np.searchsorted(system.classes_, y)
     acquired = np.zeros(prices.n_features, bool)

@@ -42,15 +42,17 @@ _DAY: Final = timedelta(days=1)
 _DIRECTIVES: Final = frozenset("YymdHMSfjz%")
 
 
-def is_missing(cell: object, words: Set[str] = frozenset()) -> bool:
-    """Whether a cell is missing: None, NaN, NaT, or a text of :data:`MISSING_WORDS` or `words`.
+def is_missing(cell: object, missing_words: Set[str] = frozenset()) -> bool:
+    """Whether a cell is missing: None, NaN, NaT, or a text of two sets of words.
+
+    The sets are :data:`MISSING_WORDS` and `missing_words`, both in lower case.
 
     >>> is_missing(" NaN "), is_missing(None), is_missing("0"), is_missing("ERR", {"err"})
     (True, True, False, True)
     """
     if isinstance(cell, str):
         text = cell.strip().lower()
-        return text in MISSING_WORDS or text in words
+        return text in MISSING_WORDS or text in missing_words
     if cell is None:
         return True
     try:
@@ -67,13 +69,15 @@ def read_number(cell: object) -> float:
     >>> read_number(" 1e3 "), read_number(7)
     (1000.0, 7.0)
     """
-    value = _python_value(cell)
+    python_value = _python_value(cell)
     try:
         # float() would also take Python's 1_000, and true as 1
-        if not isinstance(value, bool | date) and not (isinstance(value, str) and "_" in value):
-            return float(value)
+        if not isinstance(python_value, bool | date) and not (
+            isinstance(python_value, str) and "_" in python_value
+        ):
+            return float(python_value)
     except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
+        return float("inf") if python_value > 0 else float("-inf")
     except (ValueError, TypeError):
         pass
     raise _cell_error(cell, "a number")
@@ -186,8 +190,10 @@ def time_part(moment: datetime, part: str) -> float:
         return float(moment.weekday())
     if part == "days":
         # (time in UTC - 1970-01-01) / 1 day
-        plain = moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
-        return (plain - _EPOCH) / _DAY
+        naive_moment = (
+            moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+        )
+        return (naive_moment - _EPOCH) / _DAY
     return float(getattr(moment, part))
 
 
@@ -204,11 +210,13 @@ def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.i
     >>> class_indices(["7", "3.0", "x", 3], (3, 7)).tolist()
     [1, 0, -2, 0]
     """
-    index_of_text = {text: i for i, c in enumerate(classes) for text in _label_texts(c)}
+    index_of_text = {
+        text: i for i, class_label in enumerate(classes) for text in _label_texts(class_label)
+    }
     index_of_number = {
         number: i
-        for i, c in enumerate(classes)
-        if not isinstance(c, str) and (number := _number(c)) is not None
+        for i, class_label in enumerate(classes)
+        if not isinstance(class_label, str) and (number := _number(class_label)) is not None
     }
 
     def find_class(label: object) -> int:

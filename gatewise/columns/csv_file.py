@@ -44,18 +44,22 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
                     f"{path}: its columns are separated by '|'; separate them by commas"
                 )
             yield n_before + reader.line_num, header
-            decimals = _Decimals(path, header) if separator == ";" else None
+            decimal_commas = _DecimalCommas(path, header) if separator == ";" else None
             for row in reader:
-                line = n_before + reader.line_num
+                line_number = n_before + reader.line_num
                 if not row or (len(row) < len(header) and row == [""]):
                     continue
                 if len(row) != len(header):
                     hint = "; is the file cut short?" if len(row) < len(header) else ""
                     raise InputError(
-                        f"{path}, line {line}: {len(row)} cells under {len(header)} columns{hint}"
+                        f"{path}, line {line_number}: {len(row)} cells under {len(header)} "
+                        f"columns{hint}"
                     )
                 row = [cell.strip() for cell in row]
-                yield line, decimals.with_points(row, line) if decimals else row
+                yield (
+                    line_number,
+                    decimal_commas.with_points(row, line_number) if decimal_commas else row,
+                )
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except OSError as error:
@@ -78,32 +82,32 @@ def plain_csv(path: Path) -> Path | io.StringIO:
         for _ in rows:
             pass
         return path
-    text = io.StringIO(newline="")
+    comma_separated = io.StringIO(newline="")
     # with "\r\n" as line ends the writer quotes cells that contain carriage returns
-    csv.writer(text, lineterminator="\r\n").writerows(chain([header], rows))
-    text.seek(0)
-    return text
+    csv.writer(comma_separated, lineterminator="\r\n").writerows(chain([header], rows))
+    comma_separated.seek(0)
+    return comma_separated
 
 
 def _read_head(file: TextIO) -> tuple[str, str, int]:
     """Read the separator, the header line, and the number of lines before the header."""
-    line = file.readline()
-    stated = _SEPARATOR.fullmatch(line)
-    if stated is not None:
-        return stated[1], file.readline(), 1
-    without_quotes = re.sub('"[^"]*("|$)', "", line)
-    return max(",;\t", key=without_quotes.count), line, 0
+    first_line = file.readline()
+    stated_separator = _SEPARATOR.fullmatch(first_line)
+    if stated_separator is not None:
+        return stated_separator[1], file.readline(), 1
+    unquoted_text = re.sub('"[^"]*("|$)', "", first_line)
+    return max(",;\t", key=unquoted_text.count), first_line, 0
 
 
-class _Decimals:
+class _DecimalCommas:
     """Converter of decimal commas in a file with semicolons as separators."""
 
     def __init__(self, path: Path, header: list[str]) -> None:
         self._path = path
         self._header = header
-        self._comma = self._thousands = ""
+        self._decimal_example = self._ambiguous_location = ""
 
-    def with_points(self, row: list[str], line: int) -> list[str]:
+    def with_points(self, row: list[str], line_number: int) -> list[str]:
         """Replace the decimal commas of a row by points.
 
         Raises InputError if the file has decimal commas and also a number such as 1.234, because
@@ -113,15 +117,15 @@ class _Decimals:
             # 1,5 -> 1.5; 1.234 may be 1234 if another number has a decimal comma
             if "," in cell and DECIMAL_COMMA.fullmatch(cell):
                 row[k] = cell.replace(",", ".")
-                self._comma = cell
+                self._decimal_example = cell
             elif "." in cell and _THOUSANDS.fullmatch(cell):
-                location = f"line {line}: {cell!r} in column {self._header[k]!r}"
-                self._thousands = self._thousands or location
-                self._comma = cell if "," in cell else self._comma
-        if self._thousands and self._comma:
+                location = f"line {line_number}: {cell!r} in column {self._header[k]!r}"
+                self._ambiguous_location = self._ambiguous_location or location
+                self._decimal_example = cell if "," in cell else self._decimal_example
+        if self._ambiguous_location and self._decimal_example:
             raise InputError(
-                f"{self._path}, {self._thousands} is ambiguous: the file has decimal commas "
-                f"({self._comma!r}), so its point may separate thousands. Remove thousands "
-                "separators, or write decimals with points"
+                f"{self._path}, {self._ambiguous_location} is ambiguous: the file has decimal "
+                f"commas ({self._decimal_example!r}), so its point may separate thousands. Remove "
+                "thousands separators, or write decimals with points"
             )
         return row

@@ -51,36 +51,40 @@ class RowEncoder(Record, frozen=True, dict=True):
         return tuple(name for column in self.columns for name in column.features)
 
     @cached_property
-    def starts(self) -> tuple[int, ...]:
+    def first_features(self) -> tuple[int, ...]:
         """Index of the first feature of each column, followed by the number of features."""
-        sizes = [len(column.features) for column in self.columns]
-        return tuple(np.cumsum([0, *sizes]).tolist())
+        n_features_by_column = [len(column.features) for column in self.columns]
+        return tuple(np.cumsum([0, *n_features_by_column]).tolist())
 
     @cached_property
     def column_of(self) -> tuple[int, ...]:
         """Index of the column of each feature."""
-        return tuple(c for c, column in enumerate(self.columns) for _ in column.features)
+        return tuple(
+            column_index
+            for column_index, column in enumerate(self.columns)
+            for _ in column.features
+        )
 
     def members(self, column: int) -> range:
         """Indices of the features of one column."""
-        return range(self.starts[column], self.starts[column + 1])
+        return range(self.first_features[column], self.first_features[column + 1])
 
     def cell(self, column: int, cell: object) -> tuple[float, ...]:
         """Encode a cell of a column; an InputError for an invalid cell names the column."""
         return self.columns[column].encode(cell, self.missing_words)
 
-    def bad_cells(self, rows: Iterable[Sequence[str]]) -> Iterator[tuple[int, InputError]]:
+    def invalid_cells(self, rows: Iterable[Sequence[str]]) -> Iterator[tuple[int, InputError]]:
         """Yield the row number and the error of each invalid cell, in order."""
         errors: dict[tuple[int, str], InputError | None] = {}
         for row_number, row in enumerate(rows):
-            for position in enumerate(row):
-                if position not in errors:
-                    errors[position] = None
+            for column_and_cell in enumerate(row):
+                if column_and_cell not in errors:
+                    errors[column_and_cell] = None
                     try:
-                        self.cell(*position)
+                        self.cell(*column_and_cell)
                     except InputError as error:
-                        errors[position] = error
-                if (error_of_cell := errors[position]) is not None:
+                        errors[column_and_cell] = error
+                if (error_of_cell := errors[column_and_cell]) is not None:
                     yield row_number, error_of_cell
 
     def cells(self, row: RawRow) -> list[Any]:
@@ -89,9 +93,11 @@ class RowEncoder(Record, frozen=True, dict=True):
         Raises InputError if a column is missing, or the number of cells is wrong.
         """
         if isinstance(row, Mapping):
-            absent = [name for name in self.names if name not in row]
-            if absent:
-                raise InputError(f"the instance has no column {', '.join(map(repr, absent[:8]))}")
+            absent_names = [name for name in self.names if name not in row]
+            if absent_names:
+                raise InputError(
+                    f"the instance has no column {', '.join(map(repr, absent_names[:8]))}"
+                )
             return [row[name] for name in self.names]
         if (
             isinstance(row, str | bytes)
@@ -105,17 +111,21 @@ class RowEncoder(Record, frozen=True, dict=True):
 
     def row(self, row: RawRow) -> NDArray[np.float32]:
         """Encode a raw row: float32, shape (n_features,)."""
-        values: NDArray[np.float32] = self.rows([row])[0]
-        return values
+        features: NDArray[np.float32] = self.rows([row])[0]
+        return features
 
     def rows(self, rows: Sequence[RawRow]) -> NDArray[np.float32]:
         """Encode raw rows: float32, shape (n, n_features)."""
-        values = [
-            [v for c, cell in enumerate(self.cells(row)) for v in self.cell(c, cell)]
+        feature_values = [
+            [
+                value
+                for column, cell in enumerate(self.cells(row))
+                for value in self.cell(column, cell)
+            ]
             for row in rows
         ]
         # a value beyond the float32 range becomes infinite, and a later check refuses it
         with np.errstate(over="ignore"):
-            wide = np.array(values, np.float64).reshape(-1, self.starts[-1])
-            narrow: NDArray[np.float32] = np.asarray(wide, np.float32)
-        return narrow
+            features64 = np.array(feature_values, np.float64).reshape(-1, self.first_features[-1])
+            features: NDArray[np.float32] = np.asarray(features64, np.float32)
+        return features

@@ -42,7 +42,7 @@ TimeParts = Annotated[tuple[str, ...], Meta(min_length=1, max_length=len(cells.T
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learning:
+class LearningOptions:
     """Options for learning a column from training cells."""
 
     format: str = ""  # format of a time column
@@ -71,8 +71,8 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
     max_distinct: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
-        extra = len(self.features) - self.width
-        if extra not in (0, 1) or (extra and self.fill is None):
+        n_indicators = len(self.features) - self.width
+        if n_indicators not in (0, 1) or (n_indicators and self.fill is None):
             n_features = len(self.features)
             raise InputError(
                 f"column {self.name!r} of kind {self.kind} cannot have {n_features} features"
@@ -102,7 +102,7 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
         raise NotImplementedError
 
     @classmethod
-    def learn(cls, name: str, present: Sequence[Any], options: Learning) -> Column:
+    def learn(cls, name: str, present_cells: Sequence[Any], options: LearningOptions) -> Column:
         """Learn a column from the training cells that are not missing."""
         raise NotImplementedError
 
@@ -119,7 +119,7 @@ class Column(Record, frozen=True, dict=True, tag_field="kind"):
         except InputError as error:
             raise InputError(f"column {self.name!r}: {error}") from None
 
-    def is_unseen(self, values: Sequence[float]) -> bool:
+    def encodes_unknown(self, values: Sequence[float]) -> bool:
         """Whether `values`, the features of a cell, encode an unknown category."""
         return False
 
@@ -144,10 +144,10 @@ class NumberColumn(Column, frozen=True, tag="number"):
         cells.read_number(cell)
 
     @classmethod
-    def learn(cls, name: str, present: Sequence[Any], options: Learning) -> Self:
+    def learn(cls, name: str, present_cells: Sequence[Any], options: LearningOptions) -> Self:
         fill = None
         if options.fill_missing:
-            fill = float(np.float32(np.median([cells.read_number(cell) for cell in present])))
+            fill = float(np.float32(np.median([cells.read_number(cell) for cell in present_cells])))
         return _plain_column(cls, name, fill, options)
 
     def read(self, cell: object) -> tuple[float, ...]:
@@ -165,10 +165,10 @@ class BooleanColumn(Column, frozen=True, tag="boolean"):
         cells.read_boolean(cell)
 
     @classmethod
-    def learn(cls, name: str, present: Sequence[Any], options: Learning) -> Self:
+    def learn(cls, name: str, present_cells: Sequence[Any], options: LearningOptions) -> Self:
         fill = None
         if options.fill_missing:
-            fill = float(2 * sum(map(cells.read_boolean, present)) >= len(present))
+            fill = float(2 * sum(map(cells.read_boolean, present_cells)) >= len(present_cells))
         return _plain_column(cls, name, fill, options)
 
     def read(self, cell: object) -> tuple[float, ...]:
@@ -178,7 +178,7 @@ class BooleanColumn(Column, frozen=True, tag="boolean"):
 P = TypeVar("P", bound=Column)
 
 
-def _plain_column(cls: type[P], name: str, fill: float | None, options: Learning) -> P:
+def _plain_column(cls: type[P], name: str, fill: float | None, options: LearningOptions) -> P:
     """Make a column with one feature, and with an indicator if missing cells are filled."""
     indicator = _indicator_name(name, options) if fill is not None else ()
     return cls(name, (name, *indicator), None if fill is None else (fill,))
@@ -211,11 +211,13 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
         _check_category(cells.read_category(cell))
 
     @classmethod
-    def learn(cls, name: str, present: Sequence[Any], options: Learning) -> CategoryColumn:
+    def learn(
+        cls, name: str, present_cells: Sequence[Any], options: LearningOptions
+    ) -> CategoryColumn:
         # a column with many categories has one feature, the index of the category
-        categories = _sorted_categories(present)
+        categories = _sorted_categories(present_cells)
         if len(categories) > options.max_one_hot:
-            return OrdinalColumn.learn(name, present, options)
+            return OrdinalColumn.learn(name, present_cells, options)
         return cls(
             name,
             (*_one_hot_names(name, categories), *_indicator_name(name, options)),
@@ -223,7 +225,7 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
             categories=categories,
         )
 
-    def is_unseen(self, values: Sequence[float]) -> bool:
+    def encodes_unknown(self, values: Sequence[float]) -> bool:
         return not any(values)
 
     @cached_property
@@ -243,12 +245,14 @@ class OrdinalColumn(CategoryColumn, frozen=True, tag="ordinal"):
         return 1
 
     @classmethod
-    def learn(cls, name: str, present: Sequence[Any], options: Learning) -> CategoryColumn:
+    def learn(
+        cls, name: str, present_cells: Sequence[Any], options: LearningOptions
+    ) -> CategoryColumn:
         fill = (-1.0,) if options.has_missing or options.fill_missing else None
         features = (name, *_indicator_name(name, options))
-        return cls(name, features, fill, categories=_sorted_categories(present))
+        return cls(name, features, fill, categories=_sorted_categories(present_cells))
 
-    def is_unseen(self, values: Sequence[float]) -> bool:
+    def encodes_unknown(self, values: Sequence[float]) -> bool:
         return values[0] == -1.0 and not any(values[1:])
 
     def read(self, cell: object) -> tuple[float, ...]:
@@ -266,9 +270,11 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         cells.check_time_format(self.format)
-        unknown = [part for part in self.parts if part not in cells.TIME_PARTS]
-        if unknown:
-            raise InputError(f"parts: {unknown[0]!r} is not one of {', '.join(cells.TIME_PARTS)}")
+        unknown_parts = [part for part in self.parts if part not in cells.TIME_PARTS]
+        if unknown_parts:
+            raise InputError(
+                f"parts: {unknown_parts[0]!r} is not one of {', '.join(cells.TIME_PARTS)}"
+            )
 
     @property
     def width(self) -> int:
@@ -283,18 +289,20 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
         cells.read_time(cell, cell_format or cells.ISO)
 
     @classmethod
-    def learn(cls, name: str, present: Sequence[Any], options: Learning) -> Self:
+    def learn(cls, name: str, present_cells: Sequence[Any], options: LearningOptions) -> Self:
         time_format = options.format or cells.ISO
         times = sorted(
-            (cells.read_time(cell, time_format) for cell in present),
+            (cells.read_time(cell, time_format) for cell in present_cells),
             key=lambda time: cells.time_part(time, "days"),
         )
         time_parts = _varying_parts(times)
         fill = None
         if options.fill_missing:
             # fill a missing time with the median time
-            median = times[len(times) // 2]
-            fill = tuple(float(np.float32(cells.time_part(median, part))) for part in time_parts)
+            median_time = times[len(times) // 2]
+            fill = tuple(
+                float(np.float32(cells.time_part(median_time, part))) for part in time_parts
+            )
         indicator = _indicator_name(name, options) if fill is not None else ()
         features = (*(f"{name}_{part}" for part in time_parts), *indicator)
         return cls(name, features, fill, parts=time_parts, format=time_format)
@@ -333,14 +341,14 @@ def read_kind(text: str) -> tuple[str, str]:
 
 def _check_category(text: str) -> None:
     try:
-        size = len(text.encode())
+        n_bytes = len(text.encode())
     except UnicodeEncodeError:
         raise InputError(f"{text!r} is not valid Unicode") from None
-    if size > MAX_CELL_BYTES:
+    if n_bytes > MAX_CELL_BYTES:
         raise InputError(f"category {text[:40]!r}... has more than {MAX_CELL_BYTES} bytes")
 
 
-def _sorted_categories(present: Sequence[Any]) -> tuple[str, ...]:
+def _sorted_categories(present_cells: Sequence[Any]) -> tuple[str, ...]:
     """List the distinct categories: numbers by value, then other texts."""
 
     def sort_key(category: str) -> tuple[bool, float, str]:
@@ -349,10 +357,10 @@ def _sorted_categories(present: Sequence[Any]) -> tuple[str, ...]:
         except InputError:
             return True, 0.0, category
 
-    return tuple(sorted({cells.read_category(cell) for cell in present}, key=sort_key))
+    return tuple(sorted({cells.read_category(cell) for cell in present_cells}, key=sort_key))
 
 
-def _indicator_name(name: str, options: Learning) -> tuple[str, ...]:
+def _indicator_name(name: str, options: LearningOptions) -> tuple[str, ...]:
     return (f"{name}_missing",) if options.has_missing else ()
 
 
@@ -360,16 +368,24 @@ def _one_hot_names(name: str, categories: Sequence[str]) -> list[str]:
     """Name the features of categories; the names are printable, short and distinct."""
     names: list[str] = []
     for index, category in enumerate(categories):
-        short_name = "".join(c if c.isprintable() else "_" for c in category)[:12]
-        fits = category and category.isprintable() and len(category.encode()) <= 40
-        names.append(f"{name}={category if fits else f'{short_name}~{index}'}")
+        short_name = "".join(
+            character if character.isprintable() else "_" for character in category
+        )[:12]
+        is_short_name = category and category.isprintable() and len(category.encode()) <= 40
+        names.append(f"{name}={category if is_short_name else f'{short_name}~{index}'}")
     return names
 
 
 def _varying_parts(times: Sequence[Any]) -> tuple[str, ...]:
     """List the coarse parts of the times that vary, or else the fine parts that vary."""
 
-    def varying(*parts: str) -> tuple[str, ...]:
-        return tuple(p for p in parts if len({cells.time_part(time, p) for time in times}) > 1)
+    def select_varying(*parts: str) -> tuple[str, ...]:
+        return tuple(
+            part for part in parts if len({cells.time_part(time, part) for time in times}) > 1
+        )
 
-    return varying("month", "day", "weekday", "hour") or varying("minute", "second") or ("month",)
+    return (
+        select_varying("month", "day", "weekday", "hour")
+        or select_varying("minute", "second")
+        or ("month",)
+    )

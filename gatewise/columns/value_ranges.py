@@ -29,7 +29,7 @@ class ValueRanges:
 
     low: Values
     high: Values
-    spread: Values
+    deviation: Values
 
     @classmethod
     def of_rows(cls, rows: NDArray[Any]) -> Self:
@@ -37,20 +37,20 @@ class ValueRanges:
         n_rows, n_columns = rows.shape
         counts = np.zeros(n_columns)
         sums = np.zeros(n_columns)
-        squares = np.zeros(n_columns)
+        sums_of_squares = np.zeros(n_columns)
         low = np.fmin.reduce(rows, axis=0)
         high = np.fmax.reduce(rows, axis=0)
         # measure distances from the middle of the range, so that their squares keep precision
-        middle = low / 2.0 + high / 2.0
-        step = max(1, MAX_VALUES // max(1, n_columns))
-        for start in range(0, n_rows, step):
-            distances = rows[start : start + step] - middle
+        midrange = low / 2.0 + high / 2.0
+        block_size = max(1, MAX_VALUES // max(1, n_columns))
+        for start in range(0, n_rows, block_size):
+            distances = rows[start : start + block_size] - midrange
             counts += (~np.isnan(distances)).sum(axis=0)
             sums += np.nansum(distances, axis=0)
-            squares += np.nansum(distances**2, axis=0)
+            sums_of_squares += np.nansum(distances**2, axis=0)
         counts = np.maximum(counts, 1)
-        variance = np.maximum(squares / counts - (sums / counts) ** 2, 0.0)
-        return cls(*(x.astype(np.float32) for x in (low, high, np.sqrt(variance))))
+        variance = np.maximum(sums_of_squares / counts - (sums / counts) ** 2, 0.0)
+        return cls(*(statistic.astype(np.float32) for statistic in (low, high, np.sqrt(variance))))
 
     @classmethod
     def from_table(cls, table: NDArray[Any], n_columns: int) -> Self:
@@ -63,8 +63,8 @@ class ValueRanges:
         return cls(*table)
 
     def table(self) -> Values:
-        """Stack `low`, `high` and `spread`, shape (3, n_columns)."""
-        return np.stack([self.low, self.high, self.spread])
+        """Stack `low`, `high` and `deviation`, shape (3, n_columns)."""
+        return np.stack([self.low, self.high, self.deviation])
 
     def limits(self) -> tuple[Values, Values]:
         """Compute the smallest and largest plausible value of each column, shapes (n_columns,).
@@ -72,7 +72,7 @@ class ValueRanges:
         A column without values, or with one distinct value, has no limits.
         """
         with np.errstate(all="ignore"):
-            distance = np.where(self.spread > 0, MAX_DEVIATIONS * self.spread, np.inf)
+            distance = np.where(self.deviation > 0, MAX_DEVIATIONS * self.deviation, np.inf)
             margin = distance.astype(np.float32)
             return self.low - margin, self.high + margin
 
@@ -84,7 +84,7 @@ class TrainingRanges:
     features: ValueRanges  # one range per feature, or one for all values of an array
     channels: ValueRanges | None = None  # one range per channel of windows
     # (n_channels,): whether a channel varied within every training window, unlike a dead sensor
-    varies: NDArray[np.bool_] | None = None
+    is_varying: NDArray[np.bool_] | None = None
 
     @classmethod
     def of_rows(cls, rows: Values, windows: NDArray[Any] | None = None) -> Self:
@@ -92,15 +92,15 @@ class TrainingRanges:
         if windows is None:
             return cls(ValueRanges.of_rows(rows))
         with np.errstate(invalid="ignore"):
-            varies = (np.ptp(windows, axis=1) != 0).all(axis=0)
-        by_channel = windows.reshape(-1, windows.shape[2])
-        return cls(ValueRanges.of_rows(rows), ValueRanges.of_rows(by_channel), varies)
+            is_varying = (np.ptp(windows, axis=1) != 0).all(axis=0)
+        channel_rows = windows.reshape(-1, windows.shape[2])
+        return cls(ValueRanges.of_rows(rows), ValueRanges.of_rows(channel_rows), is_varying)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays for a file, by name."""
         arrays: dict[str, NDArray[Any]] = {"features": self.features.table()}
-        if self.channels is not None and self.varies is not None:
-            arrays |= {"channels": self.channels.table(), "varies": self.varies}
+        if self.channels is not None and self.is_varying is not None:
+            arrays |= {"channels": self.channels.table(), "varies": self.is_varying}
         return arrays
 
     @classmethod
@@ -114,7 +114,7 @@ class TrainingRanges:
         features = ValueRanges.from_table(arrays["features"], n_features)
         if not n_channels:
             return cls(features)
-        varies = arrays["varies"]
-        if varies.shape != (n_channels,) or varies.dtype != np.bool_:
-            raise InputError(f"array varies has shape {varies.shape}, not ({n_channels},)")
-        return cls(features, ValueRanges.from_table(arrays["channels"], n_channels), varies)
+        is_varying = arrays["varies"]
+        if is_varying.shape != (n_channels,) or is_varying.dtype != np.bool_:
+            raise InputError(f"array varies has shape {is_varying.shape}, not ({n_channels},)")
+        return cls(features, ValueRanges.from_table(arrays["channels"], n_channels), is_varying)

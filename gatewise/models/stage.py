@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.acquisition import Acquired, Acquisition
-from gatewise.decision import STOP_RULES, Link, Score, split
+from gatewise.acquisition import AcquiredMask, Acquisition
+from gatewise.decision import STOP_RULES, Link, Score, split_outputs
 from gatewise.errors import InputError
 from gatewise.formats import byte_size, plural
 from gatewise.models.graph_model import GraphModel
@@ -94,7 +94,7 @@ class Stage:
         """
         return self.model.margins(x[:, self.features])
 
-    def acquired(self, x: NDArray[np.float32]) -> Acquired:
+    def acquired(self, x: NDArray[np.float32]) -> AcquiredMask:
         """Compute the mask of the columns that rows acquire, (n_features,) or (n, n_features).
 
         Shapes: `x` (n, n_features).
@@ -105,7 +105,7 @@ class Stage:
             return acquired
         return self.feature_mask(x.shape[1])
 
-    def feature_mask(self, n_features: int) -> Acquired:
+    def feature_mask(self, n_features: int) -> AcquiredMask:
         """Compute the mask of the columns that the stage may acquire, shape (n_features,)."""
         acquired = np.zeros(n_features, bool)
         acquired[self.features] = True
@@ -113,4 +113,4 @@ class Stage:
 
     def run(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Compute class margins, (n, 1) or (n, n_classes), and stop scores, (n,)."""
-        return split(self.margins(x), self.score)
+        return split_outputs(self.margins(x), self.score)

@@ -63,7 +63,7 @@ def test_at_stays_within_max_bytes_with_the_same_decisions(fitted, tmp_path) -> 
     smallest = sizes[0]
     with pytest.raises(TooLargeError) as error:
         system.at(max_bytes=smallest - 1)
-    assert (error.value.smallest, error.value.max_bytes) == (smallest, smallest - 1)
+    assert (error.value.smallest_bytes, error.value.max_bytes) == (smallest, smallest - 1)
     for max_bytes in (smallest, sizes[len(sizes) // 2], sizes[-1]):
         small = system.at(max_bytes=max_bytes, max_loss=0.5)
         point = small.operating_point_

@@ -20,7 +20,7 @@ COSTS = FeatureCosts(
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
-def test_rows_pay_for_unions_and_for_each_group_once(seed, union, has_cloud):
+def test_rows_pay_for_unions_and_for_each_group_once(seed, pays_for_stages, has_cloud):
     rng = np.random.default_rng(seed)
     n, n_stages = 6, 3
     acquired = [
@@ -29,7 +29,11 @@ def test_rows_pay_for_unions_and_for_each_group_once(seed, union, has_cloud):
     ]
     cloud_mask = rng.random(5) < 0.6 if has_cloud else None
     costs_by_exit = exit_costs(
-        COSTS, acquired, cloud_mask, request=0.125 if has_cloud else 0.0, union=union
+        COSTS,
+        acquired,
+        cloud_mask,
+        request_price=0.125 if has_cloud else 0.0,
+        pays_for_stages=pays_for_stages,
     )
     assert costs_by_exit.shape == ((4, n) if any(mask.ndim == 2 for mask in acquired) else (4,))
     exits = rng.integers(0, 4, n)
@@ -42,7 +46,10 @@ def test_rows_pay_for_unions_and_for_each_group_once(seed, union, has_cloud):
         expected = price_of(COSTS, acquired_set)
         if exits[i] == n_stages and has_cloud:
             request_set = set(np.flatnonzero(cloud_mask).tolist())
-            expected = price_of(COSTS, request_set | acquired_set if union else request_set) + 0.125
+            expected = (
+                price_of(COSTS, request_set | acquired_set if pays_for_stages else request_set)
+                + 0.125
+            )
         assert costs[i] == pytest.approx(expected, abs=1e-12)
 
 
@@ -68,5 +75,5 @@ def test_a_request_without_a_price_is_free():
     costs = FeatureCosts([1.0, 2.0])
     first, both = np.array([True, False]), np.array([True, True])
     assert exit_costs(costs, [first], both).tolist() == [1.0, 3.0]
-    assert exit_costs(costs, [first], both, request=0.5).tolist() == [1.0, 3.5]
+    assert exit_costs(costs, [first], both, request_price=0.5).tolist() == [1.0, 3.5]
     assert exit_costs(costs, [first]).tolist() == [1.0, 1.0]

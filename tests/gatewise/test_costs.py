@@ -45,10 +45,10 @@ def test_cost_follows_the_definition(prices, data):
     paid = cost_by_definition(own, group, shared, acquired)
     assert costs.price(sorted(chosen), sorted(acquired)) == pytest.approx(both - paid, abs=1e-9)
     table = np.stack([costs.mask(sorted(chosen)), costs.mask(sorted(acquired))])
-    np.testing.assert_allclose(costs.per_instance(table), [expected, paid])
+    np.testing.assert_allclose(costs.instance_costs(table), [expected, paid])
     # Sums are equal to the last bit in any batch, because a device meters single rows.
-    assert costs.per_instance(table).tolist() == [costs.price(row) for row in table]
-    assert costs.per_instance(table[:0]).tolist() == []
+    assert costs.instance_costs(table).tolist() == [costs.price(row) for row in table]
+    assert costs.instance_costs(table[:0]).tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -209,12 +209,12 @@ def test_a_group_and_its_prerequisites_are_paid_once(prices, data):
         return sum(np.array(own)[row]) + sum(shared[g] for g in touched)
 
     np.testing.assert_allclose(
-        costs.per_instance(acquired), [by_definition(row) for row in acquired]
+        costs.instance_costs(acquired), [by_definition(row) for row in acquired]
     )
     for row, paid in zip(acquired, acquired[::-1], strict=True):
         expected = by_definition(row | paid) - by_definition(paid)
         assert costs.price(row, acquired=paid) == pytest.approx(expected, abs=1e-9)
-    remaining = costs.remaining(acquired[0])
+    remaining = costs.additional_prices(acquired[0])
     for k in range(len(own)):
         feature = np.arange(len(own)) == k
         expected = by_definition(feature | acquired[0]) - by_definition(acquired[0])
@@ -242,7 +242,7 @@ def test_sums_of_any_prices_are_rounded_only_once(largest):
     costs = FeatureCosts([1.0, largest, 1.0, largest])
     acquired = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 0]], bool)
     expected = [math.fsum(compress(costs.own.tolist(), row)) for row in acquired]
-    assert costs.per_instance(acquired).tolist() == expected
+    assert costs.instance_costs(acquired).tolist() == expected
     assert [costs.price(row) for row in acquired] == expected
 
 
@@ -268,9 +268,9 @@ def test_costs_give_the_members_and_groups_of_a_feature():
     )
     assert [costs.members(k).tolist() for k in range(4)] == [[0, 2], [1], [0, 2], [3]]
     assert [costs.paid_groups(k).tolist() for k in range(4)] == [[0], [], [0], [0, 1]]
-    assert costs.shared_alone.tolist() == [10.0, 30.0]
-    assert costs.alone.tolist() == [11.0, 2.0, 13.0, 34.0]
-    assert costs.remaining(costs.mask([2])).tolist() == [1.0, 2.0, 0.0, 24.0]
-    assert costs.remaining(costs.mask([3])).tolist() == [1.0, 2.0, 3.0, 0.0]
+    assert costs.standalone_group_prices.tolist() == [10.0, 30.0]
+    assert costs.standalone_prices.tolist() == [11.0, 2.0, 13.0, 34.0]
+    assert costs.additional_prices(costs.mask([2])).tolist() == [1.0, 2.0, 0.0, 24.0]
+    assert costs.additional_prices(costs.mask([3])).tolist() == [1.0, 2.0, 3.0, 0.0]
     assert costs.total == 40.0
     assert costs.prerequisites == {"b": ("a",)}

@@ -27,8 +27,8 @@ def test_nan_margins_never_stop():
     margins = np.array([[0.0, np.nan, 1.0], [0.0, 3.0, 1.0]], np.float32)
     score = decision.stop_score(margins)
     assert np.isnan(score[0])
-    assert decision.stops(score, decision.ALWAYS_STOP).tolist() == [False, True]
-    assert decision.stops(score, None).tolist() == [False, False]
+    assert decision.stop_mask(score, decision.ALWAYS_STOP).tolist() == [False, True]
+    assert decision.stop_mask(score, None).tolist() == [False, False]
 
 
 def test_a_value_has_no_probabilities():
@@ -40,7 +40,7 @@ def test_a_value_has_no_probabilities():
 
 def test_column_score_is_the_last_output():
     outputs = np.array([[1.0, 2.0, -3.0]], np.float32)
-    margins, score = decision.split(outputs, "column")
+    margins, score = decision.split_outputs(outputs, "column")
     assert margins.tolist() == [[1.0, 2.0]]
     assert score.tolist() == [-3.0]
 
@@ -49,7 +49,7 @@ def test_column_score_is_the_last_output():
 def test_midway_lies_between_two_scores(a, b):
     low, high = np.float32(min(a, b)), np.float32(max(a, b))
     if low < high:
-        threshold = np.float32(decision.midway(float(low), float(high)))
+        threshold = np.float32(decision.midpoint_threshold(float(low), float(high)))
         assert low < threshold <= high
 
 
@@ -75,7 +75,7 @@ def test_decisions_on_plain_floats_equal_decisions_on_arrays(margins, threshold)
         np.testing.assert_array_equal(np.float32([decision.row_stop_score(row)]), score)
         limit = decision.as_float32(threshold)
         stopped = limit is not None and decision.row_stop_score(row) >= limit
-        assert stopped == decision.stops(score, threshold)[0]
+        assert stopped == decision.stop_mask(score, threshold)[0]
         links = ("sigmoid", "identity") if len(row) == 1 else ("softmax", "identity")
         for link in links:
             np.testing.assert_equal(
@@ -153,10 +153,10 @@ def test_sigmoid_and_softmax_have_their_known_values():
 
 
 def test_midway_is_the_middle_and_of_neighbours_the_upper_score():
-    assert decision.midway(1.0, 2.0) == 1.5
+    assert decision.midpoint_threshold(1.0, 2.0) == 1.5
     below = np.float32(1.0)
     above = np.nextafter(below, np.float32(2.0))
-    assert decision.midway(float(below), float(above)) == float(above)
+    assert decision.midpoint_threshold(float(below), float(above)) == float(above)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_exits_end_at_a_stage_that_always_stops(thresholds, exits):
 
 def test_a_score_equal_to_its_threshold_stops():
     score = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(0))], np.float32)
-    assert decision.stops(score, 0.5).tolist() == [True, False]
+    assert decision.stop_mask(score, 0.5).tolist() == [True, False]
 
 
 def test_class_positions_accept_classes_in_any_order():

@@ -13,11 +13,11 @@ def test_help_lists_every_command_and_fits_80_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     done = run_here("--help")
     assert done.returncode == 0
-    assert all(f"  {name} " in done.stdout for name in cli.TABLE)
+    assert all(f"  {name} " in done.stdout for name in cli.SUBCOMMANDS)
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("name", list(cli.TABLE))
+@pytest.mark.parametrize("name", list(cli.SUBCOMMANDS))
 def test_every_command_has_help_with_an_example_and_json(monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "80")
     done = run_here(name, "--help")
@@ -53,7 +53,7 @@ def raises(monkeypatch, error):
     module = type(sys)("fake_commands")
     module.commands = {"demo": command}
     monkeypatch.setitem(sys.modules, "fake_commands", module)
-    monkeypatch.setitem(cli.TABLE, "demo", cli.Entry("fake_commands", "Fail.", "sim"))
+    monkeypatch.setitem(cli.SUBCOMMANDS, "demo", cli.Subcommand("fake_commands", "Fail.", "sim"))
 
 
 def system_error_from(error: BaseException) -> SystemError:
@@ -96,6 +96,6 @@ def test_debug_raises_the_error(monkeypatch):
 
 def test_error_of_a_missing_package_names_its_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sklearn_missing", None)
-    monkeypatch.setitem(cli.TABLE, "demo", cli.Entry("sklearn_missing", "x", "train"))
+    monkeypatch.setitem(cli.SUBCOMMANDS, "demo", cli.Subcommand("sklearn_missing", "x", "train"))
     assert cli.main(["demo"]) == 2
     assert "pip install 'gatewise[train]'" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import ALWAYS_STOP, split
+from gatewise.decision import ALWAYS_STOP, split_outputs
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel, Stage
@@ -76,7 +76,7 @@ def random_cascade(seed: int) -> Cascade:
     rows = rng.choice(MARKS, (12, n_features))
     thresholds: list[float | None] = []
     for stage in stages:
-        scores = split(stage.margins(rows), stage.score)[1]
+        scores = split_outputs(stage.margins(rows), stage.score)[1]
         # a threshold that equals a score of a row, or a special threshold
         candidates = [*scores[np.isfinite(scores)].tolist(), None, ALWAYS_STOP]
         thresholds.append(candidates[int(rng.integers(len(candidates)))])

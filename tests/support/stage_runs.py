@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import answers, exit_stages, split
+from gatewise.decision import answers, exit_stages, split_outputs
 from gatewise_edge.device.stages import DeviceStage
 
 
@@ -26,7 +26,7 @@ def run_all(stages: Sequence[DeviceStage], X: NDArray[np.float32]) -> tuple[Stag
     runs = []
     for stage in stages:
         outputs = stage.run(np.ascontiguousarray(X[:, stage.inputs]))
-        margins, score = split(outputs, stage.spec.score)
+        margins, score = split_outputs(outputs, stage.spec.score)
         runs.append(StageRun(outputs, margins, score, answers(margins, stage.spec.link)))
     return tuple(runs)
 

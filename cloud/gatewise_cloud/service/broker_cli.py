@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from msgspec.structs import asdict
 
-from gatewise.console import emit, note, print_line, table
+from gatewise.console import emit, note, print_line, print_table
 from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise.settings import with_options
@@ -224,7 +224,7 @@ def list_clients(
         emit({"clients": rows})
         return
     cells = [["" if value is None else str(value) for value in row.values()] for row in rows]
-    table(f"Clients of {endpoint.url}", list(rows[0]), cells)
+    print_table(f"Clients of {endpoint.url}", list(rows[0]), cells)
 
 
 @_app.command()

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from gatewise.console import emit, note, table
+from gatewise.console import emit, note, print_table
 from gatewise.errors import InputError
 from gatewise.formats import percent
 from gatewise.settings import Settings, with_options
@@ -361,8 +361,8 @@ def status(
     }
     columns = list(release_rows[0]) if release_rows else ["release"]
     cells = [[formatters.get(name, str)(row[name]) for name in columns] for row in release_rows]
-    table(f"Releases in {repo}", columns, cells)
-    table(
+    print_table(f"Releases in {repo}", columns, cells)
+    print_table(
         "Roles",
         ("role", "version", "expires", "keys"),
         [

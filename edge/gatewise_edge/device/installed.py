@@ -292,13 +292,13 @@ def _plausible_limits(bundle: Bundle) -> tuple[tuple[Values, Values] | None, Cha
         lowest = np.full(n_features, lowest[0])
         highest = np.full(n_features, highest[0])
     signal = manifest.signal
-    if signal is None or ranges.channels is None or ranges.varies is None:
+    if signal is None or ranges.channels is None or ranges.is_varying is None:
         return (lowest, highest), None
     # Values of a raw window are checked with their channels.
     n_window_values = n_features - len(lowest)
     lowest = np.concatenate([lowest, np.full(n_window_values, -np.inf, np.float32)])
     highest = np.concatenate([highest, np.full(n_window_values, np.inf, np.float32)])
-    channel_limits = ChannelLimits(signal.range_names, *ranges.channels.limits(), ranges.varies)
+    channel_limits = ChannelLimits(signal.range_names, *ranges.channels.limits(), ranges.is_varying)
     return (lowest, highest), channel_limits
 
 

@@ -29,7 +29,9 @@ class UnseenCategories:
         """Count the acquired cells of an instance; return whether one of them is unseen."""
         has_unseen = False
         for index, column in enumerate(encoder.columns):
-            column_features = slice(encoder.starts[index], encoder.starts[index + 1])
+            column_features = slice(
+                encoder.first_features[index], encoder.first_features[index + 1]
+            )
             if (
                 column.kind not in ("category", "ordinal")
                 or not reading.acquired[column_features].any()
@@ -37,7 +39,7 @@ class UnseenCategories:
                 continue
             name = column.name
             self._n_cells[name] = self._n_cells.get(name, 0) + 1
-            if column.is_unseen(reading.values[column_features].tolist()):
+            if column.encodes_unknown(reading.values[column_features].tolist()):
                 has_unseen = True
                 self._n_unseen[name] = self._n_unseen.get(name, 0) + 1
             if self._n_cells[name] == MIN_CELLS_TO_REPORT and name in self.columns:

@@ -104,7 +104,7 @@ def read_table(
     )
     if encoder is not None:
         rows: Values | list[list[Any]] = cells
-        cell_errors = [(i, str(error)) for i, error in encoder.bad_cells(cells)]
+        cell_errors = [(i, str(error)) for i, error in encoder.invalid_cells(cells)]
     else:
         rows, cell_errors = _numbers(cells, column_names)
     noun = "row" if is_parquet else "line"

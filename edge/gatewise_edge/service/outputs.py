@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from gatewise.console import plain
+from gatewise.console import as_json_value
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _LOG_PREFIX: Final = b'{"data": '
 
 def json_line(document: dict[str, Any]) -> str:
     """Format a document as a line of JSON; values that JSON does not have become texts."""
-    return json.dumps(plain(document), default=str)
+    return json.dumps(as_json_value(document), default=str)
 
 
 class AnswerFile:

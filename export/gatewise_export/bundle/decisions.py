@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.acquisition import select_exit_costs
-from gatewise.decision import answers, exit_stages, split
+from gatewise.decision import answers, exit_stages, split_outputs
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest import Manifest
 
@@ -56,7 +56,7 @@ def decide_outcome(
 ) -> Outcome:
     """Decide rows as a device does, from each stage's outputs and acquired features."""
     margins_and_scores = [
-        split(stage_margins, stage.score)
+        split_outputs(stage_margins, stage.score)
         for stage_margins, stage in zip(margins, manifest.stages, strict=True)
     ]
     exits = exit_stages(

@@ -44,7 +44,7 @@ def read_manifest(text: bytes) -> Manifest:
     try:
         document = decode_json(text, ManifestDocument, MANIFEST)
     except DocumentError as error:
-        raise ManifestError(error.field or "the document", error.why) from None
+        raise ManifestError(error.field or "the document", error.problem) from None
     field_values = {name: getattr(document, name) for name in document.__struct_fields__}
     # check classes, groups and the signal
     _check_classes(document)
@@ -56,7 +56,7 @@ def read_manifest(text: bytes) -> Manifest:
         try:
             signal = read_signal(document.signal, feature_names)
         except DocumentError as error:
-            raise ManifestError(f"signal.{error.field}", error.why) from None
+            raise ManifestError(f"signal.{error.field}", error.problem) from None
     # expand arrays into features and inputs
     features = _all_features(document, signal)
     feature_names = tuple([feature.name for feature in features])

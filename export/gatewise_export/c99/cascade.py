@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import ALWAYS_STOP, exit_stages, labels, split
+from gatewise.decision import ALWAYS_STOP, exit_stages, labels, split_outputs
 from gatewise.models.stage import Stage
 from gatewise_signals.signal_input import SignalInput
 
@@ -139,7 +139,7 @@ class Cascade:
         with np.errstate(over="ignore", invalid="ignore"):  # extreme values also overflow in C
             outputs = tuple(stage.margins(rows) for stage in self.stages)
             margins_and_scores = [
-                split(outputs_of_stage, stage.score)
+                split_outputs(outputs_of_stage, stage.score)
                 for outputs_of_stage, stage in zip(outputs, self.stages, strict=True)
             ]
         exits = exit_stages([score for _, score in margins_and_scores], self.thresholds)

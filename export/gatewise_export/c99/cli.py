@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatewise.console import emit, table
+from gatewise.console import emit, print_table
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.commands.options import AsJson, BundlePath
@@ -87,7 +87,7 @@ def c99(
         }
         emit(document | asdict(c_source))
         return
-    table(f"{c_source.name}.c in {out}", ("", "figure"), _size_rows(c_source))
+    print_table(f"{c_source.name}.c in {out}", ("", "figure"), _size_rows(c_source))
     if build_system is not None:
         print(f"wrote a library for {build_system} to {out}: {', '.join(c_source.files)}")
         if no_client_reason is not None:
@@ -152,7 +152,7 @@ def calibrate(
         emit({"out": str(out), "machine": prices.machine, "microseconds": prices.microseconds})
         return
     rows = [(label, f"{us:.1f}") for label, us in prices.microseconds.items()]
-    table(f"prices in {out}", ("step", "us"), rows)
+    print_table(f"prices in {out}", ("step", "us"), rows)
     print(f"measured with {prices.windows} windows on {prices.machine}")
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gatewise.console import emit, note, table
+from gatewise.console import emit, note, print_table
 from gatewise.formats import percent
 from gatewise_export.archive.true_figures import MonitorReport, metrics_text, monitor
 from gatewise_export.commands.options import AsJson
@@ -69,7 +69,7 @@ def _print(report: MonitorReport) -> None:
     ]
     title = f"{report.model} {report.version}"
     header = ("system", "figure", "estimate", "95 % interval", "from labels only", "labels")
-    table(title, header, rows)
+    print_table(title, header, rows)
     print(
         f"{report.n_rows} kept instances represent {report.n_instances:.0f} instances; "
         f"{report.n_labels} of {report.n_chosen} chosen instances have a label"

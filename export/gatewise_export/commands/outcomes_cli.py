@@ -11,7 +11,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from gatewise.console import emit, note, table
+from gatewise.console import emit, note, print_table
 from gatewise.errors import InputError
 from gatewise.formats import threshold
 from gatewise_export.commands import options
@@ -210,7 +210,7 @@ def _print_frontier(points: Sequence[dict[str, Any]]) -> None:
     """Print the frontier; of a long frontier print evenly spaced points."""
     n_shown = min(len(points), MAX_PRINTED_POINTS)
     shown = sorted({round(i) for i in np.linspace(0, len(points) - 1, n_shown)})
-    table(
+    print_table(
         f"frontier, {n_shown} of {len(points)} points",
         ("cost", "loss", "offloaded", "score thresholds"),
         [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import typer
 
-from gatewise.console import emit, note, table
+from gatewise.console import emit, note, print_table
 from gatewise.formats import percent
 from gatewise.settings import with_options
 from gatewise_export.commands.options import AsJson
@@ -54,7 +54,7 @@ def _print(report: RefitReport) -> None:
         if comparison.n_labels
     ]
     header = ("comparison rows", "labels", "new minus old", "95 % interval")
-    table(f"{report.new} compared with {report.old}", header, rows)
+    print_table(f"{report.new} compared with {report.old}", header, rows)
     print(
         f"fitted on {report.n_old} old rows and {report.n_kept} kept instances, of which "
         f"{report.n_labels} have a label; weights are capped at {report.cap:g} times the mean"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from gatewise.console import table
+from gatewise.console import print_table
 from gatewise.formats import byte_size, threshold
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
     groups = f", {len(manifest.groups)} groups" if manifest.groups else ""
     features = f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}"
     active = f"{manifest.active} of {len(manifest.operating_points)}: {point_text(manifest)}"
-    table(
+    print_table(
         manifest.title,
         ("", ""),
         [
@@ -60,7 +60,7 @@ def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
     signal = manifest.signal
     # stages on windows acquire steps, which have a separate table
     n_columns = len(header) - (signal is not None)
-    table("stages", header[:n_columns], [row[:n_columns] for row in _stage_rows(manifest)])
+    print_table("stages", header[:n_columns], [row[:n_columns] for row in _stage_rows(manifest)])
     if signal is not None:
         _print_steps(manifest, signal)
 
@@ -149,7 +149,7 @@ def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
             first_stage.setdefault(block, str(s))
     prices = {group.name: group.shared for group in manifest.groups}
     print()
-    table(
+    print_table(
         "computed from a window",
         ("step", "price", "first read by stage"),
         [
@@ -273,7 +273,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
     header += [f"recall {manifest.classes[c]}" for c in classes]
     has_graph = any(stage.kind == "graph" for stage in manifest.stages)  # has no tables in C
     header += ["offload", "as files" if has_graph else "as C tables", ""]
-    table(f"{title} (on validation rows)", header, rows)
+    print_table(f"{title} (on validation rows)", header, rows)
     if is_any_off_curve:
         print(
             "off the curve: another point costs less at the same accuracy, but offloads more, has "
@@ -329,7 +329,7 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
     header += ["log loss", "Brier", "cost", "offload"]
     of_groups = f" of {test['groups']} groups" if "groups" in test else ""
     rows = [(*row, *[""] * (len(header) - len(row))) for row in rows]
-    table(f"on {test['rows']} test rows{of_groups}", header, rows)
+    print_table(f"on {test['rows']} test rows{of_groups}", header, rows)
     print()
     _print_classes(test, policies, manifest)
     print_frontier(manifest, hull_only=True)
@@ -373,7 +373,7 @@ def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Mani
     choice = (
         f", the {MAX_CLASSES_SHOWN} of lowest recall" if len(recall) > MAX_CLASSES_SHOWN else ""
     )
-    table(f"by class, on test rows{choice}", ("class", "rows", *header), rows)
+    print_table(f"by class, on test rows{choice}", ("class", "rows", *header), rows)
     print()
 
 
@@ -397,7 +397,7 @@ def print_checks(checks: dict[str, Any], checked: Sequence[str]) -> None:
         for key, text in names.items()
         if any(key in c for c in checks.values())
     ]
-    table("verify", ("", *checks), rows)
+    print_table("verify", ("", *checks), rows)
     print()
     for line in checked:
         print(f"checked: {line}")

@@ -165,7 +165,7 @@ def check_column_names(names: Sequence[str]) -> None:
         try:
             convert(name, Text)
         except DocumentError as error:
-            problems.append(f"{name[:64]!r} {error.why}")
+            problems.append(f"{name[:64]!r} {error.problem}")
     if problems:
         raise InputError(f"rename columns that a bundle cannot hold: {'; '.join(problems)}")
 

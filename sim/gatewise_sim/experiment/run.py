@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.columns.cells import UNKNOWN_CLASS
-from gatewise.console import Progress, plain, progress
+from gatewise.console import Progress, as_json_value, progress
 from gatewise.errors import InputError
 from gatewise.formats import duration
 from gatewise_export.bundle.bundle import Bundle
@@ -232,7 +232,7 @@ def _report(
         "energy": EnergyUse(
             radio=scenario.link_profile.radio.name, battery_wh=prepared.energy.battery_wh
         ),
-        "settings": plain(scenario.as_dict()),
+        "settings": as_json_value(scenario.as_dict()),
         "command": command,
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in _VERSIONS},
@@ -298,7 +298,7 @@ def _run_live(
             virtual=_figures(prepared.result(twin, policy)),
         ),
         "troubles": tuple(live.troubles),
-        "run": plain(_run_figures(live)),
+        "run": as_json_value(_run_figures(live)),
     }
     return live.fleet, extra
 

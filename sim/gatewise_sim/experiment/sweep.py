@@ -19,7 +19,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from gatewise.console import progress, showing_progress, table
+from gatewise.console import print_table, progress, showing_progress
 from gatewise.errors import GatewiseError, InputError
 from gatewise.formats import number
 from gatewise_sim.experiment.run import run_scenario
@@ -186,7 +186,7 @@ def show_table(rows: Sequence[Mapping[str, str]], settings: Settings, folder: Pa
     """Print a table of the points, and the paths of the sweep's files."""
     columns = [*settings, *(name for name in _COLUMNS if any(row[name] for row in rows))]
     cells = [[_cell(row[name], name in FIGURES) for name in columns] for row in rows]
-    table("sweep", [name.replace("_", " ") for name in columns], cells)
+    print_table("sweep", [name.replace("_", " ") for name in columns], cells)
     print(folder / CSV_FILE, folder / PLOT_FILE, sep="\n", flush=True)
 
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.decision import probabilities, split
+from gatewise.decision import probabilities, split_outputs
 from gatewise.errors import InputError
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_export.archive.choice import choose, write_choice
@@ -354,7 +354,7 @@ def _confidence(bundle: Bundle, outcome: Outcome) -> NDArray[np.float64]:
     """Largest class probability of each device answer, shape (n,)."""
     stages = bundle.manifest.stages
     by_stage = [
-        probabilities(split(outputs, spec.score)[0], spec.link).max(axis=1)
+        probabilities(split_outputs(outputs, spec.score)[0], spec.link).max(axis=1)
         for outputs, spec in zip(outcome.margins, stages, strict=True)
     ]
     exits = np.minimum(outcome.exits, len(stages) - 1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from gatewise.console import emit, table
+from gatewise.console import emit, print_table
 from gatewise.documents import read_toml
 from gatewise.formats import byte_size, percent
 from gatewise_export.commands.options import AsJson, BundlePath, Target
@@ -56,7 +56,7 @@ def simulate_days(
 
 def show_days(report: LoopReport) -> None:
     """Print a table with a row per day, and the totals of labels, bytes and releases."""
-    table("A fleet that learns", _HEADER, [_cells(day) for day in report.days])
+    print_table("A fleet that learns", _HEADER, [_cells(day) for day in report.days])
     print(
         f"{report.n_asked} labels asked for, {byte_size(report.n_bytes)} sent, "
         f"{report.n_releases} releases after the first"

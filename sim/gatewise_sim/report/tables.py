@@ -63,7 +63,7 @@ class PageTable:
 def print_table(table: PageTable, *, small: bool = True) -> None:
     """Print a table on the terminal; with `small`, the smaller text of a cell is in brackets."""
     texts = [[_line(cell, small=small) for cell in row] for row in table.rows]
-    console.table("", table.columns, texts)
+    console.print_table("", table.columns, texts)
 
 
 def _line(cell: Cell, *, small: bool) -> str:

@@ -26,7 +26,7 @@ from benchmarks.c99.compiled import (
     compiler_command,
     max_stack_bytes,
 )
-from gatewise.decision import ALWAYS_STOP, split
+from gatewise.decision import ALWAYS_STOP, split_outputs
 from gatewise.errors import InputError
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
@@ -309,7 +309,7 @@ def linear_cascade() -> Cascade:
         weights, bias = rng.normal(size=(len(features), 3)).astype(np.float32), np.zeros(3, "f4")
         model = LinearModel(used.mean(axis=0), scale.astype(np.float32), weights, bias)
         stages.append(Stage(model, features, "softmax"))
-        scores = split(stages[-1].margins(rows), "margin")[1]
+        scores = split_outputs(stages[-1].margins(rows), "margin")[1]
         thresholds.append(float(np.sort(scores)[50]))  # the score of a row
     return Cascade(
         title="noise", stages=tuple(stages), thresholds=tuple(thresholds), rows=rows,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.c99.avr import count_differing
 from benchmarks.c99.compiled import STRICT_FLAGS, CompiledModel, build, compiler_command
-from gatewise.decision import ALWAYS_STOP, labels, split, stops
+from gatewise.decision import ALWAYS_STOP, labels, split_outputs, stop_mask
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
@@ -105,10 +105,10 @@ def decide(cascade: Cascade, row: Matrix) -> Answer:
             may_offload = cascade.offloads and not cascade.takes_missing and not is_needed
             outcome = OFFLOAD if may_offload else FALLBACK if last >= 0 else ERROR
             return Answer(outcome, n, label, last, refused, acquired)
-        margins, score = split(stage.margins(row[None]), stage.score)
+        margins, score = split_outputs(stage.margins(row[None]), stage.score)
         if cascade.has_model[s]:
             label, last = int(labels(margins)[0]), s
-        if stops(score, threshold)[0] or (s == n - 1 and not cascade.offloads):
+        if stop_mask(score, threshold)[0] or (s == n - 1 and not cascade.offloads):
             return Answer(STOPPED, s, label, last, -1, acquired)
     return Answer(OFFLOAD, n, label, last, -1, acquired)
 

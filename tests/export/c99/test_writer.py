@@ -97,7 +97,7 @@ def test_c_decides_and_acquires_as_the_system(made, name):
             acquired, cascade_of(bundle).expected_answers(rows).is_acquired
         )
         if system.high_cost_model_ is None:
-            paid = system.feature_costs_.per_instance(acquired)
+            paid = system.feature_costs_.instance_costs(acquired)
             np.testing.assert_array_equal(paid, system.cost(rows_as_table(system, rows)))
         for stage, outputs in zip(stages, c_answers.outputs, strict=True):
             assert outputs.tobytes() == stage.margins(rows).tobytes()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gatewise.columns.encoders import RowEncoder
-from gatewise.columns.kinds import KINDS, CategoryColumn, Learning, OrdinalColumn, read_kind
+from gatewise.columns.kinds import KINDS, CategoryColumn, LearningOptions, OrdinalColumn, read_kind
 from gatewise.documents import decode_json, encode_json
 from gatewise.errors import InputError
 
@@ -31,7 +31,7 @@ def test_every_kind_has_an_example():
 @pytest.mark.parametrize("kind", EXAMPLES)
 def test_a_kind_learns_encodes_and_survives_a_document(kind, fill_missing, has_missing):
     cells, invalid_cell, features = EXAMPLES[kind]
-    options = Learning(has_missing=has_missing, fill_missing=fill_missing)
+    options = LearningOptions(has_missing=has_missing, fill_missing=fill_missing)
     column = KINDS[kind].learn("c", cells, options)
     assert column.kind == kind
     filled = fill_missing or (has_missing and column.takes_missing)
@@ -51,7 +51,7 @@ def test_a_kind_learns_encodes_and_survives_a_document(kind, fill_missing, has_m
 
 def test_missing_cells_are_filled_with_the_median_or_mode():
     def filled(kind, cells):
-        return KINDS[kind].learn("c", cells, Learning(fill_missing=True)).fill
+        return KINDS[kind].learn("c", cells, LearningOptions(fill_missing=True)).fill
 
     assert filled("number", ["1", "2", "9"]) == (2.0,)
     assert filled("boolean", ["yes", "no"]) == (1.0,)
@@ -63,8 +63,8 @@ def test_missing_cells_are_filled_with_the_median_or_mode():
 
 def test_a_column_with_many_categories_becomes_ordinal():
     cells = [str(i) for i in range(13)]
-    assert type(KINDS["category"].learn("c", cells[:12], Learning())) is CategoryColumn
-    column = KINDS["category"].learn("c", cells, Learning())
+    assert type(KINDS["category"].learn("c", cells[:12], LearningOptions())) is CategoryColumn
+    column = KINDS["category"].learn("c", cells, LearningOptions())
     assert type(column) is OrdinalColumn
     assert column.categories == tuple(cells)
     assert column.read("new") == (-1.0,)

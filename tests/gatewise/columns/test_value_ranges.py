@@ -21,7 +21,7 @@ def test_ranges_ignore_missing_values(maximum, monkeypatch):
     ranges = ValueRanges.of_rows(x)
     np.testing.assert_array_equal(ranges.low, np.nanmin(x, axis=0))
     np.testing.assert_array_equal(ranges.high, np.nanmax(x, axis=0))
-    np.testing.assert_allclose(ranges.spread, np.nanstd(x.astype(float), axis=0), rtol=1e-5)
+    np.testing.assert_allclose(ranges.deviation, np.nanstd(x.astype(float), axis=0), rtol=1e-5)
 
 
 def test_limits_are_three_deviations_outside():
@@ -37,7 +37,7 @@ def test_a_channel_constant_in_one_window_is_not_marked_as_varying():
     windows = RNG.integers(-9, 9, (6, 20, 3)).astype(np.int16)
     windows[2, :, 1] = 4
     ranges = TrainingRanges.of_rows(np.zeros((6, 2), np.float32), windows)
-    assert ranges.varies.tolist() == [True, False, True]
+    assert ranges.is_varying.tolist() == [True, False, True]
     assert ranges.channels.low.tolist() == windows.min(axis=(0, 1)).tolist()
 
 

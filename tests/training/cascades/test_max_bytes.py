@@ -202,4 +202,4 @@ def test_pairs_whose_model_exceeds_max_bytes_are_refused_with_its_size() -> None
         pair.at(max_bytes=size - 1, max_loss=0.5)
     with pytest.raises(TooLargeError) as error_of_fit:
         pair.set_params(max_bytes=size - 1).fit(X, y)
-    assert error_of_at.value.smallest == error_of_fit.value.smallest == size
+    assert error_of_at.value.smallest_bytes == error_of_fit.value.smallest_bytes == size

@@ -71,7 +71,7 @@ def test_forest_as_high_cost_model_is_charged_by_paths(forest, paths_system):
         # the frontier and the default cost use the accounting of the system
         np.testing.assert_allclose(system.cost(x), system.cost(x, "paths"))
         assert point.cost == pytest.approx(system.cost(x).mean())
-        np.testing.assert_allclose(COSTS.per_instance(system.acquired(x)), system.cost(x))
+        np.testing.assert_allclose(COSTS.instance_costs(system.acquired(x)), system.cost(x))
     system_at_half = offloading_half(paths_system)
     assert (system_at_half.cost(x, "union") >= system_at_half.cost(x)).all()
     assert system_at_half.cost(x, "union").mean() > system_at_half.cost(x).mean()
@@ -93,7 +93,7 @@ def test_cascade_as_high_cost_model_is_charged_its_own_cost(paths_system):
         acquired = np.zeros(x.shape, bool)
         acquired[:, stage.features] = True
         acquired[is_offloaded] |= inner_system.acquired(x)[is_offloaded]
-        np.testing.assert_allclose(system.cost(x), COSTS.per_instance(acquired))
+        np.testing.assert_allclose(system.cost(x), COSTS.instance_costs(acquired))
         assert point.cost == pytest.approx(system.cost(x).mean())
         np.testing.assert_allclose(
             system.cost(x, "paper-paths")[is_offloaded], inner_system.cost(x)[is_offloaded]

@@ -101,7 +101,7 @@ def test_the_point_within_bytes_and_budget_is_as_good_as_points_of_two_thirds_th
             frontier.at(max_bytes=limit, budget=budget)
         unpickled = pickle.loads(pickle.dumps(raised.value))
         for error in (raised.value, unpickled):
-            assert (error.smallest, error.max_bytes) == (smallest, limit)
+            assert (error.smallest_bytes, error.max_bytes) == (smallest, limit)
             assert str(smallest) in str(error)
         return
     rivals = [p for p in points if p.cost <= budget and (3 * p.bytes + 2) // 2 <= limit]

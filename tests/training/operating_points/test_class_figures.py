@@ -10,7 +10,7 @@ import pytest
 from sklearn import metrics
 from sklearn.utils.class_weight import compute_class_weight
 
-from gatewise.decision import ALWAYS_STOP, midway
+from gatewise.decision import ALWAYS_STOP, midpoint_threshold
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.candidate_points import CalibrationRecords, list_candidates
@@ -122,7 +122,7 @@ def test_one_stage_is_tuned_exactly_under_class_weights():
     options = [
         None,
         ALWAYS_STOP,
-        *(midway(low, high) for low, high in pairwise(distinct_scores.tolist())),
+        *(midpoint_threshold(low, high) for low, high in pairwise(distinct_scores.tolist())),
     ]
     for lam in (0.01, 0.03, 0.1):
 

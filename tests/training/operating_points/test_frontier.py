@@ -209,7 +209,7 @@ def test_the_points_within_a_limit_of_bytes_form_a_frontier() -> None:
     assert curve.at(budget=9.0, max_bytes=399).cost == 3.0
     with pytest.raises(TooLargeError) as raised:
         curve.within_bytes(99)
-    assert raised.value.smallest == 100
+    assert raised.value.smallest_bytes == 100
     one_byte = Frontier.from_points(sized((1.0, 0.5, 1)), reference_accuracy=1.0)
     assert one_byte.within_bytes(1).points == one_byte.points
     for max_bytes in (0, 1.5, "100"):

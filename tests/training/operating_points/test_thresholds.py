@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from gatewise.decision import ALWAYS_STOP, midway
+from gatewise.decision import ALWAYS_STOP, midpoint_threshold
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ExitAnswers
@@ -46,7 +46,8 @@ def all_settings(record):
     for row in record.scores:
         cuts = np.unique(row)
         options.append(
-            [None, ALWAYS_STOP] + [midway(float(low), float(high)) for low, high in pairwise(cuts)]
+            [None, ALWAYS_STOP]
+            + [midpoint_threshold(float(low), float(high)) for low, high in pairwise(cuts)]
         )
     return product(*options)
 
@@ -349,8 +350,8 @@ def test_each_threshold_tried_alone_has_twenty_rows_of_scores():
         cuts = [t for t in thresholds if t not in (None, ALWAYS_STOP)]
         assert len(cuts) == n_thresholds
         distinct = np.unique(record.scores[0])
-        assert min(cuts) == midway(float(distinct[0]), float(distinct[1]))
-        assert max(cuts) == midway(float(distinct[-2]), float(distinct[-1]))
+        assert min(cuts) == midpoint_threshold(float(distinct[0]), float(distinct[1]))
+        assert max(cuts) == midpoint_threshold(float(distinct[-2]), float(distinct[-1]))
     one_score = replace(random_record(2, n=60, stages=1), scores=np.ones((1, 60), np.float32))
     assert {p.thresholds for p in frontier_points(one_score)} == {(ALWAYS_STOP,), (None,)}
     two_scores = replace(one_score, scores=(np.arange(60) % 2)[np.newaxis].astype(np.float32))

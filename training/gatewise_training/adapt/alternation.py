@@ -174,7 +174,7 @@ def best_starts(sample: Sample, p_full: float, n_starts: int) -> list[Start]:
     the same number of random rows. Features without a price give no starts, because all models
     have them.
     """
-    price = sample.costs.alone
+    price = sample.costs.standalone_prices
     priced = np.flatnonzero(price > 0)
     if not n_starts or not len(priced):
         return []

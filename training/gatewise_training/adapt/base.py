@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
 
-from gatewise.acquisition import Acquired
+from gatewise.acquisition import AcquiredMask
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.sample import Sample
@@ -55,7 +55,7 @@ class PenalisedCascade(WindowSettings, CascadeClassifier):
     def _accounting(self) -> Accounting:
         return self.accounting
 
-    def _offload_acquired(self, x: NDArray[np.float32]) -> Acquired | None:
+    def _offload_acquired(self, x: NDArray[np.float32]) -> AcquiredMask | None:
         if self.accounting == "union" or self.high_cost_model_ is None:
             return None
         return acquired_by_high_cost(self.high_cost_model_, x)

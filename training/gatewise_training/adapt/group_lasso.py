@@ -34,7 +34,7 @@ class GroupLasso:
     @classmethod
     def priced(cls, costs: FeatureCosts) -> GroupLasso:
         """Make the penalty of all features; a group's price includes its required groups."""
-        return cls(costs.own, costs.group, costs.shared_alone)
+        return cls(costs.own, costs.group, costs.standalone_group_prices)
 
     def select(self, rows: Rows) -> GroupLasso:
         """Get the penalty of some rows and of a last row without a price; other rows are zero."""

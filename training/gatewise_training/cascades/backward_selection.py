@@ -41,7 +41,7 @@ def backward_sequences(
     max_cost = MAX_COST_SHARE * costs.total if limit is None else limit
     rows = np.random.default_rng(problem.seed).permutation(problem.plan.fit_rows)[:MAX_ROWS]
     acquisitions = acquisition_units(costs)
-    by_price = np.argsort(costs.alone, kind="stable")
+    by_price = np.argsort(costs.standalone_prices, kind="stable")
     is_remaining = np.ones(costs.n_features, bool)
     path: list[NDArray[np.bool_]] = []
     while costs.price(is_remaining) > 0:  # dropping free features would save nothing

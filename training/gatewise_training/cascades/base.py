@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gatewise.acquisition import select_exit_costs
 from gatewise.costs import CostsLike
-from gatewise.decision import labels, probabilities, split, stops
+from gatewise.decision import labels, probabilities, split_outputs, stop_mask
 from gatewise.errors import InputError, TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
@@ -404,9 +404,9 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             if not len(open_rows) or (threshold is None and s < last_exit):
                 continue
             stage = self.stages_[s]
-            margins, score = split(stage.margins(x[open_rows]), stage.score)
+            margins, score = split_outputs(stage.margins(x[open_rows]), stage.score)
             is_answered = (
-                stops(score, threshold) if s < last_exit else np.ones(len(open_rows), bool)
+                stop_mask(score, threshold) if s < last_exit else np.ones(len(open_rows), bool)
             )
             yield s, open_rows[is_answered], margins[is_answered]
             open_rows = open_rows[~is_answered]

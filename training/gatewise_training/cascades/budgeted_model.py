@@ -20,7 +20,7 @@ from sklearn.utils._param_validation import (
 )
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise.acquisition import Acquired, exit_costs, last_exit_within
+from gatewise.acquisition import AcquiredMask, exit_costs, last_exit_within
 from gatewise.columns.value_ranges import TrainingRanges
 from gatewise.costs import CloudPrices, CostsLike, FeatureCosts
 from gatewise.errors import InputError
@@ -210,16 +210,16 @@ class BudgetedModel(BaseEstimator, ABC):
         acquired = [stage.feature_mask(self.n_features_in_) for stage in stages]
         return self._exit_costs(acquired)
 
-    def _offload_acquired(self, x: NDArray[np.float32]) -> Acquired | None:
+    def _offload_acquired(self, x: NDArray[np.float32]) -> AcquiredMask | None:
         """Get the features that the high-cost model acquires for each row; None for all."""
         return None
 
     def _exit_costs(
         self,
-        acquired: Sequence[Acquired],
+        acquired: Sequence[AcquiredMask],
         *,
         union: bool = True,
-        offload: Acquired | None = None,
+        offload: AcquiredMask | None = None,
     ) -> NDArray[np.float64]:
         """Get the cost at each exit, which are the stages and, last, the offload.
 
@@ -232,7 +232,7 @@ class BudgetedModel(BaseEstimator, ABC):
             return exit_costs(costs, acquired)
         request = self.cloud_prices_.of_offload(len(f0.features))
         offload = costs.mask(f0.features) if offload is None else offload
-        return exit_costs(costs, acquired, offload, request=request, union=union)
+        return exit_costs(costs, acquired, offload, request_price=request, pays_for_stages=union)
 
     @property
     def operating_points_(self) -> tuple[OperatingPoint, ...]:

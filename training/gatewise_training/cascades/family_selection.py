@@ -17,7 +17,7 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import labels, split
+from gatewise.decision import labels, split_outputs
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.penalised_selection import nested_sets
@@ -186,7 +186,7 @@ class FamilySelection:
 
     def _regret(self, stage: Stage, outputs: NDArray[np.float32]) -> float:
         plan = self.problem.plan
-        margins, score = split(outputs, stage.score)
+        margins, score = split_outputs(outputs, stage.score)
         rows = plan.validation_rows
         errors = (labels(margins) != plan.y[rows]) * plan.weight[rows]
         # area under the risk-coverage curve: mean over k of the error of the k most certain rows

@@ -9,7 +9,7 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.acquisition import Acquired
+from gatewise.acquisition import AcquiredMask
 from gatewise.console import Progress
 from gatewise.costs import FeatureCosts
 from gatewise.models.stage import Stage
@@ -69,7 +69,7 @@ class FittedStages:
     outputs: tuple[NDArray[np.float32], ...]  # (n_validation, n_outputs) each
     # features that the models of `outputs` acquired on the validation rows; None if all rows
     # acquire the features of the stages
-    acquired: tuple[Acquired, ...] | None = None
+    acquired: tuple[AcquiredMask, ...] | None = None
     evaluation: NDArray[np.float64] | None = None  # (n_validation,): price of the evaluation
 
     def part(self, numbers: Sequence[int]) -> FittedStages:
@@ -81,14 +81,16 @@ class FittedStages:
             None if acquired is None else tuple(acquired[s] for s in numbers),
         )
 
-    def acquired_on(self, x: NDArray[np.float32], n_features: int) -> Sequence[Acquired]:
+    def acquired_on(self, x: NDArray[np.float32], n_features: int) -> Sequence[AcquiredMask]:
         """Get the features that each stage acquires on rows `x`, out of `n_features`."""
         if self.acquired is not None:
             return self.acquired
         return acquired_by(self.stages, x, n_features)
 
 
-def acquired_by(stages: Sequence[Stage], x: NDArray[np.float32], n_features: int) -> list[Acquired]:
+def acquired_by(
+    stages: Sequence[Stage], x: NDArray[np.float32], n_features: int
+) -> list[AcquiredMask]:
     """Get the features that stages acquire, with a mask for each row if rows differ."""
     return [
         s.acquired(x) if s.acquisition == "node" else s.feature_mask(n_features) for s in stages

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from threadpoolctl import threadpool_limits
 
-from gatewise.acquisition import Acquired
+from gatewise.acquisition import AcquiredMask
 from gatewise.console import Progress, progress
 from gatewise.costs import CloudPrices
-from gatewise.decision import labels, probabilities, split
+from gatewise.decision import labels, probabilities, split_outputs
 from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
@@ -225,13 +225,13 @@ class ClassifierFit(BudgetedModel):
         self,
         stages: Sequence[Stage],
         outputs: Sequence[NDArray[np.float32]],
-        acquired: Sequence[Acquired],
+        acquired: Sequence[AcquiredMask],
         rows: LabelledRows,
-        offload: Acquired | None = None,
+        offload: AcquiredMask | None = None,
     ) -> CascadeRecord:
         """Record the scores, right answers and costs of stages on labelled rows."""
         margins_and_scores = [
-            split(stage_outputs, stage.score)
+            split_outputs(stage_outputs, stage.score)
             for stage, stage_outputs in zip(stages, outputs, strict=True)
         ]
         # the exits are the stages and, last, the reference
@@ -279,7 +279,7 @@ class ClassifierFit(BudgetedModel):
             labelled = LabelledRows(y, weight, high_cost.labels, splitter, high_cost.probabilities)
         else:
             final = candidates[-1]
-            reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
+            reference = labels(split_outputs(final.outputs[-1], final.stages[-1].score)[0])
             labelled = LabelledRows(y, weight, reference, splitter)
         x = plan.x[rows]
         n_features = self.n_features_in_

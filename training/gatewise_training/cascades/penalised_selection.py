@@ -30,9 +30,9 @@ def nested_sets(
     """Find nested sets of geometrically growing costs, up to `limit`."""
     costs = problem.costs
     search = _SetSearch(problem, limit)
-    cheapest = float(costs.alone.min())
+    cheapest = float(costs.standalone_prices.min())
     max_cost = MAX_COST_SHARE * costs.total if limit is None else limit
-    free = np.flatnonzero(costs.alone == 0)
+    free = np.flatnonzero(costs.standalone_prices == 0)
     sets: list[NDArray[np.intp]] = [free] if len(free) else []
     if max_cost <= 0:
         return sets
@@ -96,7 +96,7 @@ class _SetSearch:
 
     def _choose(self, paid: NDArray[np.bool_], strength: float) -> NDArray[np.bool_]:
         unit = self._costs.total / self._costs.n_features
-        penalty = strength / max(unit, 1e-12) * self._costs.remaining(paid)
+        penalty = strength / max(unit, 1e-12) * self._costs.additional_prices(paid)
         settings = self._params | {
             "cegb_tradeoff": 1.0,
             "cegb_penalty_feature_coupled": penalty.tolist(),

@@ -135,7 +135,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         super()._check_costs()
         if self.budget is None or self.first_stages:
             return
-        prices = self.feature_costs_.alone
+        prices = self.feature_costs_.standalone_prices
         cheapest_feature = int(prices.argmin())
         price = prices[cheapest_feature]
         if self.budget < price:
@@ -266,7 +266,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         if max_cost is None:
             return None
         may_offload = self.high_cost_model_ is not None and self._exit_limits(())[-1] <= max_cost
-        return None if may_offload else max(float(max_cost), float(costs.alone.min()))
+        return None if may_offload else max(float(max_cost), float(costs.standalone_prices.min()))
 
     def _check_settings(self) -> None:
         super()._check_settings()

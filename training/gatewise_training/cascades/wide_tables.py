@@ -34,7 +34,7 @@ def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
     plan = problem.plan
     rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:MAX_ROWS]
     acquisitions = acquisition_units(costs)
-    price = np.maximum(costs.alone, 1e-9)
+    price = np.maximum(costs.standalone_prices, 1e-9)
     gains = boosted_gains(problem, rows, np.arange(n)) / price
     contrasts = class_contrasts(plan.x[rows], plan.y[rows]) / price
     unit_of = np.empty(n, np.intp)
@@ -42,7 +42,7 @@ def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
         unit_of[unit] = number
     by_gain = [k for k in np.argsort(-gains, kind="stable") if gains[k] > 0][: MAX_COLUMNS // 2]
     ranked = np.concatenate([np.array(by_gain, np.intp), np.argsort(-contrasts, kind="stable")])
-    is_selected = costs.alone == 0
+    is_selected = costs.standalone_prices == 0
     for k in ranked.tolist():
         if is_selected.sum() >= MAX_COLUMNS:
             break

@@ -99,7 +99,7 @@ class CostEfficientModel(TreeGrowth, BudgetedModel):
         acquired = np.broadcast_to(stage.acquired(x), x.shape).copy()
         return CostReport(
             acquired=acquired,
-            features=self.feature_costs_.per_instance(acquired),
+            features=self.feature_costs_.instance_costs(acquired),
             splits=stage.model.splits_passed(x[:, stage.features]),
             evaluation=evaluation_cost(stage, x, prices),
             coupled=prices.coupled_price(stage.features),

@@ -164,7 +164,7 @@ def kernel_prices(charge: Charge, n_rows: int) -> tuple[FirstUse, RowPrices]:
     costs = prices.costs
     n_features, n_groups = costs.n_features, len(costs.shared)
     own_prices = charge.price_factor * costs.own
-    shared_prices = charge.price_factor * costs.shared_alone
+    shared_prices = charge.price_factor * costs.standalone_group_prices
     is_lazy = prices.accounting == "lazy"
     coupled_prices = np.zeros(n_features) if prices.coupled is None else prices.coupled
     first_uses = FirstUse(

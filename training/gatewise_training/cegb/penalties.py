@@ -22,7 +22,7 @@ be changed between rounds:
   within a round, so two features of a group may both pay the shared price.
 
 The costs of instances after the fit are exact in both cases
-(:meth:`gatewise.costs.FeatureCosts.per_instance`).
+(:meth:`gatewise.costs.FeatureCosts.instance_costs`).
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Charge:
     def params(self) -> dict[str, Any]:
         """LightGBM's parameters at the start of the fit; empty if nothing is charged."""
         params: dict[str, Any] = {}
-        lazy_prices = self.price_factor * self.prices.costs.alone
+        lazy_prices = self.price_factor * self.prices.costs.standalone_prices
         if self._first_uses is not None:
             params |= self._first_uses.params
         elif lazy_prices.any():
@@ -203,6 +203,8 @@ class Charge:
         ]
         self._has_open_groups = bool(np.any(n_lacking_group))
         # own + shared * (rows that lack the group) / (rows that lack the feature)
-        group_price_owed = np.append(costs.shared_alone * n_lacking_group, 0.0)[costs.group]
+        group_price_owed = np.append(costs.standalone_group_prices * n_lacking_group, 0.0)[
+            costs.group
+        ]
         feature_prices = costs.own + group_price_owed / np.maximum(n_lacking, 1)
         return np.asarray(self.price_factor * feature_prices, np.float64)

@@ -49,7 +49,7 @@ def penalty_in_widest_gap(
 
     `cost_by_penalty` maps penalties, which include 0 and infinity, to the costs of their models.
     """
-    prices = costs.alone[costs.alone > 0]
+    prices = costs.standalone_prices[costs.standalone_prices > 0]
     half_price = float(prices.min()) / 2.0 if len(prices) else 1.0
 
     def log_cost(penalty: float) -> float:

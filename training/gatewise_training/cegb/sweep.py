@@ -18,7 +18,7 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.acquisition import Acquired, Acquisition
+from gatewise.acquisition import AcquiredMask, Acquisition
 from gatewise.console import Progress
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
@@ -55,7 +55,7 @@ class ScoredFit:
     outputs: NDArray[np.float32]  # (n_validation, n_outputs): out-of-fold predictions
     # (n_features,): features of the model; or (n_validation, n_features): features that the
     # models of the folds acquire for each row
-    acquired: Acquired
+    acquired: AcquiredMask
     cost: float  # mean feature cost over the validation rows
     # (n_validation,): price of the splits of each row, plus the coupled prices
     evaluation_by_row: NDArray[np.float64]
@@ -169,7 +169,7 @@ class Task:
         acquired = stage.feature_mask(self.x.shape[1])
         if stage.acquisition == "node":
             acquired = np.concatenate([fold_stage.acquired(x) for fold_stage, x in pairs])
-            cost = float(np.average(costs.per_instance(acquired), weights=target.weight))
+            cost = float(np.average(costs.instance_costs(acquired), weights=target.weight))
         else:
             cost = costs.price(acquired)
         # prices of splits, and coupled prices

@@ -311,7 +311,7 @@ def _bad_line(path: Path, encoder: RowEncoder) -> str | None:
     for line_number, row in rows:
         if header:
             cells = [row[header.index(name)] for name in encoder.names]
-            for _, error in encoder.bad_cells([cells]):
+            for _, error in encoder.invalid_cells([cells]):
                 return f"{path}, line {line_number}: {error}"
         header = header or row
     return None

@@ -17,7 +17,7 @@ from gatewise.columns.encoders import RowEncoder
 from gatewise.columns.kinds import (
     KINDS,
     Column,
-    Learning,
+    LearningOptions,
     NumberColumn,
     read_kind,
 )
@@ -170,7 +170,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             if not is_missing(cell, options.normalised_missing_words)
         ]
         has_missing = len(present_cells) < len(cells)
-        learning = Learning(
+        learning = LearningOptions(
             format=kind_format,
             has_missing=has_missing,
             fill_missing=self.impute and (has_missing or has_gaps),
@@ -292,10 +292,10 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
         raise InputError(
             f"the table has no column {', '.join(map(repr, missing_names[:8]))}, which is a feature"
         )
-    x = np.empty((len(frame), encoder.starts[-1]), np.float32)
+    x = np.empty((len(frame), encoder.first_features[-1]), np.float32)
     with np.errstate(over="ignore"):  # values too large for float32 are refused later
         for c, name in enumerate(encoder.names):
-            feature_slice = slice(encoder.starts[c], encoder.starts[c + 1])
+            feature_slice = slice(encoder.first_features[c], encoder.first_features[c + 1])
             numbers = (
                 numeric_values(frame[name])
                 if isinstance(encoder.columns[c], NumberColumn)
@@ -304,8 +304,8 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
             if numbers is None or frame[name].dtype.kind == "b":
                 x[:, feature_slice] = _encode_cells(encoder, c, cells_of(frame[name]))
             else:
-                x[:, encoder.starts[c]] = numbers
-                x[:, encoder.starts[c] + 1 : encoder.starts[c + 1]] = 0.0
+                x[:, encoder.first_features[c]] = numbers
+                x[:, encoder.first_features[c] + 1 : encoder.first_features[c + 1]] = 0.0
                 x[np.isnan(numbers), feature_slice] = encoder.cell(c, None)
     return x
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils._param_validation import StrOptions
 
-from gatewise.acquisition import Acquired
+from gatewise.acquisition import AcquiredMask
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
@@ -259,7 +259,7 @@ class _RuleGrowth:
         n_over_budget = self.n_trees + 1
         while n_over_budget - n_affordable > 1:
             n_middle = (n_affordable + n_over_budget) // 2
-            row_costs = self.problem.costs.per_instance(first_tree < n_middle)
+            row_costs = self.problem.costs.instance_costs(first_tree < n_middle)
             if np.average(row_costs, weights=weight) > budget + 1e-9:
                 n_over_budget = n_middle
             else:
@@ -279,7 +279,7 @@ class _FirstTrees(FittedTrees):
     # (n, n_features): index of the first tree that tests each feature for a row
     first_tree: NDArray[np.int32] = field(kw_only=True)
 
-    def acquired_on(self, x: NDArray[np.float32], n_features: int) -> Sequence[Acquired]:
+    def acquired_on(self, x: NDArray[np.float32], n_features: int) -> Sequence[AcquiredMask]:
         return [self.first_tree < self.source[1]]
 
 

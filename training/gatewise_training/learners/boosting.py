@@ -185,7 +185,7 @@ class FirstUsePrices:
         self._costs = costs
         self._strength = strength
         self._has_unpaid_groups = bool(costs.shared.any() and strength > 0)
-        prices = strength * costs.alone
+        prices = strength * costs.standalone_prices
         self.params: dict[str, Any] = {}
         if prices.any():
             self.params = {"cegb_tradeoff": 1.0, "cegb_penalty_feature_coupled": prices.tolist()}
@@ -194,7 +194,7 @@ class FirstUsePrices:
         """Update the prices after a round."""
         if self._has_unpaid_groups:
             is_used = np.asarray(booster.feature_importance("split") > 0)
-            prices = self._strength * self._costs.remaining(is_used)
+            prices = self._strength * self._costs.additional_prices(is_used)
             booster.reset_parameter({"cegb_penalty_feature_coupled": prices.tolist()})
             paid_groups = np.unique(self._costs.group[is_used])
             self._has_unpaid_groups = len(paid_groups[paid_groups >= 0]) < len(self._costs.shared)

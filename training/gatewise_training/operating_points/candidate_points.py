@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from gatewise.decision import ALWAYS_STOP, midway
+from gatewise.decision import ALWAYS_STOP, midpoint_threshold
 from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.operating_points.class_figures import ClassBounds
@@ -417,5 +417,5 @@ def _possible_thresholds(
     n_passing = np.concatenate([[0], np.cumsum(counts)[:-1], [counts.sum()]])
     n_without_score = len(scores) - counts.sum()  # NaN never stops
     neighbours = zip(distinct_scores.tolist(), distinct_scores.tolist()[1:], strict=False)
-    midpoints = [midway(low, high) for low, high in neighbours]
+    midpoints = [midpoint_threshold(low, high) for low, high in neighbours]
     return (n_without_score + n_passing) / len(scores), [ALWAYS_STOP, *midpoints, None]

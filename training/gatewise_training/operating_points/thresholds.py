@@ -13,7 +13,7 @@ the frequency at its score (an isotonic fit) instead of 0 or 1. Second, the opti
 subtracted from a setting's figures. The optimism is the gap between the figures on the four fifths
 of the rows that tuned the setting and on the unseen fifth.
 
-Cuts lie midway between neighbouring distinct scores (:func:`gatewise.decision.midway`).
+Cuts lie midway between neighbouring distinct scores (:func:`gatewise.decision.midpoint_threshold`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 
 from gatewise.acquisition import select_exit_costs
-from gatewise.decision import ALWAYS_STOP, exit_stages, midway, reachable_exits
+from gatewise.decision import ALWAYS_STOP, exit_stages, midpoint_threshold, reachable_exits
 from gatewise.errors import InputError
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.data.row_splitter import RowSplitter
@@ -370,7 +370,10 @@ def _quantile_thresholds(scores: NDArray[np.float32], n_thresholds: int) -> list
     if len(distinct_scores) < 2:
         return []
     indices = np.unique(np.linspace(0, len(distinct_scores) - 2, n_thresholds).astype(int))
-    return [midway(float(distinct_scores[i]), float(distinct_scores[i + 1])) for i in indices]
+    return [
+        midpoint_threshold(float(distinct_scores[i]), float(distinct_scores[i + 1]))
+        for i in indices
+    ]
 
 
 def _threshold_of_count(
@@ -383,7 +386,9 @@ def _threshold_of_count(
         return ALWAYS_STOP
     lower_score = float(scores[order[n_stopping]])
     higher_score = float(scores[order[n_stopping - 1]])
-    return higher_score if np.isneginf(lower_score) else midway(lower_score, higher_score)
+    return (
+        higher_score if np.isneginf(lower_score) else midpoint_threshold(lower_score, higher_score)
+    )
 
 
 class _RankedRows(NamedTuple):

@@ -142,7 +142,7 @@ class Forest:
 
     def cost(self, x: NDArray[np.float32], costs: FeatureCosts) -> NDArray[np.float64]:
         """Cost of each row, which pays once for each feature and group on its paths, shape (n,)."""
-        return costs.per_instance(self.trees.visited(x))
+        return costs.instance_costs(self.trees.visited(x))
 
     def proba(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Averaged leaf distributions, shape (n, n_classes)."""

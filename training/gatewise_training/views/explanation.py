@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import labels, probabilities, split, stops
+from gatewise.decision import labels, probabilities, split_outputs, stop_mask
 from gatewise.errors import InputError
 from gatewise.formats import threshold as threshold_text
 from gatewise_training.data.frames import as_pandas
@@ -176,7 +176,7 @@ class _InstancePath:
         system = self._system
         stage = system.stages_[number]
         threshold = system.operating_point_.thresholds[number]
-        margins, score = split(stage.margins(self._row), stage.score)
+        margins, score = split_outputs(stage.margins(self._row), stage.score)
         is_last = system.high_cost_model_ is None and number == len(system.stages_) - 1
         self._add(
             self._acquired[number],
@@ -187,7 +187,7 @@ class _InstancePath:
             model=stage.model_name,
             score=float(score[0]),
             threshold=None if threshold is None else float(threshold),
-            stopped=bool(stops(score, threshold)[0]) or is_last,
+            stopped=bool(stop_mask(score, threshold)[0]) or is_last,
         )
 
     def offload(self) -> None:

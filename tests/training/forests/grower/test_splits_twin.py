@@ -52,7 +52,7 @@ def toll(case, rows, k, path, mu):
             price += case.drawn[i] * costs.own[k]
         if len(members) and not set(members) & path and not case.acquired[i, members].any():
             price += case.drawn[i] * costs.shared[costs.group[k]]
-    return mu * price / costs.alone.mean()
+    return mu * price / costs.standalone_prices.mean()
 
 
 def candidate_splits(case, rows, criterion, alpha, mu, path):
@@ -66,7 +66,7 @@ def candidate_splits(case, rows, criterion, alpha, mu, path):
     for k in range(case.x.shape[1]):
         column = case.x[rows, k]
         keys = np.where(np.isnan(column), np.inf, column)  # NaN is above all numbers
-        price = case.costs.alone[k]
+        price = case.costs.standalone_prices[k]
         column_splits = []
         for below, above in pairwise(np.unique(keys)):
             left, right = (

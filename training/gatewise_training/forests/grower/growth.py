@@ -81,7 +81,7 @@ def grow(
     sample = BootstrapSample(
         rows, y[rows].astype(np.int32), drawn[rows].astype(np.int32), n_classes
     )
-    mean_price = float(costs.alone.mean())
+    mean_price = float(costs.standalone_prices.mean())
     mu = rule.mu / mean_price if mean_price > 0 else 0.0
     if acquired is None:
         acquired = RowAcquisitions.empty(costs, codes.n_rows if mu > 0 else 0)
@@ -97,7 +97,12 @@ def grow(
             max_depth=rule.max_depth or len(rows),
             log_table=log_table(int(drawn.sum())) if is_entropy else np.zeros(1),
         ),
-        TreePrices(costs.alone, costs.own, costs.group.astype(np.int64), costs.shared_alone),
+        TreePrices(
+            costs.standalone_prices,
+            costs.own,
+            costs.group.astype(np.int64),
+            costs.standalone_group_prices,
+        ),
         acquired.items,
         seed,
     )
