@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -241,36 +242,55 @@ def test_an_altered_bundle_is_not_signed(signed: Path, key: Path) -> None:
     assert not (signed.parent / "copy").exists()
 
 
+#: Makes each change in a process of its own, forked from one that has the imports.
 EXIT_AT_RENAME = """
 import os, sys
 from gatewise_export.bundle.bundle import set_operating_point
-n_left, replace = int(sys.argv[1]), os.replace
-def replace_or_exit(source, target):
-    global n_left
-    n_left -= 1
-    if n_left < 0:
-        os._exit(9)
-    replace(source, target)
-os.replace = replace_or_exit
-set_operating_point(sys.argv[2], int(sys.argv[3]), sign=sys.argv[4])
+def change(n_left, path, target):
+    replace = os.replace
+    def replace_or_exit(source, target):
+        nonlocal n_left
+        n_left -= 1
+        if n_left < 0:
+            os._exit(9)
+        replace(source, target)
+    os.replace = replace_or_exit
+    set_operating_point(path, target, sign=sys.argv[1])
+for line in sys.stdin:
+    n_left, target, path = line.rstrip().split(" ", 2)
+    pid = os.fork()
+    if not pid:
+        change(int(n_left), path, int(target))
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
+
+
+@pytest.fixture
+def changing() -> Iterator[Callable[[Path], Any]]:
+    """Start the process that makes changes; its standard error is that of the tests."""
+    with contextlib.ExitStack() as stack:
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        yield lambda signer: stack.enter_context(
+            subprocess.Popen([sys.executable, "-c", EXIT_AT_RENAME, signer], **pipes)
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["same", "other"])
 def test_an_interrupted_change_of_the_point_leaves_a_signed_bundle(
-    signed: Path, key: Path, other_key: Path, by: str
+    signed: Path, key: Path, other_key: Path, changing: Callable[[Path], Any], by: str
 ) -> None:
     """Let the process die before each of its renames in turn, then switch again."""
     signer = key if by == "same" else other_key
+    process = changing(signer)
     for renames in range(4):
         path = signed.with_name(f"cut-{renames}")
         shutil.copytree(signed, path)
         for target in (1, 0, 1):  # later switches start from an interrupted state
-            arguments = [str(renames), path, str(target), signer]
-            command = [sys.executable, "-c", EXIT_AT_RENAME, *arguments]
-            done = subprocess.run(command, capture_output=True, text=True)
-            assert done.returncode == (9 if renames < 3 else 0), done.stderr
+            process.stdin.write(f"{renames} {target} {path}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == ("9\n" if renames < 3 else "0\n")
             keys = [Bundle.open(path).claimed_key_ids()[0]]
             opened = [
                 Bundle.open(path, public_key=pub(k))
