@@ -24,6 +24,7 @@ from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport
 from gatewise_export.repository.release import FULL_ROLLOUT, OfferedRelease
 
 N_FLEETS = 150
+NAMES = np.array([f"pi-{i}" for i in range(100)])
 
 
 def test_one_device_counts_no_more_than_four_times_the_median():
@@ -113,6 +114,7 @@ class Fleet:
         self._is_offline = np.arange(100) < n_offline
         self._counts = {has_release: np.zeros((100, 2)) for has_release in (True, False)}
         self._has_release = np.zeros(100, bool)
+        self._is_offered: dict[OfferedRelease, np.ndarray] = {}
         self.largest_share = 0.0
         for _ in range(10):
             self._answer()
@@ -127,16 +129,16 @@ class Fleet:
             counts += 10.0 * np.column_stack([n_disagreeing, n_audits])
 
     def read_report(self, offer: OfferedRelease) -> RolloutReport:
-        is_offered = np.array([offer.is_for(f"pi-{i}") for i in range(100)])
+        if offer not in self._is_offered:
+            self._is_offered[offer] = np.array([offer.is_for(name) for name in NAMES.tolist()])
+        is_offered = self._is_offered[offer]
         self._has_release = is_offered & ~self._is_offline
         self.largest_share = max(self.largest_share, is_offered.mean())
         self._answer()
         counts_by_group = {}
         for has_release, counts in self._counts.items():
             in_group = ~self._is_offline & (self._has_release == has_release)
-            group_counts = [
-                (n_cases, n_answers) for n_cases, n_answers in counts[in_group] if n_answers
-            ]
+            group_counts = [pair for pair in counts[in_group].tolist() if pair[1]]
             counts_by_group[has_release] = {metric: [] for metric in METRICS} | {
                 "disagreement": group_counts
             }
@@ -150,7 +152,7 @@ class Fleet:
         )
 
     def _ids(self, mask: np.ndarray) -> frozenset[str]:
-        return frozenset(f"pi-{i}" for i in np.flatnonzero(mask))
+        return frozenset(NAMES[mask].tolist())
 
 
 def simulate_rollouts(excess, worse_by, *, n_offline=0, n_fleets=N_FLEETS):

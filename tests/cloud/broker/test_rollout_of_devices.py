@@ -1,4 +1,4 @@
-"""Rollout to 200 real devices with updaters over a real broker."""
+"""Rollout to 120 real devices with updaters over a real broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gatewise_export.repository.repository import Repository
 from tests.support.mosquitto import Mosquitto
 from tests.support.small_bundle import write_bundle
 
-N_DEVICES = 200
+N_DEVICES = 120
 HARD_SHARE = 0.1
 
 

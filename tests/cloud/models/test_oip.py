@@ -341,11 +341,12 @@ def _install(home):
     if installed_versions.is_file() and installed_versions.read_text() == versions:
         return ""
     installed_versions.unlink(missing_ok=True)
-    subprocess.run([sys.executable, "-m", "venv", "--clear", home / "venv"], check=True)
+    make_venv = [sys.executable, "-m", "venv", "--clear", "--without-pip", home / "venv"]
+    subprocess.run(make_venv, check=True)
     install = subprocess.run(
         [
-            home / "venv/bin/python", "-m", "pip", "install", "--quiet", "--no-input",
-            "--no-compile", "--disable-pip-version-check", "--retries", "1",
+            sys.executable, "-m", "pip", "--python", home / "venv/bin/python", "install", "--quiet",
+            "--no-input", "--no-compile", "--disable-pip-version-check", "--retries", "1",
             "-c", ROOT / "constraints.txt", "mlserver", "onnxruntime", "numpy",
         ],
         capture_output=True,
