@@ -113,6 +113,8 @@ def test_features_that_identify_a_group_gain_no_accuracy():
 def test_losses_on_new_groups_keep_their_bound_only_if_the_fit_knows_the_groups():
     """Ten fits on 30 subjects each guarantee a loss of at most 0.03 on 200 new subjects.
 
+    Four fits that ignore the groups each lose more than that.
+
     A few subjects cause most of the loss, so the guarantee fails for some draws of subjects.
     """
     losses: dict[bool, list[float]] = {True: [], False: []}
@@ -120,7 +122,7 @@ def test_losses_on_new_groups_keep_their_bound_only_if_the_fit_knows_the_groups(
         X, y, group = subjects(seed, 230, 15)
         is_training = group < 30
         X_new, y_new = X[~is_training], y[~is_training]
-        for grouped in losses:
+        for grouped in (True, False) if seed < 4 else (True,):
             system = StagedCascade(
                 LogisticRegression(), PRICES, n_stages=2, families=("svm",), effort="low",
                 max_loss=0.03, random_state=0,

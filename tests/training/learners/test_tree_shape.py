@@ -1,5 +1,7 @@
 """Shapes of boosted trees and forests, which validation rows choose in all models."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -14,7 +16,7 @@ from gatewise_training.learners.high_cost_training import (
     train_high_cost_model,
     tree_shape,
 )
-from gatewise_training.learners.stage_bounds import Bounds, ForestShape, models_to_try
+from gatewise_training.learners.stage_bounds import Bounds, ForestShape, TreeShape, models_to_try
 from tests.support.fit_problems import problem_of
 
 pytestmark = pytest.mark.slow  # many fits
@@ -38,6 +40,11 @@ def split_of(rows) -> ValidationSplit:
     return ValidationSplit.choose(x, y, np.ones(len(x)), validation=None, seed=0)
 
 
+@cache
+def shape_of_sums() -> TreeShape:
+    return tree_shape(split_of(sums()), 2, seed=0)
+
+
 def fit_with(plan: ValidationSplit, n_leaves: int):
     """Fit boosted trees with this number of leaves; return them and their rounds."""
     ((rows, unseen_rows),) = plan.folds
@@ -59,7 +66,7 @@ def max_leaf_count(trees) -> int:
 
 
 def test_best_trees_of_sums_are_small_and_of_squares_large() -> None:
-    small = tree_shape(split_of(sums()), 2, seed=0)
+    small = shape_of_sums()
     large = tree_shape(split_of(squares()), 2, seed=0)
     assert small.n_leaves <= 15
     assert large.n_leaves == capacity_params(12000, 2)["num_leaves"] == 255
@@ -68,7 +75,7 @@ def test_best_trees_of_sums_are_small_and_of_squares_large() -> None:
 def test_shape_has_the_lowest_loss_of_all_numbers_of_leaves() -> None:
     plan = split_of(sums())
     trained_model = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
-    assert trained_model.shape == tree_shape(plan, 2, seed=0)
+    assert trained_model.shape == shape_of_sums()
     max_leaves = capacity_params(len(plan.fit_rows), 2)["num_leaves"]
     unseen_rows = plan.folds[0][1]
 
@@ -121,7 +128,6 @@ def test_few_rows_with_sharp_thresholds_get_fine_bins() -> None:
 @pytest.mark.parametrize("high_cost_model", [None, LogisticRegression()])
 def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
     x, y = sums()
-    shape = tree_shape(split_of((x, y)), 2, seed=0)
     cascade = StagedCascade(
         high_cost_model=high_cost_model,
         families=("boosting",),
@@ -131,7 +137,7 @@ def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
         random_state=0,
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
     stages = {stage for chain in cascade.chains_ for stage in chain}
-    assert max(max_leaf_count(stage.model) for stage in stages) <= shape.n_leaves
+    assert max(max_leaf_count(stage.model) for stage in stages) <= shape_of_sums().n_leaves
 
 
 @pytest.mark.parametrize(("num_leaves", "expected"), [(None, 31), (50, 50)])
