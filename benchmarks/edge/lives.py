@@ -85,7 +85,7 @@ def publish(repository: Repository, action: str, argument: str) -> None:
 
 def _update(life: Life, pipe: Connection) -> None:
     """Run a device until its target has passed its trial or the time limit is reached."""
-    store = Store(life.folder, pause=0.05)
+    store = Store(life.folder, first_pause_s=0.05)
     path = next(iter(store.start()), life.first)
     bundle = Bundle.open(path, for_device=True)
     settings = UpdateSettings(

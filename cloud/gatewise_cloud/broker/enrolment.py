@@ -32,7 +32,7 @@ from gatewise.documents import Record, decode_json, encode_json
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.broker.authority import PRIVATE_MODE, Authority, Clock
 from gatewise_cloud.broker.broker_init import BrokerFolder, read_roster, register_devices
-from gatewise_edge.service.enrolment import MAX_BODY, write_token
+from gatewise_edge.service.enrolment import MAX_BODY_BYTES, write_token
 from gatewise_export.bundle.storage import replace_file
 
 _LOG = logging.getLogger("gatewise_cloud")
@@ -240,7 +240,7 @@ class _EnrolmentHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         try:
             length = int(self.headers.get("Content-Length", ""))
-            if self.path != "/enrol" or not 0 <= length <= MAX_BODY:
+            if self.path != "/enrol" or not 0 <= length <= MAX_BODY_BYTES:
                 raise InputError("not an enrolment request")
             request = json.loads(self.rfile.read(length))
             certificate = self.server.enrol(str(request["token"]), str(request["csr"]).encode())

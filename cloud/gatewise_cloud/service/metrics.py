@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from gatewise_cloud.worker.counters import COUNTS, HISTOGRAMS, LABELLED_COUNTS
 from gatewise_edge.service.edge_metrics import counter, gauge
-from gatewise_edge.service.endpoints import Endpoints
+from gatewise_edge.service.endpoints import StatusServer
 
 _PREFIX = "gatewise_worker_"
 _LABEL_NAMES = {
@@ -155,8 +155,8 @@ def metrics_text(worker: MeasuredWorker) -> bytes:
     return generate_latest(registry)
 
 
-def worker_endpoints(worker: MeasuredWorker, port: int, *, host: str = "127.0.0.1") -> Endpoints:
+def worker_endpoints(worker: MeasuredWorker, port: int, *, host: str = "127.0.0.1") -> StatusServer:
     """Make the pages ``/metrics`` and ``/healthz`` of a worker."""
-    return Endpoints(
+    return StatusServer(
         port, metrics=lambda: metrics_text(worker), trouble=lambda: worker.trouble, host=host
     )

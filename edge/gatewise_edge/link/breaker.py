@@ -139,7 +139,7 @@ class Breaker:
             self._paused_until = now
 
     def record(self, has_reply: bool, *, sent_at: float, now: float) -> None:
-        """Record whether a request got a reply; an error is a reply.
+        """Record whether a request `has_reply`; an error is a reply.
 
         `sent_at` is the time of the request, and `now` the time of the reply or of the deadline.
         """

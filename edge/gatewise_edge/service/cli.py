@@ -19,7 +19,14 @@ from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.link.topics import answers_topic
 from gatewise_edge.service.home_assistant import HomeAssistant
 from gatewise_edge.service.outputs import AnswerFile, AnswerLog, AnswerPublisher
-from gatewise_edge.service.serve import AnswerTotals, Observe, Smoothing, Write, run_loop
+from gatewise_edge.service.serve import (
+    AnswerTotals,
+    AnswerWriter,
+    Observer,
+    Output,
+    Smoothing,
+    run_loop,
+)
 from gatewise_edge.service.settings import EdgeSettings
 from gatewise_edge.service.startup import (
     Troubles,
@@ -97,42 +104,44 @@ def edge(
     logging.getLogger("gatewise_edge").setLevel(logging.INFO)
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        service = _open_parts(settings, stop, stack)
+        parts = _open_parts(settings, stop, stack)
         # Open the observers of the answers.
         totals = AnswerTotals()
         notifier = Notifier()
-        beat = Heartbeat(
+        heartbeat = Heartbeat(
             notifier,
-            patience=settings.deadline_ms / 1000.0 + _GRACE_SECONDS,
-            status=lambda: f"{totals}{service.troubles}",
+            max_seconds=settings.deadline_ms / 1000.0 + _GRACE_SECONDS,
+            status=lambda: f"{totals}{parts.troubles}",
         )
-        observers = [totals.add, *_open_observers(settings, service, beat, stack)]
+        observers = [totals.add, *_open_observers(settings, parts, heartbeat, stack)]
         # Connect, start the updates, and report that the device is ready.
-        service.troubles.connect(settings.connect_timeout)
-        if service.updater is not None:
-            stack.enter_context(service.updater).start(service.device)
-        stack.enter_context(beat)
-        release = service.device.bundle.manifest.release
-        notifier.send("READY=1", f"model {release}{service.troubles}")
-        writers = _open_writers(settings, service.link, service.out, stack)
+        parts.troubles.connect(settings.connect_timeout)
+        if parts.updater is not None:
+            stack.enter_context(parts.updater).start(parts.device)
+        stack.enter_context(heartbeat)
+        release = parts.device.bundle.manifest.release
+        notifier.send("READY=1", f"model {release}{parts.troubles}")
+        writer = AnswerWriter(
+            _open_outputs(settings, parts.link, parts.answer_file, stack),
+            log=parts.answer_log,
+            smoothing=parts.smoothing,
+        )
         # Answer until the end of the instances or a stop.
         try:
             run_loop(
-                service.device.answer,
-                service.instances,
+                parts.device.answer,
+                parts.instances,
                 stop=stop,
-                beat=beat,
+                heartbeat=heartbeat,
                 observers=observers,
+                writer=writer,
                 limit=settings.limit,
-                interval=settings.interval,
+                interval_s=settings.interval,
                 parallel=settings.parallel,
-                smoothing=service.smoothing,
-                log=service.log,
-                writers=writers,
             )
         finally:
             notifier.send("STOPPING=1", str(totals))
-            _print_summary(service, totals, as_json=as_json)
+            _print_summary(parts, totals, as_json=as_json)
     if stop.requested == "SIGINT":
         raise KeyboardInterrupt
     if totals.errors and not stop.requested:
@@ -143,28 +152,30 @@ commands: dict[str, Callable[..., None]] = {"edge": edge}
 
 
 @dataclass(frozen=True)
-class _Parts:
+class _ServiceParts:
     """Parts of the service, which are open before the device answers."""
 
     device: Device
     instances: InstanceSource
     link: MqttLink | None
     updater: Updater | None
-    out: AnswerFile
-    log: AnswerLog | None
+    answer_file: AnswerFile
+    answer_log: AnswerLog | None
     smoothing: Smoothing | None
     troubles: Troubles
 
 
-def _open_parts(settings: EdgeSettings, stop: Stop, stack: ExitStack) -> _Parts:
+def _open_parts(settings: EdgeSettings, stop: Stop, stack: ExitStack) -> _ServiceParts:
     """Open the store and its bundles, the instances, the link, the device and its files."""
     # The bundles, the instances and the log.
     store = None if settings.store is None else Store(settings.store)
     bundles = open_bundles(settings.bundle, store, settings.public_key)
     first_manifest = bundles[-1].manifest
     instances = open_instances(settings, bundles[-1], stop)
-    resume = settings.resume
-    log = None if resume is None else stack.enter_context(open_log(resume, settings.data))
+    log_path = settings.resume
+    answer_log = (
+        None if log_path is None else stack.enter_context(open_log(log_path, settings.data))
+    )
     # The link, and the updater, which must subscribe to announcements before the link is opened.
     link = make_link(settings)
     updater = make_updater(settings, store, bundles[-1], link)
@@ -172,53 +183,56 @@ def _open_parts(settings: EdgeSettings, stop: Stop, stack: ExitStack) -> _Parts:
         # Without an updater there is no trial, so that this start does not count against one.
         stack.callback(store.save, starts=0)
     # The device.
-    late = make_late_requests(settings)
-    if late is not None and link is not None and settings.corrections is not None:
-        late.on_correction = stack.enter_context(AnswerPublisher(link, settings.corrections)).write
+    late_requests = make_late_requests(settings)
+    if late_requests is not None and link is not None and settings.corrections is not None:
+        late_requests.on_correction = stack.enter_context(
+            AnswerPublisher(link, settings.corrections)
+        ).write
     row_names = first_manifest.column_names
-    make = partial(_make_device, settings, link, late, instances.sensors, row_names)
-    device = stack.enter_context(make_with_first_usable(make, bundles))
+    make_device = partial(_make_device, settings, link, late_requests, instances.sensors, row_names)
+    device = stack.enter_context(make_with_first_usable(make_device, bundles))
     if link is not None:
         link.set_status(device.bundle.manifest.release)
     # The output of the answers.
-    out = stack.enter_context(AnswerFile(settings.out))
+    answer_file = stack.enter_context(AnswerFile(settings.out))
     smoothing = None
     if settings.smooth is not None:
         smoothing = Smoothing(settings.smooth, has_classes=bool(first_manifest.classes))
-        note(f"smooth {settings.smooth}: a lasting change shows {smoothing.delay} windows later")
+        delay = f"a lasting change shows {smoothing.delay_windows} windows later"
+        note(f"smooth {settings.smooth}: {delay}")
     troubles = Troubles(
         link,
         {
             "store": store,
             "update": updater,
             "sensors": instances.sensors,
-            "out": out,
-            "resume": log,
+            "out": answer_file,
+            "resume": answer_log,
         },
     )
-    return _Parts(
+    return _ServiceParts(
         device=device,
         instances=instances,
         link=link,
         updater=updater,
-        out=out,
-        log=log,
+        answer_file=answer_file,
+        answer_log=answer_log,
         smoothing=smoothing,
         troubles=troubles,
     )
 
 
 def _open_observers(
-    settings: EdgeSettings, parts: _Parts, beat: Heartbeat, stack: ExitStack
-) -> list[Observe]:
+    settings: EdgeSettings, parts: _ServiceParts, heartbeat: Heartbeat, stack: ExitStack
+) -> list[Observer]:
     """Open the observers of answers: the updater with its trial, and the metrics."""
-    observers: list[Observe] = []
+    observers: list[Observer] = []
     if parts.updater is not None:
         observers.append(parts.updater.observe)
     if settings.metrics_port is not None:
         metrics, pages = serve_metrics(
             parts.device,
-            beat,
+            heartbeat,
             settings.metrics_host,
             settings.metrics_port,
             link=parts.link,
@@ -234,7 +248,7 @@ def _open_observers(
 def _make_device(
     settings: EdgeSettings,
     link: MqttLink | None,
-    late: LateRequests | None,
+    late_requests: LateRequests | None,
     sensors: Sensors | None,
     row_names: Sequence[str],
     bundle: Bundle,
@@ -258,42 +272,47 @@ def _make_device(
             private=settings.private,
         ),
         audit=settings.audit,
-        late_requests=late,
+        late_requests=late_requests,
     )
 
 
-def _open_writers(
-    settings: EdgeSettings, link: MqttLink | None, out: AnswerFile, stack: ExitStack
-) -> list[Write]:
-    """Open the writers of answers: `out`, and topics of the broker."""
-    writers: list[Write] = [out.write]
+def _open_outputs(
+    settings: EdgeSettings, link: MqttLink | None, answer_file: AnswerFile, stack: ExitStack
+) -> list[Output]:
+    """Open the outputs of answers: `answer_file`, and topics of the broker."""
+    outputs: list[Output] = [answer_file.write]
     if settings.publish is not None and link is not None:
-        writers.append(stack.enter_context(AnswerPublisher(link, settings.publish)).write)
+        outputs.append(stack.enter_context(AnswerPublisher(link, settings.publish)).write)
     if settings.home_assistant is not None and link is not None:
-        answers = stack.enter_context(AnswerPublisher(link, answers_topic(link.device)))
-        home = HomeAssistant(link, settings.home_assistant, answers.write)
-        writers.append(stack.enter_context(home).write)
-    return writers
+        publisher = stack.enter_context(AnswerPublisher(link, answers_topic(link.device)))
+        home_assistant = HomeAssistant(link, settings.home_assistant, publisher.write)
+        outputs.append(stack.enter_context(home_assistant).write)
+    return outputs
 
 
-def _print_summary(parts: _Parts, totals: AnswerTotals, *, as_json: bool) -> None:
+def _print_summary(parts: _ServiceParts, totals: AnswerTotals, *, as_json: bool) -> None:
     """Print the counts of the run as a JSON line or as notes."""
     counts = parts.instances.counts
     if not as_json:
         note(totals.in_words())
         if counts:
-            listed = [f"{n} {name.replace('_', ' ')}" for name, n in counts.items() if n]
-            note(", ".join(listed))
+            listing = [
+                f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count
+            ]
+            note(", ".join(listing))
         return
-    files = [file for file in (parts.out, parts.log) if file is not None]
+    answer_files = [file for file in (parts.answer_file, parts.answer_log) if file is not None]
     summary = totals.summary() | {
         "model": parts.device.bundle.manifest.release,  # an update may have changed it
         "counters": parts.device.counters,
-        "lines_lost": sum(file.n_lost for file in files),
+        "lines_lost": sum(file.n_lost for file in answer_files),
     }
     if parts.smoothing is not None:
         smoothing = parts.smoothing
-        summary["smoothing"] = {"delay_windows": smoothing.delay, "changed": smoothing.changed}
+        summary["smoothing"] = {
+            "delay_windows": smoothing.delay_windows,
+            "changed": smoothing.n_changed,
+        }
     if counts:
         summary["signal"] = counts
     with AnswerFile() as standard_output:

@@ -51,14 +51,14 @@ class MeasuredDevice(Protocol):
     def gauges(self) -> dict[str, float]: ...
 
 
-def counter(name: str, text: str, samples: Iterable[Sample], *labels: str) -> Metric:
+def counter(name: str, help_text: str, samples: Iterable[Sample], *labels: str) -> Metric:
     """Make a counter from values that another object counts."""
-    return _add_samples(CounterMetricFamily(name, text, labels=labels), samples)
+    return _add_samples(CounterMetricFamily(name, help_text, labels=labels), samples)
 
 
-def gauge(name: str, text: str, samples: Iterable[Sample], *labels: str) -> Metric:
+def gauge(name: str, help_text: str, samples: Iterable[Sample], *labels: str) -> Metric:
     """Make a gauge from values that another object holds."""
-    return _add_samples(GaugeMetricFamily(name, text, labels=labels), samples)
+    return _add_samples(GaugeMetricFamily(name, help_text, labels=labels), samples)
 
 
 def _add_samples(
@@ -94,15 +94,15 @@ class EdgeMetrics(Collector):
         self._updater = updater
         self._troubles = troubles
 
-        def new_counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"gatewise_{name}", text, labels, registry=registry)
+        def new_counter(name: str, help_text: str, *labels: str) -> Counter:
+            return Counter(f"gatewise_{name}", help_text, labels, registry=registry)
 
         self._answers = new_counter("answers", "Answers by route.", "route")
         self._errors = new_counter("errors", "Instances that ended in an error.")
         self._fallbacks = new_counter("fallbacks", "Fallbacks by reason.", "reason")
-        text = "Answers to instances with an implausible value, by its column or channel."
-        self._implausible = new_counter("implausible", text, "name")
-        self._late = new_counter("late_answers", "Answers after their deadline.")
+        help_text = "Answers to instances with an implausible value, by its column or channel."
+        self._implausible = new_counter("implausible", help_text, "name")
+        self._late_answers = new_counter("late_answers", "Answers after their deadline.")
         self._feature_cost = new_counter("feature_cost", "Cost of the acquired features.")
         self._cost = new_counter("cost", "Cost of the answers, offloads included.")
         self._latency = Histogram(
@@ -122,8 +122,8 @@ class EdgeMetrics(Collector):
             self._errors.inc()
             return
         self._answers.labels(outcome.route).inc()
-        kind, _, name = outcome.reason.partition(":")
-        if kind == "implausible":
+        reason_kind, _, name = outcome.reason.partition(":")
+        if reason_kind == "implausible":
             self._implausible.labels(name).inc()
         if outcome.route == "fallback":
             is_listed = outcome.reason in self._reasons or len(self._reasons) < _MAX_REASONS
@@ -132,7 +132,7 @@ class EdgeMetrics(Collector):
             self._fallbacks.labels(reason).inc()
         self._latency.observe(outcome.latency_ms / 1000.0)
         if outcome.latency_ms > self._device.deadline_ms:
-            self._late.inc()
+            self._late_answers.inc()
         self._feature_cost.inc(outcome.feature_cost)
         self._cost.inc(outcome.cost)
 
@@ -151,60 +151,68 @@ class EdgeMetrics(Collector):
             for sample in answers.samples
             if sample.name.endswith("_total")
         }
-        ratio = n_answers["cloud"] / (sum(n_answers.values()) or 1)
-        yield gauge("gatewise_offload_ratio", "Share of answers by the cloud.", [((), ratio)])
-        text = "Offload rate of the active operating point, on validation data."
+        offload_ratio = n_answers["cloud"] / (sum(n_answers.values()) or 1)
+        yield gauge(
+            "gatewise_offload_ratio", "Share of answers by the cloud.", [((), offload_ratio)]
+        )
+        help_text = "Offload rate of the active operating point, on validation data."
         expected = manifest.active_point.offload_rate
-        yield gauge("gatewise_offload_expected", text, [((), expected)])
+        yield gauge("gatewise_offload_expected", help_text, [((), expected)])
         # the link
         ready = link is not None and link.ready
         yield gauge("gatewise_link_ready", "Whether requests can be sent.", [((), ready)])
         takeovers = getattr(link, "takeovers", 0)
-        text = "Connections that another device with this id took over."
-        yield counter("gatewise_takeovers", text, [((), takeovers)])
+        help_text = "Connections that another device with this id took over."
+        yield counter("gatewise_takeovers", help_text, [((), takeovers)])
         n_oversized = getattr(link, "n_oversized", 0)
-        text = "Connections that ended because a message was too large."
-        yield counter("gatewise_oversized", text, [((), n_oversized)])
+        help_text = "Connections that ended because a message was too large."
+        yield counter("gatewise_oversized", help_text, [((), n_oversized)])
         expiry = getattr(link, "certificate_expires", None)
-        text = "Expiry time of the device's certificate, in Unix seconds."
-        yield gauge("gatewise_certificate_expires", text, [((), expiry)])
+        help_text = "Expiry time of the device's certificate, in Unix seconds."
+        yield gauge("gatewise_certificate_expires", help_text, [((), expiry)])
         # the bundle and the device
         model = (manifest.name, manifest.version)
         yield gauge("gatewise_model_info", "The active bundle.", [(model, 1)], "model", "version")
         counts = self._device.counters.items()
         n_bytes = [
-            ([name.removeprefix("bytes_")], n) for name, n in counts if name.startswith("bytes_")
+            ([name.removeprefix("bytes_")], count)
+            for name, count in counts
+            if name.startswith("bytes_")
         ]
         yield counter("gatewise_bytes", "Payload bytes, up and down.", n_bytes, "direction")
         answer_counts = (*_ROUTES, "errors")
-        events = [
-            ([name], n)
-            for name, n in counts
+        device_events = [
+            ([name], count)
+            for name, count in counts
             if name not in answer_counts and not name.startswith("bytes_")
         ]
-        yield counter("gatewise_device", "Requests and responses.", events, "event")
-        state = [([name], value) for name, value in self._device.gauges.items()]
-        yield gauge("gatewise_device_state", "Current state.", state, "what")
+        yield counter("gatewise_device", "Requests and responses.", device_events, "event")
+        device_state = [([name], value) for name, value in self._device.gauges.items()]
+        yield gauge("gatewise_device_state", "Current state.", device_state, "what")
         # other parts of the service
         if self._instances is not None:
             yield from self._collect_instances(self._instances)
         if self._updater is not None:
-            updates = [([event], n) for event, n in self._updater.counters.items()]
-            yield counter("gatewise_update", "Checks and releases.", updates, "event")
-        troubles = [([part], trouble is not None) for part, trouble in self._troubles().items()]
-        yield gauge("gatewise_trouble", "Parts that do not work.", troubles, "what")
+            update_events = [([event], count) for event, count in self._updater.counters.items()]
+            yield counter("gatewise_update", "Checks and releases.", update_events, "event")
+        part_troubles = [
+            ([part], trouble is not None) for part, trouble in self._troubles().items()
+        ]
+        yield gauge("gatewise_trouble", "Parts that do not work.", part_troubles, "what")
 
     def _collect_instances(self, instances: InstanceSource) -> Iterator[Metric]:
         """Read the counts of the stream of samples and of the sensors."""
         if instances.counts:
-            samples = [([event], n) for event, n in instances.counts.items()]
-            yield counter("gatewise_signal", "Samples, windows, gaps and losses.", samples, "event")
+            signal_events = [([event], count) for event, count in instances.counts.items()]
+            yield counter(
+                "gatewise_signal", "Samples, windows, gaps and losses.", signal_events, "event"
+            )
         if instances.sensors is not None:
             reads = [
-                ((sensor, event), n)
+                ((sensor, event), count)
                 for sensor, counts in instances.sensors.counts.items()
-                for event, n in asdict(counts).items()
+                for event, count in asdict(counts).items()
             ]
             yield counter("gatewise_sensor", "Reads of the sensors.", reads, "sensor", "event")
-            hung = [([sensor], 1) for sensor in instances.sensors.hung]
-            yield gauge("gatewise_sensor_hung", "Sensors that are stuck.", hung, "sensor")
+            hung_sensors = [([sensor], 1) for sensor in instances.sensors.hung]
+            yield gauge("gatewise_sensor_hung", "Sensors that are stuck.", hung_sensors, "sensor")

@@ -15,13 +15,13 @@ from gatewise.errors import InputError
 #: Largest number of open connections.
 _MAX_CONNECTIONS: Final = 8
 #: Age in seconds after which a connection is closed when another one arrives.
-_MAX_SECONDS: Final = 5.0
+_MAX_CONNECTION_SECONDS: Final = 5.0
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _TEXT_TYPE: Final = "text/plain; charset=utf-8"
 
 
-class Endpoints(ThreadingHTTPServer):
+class StatusServer(ThreadingHTTPServer):
     """An HTTP server of two pages that runs inside a ``with`` block.
 
     ``/metrics`` responds with the text that `metrics` returns. ``/healthz`` responds with status
@@ -48,7 +48,7 @@ class Endpoints(ThreadingHTTPServer):
         self.metrics = metrics
         self.trouble = trouble
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._started: dict[socket.socket, float] = {}
+        self._opened_at: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         try:
             super().__init__((host, port), _Handler)
@@ -75,14 +75,14 @@ class Endpoints(ThreadingHTTPServer):
         """Serve a connection on a new thread, or close it if too many are open."""
         with self._lock:
             now = time.monotonic()
-            for connection, started in self._started.items():
-                if now - started > _MAX_SECONDS:
+            for connection, opened_at in self._opened_at.items():
+                if now - opened_at > _MAX_CONNECTION_SECONDS:
                     with contextlib.suppress(OSError):
                         connection.shutdown(socket.SHUT_RDWR)  # ends its thread
-            full = len(self._started) >= _MAX_CONNECTIONS
-            if not full:
-                self._started[request] = now
-        if full:
+            is_full = len(self._opened_at) >= _MAX_CONNECTIONS
+            if not is_full:
+                self._opened_at[request] = now
+        if is_full:
             self.shutdown_request(request)
             return
         try:
@@ -93,7 +93,7 @@ class Endpoints(ThreadingHTTPServer):
     def shutdown_request(self, request: Any) -> None:
         """Close a connection and stop counting it."""
         with self._lock:
-            self._started.pop(request, None)
+            self._opened_at.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
@@ -101,7 +101,7 @@ class Endpoints(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Endpoints
+    server: StatusServer
     timeout = 5.0
     server_version = "gatewise"
     sys_version = ""

@@ -25,14 +25,16 @@ from gatewise.errors import InputError
 from gatewise_edge.errors import LinkError
 
 #: Largest size of a request's or a response's body, in bytes.
-MAX_BODY: Final = 16384
+MAX_BODY_BYTES: Final = 16384
 _TIMEOUT_SECONDS: Final = 20.0
 
 
 def ca_digest(certificate: bytes) -> str:
     """Compute the digest of an authority's certificate (PEM) for a token."""
-    encoded = x509.load_pem_x509_certificate(certificate).public_bytes(serialization.Encoding.DER)
-    return hashlib.sha256(encoded).hexdigest()
+    encoded_certificate = x509.load_pem_x509_certificate(certificate).public_bytes(
+        serialization.Encoding.DER
+    )
+    return hashlib.sha256(encoded_certificate).hexdigest()
 
 
 def write_token(name: str, secret: str, certificate: bytes) -> str:
@@ -58,24 +60,24 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
         raise InputError(f"{key_file} already exists: enrol into another folder")
     # Get the authority's certificate over an unverified connection: no certificate is trusted yet,
     # and the digest in the token proves that this is the right one.
-    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    unverified.check_hostname = False
-    unverified.verify_mode = ssl.CERT_NONE
-    authority = _fetch(f"{url}/ca.crt", unverified)
+    unverified_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unverified_context.check_hostname = False
+    unverified_context.verify_mode = ssl.CERT_NONE
+    authority_certificate = _fetch(f"{url}/ca.crt", unverified_context)
     try:
-        is_known = hmac.compare_digest(ca_digest(authority), digest)
+        is_server_of_token = hmac.compare_digest(ca_digest(authority_certificate), digest)
     except ValueError:
-        is_known = False
-    if not is_known:
+        is_server_of_token = False
+    if not is_server_of_token:
         raise LinkError(url, f"{url} is not the enrolment server of this token")
     # Make the key and ask for its certificate.
-    context = ssl.create_default_context(cadata=authority.decode())
+    verified_context = ssl.create_default_context(cadata=authority_certificate.decode())
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    request = x509.CertificateSigningRequestBuilder().subject_name(subject)
-    csr = request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-    body = json.dumps({"token": token, "csr": csr.decode()}).encode()
-    response: dict[str, Any] = json.loads(_fetch(f"{url}/enrol", context, body))
+    csr_builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    csr = csr_builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    request_body = json.dumps({"token": token, "csr": csr.decode()}).encode()
+    response: dict[str, Any] = json.loads(_fetch(f"{url}/enrol", verified_context, request_body))
     # Write the files.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     encoded_key = key.private_bytes(
@@ -86,19 +88,19 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(encoded_key)
     (folder / "device.crt").write_text(str(response["certificate"]))
-    (folder / "ca.crt").write_bytes(authority)
+    (folder / "ca.crt").write_bytes(authority_certificate)
     return {"device": name, "broker": str(response["broker"])}
 
 
-def _fetch(url: str, context: ssl.SSLContext, body: bytes | None = None) -> bytes:
+def _fetch(url: str, context: ssl.SSLContext, request_body: bytes | None = None) -> bytes:
     try:
-        request = urllib.request.Request(url, data=body)
+        request = urllib.request.Request(url, data=request_body)
         with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS, context=context) as response:
-            content: bytes = response.read(MAX_BODY)
+            content: bytes = response.read(MAX_BODY_BYTES)
             return content
     except urllib.error.HTTPError as error:
         with error:
-            content = error.read(MAX_BODY)
+            content = error.read(MAX_BODY_BYTES)
         try:
             reason = json.loads(content)["error"]
         except (ValueError, KeyError, TypeError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import MqttLink
 
 #: Shortest time between two publications, in seconds.
-_MIN_INTERVAL: Final = 1.0
+_MIN_INTERVAL_S: Final = 1.0
 #: Names that Home Assistant accepts in the levels of a discovery topic.
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
 _PREFIX: Final = re.compile(r"[^/+#\0]+(/[^/+#\0]+)*")
@@ -65,22 +65,22 @@ def discovery(device: str, prefix: str = "homeassistant") -> tuple[str, dict[str
         raise InputError(
             f"--home-assistant {prefix!r} is not a topic; Home Assistant's default is homeassistant"
         )
-    node_id = f"gatewise_{device}"
+    entity_prefix = f"gatewise_{device}"
     return f"{prefix}/device/{device}/config", {
-        "device": {"identifiers": [node_id], "name": device, "manufacturer": "Gatewise"},
+        "device": {"identifiers": [entity_prefix], "name": device, "manufacturer": "Gatewise"},
         "origin": {"name": "gatewise", "support_url": "https://github.com/gatewise/gatewise"},
         "state_topic": answers_topic(device),
         "availability_topic": status_topic(device),
         "availability_template": "{{ 'offline' if value == 'offline' else 'online' }}",
         "components": {
-            key: {
+            sensor_key: {
                 "platform": "sensor",
-                "unique_id": f"{node_id}_{key}",
+                "unique_id": f"{entity_prefix}_{sensor_key}",
                 "name": name,
                 "value_template": "{{ " + template + " }}",
                 **properties,
             }
-            for key, (name, template, properties) in _SENSORS.items()
+            for sensor_key, (name, template, properties) in _SENSORS.items()
         },
     }
 
@@ -123,7 +123,7 @@ class HomeAssistant:
         self._config = json.dumps(config).encode()
         self._is_announced = False
         self._write = write
-        self._latest: dict[str, Any] | None = None
+        self._latest_document: dict[str, Any] | None = None
         self._timer: threading.Timer | None = None
         self._next_at = clock()
         #: The day, and its sums.
@@ -131,11 +131,11 @@ class HomeAssistant:
         self._cost = 0.0
         self._n_answers = 0
         self._n_offloaded = 0
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
 
     def write(self, document: dict[str, Any]) -> None:
         """Add a line of ``gatewise edge``, and publish it now or at the end of the second."""
-        with self._writing:
+        with self._write_lock:
             self._announce()
             if "error" in document:
                 return
@@ -148,7 +148,7 @@ class HomeAssistant:
             self._cost += document["cost"]
             self._n_answers += 1
             self._n_offloaded += document["route"] == "cloud"
-            self._latest = document | {
+            self._latest_document = document | {
                 "confidence": max(document["probabilities"], default=None),
                 "cost_today": round(self._cost, 9),
                 "share_offloaded": round(self._n_offloaded / self._n_answers, 6),
@@ -161,32 +161,32 @@ class HomeAssistant:
         )
 
     def _publish_when_due(self) -> None:
-        wait = self._next_at - self._clock()
-        if wait <= 0:
-            self._next_at = self._clock() + _MIN_INTERVAL
+        wait_s = self._next_at - self._clock()
+        if wait_s <= 0:
+            self._next_at = self._clock() + _MIN_INTERVAL_S
             self._publish()
         elif self._timer is None:
-            self._timer = threading.Timer(wait, self._on_timer)
+            self._timer = threading.Timer(wait_s, self._on_timer)
             self._timer.daemon = True
             self._timer.start()
 
     def _on_timer(self) -> None:
-        with self._writing:
+        with self._write_lock:
             self._timer = None
-            if self._latest is not None:
+            if self._latest_document is not None:
                 self._publish_when_due()
 
     def _publish(self) -> None:
-        if self._latest is not None:
-            self._write(self._latest)
-            self._latest = None
+        if self._latest_document is not None:
+            self._write(self._latest_document)
+            self._latest_document = None
 
     def __enter__(self) -> Self:
         self._announce()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._writing:
+        with self._write_lock:
             if self._timer is not None:
                 self._timer.cancel()
             self._publish()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 #: Largest number of answers that wait for the broker; beyond it the oldest are dropped.
-_MAX_WAITING: Final = 1000
+_MAX_WAITING_ANSWERS: Final = 1000
 #: Largest number of unacknowledged answers, so that the link has room for requests.
 _MAX_UNACKED: Final = 32
 #: Longest wait for the remaining answers on closing, in seconds.
@@ -58,25 +58,25 @@ class AnswerFile:
     def __init__(self, path: Path | None = None, *, option: str = "--out") -> None:
         self.name = "standard output" if path is None else str(path)
         #: Descriptor of the file; None if standard output is not a file, as in a notebook.
-        self._file: int | None = None
+        self._descriptor: int | None = None
         if path is None:
             with suppress(OSError):
-                self._file = os.dup(sys.stdout.fileno())
+                self._descriptor = os.dup(sys.stdout.fileno())
         else:
             try:
-                self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             except OSError as error:
                 raise InputError(f"{option} {path}: {error.strerror}") from None
         self.n_lost = 0
         self.trouble: str | None = None
         #: Remainder of a line that was written in part.
         self._remainder = b""
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
 
     def write(self, document: dict[str, Any]) -> None:
         """Append a line; if that fails, count and log it."""
         line = json_line(document).encode() + b"\n"
-        with self._writing:
+        with self._write_lock:
             try:
                 self._write_remainder()
                 self._remainder = line
@@ -97,11 +97,11 @@ class AnswerFile:
 
     def _write_remainder(self) -> None:
         while self._remainder:
-            if self._file is None:
+            if self._descriptor is None:
                 print(self._remainder.decode(), end="", flush=True)
                 self._remainder = b""
             else:
-                self._remainder = self._remainder[os.write(self._file, self._remainder) :]
+                self._remainder = self._remainder[os.write(self._descriptor, self._remainder) :]
 
     def _set_trouble(self, error: OSError) -> None:
         trouble = f"{self.name} cannot be written: {error.strerror}"
@@ -113,8 +113,8 @@ class AnswerFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            os.close(self._file)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
 
 class AnswerLog(AnswerFile):
@@ -128,7 +128,7 @@ class AnswerLog(AnswerFile):
 
     def __init__(self, path: Path, data: Path) -> None:
         self.path = path
-        self.answered: set[int] = set()
+        self.answered_rows: set[int] = set()
         try:
             digest = hashlib.sha256(data.read_bytes()).hexdigest()
         except OSError as error:
@@ -151,7 +151,7 @@ class AnswerLog(AnswerFile):
                 None
             ]
             is_same_data = log_header is None or log_header["sha256"] == header["sha256"]
-            self.answered = {int(line["row"]) for line in lines}
+            self.answered_rows = {int(line["row"]) for line in lines}
         except (ValueError, KeyError, TypeError):
             raise InputError(
                 f"--resume {self.path}: not an answer log that --resume began; name a new file"
@@ -167,14 +167,14 @@ class AnswerLog(AnswerFile):
             self.write(header)
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
+        if self._descriptor is not None:
             with suppress(OSError):  # the disk may be full; its lost lines are counted
-                os.fsync(self._file)
+                os.fsync(self._descriptor)
         super().__exit__()
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _UnackedAnswer:
     """An answer to publish; `connection_number` is that of the connection that last sent it."""
 
     payload: bytes
@@ -191,46 +191,46 @@ class AnswerPublisher:
     def __init__(self, link: MqttLink, topic: str) -> None:
         self._link = link
         self._topic = topic
-        self._lines: deque[_Line] = deque()
-        self._changed = threading.Condition()
-        self.dropped = 0
+        self._answers: deque[_UnackedAnswer] = deque()
+        self._condition = threading.Condition()
+        self.n_dropped = 0
         link.when_ready(self._publish)
 
     def write(self, document: dict[str, Any]) -> None:
         """Publish an answer now, or when the link is connected again."""
-        with self._changed:
-            if len(self._lines) >= _MAX_WAITING:
-                self._lines.popleft()
-                self.dropped += 1
-            self._lines.append(_Line(json_line(document).encode()))
+        with self._condition:
+            if len(self._answers) >= _MAX_WAITING_ANSWERS:
+                self._answers.popleft()
+                self.n_dropped += 1
+            self._answers.append(_UnackedAnswer(json_line(document).encode()))
             self._publish()
 
     def _publish(self) -> None:
         """Send the first lines that were not sent on this connection."""
-        with self._changed:
+        with self._condition:
             connection_number = self._link.connection_number
-            for line in islice(self._lines, _MAX_UNACKED):
-                if line.connection_number == connection_number:
+            for answer in islice(self._answers, _MAX_UNACKED):
+                if answer.connection_number == connection_number:
                     continue
-                on_ack = partial(self._remove, line)
-                if not self._link.publish(self._topic, line.payload, on_ack=on_ack):
+                on_ack = partial(self._remove, answer)
+                if not self._link.publish(self._topic, answer.payload, on_ack=on_ack):
                     return
-                line.connection_number = connection_number
+                answer.connection_number = connection_number
 
-    def _remove(self, line: _Line) -> None:
+    def _remove(self, answer: _UnackedAnswer) -> None:
         """Remove an acknowledged answer, and publish the next one."""
-        with self._changed:
+        with self._condition:
             with suppress(ValueError):  # it was dropped meanwhile
-                self._lines.remove(line)
+                self._answers.remove(answer)
             self._publish()
-            self._changed.notify_all()
+            self._condition.notify_all()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: not self._lines, _CLOSE_SECONDS)
-            self.dropped += len(self._lines)
-        if self.dropped:
-            _LOG.warning("%d answers were not published on %s", self.dropped, self._topic)
+        with self._condition:
+            self._condition.wait_for(lambda: not self._answers, _CLOSE_SECONDS)
+            self.n_dropped += len(self._answers)
+        if self.n_dropped:
+            _LOG.warning("%d answers were not published on %s", self.n_dropped, self._topic)

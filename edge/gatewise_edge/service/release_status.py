@@ -23,20 +23,20 @@ _INSTANCE_COUNTS: Final = ("edge", "cloud", "fallback", "errors")
 class ReleaseStatus:
     """Publish the running release with its counts, and the last release that failed.
 
-    The first report comes after `first_pause` seconds. Each further pause is twice as long as the
-    one before, up to an hour. `due` is the time of the next report on `clock`. Without a link
+    The first report comes after `first_pause_s` seconds. Each further pause is twice as long as the
+    one before, up to an hour. `due_at` is the time of the next report on `clock`. Without a link
     nothing is published. docs/wire.md defines the text.
     """
 
     def __init__(
-        self, link: MqttLink | None, store: Store, first_pause: float, clock: Callable[[], float]
+        self, link: MqttLink | None, store: Store, first_pause_s: float, clock: Callable[[], float]
     ) -> None:
         self._link = link
         self._store = store
-        self._first_pause = first_pause
+        self._first_pause_s = first_pause_s
         self._clock = clock
-        self._pause = math.inf
-        self.due = math.inf
+        self._pause_s = math.inf
+        self.due_at = math.inf
         self._device: MeasuredDevice | None = None
         self._counts_at_adoption: dict[str, int] = {}
 
@@ -46,16 +46,16 @@ class ReleaseStatus:
             return
         self._device = device
         self._counts_at_adoption = device.counters
-        self._pause = self._first_pause
-        self.due = self._clock() + self._pause
+        self._pause_s = self._first_pause_s
+        self.due_at = self._clock() + self._pause_s
         self.publish()
 
     def publish_when_due(self) -> None:
         """Publish the status if the next report is due."""
         now = self._clock()
-        if now >= self.due:
-            self._pause = min(2.0 * self._pause, _MAX_PAUSE_SECONDS)
-            self.due = now + self._pause
+        if now >= self.due_at:
+            self._pause_s = min(2.0 * self._pause_s, _MAX_PAUSE_SECONDS)
+            self.due_at = now + self._pause_s
             self.publish()
 
     def publish(self) -> None:
@@ -63,10 +63,10 @@ class ReleaseStatus:
         if self._device is None or self._link is None:
             return
         manifest = self._device.bundle.manifest
-        refused = self._store.state.refused
+        refused_digests = self._store.state.refused
         words = [manifest.release]
-        if refused:
-            words += ["refused", refused[-1][:12]]
+        if refused_digests:
+            words += ["refused", refused_digests[-1][:12]]
         counters = self._device.counters
         gauges = self._device.gauges
         counts = {
@@ -75,6 +75,6 @@ class ReleaseStatus:
         if any(counts.values()):
             words.append(f"seen={sum(counts.values())},{counts['errors']},{counts['fallback']}")
         if gauges.get("audit_instances"):
-            audited = gauges["audit_instances"], gauges["audit_weighted"]
-            words.append("audited={:.0f},{:.1f}".format(*audited))
+            audit_figures = gauges["audit_instances"], gauges["audit_weighted"]
+            words.append("audited={:.0f},{:.1f}".format(*audit_figures))
         self._link.set_status(" ".join(words))

@@ -25,8 +25,9 @@ from gatewise_signals.filters import parse_filter
 
 _LOG = logging.getLogger(__name__)
 
-Observe = Callable[[Answer | Exception], None]
-Write = Callable[[dict[str, Any]], None]
+Observer = Callable[[Answer | Exception], None]
+Output = Callable[[dict[str, Any]], None]
+"""A function that writes the document of a line."""
 
 
 class Smoothing:
@@ -34,16 +35,16 @@ class Smoothing:
 
     Parameters
     ----------
-    text : str
+    filter_text : str
         Value of the option.
     has_classes : bool
         Whether the bundle answers with classes.
 
     Attributes
     ----------
-    delay : int
+    delay_windows : int
         Number of windows after which a lasting change shows in the smoothed labels.
-    changed : int
+    n_changed : int
         Number of answers whose smoothed label differs from their own.
 
     Raises
@@ -52,22 +53,75 @@ class Smoothing:
         If the text does not describe a filter, or the bundle has no classes.
     """
 
-    def __init__(self, text: str, *, has_classes: bool) -> None:
+    def __init__(self, filter_text: str, *, has_classes: bool) -> None:
         if not has_classes:
             raise InputError("smooth needs a bundle with classes; this bundle answers with values")
-        self._labels = parse_filter(text)
-        self.delay = self._labels.delay
-        self.changed = 0
+        self._filter = parse_filter(filter_text)
+        self.delay_windows = self._filter.delay
+        self.n_changed = 0
 
     def restart(self) -> None:
         """Forget the answers so far, because samples were lost before the next instance."""
-        self._labels.reset()
+        self._filter.reset()
 
     def add(self, answer: Answer) -> Any:
         """Add an answer and return the smoothed label."""
-        label = self._labels.push(answer.label)
-        self.changed += label != answer.label
+        label = self._filter.push(answer.label)
+        self.n_changed += label != answer.label
         return label
+
+
+class AnswerWriter:
+    """A writer of one JSON line per instance. Thread-safe.
+
+    Parameters
+    ----------
+    outputs : sequence of Output
+        Outputs of every line.
+    log : AnswerLog, optional
+        Log that gets each line first. Its rows are not answered again.
+    smoothing : Smoothing, optional
+        Adds the field ``smoothed``; needs the answers in the order of the instances.
+
+    Attributes
+    ----------
+    is_reader_gone : bool
+        Whether the reader of standard output has ended.
+    """
+
+    def __init__(
+        self,
+        outputs: Sequence[Output],
+        *,
+        log: AnswerLog | None = None,
+        smoothing: Smoothing | None = None,
+    ) -> None:
+        self._outputs = outputs
+        self._log = log
+        self._smoothing = smoothing
+        self._lock = threading.Lock()
+        self.is_reader_gone = False
+
+    @property
+    def answered_rows(self) -> Set[int]:
+        """Numbers of the rows in the log."""
+        return frozenset() if self._log is None else self._log.answered_rows
+
+    def write(self, row: int, outcome: Answer | Exception, fields: Mapping[str, Any]) -> None:
+        """Write the line of an instance's `outcome`, with further `fields` of the instance."""
+        if self._smoothing is not None and "gap" in fields:
+            self._smoothing.restart()
+        document = {"row": row, **fields, **_outcome_fields(outcome, self._smoothing)}
+        try:
+            if self._log is not None:
+                self._log.write(document)
+            with self._lock:
+                for write_line in self._outputs:
+                    write_line(document)
+        except BrokenPipeError:
+            # Redirect the output, so that Python's flush at exit succeeds.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            self.is_reader_gone = True
 
 
 def run_loop(
@@ -75,62 +129,43 @@ def run_loop(
     instances: InstanceSource,
     *,
     stop: Stop,
-    beat: Heartbeat,
-    observers: Sequence[Observe],
+    heartbeat: Heartbeat,
+    observers: Sequence[Observer],
+    writer: AnswerWriter,
     limit: int | None = None,
-    interval: float = 0.0,
+    interval_s: float = 0.0,
     parallel: int = 1,
-    smoothing: Smoothing | None = None,
-    log: AnswerLog | None = None,
-    writers: Sequence[Write],
 ) -> None:
-    """Answer instances, and write a JSON line for each to all `writers`.
+    """Answer instances, and pass each answer or error to the `observers` and the `writer`.
 
-    `classify` is the device's ``answer``. The `observers` are called with each answer or error. The
-    loop ends after `limit` instances, or on a request to stop; instances that were read before the
-    request are still answered. Each instance begins at least `interval` seconds after the one
-    before. With `parallel` above 1 that many threads answer instances, and the lines are in the
-    order of the answers; ``row`` is the number of the instance. If an observer or a writer raises
-    an exception, the loop ends once the running instances have been answered. `smoothing` adds the
-    field ``smoothed`` and needs `parallel` 1. Each line is first written to the `log`, if there is
-    one, and the rows of its lines are skipped.
+    `classify` is the device's ``answer``. The loop ends after `limit` instances, when the reader of
+    the output has ended, or on a request to stop; instances that were read before the request are
+    still answered. Each instance begins at least `interval_s` seconds after the one before. With
+    `parallel` above 1 that many threads answer instances, and the lines are in the order of the
+    answers. If an observer or the writer raises an exception, the loop ends once the running
+    instances have been answered.
     """
-    stopping = threading.Event()
-    write_lock = threading.Lock()
 
     def answer_one(number: int, instance: Instance, fields: Mapping[str, Any]) -> None:
-        beat.begin(number)
+        heartbeat.begin(number)
         try:
-            if smoothing is not None and "gap" in fields:
-                smoothing.restart()
             outcome = _classify(classify, instance)
             if isinstance(outcome, Answer):
-                beat.note_answer()
+                heartbeat.note_answer()
             elif not isinstance(outcome, InputError):  # a restart cannot help an invalid instance
-                beat.note_failure()
+                heartbeat.note_failure()
             for observe in observers:
                 observe(outcome)
-            document = {"row": number, **fields, **_outcome_fields(outcome, smoothing)}
-            if log is not None:
-                log.write(document)
-            with write_lock:
-                for write in writers:
-                    write(document)
-        except BrokenPipeError:
-            # The reader has ended. Redirect the output, so that Python's flush at exit succeeds.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            stopping.set()
+            writer.write(number, outcome, fields)
         finally:
-            beat.end(number)
+            heartbeat.end(number)
 
-    due_instances = _due_instances(
-        instances, stop, limit, interval, frozenset() if log is None else log.answered
-    )
+    due_instances = _due_instances(instances, stop, limit, interval_s, writer.answered_rows)
     # Answer one instance at a time on this thread.
     if parallel == 1:
-        for item in due_instances:
-            answer_one(*item)
-            if stopping.is_set():
+        for due_instance in due_instances:
+            answer_one(*due_instance)
+            if writer.is_reader_gone:
                 return
         return
     # Answer several instances at a time on other threads.
@@ -140,14 +175,13 @@ def run_loop(
     def finish(task: Future[None]) -> None:
         if (failure := task.exception()) is not None:
             failures.append(failure)
-            stopping.set()
         free_threads.release()
 
     with ThreadPoolExecutor(parallel, thread_name_prefix="gatewise-answer") as pool:
-        for item in due_instances:
+        for due_instance in due_instances:
             free_threads.acquire()
-            pool.submit(answer_one, *item).add_done_callback(finish)
-            if stopping.is_set():
+            pool.submit(answer_one, *due_instance).add_done_callback(finish)
+            if failures or writer.is_reader_gone:
                 break
     if failures:
         raise failures[0]
@@ -182,7 +216,7 @@ def _outcome_fields(outcome: Answer | Exception, smoothing: Smoothing | None) ->
         "latency_ms": round(outcome.latency_ms, 3),
         "acquired": len(outcome.acquired),
         **({"request": outcome.request} if outcome.request else {}),
-        "probabilities": [round(p, 6) for p in outcome.probabilities.tolist()],
+        "probabilities": [round(probability, 6) for probability in outcome.probabilities.tolist()],
     }
 
 
@@ -190,8 +224,8 @@ def _due_instances(
     instances: InstanceSource,
     stop: Stop,
     limit: int | None,
-    interval: float,
-    answered: Set[int],
+    interval_s: float,
+    answered_rows: Set[int],
 ) -> Iterator[tuple[int, Instance, Mapping[str, Any]]]:
     """Yield unanswered instances, with number and fields, when each is due.
 
@@ -199,12 +233,12 @@ def _due_instances(
     is ``at``, the time in Unix seconds at which the instance was read.
     """
     number = -1
-    count = 0
+    n_due = 0
     due_at = time.monotonic()
-    while count != limit and not (stop.requested and not instances.n_buffered):
+    while n_due != limit and not (stop.requested and not instances.n_buffered):
         number += 1
         with suppress(Stopped):
-            if interval and not stop.requested and number not in answered:
+            if interval_s and not stop.requested and number not in answered_rows:
                 stop.pause(due_at - time.monotonic())
         if stop.requested and not instances.n_buffered:
             return
@@ -212,9 +246,9 @@ def _due_instances(
             instance, fields = next(instances)
         except (StopIteration, Stopped):
             return
-        if number not in answered:
-            count += 1
-            due_at = max(due_at, time.monotonic()) + interval
+        if number not in answered_rows:
+            n_due += 1
+            due_at = max(due_at, time.monotonic()) + interval_s
             # Lines may be published only after an outage, so they state when the instance was read.
             yield number, instance, {"at": round(time.time(), 3), **fields}
 
@@ -227,7 +261,7 @@ class AnswerTotals:
         self.errors = 0
         self._cost = 0.0
         # Only the latest, because a device may run for years.
-        self._latencies: deque[float] = deque(maxlen=100_000)
+        self._latencies_ms: deque[float] = deque(maxlen=100_000)
         self._lock = threading.Lock()
 
     def add(self, outcome: Answer | Exception) -> None:
@@ -238,14 +272,14 @@ class AnswerTotals:
                 return
             self.routes[outcome.route] += 1
             self._cost += outcome.cost
-            self._latencies.append(outcome.latency_ms)
+            self._latencies_ms.append(outcome.latency_ms)
 
     def summary(self) -> dict[str, Any]:
         """Get the counts, the mean cost, and quantiles of the latest latencies in ms."""
         n_answers = self.routes.total()
-        latencies = sorted(self._latencies)
-        ranks = (math.ceil(q * len(latencies)) - 1 for q in (0.5, 0.95, 0.99))
-        quantiles = (latencies[rank] if latencies else None for rank in ranks)
+        latencies_ms = sorted(self._latencies_ms)
+        ranks = (math.ceil(level * len(latencies_ms)) - 1 for level in (0.5, 0.95, 0.99))
+        quantiles = (latencies_ms[rank] if latencies_ms else None for rank in ranks)
         return {
             "instances": n_answers + self.errors,
             "answers": {route: self.routes[route] for route in ("edge", "cloud", "fallback")},
@@ -264,8 +298,8 @@ class AnswerTotals:
         text = f"{summary['instances']} instances: {self}"
         if summary["mean_cost"] is None:
             return text
-        latency = summary["latency_ms"]
+        quantiles = summary["latency_ms"]
         return (
             f"{text}; mean cost {summary['mean_cost']:.4g}; "
-            f"latency p50 {latency['p50']:.2f} ms, p95 {latency['p95']:.2f} ms"
+            f"latency p50 {quantiles['p50']:.2f} ms, p95 {quantiles['p95']:.2f} ms"
         )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gatewise_edge.device.late_requests import LateRequests
     from gatewise_edge.link.mqtt import MqttLink
     from gatewise_edge.service.edge_metrics import EdgeMetrics, MeasuredDevice
-    from gatewise_edge.service.endpoints import Endpoints
+    from gatewise_edge.service.endpoints import StatusServer
     from gatewise_edge.update import Store, Updater
 
 _LOG = logging.getLogger(__name__)
@@ -42,23 +42,23 @@ class HasTrouble(Protocol):
     def trouble(self) -> str | None: ...
 
 
-def open_bundles(first: Path, store: Store | None, public_key: Path | None) -> list[Bundle]:
-    """Open the bundles of the store, the preferred one first, and then the `first` bundle.
+def open_bundles(first_path: Path, store: Store | None, public_key: Path | None) -> list[Bundle]:
+    """Open the bundles of the store, the preferred one first, and then that of `first_path`.
 
     Logs the error of a bundle that cannot be opened; raises it if none can.
     """
-    opened: list[Bundle] = []
+    bundles: list[Bundle] = []
     failures: list[BundleError] = []
-    for path in [*([] if store is None else store.start()), first]:
+    for path in [*([] if store is None else store.start()), first_path]:
         try:
-            opened.append(Bundle.open(path, public_key=public_key, for_device=True))
+            bundles.append(Bundle.open(path, public_key=public_key, for_device=True))
         except BundleError as error:
             failures.append(error)
-    if not opened:
+    if not bundles:
         raise failures[-1]
     for failure in failures:
         _LOG.error("%s", failure)
-    return opened
+    return bundles
 
 
 def make_with_first_usable(make: Callable[[Bundle], T], bundles: Sequence[Bundle]) -> T:
@@ -72,26 +72,26 @@ def make_with_first_usable(make: Callable[[Bundle], T], bundles: Sequence[Bundle
 
 
 def make_updater(
-    settings: EdgeSettings, store: Store | None, first: Bundle, link: MqttLink | None
+    settings: EdgeSettings, store: Store | None, first_bundle: Bundle, link: MqttLink | None
 ) -> Updater | None:
-    """Make the updater of ``--update-host``; `first` is the bundle of the set-up."""
+    """Make the updater of ``--update-host``; `first_bundle` is the bundle of the set-up."""
     if not settings.update_host or store is None or settings.trust is None:
         return None
     from gatewise_edge.update import Updater, UpdateSettings
 
-    hosts = settings.update_host
-    update = UpdateSettings(
-        urls=[host if "://" in host else f"https://{host}" for host in hosts],
+    update_hosts = settings.update_host
+    update_settings = UpdateSettings(
+        urls=[host if "://" in host else f"https://{host}" for host in update_hosts],
         trust=settings.trust,
-        first=first.path,
+        first=first_bundle.path,
         device=settings.device,
-        features=first.manifest.device_input_names,
+        features=first_bundle.manifest.device_input_names,
         public_key=settings.public_key,
         ca_file=settings.update_ca_file,
         announcement_spread=settings.update_spread,
         interval=settings.update_interval or 3600.0,
     )
-    return Updater(store, update, link=link)
+    return Updater(store, update_settings, link=link)
 
 
 def make_link(settings: EdgeSettings) -> MqttLink | None:
@@ -108,15 +108,17 @@ def make_link(settings: EdgeSettings) -> MqttLink | None:
         cert_file=settings.cert_file,
         key_file=settings.key_file,
     )
-    publish = settings.publish
+    answers_topic_of_user = settings.publish
     home_assistant = settings.home_assistant
-    for topic in (publish, settings.corrections):
+    for topic in (answers_topic_of_user, settings.corrections):
         if topic is not None:
             link.check_answers_topic(topic)
     if home_assistant is not None:
         discovery(link.device, home_assistant)  # refuses invalid names before the device starts
-        if publish == answers_topic(link.device):
-            raise InputError(f"--home-assistant already publishes on {publish}: omit --publish")
+        if answers_topic_of_user == answers_topic(link.device):
+            raise InputError(
+                f"--home-assistant already publishes on {answers_topic_of_user}: omit --publish"
+            )
     return link
 
 
@@ -136,19 +138,21 @@ def make_late_requests(settings: EdgeSettings) -> LateRequests | None:
 
 
 def serve_metrics(
-    device: MeasuredDevice, beat: Heartbeat, host: str, port: int, **parts: Any
-) -> tuple[EdgeMetrics, Endpoints]:
-    """Serve the device's metrics, and the health that `beat` observes."""
+    device: MeasuredDevice, heartbeat: Heartbeat, host: str, port: int, **parts: Any
+) -> tuple[EdgeMetrics, StatusServer]:
+    """Serve the device's metrics, and the health that `heartbeat` observes."""
     try:
         from gatewise_edge.service.edge_metrics import EdgeMetrics
     except ModuleNotFoundError as error:
         raise not_installed(error, "edge") from None
-    from gatewise_edge.service.endpoints import Endpoints
+    from gatewise_edge.service.endpoints import StatusServer
 
     metrics = EdgeMetrics(device, **parts)
-    pages = Endpoints(port, metrics=metrics.text, trouble=lambda: beat.trouble, host=host)
-    note(f"metrics at http://{host}:{pages.port}/metrics")
-    return metrics, pages
+    status_server = StatusServer(
+        port, metrics=metrics.text, trouble=lambda: heartbeat.trouble, host=host
+    )
+    note(f"metrics at http://{host}:{status_server.port}/metrics")
+    return metrics, status_server
 
 
 def open_log(path: Path, data: str) -> AnswerLog:
@@ -156,22 +160,29 @@ def open_log(path: Path, data: str) -> AnswerLog:
     if Path(data).suffix.lower() not in TABLE_SUFFIXES:
         raise InputError("--resume needs a file as --data, whose rows always have the same numbers")
     log = AnswerLog(path, Path(data))
-    if log.answered:
-        note(f"{len(log.answered)} rows have an answer in {path} and are skipped")
+    if log.answered_rows:
+        note(f"{len(log.answered_rows)} rows have an answer in {path} and are skipped")
     return log
 
 
 def open_instances(settings: EdgeSettings, bundle: Bundle, stop: Stop) -> InstanceSource:
     """Open the source of ``--data`` or ``--signal``; InputError if it does not match the bundle."""
-    names = [] if settings.keep is None else [name.strip() for name in settings.keep.split(",")]
-    if not all(names) or len(set(names)) < len(names):
+    kept_columns = (
+        [] if settings.keep is None else [name.strip() for name in settings.keep.split(",")]
+    )
+    if not all(kept_columns) or len(set(kept_columns)) < len(kept_columns):
         raise InputError(f"--keep {settings.keep}: give names of columns, such as id,timestamp")
     manifest = bundle.manifest
     if settings.signal is None:
-        window = None if manifest.signal is None else manifest.signal.shape
-        columns = manifest.column_names
+        window_shape = None if manifest.signal is None else manifest.signal.shape
+        column_names = manifest.column_names
         return open_source(
-            settings.data, columns, stop, manifest.encoder, kept_columns=names, window_shape=window
+            settings.data,
+            column_names,
+            stop,
+            manifest.encoder,
+            kept_columns=kept_columns,
+            window_shape=window_shape,
         )
     if manifest.signal is None:
         raise InputError(f"--signal: {bundle.path} has no blocks; give rows with --data")
@@ -189,12 +200,12 @@ class Troubles:
         self._parts = {name: part for name, part in parts.items() if part is not None}
         self._link_error = ""
 
-    def connect(self, timeout: float) -> None:
+    def connect(self, timeout_s: float) -> None:
         """Connect the link; if that fails, log it, and let the link retry in the background."""
         if self._link is None:
             return
         try:
-            self._link.connect(timeout)
+            self._link.connect(timeout_s)
             note(f"device {self._link.device} at {self._link.url}")
         except LinkError as error:
             self._link_error = str(error)

@@ -14,31 +14,31 @@ from collections.abc import Callable, Mapping
 from typing import Final, Self
 
 #: Shortest time between two notifications of the watchdog, in seconds.
-_MIN_PERIOD: Final = 0.05
+_MIN_PERIOD_S: Final = 0.05
 
 
 class Notifier:
     """A sender of notifications to the service manager.
 
-    `watchdog` is the time in seconds within which the manager expects a notification that this
+    `watchdog_s` is the time in seconds within which the manager expects a notification that this
     process is alive, from ``WATCHDOG_USEC`` and ``WATCHDOG_PID``. None if it expects none.
 
-    >>> Notifier({}).enabled
+    >>> Notifier({}).is_enabled
     False
-    >>> Notifier({"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "30000000"}).watchdog
+    >>> Notifier({"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "30000000"}).watchdog_s
     30.0
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        values = os.environ if environment is None else environment
-        self._address = values.get("NOTIFY_SOCKET", "")
-        self.enabled = self._address.startswith(("/", "@"))
-        self.watchdog: float | None = None
-        microseconds = values.get("WATCHDOG_USEC", "")
-        pid = values.get("WATCHDOG_PID", "")
+        variables = os.environ if environment is None else environment
+        self._address = variables.get("NOTIFY_SOCKET", "")
+        self.is_enabled = self._address.startswith(("/", "@"))
+        self.watchdog_s: float | None = None
+        microseconds = variables.get("WATCHDOG_USEC", "")
+        pid = variables.get("WATCHDOG_PID", "")
         is_addressed = not pid or pid == str(os.getpid())
-        if self.enabled and is_addressed and microseconds.isdecimal() and int(microseconds) > 0:
-            self.watchdog = int(microseconds) / 1e6
+        if self.is_enabled and is_addressed and microseconds.isdecimal() and int(microseconds) > 0:
+            self.watchdog_s = int(microseconds) / 1e6
 
     def send(self, state: str, status: str = "") -> bool:
         """Send ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1``, with a status.
@@ -46,15 +46,15 @@ class Notifier:
         Returns whether it was sent. A failure is not an error, because the device must continue
         without the manager.
         """
-        if not self.enabled:
+        if not self.is_enabled:
             return False
-        text = f"{state}\nSTATUS={' '.join(status.split())}" if status else state
+        message = f"{state}\nSTATUS={' '.join(status.split())}" if status else state
         # An address with a leading @ is in the abstract namespace.
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-                line.settimeout(1.0)
-                line.sendto(text.encode("utf-8", "replace"), address)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.settimeout(1.0)
+                sender.sendto(message.encode("utf-8", "replace"), address)
         except OSError:
             return False
         return True
@@ -64,20 +64,21 @@ class Heartbeat:
     """A thread that notifies the service manager while the device is alive.
 
     The device is alive while it waits for an instance, for any time. It is not alive if an instance
-    takes longer than `patience` seconds, or if all instances within that time failed. The manager
-    then gets no notification and restarts the service. `status` returns the text of a notification.
+    takes longer than `max_seconds` seconds, or if all instances within that time failed. The
+    manager then gets no notification and restarts the service. `status` returns the text of a
+    notification.
     """
 
     def __init__(
         self,
         notifier: Notifier,
         *,
-        patience: float,
+        max_seconds: float,
         status: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._notifier = notifier
-        self._patience = patience
+        self._max_seconds = max_seconds
         self._status = status
         self._clock = clock
         #: Start times of the running instances, by number.
@@ -85,11 +86,11 @@ class Heartbeat:
         #: Times of the first and the latest failure since the last answer.
         self._first_failure: float | None = None
         self._latest_failure = 0.0
-        self._ended = threading.Event()
+        self._has_ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the device answers instances."""
         return self.trouble is None
 
@@ -97,10 +98,10 @@ class Heartbeat:
     def trouble(self) -> str | None:
         """Description of the problem if the device does not answer instances, or None."""
         start_times = list(self._started_at.values())
-        if start_times and self._clock() - min(start_times) > self._patience:
+        if start_times and self._clock() - min(start_times) > self._max_seconds:
             return "an instance is long past its deadline"
         first_failure = self._first_failure
-        if first_failure is not None and self._latest_failure - first_failure > self._patience:
+        if first_failure is not None and self._latest_failure - first_failure > self._max_seconds:
             seconds = self._latest_failure - first_failure
             return f"no instance could be answered in {seconds:.0f} s: see the errors"
         return None
@@ -126,23 +127,23 @@ class Heartbeat:
             self._first_failure = now
 
     def __enter__(self) -> Self:
-        if self._notifier.watchdog is not None:
+        if self._notifier.watchdog_s is not None:
             # Half the time that the manager allows, as sd_watchdog_enabled(3) advises.
-            period = max(_MIN_PERIOD, self._notifier.watchdog / 2)
+            period_s = max(_MIN_PERIOD_S, self._notifier.watchdog_s / 2)
             self._thread = threading.Thread(
-                target=self._beat, args=(period,), name="gatewise-watchdog", daemon=True
+                target=self._beat, args=(period_s,), name="gatewise-watchdog", daemon=True
             )
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended.set()
+        self._has_ended.set()
         if self._thread is not None:
             self._thread.join(timeout=2.0)
 
-    def _beat(self, period: float) -> None:
+    def _beat(self, period_s: float) -> None:
         while True:
-            if self.alive:
+            if self.is_alive:
                 self._notifier.send("WATCHDOG=1", self._status())
-            if self._ended.wait(period):
+            if self._has_ended.wait(period_s):
                 return

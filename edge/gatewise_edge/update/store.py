@@ -155,17 +155,17 @@ def write_state(folder: Path, state: State) -> None:
     """Write both state files, one after the other; raises OSError."""
     # Convert the state as reading does: 1 becomes 1.0, which has another checksum.
     state = convert(plain_values(state), State)
-    text = encode_json(_StateDocument(state, _checksum(state)), indent=1)
+    content = encode_json(_StateDocument(state, _checksum(state)), indent=1)
     for name in _STATE_FILES:
-        replace_file(folder / name, text)
+        replace_file(folder / name, content)
 
 
 def _checksum(state: State) -> str:
     return hashlib.sha256(json.dumps(plain_values(state), sort_keys=True).encode()).hexdigest()
 
 
-def _decode_state(text: bytes) -> State:
-    document = decode_json(text, _StateDocument, "state.json")
+def _decode_state(content: bytes) -> State:
+    document = decode_json(content, _StateDocument, "state.json")
     if _checksum(document.state) != document.sha256:
         raise DocumentError("state.json", "sha256", "does not match: the file is damaged")
     return document.state
@@ -180,12 +180,12 @@ class Store:
     or None.
     """
 
-    def __init__(self, folder: str | Path, *, pause: float = 600.0) -> None:
+    def __init__(self, folder: str | Path, *, first_pause_s: float = 600.0) -> None:
         self.folder = Path(folder)
         self.bundles = self.folder / "bundles"
         self.partial = self.folder / "partial"
         self.trouble: str | None = None
-        self._pause = pause
+        self._first_pause_s = first_pause_s
         self._lock: int | None = None
         try:
             for path in (self.folder, self.bundles, self.partial):
@@ -214,17 +214,17 @@ class Store:
         state = self.state
         if state.on_trial and state.starts >= _MAX_STARTS:
             _LOG.error("release %s gave no answer in %d starts", state.active, state.starts)
-            wait = self._pause * 2.0 ** min(state.waits, 16)
+            wait_s = self._first_pause_s * 2.0 ** min(state.waits, 16)
             self.save(
                 active=state.proved,
                 waiting=state.active,
-                wait=wait,
+                wait=wait_s,
                 waits=state.waits + 1,
                 starts=0,
             )
         elif state.on_trial:
             self.save(starts=state.starts + 1)
-        return [self.path(digest) for digest in self.state.digests if self.is_whole(digest)]
+        return [self.path(digest) for digest in self.state.digests if self.is_complete(digest)]
 
     def path(self, digest: str) -> Path:
         """Folder of a release; it need not exist."""
@@ -234,27 +234,32 @@ class Store:
         """Digest of a bundle's release; empty if the bundle is not in this store."""
         return bundle.name if bundle.parent == self.bundles else ""
 
-    def is_whole(self, digest: str) -> bool:
+    def is_complete(self, digest: str) -> bool:
         """Whether the store has a release with all its files, undamaged."""
         path = self.path(digest)
         if not has_file(path / RELEASE_FILE, digest):
             return False
-        damaged = self.release(digest).damaged_file(path)
-        if damaged is not None:
-            _LOG.error("%s: %s is damaged", path, damaged)
-        return damaged is None
+        damaged_name = self.release(digest).damaged_file(path)
+        if damaged_name is not None:
+            _LOG.error("%s: %s is damaged", path, damaged_name)
+        return damaged_name is None
 
     def release(self, digest: str) -> Release:
         """Read the ``release.json`` of a release in the store."""
         return Release.from_json((self.path(digest) / RELEASE_FILE).read_bytes())
 
-    def fill(
-        self, digest: str, release: Release, first: Path | None, fetch: Callable[[str, Path], None]
+    def complete_release(
+        self,
+        digest: str,
+        release: Release,
+        first_bundle: Path | None,
+        fetch: Callable[[str, Path], None],
     ) -> None:
         """Complete the release of which :attr:`partial` has the ``release.json``.
 
-        Files that another release or the `first` bundle has are copied; ``fetch(name, path)``
-        fetches the others. Incomplete files of other releases are removed. Raises UpdateError.
+        Files that another release or the `first_bundle` bundle has are copied; ``fetch(name,
+        path)`` fetches the others. Incomplete files of other releases are removed. Raises
+        UpdateError.
         """
         staging = self.partial / digest
         try:
@@ -262,23 +267,23 @@ class Store:
             for path in self.partial.iterdir():
                 if path != staging:
                     shutil.rmtree(path, ignore_errors=True)
-            missing = {
+            missing_files = {
                 name: spec
                 for name, spec in release.files.items()
                 if not has_file(staging / name, spec.sha256)
             }
-            n_needed = sum(spec.size for spec in missing.values()) + _SPARE_BYTES
-            n_free = shutil.disk_usage(staging).free
-            if missing and n_free < n_needed:
+            n_needed_bytes = sum(spec.size for spec in missing_files.values()) + _SPARE_BYTES
+            n_free_bytes = shutil.disk_usage(staging).free
+            if missing_files and n_free_bytes < n_needed_bytes:
                 raise UpdateError(
                     "store",
-                    f"no room for {release} in {self.folder}: it needs {n_needed} bytes, of which "
-                    f"{_SPARE_BYTES} stay free, and {n_free} bytes are free",
+                    f"no room for {release} in {self.folder}: it needs {n_needed_bytes} bytes, of "
+                    f"which {_SPARE_BYTES} stay free, and {n_free_bytes} bytes are free",
                 )
             # Copy the files that the device already has, and fetch the others.
-            for name, spec in missing.items():
+            for name, spec in missing_files.items():
                 path = staging / name
-                content = self._stored_content(name, spec.sha256, first)
+                content = self._stored_content(name, spec.sha256, first_bundle)
                 if content is None:
                     fetch(name, path)
                 else:
@@ -289,31 +294,31 @@ class Store:
             for path in [*staging.iterdir(), staging]:
                 sync_folder(path)
             if self.path(digest).exists():  # it was damaged
-                damaged = self.partial / f"{digest}.old"
-                shutil.rmtree(damaged, ignore_errors=True)
-                os.rename(self.path(digest), damaged)
+                damaged_folder = self.partial / f"{digest}.old"
+                shutil.rmtree(damaged_folder, ignore_errors=True)
+                os.rename(self.path(digest), damaged_folder)
             os.rename(staging, self.path(digest))
             sync_folder(self.bundles)
         except OSError as error:
             self._record_trouble(error)
             raise UpdateError("store", str(self.trouble)) from None
 
-    def _stored_content(self, name: str, sha256: str, first: Path | None) -> bytes | None:
+    def _stored_content(self, name: str, sha256: str, first_bundle: Path | None) -> bytes | None:
         """Content of a file with this hash in another release or the first bundle, if any."""
         for folder in self.bundles.iterdir():
             with contextlib.suppress(OSError):
                 content = (folder / name).read_bytes()
                 if hashlib.sha256(content).hexdigest() == sha256:
                     return content
-        if first is not None:
+        if first_bundle is not None:
             with contextlib.suppress(BundleError):
-                bundle = Bundle.open(first, for_device=True)
+                bundle = Bundle.open(first_bundle, for_device=True)
                 spec = bundle.manifest.files.get(name)
                 if spec is not None and spec.sha256 == sha256:
                     return bundle.read(name)
         return None
 
-    def tidy(self) -> None:
+    def remove_old_releases(self) -> None:
         """Remove incomplete and old releases, unless the state was lost."""
         if self._is_state_lost or self.trouble:
             return

@@ -11,11 +11,11 @@ from typing import Final, Literal
 from gatewise_edge.device.answer import Answer
 
 #: Number of the previous release's latest answers that a new release is compared with.
-_MAX_PREVIOUS: Final = 200
+_MAX_PREVIOUS_ANSWERS: Final = 200
 #: Smallest number of bad answers with which a trial fails.
-_MIN_BAD: Final = 3
+_MIN_BAD_ANSWERS: Final = 3
 #: Share of bad answers that a release may always have.
-_TOLERATED_SHARE: Final = 0.2
+_TOLERATED_BAD_SHARE: Final = 0.2
 #: A release fails only if its share of bad answers is this many times the previous release's.
 _TOLERATED_RATIO: Final = 1.5
 
@@ -32,64 +32,64 @@ class Trial:
     """
 
     def __init__(
-        self, answers: int, seconds: float, *, clock: Callable[[], float] = time.monotonic
+        self, min_answers: int, min_seconds: float, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._min_answers = answers
-        self._min_seconds = seconds
+        self._min_answers = min_answers
+        self._min_seconds = min_seconds
         self._clock = clock
         self._lock = threading.Lock()
         #: Whether each of the latest answers of the previous release was bad.
-        self._previous: deque[bool] = deque(maxlen=_MAX_PREVIOUS)
+        self._previous_are_bad: deque[bool] = deque(maxlen=_MAX_PREVIOUS_ANSWERS)
         self._began_at = 0.0
         self._seconds_before = 0.0
         self.deadline_ms = float("inf")
-        self.running = False
-        self.good = 0
-        self.bad = 0
+        self.is_running = False
+        self.n_good = 0
+        self.n_bad = 0
 
     def begin(
         self,
         good: int = 0,
         bad: int = 0,
         seconds: float = 0.0,
-        before: tuple[int, int] | None = None,
+        previous_counts: tuple[int, int] | None = None,
     ) -> None:
         """Begin a trial, or continue one with the counts of an earlier start (:attr:`counts`).
 
-        Instances whose answering began before now are not counted. `before` replaces
-        :attr:`before`, which a restart has lost.
+        Instances whose answering began before now are not counted. `previous_counts` replaces
+        :attr:`previous_counts`, which a restart has lost.
         """
         with self._lock:
-            if before is not None:
-                n_bad, n_answers = before
-                self._previous.clear()
-                self._previous.extend(i < n_bad for i in range(n_answers))
-            self.running = True
+            if previous_counts is not None:
+                n_bad, n_answers = previous_counts
+                self._previous_are_bad.clear()
+                self._previous_are_bad.extend(i < n_bad for i in range(n_answers))
+            self.is_running = True
             self._began_at = self._clock()
             self._seconds_before = seconds
-            self.good = good
-            self.bad = bad
+            self.n_good = good
+            self.n_bad = bad
 
     def end(self) -> None:
         """Stop counting answers."""
         with self._lock:
-            self.running = False
+            self.is_running = False
 
     @property
-    def before(self) -> tuple[int, int]:
+    def previous_counts(self) -> tuple[int, int]:
         """Numbers of bad and of all answers among the latest of the previous release."""
         with self._lock:
-            return sum(self._previous), len(self._previous)
+            return sum(self._previous_are_bad), len(self._previous_are_bad)
 
     @property
     def seconds(self) -> float:
         """Running time so far."""
-        return self._seconds_before + (self._clock() - self._began_at if self.running else 0.0)
+        return self._seconds_before + (self._clock() - self._began_at if self.is_running else 0.0)
 
     @property
     def counts(self) -> dict[str, float]:
         """Counts with which :meth:`begin` can continue the trial after a restart."""
-        return {"good": self.good, "bad": self.bad, "seconds": self.seconds}
+        return {"good": self.n_good, "bad": self.n_bad, "seconds": self.seconds}
 
     def observe(self, outcome: Answer | Exception) -> bool:
         """Count an answer or an error; return whether the updater should act on it.
@@ -98,27 +98,31 @@ class Trial:
         """
         with self._lock:
             is_bad = not isinstance(outcome, Answer) or outcome.latency_ms > self.deadline_ms
-            if not self.running:
-                self._previous.append(is_bad)
+            if not self.is_running:
+                self._previous_are_bad.append(is_bad)
                 return False
             if isinstance(outcome, Answer):
-                asked_at = self._clock() - outcome.latency_ms / 1e3
-                if asked_at < self._began_at:
+                begun_at = self._clock() - outcome.latency_ms / 1e3
+                if begun_at < self._began_at:
                     return False
-            self.good += not is_bad
-            self.bad += is_bad
-            return self.good == 1 or self.verdict is not None
+            self.n_good += not is_bad
+            self.n_bad += is_bad
+            return self.n_good == 1 or self.verdict is not None
 
     @property
     def verdict(self) -> Literal["passed", "failed"] | None:
         """Outcome of the trial; None before it is decided, and after :meth:`end`."""
-        if not self.running:
+        if not self.is_running:
             return None
-        n_answers = self.good + self.bad
-        previous_share = sum(self._previous) / len(self._previous) if self._previous else 0.0
-        tolerated_share = max(_TOLERATED_SHARE, _TOLERATED_RATIO * previous_share)
-        if self.bad >= _MIN_BAD and self.bad > tolerated_share * n_answers:
+        n_answers = self.n_good + self.n_bad
+        previous_bad_share = (
+            sum(self._previous_are_bad) / len(self._previous_are_bad)
+            if self._previous_are_bad
+            else 0.0
+        )
+        tolerated_bad_share = max(_TOLERATED_BAD_SHARE, _TOLERATED_RATIO * previous_bad_share)
+        if self.n_bad >= _MIN_BAD_ANSWERS and self.n_bad > tolerated_bad_share * n_answers:
             return "failed"
-        if self.good >= self._min_answers and self.seconds >= self._min_seconds:
+        if self.n_good >= self._min_answers and self.seconds >= self._min_seconds:
             return "passed"
         return None

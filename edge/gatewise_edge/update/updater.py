@@ -88,8 +88,8 @@ class Updater:
         settings = UpdateSettings(**options) if settings is None else replace(settings, **options)
         self.store = store
         self._settings = settings
-        self._first = Path(settings.first)
-        self._id = settings.device or store.state.device
+        self._first_bundle_path = Path(settings.first)
+        self._device_id = settings.device or store.state.device
         manifest = Bundle.open(settings.first, for_device=True).manifest
         self.model = manifest.name
         features = settings.features
@@ -119,7 +119,7 @@ class Updater:
         self._is_stopping = False
         self._unfit_digests: set[str] = set()  # digests that this process does not try again
         self._valid_digests: Set[str] = {store.state.proved, store.state.previous}  # not withdrawn
-        self._running = ""  # digest of the running release; empty for the first bundle
+        self._running_digest = ""  # digest of the running release; empty for the first bundle
         self._trouble: str | None = None
         self._device: Device | None = None
         self._thread: threading.Thread | None = None
@@ -129,17 +129,19 @@ class Updater:
     def start(self, device: Device) -> None:
         """Begin to update a device that runs a release of the store or the first bundle."""
         self._device = device
-        self._running = self.store.digest(device.bundle.path)
+        self._running_digest = self.store.digest(device.bundle.path)
         self._trial.deadline_ms = device.deadline_ms
         state = self.store.state
-        if self._running == state.active:
+        if self._running_digest == state.active:
             if state.on_trial:
-                counts_before = state.bad_before, state.answers_before
-                self._trial.begin(state.good, state.bad, state.seconds, counts_before)
-            elif self._running in state.refused:
-                refused = tuple(digest for digest in state.refused if digest != self._running)
+                previous_counts = state.bad_before, state.answers_before
+                self._trial.begin(state.good, state.bad, state.seconds, previous_counts)
+            elif self._running_digest in state.refused:
+                refused = tuple(
+                    digest for digest in state.refused if digest != self._running_digest
+                )
                 self.store.save(refused=refused)
-        elif self.store.is_whole(state.active):
+        elif self.store.is_complete(state.active):
             if state.on_trial:
                 _LOG.error("release %s does not run on this device", state.active)
                 self.store.refuse(state.active, active=state.proved)
@@ -161,7 +163,7 @@ class Updater:
             if self._thread.is_alive():  # it resolves a host name, which cannot be interrupted
                 return
             self._thread = None
-            if self._trial.running:
+            if self._trial.is_running:
                 self.store.save(starts=0, **self._trial.counts)
         self._trial.end()
         self.store.unlock()
@@ -215,7 +217,7 @@ class Updater:
                 self._save_counts()
                 self._status.publish_when_due()
                 if self._trial.verdict == "passed":
-                    self._pass()
+                    self._end_passed_trial()
                 elif self._trial.verdict == "failed":
                     self._roll_back()
                 elif self._clock() >= self._next_check:
@@ -230,12 +232,14 @@ class Updater:
         """Wait until there is something to do; return False if the thread must stop."""
         with self._condition:
             while not (self._is_stopping or self._has_news):
-                seconds = min(self._next_check, self._status.due) - self._clock()
-                if self._trial.running or self.store.state.wait:
-                    seconds = min(seconds, self._last_save + _SAVE_SECONDS - self._clock())
-                if seconds <= 0:
+                seconds_left = min(self._next_check, self._status.due_at) - self._clock()
+                if self._trial.is_running or self.store.state.wait:
+                    seconds_left = min(
+                        seconds_left, self._last_save + _SAVE_SECONDS - self._clock()
+                    )
+                if seconds_left <= 0:
                     break
-                self._condition.wait(seconds)
+                self._condition.wait(seconds_left)
             self._has_news = False
             return not self._is_stopping
 
@@ -244,13 +248,13 @@ class Updater:
         now = self._clock()
         state = self.store.state
         trial = self._trial
-        elapsed = now - self._last_save
-        has_answered = trial.running and trial.good > 0
-        if elapsed < _SAVE_SECONDS and not (has_answered and state.starts):
+        elapsed_s = now - self._last_save
+        has_answered = trial.is_running and trial.n_good > 0
+        if elapsed_s < _SAVE_SECONDS and not (has_answered and state.starts):
             return
         self._last_save = now
-        changes: dict[str, float] = trial.counts if trial.running else {}
-        changes |= {"wait": max(0.0, state.wait - elapsed)} if state.wait else {}
+        changes: dict[str, float] = trial.counts if trial.is_running else {}
+        changes |= {"wait": max(0.0, state.wait - elapsed_s)} if state.wait else {}
         if changes:
             self.store.save(starts=0 if has_answered else state.starts, **changes)
         if state.wait and not self.store.state.wait:
@@ -264,20 +268,20 @@ class Updater:
                 0.75, 1.25
             )
         self.store.lock()
-        offers, versions = self._client.refresh(self.store.state.seen)
-        if versions != self.store.state.seen:
-            self.store.save(seen=versions)
+        offers, seen_versions = self._client.refresh(self.store.state.seen)
+        if seen_versions != self.store.state.seen:
+            self.store.save(seen=seen_versions)
         offers = [offer for offer in offers if offer.model == self.model]
-        own_offers = [offer for offer in offers if offer.is_for(self._id)]
+        device_offers = [offer for offer in offers if offer.is_for(self._device_id)]
         self._valid_digests = {offer.digest for offer in offers if offer.rollout}
         # Leave a withdrawn release before its successor is fetched, because that takes time and
         # may fail.
-        successor = next(filter(self._may_run, own_offers), None)
-        if successor is None or not self.store.is_whole(successor.digest):
+        successor = next(filter(self._may_try, device_offers), None)
+        if successor is None or not self.store.is_complete(successor.digest):
             self._leave_withdrawn()
         # Run the first offer that fits this device.
         try:
-            while (offer := next(filter(self._may_run, own_offers), None)) is not None:
+            while (offer := next(filter(self._may_try, device_offers), None)) is not None:
                 if self._run_offer(offer):
                     break
         finally:
@@ -290,7 +294,7 @@ class Updater:
 
     def _leave_withdrawn(self) -> None:
         """Run an earlier release if the running one was withdrawn."""
-        if not self._running or self._running in self._valid_digests:
+        if not self._running_digest or self._running_digest in self._valid_digests:
             return
         self._trial.end()
         state = self.store.state
@@ -305,7 +309,7 @@ class Updater:
         valid = {"", active, *self._valid_digests}
         return {name: "" for name in ("proved", "previous") if getattr(state, name) not in valid}
 
-    def _may_run(self, offer: OfferedRelease) -> bool:
+    def _may_try(self, offer: OfferedRelease) -> bool:
         """Whether a release may run here: it has not failed and is not put off."""
         state = self.store.state
         put_off_digest = state.waiting if state.wait else ""
@@ -313,8 +317,8 @@ class Updater:
 
     def _run_offer(self, offer: OfferedRelease) -> bool:
         """Run an offered release; return False if it does not fit this device."""
-        is_stored = self.store.is_whole(offer.digest)
-        if is_stored and self._running == offer.digest:
+        is_stored = self.store.is_complete(offer.digest)
+        if is_stored and self._running_digest == offer.digest:
             return True
         if is_stored:
             release = self.store.release(offer.digest)
@@ -332,21 +336,21 @@ class Updater:
             return False
         if not is_stored:
             fetch = partial(self._client.fetch, release)
-            self.store.fill(offer.digest, release, self._first, fetch)
-        if self._running == offer.digest:
+            self.store.complete_release(offer.digest, release, self._first_bundle_path, fetch)
+        if self._running_digest == offer.digest:
             self._count("repaired")
         else:
             self._adopt(offer.digest, str(offer))
         return True
 
-    def _adopt(self, digest: str, name: str) -> None:
+    def _adopt(self, digest: str, release_name: str) -> None:
         """Run a complete release, on trial unless it has passed a trial before."""
         device = self._device
         state_before = self.store.state
         assert device is not None
         # Save the choice first, so that a device that is killed meanwhile starts with this release.
-        bad_before, answers_before = self._trial.before
-        saved = self.store.save(
+        bad_before, answers_before = self._trial.previous_counts
+        is_saved = self.store.save(
             active=digest,
             good=0,
             bad=0,
@@ -356,37 +360,40 @@ class Updater:
             answers_before=answers_before,
             **self._without_withdrawn(digest),
         )
-        if not saved and digest != state_before.proved:
+        if not is_saved and digest != state_before.proved:
             self.store.save(active=state_before.active)
             raise UpdateError("store", str(self.store.trouble))
         # Check and adopt the bundle; if that fails, continue with the previous release.
         self._trial.end()
         try:
             bundle = self._open(digest)
-            if bundle.manifest.release != name:
-                raise UpdateError("bundle", f"the files of {name} are those of {bundle!r}")
+            if bundle.manifest.release != release_name:
+                raise UpdateError("bundle", f"the files of {release_name} are those of {bundle!r}")
             device.adopt(bundle)
         except (SelfTestError, BundleError, InputError, UpdateError) as error:
             self.store.refuse(
                 digest,
                 active=state_before.active,
-                **{key: getattr(state_before, key) for key in ("good", "bad", "seconds", "starts")},
+                **{
+                    field_name: getattr(state_before, field_name)
+                    for field_name in ("good", "bad", "seconds", "starts")
+                },
             )
             if self.store.state.on_trial:
                 self._trial.begin(state_before.good, state_before.bad, state_before.seconds)
             self._status.publish()
             reason = "self-test" if isinstance(error, SelfTestError) else "bundle"
-            raise UpdateError(reason, f"{name} is refused: {error}") from None
-        self._running = digest
+            raise UpdateError(reason, f"{release_name} is refused: {error}") from None
+        self._running_digest = digest
         if self.store.state.on_trial:
             self._trial.begin()
         self._count("taken")
         self._status.begin(device)
-        self.store.tidy()
-        _LOG.info("%s is active%s", name, ", on trial" if self._trial.running else "")
+        self.store.remove_old_releases()
+        _LOG.info("%s is active%s", release_name, ", on trial" if self._trial.is_running else "")
 
     def _open(self, digest: str) -> Bundle:
-        path = self.store.path(digest) if digest else self._first
+        path = self.store.path(digest) if digest else self._first_bundle_path
         return Bundle.open(path, public_key=self._settings.public_key, for_device=True)
 
     @property
@@ -395,11 +402,11 @@ class Updater:
         assert self._device is not None
         return self._device.bundle.manifest.release
 
-    def _pass(self) -> None:
+    def _end_passed_trial(self) -> None:
         self._trial.end()
         state = self.store.state
         self.store.save(proved=state.active, previous=state.proved, starts=0, waiting="", waits=0)
-        self.store.tidy()
+        self.store.remove_old_releases()
         self._count("passed")
         _LOG.info("%s has passed its trial", self._release)
 
@@ -407,7 +414,7 @@ class Updater:
         """Replace a release that failed its trial by the last one that passed."""
         self._trial.end()
         _LOG.error("%s failed its trial: %s", self._release, self._trial.counts)
-        self.store.refuse(self._running, active=self.store.state.proved)
+        self.store.refuse(self._running_digest, active=self.store.state.proved)
         self._go_back([self.store.state.proved])
         self._count("rolled_back")
 
@@ -422,10 +429,10 @@ class Updater:
                 self.store.save(**self._without_withdrawn(digest) | changes)
                 self._device.adopt(bundle)
             except GatewiseError as error:
-                _LOG.error("cannot return to %s: %s", digest or self._first, error)
+                _LOG.error("cannot return to %s: %s", digest or self._first_bundle_path, error)
                 continue
-            self._running = digest
-            self.store.tidy()
+            self._running_digest = digest
+            self.store.remove_old_releases()
             break
         self._status.begin(self._device)
 

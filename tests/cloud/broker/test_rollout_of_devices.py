@@ -121,7 +121,7 @@ def _make_fleet_device(
 ) -> FleetDevice:
     link = MqttLink(url, device=name)
     updater = Updater(
-        Store(folder / f"store-{name}", pause=600.0),
+        Store(folder / f"store-{name}", first_pause_s=600.0),
         UpdateSettings(
             urls=[repository.folder.as_uri()],
             trust=repository.root_file,

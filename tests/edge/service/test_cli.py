@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow  # processes and brokers start
 
 HEADER = "target,f,e,d,c,b,a"
 ROWS = ["x,0,0,0,0,0,1", "x,0,0,0,-1,0,0.1", "x,0,-1,0,0.1,0,0.1"]
-EASY, HARD = "[1,0,0,0,0,0]\n", "[0,0,0,0,1,0]\n"
+SURE_LINE, UNSURE_LINE = "[1,0,0,0,0,0]\n", "[0,0,0,0,1,0]\n"
 
 PYTHON_ROWS = """
 import time
@@ -47,44 +47,46 @@ def slow():
 
 
 @pytest.fixture
-def rows(tmp_path):
+def rows_path(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("\n".join([HEADER, *ROWS]) + "\n")
     return path
 
 
 @pytest.fixture
-def edge(bundle, command, tmp_path):
+def start_edge(bundle, command, tmp_path):
     """Start the command with the small bundle in another process."""
     (tmp_path / "my_rows.py").write_text(PYTHON_ROWS)
     return lambda *options: command("edge", bundle.path, *options, folder=tmp_path)
 
 
-def answers(completed) -> list[dict]:
+def read_answers(completed) -> list[dict]:
     return [json.loads(line) for line in completed.stdout.splitlines()]
 
 
-def test_rows_of_a_csv_file_are_answered_without_a_broker(bundle, rows):
-    completed = run_here("edge", bundle.path, "--data", rows)
+def test_rows_of_a_csv_file_are_answered_without_a_broker(bundle, rows_path):
+    completed = run_here("edge", bundle.path, "--data", rows_path)
     assert completed.returncode == 0, completed.stderr
-    lines = answers(completed)
+    lines = read_answers(completed)
     assert [line["row"] for line in lines] == [0, 1, 2]
     assert [line["label"] for line in lines] == ["yes", "no", "yes"]
     assert [line["reason"] for line in lines] == ["stopped", "stopped", "no-link"]
     assert [line["cost"] for line in lines] == [1.5, 13.5, 13.5]
     assert "columns that are not features are ignored: target" in completed.stderr
     assert "3 instances: 2 edge, 0 cloud, 1 fallback, 0 errors; mean cost 9.5" in completed.stderr
-    completed = run_here("edge", bundle.path, "--data", rows, "--limit", 2, "--policy", "edge-only")
-    assert [line["route"] for line in answers(completed)] == ["edge", "edge"]
+    completed = run_here(
+        "edge", bundle.path, "--data", rows_path, "--limit", 2, "--policy", "edge-only"
+    )
+    assert [line["route"] for line in read_answers(completed)] == ["edge", "edge"]
 
 
 def test_json_lines_are_answered_with_a_broker_and_a_summary(bundle, broker, make_peer):
     peer = make_peer()
-    rows = EASY + '\n{"a":0.1,"b":0,"c":0.1,"d":0,"e":-1,"f":0}\n' + HARD
+    input_lines = SURE_LINE + '\n{"a":0.1,"b":0,"c":0.1,"d":0,"e":-1,"f":0}\n' + UNSURE_LINE
     options = ("--broker", broker.url, "--device", "pi-9", "--json")
-    completed = run_here("edge", bundle.path, *options, given=rows)
+    completed = run_here("edge", bundle.path, *options, given=input_lines)
     assert completed.returncode == 0, completed.stderr
-    *lines, last_line = answers(completed)
+    *lines, last_line = read_answers(completed)
     assert [line["route"] for line in lines] == ["edge", "cloud", "cloud"]
     assert [line["label"] for line in lines] == ["yes", "no", "yes"]
     summary = last_line["summary"]
@@ -99,44 +101,46 @@ def test_partial_rows_are_answered_by_stages_that_have_their_features(bundle, tm
     path = tmp_path / "few.csv"
     path.write_text("when,a,id,b\nnoon,1,7,0\nnight,0.1,8,0\n")
     completed = run_here("edge", bundle.path, "--data", path, "--keep", "id,when")
-    first, second = answers(completed)
-    assert (first["kept"], first["label"]) == ({"id": "7", "when": "noon"}, "yes")
-    assert (second["kept"]["id"], second["route"]) == ("8", "fallback")
-    assert second["reason"] == "missing:c"
+    first_line, second_line = read_answers(completed)
+    assert (first_line["kept"], first_line["label"]) == ({"id": "7", "when": "noon"}, "yes")
+    assert (second_line["kept"]["id"], second_line["route"]) == ("8", "fallback")
+    assert second_line["reason"] == "missing:c"
     assert "has no column c, d, e, f: missing in every row" in completed.stderr
 
 
 def test_every_line_gets_an_answer_or_an_error(bundle):
-    rows = 'nonsense\n{"a": 1, "b": 0, "id": [3]}\n{"id": 4}\n{"b": 1, "id": 5}\n\udcff[1]\n'
-    rows = rows.encode("utf-8", "surrogateescape").decode("latin-1")
-    completed = run_here("edge", bundle.path, "--keep", "id", given=rows)
-    lines = answers(completed)
+    input_lines = 'nonsense\n{"a": 1, "b": 0, "id": [3]}\n{"id": 4}\n{"b": 1, "id": 5}\n\udcff[1]\n'
+    input_lines = input_lines.encode("utf-8", "surrogateescape").decode("latin-1")
+    completed = run_here("edge", bundle.path, "--keep", "id", given=input_lines)
+    lines = read_answers(completed)
     assert completed.returncode == 1
     assert [line["row"] for line in lines] == [0, 1, 2, 3, 4]
     assert ["error" in line for line in lines] == [True, False, True, True, True]
-    kept = [line.get("kept") for line in lines]
-    assert kept == [None, {"id": [3]}, {"id": 4}, {"id": 5}, None]
+    kept_cells = [line.get("kept") for line in lines]
+    assert kept_cells == [None, {"id": [3]}, {"id": 4}, {"id": 5}, None]
     assert "none of the features" in lines[2]["error"]
     assert "column 'a' is missing" in lines[3]["error"]
 
 
-def test_lines_are_written_to_a_file_and_published_on_a_topic(bundle, broker, rows, tmp_path):
-    out, topic = tmp_path / "answers.jsonl", "gw/v1/pi-8/answers"
-    reader = MqttClient(broker.url, topic)
-    options = ("--data", rows, "--broker", broker.url, "--device", "pi-8", "--keep", "target")
-    started = time.time()
+def test_lines_are_written_to_a_file_and_published_on_a_topic(bundle, broker, rows_path, tmp_path):
+    answers_path, topic = tmp_path / "answers.jsonl", "gw/v1/pi-8/answers"
+    subscriber = MqttClient(broker.url, topic)
+    options = ("--data", rows_path, "--broker", broker.url, "--device", "pi-8", "--keep", "target")
+    started_at = time.time()
     for n_runs in (1, 2):
-        completed = run_here("edge", bundle.path, *options, "--out", out, "--publish", topic)
+        completed = run_here(
+            "edge", bundle.path, *options, "--out", answers_path, "--publish", topic
+        )
         assert (completed.returncode, completed.stdout) == (0, ""), completed.stderr
-        written = [json.loads(line) for line in out.read_text().splitlines()]
-        assert len(written) == 3 * n_runs
-    published = [json.loads(reader.get()[1]) for _ in written]
-    assert published == written
-    times = [line["at"] for line in published]
+        written_lines = [json.loads(line) for line in answers_path.read_text().splitlines()]
+        assert len(written_lines) == 3 * n_runs
+    published_lines = [json.loads(subscriber.get()[1]) for _ in written_lines]
+    assert published_lines == written_lines
+    times = [line["at"] for line in published_lines]
     assert times == sorted(times)
-    assert started - 1 <= times[0] <= times[-1] <= time.time()
-    assert {line["kept"]["target"] for line in written} == {"x"}
-    reader.close()
+    assert started_at - 1 <= times[0] <= times[-1] <= time.time()
+    assert {line["kept"]["target"] for line in written_lines} == {"x"}
+    subscriber.close()
 
 
 @pytest.mark.parametrize(
@@ -178,7 +182,7 @@ def test_lines_are_written_to_a_file_and_published_on_a_topic(bundle, broker, ro
     ],
 )
 def test_invalid_input_prints_one_line_and_exits_with_status_2(
-    bundle, rows, options, message, tmp_path, monkeypatch, capsys
+    bundle, rows_path, options, message, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     Path("my_rows.py").write_text(PYTHON_ROWS)
@@ -186,63 +190,67 @@ def test_invalid_input_prints_one_line_and_exits_with_status_2(
     Path("updates.toml").write_text("update_spread = 5.0\n")
     Path("unknown.toml").write_text("hops = 5\n")
     assert main(["edge", str(bundle.path), *options.split()]) == 2
-    out, err = capsys.readouterr()
-    assert (out, len(err.splitlines())) == ("", 1)
-    assert message in err
+    output, error_text = capsys.readouterr()
+    assert (output, len(error_text.splitlines())) == ("", 1)
+    assert message in error_text
     assert main(["edge", str(tmp_path / "none")]) == 2
     assert "none does not exist" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("stop", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_signal_ends_the_command_properly(edge, broker, make_peer, stop, status):
+@pytest.mark.parametrize(
+    ("signal_number", "expected_status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)]
+)
+def test_signal_ends_the_command_properly(
+    start_edge, broker, make_peer, signal_number, expected_status
+):
     peer = make_peer()
-    process = edge("--broker", broker.url, "--device", "pi-3")
-    process.write(HARD)
+    process = start_edge("--broker", broker.url, "--device", "pi-3")
+    process.write(UNSURE_LINE)
     assert json.loads(process.line())["route"] == "cloud"
-    process.process.send_signal(stop)
-    ended, out, err = process.finish()
-    assert (ended, out) == (status, "")
-    assert "1 instances: 0 edge, 1 cloud" in err
-    assert "Traceback" not in err
+    process.process.send_signal(signal_number)
+    exit_status, output, log = process.finish()
+    assert (exit_status, output) == (expected_status, "")
+    assert "1 instances: 0 edge, 1 cloud" in log
+    assert "Traceback" not in log
     wait_until(lambda: ("pi-3", "offline") in peer.statuses, "the status offline")
 
 
-def test_command_ends_when_the_reader_of_its_output_ends(edge):
-    process = edge()
-    process.write(EASY)
+def test_command_ends_when_the_reader_of_its_output_ends(start_edge):
+    process = start_edge()
+    process.write(SURE_LINE)
     process.line()
     process.process.stdout.close()
-    process.write(EASY * 3)
+    process.write(SURE_LINE * 3)
     process.process.stdin.close()
-    err = process.process.stderr.read()
+    log = process.process.stderr.read()
     assert process.process.wait(60) == 0
-    assert "Traceback" not in err
-    assert "BrokenPipe" not in err
+    assert "Traceback" not in log
+    assert "BrokenPipe" not in log
 
 
 def test_rows_and_sensors_of_a_python_module_are_answered(bundle, tmp_path, monkeypatch):
     (tmp_path / "my_rows.py").write_text(PYTHON_ROWS)
     monkeypatch.syspath_prepend(tmp_path)
     completed = run_here("edge", bundle.path, "--data", "my_rows:rows", folder=tmp_path)
-    assert [line["label"] for line in answers(completed)] == ["yes", "no"], completed.stderr
+    assert [line["label"] for line in read_answers(completed)] == ["yes", "no"], completed.stderr
     options = ("--data", "my_rows:sensors", "--limit", 3, "--interval", 0.01)
     completed = run_here("edge", bundle.path, *options, folder=tmp_path)
-    lines = answers(completed)
+    lines = read_answers(completed)
     assert [(line["label"], line["acquired"]) for line in lines] == [("yes", 2)] * 3
 
 
-def test_signal_interrupts_a_generator_that_waits(edge, tmp_path):
-    process = edge("--data", "my_rows:slow")
+def test_signal_interrupts_a_generator_that_waits(start_edge, tmp_path):
+    process = start_edge("--data", "my_rows:slow")
     assert json.loads(process.line())["route"] == "edge"
     wait_until((tmp_path / "waiting").exists, "the generator to wait")
     process.process.send_signal(signal.SIGTERM)
-    status, _, err = process.finish()
+    status, _, log = process.finish()
     assert status == 0
-    assert "1 instances: 1 edge" in err
+    assert "1 instances: 1 edge" in log
     assert (tmp_path / "finally").exists()
 
 
-def test_instances_that_were_read_are_answered_before_the_end(edge, broker, make_peer):
+def test_instances_that_were_read_are_answered_before_the_end(start_edge, broker, make_peer):
     """SIGTERM comes while the first of three instances waits for the cloud."""
     requests = []
 
@@ -253,11 +261,11 @@ def test_instances_that_were_read_are_answered_before_the_end(edge, broker, make
         return []
 
     make_peer(behave)
-    process = edge("--broker", broker.url, "--deadline-ms", 1500, "--json")
-    process.write(HARD + 2 * EASY)
-    status, out, err = process.finish()
-    assert status == 0, err
-    *lines, last_line = [json.loads(line) for line in out.splitlines()]
+    process = start_edge("--broker", broker.url, "--deadline-ms", 1500, "--json")
+    process.write(UNSURE_LINE + 2 * SURE_LINE)
+    status, output, log = process.finish()
+    assert status == 0, log
+    *lines, last_line = [json.loads(line) for line in output.splitlines()]
     assert requests
     assert [line["row"] for line in lines] == [0, 1, 2]
     assert [line["reason"] for line in lines] == ["timeout", "stopped", "stopped"]
@@ -269,20 +277,20 @@ def test_all_parallel_instances_may_wait_for_the_cloud(bundle, broker, make_peer
 
     def behave(request: wire.Request) -> list[wire.Response]:
         requests[request.id] = request
-        return [answer_to(r) for r in requests.values()] if len(requests) == 40 else []
+        return [answer_to(request) for request in requests.values()] if len(requests) == 40 else []
 
     make_peer(behave)
     options = ("--broker", broker.url, "--parallel", 40, "--deadline-ms", 20_000)
-    completed = run_here("edge", bundle.path, *options, given=HARD * 40)
+    completed = run_here("edge", bundle.path, *options, given=UNSURE_LINE * 40)
     assert completed.returncode == 0, completed.stderr
-    outcomes = [(line["route"], line["reason"]) for line in answers(completed)]
+    outcomes = [(line["route"], line["reason"]) for line in read_answers(completed)]
     assert outcomes == [("cloud", "offloaded")] * 40
 
 
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_full_disk_loses_lines_but_does_not_end_the_answers(bundle, parallel, caplog):
     options = ("--out", "/dev/full", "--parallel", parallel, "--json")
-    completed = run_here("edge", bundle.path, *options, given=EASY * 40)
+    completed = run_here("edge", bundle.path, *options, given=SURE_LINE * 40)
     assert completed.returncode == 0
     assert caplog.text.count("/dev/full cannot be written: No space left") == 1
     summary = json.loads(completed.stdout)["summary"]
@@ -291,9 +299,9 @@ def test_full_disk_loses_lines_but_does_not_end_the_answers(bundle, parallel, ca
 
 def test_full_disk_behind_standard_output_does_not_end_the_answers(bundle, tmp_path):
     command = (sys.executable, "-m", "gatewise", "edge", bundle.path)
-    with Path("/dev/full").open("w") as full:
+    with Path("/dev/full").open("w") as full_device:
         completed = subprocess.run(
-            command, input=EASY * 40, stdout=full, stderr=subprocess.PIPE, text=True
+            command, input=SURE_LINE * 40, stdout=full_device, stderr=subprocess.PIPE, text=True
         )
     assert completed.returncode == 0, completed.stderr
     assert completed.stderr.count("standard output cannot be written: No space left") == 1
@@ -308,28 +316,32 @@ def test_command_runs_if_no_memory_may_be_writable_and_executable(bundle):
         "import ctypes, sys; assert ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0\n"
         "from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    assert json.loads(run_python(code, "edge", bundle.path, given=EASY))["route"] == "edge"
+    assert json.loads(run_python(code, "edge", bundle.path, given=SURE_LINE))["route"] == "edge"
 
 
-def test_killed_run_is_resumed_after_its_last_answer(edge, tmp_path):
+def test_killed_run_is_resumed_after_its_last_answer(start_edge, tmp_path):
     """After several kills each row has exactly one line."""
     n_rows = 3000
-    data, log = tmp_path / "many.csv", tmp_path / "answers.jsonl"
-    data.write_text("\n".join([HEADER, *(ROWS[i % 3] for i in range(n_rows))]) + "\n")
-    options = ("--data", data, "--resume", log, "--out", "/dev/null", "--parallel", 2)
+    data_path, log_path = tmp_path / "many.csv", tmp_path / "answers.jsonl"
+    data_path.write_text("\n".join([HEADER, *(ROWS[i % 3] for i in range(n_rows))]) + "\n")
+    options = ("--data", data_path, "--resume", log_path, "--out", "/dev/null", "--parallel", 2)
 
     def log_size() -> int:
-        return log.stat().st_size if log.exists() else 0
+        return log_path.stat().st_size if log_path.exists() else 0
 
     for _ in range(3):
-        size = log_size() + 20_000
-        killed = edge(*options)
-        wait_until(lambda n=size, p=killed.process: log_size() > n or p.poll() is not None)
-        killed.close()
-    status, _, err = edge(*options).finish()
-    assert status == 0, err
-    assert "are skipped" in err
-    lines = [json.loads(line) for line in log.read_text().splitlines()[1:]]
+        min_size = log_size() + 20_000
+        killed_run = start_edge(*options)
+        wait_until(
+            lambda n_bytes=min_size, process=killed_run.process: (
+                log_size() > n_bytes or process.poll() is not None
+            )
+        )
+        killed_run.close()
+    status, _, messages = start_edge(*options).finish()
+    assert status == 0, messages
+    assert "are skipped" in messages
+    lines = [json.loads(line) for line in log_path.read_text().splitlines()[1:]]
     assert sorted(line["row"] for line in lines) == list(range(n_rows))
     labels = {line["row"]: line["label"] for line in lines}
     assert [labels[i] for i in range(6)] == ["yes", "no", "yes"] * 2

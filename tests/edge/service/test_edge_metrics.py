@@ -19,19 +19,19 @@ from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.instance_source import InstanceSource
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.service.edge_metrics import EdgeMetrics
-from gatewise_edge.service.endpoints import Endpoints
+from gatewise_edge.service.endpoints import StatusServer
 from tests.support.small_bundle import cloud_says
 from tests.support.waiting import wait_until
 
-EASY, HARD = [1.0, 0, 0, 0, 0, 0], [0.1, 0, 0.1, 0, -1.0, 0]
+SURE_ROW, UNSURE_ROW = [1.0, 0, 0, 0, 0, 0], [0.1, 0, 0.1, 0, -1.0, 0]
 
 
-def samples(text: bytes | str) -> dict[tuple[str, ...], float]:
-    text = text.decode() if isinstance(text, bytes) else text
+def read_samples(metrics_text: bytes | str) -> dict[tuple[str, ...], float]:
+    metrics_text = metrics_text.decode() if isinstance(metrics_text, bytes) else metrics_text
     return {
-        (s.name, *sorted(s.labels.values())): s.value
-        for family in text_string_to_metric_families(text)
-        for s in family.samples
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(metrics_text)
+        for sample in family.samples
     }
 
 
@@ -54,7 +54,7 @@ class SampleSource(InstanceSource):
 
 def test_metrics_have_the_counts_of_the_signal(bundle):
     with Device(bundle) as device:
-        metric_values = samples(EdgeMetrics(device, instances=SampleSource([])).text())
+        metric_values = read_samples(EdgeMetrics(device, instances=SampleSource([])).text())
     assert metric_values["gatewise_signal_total", "samples"] == 640
     assert metric_values["gatewise_signal_total", "refused_windows"] == 1
 
@@ -63,17 +63,17 @@ def test_metrics_equal_the_counts_of_the_device(bundle):
     link = InProcessLink(cloud_says)
     with Device(bundle, link=link) as device:
         metrics = EdgeMetrics(device, link=link)
-        for row in (EASY, EASY, HARD):
+        for row in (SURE_ROW, SURE_ROW, UNSURE_ROW):
             metrics.observe(device.answer(row))
         with pytest.raises(SensorError) as error_info:
             device.answer([float("nan"), 0, 0, 0, 0, 0])
         metrics.observe(error_info.value)
         link.close()
-        fallback = device.answer(HARD)
+        fallback = device.answer(UNSURE_ROW)
         metrics.observe(fallback)
         device.deadline_ms = fallback.latency_ms / 2  # so that it counts as late
         metrics.observe(fallback)
-        metric_values = samples(metrics.text())
+        metric_values = read_samples(metrics.text())
         counters = device.counters
     assert metric_values["gatewise_answers_total", "edge"] == 2
     assert metric_values["gatewise_answers_total", "cloud"] == 1
@@ -94,67 +94,73 @@ def test_metrics_equal_the_counts_of_the_device(bundle):
     sensors = Sensors({"a": lambda: 1.0, "b": lambda: 0.0, "c": lambda: 0.0})
     with Device(bundle, sensors=sensors) as device:
         device.answer()
-        metric_values = samples(EdgeMetrics(device, instances=InstanceSource([], sensors)).text())
+        metric_values = read_samples(
+            EdgeMetrics(device, instances=InstanceSource([], sensors)).text()
+        )
     assert metric_values["gatewise_sensor_total", "a", "reads"] == 1
     assert metric_values["gatewise_sensor_total", "c", "reads"] == 0
 
 
 def test_number_of_fallback_reasons_is_bounded(bundle):
     with Device(bundle) as device:
-        metrics, answer = EdgeMetrics(device), device.answer(HARD)
+        metrics, answer = EdgeMetrics(device), device.answer(UNSURE_ROW)
         for i in range(300):  # error codes that a worker chooses
             metrics.observe(msgspec.structs.replace(answer, reason=f"cloud:{i}"))
         metrics.observe(answer)
         metrics.observe(msgspec.structs.replace(answer, route="edge", reason="implausible:a"))
-        metric_values = samples(metrics.text())
+        metric_values = read_samples(metrics.text())
     assert metric_values["gatewise_implausible_total", "a"] == 1
-    reasons = {
-        name[1]: n for name, n in metric_values.items() if name[0] == "gatewise_fallbacks_total"
+    reason_counts = {
+        name[1]: count
+        for name, count in metric_values.items()
+        if name[0] == "gatewise_fallbacks_total"
     }
-    assert len(reasons) == 101
-    assert (reasons["cloud:7"], reasons["other"]) == (1, 201)
+    assert len(reason_counts) == 101
+    assert (reason_counts["cloud:7"], reason_counts["other"]) == (1, 201)
 
 
 def test_metrics_and_health_are_served():
-    trouble: list[str | None] = [None]
-    with Endpoints(0, metrics=lambda: b"x 1\n", trouble=lambda: trouble[0]) as pages:
-        url = f"http://127.0.0.1:{pages.port}"
+    troubles: list[str | None] = [None]
+    with StatusServer(0, metrics=lambda: b"x 1\n", trouble=lambda: troubles[0]) as status_server:
+        url = f"http://127.0.0.1:{status_server.port}"
         assert fetch(url + "/healthz") == (200, "ok\n")
         assert fetch(url + "/metrics?x=1") == (200, "x 1\n")
         assert fetch(url + "/etc/passwd")[0] == 404
-        trouble[0] = "stuck"
+        troubles[0] = "stuck"
         assert fetch(url + "/healthz") == (503, "stuck\n")
-        with pytest.raises(InputError, match=f"metrics-port {pages.port} on 127.0.0.1 cannot be"):
-            Endpoints(pages.port, metrics=bytes, trouble=lambda: None)
+        with pytest.raises(
+            InputError, match=f"metrics-port {status_server.port} on 127.0.0.1 cannot be"
+        ):
+            StatusServer(status_server.port, metrics=bytes, trouble=lambda: None)
 
 
-def test_endpoints_can_listen_on_ipv6():
-    with Endpoints(0, metrics=bytes, trouble=lambda: None, host="::1") as pages:
-        assert fetch(f"http://[::1]:{pages.port}/healthz") == (200, "ok\n")
+def test_status_server_can_listen_on_ipv6():
+    with StatusServer(0, metrics=bytes, trouble=lambda: None, host="::1") as status_server:
+        assert fetch(f"http://[::1]:{status_server.port}/healthz") == (200, "ok\n")
 
 
 @pytest.mark.slow  # clients wait for each other
-@pytest.mark.parametrize("request_", [b"", b"GET /metrics HTTP/1.1\r\nX: "])
-def test_slow_clients_start_a_bounded_number_of_threads(request_, monkeypatch):
+@pytest.mark.parametrize("request_start", [b"", b"GET /metrics HTTP/1.1\r\nX: "])
+def test_slow_clients_start_a_bounded_number_of_threads(request_start, monkeypatch):
     """Once, a device with TasksMax=64 could start no thread for its answers."""
-    monkeypatch.setattr("gatewise_edge.service.endpoints._MAX_SECONDS", 0.1)
-    with Endpoints(0, metrics=lambda: b"x 1\n", trouble=lambda: None) as pages:
-        n_before = threading.active_count()
-        clients = [socket.create_connection(("127.0.0.1", pages.port)) for _ in range(20)]
+    monkeypatch.setattr("gatewise_edge.service.endpoints._MAX_CONNECTION_SECONDS", 0.1)
+    with StatusServer(0, metrics=lambda: b"x 1\n", trouble=lambda: None) as status_server:
+        n_threads_before = threading.active_count()
+        clients = [socket.create_connection(("127.0.0.1", status_server.port)) for _ in range(20)]
         try:
             for client in clients:
                 with contextlib.suppress(OSError):
-                    client.sendall(request_)
-            assert threading.active_count() <= n_before + 8
+                    client.sendall(request_start)
+            assert threading.active_count() <= n_threads_before + 8
 
             def is_served():
                 try:
-                    return fetch(f"http://127.0.0.1:{pages.port}/metrics") == (200, "x 1\n")
+                    return fetch(f"http://127.0.0.1:{status_server.port}/metrics") == (200, "x 1\n")
                 except OSError:
                     return False
 
             wait_until(is_served, "a page despite slow clients", 30.0)
-            assert threading.active_count() <= n_before + 8
+            assert threading.active_count() <= n_threads_before + 8
         finally:
             for client in clients:
                 client.close()

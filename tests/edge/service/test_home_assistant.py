@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 #: Required and optional keys from https://www.home-assistant.io/integrations/mqtt/ ("Device
 #: discovery payload", "Using availability topics", "Adding information about the origin") and
 #: .../integrations/sensor.mqtt/, as far as they are used here.
-DOCUMENTED = {
+DOCUMENTED_KEYS = {
     "root": (
         {"device", "origin", "components"},
         {"state_topic", "availability_topic", "availability_template"},
@@ -34,8 +34,8 @@ DOCUMENTED = {
 STATE_CLASSES = {"measurement", "measurement_angle", "total", "total_increasing"}
 
 
-def check(document, part):
-    required, optional = DOCUMENTED[part]
+def check_keys(document, document_part):
+    required, optional = DOCUMENTED_KEYS[document_part]
     assert required <= document.keys() <= required | optional, document
 
 
@@ -52,17 +52,17 @@ def render(template, payload):
 def test_discovery_document_has_the_documented_form():
     topic, document = discovery("pi-1")
     assert topic == "homeassistant/device/pi-1/config"
-    check(document, "root")
-    check(document["device"], "device")
-    check(document["origin"], "origin")
+    check_keys(document, "root")
+    check_keys(document["device"], "device")
+    check_keys(document["origin"], "origin")
     sensors = document["components"]
     assert set(sensors) == {"label", "confidence", "route", "cost_today", "share_offloaded"}
     for sensor in sensors.values():
-        check(sensor, "sensor")
+        check_keys(sensor, "sensor")
         assert sensor["platform"] == "sensor"
         assert sensor.get("state_class", "total") in STATE_CLASSES
-    others = discovery("pi-2", "ha/x")[1]["components"].values()
-    ids = {sensor["unique_id"] for sensor in [*sensors.values(), *others]}
+    other_sensors = discovery("pi-2", "ha/x")[1]["components"].values()
+    ids = {sensor["unique_id"] for sensor in [*sensors.values(), *other_sensors]}
     assert len(ids) == 2 * len(sensors)
     for device, prefix in (("küche", "homeassistant"), ("a b", "x"), ("pi-1", "a/#"), ("pi-1", "")):
         with pytest.raises(InputError, match="--home-assistant"):
@@ -71,26 +71,26 @@ def test_discovery_document_has_the_documented_form():
 
 def test_messages_have_the_sums_of_the_day_and_come_once_per_second(broker):
     """The arguments set the day and the time; the last message is published on closing."""
-    reader = MqttClient(broker.url, "gw/v1/pi-3/answers")
+    subscriber = MqttClient(broker.url, "gw/v1/pi-3/answers")
     link = MqttLink(broker.url, device="pi-3")
     link.connect(60)
     now, day = [0.0], [date(2026, 1, 1)]
     line = {"label": "yes", "route": "cloud", "cost": 2.0, "probabilities": [0.25, 0.75]}
     clocks = {"clock": lambda: now[0], "today": lambda: day[0]}
     with (
-        AnswerPublisher(link, "gw/v1/pi-3/answers") as answers,
-        HomeAssistant(link, "ha", answers.write, **clocks) as home,
+        AnswerPublisher(link, "gw/v1/pi-3/answers") as answer_publisher,
+        HomeAssistant(link, "ha", answer_publisher.write, **clocks) as publisher,
     ):
-        home.write(line)
-        home.write(line | {"route": "edge"})  # it waits, and a later line replaces it
-        home.write({"error": "no reading"})
+        publisher.write(line)
+        publisher.write(line | {"route": "edge"})  # it waits, and a later line replaces it
+        publisher.write({"error": "no reading"})
         now[0] = 1.0
-        home.write(line | {"route": "edge", "probabilities": []})
+        publisher.write(line | {"route": "edge", "probabilities": []})
         day[0] = date(2026, 1, 2)
-        home.write(line | {"cost": 0.5})
-    messages = [json.loads(reader.get()[1]) for _ in range(3)]
+        publisher.write(line | {"cost": 0.5})
+    messages = [json.loads(subscriber.get()[1]) for _ in range(3)]
     link.close()
-    reader.close()
+    subscriber.close()
     assert [message["cost_today"] for message in messages] == [2.0, 6.0, 0.5]
     assert [message["share_offloaded"] for message in messages] == [1.0, 0.333333, 1.0]
     assert [message["confidence"] for message in messages] == [0.75, None, 0.75]
@@ -99,59 +99,65 @@ def test_messages_have_the_sums_of_the_day_and_come_once_per_second(broker):
 
 
 def test_last_answer_of_a_second_is_published_at_its_end(monkeypatch):
-    monkeypatch.setattr(home_assistant, "_MIN_INTERVAL", 0.05)
+    monkeypatch.setattr(home_assistant, "_MIN_INTERVAL_S", 0.05)
     labels = []
     line = {"route": "edge", "cost": 1.0, "probabilities": [1.0]}
     link = SimpleNamespace(device="pi-1", publish=lambda *_, **__: True)
-    with HomeAssistant(link, "ha", lambda document: labels.append(document["label"])) as home:
+    with HomeAssistant(link, "ha", lambda document: labels.append(document["label"])) as publisher:
         for label in ("open", "ajar", "closed"):
-            home.write(line | {"label": label})
+            publisher.write(line | {"label": label})
         wait_until(lambda: labels == ["open", "closed"])
 
 
 @pytest.mark.slow
 def test_killed_device_becomes_unavailable(bundle, broker, make_peer, command):
     make_peer()
-    config, description = discovery("pi-4")
-    status, answers = "gw/v1/pi-4/status", "gw/v1/pi-4/answers"
-    reader = MqttClient(broker.url, status, answers)
+    config_topic, description = discovery("pi-4")
+    status_topic, answers_topic = "gw/v1/pi-4/status", "gw/v1/pi-4/answers"
+    subscriber = MqttClient(broker.url, status_topic, answers_topic)
     options = ["--broker", broker.url, "--device", "pi-4", "--home-assistant", "homeassistant"]
     process = command("edge", bundle.path, *options)
 
-    def messages(topic):
-        received = list(reader.got)
+    def read_messages(topic):
+        received_messages = list(subscriber.got)
         return [
-            payload.decode() for message_topic, payload, _ in received if message_topic == topic
+            payload.decode()
+            for message_topic, payload, _ in received_messages
+            if message_topic == topic
         ]
 
     process.write("[1, 0, 0, 0, 0, 0]\n")
-    wait_until(lambda: messages(answers), "the first answer")
+    wait_until(lambda: read_messages(answers_topic), "the first answer")
     # The description is retained, so that a later subscriber gets it.
-    later_client = MqttClient(broker.url, config)
+    later_client = MqttClient(broker.url, config_topic)
     document = json.loads(later_client.get()[1])
     assert (later_client.got[0][2], document) == (True, description)
     later_client.close()
 
-    def displayed():
-        payload, sensors = messages(answers)[-1], document["components"]
-        return {k: render(s["value_template"], payload) for k, s in sensors.items()}
+    def render_sensors():
+        payload, sensors = read_messages(answers_topic)[-1], document["components"]
+        return {name: render(sensor["value_template"], payload) for name, sensor in sensors.items()}
 
-    first = displayed()
-    assert (first["label"], first["route"], first["share_offloaded"]) == ("yes", "edge", "0.0")
-    available = document["availability_template"]
-    assert render(available, messages(status)[-1]) == "online"
+    first_display = render_sensors()
+    assert (first_display["label"], first_display["route"], first_display["share_offloaded"]) == (
+        "yes",
+        "edge",
+        "0.0",
+    )
+    availability_template = document["availability_template"]
+    assert render(availability_template, read_messages(status_topic)[-1]) == "online"
 
     def shows_cloud():
         process.write("[0.1, 0, 0.1, 0, -1, 0]\n")
-        return displayed()["route"] == "cloud"
+        return render_sensors()["route"] == "cloud"
 
     wait_until(shows_cloud, "an offloaded answer")
-    later = displayed()
-    assert later["label"] == "no"
-    assert 0 < float(later["share_offloaded"]) < 100
-    assert 0 < float(later["confidence"]) <= 100
-    assert float(later["cost_today"]) > float(first["cost_today"])
+    later_display = render_sensors()
+    assert later_display["label"] == "no"
+    assert 0 < float(later_display["share_offloaded"]) < 100
+    assert 0 < float(later_display["confidence"]) <= 100
+    assert float(later_display["cost_today"]) > float(first_display["cost_today"])
     process.close()
-    wait_until(lambda: messages(status)[-1] == "offline", "the last will")
-    assert render(available, "offline") == "offline"
-    reader.close()
+    wait_until(lambda: read_messages(status_topic)[-1] == "offline", "the last will")
+    assert render(availability_template, "offline") == "offline"
+    subscriber.close()

@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def data(tmp_path):
+def data_path(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("a,b\n1,2\n3,4\n")
     return path
@@ -31,26 +31,33 @@ def rows_of(path):
 
 
 @pytest.mark.parametrize("n_bytes", [0, *range(1, 20, 3)])
-def test_log_reads_answered_rows_and_cuts_off_an_incomplete_line(tmp_path, data, n_bytes):
+def test_log_reads_answered_rows_and_cuts_off_an_incomplete_line(tmp_path, data_path, n_bytes):
     path = tmp_path / "log"
-    with AnswerLog(path, data) as log:
-        assert log.answered == set()
+    with AnswerLog(path, data_path) as log:
+        assert log.answered_rows == set()
         for row in (0, 2):
             log.write({"row": row, "label": "yes"})
         size_before = path.stat().st_size
         log.write({"row": 1, "label": "yes"})
     with path.open("r+b") as file:
         file.truncate(size_before + n_bytes)
-    with AnswerLog(path, data) as log:
-        assert log.answered == {0, 2}
+    with AnswerLog(path, data_path) as log:
+        assert log.answered_rows == {0, 2}
         log.write({"row": 1, "label": "no"})
     assert rows_of(path) == [0, 2, 1]
 
 
-def test_threads_write_complete_lines(tmp_path, data):
+def test_threads_write_complete_lines(tmp_path, data_path):
     path = tmp_path / "log"
-    with AnswerLog(path, data) as log, ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda k: [log.write({"row": k + 4 * i}) for i in range(50)], range(4)))
+    with AnswerLog(path, data_path) as log, ThreadPoolExecutor(4) as pool:
+        list(
+            pool.map(
+                lambda thread_number: [
+                    log.write({"row": thread_number + 4 * i}) for i in range(50)
+                ],
+                range(4),
+            )
+        )
     assert sorted(rows_of(path)) == list(range(200))
 
 
@@ -62,25 +69,25 @@ def test_full_disk_is_logged_once_and_its_lost_lines_are_counted(caplog):
     assert len(caplog.records) == 1
 
 
-def test_line_that_is_written_in_parts_is_complete(tmp_path, data, monkeypatch):
+def test_line_that_is_written_in_parts_is_complete(tmp_path, data_path, monkeypatch):
     path = tmp_path / "log"
-    write = os.write
-    n_free = [30]
+    write_all = os.write
+    n_free_bytes = [30]
 
     def write_part(file: int, content: bytes) -> int:
-        if not n_free[0]:
+        if not n_free_bytes[0]:
             raise OSError(errno.ENOSPC, "no space left")
-        n_written = write(file, content[: min(7, n_free[0])])
-        n_free[0] -= n_written
+        n_written = write_all(file, content[: min(7, n_free_bytes[0])])
+        n_free_bytes[0] -= n_written
         return n_written
 
-    with AnswerLog(path, data) as log:
+    with AnswerLog(path, data_path) as log:
         monkeypatch.setattr(outputs.os, "write", write_part)
         log.write({"row": 0})
         log.write({"row": 1, "label": "yes"})
         log.write({"row": 7})
         assert (log.n_lost, log.trouble is None) == (1, False)
-        n_free[0] = 1000
+        n_free_bytes[0] = 1000
         log.write({"row": 2})
         assert log.trouble is None
         monkeypatch.undo()
@@ -89,45 +96,45 @@ def test_line_that_is_written_in_parts_is_complete(tmp_path, data, monkeypatch):
 
 @pytest.mark.slow
 def test_unacknowledged_lines_are_published_again_on_the_next_connection(broker):
-    reader = MqttClient(broker.url, "answers")
+    subscriber = MqttClient(broker.url, "answers")
 
-    def rows():
-        return [json.loads(payload)["row"] for _, payload, _ in reader.got]
+    def received_rows():
+        return [json.loads(payload)["row"] for _, payload, _ in subscriber.got]
 
     with Relay(broker.port) as relay:
         link = MqttLink(relay.url, device="pi-1")
         link.connect(60)
         with AnswerPublisher(link, "answers") as publisher:
             publisher.write({"row": 0})
-            wait_until(lambda: reader.got)
+            wait_until(lambda: subscriber.got)
             relay.loses = True
             for row in range(1, 100):  # more than may be unacknowledged
                 publisher.write({"row": row})
             relay.cut()
             # The waiting lines are published on the next connection without another write.
-            wait_until(lambda: len(set(rows())) >= 100)
-        assert publisher.dropped == 0
+            wait_until(lambda: len(set(received_rows())) >= 100)
+        assert publisher.n_dropped == 0
         link.close()
     # They arrive in order; a line whose acknowledgement was lost arrives twice.
-    assert list(dict.fromkeys(rows())) == list(range(100))
-    reader.close()
+    assert list(dict.fromkeys(received_rows())) == list(range(100))
+    subscriber.close()
 
 
 @pytest.mark.parametrize("content", [b"hello\n", b"no end", b"[1]\n", b'{"sha256": 1}\n{"x": 2}\n'])
-def test_foreign_file_is_refused_and_unchanged(tmp_path, data, content):
+def test_foreign_file_is_refused_and_unchanged(tmp_path, data_path, content):
     path = tmp_path / "log"
     path.write_bytes(content)
     with pytest.raises(InputError):
-        AnswerLog(path, data)
+        AnswerLog(path, data_path)
     assert path.read_bytes() == content
 
 
-def test_log_of_other_data_and_unusable_paths_are_refused(tmp_path, data):
-    with AnswerLog(tmp_path / "log", data):
-        data.write_text("a,b\n9,9\n")
+def test_log_of_other_data_and_unusable_paths_are_refused(tmp_path, data_path):
+    with AnswerLog(tmp_path / "log", data_path):
+        data_path.write_text("a,b\n9,9\n")
     with pytest.raises(InputError, match="other data"):
-        AnswerLog(tmp_path / "log", data)
+        AnswerLog(tmp_path / "log", data_path)
     with pytest.raises(InputError, match="nowhere"):
-        AnswerLog(tmp_path / "nowhere" / "log", data)
+        AnswerLog(tmp_path / "nowhere" / "log", data_path)
     with pytest.raises(InputError, match=r"none\.csv"):
         AnswerLog(tmp_path / "log", tmp_path / "none.csv")

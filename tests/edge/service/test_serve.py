@@ -19,13 +19,13 @@ def test_instances_begin_at_least_an_interval_apart(monkeypatch):
     def pause(seconds: float) -> None:
         now[0] += max(0.0, seconds)
 
-    def rows():
+    def read_rows():
         for number in range(7):
             now[0] += 0.5 if number == 4 else 0.0  # the source is silent for that time
             yield [(None, {})]
 
     stop.pause = pause
-    source = InstanceSource(rows())
+    source = InstanceSource(read_rows())
     for number, _, fields in serve._due_instances(source, stop, None, 0.25, frozenset()):
         assert fields["at"] == 1.7e9 + now[0]
         start_times.append(now[0])
@@ -35,6 +35,6 @@ def test_instances_begin_at_least_an_interval_apart(monkeypatch):
 
 def test_quantiles_are_observed_latencies():
     totals = serve.AnswerTotals()
-    for ms in (4.0, 1.0, 3.0, 2.0):
-        totals.add(SimpleNamespace(route="edge", cost=1.0, latency_ms=ms))
+    for latency_ms in (4.0, 1.0, 3.0, 2.0):
+        totals.add(SimpleNamespace(route="edge", cost=1.0, latency_ms=latency_ms))
     assert totals.summary()["latency_ms"] == {"p50": 2.0, "p95": 4.0, "p99": 4.0}

@@ -14,10 +14,10 @@ import pytest
 
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
 
-UNIT = Path(__file__).parents[3] / "deploy" / "gatewise-edge.service"
+UNIT_FILE = Path(__file__).parents[3] / "deploy" / "gatewise-edge.service"
 
 
-class Manager:
+class FakeServiceManager:
     """A service manager that receives notifications."""
 
     def __init__(self, path: str) -> None:
@@ -39,30 +39,35 @@ class Manager:
 
 
 @pytest.fixture(params=["path", "abstract"])
-def manager(request, tmp_path):
+def service_manager(request, tmp_path):
     name = f"@gatewise-test-{os.getpid()}-{tmp_path.name}"
     path = name if request.param == "abstract" else str(tmp_path / "notify")
     if request.param == "abstract" and sys.platform != "linux":
         pytest.skip("only Linux has abstract sockets")
-    manager = Manager(path)
-    yield manager
-    manager.socket.close()
+    service_manager = FakeServiceManager(path)
+    yield service_manager
+    service_manager.socket.close()
 
 
-def test_notifier_sends_only_if_there_is_a_manager(manager, tmp_path):
-    notifier = Notifier(manager.environment)
-    assert (notifier.enabled, notifier.watchdog) == (True, None)
+def test_notifier_sends_only_if_there_is_a_manager(service_manager, tmp_path):
+    notifier = Notifier(service_manager.environment)
+    assert (notifier.is_enabled, notifier.watchdog_s) == (True, None)
     assert notifier.send("READY=1", "model\nsmall")
-    assert manager.receive() == ["READY=1", "STATUS=model small"]
+    assert service_manager.receive() == ["READY=1", "STATUS=model small"]
     assert notifier.send("STOPPING=1", "a path that is not text: \udcff")
-    assert manager.receive() == ["STOPPING=1", "STATUS=a path that is not text: ?"]
+    assert service_manager.receive() == ["STOPPING=1", "STATUS=a path that is not text: ?"]
     assert not Notifier({}).send("READY=1")
-    unconnected = Notifier({"NOTIFY_SOCKET": str(tmp_path / "none"), "WATCHDOG_USEC": "1000"})
-    assert (unconnected.enabled, unconnected.send("READY=1")) == (True, False)
+    notifier_without_manager = Notifier(
+        {"NOTIFY_SOCKET": str(tmp_path / "none"), "WATCHDOG_USEC": "1000"}
+    )
+    assert (notifier_without_manager.is_enabled, notifier_without_manager.send("READY=1")) == (
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
-    ("variables", "seconds"),
+    ("variables", "expected_seconds"),
     [
         ({"WATCHDOG_USEC": "2000000"}, 2.0),
         ({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}, 2.0),
@@ -71,62 +76,62 @@ def test_notifier_sends_only_if_there_is_a_manager(manager, tmp_path):
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_watchdog_time_is_read_only_if_it_is_for_this_process(variables, seconds):
-    assert Notifier({"NOTIFY_SOCKET": "/run/n", **variables}).watchdog == seconds
+def test_watchdog_time_is_read_only_if_it_is_for_this_process(variables, expected_seconds):
+    assert Notifier({"NOTIFY_SOCKET": "/run/n", **variables}).watchdog_s == expected_seconds
 
 
-def test_heartbeat_ends_when_the_device_hangs(manager):
+def test_heartbeat_ends_when_the_device_hangs(service_manager):
     now = [0.0]
-    notifier = Notifier(manager.environment | {"WATCHDOG_USEC": "100000"})
-    beat = Heartbeat(notifier, patience=1.0, status=lambda: "well", clock=lambda: now[0])
-    with beat:
-        assert manager.receive() == ["WATCHDOG=1", "STATUS=well"]
+    notifier = Notifier(service_manager.environment | {"WATCHDOG_USEC": "100000"})
+    heartbeat = Heartbeat(notifier, max_seconds=1.0, status=lambda: "well", clock=lambda: now[0])
+    with heartbeat:
+        assert service_manager.receive() == ["WATCHDOG=1", "STATUS=well"]
         now[0] = 1000.0
-        assert beat.alive  # it may wait any time for an instance
-        beat.begin(0)
-        assert beat.alive
+        assert heartbeat.is_alive  # it may wait any time for an instance
+        heartbeat.begin(0)
+        assert heartbeat.is_alive
         now[0] = 1001.5
-        assert not beat.alive
-        beat.begin(1)  # another instance ends in time
-        beat.end(1)
-        assert not beat.alive
-        manager.socket.settimeout(0.5)
+        assert not heartbeat.is_alive
+        heartbeat.begin(1)  # another instance ends in time
+        heartbeat.end(1)
+        assert not heartbeat.is_alive
+        service_manager.socket.settimeout(0.5)
         with pytest.raises(TimeoutError):
-            for _ in iter(manager.receive, None):  # earlier notifications may be queued
+            for _ in iter(service_manager.receive, None):  # earlier notifications may be queued
                 pass
-        beat.end(0)
-        manager.socket.settimeout(60)
-        assert "WATCHDOG=1" in manager.receive()
-    assert not any(t.name == "gatewise-watchdog" for t in threading.enumerate())
+        heartbeat.end(0)
+        service_manager.socket.settimeout(60)
+        assert "WATCHDOG=1" in service_manager.receive()
+    assert not any(thread.name == "gatewise-watchdog" for thread in threading.enumerate())
 
 
 def test_heartbeat_ends_if_all_instances_fail():
     now = [0.0]
-    beat = Heartbeat(Notifier({}), patience=5.0, clock=lambda: now[0])
+    heartbeat = Heartbeat(Notifier({}), max_seconds=5.0, clock=lambda: now[0])
     for second in range(6):
         now[0] = float(second)
-        beat.note_failure()
-        assert beat.alive
+        heartbeat.note_failure()
+        assert heartbeat.is_alive
     now[0] = 1000.0
-    assert beat.alive  # no instance has come since
-    beat.note_failure()
-    assert beat.trouble == "no instance could be answered in 1000 s: see the errors"
-    beat.note_answer()
-    assert beat.alive
+    assert heartbeat.is_alive  # no instance has come since
+    heartbeat.note_failure()
+    assert heartbeat.trouble == "no instance could be answered in 1000 s: see the errors"
+    heartbeat.note_answer()
+    assert heartbeat.is_alive
 
 
 @pytest.mark.slow
-def test_process_notifies_that_it_is_ready_alive_and_stopping(bundle, manager, command):
-    environment = manager.environment | {"WATCHDOG_USEC": "200000"}
+def test_process_notifies_that_it_is_ready_alive_and_stopping(bundle, service_manager, command):
+    environment = service_manager.environment | {"WATCHDOG_USEC": "200000"}
     process = command("edge", bundle.path, environment=environment)
-    assert not any("STOPPING=1" in lines for lines in manager.receive_until("READY=1"))
+    assert not any("STOPPING=1" in lines for lines in service_manager.receive_until("READY=1"))
     process.write("[1,0,0,0,0,0]\n")
     assert '"edge"' in process.line()
     status = "STATUS=1 edge, 0 cloud, 0 fallback, 0 errors"
-    while status not in manager.receive_until("WATCHDOG=1")[-1]:
+    while status not in service_manager.receive_until("WATCHDOG=1")[-1]:
         pass
     process.process.send_signal(signal.SIGTERM)
-    manager.receive_until("STOPPING=1")
+    service_manager.receive_until("STOPPING=1")
     assert process.finish()[0] == 0
 
 
@@ -134,7 +139,7 @@ def test_systemd_unit_is_hardened_and_has_a_watchdog():
     """tests/test_deploy.py tests its command and its syntax."""
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read_string(UNIT.read_text())
+    parser.read_string(UNIT_FILE.read_text())
     service = parser["Service"]
     assert service["Type"] == "notify"
     assert service["NotifyAccess"] == "main"

@@ -18,8 +18,8 @@ from gatewise_export.repository.repository import Repository
 from tests.edge.virtual_time import Clock
 from tests.support.waiting import wait_until
 
-PATIENCE = 60.0
-EASY = [1.0, 0, 0, 0, 0, 0]
+TIMEOUT_S = 60.0
+SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 
 
 class Server:
@@ -102,9 +102,9 @@ class UpdatedDevice:
     The first `n_skipped` bundles of the store are skipped, as if they did not open.
     """
 
-    def __init__(self, store: Store, fleet: Fleet, first: Path, **options: Any) -> None:
+    def __init__(self, store: Store, fleet: Fleet, first_path: Path, **options: Any) -> None:
         self.store = store
-        path = next(iter(store.start()[options.pop("n_skipped", 0) :]), first)
+        path = next(iter(store.start()[options.pop("n_skipped", 0) :]), first_path)
         defaults = {
             "urls": [fleet.folder.as_uri()],
             "trust": fleet.trust,
@@ -115,13 +115,13 @@ class UpdatedDevice:
         }
         deadline_ms = options.pop("deadline_ms", 5e3)
         arguments = {key: options.pop(key) for key in ("link", "clock") if key in options}
-        settings = UpdateSettings(first=first, **(defaults | options))
+        settings = UpdateSettings(first=first_path, **(defaults | options))
         self.updater = Updater(store, settings, **arguments)
-        names = Bundle.open(first, for_device=True).manifest.feature_names
-        opened = Bundle.open(path, for_device=True)
+        row_names = Bundle.open(first_path, for_device=True).manifest.feature_names
+        bundle = Bundle.open(path, for_device=True)
         self.device = Device(
-            opened, link=arguments.get("link"), observe=self.updater.observe,
-            deadline_ms=deadline_ms, row_names=names,
+            bundle, link=arguments.get("link"), observe=self.updater.observe,
+            deadline_ms=deadline_ms, row_names=row_names,
         )  # fmt: skip
         self.updater.start(self.device)
 
@@ -138,53 +138,55 @@ class UpdatedDevice:
 
         counter_names = ("checks", "metadata", "fetch", "store", "bundle", "self-test")
 
-        def n_ended() -> int:
+        def count_checks() -> int:
             return sum(self.updater.counters[name] for name in counter_names)
 
         # Wait for two checks, because one may have begun before.
         for _ in range(2):
-            n_before = n_ended()
+            n_checks_before = count_checks()
             self.announce()
-            wait_until(lambda n=n_before: n_ended() > n, "a check", PATIENCE)
+            wait_until(
+                lambda n_checks=n_checks_before: count_checks() > n_checks, "a check", TIMEOUT_S
+            )
 
     def wait_for_version(self, version: str) -> None:
         """Announce a release, and wait until the device runs `version`, on trial or not."""
         self.announce()
 
         def runs_version() -> bool:
-            on_trial = self.store.state.on_trial
-            return self.version == version and self.updater._trial.running == on_trial
+            is_on_trial = self.store.state.on_trial
+            return self.version == version and self.updater._trial.is_running == is_on_trial
 
-        wait_until(runs_version, f"version {version}", PATIENCE)
+        wait_until(runs_version, f"version {version}", TIMEOUT_S)
 
     def wait_for_count(self, name: str, number: int = 1) -> None:
         """Wait until a counter of the updater has reached a number."""
-        wait_until(lambda: self.updater.counters[name] >= number, name, PATIENCE)
+        wait_until(lambda: self.updater.counters[name] >= number, name, TIMEOUT_S)
 
     def wait_for_refusal(self, reason: str, version: str) -> None:
         """Wait until a check has failed, and test that the device still runs `version`."""
-        n_before = self.updater.counters[reason]
+        n_failures_before = self.updater.counters[reason]
         self.announce()
-        self.wait_for_count(reason, n_before + 1)
+        self.wait_for_count(reason, n_failures_before + 1)
         assert self.updater.trouble
         assert self.version == version
-        assert self.device.answer(EASY).route == "edge"
+        assert self.device.answer(SURE_ROW).route == "edge"
 
     def fail_trial(self) -> None:
         """Observe errors until the version on trial is rolled back."""
-        n_before = self.updater.counters["rolled_back"]
+        n_rollbacks_before = self.updater.counters["rolled_back"]
         for _ in range(5):
             self.updater.observe(ValueError())
-        self.wait_for_count("rolled_back", n_before + 1)
+        self.wait_for_count("rolled_back", n_rollbacks_before + 1)
 
     def pass_trial(self) -> None:
         """Answer until the trial has ended."""
 
         def has_ended() -> bool:
-            self.device.answer(EASY)
+            self.device.answer(SURE_ROW)
             return not self.store.state.on_trial
 
-        wait_until(has_ended, "the trial", PATIENCE)
+        wait_until(has_ended, "the trial", TIMEOUT_S)
 
     def close(self) -> None:
         self.updater.close()
@@ -197,7 +199,7 @@ def fleet(tmp_path: Path, make_bundle: Callable[..., Bundle]) -> Fleet:
 
 
 @pytest.fixture
-def first(make_bundle: Callable[..., Bundle]) -> Path:
+def first_path(make_bundle: Callable[..., Bundle]) -> Path:
     return make_bundle("first").path
 
 
@@ -209,26 +211,30 @@ def server(fleet: Fleet) -> Iterator[Server]:
 
 
 @pytest.fixture
-def at_8(run: Callable[..., UpdatedDevice], fleet: Fleet, server: Server) -> UpdatedDevice:
+def device_at_8(
+    run_device: Callable[..., UpdatedDevice], fleet: Fleet, server: Server
+) -> UpdatedDevice:
     """A device that runs version 8 after its trial, and has the newest metadata."""
     fleet.publish("8")
-    device = run(urls=[server.url], timeout=1.0)
+    device = run_device(urls=[server.url], timeout=1.0)
     device.wait_for_version("8")
     device.pass_trial()
     return device
 
 
 @pytest.fixture
-def run(tmp_path: Path, fleet: Fleet, first: Path) -> Iterator[Callable[..., UpdatedDevice]]:
+def run_device(
+    tmp_path: Path, fleet: Fleet, first_path: Path
+) -> Iterator[Callable[..., UpdatedDevice]]:
     """Start a device; further calls start devices with the same store."""
     devices: list[UpdatedDevice] = []
 
-    def run(**options: Any) -> UpdatedDevice:
-        store = Store(tmp_path / "store", pause=options.pop("pause", 600.0))
-        devices.append(UpdatedDevice(store, fleet, first, **options))
+    def run_device(**options: Any) -> UpdatedDevice:
+        store = Store(tmp_path / "store", first_pause_s=options.pop("pause", 600.0))
+        devices.append(UpdatedDevice(store, fleet, first_path, **options))
         return devices[-1]
 
-    yield run
+    yield run_device
     for device in devices:
         device.close()
 
@@ -239,9 +245,9 @@ def clock():
 
 
 @pytest.fixture
-def on_trial(run, fleet, server, clock):
+def device_on_trial(run_device, fleet, server, clock):
     """A device with version 8 on trial, which needs 20 answers to pass."""
     fleet.publish("8")
-    device = run(urls=[server.url], trial_answers=20, clock=clock)
+    device = run_device(urls=[server.url], trial_answers=20, clock=clock)
     device.wait_for_version("8")
     return device

@@ -22,18 +22,22 @@ from gatewise_export.bundle.bundle import Bundle
 CHANGE_EVENTS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink")
 
 
-def run(settings: dict[str, Any], pipe: Connection) -> None:
+def run_device(settings: dict[str, Any], pipe: Connection) -> None:
     """Run the device until the version has passed its trial or a timeout."""
     n_changes_left = settings["changes"]
     lock = threading.Lock()
 
-    def count_change(event: str, args: tuple[object, ...]) -> None:
+    def count_change(event: str, arguments: tuple[object, ...]) -> None:
         """Kill the process before the change that is one too many."""
         nonlocal n_changes_left
-        is_write = (
-            event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        is_writing = (
+            event == "open"
+            and isinstance(arguments[2], int)
+            and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         )
-        if (event not in CHANGE_EVENTS and not is_write) or settings["store"] not in str(args[:2]):
+        if (event not in CHANGE_EVENTS and not is_writing) or settings["store"] not in str(
+            arguments[:2]
+        ):
             return
         with lock:
             n_changes_left -= 1
@@ -42,7 +46,7 @@ def run(settings: dict[str, Any], pipe: Connection) -> None:
 
     if n_changes_left >= 0:
         sys.addaudithook(count_change)
-    store = Store(settings["store"], pause=0.1)
+    store = Store(settings["store"], first_pause_s=0.1)
     path = next(iter(store.start()), Path(settings["first"]))
     bundle = Bundle.open(path, for_device=True)
     updater = Updater(
@@ -61,11 +65,11 @@ def run(settings: dict[str, Any], pipe: Connection) -> None:
         device.answer([1.0, 0, 0, 0, 0, 0])
         pipe.send(f"started {bundle.manifest.version}")
         updater.start(device)
-        end = time.monotonic() + settings["wait"]
+        deadline = time.monotonic() + settings["wait"]
         while device.bundle.manifest.version != settings["version"] or store.state.on_trial:
             device.answer([1.0, 0, 0, 0, 0, 0])
             time.sleep(0.002)
-            if time.monotonic() > end:
+            if time.monotonic() > deadline:
                 pipe.send(f"version {settings['version']} does not run: {updater.trouble}")
                 sys.exit(1)
         pipe.send(f"version {device.bundle.manifest.version}")

@@ -35,56 +35,58 @@ class KilledDevice:
     process: ForkServerProcess
     pipe: Connection
 
-    def line(self) -> str:
+    def next_report(self) -> str:
         """Wait for the next report; return an empty text after the last one."""
         try:
             return str(self.pipe.recv()) if self.pipe.poll(240) else "silent for 240 s"
         except EOFError:
             return ""
 
-    def end(self) -> list[str]:
+    def wait_for_reports(self) -> list[str]:
         """Wait for the end of the process; return its reports."""
-        lines = list(iter(self.line, ""))
+        reports = list(iter(self.next_report, ""))
         self.process.join(60)
-        return lines
+        return reports
 
 
 @pytest.fixture
-def launch(fleet, server, first):
-    def launch(store, version, *, changes=-1):
+def launch_device(fleet, server, first_path):
+    def launch_device(store, version, *, n_changes=-1):
         settings = {
             "store": str(store),
-            "first": str(first),
+            "first": str(first_path),
             "url": server.url,
             "trust": str(fleet.trust),
             "version": version,
-            "changes": changes,
+            "changes": n_changes,
             "wait": 120,
         }
         receiver, sender = _PROCESSES.Pipe(duplex=False)
-        process = _PROCESSES.Process(target=killed_device.run, args=(settings, sender), daemon=True)
+        process = _PROCESSES.Process(
+            target=killed_device.run_device, args=(settings, sender), daemon=True
+        )
         process.start()
         sender.close()
         return KilledDevice(process, receiver)
 
-    return launch
+    return launch_device
 
 
-def run_to_version(launch, store, version):
+def run_to_version(launch_device, store, version):
     """Run a device until it has adopted the published version; return its reports."""
-    device = launch(store, version)
-    lines = device.end()
-    assert device.process.exitcode == 0, lines
-    assert lines[-1] == f"version {version}"
-    return lines
+    device = launch_device(store, version)
+    reports = device.wait_for_reports()
+    assert device.process.exitcode == 0, reports
+    assert reports[-1] == f"version {version}"
+    return reports
 
 
 @pytest.fixture
-def seed(fleet, launch, tmp_path):
+def seed_store(fleet, launch_device, tmp_path):
     """A store with version 8 after its trial, while version 9 is published."""
     fleet.publish("8")
     store = tmp_path / "seed"
-    run_to_version(launch, store, "8")
+    run_to_version(launch_device, store, "8")
     fleet.publish("9")
     return store
 
@@ -92,64 +94,66 @@ def seed(fleet, launch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_device_killed_before_any_change_to_the_disk_updates_on_its_next_start(
-    launch, seed, tmp_path
+    launch_device, seed_store, tmp_path
 ):
-    for changes in range(0, 400, max(1, 96 // N_KILLS)):
-        store = tmp_path / f"store-{changes}"
-        shutil.copytree(seed, store, symlinks=True)
-        killed = launch(store, "9", changes=changes)
-        lines = killed.end()
-        if killed.process.exitcode == 0:
+    for n_changes in range(0, 400, max(1, 96 // N_KILLS)):
+        store = tmp_path / f"store-{n_changes}"
+        shutil.copytree(seed_store, store, symlinks=True)
+        killed_device = launch_device(store, "9", n_changes=n_changes)
+        reports = killed_device.wait_for_reports()
+        if killed_device.process.exitcode == 0:
             break
-        assert killed.process.exitcode == -signal.SIGKILL, lines
+        assert killed_device.process.exitcode == -signal.SIGKILL, reports
         # It never returns to the first bundle.
-        assert run_to_version(launch, store, "9")[0] in ("started 8", "started 9")
-    assert changes > 20
+        assert run_to_version(launch_device, store, "9")[0] in ("started 8", "started 9")
+    assert n_changes > 20
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-def test_device_killed_at_random_moments_updates_on_its_next_start(launch, fleet, tmp_path):
+def test_device_killed_at_random_moments_updates_on_its_next_start(launch_device, fleet, tmp_path):
     rng = random.Random(0)
     store = tmp_path / "store"
     n_killed = 0
     fleet.publish("7-1")
-    device = launch(store, "7-1")
-    assert device.line().startswith("started")
-    began = time.monotonic()
-    assert device.end() == ["version 7-1"]
-    seconds = time.monotonic() - began  # duration of an update without a kill
+    device = launch_device(store, "7-1")
+    assert device.next_report().startswith("started")
+    started_at = time.monotonic()
+    assert device.wait_for_reports() == ["version 7-1"]
+    update_seconds = time.monotonic() - started_at  # duration of an update without a kill
     for number in range(N_KILLS):
         version = str(8 + number // 4)
         fleet.publish(version)
-        device = launch(store, version)
-        assert device.line().startswith("started")
-        time.sleep(rng.uniform(0.0, seconds))
+        device = launch_device(store, version)
+        assert device.next_report().startswith("started")
+        time.sleep(rng.uniform(0.0, update_seconds))
         device.process.kill()
         device.process.join(60)
         if device.process.exitcode == -signal.SIGKILL:
             n_killed += 1
         else:  # the update ended before the kill
-            seconds *= 0.8
+            update_seconds *= 0.8
     assert n_killed >= N_KILLS // 3
-    run_to_version(launch, store, version)
+    run_to_version(launch_device, store, version)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("damage", ["cut", "flip"])
 def test_device_with_any_damaged_file_in_its_store_updates(
-    launch, fleet, server, seed, tmp_path, damage
+    launch_device, fleet, server, seed_store, tmp_path, damage
 ):
     """If the file matters, it is repaired."""
     rng = random.Random(1)
-    files = [p.relative_to(seed) for p in sorted(seed.rglob("*")) if p.is_file()]
+    file_paths = [
+        path.relative_to(seed_store) for path in sorted(seed_store.rglob("*")) if path.is_file()
+    ]
     for number in range(N_KILLS):
         store = tmp_path / f"store-{number}"
-        shutil.copytree(seed, store, symlinks=True)
-        path = store / files[number % len(files)]
+        shutil.copytree(seed_store, store, symlinks=True)
+        path = store / file_paths[number % len(file_paths)]
         content = bytearray(path.read_bytes())
         if damage == "flip" and content:
             content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(content if damage == "flip" else b"")
-        run_to_version(launch, store, "9")
+        run_to_version(launch_device, store, "9")

@@ -24,46 +24,46 @@ ROW = "[1,0,0,0,0,0]\n"
 
 
 @pytest.fixture
-def run_once(first, caplog):
+def run_once(first_path, caplog):
     """Run the command in this process; return its log and the lines of its output."""
 
-    def run(*options, bundle=first, rows=ROW):
+    def run_device(*options, bundle=first_path, input_lines=ROW):
         caplog.clear()
-        completed = run_here("edge", bundle, *options, given=rows)
+        completed = run_here("edge", bundle, *options, given=input_lines)
         assert completed.returncode == 0, completed.stderr
         return caplog.text, [json.loads(line) for line in completed.stdout.splitlines()]
 
-    return run
+    return run_device
 
 
 def test_running_process_adopts_a_published_release(
-    fleet, server, first, broker, make_peer, tmp_path, command, run_once
+    fleet, server, first_path, broker, make_peer, tmp_path, command, run_once
 ):
     peer = make_peer()
     store, settings = tmp_path / "store", tmp_path / "settings.toml"
     settings.write_text("update_interval = 1.0\nconnect_timeout = 60.0\n")
     process = command(
-        "edge", first, "--broker", broker.url, "--device", "pi-1", "--store", store,
+        "edge", first_path, "--broker", broker.url, "--device", "pi-1", "--store", store,
         "--trust", fleet.trust, "--update-host", server.url, "--metrics-port", 0,
         "--json", "--settings", settings,
     )  # fmt: skip
-    page = process.process.stderr.readline().split()[-1]
+    metrics_url = process.process.stderr.readline().split()[-1]
     threading.Thread(target=process.process.stderr.read).start()
 
-    def answer() -> dict:
+    def get_answer() -> dict:
         process.write(ROW)
         return json.loads(process.line())
 
-    assert answer()["label"] == "yes"
+    assert get_answer()["label"] == "yes"
     wait_until(lambda: ("pi-1", "online small/7") in peer.statuses, "version 7")
     fleet.add("8")
-    args = ["repo", "publish", fleet.folder, "small/8", "--broker", broker.url]
-    assert main([str(a) for a in args]) == 0
+    arguments = ["repo", "publish", fleet.folder, "small/8", "--broker", broker.url]
+    assert main([str(argument) for argument in arguments]) == 0
     wait_until(lambda: ("pi-1", "online small/8") in peer.statuses, "version 8")
-    assert answer()["label"] == "yes"
-    with urllib.request.urlopen(page.replace("metrics", "healthz"), timeout=30) as response:
+    assert get_answer()["label"] == "yes"
+    with urllib.request.urlopen(metrics_url.replace("metrics", "healthz"), timeout=30) as response:
         assert response.read() == b"ok\n"
-    with urllib.request.urlopen(page, timeout=30) as response:
+    with urllib.request.urlopen(metrics_url, timeout=30) as response:
         metrics = response.read().decode()
     assert 'gatewise_model_info{model="small",version="8"} 1.0' in metrics
     assert 'gatewise_update_total{event="announced"} 1.0' in metrics
@@ -79,31 +79,33 @@ def test_running_process_adopts_a_published_release(
 
 
 def test_process_answers_without_its_broker(run_once):
-    log, lines = run_once("--broker", "mqtt://127.0.0.1:1", rows=ROW + "[0,0,0,0,1,0]\n")
+    log, lines = run_once("--broker", "mqtt://127.0.0.1:1", input_lines=ROW + "[0,0,0,0,1,0]\n")
     assert [line["reason"] for line in lines] == ["stopped", "link-down"]
     assert "cannot be used" in log
 
 
-@pytest.mark.parametrize("days", [-20, 20], ids=["expired", "of the future"])
-def test_process_answers_with_a_certificate_that_is_not_valid_now(first, command, tmp_path, days):
+@pytest.mark.parametrize("days_from_now", [-20, 20], ids=["expired", "of the future"])
+def test_process_answers_with_a_certificate_that_is_not_valid_now(
+    first_path, command, tmp_path, days_from_now
+):
     """The server's certificate has expired, or the clock of the device is wrong."""
-    authority = Authority(tmp_path, "authority", days=days)
+    authority = Authority(tmp_path, "authority", days=days_from_now)
     certificate, key = authority.issue("server")
-    files = {"cafile": authority.file, "certfile": certificate, "keyfile": key}
-    with Mosquitto(tmp_path, *(f"{option} {path}" for option, path in files.items())) as broker:
+    tls_files = {"cafile": authority.file, "certfile": certificate, "keyfile": key}
+    with Mosquitto(tmp_path, *(f"{option} {path}" for option, path in tls_files.items())) as broker:
         url = broker.url.replace("mqtt:", "mqtts:")
-        process = command("edge", first, "--broker", url, "--ca-file", authority.file)
+        process = command("edge", first_path, "--broker", url, "--ca-file", authority.file)
         process.write(ROW)
-        status, out, err = process.finish()
-    assert (status, json.loads(out)["label"]) == (0, "yes")
-    assert "cannot be used" in err
+        status, output, log = process.finish()
+    assert (status, json.loads(output)["label"]) == (0, "yes")
+    assert "cannot be used" in log
 
 
 def test_process_answers_if_its_store_is_read_only_or_cannot_be_made(
-    run_once, at_8, tmp_path, fleet, server
+    run_once, device_at_8, tmp_path, fleet, server
 ):
-    at_8.close()
-    store = at_8.store.folder
+    device_at_8.close()
+    store = device_at_8.store.folder
     (tmp_path / "file").write_text("")
     for name in ("state.json", "state.copy.json"):
         (store / f".{name}.new").mkdir()  # so that no file can be written there
@@ -118,11 +120,13 @@ def test_process_answers_if_its_store_is_read_only_or_cannot_be_made(
         assert "store" in log
 
 
-def test_process_answers_if_the_first_bundle_or_the_stored_one_is_unusable(first, at_8, run_once):
-    at_8.close()
-    store = at_8.store.folder
-    first_copy = shutil.copytree(first, first.with_name("copy"))
-    shutil.rmtree(first)
+def test_process_answers_if_the_first_bundle_or_the_stored_one_is_unusable(
+    first_path, device_at_8, run_once
+):
+    device_at_8.close()
+    store = device_at_8.store.folder
+    first_copy = shutil.copytree(first_path, first_path.with_name("copy"))
+    shutil.rmtree(first_path)
     log, lines = run_once("--store", store, "--json")
     assert lines[-1]["summary"]["model"] == "small/8"
     assert "does not exist" in log
@@ -132,20 +136,22 @@ def test_process_answers_if_the_first_bundle_or_the_stored_one_is_unusable(first
     assert lines[-1]["summary"]["model"] == "small/7"
 
 
-def test_sigterm_ends_the_process_despite_a_slow_server(first, fleet, server, tmp_path, command):
+def test_sigterm_ends_the_process_despite_a_slow_server(
+    first_path, fleet, server, tmp_path, command
+):
     server.handlers[""] = lambda handler: time.sleep(60)
     process = command(
-        "edge", first, "--store", tmp_path / "store", "--trust", fleet.trust,
+        "edge", first_path, "--store", tmp_path / "store", "--trust", fleet.trust,
         "--update-host", server.url,
     )  # fmt: skip
     wait_until(lambda: server.requested_paths, "a check")
-    began = time.monotonic()
+    started_at = time.monotonic()
     process.process.send_signal(signal.SIGTERM)
     assert process.finish()[0] == 0
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - started_at < 10.0
 
 
-def test_bundle_without_the_signature_of_the_key_is_refused(first, tmp_path, capsys):
+def test_bundle_without_the_signature_of_the_key_is_refused(first_path, tmp_path, capsys):
     keygen(tmp_path / "fleet")
-    assert main(["edge", str(first), "--public-key", str(tmp_path / "fleet.pub")]) == 2
+    assert main(["edge", str(first_path), "--public-key", str(tmp_path / "fleet.pub")]) == 2
     assert "sign" in capsys.readouterr().err

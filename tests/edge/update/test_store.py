@@ -33,18 +33,18 @@ def test_whole_seconds_are_read_as_they_were_written(tmp_path):
     assert read_state(tmp_path) == (replace(STATE, seconds=7.0, wait=9.0), False)
 
 
-@pytest.mark.parametrize("name", ["state.json", "state.copy.json"])
-def test_other_copy_is_read_after_a_flipped_bit_or_a_cut(tmp_path, name):
+@pytest.mark.parametrize("file_name", ["state.json", "state.copy.json"])
+def test_other_copy_is_read_after_a_flipped_bit_or_a_cut(tmp_path, file_name):
     write_state(tmp_path, STATE)
-    content = (tmp_path / name).read_bytes()
+    content = (tmp_path / file_name).read_bytes()
     rng = random.Random(0)
     for _ in range(200):
-        damaged = bytearray(content)
-        damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        (tmp_path / name).write_bytes(damaged)
+        damaged_content = bytearray(content)
+        damaged_content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        (tmp_path / file_name).write_bytes(damaged_content)
         assert read_state(tmp_path) == (STATE, False)
     for length in (0, 1, len(content) // 2, len(content) - 2):
-        (tmp_path / name).write_bytes(content[:length])
+        (tmp_path / file_name).write_bytes(content[:length])
         assert read_state(tmp_path) == (STATE, False)
 
 
@@ -59,21 +59,21 @@ def test_store_that_lost_both_copies_removes_no_release(tmp_path):
     release.mkdir(parents=True)
     store = Store(tmp_path)
     store.save(active="1")
-    store.tidy()
+    store.remove_old_releases()
     assert release.exists()  # it may be the one that passed its trial
 
 
 def test_newer_copy_is_read(tmp_path):
     write_state(tmp_path, STATE)
-    old = (tmp_path / "state.copy.json").read_bytes()
+    old_content = (tmp_path / "state.copy.json").read_bytes()
     store = Store(tmp_path)
     assert store.save(good=7)
-    (tmp_path / "state.copy.json").write_bytes(old)  # as if killed between the two writes
+    (tmp_path / "state.copy.json").write_bytes(old_content)  # as if killed between the two writes
     assert Store(tmp_path).state.good == 7
 
 
 def test_starts_of_a_trial_are_counted_and_put_the_release_off(tmp_path):
-    store = Store(tmp_path, pause=100.0)
+    store = Store(tmp_path, first_pause_s=100.0)
     assert store.start() == []
     assert store.state.starts == 0
     store.save(active="1", proved="0")
@@ -96,20 +96,20 @@ def test_folder_that_cannot_be_made_is_logged_once_and_stops_nothing(tmp_path, c
     assert store.state.active == "1"  # in memory
     store.lock()  # a store that cannot be written needs no lock
     assert "cannot be written" in store.trouble
-    store.tidy()
+    store.remove_old_releases()
     assert len(caplog.records) == 1
 
 
 def test_only_one_process_can_lock_the_store(tmp_path):
-    first = Store(tmp_path)
-    second = Store(tmp_path)
-    first.lock()
-    first.lock()
+    first_store = Store(tmp_path)
+    second_store = Store(tmp_path)
+    first_store.lock()
+    first_store.lock()
     with pytest.raises(UpdateError, match="another process"):
-        second.lock()
-    first.unlock()
-    first.unlock()
-    second.lock()
+        second_store.lock()
+    first_store.unlock()
+    first_store.unlock()
+    second_store.lock()
 
 
 def test_defaults_of_a_new_state():
@@ -126,12 +126,12 @@ def test_defaults_of_a_new_state():
     assert replace(state, active="1", proved="1", previous="9").digests == ["1", "9"]
 
 
-@pytest.mark.parametrize(("size", "is_read"), [((64 << 10) + 1, True), ((64 << 10) + 2, False)])
-def test_copy_longer_than_64_kib_is_not_read(tmp_path, size, is_read):
+@pytest.mark.parametrize(("n_bytes", "is_read"), [((64 << 10) + 1, True), ((64 << 10) + 2, False)])
+def test_copy_longer_than_64_kib_is_not_read(tmp_path, n_bytes, is_read):
     write_state(tmp_path, STATE)
     content = (tmp_path / "state.json").read_bytes().rstrip()
     for name in ("state.json", "state.copy.json"):
-        (tmp_path / name).write_bytes(content.rjust(size))
+        (tmp_path / name).write_bytes(content.rjust(n_bytes))
     state, is_lost = read_state(tmp_path)
     assert (state == STATE, is_lost) == (is_read, not is_read)
 
@@ -140,7 +140,7 @@ def test_state_has_the_latest_sixteen_refused_releases(tmp_path):
     store = Store(tmp_path)
     for number in range(20):
         store.refuse(str(number), active="x")
-    assert store.state.refused == tuple(str(n) for n in range(4, 20))
+    assert store.state.refused == tuple(str(number) for number in range(4, 20))
     assert store.state.active == "x"
 
 
@@ -170,85 +170,85 @@ def begin_release(store, **contents):
     return digest, release
 
 
-def fill_release(store, first=None, **contents):
+def complete_release(store, first_path=None, **contents):
     """Complete a release; return its digest and the names of the fetched files."""
     digest, release = begin_release(store, **contents)
-    names = []
+    fetched_names = []
 
     def fetch(name, path):
-        names.append(name)
+        fetched_names.append(name)
         path.write_bytes(contents[name.replace(".", "_")])
 
-    store.fill(digest, release, first, fetch)
-    return digest, names
+    store.complete_release(digest, release, first_path, fetch)
+    return digest, fetched_names
 
 
 def test_files_of_another_release_are_not_fetched_again(tmp_path):
     store = Store(tmp_path)
     (store.partial / "stale").mkdir()
-    first, names = fill_release(store, a_npz=b"a", b_npz=b"b")
-    assert names == ["a.npz", "b.npz"]
-    assert store.is_whole(first)
+    first_digest, fetched_names = complete_release(store, a_npz=b"a", b_npz=b"b")
+    assert fetched_names == ["a.npz", "b.npz"]
+    assert store.is_complete(first_digest)
     assert list(store.partial.iterdir()) == []
-    second, names = fill_release(store, a_npz=b"a", b_npz=b"other", c_npz=b"c")
-    assert names == ["b.npz", "c.npz"]
-    assert (store.path(second) / "a.npz").read_bytes() == b"a"
-    assert store.release(second).version == "3"
-    assert store.digest(store.path(second)) == second
-    assert store.digest(tmp_path / second) == ""
+    second_digest, fetched_names = complete_release(store, a_npz=b"a", b_npz=b"other", c_npz=b"c")
+    assert fetched_names == ["b.npz", "c.npz"]
+    assert (store.path(second_digest) / "a.npz").read_bytes() == b"a"
+    assert store.release(second_digest).version == "3"
+    assert store.digest(store.path(second_digest)) == second_digest
+    assert store.digest(tmp_path / second_digest) == ""
 
 
 def test_files_of_the_first_bundle_are_not_fetched(tmp_path, bundle):
     """The first bundle of a device may lack the high-cost model."""
-    first = tmp_path / "first"
-    shutil.copytree(bundle.path, first)
-    (first / "cloud.onnx").unlink()
-    content = (first / "stage_0.npz").read_bytes()
+    first_path = tmp_path / "first"
+    shutil.copytree(bundle.path, first_path)
+    (first_path / "cloud.onnx").unlink()
+    content = (first_path / "stage_0.npz").read_bytes()
     store = Store(tmp_path / "store")
     digest, release = begin_release(store)
     spec = FileSpec(hashlib.sha256(content).hexdigest(), len(content))
     release = replace(release, files={"stage_0.npz": spec})
-    store.fill(digest, release, first, fetch=lambda *_: pytest.fail("fetched"))
+    store.complete_release(digest, release, first_path, fetch=lambda *_: pytest.fail("fetched"))
     assert (store.path(digest) / "stage_0.npz").read_bytes() == content
 
 
 def test_damaged_release_is_completed_again(tmp_path, caplog):
     store = Store(tmp_path)
-    digest, _ = fill_release(store, a_npz=b"a", b_npz=b"b")
-    assert not store.is_whole("0" * 64)
+    digest, _ = complete_release(store, a_npz=b"a", b_npz=b"b")
+    assert not store.is_complete("0" * 64)
     (store.path(digest) / "b.npz").write_bytes(b"x")
-    assert not store.is_whole(digest)
+    assert not store.is_complete(digest)
     assert "b.npz is damaged" in caplog.text
-    assert fill_release(store, a_npz=b"a", b_npz=b"b") == (digest, ["b.npz"])
-    assert store.is_whole(digest)
+    assert complete_release(store, a_npz=b"a", b_npz=b"b") == (digest, ["b.npz"])
+    assert store.is_complete(digest)
 
 
 def test_release_with_a_damaged_file_is_refused(tmp_path):
     store = Store(tmp_path)
     digest, release = begin_release(store, a_npz=b"a")
     with pytest.raises(UpdateError, match="damaged on the disk"):
-        store.fill(digest, release, None, lambda name, path: path.write_bytes(b"b"))
+        store.complete_release(digest, release, None, lambda name, path: path.write_bytes(b"b"))
     assert not store.path(digest).exists()
 
 
-@pytest.mark.parametrize("n_lacking", [0, 1])
-def test_release_needs_disk_space_for_its_files_and_8_mib(tmp_path, monkeypatch, n_lacking):
-    usage = namedtuple("Usage", "free")((8 << 20) + 3 - n_lacking)
+@pytest.mark.parametrize("n_lacking_bytes", [0, 1])
+def test_release_needs_disk_space_for_its_files_and_8_mib(tmp_path, monkeypatch, n_lacking_bytes):
+    usage = namedtuple("Usage", "free")((8 << 20) + 3 - n_lacking_bytes)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     store = Store(tmp_path)
-    if n_lacking:
+    if n_lacking_bytes:
         with pytest.raises(UpdateError, match="it needs 8388611 bytes"):
-            fill_release(store, a_npz=b"abc")
+            complete_release(store, a_npz=b"abc")
     else:
-        assert fill_release(store, a_npz=b"abc")[1] == ["a.npz"]
+        assert complete_release(store, a_npz=b"abc")[1] == ["a.npz"]
 
 
-def test_tidy_keeps_two_releases_and_removes_incomplete_ones(tmp_path):
+def test_removal_keeps_two_releases_and_removes_incomplete_ones(tmp_path):
     store = Store(tmp_path)
-    digests = [fill_release(store, **{f"{name}_npz": b"a"})[0] for name in "abc"]
+    digests = [complete_release(store, **{f"{name}_npz": b"a"})[0] for name in "abc"]
     begin_release(store, d_npz=b"d")
     store.save(active=digests[2], proved=digests[2], previous=digests[0])
-    store.tidy()
+    store.remove_old_releases()
     assert {path.name for path in store.bundles.iterdir()} == {digests[0], digests[2]}
     assert list(store.partial.iterdir()) == []
     assert store.start() == [store.path(digests[2]), store.path(digests[0])]

@@ -10,7 +10,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge import Answer, SensorError
 from gatewise_edge.update.trial import Trial
-from tests.edge.update.conftest import EASY, PATIENCE
+from tests.edge.update.conftest import SURE_ROW, TIMEOUT_S
 from tests.edge.virtual_time import Clock
 from tests.support.small_bundle import FakeLink
 from tests.support.waiting import wait_until
@@ -34,9 +34,9 @@ def answer_after(latency_ms):
     )
 
 
-def begin_trial(answers=20, seconds=30.0, deadline_ms=100.0, **counts):
+def begin_trial(min_answers=20, min_seconds=30.0, deadline_ms=100.0, **counts):
     clock = Clock()
-    trial = Trial(answers, seconds, clock=clock)
+    trial = Trial(min_answers, min_seconds, clock=clock)
     trial.deadline_ms = deadline_ms
     trial.begin(**counts)
     clock.now += 1.0  # so that answers of up to 1 s began within the trial
@@ -52,8 +52,8 @@ def test_trial_passes_after_enough_answers_and_enough_time():
     assert trial.verdict == "passed"
     trial.end()
     assert trial.verdict is None
-    assert verdict_after(begin_trial(seconds=1.0)[0], good=20) == "passed"  # exactly that time
-    trial, _ = begin_trial(seconds=0.0)
+    assert verdict_after(begin_trial(min_seconds=1.0)[0], good=20) == "passed"  # exactly that time
+    trial, _ = begin_trial(min_seconds=0.0)
     assert verdict_after(trial, good=19) is None
     assert verdict_after(trial, good=1) == "passed"
 
@@ -68,8 +68,10 @@ def test_trial_fails_with_three_bad_answers_if_they_are_more_than_a_fifth(good, 
 
 @pytest.mark.parametrize(("good", "bad", "verdict"), [(5, 15, None), (4, 13, "failed")])
 def test_share_of_bad_answers_is_compared_with_the_previous_release(good, bad, verdict):
-    trial, _ = begin_trial(before=(10, 20))  # half were bad, so that up to 75 % are tolerated
-    assert trial.before == (10, 20)
+    trial, _ = begin_trial(
+        previous_counts=(10, 20)
+    )  # half were bad, so that up to 75 % are tolerated
+    assert trial.previous_counts == (10, 20)
     assert verdict_after(trial, good, bad) == verdict
 
 
@@ -79,13 +81,13 @@ def test_answers_before_the_trial_count_for_the_previous_release():
     assert not trial.observe(answer_after(100.0))
     assert not trial.observe(answer_after(100.1))
     assert not trial.observe(SensorError("a", "dead"))
-    assert trial.before == (2, 3)
+    assert trial.previous_counts == (2, 3)
     for _ in range(300):
         trial.observe(answer_after(1.0))
-    assert trial.before == (0, 200)
+    assert trial.previous_counts == (0, 200)
     trial.begin()
-    assert trial.before == (0, 200)
-    assert (trial.good, trial.bad, trial.verdict) == (0, 0, None)
+    assert trial.previous_counts == (0, 200)
+    assert (trial.n_good, trial.n_bad, trial.verdict) == (0, 0, None)
 
 
 def test_instance_that_began_before_the_trial_does_not_count():
@@ -93,7 +95,7 @@ def test_instance_that_began_before_the_trial_does_not_count():
     assert not trial.observe(answer_after(1000.1))
     assert trial.observe(answer_after(1000.0))  # the updater acts on the first good answer
     assert not trial.observe(answer_after(1.0))
-    assert (trial.good, trial.bad) == (2, 0)
+    assert (trial.n_good, trial.n_bad) == (2, 0)
 
 
 def test_trial_continues_with_the_counts_of_an_earlier_start():
@@ -108,14 +110,16 @@ def test_trial_continues_with_the_counts_of_an_earlier_start():
 # -- in a device ---------------------------------------------------------------------------
 
 
-def test_release_passes_despite_one_late_answer_and_sensors_that_failed_before(run, fleet, clock):
+def test_release_passes_despite_one_late_answer_and_sensors_that_failed_before(
+    run_device, fleet, clock
+):
     """Once, an answer that was late by 312 ms rolled back a good release."""
-    device = run(clock=clock)
+    device = run_device(clock=clock)
     for _ in range(50):
         device.updater.observe(SensorError("a", "dead"))
     fleet.publish("8")
     device.wait_for_version("8")
-    answer = device.device.answer(EASY)
+    answer = device.device.answer(SURE_ROW)
     clock.now += 10.0
     device.updater.observe(msgspec.structs.replace(answer, latency_ms=5312.0))
     for _ in range(50):
@@ -126,55 +130,55 @@ def test_release_passes_despite_one_late_answer_and_sensors_that_failed_before(r
 
 
 @pytest.mark.parametrize("error", [InputError("no row"), SensorError("a", "dead"), ValueError()])
-def test_version_with_only_errors_is_rolled_back(on_trial, error, run, server):
+def test_version_with_only_errors_is_rolled_back(device_on_trial, error, run_device, server):
     """Errors of any class count; once, 3,861 of 3,861 rows were errors without a verdict."""
     for _ in range(5):
-        on_trial.updater.observe(error)
-    wait_until(lambda: on_trial.version == "7", "the rollback", PATIENCE)
-    on_trial.wait_for_count("rolled_back")
-    on_trial.close()
-    fetched = server.requested_files("8")
-    restarted = run(urls=[server.url])
-    restarted.wait_for_check()
-    assert (restarted.version, server.requested_files("8")) == ("7", fetched)
+        device_on_trial.updater.observe(error)
+    wait_until(lambda: device_on_trial.version == "7", "the rollback", TIMEOUT_S)
+    device_on_trial.wait_for_count("rolled_back")
+    device_on_trial.close()
+    fetched_files = server.requested_files("8")
+    restarted_device = run_device(urls=[server.url])
+    restarted_device.wait_for_check()
+    assert (restarted_device.version, server.requested_files("8")) == ("7", fetched_files)
 
 
-def test_status_names_the_release_that_failed(run, fleet):
+def test_status_names_the_release_that_failed(run_device, fleet):
     """A rollout counts these failures against its limit."""
     statuses = []
     link = FakeLink()
     link.watch = lambda topic, handle: None
     link.set_status = statuses.append
     offer = fleet.publish("8")
-    device = run(link=link)
+    device = run_device(link=link)
     device.wait_for_version("8")
     device.fail_trial()
     assert statuses == ["small/7", "small/8", f"small/7 refused {offer.digest[:12]}"]
     device.close()
-    run(link=link)
+    run_device(link=link)
     assert statuses[-1] == statuses[-2]
 
 
-def test_trial_continues_over_short_runs(run, on_trial):
+def test_trial_continues_over_short_runs(run_device, device_on_trial):
     """Once, a device with 6 answers per run never ended its trial."""
-    device = on_trial
+    device = device_on_trial
     for _ in range(6):
         for _ in range(6):
-            device.device.answer(EASY)
+            device.device.answer(SURE_ROW)
         device.close()
-        device = run(trial_answers=20)
+        device = run_device(trial_answers=20)
         assert device.version == "8"
         if not device.store.state.on_trial:
             break
-    wait_until(lambda: not device.store.state.on_trial, "the trial", PATIENCE)
+    wait_until(lambda: not device.store.state.on_trial, "the trial", TIMEOUT_S)
     assert device.store.state.proved
 
 
-def test_restart_keeps_the_counts_of_the_previous_release(run, fleet, clock):
+def test_restart_keeps_the_counts_of_the_previous_release(run_device, fleet, clock):
     """Once, a device with 40 % late answers refused each release after a restart."""
     options = {"trial_answers": 20, "clock": clock}
-    device = run(**options)
-    answer = device.device.answer(EASY)
+    device = run_device(**options)
+    answer = device.device.answer(SURE_ROW)
 
     def observe_answers(number):
         """Observe answers of which two in five are late."""
@@ -188,62 +192,62 @@ def test_restart_keeps_the_counts_of_the_previous_release(run, fleet, clock):
     device.wait_for_version("8")
     observe_answers(10)
     device.close()
-    device = run(**options)
+    device = run_device(**options)
     observe_answers(25)
     device.wait_for_count("passed")
     assert device.version == "8"
     assert device.store.state.refused == ()
 
 
-def test_time_without_running_does_not_count(run, fleet, clock):
+def test_time_without_running_does_not_count(run_device, fleet, clock):
     fleet.publish("8")
     options = {"trial_answers": 1, "trial_seconds": 30.0, "clock": clock}
-    device = run(**options)
+    device = run_device(**options)
     device.wait_for_version("8")
-    device.device.answer(EASY)
+    device.device.answer(SURE_ROW)
     clock.now += 29.0
-    device.updater.observe(device.device.answer(EASY))
+    device.updater.observe(device.device.answer(SURE_ROW))
     assert device.store.state.on_trial
     device.close()
     assert 29.0 <= device.store.state.seconds < 30.0
     clock.now += 1e6  # the device is off
-    restarted = run(**options)
-    restarted.device.answer(EASY)
-    assert restarted.store.state.on_trial
+    restarted_device = run_device(**options)
+    restarted_device.device.answer(SURE_ROW)
+    assert restarted_device.store.state.on_trial
     clock.now += 2.0
-    restarted.pass_trial()
+    restarted_device.pass_trial()
 
 
 def test_release_without_an_answer_in_several_starts_is_put_off_and_tried_again(
-    run, on_trial, monkeypatch
+    run_device, device_on_trial, monkeypatch
 ):
     """Once, a broker that was down at boot used up three starts in ten seconds."""
     monkeypatch.setattr("gatewise_edge.update.updater._SAVE_SECONDS", 0.2)
-    device = on_trial
+    device = device_on_trial
     device.updater.close()  # its thread would lock the new store
     for _ in range(6):  # each start is killed, so that nothing is closed
-        device.store = type(device.store)(device.store.folder, pause=0.2)
+        device.store = type(device.store)(device.store.folder, first_pause_s=0.2)
         paths = device.store.start()
     assert paths == []
     assert device.store.state.waits == 1
     device.updater.store = device.store
     device.close()
-    restarted = run(pause=0.2)
-    assert restarted.version == "7"
+    restarted_device = run_device(pause=0.2)
+    assert restarted_device.version == "7"
 
     def runs_version_8():
-        restarted.announce()
-        return restarted.version == "8"
+        restarted_device.announce()
+        return restarted_device.version == "8"
 
-    wait_until(runs_version_8, "version 8 to be tried again", PATIENCE)
-    restarted.pass_trial()
-    assert restarted.store.state.waits == 0
+    wait_until(runs_version_8, "version 8 to be tried again", TIMEOUT_S)
+    restarted_device.pass_trial()
+    assert restarted_device.store.state.waits == 0
 
 
-def test_updater_continues_after_thousands_of_failures(run, fleet, server):
+def test_updater_continues_after_thousands_of_failures(run_device, fleet, server):
     """Once, the doubled pause became too large a number, which ended the thread."""
     server.handlers[""] = lambda handler: handler.send_error(500)
-    device = run(urls=[server.url])
+    device = run_device(urls=[server.url])
     device.updater._n_failures = 5000
     device.wait_for_check()
     server.handlers.clear()
@@ -251,21 +255,21 @@ def test_updater_continues_after_thousands_of_failures(run, fleet, server):
     device.wait_for_version("8")
 
 
-def test_rollback_never_returns_to_a_release_that_has_not_passed(on_trial, fleet):
-    on_trial.device.answer(EASY)
+def test_rollback_never_returns_to_a_release_that_has_not_passed(device_on_trial, fleet):
+    device_on_trial.device.answer(SURE_ROW)
     fleet.publish("9")
-    on_trial.wait_for_version("9")
-    on_trial.fail_trial()
-    assert (on_trial.version, on_trial.store.state.proved) == ("7", "")
+    device_on_trial.wait_for_version("9")
+    device_on_trial.fail_trial()
+    assert (device_on_trial.version, device_on_trial.store.state.proved) == ("7", "")
 
 
-def test_slow_server_does_not_delay_the_rollback_of_a_failed_version(on_trial, server):
+def test_slow_server_does_not_delay_the_rollback_of_a_failed_version(device_on_trial, server):
     is_hanging = threading.Event()
     may_return = threading.Event()
-    server.handlers[""] = lambda handler: (is_hanging.set(), may_return.wait(PATIENCE))
-    on_trial.announce()
-    assert is_hanging.wait(PATIENCE)
+    server.handlers[""] = lambda handler: (is_hanging.set(), may_return.wait(TIMEOUT_S))
+    device_on_trial.announce()
+    assert is_hanging.wait(TIMEOUT_S)
     for _ in range(5):
-        on_trial.updater.observe(ValueError())
-    wait_until(lambda: on_trial.version == "7", "the rollback", 5.0)
+        device_on_trial.updater.observe(ValueError())
+    wait_until(lambda: device_on_trial.version == "7", "the rollback", 5.0)
     may_return.set()

@@ -12,24 +12,24 @@ from gatewise.errors import InputError
 from gatewise_edge.update import store as store_module
 from gatewise_export.bundle.signing import keygen
 from gatewise_export.repository.release import Release, UpdateError
-from tests.edge.device.test_installed import miscomputing
-from tests.edge.update.conftest import EASY, PATIENCE
+from tests.edge.device.test_installed import with_wrong_sample
+from tests.edge.update.conftest import SURE_ROW, TIMEOUT_S
 from tests.support.small_bundle import write_bundle
 from tests.support.waiting import wait_until
 
 
-def test_device_adopts_releases_and_returns_to_earlier_ones(run, fleet, server):
+def test_device_adopts_releases_and_returns_to_earlier_ones(run_device, fleet, server):
     """Only changed files are fetched, because the stages are those of the first bundle."""
-    device = run(urls=[server.url])
+    device = run_device(urls=[server.url])
     for version in ("8", "9"):
         fleet.publish(version)
         device.wait_for_version(version)
         assert device.store.state.on_trial
         device.pass_trial()
     assert server.requested_files("8") == ["release.json", "manifest.json"]
-    names = {path.name for path in device.device.bundle.path.iterdir()}
-    assert "stage_0.onnx" in names
-    assert "cloud.onnx" not in names
+    file_names = {path.name for path in device.device.bundle.path.iterdir()}
+    assert "stage_0.onnx" in file_names
+    assert "cloud.onnx" not in file_names
     fleet.repository.rollback()
     device.wait_for_version("8")
     assert len(server.requested_files("8")) == 2  # the store still has it
@@ -42,19 +42,21 @@ def test_device_adopts_releases_and_returns_to_earlier_ones(run, fleet, server):
     assert list(device.store.partial.iterdir()) == []
 
 
-def test_rollout_reaches_its_share_of_the_fleet_and_grows(run, fleet):
+def test_rollout_reaches_its_share_of_the_fleet_and_grows(run_device, fleet):
     offer = fleet.publish("8", rollout=0.1)
-    devices = [f"pi-{i}" for i in range(4000)]
-    first_devices = {d for d in devices if offer.is_for(d)}
+    device_ids = [f"pi-{i}" for i in range(4000)]
+    first_devices = {device_id for device_id in device_ids if offer.is_for(device_id)}
     assert 300 < len(first_devices) < 500
     offer = fleet.publish("8", rollout=0.3)
-    assert first_devices < {d for d in devices if offer.is_for(d)}
+    assert first_devices < {device_id for device_id in device_ids if offer.is_for(device_id)}
     offer = fleet.publish("9", rollout=0.1)
     # The next release begins with other devices.
-    assert len({d for d in first_devices if offer.is_for(d)}) < 100
+    assert len({device_id for device_id in first_devices if offer.is_for(device_id)}) < 100
     fleet.publish("8")
-    device_without_offer = next(d for d in devices if not offer.is_for(d))
-    device = run(device=device_without_offer)
+    device_without_offer = next(
+        device_id for device_id in device_ids if not offer.is_for(device_id)
+    )
+    device = run_device(device=device_without_offer)
     device.wait_for_version("8")
     device.wait_for_check()
     assert device.version == "8"
@@ -62,56 +64,60 @@ def test_rollout_reaches_its_share_of_the_fleet_and_grows(run, fleet):
     device.wait_for_version("9")
 
 
-@pytest.mark.parametrize("kind", ["hardware", "features", "runtime", "model"])
-def test_release_that_does_not_fit_is_not_fetched(run, fleet, server, tmp_path, monkeypatch, kind):
-    device = run(urls=[server.url], features="abcde" if kind == "features" else None)
-    if kind == "model":
+@pytest.mark.parametrize("misfit", ["hardware", "features", "runtime", "model"])
+def test_release_that_does_not_fit_is_not_fetched(
+    run_device, fleet, server, tmp_path, monkeypatch, misfit
+):
+    device = run_device(urls=[server.url], features="abcde" if misfit == "features" else None)
+    if misfit == "model":
         fleet.repository.add(write_bundle(tmp_path / "other", name="other", version="9").path)
         fleet.repository.publish("other/9")
     else:
-        if kind == "runtime":
+        if misfit == "runtime":
             monkeypatch.setattr("gatewise_edge.update.updater.__version__", "0.0.9")
-        fleet.add("9", **({"hardware": ["riscv128"]} if kind == "hardware" else {}))
+        fleet.add("9", **({"hardware": ["riscv128"]} if misfit == "hardware" else {}))
         fleet.publish("9")
     device.wait_for_check()
     assert device.version == "7"
     assert set(server.requested_files("9")) <= {"release.json"}
-    if kind == "hardware":  # it runs an older release that fits
+    if misfit == "hardware":  # it runs an older release that fits
         fleet.publish("8")
         fleet.publish("9")
         device.wait_for_version("8")
 
 
-def test_release_that_fails_its_self_test_is_refused_for_good(run, fleet, make_bundle, server):
-    fleet.add("8", miscomputing(make_bundle("bad", version="8")))
+def test_release_that_fails_its_self_test_is_refused_for_good(
+    run_device, fleet, make_bundle, server
+):
+    fleet.add("8", with_wrong_sample(make_bundle("bad", version="8")))
     fleet.publish("8")
-    device = run(urls=[server.url])
+    device = run_device(urls=[server.url])
     device.wait_for_count("self-test")
     assert "small/8 is refused" in device.updater.trouble
     assert (device.version, device.store.state.active) == ("7", "")
-    assert device.device.answer(EASY).route == "edge"
+    assert device.device.answer(SURE_ROW).route == "edge"
     device.close()
     n_fetched = len(server.requested_files("8"))
-    restarted = run(urls=[server.url])
-    restarted.wait_for_check()
-    assert (restarted.version, restarted.updater.trouble) == ("7", None)
+    restarted_device = run_device(urls=[server.url])
+    restarted_device.wait_for_check()
+    assert (restarted_device.version, restarted_device.updater.trouble) == ("7", None)
     assert len(server.requested_files("8")) == n_fetched
     fleet.publish("9")
-    restarted.wait_for_version("9")
+    restarted_device.wait_for_version("9")
 
 
-def test_bundle_must_be_signed_if_the_device_has_a_key(run, fleet, tmp_path):
-    key, public = keygen(tmp_path / "fleet")
-    device = run(public_key=public)
+def test_bundle_must_be_signed_if_the_device_has_a_key(run_device, fleet, tmp_path):
+    private_key, public_key = keygen(tmp_path / "fleet")
+    device = run_device(public_key=public_key)
     fleet.publish("8")
     device.wait_for_refusal("bundle", "7")
-    fleet.add("9", sign=key)
+    fleet.add("9", sign=private_key)
     fleet.publish("9")
     device.wait_for_version("9")
 
 
-def test_announcements_cause_few_checks(run):
-    device = run(min_interval=0.5)
+def test_announcements_cause_few_checks(run_device):
+    device = run_device(min_interval=0.5)
     device.wait_for_check()
     for _ in range(500):
         device.updater.receive_announcement(b"\xff\x00 anything")
@@ -119,140 +125,149 @@ def test_announcements_cause_few_checks(run):
     assert device.updater.counters["checks"] <= 4
 
 
-def test_invalid_update_settings_are_refused(run, tmp_path):
+def test_invalid_update_settings_are_refused(run_device, tmp_path):
     with pytest.raises(InputError, match="must begin with"):
-        run(urls=["ftp://x"])
+        run_device(urls=["ftp://x"])
     for content in (b"", b"{}", b'{"signed": 1}'):
         (tmp_path / "root.json").write_bytes(content)
         with pytest.raises(InputError, match="not root metadata"):
-            run(trust=tmp_path / "root.json")
+            run_device(trust=tmp_path / "root.json")
     with pytest.raises(InputError, match="cannot be read"):
-        run(trust=tmp_path / "none.json")
+        run_device(trust=tmp_path / "none.json")
 
 
-def test_stale_mirror_is_replaced_by_the_next_one(at_8, run, fleet):
+def test_stale_mirror_is_replaced_by_the_next_one(device_at_8, run_device, fleet):
     """Without its metadata the device recognises a stale mirror only by the versions seen."""
-    stale = shutil.copytree(fleet.folder, fleet.folder.with_name("stale"))
+    stale_folder = shutil.copytree(fleet.folder, fleet.folder.with_name("stale"))
     fleet.publish("9")
-    at_8.wait_for_version("9")
-    at_8.close()
-    shutil.rmtree(at_8.store.folder / "metadata")
+    device_at_8.wait_for_version("9")
+    device_at_8.close()
+    shutil.rmtree(device_at_8.store.folder / "metadata")
     fleet.publish("10")
-    restarted = run(urls=[stale.as_uri(), fleet.folder.as_uri()])
-    restarted.wait_for_count("metadata")
-    assert f"{stale.as_uri()}: timestamp" in restarted.updater.trouble
-    restarted.wait_for_version("10")
+    restarted_device = run_device(urls=[stale_folder.as_uri(), fleet.folder.as_uri()])
+    restarted_device.wait_for_count("metadata")
+    assert f"{stale_folder.as_uri()}: timestamp" in restarted_device.updater.trouble
+    restarted_device.wait_for_version("10")
 
 
-@pytest.mark.parametrize("case", ["missing", "no room", "read-only"])
-def test_device_leaves_a_withdrawn_release_despite_failures(at_8, fleet, server, monkeypatch, case):
+@pytest.mark.parametrize("failure", ["missing", "no room", "read-only"])
+def test_device_leaves_a_withdrawn_release_despite_failures(
+    device_at_8, fleet, server, monkeypatch, failure
+):
     """Once, it continued if the next release was not available or the store not writable."""
     fleet.repository.rollback()
     fleet.publish("9")
 
-    def missing(handler) -> None:
+    def send_not_found(handler) -> None:
         handler.send_error(404)
 
-    def refuse(*_: object, **__: object) -> None:
+    def raise_read_only(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    if case == "missing":
-        add = fleet.repository.folder / "targets" / "small" / "9"
-        server.handlers |= {f"/targets/small/9/{path.name}": missing for path in add.iterdir()}
-    elif case == "no room":
+    if failure == "missing":
+        release_folder = fleet.repository.folder / "targets" / "small" / "9"
+        server.handlers |= {
+            f"/targets/small/9/{path.name}": send_not_found for path in release_folder.iterdir()
+        }
+    elif failure == "no room":
         monkeypatch.setattr(
             store_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20)
         )
     else:
-        monkeypatch.setattr(store_module, "replace_file", refuse)
-        folder = at_8.store.folder / "metadata"
-        shutil.rmtree(folder)
-        folder.write_text("not a folder: nothing can be written in it")
-    at_8.announce()
-    wait_until(lambda: at_8.version == "7", "the rollback", PATIENCE)
-    assert at_8.device.answer(EASY).route == "edge"
-    wait_until(lambda: at_8.updater.trouble, "the trouble", PATIENCE)
+        monkeypatch.setattr(store_module, "replace_file", raise_read_only)
+        metadata_path = device_at_8.store.folder / "metadata"
+        shutil.rmtree(metadata_path)
+        metadata_path.write_text("not a folder: nothing can be written in it")
+    device_at_8.announce()
+    wait_until(lambda: device_at_8.version == "7", "the rollback", TIMEOUT_S)
+    assert device_at_8.device.answer(SURE_ROW).route == "edge"
+    wait_until(lambda: device_at_8.updater.trouble, "the trouble", TIMEOUT_S)
 
 
 # -- files on the disk ---------------------------------------------------------------------
 
 
-def test_damaged_bundle_is_repaired(at_8, run, server):
-    path = at_8.device.bundle.path / "manifest.json"
+def test_damaged_bundle_is_repaired(device_at_8, run_device, server):
+    path = device_at_8.device.bundle.path / "manifest.json"
     content = path.read_bytes()
     path.write_bytes(b"")
-    at_8.wait_for_check()
-    assert at_8.updater.counters["repaired"] == 1
+    device_at_8.wait_for_check()
+    assert device_at_8.updater.counters["repaired"] == 1
     assert path.read_bytes() == content
     path.write_bytes(content[:-7])
-    at_8.close()
-    restarted = run(urls=[server.url])  # it starts with the release before
-    restarted.wait_for_version("8")
-    assert not restarted.store.state.on_trial
+    device_at_8.close()
+    restarted_device = run_device(urls=[server.url])  # it starts with the release before
+    restarted_device.wait_for_version("8")
+    assert not restarted_device.store.state.on_trial
 
 
-def test_withdrawn_release_does_not_replace_a_damaged_one(at_8, fleet):
+def test_withdrawn_release_does_not_replace_a_damaged_one(device_at_8, fleet):
     """The device returned from 9 to 8, which passed its trial again, so that 9 is withdrawn."""
     fleet.publish("9")
-    at_8.wait_for_version("9")
-    at_8.pass_trial()
+    device_at_8.wait_for_version("9")
+    device_at_8.pass_trial()
     fleet.repository.rollback()
-    at_8.wait_for_version("8")
-    at_8.wait_for_check()
-    at_8.pass_trial()
-    at_8.close()
-    (at_8.device.bundle.path / "manifest.json").write_bytes(b"")
-    assert at_8.store.start() == []
+    device_at_8.wait_for_version("8")
+    device_at_8.wait_for_check()
+    device_at_8.pass_trial()
+    device_at_8.close()
+    (device_at_8.device.bundle.path / "manifest.json").write_bytes(b"")
+    assert device_at_8.store.start() == []
 
 
-@pytest.mark.parametrize("names", [["state.json"], ["state.json", "state.copy.json"]])
-def test_flipped_bit_in_the_state_loses_no_release(at_8, run, server, names):
+@pytest.mark.parametrize("file_names", [["state.json"], ["state.json", "state.copy.json"]])
+def test_flipped_bit_in_the_state_loses_no_release(device_at_8, run_device, server, file_names):
     """Once, it deleted both bundles and forgot the versions seen."""
-    at_8.close()
-    for name in names:
-        content = bytearray((at_8.store.folder / name).read_bytes())
+    device_at_8.close()
+    for file_name in file_names:
+        content = bytearray((device_at_8.store.folder / file_name).read_bytes())
         content[len(content) // 2] ^= 4
-        (at_8.store.folder / name).write_bytes(content)
+        (device_at_8.store.folder / file_name).write_bytes(content)
     n_fetched = len(server.requested_files("8"))
-    restarted = run(urls=[server.url])
-    assert restarted.version == ("8" if len(names) == 1 else "7")
-    restarted.wait_for_version("8")
-    restarted.wait_for_check()
+    restarted_device = run_device(urls=[server.url])
+    assert restarted_device.version == ("8" if len(file_names) == 1 else "7")
+    restarted_device.wait_for_version("8")
+    restarted_device.wait_for_check()
     assert len(server.requested_files("8")) == n_fetched
 
 
-def test_proved_release_that_did_not_start_once_is_tried_again(at_8, run, fleet):
+def test_proved_release_that_did_not_start_once_is_tried_again(device_at_8, run_device, fleet):
     """Once, a fleet that was started without an option needed a new version."""
     fleet.publish("9")
-    at_8.wait_for_version("9")
-    at_8.pass_trial()
-    at_8.close()
-    without_it = run(n_skipped=1)
-    without_it.wait_for_check()
-    assert (without_it.version, without_it.store.state.refused) == ("8", ())
-    without_it.close()
-    restarted = run()
-    restarted.wait_for_check()
-    assert (restarted.version, restarted.store.state.on_trial) == ("9", False)
+    device_at_8.wait_for_version("9")
+    device_at_8.pass_trial()
+    device_at_8.close()
+    device_without_release = run_device(n_skipped=1)
+    device_without_release.wait_for_check()
+    assert (device_without_release.version, device_without_release.store.state.refused) == ("8", ())
+    device_without_release.close()
+    restarted_device = run_device()
+    restarted_device.wait_for_check()
+    assert (restarted_device.version, restarted_device.store.state.on_trial) == ("9", False)
 
 
-def test_proved_release_that_runs_is_no_longer_refused(at_8, run):
-    at_8.close()
-    at_8.store.save(refused=("other", at_8.store.state.proved))
-    restarted = run()
-    restarted.wait_for_check()
-    assert (restarted.version, restarted.store.state.refused) == ("8", ("other",))
+def test_proved_release_that_runs_is_no_longer_refused(device_at_8, run_device):
+    device_at_8.close()
+    device_at_8.store.save(refused=("other", device_at_8.store.state.proved))
+    restarted_device = run_device()
+    restarted_device.wait_for_check()
+    assert (restarted_device.version, restarted_device.store.state.refused) == ("8", ("other",))
 
 
-def test_release_on_trial_that_did_not_start_is_refused(on_trial, run, server):
-    active = on_trial.store.state.active
-    on_trial.close()
-    restarted = run(urls=[server.url], n_skipped=1)
-    restarted.wait_for_check()
-    assert (restarted.version, restarted.store.state.refused) == ("7", (active,))
+def test_release_on_trial_that_did_not_start_is_refused(device_on_trial, run_device, server):
+    refused_digest = device_on_trial.store.state.active
+    device_on_trial.close()
+    restarted_device = run_device(urls=[server.url], n_skipped=1)
+    restarted_device.wait_for_check()
+    assert (restarted_device.version, restarted_device.store.state.refused) == (
+        "7",
+        (refused_digest,),
+    )
 
 
-def test_device_answers_while_the_store_cannot_be_written(on_trial, fleet, clock, monkeypatch):
+def test_device_answers_while_the_store_cannot_be_written(
+    device_on_trial, fleet, clock, monkeypatch
+):
     """For example on a full disk during a trial."""
 
     def raise_full(path, content):
@@ -260,55 +275,55 @@ def test_device_answers_while_the_store_cannot_be_written(on_trial, fleet, clock
 
     monkeypatch.setattr("gatewise_edge.update.store.replace_file", raise_full)
     clock.now += 100.0
-    on_trial.updater.observe(on_trial.device.answer(EASY))
-    on_trial.announce()
-    wait_until(lambda: on_trial.updater.trouble is not None, "the trouble", PATIENCE)
-    assert "No space left" in on_trial.updater.trouble
-    assert on_trial.device.answer(EASY).route == "edge"
+    device_on_trial.updater.observe(device_on_trial.device.answer(SURE_ROW))
+    device_on_trial.announce()
+    wait_until(lambda: device_on_trial.updater.trouble is not None, "the trouble", TIMEOUT_S)
+    assert "No space left" in device_on_trial.updater.trouble
+    assert device_on_trial.device.answer(SURE_ROW).route == "edge"
     fleet.publish("9")
-    on_trial.wait_for_check()
-    assert on_trial.version == "8"
+    device_on_trial.wait_for_check()
+    assert device_on_trial.version == "8"
     monkeypatch.undo()
-    on_trial.wait_for_version("9")
-    wait_until(lambda: on_trial.updater.trouble is None, "the end of the trouble", PATIENCE)
+    device_on_trial.wait_for_version("9")
+    wait_until(lambda: device_on_trial.updater.trouble is None, "the end of the trouble", TIMEOUT_S)
 
 
-def test_remainder_of_another_release_is_removed(run, fleet, server, monkeypatch):
+def test_remainder_of_another_release_is_removed(run_device, fleet, server, monkeypatch):
     """Its space is free before the disk is checked for the space of all new files together."""
-    free = 0
+    n_free_bytes = 0
     listings = []
 
-    def usage(path):
+    def disk_usage(path):
         listings.append(sorted(entry.name for entry in device.store.partial.iterdir()))
-        return SimpleNamespace(free=free)
+        return SimpleNamespace(free=n_free_bytes)
 
-    device = run(urls=[server.url])
+    device = run_device(urls=[server.url])
     remainder = device.store.partial / "withdrawn"
     remainder.mkdir()
     (remainder / "stage_0.onnx").write_bytes(b"0")
     offer = fleet.publish("8")
     target = fleet.folder / f"targets/small/8/{offer.digest}.release.json"
     sizes = [spec.size for spec in Release.from_json(target.read_bytes()).files.values()]
-    needed = sum(sizes) + store_module._SPARE_BYTES
-    free = needed - 1  # enough for each file alone
-    monkeypatch.setattr("gatewise_edge.update.store.shutil.disk_usage", usage)
+    n_needed_bytes = sum(sizes) + store_module._SPARE_BYTES
+    n_free_bytes = n_needed_bytes - 1  # enough for each file alone
+    monkeypatch.setattr("gatewise_edge.update.store.shutil.disk_usage", disk_usage)
     device.wait_for_refusal("store", "7")
-    assert f"in {device.store.folder}: it needs {needed} bytes" in device.updater.trouble
-    assert f"{free} bytes are free" in device.updater.trouble
+    assert f"in {device.store.folder}: it needs {n_needed_bytes} bytes" in device.updater.trouble
+    assert f"{n_free_bytes} bytes are free" in device.updater.trouble
     assert listings[0] == [offer.digest]
     assert server.requested_files("8") == ["release.json"]
-    free = needed
+    n_free_bytes = n_needed_bytes
     device.wait_for_version("8")
 
 
-def test_only_one_device_updates_from_a_store(run):
-    first = run()
-    first.wait_for_check()
-    second = run()
-    wait_until(lambda: second.updater.trouble is not None, "the trouble", PATIENCE)
-    assert "locked by another process" in second.updater.trouble
+def test_only_one_device_updates_from_a_store(run_device):
+    first_device = run_device()
+    first_device.wait_for_check()
+    second_device = run_device()
+    wait_until(lambda: second_device.updater.trouble is not None, "the trouble", TIMEOUT_S)
+    assert "locked by another process" in second_device.updater.trouble
     with pytest.raises(UpdateError):
-        second.store.lock()
-    first.close()
-    second.wait_for_check()
-    assert second.updater.trouble is None
+        second_device.store.lock()
+    first_device.close()
+    second_device.wait_for_check()
+    assert second_device.updater.trouble is None
