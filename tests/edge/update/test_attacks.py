@@ -131,9 +131,9 @@ def test_stolen_timestamp_key_cannot_fast_forward_a_device_for_good(device_at_8,
 def test_huge_version_of_targets_is_recovered_by_rotating_the_snapshot_key(device_at_8, fleet):
     """The keys of targets need no rotation, because the snapshot has their version."""
     repository = fleet.repository
-    true_version = repository._signed["targets"].signed.version
+    true_version = repository._metadata["targets"].signed.version
     for version in (true_version + 100, true_version):
-        with repository._changing():
+        with repository._locked():
             repository._metadata["targets"].signed.version = version
             repository._write("targets", "snapshot", "timestamp")
         if version > true_version:
