@@ -53,15 +53,15 @@ def frontier(
         gatewise frontier bundle --budget 4 --plot frontier.png
     """
     from gatewise_export.commands.manifest_frontier import (
-        bounds_of,
-        chosen_point,
-        frontier_of,
+        choose_point,
+        effective_bounds,
+        frontier_of_manifest,
     )
 
-    opened = Bundle.open(bundle, for_device=True)
+    opened_bundle = Bundle.open(bundle, for_device=True)
     goal = options.chosen_goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
-    bounds = bounds_of(
-        opened.manifest,
+    bounds = effective_bounds(
+        opened_bundle.manifest,
         options.by_class_option("--min-recall", min_recall),
         options.by_class_option("--min-precision", min_precision),
     )
@@ -73,7 +73,7 @@ def frontier(
     # Switch to the goal's point within the bounds of the options, or else of the bundle.
     if goal:
         try:
-            point = chosen_point(opened.manifest, goal, bounds, byte_limit)
+            point_index = choose_point(opened_bundle.manifest, goal, bounds, byte_limit)
         except InputError as error:
             if not bounds or min_recall or min_precision:
                 raise
@@ -81,18 +81,18 @@ def frontier(
                 f"{error}: the bundle sets these bounds; remove one with --min-recall LABEL=0 or "
                 "--min-precision LABEL=0"
             ) from None
-        shares = bounds.min_recall, bounds.min_precision
-        opened = set_operating_point(bundle, point, sign=sign, bounds=shares)
+        class_bounds = bounds.min_recall, bounds.min_precision
+        opened_bundle = set_operating_point(bundle, point_index, sign=sign, bounds=class_bounds)
     elif sign is not None:
         raise InputError(
             "--sign needs --budget, --max-loss or --offload-rate; to sign a bundle as it is, use "
             "gatewise pack"
         )
     # Show the frontier, with the point that is active now.
-    manifest = opened.manifest
-    curve = frontier_of(manifest, byte_limit)
+    manifest = opened_bundle.manifest
+    curve = frontier_of_manifest(manifest, byte_limit)
     if plot is not None:
-        _draw(curve, manifest.active_point, manifest.title, plot)
+        _draw_frontier(curve, manifest.active_point, manifest.title, plot)
     if as_json:
         emit(_frontier_document(curve, manifest) | {"bundle": str(bundle)})
         return
@@ -112,33 +112,33 @@ def inspect(
 
         gatewise inspect bundle --public-key fleet.pub
     """
-    opened = Bundle.open(bundle, public_key=public_key, for_device=True)
-    manifest = opened.manifest
-    claimed_keys = opened.claimed_key_ids()
-    signer = opened.signed_by or (claimed_keys[0] if claimed_keys else None)
+    opened_bundle = Bundle.open(bundle, public_key=public_key, for_device=True)
+    manifest = opened_bundle.manifest
+    claimed_key_ids = opened_bundle.claimed_key_ids()
+    signer_key_id = opened_bundle.signed_by or (claimed_key_ids[0] if claimed_key_ids else None)
     if as_json:
         emit(
             {
                 "bundle": str(bundle),
                 "bytes": manifest.total_bytes,
                 "exit_costs": manifest.exit_costs().tolist(),
-                "absent": list(opened.absent_files()),
-                "signed": signer is not None,
-                "key_id": signer,
-                "signature_checked": opened.signed_by is not None,
+                "absent": list(opened_bundle.absent_files()),
+                "signed": signer_key_id is not None,
+                "key_id": signer_key_id,
+                "signature_checked": opened_bundle.signed_by is not None,
                 "manifest": json.loads(manifest.to_json()),
             }
         )
         return
-    print_bundle(manifest, opened.absent_files())
+    print_bundle(manifest, opened_bundle.absent_files())
     print()
-    if signer is None:
+    if signer_key_id is None:
         print("not signed")
-    elif opened.signed_by is not None:
-        print(f"signed by key {signer}: the signature is valid")
+    elif opened_bundle.signed_by is not None:
+        print(f"signed by key {signer_key_id}: the signature is valid")
     else:
-        print(f"signed by key {signer}, not checked: check it with --public-key NAME.pub")
-    for name in opened.absent_files():
+        print(f"signed by key {signer_key_id}, not checked: check it with --public-key NAME.pub")
+    for name in opened_bundle.absent_files():
         print(f"{name} is left out: this is a bundle for devices")
 
 
@@ -171,26 +171,26 @@ def verify(
     """
     from dataclasses import asdict
 
-    from gatewise_export.commands.run_verify import backend_answers, check_data, compared_parts
+    from gatewise_export.commands.run_verify import backend_function, check_data, list_comparisons
     from gatewise_export.packing.verification import self_test
 
-    opened = Bundle.open(bundle, public_key=public_key, for_device=True)
-    opened = opened.with_functions(load_block_functions(block or ()))
-    answers = None if backend is None else backend_answers(opened, backend)
+    opened_bundle = Bundle.open(bundle, public_key=public_key, for_device=True)
+    opened_bundle = opened_bundle.with_functions(load_block_functions(block or ()))
+    cloud_answers = None if backend is None else backend_function(opened_bundle, backend)
     # Compare on the bundle's sample, then on the rows of --data.
-    sample = self_test(opened, answers)
-    checks: dict[str, Any] = {"sample": asdict(sample)}
-    agrees = sample.agrees and sample.cloud_label_differences == 0
+    sample_report = self_test(opened_bundle, cloud_answers)
+    checks: dict[str, Any] = {"sample": asdict(sample_report)}
+    agrees = sample_report.agrees and sample_report.cloud_label_differences == 0
     if data is not None:
-        report, figures = check_data(opened, data, target, answers)
-        checks["data"] = asdict(report) | figures
-        agrees = agrees and report.agrees
-    compared = compared_parts(opened, with_data=data is not None, backend=backend)
+        data_report, figures = check_data(opened_bundle, data, target, cloud_answers)
+        checks["data"] = asdict(data_report) | figures
+        agrees = agrees and data_report.agrees
+    comparisons = list_comparisons(opened_bundle, with_data=data is not None, backend=backend)
     if as_json:
-        summary = {"bundle": str(bundle), "task": opened.manifest.task, "agrees": agrees}
-        emit(summary | checks | {"checked": compared})
+        summary = {"bundle": str(bundle), "task": opened_bundle.manifest.task, "agrees": agrees}
+        emit(summary | checks | {"checked": comparisons})
     else:
-        print_checks(checks, compared)
+        print_checks(checks, comparisons)
         print(
             "the bundle's decisions agree"
             if agrees
@@ -214,7 +214,7 @@ def _frontier_document(curve: Frontier, manifest: Manifest) -> dict[str, Any]:
     """Build the document of ``frontier --json``."""
     hull = set(curve.hull().points)
     on_curve = set(curve.points)
-    figures = (
+    field_names = (
         "active",
         "reference_accuracy",
         "reference_weighted_accuracy",
@@ -224,15 +224,15 @@ def _frontier_document(curve: Frontier, manifest: Manifest) -> dict[str, Any]:
         "min_recall",
         "min_precision",
     )
-    return {name: getattr(manifest, name) for name in figures} | {
+    return {name: getattr(manifest, name) for name in field_names} | {
         "points": [
-            msgspec.structs.asdict(p) | {"hull": p in hull, "on_curve": p in on_curve}
-            for p in manifest.operating_points
+            msgspec.structs.asdict(point) | {"hull": point in hull, "on_curve": point in on_curve}
+            for point in manifest.operating_points
         ],
     }
 
 
-def _draw(curve: Frontier, active: OperatingPoint, title: str, path: Path) -> None:
+def _draw_frontier(curve: Frontier, active: OperatingPoint, title: str, path: Path) -> None:
     from gatewise_training.views.frontier_display import FrontierDisplay
 
     display = FrontierDisplay(curve, name=title).plot(active=active)

@@ -59,32 +59,44 @@ def init(
         raise InputError(f"{out} exists: give another file with --out, or remove it")
     table = read_table(data, target=target)
     check_classes(table.y)
-    columns = table.facts
+    facts_of_column = table.facts
     remarks = table.remarks()
-    reasons = {name: drop_reason(name, facts, remarks) for name, facts in columns.items()}
-    kinds = {name: DROP if reasons[name] else facts.kind for name, facts in columns.items()}
+    drop_reasons = {
+        name: drop_reason(name, facts, remarks) for name, facts in facts_of_column.items()
+    }
+    kind_of_column = {
+        name: DROP if drop_reasons[name] else facts.kind for name, facts in facts_of_column.items()
+    }
     # Build the training command. --na marks cells that do not fit their column's kind as missing;
     # --impute is needed if a kind without missing values has missing cells.
-    words = ["gatewise", "train", str(data)]
+    arguments = ["gatewise", "train", str(data)]
     if target is not None:
-        words += ["--target", target]
-    words += ["--costs", str(out)]
-    odd_words = dict.fromkeys(
-        word for n, f in columns.items() if kinds[n] != DROP for word in f.odd_cells
+        arguments += ["--target", target]
+    arguments += ["--costs", str(out)]
+    odd_cells = dict.fromkeys(
+        odd_cell
+        for name, facts in facts_of_column.items()
+        if kind_of_column[name] != DROP
+        for odd_cell in facts.odd_cells
     )
-    for word in odd_words:
-        words += ["--na", word]
-    if odd_words or any(
-        f.n_missing and kinds[n] != DROP and not KINDS[kinds[n]].takes_missing
-        for n, f in columns.items()
+    for odd_cell in odd_cells:
+        arguments += ["--na", odd_cell]
+    if odd_cells or any(
+        facts.n_missing
+        and kind_of_column[name] != DROP
+        and not KINDS[kind_of_column[name]].takes_missing
+        for name, facts in facts_of_column.items()
     ):
-        words.append("--impute")
-    words += _split_options(remarks, columns)
-    command = shlex.join([*words, "--out", "bundle"])
-    lines = [_line(name, facts, kinds[name], reasons[name]) for name, facts in columns.items()]
+        arguments.append("--impute")
+    arguments += _split_options(remarks, facts_of_column)
+    command = shlex.join([*arguments, "--out", "bundle"])
+    lines = [
+        _column_line(name, facts, kind_of_column[name], drop_reasons[name])
+        for name, facts in facts_of_column.items()
+    ]
     try:
         out.write_text(
-            _TEXT.format(
+            _PRICE_FILE.format(
                 data=data, command=command, columns="\n".join(lines), kinds=", ".join(KINDS)
             ),
             "utf-8",
@@ -92,8 +104,10 @@ def init(
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror}") from error
     if as_json:
-        texts = [remark.text for remark in remarks]
-        emit({"prices": str(out), "kinds": kinds, "train": command, "remarks": texts})
+        remark_texts = [remark.text for remark in remarks]
+        emit(
+            {"prices": str(out), "kinds": kind_of_column, "train": command, "remarks": remark_texts}
+        )
         return
     note(
         f"wrote {out} for the label {table.target!r}: set the prices, check the kinds, then run\n"
@@ -106,7 +120,7 @@ def init(
 commands: dict[str, Callable[..., None]] = {"init": init}
 
 
-_TEXT = """\
+_PRICE_FILE = """\
 # Prices of the columns of {data}. Edit them, then run
 #     {command}
 #
@@ -139,47 +153,56 @@ def _split_options(remarks: Sequence[TableRemark], columns: Mapping[str, ColumnF
         for remark in remarks:
             if remark.trouble == trouble:
                 name = remark.columns[0]
-                form = columns[name].date_formats[0]
-                needs_format = trouble == "time" and columns[name].kind == "time" and form != ISO
-                return [remark.option, f"{name}={form}" if needs_format else name]
+                date_format = columns[name].date_formats[0]
+                needs_format = (
+                    trouble == "time" and columns[name].kind == "time" and date_format != ISO
+                )
+                return [remark.option, f"{name}={date_format}" if needs_format else name]
     return []
 
 
-def _line(name: str, facts: ColumnFacts, kind: str, reason: str | None) -> str:
+def _column_line(name: str, facts: ColumnFacts, kind: str, reason: str | None) -> str:
     """Write the line of a column with a comment on its cells."""
-    value = "1.0" if kind == "number" else f'{{own = 1.0, kind = "{kind}"}}'
+    entry = "1.0" if kind == "number" else f'{{own = 1.0, kind = "{kind}"}}'
     if kind == "time" and facts.date_formats[0] != ISO:
-        value = f'{{own = 1.0, kind = "time:{facts.date_formats[0]}"}}'
+        entry = f'{{own = 1.0, kind = "time:{facts.date_formats[0]}"}}'
     if kind == DROP:
-        value = '{kind = "drop"}'
-    contents = {
+        entry = '{kind = "drop"}'
+    comment = {
         "number": f"numbers from {facts.min_number:g} to {facts.max_number:g}",
         "boolean": "true and false",
         "time": f"dates such as {facts.example!r}",
         "empty": "empty",
     }.get(facts.kind, f"{facts.n_distinct:,} different texts such as {facts.example!r}")
     if facts.comma_role is not None:
-        contents = facts.comma_advice
+        comment = facts.comma_advice
     elif facts.kind in ("text", "category") and _FORMATTED_NUMBER.fullmatch(facts.example):
         reason = None
-        contents += f": if numbers, write them like {re.sub(r'[^0-9.+-]', '', facts.example)}"
+        comment += f": if numbers, write them like {re.sub(r'[^0-9.+-]', '', facts.example)}"
     if reason:
-        contents += f": {reason}"
+        comment += f": {reason}"
     if facts.odd_cells:
-        contents += (
+        comment += (
             f"; {plural(facts.n_odd_rows, 'row')} with other cells such as {facts.odd_cells[0]!r}"
         )
     if facts.n_missing and facts.kind != "empty":
-        contents += f"; empty in {facts.n_missing:,} of {facts.n_rows:,} rows"
-    return f"{_quoted(name)} = {value}  # {_printable(contents)}"
+        comment += f"; empty in {facts.n_missing:,} of {facts.n_rows:,} rows"
+    return f"{_toml_key(name)} = {entry}  # {_printable(comment)}"
 
 
-def _quoted(name: str) -> str:
+def _toml_key(name: str) -> str:
     """Write a name as a TOML key."""
     if name.isascii() and name.replace("_", "").replace("-", "").isalnum():
         return name
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+    return (
+        '"'
+        + "".join(
+            character if character.isprintable() else f"\\U{ord(character):08x}"
+            for character in escaped
+        )
+        + '"'
+    )
 
 
 def _printable(text: str) -> str:

@@ -42,7 +42,9 @@ def labels() -> None:
 @_app.command("choose")
 def choose_instances(
     archive: Archive,
-    n: Annotated[int, typer.Option("--n", min=1, help="Number of instances, on average.")] = 200,
+    n_instances: Annotated[
+        int, typer.Option("--n", min=1, help="Number of instances, on average.")
+    ] = 200,
     out: Annotated[
         Path, typer.Option(help="CSV file to write, with an empty column `label`.")
     ] = Path("to-label.csv"),
@@ -74,23 +76,25 @@ def choose_instances(
     for file in (out, page, label_studio):
         if file is not None and file.exists():
             raise InputError(f"{file} exists: move it, or name another file")
-    choice = choose(archive, n, np.random.default_rng(seed), version=version)
-    texts = {out: choice_csv(choice)}
+    choice = choose(archive, n_instances, np.random.default_rng(seed), version=version)
+    text_of_file = {out: choice_csv(choice)}
     if page is not None:
-        texts[page] = page_of_choice(choice)
+        text_of_file[page] = page_of_choice(choice)
     if label_studio is not None:
-        texts[label_studio] = label_studio_tasks(choice)
-    for file, text in texts.items():
+        text_of_file[label_studio] = label_studio_tasks(choice)
+    for file, text in text_of_file.items():
         file.write_text(text, encoding="utf-8")
     write_choice(archive, choice, f"{int(time.time() * 1000):015d}")
     reasons, counts = np.unique(choice.main_reason, return_counts=True)
-    by_reason = dict(zip(reasons.tolist(), counts.tolist(), strict=True))
+    count_by_reason = dict(zip(reasons.tolist(), counts.tolist(), strict=True))
     summary = (
         f"{len(choice.rows)} instances of {choice.facts.model} {choice.facts.version} in {out}"
     )
-    if by_reason:
-        summary += ": " + ", ".join(f"{count} {reason}" for reason, count in by_reason.items())
-    document = {"chosen": len(choice.rows), "reasons": by_reason, "out": str(out)}
+    if count_by_reason:
+        summary += ": " + ", ".join(
+            f"{count} {reason}" for reason, count in count_by_reason.items()
+        )
+    document = {"chosen": len(choice.rows), "reasons": count_by_reason, "out": str(out)}
     print_line(summary, document, as_json=as_json)
     if not as_json:
         note(f"fill in the column `label`, then run: gatewise labels add {archive} {out}")
@@ -118,10 +122,10 @@ def add(
       gatewise labels add kept to-label.csv --by anna --new-class broken
     """
     try:
-        text = file.read_text("utf-8")
+        csv_text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file} cannot be read: {error}") from None
-    label_of = read_label_csv(text)
+    label_of = read_label_csv(csv_text)
     choices = read_choices(archive)
     if not choices:
         raise InputError(f"{archive} has no chosen instances: run gatewise labels choose {archive}")

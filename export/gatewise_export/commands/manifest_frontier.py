@@ -12,24 +12,28 @@ from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import DEFAULT_SLACK, Frontier
 
 
-def frontier_of(manifest: Manifest, max_bytes: int | None = None) -> Frontier:
+def frontier_of_manifest(manifest: Manifest, max_bytes: int | None = None) -> Frontier:
     """Build the frontier of a manifest's operating points of at most `max_bytes`."""
     points = manifest.operating_points
-    reference = manifest.reference_accuracy
+    reference_accuracy = manifest.reference_accuracy
     curve = Frontier.from_points(
         points,
-        reference_accuracy=max(p.accuracy for p in points) if reference is None else reference,
+        reference_accuracy=max(point.accuracy for point in points)
+        if reference_accuracy is None
+        else reference_accuracy,
         classes=tuple(manifest.classes),
         class_rows=manifest.class_rows or (),
         reference_weighted_accuracy=manifest.reference_weighted_accuracy,
         reference_recall=manifest.reference_recall,
     )
     on_curve = set(curve.points)
-    frontier = replace(curve, off_curve_points=tuple(p for p in points if p not in on_curve))
+    frontier = replace(
+        curve, off_curve_points=tuple(point for point in points if point not in on_curve)
+    )
     return frontier if max_bytes is None else frontier.within_bytes(max_bytes)
 
 
-def bounds_of(
+def effective_bounds(
     manifest: Manifest,
     min_recall: Mapping[Any, float] | None = None,
     min_precision: Mapping[Any, float] | None = None,
@@ -43,7 +47,7 @@ def bounds_of(
     return bounds
 
 
-def chosen_point(
+def choose_point(
     manifest: Manifest,
     goal: Mapping[str, float],
     bounds: ClassBounds,
@@ -55,5 +59,7 @@ def chosen_point(
             f"{manifest.name} does not state its high-cost model's accuracy, which --max-loss "
             "needs: use --budget"
         )
-    point = frontier_of(manifest, max_bytes).choose(bounds, slack=DEFAULT_SLACK, **goal).point
+    point = (
+        frontier_of_manifest(manifest, max_bytes).choose(bounds, slack=DEFAULT_SLACK, **goal).point
+    )
     return manifest.operating_points.index(point)

@@ -49,13 +49,13 @@ def monitor_archive(
     if as_json:
         emit(msgspec.to_builtins(report))
     else:
-        _print(report)
+        _print_report(report)
     if report.alarm:
         note("gatewise: the system is right less often than its bundle promises")
         raise typer.Exit(1)
 
 
-def _print(report: MonitorReport) -> None:
+def _print_report(report: MonitorReport) -> None:
     rows = [
         (
             figure.system,

@@ -70,44 +70,48 @@ def bytes_option(text: str | None) -> int | None:
     return None if text is None else read_bytes("--max-bytes", text)
 
 
-def by_class_option(name: str, texts: Sequence[str] | None) -> dict[str, float]:
+def by_class_option(name: str, option_values: Sequence[str] | None) -> dict[str, float]:
     """Parse the values ``class=number`` of an option, at most one per class.
 
     >>> by_class_option("--min-recall", ["fault=0.9"])
     {'fault': 0.9}
     """
-    numbers: dict[str, float] = {}
-    for text in texts or ():
-        label, equals, value = text.rpartition("=")
+    number_of_class: dict[str, float] = {}
+    for option_value in option_values or ():
+        label, separator, number_text = option_value.rpartition("=")
         try:
-            number = float(value)
+            number = float(number_text)
         except ValueError:
-            equals = ""
-        if not equals or not label:
-            raise InputError(f"{name} {text}: give a class and a number, such as {name} fault=0.9")
-        if label in numbers:
-            raise InputError(f"{name} {text}: the class already has a number")
-        numbers[label] = number
-    return numbers
+            separator = ""
+        if not separator or not label:
+            raise InputError(
+                f"{name} {option_value}: give a class and a number, such as {name} fault=0.9"
+            )
+        if label in number_of_class:
+            raise InputError(f"{name} {option_value}: the class already has a number")
+        number_of_class[label] = number
+    return number_of_class
 
 
-def loss_option(texts: Sequence[str] | None) -> tuple[float | None, dict[str, float]]:
+def loss_option(option_values: Sequence[str] | None) -> tuple[float | None, dict[str, float]]:
     """Parse ``--max-loss`` into the loss over all rows and losses by class.
 
     >>> loss_option(["fault=0.05", "0.02"])
     (0.02, {'fault': 0.05})
     """
-    total_texts = [text for text in texts or () if "=" not in text]
+    total_texts = [option_value for option_value in option_values or () if "=" not in option_value]
     if len(total_texts) > 1:
         raise InputError(f"--max-loss {total_texts[1]}: give one loss over all rows, not two")
     try:
-        total = float(total_texts[0]) if total_texts else None
+        total_loss = float(total_texts[0]) if total_texts else None
     except ValueError:
         raise InputError(
             f"--max-loss {total_texts[0]}: give a number, or a class and its number such as "
             "fault=0.05"
         ) from None
-    return total, by_class_option("--max-loss", [text for text in texts or () if "=" in text])
+    return total_loss, by_class_option(
+        "--max-loss", [option_value for option_value in option_values or () if "=" in option_value]
+    )
 
 
 def chosen_goal(**options: float | None) -> dict[str, float]:

@@ -124,7 +124,7 @@ def outcomes(
             "small_losses": columns.numbers(small_loss),
             "big_losses": columns.numbers([big_loss])[:, 0],
         }
-    outcomes_of_rows = Outcomes(
+    outcomes = Outcomes(
         **losses,
         small_cost=columns.costs(small_cost),
         big_cost=columns.costs([big_cost]),
@@ -134,7 +134,7 @@ def outcomes(
     )
     # choose the thresholds, then write and print them
     cascade = OutcomeCascade(guarantee=guarantee or None, random_state=seed, **goal)
-    cascade.fit(outcomes_of_rows)
+    cascade.fit(outcomes)
     document = cascade.to_dict()
     if out is not None:
         out.write_text(json.dumps(document, indent=2) + "\n")
@@ -163,8 +163,8 @@ class _Columns:
     def values(self, name: str) -> NDArray[Any]:
         name = name.strip()
         if name not in self._frame.columns:
-            known = ", ".join(map(str, self._frame.columns))
-            raise InputError(f"{self._path} has no column {name!r}; its columns are {known}")
+            column_names = ", ".join(map(str, self._frame.columns))
+            raise InputError(f"{self._path} has no column {name!r}; its columns are {column_names}")
         return self._frame[name].to_numpy()
 
     def numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
@@ -175,20 +175,20 @@ class _Columns:
             columns = ", ".join(names)
             raise InputError(f"{self._path}: {columns} must hold numbers: {error}") from None
 
-    def costs(self, words: Sequence[str]) -> NDArray[np.float64]:
-        """Get costs from numbers or column names, shape (n, n_words)."""
+    def costs(self, costs_or_columns: Sequence[str]) -> NDArray[np.float64]:
+        """Get costs from numbers or column names, one column each."""
         n_rows = len(self._frame)
         costs = []
-        for word in words:
+        for cost_or_column in costs_or_columns:
             try:
-                costs.append(np.full(n_rows, float(word)))
+                costs.append(np.full(n_rows, float(cost_or_column)))
             except ValueError:
-                costs.append(self.numbers([word])[:, 0])
+                costs.append(self.numbers([cost_or_column])[:, 0])
         return np.stack(costs, axis=1)
 
 
 def _losses_of_agreement(
-    columns: _Columns, names: str, truth: str | None, big_answer: str | None
+    columns: _Columns, answer_columns: str, truth: str | None, big_answer: str | None
 ) -> dict[str, NDArray[Any]]:
     """Compute scores from the agreement of answers, and losses of 1 for wrong answers."""
     from gatewise_training.outcomes.outcome_table import agreement
@@ -196,20 +196,22 @@ def _losses_of_agreement(
     if truth is None or big_answer is None:
         raise InputError("--agreement needs --truth and --big-answer")
     # compare as text, because columns may differ in type
-    answers = np.stack([columns.values(n).astype(str) for n in names.split(",")], axis=1)
-    right_answers = columns.values(truth).astype(str)
-    agreed: Agreement = agreement(answers)
+    answers = np.stack(
+        [columns.values(name).astype(str) for name in answer_columns.split(",")], axis=1
+    )
+    true_answers = columns.values(truth).astype(str)
+    answer_agreement: Agreement = agreement(answers)
     return {
-        "scores": agreed.share,
-        "small_losses": agreed.answers != right_answers,
-        "big_losses": columns.values(big_answer).astype(str) != right_answers,
+        "scores": answer_agreement.share,
+        "small_losses": answer_agreement.answers != true_answers,
+        "big_losses": columns.values(big_answer).astype(str) != true_answers,
     }
 
 
 def _print_frontier(points: Sequence[dict[str, Any]]) -> None:
     """Print the frontier; of a long frontier print evenly spaced points."""
     n_shown = min(len(points), MAX_PRINTED_POINTS)
-    shown = sorted({round(i) for i in np.linspace(0, len(points) - 1, n_shown)})
+    shown_indices = sorted({round(i) for i in np.linspace(0, len(points) - 1, n_shown)})
     print_table(
         f"frontier, {n_shown} of {len(points)} points",
         ("cost", "loss", "offloaded", "score thresholds"),
@@ -218,8 +220,8 @@ def _print_frontier(points: Sequence[dict[str, Any]]) -> None:
                 f"{points[i]['cost']:.4g}",
                 f"{points[i]['loss']:.4f}",
                 f"{points[i]['offload_rate']:.1%}",
-                ", ".join(threshold(t) for t in points[i]["thresholds"]),
+                ", ".join(threshold(stop_threshold) for stop_threshold in points[i]["thresholds"]),
             )
-            for i in shown
+            for i in shown_indices
         ],
     )

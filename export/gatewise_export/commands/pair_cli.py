@@ -20,7 +20,7 @@ from gatewise.settings import Settings, with_options
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
 from gatewise_export.commands import options
-from gatewise_export.commands.tables import point_text, print_frontier, print_probes
+from gatewise_export.commands.tables import point_text, print_cloud_lines, print_frontier
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
@@ -105,28 +105,28 @@ def pair(settings: PairSettings, as_json: options.AsJson = False) -> None:
     check_destination(settings.out)
     if settings.sign is not None:
         Signer(settings.sign)
-    x, y = load_instances(settings.data, settings.target)
+    instances, labels = load_instances(settings.data, settings.target)
     system = PairCascade(
         low_cost_model=settings.low_cost_model,
         high_cost_model=settings.high_cost_model,
-        classes=None if settings.classes is None else _labels(settings.classes, y),
+        classes=None if settings.classes is None else _parse_labels(settings.classes, labels),
         random_state=settings.seed,
         **goal,
-    ).fit(x, y)
+    ).fit(instances, labels)
     # `pack` drops rows whose two largest probabilities are close, then uses SAMPLE_ROWS
-    rows = x[: 2 * SAMPLE_ROWS]
+    sample = instances[: 2 * SAMPLE_ROWS]
     bundle = pack(
         system,
         settings.out,
-        sample=rows,
+        sample=sample,
         name=settings.name or settings.data.stem,
         version=settings.bundle_version,
         sign=settings.sign,
         max_message=settings.max_message,
     )
-    report = verify(system, bundle, rows)
+    report = verify(system, bundle, sample)
     if as_json:
-        emit(_document(system, bundle, report, len(x)))
+        emit(_document(system, bundle, report, len(instances)))
     else:
         _print_pair(system, bundle, report)
     if report.differing_decisions:
@@ -163,18 +163,18 @@ def _print_pair(system: PairCascade, bundle: Bundle, report: VerifyReport) -> No
         f"{byte_size(system.request_bytes_)}; the bundle and Python differ in "
         f"{report.differing_decisions} of {report.rows} decisions"
     )
-    print_probes(manifest)
+    print_cloud_lines(manifest)
 
 
-def _labels(text: str, y: NDArray[Any] | None) -> list[int] | list[str]:
+def _parse_labels(classes_option: str, labels: NDArray[Any] | None) -> list[int] | list[str]:
     """Parse --classes, as integers if the words and the data's labels are integers."""
-    words = [word.strip() for word in text.split(",")]
-    if y is not None and y.dtype.kind not in "biu":
-        return words
+    label_texts = [label_text.strip() for label_text in classes_option.split(",")]
+    if labels is not None and labels.dtype.kind not in "biu":
+        return label_texts
     try:
-        return [int(word) for word in words]
+        return [int(label_text) for label_text in label_texts]
     except ValueError:
-        return words
+        return label_texts
 
 
 commands: dict[str, Callable[..., None]] = {"pair": pair}

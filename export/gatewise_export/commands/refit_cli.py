@@ -37,12 +37,12 @@ def refit(settings: RefitSettings, as_json: AsJson = False) -> None:
         emit(msgspec.to_builtins(report))
     else:
         note(f"packed {bundle.path}")
-        _print(report)
+        _print_report(report)
     if report.verdict != "better":
         raise typer.Exit(1)
 
 
-def _print(report: RefitReport) -> None:
+def _print_report(report: RefitReport) -> None:
     rows = [
         (
             comparison.part,

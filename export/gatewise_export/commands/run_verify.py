@@ -22,10 +22,10 @@ from gatewise_export.packing.verification import graph_outcome, verify_graphs
 #: Share of rows with implausible values above which a remark is made.
 MAX_IMPLAUSIBLE_SHARE = 0.01
 #: Function from rows of all features to class indices and probabilities.
-HighCost = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]]
+CloudFunction = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]]
 
 
-def backend_answers(bundle: Bundle, backend: str) -> HighCost:
+def backend_function(bundle: Bundle, backend: str) -> CloudFunction:
     """Make a function that answers rows with the high-cost model in a backend."""
     from gatewise_training.learners.high_cost_model import HighCostModel
 
@@ -40,7 +40,7 @@ def backend_answers(bundle: Bundle, backend: str) -> HighCost:
 
 
 def check_data(
-    bundle: Bundle, source: str, target: str | None, answers: HighCost | None = None
+    bundle: Bundle, source: str, target: str | None, cloud_function: CloudFunction | None = None
 ) -> tuple[VerifyReport, dict[str, Any]]:
     """Compare a bundle's graphs with its flat arrays on the rows of a table.
 
@@ -57,7 +57,7 @@ def check_data(
             f"{bundle.path} is a bundle for devices, without {bundle.absent_files()[0]}: leave out "
             "--data, or verify the full bundle"
         )
-    if manifest.cloud is not None and manifest.cloud.backend is not None and answers is None:
+    if manifest.cloud is not None and manifest.cloud.backend is not None and cloud_function is None:
         raise InputError(
             f"the high-cost model of {bundle.path} runs in a backend, {manifest.cloud.backend}: "
             "give --backend python:module:attribute, or leave out --data"
@@ -65,34 +65,38 @@ def check_data(
     # Read rows in the form that the bundle reads: windows, arrays, features or raw columns.
     if manifest.signal is not None:
         bundle.read_block_models()
-        instances, y = load_instances(source, target or _label_array(source))
-        x = manifest.signal.features(instances)
+        instances, labels = load_instances(source, target or _label_array_name(source))
+        rows = manifest.signal.features(instances)
     elif manifest.instance is not None:
-        instances, y = load_instances(source, target or _label_array(source))
-        x = manifest.instance.flat(instances)
+        instances, labels = load_instances(source, target or _label_array_name(source))
+        rows = manifest.instance.flat(instances)
     elif manifest.encoder is None and Path(source).suffix.lower() not in (".csv", ".parquet"):
         data = datasets.load(source, target=target)
-        x = np.ascontiguousarray(data.columns(manifest.feature_names, source))
-        y = data.y
+        rows = np.ascontiguousarray(data.columns(manifest.feature_names, source))
+        labels = data.y
     else:
-        x, y = datasets.read_rows(source, manifest.column_names, manifest.encoder, target=target)
-    _check_missing(x, manifest, source)
-    outcome = graph_outcome(bundle, x, cloud=None if answers is None else answers(x))
-    merit = {} if y is None else _merit(outcome, y, manifest, source)
-    measured: dict[str, Any] = merit | {
+        rows, labels = datasets.read_rows(
+            source, manifest.column_names, manifest.encoder, target=target
+        )
+    _check_missing(rows, manifest, source)
+    outcome = graph_outcome(
+        bundle, rows, cloud=None if cloud_function is None else cloud_function(rows)
+    )
+    quality_figures = {} if labels is None else _quality_figures(outcome, labels, manifest, source)
+    figures: dict[str, Any] = quality_figures | {
         "cost": float(outcome.costs.mean()),
         "offload_rate": float(np.mean(outcome.exits == len(manifest.stages))),
     }
-    remarks = _implausible(bundle, x)
-    if y is None and manifest.task != "rank":
+    remarks = _implausibility_remarks(bundle, rows)
+    if labels is None and manifest.task != "rank":
         remark = f"{source} has no label, so accuracy is not measured: name it with --target NAME"
         remarks = [remark, *remarks]
     if remarks:
-        measured["remarks"] = remarks
-    return verify_graphs(bundle, x, outcome), measured
+        figures["remarks"] = remarks
+    return verify_graphs(bundle, rows, outcome), figures
 
 
-def _label_array(source: str) -> str | None:
+def _label_array_name(source: str) -> str | None:
     """Name of the label array in an npz file with the arrays X and y; None for other files."""
     from gatewise_training.data.instance_files import arrays_of
 
@@ -101,20 +105,20 @@ def _label_array(source: str) -> str | None:
     return "y" if {"X", "y"} <= arrays_of(Path(source)).keys() else None
 
 
-def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = None) -> list[str]:
+def list_comparisons(bundle: Bundle, *, with_data: bool, backend: str | None = None) -> list[str]:
     """List the comparisons that ``gatewise verify`` makes, one per line."""
     manifest = bundle.manifest
-    answer = "value" if manifest.answers_values else "label"
+    answer_noun = "value" if manifest.answers_values else "label"
     n_stages = len(manifest.stages)
     lines = [f"size and SHA-256 of {len(manifest.files)} files"]
     if bundle.signed_by is not None:
         lines.append(f"signature of the manifest by key {bundle.signed_by}")
     lines.append(
-        f"sample: every output of {plural(n_stages, 'stage')}, exit, {answer} and cost, compared "
-        "with training"
+        f"sample: every output of {plural(n_stages, 'stage')}, exit, {answer_noun} and cost, "
+        "compared with training"
     )
     if with_data:
-        files = ", ".join(s.arrays for s in manifest.stages if s.arrays is not None)
+        files = ", ".join(stage.arrays for stage in manifest.stages if stage.arrays is not None)
         if files:
             lines.append(f"data: the same, compared with the flat arrays in {files}")
         lines += [
@@ -139,64 +143,67 @@ def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = Non
     return lines
 
 
-def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -> dict[str, float]:
+def _quality_figures(
+    outcome: Outcome, labels: NDArray[Any], manifest: Manifest, source: str
+) -> dict[str, float]:
     """Accuracy or R² of the answers; empty for a ranker, because a table has no queries."""
     if manifest.task == "classify":
-        true_classes = _class_indices(y, manifest, source)
+        true_classes = _class_indices(labels, manifest, source)
         return {"accuracy": float(np.mean(outcome.labels == true_classes))}
     if manifest.task == "rank":
         return {}
     try:
-        values = np.asarray(y, np.float64)
+        true_values = np.asarray(labels, np.float64)
     except ValueError as error:
         raise InputError(
             f"{source}: the bundle predicts values, but a label is not a number"
         ) from error
     # R² = 1 - sum (y - answer)² / sum (y - mean y)²
-    error_squares = ((values - outcome.labels.astype(np.float64)) ** 2).sum()
-    spread = ((values - values.mean()) ** 2).sum()
-    return {"r2": float(1.0 - error_squares / spread) if spread > 0 else float("nan")}
+    error_squares = ((true_values - outcome.labels.astype(np.float64)) ** 2).sum()
+    total_squares = ((true_values - true_values.mean()) ** 2).sum()
+    return {"r2": float(1.0 - error_squares / total_squares) if total_squares > 0 else float("nan")}
 
 
-def _implausible(bundle: Bundle, x: NDArray[np.float32]) -> list[str]:
+def _implausibility_remarks(bundle: Bundle, rows: NDArray[np.float32]) -> list[str]:
     """Remark on rows with values far outside the training ranges, if there are many."""
     ranges = bundle.ranges()
     if ranges is None:
         return []
     lowest, highest = ranges.features.limits()
     # values of a raw window come after the features; an array has a single range for all values
-    features = x if len(lowest) == 1 else x[:, : len(lowest)]
-    outside = (features < lowest) | (features > highest)
-    n_rows = int(outside.any(axis=1).sum())
-    if n_rows <= MAX_IMPLAUSIBLE_SHARE * len(x):
+    checked_values = rows if len(lowest) == 1 else rows[:, : len(lowest)]
+    is_outside = (checked_values < lowest) | (checked_values > highest)
+    n_rows = int(is_outside.any(axis=1).sum())
+    if n_rows <= MAX_IMPLAUSIBLE_SHARE * len(rows):
         return []
-    column = bundle.manifest.feature_column_names[int(outside.sum(axis=0).argmax())]
+    column = bundle.manifest.feature_column_names[int(is_outside.sum(axis=0).argmax())]
     return [
-        f"{n_rows:,} of these {len(x):,} rows have values far outside the training ranges, most "
+        f"{n_rows:,} of these {len(rows):,} rows have values far outside the training ranges, most "
         f"often in column {column!r}. Devices treat them as implausible: check the column's unit."
     ]
 
 
-def _check_missing(x: NDArray[np.float32], manifest: Manifest, source: str) -> None:
-    refused = np.zeros(x.shape[1], bool)
+def _check_missing(rows: NDArray[np.float32], manifest: Manifest, source: str) -> None:
+    is_refused = np.zeros(rows.shape[1], bool)
     if manifest.missing.stages == "refused":
-        for s in range(len(manifest.stages)):
-            refused[manifest.stage_inputs(s)] = True
+        for stage_index in range(len(manifest.stages)):
+            is_refused[manifest.stage_inputs(stage_index)] = True
     if manifest.missing.cloud == "refused":
-        refused[manifest.cloud_inputs()] = True
-    empty = np.flatnonzero(np.isnan(x).any(axis=0) & refused)
-    if len(empty):
+        is_refused[manifest.cloud_inputs()] = True
+    empty_columns = np.flatnonzero(np.isnan(rows).any(axis=0) & is_refused)
+    if len(empty_columns):
         raise InputError(
-            f"{source}: column {manifest.feature_names[empty[0]]!r} is empty (NaN) in some rows, "
-            "but the bundle does not accept missing values"
+            f"{source}: column {manifest.feature_names[empty_columns[0]]!r} is empty (NaN) in "
+            "some rows, but the bundle does not accept missing values"
         )
 
 
-def _class_indices(y: NDArray[Any], manifest: Manifest, source: str) -> NDArray[np.int64]:
-    indices = class_indices(y.tolist(), manifest.classes)
-    unknown = np.flatnonzero(indices == UNKNOWN_CLASS)
-    if len(unknown):
+def _class_indices(labels: NDArray[Any], manifest: Manifest, source: str) -> NDArray[np.int64]:
+    indices = class_indices(labels.tolist(), manifest.classes)
+    unknown_rows = np.flatnonzero(indices == UNKNOWN_CLASS)
+    if len(unknown_rows):
         raise InputError(
-            f"{source}: label {y.tolist()[unknown[0]]!r} is not among the bundle's classes"
+            f"{source}: label {labels.tolist()[unknown_rows[0]]!r} is not among the bundle's "
+            "classes"
         )
     return indices

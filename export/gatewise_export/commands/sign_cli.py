@@ -23,7 +23,7 @@ def pack(
             help="PEM file of the private key that signs the copy; by default the signature stays."
         ),
     ] = None,
-    for_: Annotated[
+    readers: Annotated[
         str,
         typer.Option(
             "--for",
@@ -44,23 +44,27 @@ def pack(
         openssl pkey -in fleet.key -pubout -out fleet.pub
         gatewise pack bundle --out digits-7.gwb --sign fleet.key --for device
     """
-    if for_ not in ("workers", "device"):
-        raise InputError(f"--for {for_}: give workers or device")
-    packed = repack(bundle, out, sign=sign, for_device=for_ == "device")
-    keys = packed.claimed_key_ids()
-    size = _size(out)
+    if readers not in ("workers", "device"):
+        raise InputError(f"--for {readers}: give workers or device")
+    packed_bundle = repack(bundle, out, sign=sign, for_device=readers == "device")
+    claimed_key_ids = packed_bundle.claimed_key_ids()
+    size_bytes = _size_bytes(out)
     if as_json:
-        document = {"bundle": str(out), "bytes": size, "key_id": keys[0] if keys else None}
-        emit(document | {"left_out": list(packed.absent_files())})
+        document = {
+            "bundle": str(out),
+            "bytes": size_bytes,
+            "key_id": claimed_key_ids[0] if claimed_key_ids else None,
+        }
+        emit(document | {"left_out": list(packed_bundle.absent_files())})
         return
-    signature = f"signed by key {keys[0]}" if keys else "not signed"
-    left_out = "".join(f", without {name}" for name in packed.absent_files())
-    print(f"{out}: {packed.manifest.title}, {size} bytes, {signature}{left_out}")
+    signature = f"signed by key {claimed_key_ids[0]}" if claimed_key_ids else "not signed"
+    left_out = "".join(f", without {name}" for name in packed_bundle.absent_files())
+    print(f"{out}: {packed_bundle.manifest.title}, {size_bytes} bytes, {signature}{left_out}")
 
 
 commands: dict[str, Callable[..., None]] = {"pack": pack}
 
 
-def _size(path: Path) -> int:
+def _size_bytes(path: Path) -> int:
     files = path.iterdir() if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files)

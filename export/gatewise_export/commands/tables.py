@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 from gatewise_signals.signal_input import SignalInput
 
 #: Printed name of an operating point's `accuracy` by task.
-MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
+ACCURACY_NAMES = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
 #: Largest number of classes in a line or table.
 MAX_CLASSES_SHOWN = 8
 #: Largest number of column names in a line.
@@ -27,31 +27,35 @@ MAX_NAMES_SHOWN = 6
 MIN_ROWS_FOR_ACCURACY = 100
 
 
-def print_bundle(manifest: Manifest, absent: Sequence[str] = ()) -> None:
-    """Print the tables of `gatewise inspect`; `absent` lists files that are left out."""
-    files = [f.size for name, f in manifest.files.items() if name not in absent]
-    answers = ("answers", f"values ({manifest.task})")
+def print_bundle(manifest: Manifest, absent_files: Sequence[str] = ()) -> None:
+    """Print the tables of `gatewise inspect`; `absent_files` lists files that are left out."""
+    file_sizes = [
+        file_spec.size for name, file_spec in manifest.files.items() if name not in absent_files
+    ]
+    answers_line = ("answers", f"values ({manifest.task})")
     if not manifest.answers_values:
-        answers = (
+        answers_line = (
             "classes",
-            f"{manifest.n_classes}: {_listed(manifest.classes, MAX_CLASSES_SHOWN)}",
+            f"{manifest.n_classes}: {_join_values(manifest.classes, MAX_CLASSES_SHOWN)}",
         )
-    missing = f"stages: {manifest.missing.stages}, cloud: {manifest.missing.cloud}"
-    groups = f", {len(manifest.groups)} groups" if manifest.groups else ""
-    features = f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}"
-    active = f"{manifest.active} of {len(manifest.operating_points)}: {point_text(manifest)}"
+    missing_text = f"stages: {manifest.missing.stages}, cloud: {manifest.missing.cloud}"
+    groups_text = f", {len(manifest.groups)} groups" if manifest.groups else ""
+    features_text = (
+        f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups_text}"
+    )
+    point_line = f"{manifest.active} of {len(manifest.operating_points)}: {point_text(manifest)}"
     print_table(
         manifest.title,
         ("", ""),
         [
             ("created", manifest.created),
-            answers,
+            answers_line,
             *_input_lines(manifest),
-            ("features", features),
-            ("missing values", missing),
-            *_cloud_line(manifest),
-            ("operating point", active),
-            ("files", f"{len(files)}, {byte_size(sum(files))}, every hash is correct"),
+            ("features", features_text),
+            ("missing values", missing_text),
+            *_cloud_lines(manifest),
+            ("operating point", point_line),
+            ("files", f"{len(file_sizes)}, {byte_size(sum(file_sizes))}, every hash is correct"),
             *_class_lines(manifest),
         ],
     )
@@ -70,21 +74,28 @@ def _input_lines(manifest: Manifest) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     if (signal := manifest.signal) is not None:
         shape = " x ".join(map(str, signal.shape))
-        rate = "" if signal.rate_hz is None else f", {signal.rate_hz:g} samples per second"
-        lines = [("windows", f"{shape}, {signal.dtype}{rate}; {len(signal.graph.blocks)} blocks")]
-        units = dict.fromkeys(f"{c.scale:g} {c.unit}" for c in signal.channels if c.unit)
+        rate_text = "" if signal.rate_hz is None else f", {signal.rate_hz:g} samples per second"
+        lines = [
+            ("windows", f"{shape}, {signal.dtype}{rate_text}; {len(signal.graph.blocks)} blocks")
+        ]
+        units = dict.fromkeys(
+            f"{column.scale:g} {column.unit}" for column in signal.channels if column.unit
+        )
         if units:
             lines.append(("unit of a count", ", ".join(units)))
         if (prices := signal.prices) is not None:
-            power = "" if prices.watts is None else f", at {prices.watts:g} W"
-            unit = {"us": "microseconds", "uj": "microjoules"}[prices.unit]
-            lines.append(("prices", f"{unit}{power}, measured on {prices.machine}"))
+            power_text = "" if prices.watts is None else f", at {prices.watts:g} W"
+            unit_name = {"us": "microseconds", "uj": "microjoules"}[prices.unit]
+            lines.append(("prices", f"{unit_name}{power_text}, measured on {prices.machine}"))
     if manifest.encoder is not None:
         columns = manifest.encoder.columns
         kinds = Counter(column.kind for column in columns)
         lines = [
-            (f"columns: {kind}", f"{n}: {_names([c.name for c in columns if c.kind == kind])}")
-            for kind, n in kinds.items()
+            (
+                f"columns: {kind}",
+                f"{n_columns}: {_join_names([c.name for c in columns if c.kind == kind])}",
+            )
+            for kind, n_columns in kinds.items()
         ]
     return lines
 
@@ -120,24 +131,24 @@ def _stage_rows(manifest: Manifest) -> list[Sequence[Any]]:
     return rows
 
 
-def _names(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     n_others = len(names) - MAX_NAMES_SHOWN
     return ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {n_others} more" if n_others > 0 else "")
 
 
-def _listed(values: Sequence[object], limit: int) -> str:
+def _join_values(values: Sequence[object], limit: int) -> str:
     return ", ".join(map(str, values[:limit])) + (", ..." if len(values) > limit else "")
 
 
 def _new_columns(manifest: Manifest) -> list[str]:
     """Columns of each stage, and last of the cloud, that no earlier stage reads."""
     column_of = dict(zip(manifest.feature_names, manifest.feature_column_names, strict=True))
-    acquired = set[str]()
+    acquired_columns = set[str]()
     new_columns = []
     for model in (*manifest.stages, manifest.cloud):
         columns = dict.fromkeys(column_of[name] for name in (model.inputs if model else ()))
-        new_columns.append(_names([name for name in columns if name not in acquired]))
-        acquired |= columns.keys()
+        new_columns.append(_join_names([name for name in columns if name not in acquired_columns]))
+        acquired_columns |= columns.keys()
     return new_columns
 
 
@@ -153,13 +164,13 @@ def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
         "computed from a window",
         ("step", "price", "first read by stage"),
         [
-            (s.label, f"{prices[s.label]:g}", first_stage.get(s.label, ""))
-            for s in signal.graph.steps
+            (step.label, f"{prices[step.label]:g}", first_stage.get(step.label, ""))
+            for step in signal.graph.steps
         ],
     )
 
 
-def _cloud_line(manifest: Manifest) -> list[tuple[str, str]]:
+def _cloud_lines(manifest: Manifest) -> list[tuple[str, str]]:
     """Line about the high-cost model's backend, library file or probed graph."""
     cloud = manifest.cloud
     if cloud is None:
@@ -172,9 +183,9 @@ def _cloud_line(manifest: Manifest) -> list[tuple[str, str]]:
     return [("high-cost model", _probe_text(cloud.probed))] if cloud.probed else []
 
 
-def print_probes(manifest: Manifest) -> None:
+def print_cloud_lines(manifest: Manifest) -> None:
     """Print the line about the high-cost model."""
-    for name, text in _cloud_line(manifest):
+    for name, text in _cloud_lines(manifest):
         print(f"{name}: {text}")
 
 
@@ -192,18 +203,20 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
     lines = []
     if point.recall is not None and point.precision is not None:
         recall = point.recall
-        classes = sorted(range(manifest.n_classes), key=lambda c: recall[c] or 0.0)
+        classes = sorted(
+            range(manifest.n_classes), key=lambda class_index: recall[class_index] or 0.0
+        )
         shown_classes = [*sorted(classes[:MAX_CLASSES_SHOWN]), *classes[MAX_CLASSES_SHOWN:]]
         shares = [
-            f"{manifest.classes[c]} {_share(recall, c)} / {_share(point.precision, c)}"
+            f"{manifest.classes[c]} {_share_text(recall, c)} / {_share_text(point.precision, c)}"
             for c in shown_classes
         ]
-        lines.append(("recall / precision", _listed(shares, MAX_CLASSES_SHOWN)))
+        lines.append(("recall / precision", _join_values(shares, MAX_CLASSES_SHOWN)))
     bounds = {"recall": manifest.min_recall, "precision": manifest.min_precision}
     bound_texts = [
-        f"{kind} of {manifest.classes[c]} at least {share:g}"
+        f"{kind} of {manifest.classes[class_index]} at least {share:g}"
         for kind, shares in bounds.items()
-        for c, share in enumerate(shares or ())
+        for class_index, share in enumerate(shares or ())
         if share is not None
     ]
     if bound_texts:
@@ -214,43 +227,43 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
 def point_text(manifest: Manifest) -> str:
     """Describe the active operating point's figures in one line."""
     point = manifest.active_point
-    merit = f"{_merit(manifest)} {point.accuracy:.4f}"
+    accuracy_text = f"{_accuracy_name(manifest)} {point.accuracy:.4f}"
     if point.interval is not None:
         low, high = point.interval
-        merit += f" (95 %: {low:.4f} to {high:.4f})"
-    groups = point.validation_groups
-    kind = "validation" if point.guarantee is None else "calibration"
-    rows = f"on {kind} rows" + ("" if groups is None else f" of {groups} groups")
-    return f"cost {point.cost:.4g}, {merit}, offload {point.offload_rate:.3f} ({rows})"
+        accuracy_text += f" (95 %: {low:.4f} to {high:.4f})"
+    n_groups = point.validation_groups
+    rows_kind = "validation" if point.guarantee is None else "calibration"
+    rows_text = f"on {rows_kind} rows" + ("" if n_groups is None else f" of {n_groups} groups")
+    return f"cost {point.cost:.4g}, {accuracy_text}, offload {point.offload_rate:.3f} ({rows_text})"
 
 
-def _merit(manifest: Manifest) -> str:
+def _accuracy_name(manifest: Manifest) -> str:
     measured = manifest.active_point.measured
-    return MERITS[manifest.task] if measured == "accuracy" else measured
+    return ACCURACY_NAMES[manifest.task] if measured == "accuracy" else measured
 
 
 def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None = None) -> None:
     """Print operating points of at most `max_bytes`; mark the hull and the active point."""
-    from gatewise_export.commands.manifest_frontier import frontier_of
+    from gatewise_export.commands.manifest_frontier import frontier_of_manifest
 
-    curve = frontier_of(manifest, max_bytes)
+    curve = frontier_of_manifest(manifest, max_bytes)
     active_point = manifest.active_point
-    hull = set(map(_figures, curve.hull().points))
-    on_curve = set(map(_figures, curve.points))
-    classes = _shown_classes(manifest)
+    hull_figures = set(map(_identifying_figures, curve.hull().points))
+    curve_figures = set(map(_identifying_figures, curve.points))
+    classes = _classes_to_show(manifest)
     # points off the curve are shown only if classes have bounds or are rare
-    shown = hull if hull_only else None if classes else on_curve
+    shown_figures = hull_figures if hull_only else None if classes else curve_figures
     rows = []
     is_any_off_curve = False
     for i, point in enumerate(manifest.operating_points):
-        figures = _figures(point)
+        figures = _identifying_figures(point)
         is_active = i == manifest.active
-        is_hidden = shown is not None and figures not in shown
-        if not is_active and (is_hidden or figures == _figures(active_point)):
+        is_hidden = shown_figures is not None and figures not in shown_figures
+        if not is_active and (is_hidden or figures == _identifying_figures(active_point)):
             continue
-        is_off_curve = figures not in on_curve
+        is_off_curve = figures not in curve_figures
         is_any_off_curve = is_any_off_curve or is_off_curve
-        marks = ["hull"] * (figures in hull) + ["off the curve"] * is_off_curve
+        marks = ["hull"] * (figures in hull_figures) + ["off the curve"] * is_off_curve
         rows.append(
             (
                 i,
@@ -261,16 +274,16 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
                     if point.weighted_accuracy is not None
                     else []
                 ),
-                *(_share(point.recall, c) for c in classes),
+                *(_share_text(point.recall, class_index) for class_index in classes),
                 f"{point.offload_rate:.3f}",
                 byte_size(point.bytes),
                 " ".join(marks + ["<- active"] * is_active),
             )
         )
     title = "hull of the frontier" if hull_only else "frontier"
-    header = ["point", "cost", _merit(manifest)]
+    header = ["point", "cost", _accuracy_name(manifest)]
     header += ["weighted accuracy"] * curve.is_weighted
-    header += [f"recall {manifest.classes[c]}" for c in classes]
+    header += [f"recall {manifest.classes[class_index]}" for class_index in classes]
     has_graph = any(stage.kind == "graph" for stage in manifest.stages)  # has no tables in C
     header += ["offload", "as files" if has_graph else "as C tables", ""]
     print_table(f"{title} (on validation rows)", header, rows)
@@ -281,49 +294,57 @@ def print_frontier(manifest: Manifest, *, hull_only: bool, max_bytes: int | None
         )
 
 
-def _figures(point: OperatingPoint) -> tuple[float, ...]:
+def _identifying_figures(point: OperatingPoint) -> tuple[float, ...]:
     """Figures that identify a point, even if its stages that never stop were removed."""
     return point.cost, point.accuracy, point.offload_rate, point.bytes
 
 
-def _shown_classes(manifest: Manifest) -> list[int]:
+def _classes_to_show(manifest: Manifest) -> list[int]:
     """Classes that get a column of recall: those with a bound, and a rare class."""
-    rows = manifest.class_rows
-    if rows is None or manifest.active_point.recall is None:
+    class_rows = manifest.class_rows
+    if class_rows is None or manifest.active_point.recall is None:
         return []
     bounds = (manifest.min_recall, manifest.min_precision)
-    bounded = {c for shares in bounds for c, s in enumerate(shares or ()) if s is not None}
-    rarest = min(range(len(rows)), key=lambda c: rows[c])
+    shown_classes = {
+        class_index
+        for shares in bounds
+        for class_index, share in enumerate(shares or ())
+        if share is not None
+    }
+    rarest = min(range(len(class_rows)), key=lambda class_index: class_rows[class_index])
     # a class is rare if it has fewer than half of the mean number of rows per class
-    if 2 * len(rows) * rows[rarest] < sum(rows):
-        bounded.add(rarest)
-    return sorted(bounded)[:4]
+    if 2 * len(class_rows) * class_rows[rarest] < sum(class_rows):
+        shown_classes.add(rarest)
+    return sorted(shown_classes)[:4]
 
 
-def _share(shares: Sequence[float | None] | None, c: int) -> str:
-    share = None if shares is None else shares[c]
+def _share_text(shares: Sequence[float | None] | None, class_index: int) -> str:
+    share = None if shares is None else shares[class_index]
     return "-" if share is None else f"{share:.3f}"
 
 
-def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
+def print_training(result: dict[str, Any], manifest: Manifest) -> None:
     """Print the tables of `gatewise train`, then the check of its promise."""
     from gatewise_training.operating_points.promise_check import never_found
 
     test = result["test"]
     # without a cloud there are no figures of the policy cloud-only
-    policies = [p for p in ("system", "cloud_only") if test[p] is not None]
+    policies = [policy for policy in ("system", "cloud_only") if test[policy] is not None]
     classes = manifest.classes
     rows: list[tuple[str, ...]] = []
     for policy in policies:
         figures = test[policy]
-        merits = [_accuracy(figures, test["rows"]), f"{figures['balanced_accuracy']:.4f}"]
+        figure_texts = [
+            _accuracy_text(figures, test["rows"]),
+            f"{figures['balanced_accuracy']:.4f}",
+        ]
         if "weighted_accuracy" in figures:
-            merits.append(f"{figures['weighted_accuracy']:.4f}")
-        merits += [f"{figures[score]:.4g}" for score in ("log_loss", "brier_score")]
-        share = figures.get("offload_rate", 1.0)
-        rows.append((policy, *merits, f"{figures['cost']:.4g}", f"{share:.3f}"))
+            figure_texts.append(f"{figures['weighted_accuracy']:.4f}")
+        figure_texts += [f"{figures[score]:.4g}" for score in ("log_loss", "brier_score")]
+        offload_rate = figures.get("offload_rate", 1.0)
+        rows.append((policy, *figure_texts, f"{figures['cost']:.4g}", f"{offload_rate:.3f}"))
     majority = test["majority"]
-    rows.append((f"always {majority['class']}", f"{majority['share']:.4f}"))
+    rows.append((f"always {majority['class']}", f"{majority['offload_rate']:.4f}"))
     header = ["", "accuracy", "balanced"]
     header += ["weighted accuracy"] * ("weighted_accuracy" in test["system"])
     header += ["log loss", "Brier", "cost", "offload"]
@@ -337,7 +358,7 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
         f"\n{result['bundle']}: {byte_size(result['bytes'])}; the bundle and Python differ in "
         f"{result['verify']['differing_decisions']} of {result['verify']['rows']} decisions"
     )
-    print_probes(manifest)
+    print_cloud_lines(manifest)
     print(f"{result['test_rows']}: the test rows, for verify, edge and simulate")
     for remark in result["remarks"]:
         print(f"note: {remark}")
@@ -349,7 +370,7 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
         print(line)
 
 
-def _accuracy(figures: dict[str, Any], n_rows: int) -> str:
+def _accuracy_text(figures: dict[str, Any], n_rows: int) -> str:
     """Format an accuracy; with few rows its interval comes first."""
     low, high = figures["accuracy_interval"]
     if n_rows >= MIN_ROWS_FOR_ACCURACY or low is None or high is None:
@@ -360,24 +381,31 @@ def _accuracy(figures: dict[str, Any], n_rows: int) -> str:
 def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Manifest) -> None:
     """Print recall and precision on test rows, of the classes with the lowest recall."""
     recall = test["system"]["recall"]
-    worst = sorted(range(len(recall)), key=lambda c: (recall[c] is None, recall[c]))
+    by_recall = sorted(
+        range(len(recall)),
+        key=lambda class_index: (recall[class_index] is None, recall[class_index]),
+    )
     rows = [
         (
-            str(manifest.classes[c]),
-            test["class_rows"][c],
-            *(_share(test[p][kind], c) for kind in ("recall", "precision") for p in policies),
+            str(manifest.classes[class_index]),
+            test["class_rows"][class_index],
+            *(
+                _share_text(test[policy][figure], class_index)
+                for figure in ("recall", "precision")
+                for policy in policies
+            ),
         )
-        for c in sorted(worst[:MAX_CLASSES_SHOWN])
+        for class_index in sorted(by_recall[:MAX_CLASSES_SHOWN])
     ]
-    header = [f"{kind} {p}" for kind in ("recall", "precision") for p in policies]
-    choice = (
+    header = [f"{figure} {policy}" for figure in ("recall", "precision") for policy in policies]
+    choice_text = (
         f", the {MAX_CLASSES_SHOWN} of lowest recall" if len(recall) > MAX_CLASSES_SHOWN else ""
     )
-    print_table(f"by class, on test rows{choice}", ("class", "rows", *header), rows)
+    print_table(f"by class, on test rows{choice_text}", ("class", "rows", *header), rows)
     print()
 
 
-def print_checks(checks: dict[str, Any], checked: Sequence[str]) -> None:
+def print_checks(checks: dict[str, Any], comparisons: Sequence[str]) -> None:
     """Print the figures of `gatewise verify` and the list of its comparisons."""
     names = {
         "rows": "rows",
@@ -393,13 +421,13 @@ def print_checks(checks: dict[str, Any], checked: Sequence[str]) -> None:
         "offload_rate": "offloaded",
     }
     rows = [
-        (text, *(f"{c[key]:.6g}" if key in c else "" for c in checks.values()))
+        (text, *(f"{report[key]:.6g}" if key in report else "" for report in checks.values()))
         for key, text in names.items()
-        if any(key in c for c in checks.values())
+        if any(key in report for report in checks.values())
     ]
     print_table("verify", ("", *checks), rows)
     print()
-    for line in checked:
+    for line in comparisons:
         print(f"checked: {line}")
     for remark in checks.get("data", {}).get("remarks", ()):
         print(f"note: {remark}")

@@ -12,9 +12,9 @@ from gatewise.errors import InputError
 from gatewise.operating_point import ByClass, OperatingPoint
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.commands.manifest_frontier import (
-    bounds_of,
-    chosen_point,
-    frontier_of,
+    choose_point,
+    effective_bounds,
+    frontier_of_manifest,
 )
 from gatewise_signals.blocks.block import Function
 from gatewise_sim.report.document import FrontierPoint, FrontierPoints
@@ -38,7 +38,7 @@ def at_goal(bundle: Bundle, goal: Mapping[str, float]) -> Bundle:
     """Open the bundle at the operating point that `gatewise frontier` chooses for a goal."""
     if not goal:
         return bundle
-    point = chosen_point(bundle.manifest, goal, bounds_of(bundle.manifest))
+    point = choose_point(bundle.manifest, goal, effective_bounds(bundle.manifest))
     return bundle if point == bundle.manifest.active else bundle.with_active(point)
 
 
@@ -69,7 +69,7 @@ def on_disk(bundle: Bundle) -> Iterator[Path]:
 
 def frontier_points(bundle: Bundle) -> FrontierPoints:
     """Convert the operating points for a report."""
-    frontier = frontier_of(bundle.manifest)
+    frontier = frontier_of_manifest(bundle.manifest)
     active = bundle.manifest.operating_points[bundle.manifest.active]
     points = sorted({*frontier.points, active}, key=lambda point: (point.cost, point.accuracy))
     labels = tuple(map(str, bundle.manifest.classes))
