@@ -29,7 +29,7 @@ from gatewise.prices import (
     CloudPrices,
     Label,
     PriceList,
-    named,
+    quoted_names,
     read_label,
     read_names,
     read_own_prices,
@@ -110,15 +110,15 @@ class FeatureCosts:
         names: Iterable[str] | None = None,
     ) -> None:
         # own prices and names
-        keys, values = read_names(own)
-        self.names = keys if names is None else tuple(str(n) for n in names)
-        if keys is not None and self.names != keys:
+        own_names, own_values = read_names(own)
+        self.names = own_names if names is None else tuple(str(n_features) for n_features in names)
+        if own_names is not None and self.names != own_names:
             raise InputError("names= differs from the names that the feature costs already have")
-        self.own = read_own_prices(values, self.names)
-        n = len(self.own)
+        self.own = read_own_prices(own_values, self.names)
+        n_features = len(self.own)
         if self.names is not None:
-            if len(self.names) != n:
-                raise InputError(f"{n} feature costs but {len(self.names)} feature names")
+            if len(self.names) != n_features:
+                raise InputError(f"{n_features} feature costs but {len(self.names)} feature names")
             duplicates = [name for name, times in Counter(self.names).items() if times > 1]
             if duplicates:
                 raise InputError(
@@ -130,31 +130,36 @@ class FeatureCosts:
             if unknown_names:
                 raise InputError(f"group of {unknown_names[0]!r}, which is not a feature")
             group = [group.get(name) for name in self.names or ()]
-        labels: list[Label | None] = [None] * n if group is None else [read_label(g) for g in group]
-        if len(labels) != n:
-            raise InputError(f"{n} feature costs but {len(labels)} group labels")
+        labels: list[Label | None] = (
+            [None] * n_features if group is None else [read_label(g) for g in group]
+        )
+        if len(labels) != n_features:
+            raise InputError(f"{n_features} feature costs but {len(labels)} group labels")
         # list groups with features first, then groups that other groups only require
         prices = read_shared_prices(shared)
         prerequisites_of = read_prerequisites(requires)
-        members = dict.fromkeys(g for g in labels if g is not None)
-        needed = set(chain.from_iterable(prerequisites_of.values()))
-        present = [*members, *(g for g in prices if g in needed and g not in members)]
-        unknown = [g for g in prices if g not in present and prices[g] != 0.0]
-        if unknown:
-            raise InputError(f"shared price of group {unknown[0]!r}, but no feature is in it")
-        absent = [g for g in (*prerequisites_of, *needed) if g not in present]
-        if absent:
-            raise InputError(f"requires names {absent[0]!r}, which is not a group")
+        groups_with_features = dict.fromkeys(g for g in labels if g is not None)
+        required_groups = set(chain.from_iterable(prerequisites_of.values()))
+        groups = [
+            *groups_with_features,
+            *(g for g in prices if g in required_groups and g not in groups_with_features),
+        ]
+        unknown_groups = [g for g in prices if g not in groups and prices[g] != 0.0]
+        if unknown_groups:
+            raise InputError(
+                f"shared price of group {unknown_groups[0]!r}, but no feature is in it"
+            )
+        absent_groups = [g for g in (*prerequisites_of, *required_groups) if g not in groups]
+        if absent_groups:
+            raise InputError(f"requires names {absent_groups[0]!r}, which is not a group")
         # read-only arrays of indices
-        self.group_names: tuple[str, ...] = tuple(str(g) for g in present)
-        if len(set(self.group_names)) != len(present):
+        self.group_names: tuple[str, ...] = tuple(str(g) for g in groups)
+        if len(set(self.group_names)) != len(groups):
             raise InputError("two groups have the same name; use either numbers or strings")
-        self.group = np.array([-1 if g is None else present.index(g) for g in labels], np.intp)
-        self.shared = np.array([prices.get(g, 0.0) for g in present], np.float64)
-        self.requires = tuple(
-            tuple(map(present.index, prerequisites_of.get(g, ()))) for g in present
-        )
-        self._paid = _closure(self.requires, self.group_names)
+        self.group = np.array([-1 if g is None else groups.index(g) for g in labels], np.intp)
+        self.shared = np.array([prices.get(g, 0.0) for g in groups], np.float64)
+        self.requires = tuple(tuple(map(groups.index, prerequisites_of.get(g, ()))) for g in groups)
+        self._paid = _paid_group_masks(self.requires, self.group_names)
         for array in (self.own, self.group, self.shared, self._paid):
             array.setflags(write=False)
 
@@ -208,13 +213,17 @@ class FeatureCosts:
         default: float | None = None,
     ) -> FeatureCosts:
         """Make costs from a list of `prices`; see :meth:`from_file` for `names` and `default`."""
-        order = [n for n in prices.features if n not in prices.dropped] if names is None else names
-        listed = prices.of_columns([str(n) for n in order], default=default)
-        features = listed.features
+        feature_names = (
+            [n for n in prices.features if n not in prices.dropped_columns]
+            if names is None
+            else names
+        )
+        feature_prices = prices.for_columns([str(n) for n in feature_names], default=default)
+        features = feature_prices.features
         return cls(
             [entry.own for entry in features.values()],
             group=[entry.group for entry in features.values()],
-            shared=listed.groups,
+            shared=feature_prices.groups,
             names=features,
         )
 
@@ -228,29 +237,40 @@ class FeatureCosts:
         """
         if self.names == tuple(names):
             return self
-        places = {name: k for k, name in enumerate(self.names or ())}
-        absent = [name for name in names if name not in places]
-        unknown_names = sorted(places.keys() - set(names))
-        if absent or unknown_names:
-            problems = [f"no feature cost for {named(absent)}"] if absent else []
+        position_by_name = {name: k for k, name in enumerate(self.names or ())}
+        absent_names = [name for name in names if name not in position_by_name]
+        unknown_names = sorted(position_by_name.keys() - set(names))
+        if absent_names or unknown_names:
+            problems = [f"no feature cost for {quoted_names(absent_names)}"] if absent_names else []
             if unknown_names:
                 problems.append(
-                    f"a feature cost for {named(unknown_names)}, which is not a column of the data"
+                    f"a feature cost for {quoted_names(unknown_names)}, which is not a column of "
+                    "the data"
                 )
             raise InputError("; ".join(problems))
-        index = [places[name] for name in names]
-        groups = [self.group_names[g] if g >= 0 else None for g in self.group[index].tolist()]
+        positions = [position_by_name[name] for name in names]
+        group_labels = [
+            self.group_names[g] if g >= 0 else None for g in self.group[positions].tolist()
+        ]
         shared = dict(zip(self.group_names, self.shared.tolist(), strict=True))
         return FeatureCosts(
-            self.own[index], group=groups, shared=shared, requires=self.prerequisites, names=names
+            self.own[positions],
+            group=group_labels,
+            shared=shared,
+            requires=self.prerequisites,
+            names=names,
         )
 
     @property
     def prerequisites(self) -> dict[str, tuple[str, ...]]:
         """Names of the groups that each group requires directly; other groups are absent."""
         names = self.group_names
-        pairs = zip(names, self.requires, strict=True)
-        return {name: tuple(names[g] for g in groups) for name, groups in pairs if groups}
+        names_and_requirements = zip(names, self.requires, strict=True)
+        return {
+            name: tuple(names[g] for g in groups)
+            for name, groups in names_and_requirements
+            if groups
+        }
 
     @property
     def n_features(self) -> int:
@@ -287,12 +307,12 @@ class FeatureCosts:
         float
         """
         new_mask = self.mask(features)
-        groups = self._touched(new_mask)
+        unpaid_groups = self._touched_groups(new_mask)
         if acquired is not None:
             acquired_mask = self.mask(acquired)
             new_mask &= ~acquired_mask
-            groups &= ~self._touched(acquired_mask)
-        return math.fsum([*self.own[new_mask].tolist(), *self.shared[groups].tolist()])
+            unpaid_groups &= ~self._touched_groups(acquired_mask)
+        return math.fsum([*self.own[new_mask].tolist(), *self.shared[unpaid_groups].tolist()])
 
     def instance_costs(self, acquired: ArrayLike) -> NDArray[np.float64]:
         """Compute the cost of each instance from the features that it acquired.
@@ -307,22 +327,24 @@ class FeatureCosts:
             The same values as :meth:`price` gives for each row.
         """
         acquired = np.asarray(acquired, bool)
-        touched = (
+        touched_groups = (
             acquired[:, self._paid[:, g][self.group] & (self.group >= 0)].any(axis=1, keepdims=True)
             for g in range(len(self.shared))
         )
-        paid = np.hstack([acquired, *touched])
+        is_paid = np.hstack([acquired, *touched_groups])
         prices = np.concatenate([self.own, self.shared])
         if (prices == np.floor(prices)).all() and (prices < 2.0**53 / len(prices)).all():
-            return np.asarray(paid @ prices, np.float64)  # exact in any order
+            return np.asarray(is_paid @ prices, np.float64)  # exact in any order
         # few sets of features are distinct: add the prices of each set once, exactly, by fsum
-        keys = np.packbits(paid, axis=1)
+        packed_sets = np.packbits(is_paid, axis=1)
         _, representatives, set_index = np.unique(
-            keys.view(f"V{keys.shape[1]}")[:, 0], return_index=True, return_inverse=True
+            packed_sets.view(f"V{packed_sets.shape[1]}")[:, 0],
+            return_index=True,
+            return_inverse=True,
         )
-        listed = prices.tolist()
-        sums = [math.fsum(compress(listed, paid[i].tolist())) for i in representatives]
-        return np.array(sums, np.float64)[set_index]
+        price_list = prices.tolist()
+        set_costs = [math.fsum(compress(price_list, is_paid[i].tolist())) for i in representatives]
+        return np.array(set_costs, np.float64)[set_index]
 
     def additional_prices(self, acquired: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Compute the price of one more feature after `acquired` ones, for each feature.
@@ -330,8 +352,8 @@ class FeatureCosts:
         Shapes: `acquired`, a mask, (n_features,); returns (n_features,), 0 for acquired features.
         """
         # own[k] + sum of the shared prices that the group of k still has to pay
-        unpaid = np.where(self._touched(acquired), 0.0, self.shared)
-        group_price = np.append(self._paid @ unpaid, 0.0)  # -1, no group, picks the 0
+        unpaid_shared = np.where(self._touched_groups(acquired), 0.0, self.shared)
+        group_price = np.append(self._paid @ unpaid_shared, 0.0)  # -1, no group, picks the 0
         return np.asarray(np.where(acquired, 0.0, self.own + group_price[self.group]), np.float64)
 
     @property
@@ -346,12 +368,12 @@ class FeatureCosts:
 
     def paid_groups(self, feature: int) -> NDArray[np.intp]:
         """Return the group of `feature` and all groups that it requires."""
-        return np.flatnonzero(self._touched(self.mask([feature])))
+        return np.flatnonzero(self._touched_groups(self.mask([feature])))
 
-    def _touched(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _touched_groups(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Compute the mask of the groups that features touch, shape (n_groups,)."""
-        ids = self.group[mask]
-        return np.asarray(self._paid[ids[ids >= 0]].any(axis=0))
+        group_indices = self.group[mask]
+        return np.asarray(self._paid[group_indices[group_indices >= 0]].any(axis=0))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FeatureCosts):
@@ -377,7 +399,7 @@ CostsLike: TypeAlias = FeatureCosts | Mapping[str, float] | ArrayLike
 """Feature costs that estimators accept: by name, or in the order of the columns."""
 
 
-def _closure(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:
+def _paid_group_masks(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:
     """Compute which groups an instance pays with each group, bool (n_groups, n_groups)."""
     # paid[g] = {g} and the union of paid[h] over the groups h that g requires
     paid = np.eye(len(requires), dtype=bool)

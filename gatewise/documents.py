@@ -128,10 +128,10 @@ def convert(value: object, cls: type[T] | Any, file: str = "", field: str = "") 
     Raises DocumentError, which names the document by `file` and the value by `field`.
     """
     try:
-        converted: T = msgspec.convert(value, cls, dec_hook=_decode_path)
+        record: T = msgspec.convert(value, cls, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
         _explain(error, value, cls, file, field)
-    return converted
+    return record
 
 
 def encode_json(value: object, *, indent: int = 0) -> bytes:
@@ -169,8 +169,8 @@ def plain_values(value: object) -> Any:
 def json_schema(cls: type, title: str) -> bytes:
     """Make the JSON Schema of a record."""
     schema = msgspec.json.schema(cls)
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
-    return msgspec.json.format(msgspec.json.encode(head | schema), indent=2) + b"\n"
+    schema_header = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return msgspec.json.format(msgspec.json.encode(schema_header | schema), indent=2) + b"\n"
 
 
 @cache
@@ -180,7 +180,7 @@ def _decoder(cls: Any) -> msgspec.json.Decoder[Any]:
 
 def unique_json(text: bytes | str) -> Any:
     """Parse JSON; InputError for a repeated key, ValueError for malformed JSON."""
-    return json.loads(text, object_pairs_hook=_unique)
+    return json.loads(text, object_pairs_hook=_check_unique_keys)
 
 
 def _plain_json(data: bytes, file: str) -> Any:
@@ -194,11 +194,11 @@ def _decode_path(cls: type, value: Any) -> Any:
     if cls is not Path:
         raise NotImplementedError(f"documents cannot hold a {cls}")
     if not isinstance(value, str | Path):
-        raise ValueError(f"must be text, not {_short(value)}")
+        raise ValueError(f"must be text, not {_short_text(value)}")
     return Path(value)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
         keys = [key for key, _ in pairs]
@@ -211,9 +211,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 Keys = tuple[str | int, ...]
 
-_PLACE: Final = re.compile(r" - at (`key` in )?`\$(.*)`$")
-_TOKEN: Final = re.compile(r"\[\.\.\.\]|\[(\d+)\]|\.([^.\[]+)")
-_KINDS: Final = {
+_LOCATION_PATTERN: Final = re.compile(r" - at (`key` in )?`\$(.*)`$")
+_TOKEN_PATTERN: Final = re.compile(r"\[\.\.\.\]|\[(\d+)\]|\.([^.\[]+)")
+_KIND_DESCRIPTIONS: Final = {
     "int": "a whole number",
     "float": "a number",
     "str": "text",
@@ -222,30 +222,34 @@ _KINDS: Final = {
     "object": "an object",
     "null": "null",
 }
-_BOUNDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
+_BOUND_WORDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 
 
 def _explain(
     error: msgspec.ValidationError, value: object, cls: Any, file: str, field: str = ""
 ) -> NoReturn:
     """Raise a DocumentError that names the field, its requirement and its value."""
-    text = str(error)
-    match = _PLACE.search(text)
-    if match is None:
-        raise DocumentError(file, field, _problem(text, value, _type_at(cls, ()))) from None
-    of_key = match[1] is not None
-    tokens = _tokens(match[2] + "[...]" * of_key, text, value, cls)
+    message = str(error)
+    location_match = _LOCATION_PATTERN.search(message)
+    if location_match is None:
+        raise DocumentError(
+            file, field, _plain_message(message, value, _type_at(cls, ()))
+        ) from None
+    is_about_key = location_match[1] is not None
+    tokens = _path_tokens(location_match[2] + "[...]" * is_about_key, message, value, cls)
     location = field
     for token in tokens:
-        value = token if of_key and token is tokens[-1] else value[token]  # type: ignore[index]
-        location = _place(location, token)
-    problem = text[: match.start()]
-    node = _key_type(cls, tokens[:-1]) if of_key else _type_at(cls, tokens)
-    problem = ("its name " if of_key else "") + _problem(problem, value, node)
-    raise DocumentError(file, location, problem) from None
+        value = token if is_about_key and token is tokens[-1] else value[token]  # type: ignore[index]
+        location = _append_key(location, token)
+    plain_problem = message[: location_match.start()]
+    value_type = _key_type(cls, tokens[:-1]) if is_about_key else _type_at(cls, tokens)
+    plain_problem = ("its name " if is_about_key else "") + _plain_message(
+        plain_problem, value, value_type
+    )
+    raise DocumentError(file, location, plain_problem) from None
 
 
-def _place(parent: str, key: str | int) -> str:
+def _append_key(parent: str, key: str | int) -> str:
     """Append a key or index to the name of a field, as in ``stages[0].kind``."""
     if isinstance(key, int):
         return f"{parent}[{key}]"
@@ -253,14 +257,14 @@ def _place(parent: str, key: str | int) -> str:
     return f"{parent}.{name}" if parent else name
 
 
-def _tokens(place: str, text: str, value: Any, cls: Any) -> Keys:
+def _path_tokens(path: str, message: str, value: Any, cls: Any) -> Keys:
     """List the keys and indices on the path to a value.
 
-    `place` is the path in msgspec's message, which does not contain the keys of mappings.
+    `path` is the path in msgspec's message, which does not contain the keys of mappings.
     """
     tokens: list[str | int] = []
     document = value
-    for match in _TOKEN.finditer(place):
+    for match in _TOKEN_PATTERN.finditer(path):
         if match[1] is not None:
             tokens.append(int(match[1]))
         elif match[2] is not None:
@@ -269,29 +273,31 @@ def _tokens(place: str, text: str, value: Any, cls: Any) -> Keys:
             # find the key by halving the mapping while the error stays the same
             entries = list(value.items())
             while len(entries) > 1:
-                half = entries[: len(entries) // 2]
-                if not _has_error(_replaced(document, tuple(tokens), dict(half)), cls, text):
-                    half = entries[len(entries) // 2 :]
-                entries = half
+                half_entries = entries[: len(entries) // 2]
+                if not _has_error(
+                    _copy_with_value(document, tuple(tokens), dict(half_entries)), cls, message
+                ):
+                    half_entries = entries[len(entries) // 2 :]
+                entries = half_entries
             tokens.append(entries[0][0])
         value = value[tokens[-1]]
     return tuple(tokens)
 
 
-def _replaced(document: Any, tokens: Keys, value: object) -> Any:
+def _copy_with_value(document: Any, tokens: Keys, value: object) -> Any:
     """Copy a document, with another value at the path `tokens`."""
     if not tokens:
         return value
     copy = document.copy()
-    copy[tokens[0]] = _replaced(document[tokens[0]], tokens[1:], value)
+    copy[tokens[0]] = _copy_with_value(document[tokens[0]], tokens[1:], value)
     return copy
 
 
-def _has_error(document: object, cls: Any, text: str) -> bool:
+def _has_error(document: object, cls: Any, message: str) -> bool:
     try:
         msgspec.convert(document, cls, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
-        return str(error) == text
+        return str(error) == message
     return False
 
 
@@ -299,21 +305,32 @@ def _type_at(cls: Any, tokens: Keys) -> Any:
     """Find the :mod:`msgspec.inspect` type of the value at a path; None if it is unknown."""
     node: Any = msgspec.inspect.type_info(cls)
     for token in tokens:
-        types = _plain_types(node)
-        tags = [t.tag for t in types if getattr(t, "tag_field", None) == token]
+        types = _possible_types(node)
+        tags = [
+            possible_type.tag
+            for possible_type in types
+            if getattr(possible_type, "tag_field", None) == token
+        ]
         if tags:
             return msgspec.inspect.LiteralType(tuple(tags))
-        node = next((member for t in types if (member := _part(t, token)) is not None), None)
+        node = next(
+            (
+                member
+                for possible_type in types
+                if (member := _entry_type(possible_type, token)) is not None
+            ),
+            None,
+        )
     return node
 
 
 def _key_type(cls: Any, tokens: Keys) -> Any:
     """Find the type of the keys of the mapping at a path."""
-    types = _plain_types(_type_at(cls, tokens))
+    types = _possible_types(_type_at(cls, tokens))
     return next((t.key_type for t in types if isinstance(t, msgspec.inspect.DictType)), None)
 
 
-def _part(node: Any, token: str | int) -> Any:
+def _entry_type(node: Any, token: str | int) -> Any:
     """Find the type of the entry with a key or index; None if the type has no such entry."""
     if isinstance(node, msgspec.inspect.StructType):
         return next((f.type for f in node.fields if f.encode_name == token), None)
@@ -324,12 +341,12 @@ def _part(node: Any, token: str | int) -> Any:
     return getattr(node, "item_type", None)
 
 
-def _plain_types(node: Any) -> list[Any]:
+def _possible_types(node: Any) -> list[Any]:
     """List the types that a value may have, except null."""
     if isinstance(node, msgspec.inspect.Metadata):
-        return _plain_types(node.type)
+        return _possible_types(node.type)
     if isinstance(node, msgspec.inspect.UnionType):
-        return [part for t in node.types for part in _plain_types(t)]
+        return [part for t in node.types for part in _possible_types(t)]
     return [] if node is None or isinstance(node, msgspec.inspect.NoneType) else [node]
 
 
@@ -342,45 +359,53 @@ def _description(node: Any) -> str | None:
     return description
 
 
-def _problem(problem: str, value: object, node: Any) -> str:
+def _plain_message(message: str, value: object, node: Any) -> str:
     """Rewrite a message of msgspec in plain words."""
-    if match := re.fullmatch(r"Object missing required field `(.*)`", problem):
+    if match := re.fullmatch(r"Object missing required field `(.*)`", message):
         return f"lacks {match[1]!r}"
-    if match := re.fullmatch(r"Object contains unknown field `(.*)`", problem):
-        fields = [f for t in _plain_types(node) for f in getattr(t, "fields", ())]
-        names = ", ".join(dict.fromkeys(f.encode_name for f in fields))
+    if match := re.fullmatch(r"Object contains unknown field `(.*)`", message):
+        fields = [
+            field
+            for possible_type in _possible_types(node)
+            for field in getattr(possible_type, "fields", ())
+        ]
+        names = ", ".join(dict.fromkeys(field.encode_name for field in fields))
         return f"has an unknown key {match[1][:64]!r}" + (f"; there are {names}" if names else "")
-    requirement = _requirement(problem, value, node)
-    return problem if requirement is None else f"must {requirement}"
+    requirement = _requirement(message, value, node)
+    return message if requirement is None else f"must {requirement}"
 
 
-def _requirement(problem: str, value: object, node: Any) -> str | None:
+def _requirement(message: str, value: object, node: Any) -> str | None:
     """State the requirement and the value; None for a message that already states both."""
-    if problem.endswith("out of range"):
-        return f"be within the range of a number of 64 bits, not {_short(value)}"
-    if re.match("Invalid (enum )?value", problem):
-        values = [v for t in _plain_types(node) for v in getattr(t, "values", ())]
-        words = " or ".join(map(repr, values))
-        return f"be {words}, not {_short(value)}"
-    match = re.match(r"Expected `([^`]*)`(.*)", problem)
+    if message.endswith("out of range"):
+        return f"be within the range of a number of 64 bits, not {_short_text(value)}"
+    if re.match("Invalid (enum )?value", message):
+        allowed_values = [
+            allowed_value
+            for possible_type in _possible_types(node)
+            for allowed_value in getattr(possible_type, "values", ())
+        ]
+        words = " or ".join(map(repr, allowed_values))
+        return f"be {words}, not {_short_text(value)}"
+    match = re.match(r"Expected `([^`]*)`(.*)", message)
     if match is None:
         return None
     kinds = match[1].split(" | ")
     condition = match[2]
     if " matching regex " in condition:
-        return f"be {_description(node) or f'text {condition.strip()}'}, not {_short(value)}"
+        return f"be {_description(node) or f'text {condition.strip()}'}, not {_short_text(value)}"
     if bound := re.match(r" of length (?:(>=|<=) )?(\d+)", condition):
-        size = len(value)  # type: ignore[arg-type]
+        n_entries = len(value)  # type: ignore[arg-type]
         unit = "characters" if kinds[0] == "str" else "entries"
         comparison = {">=": "at least ", "<=": "at most ", None: ""}[bound[1]]
-        return f"have {comparison}{bound[2]} {unit}, not {size}"
-    words = " or ".join(_KINDS.get(kind, kind) for kind in kinds)
+        return f"have {comparison}{bound[2]} {unit}, not {n_entries}"
+    words = " or ".join(_KIND_DESCRIPTIONS.get(kind, kind) for kind in kinds)
     if bound := re.match(r" (>=|<=|>|<) (.*)", condition):
-        words += f" {_BOUNDS[bound[1]]} {float(bound[2]):g}"
-    return f"be {words}, not {_short(value)}"
+        words += f" {_BOUND_WORDS[bound[1]]} {float(bound[2]):g}"
+    return f"be {words}, not {_short_text(value)}"
 
 
-def _short(value: object) -> str:
+def _short_text(value: object) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     text = json.dumps(value, default=str)

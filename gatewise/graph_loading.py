@@ -30,11 +30,11 @@ try:
 except ImportError:  # only on Unix
     resource = None  # type: ignore[assignment]
 
-_STATUS: Final = Path("/proc/self/status")
+_PROCESS_STATUS: Final = Path("/proc/self/status")
 #: Limits for a bundle that states no limits, and their growth per byte of the graph.
-_BYTES: Final = 1 << 30
+_DEFAULT_BYTES: Final = 1 << 30
 _BYTES_PER_BYTE: Final = 8
-_SECONDS: Final = 10.0
+_DEFAULT_SECONDS: Final = 10.0
 _SECONDS_PER_BYTE: Final = 1e-6
 #: Additional seconds after which the parent kills the child if the child's own timer fails.
 _GRACE_SECONDS: Final = 60.0
@@ -51,7 +51,7 @@ class LoadLimits(Record, frozen=True):
 MAX_LOAD_LIMITS: Final = LoadLimits(bytes=4 << 30, seconds=60.0)
 
 #: Digests of the checks that succeeded in this process.
-_passed: set[bytes] = set()
+_checked_digests: set[bytes] = set()
 
 
 class GraphLoadError(InputError):
@@ -61,25 +61,25 @@ class GraphLoadError(InputError):
 def check_loads(
     graph: bytes,
     x: NDArray[Any],
-    stated: LoadLimits | None = None,
-    bound: LoadLimits = MAX_LOAD_LIMITS,
+    stated_limits: LoadLimits | None = None,
+    max_limits: LoadLimits = MAX_LOAD_LIMITS,
     *,
     library: Library | None = None,
     n_classes: int = 0,
 ) -> None:
     """Check that a graph, or the file of a `library`, loads and runs on rows `x` within limits.
 
-    A bundle may have `stated` its limits; otherwise they grow with the size of the graph. Raises
-    GraphLoadError if stated limits exceed the `bound`, or if the graph exceeds its limits. Memory
-    is limited on Linux only.
+    A bundle may have `stated_limits` its limits; otherwise they grow with the size of the graph.
+    Raises GraphLoadError if stated limits exceed the `max_limits`, or if the graph exceeds its
+    limits. Memory is limited on Linux only.
     """
-    limits = _limits(len(graph), stated, bound)
+    limits = _limits(len(graph), stated_limits, max_limits)
     task = {"size": len(graph), "shape": x.shape, "dtype": str(x.dtype)}
     task |= {"library": library, "n_classes": n_classes}
     header = json.dumps(task | {"bytes": limits.bytes, "seconds": limits.seconds}).encode()
     content = b"\n".join([header, graph]) + x.tobytes()
     digest = hashlib.sha256(content).digest()
-    if digest in _passed:
+    if digest in _checked_digests:
         return
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
@@ -98,27 +98,29 @@ def check_loads(
     if status == -signal.SIGALRM:
         raise GraphLoadError(f"loading it took more than {limits.seconds:g} s")
     if status:
-        why = child.stdout.decode("utf-8", "replace").strip()
+        message = child.stdout.decode("utf-8", "replace").strip()
         mib = limits.bytes / (1 << 20)
-        raise GraphLoadError(why or f"loading it within {mib:.0f} MiB ended with status {status}")
-    _passed.add(digest)
+        raise GraphLoadError(
+            message or f"loading it within {mib:.0f} MiB ended with status {status}"
+        )
+    _checked_digests.add(digest)
 
 
-def _limits(n_bytes: int, stated: LoadLimits | None, bound: LoadLimits) -> LoadLimits:
-    if stated is None:
+def _limits(n_bytes: int, stated_limits: LoadLimits | None, max_limits: LoadLimits) -> LoadLimits:
+    if stated_limits is None:
         return LoadLimits(
-            bytes=min(_BYTES + _BYTES_PER_BYTE * n_bytes, bound.bytes),
-            seconds=min(_SECONDS + _SECONDS_PER_BYTE * n_bytes, bound.seconds),
+            bytes=min(_DEFAULT_BYTES + _BYTES_PER_BYTE * n_bytes, max_limits.bytes),
+            seconds=min(_DEFAULT_SECONDS + _SECONDS_PER_BYTE * n_bytes, max_limits.seconds),
         )
     for name in ("bytes", "seconds"):
-        need = getattr(stated, name)
-        allowed = getattr(bound, name)
-        if need > allowed:
+        stated_value = getattr(stated_limits, name)
+        largest_value = getattr(max_limits, name)
+        if stated_value > largest_value:
             raise GraphLoadError(
-                f"its bundle states that loading takes up to {need:g} {name}, but at most "
-                f"{allowed:g} are allowed: raise load_{name}"
+                f"its bundle states that loading takes up to {stated_value:g} {name}, but at most "
+                f"{largest_value:g} are allowed: raise load_{name}"
             )
-    return stated
+    return stated_limits
 
 
 # -- the child process -----------------------------------------------------------------------
@@ -127,8 +129,8 @@ def _limits(n_bytes: int, stated: LoadLimits | None, bound: LoadLimits) -> LoadL
 def _main() -> None:
     header, _, content = sys.stdin.buffer.read().partition(b"\n")
     task = json.loads(header)
-    size = task["size"]
-    x = np.frombuffer(content[size:], task["dtype"]).reshape(task["shape"])
+    n_bytes = task["size"]
+    x = np.frombuffer(content[n_bytes:], task["dtype"]).reshape(task["shape"])
     library = task["library"]
     # load the library before the limits apply
     if library is None:
@@ -138,10 +140,10 @@ def _main() -> None:
     _limit_process(int(task["bytes"]), task["seconds"])
     try:
         if library is None:
-            session = open_session(content[:size])
+            session = open_session(content[:n_bytes])
             session.run(None, {session.get_inputs()[0].name: x})
         else:
-            BoosterFile(library, content[:size], task["n_classes"]).predict_proba(x)
+            BoosterFile(library, content[:n_bytes], task["n_classes"]).predict_proba(x)
     except Exception as error:  # errors of the libraries have no common base class
         print(one_line(error))
         sys.exit(1)
@@ -152,13 +154,17 @@ def _limit_process(n_bytes: int, seconds: float) -> None:
     # the default action of SIGALRM ends the process
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    if resource is None or not _STATUS.exists():
+    if resource is None or not _PROCESS_STATUS.exists():
         return
-    lines = _STATUS.read_text().splitlines()
-    used = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limits = [limit for limit in (used + n_bytes, soft, hard) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    lines = _PROCESS_STATUS.read_text().splitlines()
+    used_bytes = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+    limits = [
+        limit
+        for limit in (used_bytes + n_bytes, soft_limit, hard_limit)
+        if limit != resource.RLIM_INFINITY
+    ]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard_limit))
 
 
 if __name__ == "__main__":

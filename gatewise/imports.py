@@ -25,7 +25,7 @@ CPU: Final = "cpu"
 PROVIDER_TOLERANCE: Final = 1e-3
 """Largest change of a sample row's probability that another execution provider may cause."""
 
-_PROVIDER: Final = "ExecutionProvider"
+_PROVIDER_SUFFIX: Final = "ExecutionProvider"
 
 
 def check_provider(name: str) -> None:
@@ -40,17 +40,19 @@ def _provider_class(name: str) -> str:
         classes = load_onnxruntime().get_available_providers()
     except ImportError:
         raise InputError(f"provider {name!r} needs onnxruntime, which is not installed") from None
-    class_names = {c.removesuffix(_PROVIDER).lower(): c for c in classes}
-    if name not in class_names:
+    class_by_name = {
+        class_name.removesuffix(_PROVIDER_SUFFIX).lower(): class_name for class_name in classes
+    }
+    if name not in class_by_name:
         raise InputError(
             f"provider {name!r} is not in the onnxruntime installed here, which has "
-            f"{', '.join(class_names)}; install a build of onnxruntime that has it, such as "
+            f"{', '.join(class_by_name)}; install a build of onnxruntime that has it, such as "
             "onnxruntime-gpu for cuda and tensorrt, or onnxruntime-openvino"
         )
-    return str(class_names[name])
+    return str(class_by_name[name])
 
 
-def open_session(graph: bytes, *, threads: int = 1, provider: str = CPU) -> Any:
+def open_session(graph: bytes, *, n_threads: int = 1, provider: str = CPU) -> Any:
     """Open an onnxruntime session with the settings that devices use.
 
     One thread is fastest for stages. The CPU runs the operators that the execution `provider`
@@ -58,13 +60,13 @@ def open_session(graph: bytes, *, threads: int = 1, provider: str = CPU) -> Any:
     """
     onnxruntime = load_onnxruntime()
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
+    options.intra_op_num_threads = n_threads
     options.inter_op_num_threads = 1
     # spinning threads would block the thread that reads messages
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.log_severity_level = 4  # log nothing, because exceptions contain the same messages
-    cpu_class = f"CPU{_PROVIDER}"
+    cpu_class = f"CPU{_PROVIDER_SUFFIX}"
     if provider == CPU:
         return onnxruntime.InferenceSession(graph, options, providers=[cpu_class])
     provider_class = _provider_class(provider)

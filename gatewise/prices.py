@@ -44,7 +44,7 @@ class CloudPrices(Record, frozen=True):
 
     Examples
     --------
-    >>> CloudPrices(request=1.0, byte=0.01).of_offload(n_features=16)
+    >>> CloudPrices(request=1.0, byte=0.01).offload_price(n_features=16)
     2.33
     """
 
@@ -57,11 +57,11 @@ class CloudPrices(Record, frozen=True):
         for name in ("request", "byte", "evaluation"):
             check_price(f"cloud price {name!r}", getattr(self, name))
 
-    def of_offload(self, n_features: int) -> float:
+    def offload_price(self, n_features: int) -> float:
         """Compute the price of offloading one instance with `n_features` values."""
-        return self.of_message(n_features) + self.evaluation
+        return self.request_price(n_features) + self.evaluation
 
-    def of_message(self, n_features: int) -> float:
+    def request_price(self, n_features: int) -> float:
         """Compute the price of a request with `n_features` values, without the evaluation."""
         return self.request + self.byte * request_bytes(n_features, item_size=self.item_size)
 
@@ -113,7 +113,7 @@ class PriceFile(Record, frozen=True):
 class PriceList:
     """Content of a price file; `default` is the price of features that it does not list."""
 
-    where: str
+    file_description: str
     features: Mapping[str, ColumnPrice]
     groups: Mapping[str, float] = field(default_factory=dict)
     default: float | None = None
@@ -123,21 +123,21 @@ class PriceList:
     def read(cls, path: str | Path) -> PriceList:
         """Read a TOML or CSV file; raise InputError if it is missing or malformed."""
         path = Path(path)
-        where = f"costs file {path}"
+        file_description = f"costs file {path}"
         readers = {".toml": _read_toml, ".csv": _read_csv}
         reader = readers.get(path.suffix.lower())
         if reader is None:
-            raise InputError(f"{where}: the ending must be .toml or .csv")
+            raise InputError(f"{file_description}: the ending must be .toml or .csv")
         if not path.is_file():
-            raise InputError(f"{where} does not exist")
-        return reader(path, where)
+            raise InputError(f"{file_description} does not exist")
+        return reader(path, file_description)
 
     @property
-    def dropped(self) -> tuple[str, ...]:
+    def dropped_columns(self) -> tuple[str, ...]:
         """Columns of kind ``drop``, which have no features."""
         return tuple(name for name, entry in self.features.items() if entry.kind == DROP)
 
-    def of_columns(self, names: Iterable[str], *, default: float | None = None) -> PriceList:
+    def for_columns(self, names: Iterable[str], *, default: float | None = None) -> PriceList:
         """Select the prices of these columns, in this order.
 
         A column that is not listed has the default price of the file, or else `default`. An
@@ -145,65 +145,81 @@ class PriceList:
         `names`, except columns of kind ``drop``.
         """
         # report columns without a price, and listed columns that are not in `names`
-        order = list(names)
+        column_names = list(names)
         default = default if self.default is None else self.default
         problems = []
-        absent = [n for n in order if n not in self.features]
-        if absent and default is None:
+        absent_names = [name for name in column_names if name not in self.features]
+        if absent_names and default is None:
             toml_hint = ""
-            if self.where.endswith(".toml"):
+            if self.file_description.endswith(".toml"):
                 toml_hint = " under [features], or give `default = 1.0` at the top"
-            problems.append(f"has no price for feature {named(absent)}: list it{toml_hint}")
-        unknown = [n for n in self.features if n not in order and n not in self.dropped]
-        if unknown:
             problems.append(
-                f"prices an unknown feature {named(unknown)}; the features are {named(order)}"
+                f"has no price for feature {quoted_names(absent_names)}: list it{toml_hint}"
+            )
+        unknown_names = [
+            name
+            for name in self.features
+            if name not in column_names and name not in self.dropped_columns
+        ]
+        if unknown_names:
+            problems.append(
+                f"prices an unknown feature {quoted_names(unknown_names)}; the features are "
+                f"{quoted_names(column_names)}"
             )
         if problems:
-            raise InputError(f"{self.where} {'; it '.join(problems)}")
+            raise InputError(f"{self.file_description} {'; it '.join(problems)}")
         # remove the groups whose columns are all of kind `drop`
-        features = {n: self.features.get(n) or ColumnPrice(default or 0.0) for n in order}
+        features = {
+            name: self.features.get(name) or ColumnPrice(default or 0.0) for name in column_names
+        }
         used_groups = {entry.group for entry in features.values()}
-        unused_groups = {self.features[n].group for n in self.dropped} - used_groups
-        groups = {g: price for g, price in self.groups.items() if g not in unused_groups}
-        return PriceList(self.where, features, groups, self.default, self.cloud)
+        unused_groups = {self.features[name].group for name in self.dropped_columns} - used_groups
+        groups = {
+            group: price for group, price in self.groups.items() if group not in unused_groups
+        }
+        return PriceList(self.file_description, features, groups, self.default, self.cloud)
 
 
-def named(names: Sequence[str | int]) -> str:
+def quoted_names(names: Sequence[str | int]) -> str:
     """Quote the first eight names and count the others."""
     return ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if names[8:] else "")
 
 
-def _read_toml(path: Path, where: str) -> PriceList:
-    file = read_toml(path, PriceFile, "costs")
+def _read_toml(path: Path, file_description: str) -> PriceList:
+    price_file = read_toml(path, PriceFile, "costs")
     features = {
         name: entry if isinstance(entry, ColumnPrice) else ColumnPrice(entry)
-        for name, entry in file.features.items()
+        for name, entry in price_file.features.items()
     }
-    if not features and file.default is None:
-        raise InputError(f"{where} lists neither features nor a default price")
-    return PriceList(where, features, file.groups, file.default, file.cloud)
+    if not features and price_file.default is None:
+        raise InputError(f"{file_description} lists neither features nor a default price")
+    return PriceList(
+        file_description, features, price_file.groups, price_file.default, price_file.cloud
+    )
 
 
-def _read_csv(path: Path, where: str) -> PriceList:
+def _read_csv(path: Path, file_description: str) -> PriceList:
     features: dict[str, ColumnPrice] = {}
     groups: dict[str, float] = {}
     rows = csv_rows(path)
     _, columns = next(rows)
     # check the header
-    absent = [name for name in ("feature", "own") if name not in columns]
-    unknown = [c for c in columns if c not in ("feature", "own", "group", "shared")]
-    if absent or unknown:
-        problems = [f"unknown column {named(unknown)}"] if unknown else []
-        problems += [f"no column {named(absent)}"] if absent else []
+    absent_columns = [name for name in ("feature", "own") if name not in columns]
+    unknown_columns = [
+        column for column in columns if column not in ("feature", "own", "group", "shared")
+    ]
+    if absent_columns or unknown_columns:
+        problems = [f"unknown column {quoted_names(unknown_columns)}"] if unknown_columns else []
+        problems += [f"no column {quoted_names(absent_columns)}"] if absent_columns else []
         raise InputError(
-            f"{where}: {' and '.join(problems)} among {named(columns) or 'none'}; "
-            "its first line is feature,own or feature,own,group,shared"
+            f"{file_description}: {' and '.join(problems)} among "
+            f"{quoted_names(columns) or 'none'}; its first line is feature,own or "
+            "feature,own,group,shared"
         )
     # read the rows; each row of a group repeats the group's shared price
-    ungrouped: list[int] = []
+    ungrouped_lines: list[int] = []
     for line, cells in rows:
-        location = f"{where}, line {line}"
+        location = f"{file_description}, line {line}"
         row = dict(zip(columns, cells, strict=True))
         name = row["feature"]
         if not name or name in features:
@@ -214,22 +230,23 @@ def _read_csv(path: Path, where: str) -> PriceList:
             continue
         price = _price(row["shared"], f"{location}: shared price of {group or name!r}")
         if group is None and price:
-            ungrouped.append(line)
+            ungrouped_lines.append(line)
         elif group is not None and groups.setdefault(group, price) != price:
             raise InputError(f"{location}: group {group!r} has two shared prices")
-    if ungrouped:
-        raise InputError(f"{where} has a shared price without a group in line {named(ungrouped)}")
+    if ungrouped_lines:
+        lines = quoted_names(ungrouped_lines)
+        raise InputError(f"{file_description} has a shared price without a group in line {lines}")
     if not features:
-        raise InputError(f"{where} lists no feature")
-    return PriceList(where, features, groups)
+        raise InputError(f"{file_description} lists no feature")
+    return PriceList(file_description, features, groups)
 
 
-def _price(text: str, where: str) -> float:
+def _price(text: str, location: str) -> float:
     try:
         price = float(text)
     except ValueError:
-        raise InputError(f"{where} is {text!r}, not a number") from None
-    check_price(where, price)
+        raise InputError(f"{location} is {text!r}, not a number") from None
+    check_price(location, price)
     return price
 
 
@@ -243,10 +260,10 @@ def read_names(own: Any) -> tuple[tuple[str, ...] | None, Any]:
     """Split a mapping or Series into names and prices; other values have no names."""
     if isinstance(own, Mapping):
         return tuple(str(name) for name in own), list(own.values())
-    index = getattr(own, "index", None)
-    if hasattr(own, "to_numpy") and index is not None and hasattr(index, "dtype"):
+    series_index = getattr(own, "index", None)
+    if hasattr(own, "to_numpy") and series_index is not None and hasattr(series_index, "dtype"):
         values = own.to_numpy()
-        keys = tuple(index)
+        keys = tuple(series_index)
         return (keys, values) if all(isinstance(key, str) for key in keys) else (None, values)
     return None, own
 
@@ -279,9 +296,9 @@ def read_shared_prices(shared: Any) -> dict[Label, float]:
     """Read shared prices from a mapping by label or a sequence by number."""
     if shared is None:
         return {}
-    items = shared.items() if isinstance(shared, Mapping) else enumerate(shared)
+    prices_by_group = shared.items() if isinstance(shared, Mapping) else enumerate(shared)
     prices: dict[Label, float] = {}
-    for group, price in items:
+    for group, price in prices_by_group:
         label = read_label(group)
         if label is None:
             raise InputError(f"shared price of group {group!r}: not a group")
@@ -293,11 +310,15 @@ def read_shared_prices(shared: Any) -> dict[Label, float]:
 def read_prerequisites(requires: Any) -> dict[Label, tuple[Label, ...]]:
     """Read the groups that each group requires, given as one label or several."""
     prerequisites: dict[Label, tuple[Label, ...]] = {}
-    for group, required in (requires or {}).items():
-        listed = [required] if isinstance(required, str | int) else list(required)
-        labels = [read_label(g) for g in (group, *listed)]
-        if any(g is None for g in labels):
-            raise InputError(f"requires: group {group!r} and {required!r} are not all groups")
-        name, *prerequisite_labels = (g for g in labels if g is not None)
-        prerequisites[name] = tuple(dict.fromkeys(prerequisite_labels))
+    for group, required_groups in (requires or {}).items():
+        required_list = (
+            [required_groups] if isinstance(required_groups, str | int) else list(required_groups)
+        )
+        labels = [read_label(label) for label in (group, *required_list)]
+        if any(label is None for label in labels):
+            raise InputError(
+                f"requires: group {group!r} and {required_groups!r} are not all groups"
+            )
+        group_label, *prerequisite_labels = (label for label in labels if label is not None)
+        prerequisites[group_label] = tuple(dict.fromkeys(prerequisite_labels))
     return prerequisites

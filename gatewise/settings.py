@@ -81,24 +81,29 @@ def with_options(command: Command) -> Command:
     """
     # replace each settings parameter by the options of its fields
     signature = inspect.signature(command, eval_str=True)
-    records = {
+    settings_classes = {
         name: parameter.annotation
         for name, parameter in signature.parameters.items()
         if isinstance(parameter.annotation, type) and issubclass(parameter.annotation, Settings)
     }
-    own_parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in signature.parameters.values()]
+    own_parameters = [
+        parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+    ]
     parameters = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    for cls in records.values():
+    for cls in settings_classes.values():
         parameters += _parameters(cls)
-    parameters += [p for p in own_parameters if p.name not in records]
-    file_only = _file_only_settings(records.values())
-    if file_only:
+    parameters += [
+        parameter for parameter in own_parameters if parameter.name not in settings_classes
+    ]
+    file_help_texts = _file_only_settings(settings_classes.values())
+    if file_help_texts:
         parameters.append(_SETTINGS_FILE)
 
     @wraps(command)
     def run(context: typer.Context, settings_file: Path | None = None, **options: Any) -> None:
         # find the options that are on the command line
-        given_names = {
+        command_line_names = {
             name
             for name in options
             if (source := context.get_parameter_source(name)) is not None
@@ -106,23 +111,27 @@ def with_options(command: Command) -> Command:
         }
         # read the file
         entries = {} if settings_file is None else parse_toml(settings_file, str(settings_file))
-        setting_names = [name for cls in records.values() for name in _marked_fields(cls)]
+        setting_names = [name for cls in settings_classes.values() for name in _marked_fields(cls)]
         for key in entries:
             if key not in setting_names:
                 names = ", ".join(setting_names)
-                why = f"is not a setting; the settings are {names}"
-                raise DocumentError(str(settings_file), key, why)
+                problem = f"is not a setting; the settings are {names}"
+                raise DocumentError(str(settings_file), key, problem)
         # call the command with its settings and its other options
         settings_by_name: dict[str, Any] = {}
-        for name, cls in records.items():
-            values = {key: options.pop(key) for key in _marked_fields(cls) if key in options}
-            given = {key: value for key, value in values.items() if key in given_names}
-            settings_by_name[name] = make_settings(cls, given, entries, str(settings_file))
+        for name, cls in settings_classes.items():
+            option_values = {key: options.pop(key) for key in _marked_fields(cls) if key in options}
+            command_line_values = {
+                key: value for key, value in option_values.items() if key in command_line_names
+            }
+            settings_by_name[name] = make_settings(
+                cls, command_line_values, entries, str(settings_file)
+            )
         command(**settings_by_name, **options)
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    run.__doc__ = (inspect.getdoc(command) or "") + _file_help(file_only)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__doc__ = (inspect.getdoc(command) or "") + _file_help(file_help_texts)
     return run  # type: ignore[return-value]
 
 
@@ -133,46 +142,49 @@ def make_settings(
 
     Options take precedence over entries.
     """
-    values = {}
+    field_values = {}
     for name, (hint, mark) in _marked_fields(cls).items():
         if name in options:
-            values[name] = convert(options[name], hint, option_name(name, mark))
+            field_values[name] = convert(options[name], hint, option_name(name, mark))
         elif name in entries:
-            values[name] = convert(entries[name], hint, file, name)
-    return cls(**values)
+            field_values[name] = convert(entries[name], hint, file, name)
+    return cls(**field_values)
 
 
 def option_name(name: str, mark: object) -> str:
     """Return the name of a field as an option or argument."""
     # typer stores the first name of an annotated option as its default
-    words = (getattr(mark, "default", None), *(getattr(mark, "param_decls", None) or ()))
-    names = [word for word in words if isinstance(word, str) and word.startswith("--")]
-    text = names[0].partition("/")[0] if names else "--" + name.replace("_", "-")
-    return name.upper() if isinstance(mark, ArgumentInfo) else text
+    option_names = (getattr(mark, "default", None), *(getattr(mark, "param_decls", None) or ()))
+    long_names = [word for word in option_names if isinstance(word, str) and word.startswith("--")]
+    long_name = long_names[0].partition("/")[0] if long_names else "--" + name.replace("_", "-")
+    return name.upper() if isinstance(mark, ArgumentInfo) else long_name
 
 
 def option_words(
-    settings: Settings, always: Collection[str] = (), texts: Mapping[str, str] | None = None
+    settings: Settings,
+    always_written: Collection[str] = (),
+    replacement_texts: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Write settings as words of a command line.
 
-    Settings that equal their default are left out, unless `always` names them. `texts` replace the
-    values of some settings, for example a URL that contains a password.
+    Settings that equal their default are left out, unless `always_written` names them.
+    `replacement_texts` replace the values of some settings, for example a URL that contains a
+    password.
     """
     defaults = {f.name: f.default for f in msgspec.structs.fields(settings)}
     words = []
     for name, (_, mark) in _marked_fields(type(settings)).items():
         value = getattr(settings, name)
-        if isinstance(mark, FileOption) or (value == defaults[name] and name not in always):
+        if isinstance(mark, FileOption) or (value == defaults[name] and name not in always_written):
             continue
         option = option_name(name, mark)
         # a flag has no value
         if isinstance(value, bool):
             words.append(option if value else f"--no-{option[2:]}")
             continue
-        for item in value if isinstance(value, tuple) else (value,):
-            text = f"{item:.12g}" if isinstance(item, float) else str(item)
-            text = shlex.quote((texts or {}).get(name, text))
+        for element in value if isinstance(value, tuple) else (value,):
+            text = f"{element:.12g}" if isinstance(element, float) else str(element)
+            text = shlex.quote((replacement_texts or {}).get(name, text))
             words += [text] if isinstance(mark, ArgumentInfo) else [option, text]
     return words
 
@@ -198,12 +210,12 @@ def _parameters(cls: type[Settings]) -> list[Parameter]:
             continue
         field = fields[name]
         default: Any = Parameter.empty if field.default is msgspec.NODEFAULT else field.default
-        kind: Any = plain_types[name]
+        option_type: Any = plain_types[name]
         # a tuple of any length becomes a repeated option, which typer reads as a list
-        if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
-            kind = list.__class_getitem__(get_args(kind)[0])
+        if get_origin(option_type) is tuple and get_args(option_type)[1:] == (...,):
+            option_type = list.__class_getitem__(get_args(option_type)[0])
             default = list(default)
-        annotation = Annotated[kind, mark]
+        annotation = Annotated[option_type, mark]
         parameters.append(
             Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         )

@@ -143,6 +143,6 @@ def _exit_costs(
         local_costs = exit_costs(costs, acquired)
         return local_costs, local_costs
     offload = costs.mask(f0.features)
-    request = system.cloud_prices_.of_offload(len(f0.features))
+    request = system.cloud_prices_.offload_price(len(f0.features))
     union = exit_costs(costs, acquired, offload, request_price=request)
     return union, exit_costs(costs, acquired, offload, request_price=request, pays_for_stages=False)

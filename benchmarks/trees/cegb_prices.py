@@ -72,7 +72,7 @@ def _score_and_cost(
     test = fold.test[0]
     return (
         fold.test_truth.score(trees.margins(test)[:, 0]),
-        float(prices.instance_costs(trees.visited(test)).mean()),
+        float(prices.instance_costs(trees.visited_features(test)).mean()),
     )
 
 

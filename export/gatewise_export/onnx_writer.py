@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
-from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET, attributes_of
+from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET, tree_ensemble_attributes
 from gatewise.models.trees import TreeEnsemble
 
 INPUT: Final = "x"
@@ -222,7 +222,11 @@ def append_model(writer: GraphWriter, model: FlatModel, rows: str = INPUT) -> No
         _append_constant(writer, rows, model.run(np.zeros((1, 0), np.float32))[0])
     elif isinstance(model, TreeEnsemble):
         writer.add_node(
-            "TreeEnsembleRegressor", rows, MARGINS, domain=ML_DOMAIN, **attributes_of(model)
+            "TreeEnsembleRegressor",
+            rows,
+            MARGINS,
+            domain=ML_DOMAIN,
+            **tree_ensemble_attributes(model),
         )
     elif isinstance(model, KernelModel):
         _append_kernels(writer, rows, model)

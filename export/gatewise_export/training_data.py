@@ -90,7 +90,7 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
     if table.is_numeric:
         return _with_prices(row_keys.add_to(table.as_numbers()), prices)
     if prices is not None:  # refuse columns without a price before fitting encoders
-        prices.of_columns(table.used_columns.columns)
+        prices.for_columns(table.used_columns.columns)
     training = _split(table.path.stem, table.y, {}, settings, row_keys).training
     data = row_keys.add_to(table.encoded(training))
     return _with_prices(data, prices)

@@ -85,7 +85,7 @@ class TrainingRun:
         cloud_only = None
         if f0 is not None:
             x = self.data.X[self.split.test]
-            offload_price = system.cloud_prices_.of_offload(len(f0.features))
+            offload_price = system.cloud_prices_.offload_price(len(f0.features))
             cost = system.feature_costs_.price(f0.features) + offload_price
             answers = system.classes_[f0.labels(x)]
             cloud_only = {"cost": cost} | self._figures(answers, f0.predict_proba(x))

@@ -33,7 +33,7 @@ class BoosterFile:
     library : {"lightgbm", "xgboost", "catboost"}
     content : bytes
     n_classes : int
-    threads : int, default 1
+    n_threads : int, default 1
         Number of threads of a prediction.
 
     Raises
@@ -43,17 +43,17 @@ class BoosterFile:
     """
 
     def __init__(
-        self, library: Library, content: bytes, n_classes: int, *, threads: int = 1
+        self, library: Library, content: bytes, n_classes: int, *, n_threads: int = 1
     ) -> None:
         self.library = library
         self.n_classes = n_classes
         try:
-            self._predict = LOADERS[library](content, threads)
+            self._predict = LOADERS[library](content, n_threads)
         except ImportError:
             raise InputError(f"the model is a file of {library}: install {library}") from None
         except Exception as error:  # the libraries' errors have no common base class
-            why = one_line(error) or type(error).__name__
-            raise InputError(f"{library} cannot read the model: {why}") from error
+            message = one_line(error) or type(error).__name__
+            raise InputError(f"{library} cannot read the model: {message}") from error
 
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Compute class probabilities of rows (n, n_inputs), float64 (n, n_classes)."""
@@ -68,27 +68,27 @@ class BoosterFile:
         return probabilities
 
 
-def _load_lightgbm(content: bytes, threads: int) -> Predict:
+def _load_lightgbm(content: bytes, n_threads: int) -> Predict:
     import lightgbm
 
     booster = lightgbm.Booster(model_str=content.decode())
-    return lambda x: booster.predict(x, num_threads=threads)
+    return lambda x: booster.predict(x, num_threads=n_threads)
 
 
-def _load_xgboost(content: bytes, threads: int) -> Predict:
+def _load_xgboost(content: bytes, n_threads: int) -> Predict:
     import xgboost
 
-    booster = xgboost.Booster({"nthread": threads})
+    booster = xgboost.Booster({"nthread": n_threads})
     booster.load_model(bytearray(content))
-    return lambda x: booster.predict(xgboost.DMatrix(x, nthread=threads), validate_features=False)
+    return lambda x: booster.predict(xgboost.DMatrix(x, nthread=n_threads), validate_features=False)
 
 
-def _load_catboost(content: bytes, threads: int) -> Predict:
+def _load_catboost(content: bytes, n_threads: int) -> Predict:
     import catboost
 
     classifier = catboost.CatBoostClassifier()
     classifier.load_model(blob=content)
-    return lambda x: classifier.predict_proba(x, thread_count=threads)
+    return lambda x: classifier.predict_proba(x, thread_count=n_threads)
 
 
 LOADERS: Final[dict[Library, Callable[[bytes, int], Predict]]] = {

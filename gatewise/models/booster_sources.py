@@ -21,7 +21,7 @@ from gatewise.errors import InputError
 from gatewise.models.tree_sources import FLOAT32_MAX, LEAF, Nodes, float32_below
 
 
-class Boosted(NamedTuple):
+class BoostedTrees(NamedTuple):
     """Trees of a boosted classifier."""
 
     trees: list[Nodes]
@@ -31,7 +31,7 @@ class Boosted(NamedTuple):
     link: Link
 
 
-def hist_gradient_trees(model: Any) -> Boosted:
+def hist_gradient_trees(model: Any) -> BoostedTrees:
     """Convert scikit-learn's ``HistGradientBoostingClassifier``."""
     trees = []
     for iteration in model._predictors:
@@ -42,30 +42,30 @@ def hist_gradient_trees(model: Any) -> Boosted:
                     "HistGradientBoosting's categorical splits are not supported; encode the "
                     "categories, or train with categorical_features=None"
                 )
-            leaf = nodes["is_leaf"].astype(bool)
+            is_leaf = nodes["is_leaf"].astype(bool)
             # a split of NaN from all numbers has an infinite threshold, which becomes finite
-            threshold = np.minimum(np.where(leaf, 0.0, nodes["num_threshold"]), FLOAT32_MAX)
+            threshold = np.minimum(np.where(is_leaf, 0.0, nodes["num_threshold"]), FLOAT32_MAX)
             trees.append(
-                _in_order(
-                    np.where(leaf, LEAF, nodes["feature_idx"]),
+                _ordered_nodes(
+                    np.where(is_leaf, LEAF, nodes["feature_idx"]),
                     float32_below(threshold),
-                    np.where(leaf, LEAF, nodes["left"].astype(np.int64)),
-                    np.where(leaf, LEAF, nodes["right"].astype(np.int64)),
+                    np.where(is_leaf, LEAF, nodes["left"].astype(np.int64)),
+                    np.where(is_leaf, LEAF, nodes["right"].astype(np.int64)),
                     nodes["missing_go_to_left"].astype(bool),
-                    np.where(leaf, nodes["value"], 0.0)[:, None],
+                    np.where(is_leaf, nodes["value"], 0.0)[:, None],
                 )
             )
     base = np.asarray(model._baseline_prediction, np.float32).ravel()
     output = np.arange(len(trees)) % len(base)
     link: Link = "sigmoid" if len(base) == 1 else "softmax"
-    return Boosted(trees, output.astype(np.int32), base, model.n_features_in_, link)
+    return BoostedTrees(trees, output.astype(np.int32), base, model.n_features_in_, link)
 
 
 class CategoricalSplitsError(InputError):
     """Booster with categorical splits, which only its own library can run."""
 
 
-def xgboost_trees(model: Any) -> Boosted:
+def xgboost_trees(model: Any) -> BoostedTrees:
     """Convert the trees of an ``XGBClassifier`` or ``XGBRFClassifier`` up to its best iteration."""
     booster = model.get_booster()
     if model.missing is not None and not math.isnan(model.missing):
@@ -101,27 +101,27 @@ def xgboost_trees(model: Any) -> Boosted:
     if links[objective] == "sigmoid":
         base = np.log(base / (1.0 - base))
     trees = []
-    for number, tree in enumerate(tree_model["model"]["trees"]):
+    for tree_index, tree in enumerate(tree_model["model"]["trees"]):
         if any(tree["split_type"]):
             raise CategoricalSplitsError(
                 "XGBoost's categorical splits are not supported; encode the categories"
             )
         left = np.array(tree["left_children"], np.int64)
-        leaf = left < 0
+        is_leaf = left < 0
         condition = np.array(tree["split_conditions"], np.float32)
-        weight = np.float32(1.0 if dart_weights is None else dart_weights[number])
+        weight = np.float32(1.0 if dart_weights is None else dart_weights[tree_index])
         trees.append(
-            _in_order(
-                np.where(leaf, LEAF, np.array(tree["split_indices"], np.int64)),
+            _ordered_nodes(
+                np.where(is_leaf, LEAF, np.array(tree["split_indices"], np.int64)),
                 # XGBoost goes left if x < condition, which is x <= the float32 number below it
-                np.where(leaf, np.float32(0), np.nextafter(condition, np.float32(-np.inf))),
+                np.where(is_leaf, np.float32(0), np.nextafter(condition, np.float32(-np.inf))),
                 left,
                 np.array(tree["right_children"], np.int64),
                 np.array(tree["default_left"], bool),
-                np.where(leaf, condition * weight, np.float32(0))[:, None],
+                np.where(is_leaf, condition * weight, np.float32(0))[:, None],
             )
         )
-    return Boosted(
+    return BoostedTrees(
         trees,
         np.array(tree_model["model"]["tree_info"], np.int32),
         np.broadcast_to(base, n_outputs).astype(np.float32),
@@ -130,7 +130,7 @@ def xgboost_trees(model: Any) -> Boosted:
     )
 
 
-def catboost_trees(model: Any) -> Boosted:
+def catboost_trees(model: Any) -> BoostedTrees:
     """Convert a ``CatBoostClassifier``."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
@@ -143,21 +143,30 @@ def catboost_trees(model: Any) -> Boosted:
     loss = parameters["loss_function"]["type"]
     if loss not in ("Logloss", "CrossEntropy", "MultiClass"):
         raise InputError(f"CatBoost's loss {loss!r} is not supported; use Logloss or MultiClass")
-    floats = document["features_info"].get("float_features", [])
+    float_features = document["features_info"].get("float_features", [])
     other_kinds = set(document["features_info"]) - {"float_features"}
     if any(document["features_info"][kind] for kind in other_kinds):
         raise InputError("CatBoost's categorical and text features are not supported; encode them")
-    columns = {f["feature_index"]: f["flat_feature_index"] for f in floats}
-    nan_left = {f["feature_index"]: f["nan_value_treatment"] != "AsTrue" for f in floats}
+    column_of_feature = {
+        feature_index["feature_index"]: feature_index["flat_feature_index"]
+        for feature_index in float_features
+    }
+    goes_left_if_nan = {
+        feature_index["feature_index"]: feature_index["nan_value_treatment"] != "AsTrue"
+        for feature_index in float_features
+    }
     # margin = scale * sum of the leaves + bias
     scale, base = document["scale_and_bias"]
     base = np.atleast_1d(np.asarray(base, np.float64))
     trees = []
     for tree in document.get("oblivious_trees", document.get("trees")):
         if "splits" in tree:
-            tree = _nested(tree["splits"] or [], tree["leaf_values"], len(base))
-        feature, border, left, right, value = _flat(tree, len(base))
-        flat_features = [LEAF if f < 0 else columns[f] for f in feature]
+            tree = _nested_tree(tree["splits"] or [], tree["leaf_values"], len(base))
+        feature, border, left, right, value = _flat_tree(tree, len(base))
+        flat_features = [
+            LEAF if feature_index < 0 else column_of_feature[feature_index]
+            for feature_index in feature
+        ]
         trees.append(
             Nodes(
                 feature=np.array(flat_features, np.int64),
@@ -165,7 +174,13 @@ def catboost_trees(model: Any) -> Boosted:
                 threshold=np.array(border, np.float32),
                 left=np.array(left, np.int64),
                 right=np.array(right, np.int64),
-                nan_left=np.array([f >= 0 and nan_left[f] for f in feature], bool),
+                nan_left=np.array(
+                    [
+                        feature_index >= 0 and goes_left_if_nan[feature_index]
+                        for feature_index in feature
+                    ],
+                    bool,
+                ),
                 value=np.array(value, np.float64).reshape(len(feature), len(base)) * scale,
             )
         )
@@ -173,16 +188,16 @@ def catboost_trees(model: Any) -> Boosted:
     link: Link = "sigmoid" if len(base) == 1 else "softmax"
     # a model loaded from a file has no number of features, only their names
     n_features = len(model.feature_names_)
-    return Boosted(trees, output, base.astype(np.float32), n_features, link)
+    return BoostedTrees(trees, output, base.astype(np.float32), n_features, link)
 
 
-def _split(split: dict[str, Any]) -> tuple[int, float]:
+def _read_split(split: dict[str, Any]) -> tuple[int, float]:
     if split.get("split_type", "FloatFeature") != "FloatFeature":
         raise InputError("CatBoost's categorical and text features are not supported; encode them")
     return int(split["float_feature_index"]), float(split["border"])
 
 
-def _nested(splits: Sequence[Any], leaves: Sequence[float], width: int) -> dict[str, Any]:
+def _nested_tree(splits: Sequence[Any], leaves: Sequence[float], width: int) -> dict[str, Any]:
     """Convert an oblivious tree, which has one split per level, to nested nodes.
 
     Bit i of the index of a leaf says which side of the i-th split the leaf is on.
@@ -197,7 +212,7 @@ def _nested(splits: Sequence[Any], leaves: Sequence[float], width: int) -> dict[
     return node(0, 0)
 
 
-def _flat(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
+def _flat_tree(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
     """Convert nested nodes to lists of features, borders, left and right children, and values."""
     nodes: list[tuple[Any, ...]] = []
 
@@ -208,14 +223,14 @@ def _flat(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
             nodes[index] = (LEAF, 0.0, LEAF, LEAF, np.atleast_1d(node["value"]))
         else:
             children = add(node["left"]), add(node["right"])
-            nodes[index] = (*_split(node["split"]), *children, np.zeros(width))
+            nodes[index] = (*_read_split(node["split"]), *children, np.zeros(width))
         return index
 
     add(root)
     return tuple(map(list, zip(*nodes, strict=True)))
 
 
-def _in_order(
+def _ordered_nodes(
     feature: NDArray[Any],
     threshold: NDArray[np.float32],
     left: NDArray[np.int64],

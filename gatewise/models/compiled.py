@@ -13,16 +13,16 @@ Floats = NDArray[np.float32]
 Indices = NDArray[np.int32]
 Flags = NDArray[np.bool_]
 
-BLOCK = 1024
+BLOCK_ROWS = 1024
 """Number of rows that descend a tree together."""
 
 
 @numba.njit(cache=True, nogil=True)
 def child(
-    v: np.float32, node: int, threshold: Floats, left: Indices, right: Indices, nan_left: Flags
+    value: np.float32, node: int, threshold: Floats, left: Indices, right: Indices, nan_left: Flags
 ) -> int:
     """Select the child for a value, without a branch, which processors would mispredict."""
-    goes_left = (v <= threshold[node]) | (np.isnan(v) & nan_left[node])
+    goes_left = (value <= threshold[node]) | (np.isnan(value) & nan_left[node])
     child_node: int = right[node] + (left[node] - right[node]) * goes_left
     return child_node
 
@@ -45,25 +45,25 @@ def add_leaves(
 
     Rows descend a tree together, one level at a time, so that their memory accesses overlap.
     """
-    nodes = np.empty(BLOCK, np.int32)
-    inner = np.empty(BLOCK, np.int32)
-    for start in range(0, len(x), BLOCK):
-        n = min(BLOCK, len(x) - start)
+    nodes = np.empty(BLOCK_ROWS, np.int32)
+    inner_rows = np.empty(BLOCK_ROWS, np.int32)
+    for start in range(0, len(x), BLOCK_ROWS):
+        n = min(BLOCK_ROWS, len(x) - start)
         for t in range(len(roots)):
             for i in range(n):
                 nodes[i] = roots[t]
-                inner[i] = i
+                inner_rows[i] = i
             # all rows at inner nodes descend one level
             n_inner = n
             while n_inner:
                 n_remaining = 0
                 for j in range(n_inner):
-                    i = inner[j]
+                    i = inner_rows[j]
                     k = feature[nodes[i]]
                     if k >= 0:
                         v = x[start + i, k]
                         nodes[i] = child(v, nodes[i], threshold, left, right, nan_left)
-                        inner[n_remaining] = i
+                        inner_rows[n_remaining] = i
                         n_remaining += 1
                 n_inner = n_remaining
             for i in range(n):

@@ -57,7 +57,7 @@ class KernelModel:
     def nbytes(self) -> int:
         """Bytes of the flat arrays."""
         arrays = (self.mean, self.scale, self.landmarks, self.weights, self.bias)
-        return sum(a.nbytes for a in arrays)
+        return sum(array.nbytes for array in arrays)
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Compute margins, adding feature by feature and then landmark by landmark.
@@ -79,27 +79,27 @@ class KernelModel:
     def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Compute the same bits as :meth:`margins` without compiled code."""
         out = np.empty((len(x), self.n_outputs), np.float32)
-        unit = np.float32(1)
+        one = np.float32(1)
         row_size = len(self.landmarks) * max(self.n_features, self.n_outputs)
         with np.errstate(all="ignore"):  # an infinite sum makes the stop score NaN
             for rows in row_blocks(len(x), row_size):
                 # power = (1 + rate * ||z - landmark||^2) ** -64, by six squarings
                 z = (x[rows] - self.mean) * self.scale
-                gaps = z[:, :, np.newaxis] - self.landmarks.T
-                power = unit / (running_sum(gaps * gaps) * self.rate + unit)
+                differences = z[:, :, np.newaxis] - self.landmarks.T
+                power = one / (running_sum(differences * differences) * self.rate + one)
                 for _ in range(SQUARINGS):
                     power = power * power
                 out[rows] = running_sum(power[:, :, np.newaxis] * self.weights) + self.bias
         return out
 
-    def used(self) -> NDArray[np.intp]:
+    def used_features(self) -> NDArray[np.intp]:
         """List the features with a scale other than 0, in ascending order."""
         return np.flatnonzero(self.scale != 0).astype(np.intp)
 
     def compact(self) -> tuple[KernelModel, NDArray[np.intp]]:
         """Return a copy that reads only the features in use, and the indices of these features."""
-        used = self.used()
-        smaller = KernelModel(
+        used = self.used_features()
+        compact_model = KernelModel(
             self.mean[used],
             self.scale[used],
             np.ascontiguousarray(self.landmarks[:, used]),
@@ -107,4 +107,4 @@ class KernelModel:
             self.weights,
             self.bias,
         )
-        return smaller, used
+        return compact_model, used

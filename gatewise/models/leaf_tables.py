@@ -38,7 +38,9 @@ class LeafTables:
     def index_widths(self) -> tuple[int, ...]:
         """Number of bytes of an index in each array of :data:`INDICES`."""
         arrays = (getattr(self, name) for name in INDICES)
-        return tuple(1 if a is None else width(int(a.max(initial=0))) for a in arrays)
+        return tuple(
+            1 if array is None else unsigned_bytes(int(array.max(initial=0))) for array in arrays
+        )
 
     def nbytes(self, index_widths: Sequence[int] = (1, 1, 1, 1)) -> int:
         """Compute the size of the tables in bytes, with indices of at least `index_widths` bytes.
@@ -48,12 +50,16 @@ class LeafTables:
         """
         widths = map(max, self.index_widths, index_widths)
         arrays = (getattr(self, name) for name in INDICES)
-        indices = sum(a.size * w for a, w in zip(arrays, widths, strict=True) if a is not None)
+        indices = sum(
+            array.size * n_bytes
+            for array, n_bytes in zip(arrays, widths, strict=True)
+            if array is not None
+        )
         small_bytes = 0 if self.small is None else INT8 * self.small.size
         return FLOAT32 * self.value.size + small_bytes + int(indices)
 
 
-def width(largest: int) -> int:
+def unsigned_bytes(largest: int) -> int:
     """Return the size in bytes of the smallest unsigned integer type that can hold `largest`."""
     return 1 if largest < 1 << 8 else 2 if largest < 1 << 16 else 4
 
@@ -86,22 +92,26 @@ def pack_leaves(rows: NDArray[np.float32]) -> LeafTables:
     """
     rows = rows + np.float32(0)  # -0 becomes 0
     if rows.shape[1] == 1:
-        return min(_number_forms(LeafTables(rows)), key=LeafTables.nbytes)
+        return min(_number_variants(LeafTables(rows)), key=LeafTables.nbytes)
     # find distinct rows by their bytes, because np.unique(axis=0) takes ten times as long
     index_of: dict[bytes, int] = {}
     row_of_leaf = np.array(
-        [index_of.setdefault(row.tobytes(), len(index_of)) for row in rows], np.int64
+        [index_of.setdefault(row_index.tobytes(), len(index_of)) for row_index in rows], np.int64
     )
     distinct_rows = np.frombuffer(b"".join(index_of), np.float32).reshape(-1, rows.shape[1])
     # store only the numbers that are not 0
-    row, output = np.nonzero(distinct_rows)
-    starts = np.searchsorted(row, np.arange(len(distinct_rows) + 1)).astype(np.int64)
-    shared = _number_forms(LeafTables(distinct_rows, row_of_leaf))
-    sparse = _number_forms(LeafTables(distinct_rows[row, output], row_of_leaf, starts, output))
-    return min([*map(_unshared, shared), *shared, *sparse], key=LeafTables.nbytes)
+    row_index, output_index = np.nonzero(distinct_rows)
+    starts = np.searchsorted(row_index, np.arange(len(distinct_rows) + 1)).astype(np.int64)
+    shared_forms = _number_variants(LeafTables(distinct_rows, row_of_leaf))
+    sparse_forms = _number_variants(
+        LeafTables(distinct_rows[row_index, output_index], row_of_leaf, starts, output_index)
+    )
+    return min(
+        [*map(_one_row_per_leaf, shared_forms), *shared_forms, *sparse_forms], key=LeafTables.nbytes
+    )
 
 
-def _number_forms(form: LeafTables) -> list[LeafTables]:
+def _number_variants(form: LeafTables) -> list[LeafTables]:
     """List the variants of a form: floats, bytes if they are exact, and indices of floats."""
     forms = [form]
     small_and_step = byte_leaves(form.value)
@@ -112,7 +122,7 @@ def _number_forms(form: LeafTables) -> list[LeafTables]:
     return [*forms, replace(form, value=values, picks=picks.reshape(form.value.shape))]
 
 
-def _unshared(form: LeafTables) -> LeafTables:
+def _one_row_per_leaf(form: LeafTables) -> LeafTables:
     """Convert a form to one row per leaf."""
     name = next(name for name in ("small", "picks", "value") if getattr(form, name) is not None)
     return replace(form, rows=None, **{name: getattr(form, name)[form.rows]})

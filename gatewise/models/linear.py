@@ -19,7 +19,7 @@ Scaling = tuple[NDArray[np.float32], NDArray[np.float32]]
 """`mean` and `scale` of ``z = (x - mean) * scale``, each of shape (n_features,)."""
 
 
-def standard_scores(x: NDArray[np.float32]) -> Scaling:
+def standard_scaling(x: NDArray[np.float32]) -> Scaling:
     """Compute the scaling that gives rows (n, n_features) mean 0 and standard deviation 1."""
     return column_scaling(x, x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64))
 
@@ -73,7 +73,7 @@ class LinearModel:
     def nbytes(self) -> int:
         """Bytes of the flat arrays."""
         arrays = (self.mean, self.scale, self.weights, self.bias)
-        return sum(a.nbytes for a in arrays)
+        return sum(array.nbytes for array in arrays)
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Compute margins, adding in the order of the features.
@@ -90,15 +90,17 @@ class LinearModel:
 
     run = margins
 
-    def used(self) -> NDArray[np.intp]:
+    def used_features(self) -> NDArray[np.intp]:
         """List the features with a weight other than 0, in ascending order."""
         return np.flatnonzero((self.weights != 0).any(axis=1)).astype(np.intp)
 
     def compact(self) -> tuple[LinearModel, NDArray[np.intp]]:
         """Return a copy that reads only the features in use, and the indices of these features."""
-        used = self.used()
-        smaller = LinearModel(self.mean[used], self.scale[used], self.weights[used], self.bias)
-        return smaller, used
+        used = self.used_features()
+        compact_model = LinearModel(
+            self.mean[used], self.scale[used], self.weights[used], self.bias
+        )
+        return compact_model, used
 
     def without_last_output(self) -> LinearModel:
         """Return a copy without the last output."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError, one_line
 
-PYTHON: Final = "python:"
+PYTHON_PREFIX: Final = "python:"
 """Prefix of the import path of a model, ``python:module:attribute``."""
 
 SUM_TOLERANCE: Final = 1e-3
@@ -64,9 +64,11 @@ class PythonModel:
         """The function or object; for a bound method, the object that it belongs to."""
         own_classes = list(getattr(self.model, "classes_", classes))
         data_classes = list(classes)
-        unknown = [label for label in own_classes if label not in data_classes]
-        if unknown:
-            raise InputError(f"{self.spec} has class {unknown[0]!r}, which is not in the data")
+        unknown_labels = [label for label in own_classes if label not in data_classes]
+        if unknown_labels:
+            raise InputError(
+                f"{self.spec} has class {unknown_labels[0]!r}, which is not in the data"
+            )
         self._columns = np.array([data_classes.index(label) for label in own_classes], np.intp)
 
     def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -77,23 +79,25 @@ class PythonModel:
         return probabilities
 
 
-def _check_output(output: Any, shape: tuple[int, int], source: str) -> NDArray[np.float64]:
+def _check_output(output: Any, shape: tuple[int, int], model_name: str) -> NDArray[np.float64]:
     """Convert the output of a model to probabilities; InputError if it is not valid."""
     try:
         probabilities = np.asarray(output, np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"{source} did not return a matrix of numbers: {one_line(error)}"
+            f"{model_name} did not return a matrix of numbers: {one_line(error)}"
         ) from error
     if probabilities.shape != shape:
         raise InputError(
-            f"{source} gave an array of shape {probabilities.shape}: it must give probabilities "
-            f"of shape {shape}, a row for each instance and a column for each class"
+            f"{model_name} gave an array of shape {probabilities.shape}: it must give "
+            f"probabilities of shape {shape}, a row for each instance and a column for each class"
         )
     # written so that NaN, with which all comparisons are false, is refused
-    errors = np.abs(probabilities.sum(axis=1) - 1.0)
-    if not ((probabilities >= 0).all() and (errors <= SUM_TOLERANCE).all()):
-        raise InputError(f"{source} gave no probabilities: each row must be >= 0 and add up to 1")
+    sum_errors = np.abs(probabilities.sum(axis=1) - 1.0)
+    if not ((probabilities >= 0).all() and (sum_errors <= SUM_TOLERANCE).all()):
+        raise InputError(
+            f"{model_name} gave no probabilities: each row must be >= 0 and add up to 1"
+        )
     return probabilities
 
 
@@ -102,4 +106,4 @@ def _import_path(source: Any) -> str:
     if getattr(source, "__self__", None) is not None:  # for a bound method, use its object
         source = source.__self__
     owner = source if hasattr(source, "__qualname__") else type(source)
-    return f"{PYTHON}{owner.__module__}:{owner.__qualname__}"
+    return f"{PYTHON_PREFIX}{owner.__module__}:{owner.__qualname__}"

@@ -48,8 +48,8 @@ class Stage:
         acquisition: Acquisition = "stage",
     ) -> Stage:
         """Make a stage from a model of all columns, with only the columns that the model uses."""
-        compact_model, used = model.compact()
-        return cls(compact_model, used, link, score, acquisition)
+        compact_model, used_features = model.compact()
+        return cls(compact_model, used_features, link, score, acquisition)
 
     def without_gate(self) -> Stage:
         """Return a copy without the gate's output; its stop score is the margin."""
@@ -57,8 +57,10 @@ class Stage:
             return self
         if not isinstance(self.model, TreeEnsemble | LinearModel):
             raise InputError("only trees and linear models have the score of a gate as an output")
-        compact_model, used = self.model.without_last_output().compact()
-        return replace(self, model=compact_model, features=self.features[used], score="margin")
+        compact_model, used_features = self.model.without_last_output().compact()
+        return replace(
+            self, model=compact_model, features=self.features[used_features], score="margin"
+        )
 
     def __repr__(self) -> str:
         features = plural(len(self.features), "feature")
@@ -100,16 +102,16 @@ class Stage:
         Shapes: `x` (n, n_features).
         """
         if self.acquisition == "node" and isinstance(self.model, TreeEnsemble):
-            acquired = np.zeros(x.shape, bool)
-            acquired[:, self.features] = self.model.visited(x[:, self.features])
-            return acquired
+            acquired_mask = np.zeros(x.shape, bool)
+            acquired_mask[:, self.features] = self.model.visited_features(x[:, self.features])
+            return acquired_mask
         return self.feature_mask(x.shape[1])
 
     def feature_mask(self, n_features: int) -> AcquiredMask:
         """Compute the mask of the columns that the stage may acquire, shape (n_features,)."""
-        acquired = np.zeros(n_features, bool)
-        acquired[self.features] = True
-        return acquired
+        mask = np.zeros(n_features, bool)
+        mask[self.features] = True
+        return mask
 
     def run(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Compute class margins, (n, 1) or (n, n_classes), and stop scores, (n,)."""

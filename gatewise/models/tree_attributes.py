@@ -14,32 +14,32 @@ ML_DOMAIN = "ai.onnx.ml"
 ML_OPSET = 3  # the latest one that onnxruntime on devices supports
 
 
-def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
+def tree_ensemble_attributes(model: TreeEnsemble) -> dict[str, Any]:
     """Make the attributes with which the operator computes the margins of `model`."""
     n_nodes = model.n_nodes
     n_trees = model.n_trees
-    tree = np.repeat(np.arange(n_trees), np.diff(np.append(model.roots, n_nodes)))
-    node_in_tree = np.arange(n_nodes) - model.roots[tree]
+    tree_of_node = np.repeat(np.arange(n_trees), np.diff(np.append(model.roots, n_nodes)))
+    node_in_tree = np.arange(n_nodes) - model.roots[tree_of_node]
     is_inner = model.feature >= 0
 
-    def child(side: NDArray[np.int32]) -> NDArray[np.int64]:
-        return np.where(is_inner, side - model.roots[tree], 0)
+    def child_in_tree(child_nodes: NDArray[np.int32]) -> NDArray[np.int64]:
+        return np.where(is_inner, child_nodes - model.roots[tree_of_node], 0)
 
-    leaf, target, weight = _leaf_weights(model, tree, is_inner)
+    leaf_of_entry, target, weight = _leaf_weights(model, tree_of_node, is_inner)
     attributes: dict[str, Any] = {
         "n_targets": model.n_outputs,
         "aggregate_function": "SUM",
         "post_transform": "NONE",
         "base_values": model.base + np.float32(0),  # -0 becomes 0, as in a sum that starts at 0
-        "nodes_treeids": tree,
+        "nodes_treeids": tree_of_node,
         "nodes_nodeids": node_in_tree,
         "nodes_featureids": np.where(is_inner, model.feature, 0),
         "nodes_values": np.where(is_inner, model.threshold, np.float32(0)),
         "nodes_modes": np.array([b"LEAF", b"BRANCH_LEQ"])[is_inner.astype(np.intp)],
-        "nodes_truenodeids": child(model.left),
-        "nodes_falsenodeids": child(model.right),
-        "target_treeids": tree[leaf],
-        "target_nodeids": node_in_tree[leaf],
+        "nodes_truenodeids": child_in_tree(model.left),
+        "nodes_falsenodeids": child_in_tree(model.right),
+        "target_treeids": tree_of_node[leaf_of_entry],
+        "target_nodeids": node_in_tree[leaf_of_entry],
         "target_ids": target,
         "target_weights": weight,
     }

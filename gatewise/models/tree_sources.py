@@ -34,9 +34,9 @@ class Nodes:
 def float32_below(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
     """Round thresholds down to float32, which keeps every comparison with a float32 value."""
     with np.errstate(over="ignore"):
-        rounded = np.asarray(threshold, np.float64).astype(np.float32)
-        is_above = rounded.astype(np.float64) > threshold
-        return np.where(is_above, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+        nearest = np.asarray(threshold, np.float64).astype(np.float32)
+        is_above = nearest.astype(np.float64) > threshold
+        return np.where(is_above, np.nextafter(nearest, np.float32(-np.inf)), nearest)
 
 
 def forest_nodes(estimators: Sequence[Any]) -> list[Nodes]:
@@ -44,11 +44,11 @@ def forest_nodes(estimators: Sequence[Any]) -> list[Nodes]:
     trees = []
     for estimator in estimators:
         tree = estimator.tree_
-        leaf = tree.children_left < 0
+        is_leaf = tree.children_left < 0
         trees.append(
             Nodes(
-                feature=np.where(leaf, LEAF, tree.feature),
-                threshold=float32_below(np.where(leaf, 0, tree.threshold)),
+                feature=np.where(is_leaf, LEAF, tree.feature),
+                threshold=float32_below(np.where(is_leaf, 0, tree.threshold)),
                 left=tree.children_left,
                 right=tree.children_right,
                 nan_left=tree.missing_go_to_left.astype(bool),
@@ -66,7 +66,7 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
     # read the header, and the fields of all trees
     header_text, _, tree_lines = text.partition("\nTree=")
     # cut off the lines after the trees, which may begin with any name of a feature
-    body = tree_lines.partition("\nend of trees")[0]
+    tree_text = tree_lines.partition("\nend of trees")[0]
     if "average_output" in header_text.split("\n"):
         raise InputError('LightGBM boosting="rf" is not supported; use a forest')
     header = dict(line.split("=", 1) for line in header_text.splitlines() if "=" in line)
@@ -74,53 +74,53 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
     n_features = int(header["max_feature_idx"]) + 1
 
     fields: defaultdict[str, list[str]] = defaultdict(list)
-    for line in body.split("\n"):
+    for line in tree_text.split("\n"):
         key, _, values = line.partition("=")
         fields[key].append(values)
 
-    def numbers(key: str, kind: type) -> NDArray[Any]:
+    def read_numbers(key: str, dtype: type) -> NDArray[Any]:
         """Concatenate the values of a field over all trees."""
-        return np.fromstring(" ".join(fields[key]), kind, sep=" ")
+        return np.fromstring(" ".join(fields[key]), dtype, sep=" ")
 
-    if numbers("num_cat", np.int64).any():
+    if read_numbers("num_cat", np.int64).any():
         raise InputError("LightGBM's categorical splits are not supported; encode the categories")
-    if numbers("is_linear", np.int64).any():
+    if read_numbers("is_linear", np.int64).any():
         raise InputError("LightGBM's linear leaves are not supported; train with linear_tree=False")
     # Number the nodes. A tree with L leaves has L - 1 splits. In the flat arrays, split i is node
     # root + i, and leaf i is node root + L - 1 + i.
-    n_leaves = numbers("num_leaves", np.int64)
+    n_leaves = read_numbers("num_leaves", np.int64)
     n_splits = n_leaves - 1
     roots = np.cumsum(n_splits + n_leaves) - (n_splits + n_leaves)
-    root = np.repeat(roots, n_splits)
-    splits = np.repeat(n_splits, n_splits)
-    inner = root + run_positions(n_splits)
+    root_of_split = np.repeat(roots, n_splits)
+    n_splits_of_tree = np.repeat(n_splits, n_splits)
+    split_nodes = root_of_split + run_positions(n_splits)
     leaf_nodes = np.repeat(roots + n_splits, n_leaves) + run_positions(n_leaves)
-    n_nodes = len(inner) + len(leaf_nodes)
+    n_nodes = len(split_nodes) + len(leaf_nodes)
 
     # Read the side of missing values. Bit 1 of a decision means that the default side is left, and
     # bits 2 and 3 are the type of missing values.
-    decision_types = numbers("decision_type", np.int64)
+    decision_types = read_numbers("decision_type", np.int64)
     missing_types = decision_types >> 2 & 3
     if (missing_types == 1).any():
         raise InputError("LightGBM's zero_as_missing is not supported; train without it")
-    threshold = numbers("threshold", np.float64)
+    threshold = read_numbers("threshold", np.float64)
     # type None (0) treats NaN as the number 0, and type NaN (2) uses the default side
     nan_left = np.where(missing_types == 2, decision_types & 2, threshold >= 0).astype(bool)
 
     def at_splits(values: NDArray[Any], fill: float, dtype: type) -> NDArray[Any]:
         node_values: NDArray[Any] = np.full(n_nodes, fill, dtype)
-        node_values[inner] = values
+        node_values[split_nodes] = values
         return node_values
 
     def children(key: str) -> NDArray[np.int64]:
         # LightGBM writes leaf i as ~i, so that all negative numbers are leaves
-        child = numbers(key, np.int64)
-        return root + np.where(child < 0, splits + ~child, child)
+        child = read_numbers(key, np.int64)
+        return root_of_split + np.where(child < 0, n_splits_of_tree + ~child, child)
 
     value = np.zeros((n_nodes, 1), np.float32)
-    value[leaf_nodes, 0] = numbers("leaf_value", np.float64)
+    value[leaf_nodes, 0] = read_numbers("leaf_value", np.float64)
     nodes = Nodes(
-        feature=at_splits(numbers("split_feature", np.int64), LEAF, np.int32),
+        feature=at_splits(read_numbers("split_feature", np.int64), LEAF, np.int32),
         threshold=at_splits(_float32_thresholds(threshold), 0, np.float32),
         left=at_splits(children("left_child"), LEAF, np.int32),
         right=at_splits(children("right_child"), LEAF, np.int32),

@@ -27,7 +27,7 @@ from gatewise.models.tree_sources import (
 )
 
 if TYPE_CHECKING:
-    from gatewise.models.booster_sources import Boosted
+    from gatewise.models.booster_sources import BoostedTrees
 
 __all__ = ["LEAF", "NODE_BYTES", "TreeEnsemble"]
 
@@ -115,7 +115,7 @@ class TreeEnsemble:
         parent[self.right[inner]] = inner
         return parent
 
-    def used(self) -> NDArray[np.intp]:
+    def used_features(self) -> NDArray[np.intp]:
         """List the columns that the nodes test, in ascending order."""
         return np.unique(self.feature[self.feature >= 0]).astype(np.intp)
 
@@ -134,7 +134,7 @@ class TreeEnsemble:
         self._walk(add_leaves, x, self.value, self.output, self.base, out)
         return out
 
-    def visited(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
+    def visited_features(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Compute the mask of the columns that are tested on each row's paths.
 
         Shapes: `x` (n, n_features); returns (n, n_features).
@@ -190,32 +190,32 @@ class TreeEnsemble:
     def run_and_visit(
         self, x: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Compute :meth:`margins` and :meth:`visited` without compiled code."""
+        """Compute :meth:`margins` and :meth:`is_visited` without compiled code."""
         margins = np.zeros((len(x), self.n_outputs), np.float32)
-        visited = np.zeros((len(x), self.n_features), np.bool_)
+        is_visited = np.zeros((len(x), self.n_features), np.bool_)
         for root, output in zip(self.roots.tolist(), self.output.tolist(), strict=True):
-            leaf = self._run_tree(x, root, visited)
+            leaf = self._run_tree(x, root, is_visited)
             if output < 0:
                 margins += self.value[leaf]
             else:
                 margins[:, output] += self.value[leaf, 0]
         margins += self.base
-        return margins, visited
+        return margins, is_visited
 
     def _run_tree(
-        self, x: NDArray[np.float32], root: int, visited: NDArray[np.bool_]
+        self, x: NDArray[np.float32], root: int, is_visited: NDArray[np.bool_]
     ) -> NDArray[np.int32]:
-        """Find the leaf of each row in one tree, and mark the tested columns in `visited`."""
+        """Find the leaf of each row in one tree, and mark the tested columns in `is_visited`."""
         node = np.full(len(x), root, np.int32)
         # `rows` are at inner nodes; in each step all of them descend one level
         rows = np.arange(len(x) if self.feature[root] >= 0 else 0)
         while len(rows):
             nodes_of_rows = node[rows]
             column = self.feature[nodes_of_rows]
-            visited[rows, column] = True
-            v = x[rows, column]
-            goes_left = (v <= self.threshold[nodes_of_rows]) | (
-                np.isnan(v) & self.nan_left[nodes_of_rows]
+            is_visited[rows, column] = True
+            values = x[rows, column]
+            goes_left = (values <= self.threshold[nodes_of_rows]) | (
+                np.isnan(values) & self.nan_left[nodes_of_rows]
             )
             nodes_of_rows = np.where(goes_left, self.left[nodes_of_rows], self.right[nodes_of_rows])
             node[rows] = nodes_of_rows
@@ -224,20 +224,20 @@ class TreeEnsemble:
 
     # -- parts -----------------------------------------------------------------------------
 
-    def canonical(self) -> TreeEnsemble:
+    def in_canonical_order(self) -> TreeEnsemble:
         """Return a copy in depth-first order, where the left child of a node is the next node.
 
         Entries that no evaluation reads become 0. Infinite thresholds, with which scikit-learn
         tests for missing values, become the largest float32 number. Margins keep their bits.
         """
         nodes = self._walk_order()
-        inner = self.feature[nodes] >= 0
+        is_inner = self.feature[nodes] >= 0
         width = self.value.shape[1] if (self.output < 0).any() else 1
-        ordered = self.take_nodes(nodes)
+        ordered_trees = self.take_nodes(nodes)
         return replace(
-            ordered,
-            threshold=np.minimum(ordered.threshold, FLOAT32_MAX),
-            value=np.where(inner[:, None], np.float32(0), ordered.value[:, :width]),
+            ordered_trees,
+            threshold=np.minimum(ordered_trees.threshold, FLOAT32_MAX),
+            value=np.where(is_inner[:, None], np.float32(0), ordered_trees.value[:, :width]),
             base=self.base + np.float32(0),  # -0 becomes 0, as in a sum that starts at 0
         )
 
@@ -262,7 +262,7 @@ class TreeEnsemble:
 
     def compact(self) -> tuple[TreeEnsemble, NDArray[np.intp]]:
         """Return a copy that reads only the columns in use, and the indices of these columns."""
-        used = self.used()
+        used = self.used_features()
         new_index = np.full(self.n_features + 1, LEAF, np.int32)
         new_index[used] = np.arange(len(used))
         feature = new_index[self.feature]  # index -1 selects the last entry, which is -1
@@ -282,7 +282,7 @@ class TreeEnsemble:
         ensemble, _ = self.select_trees(np.flatnonzero(self.output != self.n_outputs - 1))
         return replace(ensemble, base=self.base[:-1])
 
-    def centred(self) -> TreeEnsemble:
+    def with_centred_leaves(self) -> TreeEnsemble:
         """Return a copy that moves the midrange of each tree's leaves to `base`.
 
         The leaves then have small values. LightGBM adds the prior of the classes to the leaves of
@@ -290,18 +290,20 @@ class TreeEnsemble:
         """
         if not self.n_trees:
             return self
-        leaf = self.feature == LEAF
-        tree = np.repeat(np.arange(self.n_trees), np.diff(self.roots, append=self.n_nodes))[leaf]
-        low = np.full(self.n_trees, np.inf)
-        high = np.full(self.n_trees, -np.inf)
-        np.minimum.at(low, tree, self.value[leaf, 0])
-        np.maximum.at(high, tree, self.value[leaf, 0])
+        is_leaf = self.feature == LEAF
+        tree_of_leaf = np.repeat(np.arange(self.n_trees), np.diff(self.roots, append=self.n_nodes))[
+            is_leaf
+        ]
+        lowest_leaf = np.full(self.n_trees, np.inf)
+        highest_leaf = np.full(self.n_trees, -np.inf)
+        np.minimum.at(lowest_leaf, tree_of_leaf, self.value[is_leaf, 0])
+        np.maximum.at(highest_leaf, tree_of_leaf, self.value[is_leaf, 0])
         # subtract each tree's midrange from its leaves and add it to the base: equal margins
-        middle = np.where(self.output >= 0, (low + high) / 2, 0.0)
+        midrange = np.where(self.output >= 0, (lowest_leaf + highest_leaf) / 2, 0.0)
         value = self.value.astype(np.float64)
         base = self.base.astype(np.float64)
-        value[leaf] -= middle[tree, None]
-        np.add.at(base, self.output[self.output >= 0], middle[self.output >= 0])
+        value[is_leaf] -= midrange[tree_of_leaf, None]
+        np.add.at(base, self.output[self.output >= 0], midrange[self.output >= 0])
         return replace(self, value=value.astype(np.float32), base=base.astype(np.float32))
 
     def with_byte_leaves(self) -> TreeEnsemble:
@@ -366,7 +368,7 @@ class TreeEnsemble:
         return cls._of_nodes(trees, np.full(len(trees), -1), n_classes, forest.n_features_in_)
 
     @classmethod
-    def from_boosted(cls, boosted: Boosted) -> TreeEnsemble:
+    def from_boosted(cls, boosted: BoostedTrees) -> TreeEnsemble:
         """Convert the trees of another library's boosted classifier."""
         n_outputs = len(boosted.base)
         ensemble = cls._of_nodes(boosted.trees, boosted.output, n_outputs, boosted.n_features)

@@ -215,7 +215,7 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     def words(self) -> list[str]:
         """Command-line options of the settings that differ from the defaults."""
         texts = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
-        return option_words(self, always=("seed",), texts=texts)
+        return option_words(self, always_written=("seed",), replacement_texts=texts)
 
     def as_dict(self) -> dict[str, Any]:
         """Settings for a report, without passwords and without values of None."""

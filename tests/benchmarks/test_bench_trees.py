@@ -129,7 +129,7 @@ def test_uses_of_features_are_counted_node_by_node(problem_and_fold, forest):
     x = fold.test[0][:20]
     uses = budget_prune.feature_uses(forest, x)
     assert uses.sum(axis=1).tolist() == forest.trees.splits_passed(x).tolist()
-    assert ((uses > 0) == forest.trees.visited(x)).all()
+    assert ((uses > 0) == forest.trees.visited_features(x)).all()
 
 
 def test_seg_measure_counts_only_flies_covered_by_more_than_half():

@@ -163,7 +163,7 @@ def test_a_price_file_may_have_a_default_price_and_dropped_columns(tmp_path):
         "[cloud]\nbyte = 1\n"
     )
     prices = PriceList.read(file)
-    assert (prices.dropped, prices.cloud) == (("id",), CloudPrices(byte=1.0))
+    assert (prices.dropped_columns, prices.cloud) == (("id",), CloudPrices(byte=1.0))
     assert prices.features["at"] == ColumnPrice(2.0, None, "time:%d.%m.%Y")
     costs = FeatureCosts.from_file(file, names=["at", "age", "new"], default=7.0)
     assert (costs.own.tolist(), len(costs.shared)) == ([2.0, 1.0, 0.5], 0)

@@ -107,5 +107,8 @@ def test_a_record_checks_its_values_in_python():
 def test_settings_are_written_as_the_words_of_a_command_line():
     settings = Fleet(bundle=Path("a b"), column=("x", "y z"), breaker=False, seconds=0.1, queue=7)
     words = "'a b' --link wifi --column x --column 'y z' --no-breaker --time 0.1"
-    assert " ".join(option_words(settings, always=("link",))) == words
-    assert option_words(OneSetting(name="secret"), texts={"name": "***"}) == ["--name", "'***'"]
+    assert " ".join(option_words(settings, always_written=("link",))) == words
+    assert option_words(OneSetting(name="secret"), replacement_texts={"name": "***"}) == [
+        "--name",
+        "'***'",
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gatewise.imports import import_object
-from gatewise.models.opaque_models import PYTHON
+from gatewise.models.opaque_models import PYTHON_PREFIX
 from gatewise_cloud.models.backends import Backend, PythonBackend
 from gatewise_cloud.models.oip import oip_backend_factory
 
@@ -35,9 +35,9 @@ def backend_factory(
     InputError
         If the object cannot be imported, or `url` is not valid.
     """
-    if not url.startswith(PYTHON):
+    if not url.startswith(PYTHON_PREFIX):
         return oip_backend_factory(url, timeout=timeout, is_binary=is_binary)
-    model = import_object(url, url.removeprefix(PYTHON))
+    model = import_object(url, url.removeprefix(PYTHON_PREFIX))
 
     def make_backend(manifest: Manifest) -> Backend:
         return PythonBackend(model, classes=manifest.classes, model=manifest.title, spec=url)

@@ -66,7 +66,7 @@ class OnnxBackend(Backend):
     ) -> None:
         self._model = model
         try:
-            self._session = open_session(graph, threads=n_threads, provider=provider)
+            self._session = open_session(graph, n_threads=n_threads, provider=provider)
         except Exception as error:  # onnxruntime's errors have no common base class
             raise ModelError(
                 model, f"the cloud model of bundle {model} does not load: {one_line(error)}"
@@ -102,7 +102,7 @@ class BoosterBackend(Backend):
     ) -> None:
         self._model = model
         try:
-            self._booster = BoosterFile(library, content, n_classes, threads=n_threads)
+            self._booster = BoosterFile(library, content, n_classes, n_threads=n_threads)
         except InputError as error:
             raise ModelError(model, f"the cloud model of bundle {model}: {error}") from error
 

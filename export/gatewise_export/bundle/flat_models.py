@@ -41,7 +41,7 @@ def model_kind(model: FlatModel, *, is_lazy: bool) -> FlatKind:
 
 def canonical_model(model: FlatModel) -> FlatModel:
     """Return the model in the form that is written; its margins keep their bits."""
-    return model.canonical() if isinstance(model, TreeEnsemble) else model
+    return model.in_canonical_order() if isinstance(model, TreeEnsemble) else model
 
 
 def write_model(model: FlatModel) -> bytes:

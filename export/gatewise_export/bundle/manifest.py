@@ -220,7 +220,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         if self.cloud is None:
             return exit_costs(costs, acquired)[:-1]
         request_columns = self.cloud_inputs()
-        request_cost = self.cloud_prices().of_offload(len(request_columns))
+        request_cost = self.cloud_prices().offload_price(len(request_columns))
         return exit_costs(costs, acquired, costs.mask(request_columns), request_price=request_cost)
 
     # -- parts -------------------------------------------------------------------------------

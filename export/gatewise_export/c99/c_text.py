@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gatewise import __version__
 from gatewise.errors import InputError
-from gatewise.models.leaf_tables import width
+from gatewise.models.leaf_tables import unsigned_bytes
 
 MAX_LINE_LENGTH = 96
 #: Sizes of C types in bytes.
@@ -75,8 +75,8 @@ def needed_functions(texts: Mapping[str, str], calling_text: str) -> dict[str, s
 
 
 def unsigned_type(largest: int) -> str:
-    """Name the smallest unsigned C type that holds `largest`; size estimates use its `width`."""
-    return f"uint{8 * width(largest)}_t"
+    """Name the smallest unsigned C type that holds `largest`; sizes use its `unsigned_bytes`."""
+    return f"uint{8 * unsigned_bytes(largest)}_t"
 
 
 def c_number(value: float) -> str:

@@ -86,7 +86,7 @@ def pack_trees(
     >>> packed.slot.tolist(), packed.skip.tolist()
     ([3, 0], [0, 0])
     """
-    trees = trees.canonical()
+    trees = trees.in_canonical_order()
     is_inner = trees.feature >= 0
     rank: NDArray[np.int64] = np.cumsum(is_inner) - is_inner  # inner nodes before each node
     leaf_values, output = leaf_rows(trees)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gatewise.columns.cells import UNKNOWN_CLASS, class_indices
 from gatewise.errors import InputError
 from gatewise.formats import plural
-from gatewise.models.opaque_models import PYTHON
+from gatewise.models.opaque_models import PYTHON_PREFIX
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome
 from gatewise_export.bundle.errors import VerifyReport
@@ -32,7 +32,7 @@ def backend_function(bundle: Bundle, backend: str) -> CloudFunction:
     manifest = bundle.manifest
     if manifest.cloud is None or manifest.cloud.backend is None:
         raise InputError(f"{bundle.path} contains its high-cost model: leave out --backend")
-    if not backend.startswith(PYTHON):
+    if not backend.startswith(PYTHON_PREFIX):
         raise InputError(f"--backend {backend}: give python:module:attribute")
     inputs = manifest.cloud_inputs()
     model = HighCostModel.from_model(backend, np.array(manifest.classes), len(inputs))

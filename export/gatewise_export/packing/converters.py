@@ -96,7 +96,7 @@ def high_cost_graph(model: HighCostModel, *, allows_flat_trees: bool = True) -> 
         if flat_form is not None:
             trees, link = _with_all_classes(*flat_form, model)
     if trees is not None:
-        return CloudFile(write_graph(trees.canonical()), "margins", link, model.n_classes)
+        return CloudFile(write_graph(trees.in_canonical_order()), "margins", link, model.n_classes)
     if model.onnx is not None:
         assert model.form is not None
         graph = onnx.load_model_from_string(model.onnx)

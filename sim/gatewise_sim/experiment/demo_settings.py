@@ -71,5 +71,7 @@ class DemoSettings(Settings, frozen=True, kw_only=True):
     def command(self) -> str:
         """Command line that repeats the run, without the broker's password."""
         texts = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
-        words = option_words(self, always=("dataset", "method", "seed"), texts=texts)
+        words = option_words(
+            self, always_written=("dataset", "method", "seed"), replacement_texts=texts
+        )
         return " ".join(["gatewise demo", *words])

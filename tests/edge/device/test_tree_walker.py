@@ -47,7 +47,7 @@ UNSURE_ROW = [1.0, 9, -1.0, 9, -1.0, 9]
 
 
 def write_trees(trees: TreeEnsemble) -> bytes:
-    return write_model(trees.canonical())
+    return write_model(trees.in_canonical_order())
 
 
 def make_tree(**changes) -> TreeEnsemble:
@@ -105,7 +105,7 @@ def make_lazy_bundle(make_bundle):
         stage_rows = sample["X"][:, [0, 2, 3]]
         stage_index = 1 if is_second else 0
         sample[f"stage_{stage_index}"] = trees.margins(stage_rows)
-        sample[f"bought_{stage_index}"] = trees.visited(stage_rows)
+        sample[f"bought_{stage_index}"] = trees.visited_features(stage_rows)
         return replace_files(
             bundle,
             {"stage_1.npz": write_trees(trees), "sample.npz": write_arrays(sample)},
@@ -138,7 +138,7 @@ def test_walker_has_the_outputs_and_acquired_features_of_training(seed, is_mixed
         if not uses_lists:
             patch.setattr(tree_walker, "_MAX_LIST_NODES", 0)
         walk = TreeWalker(flat_model).walk
-    margins, is_visited_by_row = trees.margins(rows), trees.visited(rows)
+    margins, is_visited_by_row = trees.margins(rows), trees.visited_features(rows)
     for row, expected_margins, is_visited in zip(rows, margins, is_visited_by_row, strict=True):
         acquired: list[int] = []
 

@@ -28,7 +28,7 @@ def bits(margins: Any) -> Any:
 
 
 def write_trees(trees: TreeEnsemble) -> bytes:
-    return write_model(trees.canonical())
+    return write_model(trees.in_canonical_order())
 
 
 def read_trees(content: bytes, file: str, *, n_features: int, n_outputs: int) -> TreeEnsemble:
@@ -49,7 +49,7 @@ def test_rows_get_the_margins_of_training(seed: int, mixed: bool) -> None:
     assert write_trees(trees) == content
     margins, acquired = read_back(content, trees).run_and_visit(rows)
     assert bits(margins) == bits(trees.margins(rows))
-    assert acquired.tolist() == trees.visited(rows).tolist()
+    assert acquired.tolist() == trees.visited_features(rows).tolist()
     assert read_back(content, trees).run(rows[:0]).shape == (0, trees.n_outputs)
 
 
@@ -75,7 +75,7 @@ def test_an_infinite_threshold_tests_whether_a_value_is_missing() -> None:
     x = np.append(x, np.float32([[-3.4028235e38], [3.4028235e38]]), axis=0)
     margins, acquired = read_back(write_trees(trees), trees).run_and_visit(x)
     assert bits(margins) == bits(trees.margins(x))
-    assert acquired.tolist() == trees.visited(x).tolist()
+    assert acquired.tolist() == trees.visited_features(x).tolist()
 
 
 def test_a_model_without_trees_answers_with_its_base() -> None:

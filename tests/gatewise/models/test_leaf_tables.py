@@ -7,7 +7,7 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 
-from gatewise.models.leaf_tables import LeafTables, leaf_rows, pack_leaves, width
+from gatewise.models.leaf_tables import LeafTables, leaf_rows, pack_leaves, unsigned_bytes
 from gatewise.models.trees import TreeEnsemble
 from tests.support.trees import make_trees
 
@@ -62,7 +62,7 @@ def test_table_sizes_count_indices_with_the_given_widths():
     assert tables.index_widths == (1, 1, 1, 1)
     assert tables.nbytes() == 3 * 4 + 256 + 4
     assert tables.nbytes((2, 1, 1, 4)) == 3 * 4 + 2 * 256 + 4 * 4
-    assert [width(largest) for largest in (255, 256, 65535, 65536)] == [1, 2, 2, 4]
+    assert [unsigned_bytes(largest) for largest in (255, 256, 65535, 65536)] == [1, 2, 2, 4]
 
 
 def test_negative_zero_is_stored_as_zero():

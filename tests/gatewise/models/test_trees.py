@@ -91,8 +91,8 @@ def test_a_compact_ensemble_has_the_same_margins(digits):
     compact, used = ensemble.compact()
     assert compact.n_features == len(used) < X.shape[1]
     np.testing.assert_array_equal(compact.margins(X[:, used]), ensemble.margins(X))
-    visited = ensemble.visited(X)
-    np.testing.assert_array_equal(compact.visited(X[:, used]), visited[:, used])
+    visited = ensemble.visited_features(X)
+    np.testing.assert_array_equal(compact.visited_features(X[:, used]), visited[:, used])
     np.testing.assert_array_equal(np.flatnonzero(visited.any(axis=0)), used)
 
 
@@ -127,7 +127,7 @@ def test_rounded_thresholds_split_float32_values_equally(threshold, x):
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([0, 1, 255, 256, 257, 1000]))
 def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, mixed, n):
     trees, x = random_trees(seed, mixed=mixed)
-    visited = trees.visited(x)
+    visited = trees.visited_features(x)
     walks = [paths(trees, row) for row in x]
     assert [set(np.flatnonzero(mask).tolist()) for mask in visited] == [
         columns_of(trees, row) for row in x
@@ -139,7 +139,7 @@ def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, mixed, n):
         sum(map(len, walk)) - trees.n_trees for walk in walks
     ]
     x = np.resize(x, (n, trees.n_features))  # the kernel evaluates rows in blocks of some hundreds
-    visited = trees.visited(x)
+    visited = trees.visited_features(x)
     margins, repeated = trees.run_and_visit(x)
     np.testing.assert_array_equal(margins.view(np.uint32), trees.margins(x).view(np.uint32))
     np.testing.assert_array_equal(repeated, visited)
@@ -148,7 +148,7 @@ def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, mixed, n):
 @given(st.integers(0, 2**31), st.booleans())
 def test_centred_trees_give_the_same_margins_from_smaller_leaves(seed, mixed):
     trees, x = random_trees(seed, mixed=mixed)
-    centred = trees.centred()
+    centred = trees.with_centred_leaves()
     tolerance = 1e-6 * trees.n_trees * float(np.abs(trees.value).max() + np.abs(trees.base).max())
     np.testing.assert_allclose(centred.margins(x), trees.margins(x), rtol=0, atol=tolerance)
     for tree, (begin, end) in enumerate(pairwise([*trees.roots.tolist(), trees.n_nodes])):

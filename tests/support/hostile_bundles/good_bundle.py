@@ -70,7 +70,7 @@ def good_files() -> dict[str, bytes]:
             files[f"stage_{i}.onnx"] = write_graph(model)
         sample[f"stage_{i}"] = model.margins(x[:, inputs])
     files["cloud.onnx"] = write_graph(trees(4))
-    sample["bought_2"] = trees(2).visited(x[:, INPUTS[2]])
+    sample["bought_2"] = trees(2).visited_features(x[:, INPUTS[2]])
     margins = trees(4).margins(x)
     sample["cloud_label"] = labels(margins)
     sample["cloud_probabilities"] = probabilities(margins, "sigmoid").astype(F32)

@@ -100,7 +100,7 @@ def test_every_split_is_the_best_by_equations_12_and_13(order, alpha, seed):
         fit = Fit(x, margins - y, acquired, unit * price, unit * alpha)
         root = int(trees.roots[-1])
         _check_gains(list(visit_nodes(trees, fit, root, np.arange(len(x)))), order)
-        np.testing.assert_array_equal(acquired, trees.visited(x))
+        np.testing.assert_array_equal(acquired, trees.visited_features(x))
         margins = trees.margins(x)[:, 0].astype(np.float64)
 
 

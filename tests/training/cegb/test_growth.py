@@ -78,7 +78,7 @@ def test_lazy_group_prices_are_the_mean_prices_that_rows_owe():
     for round_number in range(6):
         booster.booster.update()
         charge.update_group_prices(booster, round_number)
-        acquired = TreeEnsemble.from_lightgbm(booster.booster).visited(x)
+        acquired = TreeEnsemble.from_lightgbm(booster.booster).visited_features(x)
         owed_price = np.zeros((len(x), 4))
         for i in range(len(x)):
             for k in range(4):
@@ -144,7 +144,7 @@ def test_model_is_the_prior_if_no_split_is_worth_its_price(accounting, n_classes
         charge = Charge(SplitPrices(FeatureCosts.uniform(6), accounting), penalty, rows)
         trees, n_kept = grow(rows, target, tree_growth(n_rounds=5), charge)
         assert n_kept == 0
-        assert not trees.visited(rows).any()
+        assert not trees.visited_features(rows).any()
         np.testing.assert_allclose(
             trees.margins(rows), np.tile(target.base_margins(), (500, 1)), rtol=1e-6
         )

@@ -49,7 +49,7 @@ def test_fewer_features_are_used_at_higher_prices(costs, monkeypatch):
     sample = make_sample(2, costs)
     growth = Growth(n_rounds=20, num_leaves=8)
     used_features = [
-        set(grow(sample, growth, gamma, p_full=0.3, warm_up=5, seed=0).used().tolist())
+        set(grow(sample, growth, gamma, p_full=0.3, warm_up=5, seed=0).used_features().tolist())
         for gamma in (1.0, 0.05, 0.01, 0.0)
     ]
     assert used_features[0] == set()
@@ -60,7 +60,7 @@ def test_fewer_features_are_used_at_higher_prices(costs, monkeypatch):
         return
     monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
     lightgbm_trees = grow(sample, growth, 0.05, p_full=0.3, warm_up=5, seed=0)
-    assert set(lightgbm_trees.used().tolist()) == used_features[1]
+    assert set(lightgbm_trees.used_features().tolist()) == used_features[1]
 
 
 def test_missing_values_go_to_the_child_with_the_larger_gain():

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.models.linear import standard_scores
+from gatewise.models.linear import standard_scaling
 from gatewise_training.adapt.group_lasso import GroupLasso, smallest_zero_penalty
 from gatewise_training.adapt.m_step import Iterate, LinearPair, MStep, curvature_bound
 from gatewise_training.adapt.prox_newton import newton_step
@@ -115,7 +115,7 @@ class PosedProblem(NamedTuple):
 
 def pose(sample: Sample, gate_curvature: float = 0.0) -> PosedProblem:
     """Make the M-step of a sample, without a penalty and with no row offloaded."""
-    mean, scale = standard_scores(sample.x)
+    mean, scale = standard_scaling(sample.x)
     z = ((sample.x - mean) * scale).astype(np.float64)
     target = one_hot(sample.y, sample.n_classes)
     n_margins = target.shape[1]

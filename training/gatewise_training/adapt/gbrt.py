@@ -152,7 +152,7 @@ def _probed_cost(sample: Sample, method: AdaptGBRT, p_full: float, gamma: float)
     short_method.n_rounds = max(1, round(PROBE_ROUNDS_SHARE * method.n_rounds))
     warm_up = round(PROBE_ROUNDS_SHARE * method.warm_up)
     trees = grow(sample, short_method, gamma, p_full=p_full, warm_up=warm_up, seed=0)
-    return sample.costs.price(trees.used())
+    return sample.costs.price(trees.used_features())
 
 
 def as_stage(trees: TreeEnsemble, n_classes: int) -> Stage:

@@ -230,7 +230,7 @@ class BudgetedModel(BaseEstimator, ABC):
         f0 = self.high_cost_model_
         if f0 is None:
             return exit_costs(costs, acquired)
-        request = self.cloud_prices_.of_offload(len(f0.features))
+        request = self.cloud_prices_.offload_price(len(f0.features))
         offload = costs.mask(f0.features) if offload is None else offload
         return exit_costs(costs, acquired, offload, request_price=request, pays_for_stages=union)
 

@@ -195,7 +195,7 @@ class Charge:
         """Price of each feature: its own, and the mean group price that rows without it owe."""
         costs = self.prices.costs
         trees = TreeEnsemble.from_lightgbm(booster, start_iteration=round_number, num_iteration=1)
-        self._acquired |= trees.visited(self._x)
+        self._acquired |= trees.visited_features(self._x)
         n_lacking = (~self._acquired).sum(axis=0)
         n_lacking_group = [
             (~self._acquired[:, costs.group == g].any(axis=1)).sum()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gatewise.decision import Link, class_positions, labels, probabilities
 from gatewise.errors import InputError
 from gatewise.imports import import_object
-from gatewise.models.opaque_models import PYTHON, PythonModel
+from gatewise.models.opaque_models import PYTHON_PREFIX, PythonModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.input_checks import named_rows
 from gatewise_training.learners.boosting import link_of
@@ -42,7 +42,7 @@ def is_given(model: Any) -> bool:
 def is_graph(model: Any) -> bool:
     """Whether a model is an ONNX graph: a path, the bytes of a file, or an OnnxModel."""
     if isinstance(model, str):
-        return not model.startswith(PYTHON)
+        return not model.startswith(PYTHON_PREFIX)
     return isinstance(model, Path | bytes | OnnxModel)
 
 
@@ -205,9 +205,9 @@ class HighCostModel:
         """
         all_columns = np.arange(n_features)
         # an import path
-        if isinstance(model, str) and model.startswith(PYTHON):
+        if isinstance(model, str) and model.startswith(PYTHON_PREFIX):
             python_model = PythonModel(
-                import_object(model, model.removeprefix(PYTHON)), classes.tolist(), model
+                import_object(model, model.removeprefix(PYTHON_PREFIX)), classes.tolist(), model
             )
             return cls(all_columns, len(classes), "python", python_model=python_model)
         # an ONNX graph

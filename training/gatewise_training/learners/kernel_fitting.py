@@ -13,7 +13,7 @@ from scipy.linalg import eigh, solve
 from scipy.optimize import minimize_scalar
 
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
-from gatewise.models.linear import Scaling, column_scaling, standard_scores
+from gatewise.models.linear import Scaling, column_scaling, standard_scaling
 from gatewise_training.learners.losses import log_loss, one_hot
 
 #: Ridges to try.
@@ -86,7 +86,7 @@ def left_out_error(
     target = 2.0 * one_hot(y, n_classes) - 1.0
     if not x.shape[1]:
         return _Ridge(np.ones((len(x), 1)), target, weight, blocks=blocks).error
-    mean, scale = standard_scores(x)
+    mean, scale = standard_scaling(x)
     z = ((x - mean) * scale).astype(np.float64)
     basis = _Basis(z[:N_TRIAL_LANDMARKS], 1.0 / max(float(z.var(axis=0).sum()), 1e-9))
     return _Ridge(basis.features(z), target, weight, blocks=blocks).error
@@ -222,7 +222,7 @@ def _scalings(x: NDArray[np.float32]) -> list[Scaling]:
     """List the scalings to try: to standard scores and to unit ranges."""
     with np.errstate(over="ignore"):
         ranges = np.ptp(x, axis=0).astype(np.float64)
-    return [standard_scores(x), column_scaling(x, x.min(axis=0).astype(np.float64), ranges)]
+    return [standard_scaling(x), column_scaling(x, x.min(axis=0).astype(np.float64), ranges)]
 
 
 def _calibration_factor(

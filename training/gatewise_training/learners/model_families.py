@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gatewise.decision import Link
 from gatewise.models.graph_model import GraphModel
-from gatewise.models.linear import LinearModel, standard_scores
+from gatewise.models.linear import LinearModel, standard_scaling
 from gatewise.models.stage import FlatModel, Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
@@ -177,7 +177,7 @@ def _fit_linear(task: _Task) -> _FamilyFit:
 
     x = task.x_fit
     n_classes = task.n_classes
-    mean, scale = standard_scores(x)
+    mean, scale = standard_scaling(x)
     z = ((x - mean) * scale).astype(np.float64)
     regression = LogisticRegression(C=1.0, max_iter=200, tol=1e-3)
     regression.fit(z, task.y_fit, sample_weight=task.weight)

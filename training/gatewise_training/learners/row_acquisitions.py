@@ -28,7 +28,7 @@ def acquired_by_high_cost(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[
     if isinstance(f0.estimator, RandomForestClassifier | ExtraTreesClassifier):
         trees = TreeEnsemble.from_forest(f0.estimator)
     if trees is not None:
-        acquired[:, f0.features] = trees.visited(x_used)
+        acquired[:, f0.features] = trees.visited_features(x_used)
     system = f0.estimator if f0.python_model is None else f0.python_model.model
     if hasattr(system, "stages_"):
         acquired[:, f0.features] = acquired_by_system(system, x_used, paths=True)

@@ -195,7 +195,7 @@ class Bounds:
 
     def rounded(self, trees: TreeEnsemble) -> TreeEnsemble:
         """Round leaf values to 8 bits if there is a bound of bytes."""
-        return trees if self.max_bytes is None else trees.centred().with_byte_leaves()
+        return trees if self.max_bytes is None else trees.with_centred_leaves().with_byte_leaves()
 
     def allows(self, stage: Stage) -> bool:
         """Whether a fitted stage is within the bounds."""

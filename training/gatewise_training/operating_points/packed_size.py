@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import KernelModel
-from gatewise.models.leaf_tables import leaf_rows, pack_leaves, width
+from gatewise.models.leaf_tables import leaf_rows, pack_leaves, unsigned_bytes
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
@@ -84,11 +84,11 @@ def _table_forms(
         slot_width(
             len(read_columns), has_nan=any(bool(trees.nan_left.any()) for trees in tree_models)
         ),
-        width(largest_tree),
-        width(largest_forest),
+        unsigned_bytes(largest_tree),
+        unsigned_bytes(largest_forest),
     )
     # floats and, where there are few, ranks among all stages' thresholds
-    index_width = width(max(read_columns, default=0) + 1)
+    index_width = unsigned_bytes(max(read_columns, default=0) + 1)
     stage_thresholds = [_thresholds(stage) for stage in stages]
     all_thresholds = _distinct(np.concatenate([*stage_thresholds, np.zeros(0, np.int64)]))
     most_thresholds = int(np.unique(all_thresholds >> 32, return_counts=True)[1].max(initial=0))
@@ -136,7 +136,7 @@ def tree_bytes(
     """Bound the bytes of a tree with `n_leaves` leaves of `n_values` values each."""
     n_inner = n_leaves - 1
     return (
-        n_inner * (threshold_bytes + slot_width(n_columns, has_nan=False) + width(n_inner))
+        n_inner * (threshold_bytes + slot_width(n_columns, has_nan=False) + unsigned_bytes(n_inner))
         + value_bytes * n_leaves * n_values
         + 5
     )
@@ -144,7 +144,7 @@ def tree_bytes(
 
 def slot_width(n_columns: int, *, has_nan: bool) -> int:
     """Get the bytes of a node's test in C, with the direction of NaN if `has_nan`."""
-    return width(2 * n_columns if has_nan else max(n_columns - 1, 0))
+    return unsigned_bytes(2 * n_columns if has_nan else max(n_columns - 1, 0))
 
 
 def _inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
@@ -185,7 +185,7 @@ def _table_bytes(
         return (
             (model.n_trees + 1) * start_bytes
             + max(n_inner, 1) * (threshold_bytes + test_bytes + offset_bytes)
-            + (model.n_trees * width(model.n_outputs) if model.n_outputs > 1 else 0)
+            + (model.n_trees * unsigned_bytes(model.n_outputs) if model.n_outputs > 1 else 0)
             + 4 * model.n_outputs
         )
     return _float_bytes(model)

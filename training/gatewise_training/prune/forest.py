@@ -138,11 +138,11 @@ class Forest:
 
     def usage(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Share of the rows that use each feature on at least one path, shape (n_features,)."""
-        return np.asarray(self.trees.visited(x).mean(axis=0), np.float64)
+        return np.asarray(self.trees.visited_features(x).mean(axis=0), np.float64)
 
     def cost(self, x: NDArray[np.float32], costs: FeatureCosts) -> NDArray[np.float64]:
         """Cost of each row, which pays once for each feature and group on its paths, shape (n,)."""
-        return costs.instance_costs(self.trees.visited(x))
+        return costs.instance_costs(self.trees.visited_features(x))
 
     def proba(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Averaged leaf distributions, shape (n, n_classes)."""

@@ -134,7 +134,7 @@ def test_acquisitions_include_the_features_of_the_paths_and_their_groups():
     tree = grow(Codes.of_table(x), y, drawn, 2, costs, SplitRule(max_depth=3))
     acquired = RowAcquisitions.empty(costs, len(x))
     acquired.add(tree.trees, x)
-    visited = tree.trees.visited(x)
+    visited = tree.trees.visited_features(x)
     # some rows acquire features that other rows do not
     assert (visited.any(axis=0) & ~visited.all(axis=0)).any()
     np.testing.assert_array_equal(acquired.items[:8].T, visited)

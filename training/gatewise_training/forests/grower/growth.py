@@ -49,7 +49,7 @@ class RowAcquisitions:
 
     def add(self, trees: TreeEnsemble, x: NDArray[np.float32]) -> None:
         """Add the features on the paths of all rows, including out-of-bag rows."""
-        visited = trees.visited(x)
+        visited = trees.visited_features(x)
         n_features = self.costs.n_features
         for k in np.flatnonzero(visited.any(axis=0)):
             self.items[k] |= visited[:, k]

@@ -68,5 +68,5 @@ def trees_of_leaf_indices(estimators: Sequence[Any], n_features: int) -> TreeEns
     ]
     base = np.zeros(len(trees), np.float32)
     output = np.arange(len(trees), dtype=np.int32)
-    boosted = booster_sources.Boosted(trees, output, base, n_features, "identity")
+    boosted = booster_sources.BoostedTrees(trees, output, base, n_features, "identity")
     return TreeEnsemble.from_boosted(boosted)

@@ -16,7 +16,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET, attributes_of
+from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET, tree_ensemble_attributes
 from gatewise.models.trees import TreeEnsemble
 
 INPUT = "x"
@@ -202,7 +202,7 @@ class Value:
     def tree_sums(self, trees: TreeEnsemble) -> Value:
         """Sum the values of the leaves that each row reaches, in float32, as (n, n_outputs)."""
         rows = [self.astype(np.float32)]
-        attributes = attributes_of(trees)
+        attributes = tree_ensemble_attributes(trees)
         operator = "TreeEnsembleRegressor"
         return self.graph.node(operator, rows, np.float32, domain=ML_DOMAIN, **attributes)
 
