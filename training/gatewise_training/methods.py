@@ -53,11 +53,11 @@ def make(name: str, **params: Any) -> BudgetedClassifier:
     """
     if name not in _METHODS:
         raise InputError(f"no method {name!r}; there are {', '.join(_METHODS)}")
-    kind = getattr(gatewise_training, _METHODS[name])  # loaded on first use
-    unknown = [p for p in params if p not in kind._get_param_names()]
-    if unknown:
-        raise InputError(f"method {name} has no {unknown[0]}")
-    model: BudgetedClassifier = kind(**params)
+    method_class = getattr(gatewise_training, _METHODS[name])  # loaded on first use
+    unknown_params = [param for param in params if param not in method_class._get_param_names()]
+    if unknown_params:
+        raise InputError(f"method {name} has no {unknown_params[0]}")
+    model: BudgetedClassifier = method_class(**params)
     return model
 
 

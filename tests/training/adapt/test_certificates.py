@@ -17,7 +17,7 @@ from gatewise_training.adapt.alternation import (
     alternate,
     best_starts,
     featureless_pair,
-    pose,
+    set_up_m_step,
 )
 from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.lin import AdaptLin, fit_path
@@ -33,14 +33,14 @@ from gatewise_training.learners.losses import log_loss
 
 pytestmark = pytest.mark.slow
 
-PRICED = FeatureCosts(
+PRICES = FeatureCosts(
     [1.0, 0.5, 2.0, 0.0, 1.0, 0.0],
     group=["a", "a", None, "b", "b", None],
     shared={"a": 1.5, "b": 0.7},
 )
 
 
-def sample(n_classes=2, costs=PRICED, n=300, seed=0, even=False):
+def sample(n_classes=2, costs=PRICES, n=300, seed=0, even=False):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, costs.n_features)) @ rng.normal(size=2 * (costs.n_features,))
     margins = x @ rng.normal(size=(costs.n_features, n_classes))
@@ -58,16 +58,16 @@ DISTANCES = {"kl": KullbackLeibler(), "log-odds": LogOdds()}
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
 def test_alternation_descends_to_a_stationary_point(distance, n_classes, p_full):
     training_sample = sample(n_classes)
-    problem, start, *_ = pose(training_sample, distance.curvature_bound)
-    featureless, critical = featureless_pair(
+    problem, start, *_ = set_up_m_step(training_sample, distance.curvature_bound)
+    featureless_fit, critical_penalty = featureless_pair(
         problem, start, training_sample.f0_loss, p_full, distance
     )
-    penalised, tol = replace(problem, gamma=0.2 * critical), 1e-6
+    penalised_problem, tol = replace(problem, gamma=0.2 * critical_penalty), 1e-6
     pair, objectives = alternate(
-        penalised,
+        penalised_problem,
         training_sample.f0_loss,
         p_full,
-        featureless,
+        featureless_fit,
         tol=tol,
         max_steps=3000,
         distance=distance,
@@ -75,41 +75,49 @@ def test_alternation_descends_to_a_stationary_point(distance, n_classes, p_full)
     assert len(objectives) < 3000
     assert np.diff(objectives).max() <= 1e-10
     # q is optimal for the pair and the pair is optimal for q
-    iterate = penalised.evaluate(pair)
+    iterate = penalised_problem.evaluate(pair)
     probabilities = distance.q_step(
         iterate.f1_loss, training_sample.f0_loss, iterate.g, p_full, training_sample.weight
     )
     assert np.average(probabilities.q, weights=training_sample.weight) <= p_full + 1e-8
-    assert penalised.with_q(probabilities).kkt_residual(pair) <= 10 * tol
-    value = penalised.with_q(probabilities).objective(pair)
-    value += np.average(
+    assert penalised_problem.with_q(probabilities).kkt_residual(pair) <= 10 * tol
+    objective = penalised_problem.with_q(probabilities).objective(pair)
+    objective += np.average(
         probabilities.q * training_sample.f0_loss + probabilities.constant,
         weights=training_sample.weight,
     )
-    assert value == pytest.approx(objectives[-1], abs=1e-10)
+    assert objective == pytest.approx(objectives[-1], abs=1e-10)
 
 
 def test_the_objective_equals_the_formula_of_the_paper():
     training_sample = sample(even=True)
-    problem, start, *_ = pose(training_sample)
+    problem, start, *_ = set_up_m_step(training_sample)
     pair = replace(start, weights=start.weights + 0.3, bias=start.bias - 0.2)
-    penalised, distance = replace(problem, gamma=0.05), KullbackLeibler()
-    _, (value,) = alternate(
-        penalised, training_sample.f0_loss, 0.4, pair, tol=0.0, max_steps=1, distance=distance
+    penalised_problem, distance = replace(problem, gamma=0.05), KullbackLeibler()
+    _, (objective,) = alternate(
+        penalised_problem,
+        training_sample.f0_loss,
+        0.4,
+        pair,
+        tol=0.0,
+        max_steps=1,
+        distance=distance,
     )
     # OPT with the losses, the divergence and the penalty written out
-    out = pair.outputs(problem.z)
-    loss, offload = log_loss(out[:, :1], problem.target), expit(out[:, 1])
+    outputs = pair.outputs(problem.z)
+    f1_loss, offload = log_loss(outputs[:, :1], problem.target), expit(outputs[:, 1])
     probabilities = distance.q_step(
-        loss, training_sample.f0_loss, out[:, 1], 0.4, training_sample.weight
+        f1_loss, training_sample.f0_loss, outputs[:, 1], 0.4, training_sample.weight
     )
     q = probabilities.q
     divergence = q * np.log(q / offload) + (1 - q) * np.log((1 - q) / (1 - offload))
     rows = np.linalg.norm(pair.weights, axis=1)
-    acquired = rows @ PRICED.own
-    acquired += 1.5 * np.hypot(*rows[[0, 1]]) + 0.7 * np.hypot(*rows[[3, 4]])
-    expected = np.mean((1 - q) * loss + q * training_sample.f0_loss + divergence) + 0.05 * acquired
-    assert value == pytest.approx(expected, rel=1e-12)
+    penalty = rows @ PRICES.own
+    penalty += 1.5 * np.hypot(*rows[[0, 1]]) + 0.7 * np.hypot(*rows[[3, 4]])
+    expected = (
+        np.mean((1 - q) * f1_loss + q * training_sample.f0_loss + divergence) + 0.05 * penalty
+    )
+    assert objective == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -119,10 +127,10 @@ def test_above_the_critical_penalty_only_free_features_are_acquired(distance, n_
     method = method_class(penalties=(1.01, 0.9), tol=1e-7, max_alternations=1000, refit=False)
     models = fit_path(sample(n_classes), method, 0.4)
     is_free = np.array([False, False, False, False, False, True])
-    costly, cheaper = (model.weights for model in models)
-    assert not costly[~is_free].any()
-    assert costly[is_free].any()
-    assert cheaper[~is_free].any()
+    weights_above, weights_below = (model.weights for model in models)
+    assert not weights_above[~is_free].any()
+    assert weights_above[is_free].any()
+    assert weights_below[~is_free].any()
 
 
 def test_group_lasso_pays_a_shared_price_once():
@@ -131,17 +139,17 @@ def test_group_lasso_pays_a_shared_price_once():
     x = rng.normal(size=(400, 2)).astype(np.float32)
     y = (x.sum(axis=1) + 0.5 * rng.normal(size=400) > 0).astype(np.int64)
 
-    def posed_sample(costs):
+    def sample_and_problem(costs):
         training_sample = Sample(x, y, np.ones(400), np.full(400, 0.05), 2, costs)
-        problem, start, *_ = pose(training_sample)
+        problem, start, *_ = set_up_m_step(training_sample)
         return (
             training_sample,
             problem,
             featureless_pair(problem, start, training_sample.f0_loss, 0.2, DISTANCES["kl"]),
         )
 
-    def acquired(costs, gamma):
-        training_sample, problem, (featureless, _) = posed_sample(costs)
+    def acquired_features(costs, gamma):
+        training_sample, problem, (featureless, _) = sample_and_problem(costs)
         pair, _ = alternate(
             replace(problem, gamma=gamma),
             training_sample.f0_loss,
@@ -154,44 +162,47 @@ def test_group_lasso_pays_a_shared_price_once():
 
     shared_price = FeatureCosts([0.0, 0.0], group=["g", "g"], shared={"g": 1.0})
     own_prices = FeatureCosts([1.0, 1.0])
-    (_, critical), (_, critical_own) = posed_sample(shared_price)[2], posed_sample(own_prices)[2]
-    assert critical > 1.2 * critical_own
-    between = 0.5 * (critical + critical_own)
-    assert acquired(shared_price, between).all()
-    assert not acquired(own_prices, between).any()
+    (_, critical_penalty), (_, critical_penalty_of_own_prices) = (
+        sample_and_problem(shared_price)[2],
+        sample_and_problem(own_prices)[2],
+    )
+    assert critical_penalty > 1.2 * critical_penalty_of_own_prices
+    penalty_between = 0.5 * (critical_penalty + critical_penalty_of_own_prices)
+    assert acquired_features(shared_price, penalty_between).all()
+    assert not acquired_features(own_prices, penalty_between).any()
 
 
 @pytest.mark.parametrize("newton", [False, True], ids=["first-order", "newton"])
 @pytest.mark.parametrize("n_classes", [2, 3])
-@pytest.mark.parametrize("costs", [FeatureCosts.uniform(6), PRICED], ids=["uniform", "groups"])
+@pytest.mark.parametrize("costs", [FeatureCosts.uniform(6), PRICES], ids=["uniform", "groups"])
 def test_adapt_without_offloading_grows_the_trees_of_greedy_miser(costs, n_classes, newton):
     training_sample = sample(n_classes, costs, n=500)
     growth = Growth(n_rounds=12, num_leaves=8, learning_rate=0.3, newton=newton)
-    adapt = grow(training_sample, growth, 0.004, p_full=0.0, warm_up=4, seed=0)
-    miser = grow(training_sample, growth, 0.004, p_full=None, seed=0)
+    adapt_trees = grow(training_sample, growth, 0.004, p_full=0.0, warm_up=4, seed=0)
+    miser_trees = grow(training_sample, growth, 0.004, p_full=None, seed=0)
     n_margins = 1 if n_classes == 2 else n_classes
-    assert (adapt.n_outputs, miser.n_outputs) == (n_margins + 1, n_margins)
-    first, _ = adapt.select_trees(np.flatnonzero(adapt.output < n_margins).tolist())
-    assert 0 < first.n_trees <= 12 * n_margins  # trees without a split are left out
-    assert (miser.feature >= 0).any()
+    assert (adapt_trees.n_outputs, miser_trees.n_outputs) == (n_margins + 1, n_margins)
+    f1_trees, _ = adapt_trees.select_trees(np.flatnonzero(adapt_trees.output < n_margins).tolist())
+    assert 0 < f1_trees.n_trees <= 12 * n_margins  # trees without a split are left out
+    assert (miser_trees.feature >= 0).any()
     for name in ("feature", "threshold", "left", "right", "value", "roots", "output"):
-        np.testing.assert_array_equal(getattr(first, name), getattr(miser, name))
+        np.testing.assert_array_equal(getattr(f1_trees, name), getattr(miser_trees, name))
     # the gate stays at 0
-    np.testing.assert_array_equal(adapt.margins(training_sample.x)[:, -1], 0)
+    np.testing.assert_array_equal(adapt_trees.margins(training_sample.x)[:, -1], 0)
 
 
 def test_first_order_trees_fit_the_gradient_by_least_squares():
     training_sample = sample(n=400, costs=FeatureCosts.uniform(6))
     growth = Growth(n_rounds=1, num_leaves=2, learning_rate=1.0, newton=False)
     model = grow(training_sample, growth, 0.0, p_full=None, seed=0)
-    root = float(model.base[0])
-    step = model.margins(training_sample.x)[:, 0] - root
-    left, right = np.unique(step)
-    for side in (left, right):
-        rows = step == side
+    base_margin = float(model.base[0])
+    margin_changes = model.margins(training_sample.x)[:, 0] - base_margin
+    left_change, right_change = np.unique(margin_changes)
+    for change in (left_change, right_change):
+        rows = margin_changes == change
         # a leaf's value is the mean of the weighted negative gradients of its rows
-        residual = training_sample.weight[rows] * (training_sample.y[rows] - expit(root))
-        assert side == pytest.approx(residual.mean(), rel=1e-5)
+        residual = training_sample.weight[rows] * (training_sample.y[rows] - expit(base_margin))
+        assert change == pytest.approx(residual.mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize("p_full", [None, 0.3])
@@ -208,23 +219,23 @@ def test_the_first_use_of_a_group_pays_its_shared_price_once(p_full):
         trees = grow(training_sample, growth, gamma, p_full=p_full, warm_up=10, seed=0)
         return tuple(sorted(set(trees.feature[trees.feature >= 0].tolist()) - {2}))
 
-    grouped = FeatureCosts([0.1, 0.1, 0.1], group=["g", "g", None], shared={"g": 2.0})
+    group_price = FeatureCosts([0.1, 0.1, 0.1], group=["g", "g", None], shared={"g": 2.0})
     own_prices = FeatureCosts([2.1, 2.1, 0.1])
-    outcomes = {
-        (features_used(own_prices, nats), features_used(grouped, nats))
+    features_by_prices = {
+        (features_used(own_prices, nats), features_used(group_price, nats))
         for nats in np.geomspace(0.02, 0.5, 12)
     }
-    assert ((0,), (0, 1)) in outcomes
-    assert outcomes <= {((0, 1), (0, 1)), ((0,), (0, 1)), ((0,), (0,)), ((), ())}
+    assert ((0,), (0, 1)) in features_by_prices
+    assert features_by_prices <= {((0, 1), (0, 1)), ((0,), (0, 1)), ((0,), (0,)), ((), ())}
 
 
 def test_starts_offload_the_given_share_of_weight():
     column, weight = np.array([3.0, 1.0, 2.0, 0.0]), np.array([1.0, 1.0, 2.0, 4.0])
     np.testing.assert_allclose(
-        Start(0, upper=True).offload(column, weight, 3 / 8), [0.98, 0.02, 0.98, 0.02]
+        Start(0, is_upper=True).offload(column, weight, 3 / 8), [0.98, 0.02, 0.98, 0.02]
     )
     np.testing.assert_allclose(
-        Start(0, upper=False).offload(column, weight, 0.5), [0.02, 0.02, 0.02, 0.98]
+        Start(0, is_upper=False).offload(column, weight, 0.5), [0.02, 0.02, 0.02, 0.98]
     )
 
 
@@ -236,11 +247,11 @@ def test_starts_rank_the_feature_of_gate_and_answer_first():
     costs = FeatureCosts([1.0, 1.0, 1.0, 0.0])
     training_sample = Sample(x, y, np.ones(1000), np.zeros(1000), 2, costs)
     starts = best_starts(training_sample, 0.3, 3)
-    assert starts[0] == Start(2, upper=False)
+    assert starts[0] == Start(2, is_upper=False)
     assert {start.feature for start in starts} == {0, 1, 2}  # every model has the free feature
     # the best start becomes the last if its feature has a very high price
-    costly = replace(training_sample, costs=FeatureCosts([1.0, 1.0, 1e6, 0.0]))
-    assert best_starts(costly, 0.3, 3)[-1] == Start(2, upper=False)
+    costly_sample = replace(training_sample, costs=FeatureCosts([1.0, 1.0, 1e6, 0.0]))
+    assert best_starts(costly_sample, 0.3, 3)[-1] == Start(2, is_upper=False)
     assert best_starts(training_sample, 0.3, 0) == []
 
 
@@ -261,19 +272,23 @@ def test_the_gate_loss_is_zero_at_the_probabilities_of_the_gate(distance):
 def test_opt_is_convex_in_the_models(distance, n_classes):
     """Check remark 1 of the paper on segments between random pairs, penalty included."""
     training_sample = sample(n_classes)
-    problem, start, *_ = pose(training_sample, distance.curvature_bound)
+    problem, start, *_ = set_up_m_step(training_sample, distance.curvature_bound)
     rng = np.random.default_rng(0)
     probabilities = distance.with_probabilities(rng.uniform(0.01, 0.99, len(training_sample.x)))
-    penalised = replace(problem, gamma=0.1).with_q(probabilities)
+    penalised_problem = replace(problem, gamma=0.1).with_q(probabilities)
     for _ in range(50):
         a, b = (
             LinearPair(rng.normal(size=start.weights.shape), rng.normal(size=start.bias.shape))
             for _ in range(2)
         )
         t = rng.random()
-        between = LinearPair(t * a.weights + (1 - t) * b.weights, t * a.bias + (1 - t) * b.bias)
-        chord = t * penalised.objective(a) + (1 - t) * penalised.objective(b)
-        assert penalised.objective(between) <= chord + 1e-12
+        pair_between = LinearPair(
+            t * a.weights + (1 - t) * b.weights, t * a.bias + (1 - t) * b.bias
+        )
+        objective_on_chord = t * penalised_problem.objective(a) + (
+            1 - t
+        ) * penalised_problem.objective(b)
+        assert penalised_problem.objective(pair_between) <= objective_on_chord + 1e-12
 
 
 def test_opt_is_convex_in_the_free_probabilities():
@@ -313,5 +328,5 @@ def test_opt_is_an_upper_bound_of_the_log_loss_of_the_system():
     posterior = offload * np.exp(-f0_loss) / np.exp(-log_loss_of_system)
     np.testing.assert_allclose(bound(posterior), log_loss_of_system, atol=1e-12)
     # without a bound on its mean, q is the posterior
-    best = KullbackLeibler().q_step(f1_loss, f0_loss, g, 1.0, np.ones(500))
-    np.testing.assert_allclose(best.q, posterior, atol=1e-9)
+    best_probabilities = KullbackLeibler().q_step(f1_loss, f0_loss, g, 1.0, np.ones(500))
+    np.testing.assert_allclose(best_probabilities.q, posterior, atol=1e-9)

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts, L1Cascade
 from gatewise_training.adapt import base
-from gatewise_training.adapt.alternation import alternate, pose
+from gatewise_training.adapt.alternation import alternate, set_up_m_step
 from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.prox_newton import solve as solve_m_step
 from gatewise_training.adapt.qstep import LogOdds
@@ -58,11 +58,11 @@ def test_confidence_offloads_rows_with_small_margins(binary):
         (stage,) = system_at_point.stages_
         (threshold,) = system_at_point.operating_point_.thresholds
         margins = np.sort(stage.margins(X_test.to_numpy(np.float32)), axis=1)
-        lead = np.abs(margins[:, 0]) if binary else margins[:, -1] - margins[:, -2]
+        stop_scores = np.abs(margins[:, 0]) if binary else margins[:, -1] - margins[:, -2]
         if threshold is None:
-            is_offloaded = np.full(len(lead), True)
+            is_offloaded = np.full(len(stop_scores), True)
         else:
-            is_offloaded = lead < np.float32(threshold)
+            is_offloaded = stop_scores < np.float32(threshold)
         np.testing.assert_array_equal(system_at_point.offload(X_test), is_offloaded)
         shares.append(is_offloaded.mean())
     assert any(0.2 < share < 0.8 for share in shares)
@@ -84,42 +84,48 @@ def test_gate_and_margin_stops_come_from_one_fit_and_validation_chooses(method, 
         )
         return system.fit(X, y, validation=(X_test, y_test))
 
-    original = base._stages_with_stops
+    original_function = base._stages_with_stops
 
     def stages_with_recorded_fits(fit, *args):
         def fit_and_record(rows):
             gated_models.append(fit(rows))
             return gated_models[-1]
 
-        return original(fit_and_record, *args)
+        return original_function(fit_and_record, *args)
 
     monkeypatch.setattr(base, "_stages_with_stops", stages_with_recorded_fits)
-    gate, margin, auto = fit_system("gate"), fit_system("margin"), fit_system("auto")
+    gate_system, margin_system, auto_system = (
+        fit_system("gate"),
+        fit_system("margin"),
+        fit_system("auto"),
+    )
     n_settings = len(candidates_by_stop["gate"])
     assert n_settings == len(candidates_by_stop["margin"])
     # Adapt also tries single models of nested feature sets, after its other candidates
-    gate_and_margin = candidates_by_stop["auto"][: 2 * n_settings]
-    single = candidates_by_stop["auto"][2 * n_settings :]
-    assert bool(single) == (method != "l1")
-    assert all(c.stages[0].score == "margin" for c in single)
-    if single:
-        assert len(single[-1].stages[0].features) == N_FEATURES
+    gate_and_margin_candidates = candidates_by_stop["auto"][: 2 * n_settings]
+    single_models = candidates_by_stop["auto"][2 * n_settings :]
+    assert bool(single_models) == (method != "l1")
+    assert all(candidate.stages[0].score == "margin" for candidate in single_models)
+    if single_models:
+        assert len(single_models[-1].stages[0].features) == N_FEATURES
     # both stages have equal margins from one fit; the margin stage omits features of the gate
     rows = X_test.to_numpy(np.float32)
-    scores = {c.stages[0].score for c in gate_and_margin}
+    scores = {candidate.stages[0].score for candidate in gate_and_margin_candidates}
     assert scores == {"column", "margin"}
-    assert {s.score for chain in margin.chains_ for s in chain} == {"margin"}
-    assert {s.score for chain in gate.chains_ for s in chain} == {"column"}
+    assert {stage.score for chain in margin_system.chains_ for stage in chain} == {"margin"}
+    assert {stage.score for chain in gate_system.chains_ for stage in chain} == {"column"}
     assert len(gated_models) == 2  # no further fits
-    stages = [c.stages[0] for c in gate_and_margin]
+    stages = [candidate.stages[0] for candidate in gate_and_margin_candidates]
     gate_stages = [stage for stage in stages if stage.score == "column"]
     for margin_stage in (stage for stage in stages if stage.score == "margin"):
         margins = margin_stage.margins(rows)
-        equal_stages = [s for s in gate_stages if np.array_equal(s.margins(rows)[:, :-1], margins)]
+        equal_stages = [
+            stage for stage in gate_stages if np.array_equal(stage.margins(rows)[:, :-1], margins)
+        ]
         assert equal_stages
-        assert any(set(margin_stage.features) <= set(s.features) for s in equal_stages)
-    for point in (*gate.frontier_.points, *margin.frontier_.points):
-        assert auto.at(budget=point.cost).operating_point_.accuracy >= point.accuracy
+        assert any(set(margin_stage.features) <= set(stage.features) for stage in equal_stages)
+    for point in (*gate_system.frontier_.points, *margin_system.frontier_.points):
+        assert auto_system.at(budget=point.cost).operating_point_.accuracy >= point.accuracy
 
 
 def plain_sample(n=400):
@@ -132,17 +138,17 @@ def plain_sample(n=400):
 
 def test_the_gate_of_lstsq_is_the_least_squares_fit_of_the_log_odds():
     sample, distance = plain_sample(), LogOdds()
-    problem, start, *_ = pose(sample, distance.curvature_bound)
+    problem, start, *_ = set_up_m_step(sample, distance.curvature_bound)
     pair, _ = alternate(
         problem, sample.f0_loss, 0.3, start, tol=1e-3, max_steps=10, distance=distance
     )  # no penalty
     iterate = problem.evaluate(pair)
-    free = distance.q_step(iterate.f1_loss, sample.f0_loss, iterate.g, 0.3, sample.weight)
-    solved = solve_m_step(problem.with_q(free), pair, tol=1e-8, max_iter=300)
+    probabilities = distance.q_step(iterate.f1_loss, sample.f0_loss, iterate.g, 0.3, sample.weight)
+    solution = solve_m_step(problem.with_q(probabilities), pair, tol=1e-8, max_iter=300)
     design = np.column_stack([problem.z, np.ones(len(problem.z))])
-    expected, *_ = np.linalg.lstsq(design, logit(free.q), rcond=None)
-    gate_weights = np.append(solved.weights[:, -1], solved.bias[-1])
-    np.testing.assert_allclose(design @ gate_weights, design @ expected, atol=1e-4)
+    expected_weights, *_ = np.linalg.lstsq(design, logit(probabilities.q), rcond=None)
+    gate_weights = np.append(solution.weights[:, -1], solution.bias[-1])
+    np.testing.assert_allclose(design @ gate_weights, design @ expected_weights, atol=1e-4)
 
 
 @pytest.mark.parametrize("p_full", [0.2, 0.6])
@@ -151,40 +157,44 @@ def test_gbrt_uses_the_derivatives_of_opt(p_full):
     sample = plain_sample()
     growth = Growth(n_rounds=1, num_leaves=2, learning_rate=1.0)
     model = grow(sample, growth, 0.0, p_full=p_full, seed=0)
-    out = model.margins(sample.x)
-    prior = np.full((len(sample.x), 1), float(model.base[0]))
+    margins = model.margins(sample.x)
+    base_margins = np.full((len(sample.x), 1), float(model.base[0]))
     target = sample.y[:, None].astype(float)
-    loss = log_loss(prior, target)
+    loss = log_loss(base_margins, target)
     low, high = 0.0, 50.0
     for _ in range(200):  # bisection finds the multiplier of the bound on mean(q)
         beta = 0.5 * (low + high)
         q = expit(loss - sample.f0_loss - beta)
         low, high = (beta, high) if q.mean() > p_full else (low, beta)
     q = np.minimum(q, expit(loss - sample.f0_loss))
-    p = expit(prior[:, 0])
+    p = expit(base_margins[:, 0])
     for column, gradient, hessian in (
         (0, (1 - q) * (p - sample.y), (1 - q) * p * (1 - p)),
         (1, 0.5 - q, np.full(len(q), 0.25)),
     ):
-        step = out[:, column] - model.base[column]
+        step = margins[:, column] - model.base[column]
         leaves = np.unique(step)
         assert len(leaves) == 2
-        for value in leaves:
-            rows = step == value
-            assert value == pytest.approx(-gradient[rows].sum() / hessian[rows].sum(), rel=1e-4)
+        for leaf_value in leaves:
+            rows = step == leaf_value
+            assert leaf_value == pytest.approx(
+                -gradient[rows].sum() / hessian[rows].sum(), rel=1e-4
+            )
 
 
 def test_prefixes_of_the_trees_are_also_stages():
     X, X_test, y, _ = table()
     sample = plain_sample()
     method = ready("adapt-gbrt", X, y, penalties=(0.001,), prefixes=(0.3, 1.0))
-    prefix, full = method._fit_path(sample, 0.3, 0, method.penalties)
-    n_trees = full.model.n_trees
-    assert prefix.model.n_trees == round(0.3 * n_trees)
-    assert set(prefix.features) <= set(full.features)
-    first, _ = full.model.select_trees(range(prefix.model.n_trees))
+    prefix_stage, full_stage = method._fit_path(sample, 0.3, 0, method.penalties)
+    n_trees = full_stage.model.n_trees
+    assert prefix_stage.model.n_trees == round(0.3 * n_trees)
+    assert set(prefix_stage.features) <= set(full_stage.features)
+    first_trees, _ = full_stage.model.select_trees(range(prefix_stage.model.n_trees))
     rows = X_test.to_numpy(np.float32)
-    np.testing.assert_array_equal(prefix.margins(rows), first.margins(rows[:, full.features]))
+    np.testing.assert_array_equal(
+        prefix_stage.margins(rows), first_trees.margins(rows[:, full_stage.features])
+    )
     with pytest.raises(InputError, match="prefixes must be shares"):
         ready("adapt-gbrt", X, y, prefixes=(0.0, 1.0)).fit(X, y)
 

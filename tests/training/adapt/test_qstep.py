@@ -28,11 +28,11 @@ def test_q_step_meets_the_kkt_conditions(keep, offload, weight, p_full):
     q = q_step(keep, offload, p_full, weight)
     mean = np.average(q, weights=weight)
     assert mean <= p_full + 1e-8
-    inner = (q > 1e-6) & (q < 1 - 1e-6)
-    if not inner.any():
+    is_inner = (q > 1e-6) & (q < 1 - 1e-6)
+    if not is_inner.any():
         return
     # all rows have one multiplier beta: log odds of q = A - B - beta
-    beta = float(np.median((keep - offload)[inner] - logit(q[inner])))
+    beta = float(np.median((keep - offload)[is_inner] - logit(q[is_inner])))
     np.testing.assert_allclose(q, expit(keep - offload - beta), rtol=0, atol=1e-8)
     assert beta >= -1e-8
     assert abs(beta * (p_full - mean)) <= 1e-8
@@ -58,37 +58,37 @@ def test_q_step_of_log_odds_meets_the_kkt_conditions(keep, offload, weight, g, p
     slope = (offload - keep + beta) * curvature + 2 * (t - g)
     np.testing.assert_allclose(slope, 0, atol=1e-8)
     assert beta >= -1e-8
-    gap = offload - keep + beta
-    if np.abs(gap).max() < 20.7:  # without jumps, complementary slackness holds
+    loss_gap = offload - keep + beta
+    if np.abs(loss_gap).max() < 20.7:  # without jumps, complementary slackness holds
         assert abs(beta * (p_full - mean)) <= 1e-8
     # t is the global minimum of each row
     grid = np.linspace(-20, 20, 4001)[:, None]
-    best = (gap * expit(grid) + (grid - g) ** 2).min(axis=0)
-    assert (gap * p + (t - g) ** 2 <= best + 1e-7).all()
+    lowest_objective = (loss_gap * expit(grid) + (grid - g) ** 2).min(axis=0)
+    assert (loss_gap * p + (t - g) ** 2 <= lowest_objective + 1e-7).all()
 
 
 def test_without_a_bound_the_log_odds_are_the_gate_plus_the_loss_difference():
     """Minimise ``(1 - q) keep + q offload + KL(q || sigmoid(g))`` in closed form."""
-    keep = np.array([0.0, 2.0, 0.5, 3.0])
-    offload = np.array([1.0, 0.3, 0.5, 0.0])
+    edge_loss = np.array([0.0, 2.0, 0.5, 3.0])
+    offload_loss = np.array([1.0, 0.3, 0.5, 0.0])
     g = np.array([-1.5, 0.0, 2.0, 0.7])
-    free = KullbackLeibler().q_step(keep, offload, g, 1.0, np.ones(4))
-    np.testing.assert_allclose(free.q, expit(keep - offload + g), rtol=1e-12)
+    probabilities = KullbackLeibler().q_step(edge_loss, offload_loss, g, 1.0, np.ones(4))
+    np.testing.assert_allclose(probabilities.q, expit(edge_loss - offload_loss + g), rtol=1e-12)
 
 
 def test_q_step_at_the_limits_of_p_full():
-    keep, offload = np.array([1.0, 2.0]), np.zeros(2)
-    assert q_step(keep, offload, 0.0).tolist() == [0.0, 0.0]
-    np.testing.assert_allclose(q_step(keep, offload, 1.0), expit(keep))
+    edge_loss, offload_loss = np.array([1.0, 2.0]), np.zeros(2)
+    assert q_step(edge_loss, offload_loss, 0.0).tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(q_step(edge_loss, offload_loss, 1.0), expit(edge_loss))
     with pytest.raises(InputError, match="p_full"):
-        q_step(keep, offload, 1.5)
+        q_step(edge_loss, offload_loss, 1.5)
 
 
 def test_a_row_of_weight_two_equals_two_rows():
-    keep, offload = np.array([3.0, 1.0, 0.0]), np.zeros(3)
-    repeated = q_step(np.repeat(keep, [2, 1, 1]), np.zeros(4), 0.3)
-    weighted = q_step(keep, offload, 0.3, np.array([2.0, 1.0, 1.0]))
-    np.testing.assert_allclose(weighted, repeated[[0, 2, 3]], atol=1e-10)
+    edge_loss, offload_loss = np.array([3.0, 1.0, 0.0]), np.zeros(3)
+    q_of_repeated_row = q_step(np.repeat(edge_loss, [2, 1, 1]), np.zeros(4), 0.3)
+    q_of_weighted_row = q_step(edge_loss, offload_loss, 0.3, np.array([2.0, 1.0, 1.0]))
+    np.testing.assert_allclose(q_of_weighted_row, q_of_repeated_row[[0, 2, 3]], atol=1e-10)
 
 
 SIGNS = pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -110,8 +110,8 @@ def test_log_odds_are_the_lower_minimum_if_losses_differ_by_over_20_8_nats(gap, 
     g = np.linspace(-3.0, gap / 8.0 + 3.0, 400)
     t = sign * log_odds_of(np.full(400, sign * gap), sign * g)
     grid = np.linspace(-gap / 8.0 - 3.0, gap / 8.0 + 4.0, 20_001)
-    best = objective(grid[:, None], gap, g).min(axis=0)
-    assert (objective(t, gap, g) <= best + 1e-9).all()
+    lowest_objective = objective(grid[:, None], gap, g).min(axis=0)
+    assert (objective(t, gap, g) <= lowest_objective + 1e-9).all()
     slope = gap * expit(t) * expit(-t) + 2.0 * (t - g)
     np.testing.assert_allclose(slope, 0.0, atol=1e-9)
 
@@ -123,17 +123,17 @@ def test_rows_with_two_equal_minima_stay_with_f1(sign):
         g = 0.5 * (low + high)
         answers_locally = log_odds_of(np.array([gap]), np.array([g]))[0] < 0.0
         low, high = (g, high) if answers_locally else (low, g)
-    below, above = log_odds_of(np.full(2, gap), np.array([low, high]))
-    assert below < 0.0 < above
-    assert objective(below, gap, low) == pytest.approx(objective(above, gap, low), abs=1e-9)
-    mirrored = log_odds_of(np.full(2, -gap), np.array([-low, -high]))
-    np.testing.assert_allclose(mirrored, [-below, -above], atol=1e-12)
+    t_below, t_above = log_odds_of(np.full(2, gap), np.array([low, high]))
+    assert t_below < 0.0 < t_above
+    assert objective(t_below, gap, low) == pytest.approx(objective(t_above, gap, low), abs=1e-9)
+    t_mirrored = log_odds_of(np.full(2, -gap), np.array([-low, -high]))
+    np.testing.assert_allclose(t_mirrored, [-t_below, -t_above], atol=1e-12)
 
 
 def test_a_row_that_jumps_over_the_bound_stays_below_it():
     """No beta gives a row of 60 nats a mean near 0.5, so the lower minimum is chosen."""
-    keep, offload, g = np.array([60.0]), np.zeros(1), np.zeros(1)
-    (t,) = q_step_log_odds(keep, offload, g, 0.5)
+    edge_loss, offload_loss, g = np.array([60.0]), np.zeros(1), np.zeros(1)
+    (t,) = q_step_log_odds(edge_loss, offload_loss, g, 0.5)
     grid = np.linspace(-10, 10, 20_001)
     assert expit(t) < 0.5
     # t is optimal for a beta at which the minimum above the bound is equal

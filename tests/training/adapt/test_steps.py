@@ -21,15 +21,15 @@ COSTS = FeatureCosts(
 @pytest.mark.parametrize("scale", [1.0, 50.0, 1e4])
 def test_losses_of_an_iterate_equal_the_log_loss_functions(n_margins, scale):
     rng = np.random.default_rng(0)
-    out = scale * rng.normal(size=(60, n_margins + 1))
+    outputs = scale * rng.normal(size=(60, n_margins + 1))
     target = one_hot(rng.integers(0, max(2, n_margins), 60), max(2, n_margins))
     iterate = Iterate(
-        LinearPair(np.zeros((1, n_margins + 1)), np.zeros(n_margins + 1)), out, target
+        LinearPair(np.zeros((1, n_margins + 1)), np.zeros(n_margins + 1)), outputs, target
     )
     np.testing.assert_allclose(
-        iterate.f1_loss, log_loss(out[:, :-1], target), rtol=1e-12, atol=1e-15
+        iterate.f1_loss, log_loss(outputs[:, :-1], target), rtol=1e-12, atol=1e-15
     )
-    slope = log_loss_gradient(out[:, :-1], target)
+    slope = log_loss_gradient(outputs[:, :-1], target)
     np.testing.assert_allclose(iterate.f1_slope, slope, rtol=1e-12, atol=1e-15)
 
 
@@ -40,21 +40,23 @@ def test_prox_minimises_its_problem(seed):
 
     def value(u):
         u = u.reshape(v.shape)
-        return 0.5 * np.sum((u - v) ** 2) + step * GroupLasso.priced(COSTS).value(u)
+        return 0.5 * np.sum((u - v) ** 2) + step * GroupLasso.from_costs(COSTS).value(u)
 
-    minimiser = GroupLasso.priced(COSTS).prox(v, step)
+    minimiser = GroupLasso.from_costs(COSTS).prox(v, step)
     for scale in (1e-1, 1e-3):
         for _ in range(200):
             assert value(minimiser + scale * rng.normal(size=v.shape)) >= value(minimiser) - 1e-12
-    powell = minimize(value, minimiser.ravel() + 0.01, method="Powell", options={"maxfev": 20000})
-    assert value(minimiser) <= powell.fun + 1e-9
+    powell_result = minimize(
+        value, minimiser.ravel() + 0.01, method="Powell", options={"maxfev": 20000}
+    )
+    assert value(minimiser) <= powell_result.fun + 1e-9
 
 
 def test_the_group_lasso_weighs_each_shared_price_once():
     v = np.zeros((5, 2))
     v[0], v[1] = [3.0, 4.0], [0.0, 12.0]
     expected = 1.0 * 5 + 0.5 * 12 + 1.5 * 13
-    assert GroupLasso.priced(COSTS).value(v) == pytest.approx(expected)
+    assert GroupLasso.from_costs(COSTS).value(v) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -62,18 +64,20 @@ def test_derivatives_match_finite_differences(n_classes):
     rng = np.random.default_rng(0)
     y = rng.integers(0, n_classes, 6)
     target = one_hot(y, n_classes)
-    m = rng.normal(size=target.shape)
-    for column in range(m.shape[1]):
-        raised, lowered = m.copy(), m.copy()
-        raised[:, column] += 1e-5
-        lowered[:, column] -= 1e-5
-        slope = (log_loss(raised, target) - log_loss(lowered, target)) / 2e-5
-        np.testing.assert_allclose(log_loss_gradient(m, target)[:, column], slope, atol=1e-8)
+    margins = rng.normal(size=target.shape)
+    for column in range(margins.shape[1]):
+        raised_margins, lowered_margins = margins.copy(), margins.copy()
+        raised_margins[:, column] += 1e-5
+        lowered_margins[:, column] -= 1e-5
+        slope = (log_loss(raised_margins, target) - log_loss(lowered_margins, target)) / 2e-5
+        np.testing.assert_allclose(log_loss_gradient(margins, target)[:, column], slope, atol=1e-8)
         curvature = (
-            log_loss_gradient(raised, target)[:, column]
-            - log_loss_gradient(lowered, target)[:, column]
+            log_loss_gradient(raised_margins, target)[:, column]
+            - log_loss_gradient(lowered_margins, target)[:, column]
         )
-        np.testing.assert_allclose(log_loss_hessian(m)[:, column], curvature / 2e-5, atol=1e-8)
+        np.testing.assert_allclose(
+            log_loss_hessian(margins)[:, column], curvature / 2e-5, atol=1e-8
+        )
 
 
 def make_m_step(seed, n_classes=2, gamma=0.01, n=120):
@@ -83,7 +87,7 @@ def make_m_step(seed, n_classes=2, gamma=0.01, n=120):
     target = one_hot(y, n_classes)
     weight = np.ones(n)
     return MStep(
-        z, target, rng.random(n) * 0.6, weight, GroupLasso.priced(COSTS), gamma,
+        z, target, rng.random(n) * 0.6, weight, GroupLasso.from_costs(COSTS), gamma,
         curvature_bound(z, weight, target.shape[1]),
     )  # fmt: skip
 
@@ -112,12 +116,12 @@ def test_m_step_reaches_its_optimum(n_classes, gamma):
 def test_a_proximal_step_without_a_penalty_is_the_gradient_over_the_curvature(n_classes):
     m_step = make_m_step(2, n_classes, gamma=0.0)
     pair = zero_pair(m_step)
-    step = m_step.proximal_step(m_step.evaluate(pair))
+    proximal_step = m_step.proximal_step(m_step.evaluate(pair))
     gradient = m_step.gradient(pair)
-    np.testing.assert_allclose(step.endpoint.weights, -gradient.weights / m_step.lipschitz)
-    np.testing.assert_allclose(step.endpoint.bias, -gradient.bias / m_step.lipschitz)
-    largest = max(np.abs(gradient.weights).max(), np.abs(gradient.bias).max())
-    assert step.residual == pytest.approx(largest)
+    np.testing.assert_allclose(proximal_step.endpoint.weights, -gradient.weights / m_step.lipschitz)
+    np.testing.assert_allclose(proximal_step.endpoint.bias, -gradient.bias / m_step.lipschitz)
+    largest_derivative = max(np.abs(gradient.weights).max(), np.abs(gradient.bias).max())
+    assert proximal_step.residual == pytest.approx(largest_derivative)
 
 
 @pytest.mark.parametrize(

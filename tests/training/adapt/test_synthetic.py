@@ -29,57 +29,57 @@ CLASSES = np.array([1, 0, 1, 0])
 COSTS = FeatureCosts.uniform(2)
 
 
-def draw(sizes, seed):
+def draw_rows(sizes, seed):
     """Return X, y and the cluster of each row."""
     cluster = np.repeat(np.arange(4), sizes)
     noise = 0.12 * np.random.default_rng(seed).normal(size=(len(cluster), 2))
     return CENTRES[cluster] + noise, CLASSES[cluster], cluster
 
 
-TEST_ROWS = draw([500] * 4, 2)
+TEST_ROWS = draw_rows([500] * 4, 2)
 
 
-def solve(method, sizes, validation=None, **settings):
+def fit_and_measure(method_class, sizes, validation=None, **settings):
     """Fit a system without loss and measure it on balanced rows.
 
     Return the system, its accuracy, its mean cost and the share offloaded of each cluster.
     """
-    X, y, _ = draw(sizes, 0)
+    X, y, _ = draw_rows(sizes, 0)
     f0 = SVC(C=10.0).fit(X, y)
-    system = method(f0, COSTS, max_loss=0.0, random_state=0, **settings)
+    system = method_class(f0, COSTS, max_loss=0.0, random_state=0, **settings)
     system.fit(X, y, validation=validation)
     X, y, cluster = TEST_ROWS
     assert f0.score(X, y) >= 0.999  # f0 is always right
     is_offloaded = system.offload(X)
-    shares = [is_offloaded[cluster == k].mean() for k in range(4)]
-    return system, system.score(X, y), system.cost(X).mean(), shares
+    offload_shares = [is_offloaded[cluster == k].mean() for k in range(4)]
+    return system, system.score(X, y), system.cost(X).mean(), offload_shares
 
 
 @pytest.mark.parametrize(
     ("sizes", "validation"),
     [
-        ([300, 300, 200, 200], draw([250] * 4, 1)[:2]),
+        ([300, 300, 200, 200], draw_rows([250] * 4, 1)[:2]),
         pytest.param([180, 180, 120, 120], None),
     ],
     ids=["3 to 2", "3 to 2, cross-fitted"],
 )
 def test_adapt_finds_the_shared_feature_and_l1_does_not(sizes, validation):
-    adapt, accuracy, cost, shares = solve(AdaptLin, sizes, validation)
+    adapt_system, accuracy, cost, offload_shares = fit_and_measure(AdaptLin, sizes, validation)
     assert accuracy >= 0.9985
     # thresholds are quantiles of the validation rows in steps of at least 1/40
     assert cost == pytest.approx(1.5, abs=0.04)
-    assert adapt.stages_[0].features.tolist() == [1]
-    np.testing.assert_allclose(shares, [1, 1, 0, 0], atol=0.15)
+    assert adapt_system.stages_[0].features.tolist() == [1]
+    np.testing.assert_allclose(offload_shares, [1, 1, 0, 0], atol=0.15)
 
-    l1, accuracy, cost, shares = solve(L1Cascade, sizes, validation)
+    l1_system, accuracy, cost, offload_shares = fit_and_measure(L1Cascade, sizes, validation)
     assert accuracy >= 0.9985
     assert cost >= 1.74
-    assert l1.stages_[0].features.tolist() == [0]
-    np.testing.assert_allclose(shares, [0, 1, 1, 1], atol=0.15)
+    assert l1_system.stages_[0].features.tolist() == [0]
+    np.testing.assert_allclose(offload_shares, [0, 1, 1, 1], atol=0.15)
 
 
 def test_adapt_without_further_starts_is_as_costly_as_l1():
-    sizes, validation = [300, 300, 200, 200], draw([250] * 4, 1)[:2]
-    _, accuracy, cost, _ = solve(AdaptLin, sizes, validation, n_starts=0)
+    sizes, validation = [300, 300, 200, 200], draw_rows([250] * 4, 1)[:2]
+    _, accuracy, cost, _ = fit_and_measure(AdaptLin, sizes, validation, n_starts=0)
     assert accuracy >= 0.9985
     assert cost >= 1.74

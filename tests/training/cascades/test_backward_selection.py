@@ -30,13 +30,13 @@ def parity() -> Problem:
 
 
 def test_sets_are_nested_and_keep_features_that_only_work_together(parity: Problem) -> None:
-    pair = next(chosen for chosen in backward_sets(parity, n_stages=8) if len(chosen) == 2)
+    pair = next(features for features in backward_sets(parity, n_stages=8) if len(features) == 2)
     assert pair.tolist() == [2, 5]
     costs = FeatureCosts([1, 2, 3, 1, 2, 3, 1, 2])
-    limit = 0.6 * costs.total
-    sets = backward_sets(replace(parity, costs=costs), n_stages=5, limit=limit)
+    max_set_cost = 0.6 * costs.total
+    sets = backward_sets(replace(parity, costs=costs), n_stages=5, max_set_cost=max_set_cost)
     assert 1 <= len(sets) <= 5
-    assert all(costs.price(chosen) <= limit for chosen in sets)
+    assert all(costs.price(features) <= max_set_cost for features in sets)
     for smaller, larger in pairwise(sets):
         assert set(smaller) < set(larger)
 
@@ -55,7 +55,7 @@ def test_groups_with_only_a_shared_price_are_dropped_as_a_whole(parity: Problem)
     )
     sets = backward_sets(replace(parity, costs=costs), n_stages=4)
     assert sets
-    assert all(len(chosen) == 2 * costs.price(chosen) for chosen in sets)
+    assert all(len(features) == 2 * costs.price(features) for features in sets)
 
 
 def test_free_features_are_never_dropped(parity: Problem) -> None:
@@ -77,14 +77,14 @@ def test_elimination_supports_many_classes_and_missing_values() -> None:
 def test_many_features_get_a_second_sequence_of_cheap_sets() -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(size=(1500, 200))
-    wide = problem_of(x, x.sum(axis=1) > 0)
-    sequence, cheap_sequence = backward_sequences(wide, n_stages=6)
-    costs = sorted([len(chosen) for chosen in [*sequence, *cheap_sequence]])
+    wide_problem = problem_of(x, x.sum(axis=1) > 0)
+    sequence, cheap_sequence = backward_sequences(wide_problem, n_stages=6)
+    costs = sorted([len(features) for features in [*sequence, *cheap_sequence]])
     assert len(cheap_sequence) >= 2
     assert len(set(costs)) == len(costs)
     assert len(cheap_sequence[-1]) < len(sequence[-1]) / 4
     for sets in (sequence, cheap_sequence):
         assert all(set(smaller) < set(larger) for smaller, larger in pairwise(sets))
-    low_costs = [cost for cost in costs if cost <= len(cheap_sequence[-1])]
-    assert max(higher / lower for lower, higher in pairwise(low_costs)) <= 2
+    costs_in_reach = [cost for cost in costs if cost <= len(cheap_sequence[-1])]
+    assert max(higher / lower for lower, higher in pairwise(costs_in_reach)) <= 2
     assert len(backward_sequences(problem_of(x[:, :60], x[:, 0] > 0), n_stages=3)) == 1

@@ -30,7 +30,7 @@ QUICK_CASCADE = StagedCascade(
 
 
 @pytest.fixture(scope="module", params=[(m, i % 2 == 0) for i, m in enumerate(METHODS)], ids=str)
-def fitted(request, make_once):
+def fitted_system(request, make_once):
     method, binary = request.param
     X, X_test, y, y_test = table(binary)
     make = lambda _: ready(method, X, y, max_loss=0.03).fit(X, y)  # noqa: E731
@@ -41,92 +41,100 @@ def stage_visits(stages, X):
     """Return the score and the acquired features of each row after each stage."""
     visits = []
     for row in X.to_numpy(np.float32):
-        acquired: set[int] = set()
+        acquired_features: set[int] = set()
         row_visits = []
         for stage in stages:
-            acquired = acquired | stage_columns(stage, row)
-            row_visits.append((stage.run(row[None])[1][0], acquired))
+            acquired_features = acquired_features | stage_columns(stage, row)
+            row_visits.append((stage.run(row[None])[1][0], acquired_features))
         visits.append(row_visits)
     return visits
 
 
 def exits_and_costs(system, visits):
     """Return exits and costs in both accountings, computed row by row."""
-    exits, union, paper = [], [], []
+    exits, union_costs, paper_costs = [], [], []
     f0 = set(range(N_FEATURES))
     for row_visits in visits:
-        steps = zip(row_visits, system.operating_point_.thresholds, strict=True)
-        for number, ((score, acquired), threshold) in enumerate(steps):
+        visits_and_thresholds = zip(row_visits, system.operating_point_.thresholds, strict=True)
+        for stage_number, ((score, acquired_features), threshold) in enumerate(
+            visits_and_thresholds
+        ):
             if threshold is not None and score >= np.float32(threshold):
-                exits.append(number)
-                union.append(price_of(COSTS, acquired))
-                paper.append(price_of(COSTS, acquired))
+                exits.append(stage_number)
+                union_costs.append(price_of(COSTS, acquired_features))
+                paper_costs.append(price_of(COSTS, acquired_features))
                 break
         else:
             exits.append(len(system.stages_))
-            union.append(price_of(COSTS, row_visits[-1][1] | f0))
-            paper.append(price_of(COSTS, f0))
-    return exits, union, paper
+            union_costs.append(price_of(COSTS, row_visits[-1][1] | f0))
+            paper_costs.append(price_of(COSTS, f0))
+    return exits, union_costs, paper_costs
 
 
 @pytest.mark.slow
-def test_exits_costs_and_labels_equal_a_row_by_row_computation(fitted):
-    system, X, _ = fitted
+def test_exits_costs_and_labels_equal_a_row_by_row_computation(fitted_system):
+    system, X, _ = fitted_system
     X = X[:60]
     visits = {}
     for point in system.frontier_.points[:6]:
         system_at_point = system.at(budget=point.cost)
         if system_at_point.stages_ not in visits:
             visits[system_at_point.stages_] = stage_visits(system_at_point.stages_, X)
-        exits, union, paper = exits_and_costs(system_at_point, visits[system_at_point.stages_])
+        exits, union_costs, paper_costs = exits_and_costs(
+            system_at_point, visits[system_at_point.stages_]
+        )
         np.testing.assert_array_equal(system_at_point.exit_stage(X), exits)
-        np.testing.assert_allclose(system_at_point.cost(X), union)
-        np.testing.assert_allclose(system_at_point.cost(X, "paper"), paper)
-        proba = system_at_point.predict_proba(X)
-        np.testing.assert_allclose(proba.sum(axis=1), 1.0, atol=1e-6)
-        predicted = system_at_point.classes_[proba.argmax(axis=1)]
+        np.testing.assert_allclose(system_at_point.cost(X), union_costs)
+        np.testing.assert_allclose(system_at_point.cost(X, "paper"), paper_costs)
+        probabilities = system_at_point.predict_proba(X)
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-6)
+        labels = system_at_point.classes_[probabilities.argmax(axis=1)]
         is_offloaded = np.equal(exits, len(system_at_point.stages_))
         np.testing.assert_array_equal(
-            predicted[~is_offloaded], system_at_point.predict(X)[~is_offloaded]
+            labels[~is_offloaded], system_at_point.predict(X)[~is_offloaded]
         )
         if isinstance(system, CascadeClassifier):
             np.testing.assert_array_equal(system_at_point.offload(X), is_offloaded)
-            f0 = system_at_point.classes_[
+            high_cost_labels = system_at_point.classes_[
                 system_at_point.high_cost_model_.labels(X.to_numpy(np.float32))
             ]
             np.testing.assert_array_equal(
-                system_at_point.predict(X)[is_offloaded], f0[is_offloaded]
+                system_at_point.predict(X)[is_offloaded], high_cost_labels[is_offloaded]
             )
     with pytest.raises(InputError, match="accounting"):
         system.cost(X, "other")
 
 
 @pytest.mark.slow
-def test_points_hold_on_test_rows_and_feature_sets_are_nested(fitted):
-    system, X, y = fitted
+def test_points_hold_on_test_rows_and_feature_sets_are_nested(fitted_system):
+    system, X, y = fitted_system
     point = system.operating_point_
     # the cost on validation rows and on test rows has the same order of magnitude
     assert abs(system.cost(X).mean() - point.cost) < 0.35 * system.feature_costs_.total
-    error = np.hypot(point.accuracy_error, (point.accuracy * (1 - point.accuracy) / len(y)) ** 0.5)
-    assert abs(system.score(X, y) - point.accuracy) < max(0.08, 2.5 * error)  # on 54 or 171 rows
+    standard_error = np.hypot(
+        point.accuracy_error, (point.accuracy * (1 - point.accuracy) / len(y)) ** 0.5
+    )
+    assert abs(system.score(X, y) - point.accuracy) < max(
+        0.08, 2.5 * standard_error
+    )  # on 54 or 171 rows
     assert system.score(X, y) > 0.75
-    sets = [set(s.features.tolist()) for s in system.stages_ if s.acquisition == "stage"]
-    assert all(earlier <= later for earlier, later in pairwise(sets))
+    feature_sets = [set(s.features.tolist()) for s in system.stages_ if s.acquisition == "stage"]
+    assert all(earlier <= later for earlier, later in pairwise(feature_sets))
 
 
 @pytest.mark.slow
-def test_moving_to_another_point_refits_no_model(fitted):
-    system, _, _ = fitted
+def test_moving_to_another_point_refits_no_model(fitted_system):
+    system, _, _ = fitted_system
     frontier = system.frontier_
     for point in frontier.points:
         system_at_point = system.at(budget=point.cost)
         assert system_at_point.operating_point_ == point
         assert system_at_point.high_cost_model_ is system.high_cost_model_
-    middle = 0.5 * (frontier.points[0].cost + frontier.points[-1].cost)
-    assert system.at(budget=middle).operating_point_.cost <= middle
-    strict, lax = (system.at(max_loss=loss).operating_point_ for loss in (0.0, 0.2))
-    assert strict.accuracy >= lax.accuracy
-    assert strict.cost >= lax.cost
+    middle_cost = 0.5 * (frontier.points[0].cost + frontier.points[-1].cost)
+    assert system.at(budget=middle_cost).operating_point_.cost <= middle_cost
+    strict_point, lax_point = (system.at(max_loss=loss).operating_point_ for loss in (0.0, 0.2))
+    assert strict_point.accuracy >= lax_point.accuracy
+    assert strict_point.cost >= lax_point.cost
     if isinstance(system, CascadeClassifier):
         rates = [p.offload_rate for p in frontier.points]
         for rate in (min(rates), 0.5 * (min(rates) + max(rates))):
@@ -138,8 +146,8 @@ def test_moving_to_another_point_refits_no_model(fitted):
 
 
 @pytest.mark.slow
-def test_systems_can_be_pickled_and_cloned_and_check_feature_names(fitted):
-    system, X, _ = fitted
+def test_systems_can_be_pickled_and_cloned_and_check_feature_names(fitted_system):
+    system, X, _ = fitted_system
     unpickled = pickle.loads(pickle.dumps(system))
     np.testing.assert_array_equal(unpickled.predict_proba(X), system.predict_proba(X))
     unfitted = clone(system)
@@ -168,9 +176,9 @@ def test_methods_certify_their_points(method):
     for bound in goals:
         system_at_point = system.at(**bound)
         point = system_at_point.operating_point_
-        terms = {key: point.guarantee[key] for key in ("kind", "bound", "confidence")}
-        ((kind, limit),) = bound.items()
-        assert terms == {"kind": kind, "bound": limit, "confidence": 0.8}
+        terms = {name: point.guarantee[name] for name in ("kind", "bound", "confidence")}
+        ((kind, bound_value),) = bound.items()
+        assert terms == {"kind": kind, "bound": bound_value, "confidence": 0.8}
         assert point.guarantee["calibration_rows"] == rows
         assert point in system_at_point.operating_points_
         # a certified point keeps its bound on the calibration rows with a margin
@@ -272,13 +280,13 @@ def test_invalid_tables_and_budgets_are_refused():
     X, _, y, _ = table()
     labels = y.astype(object)
     labels[0] = "rare"
-    too_large = X.copy()
-    too_large.iloc[3, 4] = 1e39  # finite in float64, not in float32
+    infinite_table = X.copy()
+    infinite_table.iloc[3, 4] = 1e39  # finite in float64, not in float32
     for rows, classes, settings, message in (
         (X, labels, {}, "'rare' has one row only"),
         (X, np.full(len(y), "a"), {}, "one class only"),
         (X, np.where(y == y[0], None, "a"), {}, "y is missing .* rows: leave out rows"),
-        (too_large, y, {}, "column 'f4' contains infinity"),
+        (infinite_table, y, {}, "column 'f4' contains infinity"),
         (X, y, {"feature_costs": FeatureCosts.uniform(3)}, "3 feature costs for 9"),
         (X, y, {"budget": 0.0}, "budget 0 is below the price of the cheapest feature, 'f0' at 1"),
     ):
@@ -289,15 +297,19 @@ def test_invalid_tables_and_budgets_are_refused():
 @pytest.mark.slow
 def test_a_fit_without_a_point_for_the_goal_keeps_the_models_but_not_the_earlier_point():
     X, _, y, _ = table()
-    rare = y[0]
+    bounded_class = y[0]
     system = (
-        clone(QUICK_CASCADE).fit(X, y).set_params(min_recall={rare: 1.0}, min_precision={rare: 1.0})
+        clone(QUICK_CASCADE)
+        .fit(X, y)
+        .set_params(min_recall={bounded_class: 1.0}, min_precision={bounded_class: 1.0})
     )
     with pytest.raises(InputError, match="no operating point keeps"):
         system.fit(X, y)
     with pytest.raises(NotFittedError):
         system.predict(X)
-    unbounded = system.at(budget=4.0, min_recall={rare: 0.0}, min_precision={rare: 0.0})
+    unbounded = system.at(
+        budget=4.0, min_recall={bounded_class: 0.0}, min_precision={bounded_class: 0.0}
+    )
     assert unbounded.operating_point_.cost <= 4.0
     assert len(unbounded.predict(X)) == len(X)
 
@@ -329,23 +341,23 @@ def test_trees_accept_missing_values_if_allowed(method):
 def test_fits_with_one_seed_are_equal():
     X, X_test, y, _ = table(binary=False)
     system = clone(QUICK_CASCADE).set_params(families=("linear", "svm"))
-    first, second = (clone(system).fit(X, y) for _ in range(2))
-    assert first.frontier_ == second.frontier_
-    np.testing.assert_array_equal(first.predict_proba(X_test), second.predict_proba(X_test))
+    first_fit, second_fit = (clone(system).fit(X, y) for _ in range(2))
+    assert first_fit.frontier_ == second_fit.frontier_
+    np.testing.assert_array_equal(first_fit.predict_proba(X_test), second_fit.predict_proba(X_test))
 
 
 @pytest.mark.slow
 def test_a_frozen_model_gets_its_feature_names_and_is_not_refitted(recwarn):
     X, y = make_classification(300, 4, n_informative=3, n_redundant=0, random_state=0)
-    named = pd.DataFrame(X, columns=list("abcd"))
-    f0 = LogisticRegression().fit(named, y)
+    named_table = pd.DataFrame(X, columns=list("abcd"))
+    f0 = LogisticRegression().fit(named_table, y)
     coefficients = f0.coef_.copy()
     system = clone(clone(QUICK_CASCADE).set_params(high_cost_model=FrozenEstimator(f0))).fit(
-        named, y
+        named_table, y
     )
     np.testing.assert_array_equal(f0.coef_, coefficients)
     answers = system.classes_[system.high_cost_model_.labels(X.astype(np.float32))]
-    np.testing.assert_array_equal(answers, f0.predict(named.astype(np.float32)))
+    np.testing.assert_array_equal(answers, f0.predict(named_table.astype(np.float32)))
     assert not [warning for warning in recwarn if "feature names" in str(warning.message)]
     with pytest.raises(InputError, match="fitted with 'a' as column 0, the data has 'd'"):
-        system.fit(named[list("dcba")], y)
+        system.fit(named_table[list("dcba")], y)

@@ -12,35 +12,42 @@ from gatewise_training.learners import model_families, stage_bounds
 from gatewise_training.learners.stage_bounds import Bounds
 from tests.support.fit_problems import problem_of
 
-SETS = [np.arange(6)[:k] for k in (2, 3, 4, 5, 6)]
+FEATURE_SETS = [np.arange(6)[:k] for k in (2, 3, 4, 5, 6)]
 FAMILIES = ("boosting", "linear")
 
 
-def selection(n, *, families=FAMILIES, probe=3, bounds=None):
+def make_selection(n, *, families=FAMILIES, probe_step=3, bounds=None):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 6)).astype(np.float32)
     problem = problem_of(x, x @ np.ones(6) + rng.normal(size=n) > 0)  # a linear rule
     fits: list[tuple[int, int]] = []
     report = lambda *progress: fits.append(progress)  # noqa: E731
-    return FamilySelection(problem, families, bounds or Bounds(), report, probe), fits
+    return FamilySelection(problem, families, bounds or Bounds(), report, probe_step), fits
 
 
 @pytest.mark.slow
 def test_sets_between_probes_try_only_the_families_of_neighbouring_probes(monkeypatch) -> None:
     # keep all families
     monkeypatch.setattr(family_selection, "MAX_REGRET_RATIOS", (np.inf, np.inf))
-    sparse, fits = selection(1200, probe=3)
-    full, all_fits = selection(1200, probe=1)
-    selected_sparsely, selected_fully = sparse.select(SETS), full.select(SETS)
+    sparse_selection, fits = make_selection(1200, probe_step=3)
+    full_selection, all_fits = make_selection(1200, probe_step=1)
+    stages_of_sparse_probes, stages_of_all_probes = (
+        sparse_selection.select(FEATURE_SETS),
+        full_selection.select(FEATURE_SETS),
+    )
     assert len(fits) == 8 < len(all_fits) == 10
-    assert set(selected_sparsely) == set(selected_fully) == {tuple(s.tolist()) for s in SETS}
-    assert selected_sparsely[tuple(range(6))].family == "linear"
+    assert (
+        set(stages_of_sparse_probes)
+        == set(stages_of_all_probes)
+        == {tuple(features.tolist()) for features in FEATURE_SETS}
+    )
+    assert stages_of_sparse_probes[tuple(range(6))].family == "linear"
     for probe in (0, 3, 4):
-        key = tuple(SETS[probe].tolist())
-        assert selected_sparsely[key].family == selected_fully[key].family
-    for chosen, selected in selected_sparsely.items():
-        assert set(selected.stage.features) <= set(chosen)
-        assert len(selected.outputs) == 1200
+        features = tuple(FEATURE_SETS[probe].tolist())
+        assert stages_of_sparse_probes[features].family == stages_of_all_probes[features].family
+    for features, selected_stage in stages_of_sparse_probes.items():
+        assert set(selected_stage.stage.features) <= set(features)
+        assert len(selected_stage.outputs) == 1200
 
 
 def test_low_effort_finds_a_group_of_features_that_only_work_together() -> None:
@@ -49,51 +56,64 @@ def test_low_effort_finds_a_group_of_features_that_only_work_together() -> None:
     x = rng.normal(size=(600, 6)).astype(np.float32)
     costs = FeatureCosts(np.zeros(6), group=list("aabbcc"), shared=dict.fromkeys("abc", 1.0))
     problem = problem_of(x, (x[:, 2] > 0) ^ (x[:, 3] > 0), costs)
-    sequences = StagedCascade(n_stages=3, effort="low")._feature_sets(problem)
-    assert {tuple(sets[0]) for sets in sequences} == {(2, 3)}
+    set_sequences = StagedCascade(n_stages=3, effort="low")._feature_sets(problem)
+    assert {tuple(sets[0]) for sets in set_sequences} == {(2, 3)}
 
 
 def test_a_family_that_wins_neither_of_the_first_probes_is_dropped_on_many_rows() -> None:
-    family_choice, fits = selection(6600, probe=1)
-    assert {selected.family for selected in family_choice.select(SETS).values()} == {"linear"}
+    selection, fits = make_selection(6600, probe_step=1)
+    assert {
+        selected_stage.family for selected_stage in selection.select(FEATURE_SETS).values()
+    } == {"linear"}
     assert len(fits) == 2 * 2 + 3  # two families on two probes, one on three others
 
 
 def test_families_are_chosen_on_a_sample_of_many_rows_and_fitted_on_all_rows(monkeypatch) -> None:
-    unsampled, _ = selection(6600)
+    selection_on_all_rows, _ = make_selection(6600)
     monkeypatch.setattr(family_selection, "MANY_ROWS", 5000)
     monkeypatch.setattr(family_selection, "TRIAL_ROWS", 300)
-    sampled, fits = selection(6600)
-    chosen = sampled.select(SETS)
-    rows = sampled.problem.plan.validation_rows
-    assert {selected.family for selected in chosen.values()} == {"linear"}
+    selection_on_a_sample, fits = make_selection(6600)
+    selected_stages = selection_on_a_sample.select(FEATURE_SETS)
+    rows = selection_on_a_sample.problem.plan.validation_rows
+    assert {selected_stage.family for selected_stage in selected_stages.values()} == {"linear"}
     assert fits == sorted(fits)  # progress never decreases
     assert len(fits) == 4 + 1 + 2 + 5  # two probes, the third, two between, and five final fits
-    for key, expected in unsampled.select(SETS).items():
-        np.testing.assert_array_equal(chosen[key].outputs, expected.outputs)
+    for features, expected in selection_on_all_rows.select(FEATURE_SETS).items():
+        np.testing.assert_array_equal(selected_stages[features].outputs, expected.outputs)
         np.testing.assert_array_equal(
-            chosen[key].stage.margins(sampled.problem.plan.x[rows]), expected.outputs
+            selected_stages[features].stage.margins(selection_on_a_sample.problem.plan.x[rows]),
+            expected.outputs,
         )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["boosting", "extra-trees"])
 def test_no_stage_exceeds_the_bytes_that_a_device_reads(family, monkeypatch) -> None:
-    free, _ = selection(1200, families=(family,))
-    max_bytes = max(selected.stage.nbytes for selected in free.select(SETS).values()) // 2
+    unbounded_selection, _ = make_selection(1200, families=(family,))
+    max_bytes = (
+        max(
+            selected_stage.stage.nbytes
+            for selected_stage in unbounded_selection.select(FEATURE_SETS).values()
+        )
+        // 2
+    )
     for module in (model_families, stage_bounds):
         monkeypatch.setattr(module, "MAX_STAGE_BYTES", max_bytes)
-    bounded, _ = selection(1200, families=(family,))
-    chosen = bounded.select(SETS)
-    assert len(chosen) == len(SETS)  # every set has a stage
-    assert max_bytes / 2 < max(selected.stage.nbytes for selected in chosen.values()) <= max_bytes
-    for key, selected in chosen.items():
-        assert selected.regret <= 1.3 * free.best[key].regret
+    bounded_selection, _ = make_selection(1200, families=(family,))
+    selected_stages = bounded_selection.select(FEATURE_SETS)
+    assert len(selected_stages) == len(FEATURE_SETS)  # every set has a stage
+    assert (
+        max_bytes / 2
+        < max(selected_stage.stage.nbytes for selected_stage in selected_stages.values())
+        <= max_bytes
+    )
+    for features, selected_stage in selected_stages.items():
+        assert selected_stage.regret <= 1.3 * unbounded_selection.best_stages[features].regret
 
 
 def test_sets_without_a_stage_within_the_bytes_are_omitted() -> None:
-    family_choice, _ = selection(800, families=("boosting",), bounds=Bounds(max_bytes=10))
-    assert family_choice.select(SETS) == {}
+    selection, _ = make_selection(800, families=("boosting",), bounds=Bounds(max_bytes=10))
+    assert selection.select(FEATURE_SETS) == {}
 
 
 @pytest.mark.slow

@@ -36,23 +36,26 @@ def test_a_given_model_is_the_first_stage_and_pays_for_its_columns(tmp_path):
     X_new = X[400:]
     costs = np.ones(30)
     costs[CHEAP_COLUMNS] = 0.1
-    small = make_pipeline(StandardScaler(), LogisticRegression()).fit(
+    small_model = make_pipeline(StandardScaler(), LogisticRegression()).fit(
         X[:400, CHEAP_COLUMNS], y[:400]
     )
-    system = staged([(small, CHEAP_COLUMNS)], feature_costs=costs.tolist()).fit(X[:400], y[:400])
+    system = staged([(small_model, CHEAP_COLUMNS)], feature_costs=costs.tolist()).fit(
+        X[:400], y[:400]
+    )
     assert system.families_[0] == "given"
     np.testing.assert_array_equal(system.stages_[0].features, CHEAP_COLUMNS)
-    stops = system.exit_stage(X_new) == 0
-    assert stops.mean() > 0.3
+    is_first_exit = system.exit_stage(X_new) == 0
+    assert is_first_exit.mean() > 0.3
     np.testing.assert_array_equal(
-        system.predict(X_new)[stops], small.predict(X_new[:, CHEAP_COLUMNS])[stops]
+        system.predict(X_new)[is_first_exit],
+        small_model.predict(X_new[:, CHEAP_COLUMNS])[is_first_exit],
     )
-    np.testing.assert_allclose(system.cost(X_new)[stops], 0.3)
+    np.testing.assert_allclose(system.cost(X_new)[is_first_exit], 0.3)
     bundle = gw.pack(system, tmp_path / "bundle", sample=X[:32])
     assert gw.verify(system, bundle, X_new).agrees
     assert bundle.manifest.stages[0].kind == "graph"
     with gw.Device(bundle) as device:
-        answer = device.answer(X_new[stops][0])
+        answer = device.answer(X_new[is_first_exit][0])
     assert (answer.cost, answer.stage) == (pytest.approx(0.3), 0)
 
 
@@ -67,17 +70,19 @@ def test_given_stages_are_measured_on_rows_that_they_have_not_memorised():
     system = staged([tree], max_loss=0.0).fit(X, y)
     assert max(p.accuracy for p in system.frontier_.points) < 0.8
     # validation rows given by the user count as unseen
-    validated = staged([tree], max_loss=0.0).fit(X[:100], y[:100], validation=(X[100:], y[100:]))
-    assert max(p.accuracy for p in validated.frontier_.points) == 1.0
+    validated_system = staged([tree], max_loss=0.0).fit(
+        X[:100], y[:100], validation=(X[100:], y[100:])
+    )
+    assert max(p.accuracy for p in validated_system.frontier_.points) == 1.0
 
 
 @pytest.mark.slow
 def test_given_models_find_their_columns_by_name():
     X, y = data()
     table = pd.DataFrame(X, columns=[f"c{k}" for k in range(30)])
-    small = LogisticRegression(max_iter=2000).fit(table[["c22", "c7"]], y)
-    system = staged([small]).fit(table, y)
-    stage = next(c[0] for c in system.chains_ if c[0].features.tolist() == [22, 7])
+    small_model = LogisticRegression(max_iter=2000).fit(table[["c22", "c7"]], y)
+    system = staged([small_model]).fit(table, y)
+    stage = next(chain[0] for chain in system.chains_ if chain[0].features.tolist() == [22, 7])
     assert stage.model.n_features == 2
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
-from gatewise_training.cascades.forward_selection import acquisition_units, forward_sets
+from gatewise_training.cascades.forward_selection import forward_sets, units_of_acquisition
 from gatewise_training.cascades.penalised_selection import nested_sets
 from tests.support.fit_problems import problem_of
 from tests.training.cascades.test_backward_selection import backward_sets
@@ -29,14 +29,14 @@ def test_informative_features_are_selected_first(problem):
     assert sets[0].tolist() == [0]
     assert all(set(smaller) < set(larger) for smaller, larger in pairwise(sets))
     assert set(sets[2].tolist()) == {0, 1, 2}
-    assert len(forward_sets(problem, n_stages=8, limit=2.0)[-1]) == 2
+    assert len(forward_sets(problem, n_stages=8, max_set_cost=2.0)[-1]) == 2
 
 
 @pytest.mark.parametrize("find_sets", [nested_sets, forward_sets, backward_sets])
 def test_no_set_exceeds_a_limit(problem, find_sets):
     costs = FeatureCosts([3, 2, 2, 1])
-    sets = find_sets(replace(problem, costs=costs), n_stages=5, limit=5.5)
-    assert max(costs.price(chosen) for chosen in sets) == 5
+    sets = find_sets(replace(problem, costs=costs), n_stages=5, max_set_cost=5.5)
+    assert max(costs.price(features) for features in sets) == 5
 
 
 def test_forward_selection_takes_costly_features_late(problem):
@@ -46,15 +46,15 @@ def test_forward_selection_takes_costly_features_late(problem):
 
 def test_features_with_only_a_shared_price_are_selected_together(problem):
     costs = FeatureCosts(np.zeros(4), group=["a", "a", "b", "b"], shared={"a": 1.0, "b": 1.0})
-    assert [unit.tolist() for unit in acquisition_units(costs)] == [[0, 1], [2, 3]]
+    assert [unit.tolist() for unit in units_of_acquisition(costs)] == [[0, 1], [2, 3]]
     sets = forward_sets(replace(problem, costs=costs), n_stages=8)
-    assert [chosen.tolist() for chosen in sets] == [[0, 1], [0, 1, 2, 3]]
+    assert [features.tolist() for features in sets] == [[0, 1], [0, 1, 2, 3]]
 
 
 def test_lazy_greedy_selection_finds_the_useful_features_in_order():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(600, 20))
-    strength = np.array([2.0, 1.5, 1.2, 1.0, *np.zeros(16)])
-    y = (X @ strength + 0.3 * rng.normal(size=600) > 0).astype(np.int64)
+    feature_effects = np.array([2.0, 1.5, 1.2, 1.0, *np.zeros(16)])
+    y = (X @ feature_effects + 0.3 * rng.normal(size=600) > 0).astype(np.int64)
     sets = forward_sets(problem_of(X, y), n_stages=20)
     assert sets[3].tolist() == [0, 1, 2, 3]

@@ -47,9 +47,9 @@ def test_clones_of_a_fitted_classifier_are_measured_and_the_original_is_deployed
     f0 = forest()
     system = StagedCascade(f0, **QUICK).fit(X, y)
     assert f0.score(X, y) > 0.99
-    error = np.sqrt(0.06 * 0.94 * 2 / len(y_test))
-    assert abs(system.frontier_.reference_accuracy - f0.score(X_test, y_test)) < 2 * error
-    assert abs(system.operating_point_.accuracy - system.score(X_test, y_test)) < 2 * error
+    max_difference = np.sqrt(0.06 * 0.94 * 2 / len(y_test))
+    assert abs(system.frontier_.reference_accuracy - f0.score(X_test, y_test)) < 2 * max_difference
+    assert abs(system.operating_point_.accuracy - system.score(X_test, y_test)) < 2 * max_difference
     assert system.high_cost_model_.estimator is f0
     np.testing.assert_array_equal(system.high_cost_model_.labels(X_test), f0.predict(X_test))
 
@@ -113,17 +113,17 @@ def test_a_warning_names_remedies_if_a_given_model_may_have_seen_the_rows(model)
 
 def test_frozen_models_are_measured_without_a_warning_on_unseen_rows():
     X, X_val, y, y_val = table()
-    frozen = FrozenEstimator(forest())
-    system = StagedCascade(frozen, **QUICK).fit(X, y, validation=(X_val, y_val))
-    assert system.frontier_.reference_accuracy == frozen.score(X_val, y_val)
+    frozen_model = FrozenEstimator(forest())
+    system = StagedCascade(frozen_model, **QUICK).fit(X, y, validation=(X_val, y_val))
+    assert system.frontier_.reference_accuracy == frozen_model.score(X_val, y_val)
     # thresholds are tuned by cross-fitting on these rows, so the figures differ slightly
     point = system.operating_point_
     assert point.accuracy == pytest.approx(system.score(X_val, y_val), abs=0.03)
     assert point.cost == pytest.approx(system.cost(X_val).mean(), rel=0.3)
-    half = len(X) // 2
-    frozen = FrozenEstimator(LogisticRegression(max_iter=5000).fit(X[:half], y[:half]))
-    system = StagedCascade(frozen, **QUICK).fit(X[half:], y[half:])
-    assert system.frontier_.reference_accuracy == frozen.score(X[half:], y[half:])
+    n_half = len(X) // 2
+    frozen_model = FrozenEstimator(LogisticRegression(max_iter=5000).fit(X[:n_half], y[:n_half]))
+    system = StagedCascade(frozen_model, **QUICK).fit(X[n_half:], y[n_half:])
+    assert system.frontier_.reference_accuracy == frozen_model.score(X[n_half:], y[n_half:])
 
 
 def test_a_guaranteed_loss_is_refused_if_the_model_may_have_seen_the_rows():
@@ -168,10 +168,10 @@ def test_probabilities_of_rows_without_weight_are_dropped():
     X, _, y, _ = table()
     probabilities = np.column_stack([np.linspace(0, 1, len(y)), np.linspace(1, 0, len(y))])
     weight = np.arange(len(y)) % 2
-    checked = check_training(
+    checked_table = check_training(
         StagedCascade(), X, y, weight, None, high_cost_predictions=probabilities
     )
-    np.testing.assert_array_equal(checked.high_cost_probabilities, probabilities[1::2])
+    np.testing.assert_array_equal(checked_table.high_cost_probabilities, probabilities[1::2])
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,10 @@ def subjects(seed, n_groups=20, size=30):
     group = np.repeat(np.arange(n_groups), size)
     y = rng.integers(0, 2, len(group))
     offset, effect = rng.normal(size=(2, n_groups, 2))
-    cheap = 4 * offset[group] + (2 * y - 1)[:, None] * (0.7 * effect[group] + 0.7)
-    hidden, noise = rng.normal(size=len(y)), rng.normal(size=(4, len(y)))
-    costly = 3 * hidden + 0.1 * noise[2], y - 3 * hidden + 0.2 * noise[3]
-    return np.column_stack([*(cheap.T + 0.4 * noise[:2]), *costly]), y, group
+    cheap_features = 4 * offset[group] + (2 * y - 1)[:, None] * (0.7 * effect[group] + 0.7)
+    hidden_value, noise = rng.normal(size=len(y)), rng.normal(size=(4, len(y)))
+    costly_features = 3 * hidden_value + 0.1 * noise[2], y - 3 * hidden_value + 0.2 * noise[3]
+    return np.column_stack([*(cheap_features.T + 0.4 * noise[:2]), *costly_features]), y, group
 
 
 class GroupChecker(LogisticRegression):
@@ -98,8 +98,8 @@ def test_features_that_identify_a_group_gain_no_accuracy():
         random_state=0,
     )  # fmt: skip
     with pytest.warns(GroupsWarning):
-        shuffled = clone(system).fit(X, y)
-    assert shuffled.frontier_.reference_accuracy > 0.95
+        system_without_groups = clone(system).fit(X, y)
+    assert system_without_groups.frontier_.reference_accuracy > 0.95
     system.fit(X, y, groups=group)
     assert max(p.accuracy for p in system.frontier_.points) < 0.8
     # the standard error is that of 30 coin flips instead of 300
@@ -122,16 +122,20 @@ def test_losses_on_new_groups_keep_their_bound_only_if_the_fit_knows_the_groups(
         X, y, group = subjects(seed, 230, 15)
         is_training = group < 30
         X_new, y_new = X[~is_training], y[~is_training]
-        for grouped in (True, False) if seed < 4 else (True,):
+        for knows_groups in (True, False) if seed < 4 else (True,):
             system = StagedCascade(
                 LogisticRegression(), PRICES, n_stages=2, families=("svm",), effort="low",
                 max_loss=0.03, random_state=0,
             )  # fmt: skip
-            groups = group[is_training] if grouped else None
+            groups = group[is_training] if knows_groups else None
             system.fit(X[is_training], y[is_training], groups=groups)
-            reference = np.mean(system.high_cost_model_.labels(X_new.astype(np.float32)) == y_new)
-            losses[grouped].append(reference - np.mean(system.predict(X_new) == y_new))
-            if grouped and not losses[grouped][-1]:  # all rows are offloaded
+            reference_accuracy = np.mean(
+                system.high_cost_model_.labels(X_new.astype(np.float32)) == y_new
+            )
+            losses[knows_groups].append(
+                reference_accuracy - np.mean(system.predict(X_new) == y_new)
+            )
+            if knows_groups and not losses[knows_groups][-1]:  # all rows are offloaded
                 assert "30 groups are too few to promise as small a loss" in system.summary()
     assert np.sum(np.array(losses[True]) <= 0.03) >= 9
     assert min(losses[False]) > 0.03
@@ -166,19 +170,23 @@ def test_guarantees_are_certified_on_groups():
 
 def test_pairs_tune_and_measure_on_different_groups():
     X, y, group = subjects(2, 20, 10)
-    low = LogisticRegression().fit(X * [1, 1, 0, 0], y)
-    high = RandomForestClassifier(20, random_state=0).fit(X, y)
-    new, truth, group = subjects(3, 20, 10)
-    pair = PairCascade(low_cost_model=low, high_cost_model=high, random_state=0)
-    points = pair.fit(new, truth, groups=group).frontier_.points
-    n_wider = 0
+    low_cost_model = LogisticRegression().fit(X * [1, 1, 0, 0], y)
+    high_cost_model = RandomForestClassifier(20, random_state=0).fit(X, y)
+    new_rows, new_labels, group = subjects(3, 20, 10)
+    pair = PairCascade(
+        low_cost_model=low_cost_model, high_cost_model=high_cost_model, random_state=0
+    )
+    points = pair.fit(new_rows, new_labels, groups=group).frontier_.points
+    n_wider_intervals = 0
     for point in points:
         assert point.validation_groups == 10
         low_end, high_end = exact_interval(round(point.accuracy * 100), 100)
         assert point.interval[0] <= low_end <= high_end <= point.interval[1]
-        n_wider += point.interval[0] < low_end
-    assert n_wider
-    assert PairCascade(low_cost_model=low, high_cost_model=high).fit(new, truth, time=group)
+        n_wider_intervals += point.interval[0] < low_end
+    assert n_wider_intervals
+    assert PairCascade(low_cost_model=low_cost_model, high_cost_model=high_cost_model).fit(
+        new_rows, new_labels, time=group
+    )
 
 
 def test_later_rows_validate_models_of_earlier_rows():
@@ -205,9 +213,9 @@ def test_invalid_groups_are_refused_in_one_line():
     X, y, group = subjects(0, 6, 10)
     system = StagedCascade(LogisticRegression(), n_stages=1, families=("linear",))
     one_group_class = np.where(group == 3, 2, y)
-    early = (X[:30], y[:30])
-    late = (X[30:], y[30:], group[30:])
-    for data, labels, options, message in [
+    early_rows = (X[:30], y[:30])
+    late_rows = (X[30:], y[30:], group[30:])
+    for rows, labels, options, message in [
         (X, y, {"groups": group[1:]}, "one value for each of the 60 rows"),
         (X, one_group_class, {"groups": group}, "all rows of class 2 are in one group"),
         (
@@ -216,14 +224,26 @@ def test_invalid_groups_are_refused_in_one_line():
             {"time": group >= 3},
             "by groups or times leaves a fold without a class",
         ),
-        (*early, {"validation": late}, "only: add groups="),
-        (*early, {"validation": late[:2], "groups": group[:30]}, "only: add validation="),
-        (*early, {"validation": late, "groups": group[30:]}, "group 3 has training and valid"),
-        (*early, {"validation": (*late[:2], late[2] * 0), "groups": group[:30]}, "groups_val has"),
-        (*early, {"validation": late[:2], "time": group[:30]}, "time or validation, not both"),
+        (*early_rows, {"validation": late_rows}, "only: add groups="),
+        (*early_rows, {"validation": late_rows[:2], "groups": group[:30]}, "only: add validation="),
+        (
+            *early_rows,
+            {"validation": late_rows, "groups": group[30:]},
+            "group 3 has training and valid",
+        ),
+        (
+            *early_rows,
+            {"validation": (*late_rows[:2], late_rows[2] * 0), "groups": group[:30]},
+            "groups_val has",
+        ),
+        (
+            *early_rows,
+            {"validation": late_rows[:2], "time": group[:30]},
+            "time or validation, not both",
+        ),
     ]:
         with pytest.raises(InputError, match=message) as raised:
-            system.fit(data, labels, **options)
+            system.fit(rows, labels, **options)
         assert "\n" not in str(raised.value)
-    fitted = system.fit(*early, validation=late, groups=group[:30])
-    assert fitted.operating_point_.validation_groups == 3
+    fitted_system = system.fit(*early_rows, validation=late_rows, groups=group[:30])
+    assert fitted_system.operating_point_.validation_groups == 3

@@ -49,11 +49,11 @@ def test_trees_on_a_grid_score_rows_as_the_free_trees_score_rounded_rows(
     x[rng.random(x.shape) < 0.1 * missing] = np.nan
     y = (np.nan_to_num(x).sum(axis=1) > 0).astype(int)
     grid = ThresholdGrid.of_table(x, max_thresholds)
-    free, _ = fit_boosting(grid.rounded(x), y, 2, rounds=8)
-    trees = grid.snapped(free)
+    free_trees, _ = fit_boosting(grid.rounded(x), y, 2, rounds=8)
+    trees = grid.snapped(free_trees)
     unseen_rows = np.concatenate([x, 3 * rng.normal(size=(80, 3)).astype(np.float32), x * 1e6])
     np.testing.assert_array_equal(
-        trees.margins(unseen_rows), free.margins(grid.rounded(unseen_rows))
+        trees.margins(unseen_rows), free_trees.margins(grid.rounded(unseen_rows))
     )
     for k in range(3):
         thresholds = np.unique(trees.threshold[trees.feature == k])
@@ -64,13 +64,13 @@ def test_trees_on_a_grid_score_rows_as_the_free_trees_score_rounded_rows(
 
 
 def test_a_too_coarse_grid_is_not_used() -> None:
-    fine = np.random.default_rng(0).random((400, 16)).astype(np.float32)
-    assert grid_size(fine, 8 * 1024) is None
-    thresholds, table_bytes = grid_size(fine, 64 * 1024)
+    fine_table = np.random.default_rng(0).random((400, 16)).astype(np.float32)
+    assert grid_size(fine_table, 8 * 1024) is None
+    thresholds, table_bytes = grid_size(fine_table, 64 * 1024)
     assert thresholds == 128
     assert table_bytes == 8 * 1024
-    coarse = np.floor(fine * 16)
-    assert grid_size(coarse, 8 * 1024) == (16, 4 * 15 * 16)
+    coarse_table = np.floor(fine_table * 16)
+    assert grid_size(coarse_table, 8 * 1024) == (16, 4 * 15 * 16)
 
 
 def test_stages_with_equal_thresholds_share_their_table() -> None:
@@ -78,12 +78,16 @@ def test_stages_with_equal_thresholds_share_their_table() -> None:
     trees = replace(tree(*[0, 1, 2] * 20), threshold=np.float32([*range(60), *[0] * 61]))
     stage = Stage.from_model(trees, "sigmoid")
     sizes = packed_sizes((stage, replace(stage)))
-    one_stage, two_stages = sizes.total([0]), sizes.total([0, 1])
-    assert one_stage == sizes.total([1]) == sizes.by_stage[0]
-    (floats, _), (ranks, needs), _ = sizes.forms
-    assert needs.all()
-    assert needs.shape == (2, 60)
-    assert two_stages == min(floats.sum(), ranks.sum() + 4 * 60) < 2 * one_stage
+    bytes_of_one_stage, bytes_of_two_stages = sizes.total([0]), sizes.total([0, 1])
+    assert bytes_of_one_stage == sizes.total([1]) == sizes.by_stage[0]
+    (float_bytes, _), (rank_bytes, needs_threshold), _ = sizes.forms
+    assert needs_threshold.all()
+    assert needs_threshold.shape == (2, 60)
+    assert (
+        bytes_of_two_stages
+        == min(float_bytes.sum(), rank_bytes.sum() + 4 * 60)
+        < 2 * bytes_of_one_stage
+    )
     assert sizes.total([], free_thresholds=9) == 0
 
 
@@ -92,14 +96,14 @@ def test_stages_of_every_tried_shape_fit_the_bytes(size) -> None:
     x, y = chessboard(400)
     problem = problem_of(x, y)
     families = ("boosting", "linear")
-    kinds = models_to_try(families, Bounds(max_bytes=size), 400, 2, 2)
-    assert len(kinds) > 2
-    for family, bounds in list(kinds.values())[:4]:
+    families_and_bounds = models_to_try(families, Bounds(max_bytes=size), 400, 2, 2)
+    assert len(families_and_bounds) > 2
+    for family, bounds in list(families_and_bounds.values())[:4]:
         stage, _ = cross_fitted_stage(problem.plan, family, np.arange(2), 2, 0, bounds)
         assert bounds.allows(stage)
-    unbound = Bounds(n_bins=9)  # without max_bytes each family has one shape
-    assert models_to_try(families, unbound, 400, 2, 2) == {
-        family: (family, unbound) for family in families
+    unbounded = Bounds(n_bins=9)  # without max_bytes each family has one shape
+    assert models_to_try(families, unbounded, 400, 2, 2) == {
+        family: (family, unbounded) for family in families
     }
 
 
@@ -122,12 +126,12 @@ def test_leaves_of_a_rare_class_fit_in_a_byte() -> None:
     problem = problem_of(x, y)
     bounds = Bounds(max_bytes=6_000, shape=TreeShape(16, 0.4))
     stage, outputs = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 3, 0, bounds)
-    leaves = stage.model.value[stage.model.feature < 0]
-    assert byte_leaves(leaves) is not None
-    assert np.abs(leaves).max() <= 0.4 * MAX_STEP_OF_FEW_TREES + 0.01
+    leaf_values = stage.model.value[stage.model.feature < 0]
+    assert byte_leaves(leaf_values) is not None
+    assert np.abs(leaf_values).max() <= 0.4 * MAX_STEP_OF_FEW_TREES + 0.01
     validation_labels = problem.plan.y[problem.plan.validation_rows]
-    frequent = validation_labels < 2
-    assert np.mean(outputs.argmax(axis=1)[frequent] == validation_labels[frequent]) > 0.95
+    is_frequent = validation_labels < 2
+    assert np.mean(outputs.argmax(axis=1)[is_frequent] == validation_labels[is_frequent]) > 0.95
 
 
 @pytest.mark.slow
@@ -184,8 +188,8 @@ def test_omitting_a_stage_saves_only_the_features_that_its_rows_acquired(
 @pytest.mark.slow
 def test_max_bytes_includes_given_stages() -> None:
     X, _, y, _ = table()
-    first = RandomForestClassifier(20, max_leaf_nodes=8, random_state=0).fit(X.to_numpy(), y)
-    system = ready("staged", X, y, first_stages=[first], max_bytes=6000).fit(X, y)
+    first_stage = RandomForestClassifier(20, max_leaf_nodes=8, random_state=0).fit(X.to_numpy(), y)
+    system = ready("staged", X, y, first_stages=[first_stage], max_bytes=6000).fit(X, y)
     assert all(p.bytes <= 6000 for p in system.operating_points_)
     assert f"{system.operating_point_.bytes} bytes" in system.summary()
 
@@ -193,13 +197,17 @@ def test_max_bytes_includes_given_stages() -> None:
 @pytest.mark.slow
 def test_pairs_whose_model_exceeds_max_bytes_are_refused_with_its_size() -> None:
     X, _, y, _ = table()
-    small, large = (LogisticRegression(C=c, max_iter=5000).fit(X, y) for c in (0.01, 1.0))
-    pair = gw.PairCascade(low_cost_model=small, high_cost_model=large, random_state=0).fit(X, y)
-    size = pair.operating_point_.bytes
-    assert size > 0
-    assert pair.at(max_bytes=size, max_loss=0.5).operating_point_.bytes <= size
+    small_model, large_model = (
+        LogisticRegression(C=c, max_iter=5000).fit(X, y) for c in (0.01, 1.0)
+    )
+    pair = gw.PairCascade(
+        low_cost_model=small_model, high_cost_model=large_model, random_state=0
+    ).fit(X, y)
+    size_bytes = pair.operating_point_.bytes
+    assert size_bytes > 0
+    assert pair.at(max_bytes=size_bytes, max_loss=0.5).operating_point_.bytes <= size_bytes
     with pytest.raises(TooLargeError) as error_of_at:
-        pair.at(max_bytes=size - 1, max_loss=0.5)
+        pair.at(max_bytes=size_bytes - 1, max_loss=0.5)
     with pytest.raises(TooLargeError) as error_of_fit:
-        pair.set_params(max_bytes=size - 1).fit(X, y)
-    assert error_of_at.value.smallest_bytes == error_of_fit.value.smallest_bytes == size
+        pair.set_params(max_bytes=size_bytes - 1).fit(X, y)
+    assert error_of_at.value.smallest_bytes == error_of_fit.value.smallest_bytes == size_bytes

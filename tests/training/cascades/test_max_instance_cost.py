@@ -43,16 +43,16 @@ def extreme_rows(n: int, seed: int = 0) -> np.ndarray:
 
 def costs_by_hand(system, x, exits) -> np.ndarray:
     """Return the price of all features of the stages up to the exit, each paid once."""
-    acquired = np.zeros(x.shape, bool)
+    is_acquired = np.zeros(x.shape, bool)
     for s, stage in enumerate(system.stages_):
-        acquired |= np.broadcast_to(stage.acquired(x), x.shape) & (exits >= s)[:, None]
+        is_acquired |= np.broadcast_to(stage.acquired(x), x.shape) & (exits >= s)[:, None]
     is_offloaded = exits == len(system.stages_)
-    acquired[is_offloaded] = True  # the forest reads every feature
-    shared = np.zeros(len(x))
+    is_acquired[is_offloaded] = True  # the forest reads every feature
+    shared_costs = np.zeros(len(x))
     groups = np.array([g or "" for g in ("a", "a", None, "b", "b", "b", None, "c", None)])
     for group, price in (("a", 2.0), ("b", 4.0), ("c", 1.0)):
-        shared += price * acquired[:, groups == group].any(axis=1)
-    return acquired @ np.asarray(COSTS.own) + shared + is_offloaded
+        shared_costs += price * is_acquired[:, groups == group].any(axis=1)
+    return is_acquired @ np.asarray(COSTS.own) + shared_costs + is_offloaded
 
 
 @pytest.mark.parametrize(
@@ -84,42 +84,54 @@ def test_stages_spend_a_cap_that_is_too_low_for_an_offload():
 
 def test_instances_far_from_the_training_rows_never_exceed_the_cap():
     system = fitted("staged", max_instance_cost=9.0, allow_missing=True)
-    by_thresholds = {}
+    system_by_thresholds = {}
     for point in system.operating_points_:
         system_at_point = system.at(budget=point.cost)
-        by_thresholds[system_at_point.operating_point_.thresholds] = system_at_point
-    systems = list(by_thresholds.values())
+        system_by_thresholds[system_at_point.operating_point_.thresholds] = system_at_point
+    systems = list(system_by_thresholds.values())
     reached_exits = set()
     for seed in range(8):
         x = extreme_rows(20_000, seed)
         x[np.random.default_rng(seed).random(x.shape) < 0.02] = np.nan
-        chosen = systems[seed % len(systems)]
-        exits = chosen.exit_stage(x)
-        assert costs_by_hand(chosen, x, exits).max() <= 9.0
+        system = systems[seed % len(systems)]
+        exits = system.exit_stage(x)
+        assert costs_by_hand(system, x, exits).max() <= 9.0
         reached_exits |= {(seed % len(systems), number) for number in np.unique(exits).tolist()}
     assert len(reached_exits) > len(systems)
 
 
 def test_a_cap_on_a_fitted_system_keeps_the_points_within_it():
-    full = fitted("staged")
-    initial_point = full.operating_point_
-    within = [p for p in full.operating_points_ if p.max_cost <= 8]
-    assert max(p.max_cost for p in full.operating_points_) == OFFLOAD
-    capped = full.at(max_instance_cost=8.0)
-    assert {p.max_cost for p in capped.operating_points_} <= {p.max_cost for p in within}
-    assert capped.cost(extreme_rows(1000)).max() <= 8.0
-    assert capped.at(max_loss=1.0).operating_point_.max_cost <= 8.0  # the cap holds for later goals
-    assert (full.operating_point_, full.max_instance_cost_) == (initial_point, None)
-    best = capped.at(budget=1e9).operating_point_.accuracy
-    assert best == max(p.accuracy for p in within)
-    assert "an instance costs" in str(capped.summary())
+    uncapped_system = fitted("staged")
+    initial_point = uncapped_system.operating_point_
+    points_within_cap = [p for p in uncapped_system.operating_points_ if p.max_cost <= 8]
+    assert max(p.max_cost for p in uncapped_system.operating_points_) == OFFLOAD
+    capped_system = uncapped_system.at(max_instance_cost=8.0)
+    assert {p.max_cost for p in capped_system.operating_points_} <= {
+        p.max_cost for p in points_within_cap
+    }
+    assert capped_system.cost(extreme_rows(1000)).max() <= 8.0
+    assert (
+        capped_system.at(max_loss=1.0).operating_point_.max_cost <= 8.0
+    )  # the cap holds for later goals
+    assert (uncapped_system.operating_point_, uncapped_system.max_instance_cost_) == (
+        initial_point,
+        None,
+    )
+    best_accuracy = capped_system.at(budget=1e9).operating_point_.accuracy
+    assert best_accuracy == max(p.accuracy for p in points_within_cap)
+    assert "an instance costs" in str(capped_system.summary())
     # a fit may exceed the loss of its settings, but `at` keeps a loss or refuses it
-    at_low_cap = full.at(max_instance_cost=3.0)
-    loss = full.frontier_.reference_accuracy - at_low_cap.operating_point_.accuracy
+    system_of_low_cap = uncapped_system.at(max_instance_cost=3.0)
+    loss = (
+        uncapped_system.frontier_.reference_accuracy - system_of_low_cap.operating_point_.accuracy
+    )
     assert loss > 0.02
-    assert at_low_cap.at(max_loss=loss + 1e-9).operating_point_ == at_low_cap.operating_point_
+    assert (
+        system_of_low_cap.at(max_loss=loss + 1e-9).operating_point_
+        == system_of_low_cap.operating_point_
+    )
     with pytest.raises(InputError, match=r"no operating point loses at most 0\.02; the least is 0"):
-        full.at(max_instance_cost=3.0, max_loss=0.02)
+        uncapped_system.at(max_instance_cost=3.0, max_loss=0.02)
 
 
 @pytest.mark.parametrize("method", ["staged", "adapt-lin"])
@@ -128,14 +140,16 @@ def test_the_error_for_a_cap_out_of_reach_names_the_lowest_possible_cap(method):
         fitted(method, max_instance_cost=0.1)
     with pytest.raises(ValueError, match="max_instance_cost"):
         fitted(method, max_instance_cost=-1.0)
-    full = fitted(method)
-    lowest = min(p.max_cost for p in full.operating_points_)
-    with pytest.raises(InputError, match=rf"lowest cap possible is {lowest}"):
-        full.at(max_instance_cost=lowest / 2)
-    assert full.at(max_instance_cost=lowest).cost(extreme_rows(100)).max() <= lowest
+    uncapped_system = fitted(method)
+    lowest_cap = min(p.max_cost for p in uncapped_system.operating_points_)
+    with pytest.raises(InputError, match=rf"lowest cap possible is {lowest_cap}"):
+        uncapped_system.at(max_instance_cost=lowest_cap / 2)
+    assert (
+        uncapped_system.at(max_instance_cost=lowest_cap).cost(extreme_rows(100)).max() <= lowest_cap
+    )
     for invalid_cap in (np.nan, np.inf, -1.0, "much"):
         with pytest.raises(InputError, match="max_instance_cost must be at least 0 and finite"):
-            full.at(max_instance_cost=invalid_cap)
+            uncapped_system.at(max_instance_cost=invalid_cap)
 
 
 @pytest.mark.parametrize("bound", [{"max_loss": 0.2}, {"budget": 6.0}])
@@ -150,15 +164,20 @@ def test_certified_points_keep_the_cap(bound):
 
 def test_pairs_keep_a_cap_on_the_instance_cost():
     x, x_test, y, y_test = data()
-    small = RandomForestClassifier(3, max_depth=2, random_state=0).fit(x, y)
-    big = RandomForestClassifier(30, random_state=0).fit(x, y)
-    pair = gw.PairCascade(low_cost_model=small, high_cost_model=big, random_state=0)
+    low_cost_model = RandomForestClassifier(3, max_depth=2, random_state=0).fit(x, y)
+    high_cost_model = RandomForestClassifier(30, random_state=0).fit(x, y)
+    pair = gw.PairCascade(
+        low_cost_model=low_cost_model, high_cost_model=high_cost_model, random_state=0
+    )
     pair.fit(x_test, y_test)
     assert {p.max_cost for p in pair.operating_points_} == {1.0, 2.0}
-    capped_by_at = pair.at(max_instance_cost=1.5)
-    for capped in (capped_by_at, pair.set_params(max_instance_cost=1.5).fit(x_test, y_test)):
-        assert {p.max_cost for p in capped.operating_points_} == {1.0}
-        assert capped.cost(extreme_rows(500)).max() == 1.0
+    pair_capped_by_at = pair.at(max_instance_cost=1.5)
+    for capped_pair in (
+        pair_capped_by_at,
+        pair.set_params(max_instance_cost=1.5).fit(x_test, y_test),
+    ):
+        assert {p.max_cost for p in capped_pair.operating_points_} == {1.0}
+        assert capped_pair.cost(extreme_rows(500)).max() == 1.0
 
 
 def test_choices_of_stages_keep_the_cap_and_keep_all_stages_if_possible():

@@ -53,25 +53,31 @@ IDENTITY, SIGMOID = (helper.make_node(kind, ["v"], ["out"]) for kind in ("Identi
 SOFTMAX = helper.make_node("Softmax", ["v"], ["out"], axis=1)
 
 
-def pair_of(low, high, **settings) -> gw.PairCascade:
-    models = {"low_cost_model": low, "high_cost_model": high, "random_state": 0}
+def pair_of(low_cost_model, high_cost_model, /, **settings) -> gw.PairCascade:
+    models = {
+        "low_cost_model": low_cost_model,
+        "high_cost_model": high_cost_model,
+        "random_state": 0,
+    }
     return gw.PairCascade(**models | settings)
 
 
 @pytest.mark.slow
 def test_image_pairs_answer_as_their_graphs(image_models):
     images, _ = digit_images()
-    small, big = image_models
-    pair = pair_of(small, big).fit(images[UNSEEN])
+    low_cost_graph, high_cost_graph = image_models
+    pair = pair_of(low_cost_graph, high_cost_graph).fit(images[UNSEEN])
     logits = np.concatenate(
-        [run(small, x[None, None].astype(np.float32))[0] for x in images[UNSEEN]]
+        [run(low_cost_graph, x[None, None].astype(np.float32))[0] for x in images[UNSEEN]]
     )
-    flat = images[UNSEEN].reshape(-1, 64).astype(np.float32)
-    np.testing.assert_array_equal(pair.stages_[0].margins(flat), logits)  # equal in every bit
+    flat_images = images[UNSEEN].reshape(-1, 64).astype(np.float32)
+    np.testing.assert_array_equal(
+        pair.stages_[0].margins(flat_images), logits
+    )  # equal in every bit
     is_offloaded = stop_score(logits) < np.float32(pair.operating_point_.thresholds[0])
     np.testing.assert_array_equal(pair.offload(images[UNSEEN]), is_offloaded)
-    expected = np.where(is_offloaded, run(big, flat)[0], labels(logits))
-    np.testing.assert_array_equal(pair.predict(images[UNSEEN]), expected)
+    expected_labels = np.where(is_offloaded, run(high_cost_graph, flat_images)[0], labels(logits))
+    np.testing.assert_array_equal(pair.predict(images[UNSEEN]), expected_labels)
     assert 0.0 < is_offloaded.mean() < 0.9
     np.testing.assert_array_equal(pair.cost(images[UNSEEN]), 1.0 + is_offloaded)
     assert (pair.instance_.shape, pair.instance_.dtype) == ((8, 8), "uint8")
@@ -80,28 +86,30 @@ def test_image_pairs_answer_as_their_graphs(image_models):
     assert point.measured == "agreement"
     assert point.accuracy == point.agreement
     assert point.interval[0] <= point.accuracy <= point.interval[1]
-    assert point.nbytes == pair.low_cost_bytes_ > len(small) / 2
+    assert point.nbytes == pair.low_cost_bytes_ > len(low_cost_graph) / 2
 
 
 def test_pairs_measure_accuracy_when_labels_are_given(image_models):
     images, y = digit_images()
     pair = pair_of(*image_models, max_loss=0.05, guarantee=0.9).fit(images[UNSEEN], y[UNSEEN])
     assert pair.operating_point_.measured == "accuracy"
-    flat = images[UNSEEN].reshape(-1, 64).astype(np.float32)
-    expected = np.mean(run(image_models[1], flat)[0] == y[UNSEEN])
-    assert pair.frontier_.reference_accuracy == pytest.approx(expected, abs=0.02)
+    flat_images = images[UNSEEN].reshape(-1, 64).astype(np.float32)
+    cloud_accuracy = np.mean(run(image_models[1], flat_images)[0] == y[UNSEEN])
+    assert pair.frontier_.reference_accuracy == pytest.approx(cloud_accuracy, abs=0.02)
     assert pair.operating_point_.guarantee["calibration_rows"] == 549
 
 
 def test_pairs_refuse_guarantees_of_rare_classes_before_any_model_runs():
     rows = np.random.default_rng(0).normal(size=(100, 4))
     y = (np.arange(100) % 10 == 0).astype(int)
-    small = LogisticRegression().fit(rows, y)
+    low_cost_model = LogisticRegression().fit(rows, y)
 
-    def big(_rows):
+    def high_cost_model(_rows):
         raise AssertionError("the high-cost model ran")
 
-    pair = pair_of(small, big, classes=[0, 1], max_loss={1: 0.05}, guarantee=0.95)
+    pair = pair_of(
+        low_cost_model, high_cost_model, classes=[0, 1], max_loss={1: 0.05}, guarantee=0.95
+    )
     message = r"max_loss 1=0.05 takes 59 calibration rows of this class, and there are \d;"
     with pytest.raises(InputError, match=message):
         pair.fit(rows, y)
@@ -114,10 +122,12 @@ def test_images_of_integers_with_the_channels_last_are_accepted():
         helper.make_node("Cast", ["v"], ["f"], to=1),
         helper.make_node("ReduceMean", ["f"], ["out"], axes=[2, 3], keepdims=0),
     ]
-    means = graph_of(nodes, ("v", 2, ["n", 3, 4, 5]), ("out", 1, ["n", 3]))
-    pair = pair_of(means, means).fit(images)
-    flat = pair.instance_.flat(images)
-    np.testing.assert_allclose(pair.stages_[0].margins(flat), images.mean(axis=(1, 2)), rtol=1e-5)
+    mean_graph = graph_of(nodes, ("v", 2, ["n", 3, 4, 5]), ("out", 1, ["n", 3]))
+    pair = pair_of(mean_graph, mean_graph).fit(images)
+    flat_images = pair.instance_.flat(images)
+    np.testing.assert_allclose(
+        pair.stages_[0].margins(flat_images), images.mean(axis=(1, 2)), rtol=1e-5
+    )
     assert pair.operating_point_.agreement == 1.0
     assert pair.operating_point_.offload_rate == 0.0
 
@@ -130,35 +140,39 @@ def test_every_form_of_scores_keeps_labels_and_probabilities(node, columns):
     graph = scores_graph(node, columns=columns)
     pair = pair_of(graph, graph).fit(v)
     margins = v.astype(np.float64) if columns > 1 else np.hstack([0 * v, v]).astype(np.float64)
-    expected = np.exp(margins) / np.exp(margins).sum(axis=1, keepdims=True)
+    expected_probabilities = np.exp(margins) / np.exp(margins).sum(axis=1, keepdims=True)
     for system in (pair, pair.at(budget=1.0)):  # both models
-        np.testing.assert_allclose(system.predict_proba(v), expected, atol=1e-6)
-        np.testing.assert_array_equal(system.predict(v), expected.argmax(axis=1))
-    high = pair.high_cost_model_
-    np.testing.assert_array_equal(high.labels(v), expected.argmax(axis=1))
-    np.testing.assert_allclose(high.predict_proba(v), expected, atol=1e-6)
+        np.testing.assert_allclose(system.predict_proba(v), expected_probabilities, atol=1e-6)
+        np.testing.assert_array_equal(system.predict(v), expected_probabilities.argmax(axis=1))
+    high_cost_model = pair.high_cost_model_
+    np.testing.assert_array_equal(high_cost_model.labels(v), expected_probabilities.argmax(axis=1))
+    np.testing.assert_allclose(high_cost_model.predict_proba(v), expected_probabilities, atol=1e-6)
 
 
 @pytest.mark.parametrize("names", [["c", "a", "b"], [30, 10, 20]])
 def test_pairs_match_the_class_names_of_both_models(names):
     X, index = load_iris(return_X_y=True)
     x, y = X.astype(np.float32), np.array(names)[index]
-    small = LogisticRegression(max_iter=500).fit(X[::2, :2], y[::2])
-    padded = LogisticRegression(max_iter=500).fit(X[::2] * [1, 1, 0, 0], y[::2])
+    small_model = LogisticRegression(max_iter=500).fit(X[::2, :2], y[::2])
+    low_cost_model = LogisticRegression(max_iter=500).fit(X[::2] * [1, 1, 0, 0], y[::2])
     forest = RandomForestClassifier(20, random_state=0).fit(X[::2], y[::2])
-    big = skl2onnx.to_onnx(forest, x[:1]).SerializeToString()
-    pair = pair_of(padded, big).fit(X, y)
+    high_cost_graph = skl2onnx.to_onnx(forest, x[:1]).SerializeToString()
+    pair = pair_of(low_cost_model, high_cost_graph).fit(X, y)
     assert pair.classes_.tolist() == sorted(names)
-    high_cost_labels = run(big, x)[0]
+    high_cost_labels = run(high_cost_graph, x)[0]
     np.testing.assert_array_equal(
         pair.high_cost_model_.labels(x), np.searchsorted(pair.classes_, high_cost_labels)
     )
-    cloud = pair.at(offload_rate=1.0)
-    is_offloaded = cloud.offload(X)
-    np.testing.assert_array_equal(cloud.predict(X)[is_offloaded], high_cost_labels[is_offloaded])
-    np.testing.assert_array_equal(pair.predict(X)[~is_offloaded], padded.predict(X)[~is_offloaded])
+    cloud_only = pair.at(offload_rate=1.0)
+    is_offloaded = cloud_only.offload(X)
+    np.testing.assert_array_equal(
+        cloud_only.predict(X)[is_offloaded], high_cost_labels[is_offloaded]
+    )
+    np.testing.assert_array_equal(
+        pair.predict(X)[~is_offloaded], low_cost_model.predict(X)[~is_offloaded]
+    )
     with pytest.raises(InputError, match="2 features, an instance has 4"):
-        pair_of(small, big).fit(X)
+        pair_of(small_model, high_cost_graph).fit(X)
 
 
 BOOSTED_TREES = HistGradientBoostingClassifier(max_iter=5)
@@ -210,48 +224,50 @@ class ReversedForest(ExtraTreesClassifier):
 def test_scikit_learn_classifiers_keep_their_predictions_or_are_refused(model, message):
     X, y = load_breast_cancer(return_X_y=True)
     X = X[:, :6].astype(np.float32)
-    high = ExtraTreesClassifier(5, random_state=0).fit(X, y)
-    pair = pair_of(model.fit(X, y), high)
+    high_cost_model = ExtraTreesClassifier(5, random_state=0).fit(X, y)
+    pair = pair_of(model.fit(X, y), high_cost_model)
     if message is not None:
         with pytest.raises(InputError, match=message):
             pair.fit(X)
         return
-    local = pair.fit(X).at(offload_rate=0.0)
-    np.testing.assert_array_equal(local.predict(X), model.predict(X))
+    edge_only = pair.fit(X).at(offload_rate=0.0)
+    np.testing.assert_array_equal(edge_only.predict(X), model.predict(X))
     if hasattr(model, "predict_proba"):
-        np.testing.assert_allclose(local.predict_proba(X), model.predict_proba(X), atol=1e-4)
+        np.testing.assert_allclose(edge_only.predict_proba(X), model.predict_proba(X), atol=1e-4)
 
 
 def test_low_cost_models_need_scores_and_high_cost_models_only_labels():
     X, y = load_iris(return_X_y=True)
     x = X.astype(np.float32)
-    small = LinearSVC(random_state=0).fit(x, y)
-    big = graph_of(
+    low_cost_model = LinearSVC(random_state=0).fit(x, y)
+    high_cost_graph = graph_of(
         [helper.make_node("Gather", ["v", "c"], ["w"], axis=1), ARGMAX_W],
         ("v", 1, ["n", 4]),
         ("out", 7, ["n"]),
         c=np.array([0, 2, 3]),
     )
-    pair = pair_of(small, big).fit(X)
-    decision = small.decision_function(x)
+    pair = pair_of(low_cost_model, high_cost_graph).fit(X)
+    decision_values = low_cost_model.decision_function(x)
     np.testing.assert_allclose(
-        pair.stages_[0].margins(x), decision - decision.max(axis=1, keepdims=True), atol=1e-5
+        pair.stages_[0].margins(x),
+        decision_values - decision_values.max(axis=1, keepdims=True),
+        atol=1e-5,
     )
     np.testing.assert_array_equal(pair.high_cost_model_.labels(x), x[:, [0, 2, 3]].argmax(axis=1))
     assert set(np.unique(pair.high_cost_model_.predict_proba(x))) == {0.0, 1.0}
     with pytest.raises(InputError, match="gives labels alone"):
-        pair_of(big, small).fit(X)
+        pair_of(high_cost_graph, low_cost_model).fit(X)
 
 
 def test_a_single_score_column_belongs_to_the_second_named_label():
     v = np.random.default_rng(2).normal(size=(80, 1)).astype(np.float32)
-    low = gw.OnnxModel(scores_graph(IDENTITY, columns=1), classes=["yes", "no"])
+    low_cost_model = gw.OnnxModel(scores_graph(IDENTITY, columns=1), classes=["yes", "no"])
     node = helper.make_node("Neg", ["v"], ["out"])
-    high = gw.OnnxModel(scores_graph(node, columns=1), classes=["no", "yes"])
-    pair = pair_of(low, high).fit(v)
-    expected = np.where(v[:, 0] > 0, "no", "yes")
+    high_cost_model = gw.OnnxModel(scores_graph(node, columns=1), classes=["no", "yes"])
+    pair = pair_of(low_cost_model, high_cost_model).fit(v)
+    expected_labels = np.where(v[:, 0] > 0, "no", "yes")
     for system in (pair, pair.at(offload_rate=1.0)):
-        np.testing.assert_array_equal(system.predict(v), expected)
+        np.testing.assert_array_equal(system.predict(v), expected_labels)
     assert pair.operating_point_.agreement == 1.0
 
 
@@ -292,31 +308,33 @@ def test_errors_name_unknown_labels():
 def test_tables_must_have_the_column_names_and_order_of_the_fit():
     X, y = load_breast_cancer(return_X_y=True)
     table = pd.DataFrame(X[:, :4], columns=list("abcd"))
-    low, high = (
+    low_cost_model, high_cost_model = (
         RandomForestClassifier(n_trees, random_state=0).fit(table[:300], y[:300])
         for n_trees in (3, 9)
     )
-    pair = pair_of(low, high).fit(table[300:], y[300:])
+    pair = pair_of(low_cost_model, high_cost_model).fit(table[300:], y[300:])
     assert pair.feature_names_ == ("a", "b", "c", "d")
     np.testing.assert_array_equal(pair.predict(table), pair.predict(table.to_numpy()))
-    for other in (table[list("dcba")], table.rename(columns={"a": "e"}), table[["a"]]):
+    for changed_table in (table[list("dcba")], table.rename(columns={"a": "e"}), table[["a"]]):
         with pytest.raises(InputError, match="feature names should match"):
-            pair.predict(other)
+            pair.predict(changed_table)
 
 
 def test_missing_values_are_allowed_if_both_models_accept_them():
     X, y = load_breast_cancer(return_X_y=True)
     X = np.where(np.random.default_rng(0).random(X[:, :6].shape) < 0.1, np.nan, X[:, :6])
-    low, high = (HistGradientBoostingClassifier(max_iter=n).fit(X[:300], y[:300]) for n in (2, 20))
-    pair = pair_of(low, high, allow_missing=True).fit(X[300:], y[300:])
+    low_cost_model, high_cost_model = (
+        HistGradientBoostingClassifier(max_iter=n).fit(X[:300], y[:300]) for n in (2, 20)
+    )
+    pair = pair_of(low_cost_model, high_cost_model, allow_missing=True).fit(X[300:], y[300:])
     is_offloaded = pair.offload(X)
-    expected = np.where(is_offloaded, high.predict(X), low.predict(X))
-    np.testing.assert_array_equal(pair.predict(X), expected)
+    expected_labels = np.where(is_offloaded, high_cost_model.predict(X), low_cost_model.predict(X))
+    np.testing.assert_array_equal(pair.predict(X), expected_labels)
     for change, message in (({}, "hold NaN"), ({"allow_missing": True}, "hold infinity")):
         with pytest.raises(InputError, match=message):
-            pair_of(low, high, **change).fit(np.where(X > 20, np.inf, X), y)
+            pair_of(low_cost_model, high_cost_model, **change).fit(np.where(X > 20, np.inf, X), y)
     with pytest.raises(InputError, match=r"y is missing \(NaN or None\) in 1 row: leave"):
-        pair_of(low, high, allow_missing=True).fit(X, [None, *y.tolist()[1:]])
+        pair_of(low_cost_model, high_cost_model, allow_missing=True).fit(X, [None, *y.tolist()[1:]])
 
 
 @pytest.mark.slow  # 200 fits
@@ -324,40 +342,42 @@ def test_rates_on_unseen_rows_lie_in_the_stated_interval():
     """Check 100 resamplings of recorded outputs for each way to choose a point."""
     images, y = digit_images()
     X = images.reshape(len(images), -1).astype(np.float64)
-    low = cross_val_predict(
+    low_cost_margins = cross_val_predict(
         LogisticRegression(C=0.001, solver="newton-cholesky"), X, y, cv=3,
         method="decision_function",
     )  # fmt: skip
     forest = RandomForestClassifier(30, random_state=0)
-    high = cross_val_predict(forest, X, y, cv=3, method="predict_proba")
-    rows = np.hstack([low, high]).astype(np.float32)
-    small, big = (
+    high_cost_probabilities = cross_val_predict(forest, X, y, cv=3, method="predict_proba")
+    rows = np.hstack([low_cost_margins, high_cost_probabilities]).astype(np.float32)
+    low_cost_graph, high_cost_graph = (
         scores_graph(
             helper.make_node("Gather", ["v", "c"], ["out"], axis=1),
             columns=10,
-            c=np.arange(first, first + 10),
+            c=np.arange(first_column, first_column + 10),
         )
-        for first in (0, 10)
+        for first_column in (0, 10)
     )
-    margins = low.astype(np.float32)
-    cloud_labels = high.argmax(axis=1)
+    margins = low_cost_margins.astype(np.float32)
+    cloud_labels = high_cost_probabilities.argmax(axis=1)
     scores = stop_score(margins)
     stage_labels = labels(margins)
     goals = ({"max_loss": 0.01}, {"offload_rate": 0.2}, {"max_loss": 0.0}, {"budget": 1.1})
     is_inside: dict[tuple[bool, int], list[bool]] = {}
     for seed in range(100):
-        order = np.random.default_rng(seed).permutation(len(rows))
-        validation, unseen = order[:300], order[300:]
-        for labelled in (False, True):
-            pair = pair_of(small, big, random_state=seed)
-            pair.fit(rows[validation], y[validation] if labelled else None)
+        row_order = np.random.default_rng(seed).permutation(len(rows))
+        validation, unseen = row_order[:300], row_order[300:]
+        for has_labels in (False, True):
+            pair = pair_of(low_cost_graph, high_cost_graph, random_state=seed)
+            pair.fit(rows[validation], y[validation] if has_labels else None)
             for number, goal in enumerate(goals):
                 point = pair.at(**goal).operating_point_
                 (threshold,) = point.thresholds
-                stops = scores[unseen] >= np.float32(np.inf if threshold is None else threshold)
-                answers = np.where(stops, stage_labels[unseen], cloud_labels[unseen])
-                rate = np.mean(answers == (y if labelled else cloud_labels)[unseen])
+                is_stopped = scores[unseen] >= np.float32(
+                    np.inf if threshold is None else threshold
+                )
+                answers = np.where(is_stopped, stage_labels[unseen], cloud_labels[unseen])
+                rate = np.mean(answers == (y if has_labels else cloud_labels)[unseen])
                 low_end, high_end = point.interval
-                is_inside.setdefault((labelled, number), []).append(low_end <= rate <= high_end)
-    shares = {key: np.mean(flags) for key, flags in is_inside.items()}
-    assert min(shares.values()) >= 0.93, shares
+                is_inside.setdefault((has_labels, number), []).append(low_end <= rate <= high_end)
+    coverage = {key: np.mean(flags) for key, flags in is_inside.items()}
+    assert min(coverage.values()) >= 0.93, coverage

@@ -16,17 +16,17 @@ def wine():
 
 @pytest.mark.slow
 def test_points_are_as_good_as_those_of_confidence_cascade_on_few_rows(wine):
-    staged = StagedCascade(random_state=0).fit(*wine)
-    confidence = ConfidenceCascade(random_state=0).fit(*wine)
-    for point in confidence.frontier_.points:
-        best = staged.frontier_.at(budget=point.cost)
-        assert best.accuracy >= point.accuracy - 1e-12
+    staged_cascade = StagedCascade(random_state=0).fit(*wine)
+    confidence_cascade = ConfidenceCascade(random_state=0).fit(*wine)
+    for point in confidence_cascade.frontier_.points:
+        best_point = staged_cascade.frontier_.at(budget=point.cost)
+        assert best_point.accuracy >= point.accuracy - 1e-12
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"effort": "low"}, {"families": ("linear",)}])
 def test_candidates_exclude_single_models_at_low_effort_and_without_boosting(wine, settings):
-    staged = StagedCascade(random_state=0, n_stages=2, **settings).fit(*wine)
+    staged_cascade = StagedCascade(random_state=0, n_stages=2, **settings).fit(*wine)
     # each sequence has at most two stages and so two feature sets
-    sets = {tuple(stage.features) for stages in staged.chains_ for stage in stages}
-    assert len(sets) <= 6
+    feature_sets = {tuple(stage.features) for stages in staged_cascade.chains_ for stage in stages}
+    assert len(feature_sets) <= 6

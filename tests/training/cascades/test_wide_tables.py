@@ -12,7 +12,7 @@ import pytest
 from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.backward_selection import _drop_least_useful
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.cascades.wide_tables import narrowed
+from gatewise_training.cascades.wide_tables import with_fewer_columns
 from gatewise_training.data.datasets import read_table
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.screening import MAX_COLUMNS, most_different_columns
@@ -35,17 +35,19 @@ def test_searches_in_very_many_columns_use_only_some_of_them() -> None:
     x, y = table(1400)
     group = np.full(1400, None, object)
     group[8:708] = "bus"
-    own = np.where(group == "bus", 0.0, 1.0)
-    costs = FeatureCosts(own, group=group.tolist(), shared={"bus": 3.0})
-    narrow, columns = narrowed(problem(x, y, costs))
+    own_prices = np.where(group == "bus", 0.0, 1.0)
+    costs = FeatureCosts(own_prices, group=group.tolist(), shared={"bus": 3.0})
+    narrowed_problem, columns = with_fewer_columns(problem(x, y, costs))
     assert {7, 8} <= set(columns.tolist())
-    in_bus = columns[(columns >= 8) & (columns < 708)]
-    assert len(in_bus) in (0, 700)  # features that share one price stay together
-    assert narrow.costs.n_features == narrow.plan.x.shape[1] == len(columns) < 1400
-    assert narrow.costs.price(np.arange(len(columns))) == costs.price(columns)
+    bus_columns = columns[(columns >= 8) & (columns < 708)]
+    assert len(bus_columns) in (0, 700)  # features that share one price stay together
+    assert (
+        narrowed_problem.costs.n_features == narrowed_problem.plan.x.shape[1] == len(columns) < 1400
+    )
+    assert narrowed_problem.costs.price(np.arange(len(columns))) == costs.price(columns)
     x, y = table(30)
     narrow_problem = problem(x, y, FeatureCosts.uniform(30))
-    assert narrowed(narrow_problem)[0] is narrow_problem
+    assert with_fewer_columns(narrow_problem)[0] is narrow_problem
     assert len(most_different_columns(*table(3000))) == MAX_COLUMNS
 
 

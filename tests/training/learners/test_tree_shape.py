@@ -167,9 +167,11 @@ def test_cegb_uses_num_leaves_or_the_best_number_of_leaves() -> None:
 def test_shape_is_not_searched_on_many_rows_with_a_bound_of_size() -> None:
     large = problem_of(*sums(7000))
     small = problem_of(*sums(1000))
-    assert best_shape(large, ("boosting",), of_size=True) is None
+    assert best_shape(large, ("boosting",), has_size_bound=True) is None
     assert best_shape(large, ("linear",)) is None
-    assert best_shape(small, ("boosting",), of_size=True) == tree_shape(small.plan, 2, seed=0)
+    assert best_shape(small, ("boosting",), has_size_bound=True) == tree_shape(
+        small.plan, 2, seed=0
+    )
 
 
 def test_stages_without_a_high_cost_model_are_larger_forests() -> None:

@@ -20,35 +20,35 @@ pytestmark = pytest.mark.slow  # fits of several seconds
 promise = Promise.from_bounds
 
 
-def record(seed, n=400, stages=3, ties=False, nan=False, has_cloud=True):
+def make_record(seed, n=400, stages=3, has_ties=False, has_nan=False, has_cloud=True):
     rng = np.random.default_rng(seed)
     scores = rng.gamma(2.0, size=(stages, n)).astype(np.float32)
-    if ties:
+    if has_ties:
         scores = np.round(scores, 1)
     is_right = rng.random((stages, n)) < 1 - 0.5 * np.exp(
         -scores * np.arange(1, stages + 1)[:, None]
     )
-    if nan:
+    if has_nan:
         scores[rng.random(scores.shape) < 0.1] = np.nan
     is_last_right = rng.random(n) < 0.97 if has_cloud else is_right[-1]
     costs = np.cumsum(np.arange(1.0, stages + 2))
     if not has_cloud:
         costs[-1] = costs[-2]
-    correct = np.vstack([is_right, is_last_right]).astype(float)
-    return CascadeRecord(scores, correct, costs, np.ones(n), RowSplitter(n), has_cloud)
+    correctness = np.vstack([is_right, is_last_right]).astype(float)
+    return CascadeRecord(scores, correctness, costs, np.ones(n), RowSplitter(n), has_cloud)
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_no_row_of_other_data_stops_later_along_a_path(seed, ties, nan, has_cloud):
-    tuning = record(seed, ties=ties, nan=nan, has_cloud=has_cloud)
-    other = record(seed + 1, nan=nan, has_cloud=has_cloud)
-    points = frontier_points(tuning, n_lams=10, n_thresholds=5)
-    path = SettingsPath.through(tuning, points[seed % len(points)])
+    tuning_record = make_record(seed, has_ties=ties, has_nan=nan, has_cloud=has_cloud)
+    other_record = make_record(seed + 1, has_nan=nan, has_cloud=has_cloud)
+    points = frontier_points(tuning_record, n_lams=10, n_thresholds=5)
+    path = SettingsPath.through(tuning_record, points[seed % len(points)])
     previous_exits = None
     for log_power in np.linspace(-5, 5, 30):
         point = path.point(log_power)
-        exits = other.exits(point.thresholds)
+        exits = other_record.exits(point.thresholds)
         if previous_exits is not None:
             assert (exits <= previous_exits).all()
         previous_exits = exits
@@ -56,16 +56,16 @@ def test_no_row_of_other_data_stops_later_along_a_path(seed, ties, nan, has_clou
 
 @pytest.mark.parametrize("has_cloud", [True, False])
 def test_a_path_contains_its_base_point(has_cloud):
-    tuning = record(1, ties=True, has_cloud=has_cloud)
-    for base in frontier_points(tuning):
-        path = SettingsPath.through(tuning, base)
+    tuning_record = make_record(1, has_ties=True, has_cloud=has_cloud)
+    for base in frontier_points(tuning_record):
+        path = SettingsPath.through(tuning_record, base)
         base_of_path = path.point(0.0)
         assert base_of_path.thresholds[:-1] == base.thresholds[:-1]
         assert base_of_path.thresholds[-1] == (base.thresholds[-1] if has_cloud else ALWAYS_STOP)
         assert path.point(-20).offload_rate == has_cloud  # no row stops before the last exit
         used_stages = [s for s, t in enumerate(base.thresholds) if t is not None]
         if used_stages:
-            assert path.point(20).cost == tuning.exit_costs[used_stages[0]]
+            assert path.point(20).cost == tuning_record.exit_costs[used_stages[0]]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,11 @@ def test_a_path_contains_its_base_point(has_cloud):
     ],
 )
 def test_candidates_are_dense_near_the_bound(bound, risk):
-    tuning = record(3, n=4000)
-    order = list_candidates(tuning, frontier_points(tuning), promise(**bound), n_rows=4000)
-    risks = np.array([risk(p) for p in order[1:] if p.thresholds != order[0].thresholds])
+    tuning_record = make_record(3, n=4000)
+    candidates = list_candidates(
+        tuning_record, frontier_points(tuning_record), promise(**bound), n_rows=4000
+    )
+    risks = np.array([risk(p) for p in candidates[1:] if p.thresholds != candidates[0].thresholds])
     limit = next(iter(bound.values()))
     assert (np.diff(risks) >= 0).all()
     assert risks[-1] > limit
@@ -87,55 +89,68 @@ def test_candidates_are_dense_near_the_bound(bound, risk):
 
 
 def test_candidates_for_a_loss_start_with_cloud_only_and_get_cheaper():
-    tuning = record(3, n=4000)
-    order = list_candidates(tuning, frontier_points(tuning), promise(max_loss=0.01), n_rows=4000)
-    assert order[0].thresholds == (None, None, None)
-    costs = [p.cost for p in order]
+    tuning_record = make_record(3, n=4000)
+    candidates = list_candidates(
+        tuning_record, frontier_points(tuning_record), promise(max_loss=0.01), n_rows=4000
+    )
+    assert candidates[0].thresholds == (None, None, None)
+    costs = [p.cost for p in candidates]
     assert costs == sorted(costs, reverse=True)
-    assert len(order) > 100
+    assert len(candidates) > 100
 
 
 def test_the_first_candidate_keeps_the_bound_on_any_rows():
-    tuning = record(4)
-    points = frontier_points(tuning)
-    first = list_candidates(tuning, points, promise(offload_rate=0.05), n_rows=100)[0]
-    assert record(99).measure(first.thresholds).offload_rate == 0
-    first = list_candidates(tuning, points, promise(budget=3.0), n_rows=100)[0]
-    assert record(99).exit_costs[record(99).exits(first.thresholds)].max() <= 3.0
+    tuning_record = make_record(4)
+    points = frontier_points(tuning_record)
+    first_candidate = list_candidates(
+        tuning_record, points, promise(offload_rate=0.05), n_rows=100
+    )[0]
+    assert make_record(99).measure(first_candidate.thresholds).offload_rate == 0
+    first_candidate = list_candidates(tuning_record, points, promise(budget=3.0), n_rows=100)[0]
+    assert (
+        make_record(99).exit_costs[make_record(99).exits(first_candidate.thresholds)].max() <= 3.0
+    )
     # no candidate is certain to cost less than the cheapest stage
-    assert list_candidates(tuning, points, promise(budget=0.5), n_rows=100)[0].cost >= 0.5
+    assert list_candidates(tuning_record, points, promise(budget=0.5), n_rows=100)[0].cost >= 0.5
 
 
 def test_candidates_for_an_offload_rate_may_cost_more_than_points_of_the_frontier():
-    tuning = record(8, n=4000)
-    points = [p for p in frontier_points(tuning) if p.thresholds[2] in (None, ALWAYS_STOP)]
-    cheap = [p for p in points if p.cost < 3]
-    order = list_candidates(tuning, cheap, promise(offload_rate=0.1), n_rows=4000)
-    within = [p for p in order if p.offload_rate <= 0.1]
-    assert max(p.accuracy for p in within) > max(p.accuracy for p in cheap) + 0.01
+    tuning_record = make_record(8, n=4000)
+    points = [p for p in frontier_points(tuning_record) if p.thresholds[2] in (None, ALWAYS_STOP)]
+    cheap_points = [p for p in points if p.cost < 3]
+    candidates = list_candidates(
+        tuning_record, cheap_points, promise(offload_rate=0.1), n_rows=4000
+    )
+    candidates_within_rate = [p for p in candidates if p.offload_rate <= 0.1]
+    assert (
+        max(p.accuracy for p in candidates_within_rate)
+        > max(p.accuracy for p in cheap_points) + 0.01
+    )
 
 
 def test_the_last_stage_is_the_reference_without_a_cloud():
-    tuning = record(6, has_cloud=False)
-    order = list_candidates(tuning, frontier_points(tuning), promise(max_loss=0.05), n_rows=400)
-    assert order[0].thresholds == (None, None, ALWAYS_STOP)
-    assert all(p.thresholds[-1] == ALWAYS_STOP for p in order)
+    tuning_record = make_record(6, has_cloud=False)
+    candidates = list_candidates(
+        tuning_record, frontier_points(tuning_record), promise(max_loss=0.05), n_rows=400
+    )
+    assert candidates[0].thresholds == (None, None, ALWAYS_STOP)
+    assert all(p.thresholds[-1] == ALWAYS_STOP for p in candidates)
 
 
 def test_candidates_need_points_and_rows():
-    tuning = record(7)
-    for points, rows in (([], 10), ([OperatingPoint((None,) * 3, 1, 1, 1)], 0)):
+    tuning_record = make_record(7)
+    for points, n_rows in (([], 10), ([OperatingPoint((None,) * 3, 1, 1, 1)], 0)):
         with pytest.raises(InputError, match="at least one"):
-            list_candidates(tuning, points, promise(budget=3), n_rows=rows)
+            list_candidates(tuning_record, points, promise(budget=3), n_rows=n_rows)
 
 
 def test_single_models_are_candidates_in_order_of_their_risk():
-    chains = [record(seed, stages=1, has_cloud=False) for seed in range(3)]
-    for number, chain in enumerate(chains):
-        chain.exit_costs[:] = 5.0 - number if number < 2 else 9.0
-    points = [chain.measure((ALWAYS_STOP,), number) for number, chain in enumerate(chains)]
-    rising = list_candidates(chains, points, promise(budget=6.0), n_rows=300)
-    assert [p.chain for p in rising] == [1, 0, 2]
-    falling = list_candidates(chains, points[:2], promise(max_loss=0.1), n_rows=300)
+    records = [make_record(seed, stages=1, has_cloud=False) for seed in range(3)]
+    for number, record in enumerate(records):
+        record.exit_costs[:] = 5.0 - number if number < 2 else 9.0
+    points = [record.measure((ALWAYS_STOP,), number) for number, record in enumerate(records)]
+    candidates_for_budget = list_candidates(records, points, promise(budget=6.0), n_rows=300)
+    assert [p.chain for p in candidates_for_budget] == [1, 0, 2]
+    candidates_for_loss = list_candidates(records, points[:2], promise(max_loss=0.1), n_rows=300)
     # the reference is first although it is on no frontier
-    assert [p.chain for p in falling] == [2, 0, 1]
+    assert [p.chain for p in candidates_for_loss] == [2, 0, 1]

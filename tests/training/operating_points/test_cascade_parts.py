@@ -27,11 +27,11 @@ def record_of(sizes, seed=0, n=60):
     skill = np.sort(rng.random(n_stages) * 0.3 + 0.6)
     is_right = rng.random((n_stages, n)) < skill[:, None]
     scores = (is_right + rng.normal(size=(n_stages, n)) * 0.5).astype(np.float32)
-    correct = np.vstack([is_right, np.ones(n)]).astype(float)
+    correctness = np.vstack([is_right, np.ones(n)]).astype(float)
     costs = np.cumsum(rng.uniform(0.5, 3, n_stages + 1))
     packed_sizes = PackedSizes.without_shared_thresholds(sizes)
     return CascadeRecord(
-        scores, correct, costs, np.ones(n), RowSplitter(n), packed_sizes=packed_sizes
+        scores, correctness, costs, np.ones(n), RowSplitter(n), packed_sizes=packed_sizes
     )
 
 
@@ -54,10 +54,10 @@ def test_choices_of_stages_fit_and_exist_if_any_stage_fits(sizes, limit, seed) -
 
 def test_stages_that_are_wrong_at_high_scores_are_dropped_first() -> None:
     record = record_of([500, 500, 500], n=400)
-    scores, correct = record.scores.copy(), record.correctness.copy()
-    correct[0], scores[0] = 0.0, 5.0
-    correct[1], scores[1] = 1.0, 5.0
-    choices = stages_within_bytes(replace(record, scores=scores, correctness=correct), 1000)
+    scores, correctness = record.scores.copy(), record.correctness.copy()
+    correctness[0], scores[0] = 0.0, 5.0
+    correctness[1], scores[1] = 1.0, 5.0
+    choices = stages_within_bytes(replace(record, scores=scores, correctness=correctness), 1000)
     assert choices
     assert not any(0 in stages for stages in choices)
 
@@ -95,25 +95,25 @@ def test_the_point_within_bytes_and_budget_is_as_good_as_points_of_two_thirds_th
 ) -> None:
     points = points_of(figures)
     frontier = Frontier.from_points(points, reference_accuracy=1.0).with_small_points(points)
-    smallest = min(p.bytes for p in points)
-    if limit < smallest:
+    smallest_bytes = min(p.bytes for p in points)
+    if limit < smallest_bytes:
         with pytest.raises(TooLargeError) as raised:
             frontier.at(max_bytes=limit, budget=budget)
         unpickled = pickle.loads(pickle.dumps(raised.value))
         for error in (raised.value, unpickled):
-            assert (error.smallest_bytes, error.max_bytes) == (smallest, limit)
-            assert str(smallest) in str(error)
+            assert (error.smallest_bytes, error.max_bytes) == (smallest_bytes, limit)
+            assert str(smallest_bytes) in str(error)
         return
-    rivals = [p for p in points if p.cost <= budget and (3 * p.bytes + 2) // 2 <= limit]
-    if not rivals:
+    comparable_points = [p for p in points if p.cost <= budget and (3 * p.bytes + 2) // 2 <= limit]
+    if not comparable_points:
         return
-    chosen = frontier.at(max_bytes=limit, budget=budget)
-    assert chosen.bytes <= limit
-    assert chosen.cost <= budget
-    assert chosen.accuracy >= max(p.accuracy for p in rivals)
-    cheapest = frontier.at(max_bytes=limit, max_loss=1.0)
-    assert cheapest.bytes <= limit
-    assert cheapest.cost <= min(p.cost for p in points if (3 * p.bytes + 2) // 2 <= limit)
+    chosen_point = frontier.at(max_bytes=limit, budget=budget)
+    assert chosen_point.bytes <= limit
+    assert chosen_point.cost <= budget
+    assert chosen_point.accuracy >= max(p.accuracy for p in comparable_points)
+    cheapest_point = frontier.at(max_bytes=limit, max_loss=1.0)
+    assert cheapest_point.bytes <= limit
+    assert cheapest_point.cost <= min(p.cost for p in points if (3 * p.bytes + 2) // 2 <= limit)
 
 
 RATES = st.lists(
@@ -130,18 +130,18 @@ def test_an_offload_rate_chooses_the_best_point_that_keeps_it(figures, limit) ->
         )
         for chain, (cost, accuracy, rate) in enumerate(figures)
     ]
-    plain = Frontier.from_points(points, reference_accuracy=1.0)
-    frontier = plain.with_less_offload(points)
-    assert frontier.points == plain.points
-    rivals = [p for p in points if p.offload_rate <= limit / 10]
-    if not rivals:
+    curve = Frontier.from_points(points, reference_accuracy=1.0)
+    frontier = curve.with_less_offload(points)
+    assert frontier.points == curve.points
+    points_within_rate = [p for p in points if p.offload_rate <= limit / 10]
+    if not points_within_rate:
         with pytest.raises(InputError, match="no operating point offloads at most"):
             frontier.at(offload_rate=limit / 10)
         return
-    chosen = frontier.at(offload_rate=limit / 10)
-    assert chosen.offload_rate <= limit / 10
-    assert chosen.accuracy == max(p.accuracy for p in rivals)
-    equal_points = [p for p in rivals if p.accuracy == chosen.accuracy]
+    chosen_point = frontier.at(offload_rate=limit / 10)
+    assert chosen_point.offload_rate <= limit / 10
+    assert chosen_point.accuracy == max(p.accuracy for p in points_within_rate)
+    equal_points = [p for p in points_within_rate if p.accuracy == chosen_point.accuracy]
     # of points with equal accuracy, the frontier keeps the one with the lowest rate
     lowest_rate = min(p.offload_rate for p in equal_points)
-    assert chosen.cost <= min(p.cost for p in equal_points if p.offload_rate == lowest_rate)
+    assert chosen_point.cost <= min(p.cost for p in equal_points if p.offload_rate == lowest_rate)

@@ -30,12 +30,14 @@ def rare_record(seed, n=3000, share=0.04):
     truth = (rng.random(n) >= share).astype(np.int64)
     signal = np.where(truth == 1, 1.0, -1.0)
     margins = [signal * skill + 0.6 + rng.normal(size=n) for skill in (0.8, 1.6)]
-    cloud = signal * 2.2 + rng.normal(size=n)
-    labels_by_exit = np.stack([(m > 0).astype(np.int64) for m in (*margins, cloud)])
-    chances = [
-        np.column_stack([1 - p, p])
-        for m in (*margins, cloud)
-        if (p := 1 / (1 + np.exp(-m))) is not None
+    cloud_margins = signal * 2.2 + rng.normal(size=n)
+    labels_by_exit = np.stack(
+        [(margin > 0).astype(np.int64) for margin in (*margins, cloud_margins)]
+    )
+    probabilities = [
+        np.column_stack([1 - probability, probability])
+        for margin in (*margins, cloud_margins)
+        if (probability := 1 / (1 + np.exp(-margin))) is not None
     ]
     return CascadeRecord(
         scores=np.abs(np.stack(margins)).astype(np.float32),
@@ -44,7 +46,7 @@ def rare_record(seed, n=3000, share=0.04):
         weights=np.ones(n),
         splitter=RowSplitter(n),
         agrees_with_reference=labels_by_exit == labels_by_exit[-1],
-        answers=ExitAnswers.from_probabilities(truth, labels_by_exit, 2, chances),
+        answers=ExitAnswers.from_probabilities(truth, labels_by_exit, 2, probabilities),
     )
 
 
@@ -57,13 +59,17 @@ def test_figures_equal_those_of_scikit_learn(n_classes):
     n = 400
     truth = rng.integers(0, n_classes, n)
     weights = rng.uniform(0.5, 2, n)
-    chances = [rng.dirichlet(np.ones(n_classes), n) for _ in range(3)]
-    labels_by_exit = np.stack([c.argmax(axis=1) for c in chances])
-    answers = ExitAnswers.from_probabilities(truth, labels_by_exit, n_classes, chances)
+    probabilities_by_exit = [rng.dirichlet(np.ones(n_classes), n) for _ in range(3)]
+    labels_by_exit = np.stack(
+        [probabilities.argmax(axis=1) for probabilities in probabilities_by_exit]
+    )
+    answers = ExitAnswers.from_probabilities(
+        truth, labels_by_exit, n_classes, probabilities_by_exit
+    )
     exits = rng.integers(0, 3, n)
     figures = answers.figures(exits, weights)
     labels = labels_by_exit[exits, np.arange(n)]
-    probabilities = np.stack(chances)[exits, np.arange(n)]
+    probabilities = np.stack(probabilities_by_exit)[exits, np.arange(n)]
     options = {"average": None, "sample_weight": weights}
     assert figures["recall"] == pytest.approx(metrics.recall_score(truth, labels, **options))
     assert figures["precision"] == pytest.approx(metrics.precision_score(truth, labels, **options))
@@ -138,8 +144,8 @@ def test_one_stage_is_tuned_exactly_under_class_weights():
 
 
 def frontier(record, bounds):
-    emphasis = [np.array([w, 1.0]) for w in (3.0, 24.0)]
-    points = frontier_points(record, n_lams=25, extra_class_weights=emphasis)
+    class_weights = [np.array([w, 1.0]) for w in (3.0, 24.0)]
+    points = frontier_points(record, n_lams=25, extra_class_weights=class_weights)
     curve = Frontier.from_points(
         points, reference_accuracy=record.reference_effective_accuracy(), classes=(0, 1),
         class_rows=record.answers.class_rows(),
@@ -158,22 +164,22 @@ def frontier(record, bounds):
     ids=["recall", "recall in a budget", "weighted loss"],
 )
 def test_certified_points_keep_all_bounds_with_the_stated_confidence(goal, bounds, weight):
-    def weighted(record):
+    def with_weight(record):
         if weight is None:
             return record
         return replace(record, class_weights=np.where(record.answers.truth == 0, weight, 1.0))
 
-    tuning, pool = weighted(rare_record(0, 4000)), weighted(rare_record(1, 40_000))
-    curve = frontier(tuning, bounds)
+    tuning_record, pool = with_weight(rare_record(0, 4000)), with_weight(rare_record(1, 40_000))
+    curve = frontier(tuning_record, bounds)
     promise = Promise.from_bounds(0.9, by_class=bounds, **goal)
-    order = list_candidates(tuning, (*curve.points, *curve.off_curve_points), promise, n_rows=3000)[
-        ::4
-    ]
+    candidates = list_candidates(
+        tuning_record, (*curve.points, *curve.off_curve_points), promise, n_rows=3000
+    )[::4]
     rng = np.random.default_rng(0)
     n_draws = 80
     n_violated = n_certified = 0
     for _ in range(n_draws):
-        point = certify(pool.take(rng.integers(0, 40_000, 3000)), order, promise)
+        point = certify(pool.take(rng.integers(0, 40_000, 3000)), candidates, promise)
         if point is None:
             continue
         n_certified += 1
@@ -212,17 +218,17 @@ def test_the_cheapest_point_that_keeps_losses_by_class_is_chosen(losses):
     record = rare_record(3)
     exits = [record.exits(s) for s in tune(record, np.geomspace(1e-4, 1, 30))]
     points = [record.measure(s) for s in tune(record, np.geomspace(1e-4, 1, 30))]
-    reference = record.answers.figures(np.full(3000, 2), record.weights)["recall"]
+    reference_recall = record.answers.figures(np.full(3000, 2), record.weights)["recall"]
     reference_accuracy = float(record.correctness[-1].mean())
     frontier = Frontier.from_points(
         points,
         reference_accuracy=reference_accuracy,
         classes=(0, 1),
         class_rows=record.answers.class_rows(),
-        reference_recall=reference,
+        reference_recall=reference_recall,
     )
-    on_curve = set(frontier.points)
-    frontier = replace(frontier, off_curve_points=tuple(p for p in points if p not in on_curve))
+    curve_points = set(frontier.points)
+    frontier = replace(frontier, off_curve_points=tuple(p for p in points if p not in curve_points))
     costs_within = [
         p.cost
         for p, point_exits in zip(points, exits, strict=True)
@@ -253,17 +259,17 @@ def test_losses_by_class_are_certified_with_the_stated_confidence():
     losses = {0: 0.06, 1: 0.01}
     bounds = ClassBounds.from_mappings((0, 1), None, None, losses)
     promise = Promise.from_bounds(0.95, by_class=bounds, max_loss=1.0)
-    pool, tuning = rare_record(5, n=40_000, share=0.1), rare_record(6, share=0.1)
-    points = [tuning.measure(s) for s in tune(tuning, np.geomspace(1e-4, 1, 30))]
-    order = list_candidates(tuning, points, promise, n_rows=4000)
+    pool, tuning_record = rare_record(5, n=40_000, share=0.1), rare_record(6, share=0.1)
+    points = [tuning_record.measure(s) for s in tune(tuning_record, np.geomspace(1e-4, 1, 30))]
+    candidates = list_candidates(tuning_record, points, promise, n_rows=4000)
     rng = np.random.default_rng(0)
     rows_by_class = [np.flatnonzero(pool.answers.truth == c) for c in (0, 1)]
     n_violated = np.zeros(2)
     n_certified, n_draws = 0, 200
     for _ in range(n_draws):
         # the number of rows of a class is fixed because its test depends on it
-        drawn = [rng.choice(rows_by_class[0], 400), rng.choice(rows_by_class[1], 3600)]
-        point = certify(pool.take(np.concatenate(drawn)), order, promise)
+        rows_of_classes = [rng.choice(rows_by_class[0], 400), rng.choice(rows_by_class[1], 3600)]
+        point = certify(pool.take(np.concatenate(rows_of_classes)), candidates, promise)
         if point is None:
             continue
         n_certified += 1
@@ -290,10 +296,13 @@ def test_errors_name_the_rows_needed_to_certify_losses_by_class():
 
 
 def test_certificates_state_no_unused_loss_for_a_class_without_calibration_rows():
-    rows, bounds = rare_record(8, n=400), ClassBounds.from_mappings((0, 1), max_loss={0: 1, 1: 0.5})
-    rows = rows.take(rows.answers.truth == 1)
+    record, bounds = (
+        rare_record(8, n=400),
+        ClassBounds.from_mappings((0, 1), max_loss={0: 1, 1: 0.5}),
+    )
+    record = record.take(record.answers.truth == 1)
     promise = Promise.from_bounds(0.95, by_class=bounds, max_loss=1.0)
-    terms = certify(rows, [rows.measure((0.5, 0.5))], promise).guarantee
+    terms = certify(record, [record.measure((0.5, 0.5))], promise).guarantee
     assert terms["max_loss 0"] == 1
     assert "unused max_loss 0" not in terms  # JSON has no NaN
     assert terms["unused max_loss 1"] > 0

@@ -13,7 +13,7 @@ from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import Frontier, LossError
 
 
-def frontier(*figures: tuple[float, float], error: float = 0.001) -> Frontier:
+def frontier_of(*figures: tuple[float, float], error: float = 0.001) -> Frontier:
     points = [
         OperatingPoint(
             (cost,), cost=cost, accuracy=accuracy, offload_rate=0.0, accuracy_error=error
@@ -27,7 +27,7 @@ ADULT = (1.0, 0.8), (3.51, 0.8665), (3.54, 0.8692), (9.0, 0.875)
 
 
 def test_a_bounded_loss_chooses_a_point_of_the_hull() -> None:
-    curve = frontier(*ADULT)
+    curve = frontier_of(*ADULT)
     assert [p.cost for p in curve.hull().points] == [1.0, 3.54, 9.0]
     point, reason = curve.choose(None, max_loss=0.01)
     assert point.cost == 3.54
@@ -35,7 +35,7 @@ def test_a_bounded_loss_chooses_a_point_of_the_hull() -> None:
 
 
 def test_the_choice_of_a_point_states_its_reason() -> None:
-    curve = frontier(*ADULT)
+    curve = frontier_of(*ADULT)
     assert curve.choose(None, budget=3.52) == (
         curve.points[1], "the most accurate point that costs at most 3.52"
     )  # fmt: skip
@@ -53,24 +53,24 @@ def test_the_next_point_is_chosen_if_it_gains_two_percent_of_its_cost_and_one_er
         (51.01, gain, 50.0),
         (51.0, 1.01 * gain, 50.0),
     ):
-        curve = frontier((0.0, 0.0), (50.0, 0.5), (cost, 0.5 + gain), (1e3, 0.875), error=error)
+        curve = frontier_of((0.0, 0.0), (50.0, 0.5), (cost, 0.5 + gain), (1e3, 0.875), error=error)
         assert [p.cost for p in curve.hull().points] == [0.0, 50.0, cost, 1e3]
         assert curve.choose(None, max_loss=0.375).point.cost == chosen_cost
 
 
 def test_the_only_point_of_the_hull_within_the_loss_is_chosen() -> None:
-    curve = frontier((1.0, 0.5), (2.0, 0.875))
+    curve = frontier_of((1.0, 0.5), (2.0, 0.875))
     point, reason = curve.choose(None, max_loss=0.25)
     assert (point.cost, reason) == (2.0, "the cheapest point of the hull within a loss of 0.25")
 
 
 def test_a_free_point_within_the_loss_is_chosen() -> None:
-    curve = frontier((0.0, 0.75), (0.0, 0.5), (4.0, 0.875))
+    curve = frontier_of((0.0, 0.75), (0.0, 0.5), (4.0, 0.875))
     assert curve.choose(None, max_loss=0.125).point.cost == 0.0
 
 
 def test_points_keep_a_loss_at_its_bound_less_a_margin_of_standard_errors() -> None:
-    curve = frontier((1.0, 0.75), (4.0, 0.875), error=0.0625)
+    curve = frontier_of((1.0, 0.75), (4.0, 0.875), error=0.0625)
     assert curve.at(max_loss=0.125).cost == 1.0  # a loss equal to the bound
     assert curve.at(max_loss=0.1249).cost == 4.0
     assert curve.at(max_loss=0.125, slack=1.0).cost == 4.0
@@ -95,20 +95,20 @@ def test_a_point_off_the_hull_is_chosen_if_no_point_of_the_hull_keeps_the_loss()
 
 def test_safer_points_off_the_curve_are_chosen_only_if_rows_have_groups() -> None:
     for groups, cost in ((None, 4.0), (5, 6.0)):
-        unsafe = OperatingPoint(
+        unsafe_point = OperatingPoint(
             (1.0,), cost=4.0, accuracy=0.9, offload_rate=0.0, accuracy_error=0.5,
             validation_groups=groups,
         )  # fmt: skip
-        safe, safer = (
+        safe_point, safer_point = (
             OperatingPoint((2.0,), cost=safe_cost, accuracy=0.875, offload_rate=1.0)
             for safe_cost in (6.0, 7.0)
         )
-        curve = Frontier((unsafe,), 0.875, off_curve_points=(safer, safe))
+        curve = Frontier((unsafe_point,), 0.875, off_curve_points=(safer_point, safe_point))
         assert curve.choose(None, max_loss=0.01, slack=1.0).point.cost == cost
 
 
 def test_the_error_for_a_loss_out_of_reach_names_the_smallest_loss() -> None:
-    curve = frontier((1.0, 0.5), (4.0, 0.75))
+    curve = frontier_of((1.0, 0.5), (4.0, 0.75))
     with pytest.raises(LossError, match=r"loses at most 0\.1; the least is 0\.125") as raised:
         curve.at(max_loss=0.1)
     assert raised.value.smallest_loss == 0.125
@@ -116,7 +116,7 @@ def test_the_error_for_a_loss_out_of_reach_names_the_smallest_loss() -> None:
 
 
 def test_a_point_that_costs_exactly_the_budget_keeps_it() -> None:
-    curve = frontier((1.0, 0.5), (4.0, 0.75))
+    curve = frontier_of((1.0, 0.5), (4.0, 0.75))
     assert curve.at(budget=4.0).cost == 4.0
     assert curve.at(budget=3.99).cost == 1.0
     assert curve.at(budget=1.0).cost == 1.0
@@ -133,19 +133,19 @@ def test_offload_rates_choose_the_most_accurate_point_and_then_the_cheapest() ->
     curve = Frontier.from_points(
         [point(1.0, 0.5, 0.5), point(4.0, 0.9, 0.75)], reference_accuracy=1
     )
-    surface = curve.with_less_offload(
+    frontier = curve.with_less_offload(
         [*curve.points, point(6.0, 0.75, 0.25), point(5.0, 0.75, 0.25), point(7.0, 0.25, 0.25)]
     )
-    assert [p.cost for p in surface.off_curve_points] == [5.0]
-    merged = Frontier(
-        surface.points, 1.0, off_curve_points=(point(6.0, 0.75, 0.25), *surface.off_curve_points)
+    assert [p.cost for p in frontier.off_curve_points] == [5.0]
+    merged_frontier = Frontier(
+        frontier.points, 1.0, off_curve_points=(point(6.0, 0.75, 0.25), *frontier.off_curve_points)
     )
-    assert merged.at(offload_rate=0.25).cost == 5.0
-    assert merged.at(offload_rate=0.75).cost == 4.0
-    assert merged.at(offload_rate=0.7499).cost == 5.0
-    assert merged.at(offload_rate=1.0).cost == 4.0
+    assert merged_frontier.at(offload_rate=0.25).cost == 5.0
+    assert merged_frontier.at(offload_rate=0.75).cost == 4.0
+    assert merged_frontier.at(offload_rate=0.7499).cost == 5.0
+    assert merged_frontier.at(offload_rate=1.0).cost == 4.0
     with pytest.raises(InputError, match=r"offloads at most 0\.2; least 0\.25"):
-        merged.at(offload_rate=0.2)
+        merged_frontier.at(offload_rate=0.2)
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_offload_rates_choose_the_most_accurate_point_and_then_the_cheapest() ->
 )
 def test_invalid_goals_are_refused(goal: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        frontier(*ADULT).choose(None, **goal)
+        frontier_of(*ADULT).choose(None, **goal)
 
 
 def test_goals_at_the_limits_of_their_ranges_are_accepted() -> None:
-    curve = frontier(*ADULT)
+    curve = frontier_of(*ADULT)
     assert curve.at(max_loss=1).cost == 1.0
     assert curve.at(max_loss=0.0).cost == 9.0
     assert curve.at(offload_rate=0).cost == 9.0
@@ -174,12 +174,12 @@ def test_goals_at_the_limits_of_their_ranges_are_accepted() -> None:
 
 
 def test_the_hull_excludes_points_on_and_below_its_lines() -> None:
-    assert [p.cost for p in frontier((1, 0.2), (2, 0.3), (3, 0.4), (4, 0.8)).hull().points] == [
+    assert [p.cost for p in frontier_of((1, 0.2), (2, 0.3), (3, 0.4), (4, 0.8)).hull().points] == [
         1,
         4,
     ]
-    concave = frontier((1, 0.2), (2, 0.5), (3, 0.7), (4, 0.8))
-    assert concave.hull().points == concave.points
+    concave_frontier = frontier_of((1, 0.2), (2, 0.5), (3, 0.7), (4, 0.8))
+    assert concave_frontier.hull().points == concave_frontier.points
 
 
 def test_a_frontier_needs_a_point() -> None:
@@ -190,7 +190,7 @@ def test_a_frontier_needs_a_point() -> None:
 # -- sizes ---------------------------------------------------------------------------------
 
 
-def sized(*figures: tuple[float, float, int]) -> list[OperatingPoint]:
+def points_of_sizes(*figures: tuple[float, float, int]) -> list[OperatingPoint]:
     return [
         OperatingPoint((cost,), cost=cost, accuracy=accuracy, offload_rate=0.0, bytes=size)
         for cost, accuracy, size in figures
@@ -198,20 +198,20 @@ def sized(*figures: tuple[float, float, int]) -> list[OperatingPoint]:
 
 
 def test_the_points_within_a_limit_of_bytes_form_a_frontier() -> None:
-    points = sized((1.0, 0.5, 100), (2.0, 0.75, 400), (3.0, 0.625, 200), (4.0, 0.6, 200))
+    points = points_of_sizes((1.0, 0.5, 100), (2.0, 0.75, 400), (3.0, 0.625, 200), (4.0, 0.6, 200))
     curve = Frontier.from_points(points, reference_accuracy=1.0).with_small_points(points)
     assert [p.cost for p in curve.points] == [1.0, 2.0]
     assert [p.cost for p in curve.off_curve_points] == [3.0]
-    small = curve.within_bytes(200)
-    assert [p.cost for p in small.points] == [1.0, 3.0]
+    small_frontier = curve.within_bytes(200)
+    assert [p.cost for p in small_frontier.points] == [1.0, 3.0]
     assert [p.cost for p in curve.within_bytes(199).points] == [1.0]
     assert curve.choose(None, 200, budget=9.0).point.cost == 3.0
     assert curve.at(budget=9.0, max_bytes=399).cost == 3.0
     with pytest.raises(TooLargeError) as raised:
         curve.within_bytes(99)
     assert raised.value.smallest_bytes == 100
-    one_byte = Frontier.from_points(sized((1.0, 0.5, 1)), reference_accuracy=1.0)
-    assert one_byte.within_bytes(1).points == one_byte.points
+    one_byte_frontier = Frontier.from_points(points_of_sizes((1.0, 0.5, 1)), reference_accuracy=1.0)
+    assert one_byte_frontier.within_bytes(1).points == one_byte_frontier.points
     for max_bytes in (0, 1.5, "100"):
         with pytest.raises(InputError, match="whole number of at least 1"):
             curve.within_bytes(max_bytes)  # type: ignore[arg-type]
@@ -219,16 +219,16 @@ def test_the_points_within_a_limit_of_bytes_form_a_frontier() -> None:
 
 def test_a_frontier_keeps_the_best_points_of_sizes_that_grow_by_half() -> None:
     # the sizes are 100, 150, 225 and 337; each keeps the best point that is not larger
-    points = sized((9.0, 0.9, 400), (8.0, 0.2, 100), (7.5, 0.15, 150), (7.0, 0.1, 337))
-    largest = Frontier.from_points(points[:1], reference_accuracy=1.0)
-    surface = largest.with_small_points(points)
-    assert [p.bytes for p in surface.off_curve_points] == [100, 150, 337]
-    assert largest.with_small_points(points[:1]).off_curve_points == ()
-    assert largest.with_small_points([]).off_curve_points == ()
-    tiny = sized((1.0, 0.5, 1), (2.0, 0.75, 4))
-    assert Frontier.from_points(tiny[1:], reference_accuracy=1.0).with_small_points(
-        tiny
-    ).off_curve_points == (tiny[0],)
+    points = points_of_sizes((9.0, 0.9, 400), (8.0, 0.2, 100), (7.5, 0.15, 150), (7.0, 0.1, 337))
+    largest_frontier = Frontier.from_points(points[:1], reference_accuracy=1.0)
+    frontier = largest_frontier.with_small_points(points)
+    assert [p.bytes for p in frontier.off_curve_points] == [100, 150, 337]
+    assert largest_frontier.with_small_points(points[:1]).off_curve_points == ()
+    assert largest_frontier.with_small_points([]).off_curve_points == ()
+    tiny_points = points_of_sizes((1.0, 0.5, 1), (2.0, 0.75, 4))
+    assert Frontier.from_points(tiny_points[1:], reference_accuracy=1.0).with_small_points(
+        tiny_points
+    ).off_curve_points == (tiny_points[0],)
 
 
 def test_frontiers_within_a_cost_exclude_points_without_a_known_highest_cost() -> None:
@@ -246,7 +246,7 @@ def test_frontiers_within_a_cost_exclude_points_without_a_known_highest_cost() -
 # -- classes -------------------------------------------------------------------------------
 
 
-def by_class(cost: float, accuracy: float, recall: tuple[float, float]) -> OperatingPoint:
+def point_by_class(cost: float, accuracy: float, recall: tuple[float, float]) -> OperatingPoint:
     return OperatingPoint(
         (cost,),
         cost=cost,
@@ -259,13 +259,13 @@ def by_class(cost: float, accuracy: float, recall: tuple[float, float]) -> Opera
 
 
 POINTS = [
-    by_class(1.0, 0.9, (0.95, 0.5)),
-    by_class(2.0, 0.85, (0.8, 0.75)),
-    by_class(3.0, 0.8, (0.7, 0.8)),
+    point_by_class(1.0, 0.9, (0.95, 0.5)),
+    point_by_class(2.0, 0.85, (0.8, 0.75)),
+    point_by_class(3.0, 0.8, (0.7, 0.8)),
 ]
 
 
-def bounded(**bounds: dict[str, float]) -> ClassBounds:
+def bounds_of(**bounds: dict[str, float]) -> ClassBounds:
     return ClassBounds.from_mappings(("ok", "fault"), **bounds)
 
 
@@ -277,45 +277,45 @@ def test_points_with_better_class_figures_are_kept_off_the_curve() -> None:
     assert [p.cost for p in curve.with_class_points(POINTS, None).off_curve_points] == [
         2.0
     ]  # for its balanced accuracy
-    surface = curve.with_class_points(POINTS, bounded(min_recall={"fault": 0.7}))
-    assert {p.cost for p in surface.off_curve_points} == {2.0, 3.0}
-    assert surface.at(budget=9.0, min_recall={"fault": 0.75}).cost == 2.0
-    assert surface.at(budget=9.0, min_recall={"fault": 0.76}).cost == 3.0
-    point, reason = surface.choose(bounded(min_recall={"fault": 0.7}), budget=9.0)
+    frontier = curve.with_class_points(POINTS, bounds_of(min_recall={"fault": 0.7}))
+    assert {p.cost for p in frontier.off_curve_points} == {2.0, 3.0}
+    assert frontier.at(budget=9.0, min_recall={"fault": 0.75}).cost == 2.0
+    assert frontier.at(budget=9.0, min_recall={"fault": 0.76}).cost == 3.0
+    point, reason = frontier.choose(bounds_of(min_recall={"fault": 0.7}), budget=9.0)
     assert point.cost == 2.0
     assert reason.endswith(", of those that keep min_recall fault=0.7")
 
 
 def test_errors_name_the_bounds_by_class() -> None:
-    surface = Frontier(tuple(POINTS[:1]), 0.95, tuple(POINTS[1:]), ("ok", "fault"), (100, 100))
-    bounds = bounded(min_recall={"fault": 0.78})
+    frontier = Frontier(tuple(POINTS[:1]), 0.95, tuple(POINTS[1:]), ("ok", "fault"), (100, 100))
+    bounds = bounds_of(min_recall={"fault": 0.78})
     with pytest.raises(InputError, match=r"at most 2;.*of those that keep min_recall fault=0.78"):
-        surface.choose(bounds, budget=2.0)
+        frontier.choose(bounds, budget=2.0)
     with pytest.raises(LossError):
-        surface.choose(bounds, max_loss=0.01)
+        frontier.choose(bounds, max_loss=0.01)
     with pytest.raises(InputError, match=r"recall of 'fault' reaches 0\.800 at most"):
-        surface.choose(bounded(min_recall={"fault": 0.9}), budget=9.0)
+        frontier.choose(bounds_of(min_recall={"fault": 0.9}), budget=9.0)
 
 
 def test_bounds_by_class_get_a_margin_of_standard_errors_if_a_point_keeps_it() -> None:
-    surface = Frontier(tuple(POINTS[:1]), 0.95, tuple(POINTS[1:]), ("ok", "fault"), (100, 100))
+    frontier = Frontier(tuple(POINTS[:1]), 0.95, tuple(POINTS[1:]), ("ok", "fault"), (100, 100))
     # the standard error of 0.7 on 100 rows is sqrt(0.7 * 0.3 / 100) = 0.046
-    bounds = bounded(min_recall={"fault": 0.7})
-    assert [p.cost for p in surface.points_within(bounds)] == [2.0, 3.0]
-    assert [p.cost for p in surface.points_within(bounds, slack=1.0)] == [2.0, 3.0]
-    assert [p.cost for p in surface.points_within(bounds, slack=2.0)] == [3.0]
-    assert [p.cost for p in surface.points_within(bounds, slack=5.0)] == [
+    bounds = bounds_of(min_recall={"fault": 0.7})
+    assert [p.cost for p in frontier.points_within(bounds)] == [2.0, 3.0]
+    assert [p.cost for p in frontier.points_within(bounds, slack=1.0)] == [2.0, 3.0]
+    assert [p.cost for p in frontier.points_within(bounds, slack=2.0)] == [3.0]
+    assert [p.cost for p in frontier.points_within(bounds, slack=5.0)] == [
         2.0,
         3.0,
     ]  # no point keeps the margin
     with pytest.raises(InputError, match=r"reaches 0\.800 at most"):
-        surface.points_within(
-            bounded(min_recall={"fault": 0.81})
+        frontier.points_within(
+            bounds_of(min_recall={"fault": 0.81})
         )  # a quarter of a standard error too high
 
 
 def test_losses_by_class_work_as_a_goal_and_as_a_bound_of_another_goal() -> None:
-    surface = Frontier(
+    frontier = Frontier(
         tuple(POINTS[:1]),
         0.95,
         tuple(POINTS[1:]),
@@ -324,12 +324,12 @@ def test_losses_by_class_work_as_a_goal_and_as_a_bound_of_another_goal() -> None
         reference_recall=(1.0, 0.875),
     )
     losses = {"fault": 0.125}
-    assert surface.at(max_loss=losses).cost == 2.0
-    assert surface.at(max_loss=losses, budget=9.0).cost == 2.0
-    assert surface.at(max_loss=losses, offload_rate=1.0).cost == 2.0
-    assert surface.at(max_loss={"fault": 0.1}, budget=9.0).cost == 3.0
+    assert frontier.at(max_loss=losses).cost == 2.0
+    assert frontier.at(max_loss=losses, budget=9.0).cost == 2.0
+    assert frontier.at(max_loss=losses, offload_rate=1.0).cost == 2.0
+    assert frontier.at(max_loss={"fault": 0.1}, budget=9.0).cost == 3.0
     with pytest.raises(InputError, match="costs at most 1;"):
-        surface.at(max_loss=losses, budget=1.0)
+        frontier.at(max_loss=losses, budget=1.0)
 
 
 # -- displays ------------------------------------------------------------------------------
@@ -338,9 +338,13 @@ def test_losses_by_class_work_as_a_goal_and_as_a_bound_of_another_goal() -> None
 def test_weighted_points_are_compared_by_weighted_accuracy() -> None:
     points = [
         OperatingPoint(
-            (cost,), cost=cost, accuracy=accuracy, offload_rate=0.0, weighted_accuracy=weighted
+            (cost,),
+            cost=cost,
+            accuracy=accuracy,
+            offload_rate=0.0,
+            weighted_accuracy=weighted_accuracy,
         )
-        for cost, accuracy, weighted in ((1.0, 0.9, 0.5), (2.0, 0.8, 0.75))
+        for cost, accuracy, weighted_accuracy in ((1.0, 0.9, 0.5), (2.0, 0.8, 0.75))
     ]
     curve = Frontier.from_points(points, reference_accuracy=0.9, reference_weighted_accuracy=0.8)
     assert (curve.is_weighted, len(curve.points), curve.reference_effective_accuracy) == (
@@ -353,12 +357,12 @@ def test_weighted_points_are_compared_by_weighted_accuracy() -> None:
 
 
 def test_frames_mark_the_points_of_the_hull_and_the_curve() -> None:
-    plain = frontier(*ADULT)
-    surface = Frontier(plain.points, 0.875, off_curve_points=(POINTS[1],), classes=("ok", "fault"))
-    assert "4 points: cost 1 to 9, accuracy 0.8000 to 0.8750" in repr(surface)
-    assert repr(surface).endswith("reference 0.8750, 1 others)")
-    assert "others" not in repr(plain)
-    frame = surface.to_frame()
+    curve = frontier_of(*ADULT)
+    frontier = Frontier(curve.points, 0.875, off_curve_points=(POINTS[1],), classes=("ok", "fault"))
+    assert "4 points: cost 1 to 9, accuracy 0.8000 to 0.8750" in repr(frontier)
+    assert repr(frontier).endswith("reference 0.8750, 1 others)")
+    assert "others" not in repr(curve)
+    frame = frontier.to_frame()
     assert frame["hull"].tolist() == [True, False, True, True, False]
     assert frame["on_curve"].tolist() == [True] * 4 + [False]
     assert frame["recall fault"].tolist()[-1] == 0.75

@@ -84,10 +84,10 @@ def test_margins_grow_if_halves_of_the_groups_disagree(losing, share):
     assert losses.choose_cost_share(0.02) == share
 
 
-def record_of_groups(n_groups, losing, has_cloud=True):
-    """Return a record whose stage is wrong in the first `losing` groups only."""
+def record_of_groups(n_groups, n_losing, has_cloud=True):
+    """Return a record whose stage is wrong in the first `n_losing` groups only."""
     group = np.repeat(np.arange(n_groups), 20)
-    is_right = (group >= losing).astype(float)
+    is_right = (group >= n_losing).astype(float)
     scores = np.random.default_rng(0).normal(size=(1, len(group))).astype(np.float32)
     return CascadeRecord(
         scores, np.stack([is_right, np.ones(len(group))]), np.array([1.0, 5.0]),
@@ -99,22 +99,22 @@ def record_of_groups(n_groups, losing, has_cloud=True):
 def test_points_that_cannot_lose_remain_if_groups_are_too_few():
     record = record_of_groups(6, 1)
     points = frontier_points(record)
-    plain = Frontier.from_points(points, reference_accuracy=1.0)
-    frontier = with_group_errors(plain, points, [record], 0.01)
-    assert [p.cost for p in frontier.points] == [p.cost for p in plain.points]
-    chosen = frontier.at(max_loss=0.01, slack=1.0)
-    assert (chosen.thresholds, chosen.accuracy_error) == ((None,), 0.0)
-    without_losses = with_group_errors(plain, points, [record_of_groups(6, 0)], 0.01)
-    assert without_losses.at(max_loss=0.3, slack=1.0).cost == 1.0
+    curve = Frontier.from_points(points, reference_accuracy=1.0)
+    frontier = with_group_errors(curve, points, [record], 0.01)
+    assert [p.cost for p in frontier.points] == [p.cost for p in curve.points]
+    chosen_point = frontier.at(max_loss=0.01, slack=1.0)
+    assert (chosen_point.thresholds, chosen_point.accuracy_error) == ((None,), 0.0)
+    frontier_without_losses = with_group_errors(curve, points, [record_of_groups(6, 0)], 0.01)
+    assert frontier_without_losses.at(max_loss=0.3, slack=1.0).cost == 1.0
 
 
 def test_a_point_without_observed_losses_does_not_replace_the_cloud():
     """Both are right on all validation groups, but only the cloud cannot lose on new groups."""
     record = record_of_groups(8, 0)
     points = frontier_points(record)
-    plain = Frontier.from_points(points, reference_accuracy=1.0)
-    assert len(plain.points) == 1
-    frontier = with_group_errors(plain, points, [record], 0.01)
+    curve = Frontier.from_points(points, reference_accuracy=1.0)
+    assert len(curve.points) == 1
+    frontier = with_group_errors(curve, points, [record], 0.01)
     assert [p.thresholds for p in frontier.off_curve_points] == [(None,)]
     assert frontier.points[0].thresholds == (ALWAYS_STOP,)
 
@@ -124,25 +124,25 @@ def test_safer_points_are_added_to_the_frontier():
     rng = np.random.default_rng(0)
     group = np.repeat(np.arange(12), 40)
     scores = rng.uniform(size=(1, len(group))).astype(np.float32)
-    stage = (group > 0) | (scores[0] > 0.5)
-    reference = (group == 0) | (rng.random(len(group)) < 0.97)
+    is_stage_right = (group > 0) | (scores[0] > 0.5)
+    is_reference_right = (group == 0) | (rng.random(len(group)) < 0.97)
     record = CascadeRecord(
-        scores, np.stack([stage, reference]).astype(float), np.array([1.0, 5.0]),
+        scores, np.stack([is_stage_right, is_reference_right]).astype(float), np.array([1.0, 5.0]),
         np.ones(len(group)), has_cloud=True, splitter=RowSplitter(len(group), groups=group),
     )  # fmt: skip
     points = frontier_points(record)
-    plain = Frontier.from_points(points, reference_accuracy=record.reference_effective_accuracy())
-    frontier = with_group_errors(plain, points, [record], 0.01)
-    chosen = frontier.at(max_loss=0.01, slack=1.0)
-    assert chosen in frontier.off_curve_points
-    assert chosen.cost > max(p.cost for p in frontier.points)
-    stops = record.exits(chosen.thresholds) == 0
-    assert stage[stops].all()
-    assert 0.3 < stops.mean() < 0.6
+    curve = Frontier.from_points(points, reference_accuracy=record.reference_effective_accuracy())
+    frontier = with_group_errors(curve, points, [record], 0.01)
+    chosen_point = frontier.at(max_loss=0.01, slack=1.0)
+    assert chosen_point in frontier.off_curve_points
+    assert chosen_point.cost > max(p.cost for p in frontier.points)
+    is_stopped = record.exits(chosen_point.thresholds) == 0
+    assert is_stage_right[is_stopped].all()
+    assert 0.3 < is_stopped.mean() < 0.6
 
 
 def test_rows_without_groups_keep_their_standard_errors():
     record = replace(record_of_groups(6, 1), splitter=RowSplitter(6 * 20))
     points = frontier_points(record)
-    plain = Frontier.from_points(points, reference_accuracy=1.0)
-    assert with_group_errors(plain, points, [record], 0.01) is plain
+    curve = Frontier.from_points(points, reference_accuracy=1.0)
+    assert with_group_errors(curve, points, [record], 0.01) is curve

@@ -29,7 +29,7 @@ N_DRAWS = 300
 promise = Promise.from_bounds
 
 
-def record(seed, n, has_cloud=True):
+def make_record(seed, n, has_cloud=True):
     """Return a record of three stages that err more often at low scores."""
     rng = np.random.default_rng(seed)
     difficulty = rng.exponential(size=n)
@@ -44,33 +44,33 @@ def record(seed, n, has_cloud=True):
     )  # fmt: skip
 
 
-def frontier(tuning):
-    reference = float(tuning.correctness[-1].mean())
+def frontier(tuning_record):
+    reference_accuracy = float(tuning_record.correctness[-1].mean())
     return Frontier.from_points(
-        frontier_points(tuning, n_lams=60), reference_accuracy=reference
+        frontier_points(tuning_record, n_lams=60), reference_accuracy=reference_accuracy
     ).points
 
 
-def risk(pool, point, kind):
+def risk(record, point, kind):
     if kind == "max_loss":
-        return pool.correctness[-1].mean() - point.accuracy
+        return record.correctness[-1].mean() - point.accuracy
     return point.cost if kind == "budget" else point.offload_rate
 
 
-def certified_risks(tuning, pool, n, *, certify=certify, **bound):
+def certified_risks(tuning_record, pool, n, *, certify=certify, **bound):
     """Certify points on rows drawn from the pool and yield their risks on the whole pool."""
     (kind,) = bound
-    order = list_candidates(tuning, frontier(tuning), promise(**bound), n_rows=n)
-    order = order[:: 6 if kind == "max_loss" else 2]  # a coarser path saves time
+    candidates = list_candidates(tuning_record, frontier(tuning_record), promise(**bound), n_rows=n)
+    candidates = candidates[:: 6 if kind == "max_loss" else 2]  # a coarser path saves time
     rng = np.random.default_rng(0)
     risk_by_thresholds = {}
     for _ in range(N_DRAWS):
         rows = pool.take(rng.integers(0, len(pool.weights), n))
-        certified = certify(rows, order, promise(**bound))
-        if certified.thresholds not in risk_by_thresholds:
-            point = pool.measure(certified.thresholds)
-            risk_by_thresholds[certified.thresholds] = risk(pool, point, kind)
-        yield risk_by_thresholds[certified.thresholds]
+        certified_point = certify(rows, candidates, promise(**bound))
+        if certified_point.thresholds not in risk_by_thresholds:
+            point = pool.measure(certified_point.thresholds)
+            risk_by_thresholds[certified_point.thresholds] = risk(pool, point, kind)
+        yield risk_by_thresholds[certified_point.thresholds]
 
 
 MAX_VIOLATION_RATE = 0.05 + 2 * (0.05 * 0.95 / N_DRAWS) ** 0.5
@@ -84,62 +84,71 @@ MAX_VIOLATION_RATE = 0.05 + 2 * (0.05 * 0.95 / N_DRAWS) ** 0.5
 )
 def test_guarantees_hold_at_their_confidence(bound):
     (limit,) = bound.values()
-    risks = np.array(list(certified_risks(record(0, 1500), record(1, 40_000), 1000, **bound)))
+    risks = np.array(
+        list(certified_risks(make_record(0, 1500), make_record(1, 40_000), 1000, **bound))
+    )
     assert (risks > limit).mean() <= MAX_VIOLATION_RATE
     assert 0 < 1 - risks.mean() / limit < 0.75  # the bound is not trivially loose
 
 
 @pytest.mark.slow
 def test_certificates_state_their_terms_and_test():
-    tuning, rows = record(2, 1500), record(3, 1200)
+    tuning_record, calibration_record = make_record(2, 1500), make_record(3, 1200)
     for bound, method in (
         ({"offload_rate": 0.1}, "exact binomial"),
         ({"max_loss": 0.03}, "exact paired difference"),
         ({"budget": 4.0}, "betting"),
     ):
-        order = list_candidates(tuning, frontier(tuning), promise(**bound), n_rows=1200)
-        certified = certify(rows, order, promise(**bound))
-        ((kind, limit),) = bound.items()
-        assert json.loads(json.dumps(certified.guarantee)) == {
+        candidates = list_candidates(
+            tuning_record, frontier(tuning_record), promise(**bound), n_rows=1200
+        )
+        certified_point = certify(calibration_record, candidates, promise(**bound))
+        ((kind, bound_value),) = bound.items()
+        assert json.loads(json.dumps(certified_point.guarantee)) == {
             "kind": kind,
-            "bound": limit,
+            "bound": bound_value,
             "confidence": 0.95,
             "calibration_rows": 1200,
             "method": method,
         }
-        assert msgspec.structs.replace(certified, guarantee=None) == rows.measure(
-            certified.thresholds
-        )
-        assert risk(rows, certified, kind) < limit
+        assert msgspec.structs.replace(
+            certified_point, guarantee=None
+        ) == calibration_record.measure(certified_point.thresholds)
+        assert risk(calibration_record, certified_point, kind) < bound_value
 
 
 def test_testing_stops_at_the_first_failure():
-    rows = record(4, 1000)
-    safe, risky, failing = (
-        rows.measure(thresholds) for thresholds in ((None, 2.0, 1.0), (None, 3.0, 1.5), (9.0,) * 3)
+    record = make_record(4, 1000)
+    safe_point, risky_point, failing_point = (
+        record.measure(thresholds)
+        for thresholds in ((None, 2.0, 1.0), (None, 3.0, 1.5), (9.0,) * 3)
     )
-    for order, expected in (
-        ([safe, risky], risky),
-        ([safe, failing, risky], safe),
-        ([failing, safe, risky], None),
+    for candidates, expected in (
+        ([safe_point, risky_point], risky_point),
+        ([safe_point, failing_point, risky_point], safe_point),
+        ([failing_point, safe_point, risky_point], None),
         ([], None),
     ):
-        certified = certify(rows, order, promise(offload_rate=risky.offload_rate + 0.05))
-        assert (certified and certified.thresholds) == (expected and expected.thresholds)
-    assert failing.offload_rate > risky.offload_rate + 0.05
+        certified_point = certify(
+            record, candidates, promise(offload_rate=risky_point.offload_rate + 0.05)
+        )
+        assert (certified_point and certified_point.thresholds) == (
+            expected and expected.thresholds
+        )
+    assert failing_point.offload_rate > risky_point.offload_rate + 0.05
 
 
 def test_promises_that_no_row_can_break_need_few_rows():
-    three_rows = record(5, 3)
-    tuning = record(6, 500)
+    three_rows = make_record(5, 3)
+    tuning_record = make_record(6, 500)
     for bound in ({"max_loss": 0.001}, {"offload_rate": 0.01}, {"budget": 1.0}):
-        certified = certify(
+        certified_point = certify(
             three_rows,
-            list_candidates(tuning, frontier(tuning), promise(**bound), n_rows=3),
+            list_candidates(tuning_record, frontier(tuning_record), promise(**bound), n_rows=3),
             promise(**bound),
         )
-        assert certified.guarantee["method"] == "certain"
-    assert certify(three_rows, frontier(tuning), promise(budget=0.9)) is None
+        assert certified_point.guarantee["method"] == "certain"
+    assert certify(three_rows, frontier(tuning_record), promise(budget=0.9)) is None
     # a stage with a NaN score does not always stop
     three_rows.scores[0, 0] = np.nan
     edge_only = three_rows.measure((ALWAYS_STOP, None, None))
@@ -148,20 +157,23 @@ def test_promises_that_no_row_can_break_need_few_rows():
 
 def test_bets_do_not_depend_on_the_order_of_rows():
     """If the order counted, a bet on rows sorted by cost could win before it loses."""
-    rows = record(9, 2000)
-    point = rows.measure((6.0, 4.0, 1.0))
-    by_cost = np.argsort(rows.exit_costs[rows.exits(point.thresholds)], kind="stable")
+    record = make_record(9, 2000)
+    point = record.measure((6.0, 4.0, 1.0))
+    rows_by_cost = np.argsort(record.exit_costs[record.exits(point.thresholds)], kind="stable")
     bound = point.cost - 0.1  # lower than the true mean
-    assert certify(rows.take(by_cost), [point], promise(budget=bound)) is None
-    assert certify(rows.take(by_cost[::-1]), [point], promise(budget=point.cost + 1.0)) is not None
+    assert certify(record.take(rows_by_cost), [point], promise(budget=bound)) is None
+    assert (
+        certify(record.take(rows_by_cost[::-1]), [point], promise(budget=point.cost + 1.0))
+        is not None
+    )
 
 
 def test_rows_that_cannot_calibrate_are_refused():
-    ten_rows = record(11, 10)
+    ten_rows = make_record(11, 10)
     with pytest.raises(InputError, match="weight 1"):
         certify(replace(ten_rows, weights=np.linspace(0.5, 1.5, 10)), [], promise(budget=1))
     with pytest.raises(InputError, match="same rows"):
-        certify([ten_rows, record(11, 9)], [], promise(budget=1))
+        certify([ten_rows, make_record(11, 9)], [], promise(budget=1))
     with pytest.raises(InputError, match="same rows"):
         certify([], [], promise(budget=1))
     with pytest.raises(InputError, match="between 0 and 1"):
@@ -170,11 +182,13 @@ def test_rows_that_cannot_calibrate_are_refused():
         )
     with pytest.raises(InputError, match="answers of all exits"):
         certify(ten_rows, [], promise(max_loss=0.1, by_class=bounds(min_recall={0: 0.5})))
-    weighted = replace(ten_rows, weights=np.linspace(0.5, 1.5, 10))
-    assert checked_records(weighted, promise(budget=1), accepts_weights=True) == [weighted]
-    shares = replace(ten_rows, correctness=ten_rows.correctness * 0.5)
+    weighted_record = replace(ten_rows, weights=np.linspace(0.5, 1.5, 10))
+    assert checked_records(weighted_record, promise(budget=1), accepts_weights=True) == [
+        weighted_record
+    ]
+    record_of_shares = replace(ten_rows, correctness=ten_rows.correctness * 0.5)
     # a budget also accepts answers that are shares
-    assert certify(shares, [], promise(budget=1)) is None
+    assert certify(record_of_shares, [], promise(budget=1)) is None
 
 
 # -- promises ------------------------------------------------------------------------------
@@ -187,11 +201,11 @@ def bounds(**by_class):
 def test_promises_accept_the_limits_of_their_range():
     for terms in ({"max_loss": 0.0}, {"max_loss": 1.0}, {"offload_rate": 1}, {"budget": 0}):
         ((kind, bound),) = terms.items()
-        accepted = promise(**({"offload_rate": None} | terms))
-        assert accepted.kind == kind
-        assert accepted.bound == bound
-        assert accepted.confidence == 0.95
-        assert accepted.by_class is None
+        accepted_promise = promise(**({"offload_rate": None} | terms))
+        assert accepted_promise.kind == kind
+        assert accepted_promise.bound == bound
+        assert accepted_promise.confidence == 0.95
+        assert accepted_promise.by_class is None
     assert promise(0.9, budget=1e9).level == pytest.approx(0.1)
     for terms in ({"max_loss": 1.001}, {"offload_rate": -0.001}, {"budget": float("inf")}):
         with pytest.raises(InputError):
@@ -208,13 +222,13 @@ def test_promises_accept_the_limits_of_their_range():
 
 
 def test_a_promise_that_no_row_can_break_is_certain():
-    rows = record(12, 50)
-    cloud_only, edge_only, mixed = (
-        rows.measure(thresholds)
+    record = make_record(12, 50)
+    cloud_only, edge_only, mixed_point = (
+        record.measure(thresholds)
         for thresholds in ((None,) * 3, (ALWAYS_STOP, None, None), (1.0, None, ALWAYS_STOP))
     )
 
-    def is_certain(point, cascades=(rows,), **terms):
+    def is_certain(point, cascades=(record,), **terms):
         return promise(**terms).is_certain(cascades, point)
 
     assert is_certain(cloud_only, max_loss=0.0)
@@ -222,31 +236,33 @@ def test_a_promise_that_no_row_can_break_is_certain():
     assert is_certain(edge_only, max_loss=1.0)
     assert is_certain(edge_only, offload_rate=0.0)
     assert not is_certain(cloud_only, offload_rate=0.99)
-    assert [is_certain(mixed, budget=limit) for limit in (5.99, 6.0)] == [False, True]
+    assert [is_certain(mixed_point, budget=limit) for limit in (5.99, 6.0)] == [False, True]
     assert [is_certain(cloud_only, budget=limit) for limit in (11.99, 12.0)] == [False, True]
-    without_cloud = record(12, 50, has_cloud=False)
-    last_stage = without_cloud.measure((None, None, ALWAYS_STOP))
-    assert is_certain(last_stage, (without_cloud,), offload_rate=0.0)
-    assert is_certain(last_stage, (without_cloud,), max_loss=0.0)
+    record_without_cloud = make_record(12, 50, has_cloud=False)
+    last_stage = record_without_cloud.measure((None, None, ALWAYS_STOP))
+    assert is_certain(last_stage, (record_without_cloud,), offload_rate=0.0)
+    assert is_certain(last_stage, (record_without_cloud,), max_loss=0.0)
     assert not is_certain(
-        without_cloud.measure((1.0, None, ALWAYS_STOP)), (without_cloud,), max_loss=0.0
+        record_without_cloud.measure((1.0, None, ALWAYS_STOP)),
+        (record_without_cloud,),
+        max_loss=0.0,
     )
-    other = record(13, 50, has_cloud=False)
+    other_record = make_record(13, 50, has_cloud=False)
     # the last stage of the other cascade is the reference
-    assert not is_certain(last_stage, (without_cloud, other), max_loss=0.0)
+    assert not is_certain(last_stage, (record_without_cloud, other_record), max_loss=0.0)
 
 
 # -- tests at their limits -----------------------------------------------------------------
 
 
-def one_stage(n_offloaded, n, **changes):
+def one_stage_record(n_offloaded, n, **changes):
     """Return a record of one stage that offloads the first rows; all answers are right."""
     scores = np.ones((1, n), np.float32)
     scores[0, :n_offloaded] = -1
-    cascade = CascadeRecord(
+    record = CascadeRecord(
         scores, np.ones((2, n)), np.array([1.0, 5.0]), np.ones(n), RowSplitter(n)
     )
-    return replace(cascade, **changes)
+    return replace(record, **changes)
 
 
 def test_offload_rates_are_certified_by_the_binomial_tail():
@@ -256,62 +272,62 @@ def test_offload_rates_are_certified_by_the_binomial_tail():
     """
     cases = ((0, 58, False), (0, 59, True), (1, 92, False), (1, 93, True))
     for n_offloaded, n, is_certified in cases:
-        cascade = one_stage(n_offloaded, n)
-        point = cascade.measure((0.5,))
-        assert (certify(cascade, [point], promise(offload_rate=0.05)) is not None) == is_certified
+        record = one_stage_record(n_offloaded, n)
+        point = record.measure((0.5,))
+        assert (certify(record, [point], promise(offload_rate=0.05)) is not None) == is_certified
 
 
 def test_losses_are_certified_by_rows_that_get_worse_less_rows_that_get_better():
     n = 400
     for n_worse, n_better, is_certified in ((0, 0, True), (8, 0, False), (8, 12, True)):
-        correct = np.ones((2, n))
-        correct[0, :n_worse] = 0
-        correct[1, n_worse : n_worse + n_better] = 0
-        cascade = one_stage(0, n, correctness=correct)
-        certified = certify(cascade, [cascade.measure((0.5,))], promise(max_loss=0.02))
-        assert (certified is not None) == is_certified
-    always_wrong = one_stage(0, n, correctness=np.vstack([np.zeros(n), np.ones(n)]))
-    certified = certify(always_wrong, [always_wrong.measure((0.5,))], promise(max_loss=1.0))
-    assert certified.guarantee["method"] == "certain"
+        correctness = np.ones((2, n))
+        correctness[0, :n_worse] = 0
+        correctness[1, n_worse : n_worse + n_better] = 0
+        record = one_stage_record(0, n, correctness=correctness)
+        certified_point = certify(record, [record.measure((0.5,))], promise(max_loss=0.02))
+        assert (certified_point is not None) == is_certified
+    wrong_record = one_stage_record(0, n, correctness=np.vstack([np.zeros(n), np.ones(n)]))
+    certified_point = certify(wrong_record, [wrong_record.measure((0.5,))], promise(max_loss=1.0))
+    assert certified_point.guarantee["method"] == "certain"
 
 
 def test_budgets_between_the_lowest_and_highest_cost_are_certified_by_bets():
-    cascade = one_stage(20, 400)  # mean cost 1.2
-    point = cascade.measure((0.5,))
-    assert certify(cascade, [point], promise(budget=1.5)).guarantee["method"] == "betting"
-    assert certify(cascade, [point], promise(budget=1.21)) is None
-    assert certify(cascade, [point], promise(budget=5.0)).guarantee["method"] == "certain"
-    assert certify(cascade, [point], promise(budget=1.0)) is None  # the lowest possible cost
+    record = one_stage_record(20, 400)  # mean cost 1.2
+    point = record.measure((0.5,))
+    assert certify(record, [point], promise(budget=1.5)).guarantee["method"] == "betting"
+    assert certify(record, [point], promise(budget=1.21)) is None
+    assert certify(record, [point], promise(budget=5.0)).guarantee["method"] == "certain"
+    assert certify(record, [point], promise(budget=1.0)) is None  # the lowest possible cost
 
 
 def test_weighted_losses_are_certified_by_bets_on_weighted_rows():
     n = 600
     truth = np.arange(n) % 2
-    correct = np.ones((2, n))
-    correct[0, truth == 1] = np.arange(n // 2) >= 15  # 15 of the second class are lost
+    correctness = np.ones((2, n))
+    correctness[0, truth == 1] = np.arange(n // 2) >= 15  # 15 of the second class are lost
     for weight, is_certified in ((1.0, True), (30.0, False)):
-        cascade = one_stage(
+        record = one_stage_record(
             0,
             n,
-            correctness=correct,
+            correctness=correctness,
             class_weights=np.where(truth == 1, weight, 1.0),
             answers=ExitAnswers(truth, np.stack([truth, truth]), 2),
         )
-        certified = certify(cascade, [cascade.measure((0.5,))], promise(max_loss=0.048))
-        assert (certified is not None) == is_certified
-        if certified is not None:
-            assert certified.guarantee["method"] == "betting"
-            assert certified.guarantee["loss"] == "weighted accuracy"
+        certified_point = certify(record, [record.measure((0.5,))], promise(max_loss=0.048))
+        assert (certified_point is not None) == is_certified
+        if certified_point is not None:
+            assert certified_point.guarantee["method"] == "betting"
+            assert certified_point.guarantee["loss"] == "weighted accuracy"
 
 
 def test_weighted_losses_reach_both_limits_of_their_range():
-    correct = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])  # lost, gained, equal
-    cascade = one_stage(0, 3, correctness=correct, class_weights=np.array([2.0, 2.0, 1.0]))
-    point = cascade.measure((0.5,))
-    exits = cascade.exits(point.thresholds)[np.newaxis]
-    values, lowest, highest, bound = _risks(
-        [cascade], [point], cascade, exits, promise(max_loss=0.1)
+    correctness = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0]])  # lost, gained, equal
+    record = one_stage_record(
+        0, 3, correctness=correctness, class_weights=np.array([2.0, 2.0, 1.0])
     )
+    point = record.measure((0.5,))
+    exits = record.exits(point.thresholds)[np.newaxis]
+    values, lowest, highest, bound = _risks([record], [point], record, exits, promise(max_loss=0.1))
     largest_weight = 2 / (5 / 3)  # weights of mean 1
     assert values[0].tolist() == pytest.approx(
         [0.9 * largest_weight, -1.1 * largest_weight, -0.1 * largest_weight / 2]
@@ -323,54 +339,57 @@ def test_weighted_losses_reach_both_limits_of_their_range():
 def test_rows_with_groups_are_tested_by_bets_on_groups():
     for n_groups, is_certified in ((10, False), (200, True)):
         groups = np.arange(1000) % n_groups
-        cascade = one_stage(0, 1000, splitter=RowSplitter(1000, groups))
+        record = one_stage_record(0, 1000, splitter=RowSplitter(1000, groups))
         for terms in ({"offload_rate": 0.05}, {"max_loss": 0.05}, {"budget": 1.2}):
-            certified = certify(cascade, [cascade.measure((0.5,))], promise(**terms))
-            assert (certified is not None) == is_certified, terms
-            if certified is not None:
-                assert certified.guarantee["method"] == "betting on groups"
-                assert certified.guarantee["calibration_groups"] == n_groups
-                assert certified.guarantee["calibration_rows"] == 1000
+            certified_point = certify(record, [record.measure((0.5,))], promise(**terms))
+            assert (certified_point is not None) == is_certified, terms
+            if certified_point is not None:
+                assert certified_point.guarantee["method"] == "betting on groups"
+                assert certified_point.guarantee["calibration_groups"] == n_groups
+                assert certified_point.guarantee["calibration_rows"] == 1000
 
 
 def test_certificates_also_test_and_state_bounds_by_class():
     n = 400
     truth = np.arange(n) % 2
-    answers = np.stack([truth, truth])
+    labels_by_exit = np.stack([truth, truth])
     for n_missed, is_certified in ((2, True), (30, False)):
         stage_answers = truth.copy()
         stage_answers[np.flatnonzero(truth == 1)[:n_missed]] = 0
-        answers = np.stack([stage_answers, truth])
-        cascade = one_stage(
+        labels_by_exit = np.stack([stage_answers, truth])
+        record = one_stage_record(
             0,
             n,
-            correctness=(answers == truth).astype(float),
-            answers=ExitAnswers(truth, answers, 2),
+            correctness=(labels_by_exit == truth).astype(float),
+            answers=ExitAnswers(truth, labels_by_exit, 2),
         )
         terms = promise(
             max_loss=0.2, by_class=bounds(min_recall={1: 0.9}, max_loss={1: 0.1, 0: 0.05})
         )
-        certified = certify(cascade, [cascade.measure((0.5,))], terms)
-        assert (certified is not None) == is_certified
-        if certified is not None:
-            assert certified.guarantee["method"] == (
+        certified_point = certify(record, [record.measure((0.5,))], terms)
+        assert (certified_point is not None) == is_certified
+        if certified_point is not None:
+            assert certified_point.guarantee["method"] == (
                 "exact paired difference; by class exact binomial, exact paired difference"
             )
-            assert certified.guarantee["min_recall 1"] == 0.9
-            assert certified.guarantee["unused max_loss 1"] == 0.9  # 0.01 of 0.1 is lost
-            assert certified.guarantee["unused max_loss 0"] == 1.0
+            assert certified_point.guarantee["min_recall 1"] == 0.9
+            assert certified_point.guarantee["unused max_loss 1"] == 0.9  # 0.01 of 0.1 is lost
+            assert certified_point.guarantee["unused max_loss 0"] == 1.0
 
 
 def test_more_candidates_than_one_batch_holds_are_all_tested():
-    cascade = one_stage(0, 200)
-    order = [cascade.measure((t,)) for t in np.linspace(0.1, 0.9, 70).tolist()]
-    assert certify(cascade, order, promise(offload_rate=0.05)).thresholds == order[-1].thresholds
-    failing = one_stage(100, 200)
-    assert certify(failing, order, promise(offload_rate=0.05)) is None
+    record = one_stage_record(0, 200)
+    candidates = [record.measure((t,)) for t in np.linspace(0.1, 0.9, 70).tolist()]
+    assert (
+        certify(record, candidates, promise(offload_rate=0.05)).thresholds
+        == candidates[-1].thresholds
+    )
+    failing_record = one_stage_record(100, 200)
+    assert certify(failing_record, candidates, promise(offload_rate=0.05)) is None
 
 
 def test_rows_are_lost_when_only_the_reference_is_right():
-    correct = np.array([[1, 0, 1, 0], [1, 1, 0, 0]], float)
-    cascade = one_stage(0, 4, correctness=correct)
-    assert row_losses(cascade, cascade, np.zeros(4, np.int64)).tolist() == [0, 1, -1, 0]
-    assert row_losses(cascade, cascade, np.ones(4, np.int64)).tolist() == [0, 0, 0, 0]
+    correctness = np.array([[1, 0, 1, 0], [1, 1, 0, 0]], float)
+    record = one_stage_record(0, 4, correctness=correctness)
+    assert row_losses(record, record, np.zeros(4, np.int64)).tolist() == [0, 1, -1, 0]
+    assert row_losses(record, record, np.ones(4, np.int64)).tolist() == [0, 0, 0, 0]

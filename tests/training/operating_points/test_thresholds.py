@@ -27,11 +27,11 @@ def random_record(seed, n=40, stages=2, ties=False):
     scores = rng.normal(size=(stages, n)).astype(np.float32)
     if ties:
         scores = np.round(scores * 2) / 2
-    chance = 1 / (1 + np.exp(-2 * scores))
-    correct = (rng.random((stages, n)) < chance).astype(float)
-    correct = np.vstack([correct, rng.random(n) < 0.95])
+    right_probability = 1 / (1 + np.exp(-2 * scores))
+    correctness = (rng.random((stages, n)) < right_probability).astype(float)
+    correctness = np.vstack([correctness, rng.random(n) < 0.95])
     costs = np.cumsum(rng.uniform(0.5, 3, stages + 1))
-    return CascadeRecord(scores, correct, costs, rng.uniform(0.5, 1.5, n), RowSplitter(n))
+    return CascadeRecord(scores, correctness, costs, rng.uniform(0.5, 1.5, n), RowSplitter(n))
 
 
 def with_costs_per_row(record, seed=0):
@@ -42,14 +42,17 @@ def with_costs_per_row(record, seed=0):
 
 
 def all_settings(record):
-    options = []
-    for row in record.scores:
-        cuts = np.unique(row)
-        options.append(
+    options_by_stage = []
+    for stage_scores in record.scores:
+        distinct_scores = np.unique(stage_scores)
+        options_by_stage.append(
             [None, ALWAYS_STOP]
-            + [midpoint_threshold(float(low), float(high)) for low, high in pairwise(cuts)]
+            + [
+                midpoint_threshold(float(low), float(high))
+                for low, high in pairwise(distinct_scores)
+            ]
         )
-    return product(*options)
+    return product(*options_by_stage)
 
 
 def net_accuracy(record, setting, lam):
@@ -66,8 +69,10 @@ def test_one_stage_is_tuned_exactly(seed, ties, costs):
     record = costs(random_record(seed, stages=1, ties=ties))
     for lam in (0.01, 0.1, 0.5):
         (setting,) = tune(record, np.array([lam]))
-        best = max(net_accuracy(record, s, lam) for s in all_settings(record))
-        assert net_accuracy(record, setting, lam) == pytest.approx(best, abs=1e-12)
+        best_accuracy = max(
+            net_accuracy(record, other_setting, lam) for other_setting in all_settings(record)
+        )
+        assert net_accuracy(record, setting, lam) == pytest.approx(best_accuracy, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -78,26 +83,38 @@ def test_no_change_of_one_threshold_improves_two_tuned_stages(seed, costs):
     record = costs(random_record(seed, n=25))
     lam = 0.05
     (setting,) = tune(record, np.array([lam]), max_passes=20)
-    reached = net_accuracy(record, setting, lam)
-    options = list(all_settings(record))
+    tuned_accuracy = net_accuracy(record, setting, lam)
+    settings = list(all_settings(record))
     for stage in range(2):
-        others = [option for option in options if option[1 - stage] == setting[1 - stage]]
-        assert max(net_accuracy(record, option, lam) for option in others) <= reached + 1e-9
+        neighbour_settings = [
+            other_setting
+            for other_setting in settings
+            if other_setting[1 - stage] == setting[1 - stage]
+        ]
+        assert (
+            max(net_accuracy(record, other_setting, lam) for other_setting in neighbour_settings)
+            <= tuned_accuracy + 1e-9
+        )
     # changes of both thresholds improve it only slightly
-    assert max(net_accuracy(record, option, lam) for option in options) <= reached + 0.05
+    assert (
+        max(net_accuracy(record, other_setting, lam) for other_setting in settings)
+        <= tuned_accuracy + 0.05
+    )
 
 
 def test_sweeps_of_the_price_from_both_ends_nearly_always_find_the_best_setting():
     # of 240 prices, a sweep from the highest price alone fails at 29, both sweeps at 1
     lams = np.geomspace(1, 0.01, 12)
-    misses = 0
+    n_misses = 0
     for seed in range(20):
         record = random_record(seed, n=10)
         settings = list(all_settings(record))
         for lam, setting in zip(lams, tune(record, lams), strict=True):
-            best = max(net_accuracy(record, s, lam) for s in settings)
-            misses += net_accuracy(record, setting, lam) < best - 1e-9
-    assert misses <= 2
+            best_accuracy = max(
+                net_accuracy(record, other_setting, lam) for other_setting in settings
+            )
+            n_misses += net_accuracy(record, setting, lam) < best_accuracy - 1e-9
+    assert n_misses <= 2
 
 
 def test_frontier_points_include_cloud_only_and_each_stage_alone():
@@ -130,10 +147,12 @@ def test_rows_with_nan_scores_never_stop_and_never_set_a_threshold():
 def test_equal_costs_per_row_change_no_setting_or_point(seed):
     record = random_record(seed, n=120, stages=3)
     costs_per_row = np.repeat(record.exit_costs[:, None], 120, axis=1)
-    repeated = replace(record, exit_costs=costs_per_row, cost_limits=record.exit_costs)
+    record_of_repeated_costs = replace(
+        record, exit_costs=costs_per_row, cost_limits=record.exit_costs
+    )
     lams = np.geomspace(1e-3, 1, 12)
-    assert tune(repeated, lams) == tune(record, lams)
-    points = frontier_points(repeated)
+    assert tune(record_of_repeated_costs, lams) == tune(record, lams)
+    points = frontier_points(record_of_repeated_costs)
     for point, expected in zip(points, frontier_points(record), strict=True):
         assert point.thresholds == expected.thresholds
         assert point.cost == pytest.approx(expected.cost, rel=1e-12)
@@ -224,27 +243,27 @@ def test_class_weights_affect_only_weighted_accuracy_and_its_error():
     assert record.scaled_class_weights == pytest.approx(np.array([3, 1, 1, 1]) / 1.5)
     assert record.reference_effective_accuracy() == pytest.approx((1 + 1.5) / 6)
     point = record.measure((1.0, 5.0))
-    plain = small_record().measure((1.0, 5.0))
+    unweighted_point = small_record().measure((1.0, 5.0))
     assert point.weighted_accuracy == pytest.approx((3 + 1.5) / 6)
     assert (point.cost, point.accuracy, point.offload_rate) == (
-        plain.cost, plain.accuracy, plain.offload_rate
+        unweighted_point.cost, unweighted_point.accuracy, unweighted_point.offload_rate
     )  # fmt: skip
     assert point.recall == (1.0, 0.5)
     # the weighted mean of the gains 1, -1, 0, 0 is (3 - 1) / 6
     deviations = np.array([2.0, 2 / 3, 2 / 3, 2 / 3]) * (np.array([1, -1, 0, 0]) - 1 / 3)
-    error = (np.average(deviations**2, weights=record.weights) / 4) ** 0.5
-    assert point.accuracy_error == pytest.approx(error)
+    expected_error = (np.average(deviations**2, weights=record.weights) / 4) ** 0.5
+    assert point.accuracy_error == pytest.approx(expected_error)
 
 
 def test_standard_errors_of_groups_are_never_below_those_of_rows():
     record = random_record(2, n=40)
-    plain = record.measure((0.0, None)).accuracy_error
+    error_of_rows = record.measure((0.0, None)).accuracy_error
     two_groups = replace(record, splitter=RowSplitter(40, np.arange(40) % 2))
     # the rows of each group gain or lose together
     gain = record.correctness[record.exits((0.0, None)), np.arange(40)] - record.correctness[-1]
     groups_by_gain = replace(record, splitter=RowSplitter(40, gain.astype(np.int64)))
-    assert two_groups.measure((0.0, None)).accuracy_error >= plain
-    assert groups_by_gain.measure((0.0, None)).accuracy_error > 2 * plain
+    assert two_groups.measure((0.0, None)).accuracy_error >= error_of_rows
+    assert groups_by_gain.measure((0.0, None)).accuracy_error > 2 * error_of_rows
     assert (record.n_independent_units, two_groups.n_independent_units) == (40, 2)
     assert two_groups.measure((0.0, None)).validation_groups == 2
 
@@ -271,8 +290,8 @@ def test_a_stage_never_stops_if_stopping_gains_nothing():
         splitter=RowSplitter(2),
     )
     assert tune(record, np.array([0.1])) == [(None,)]
-    costlier = replace(record, exit_costs=np.array([1.0, 1.5]))
-    assert tune(costlier, np.array([0.1])) == [(ALWAYS_STOP,)]
+    record_of_costly_offloads = replace(record, exit_costs=np.array([1.0, 1.5]))
+    assert tune(record_of_costly_offloads, np.array([0.1])) == [(ALWAYS_STOP,)]
 
 
 def test_rows_with_equal_scores_stop_together():
@@ -320,38 +339,49 @@ def test_tuned_points_are_corrected_by_their_optimism_on_unseen_fifths():
     record = random_record(6, n=90)
     prices = np.geomspace(3.0, 3e-3, 12) / record.exit_costs.max()
     settings = tune(with_smoothed_answers(record), prices)
-    fitted = np.array([0, 5, 10, 11])  # every fifth price and the last
+    crossfit_indices = np.array([0, 5, 10, 11])  # every fifth price and the last
     gaps = np.zeros((2, 4))
     for fit_rows, unseen_rows in record.splitter.folds(None, 5, 0):
-        fit, unseen = record.take(fit_rows), record.take(unseen_rows)
-        for i, setting in enumerate(tune(with_smoothed_answers(fit), prices[fitted])):
-            gaps[0, i] += (unseen.measure(setting).cost - fit.measure(setting).cost) / 5
-            gaps[1, i] += (fit.measure(setting).accuracy - unseen.measure(setting).accuracy) / 5
+        fit_record, unseen_record = record.take(fit_rows), record.take(unseen_rows)
+        for i, setting in enumerate(
+            tune(with_smoothed_answers(fit_record), prices[crossfit_indices])
+        ):
+            gaps[0, i] += (
+                unseen_record.measure(setting).cost - fit_record.measure(setting).cost
+            ) / 5
+            gaps[1, i] += (
+                fit_record.measure(setting).accuracy - unseen_record.measure(setting).accuracy
+            ) / 5
     extra_cost, lost_accuracy = (
-        np.maximum(np.interp(np.arange(12), fitted, gap), 0) for gap in gaps
+        np.maximum(np.interp(np.arange(12), crossfit_indices, gaps_of_figure), 0)
+        for gaps_of_figure in gaps
     )
     points = frontier_points(record, n_lams=12, n_thresholds=2, chain=4)
     assert {p.chain for p in points} == {4}
-    first_price = {}
+    first_price_of_setting = {}
     for i, setting in enumerate(settings):
-        first_price.setdefault(setting, i)
-    assert len(first_price) > 3
-    for point, (setting, i) in zip(points, first_price.items(), strict=False):
-        measured = record.measure(setting)
+        first_price_of_setting.setdefault(setting, i)
+    assert len(first_price_of_setting) > 3
+    for point, (setting, i) in zip(points, first_price_of_setting.items(), strict=False):
+        measured_point = record.measure(setting)
         assert point.thresholds == setting
-        assert point.cost == pytest.approx(measured.cost + extra_cost[i])
-        assert point.accuracy == pytest.approx(measured.accuracy - lost_accuracy[i])
+        assert point.cost == pytest.approx(measured_point.cost + extra_cost[i])
+        assert point.accuracy == pytest.approx(measured_point.accuracy - lost_accuracy[i])
 
 
 def test_each_threshold_tried_alone_has_twenty_rows_of_scores():
     for n, n_thresholds in ((39, 2), (60, 3), (1000, 5)):
         record = random_record(2, n=n, stages=1)
         thresholds = [p.thresholds[0] for p in frontier_points(record, n_thresholds=5)]
-        cuts = [t for t in thresholds if t not in (None, ALWAYS_STOP)]
-        assert len(cuts) == n_thresholds
-        distinct = np.unique(record.scores[0])
-        assert min(cuts) == midpoint_threshold(float(distinct[0]), float(distinct[1]))
-        assert max(cuts) == midpoint_threshold(float(distinct[-2]), float(distinct[-1]))
+        finite_thresholds = [t for t in thresholds if t not in (None, ALWAYS_STOP)]
+        assert len(finite_thresholds) == n_thresholds
+        distinct_scores = np.unique(record.scores[0])
+        assert min(finite_thresholds) == midpoint_threshold(
+            float(distinct_scores[0]), float(distinct_scores[1])
+        )
+        assert max(finite_thresholds) == midpoint_threshold(
+            float(distinct_scores[-2]), float(distinct_scores[-1])
+        )
     one_score = replace(random_record(2, n=60, stages=1), scores=np.ones((1, 60), np.float32))
     assert {p.thresholds for p in frontier_points(one_score)} == {(ALWAYS_STOP,), (None,)}
     two_scores = replace(one_score, scores=(np.arange(60) % 2)[np.newaxis].astype(np.float32))
@@ -363,11 +393,11 @@ def test_points_tuned_for_class_weights_are_measured_without_the_weights():
     record = random_record(4, n=200)
     answers = ExitAnswers(np.arange(200) % 2, np.zeros((3, 200), np.int64), 2)
     record = replace(record, answers=answers)
-    plain = frontier_points(record, n_lams=10, n_thresholds=2)
-    weighted = frontier_points(
+    points_without_weights = frontier_points(record, n_lams=10, n_thresholds=2)
+    points_with_weights = frontier_points(
         record, n_lams=10, n_thresholds=2, extra_class_weights=[np.array([0.1, 5.0])]
     )
-    assert len(weighted) > len(plain)
-    for point in weighted:
+    assert len(points_with_weights) > len(points_without_weights)
+    for point in points_with_weights:
         assert point.weighted_accuracy is None
         assert point.recall == record.measure(point.thresholds).recall

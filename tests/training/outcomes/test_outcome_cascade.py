@@ -11,21 +11,21 @@ from gatewise_training import OutcomeCascade, Outcomes
 POPULATION = 60_000
 
 
-def population(kind: str, seed: int = 0) -> dict[str, np.ndarray]:
+def population(loss_kind: str, seed: int = 0) -> dict[str, np.ndarray]:
     """Return scores and losses of a small and a big system on many rows."""
     rng = np.random.default_rng(seed)
-    score = rng.uniform(size=POPULATION)
-    if kind == "answers":  # losses of 0 or 1
-        small = rng.uniform(size=POPULATION) > 0.55 + 0.45 * score
-        big = rng.uniform(size=POPULATION) > 0.95
-    elif kind == "marks":  # continuous losses up to 5
-        small = np.minimum(rng.exponential(1.2 - score, POPULATION), 5.0)
-        big = np.minimum(rng.exponential(0.2, POPULATION), 5.0)
+    scores = rng.uniform(size=POPULATION)
+    if loss_kind == "answers":  # losses of 0 or 1
+        small_losses = rng.uniform(size=POPULATION) > 0.55 + 0.45 * scores
+        big_losses = rng.uniform(size=POPULATION) > 0.95
+    elif loss_kind == "marks":  # continuous losses up to 5
+        small_losses = np.minimum(rng.exponential(1.2 - scores, POPULATION), 5.0)
+        big_losses = np.minimum(rng.exponential(0.2, POPULATION), 5.0)
     else:  # the small system is a majority vote of five and has few distinct scores
-        score = np.round(score * 2 + 3) / 5
-        small = rng.uniform(size=POPULATION) > 0.2 + 0.78 * score
-        big = rng.uniform(size=POPULATION) > 0.97
-    return {"scores": score, "small_losses": small * 1.0, "big_losses": big * 1.0}
+        scores = np.round(scores * 2 + 3) / 5
+        small_losses = rng.uniform(size=POPULATION) > 0.2 + 0.78 * scores
+        big_losses = rng.uniform(size=POPULATION) > 0.97
+    return {"scores": scores, "small_losses": small_losses * 1.0, "big_losses": big_losses * 1.0}
 
 
 def table(rows, columns, **details) -> Outcomes:
@@ -47,14 +47,14 @@ def test_a_guaranteed_loss_holds_in_95_percent_of_resamplings(kind, loss_limit, 
         rows = rng.choice(POPULATION, 1500, replace=False)
         cascade = OutcomeCascade(max_loss=max_loss)
         cascade.fit(table(rows, columns, loss_limit=loss_limit))
-        is_sent = cascade.offload(columns["scores"])
-        is_within_bound.append(np.mean(extra_losses * ~is_sent) <= max_loss)
-        costs.append(1.0 + 20.0 * is_sent.mean())
+        is_offloaded = cascade.offload(columns["scores"])
+        is_within_bound.append(np.mean(extra_losses * ~is_offloaded) <= max_loss)
+        costs.append(1.0 + 20.0 * is_offloaded.mean())
     assert np.mean(is_within_bound) >= 0.95
     # the cheapest threshold that keeps the bound on the whole population
-    order = np.argsort(-columns["scores"], kind="stable")
-    scores = columns["scores"][order]
-    is_possible = np.cumsum(extra_losses[order]) / POPULATION <= max_loss
+    rows_by_score = np.argsort(-columns["scores"], kind="stable")
+    scores = columns["scores"][rows_by_score]
+    is_possible = np.cumsum(extra_losses[rows_by_score]) / POPULATION <= max_loss
     is_possible &= np.append(scores[1:] != scores[:-1], True)
     lowest_cost = 1.0 + 20.0 * (1.0 - np.flatnonzero(is_possible)[-1] / POPULATION)
     assert np.mean(costs) < 1.35 * lowest_cost
@@ -64,12 +64,12 @@ def test_figures_equal_those_of_the_rows():
     columns = population("marks")
     rows = np.arange(2000)
     cascade = OutcomeCascade(max_loss=0.2).fit(table(rows, columns, loss_limit=5.0))
-    is_sent = cascade.offload(columns["scores"][rows])
-    losses = np.where(is_sent, columns["big_losses"][rows], columns["small_losses"][rows])
+    is_offloaded = cascade.offload(columns["scores"][rows])
+    losses = np.where(is_offloaded, columns["big_losses"][rows], columns["small_losses"][rows])
     assert cascade.loss_.value == pytest.approx(losses.mean())
     assert cascade.big_loss_.value == pytest.approx(columns["big_losses"][rows].mean())
     assert cascade.lost_.value == pytest.approx(losses.mean() - cascade.big_loss_.value)
-    assert cascade.operating_point_.cost == pytest.approx(1.0 + 20.0 * is_sent.mean())
+    assert cascade.operating_point_.cost == pytest.approx(1.0 + 20.0 * is_offloaded.mean())
     document = cascade.to_dict()
     assert document["guarantee"]["bound"] == pytest.approx(0.2)
     assert document["guarantee"]["method"] == "betting"
@@ -81,20 +81,22 @@ def test_budgets_and_offload_rates_are_kept():
     columns = population("answers")
     cascade = OutcomeCascade(budget=8.0).fit(table(np.arange(3000), columns))
     assert 1.0 + 20.0 * cascade.offload(columns["scores"]).mean() <= 8.0
-    rarely_offloading = cascade.at(offload_rate=0.1)
-    assert 0.05 < rarely_offloading.offload(columns["scores"]).mean() <= 0.1
-    assert rarely_offloading.operating_point_.guarantee["method"] == "exact binomial"
+    cascade_of_rate = cascade.at(offload_rate=0.1)
+    assert 0.05 < cascade_of_rate.offload(columns["scores"]).mean() <= 0.1
+    assert cascade_of_rate.operating_point_.guarantee["method"] == "exact binomial"
     with pytest.raises(InputError, match="cannot be guaranteed"):
         cascade.at(budget=0.5)
 
 
 def test_a_cascade_may_have_several_small_systems():
     rng = np.random.default_rng(0)
-    confidence = rng.uniform(size=(4000, 2))
-    small = rng.uniform(size=(4000, 2)) > np.minimum(0.5 + np.array([0.5, 0.7]) * confidence, 1.0)
+    scores = rng.uniform(size=(4000, 2))
+    small_losses = rng.uniform(size=(4000, 2)) > np.minimum(
+        0.5 + np.array([0.5, 0.7]) * scores, 1.0
+    )
     outcomes = Outcomes(
-        scores=confidence,
-        small_losses=small,
+        scores=scores,
+        small_losses=small_losses,
         big_losses=rng.uniform(size=4000) > 0.97,
         small_cost=[1.0, 3.0],
         big_cost=30.0,
@@ -109,14 +111,18 @@ def test_a_cascade_may_have_several_small_systems():
 
 def test_a_router_pays_only_one_system_and_rows_may_have_different_prices():
     columns = population("answers")
-    routed = OutcomeCascade(max_loss=0.03).fit(table(np.arange(3000), columns, is_routed=True))
-    unrouted = OutcomeCascade(max_loss=0.03).fit(table(np.arange(3000), columns))
-    assert routed.operating_point_.cost < unrouted.operating_point_.cost
+    routed_cascade = OutcomeCascade(max_loss=0.03).fit(
+        table(np.arange(3000), columns, is_routed=True)
+    )
+    unrouted_cascade = OutcomeCascade(max_loss=0.03).fit(table(np.arange(3000), columns))
+    assert routed_cascade.operating_point_.cost < unrouted_cascade.operating_point_.cost
     prices = np.random.default_rng(0).exponential(20.0, 3000)
-    priced = table(np.arange(3000), columns, big_cost=prices)
-    cascade_of_prices = OutcomeCascade(max_loss=0.03).fit(priced)
-    is_sent = cascade_of_prices.offload(columns["scores"][:3000])
-    assert cascade_of_prices.operating_point_.cost == pytest.approx(1.0 + np.mean(prices * is_sent))
+    table_of_prices = table(np.arange(3000), columns, big_cost=prices)
+    cascade_of_prices = OutcomeCascade(max_loss=0.03).fit(table_of_prices)
+    is_offloaded = cascade_of_prices.offload(columns["scores"][:3000])
+    assert cascade_of_prices.operating_point_.cost == pytest.approx(
+        1.0 + np.mean(prices * is_offloaded)
+    )
     with pytest.raises(InputError, match="costs differ between rows"):
         cascade_of_prices.at(budget=5.0)
     assert cascade_of_prices.big_cost_ == pytest.approx(prices.mean())
@@ -164,6 +170,8 @@ def test_invalid_tables_are_refused(change, message):
 
 def test_tables_of_too_few_rows_are_refused():
     ones = np.ones(39)
-    few = Outcomes(scores=ones, small_losses=ones, big_losses=ones, small_cost=1, big_cost=2)
+    small_table = Outcomes(
+        scores=ones, small_losses=ones, big_losses=ones, small_cost=1, big_cost=2
+    )
     with pytest.raises(InputError, match="at least 40 rows"):
-        OutcomeCascade().fit(few)
+        OutcomeCascade().fit(small_table)

@@ -65,46 +65,47 @@ def alternate(
 ) -> tuple[LinearPair, list[float]]:
     """Alternate q-steps and steps of the M-step; return the pair and the objective of each step."""
     distance = KullbackLeibler() if distance is None else distance
-    share = problem.weight / problem.weight.sum()
+    weight_shares = problem.weight / problem.weight.sum()
 
     def q_step(iterate: Iterate) -> QStepResult:
-        best = distance.q_step(iterate.f1_loss, f0_loss, iterate.g, p_full, problem.weight)
-        next_problem = problem.with_q(best)
-        constant = float(share @ (best.q * f0_loss + best.constant))
-        return QStepResult(next_problem, next_problem.objective_at(iterate), constant)
+        probabilities = distance.q_step(iterate.f1_loss, f0_loss, iterate.g, p_full, problem.weight)
+        next_problem = problem.with_q(probabilities)
+        f0_constant = float(weight_shares @ (probabilities.q * f0_loss + probabilities.constant))
+        return QStepResult(next_problem, next_problem.objective_at(iterate), f0_constant)
 
     # Nesterov's momentum across alternations:
     #   t_{k+1} = (1 + sqrt(1 + 4 t_k^2)) / 2
     #   v_{k+1} = w_k + (t_k - 1) / t_{k+1} (w_k - w_{k-1})
     v = problem.evaluate(start)
     w_before = v
-    step = q_step(v)
-    objectives = [step.objective]
+    q_result = q_step(v)
+    objectives = [q_result.objective]
     t = 1.0
     for _ in range(max_steps - 1):
-        proximal = step.problem.proximal_step(v)
-        is_at_rest = len(objectives) > 1 and objectives[-2] - objectives[-1] < tol
-        if is_at_rest and proximal.residual < MAX_KKT_RATIO * tol:
+        proximal_step = q_result.problem.proximal_step(v)
+        has_settled = len(objectives) > 1 and objectives[-2] - objectives[-1] < tol
+        if has_settled and proximal_step.residual < MAX_KKT_RATIO * tol:
             break
-        w, value = newton_step(step.problem, v, proximal, step.value)
-        bound = value + step.constant
+        w, m_step_value = newton_step(q_result.problem, v, proximal_step, q_result.value)
+        objective_bound = m_step_value + q_result.constant
         t_next = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * t**2))
         v = w.extrapolate(w_before, (t - 1.0) / t_next)
-        next_step = q_step(v)
-        if next_step.objective > bound and t > 1.0:  # the extrapolation overshot: restart from w
+        next_q_result = q_step(v)
+        # if the extrapolation overshot, restart from w
+        if next_q_result.objective > objective_bound and t > 1.0:
             t_next = 1.0
             v = w
-            next_step = q_step(v)
-        # with a distance that is not convex in q, a q-step may be worse; then keep the problem
-        if next_step.objective <= bound:
-            step = next_step
+            next_q_result = q_step(v)
+        # with a distance that is not convex in q, a q-step may be worse; then keep the result
+        if next_q_result.objective <= objective_bound:
+            q_result = next_q_result
         w_before = w
         t = t_next
-        objectives.append(step.objective)
+        objectives.append(q_result.objective)
     return v.pair, objectives
 
 
-class PosedProblem(NamedTuple):
+class MStepSetup(NamedTuple):
     """The M-step of a sample without a penalty, and the means and scales of its columns."""
 
     problem: MStep
@@ -113,7 +114,7 @@ class PosedProblem(NamedTuple):
     scale: NDArray[np.float32]  # (n_features,)
 
 
-def pose(sample: Sample, gate_curvature: float = 0.0) -> PosedProblem:
+def set_up_m_step(sample: Sample, gate_curvature: float = 0.0) -> MStepSetup:
     """Make the M-step of a sample, without a penalty and with no row offloaded."""
     mean, scale = standard_scaling(sample.x)
     z = ((sample.x - mean) * scale).astype(np.float64)
@@ -124,27 +125,27 @@ def pose(sample: Sample, gate_curvature: float = 0.0) -> PosedProblem:
         target=target,
         q=np.zeros(len(z)),
         weight=sample.weight,
-        penalty=GroupLasso.priced(sample.costs),
+        penalty=GroupLasso.from_costs(sample.costs),
         gamma=0.0,
         lipschitz=curvature_bound(z, sample.weight, n_margins, gate_curvature),
     )
     bias = np.append(prior_margins(target, sample.weight), 0.0)
     start = LinearPair(np.zeros((z.shape[1], n_margins + 1)), bias)
-    return PosedProblem(problem, start, mean, scale)
+    return MStepSetup(problem, start, mean, scale)
 
 
 def featureless_pair(
     problem: MStep, pair: LinearPair, f0_loss: Array, p_full: float, distance: Distance
 ) -> tuple[LinearPair, float]:
     """Find the best pair without priced features, and the smallest penalty for it."""
-    total = problem.penalty.own.sum() + problem.penalty.shared.sum()
-    prohibitive = replace(problem, gamma=1e9 / max(total, 1e-12))
+    total_price = problem.penalty.own.sum() + problem.penalty.shared.sum()
+    featureless_problem = replace(problem, gamma=1e9 / max(total_price, 1e-12))
     pair, _ = alternate(
-        prohibitive, f0_loss, p_full, pair, tol=1e-7, max_steps=100, distance=distance
+        featureless_problem, f0_loss, p_full, pair, tol=1e-7, max_steps=100, distance=distance
     )
     iterate = problem.evaluate(pair)
-    best = distance.q_step(iterate.f1_loss, f0_loss, iterate.g, p_full, problem.weight)
-    gradient = problem.with_q(best).gradient(pair).weights
+    probabilities = distance.q_step(iterate.f1_loss, f0_loss, iterate.g, p_full, problem.weight)
+    gradient = problem.with_q(probabilities).gradient(pair).weights
     return pair, smallest_zero_penalty(gradient, problem.penalty)
 
 
@@ -153,14 +154,14 @@ class Start:
     """A start of the alternation that offloads the rows at one end of one feature."""
 
     feature: int
-    upper: bool  # whether the rows with the largest values are offloaded, or the smallest
+    is_upper: bool  # whether the rows with the largest values are offloaded, or the smallest
 
     def offload(self, column: NDArray[np.floating], weight: Array, p_full: float) -> Array:
         """Get offload probabilities, (n,), that are near 1 for a share `p_full` of the weight."""
-        order = np.argsort(-column if self.upper else column, kind="stable")
-        weight_before = np.cumsum(weight[order]) - 0.5 * weight[order]
+        row_order = np.argsort(-column if self.is_upper else column, kind="stable")
+        weight_before = np.cumsum(weight[row_order]) - 0.5 * weight[row_order]
         q = np.empty(len(column))
-        q[order] = np.where(
+        q[row_order] = np.where(
             weight_before <= p_full * weight.sum(), START_PROBABILITY, 1.0 - START_PROBABILITY
         )
         return q
@@ -174,39 +175,43 @@ def best_starts(sample: Sample, p_full: float, n_starts: int) -> list[Start]:
     the same number of random rows. Features without a price give no starts, because all models
     have them.
     """
-    price = sample.costs.standalone_prices
-    priced = np.flatnonzero(price > 0)
-    if not n_starts or not len(priced):
+    prices = sample.costs.standalone_prices
+    priced_features = np.flatnonzero(prices > 0)
+    if not n_starts or not len(priced_features):
         return []
     rows = np.random.default_rng(0).permutation(len(sample.x))[:MAX_SCREENING_ROWS]
     x = sample.x[rows].astype(np.float64)
     weight = sample.weight[rows]
     target = one_hot(sample.y[rows], sample.n_classes)
-    unfitted = (1.0 - p_full) * _residual_squares(np.zeros(len(rows)), target, weight)
-    ranking = []
-    for k in priced:
-        column = x[:, k] - x[:, k].mean()
-        residuals = []
-        for upper in (True, False):
-            local = Start(int(k), upper).offload(column, weight, p_full) < 0.5
-            residuals.append(_residual_squares(column[local], target[local], weight[local]))
-        gain = max(unfitted - min(residuals), 0.0) / price[k]
-        ranking.append((gain, Start(int(k), residuals[0] <= residuals[1])))
-    ranking.sort(key=lambda entry: -entry[0])
-    return [start for _, start in ranking[:n_starts]]
+    squares_of_random_rows = (1.0 - p_full) * _residual_squares(np.zeros(len(rows)), target, weight)
+    gains_and_starts = []
+    for feature in priced_features:
+        column = x[:, feature] - x[:, feature].mean()
+        residual_squares = []
+        for is_upper in (True, False):
+            is_local = Start(int(feature), is_upper).offload(column, weight, p_full) < 0.5
+            residual_squares.append(
+                _residual_squares(column[is_local], target[is_local], weight[is_local])
+            )
+        gain = max(squares_of_random_rows - min(residual_squares), 0.0) / prices[feature]
+        gains_and_starts.append(
+            (gain, Start(int(feature), residual_squares[0] <= residual_squares[1]))
+        )
+    gains_and_starts.sort(key=lambda gain_and_start: -gain_and_start[0])
+    return [start for _, start in gains_and_starts[:n_starts]]
 
 
 def _residual_squares(column: Array, target: Array, weight: Array) -> float:
     """Compute the weighted residual squares of a line in one feature, fitted to the targets."""
-    total = weight.sum()
-    if total <= 0.0:
+    total_weight = weight.sum()
+    if total_weight <= 0.0:
         return 0.0
     # sum w t^2 - (sum w z t)^2 / sum w z^2, with z and t centred
-    z = column - weight @ column / total
-    t = target - weight @ target / total
+    z = column - weight @ column / total_weight
+    t = target - weight @ target / total_weight
     variance_sum = float(weight @ z**2)
     covariance_sum = (weight * z) @ t
-    unexplained = float(weight @ (t**2).sum(axis=1))
+    target_squares = float(weight @ (t**2).sum(axis=1))
     if variance_sum <= 1e-12:
-        return unexplained
-    return unexplained - float(covariance_sum @ covariance_sum) / variance_sum
+        return target_squares
+    return target_squares - float(covariance_sum @ covariance_sum) / variance_sum

@@ -27,7 +27,12 @@ from gatewise.models.stage import Stage
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.cascade import CascadeClassifier, WindowSettings
 from gatewise_training.cascades.family_selection import N_SUBSETS, best_shape, single_models
-from gatewise_training.cascades.fit_problem import FittedStages, Problem, SettingsFit, sweep
+from gatewise_training.cascades.fit_problem import (
+    FittedStages,
+    Problem,
+    SettingsFit,
+    cross_fit_settings,
+)
 from gatewise_training.data.input_checks import UNIT_INTERVAL, Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import LARGE_ROWS
@@ -55,7 +60,7 @@ class PenalisedCascade(WindowSettings, CascadeClassifier):
     def _accounting(self) -> Accounting:
         return self.accounting
 
-    def _offload_acquired(self, x: NDArray[np.float32]) -> AcquiredMask | None:
+    def _features_of_offload(self, x: NDArray[np.float32]) -> AcquiredMask | None:
         if self.accounting == "union" or self.high_cost_model_ is None:
             return None
         return acquired_by_high_cost(self.high_cost_model_, x)
@@ -79,7 +84,10 @@ class Adapt(PenalisedCascade):
     _family: ClassVar[str]  # family of f1, among the families of stages
 
     # default values of `p_full` on few rows, where each is cross-fitted, and on many rows
-    _bounds: ClassVar[tuple[Sequence[float], Sequence[float]]] = (0.1, 0.5), (0.1, 0.3, 0.5, 0.7)
+    _default_p_full: ClassVar[tuple[Sequence[float], Sequence[float]]] = (
+        (0.1, 0.5),
+        (0.1, 0.3, 0.5, 0.7),
+    )
 
     p_full: Sequence[float] | None = None
 
@@ -87,45 +95,52 @@ class Adapt(PenalisedCascade):
 
     @abstractmethod
     def _fit_path(
-        self, sample: Sample, p_full: float, seed: int, shared: Sequence[Any] = ()
+        self, sample: Sample, p_full: float, seed: int, penalties_or_starts: Sequence[Any]
     ) -> list[Stage]:
         """Fit the stages of each penalty, the highest penalty first."""
 
-    def _shared(self, sample: Sample, p_full: float) -> Sequence[Any]:
+    def _find_penalties_or_starts(self, sample: Sample, p_full: float) -> Sequence[Any]:
         """Find the penalties or the starts that the fits of all folds share."""
         return ()
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        shape = best_shape(problem, (self._family,))
-        problem = replace(problem, tree_shape=shape)
+        tree_shape = best_shape(problem, (self._family,))
+        problem = replace(problem, tree_shape=tree_shape)
         sample = Sample.all_rows(problem)
-        fitted = sample.take(problem.plan.fit_rows)
-        bounds = self.p_full
-        if bounds is None:
-            bounds = self._bounds[len(fitted.x) > LARGE_ROWS]
-        paths = []
-        for p_full in bounds:
-            shared = self._shared(fitted, p_full)
-            fit = partial(_fit_rows, self, sample, p_full, problem.seed, shared)
-            paths.append(self._with_stops(fit))
-        candidates = sweep(problem, paths, "sweeping P_full")
+        fit_sample = sample.take(problem.plan.fit_rows)
+        p_full_values = self.p_full
+        if p_full_values is None:
+            p_full_values = self._default_p_full[len(fit_sample.x) > LARGE_ROWS]
+        settings_fits = []
+        for p_full in p_full_values:
+            penalties_or_starts = self._find_penalties_or_starts(fit_sample, p_full)
+            settings_fit = partial(
+                _fit_rows, self, sample, p_full, problem.seed, penalties_or_starts
+            )
+            settings_fits.append(self._with_stops(settings_fit))
+        candidates = cross_fit_settings(problem, settings_fits, "sweeping P_full")
         if self.stop == "auto":
             candidates += single_models(problem, self._family, N_SUBSETS)
         return candidates
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        bounds = self.p_full
-        if bounds is not None and not (
-            len(bounds) and all(map(UNIT_INTERVAL.is_satisfied_by, bounds))
+        p_full_values = self.p_full
+        if p_full_values is not None and not (
+            len(p_full_values) and all(map(UNIT_INTERVAL.is_satisfied_by, p_full_values))
         ):
-            raise InputError(f"p_full must be shares in [0, 1], not {list(bounds)}")
+            raise InputError(f"p_full must be shares in [0, 1], not {list(p_full_values)}")
 
 
 def _fit_rows(
-    method: Adapt, sample: Sample, p_full: float, seed: int, shared: Sequence[Any], rows: Rows
+    method: Adapt,
+    sample: Sample,
+    p_full: float,
+    seed: int,
+    penalties_or_starts: Sequence[Any],
+    rows: Rows,
 ) -> list[Stage]:
-    return method._fit_path(sample.take(rows), p_full, seed, shared)
+    return method._fit_path(sample.take(rows), p_full, seed, penalties_or_starts)
 
 
 def _stages_with_stops(fit: SettingsFit, stop: Stop, rows: Rows) -> list[Stage]:

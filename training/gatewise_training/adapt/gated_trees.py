@@ -69,16 +69,16 @@ def grow(
     gamma``, because the gain of LightGBM has no factor 1/2.
     """
     target = one_hot(sample.y, sample.n_classes)
-    base = prior_margins(target, sample.weight)
-    unit = max(sample.costs.total / sample.costs.n_features, 1e-12)
-    strength = 2.0 * len(sample.x) * gamma / unit
+    base_margins = prior_margins(target, sample.weight)
+    mean_price = max(sample.costs.total / sample.costs.n_features, 1e-12)
+    strength = 2.0 * len(sample.x) * gamma / mean_price
     few_rows_setting = {"few_leaves": FEW_LEAVES} if len(sample.x) <= FEW_ROWS else {}
-    shape = sample.tree_shape
+    tree_shape = sample.tree_shape
     settings = tree_settings(
         growth,
         len(sample.x),
         sample.n_classes,
-        best_leaves=None if shape is None else shape.n_leaves,
+        best_leaves=None if tree_shape is None else tree_shape.n_leaves,
         **few_rows_setting,
     )
     warm_up = warm_up if p_full else growth.n_rounds
@@ -88,7 +88,7 @@ def grow(
             target,
             sample.weight,
             sample.f0_loss,
-            base,
+            base_margins,
             sample.costs,
             p_full=p_full,
             rounds=(warm_up, growth.n_rounds),
@@ -98,32 +98,37 @@ def grow(
         )
     # within one round, each tree may pay the shared price of a group once
     prices = FirstUsePrices(sample.costs, strength)
-    n_outputs = len(base) + (p_full is not None)
+    n_outputs = len(base_margins) + (p_full is not None)
     params = tree_params(seed) | {"objective": "none", "num_class": n_outputs}
     params |= settings | prices.params
-    data = lgb.Dataset(sample.x, np.zeros(len(sample.x)), params=params, free_raw_data=True)
-    booster = lgb.Booster(params, data)
+    dataset = lgb.Dataset(sample.x, np.zeros(len(sample.x)), params=params, free_raw_data=True)
+    booster = lgb.Booster(params, dataset)
     has_splits = varies(sample.x)
-    for bound, n_rounds in ((0.0, warm_up), (p_full or 0.0, growth.n_rounds - warm_up)):
-        derivatives = partial(_derivatives, sample, target, base, bound, growth.newton)
+    for p_full_of_rounds, n_rounds in ((0.0, warm_up), (p_full or 0.0, growth.n_rounds - warm_up)):
+        derivatives = partial(
+            _derivatives, sample, target, base_margins, p_full_of_rounds, growth.newton
+        )
         for _ in range(n_rounds if has_splits else 0):
-            finished = booster.update(fobj=objective_of(derivatives))
+            is_finished = booster.update(fobj=objective_of(derivatives))
             prices.update(booster)
-            if finished:
+            if is_finished:
                 break
     trees = TreeEnsemble.from_lightgbm(booster)
-    return replace(trees, base=np.append(base, np.zeros(n_outputs - len(base))).astype(np.float32))
+    return replace(
+        trees,
+        base=np.append(base_margins, np.zeros(n_outputs - len(base_margins))).astype(np.float32),
+    )
 
 
 def _derivatives(
-    sample: Sample, target: Array, base: Array, p_full: float, newton: bool, scores: Array
+    sample: Sample, target: Array, base_margins: Array, p_full: float, newton: bool, scores: Array
 ) -> tuple[Array, Array]:
     """Compute gradient and hessian of the M-step's loss at the best q.
 
     If `p_full` is 0, the gate has no gradient.
     """
-    n_margins = len(base)
-    f1 = scores[:, :n_margins] + base
+    n_margins = len(base_margins)
+    f1 = scores[:, :n_margins] + base_margins
     gradient = np.zeros_like(scores)
     hessian = np.ones_like(scores)
     f1_weight = sample.weight
@@ -137,9 +142,9 @@ def _derivatives(
             sample.weight,
         )
         f1_weight = (1.0 - q) * sample.weight
-        gate = expit(g)
-        gradient[:, -1] = sample.weight * (gate - q)
-        hessian[:, -1] = sample.weight * gate * (1.0 - gate)
+        gate_probability = expit(g)
+        gradient[:, -1] = sample.weight * (gate_probability - q)
+        hessian[:, -1] = sample.weight * gate_probability * (1.0 - gate_probability)
     gradient[:, :n_margins] = f1_weight[:, None] * log_loss_gradient(f1, target)
     if not newton:  # trees fitted to the negative gradient by least squares
         return gradient, np.ones_like(gradient)

@@ -38,10 +38,10 @@ N_PENALTIES = 16
 N_PENALTIES_LARGE = 8
 """Number of penalties that a search finds on more than LARGE_ROWS rows."""
 
-MAX_PROBE_ROWS = 2000
+MAX_SHORT_FIT_ROWS = 2000
 """Largest number of rows of a short fit, which only measures the cost of the features."""
 
-PROBE_ROUNDS_SHARE = 0.25
+SHORT_FIT_ROUNDS_SHARE = 0.25
 """Share of the rounds that a short fit runs."""
 
 
@@ -118,39 +118,39 @@ class AdaptGBRT(Growth, Adapt):
         super()._check_settings()
         check_prefixes(self.prefixes)
 
-    def _shared(self, sample: Sample, p_full: float) -> Sequence[float]:
+    def _find_penalties_or_starts(self, sample: Sample, p_full: float) -> Sequence[float]:
         if self.penalties is not None:
             return self.penalties
         return spread_penalties(
-            partial(_probed_cost, _probe_rows(sample), self, p_full),
+            partial(_cost_of_short_fit, _rows_of_short_fit(sample), self, p_full),
             sample.costs,
             N_PENALTIES if len(sample.x) <= LARGE_ROWS else N_PENALTIES_LARGE,
         )
 
     def _fit_path(
-        self, sample: Sample, p_full: float, seed: int, shared: Sequence[Any] = ()
+        self, sample: Sample, p_full: float, seed: int, penalties_or_starts: Sequence[Any]
     ) -> list[Stage]:
         stages = []
-        for gamma in shared:
+        for gamma in penalties_or_starts:
             trees = grow(sample, self, gamma, p_full=p_full, warm_up=self.warm_up, seed=seed)
-            for share in self.prefixes:
-                prefix, _ = trees.select_trees(range(round(share * trees.n_trees)))
-                stages.append(as_stage(prefix, sample.n_classes))
+            for tree_share in self.prefixes:
+                first_trees, _ = trees.select_trees(range(round(tree_share * trees.n_trees)))
+                stages.append(as_stage(first_trees, sample.n_classes))
         return stages
 
 
-def _probe_rows(sample: Sample) -> Sample:
-    if len(sample.x) <= MAX_PROBE_ROWS:
+def _rows_of_short_fit(sample: Sample) -> Sample:
+    if len(sample.x) <= MAX_SHORT_FIT_ROWS:
         return sample
-    rows = np.random.default_rng(0).choice(len(sample.x), MAX_PROBE_ROWS, replace=False)
+    rows = np.random.default_rng(0).choice(len(sample.x), MAX_SHORT_FIT_ROWS, replace=False)
     return sample.take(np.sort(rows))
 
 
-def _probed_cost(sample: Sample, method: AdaptGBRT, p_full: float, gamma: float) -> float:
+def _cost_of_short_fit(sample: Sample, method: AdaptGBRT, p_full: float, gamma: float) -> float:
     """Get the price of the features that a short fit under a penalty uses."""
     short_method = copy.copy(method)
-    short_method.n_rounds = max(1, round(PROBE_ROUNDS_SHARE * method.n_rounds))
-    warm_up = round(PROBE_ROUNDS_SHARE * method.warm_up)
+    short_method.n_rounds = max(1, round(SHORT_FIT_ROUNDS_SHARE * method.n_rounds))
+    warm_up = round(SHORT_FIT_ROUNDS_SHARE * method.warm_up)
     trees = grow(sample, short_method, gamma, p_full=p_full, warm_up=warm_up, seed=0)
     return sample.costs.price(trees.used_features())
 
@@ -159,7 +159,7 @@ def as_stage(trees: TreeEnsemble, n_classes: int) -> Stage:
     """Make a stage of the outputs (f1, g); its last column is the stop score -g."""
     is_gate = trees.output == trees.n_outputs - 1
     tree_ends = np.append(trees.roots[1:], trees.n_nodes)
-    value = trees.value.copy()
-    for t in np.flatnonzero(is_gate):
-        value[trees.roots[t] : tree_ends[t]] *= -1
-    return Stage.from_model(replace(trees, value=value), link_of(n_classes), "column")
+    leaf_values = trees.value.copy()
+    for tree in np.flatnonzero(is_gate):
+        leaf_values[trees.roots[tree] : tree_ends[tree]] *= -1
+    return Stage.from_model(replace(trees, value=leaf_values), link_of(n_classes), "column")

@@ -16,7 +16,7 @@ from gatewise.models.stage import Stage
 from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.base import SingleModel
-from gatewise_training.cascades.fit_problem import FittedStages, Problem, sweep
+from gatewise_training.cascades.fit_problem import FittedStages, Problem, cross_fit_settings
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of
@@ -71,8 +71,8 @@ class GreedyMiser(Growth, SingleModel):
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         sample = Sample.all_rows(problem)
         gammas = sorted({*self.penalties, 0.0}, reverse=True)
-        models = [partial(_fit_rows, sample, self, gamma, problem.seed) for gamma in gammas]
-        return sweep(problem, models, "sweeping the penalty")
+        settings_fits = [partial(_fit_rows, sample, self, gamma, problem.seed) for gamma in gammas]
+        return cross_fit_settings(problem, settings_fits, "sweeping the penalty")
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -86,7 +86,7 @@ def _fit_rows(
     sample = sample.take(rows)
     trees = grow(sample, method, gamma, p_full=None, seed=seed)
     stages = []
-    for share in sorted({*method.prefixes, 1.0}):
-        prefix = first_rounds(trees, share)
-        stages.append(Stage.from_model(prefix, link_of(sample.n_classes)))
+    for round_share in sorted({*method.prefixes, 1.0}):
+        first_trees = first_rounds(trees, round_share)
+        stages.append(Stage.from_model(first_trees, link_of(sample.n_classes)))
     return stages

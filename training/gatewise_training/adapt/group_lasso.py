@@ -32,11 +32,11 @@ class GroupLasso:
     shared: Array  # (n_groups,)
 
     @classmethod
-    def priced(cls, costs: FeatureCosts) -> GroupLasso:
+    def from_costs(cls, costs: FeatureCosts) -> GroupLasso:
         """Make the penalty of all features; a group's price includes its required groups."""
         return cls(costs.own, costs.group, costs.standalone_group_prices)
 
-    def select(self, rows: Rows) -> GroupLasso:
+    def select_rows(self, rows: Rows) -> GroupLasso:
         """Get the penalty of some rows and of a last row without a price; other rows are zero."""
         own = np.append(self.own[rows], 0.0)
         return GroupLasso(own, np.append(self.group[rows], -1), self.shared)
@@ -55,50 +55,52 @@ class GroupLasso:
         factor = _shrinkage(norm, step * self.own)
         if self._has_shared_prices:
             is_member = self.group >= 0
-            squares = ((norm * factor) ** 2)[is_member]
-            sums = np.bincount(self.group[is_member], squares, minlength=len(self.shared))
-            group_factor = _shrinkage(np.sqrt(sums), step * self.shared)
+            member_squares = ((norm * factor) ** 2)[is_member]
+            group_square_sums = np.bincount(
+                self.group[is_member], member_squares, minlength=len(self.shared)
+            )
+            group_factor = _shrinkage(np.sqrt(group_square_sums), step * self.shared)
             factor = factor * np.append(group_factor, 1.0)[self.group]
-        out: Array = v * factor[:, None]
-        return out
+        shrunken_rows: Array = v * factor[:, None]
+        return shrunken_rows
 
 
 @numba.njit(cache=True, nogil=True)
 def _value(v: Any, own: Any, group: Any, shared: Any) -> Any:
     group_squares = np.zeros(len(shared))
-    total = 0.0
+    penalty = 0.0
     for k in range(len(v)):
         square = 0.0
         for c in range(v.shape[1]):
             square += v[k, c] * v[k, c]
-        total += own[k] * np.sqrt(square)
+        penalty += own[k] * np.sqrt(square)
         if group[k] >= 0:
             group_squares[group[k]] += square
     for g in range(len(shared)):
-        total += shared[g] * np.sqrt(group_squares[g])
-    return total
+        penalty += shared[g] * np.sqrt(group_squares[g])
+    return penalty
 
 
 def smallest_zero_penalty(gradient: Array, penalty: GroupLasso) -> float:
     """Find the smallest ``gamma`` at which V = 0 is optimal, from the gradient at 0."""
-    priced = penalty.own + np.append(penalty.shared, 0.0)[penalty.group] > 0
-    if not np.any(gradient[priced]):
+    is_priced = penalty.own + np.append(penalty.shared, 0.0)[penalty.group] > 0
+    if not np.any(gradient[is_priced]):
         return 0.0
-    gradient = np.where(priced[:, None], gradient, 0.0)
+    gradient = np.where(is_priced[:, None], gradient, 0.0)
     # V = 0 is optimal if prox(gradient, gamma) = 0; find the smallest such gamma by bisection
-    low = 0.0
-    high = 1.0
-    while np.any(penalty.prox(gradient, high)):
-        high *= 2.0
-    while high - low > 1e-12 * high:
-        middle = 0.5 * (low + high)
-        if middle in (low, high):
+    lower_gamma = 0.0
+    upper_gamma = 1.0
+    while np.any(penalty.prox(gradient, upper_gamma)):
+        upper_gamma *= 2.0
+    while upper_gamma - lower_gamma > 1e-12 * upper_gamma:
+        middle_gamma = 0.5 * (lower_gamma + upper_gamma)
+        if middle_gamma in (lower_gamma, upper_gamma):
             break
-        if np.any(penalty.prox(gradient, middle)):
-            low = middle
+        if np.any(penalty.prox(gradient, middle_gamma)):
+            lower_gamma = middle_gamma
         else:
-            high = middle
-    return high
+            upper_gamma = middle_gamma
+    return upper_gamma
 
 
 def _shrinkage(norm: Array, decrease: Array) -> Array:

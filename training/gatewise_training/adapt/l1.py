@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from gatewise.decision import labels
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
-from gatewise_training.adapt.alternation import pose
+from gatewise_training.adapt.alternation import set_up_m_step
 from gatewise_training.adapt.base import PenalisedCascade
 from gatewise_training.adapt.group_lasso import smallest_zero_penalty
 from gatewise_training.adapt.prox_newton import solve
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.cascades.fit_problem import FittedStages, Problem, sweep
+from gatewise_training.cascades.fit_problem import FittedStages, Problem, cross_fit_settings
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of
 
@@ -66,25 +66,29 @@ class L1Cascade(PenalisedCascade):
     )  # fmt: skip
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        shares = sorted(self.penalties, reverse=True)
-        path = self._with_stops(partial(_fit_rows, Sample.all_rows(problem), shares))
-        return sweep(problem, [path], "sweeping the penalty")
+        penalty_shares = sorted(self.penalties, reverse=True)
+        settings_fit = self._with_stops(
+            partial(_fit_rows, Sample.all_rows(problem), penalty_shares)
+        )
+        return cross_fit_settings(problem, [settings_fit], "sweeping the penalty")
 
 
-def _fit_rows(sample: Sample, shares: Sequence[float], rows: Rows) -> list[Stage]:
+def _fit_rows(sample: Sample, penalty_shares: Sequence[float], rows: Rows) -> list[Stage]:
     """Fit a stage for each share of the critical penalty, the highest first."""
     sample = sample.take(rows)
-    posed = pose(sample)
-    problem = replace(posed.problem, gate=_NoGate())
-    pair = posed.start
+    setup = set_up_m_step(sample)
+    problem = replace(setup.problem, gate=_NoGate())
+    pair = setup.start
     critical_penalty = smallest_zero_penalty(problem.gradient(pair).weights, problem.penalty)
     stages = []
-    for share in shares:
-        pair = solve(replace(problem, gamma=share * critical_penalty), pair, tol=1e-4, max_iter=200)
+    for penalty_share in penalty_shares:
+        pair = solve(
+            replace(problem, gamma=penalty_share * critical_penalty), pair, tol=1e-4, max_iter=200
+        )
         features = np.flatnonzero(pair.weights.any(axis=1))
         weights, bias = _fit_f1_and_gate(features, problem.z, sample)
         model = LinearModel(
-            posed.mean, posed.scale, weights.astype(np.float32), bias.astype(np.float32)
+            setup.mean, setup.scale, weights.astype(np.float32), bias.astype(np.float32)
         )
         stages.append(Stage.from_model(model, link_of(sample.n_classes), "column"))
     return stages
@@ -107,8 +111,8 @@ def _fit_f1_and_gate(features: Rows, z: Array, sample: Sample) -> tuple[Array, A
     """
     columns = z[:, features]
     f1, f1_bias = _fit_logistic(columns, sample.y, sample.weight, sample.n_classes)
-    answers = labels((columns @ f1 + f1_bias).astype(np.float32))
-    is_wrong = (answers != sample.y).astype(np.int64)
+    f1_answers = labels((columns @ f1 + f1_bias).astype(np.float32))
+    is_wrong = (f1_answers != sample.y).astype(np.int64)
     gate, gate_bias = _fit_logistic(columns, is_wrong, sample.weight, 2)
     weights = np.zeros((z.shape[1], f1.shape[1] + 1))
     weights[features] = np.column_stack([f1, -gate])
@@ -125,10 +129,10 @@ def _fit_logistic(
     from sklearn.linear_model import LogisticRegression
 
     counts = np.bincount(y, weight, minlength=n_classes)
-    prior = np.log(np.maximum(counts, 0.5))
+    log_counts = np.log(np.maximum(counts, 0.5))
     seen_classes = np.flatnonzero(counts)
     weights = np.zeros((z.shape[1], n_classes))
-    bias = prior.copy()
+    bias = log_counts.copy()
     if z.shape[1] and len(seen_classes) > 1:
         model = LogisticRegression(C=1.0, max_iter=500, tol=1e-3).fit(z, y, sample_weight=weight)
         slopes = model.coef_.T
@@ -139,7 +143,9 @@ def _fit_logistic(
         weights[:, seen_classes] = slopes
         bias[seen_classes] = intercepts
         unseen_classes = np.setdiff1d(np.arange(n_classes), seen_classes)
-        bias[unseen_classes] = intercepts.min() + prior[unseen_classes] - prior[seen_classes].max()
+        bias[unseen_classes] = (
+            intercepts.min() + log_counts[unseen_classes] - log_counts[seen_classes].max()
+        )
     if n_classes > 2:
         return weights, bias
     return np.diff(weights, axis=1), np.diff(bias)

@@ -24,7 +24,7 @@ from gatewise_training.adapt.alternation import (
     alternate,
     best_starts,
     featureless_pair,
-    pose,
+    set_up_m_step,
 )
 from gatewise_training.adapt.base import Adapt
 from gatewise_training.adapt.m_step import LinearPair, MStep
@@ -94,7 +94,7 @@ class AdaptLin(Adapt):
     allow_missing = False
     _family = "linear"
     _distance: ClassVar[Distance] = KullbackLeibler()
-    _bounds = (0.1, 0.3, 0.7, 0.9), (0.1, 0.3, 0.5, 0.7, 0.9)
+    _default_p_full = (0.1, 0.3, 0.7, 0.9), (0.1, 0.3, 0.5, 0.7, 0.9)
 
     penalties: Sequence[float] = (0.9, 0.65, 0.45, 0.3, 0.2, 0.12, 0.06, 0.025, 0.008, 0.002)
     refit: bool = True
@@ -106,13 +106,13 @@ class AdaptLin(Adapt):
         "n_starts": [Interval(Integral, 0, None, closed="left")]
     }
 
-    def _shared(self, sample: Sample, p_full: float) -> Sequence[Start]:
+    def _find_penalties_or_starts(self, sample: Sample, p_full: float) -> Sequence[Start]:
         return best_starts(sample, p_full, self.n_starts)
 
     def _fit_path(
-        self, sample: Sample, p_full: float, seed: int, shared: Sequence[Start] = ()
+        self, sample: Sample, p_full: float, seed: int, penalties_or_starts: Sequence[Start]
     ) -> list[Stage]:
-        models = fit_path(sample, self, p_full, shared)
+        models = fit_path(sample, self, p_full, penalties_or_starts)
         return [Stage.from_model(model, link_of(sample.n_classes), "column") for model in models]
 
 
@@ -129,32 +129,40 @@ def fit_path(
 ) -> list[LinearModel]:
     """Fit a model for each penalty, the highest first, and then again from each start."""
     distance = method._distance
-    posed = pose(sample, distance.curvature_bound)
-    featureless, critical = featureless_pair(
-        posed.problem, posed.start, sample.f0_loss, p_full, distance
+    setup = set_up_m_step(sample, distance.curvature_bound)
+    featureless_fit, critical_penalty = featureless_pair(
+        setup.problem, setup.start, sample.f0_loss, p_full, distance
     )
-    path = _Path(posed.problem, sample.f0_loss, method, p_full, critical)
-    usual_fits = path.run(featureless)
+    path = _PenaltyPath(setup.problem, sample.f0_loss, method, p_full, critical_penalty)
+    usual_fits = path.fit_all(featureless_fit)
     models = [fit.model for fit in usual_fits]
     for start in starts:
-        models += path.run_from(start, featureless, usual_fits)
-    return [_linear_model(model, posed.mean, posed.scale) for model in models]
+        models += path.fit_from_start(start, featureless_fit, usual_fits)
+    return [_linear_model(model, setup.mean, setup.scale) for model in models]
 
 
-class _Path:
+class _PenaltyPath:
     """Fits of one sample under all penalties."""
 
     def __init__(
-        self, problem: MStep, f0_loss: Array, method: AdaptLin, p_full: float, critical: float
+        self,
+        problem: MStep,
+        f0_loss: Array,
+        method: AdaptLin,
+        p_full: float,
+        critical_penalty: float,
     ) -> None:
         self._problem = problem
         self._f0_loss = f0_loss
         self._method = method
         self._p_full = p_full
-        self._refit_gamma = REFIT_PENALTY_SHARE * critical
-        self._gammas = [share * critical for share in sorted(method.penalties, reverse=True)]
+        self._refit_gamma = REFIT_PENALTY_SHARE * critical_penalty
+        self._gammas = [
+            penalty_share * critical_penalty
+            for penalty_share in sorted(method.penalties, reverse=True)
+        ]
 
-    def run(self, pair: LinearPair) -> list[FittedPair]:
+    def fit_all(self, pair: LinearPair) -> list[FittedPair]:
         """Fit all penalties; each fit starts from the pair of the penalty before."""
         refits: dict[bytes, LinearPair] = {}
         fits = []
@@ -164,7 +172,7 @@ class _Path:
             fits.append(FittedPair(pair, objective, self._refit(pair, gamma, refits)))
         return fits
 
-    def run_from(
+    def fit_from_start(
         self, start: Start, pair: LinearPair, usual_fits: Sequence[FittedPair]
     ) -> list[LinearPair]:
         """Fit every third penalty from a start.
@@ -178,19 +186,26 @@ class _Path:
         refits: dict[bytes, LinearPair] = {}
         models = []
         for i in range((len(self._gammas) - 1) % 3, len(self._gammas), 3):
-            posed = replace(problem, gamma=self._gammas[i])
+            penalised_problem = replace(problem, gamma=self._gammas[i])
             pair = solve(
-                posed.with_q(probabilities), pair, tol=MAX_START_KKT, max_iter=MAX_START_STEPS
+                penalised_problem.with_q(probabilities),
+                pair,
+                tol=MAX_START_KKT,
+                max_iter=MAX_START_STEPS,
             )
-            fitted, objective = self._alternate(posed, pair, method.max_alternations)
+            fitted_pair, objective = self._alternate(
+                penalised_problem, pair, method.max_alternations
+            )
             has_same_features = np.array_equal(
-                fitted.weights.any(axis=1), usual_fits[i].pair.weights.any(axis=1)
+                fitted_pair.weights.any(axis=1), usual_fits[i].pair.weights.any(axis=1)
             )
-            has_same_value = abs(objective - usual_fits[i].objective) < MAX_KKT_RATIO * method.tol
-            if has_same_features and has_same_value:
+            has_same_objective = (
+                abs(objective - usual_fits[i].objective) < MAX_KKT_RATIO * method.tol
+            )
+            if has_same_features and has_same_objective:
                 models.append(usual_fits[i].model)
             else:
-                models.append(self._refit(fitted, self._gammas[i], refits))
+                models.append(self._refit(fitted_pair, self._gammas[i], refits))
         return models
 
     def _alternate(
@@ -212,19 +227,21 @@ class _Path:
         if not self._method.refit or gamma <= self._refit_gamma:
             return pair
         has_weight = pair.weights.any(axis=1)
-        key = has_weight.tobytes()
-        if key not in refits:
-            masked = replace(self._problem, gamma=self._refit_gamma, z=self._problem.z * has_weight)
-            steps = min(self._method.max_alternations, MAX_REFIT_STEPS)
-            refits[key], _ = self._alternate(masked, pair, steps)
-        return refits[key]
+        feature_key = has_weight.tobytes()
+        if feature_key not in refits:
+            masked_problem = replace(
+                self._problem, gamma=self._refit_gamma, z=self._problem.z * has_weight
+            )
+            max_steps = min(self._method.max_alternations, MAX_REFIT_STEPS)
+            refits[feature_key], _ = self._alternate(masked_problem, pair, max_steps)
+        return refits[feature_key]
 
 
 def _linear_model(
     pair: LinearPair, mean: NDArray[np.float32], scale: NDArray[np.float32]
 ) -> LinearModel:
     """Make a float32 model with the margins of f1 and the stop score -g."""
-    sign = np.ones(pair.weights.shape[1])
-    sign[-1] = -1.0
-    weights = (pair.weights * sign).astype(np.float32)
-    return LinearModel(mean, scale, weights, (pair.bias * sign).astype(np.float32))
+    output_signs = np.ones(pair.weights.shape[1])
+    output_signs[-1] = -1.0
+    weights = (pair.weights * output_signs).astype(np.float32)
+    return LinearModel(mean, scale, weights, (pair.bias * output_signs).astype(np.float32))

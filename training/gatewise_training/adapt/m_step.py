@@ -126,8 +126,10 @@ class MStep:
 
     def loss_at(self, iterate: Iterate) -> float:
         """Compute the mean loss, without the penalty."""
-        total = self._f1_weight @ iterate.f1_loss + self.weight @ self._gate_loss.value(iterate.g)
-        return float(total) / len(iterate.outputs)
+        loss_sum = self._f1_weight @ iterate.f1_loss + self.weight @ self._gate_loss.value(
+            iterate.g
+        )
+        return float(loss_sum) / len(iterate.outputs)
 
     def objective_at(self, iterate: Iterate) -> float:
         """Compute the mean loss plus the penalty."""
@@ -187,8 +189,8 @@ def _loss_and_slope(outputs: Any, target: Any) -> Any:
     return loss, slope
 
 
-def curvature_bound(z: Array, weight: Array, n_margins: int, gate_bound: float = 0.25) -> float:
+def curvature_bound(z: Array, weight: Array, n_margins: int, gate_curvature: float = 0.25) -> float:
     """Bound the curvature of the smooth part, by the second moments and the losses' bounds."""
     columns = np.column_stack([z, np.ones(len(z))]) * np.sqrt(weight / len(z))[:, None]
     largest_eigenvalue = float(np.linalg.norm(columns.T @ columns, 2))
-    return max(0.25 if n_margins == 1 else 0.5, gate_bound) * max(largest_eigenvalue, 1e-12)
+    return max(0.25 if n_margins == 1 else 0.5, gate_curvature) * max(largest_eigenvalue, 1e-12)

@@ -55,46 +55,50 @@ def solve(
 ) -> LinearPair:
     """Solve an M-step until its KKT residual is below `tol`; the objective never rises."""
     iterate = problem.evaluate(start)
-    value = problem.objective_at(iterate)
+    objective = problem.objective_at(iterate)
     for _ in range(max_iter):
-        proximal = problem.proximal_step(iterate)
-        next_iterate, value = newton_step(problem, iterate, proximal, value)
-        if proximal.residual < tol or next_iterate is iterate:
+        proximal_step = problem.proximal_step(iterate)
+        next_iterate, objective = newton_step(problem, iterate, proximal_step, objective)
+        if proximal_step.residual < tol or next_iterate is iterate:
             break
         iterate = next_iterate
     return iterate.pair
 
 
 def newton_step(
-    problem: MStep, iterate: Iterate, proximal: ProximalStep, value: float
+    problem: MStep, iterate: Iterate, proximal_step: ProximalStep, objective: float
 ) -> tuple[Iterate, float]:
-    """Make one step from an iterate with objective `value`; return the new iterate and objective.
+    """Make one step from an iterate with its objective; return the new iterate and objective.
 
     The objective never rises. If no step lowers it, the iterate itself is returned.
     """
     # select the features in the model; the intercepts are the last row
     pair = iterate.pair
-    has_weight = pair.weights.any(axis=1) | proximal.endpoint.weights.any(axis=1)
+    has_weight = pair.weights.any(axis=1) | proximal_step.endpoint.weights.any(axis=1)
     features = np.flatnonzero(has_weight).astype(np.intp)
     columns = np.column_stack([problem.z[:, features], np.ones(len(problem.z))])
     w_0 = np.vstack([pair.weights[features], pair.bias])
-    slope = np.vstack([proximal.gradient.weights[features], proximal.gradient.bias])
-    gradient_goal = np.vstack([proximal.endpoint.weights[features], proximal.endpoint.bias])
+    slope = np.vstack([proximal_step.gradient.weights[features], proximal_step.gradient.bias])
+    gradient_target = np.vstack(
+        [proximal_step.endpoint.weights[features], proximal_step.endpoint.bias]
+    )
     # minimise the quadratic model plus the penalty
-    penalty = problem.penalty.select(features)
-    model = _Quadratic(columns, problem.curvature_at(iterate))
-    inner = InnerProblem(w_0, slope, penalty.own, penalty.group, penalty.shared, problem.gamma)
-    newton_goal = model.minimise(inner, penalty, 0.1 * proximal.residual)
+    penalty = problem.penalty.select_rows(features)
+    model = _QuadraticModel(columns, problem.curvature_at(iterate))
+    inner_problem = InnerProblem(
+        w_0, slope, penalty.own, penalty.group, penalty.shared, problem.gamma
+    )
+    newton_target = model.minimise(inner_problem, penalty, 0.1 * proximal_step.residual)
     # search along the Newton step, or else along the gradient step, which always leads downhill
-    for goal in (newton_goal, gradient_goal):
-        move = goal - w_0
-        decrease = problem.gamma * (penalty.value(goal) - penalty.value(w_0))
+    for target in (newton_target, gradient_target):
+        move = target - w_0
+        decrease = problem.gamma * (penalty.value(target) - penalty.value(w_0))
         decrease += float(np.vdot(slope, move))
-        direction = WeightMove(features, move, columns @ move, decrease)
-        accepted = _search_line(problem, iterate, value, direction)
-        if accepted is not None:
-            return accepted
-    return iterate, value
+        weight_move = WeightMove(features, move, columns @ move, decrease)
+        accepted_step = _search_line(problem, iterate, objective, weight_move)
+        if accepted_step is not None:
+            return accepted_step
+    return iterate, objective
 
 
 class InnerProblem(NamedTuple):
@@ -108,7 +112,7 @@ class InnerProblem(NamedTuple):
     gamma: float
 
 
-class _Quadratic:
+class _QuadraticModel:
     """Curvature ``G_c = columns' diag(curvature_c) columns`` of the model, for each output c."""
 
     def __init__(self, columns: Array, curvature: Array) -> None:
@@ -118,37 +122,37 @@ class _Quadratic:
         n = len(columns)
         if columns.shape[1] <= MAX_MOMENT_COLUMNS:
             # float32 halves the work, and is precise enough for the model
-            single = columns.astype(np.float32)
-            scaled = (n * curvature).astype(np.float32)
-            moments = np.matmul(single.T * scaled.T[:, np.newaxis], single)
+            columns_32 = columns.astype(np.float32)
+            curvature_32 = (n * curvature).astype(np.float32)
+            moments = np.matmul(columns_32.T * curvature_32.T[:, np.newaxis], columns_32)
             self._moments = moments.astype(np.float64) / n
-            steepest = self._moments.diagonal(axis1=1, axis2=2).max()
+            largest_diagonal = self._moments.diagonal(axis1=1, axis2=2).max()
         else:
-            steepest = ((columns**2).T @ curvature).max()
-        self.steepest = max(float(steepest), 1e-12)
+            largest_diagonal = ((columns**2).T @ curvature).max()
+        self.largest_diagonal = max(float(largest_diagonal), 1e-12)
         """Lower bound on the largest curvature."""
 
     def product(self, move: Array) -> Array:
         """Compute ``G_c move_c`` of each output from the rows, in the shape of `move`."""
-        out: Array = self._columns.T @ (self._curvature * (self._columns @ move))
-        return out
+        product: Array = self._columns.T @ (self._curvature * (self._columns @ move))
+        return product
 
     def minimise(self, inner: InnerProblem, penalty: GroupLasso, tolerance: float) -> Array:
         """Minimise the model plus the penalty approximately, by proximal gradient with momentum."""
         if self._moments is None:
             return _minimise_by_rows(self, inner, penalty, tolerance)
-        w: Array = _minimise_by_moments(self._moments, inner, tolerance, self.steepest)
+        w: Array = _minimise_by_moments(self._moments, inner, tolerance, self.largest_diagonal)
         return w
 
 
 def _minimise_by_rows(
-    model: _Quadratic, inner: InnerProblem, penalty: GroupLasso, tolerance: float
+    model: _QuadraticModel, inner: InnerProblem, penalty: GroupLasso, tolerance: float
 ) -> Array:
     """Minimise without second moments; `g_v`, `g_w` are ``G (v - w_0)`` and ``G (w - w_0)``."""
     w_0: Array = inner.w_0
     w_before = v = w_0
     g_before = g_v = np.zeros_like(w_0)
-    lipschitz = model.steepest
+    lipschitz = model.largest_diagonal
     t = 1.0
     for _ in range(MAX_INNER_STEPS):
         # w_k = prox(v_k - (s + G (v_k - w_0)) / L, gamma / L)
@@ -297,21 +301,21 @@ class WeightMove(NamedTuple):
 
 
 def _search_line(
-    problem: MStep, iterate: Iterate, value: float, direction: WeightMove
+    problem: MStep, iterate: Iterate, objective_before: float, weight_move: WeightMove
 ) -> tuple[Iterate, float] | None:
     """Halve a move until the objective falls as predicted; None if it never does."""
-    if not direction.decrease < 0.0:
+    if not weight_move.decrease < 0.0:
         return None
     pair = iterate.pair
     step = 1.0
     for _ in range(MAX_HALVINGS):
         weights = pair.weights.copy()
-        weights[direction.features] += step * direction.move[:-1]
-        moved_pair = LinearPair(weights, pair.bias + step * direction.move[-1])
-        outputs = iterate.outputs + step * direction.output_move
+        weights[weight_move.features] += step * weight_move.move[:-1]
+        moved_pair = LinearPair(weights, pair.bias + step * weight_move.move[-1])
+        outputs = iterate.outputs + step * weight_move.output_move
         candidate = Iterate(moved_pair, outputs, iterate.target)
         objective = problem.objective_at(candidate)
-        if objective <= value + ARMIJO_SHARE * step * direction.decrease:
+        if objective <= objective_before + ARMIJO_SHARE * step * weight_move.decrease:
             return candidate, objective
         step *= 0.5
     return None

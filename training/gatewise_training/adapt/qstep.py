@@ -45,7 +45,9 @@ MEAN_TOLERANCE = 1e-13
 """Error of the mean, or relative width of the bracket, at which the search for ``beta`` ends."""
 
 
-def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = None) -> Array:
+def q_step(
+    edge_loss: Array, offload_loss: Array, p_full: float, weight: Array | None = None
+) -> Array:
     """Compute the best offload probabilities ``q_i = sigmoid(A_i - B_i - beta)``, (n,).
 
     ``beta >= 0`` is the smallest value that meets the bound on the mean. It is the multiplier of
@@ -60,15 +62,15 @@ def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = No
     if not 0.0 <= p_full <= 1.0:
         raise InputError(f"p_full must be in [0, 1], not {p_full}")
     # q_i = sigmoid(A_i - B_i - beta)
-    gain = keep - offload
+    gain = edge_loss - offload_loss
     if p_full == 0.0:
         return np.zeros_like(gain)
-    beta = find_multiplier(gain, _shares(len(gain), weight), p_full, 0.0)
+    beta = find_multiplier(gain, _weight_shares(len(gain), weight), p_full, 0.0)
     return np.asarray(expit(gain - beta), np.float64)
 
 
 def q_step_log_odds(
-    keep: Array, offload: Array, g: Array, p_full: float, weight: Array | None = None
+    edge_loss: Array, offload_loss: Array, g: Array, p_full: float, weight: Array | None = None
 ) -> Array:
     """Compute the log odds of the best offload probabilities for a squared distance, (n,).
 
@@ -85,30 +87,37 @@ def q_step_log_odds(
     """
     if not 0.0 < p_full <= 1.0:
         raise InputError(f"p_full must be in (0, 1] for a squared distance, not {p_full}")
-    share = _shares(len(g), weight)
-    gap = offload - keep
+    weight_shares = _weight_shares(len(g), weight)
+    loss_gap = offload_loss - edge_loss
     t = g
-    beta = low = 0.0
-    high = np.inf
+    beta = lowest_beta = 0.0
+    highest_beta = np.inf
     for _ in range(200):
-        t = _best_log_odds(gap + beta, g, t)
+        t = _best_log_odds(loss_gap + beta, g, t)
         q = expit(t)
         one_minus_q = expit(-t)
-        excess = float(share @ q) - p_full
+        excess = float(weight_shares @ q) - p_full
         if abs(excess) <= MEAN_TOLERANCE or (excess < 0.0 and beta == 0.0):
             break
         if excess > 0.0:
-            low = beta
+            lowest_beta = beta
         else:
-            high = beta
+            highest_beta = beta
         # d mean(q) / d beta = -mean[ (q (1 - q))^2 / f''(t) ], f'' = 2 + d q (1 - q) (1 - 2 q)
-        curvature = np.maximum(2.0 + (gap + beta) * q * one_minus_q * (one_minus_q - q), 1e-6)
-        next_beta = beta + excess / float(share @ ((q * one_minus_q) ** 2 / curvature))
-        if not low < next_beta < high:
-            next_beta = 2.0 * low + 1.0 if high == np.inf else 0.5 * (low + high)
+        curvature = np.maximum(2.0 + (loss_gap + beta) * q * one_minus_q * (one_minus_q - q), 1e-6)
+        next_beta = beta + excess / float(weight_shares @ ((q * one_minus_q) ** 2 / curvature))
+        if not lowest_beta < next_beta < highest_beta:
+            next_beta = (
+                2.0 * lowest_beta + 1.0
+                if highest_beta == np.inf
+                else 0.5 * (lowest_beta + highest_beta)
+            )
         # a row jumps at this beta; use the side that meets the bound
-        if np.isfinite(high) and high - low <= MEAN_TOLERANCE * high:
-            t = _best_log_odds(gap + high, g, t)
+        if (
+            np.isfinite(highest_beta)
+            and highest_beta - lowest_beta <= MEAN_TOLERANCE * highest_beta
+        ):
+            t = _best_log_odds(loss_gap + highest_beta, g, t)
             break
         beta = next_beta
     return t
@@ -137,13 +146,13 @@ class CrossEntropy:
         return softplus(g) - self.q * g
 
     def slope(self, g: Array) -> Array:
-        out: Array = expit(g) - self.q
-        return out
+        slope: Array = expit(g) - self.q
+        return slope
 
     def curvature(self, g: Array) -> Array:
         p = expit(g)
-        out: Array = p * (1.0 - p)
-        return out
+        curvature: Array = p * (1.0 - p)
+        return curvature
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +162,8 @@ class Squares:
     log_odds: Array
 
     def value(self, g: Array) -> Array:
-        out: Array = (g - self.log_odds) ** 2
-        return out
+        squares: Array = (g - self.log_odds) ** 2
+        return squares
 
     def slope(self, g: Array) -> Array:
         return 2.0 * (g - self.log_odds)
@@ -178,10 +187,10 @@ class KullbackLeibler:
     curvature_bound: ClassVar[float] = 0.25  # largest curvature of the gate's loss
 
     def q_step(
-        self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array
+        self, edge_loss: Array, offload_loss: Array, g: Array, p_full: float, weight: Array
     ) -> FreeProbabilities:
         """Find the best q for a gate and for the losses of f1 and f0 on each row, in nats."""
-        q = q_step(keep + softplus(g), offload + softplus(-g), p_full, weight)
+        q = q_step(edge_loss + softplus(g), offload_loss + softplus(-g), p_full, weight)
         return self.with_probabilities(q)
 
     def with_probabilities(self, q: Array) -> FreeProbabilities:
@@ -195,9 +204,9 @@ class LogOdds:
     curvature_bound: ClassVar[float] = 2.0
 
     def q_step(
-        self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array
+        self, edge_loss: Array, offload_loss: Array, g: Array, p_full: float, weight: Array
     ) -> FreeProbabilities:
-        log_odds = q_step_log_odds(keep, offload, g, p_full, weight)
+        log_odds = q_step_log_odds(edge_loss, offload_loss, g, p_full, weight)
         return FreeProbabilities(expit(log_odds), Squares(log_odds), np.zeros_like(g))
 
     def with_probabilities(self, q: Array) -> FreeProbabilities:
@@ -208,7 +217,7 @@ Distance = KullbackLeibler | LogOdds
 """A distance ``D(q, g)``."""
 
 
-def _shares(n: int, weight: Array | None) -> Array:
+def _weight_shares(n: int, weight: Array | None) -> Array:
     return np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
 
 
@@ -235,14 +244,14 @@ def _lower_minimum(d: Array, g: Array, start: Array) -> Array:
     concave_from, concave_to = 2.0 * np.arctanh(np.clip(u, 0.0, 1.0 - 1e-16)).T
     left_end = np.minimum(g, concave_from)
     right_end = np.maximum(g - d / 8.0, concave_to)
-    left = _stationary_point(d, g, start, np.minimum(g - d / 8.0, left_end), left_end)
-    right = _stationary_point(d, g, start, np.minimum(right_end, g), g)
+    left_minimum = _stationary_point(d, g, start, np.minimum(g - d / 8.0, left_end), left_end)
+    right_minimum = _stationary_point(d, g, start, np.minimum(right_end, g), g)
 
     def value(t: Array) -> Array:
-        out: Array = d * expit(t) + (t - g) ** 2
-        return out
+        objective: Array = d * expit(t) + (t - g) ** 2
+        return objective
 
-    return np.where(value(left) <= value(right), left, right)
+    return np.where(value(left_minimum) <= value(right_minimum), left_minimum, right_minimum)
 
 
 def _stationary_point(d: Array, g: Array, start: Array, low: Array, high: Array) -> Array:
@@ -261,18 +270,23 @@ def _stationary_point(d: Array, g: Array, start: Array, low: Array, high: Array)
         one_minus_q = expit(-t)
         slope = d * q * one_minus_q + 2.0 * (t - g)
         curvature = np.maximum(d * q * one_minus_q * (one_minus_q - q) + 2.0, 1e-6)
-        newton = t - slope / curvature
+        newton_t = t - slope / curvature
         low = np.where(slope <= 0.0, t, low)
         high = np.where(slope >= 0.0, t, high)
         # use Newton's step if it stays inside and is at most half the last one, else bisect
-        is_inside = (newton >= low) & (newton <= high)
+        is_inside = (newton_t >= low) & (newton_t <= high)
         is_short = 2.0 * np.abs(slope) <= last_step * curvature
-        next_t = np.where(is_inside & is_short, newton, 0.5 * (low + high))
+        next_t = np.where(is_inside & is_short, newton_t, 0.5 * (low + high))
         last_step = np.abs(next_t - t)
         t = next_t
         solution[rows] = t
-        moving = last_step > MIN_RELATIVE_STEP * (1.0 + np.abs(t) + np.abs(g))
-        if not moving.all():
-            rows, d, g = rows[moving], d[moving], g[moving]
-            low, high, t, last_step = low[moving], high[moving], t[moving], last_step[moving]
+        is_moving = last_step > MIN_RELATIVE_STEP * (1.0 + np.abs(t) + np.abs(g))
+        if not is_moving.all():
+            rows, d, g = rows[is_moving], d[is_moving], g[is_moving]
+            low, high, t, last_step = (
+                low[is_moving],
+                high[is_moving],
+                t[is_moving],
+                last_step[is_moving],
+            )
     return solution

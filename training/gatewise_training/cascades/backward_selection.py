@@ -13,7 +13,11 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.cascades.forward_selection import MAX_COST_SHARE, acquisition_units, spread
+from gatewise_training.cascades.forward_selection import (
+    MAX_SELECTED_COST_SHARE,
+    spaced_sets,
+    units_of_acquisition,
+)
 from gatewise_training.learners.boosting import (
     COARSE_BINS,
     log_loss_params,
@@ -26,41 +30,45 @@ MAX_ROWS = 20_000
 DROPPED_PRICE_SHARE = 0.2
 """Share of the price that one step drops; it drops at least one feature or group."""
 
-MIN_SETS_FOR_TWO = 16
+MIN_SETS_FOR_SECOND_SEQUENCE = 16
 """Smallest number of sets on a path for a second sequence; 100 features give about 16 sets."""
 
 
 def backward_sequences(
-    problem: Problem, *, n_stages: int, limit: float | None = None
+    problem: Problem, *, n_stages: int, max_set_cost: float | None = None
 ) -> list[list[NDArray[np.intp]]]:
     """Find nested sets by backward elimination; arguments as for :func:`.nested_sets`.
 
     If there are many features, a second sequence has cheap sets between those of the first.
     """
     costs = problem.costs
-    max_cost = MAX_COST_SHARE * costs.total if limit is None else limit
+    max_cost = MAX_SELECTED_COST_SHARE * costs.total if max_set_cost is None else max_set_cost
     rows = np.random.default_rng(problem.seed).permutation(problem.plan.fit_rows)[:MAX_ROWS]
-    acquisitions = acquisition_units(costs)
-    by_price = np.argsort(costs.standalone_prices, kind="stable")
+    units = units_of_acquisition(costs)
+    columns_by_price = np.argsort(costs.standalone_prices, kind="stable")
     is_remaining = np.ones(costs.n_features, bool)
-    path: list[NDArray[np.bool_]] = []
+    nested_masks: list[NDArray[np.bool_]] = []
     while costs.price(is_remaining) > 0:  # dropping free features would save nothing
-        n_dropped = len(acquisitions) - sum(bool(is_remaining[unit].any()) for unit in acquisitions)
-        problem.report(n_dropped, 2 * len(acquisitions), "choosing features")
+        n_dropped = len(units) - sum(bool(is_remaining[unit].any()) for unit in units)
+        problem.report(n_dropped, 2 * len(units), "choosing features")
         # the cheapest columns first, because the booster splits on the first of equal columns
-        gain = boosted_gains(problem, rows, by_price[is_remaining[by_price]])
-        is_remaining = _drop_least_useful(gain, is_remaining, acquisitions, costs)
+        gains = boosted_gains(problem, rows, columns_by_price[is_remaining[columns_by_price]])
+        is_remaining = _drop_least_useful(gains, is_remaining, units, costs)
         if is_remaining.any() and costs.price(is_remaining) <= max_cost:
-            path.append(is_remaining)
-    path = path[::-1]
+            nested_masks.append(is_remaining)
+    nested_masks = nested_masks[::-1]
     # choose sets over the whole path and, if it is long, cheap sets between them
-    wide_sets = spread(path, costs, n_stages)
-    if len(path) < MIN_SETS_FOR_TWO:
+    wide_sets = spaced_sets(nested_masks, costs, n_stages)
+    if len(nested_masks) < MIN_SETS_FOR_SECOND_SEQUENCE:
         return [wide_sets]
-    sizes = {len(features) for features in wide_sets}
+    wide_set_sizes = {len(columns) for columns in wide_sets}
     max_cost = costs.price(wide_sets[len(wide_sets) // 2])
-    cheap_sets = [s for s in path if s.sum() not in sizes and costs.price(s) < max_cost]
-    return [wide_sets, spread(cheap_sets, costs, n_stages)]
+    cheap_sets = [
+        mask
+        for mask in nested_masks
+        if mask.sum() not in wide_set_sizes and costs.price(mask) < max_cost
+    ]
+    return [wide_sets, spaced_sets(cheap_sets, costs, n_stages)]
 
 
 def boosted_gains(
@@ -69,68 +77,68 @@ def boosted_gains(
     """Compute the gain of each column in a boosted model, shape (n_features,)."""
     plan = problem.plan
     n_classes = problem.n_classes
-    coarse = {"num_leaves": 31, "learning_rate": 0.2, "max_bin": COARSE_BINS}
-    settings = tree_params(problem.seed) | coarse | log_loss_params(n_classes)
-    data = lgb.Dataset(
+    coarse_params = {"num_leaves": 31, "learning_rate": 0.2, "max_bin": COARSE_BINS}
+    params = tree_params(problem.seed) | coarse_params | log_loss_params(n_classes)
+    dataset = lgb.Dataset(
         np.ascontiguousarray(plan.x[np.ix_(rows, columns)]),
         plan.y[rows],
         weight=plan.weight[rows],
-        params=settings,
+        params=params,
     )
-    rounds = 60 if n_classes == 2 else 25
-    booster = lgb.train(settings, data, rounds, keep_training_booster=True)
-    gain = np.zeros(plan.x.shape[1])
-    gain[columns] = booster.feature_importance("gain")
-    return gain
+    n_rounds = 60 if n_classes == 2 else 25
+    booster = lgb.train(params, dataset, n_rounds, keep_training_booster=True)
+    gains = np.zeros(plan.x.shape[1])
+    gains[columns] = booster.feature_importance("gain")
+    return gains
 
 
 def _drop_least_useful(
-    gain: NDArray[np.float64],
+    gains: NDArray[np.float64],
     is_remaining: NDArray[np.bool_],
-    acquisitions: list[NDArray[np.intp]],
+    units: list[NDArray[np.intp]],
     costs: FeatureCosts,
 ) -> NDArray[np.bool_]:
     """Drop all acquisitions without gain, then those with the least gain for their price."""
     is_remaining = is_remaining.copy()
     cost_before = costs.price(is_remaining)
     # gain per saved price of each remaining acquisition
-    gains_per_cost = np.full(len(acquisitions), np.inf)
-    for u, unit in enumerate(acquisitions):
+    gains_per_cost = np.full(len(units), np.inf)
+    for i, unit in enumerate(units):
         if is_remaining[unit].any():
-            gains_per_cost[u] = _gain_per_cost(gain, unit, is_remaining, costs)
-    group_of = np.array([costs.group[unit[0]] for unit in acquisitions])
+            gains_per_cost[i] = _gain_per_cost(gains, unit, is_remaining, costs)
+    unit_groups = np.array([costs.group[unit[0]] for unit in units])
     while is_remaining.any():
-        worst = int(gains_per_cost.argmin())
+        worst_unit = int(gains_per_cost.argmin())
         if (
-            gains_per_cost[worst] > 0
+            gains_per_cost[worst_unit] > 0
             and costs.price(is_remaining) <= (1 - DROPPED_PRICE_SHARE) * cost_before
         ):
             break
-        drops_one_by_one = np.isfinite(gains_per_cost).sum() <= 1 / DROPPED_PRICE_SHARE
-        is_remaining[acquisitions[worst]] = False
-        gains_per_cost[worst] = np.inf
-        if drops_one_by_one and costs.price(is_remaining) < cost_before:
+        has_few_left = np.isfinite(gains_per_cost).sum() <= 1 / DROPPED_PRICE_SHARE
+        is_remaining[units[worst_unit]] = False
+        gains_per_cost[worst_unit] = np.inf
+        if has_few_left and costs.price(is_remaining) < cost_before:
             break  # the last few are dropped one by one
         # other acquisitions of the same group may save more now
-        in_same_group = (group_of == group_of[worst]) & (group_of >= 0)
-        changed = np.isfinite(gains_per_cost) & (in_same_group | bool(costs.prerequisites))
-        for u in np.flatnonzero(changed).tolist():
-            gains_per_cost[u] = _gain_per_cost(gain, acquisitions[u], is_remaining, costs)
+        is_in_same_group = (unit_groups == unit_groups[worst_unit]) & (unit_groups >= 0)
+        is_changed = np.isfinite(gains_per_cost) & (is_in_same_group | bool(costs.prerequisites))
+        for i in np.flatnonzero(is_changed).tolist():
+            gains_per_cost[i] = _gain_per_cost(gains, units[i], is_remaining, costs)
     return is_remaining
 
 
 def _gain_per_cost(
-    gain: NDArray[np.float64],
+    gains: NDArray[np.float64],
     unit: NDArray[np.intp],
     is_remaining: NDArray[np.bool_],
     costs: FeatureCosts,
 ) -> float:
     """Compute the gain of an acquisition divided by the price that dropping it saves."""
-    g = int(costs.group[unit[0]])
-    if g < 0:
+    group = int(costs.group[unit[0]])
+    if group < 0:
         price_saved = float(costs.own[unit[is_remaining[unit]]].sum())
     else:
         is_remaining_without = is_remaining.copy()
         is_remaining_without[unit] = False
         price_saved = costs.price(is_remaining) - costs.price(is_remaining_without)
-    return float(gain[unit].sum()) / max(price_saved, 1e-12)
+    return float(gains[unit].sum()) / max(price_saved, 1e-12)

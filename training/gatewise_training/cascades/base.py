@@ -127,32 +127,36 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         self.operating_point_ = point
         if self.max_bytes_ is None:
             return
-        numbers = stages_on_device(chains[point.chain], point)
-        if len(numbers) < len(point.thresholds):
-            stages = tuple(chains[point.chain][s] for s in numbers)
+        stage_numbers = stages_on_device(chains[point.chain], point)
+        if len(stage_numbers) < len(point.thresholds):
+            stages = tuple(chains[point.chain][s] for s in stage_numbers)
             self.chains_ = (*chains, stages)
-            self.operating_point_ = self._without_stages(point, numbers, stages, len(chains))
+            self.operating_point_ = self._without_stages(point, stage_numbers, stages, len(chains))
 
     def _without_stages(
-        self, point: OperatingPoint, numbers: Sequence[int], stages: Sequence[Stage], chain: int
+        self,
+        point: OperatingPoint,
+        stage_numbers: Sequence[int],
+        stages: Sequence[Stage],
+        chain: int,
     ) -> OperatingPoint:
         """Get the point of the cascade with only some stages; its cost may be an upper bound."""
         all_stages = self.chains_[point.chain]
-        exits = [*numbers, len(all_stages)]
-        shares = np.array(point.exit_shares)[exits]
+        exits = [*stage_numbers, len(all_stages)]
+        exit_shares = np.array(point.exit_shares)[exits]
         limits_before = self._exit_limits(all_stages)[exits]
         limits_after = self._exit_limits(stages)
         cost = point.cost
         if all(stage.acquisition == "stage" for stage in all_stages):
-            cost -= float(shares @ (limits_before - limits_after))
+            cost -= float(exit_shares @ (limits_before - limits_after))
         # an exit that costs more than the point's limit cannot be reached
         is_reachable = limits_before <= (np.inf if point.max_cost is None else point.max_cost)
         return msgspec.structs.replace(
             point,
-            thresholds=tuple(point.thresholds[s] for s in numbers),
+            thresholds=tuple(point.thresholds[s] for s in stage_numbers),
             cost=cost,
             max_cost=float(limits_after[is_reachable].max()),
-            exit_shares=tuple(shares.tolist()),
+            exit_shares=tuple(exit_shares.tolist()),
             chain=chain,
         )
 
@@ -160,19 +164,21 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         self,
         min_recall: Mapping[Any, float] | None,
         min_precision: Mapping[Any, float] | None,
-        losses: Mapping[Any, float] | None,
+        class_losses: Mapping[Any, float] | None,
         *,
         loss_is_given: bool,
     ) -> ClassBounds:
         """Replace bounds on classes; a new loss of all rows removes the losses by class."""
         bounds = self.class_bounds_
-        changed = ClassBounds.from_mappings(bounds.classes, min_recall, min_precision, losses)
+        new_bounds = ClassBounds.from_mappings(
+            bounds.classes, min_recall, min_precision, class_losses
+        )
         if min_recall is not None:
-            bounds = replace(bounds, min_recall=changed.min_recall)
+            bounds = replace(bounds, min_recall=new_bounds.min_recall)
         if min_precision is not None:
-            bounds = replace(bounds, min_precision=changed.min_precision)
+            bounds = replace(bounds, min_precision=new_bounds.min_precision)
         if loss_is_given:
-            bounds = replace(bounds, max_loss=changed.max_loss)
+            bounds = replace(bounds, max_loss=new_bounds.max_loss)
         return bounds
 
     def at(
@@ -226,26 +232,30 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             If no point is as small as `max_bytes`; its `smallest` is the smallest possible size.
         """
         check_is_fitted(self, "frontier_")
-        other = copy.copy(self)
+        estimator = copy.copy(self)
         # the bounds of the copy
         if max_bytes is not None:
-            other.max_bytes_ = max_bytes
+            estimator.max_bytes_ = max_bytes
         if slack is not None:
-            other.slack_ = float(slack)
+            estimator.slack_ = float(slack)
         if max_instance_cost is not None:
-            other._cap_cost(max_instance_cost)
+            estimator._cap_cost(max_instance_cost)
         has_other_goal = budget is not None or offload_rate is not None
-        total_loss, losses = split_loss(max_loss, has_other_goal=has_other_goal)
-        other.class_bounds_ = self._replace_bounds(
-            min_recall, min_precision, losses, loss_is_given=max_loss is not None
+        total_loss, class_losses = split_loss(max_loss, has_other_goal=has_other_goal)
+        estimator.class_bounds_ = self._replace_bounds(
+            min_recall, min_precision, class_losses, loss_is_given=max_loss is not None
         )
         # without a goal, use the goal of the settings under the bounds
         goal = {"budget": budget, "max_loss": total_loss, "offload_rate": offload_rate}
-        has_goal = any(value is not None for value in goal.values())
+        has_goal = any(bound is not None for bound in goal.values())
         bounds = (min_recall, min_precision, max_bytes, max_instance_cost, slack)
-        has_bound = any(value is not None for value in bounds)
-        other._activate(other._choose(**goal) if has_goal or not has_bound else other._pick())
-        return other
+        has_bound = any(bound is not None for bound in bounds)
+        estimator._activate(
+            estimator._choose(**goal)
+            if has_goal or not has_bound
+            else estimator._choose_by_settings()
+        )
+        return estimator
 
     def _cap_cost(self, max_cost: float) -> None:
         """Drop the operating points at which an instance can cost more than `max_cost`."""
@@ -279,14 +289,14 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         ndarray of shape (n,)
         """
         x = self._rows(X)
-        index = np.zeros(len(x), np.int64)
+        class_indices = np.zeros(len(x), np.int64)
         f0 = self.high_cost_model_
         for s, rows, margins in self._route(x):
             if s < len(self.stages_):
-                index[rows] = labels(margins)
+                class_indices[rows] = labels(margins)
             elif f0 is not None:
-                index[rows] = f0.labels(x[rows])
-        return self.classes_[index]
+                class_indices[rows] = f0.labels(x[rows])
+        return self.classes_[class_indices]
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Predict class probabilities by the model that answers, in the order of sorted classes.
@@ -300,14 +310,14 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         ndarray of float64, shape (n, n_classes)
         """
         x = self._rows(X)
-        proba = np.zeros((len(x), len(self.classes_)))
+        class_probabilities = np.zeros((len(x), len(self.classes_)))
         f0 = self.high_cost_model_
         for s, rows, margins in self._route(x):
             if s < len(self.stages_):
-                proba[rows] = probabilities(margins, self.stages_[s].link)
+                class_probabilities[rows] = probabilities(margins, self.stages_[s].link)
             elif f0 is not None:
-                proba[rows] = f0.predict_proba(x[rows])
-        return proba
+                class_probabilities[rows] = f0.predict_proba(x[rows])
+        return class_probabilities
 
     def cost(self, X: ArrayLike, accounting: Accounting | None = None) -> NDArray[np.float64]:
         """Compute the cost of each row, in the unit of the feature costs.
@@ -338,13 +348,15 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             names = ", ".join(get_args(Accounting))
             raise InputError(f"accounting must be one of {names}, not {accounting!r}")
         x = self._rows(X)
-        acquired = [stage.acquired(x) for stage in self.stages_]
-        offload = None
+        acquired_features = [stage.acquired(x) for stage in self.stages_]
+        offload_features = None
         if accounting.endswith("paths") and self.high_cost_model_ is not None:
-            offload = acquired_by_high_cost(self.high_cost_model_, x)
-        union = not accounting.startswith("paper")
-        by_exit = self._exit_costs(acquired, union=union, offload=offload)
-        return select_exit_costs(by_exit, self._exits(x))
+            offload_features = acquired_by_high_cost(self.high_cost_model_, x)
+        is_union = not accounting.startswith("paper")
+        exit_costs = self._exit_costs(
+            acquired_features, union=is_union, offload_features=offload_features
+        )
+        return select_exit_costs(exit_costs, self._exits(x))
 
     def acquired(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Mark the features that each row acquires.

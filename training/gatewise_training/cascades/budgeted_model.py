@@ -98,8 +98,8 @@ class BudgetedModel(BaseEstimator, ABC):
     def _check_settings(self) -> None:
         """Raise InputError for settings that no fit can use."""
         constraints: Constraints = {}
-        for base in reversed(type(self).__mro__):
-            constraints |= base.__dict__.get("_parameter_constraints", {})
+        for parent_class in reversed(type(self).__mro__):
+            constraints |= parent_class.__dict__.get("_parameter_constraints", {})
         try:
             validate_parameter_constraints(
                 constraints, self.get_params(deep=False), type(self).__name__
@@ -147,8 +147,12 @@ class BudgetedModel(BaseEstimator, ABC):
         has_names = hasattr(self, "feature_names_in_")
         self.feature_costs_ = check_costs(self.feature_costs, self.feature_names_, has_names)
 
-    def _keep(
-        self, candidates: Sequence[tuple[Stage, ...]], frontier: Frontier, *, keep_all: bool = False
+    def _set_frontier(
+        self,
+        candidates: Sequence[tuple[Stage, ...]],
+        frontier: Frontier,
+        *,
+        keeps_all: bool = False,
     ) -> list[int]:
         """Set the frontier and its candidates, or all candidates; get their' numbers.
 
@@ -156,30 +160,36 @@ class BudgetedModel(BaseEstimator, ABC):
         the goal.
         """
         self.__dict__.pop("operating_point_", None)
-        used = {p.chain for p in frontier.all_points}
-        numbers = [c for c in range(len(candidates)) if keep_all or c in used]
-        self.chains_ = tuple(candidates[c] for c in numbers)
-        self._n_chains = len(numbers)
-        points, others = (
-            tuple(msgspec.structs.replace(p, chain=numbers.index(p.chain)) for p in listed)
-            for listed in (frontier.points, frontier.off_curve_points)
+        used_candidates = {p.chain for p in frontier.all_points}
+        kept_candidates = [
+            number for number in range(len(candidates)) if keeps_all or number in used_candidates
+        ]
+        self.chains_ = tuple(candidates[number] for number in kept_candidates)
+        self._n_chains = len(kept_candidates)
+        points, off_curve_points = (
+            tuple(
+                msgspec.structs.replace(p, chain=kept_candidates.index(p.chain)) for p in old_points
+            )
+            for old_points in (frontier.points, frontier.off_curve_points)
         )
-        self.frontier_ = replace(frontier, points=points, off_curve_points=others)
-        return numbers
+        self.frontier_ = replace(frontier, points=points, off_curve_points=off_curve_points)
+        return kept_candidates
 
     def _goal(self) -> dict[str, float]:
         """Get the goal of the settings: a budget or a largest loss."""
         if self.budget is not None:
             return {"budget": self.budget}
-        total = self._losses()[0]
-        return {"max_loss": MAX_LOSS if total is None else total}
+        total_loss = self._split_max_loss()[0]
+        return {"max_loss": MAX_LOSS if total_loss is None else total_loss}
 
-    def _losses(self) -> tuple[float | None, Mapping[Any, float] | None]:
+    def _split_max_loss(self) -> tuple[float | None, Mapping[Any, float] | None]:
         """Split the `max_loss` of the settings into the loss of all rows and losses by class."""
-        goals = (self.budget, getattr(self, "offload_rate", None))
-        return split_loss(self.max_loss, has_other_goal=any(goal is not None for goal in goals))
+        other_goals = (self.budget, getattr(self, "offload_rate", None))
+        return split_loss(
+            self.max_loss, has_other_goal=any(goal is not None for goal in other_goals)
+        )
 
-    def _pick(self) -> OperatingPoint:
+    def _choose_by_settings(self) -> OperatingPoint:
         """Pick the operating point of the settings' goal, or the point with the smallest loss."""
         try:
             return self._choose(**self._goal())
@@ -207,32 +217,38 @@ class BudgetedModel(BaseEstimator, ABC):
 
     def _exit_limits(self, stages: Sequence[Stage]) -> NDArray[np.float64]:
         """Get the largest cost of a row at each exit, shape (n_stages + 1,)."""
-        acquired = [stage.feature_mask(self.n_features_in_) for stage in stages]
-        return self._exit_costs(acquired)
+        acquired_features = [stage.feature_mask(self.n_features_in_) for stage in stages]
+        return self._exit_costs(acquired_features)
 
-    def _offload_acquired(self, x: NDArray[np.float32]) -> AcquiredMask | None:
+    def _features_of_offload(self, x: NDArray[np.float32]) -> AcquiredMask | None:
         """Get the features that the high-cost model acquires for each row; None for all."""
         return None
 
     def _exit_costs(
         self,
-        acquired: Sequence[AcquiredMask],
+        acquired_features: Sequence[AcquiredMask],
         *,
         union: bool = True,
-        offload: AcquiredMask | None = None,
+        offload_features: AcquiredMask | None = None,
     ) -> NDArray[np.float64]:
         """Get the cost at each exit, which are the stages and, last, the offload.
 
-        Without a high-cost model the last cost is the cost of all stages. `offload` marks the
-        features that the high-cost model acquires, by default all that it reads.
+        Without a high-cost model the last cost is the cost of all stages. `offload_features` marks
+        the features that the high-cost model acquires, by default all that it reads.
         """
         costs = self.feature_costs_
         f0 = self.high_cost_model_
         if f0 is None:
-            return exit_costs(costs, acquired)
-        request = self.cloud_prices_.offload_price(len(f0.features))
-        offload = costs.mask(f0.features) if offload is None else offload
-        return exit_costs(costs, acquired, offload, request_price=request, pays_for_stages=union)
+            return exit_costs(costs, acquired_features)
+        request_price = self.cloud_prices_.offload_price(len(f0.features))
+        offload_features = costs.mask(f0.features) if offload_features is None else offload_features
+        return exit_costs(
+            costs,
+            acquired_features,
+            offload_features,
+            request_price=request_price,
+            pays_for_stages=union,
+        )
 
     @property
     def operating_points_(self) -> tuple[OperatingPoint, ...]:

@@ -187,8 +187,8 @@ class CascadeClassifier(BudgetedClassifier):
             self._check_certified_terms(**self._goal())
         high_cost = (given_answers if is_fixed else trained_answers)(self, problem, table)
         # the best shape of trees on raw windows need not be the best on features
-        shape = None if self._reads_windows else high_cost.tree_shape
-        return replace(problem, high_cost=high_cost, tree_shape=shape)
+        tree_shape = None if self._reads_windows else high_cost.tree_shape
+        return replace(problem, high_cost=high_cost, tree_shape=tree_shape)
 
     # -- the fitted system -------------------------------------------------------------------
 

@@ -63,70 +63,86 @@ class FamilySelection:
     families: Sequence[str]
     bounds: Bounds
     report: Callable[[int, int], None]
-    probe: int = 3  # one set in this many tries all families
+    probe_step: int = 3  # one set in this many tries all families
     # stages selected so far; sets that have one are not fitted again
-    best: dict[FeatureSet, SelectedStage] = field(default_factory=dict)
+    best_stages: dict[FeatureSet, SelectedStage] = field(default_factory=dict)
     regrets: dict[tuple[FeatureSet, str], float] = field(default_factory=dict)
-    too_large: list[int] = field(default_factory=list)  # sizes of stages beyond the bounds
+    rejected_sizes: list[int] = field(default_factory=list)  # sizes of stages beyond the bounds
 
     def select(self, sets: Sequence[NDArray[np.intp]]) -> dict[FeatureSet, SelectedStage]:
         """Find the best stage for each set; sets on which no stage fits the bounds are left out."""
         costs = self.problem.costs
-        by_cost = sorted(
-            {tuple(features.tolist()) for features in sets} - set(self.best),
+        sets_by_cost = sorted(
+            {tuple(features.tolist()) for features in sets} - set(self.best_stages),
             key=lambda features: costs.price(np.array(features, np.intp)),
         )
-        if not by_cost:
-            return self.best
+        if not sets_by_cost:
+            return self.best_stages
         shaped_families = self._shaped_families
-        step = self.probe if len(shaped_families) > 1 else 1
-        probes = sorted({*range(0, len(by_cost), step), len(by_cost) - 1})
-        first_sets = [by_cost[p] for p in sorted({probes[len(probes) // 3], probes[-1]})]
-        n_total = len(probes) * len(shaped_families) + 2 * (len(by_cost) - len(probes))
+        probe_step = self.probe_step if len(shaped_families) > 1 else 1
+        probes = sorted({*range(0, len(sets_by_cost), probe_step), len(sets_by_cost) - 1})
+        first_sets = [
+            sets_by_cost[probe] for probe in sorted({probes[len(probes) // 3], probes[-1]})
+        ]
+        n_total = len(probes) * len(shaped_families) + 2 * (len(sets_by_cost) - len(probes))
         n_done = 0
         plan = self.problem.plan
-        if self._trial is not plan:
-            n_total += len(by_cost)
+        if self._trial_plan is not plan:
+            n_total += len(sets_by_cost)
 
-        def fit(
-            jobs: Sequence[tuple[FeatureSet, str]], plan: ValidationSplit = self._trial
+        def fit_jobs(
+            jobs: Sequence[tuple[FeatureSet, str]], plan: ValidationSplit = self._trial_plan
         ) -> None:
             nonlocal n_done
-            self._fit(jobs, lambda n: self.report(min(n_done + n, n_total), n_total), plan)
+            self._fit_and_compare(
+                jobs, lambda n: self.report(min(n_done + n, n_total), n_total), plan
+            )
             n_done += len(jobs)
 
         # 1. all families on a cheap probe and on the costliest one
-        fit([(features, family) for features in first_sets for family in shaped_families])
+        fit_jobs([(features, family) for features in first_sets for family in shaped_families])
         # 2. the families that are near the best there, on the other probes
         near_families = [
-            f for f in shaped_families if any(self._is_near(features, f) for features in first_sets)
+            family
+            for family in shaped_families
+            if any(self._is_near(features, family) for features in first_sets)
         ]
-        later_sets = [by_cost[p] for p in probes if by_cost[p] not in first_sets]
-        fit([(features, family) for features in later_sets for family in near_families])
+        later_sets = [
+            sets_by_cost[probe] for probe in probes if sets_by_cost[probe] not in first_sets
+        ]
+        fit_jobs([(features, family) for features in later_sets for family in near_families])
         # 3. the families of the nearest probes, on the sets between them
-        fit(self._jobs_between(by_cost, probes))
+        fit_jobs(self._jobs_between(sets_by_cost, probes))
         # 4. if families were tried on a sample, the selected families on all rows
-        if self._trial is not plan:
-            selected = [(key, self.best[key].family) for key in by_cost if key in self.best]
-            fit(selected, plan)
-        return self.best
+        if self._trial_plan is not plan:
+            selected_families = [
+                (features, self.best_stages[features].family)
+                for features in sets_by_cost
+                if features in self.best_stages
+            ]
+            fit_jobs(selected_families, plan)
+        return self.best_stages
 
     def _jobs_between(
-        self, by_cost: Sequence[FeatureSet], probes: Sequence[int]
+        self, sets_by_cost: Sequence[FeatureSet], probes: Sequence[int]
     ) -> list[tuple[FeatureSet, str]]:
         """List the fits of the sets between probes, with the families selected on these probes."""
         jobs = []
-        for i, features in enumerate(by_cost):
+        for i, features in enumerate(sets_by_cost):
             if i in probes:
                 continue
-            cheaper = by_cost[max(p for p in probes if p < i)]
-            costlier = by_cost[min(p for p in probes if p > i)]
-            families = {self.best[k].family for k in (cheaper, costlier) if k in self.best}
+            cheaper_probe = sets_by_cost[max(p for p in probes if p < i)]
+            costlier_probe = sets_by_cost[min(p for p in probes if p > i)]
+            families = {
+                self.best_stages[probe].family
+                for probe in (cheaper_probe, costlier_probe)
+                if probe in self.best_stages
+            }
             jobs += [(features, family) for family in sorted(families or self._shaped_families)]
         return jobs
 
     @cached_property
-    def _trial(self) -> ValidationSplit:
+    def _trial_plan(self) -> ValidationSplit:
         """Rows on which families are tried: a sample of many rows, or all."""
         plan = self.problem.plan
         if len(plan.fit_rows) <= MANY_ROWS or len(plan.folds) > 1:
@@ -148,11 +164,11 @@ class FamilySelection:
         )
         regret = self.regrets.get((features, family), np.inf)
         return (
-            features not in self.best
-            or regret <= MAX_REGRET_RATIOS[has_sure_regrets] * self.best[features].regret
+            features not in self.best_stages
+            or regret <= MAX_REGRET_RATIOS[has_sure_regrets] * self.best_stages[features].regret
         )
 
-    def _fit(
+    def _fit_and_compare(
         self,
         jobs: Sequence[tuple[FeatureSet, str]],
         report: Callable[[int], None],
@@ -160,7 +176,7 @@ class FamilySelection:
     ) -> None:
         """Fit stages on the rows of a plan; a fit on all rows replaces the trial on a sample."""
         problem = self.problem
-        is_trial = plan is self._trial
+        is_trial = plan is self._trial_plan
         fits = (
             joblib.delayed(cross_fitted_stage)(
                 self._shaped_families[family][0],
@@ -171,18 +187,22 @@ class FamilySelection:
             )
             for features, family in jobs
         )
-        results = parallel_results(fits, shared_data=plan)
-        for number, ((features, family), (stage, outputs)) in enumerate(
-            zip(jobs, results, strict=True)
+        fitted_stages = parallel_results(fits, shared_data=plan)
+        for n_done, ((features, family), (stage, outputs)) in enumerate(
+            zip(jobs, fitted_stages, strict=True)
         ):
-            report(number)
+            report(n_done)
             if not self.bounds.allows(stage):
-                self.too_large.append(packed_bytes((stage,)))
+                self.rejected_sizes.append(packed_bytes((stage,)))
                 continue
             regret = self._regret(stage, outputs)
             self.regrets[features, family] = regret
-            if not is_trial or features not in self.best or regret < self.best[features].regret:
-                self.best[features] = SelectedStage(family, stage, outputs, regret)
+            if (
+                not is_trial
+                or features not in self.best_stages
+                or regret < self.best_stages[features].regret
+            ):
+                self.best_stages[features] = SelectedStage(family, stage, outputs, regret)
 
     def _regret(self, stage: Stage, outputs: NDArray[np.float32]) -> float:
         plan = self.problem.plan
@@ -190,20 +210,20 @@ class FamilySelection:
         rows = plan.validation_rows
         errors = (labels(margins) != plan.y[rows]) * plan.weight[rows]
         # area under the risk-coverage curve: mean over k of the error of the k most certain rows
-        by_confidence = errors[np.argsort(-score, kind="stable")]
-        return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(errors) + 1)))
+        errors_by_confidence = errors[np.argsort(-score, kind="stable")]
+        return float(np.mean(np.cumsum(errors_by_confidence) / np.arange(1, len(errors) + 1)))
 
 
 def best_shape(
-    problem: Problem, families: Sequence[str], *, of_size: bool = False
+    problem: Problem, families: Sequence[str], *, has_size_bound: bool = False
 ) -> TreeShape | None:
     """Find the best shape of boosted trees on the rows; None where no search is needed.
 
-    With a bound on bytes (`of_size`), many rows have standard bins, and the number of leaves is
-    searched later.
+    With a bound on bytes (`has_size_bound`), many rows have standard bins, and the number of leaves
+    is searched later.
     """
-    leaves_are_searched_later = of_size and len(problem.plan.fit_rows) > LARGE_ROWS
-    if problem.tree_shape is not None or "boosting" not in families or leaves_are_searched_later:
+    searches_leaves_later = has_size_bound and len(problem.plan.fit_rows) > LARGE_ROWS
+    if problem.tree_shape is not None or "boosting" not in families or searches_leaves_later:
         return problem.tree_shape
     return tree_shape(problem.plan, problem.n_classes, problem.seed)
 
@@ -213,14 +233,16 @@ def single_models(problem: Problem, family: str, n_subsets: int) -> list[FittedS
     all_features = np.arange(problem.costs.n_features)
     subsets = [all_features]
     if n_subsets > 1:
-        cheap = nested_sets(problem, n_stages=n_subsets - 1)
-        subsets = [s for s in cheap if len(s) < len(all_features)] + subsets
+        cheaper_sets = nested_sets(problem, n_stages=n_subsets - 1)
+        subsets = [subset for subset in cheaper_sets if len(subset) < len(all_features)] + subsets
     selection = FamilySelection(
         problem,
         (family,),
         Bounds().with_shape(best_shape(problem, (family,))),
-        lambda done, total: problem.report(total + done, 2 * total, "fitting low-cost models"),
+        lambda n_done, n_total: problem.report(
+            n_total + n_done, 2 * n_total, "fitting low-cost models"
+        ),
     )
-    best = selection.select(subsets)
-    models = [best[tuple(subset.tolist())] for subset in subsets]
+    best_stages = selection.select(subsets)
+    models = [best_stages[tuple(subset.tolist())] for subset in subsets]
     return [FittedStages((model.stage,), (model.outputs,)) for model in models]

@@ -69,35 +69,40 @@ class FittedStages:
     outputs: tuple[NDArray[np.float32], ...]  # (n_validation, n_outputs) each
     # features that the models of `outputs` acquired on the validation rows; None if all rows
     # acquire the features of the stages
-    acquired: tuple[AcquiredMask, ...] | None = None
-    evaluation: NDArray[np.float64] | None = None  # (n_validation,): price of the evaluation
+    acquired_features: tuple[AcquiredMask, ...] | None = None
+    evaluation_costs: NDArray[np.float64] | None = None  # (n_validation,): price of the evaluation
 
-    def part(self, numbers: Sequence[int]) -> FittedStages:
+    def select_stages(self, stage_numbers: Sequence[int]) -> FittedStages:
         """Get the candidate with only some of its stages."""
-        acquired = self.acquired
+        acquired_features = self.acquired_features
         return FittedStages(
-            tuple(self.stages[s] for s in numbers),
-            tuple(self.outputs[s] for s in numbers),
-            None if acquired is None else tuple(acquired[s] for s in numbers),
+            tuple(self.stages[s] for s in stage_numbers),
+            tuple(self.outputs[s] for s in stage_numbers),
+            None
+            if acquired_features is None
+            else tuple(acquired_features[s] for s in stage_numbers),
         )
 
     def acquired_on(self, x: NDArray[np.float32], n_features: int) -> Sequence[AcquiredMask]:
         """Get the features that each stage acquires on rows `x`, out of `n_features`."""
-        if self.acquired is not None:
-            return self.acquired
-        return acquired_by(self.stages, x, n_features)
+        if self.acquired_features is not None:
+            return self.acquired_features
+        return features_acquired_by(self.stages, x, n_features)
 
 
-def acquired_by(
+def features_acquired_by(
     stages: Sequence[Stage], x: NDArray[np.float32], n_features: int
 ) -> list[AcquiredMask]:
     """Get the features that stages acquire, with a mask for each row if rows differ."""
     return [
-        s.acquired(x) if s.acquisition == "node" else s.feature_mask(n_features) for s in stages
+        stage.acquired(x) if stage.acquisition == "node" else stage.feature_mask(n_features)
+        for stage in stages
     ]
 
 
-def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[FittedStages]:
+def cross_fit_settings(
+    problem: Problem, fits: Sequence[SettingsFit], step_name: str
+) -> list[FittedStages]:
     """Cross-fit stages over a grid of settings, in parallel.
 
     Parameters
@@ -119,23 +124,25 @@ def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[Fitt
     if len(training_rows) > 1:
         training_rows.append(plan.fit_rows)
     jobs = [
-        joblib.delayed(_run)(number, rows) for number in range(len(fits)) for rows in training_rows
+        joblib.delayed(_fit_setting)(fit_number, rows)
+        for fit_number in range(len(fits))
+        for rows in training_rows
     ]
-    fitted: list[list[Stage]] = []
+    fitted_stages: list[list[Stage]] = []
     for stages in parallel_results(jobs, shared_data=fits):
-        fitted.append(stages)
-        problem.report(len(fitted), len(jobs), what)
+        fitted_stages.append(stages)
+        problem.report(len(fitted_stages), len(jobs), step_name)
     candidates = []
-    for fit_number in range(0, len(fitted), len(training_rows)):
-        folds = fitted[fit_number : fit_number + len(plan.folds)]
-        for i, stage in enumerate(fitted[fit_number + len(training_rows) - 1]):
+    for fit_number in range(0, len(fitted_stages), len(training_rows)):
+        fold_stages = fitted_stages[fit_number : fit_number + len(plan.folds)]
+        for i, stage in enumerate(fitted_stages[fit_number + len(training_rows) - 1]):
             outputs = [
                 stages[i].margins(plan.x[rows])
-                for stages, (_, rows) in zip(folds, plan.folds, strict=True)
+                for stages, (_, rows) in zip(fold_stages, plan.folds, strict=True)
             ]
             candidates.append(FittedStages((stage,), (np.concatenate(outputs),)))
     return candidates
 
 
-def _run(fits: Sequence[SettingsFit], number: int, rows: Rows) -> list[Stage]:
-    return fits[number](rows)
+def _fit_setting(fits: Sequence[SettingsFit], fit_number: int, rows: Rows) -> list[Stage]:
+    return fits[fit_number](rows)

@@ -25,7 +25,7 @@ from gatewise.errors import TooLargeError
 from gatewise.models.stage import Stage
 from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS, BudgetedModel
-from gatewise_training.cascades.fit_problem import FittedStages, Problem, acquired_by
+from gatewise_training.cascades.fit_problem import FittedStages, Problem, features_acquired_by
 from gatewise_training.data.calibration_rows import split_calibration_rows
 from gatewise_training.data.input_checks import FitArguments, Table, check_training
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
@@ -54,9 +54,9 @@ class LabelledRows(NamedTuple):
 
     y: NDArray[np.int64]  # (n,): class indices
     weight: NDArray[np.float64]  # (n,)
-    reference: NDArray[np.int64]  # (n,): answers of the high-cost model or the last stage
+    reference_labels: NDArray[np.int64]  # (n,): answers of the high-cost model or the last stage
     splitter: RowSplitter
-    probabilities: NDArray[np.float64] | None = None  # (n, n_classes), of the same model
+    reference_probabilities: NDArray[np.float64] | None = None  # (n, n_classes), of the same model
 
 
 class ClassifierFit(BudgetedModel):
@@ -112,12 +112,12 @@ class ClassifierFit(BudgetedModel):
             problem = self._with_high_cost_model(problem, table)
             self._set_high_cost_model(problem)
             candidates = self._fit_candidates(problem)
-            candidates = self._within_cost(candidates)
-            candidates = self._within_bytes(problem, candidates)
+            candidates = self._split_by_cost(candidates)
+            candidates = self._split_by_bytes(problem, candidates)
             report(1, 1, "thresholds")
             self._find_frontier(problem, candidates)
             self._keep_candidates(candidates)
-            self._activate(self._pick())
+            self._activate(self._choose_by_settings())
         warn_of_recall(self)
         return self
 
@@ -144,11 +144,11 @@ class ClassifierFit(BudgetedModel):
         self._check_costs()
         self._read_bounds()
         self.class_weights_ = class_weights(self.class_weight, table.y, table.classes)
-        prices = self.cloud_prices or CloudPrices()
+        cloud_prices = self.cloud_prices or CloudPrices()
         if self._reads_windows:
-            size = np.dtype(self.signal_input_.dtype).itemsize
-            prices = msgspec.structs.replace(prices, item_size=size)
-        self.cloud_prices_ = prices
+            item_size = np.dtype(self.signal_input_.dtype).itemsize
+            cloud_prices = msgspec.structs.replace(cloud_prices, item_size=item_size)
+        self.cloud_prices_ = cloud_prices
         return table
 
     def _read_columns(self) -> tuple[slice, slice]:
@@ -163,7 +163,7 @@ class ClassifierFit(BudgetedModel):
         self.max_bytes_ = self.max_bytes
         self.max_instance_cost_ = self.max_instance_cost
         self.class_bounds_ = ClassBounds.from_mappings(
-            self.classes_.tolist(), self.min_recall, self.min_precision, self._losses()[1]
+            self.classes_.tolist(), self.min_recall, self.min_precision, self._split_max_loss()[1]
         )
 
     def _set_calibration_rows_aside(self, table: Table, seed: int) -> tuple[Table, Table | None]:
@@ -225,9 +225,9 @@ class ClassifierFit(BudgetedModel):
         self,
         stages: Sequence[Stage],
         outputs: Sequence[NDArray[np.float32]],
-        acquired: Sequence[AcquiredMask],
+        acquired_features: Sequence[AcquiredMask],
         rows: LabelledRows,
-        offload: AcquiredMask | None = None,
+        offload_features: AcquiredMask | None = None,
     ) -> CascadeRecord:
         """Record the scores, right answers and costs of stages on labelled rows."""
         margins_and_scores = [
@@ -235,29 +235,30 @@ class ClassifierFit(BudgetedModel):
             for stage, stage_outputs in zip(stages, outputs, strict=True)
         ]
         # the exits are the stages and, last, the reference
-        answers = [*(labels(margins) for margins, _ in margins_and_scores), rows.reference]
+        stage_labels = [labels(margins) for margins, _ in margins_and_scores]
+        labels_by_exit = np.stack([*stage_labels, rows.reference_labels])
         stage_probabilities = [
             probabilities(margins, stage.link)
             for (margins, _), stage in zip(margins_and_scores, stages, strict=True)
         ]
-        weights = self.class_weights_
+        class_weights = self.class_weights_
         return CascadeRecord(
             scores=np.stack([score for _, score in margins_and_scores]),
-            correctness=np.stack([answer == rows.y for answer in answers]).astype(np.float64),
-            agrees_with_reference=np.stack([answer == rows.reference for answer in answers]),
-            exit_costs=self._exit_costs(acquired, offload=offload),
+            correctness=(labels_by_exit == rows.y).astype(np.float64),
+            agrees_with_reference=labels_by_exit == rows.reference_labels,
+            exit_costs=self._exit_costs(acquired_features, offload_features=offload_features),
             cost_limits=self._exit_limits(stages),
             weights=rows.weight / rows.weight.mean(),
             has_cloud=self.high_cost_model_ is not None,
             tree_counts=tuple(stage.n_trees for stage in stages),
             nbytes=tuple(stage.nbytes for stage in stages),
             packed_sizes=packed_sizes(stages),
-            class_weights=None if weights is None else weights[rows.y],
+            class_weights=None if class_weights is None else class_weights[rows.y],
             answers=ExitAnswers.from_probabilities(
                 rows.y,
-                np.stack(answers),
+                labels_by_exit,
                 len(self.classes_),
-                [*stage_probabilities, rows.probabilities],
+                [*stage_probabilities, rows.reference_probabilities],
             ),
             splitter=rows.splitter,
         )
@@ -272,26 +273,37 @@ class ClassifierFit(BudgetedModel):
         plan = problem.plan
         rows = plan.validation_rows
         y = plan.y[rows]
-        weight = self._row_weights(plan)
+        weights = self._row_weights(plan)
         splitter = plan.splitter.take(rows)
         if problem.high_cost is not None:
             high_cost = problem.high_cost
-            labelled = LabelledRows(y, weight, high_cost.labels, splitter, high_cost.probabilities)
+            labelled_rows = LabelledRows(
+                y, weights, high_cost.labels, splitter, high_cost.probabilities
+            )
         else:
-            final = candidates[-1]
-            reference = labels(split_outputs(final.outputs[-1], final.stages[-1].score)[0])
-            labelled = LabelledRows(y, weight, reference, splitter)
+            last_candidate = candidates[-1]
+            reference_labels = labels(
+                split_outputs(last_candidate.outputs[-1], last_candidate.stages[-1].score)[0]
+            )
+            labelled_rows = LabelledRows(y, weights, reference_labels, splitter)
         x = plan.x[rows]
         n_features = self.n_features_in_
-        offload = self._offload_acquired(x)
+        offload_features = self._features_of_offload(x)
         records = []
         for candidate in candidates:
-            acquired = candidate.acquired_on(x, n_features)
+            acquired_features = candidate.acquired_on(x, n_features)
             record = self._cascade_record(
-                candidate.stages, candidate.outputs, acquired, labelled, offload
+                candidate.stages,
+                candidate.outputs,
+                acquired_features,
+                labelled_rows,
+                offload_features,
             )
-            if candidate.evaluation is not None:
-                costs = record.exit_costs.reshape(len(record.exit_costs), -1) + candidate.evaluation
+            if candidate.evaluation_costs is not None:
+                costs = (
+                    record.exit_costs.reshape(len(record.exit_costs), -1)
+                    + candidate.evaluation_costs
+                )
                 record = replace(record, exit_costs=costs)
             records.append(record)
         return records
@@ -299,10 +311,10 @@ class ClassifierFit(BudgetedModel):
     def _row_weights(self, plan: ValidationSplit) -> NDArray[np.float64]:
         """Get the weights of the validation rows for costs and rates, without class weights."""
         rows = plan.validation_rows
-        weight = plan.weight[rows]
+        weights = plan.weight[rows]
         if self.class_weights_ is None:
-            return weight
-        unweighted: NDArray[np.float64] = weight / self.class_weights_[plan.y[rows]]
+            return weights
+        unweighted: NDArray[np.float64] = weights / self.class_weights_[plan.y[rows]]
         return unweighted
 
     def _calibration_records(
@@ -316,50 +328,54 @@ class ClassifierFit(BudgetedModel):
         # the reference is the last stage, the user's predictions, or the high-cost model
         reference_probabilities = None
         if high_cost is None:
-            reference = labels(candidates[-1].stages[-1].run(x)[0])
+            reference_labels = labels(candidates[-1].stages[-1].run(x)[0])
         elif high_cost.calibration_labels is not None:
-            reference = high_cost.calibration_labels
+            reference_labels = high_cost.calibration_labels
         else:
             assert problem.cloud_calibration is not None
-            reference, reference_probabilities = high_cost.model.answers(problem.cloud_calibration)
-        labelled = LabelledRows(
-            table.y, table.weight, reference, table.splitter, reference_probabilities
+            reference_labels, reference_probabilities = high_cost.model.answers(
+                problem.cloud_calibration
+            )
+        labelled_rows = LabelledRows(
+            table.y, table.weight, reference_labels, table.splitter, reference_probabilities
         )
         return [
             self._cascade_record(
                 candidate.stages,
                 [stage.margins(x) for stage in candidate.stages],
-                acquired_by(candidate.stages, x, self.n_features_in_),
-                labelled,
-                self._offload_acquired(x),
+                features_acquired_by(candidate.stages, x, self.n_features_in_),
+                labelled_rows,
+                self._features_of_offload(x),
             )
             for candidate in candidates
         ]
 
     # -- bounds on candidates ------------------------------------------------------------------
 
-    def _within_cost(self, candidates: Sequence[FittedStages]) -> Sequence[FittedStages]:
+    def _split_by_cost(self, candidates: Sequence[FittedStages]) -> Sequence[FittedStages]:
         """Split candidates into parts in which no instance costs more than `max_instance_cost`."""
         max_cost = self.max_instance_cost
         if max_cost is None:
             return candidates
-        affordable: list[FittedStages] = []
-        lowest = math.inf
+        affordable_candidates: list[FittedStages] = []
+        lowest_cap = math.inf
         for candidate in candidates:
             n_stages = len(candidate.stages)
 
-            def limits(
-                numbers: Sequence[int], stages: Sequence[Stage] = candidate.stages
+            def exit_limits(
+                stage_numbers: Sequence[int], stages: Sequence[Stage] = candidate.stages
             ) -> NDArray[np.float64]:
-                return self._exit_limits([stages[s] for s in numbers])
+                return self._exit_limits([stages[s] for s in stage_numbers])
 
-            lowest = min(lowest, *(float(limits([s])[0]) for s in range(n_stages)))
-            affordable += map(candidate.part, stages_within_cost(limits, n_stages, max_cost))
-        if not affordable:
-            raise cost_too_low(max_cost, lowest)
-        return list({candidate.stages: candidate for candidate in affordable}.values())
+            lowest_cap = min(lowest_cap, *(float(exit_limits([s])[0]) for s in range(n_stages)))
+            affordable_candidates += map(
+                candidate.select_stages, stages_within_cost(exit_limits, n_stages, max_cost)
+            )
+        if not affordable_candidates:
+            raise cost_too_low(max_cost, lowest_cap)
+        return list({candidate.stages: candidate for candidate in affordable_candidates}.values())
 
-    def _within_bytes(
+    def _split_by_bytes(
         self, problem: Problem, candidates: Sequence[FittedStages]
     ) -> Sequence[FittedStages]:
         """Split candidates into parts that take at most `max_bytes` on a device."""
@@ -367,19 +383,19 @@ class ClassifierFit(BudgetedModel):
         if max_bytes is None:
             return candidates
         records = self._validation_records(problem, candidates)
-        small_enough = [
-            candidate.part(numbers)
+        small_candidates = [
+            candidate.select_stages(stage_numbers)
             for candidate, record in zip(candidates, records, strict=True)
-            for numbers in stages_within_bytes(record, max_bytes)
+            for stage_numbers in stages_within_bytes(record, max_bytes)
         ]
-        if not small_enough:
-            smallest = min(
+        if not small_candidates:
+            smallest_bytes = min(
                 record.packed_sizes.bytes_on_device(())
                 for record in records
                 if record.packed_sizes is not None
             )
-            raise TooLargeError("no stage", max_bytes, smallest, "allow more")
-        return list({candidate.stages: candidate for candidate in small_enough}.values())
+            raise TooLargeError("no stage", max_bytes, smallest_bytes, "allow more")
+        return list({candidate.stages: candidate for candidate in small_candidates}.values())
 
     # -- operating points ----------------------------------------------------------------------
 
@@ -387,11 +403,11 @@ class ClassifierFit(BudgetedModel):
         """Tune the thresholds of all candidates; keep the candidates on the frontier."""
         records = self._validation_records(problem, candidates)
         bounds = self.class_bounds_
-        weight = self._row_weights(problem.plan)
+        weights = self._row_weights(problem.plan)
         y = problem.plan.y[problem.plan.validation_rows]
         # tune for accuracy and, for rare or bounded classes, under other weights
-        shares = np.bincount(y, weight, minlength=problem.n_classes) / weight.sum()
-        extra_class_weights = tuning_class_weights(shares, bounds)
+        class_shares = np.bincount(y, weights, minlength=problem.n_classes) / weights.sum()
+        extra_class_weights = tuning_class_weights(class_shares, bounds)
         points = self._tuned_points(
             records, seed=problem.seed, extra_class_weights=extra_class_weights
         )
@@ -407,7 +423,9 @@ class ClassifierFit(BudgetedModel):
         frontier = with_group_errors(frontier, points, records, max_loss)
         # with a guarantee, any candidate may be needed later
         is_certified = self.guarantee is not None
-        self._keep([c.stages for c in candidates], frontier, keep_all=is_certified)
+        self._set_frontier(
+            [candidate.stages for candidate in candidates], frontier, keeps_all=is_certified
+        )
         self.calibration_ = None
         if self.guarantee is not None:
             self.calibration_ = CalibrationRecords(

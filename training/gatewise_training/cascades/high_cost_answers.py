@@ -75,8 +75,8 @@ def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> Unse
     try:
         return _by_clones(system, model, problem)
     except Exception as error:  # a fit of the user's classifier may raise anything
-        reason = f"clones of it cannot be fitted ({one_line(error)})"
-    return _by_comparison(system, model, problem, reason)
+        refusal_reason = f"clones of it cannot be fitted ({one_line(error)})"
+    return _by_comparison(system, model, problem, refusal_reason)
 
 
 def _by_predictions(
@@ -127,14 +127,16 @@ def _by_comparison(
     all_labels, class_probabilities = model.answers(plan.x)
     labels = all_labels[rows]
     problem.report(0, 1, "reference for high_cost_model")
-    excess = excess_accuracy(plan, labels, allow_missing=system.allow_missing, seed=problem.seed)
-    if excess is not None:
+    accuracies = excess_accuracy(
+        plan, labels, allow_missing=system.allow_missing, seed=problem.seed
+    )
+    if accuracies is not None:
         warnings.warn(
-            f"high_cost_model is right on {excess[0]:.1%} of these rows, and the best of "
-            f"Gatewise's models on {excess[1]:.1%} of rows that it has not seen: it may remember "
-            f"them, and {reason}. If it does, all accuracies are too high, and too few instances "
-            "are answered on the device. Give rows that it has not seen, validation=(X_val, "
-            "y_val), or its out-of-fold probabilities, high_cost_predictions=",
+            f"high_cost_model is right on {accuracies[0]:.1%} of these rows, and the best of "
+            f"Gatewise's models on {accuracies[1]:.1%} of rows that it has not seen: it may "
+            f"remember them, and {reason}. If it does, all accuracies are too high, and too few "
+            "instances are answered on the device. Give rows that it has not seen, "
+            "validation=(X_val, y_val), or its out-of-fold probabilities, high_cost_predictions=",
             UserWarning,
             stacklevel=WARNING_LEVEL,
         )

@@ -170,79 +170,88 @@ class PairCascade(CascadeClassifier):
         # split the rows: half tune the thresholds, half measure them
         splitter = RowSplitter.checked(len(x), groups, time)
         rows = splitter.order(check_random_state(self.random_state))
-        tuning, measuring = splitter.cut(rows, 1, 2)
+        tuning_rows, measuring_rows = splitter.cut(rows, 1, 2)
         # without labels, the answers of the high-cost model are the truth
         self.labelled_ = y is not None
-        y_index = _answers(f0, x) if y is None else self._class_indices(y, len(x))
-        self._check_guarantee(y_index[measuring], splitter.take(measuring))
-        reference = y_index if y is None else _answers(f0, x)
+        class_indices = _labels_in_batches(f0, x) if y is None else self._class_indices(y, len(x))
+        self._check_guarantee(class_indices[measuring_rows], splitter.take(measuring_rows))
+        reference_labels = class_indices if y is None else _labels_in_batches(f0, x)
         if self._assumes_order and y is not None:
-            _check_order(self.classes_, reference, y_index)
+            _check_class_order(self.classes_, reference_labels, class_indices)
         if splitter.is_random and y is not None:  # without labels, rows sorted by class would warn
-            warn_of_similar_neighbours(x, y_index, stacklevel=2)
+            warn_of_similar_neighbours(x, class_indices, stacklevel=2)
         outputs = stage.margins(x)
 
-        def record(rows: NDArray[np.intp]) -> CascadeRecord:
-            labelled = LabelledRows(
-                y_index[rows], np.ones(len(rows)), reference[rows], splitter.take(rows)
+        def record_of(rows: NDArray[np.intp]) -> CascadeRecord:
+            labelled_rows = LabelledRows(
+                class_indices[rows], np.ones(len(rows)), reference_labels[rows], splitter.take(rows)
             )
-            acquired = stage.acquired(x[rows])
-            return self._cascade_record((stage,), (outputs[rows],), (acquired,), labelled)
+            acquired_features = stage.acquired(x[rows])
+            return self._cascade_record(
+                (stage,), (outputs[rows],), (acquired_features,), labelled_rows
+            )
 
-        self._measure_thresholds(stage, record(tuning), record(measuring))
+        self._measure_thresholds(stage, record_of(tuning_rows), record_of(measuring_rows))
         return self
 
     def _measure_thresholds(
-        self, stage: Stage, tuning: CascadeRecord, measuring: CascadeRecord
+        self, stage: Stage, tuning_record: CascadeRecord, measuring_record: CascadeRecord
     ) -> None:
         """Choose thresholds on the tuning record; measure them on the measuring record."""
         self.__dict__.pop("operating_point_", None)
         self.chains_ = ((stage,),)
-        points = self._tuned_points([tuning])
-        tuned = Frontier.from_points(points, **self._reference_fields(tuning))
-        loss = self._goal().get("max_loss", MAX_LOSS)
-        self._tuned = with_group_errors(tuned, points, [tuning], loss)
+        points = self._tuned_points([tuning_record])
+        frontier = Frontier.from_points(points, **self._reference_fields(tuning_record))
+        max_loss = self._goal().get("max_loss", MAX_LOSS)
+        self._tuned_frontier = with_group_errors(frontier, points, [tuning_record], max_loss)
         self._measured_points = {
-            p: self._measure(measuring, p.thresholds) for p in self._tuned.all_points
+            p: self._measure(measuring_record, p.thresholds)
+            for p in self._tuned_frontier.all_points
         }
-        points = [self._measured_points[p] for p in self._tuned.points]
-        self.frontier_ = Frontier(tuple(points), **self._reference_fields(measuring))
+        points = [self._measured_points[p] for p in self._tuned_frontier.points]
+        self.frontier_ = Frontier(tuple(points), **self._reference_fields(measuring_record))
         self.calibration_ = None
         if self.guarantee is not None:
-            self.calibration_ = CalibrationRecords((tuning,), (measuring,), self.guarantee)
-        self._activate(self._pick())
+            self.calibration_ = CalibrationRecords(
+                (tuning_record,), (measuring_record,), self.guarantee
+            )
+        self._activate(self._choose_by_settings())
 
     def _measure(self, record: CascadeRecord, thresholds: Sequence[float | None]) -> OperatingPoint:
         point = record.measure(thresholds)
-        n = len(record.weights)
+        n_rows = len(record.weights)
         # the exact interval of independent rows, widened if groups differ more
-        low, high = exact_interval(round(point.accuracy * n), n)
-        if (count := record.splitter.n_groups) is not None and count > 1:
-            right = record.correctness[record.exits(point.thresholds), np.arange(n)]
+        low, high = exact_interval(round(point.accuracy * n_rows), n_rows)
+        if (n_groups := record.splitter.n_groups) is not None and n_groups > 1:
+            correctness = record.correctness[record.exits(point.thresholds), np.arange(n_rows)]
             # convert the error from a normal quantile to Student's quantile
-            error = record.splitter.clustered_error((right - point.accuracy) / n)
-            error *= stats.t.ppf(0.975, count - 1) / stats.t.ppf(stats.norm.cdf(1.0), count - 1)
-            low = min(low, max(point.accuracy - float(error), 0.0))
-            high = max(high, min(point.accuracy + float(error), 1.0))
-        return msgspec.structs.replace(point, interval=(low, high), measured=self._measured)
+            accuracy_error = record.splitter.clustered_error(
+                (correctness - point.accuracy) / n_rows
+            )
+            accuracy_error *= stats.t.ppf(0.975, n_groups - 1) / stats.t.ppf(
+                stats.norm.cdf(1.0), n_groups - 1
+            )
+            low = min(low, max(point.accuracy - float(accuracy_error), 0.0))
+            high = max(high, min(point.accuracy + float(accuracy_error), 1.0))
+        return msgspec.structs.replace(point, interval=(low, high), measured=self._measured_figure)
 
     @property
-    def _measured(self) -> Literal["accuracy", "agreement"]:
+    def _measured_figure(self) -> Literal["accuracy", "agreement"]:
         return "accuracy" if self.labelled_ else "agreement"
 
     def _choose(self, **goal: float | None) -> OperatingPoint:
         """Pick a threshold by its figures on tuning rows; return its point on measuring rows."""
         if self.calibration_ is not None:
-            point = self._certified_point(self._tuned, self.calibration_, **goal)
-            return msgspec.structs.replace(point, measured=self._measured)
-        tuned_point, self.choice_ = self._tuned.choose(
+            point = self._certified_point(self._tuned_frontier, self.calibration_, **goal)
+            return msgspec.structs.replace(point, measured=self._measured_figure)
+        tuned_point, self.choice_ = self._tuned_frontier.choose(
             self.class_bounds_, self.max_bytes_, slack=self.slack_, **goal
         )
         return self._measured_points[tuned_point]
 
     def _cap_cost(self, max_cost: float) -> None:
-        self._tuned = self._tuned.within_cost(max_cost)
-        points = tuple(self._measured_points[p] for p in self._tuned.points)
+        self._tuned_frontier = self._tuned_frontier.within_cost(max_cost)
+        points = tuple(self._measured_points[p] for p in self._tuned_frontier.points)
         self.frontier_ = replace(self.frontier_, points=points)
         self.max_instance_cost_ = float(max_cost)
 
@@ -253,43 +262,48 @@ class PairCascade(CascadeClassifier):
     ) -> tuple[NDArray[Any], Stage, HighCostModel]:
         """Read the classes and both models, which then answer in the order of the classes."""
         shape = self.instance_.shape
-        missing = self.allow_missing
-        low = GivenClassifier.probed(
-            self._low_cost_model, x, shape, "low_cost_model", allow_missing=missing
+        allow_missing = self.allow_missing
+        low_cost_model = GivenClassifier.probed(
+            self._low_cost_model, x, shape, "low_cost_model", allow_missing=allow_missing
         )
-        high: Any = self._high_cost_model
-        if is_graph(high):
-            high = FormedGraph(high, shape, "high_cost_model", x)
-        classes = self._all_classes(low, high, y)
-        if isinstance(high, FormedGraph):
-            high.form = high.named_form(classes.tolist())
-        if low.classes is not None and set(low.classes) == set(classes.tolist()):
-            classes = np.asarray(low.classes)  # its order keeps its answers where margins tie
-        stage = low.stage(classes, np.arange(x.shape[1]))
+        high_cost_model: Any = self._high_cost_model
+        if is_graph(high_cost_model):
+            high_cost_model = FormedGraph(high_cost_model, shape, "high_cost_model", x)
+        classes = self._all_classes(low_cost_model, high_cost_model, y)
+        if isinstance(high_cost_model, FormedGraph):
+            high_cost_model.form = high_cost_model.named_form(classes.tolist())
+        if low_cost_model.classes is not None and set(low_cost_model.classes) == set(
+            classes.tolist()
+        ):
+            # the order of the low-cost model keeps its answers where margins tie
+            classes = np.asarray(low_cost_model.classes)
+        stage = low_cost_model.stage(classes, np.arange(x.shape[1]))
         names = getattr(self, "feature_names_in_", None)
-        f0 = HighCostModel.from_model(high, classes, x.shape[1], names)
+        f0 = HighCostModel.from_model(high_cost_model, classes, x.shape[1], names)
         if f0.estimator is not None:
-            check_conversion(f0, x, allow_missing=missing)
+            check_conversion(f0, x, allow_missing=allow_missing)
         return classes, stage, f0
 
-    def _all_classes(self, low: GivenClassifier, high: Any, y: ArrayLike | None) -> NDArray[Any]:
+    def _all_classes(
+        self, low_cost_model: GivenClassifier, high_cost_model: Any, y: ArrayLike | None
+    ) -> NDArray[Any]:
         """Get the class labels from the setting, a model or y, or else 0, 1, ..."""
-        if isinstance(high, FormedGraph):
-            high_labels = high.form.names
-            n_high = high.form.n_classes
+        if isinstance(high_cost_model, FormedGraph):
+            high_cost_labels = high_cost_model.form.names
+            n_high_cost_classes = high_cost_model.form.n_classes
         else:
-            high_labels = tuple(np.asarray(getattr(high, "classes_", ())).tolist())
-            n_high = len(high_labels)
-        class_counts = {n for n in (low.n_classes, n_high) if n}
+            high_cost_labels = tuple(np.asarray(getattr(high_cost_model, "classes_", ())).tolist())
+            n_high_cost_classes = len(high_cost_labels)
+        class_counts = {n for n in (low_cost_model.n_classes, n_high_cost_classes) if n}
         if not class_counts:
             raise InputError("low_cost_model gives labels only; a gate needs its scores")
         if len(class_counts) > 1:
             raise InputError(
-                f"low_cost_model has {low.n_classes} classes, high_cost_model {n_high}; both must "
-                "have the same classes"
+                f"low_cost_model has {low_cost_model.n_classes} classes, high_cost_model "
+                f"{n_high_cost_classes}; both must have the same classes"
             )
         n_classes = class_counts.pop()
-        model_labels = high_labels or low.classes
+        model_labels = high_cost_labels or low_cost_model.classes
         if self.classes is not None:
             classes = np.asarray(self.classes)
         else:
@@ -300,7 +314,7 @@ class PairCascade(CascadeClassifier):
                 and len(label_set := np.unique(y)) == n_classes
             ):
                 classes = label_set
-        is_named = self.classes is not None or (high_labels and low.classes)
+        is_named = self.classes is not None or (high_cost_labels and low_cost_model.classes)
         self._assumes_order = not is_named and classes.tolist() != list(range(n_classes))
         if classes.ndim != 1 or len(set(classes.tolist())) != n_classes:
             raise InputError(
@@ -339,12 +353,14 @@ class PairCascade(CascadeClassifier):
             raise InputError(one_line(error)) from None
 
     def _check_prices(self) -> None:
-        n = self.n_features_in_
+        n_features = self.n_features_in_
         names = self.feature_names_
-        single_price = FeatureCosts([0.0] * n, group=["instance"] * n, shared={"instance": 1.0})
-        named = hasattr(self, "feature_names_in_")
+        single_price = FeatureCosts(
+            [0.0] * n_features, group=["instance"] * n_features, shared={"instance": 1.0}
+        )
+        has_names = hasattr(self, "feature_names_in_")
         self.feature_costs_ = check_costs(
-            single_price if self.feature_costs is None else self.feature_costs, names, named
+            single_price if self.feature_costs is None else self.feature_costs, names, has_names
         )
         prices = self.cloud_prices or CloudPrices(request=1.0)
         self.cloud_prices_ = msgspec.structs.replace(prices, item_size=self.instance_.item_size)
@@ -353,7 +369,7 @@ class PairCascade(CascadeClassifier):
         label_list = np.asarray(y).ravel().tolist()
         if len(label_list) != n:
             raise InputError(f"X has {n} rows but y {len(label_list)} labels")
-        index_of = {c: i for i, c in enumerate(self.classes_.tolist())}
+        index_of = {label: i for i, label in enumerate(self.classes_.tolist())}
         unknown = next((label for label in label_list if label not in index_of), None)
         if unknown is not None:
             raise InputError(
@@ -373,21 +389,24 @@ class PairCascade(CascadeClassifier):
         return request_bytes(self.n_features_in_, item_size=self.instance_.item_size)
 
 
-def _check_order(classes: NDArray[Any], answers: NDArray[np.int64], y: NDArray[np.int64]) -> None:
+def _check_class_order(
+    classes: NDArray[Any], answer_indices: NDArray[np.int64], y: NDArray[np.int64]
+) -> None:
     """Raise InputError if another order of the scores fits the labels better."""
-    counts = np.zeros((len(classes), len(classes)))
-    np.add.at(counts, (answers, y), 1)
-    _, order = linear_sum_assignment(-counts)
-    n_best = int(counts[np.arange(len(classes)), order].sum())
-    n_right = int(np.trace(counts))
-    if n_best > n_right:
+    confusion = np.zeros((len(classes), len(classes)))
+    np.add.at(confusion, (answer_indices, y), 1)
+    _, best_order = linear_sum_assignment(-confusion)
+    n_right_in_best_order = int(confusion[np.arange(len(classes)), best_order].sum())
+    n_right = int(np.trace(confusion))
+    if n_right_in_best_order > n_right:
         raise InputError(
             f"not both models name their labels: the order {classes.tolist()[:8]} is right "
-            f"on {n_right} of {len(y)} rows, the order {classes[order].tolist()[:8]} on {n_best}: "
-            "give classes= (--classes), the labels in the order of the scores"
+            f"on {n_right} of {len(y)} rows, the order {classes[best_order].tolist()[:8]} on "
+            f"{n_right_in_best_order}: give classes= (--classes), the labels in the order of the "
+            "scores"
         )
 
 
-def _answers(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.int64]:
+def _labels_in_batches(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.int64]:
     """Get the class indices of the high-cost model, (n,), in batches."""
     return np.concatenate([f0.labels(x[i : i + BATCH_ROWS]) for i in range(0, len(x), BATCH_ROWS)])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
-MAX_COST_SHARE = 0.6
+MAX_SELECTED_COST_SHARE = 0.6
 """Cost of the largest set, as a share of the cost of all features."""
 
 MAX_ROWS = 20_000
@@ -25,37 +25,37 @@ MAX_ROWS = 20_000
 
 
 def nested_sets(
-    problem: Problem, *, n_stages: int, limit: float | None = None
+    problem: Problem, *, n_stages: int, max_set_cost: float | None = None
 ) -> list[NDArray[np.intp]]:
-    """Find nested sets of geometrically growing costs, up to `limit`."""
+    """Find nested sets of geometrically growing costs, up to `max_set_cost`."""
     costs = problem.costs
-    search = _SetSearch(problem, limit)
-    cheapest = float(costs.standalone_prices.min())
-    max_cost = MAX_COST_SHARE * costs.total if limit is None else limit
-    free = np.flatnonzero(costs.standalone_prices == 0)
-    sets: list[NDArray[np.intp]] = [free] if len(free) else []
+    search = _PenaltySearch(problem, max_set_cost)
+    smallest_price = float(costs.standalone_prices.min())
+    max_cost = MAX_SELECTED_COST_SHARE * costs.total if max_set_cost is None else max_set_cost
+    free_features = np.flatnonzero(costs.standalone_prices == 0)
+    sets: list[NDArray[np.intp]] = [free_features] if len(free_features) else []
     if max_cost <= 0:
         return sets
-    start = min(max(cheapest, 0.02 * costs.total), max_cost)
-    paid = np.zeros(costs.n_features, bool)
-    paid[free] = True
+    first_target = min(max(smallest_price, 0.02 * costs.total), max_cost)
+    is_paid = np.zeros(costs.n_features, bool)
+    is_paid[free_features] = True
     # reach each target cost from the set before
-    for number, target in enumerate(np.geomspace(start, max_cost, n_stages)):
+    for number, target in enumerate(np.geomspace(first_target, max_cost, n_stages)):
         problem.report(number, 2 * n_stages, "choosing features")
-        if costs.price(paid) >= 0.95 * target:
+        if costs.price(is_paid) >= 0.95 * target:
             continue
-        paid = search.closest(paid, float(target))
-        features = np.flatnonzero(paid)
+        is_paid = search.closest_set(is_paid, float(target))
+        features = np.flatnonzero(is_paid)
         if len(features) and (not sets or len(features) > len(sets[-1])):
             sets.append(features)
     return sets or [np.arange(costs.n_features)]
 
 
-class _SetSearch:
+class _PenaltySearch:
     """Search for feature sets by boosted models, with bisection of the penalty."""
 
-    def __init__(self, problem: Problem, limit: float | None) -> None:
-        self._limit = math.inf if limit is None else limit
+    def __init__(self, problem: Problem, max_set_cost: float | None) -> None:
+        self._max_set_cost = math.inf if max_set_cost is None else max_set_cost
         plan = problem.plan
         seed = problem.seed
         n_classes = problem.n_classes
@@ -65,49 +65,53 @@ class _SetSearch:
         self._costs = costs = problem.costs
         prices = np.append(costs.own, costs.shared)
         self._cost_tolerance = 0.5 * float(prices[prices > 0].min(initial=np.inf))
-        coarse = {"num_leaves": 8, "learning_rate": 0.3, "max_bin": COARSE_BINS}
-        self._params = tree_params(seed) | coarse | log_loss_params(n_classes)
-        self._rounds = 40 if n_classes > 2 else 60
-        self._data = lgb.Dataset(  # binned once, for all penalties
+        coarse_params = {"num_leaves": 8, "learning_rate": 0.3, "max_bin": COARSE_BINS}
+        self._params = tree_params(seed) | coarse_params | log_loss_params(n_classes)
+        self._n_rounds = 40 if n_classes > 2 else 60
+        self._dataset = lgb.Dataset(  # binned once, for all penalties
             plan.x[rows], plan.y[rows], weight=plan.weight[rows], params=self._params
         )
 
-    def closest(self, paid: NDArray[np.bool_], target: float) -> NDArray[np.bool_]:
-        """Find the superset of `paid` with the cost closest to `target` on a log scale."""
-        low = 1e-3  # in units of the summed loss per mean feature price
-        high = 1e5
-        best_features = paid
+    def closest_set(self, is_paid: NDArray[np.bool_], target: float) -> NDArray[np.bool_]:
+        """Find the superset of `is_paid` with the cost closest to `target` on a log scale."""
+        lowest_strength = 1e-3  # in units of the summed loss per mean feature price
+        highest_strength = 1e5
+        best_mask = is_paid
         smallest_gap = math.inf
         # bisection of the penalty, on a log scale
         for _ in range(9):
-            middle = (low * high) ** 0.5
-            features = self._choose(paid, middle)
-            cost = self._costs.price(features)
-            if self._gap(features, target) < smallest_gap and cost <= self._limit:
-                best_features = features
-                smallest_gap = self._gap(features, target)
+            strength = (lowest_strength * highest_strength) ** 0.5
+            is_used = self._features_under_penalty(is_paid, strength)
+            cost = self._costs.price(is_used)
+            if self._gap(is_used, target) < smallest_gap and cost <= self._max_set_cost:
+                best_mask = is_used
+                smallest_gap = self._gap(is_used, target)
             if abs(cost - target) <= max(0.03 * target, self._cost_tolerance):
                 break
-            low, high = (middle, high) if cost > target else (low, middle)
-        return best_features
+            lowest_strength, highest_strength = (
+                (strength, highest_strength) if cost > target else (lowest_strength, strength)
+            )
+        return best_mask
 
-    def _gap(self, features: NDArray[np.bool_], target: float) -> float:
-        return abs(math.log(max(self._costs.price(features), 1e-12) / target))
+    def _gap(self, is_used: NDArray[np.bool_], target: float) -> float:
+        return abs(math.log(max(self._costs.price(is_used), 1e-12) / target))
 
-    def _choose(self, paid: NDArray[np.bool_], strength: float) -> NDArray[np.bool_]:
-        unit = self._costs.total / self._costs.n_features
-        penalty = strength / max(unit, 1e-12) * self._costs.additional_prices(paid)
-        settings = self._params | {
+    def _features_under_penalty(
+        self, is_paid: NDArray[np.bool_], strength: float
+    ) -> NDArray[np.bool_]:
+        mean_price = self._costs.total / self._costs.n_features
+        penalty = strength / max(mean_price, 1e-12) * self._costs.additional_prices(is_paid)
+        params = self._params | {
             "cegb_tradeoff": 1.0,
             "cegb_penalty_feature_coupled": penalty.tolist(),
         }
-        booster = lgb.train(settings, self._data, self._rounds, keep_training_booster=True)
-        used: NDArray[np.bool_] = booster.feature_importance("split") > 0
-        return self._with_free_members(paid | used)
+        booster = lgb.train(params, self._dataset, self._n_rounds, keep_training_booster=True)
+        is_used: NDArray[np.bool_] = booster.feature_importance("split") > 0
+        return self._with_free_members(is_paid | is_used)
 
-    def _with_free_members(self, features: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Add the features that are free once the groups of `features` are paid."""
-        for g in np.unique(self._costs.group[features]):
-            if g >= 0:
-                features = features | ((self._costs.group == g) & (self._costs.own == 0))
-        return features
+    def _with_free_members(self, is_used: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Add the features that are free once the groups of `is_used` are paid."""
+        for group in np.unique(self._costs.group[is_used]):
+            if group >= 0:
+                is_used = is_used | ((self._costs.group == group) & (self._costs.own == 0))
+        return is_used

@@ -25,12 +25,12 @@ from gatewise_training.cascades.family_selection import (
 )
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.forward_selection import (
-    acquisition_units,
-    come_in_blocks,
     forward_sets,
+    has_mostly_groups,
+    units_of_acquisition,
 )
 from gatewise_training.cascades.penalised_selection import nested_sets
-from gatewise_training.cascades.wide_tables import narrowed
+from gatewise_training.cascades.wide_tables import with_fewer_columns
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
 from gatewise_training.learners.given_models.given_classifiers import (
     check_first_stages,
@@ -137,11 +137,11 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             return
         prices = self.feature_costs_.standalone_prices
         cheapest_feature = int(prices.argmin())
-        price = prices[cheapest_feature]
-        if self.budget < price:
+        cheapest_price = prices[cheapest_feature]
+        if self.budget < cheapest_price:
             raise InputError(
                 f"budget {self.budget:g} is below the price of the cheapest feature, "
-                f"{self.feature_names_[cheapest_feature]!r} at {price:g}: every instance "
+                f"{self.feature_names_[cheapest_feature]!r} at {cheapest_price:g}: every instance "
                 "acquires at least one"
             )
 
@@ -173,94 +173,109 @@ class StagedCascade(WindowSettings, CascadeClassifier):
 
     def _fit_own_stages(self, problem: Problem) -> list[FittedStages]:
         all_bounds = self._bounds(problem)
-        sequences = self._feature_sets(problem)
+        set_sequences = self._feature_sets(problem)
         families = self._families_to_try(len(problem.plan.fit_rows))
         candidates: list[FittedStages] = []
-        best: Mapping[FeatureSet, SelectedStage] = {}
-        too_large: list[int] = []
+        best_stages: Mapping[FeatureSet, SelectedStage] = {}
+        rejected_sizes: list[int] = []
         # within each bound of size, the best stages on every sequence of sets
         for bounds in all_bounds:
             selection = FamilySelection(
                 problem,
                 families,
                 bounds,
-                lambda done, total: problem.report(total + done, 2 * total, "fitting stages"),
+                lambda n_done, n_total: problem.report(
+                    n_total + n_done, 2 * n_total, "fitting stages"
+                ),
                 PROBE_STEPS[self.effort],
                 # a best stage that is small enough remains the best within smaller bounds
                 {
-                    key: stage_before
-                    for key, stage_before in best.items()
+                    features: stage_before
+                    for features, stage_before in best_stages.items()
                     if bounds.allows(stage_before.stage)
                 },
             )
-            best = selection.select([features for sets in sequences for features in sets])
-            too_large += selection.too_large
-            for sets in sequences:
-                keys = [tuple(columns.tolist()) for columns in sets]
-                selected_stages = [best[key] for key in keys if key in best]
+            best_stages = selection.select(
+                [features for sets in set_sequences for features in sets]
+            )
+            rejected_sizes += selection.rejected_sizes
+            for sets in set_sequences:
+                features_of_sets = [tuple(columns.tolist()) for columns in sets]
+                selected_stages = [
+                    best_stages[features]
+                    for features in features_of_sets
+                    if features in best_stages
+                ]
                 if selected_stages:
-                    stages = tuple(s.stage for s in selected_stages)
-                    outputs = tuple(s.outputs for s in selected_stages)
+                    stages = tuple(selected.stage for selected in selected_stages)
+                    outputs = tuple(selected.outputs for selected in selected_stages)
                     candidates.append(FittedStages(stages, outputs))
         if candidates:
             return candidates
         # no stage is small enough
-        if self.max_bytes is not None and too_large:
-            raise TooLargeError("no stage", self.max_bytes, min(too_large), "allow more")
-        smallest = min(too_large, default=0)
+        if self.max_bytes is not None and rejected_sizes:
+            raise TooLargeError("no stage", self.max_bytes, min(rejected_sizes), "allow more")
+        smallest_bytes = min(rejected_sizes, default=0)
         raise InputError(
-            f"no stage is small enough for a device: the smallest has {smallest} bytes"
+            f"no stage is small enough for a device: the smallest has {smallest_bytes} bytes"
         )
 
     def _bounds(self, problem: Problem) -> list[Bounds]:
         """List the bounds on a stage; with `max_bytes`, one for each of STAGE_COUNTS."""
-        bounds = Bounds(without_high_cost_model=self._set_limit(problem.costs) is not None)
+        bounds = Bounds(without_high_cost_model=self._max_set_cost(problem.costs) is not None)
         families = self._families_to_try(len(problem.plan.fit_rows))
-        shape = best_shape(problem, families, of_size=self.max_bytes is not None)
+        tree_shape = best_shape(problem, families, has_size_bound=self.max_bytes is not None)
         if self.max_bytes is None:
-            return [bounds.with_shape(shape)]
+            return [bounds.with_shape(tree_shape)]
         bytes_left = self.max_bytes
-        grid = grid_size(problem.plan.x[problem.plan.fit_rows], bytes_left)
-        if grid is not None:
-            bounds = replace(bounds, n_thresholds=grid[0], grid_bytes=grid[1])
-            bytes_left -= grid[1]
-        shares = [share for share in STAGE_COUNTS if share <= self.n_stages]
+        threshold_grid = grid_size(problem.plan.x[problem.plan.fit_rows], bytes_left)
+        if threshold_grid is not None:
+            bounds = replace(bounds, n_thresholds=threshold_grid[0], grid_bytes=threshold_grid[1])
+            bytes_left -= threshold_grid[1]
+        stage_counts = [stage_count for stage_count in STAGE_COUNTS if stage_count <= self.n_stages]
         return [
-            replace(bounds, max_bytes=bytes_left // share).with_shape(shape) for share in shares
+            replace(bounds, max_bytes=bytes_left // stage_count).with_shape(tree_shape)
+            for stage_count in stage_counts
         ]
 
     def _families_to_try(self, n_rows: int) -> tuple[str, ...]:
         """List the families to try; with `allow_missing`, only families that accept NaN."""
-        usable = families_for(n_rows, allow_missing=self.allow_missing)
+        usable_families = families_for(n_rows, allow_missing=self.allow_missing)
         if self.families is None:
-            return usable
-        families = tuple(f for f in self.families if not self.allow_missing or f in usable)
-        return families or usable
+            return usable_families
+        families = tuple(
+            family
+            for family in self.families
+            if not self.allow_missing or family in usable_families
+        )
+        return families or usable_families
 
     def _max_stages(self, problem: Problem) -> int:
         return max(1, min(self.n_stages, len(problem.plan.validation_rows) // MIN_ROWS_PER_STAGE))
 
     def _feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
         """Find sequences of nested feature sets in up to three ways."""
-        problem, columns = narrowed(problem)
+        problem, columns = with_fewer_columns(problem)
         n_stages = self._max_stages(problem)
-        limit = self._set_limit(problem.costs)
-        has_few_acquisitions = len(acquisition_units(problem.costs)) <= MAX_FEW_ACQUISITIONS
-        if has_few_acquisitions and come_in_blocks(problem.costs) and not self.allow_missing:
+        max_set_cost = self._max_set_cost(problem.costs)
+        has_few_acquisitions = len(units_of_acquisition(problem.costs)) <= MAX_FEW_ACQUISITIONS
+        if has_few_acquisitions and has_mostly_groups(problem.costs) and not self.allow_missing:
             # a penalty on first uses would charge each feature of a block for the whole block
-            sequences = [forward_sets(problem, n_stages=n_stages, limit=limit)]
+            set_sequences = [forward_sets(problem, n_stages=n_stages, max_set_cost=max_set_cost)]
         else:
-            sequences = [nested_sets(problem, n_stages=n_stages, limit=limit)]
+            set_sequences = [nested_sets(problem, n_stages=n_stages, max_set_cost=max_set_cost)]
             # with many classes a small change of the penalty may add nearly all features
-            has_few_sets = len(sequences[0]) <= n_stages // 2
+            has_few_sets = len(set_sequences[0]) <= n_stages // 2
             if not self.allow_missing and (
                 has_few_sets or (has_few_acquisitions and self.effort != "low")
             ):
-                sequences.append(forward_sets(problem, n_stages=n_stages, limit=limit))
-        sequences += backward_sequences(problem, n_stages=n_stages, limit=limit)
-        return [[columns[features] for features in sets] for sets in sequences if sets]
+                set_sequences.append(
+                    forward_sets(problem, n_stages=n_stages, max_set_cost=max_set_cost)
+                )
+        set_sequences += backward_sequences(problem, n_stages=n_stages, max_set_cost=max_set_cost)
+        return [[columns[features] for features in sets] for sets in set_sequences if sets]
 
-    def _set_limit(self, costs: FeatureCosts) -> float | None:
+    def _max_set_cost(self, costs: FeatureCosts) -> float | None:
         """Get the largest cost of a feature set; None unless `max_instance_cost` bars offloads."""
         max_cost = self.max_instance_cost
         if max_cost is None:

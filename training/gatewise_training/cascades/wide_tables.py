@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.backward_selection import MAX_ROWS, boosted_gains
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.cascades.forward_selection import acquisition_units
+from gatewise_training.cascades.forward_selection import units_of_acquisition
 from gatewise_training.learners.screening import MAX_COLUMNS, class_contrasts
 
 
-def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
+def with_fewer_columns(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
     """Get the problem with at most about :data:`.MAX_COLUMNS` of its columns, and their indices.
 
     Half of the selected columns have the largest gain per price in a boosted model. The other half
@@ -27,39 +27,49 @@ def narrowed(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
     shared price of their group are selected together.
     """
     costs = problem.costs
-    n = costs.n_features
-    if n <= MAX_COLUMNS:
-        return problem, np.arange(n)
-    problem.report(0, 1, f"choosing among {n:,} features")
+    n_features = costs.n_features
+    if n_features <= MAX_COLUMNS:
+        return problem, np.arange(n_features)
+    problem.report(0, 1, f"choosing among {n_features:,} features")
     plan = problem.plan
     rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:MAX_ROWS]
-    acquisitions = acquisition_units(costs)
-    price = np.maximum(costs.standalone_prices, 1e-9)
-    gains = boosted_gains(problem, rows, np.arange(n)) / price
-    contrasts = class_contrasts(plan.x[rows], plan.y[rows]) / price
-    unit_of = np.empty(n, np.intp)
-    for number, unit in enumerate(acquisitions):
+    units = units_of_acquisition(costs)
+    prices = np.maximum(costs.standalone_prices, 1e-9)
+    gains = boosted_gains(problem, rows, np.arange(n_features)) / prices
+    contrasts = class_contrasts(plan.x[rows], plan.y[rows]) / prices
+    unit_of = np.empty(n_features, np.intp)
+    for number, unit in enumerate(units):
         unit_of[unit] = number
-    by_gain = [k for k in np.argsort(-gains, kind="stable") if gains[k] > 0][: MAX_COLUMNS // 2]
-    ranked = np.concatenate([np.array(by_gain, np.intp), np.argsort(-contrasts, kind="stable")])
+    columns_by_gain = [k for k in np.argsort(-gains, kind="stable") if gains[k] > 0][
+        : MAX_COLUMNS // 2
+    ]
+    ranked_columns = np.concatenate(
+        [np.array(columns_by_gain, np.intp), np.argsort(-contrasts, kind="stable")]
+    )
     is_selected = costs.standalone_prices == 0
-    for k in ranked.tolist():
+    for k in ranked_columns.tolist():
         if is_selected.sum() >= MAX_COLUMNS:
             break
-        is_selected[acquisitions[unit_of[k]]] = True
+        is_selected[units[unit_of[k]]] = True
     columns = np.flatnonzero(is_selected)
-    narrow_plan = replace(plan, x=np.ascontiguousarray(plan.x[:, columns]))
-    return replace(problem, plan=narrow_plan, costs=_costs_of(costs, columns)), columns
+    plan_of_columns = replace(plan, x=np.ascontiguousarray(plan.x[:, columns]))
+    return replace(problem, plan=plan_of_columns, costs=_costs_of_columns(costs, columns)), columns
 
 
-def _costs_of(costs: FeatureCosts, columns: NDArray[np.intp]) -> FeatureCosts:
+def _costs_of_columns(costs: FeatureCosts, columns: NDArray[np.intp]) -> FeatureCosts:
     """Get the prices of some of the features, with the groups that they belong to or require."""
-    labels = [costs.group_names[g] if g >= 0 else None for g in costs.group[columns].tolist()]
-    touched = {costs.group_names[g] for k in columns for g in costs.paid_groups(int(k))}
-    shared = dict(zip(costs.group_names, costs.shared.tolist(), strict=True))
+    group_labels = [
+        costs.group_names[group] if group >= 0 else None for group in costs.group[columns].tolist()
+    ]
+    touched_groups = {
+        costs.group_names[group] for k in columns for group in costs.paid_groups(int(k))
+    }
+    shared_prices = dict(zip(costs.group_names, costs.shared.tolist(), strict=True))
     return FeatureCosts(
         costs.own[columns],
-        group=labels,
-        shared={name: price for name, price in shared.items() if name in touched},
-        requires={g: names for g, names in costs.prerequisites.items() if g in touched},
+        group=group_labels,
+        shared={name: price for name, price in shared_prices.items() if name in touched_groups},
+        requires={
+            group: names for group, names in costs.prerequisites.items() if group in touched_groups
+        },
     )

@@ -197,8 +197,8 @@ class ScoredModel(CostEfficientModel):
             for index, fit in enumerate(fits)
         ]
         frontier = Frontier.from_points(points, reference_accuracy=fits[-1].score)
-        self._keep([(fit.stage,) for fit in fits], frontier)
-        self.operating_point_ = self._pick()
+        self._set_frontier([(fit.stage,) for fit in fits], frontier)
+        self.operating_point_ = self._choose_by_settings()
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
         """Index of the stage that answers each row, which is always 0.

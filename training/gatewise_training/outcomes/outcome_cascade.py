@@ -118,24 +118,29 @@ class OutcomeCascade:
         record = outcomes.record
         # thresholds that were not chosen by losses can be tested on the same rows
         if record.n_stages == 1 and self.guarantee is not None:
-            self._tuning = record
-            self._measuring = record
+            self._tuning_record = record
+            self._measuring_record = record
         else:
             rows = record.splitter.order(check_random_state(self.random_state))
-            choosing, measuring = record.splitter.cut(rows, 1, 2)
-            self._tuning = outcomes.take(choosing).record
-            self._measuring = outcomes.take(measuring).record
+            choosing_rows, measuring_rows = record.splitter.cut(rows, 1, 2)
+            self._tuning_record = outcomes.take(choosing_rows).record
+            self._measuring_record = outcomes.take(measuring_rows).record
         # find the frontier on the choosing rows, and measure its settings on the measuring rows
-        self._points = frontier_points(self._tuning, n_thresholds=N_THRESHOLDS)
-        tuned = Frontier.from_points(
-            self._points, reference_accuracy=self._tuning.reference_effective_accuracy()
+        self._points = frontier_points(self._tuning_record, n_thresholds=N_THRESHOLDS)
+        tuned_frontier = Frontier.from_points(
+            self._points, reference_accuracy=self._tuning_record.reference_effective_accuracy()
         )
-        tuned = tuned.with_less_offload(self._points)
-        loss = self._goal().get("max_loss", DEFAULT_LOSS)
-        self._tuned = with_group_errors(tuned, self._points, [self._tuning], loss)
-        measured = [self._measuring.measure(p.thresholds) for p in self._tuned.points]
+        tuned_frontier = tuned_frontier.with_less_offload(self._points)
+        max_loss = self._goal().get("max_loss", DEFAULT_LOSS)
+        self._tuned_frontier = with_group_errors(
+            tuned_frontier, self._points, [self._tuning_record], max_loss
+        )
+        measured_points = [
+            self._measuring_record.measure(p.thresholds) for p in self._tuned_frontier.points
+        ]
         self.frontier_ = Frontier.from_points(
-            measured, reference_accuracy=self._measuring.reference_effective_accuracy()
+            measured_points,
+            reference_accuracy=self._measuring_record.reference_effective_accuracy(),
         )
         self._activate(self._choose_thresholds(self._goal()))
         return self
@@ -158,12 +163,12 @@ class OutcomeCascade:
         -------
         OutcomeCascade
         """
-        other = copy(self)
-        other.budget = budget
-        other.max_loss = max_loss
-        other.offload_rate = offload_rate
-        other._activate(other._choose_thresholds(other._goal()))
-        return other
+        cascade = copy(self)
+        cascade.budget = budget
+        cascade.max_loss = max_loss
+        cascade.offload_rate = offload_rate
+        cascade._activate(cascade._choose_thresholds(cascade._goal()))
+        return cascade
 
     def offload(self, scores: ArrayLike) -> NDArray[np.bool_]:
         """Find the rows that go to the big system.
@@ -191,15 +196,15 @@ class OutcomeCascade:
         guarantee = None if point.guarantee is None else dict(point.guarantee)
         if guarantee is not None and guarantee["kind"] == "max_loss":
             guarantee["bound"] *= self.loss_limit_
-        figures = {"loss": self.loss_, "big_loss": self.big_loss_, "lost": self.lost_}
+        measured_figures = {"loss": self.loss_, "big_loss": self.big_loss_, "lost": self.lost_}
         return {
             "thresholds": list(point.thresholds),
             "cost": point.cost,
             "big_cost": self.big_cost_,
             "offload_rate": point.offload_rate,
-            **{name: figure.value for name, figure in figures.items()},
-            **{f"{name}_interval": figure.ends() for name, figure in figures.items()},
-            "rows": len(self._measuring.weights),
+            **{name: figure.value for name, figure in measured_figures.items()},
+            **{f"{name}_interval": figure.ends() for name, figure in measured_figures.items()},
+            "rows": len(self._measuring_record.weights),
             "guarantee": guarantee,
             "frontier": [
                 {
@@ -215,17 +220,17 @@ class OutcomeCascade:
     def summary(self) -> str:
         """Write thresholds, figures and guarantee in a few lines."""
         point = self.operating_point_
-        n = len(self._measuring.weights)
-        saved = 1.0 - point.cost / self.big_cost_ if self.big_cost_ else 0.0
-        comparison = f"{abs(saved):.1%} {'less' if saved >= 0 else 'more'}"
-        limits = ", ".join(threshold_text(t, 6) for t in point.thresholds)
+        n_rows = len(self._measuring_record.weights)
+        saved_share = 1.0 - point.cost / self.big_cost_ if self.big_cost_ else 0.0
+        comparison = f"{abs(saved_share):.1%} {'less' if saved_share >= 0 else 'more'}"
+        threshold_list = ", ".join(threshold_text(t, 6) for t in point.thresholds)
         lines = [
-            f"a small system answers where its score reaches {limits}; else the next one or the "
-            "big one",
+            f"a small system answers where its score reaches {threshold_list}; else the "
+            "next one or the big one",
             f"cost {point.cost:.4g} a row, {comparison} than the big system alone; "
             f"{point.offload_rate:.1%} of the rows go to it",
-            f"loss {self.loss_.text(n)}; of the big system {self.big_loss_.text(n)}",
-            f"loss above the big system's {self.lost_.text(n)}, on {plural(n, 'row')}",
+            f"loss {self.loss_.text(n_rows)}; of the big system {self.big_loss_.text(n_rows)}",
+            f"loss above the big system's {self.lost_.text(n_rows)}, on {plural(n_rows, 'row')}",
         ]
         terms = self.to_dict()["guarantee"]
         if terms is not None:
@@ -239,13 +244,13 @@ class OutcomeCascade:
 
     def _goal(self) -> dict[str, Any]:
         """Get the bound that is set; a loss becomes a share of the largest loss."""
-        bounds = {
+        settings = {
             "budget": self.budget,
             "max_loss": self.max_loss,
             "offload_rate": self.offload_rate,
         }
         goal: dict[str, Any] = {
-            name: float(bound) for name, bound in bounds.items() if bound is not None
+            name: float(bound) for name, bound in settings.items() if bound is not None
         }
         if len(goal) > 1:
             raise InputError("give one of budget, max_loss and offload_rate, not several")
@@ -256,18 +261,20 @@ class OutcomeCascade:
     def _choose_thresholds(self, goal: dict[str, Any]) -> Sequence[float | None]:
         """Choose thresholds, which must pass the tests of a guarantee if there is one."""
         if self.guarantee is None:
-            return self._tuned.choose(None, slack=DEFAULT_SLACK, **goal).point.thresholds
-        if "budget" in goal and self._measuring.exit_costs.ndim == 2:
+            return self._tuned_frontier.choose(None, slack=DEFAULT_SLACK, **goal).point.thresholds
+        if "budget" in goal and self._measuring_record.exit_costs.ndim == 2:
             raise InputError(
                 "a budget cannot be guaranteed if costs differ between rows, because new rows "
                 "may cost more: give one cost for all rows, or guarantee=None"
             )
-        if self._measuring.n_stages > 1:
-            records = CalibrationRecords((self._tuning,), (self._measuring,), self.guarantee)
-            point = records.certify(self._tuned, **goal)
+        if self._measuring_record.n_stages > 1:
+            records = CalibrationRecords(
+                (self._tuning_record,), (self._measuring_record,), self.guarantee
+            )
+            point = records.certify(self._tuned_frontier, **goal)
         else:
             point = self._certified_threshold(goal)
-        self._terms = point.guarantee
+        self._guarantee_terms = point.guarantee
         return point.thresholds
 
     def _certified_threshold(self, goal: dict[str, Any]) -> OperatingPoint:
@@ -281,50 +288,52 @@ class OutcomeCascade:
         promise = Promise.from_bounds(self.guarantee, **goal)
         is_loss = promise.kind == "max_loss"
         # the safest first: for a loss all rows go to the big system, for a budget or a rate none
-        order = sorted(self._points, key=attrgetter("offload_rate"), reverse=is_loss)
-        boldest = certify(self._measuring, order, promise)
-        if boldest is None:
-            n_rows = plural(
-                self._measuring.n_independent_units,
-                "row" if self._measuring.splitter.n_groups is None else "group",
+        candidates = sorted(self._points, key=attrgetter("offload_rate"), reverse=is_loss)
+        boldest_point = certify(self._measuring_record, candidates, promise)
+        if boldest_point is None:
+            row_text = plural(
+                self._measuring_record.n_independent_units,
+                "row" if self._measuring_record.splitter.n_groups is None else "group",
             )
             raise InputError(
                 f"{promise.kind}={promise.bound:g} cannot be guaranteed at {self.guarantee:g} with "
-                f"{n_rows}; give more or a looser bound"
+                f"{row_text}; give more or a looser bound"
             )
         if is_loss:
-            return boldest
+            return boldest_point
         # offloading more is not always better, so choose the most accurate of all that pass
-        passed = [p for p in order if p.offload_rate <= boldest.offload_rate]
-        best = max(passed, key=lambda p: (p.effective_accuracy, -p.cost))
-        return msgspec.structs.replace(best, guarantee=boldest.guarantee)
+        passing_points = [p for p in candidates if p.offload_rate <= boldest_point.offload_rate]
+        best_point = max(passing_points, key=lambda p: (p.effective_accuracy, -p.cost))
+        return msgspec.structs.replace(best_point, guarantee=boldest_point.guarantee)
 
     def _activate(self, thresholds: Sequence[float | None]) -> None:
-        record = self._measuring
+        record = self._measuring_record
         point = record.measure(thresholds)
         exits = record.exits(thresholds)
         # 1 - loss / limit of the answer of each row
-        right = record.correctness[exits, np.arange(len(exits))]
-        self.loss_ = self._mean_loss(right)
+        correctness = record.correctness[exits, np.arange(len(exits))]
+        self.loss_ = self._mean_loss(correctness)
         self.big_loss_ = self._mean_loss(record.correctness[-1])
-        lost = MeasuredFigure.loss(record.correctness[-1] - right, record.weights, record.splitter)
-        self.lost_ = self._in_unit(lost)
+        loss_over_big = MeasuredFigure.loss(
+            record.correctness[-1] - correctness, record.weights, record.splitter
+        )
+        self.lost_ = self._in_unit(loss_over_big)
         interval = (
             1.0 - self.loss_.high / self.loss_limit_,
             1.0 - self.loss_.low / self.loss_limit_,
         )
-        terms = None if self.guarantee is None else self._terms
+        terms = None if self.guarantee is None else self._guarantee_terms
         self.operating_point_: OperatingPoint = msgspec.structs.replace(
             point, interval=interval, guarantee=terms
         )
 
-    def _mean_loss(self, right: NDArray[np.float64]) -> MeasuredFigure:
-        record = self._measuring
-        lost = 1.0 - right
-        if np.isin(lost, (0, 1)).all():
-            return self._in_unit(MeasuredFigure.share(lost == 1, record.weights, record.splitter))
-        figure = MeasuredFigure.mean(lost, record.weights, record.splitter)
-        return self._in_unit(figure.clipped(0.0, 1.0))
+    def _mean_loss(self, correctness: NDArray[np.float64]) -> MeasuredFigure:
+        record = self._measuring_record
+        losses = 1.0 - correctness
+        if np.isin(losses, (0, 1)).all():
+            return self._in_unit(MeasuredFigure.share(losses == 1, record.weights, record.splitter))
+        mean_loss = MeasuredFigure.mean(losses, record.weights, record.splitter)
+        return self._in_unit(mean_loss.clipped(0.0, 1.0))
 
     def _in_unit(self, figure: MeasuredFigure) -> MeasuredFigure:
         """Convert a share of the largest loss to the unit of the losses."""

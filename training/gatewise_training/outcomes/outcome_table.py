@@ -73,8 +73,8 @@ class Outcomes:
         if not 0 < loss_limit < np.inf:
             raise InputError(f"loss_limit must be above 0 and finite, not {loss_limit!r}")
         # stack scores, losses and costs of the small systems, and last of the big system
-        by_stage = stage_scores(scores)
-        n_stages, n = by_stage.shape
+        scores_by_stage = stage_scores(scores)
+        n_stages, n = scores_by_stage.shape
         if is_routed and n_stages > 1:
             raise InputError("is_routed is for one small system: a router runs one of two")
         losses = [*_columns("small_losses", small_losses, n, n_stages)]
@@ -94,7 +94,7 @@ class Outcomes:
         self.big_cost = float(big_costs.mean())
         # a cascade's record counts right answers; here an answer is right by 1 - loss / limit
         self.record = CascadeRecord(
-            scores=by_stage,
+            scores=scores_by_stage,
             correctness=1.0 - stacked_losses / loss_limit,
             exit_costs=exit_costs,
             weights=np.ones(n),
@@ -118,12 +118,12 @@ class Outcomes:
         -------
         Outcomes
         """
-        part = object.__new__(Outcomes)
-        part.loss_limit = self.loss_limit
-        part.big_cost = self.big_cost
+        selection = object.__new__(Outcomes)
+        selection.loss_limit = self.loss_limit
+        selection.big_cost = self.big_cost
         record = self.record.take(rows)
-        part.record = replace(record, weights=np.ones(len(record.weights)))
-        return part
+        selection.record = replace(record, weights=np.ones(len(record.weights)))
+        return selection
 
 
 class Agreement(NamedTuple):
@@ -153,27 +153,31 @@ def agreement(answers: ArrayLike) -> Agreement:
     >>> answers.tolist(), share.round(2).tolist()
     (['a', 'c'], [0.67, 0.33])
     """
-    table = np.asarray(answers)
-    if table.ndim != 2 or not table.size:
-        raise InputError(f"answers must have the shape (rows, models), not {table.shape}")
-    n_models = table.shape[1]
+    answer_table = np.asarray(answers)
+    if answer_table.ndim != 2 or not answer_table.size:
+        raise InputError(f"answers must have the shape (rows, models), not {answer_table.shape}")
+    n_models = answer_table.shape[1]
     # one model at a time, so that memory grows only with the number of rows
-    n_agreeing = np.stack([(table == table[:, [k]]).sum(axis=1) for k in range(n_models)])
-    most_frequent = n_agreeing.argmax(axis=0)
-    rows = np.arange(len(table))
-    return Agreement(table[rows, most_frequent], n_agreeing[most_frequent, rows] / n_models)
+    n_agreeing = np.stack(
+        [(answer_table == answer_table[:, [model]]).sum(axis=1) for model in range(n_models)]
+    )
+    most_frequent_model = n_agreeing.argmax(axis=0)
+    rows = np.arange(len(answer_table))
+    return Agreement(
+        answer_table[rows, most_frequent_model], n_agreeing[most_frequent_model, rows] / n_models
+    )
 
 
 def stage_scores(scores: ArrayLike) -> NDArray[np.float32]:
     """Read scores, (n,) or (n, n_small), as (n_small, n); raise InputError for other values."""
-    values = _numbers("scores", scores)
-    if values.ndim not in (1, 2) or not values.size:
+    score_table = _numbers("scores", scores)
+    if score_table.ndim not in (1, 2) or not score_table.size:
         raise InputError(
-            f"scores must have the shape (rows,) or (rows, systems), not {values.shape}"
+            f"scores must have the shape (rows,) or (rows, systems), not {score_table.shape}"
         )
-    if (np.abs(values) > FLOAT32_MAX).any():
+    if (np.abs(score_table) > FLOAT32_MAX).any():
         raise InputError("scores must be finite, or NaN where a small system must not answer")
-    return np.ascontiguousarray(values.reshape(len(values), -1).T, np.float32)
+    return np.ascontiguousarray(score_table.reshape(len(score_table), -1).T, np.float32)
 
 
 def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
@@ -203,12 +207,12 @@ def _columns(
 
 
 def _check_losses(losses: NDArray[np.float64], loss_limit: float) -> None:
-    lowest = float(losses.min())
-    highest = float(losses.max())
-    if lowest < 0:
-        raise InputError(f"losses must be at least 0; one is {lowest:g}")
-    if highest > loss_limit:
+    smallest_loss = float(losses.min())
+    largest_loss = float(losses.max())
+    if smallest_loss < 0:
+        raise InputError(f"losses must be at least 0; one is {smallest_loss:g}")
+    if largest_loss > loss_limit:
         raise InputError(
-            f"a loss is {highest:g}, above the limit of {loss_limit:g}: give the largest possible "
-            "loss as loss_limit, or clip the losses"
+            f"a loss is {largest_loss:g}, above the limit of {loss_limit:g}: give the largest "
+            "possible loss as loss_limit, or clip the losses"
         )
