@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.afabench.warm_interpreter import CLIENT
-from benchmarks.harness import Benchmark, table_lines
+from benchmarks.harness import SINGLE_THREAD, Benchmark, table_lines
 from gatewise.errors import InputError
 
 ROOT = Path(__file__).parents[1]
@@ -84,9 +84,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 def _warm_interpreter(checkout: Path, python: Path) -> Iterator[dict[str, str]]:
     """Register the method as in the tutorial of AFABench; start the interpreter of its scripts."""
     registry = checkout / "afabench/common/registry.py"
-    text = registry.read_text()
-    if REGISTRATION not in text:
-        registry.write_text(f"{text}\n{REGISTRATION}\n")
+    registry_code = registry.read_text()
+    if REGISTRATION not in registry_code:
+        registry.write_text(f"{registry_code}\n{REGISTRATION}\n")
     client = checkout / "gatewise_bin/python"
     client.parent.mkdir(exist_ok=True)
     socket_path = client.with_name("socket")
@@ -94,12 +94,9 @@ def _warm_interpreter(checkout: Path, python: Path) -> Iterator[dict[str, str]]:
     client.write_text(CLIENT.format(python=python, socket=str(socket_path)))
     client.chmod(0o755)
     packages = ("", "signals", "training", "export", "edge", "cloud", "sim")
-    single_thread = dict.fromkeys(
-        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
-    )
     environment = {
         **os.environ,
-        **single_thread,
+        **SINGLE_THREAD,
         "PATH": f"{client.parent}:{os.environ['PATH']}",
         "PYTHONPATH": ":".join([str(checkout), *(str(ROOT / name) for name in packages)]),
         "WANDB_MODE": "disabled",
@@ -124,21 +121,32 @@ def _run_set(
 ) -> list[dict[str, Any]]:
     """Run the pipeline on one set; return its metrics."""
     checkout = options.checkout.absolute()
-    settings = checkout / "gatewise_pipeline.json"
-    settings.write_text(json.dumps(_settings(checkout, methods, name)))
+    settings_file = checkout / "gatewise_pipeline.json"
+    settings_file.write_text(json.dumps(_settings(checkout, methods, name)))
     # remove merged metrics of an earlier run, which may have other sets or methods
-    merged = [MERGED.format(f"classifier_type-{kind}") for kind in ("builtin", "external")]
-    for path in (MERGED.format("all"), *merged):
+    merged_files = [
+        MERGED.format(f"classifier_type-{classifier}") for classifier in ("builtin", "external")
+    ]
+    for path in (MERGED.format("all"), *merged_files):
         (checkout / path).unlink(missing_ok=True)
     instances = ",".join(str(i) for i in range(options.instances))
-    files = [f"extra/workflow/conf/{name}.yaml" for name in CONFIGURATION]
-    command = ["-m", "snakemake", "-s", PIPELINE, *merged, "--configfile", *files, settings.name]
+    configuration_files = [f"extra/workflow/conf/{name}.yaml" for name in CONFIGURATION]
+    command = [
+        "-m",
+        "snakemake",
+        "-s",
+        PIPELINE,
+        *merged_files,
+        "--configfile",
+        *configuration_files,
+        settings_file.name,
+    ]
     command += ["--config", "eval_dataset_split=test", f"dataset_instance_indices=[{instances}]"]
     command += ["smoke_test=false", "use_wandb=false", "device=cpu"]
     command += ["--cores", "1", "--keep-going", "--rerun-triggers", "mtime", "--quiet", "rules"]
     _run(options, environment, command)
-    printed = _run(options, environment, ["-m", "benchmarks.afabench.metrics", *merged])
-    return json.loads(printed.splitlines()[-1])
+    output = _run(options, environment, ["-m", "benchmarks.afabench.metrics", *merged_files])
+    return json.loads(output.splitlines()[-1])
 
 
 def _settings(checkout: Path, methods: Sequence[str], set_name: str) -> dict[str, Any]:
@@ -182,11 +190,14 @@ def cpu_seconds(log: Path) -> list[dict[str, Any]]:
         seconds, *arguments = json.loads(line)
         save_path = next((a for a in arguments if a.startswith("save_path=")), "")
         names = re.search(r"/initializer-\w+/([^/]+)/dataset-([^+]+)\+instance_idx-\d+", save_path)
-        kind = re.search(r"(pretrained_models|trained_methods|eval_results)/", save_path)
-        if names and kind:
-            key = (kind.group(1), names.group(1), names.group(2))
+        step = re.search(r"(pretrained_models|trained_methods|eval_results)/", save_path)
+        if names and step:
+            key = (step.group(1), names.group(1), names.group(2))
             sums[key] = sums.get(key, 0.0) + seconds
-    return [{"step": s, "name": n, "set": d, "seconds": v} for (s, n, d), v in sums.items()]
+    return [
+        {"step": step, "name": name, "set": set_name, "seconds": seconds}
+        for (step, name, set_name), seconds in sums.items()
+    ]
 
 
 def page(figures: Mapping[str, Any]) -> list[str]:
@@ -243,10 +254,10 @@ def _hard_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> l
             if name not in cell:
                 row.append("")
                 continue
-            rank = 1 + sum(value > cell[name] for value in cell.values())
+            rank = 1 + sum(metric > cell[name] for metric in cell.values())
             ranks[name].append(rank)
-            text = f"{100 * cell[name]:.1f}"
-            row.append(f"**{text}** (1)" if rank == 1 else f"{text} ({rank})")
+            percent = f"{100 * cell[name]:.1f}"
+            row.append(f"**{percent}** (1)" if rank == 1 else f"{percent} ({rank})")
         rows.append(row)
     mean_ranks = [f"{_mean(ranks[n]):.1f}" if ranks[n] else "" for n in names]
     header = ["set", "budget", *(TITLES[n] for n in names)]
@@ -265,31 +276,31 @@ def _soft_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> l
         row = [set_name]
         for name in names:
             means = [np.mean(p, axis=0) for p in points.get((set_name, name), {}).values()]
-            texts = [
+            point_texts = [
                 f"{cost:.1f}: {100 * metric:.1f}" for cost, metric in sorted(map(tuple, means))
             ]
-            row.append("<br>".join(texts))
+            row.append("<br>".join(point_texts))
         rows.append(row)
     return table_lines(["set", *(TITLES[n] for n in names)], rows)
 
 
 def _cpu_table(sums: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """CPU seconds of fits and of runs; fits include pretraining, which methods may share."""
-    pretrained = {"covert2023": "gdfs", "gadgil2023": "dime", "ma2018_external": "pvae"}
-    pretrained["aaco"] = "aaco"
+    pretrained_models = {"covert2023": "gdfs", "gadgil2023": "dime", "ma2018_external": "pvae"}
+    pretrained_models["aaco"] = "aaco"
     rows = []
     for set_name in sorted({s["set"] for s in sums}):
         row = [set_name]
         for name in names:
-            of_set = [s for s in sums if s["set"] == set_name]
+            set_sums = [s for s in sums if s["set"] == set_name]
             fits = [
                 s["seconds"]
-                for s in of_set
+                for s in set_sums
                 if (s["step"], s["name"])
-                in (("trained_methods", name), ("pretrained_models", pretrained.get(name)))
+                in (("trained_methods", name), ("pretrained_models", pretrained_models.get(name)))
             ]
             runs = [
-                s["seconds"] for s in of_set if (s["step"], s["name"]) == ("eval_results", name)
+                s["seconds"] for s in set_sums if (s["step"], s["name"]) == ("eval_results", name)
             ]
             row.append(f"{sum(fits):.0f} + {sum(runs):.0f}" if fits else "")
         rows.append(row)
@@ -298,25 +309,19 @@ def _cpu_table(sums: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
 
 BENCHMARK = Benchmark(
     name="afabench",
-    description=__doc__,
-    quick="one set and one of AFABench's methods",
+    quick_help="one set and one of AFABench's methods",
     packages=PACKAGES,
     measure=measure,
     page=page,
+    options={
+        "--checkout": {"type": Path, "required": True, "help": "clone of AFABench"},
+        "--python": {"type": Path, "required": True, "help": "interpreter of its environment"},
+        "--sets": {"default": ",".join(SETS), "metavar": "SET,..."},
+        "--peers": {"default": ",".join(PEERS), "metavar": "METHOD,..."},
+        "--instances": {"type": int, "default": 2, "help": "instances (seeds) of each set"},
+        "--commit": {"default": COMMIT, "help": "commit of the clone"},
+    },
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
-    parser = BENCHMARK.parser()
-    parser.add_argument("--checkout", type=Path, required=True, help="clone of AFABench")
-    parser.add_argument("--python", type=Path, required=True, help="interpreter of its environment")
-    parser.add_argument("--sets", default=",".join(SETS), metavar="SET,...")
-    parser.add_argument("--peers", default=",".join(PEERS), metavar="METHOD,...")
-    parser.add_argument("--instances", type=int, default=2, help="instances (seeds) of each set")
-    parser.add_argument("--commit", default=COMMIT, help="commit of the clone")
-    return BENCHMARK.main(arguments, parser)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -46,7 +46,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.probes import probe_rows
-from gatewise_export.c99.targets import TARGETS
+from gatewise_export.c99.targets import TARGETS as MACHINES
 from gatewise_export.c99.writer import write_cascade
 from gatewise_export.packing.verification import graph_outcome
 
@@ -57,7 +57,7 @@ TREES = 10
 MATRIX_BYTES = 4
 AVR = "atmega1284p"
 
-GOALS: harness.Targets = {
+TARGETS: harness.Targets = {
     "differing": (
         "adversarial rows decided otherwise than in Python, on any machine",
         "at most",
@@ -74,25 +74,20 @@ GOALS: harness.Targets = {
 
 def _peer_python() -> Path:
     """Interpreter of the peers' environment, installed once with this scikit-learn version."""
-    home = CACHE / "boards-peers"
-    python = home / "bin/python"
-    if not (home / "installed").exists():
-        venv.create(home, with_pip=True, clear=True)
-        pinned = [f"{name}=={version(name)}" for name in ("numpy", "scipy", "scikit-learn")]
-        command: list[str | Path] = [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--disable-pip-version-check",
+    folder = CACHE / "boards-peers"
+    python = folder / "bin/python"
+    if not (folder / "installed").exists():
+        venv.create(folder, with_pip=True, clear=True)
+        pinned_packages = [
+            f"{name}=={version(name)}" for name in ("numpy", "scipy", "scikit-learn")
         ]
-        subprocess.run([*command, *PEERS, *pinned], check=True)
-        (home / "installed").touch()
+        options = ("-m", "pip", "install", "-q", "--disable-pip-version-check")
+        subprocess.run([python, *options, *PEERS, *pinned_packages], check=True)
+        (folder / "installed").touch()
     return python
 
 
-def _forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def _measure_forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Measure the C of each generator for the forest on each chip."""
     from sklearn.datasets import load_digits
     from sklearn.ensemble import RandomForestClassifier
@@ -117,18 +112,18 @@ def _forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     figures: dict[str, Any] = {"inner_nodes": sum(t.tree_.n_leaves - 1 for t in forest.estimators_)}
     flags = ("-I", peers["include"], "-w")
     for chip in CHIPS:
-        idle = run_program(chip, folder, IDLE, [])
-        for name, answer in FORESTS.items():
+        idle_run = run_program(chip, folder, IDLE, [])
+        for name, answer_code in FORESTS.items():
             files = ["m.c"] if name == "gatewise" else []
             try:
-                run = run_program(chip, folder, answer, files, flags)
+                run = run_program(chip, folder, answer_code, files, flags)
             except InputError as error:
                 figures[f"{chip} {name}"] = {"failed": str(error)[-200:]}
                 continue
             labels = np.frombuffer(run.answers, np.uint8)
             figures[f"{chip} {name}"] = {
-                "flash": run.flash - idle.flash,
-                "ram": run.ram - idle.ram + run.stack - idle.stack,
+                "flash": run.flash - idle_run.flash,
+                "ram": run.ram - idle_run.ram + run.stack - idle_run.stack,
                 "instructions": round(float(run.ticks.mean())),
                 "most_instructions": round(float(run.ticks.max())),
                 "other_labels": int((labels != expected).sum()),
@@ -139,7 +134,7 @@ def _forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 # -- adversarial rows --------------------------------------------------------------------------
 
 
-def _cascades() -> dict[str, Cascade]:
+def _fit_cascades() -> dict[str, Cascade]:
     """Fit a cascade per family on Breast Cancer Wisconsin, and one with missing values."""
     from sklearn.datasets import load_breast_cancer
 
@@ -148,7 +143,7 @@ def _cascades() -> dict[str, Cascade]:
     X, y = load_breast_cancer(return_X_y=True)
     X = X.astype(np.float32)
     costs = FeatureCosts.uniform(X.shape[1])
-    missing = np.where(np.random.default_rng(0).random(X.shape) < 0.05, np.float32(np.nan), X)
+    X_missing = np.where(np.random.default_rng(0).random(X.shape) < 0.05, np.float32(np.nan), X)
     cascades = {}
     for family in ("boosting", "extra-trees", "linear", "svm", "missing"):
         families = ("boosting",) if family == "missing" else (family,)
@@ -159,7 +154,7 @@ def _cascades() -> dict[str, Cascade]:
             effort="low",
             allow_missing=family == "missing",
             random_state=0,
-        ).fit(missing if family == "missing" else X, y)
+        ).fit(X_missing if family == "missing" else X, y)
         cascades[family] = replace(cascade_of(system), offloads=True)
     return cascades
 
@@ -171,14 +166,16 @@ def _adversarial_rows(cascade: Cascade, n_rows: int) -> NDArray[np.float32]:
     return np.concatenate(batches)[:n_rows]
 
 
-def _differing(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]:
+def _compare_rows(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]:
     """Count rows whose answer on a machine is not bitwise equal to that of Python."""
     rows = _adversarial_rows(cascade, n_rows)
     (folder / "rows.bin").write_bytes(rows.tobytes())
     layout_columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     n_slots = len(layout_columns)
     sizes = ", ".join(map(str, cascade.n_outputs))
-    answer = f"#define N_OUTPUTS {sizes}\n#define SUM_OUTPUTS {sum(cascade.n_outputs)}\n{CASCADE}"
+    answer_code = (
+        f"#define N_OUTPUTS {sizes}\n#define SUM_OUTPUTS {sum(cascade.n_outputs)}\n{CASCADE}"
+    )
     expected = cascade.expected_answers(rows)
     outputs = np.concatenate(expected.outputs, axis=1)
     n_padded = n_slots + -n_slots % MATRIX_BYTES
@@ -186,8 +183,8 @@ def _differing(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]:
     layout = np.dtype([*fields, ("output", "<f4", outputs.shape[1])])
     write_cascade(replace(cascade, rows=rows[:0]), folder, name="m")
     figures: dict[str, Any] = {}
-    for target in ("host", *CHIPS):
-        run = run_program(target, folder, answer, ["m.c"])
+    for machine in ("host", *CHIPS):
+        run = run_program(machine, folder, answer_code, ["m.c"])
         answers = np.frombuffer(run.answers, layout)
         same_bits = (answers["output"].view("u4") == outputs.view("u4")) | (
             np.isnan(answers["output"]) & np.isnan(outputs)
@@ -198,43 +195,47 @@ def _differing(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]:
             & (answers["known"][:, :n_slots] == expected.is_acquired[:, layout_columns]).all(axis=1)
             & same_bits.all(axis=1)
         )
-        figures[target] = {"rows": len(answers), "differing": int(n_rows - is_same.sum())}
-    figures[AVR] = _differing_on_avr(folder, cascade, rows)
+        figures[machine] = {"rows": len(answers), "differing": int(n_rows - is_same.sum())}
+    figures[AVR] = _compare_rows_on_avr(folder, cascade, rows)
     return figures
 
 
-def _differing_on_avr(folder: Path, cascade: Cascade, rows: NDArray[np.float32]) -> dict[str, Any]:
+def _compare_rows_on_avr(
+    folder: Path, cascade: Cascade, rows: NDArray[np.float32]
+) -> dict[str, Any]:
     # emulating a kernel machine takes about 70 ms per row
     is_slow = any(isinstance(stage.model, KernelModel) for stage in cascade.stages)
     rows = rows[: len(rows) // 10] if is_slow else rows
     try:
-        differing = count_differing_rows(folder, cascade, rows)
+        n_differing = count_differing_rows(folder, cascade, rows)
     except InputError as error:
         if "too large" not in str(error):
             raise
         return {"failed": "its tables exceed 64 KB"}
-    return {"rows": len(rows), "differing": differing}
+    return {"rows": len(rows), "differing": n_differing}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure offloads and the forest, then compare adversarial rows."""
     n_rows = 1000 if options.quick else 10_000
-    compared: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as home:
-        bundle, rows = _hard_rows(Path(home), n_rows)
+    comparisons: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        bundle, rows = _hard_rows(Path(folder), n_rows)
         # Measure deadlines first, while no compiler or qemu uses the cores.
         with ThreadPoolExecutor(2) as threads:
             cbor_run = threads.submit(measure_offload, bundle, rows, json=False)
             json_run = threads.submit(measure_offload, bundle, rows, json=True)
             offloads = {"CBOR": cbor_run.result(), "JSON": json_run.result()}
     with tempfile.TemporaryDirectory() as folder:
-        forest, peers = _forest(Path(folder))
-    for name, cascade in _cascades().items():
+        forest, peers = _measure_forest(Path(folder))
+    for name, cascade in _fit_cascades().items():
         with tempfile.TemporaryDirectory() as folder:
-            compared[name] = _differing(Path(folder), cascade, n_rows)
-    differing = sum(run.get("differing", 0) for runs in compared.values() for run in runs.values())
+            comparisons[name] = _compare_rows(Path(folder), cascade, n_rows)
+    n_differing = sum(
+        run.get("differing", 0) for runs in comparisons.values() for run in runs.values()
+    )
     figures = {
-        "differing": differing,
+        "differing": n_differing,
         "unanswered": sum(run["rows"] - run["outcomes"] for run in offloads.values()),
         "wrong": sum(run["wrong_answers"] for run in offloads.values()),
         "late_ms": max(run["largest_ms"] - run["deadline_ms"] for run in offloads.values()),
@@ -242,11 +243,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "forest": forest,
         "peers": peers,
-        "compared": compared,
+        "compared": comparisons,
         "offloads": offloads,
-        "compilers": {name: _compiler(name) for name in CHIPS},
+        "compilers": {name: _compiler_version(name) for name in CHIPS},
         "figures": figures,
-        "holds": harness.holds(GOALS, figures),
+        "holds": harness.targets_met(TARGETS, figures),
     }
 
 
@@ -256,18 +257,18 @@ def _hard_rows(folder: Path, n_rows: int) -> tuple[Bundle, NDArray[np.float32]]:
     rng = np.random.default_rng(0)
     x = rows[rng.integers(len(rows), size=20_000)]
     x = x + (0.2 * rows.std(axis=0) * rng.normal(size=x.shape)).astype(np.float32)
-    hard = x[graph_outcome(bundle, x).exits == len(bundle.manifest.stages)]
-    return bundle, hard[np.arange(n_rows) % len(hard)]
+    hard_rows = x[graph_outcome(bundle, x).exits == len(bundle.manifest.stages)]
+    return bundle, hard_rows[np.arange(n_rows) % len(hard_rows)]
 
 
-def _compared_text(run: Mapping[str, Any]) -> str:
+def _comparison_text(run: Mapping[str, Any]) -> str:
     return run["failed"] if "failed" in run else f"{run['differing']} of {run['rows']:,}"
 
 
-def _compiler(chip: str) -> str:
-    command = [TARGETS[chip].compiler[0], "--version"]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return re.sub(r"\s+", " ", text.splitlines()[0])
+def _compiler_version(chip: str) -> str:
+    command = [MACHINES[chip].compiler[0], "--version"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return re.sub(r"\s+", " ", output.splitlines()[0])
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
@@ -288,14 +289,15 @@ def page(results: Mapping[str, Any]) -> list[str]:
                 )
             )
             rows.append((chip, name, *cells))
-    compared = [
-        (name, *(map(_compared_text, runs.values()))) for name, runs in results["compared"].items()
+    comparison_rows = [
+        (name, *(map(_comparison_text, runs.values())))
+        for name, runs in results["compared"].items()
     ]
-    offloads = []
+    offload_rows = []
     for form, run in results["offloads"].items():
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(run["kinds"].items()))
         counts = (f"{run['cuts']:,}", f"{run['retried']:,}", f"{run['largest_ms']} ms")
-        offloads.append((form, f"{run['outcomes']:,} of {run['rows']:,}", kinds, *counts))
+        offload_rows.append((form, f"{run['outcomes']:,} of {run['rows']:,}", kinds, *counts))
     versions = ", ".join(f"{k} {v}" for k, v in results["peers"].items() if k != "rows")
     return [
         "# Microcontrollers: flash, RAM and instructions",
@@ -316,7 +318,7 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "subnormal numbers and extremes, whose exit stage, label, acquired features or bits of "
         "outputs differ from Python's:",
         "",
-        *harness.table_lines(("stages", "this computer", *CHIPS, AVR), compared),
+        *harness.table_lines(("stages", "this computer", *CHIPS, AVR), comparison_rows),
         "",
         "The client in C (a POSIX program with libmosquitto) offloaded rows that no stage answers, "
         "through a real mosquitto to a real worker. The link delayed data by up to 20 ms and was "
@@ -324,22 +326,20 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "fallback.",
         "",
         *harness.table_lines(
-            ("messages", "outcomes", "kinds", "cuts", "retried", "slowest"), offloads
+            ("messages", "outcomes", "kinds", "cuts", "retried", "slowest"), offload_rows
         ),
         "",
-        *harness.targets_table(GOALS, results),
+        *harness.targets_table(TARGETS, results),
     ]
 
 
 BENCHMARK = harness.Benchmark(
     name="boards",
-    description=__doc__,
-    quick="compare 1,000 rows per cascade",
+    quick_help="compare 1,000 rows per cascade",
     packages=PACKAGES,
     measure=measure,
     page=page,
 )
-main = BENCHMARK.main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -12,13 +12,11 @@ cloud.json and cloud.md in benchmarks/results; ``--quick`` writes them into .ben
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,99 +49,110 @@ TARGETS: dict[str, tuple[str, str, float]] = {
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure all figures, and compare them with the targets."""
     with tempfile.TemporaryDirectory() as folder:
-        figures = take_figures(Path(folder), quick=options.quick)
+        figures = measure_figures(Path(folder), quick=options.quick)
     settings = {
         "rows_per_message": ROWS,
         "window": WINDOW,
         "f0": "SVC(rbf) and LogisticRegression, digits",
     }
-    return {"settings": settings, "figures": figures, "holds": harness.holds(TARGETS, figures)}
+    return {
+        "settings": settings,
+        "figures": figures,
+        "holds": harness.targets_met(TARGETS, figures),
+    }
 
 
 # -- measuring ---------------------------------------------------------------------------------
 
 
-def take_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
+def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
     """Measure all figures: times in microseconds, rates per second."""
-    turns, n_single, n_batches, paced_seconds = (2, 40, 60, 3.0) if quick else (7, 300, 600, 15.0)
-    path, linear, X = _bundles(folder, QUICK_TRAIN if quick else None)
-    model = CloudModel.from_bundle(path)
+    n_turns, n_single, n_batches, paced_duration_s = (
+        (2, 40, 60, 3.0) if quick else (7, 300, 600, 15.0)
+    )
+    svm_path, linear_path, X = _pack_models(folder, QUICK_TRAIN if quick else None)
+    model = CloudModel.from_bundle(svm_path)
     figures: dict[str, Any] = {"features": X.shape[1], "n_train": len(X)}
     with MosquittoBroker() as broker, connected(broker.port) as client:
-        echoes: list[float] = []
-        trips: list[float] = []
-        trips_svm: list[float] = []
+        bare_command = ("-m", "benchmarks.cloud.bare", str(broker.port))
+        echo_seconds: list[float] = []
+        trip_seconds: list[float] = []
+        svm_trip_seconds: list[float] = []
         model_rates: list[float] = []
         worker_rates: list[float] = []
         # one worker, in turns with the broker's echo and with onnxruntime
-        with _workers([path, linear], broker.url, 1):
+        with _workers([svm_path, linear_path], broker.url, 1):
             for name in ("svm", "linear"):
                 client.turns(payloads(X, 1, 50, model=name))
-            for _ in range(turns):
+            for _ in range(n_turns):
                 messages = payloads(X, 1, n_single, model="linear")
-                echoes += client.echoes(messages[0], n_single)
-                trips += client.turns(messages)
-                trips_svm += client.turns(payloads(X, 1, n_single, model="svm"))
+                echo_seconds += client.echoes(messages[0], n_single)
+                trip_seconds += client.turns(messages)
+                svm_trip_seconds += client.turns(payloads(X, 1, n_single, model="svm"))
                 model_rates.append(_model_rate(model, X, n_batches))
                 messages = payloads(X, ROWS, n_batches, model="svm")
                 worker_rates.append(ROWS * n_batches / client.flood(messages, WINDOW))
                 note(
-                    f"echo {1e6 * np.median(echoes):.0f} us, round trip "
-                    f"{1e6 * np.median(trips):.0f} us, onnxruntime {model_rates[-1]:.0f}/s, "
+                    f"echo {1e6 * np.median(echo_seconds):.0f} us, round trip "
+                    f"{1e6 * np.median(trip_seconds):.0f} us, onnxruntime {model_rates[-1]:.0f}/s, "
                     f"worker {worker_rates[-1]:.0f}/s"
                 )
             half_rate = 0.5 * float(np.median(worker_rates)) / ROWS
-            n_messages = max(50, int(half_rate * paced_seconds))
+            n_messages = max(50, int(half_rate * paced_duration_s))
             messages = payloads(X, ROWS, n_messages, model="svm")
-            seconds = client.paced(messages, half_rate)
+            paced_latencies = client.paced(messages, half_rate)
         # single instances by a worker and by the bare responder
-        singles = payloads(X, 1, n_single * turns, model="linear")
+        singles = payloads(X, 1, n_single * n_turns, model="linear")
         rates: dict[str, list[float]] = {"worker": [], "bare": []}
         for _ in range(1 if quick else 3):
-            with _workers([linear], broker.url, 1):
+            with _workers([linear_path], broker.url, 1):
                 client.turns(singles[:50])
                 rates["worker"].append(len(singles) / client.flood(singles, WINDOW))
-            with _bare(broker.port):
+            with harness.python_process(*bare_command):
                 client.turns(singles[:50])
                 rates["bare"].append(len(singles) / client.flood(singles, WINDOW))
             note(f"worker {rates['worker'][-1]:.0f}, bare {rates['bare'][-1]:.0f} messages/s")
-        with _bare(broker.port):
+        with harness.python_process(*bare_command):
             figures["bare_us"] = _spread(client.turns(singles))
-            bare_seconds = client.paced(messages, half_rate)
-        figures["echo_us"] = _spread(echoes)
-        figures["round_trip_us"] = _spread(trips)
-        figures["round_trip_svm_us"] = _spread(trips_svm)
+            bare_latencies = client.paced(messages, half_rate)
+        figures["echo_us"] = _spread(echo_seconds)
+        figures["round_trip_us"] = _spread(trip_seconds)
+        figures["round_trip_svm_us"] = _spread(svm_trip_seconds)
         figures["onnxruntime_per_second"] = _rates(model_rates)
         figures["worker_per_second"] = _rates(worker_rates)
         figures["worker_single_per_second"] = _rates(rates["worker"])
         figures["bare_single_per_second"] = _rates(rates["bare"])
-        figures["half_load"] = {"messages_per_second": round(half_rate, 1), **_spread(seconds)}
-        figures["bare_half_load"] = _spread(bare_seconds)
-        # one worker process and two of them
-        count_rates = []
-        for _ in range(1 if quick else 3):
-            for count in (1, 2):
-                with _workers([path], broker.url, count):
-                    _flood(client, X, ROWS, 20)
-                    rate = ROWS * n_batches / _flood(client, X, ROWS, n_batches)
-                count_rates.append((count, rate))
-                note(f"{count} worker(s): {rate:.0f}/s")
-        figures["by_workers"] = {
-            str(count): _rates([rate for c, rate in count_rates if c == count]) for count in (1, 2)
+        figures["half_load"] = {
+            "messages_per_second": round(half_rate, 1),
+            **_spread(paced_latencies),
         }
-    figures["round_trip_over_echo"] = round(float(np.median(trips) / np.median(echoes)), 2)
+        figures["bare_half_load"] = _spread(bare_latencies)
+        # one worker process and two of them
+        rates_by_workers: dict[int, list[float]] = {1: [], 2: []}
+        for _ in range(1 if quick else 3):
+            for n_workers in (1, 2):
+                with _workers([svm_path], broker.url, n_workers):
+                    client.flood(payloads(X, ROWS, 20, model="svm"), WINDOW)
+                    messages = payloads(X, ROWS, n_batches, model="svm")
+                    rate = ROWS * n_batches / client.flood(messages, WINDOW)
+                rates_by_workers[n_workers].append(rate)
+                note(f"{n_workers} worker(s): {rate:.0f}/s")
+        figures["by_workers"] = {str(n): _rates(rates_by_workers[n]) for n in (1, 2)}
+    figures["round_trip_over_echo"] = round(
+        float(np.median(trip_seconds) / np.median(echo_seconds)), 2
+    )
     # Compare the two figures of each turn, because the load of the machine changes between turns.
-    shares = np.array(worker_rates) / np.array(model_rates)
-    figures["share_of_onnxruntime"] = round(float(np.median(shares)), 3)
+    model_shares = np.array(worker_rates) / np.array(model_rates)
+    figures["share_of_onnxruntime"] = round(float(np.median(model_shares)), 3)
     echo_shares = np.array(rates["worker"]) / np.array(rates["bare"])
     figures["share_of_echo"] = round(float(np.median(echo_shares)), 3)
-    bound = max(5.0 * float(np.median(seconds)), float(np.quantile(bare_seconds, 0.99)))
-    figures["p99_over_bound"] = round(float(np.quantile(seconds, 0.99)) / bound, 2)
+    bound = max(5.0 * float(np.median(paced_latencies)), float(np.quantile(bare_latencies, 0.99)))
+    figures["p99_over_bound"] = round(float(np.quantile(paced_latencies, 0.99)) / bound, 2)
     return figures
 
 
-def _bundles(folder: Path, rows: int | None) -> tuple[Path, Path, Any]:
-    """Pack the bundles svm and linear; return them and the first `rows` instances, or all."""
+def _pack_models(folder: Path, max_rows: int | None) -> tuple[Path, Path, Any]:
+    """Pack the bundles svm and linear; return them and the first `max_rows` instances, or all."""
     from sklearn.datasets import load_digits
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -154,7 +163,7 @@ def _bundles(folder: Path, rows: int | None) -> tuple[Path, Path, Any]:
     from gatewise_training import StagedCascade
 
     X, y = load_digits(return_X_y=True)
-    X, y = X[:rows].astype(np.float32), y[:rows]
+    X, y = X[:max_rows].astype(np.float32), y[:max_rows]
     models = {
         "svm": SVC(gamma="scale", C=10.0),
         "linear": make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)),
@@ -168,55 +177,28 @@ def _bundles(folder: Path, rows: int | None) -> tuple[Path, Path, Any]:
 
 
 @contextmanager
-def _workers(paths: Sequence[Path], url: str, count: int) -> Iterator[None]:
+def _workers(paths: Sequence[Path], url: str, n_workers: int) -> Iterator[None]:
     """Run worker processes, which are ready when the block begins."""
-    command = [sys.executable, "-m", "gatewise", "cloud", *map(str, paths), "--broker", url]
-    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    processes = [
-        subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True, env=environment)
-        for _ in range(count)
-    ]
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            process.stdout.readline()
+    command = ["-m", "gatewise", "cloud", *map(str, paths), "--broker", url, "--json"]
+    with ExitStack() as stack:
+        for _ in range(n_workers):
+            stack.enter_context(harness.python_process(*command, environment=harness.SINGLE_THREAD))
         yield
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.communicate()
 
 
-@contextmanager
-def _bare(port: int) -> Iterator[None]:
-    """Run a responder that returns each request unchanged."""
-    command = [sys.executable, "-m", "benchmarks.cloud.bare", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def _model_rate(model: CloudModel, X: Any, count: int) -> float:
+def _model_rate(model: CloudModel, X: Any, n_batches: int) -> float:
     """Instances per second of onnxruntime without a worker, in batches of 16."""
-    batches = [np.ascontiguousarray(X[np.arange(i, i + ROWS) % len(X)]) for i in range(count)]
+    batches = [np.ascontiguousarray(X[np.arange(i, i + ROWS) % len(X)]) for i in range(n_batches)]
     started = time.perf_counter()
     for batch in batches:
         model._backend.run(batch)
-    return ROWS * count / (time.perf_counter() - started)
-
-
-def _flood(client: Any, X: Any, rows: int, count: int) -> float:
-    return float(client.flood(payloads(X, rows, count, model="svm"), WINDOW))
+    return ROWS * n_batches / (time.perf_counter() - started)
 
 
 def _spread(seconds: Sequence[float]) -> dict[str, Any]:
-    p50, p95, p99 = (round(1e6 * float(q), 1) for q in np.quantile(seconds, [0.5, 0.95, 0.99]))
+    p50, p95, p99 = (
+        round(1e6 * float(quantile), 1) for quantile in np.quantile(seconds, [0.5, 0.95, 0.99])
+    )
     return {"p50": p50, "p95": p95, "p99": p99, "n": len(seconds)}
 
 
@@ -234,7 +216,7 @@ def _rates(rates: Sequence[float]) -> dict[str, Any]:
 
 def page(results: Mapping[str, Any]) -> list[str]:
     """Lines of the page."""
-    f = results["figures"]
+    figures = results["figures"]
     lines = [
         "# A cloud worker",
         "",
@@ -242,39 +224,37 @@ def page(results: Mapping[str, Any]) -> list[str]:
         f"high-cost models: {results['settings']['f0']}. `make bench-cloud` writes this page.",
         "",
         *harness.targets_table(TARGETS, results),
-        "",
-        "| one at a time, QoS 1, us | p50 | p95 | p99 |",
-        "| --- | --- | --- | --- |",
     ]
-    rows = {
-        "the broker's echo, bare client": f["echo_us"],
-        "a bare client in a process of its own that sends the request back": f["bare_us"],
-        "a request of one instance, linear model": f["round_trip_us"],
-        "the same, support vector machine": f["round_trip_svm_us"],
-        f"16 instances, {f['half_load']['messages_per_second']:g} messages/s": f["half_load"],
-        "the same by the bare client": f["bare_half_load"],
+    latencies = {
+        "the broker's echo, bare client": figures["echo_us"],
+        "a bare client in a process of its own that sends the request back": figures["bare_us"],
+        "a request of one instance, linear model": figures["round_trip_us"],
+        "the same, support vector machine": figures["round_trip_svm_us"],
+        f"16 instances, {figures['half_load']['messages_per_second']:g} messages/s": figures[
+            "half_load"
+        ],
+        "the same by the bare client": figures["bare_half_load"],
     }
-    lines += [f"| {t} | {v['p50']:g} | {v['p95']:g} | {v['p99']:g} |" for t, v in rows.items()]
-    lines += ["", "| instances a second | median | low | high |", "| --- | --- | --- | --- |"]
+    header = ("one at a time, QoS 1, us", "p50", "p95", "p99")
+    rows = [
+        (title, *(f"{spread[key]:g}" for key in header[1:])) for title, spread in latencies.items()
+    ]
+    lines += ["", *harness.table_lines(header, rows)]
     rates = {
-        "onnxruntime alone, batches of 16": f["onnxruntime_per_second"],
-        "one worker, 16 in a message": f["worker_per_second"],
-        "one worker, 1 in a message, linear model": f["worker_single_per_second"],
-        "the bare client, 1 in a message": f["bare_single_per_second"],
-        "one worker process, 16 in a message": f["by_workers"]["1"],
-        "two worker processes, 16 in a message": f["by_workers"]["2"],
+        "onnxruntime alone, batches of 16": figures["onnxruntime_per_second"],
+        "one worker, 16 in a message": figures["worker_per_second"],
+        "one worker, 1 in a message, linear model": figures["worker_single_per_second"],
+        "the bare client, 1 in a message": figures["bare_single_per_second"],
+        "one worker process, 16 in a message": figures["by_workers"]["1"],
+        "two worker processes, 16 in a message": figures["by_workers"]["2"],
     }
-    lines += [f"| {t} | {v['median']} | {v['low']} | {v['high']} |" for t, v in rates.items()]
-    return lines
+    header = ("instances a second", "median", "low", "high")
+    rows = [(title, *(str(rate[key]) for key in header[1:])) for title, rate in rates.items()]
+    return [*lines, "", *harness.table_lines(header, rows)]
 
 
 BENCHMARK = harness.Benchmark(
-    name="cloud",
-    description=__doc__,
-    quick="few messages",
-    packages=PACKAGES,
-    measure=measure,
-    page=page,
+    name="cloud", quick_help="few messages", packages=PACKAGES, measure=measure, page=page
 )
 
 if __name__ == "__main__":

@@ -338,12 +338,7 @@ def page(results: Mapping[str, Any]) -> list[str]:
 
 
 BENCHMARK = harness.Benchmark(
-    name="edge",
-    description=__doc__,
-    quick="few rows and rounds",
-    packages=PACKAGES,
-    measure=measure,
-    page=page,
+    name="edge", quick_help="few rows and rounds", packages=PACKAGES, measure=measure, page=page
 )
 
 if __name__ == "__main__":

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
-import queue
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from benchmarks import harness
 from gatewise.errors import GatewiseError
 from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_cloud.broker.broker_control import operator_endpoint, read_client_names
-from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker, register_devices
+from gatewise_cloud.broker.broker_init import init_broker, register_devices
 from gatewise_cloud.broker.enrolment import make_tokens
 from gatewise_cloud.child_process import ChildProcess
 from gatewise_edge.service.enrolment import enrol
@@ -41,8 +41,8 @@ TARGETS: dict[str, tuple[str, str, float]] = {
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Enrol a few devices one at a time, then the others in parallel."""
     n_known, n_devices, n_threads = (500, 60, 8) if options.quick else (20_000, 2_000, 64)
-    with tempfile.TemporaryDirectory() as path, ExitStack() as stack:
-        folder = Path(path)
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        folder = Path(scratch)
         broker = init_broker(
             folder / "broker",
             hosts=("localhost", "127.0.0.1"),
@@ -56,11 +56,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         stack.enter_context(
             ChildProcess("mosquitto", command, follows_input=False, captures_stderr=False)
         )
-        _wait_for(options.port)
+        _wait_for_broker(options.port)
         names = [f"pi-{i}" for i in range(n_devices)]
         tokens = make_tokens(broker.folder, names)
-        server_port = stack.enter_context(_enrolment_server(broker))
-        url = f"https://localhost:{server_port}"
+        server_options = ("--dir", broker.folder, "--port", "0", "--host", "127.0.0.1", "--json")
+        server = harness.python_process(
+            *("-m", "gatewise", "broker", "enrol", *server_options), ready_text='"port"'
+        )
+        _, port_line = stack.enter_context(server)
+        url = f"https://localhost:{json.loads(port_line)['port']}"
         n_sequential = max(5, n_devices // 100)
         sequential_tokens = [tokens[name] for name in names[:n_sequential]]
         sequential_seconds = _enrol_all(url, sequential_tokens, folder, n_threads=1)
@@ -75,7 +79,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "per_minute": 60 * len(parallel_tokens) / parallel_seconds,
         "without_rights": n_missing,
     }
-    return {"figures": figures, "holds": harness.holds(TARGETS, figures)}
+    return {"figures": figures, "holds": harness.targets_met(TARGETS, figures)}
 
 
 def _enrol_all(url: str, tokens: list[str], folder: Path, n_threads: int) -> float:
@@ -86,30 +90,13 @@ def _enrol_all(url: str, tokens: list[str], folder: Path, n_threads: int) -> flo
     return time.perf_counter() - started
 
 
-def _wait_for(port: int) -> None:
+def _wait_for_broker(port: int) -> None:
     """Wait until the broker listens, which is after it has read the rights of all devices."""
     for _ in range(600):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
             return
         time.sleep(0.1)
     raise GatewiseError(f"mosquitto does not listen on port {port}")
-
-
-@contextmanager
-def _enrolment_server(broker: BrokerFolder) -> Iterator[int]:
-    """Run ``gatewise broker enrol`` and yield its port."""
-    arguments = ["broker", "enrol", "--dir", broker.folder, "--port", "0", "--host", "127.0.0.1"]
-    command = [sys.executable, "-m", "gatewise", *map(str, arguments), "--json"]
-    ports: queue.Queue[int] = queue.Queue()
-
-    def note_port(_: ChildProcess, document: Mapping[str, Any] | None) -> None:
-        if document is not None:
-            ports.put(document["port"])
-
-    with ChildProcess(
-        "enrol", command, on_message=note_port, follows_input=False, captures_stderr=False
-    ):
-        yield ports.get(timeout=60.0)
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
@@ -129,21 +116,14 @@ def page(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def parser() -> argparse.ArgumentParser:
-    """Make the options."""
-    options = BENCHMARK.parser()
-    options.add_argument("--port", type=int, default=18883, help="port of the broker")
-    return options
-
-
 BENCHMARK = harness.Benchmark(
     name="enrolment",
-    description=__doc__,
-    quick="enrol few devices",
+    quick_help="enrol few devices",
     packages=("gatewise", "cryptography", "paho-mqtt"),
     measure=measure,
     page=page,
+    options={"--port": {"type": int, "default": 18883, "help": "port of the broker"}},
 )
 
 if __name__ == "__main__":
-    sys.exit(BENCHMARK.main(parser=parser()))
+    sys.exit(BENCHMARK.main())

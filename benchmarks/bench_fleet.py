@@ -10,10 +10,11 @@ simulates an hour instead of a day, and writes to .bench-cache/quick.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -39,7 +40,7 @@ RUNS: Final[dict[str, tuple[int, int, tuple[str, ...]]]] = {
 }
 _TIMINGS: Final = Timings(edge_ms=(0.05, 0.08), run_us=2000, instance_us=1000, message_us=500)
 #: Numbers of devices in the comparison: the whole fleet and a fifth.
-_COMPARED: Final = (2_000, 400)
+_COMPARED_FLEETS: Final = (2_000, 400)
 TARGETS: Final = {
     "cpu_seconds": ("a day of 100,000 devices, all policies, CPU s", "at most", 60.0),
     "million_cpu_seconds": ("a day of 1,000,000 devices, all policies, CPU s", "at most", 60.0),
@@ -49,37 +50,35 @@ TARGETS: Final = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the exit status (2 for bad input, 130 after Ctrl-C)."""
-    parser = harness.parser("bench_fleet", __doc__, "simulate only an hour of each run")
-    parser.add_argument(
-        "--part", help="run one part in this process, and print its figures as JSON"
-    )
-    options = parser.parse_args(arguments)
-    length = "1h" if options.quick else "1day"
-    if options.part:
-        print(json.dumps(run_part(options.part, length)))
-        return 0
-
-    def action() -> int:
-        write_inputs()
-        flags = ["--quick"] if options.quick else []
-        runs = {}
-        for name in (*RUNS, "error"):
-            runs[name] = harness.run_part("benchmarks.bench_fleet", name, *flags)
-            note(f"{name}: {runs[name]}")
-        figures = document(runs, length)
-        harness.write_results(harness.out_folder(options), "fleet", figures, markdown(figures))
-        return 0
-
-    return harness.run_command(action)
+    """Run the benchmark, or one part of it; return the exit status."""
+    options = BENCHMARK.parser().parse_args(arguments)
+    if not options.part:
+        return BENCHMARK.main(arguments)
+    print(json.dumps(run_part(options.part, _simulated_time(options))))
+    return 0
 
 
-def run_part(name: str, length: str) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure each run, and the error of simulating a part of the devices, in a new process."""
+    write_inputs()
+    flags = ["--quick"] if options.quick else []
+    runs = {}
+    for name in (*RUNS, "error"):
+        runs[name] = harness.run_part("benchmarks.bench_fleet", name, *flags)
+        note(f"{name}: {runs[name]}")
+    return document(runs, _simulated_time(options))
+
+
+def _simulated_time(options: argparse.Namespace) -> str:
+    return "1h" if options.quick else "1day"
+
+
+def run_part(name: str, simulated_time: str) -> dict[str, Any]:
     """Measure the time and memory of one run, or the error of simulating a part of the devices."""
     if name == "error":
-        return errors(length)
+        return compare_fleets(simulated_time)
     devices, workers, outage = RUNS[name]
-    prepared = _prepare(_scenario(devices, workers, length).changed(outage=outage))
+    prepared = _prepare(_scenario(devices, workers, simulated_time).changed(outage=outage))
     start = time.process_time()
     report = run_scenario(prepared, "")
     return {
@@ -91,8 +90,10 @@ def run_part(name: str, length: str) -> dict[str, Any]:
     }
 
 
-def _scenario(devices: int, workers: int, length: str) -> Scenario:
-    return Scenario(devices=devices, workers=workers, time=length, link="4g", timings=_TIMINGS)
+def _scenario(devices: int, workers: int, simulated_time: str) -> Scenario:
+    return Scenario(
+        devices=devices, workers=workers, time=simulated_time, link="4g", timings=_TIMINGS
+    )
 
 
 def _prepare(scenario: Scenario) -> Prepared:
@@ -114,12 +115,12 @@ def write_inputs() -> None:
     np.savetxt(_FOLDER / "rows.csv", table, "%g", ",", header=header, comments="")
 
 
-def errors(length: str) -> dict[str, Any]:
+def compare_fleets(simulated_time: str) -> dict[str, Any]:
     """Simulate the whole fleet and a part of it, and collect the figures of both."""
-    whole, part = _COMPARED
-    prepared = _prepare(_scenario(whole, 2, "1h" if length == "1h" else "3h"))
+    n_all, n_part = _COMPARED_FLEETS
+    prepared = _prepare(_scenario(n_all, 2, "1h" if simulated_time == "1h" else "3h"))
     results = []
-    for n_devices in (whole, part):
+    for n_devices in (n_all, n_part):
         run = run_fleet(
             prepared.table,
             prepared.scenario,
@@ -146,14 +147,14 @@ def figures(result: PolicyResult) -> dict[str, list[float | None]]:
     return {n: [f.value, f.low, f.high] for n, f in compared.items() if f is not None}
 
 
-def document(runs: dict[str, dict[str, Any]], length: str) -> dict[str, Any]:
+def document(runs: dict[str, dict[str, Any]], simulated_time: str) -> dict[str, Any]:
     """Collect the figures, the targets that hold, and the environment."""
     compared = runs.pop("error")
     errors_percent = {
         name: round(100 * (compared["part"][name][0] / values[0] - 1), 2)
         for name, values in compared["whole"].items()
     }
-    reached = {
+    target_figures = {
         "cpu_seconds": runs["100,000 devices"]["cpu_seconds"],
         "million_cpu_seconds": runs["1,000,000 devices"]["cpu_seconds"],
         "peak_mb": max(run["peak_mb"] for run in runs.values()),
@@ -161,31 +162,30 @@ def document(runs: dict[str, dict[str, Any]], length: str) -> dict[str, Any]:
     }
     return {
         "benchmark": "fleet",
-        "length": length,
-        **harness.environment(PACKAGES),
-        "figures": reached,
-        "holds": harness.holds(TARGETS, reached),
+        "length": simulated_time,
+        "figures": target_figures,
+        "holds": harness.targets_met(TARGETS, target_figures),
         "runs": runs,
         "compared": compared,
         "errors_percent": errors_percent,
     }
 
 
-def markdown(results: dict[str, Any]) -> str:
-    """Make the page of the results."""
+def page(results: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
     runs = (
         (name, f"{run['cpu_seconds']:.1f}", f"{run['peak_mb']:.0f}", run["policies"]["system"])
         for name, run in results["runs"].items()
     )
     compared = results["compared"]
-    whole, part = _COMPARED
+    n_all, n_part = _COMPARED_FLEETS
     rows = (
         (name, f"{values[0]:.4g}", f"{compared['part'][name][0]:.4g}", f"{error:+.2f} %")
         for (name, values), error in zip(
             compared["whole"].items(), results["errors_percent"].values(), strict=True
         )
     )
-    lines = [
+    return [
         "# A simulated fleet",
         "",
         f"{results['length']} with one instance per minute and device, 4G, digits and extra trees; "
@@ -195,12 +195,20 @@ def markdown(results: dict[str, Any]) -> str:
         "",
         *harness.table_lines(("run", "CPU s", "MB", "the system's run"), runs),
         "",
-        f"All {whole:,} devices, and a simulation of {part} of them:",
+        f"All {n_all:,} devices, and a simulation of {n_part} of them:",
         "",
         *harness.table_lines(("figure", "all", "a part", "error"), rows),
     ]
-    return "\n".join(lines) + "\n"
 
+
+BENCHMARK = harness.Benchmark(
+    name="fleet",
+    quick_help="simulate only an hour of each run",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+    options={"--part": {"help": "run one part in this process, and print its figures as JSON"}},
+)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -243,8 +243,7 @@ def _row(case: Mapping[str, Any]) -> tuple[str, ...]:
 
 BENCHMARK = harness.Benchmark(
     name="guarantee",
-    description=__doc__,
-    quick=f"{QUICK_RESAMPLINGS} resamplings",
+    quick_help=f"{QUICK_RESAMPLINGS} resamplings",
     packages=PACKAGES,
     measure=measure,
     page=page,

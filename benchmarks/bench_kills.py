@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import multiprocessing
 import random
 import shutil
@@ -25,12 +24,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.cache import CACHE, write_whole
-from benchmarks.edge.lives import Life, live, publish
+from benchmarks.cache import CACHE, read_or_compute
+from benchmarks.edge.killable_task import KillableTask, change_repository, run_task
 from gatewise.console import note
 from gatewise_export.repository.repository import Repository
 
@@ -41,7 +41,7 @@ GROUP = 50
 #: After this many kills, one process is not killed and must reach the published release.
 CHECK_INTERVAL = 10
 VERSIONS = ("1", "2", "3", "4", "5", "6")
-FIRST = "first"
+FIRST_VERSION = "first"
 
 _PROCESS_CONTEXT = multiprocessing.get_context("forkserver")
 
@@ -56,68 +56,71 @@ class Fleet:
         self.rng = rng
         self.repository = folder / "repository"
         self.bundles = bundles
-        opened = Repository.init(self.repository)
+        repository = Repository.init(self.repository)
         for version in VERSIONS[:3]:
-            opened.add(bundles / version)
-        opened.publish("iris/1")
-        trust = folder / "root.json"
-        shutil.copy(opened.root_file, trust)
-        self.device = Life(
-            folder / "store", repository=self.repository, trust=trust, first=bundles / FIRST
+            repository.add(bundles / version)
+        repository.publish("iris/1")
+        root_file = folder / "root.json"
+        shutil.copy(repository.root_file, root_file)
+        self.device = KillableTask(
+            folder / "store",
+            repository=self.repository,
+            root_file=root_file,
+            first_bundle=bundles / FIRST_VERSION,
         )
         self.left_versions: set[str] = set()
         self.faults: list[str] = []
 
-    def target(self) -> str:
+    def target_version(self) -> str:
         """Version that the device must reach."""
         offer = Repository(self.repository).preferred_release("iris")
-        return FIRST if offer is None else offer.version
+        return FIRST_VERSION if offer is None else offer.version
 
-    def change(self, life: Life | None = None) -> None:
-        """Change the repository at random; with a `life`, a process does it and is killed."""
-        opened = Repository(self.repository)
-        offers = opened.offers()
-        wanted = opened.preferred_release("iris")
+    def change(self, task: KillableTask | None = None) -> None:
+        """Change the repository at random; with a `task`, a process does it and is killed."""
+        repository = Repository(self.repository)
+        offers = repository.offers()
+        wanted = repository.preferred_release("iris")
         actions = [("publish", offer.version) for offer in offers if offer != wanted]
         actions += [] if wanted is None else [("rollback", wanted.version)]
-        if life is not None:
+        if task is not None:
             absent = sorted(set(VERSIONS) - {offer.version for offer in offers})
             actions += [("add", str(self.bundles / version)) for version in absent[:1]]
             actions += [("rotate", self.rng.choice(("targets", "snapshot", "timestamp", "root")))]
             actions += [("refresh", "")]
         action, argument = self.rng.choice(actions)
-        if life is not None:
-            self.run(replace(life, action=action, argument=argument))
-            opened = Repository(self.repository)
+        if task is not None:
+            self.run(replace(task, action=action, argument=argument))
+            repository = Repository(self.repository)
             if action == "rotate":
                 return
-        publish(opened, action, argument)
+        change_repository(repository, action, argument)
         if action == "publish":
             self.left_versions.discard(argument)
 
-    def run(self, life: Life, seconds: float | None = None) -> int:
+    def run(self, task: KillableTask, seconds: float | None = None) -> int:
         """Run a process, killed after `seconds` if given; return its number of disk changes."""
         receiver, sender = _PROCESS_CONTEXT.Pipe(duplex=False)
-        process = _PROCESS_CONTEXT.Process(target=live, args=(life, sender))
+        process = _PROCESS_CONTEXT.Process(target=run_task, args=(task, sender))
         process.start()
         sender.close()
         n_changes = 0
-        reached = bool(life.action)
+        has_reached_target = bool(task.action)
         deadline = None if seconds is None else time.monotonic() + seconds
         with contextlib.suppress(EOFError):
             while deadline is None or receiver.poll(max(0.0, deadline - time.monotonic())):
-                event, value = receiver.recv()
-                n_changes = value if event == "changes" else n_changes
-                reached = reached or event == "reached"
+                event, detail = receiver.recv()
+                n_changes = detail if event == "changes" else n_changes
+                has_reached_target = has_reached_target or event == "reached"
                 if event in ("started", "running", "reached"):
-                    self._note_version(event, value)
+                    self._note_version(event, detail)
                 elif event == "late":
-                    self.faults.append(f"runs {value} instead of {life.target}")
+                    self.faults.append(f"runs {detail} instead of {task.target_version}")
             process.kill()
         process.join()
         if process.exitcode not in (0, -signal.SIGKILL):
-            self.faults.append(f"{life.action or 'update'} ended with status {process.exitcode}")
-        if process.exitcode == 0 and not reached:
+            self.faults.append(f"{task.action or 'update'} ended with status {process.exitcode}")
+        if process.exitcode == 0 and not has_reached_target:
             self.faults.append("ended before it reached its release")
         return n_changes
 
@@ -129,37 +132,37 @@ class Fleet:
         if event != "started":
             self.left_versions |= withdrawn - {version}
 
-    def reach(self) -> int:
+    def update_device(self) -> int:
         """Run the device until it has the published release; return its number of changes."""
-        return self.run(replace(self.device, target=self.target()))
+        return self.run(replace(self.device, target_version=self.target_version()))
 
 
 def kill_devices(fleet: Fleet, n_kills: int) -> dict[str, Any]:
     """Kill a device while it updates."""
-    fleet.reach()
+    fleet.update_device()
     fleet.change()
     started = time.monotonic()
-    n_changes = fleet.reach()
-    span = time.monotonic() - started
+    n_changes = fleet.update_device()
+    update_seconds = time.monotonic() - started
     for number in range(n_kills):
         fleet.change()
-        life = replace(fleet.device, target=fleet.target())
+        task = replace(fleet.device, target_version=fleet.target_version())
         if number % 2:
-            fleet.run(replace(life, n_changes=fleet.rng.randrange(n_changes)))
+            fleet.run(replace(task, max_changes=fleet.rng.randrange(n_changes)))
         else:
-            fleet.run(life, fleet.rng.uniform(0.2, 1.0) * span)
+            fleet.run(task, fleet.rng.uniform(0.2, 1.0) * update_seconds)
         if number % CHECK_INTERVAL == CHECK_INTERVAL - 1:
-            fleet.reach()
+            fleet.update_device()
     return {"kills": n_kills, "faults": fleet.faults}
 
 
 def kill_publishers(fleet: Fleet, n_kills: int) -> dict[str, Any]:
     """Kill a publisher; every :data:`CHECK_INTERVAL` kills, update a device from its repository."""
-    fleet.reach()
+    fleet.update_device()
     for number in range(n_kills):
-        fleet.change(Life(fleet.repository, n_changes=fleet.rng.randrange(30)))
+        fleet.change(KillableTask(fleet.repository, max_changes=fleet.rng.randrange(30)))
         if number % CHECK_INTERVAL == CHECK_INTERVAL - 1:
-            fleet.reach()
+            fleet.update_device()
     return {"kills": n_kills, "faults": fleet.faults}
 
 
@@ -169,18 +172,20 @@ def damage_files(fleet: Fleet, step: int) -> dict[str, Any]:
     files = [path.relative_to(store) for path in sorted(store.rglob("*")) if path.is_file()]
     for number, file in enumerate(files[::step]):
         for damage in ("cut", "flip"):
-            copy = store.with_name(f"{damage}-{number}")
-            shutil.copytree(store, copy, symlinks=True)
-            content = bytearray((copy / file).read_bytes())
+            damaged_store = store.with_name(f"{damage}-{number}")
+            shutil.copytree(store, damaged_store, symlinks=True)
+            content = bytearray((damaged_store / file).read_bytes())
             if damage == "flip" and content:
                 content[fleet.rng.randrange(len(content))] ^= 1 << fleet.rng.randrange(8)
-            (copy / file).write_bytes(content if damage == "flip" else b"")
+            (damaged_store / file).write_bytes(content if damage == "flip" else b"")
             n_faults = len(fleet.faults)
-            fleet.run(replace(fleet.device, folder=copy, target=fleet.target()))
+            fleet.run(
+                replace(fleet.device, folder=damaged_store, target_version=fleet.target_version())
+            )
             fleet.faults[n_faults:] = [
                 f"{damage} {file}: {text}" for text in fleet.faults[n_faults:]
             ]
-            shutil.rmtree(copy)
+            shutil.rmtree(damaged_store)
     return {"files": len(files[::step]), "faults": fleet.faults}
 
 
@@ -189,14 +194,15 @@ def _withdraw_one(fleet: Fleet) -> Path:
     repository = Repository(fleet.repository)
     for version in ("2", "3"):
         repository.publish(f"iris/{version}")
-        fleet.reach()
+        fleet.update_device()
     repository.rollback("iris/3")
-    fleet.reach()
-    fleet.reach()  # passes its trial again, so that it cannot fall back to the withdrawn release
+    fleet.update_device()
+    # the release passes its trial again, so that the device cannot fall back to the withdrawn one
+    fleet.update_device()
     return fleet.device.folder
 
 
-def spoil_disks(fleet: Fleet, _: int) -> dict[str, Any]:
+def spoil_disks(fleet: Fleet, _size: int) -> dict[str, Any]:
     """Withdraw the release of a device whose disk is full or read-only."""
     skipped = []
     for state in ("full", "read-only"):
@@ -206,16 +212,16 @@ def spoil_disks(fleet: Fleet, _: int) -> dict[str, Any]:
         fleet.left_versions.clear()
         disk = fleet.device.folder.with_name(state)
         try:
-            with _small_disk(disk) as spoil:
+            with _small_disk(disk) as spoil_disk:
                 device = replace(fleet.device, folder=disk / "store")
-                fleet.run(replace(device, target="3"))
-                spoil(state)
+                fleet.run(replace(device, target_version="3"))
+                spoil_disk(state)
                 repository.rollback("iris/3")
                 for _ in range(3):
                     # The device cannot write. It therefore starts with the withdrawn release each
                     # time and changes to the first bundle, because the previous one has no space.
                     fleet.left_versions.clear()
-                    fleet.run(replace(device, target=FIRST))
+                    fleet.run(replace(device, target_version=FIRST_VERSION))
         except (OSError, subprocess.CalledProcessError):
             skipped.append(f"{state}: no disk can be mounted here")
     return {"skipped": skipped, "faults": fleet.faults}
@@ -228,7 +234,7 @@ def _small_disk(folder: Path) -> Iterator[Callable[[str], None]]:
     mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(folder)]
     subprocess.run(mount, check=True, stderr=subprocess.DEVNULL)
 
-    def spoil(state: str) -> None:
+    def spoil_disk(state: str) -> None:
         if state == "read-only":
             subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
             return
@@ -237,7 +243,7 @@ def _small_disk(folder: Path) -> Iterator[Callable[[str], None]]:
                 file.write(bytes(4096))
 
     try:
-        yield spoil
+        yield spoil_disk
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
@@ -267,21 +273,22 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     )
     results: dict[str, list[dict[str, Any]]] = {part: [] for part in PARTS}
     with tempfile.TemporaryDirectory() as folder:
-        bundles = Path(folder) / "bundles"
         for part, number in groups:
-            file = cache / f"{part}-{number}.json"
-            if not file.exists():
-                if not bundles.exists():
-                    _pack(bundles)
-                work = Path(folder) / file.stem
-                work.mkdir()
-                fleet = Fleet(work, bundles, random.Random(f"{part} {number}"))
-                size = (10 if options.quick else 1) if part == "files" else n_kills
-                write_whole(file, json.dumps(PARTS[part](fleet, size)))
-                shutil.rmtree(work)
-            results[part].append(json.loads(file.read_text()))
+            size = (10 if options.quick else 1) if part == "files" else n_kills
+            run_group = partial(_run_group, Path(folder), part, number, size)
+            results[part].append(read_or_compute(cache / f"{part}-{number}.json", run_group))
             note(f"{part} {number}: {results[part][-1]}")
     return {"parts": {part: _total(groups) for part, groups in results.items()}}
+
+
+def _run_group(folder: Path, part: str, number: int, size: int) -> dict[str, Any]:
+    """Run a group of a part in a new fleet."""
+    bundles = folder / "bundles"
+    if not bundles.exists():
+        _pack(bundles)
+    with tempfile.TemporaryDirectory(dir=folder) as fleet_folder:
+        fleet = Fleet(Path(fleet_folder), bundles, random.Random(f"{part} {number}"))
+        return PARTS[part](fleet, size)
 
 
 def _pack(folder: Path) -> None:
@@ -293,19 +300,18 @@ def _pack(folder: Path) -> None:
 
     X, y = load_iris(return_X_y=True)
     system = StagedCascade(n_stages=1, families=("linear",), random_state=0).fit(X, y)
-    for version in (FIRST, *VERSIONS):
+    for version in (FIRST_VERSION, *VERSIONS):
         pack(system, folder / version, name="iris", version=version, sample=X[:16])
 
 
 def _total(groups: list[dict[str, Any]]) -> dict[str, Any]:
     """Sum the counts of a part's groups and join their messages."""
-    names = ("kills", "files")
-    counts = {name: sum(group.get(name, 0) for group in groups) for name in names}
-    texts = {
-        name: [text for group in groups for text in group.get(name, [])]
-        for name in ("faults", "skipped")
+    counts = {key: sum(group.get(key, 0) for group in groups) for key in ("kills", "files")}
+    messages = {
+        key: [message for group in groups for message in group.get(key, [])]
+        for key in ("faults", "skipped")
     }
-    return {name: value for name, value in (counts | texts).items() if value or name == "faults"}
+    return {key: total for key, total in (counts | messages).items() if total or key == "faults"}
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
@@ -335,21 +341,14 @@ def page(results: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def main() -> int:
-    """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
-    options = BENCHMARK.parser()
-    options.add_argument("--again", action="store_true", help="remove the cached groups first")
-    return BENCHMARK.main(parser=options)
-
-
 BENCHMARK = harness.Benchmark(
     name="kills",
-    description=__doc__,
-    quick="few kills",
+    quick_help="few kills",
     packages=("gatewise", "tuf"),
     measure=measure,
     page=page,
+    options={"--again": {"action": "store_true", "help": "remove the cached groups first"}},
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

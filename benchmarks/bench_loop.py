@@ -365,8 +365,7 @@ def _with_error(values: NDArray[np.float64]) -> str:
 
 BENCHMARK = harness.Benchmark(
     name="loop",
-    description=__doc__,
-    quick="use few streams and one seed",
+    quick_help="use few streams and one seed",
     packages=PACKAGES,
     measure=measure,
     page=page,

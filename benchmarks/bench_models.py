@@ -318,8 +318,7 @@ def _leak_page(leaks: Sequence[dict[str, Any]]) -> list[str]:
 
 BENCHMARK = harness.Benchmark(
     name="high_cost_models",
-    description=__doc__,
-    quick="four models and two tables",
+    quick_help="four models and two tables",
     packages=PACKAGES,
     measure=measure,
     page=page,

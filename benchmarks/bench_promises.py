@@ -399,8 +399,7 @@ def _outcome(mean: Mean) -> str:
 
 BENCHMARK = harness.Benchmark(
     name="promises",
-    description=__doc__,
-    quick="measure only sonar and wine",
+    quick_help="measure only sonar and wine",
     packages=PACKAGES,
     measure=measure,
     page=page,

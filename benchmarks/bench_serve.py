@@ -37,7 +37,6 @@ TARGETS: harness.Targets = {
     "differing": ("rows decided otherwise than by `gatewise verify`", "at most", 0),
     "lost": ("requests without an answer beside a killed worker", "at most", 0),
 }
-READY = "ready at "
 PLAIN_SERVER = """\
 import json, socket, sys
 import numpy as np, onnxruntime, uvicorn
@@ -75,19 +74,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         bundle, rows = packed_cascade(Path(folder))
         latencies = _latencies(bundle, rows, 500 if options.quick else 5000)
-        differing, n_compared = _differing(bundle, rows, 1000 if options.quick else 10_000)
-        killed = _killed_worker(bundle, rows, 400 if options.quick else 4000)
+        n_rows = 1000 if options.quick else 10_000
+        n_differing = _count_differing(bundle, rows, n_rows)
+        kill_figures = _kill_worker(bundle, rows, 400 if options.quick else 4000)
     figures = {
         "p50_ratio": round(latencies["serve"]["p50_us"] / latencies["plain"]["p50_us"], 3),
-        "differing": differing,
-        "lost": killed["asked"] - sum(killed["routes"].values()),
+        "differing": n_differing,
+        "lost": kill_figures["asked"] - sum(kill_figures["routes"].values()),
     }
     return {
         "latencies": latencies,
-        "compared": n_compared,
-        "killed": killed,
+        "compared": n_rows,
+        "killed": kill_figures,
         "figures": figures,
-        "holds": harness.holds(TARGETS, figures),
+        "holds": harness.targets_met(TARGETS, figures),
     }
 
 
@@ -109,13 +109,8 @@ def packed_cascade(folder: Path) -> tuple[Any, NDArray[np.float32]]:
 @contextmanager
 def _server(*command: str) -> Iterator[str]:
     """Run a server process and yield the address that it prints."""
-    with subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            yield line[line.index("http://") + 7 :].strip().split("/")[0]
-        finally:
-            process.terminate()
+    with harness.python_process(*command, ready_text="http://") as (_, line):
+        yield line[line.index("http://") + 7 :].strip().split("/")[0]
 
 
 def _infer_body(rows: NDArray[np.float32]) -> bytes:
@@ -136,40 +131,43 @@ def _latencies(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[
     from gatewise_export.packing.verification import graph_outcome
 
     manifest = bundle.manifest
-    easy = rows[graph_outcome(bundle, rows).exits == 0]
+    easy_rows = rows[graph_outcome(bundle, rows).exits == 0]
     inputs = json.dumps(manifest.stage_inputs(0).tolist())
     graph = str(Path(bundle.path) / manifest.stages[0].graph)
-    times: dict[str, list[float]] = {"plain": [], "serve": []}
+    seconds: dict[str, list[float]] = {"plain": [], "serve": []}
     with ExitStack() as stack:
-        plain = stack.enter_context(_server("-c", PLAIN_SERVER, graph, inputs))
-        serve = stack.enter_context(
+        plain_address = stack.enter_context(_server("-c", PLAIN_SERVER, graph, inputs))
+        serve_address = stack.enter_context(
             _server("-m", "gatewise", "serve", str(bundle.path), "--port", "0")
         )
         servers = {
-            "plain": (http.client.HTTPConnection(plain), "/v2/models/small/infer"),
-            "serve": (http.client.HTTPConnection(serve), f"/v2/models/{manifest.name}/infer"),
+            "plain": (http.client.HTTPConnection(plain_address), "/v2/models/small/infer"),
+            "serve": (
+                http.client.HTTPConnection(serve_address),
+                f"/v2/models/{manifest.name}/infer",
+            ),
         }
         for i in range(n_requests + 200):
-            body = _infer_body(easy[i % len(easy)][np.newaxis])
+            body = _infer_body(easy_rows[i % len(easy_rows)][np.newaxis])
             for name, (connection, path) in servers.items():
                 started = time.perf_counter()
                 _post(connection, path, body)
                 if i >= 200:  # the first 200 requests warm up both servers
-                    times[name].append(time.perf_counter() - started)
+                    seconds[name].append(time.perf_counter() - started)
     return {
-        name: {f"p{q}_us": round(1e6 * float(np.percentile(t, q)), 1) for q in (50, 95, 99)}
-        for name, t in times.items()
+        name: {f"p{q}_us": round(1e6 * float(np.percentile(s, q)), 1) for q in (50, 95, 99)}
+        for name, s in seconds.items()
     }
 
 
-def _differing(bundle: Any, rows: NDArray[np.float32], n_rows: int) -> tuple[int, int]:
+def _count_differing(bundle: Any, rows: NDArray[np.float32], n_rows: int) -> int:
     """Count rows whose route or class differs from the decision that ``verify`` computes."""
     from gatewise_cloud import MosquittoBroker, Worker
     from gatewise_export.packing.verification import graph_outcome
 
     rng = np.random.default_rng(0)
-    spread = rows.std(axis=0)
-    noise = rng.normal(size=(n_rows, rows.shape[1])).astype(np.float32) * spread * 0.2
+    deviations = rows.std(axis=0)
+    noise = rng.normal(size=(n_rows, rows.shape[1])).astype(np.float32) * deviations * 0.2
     x = np.concatenate([rows, rows[rng.integers(len(rows), size=n_rows)] + noise])[:n_rows]
     outcome = graph_outcome(bundle, x)
     n_stages = len(bundle.manifest.stages)
@@ -187,27 +185,27 @@ def _differing(bundle: Any, rows: NDArray[np.float32], n_rows: int) -> tuple[int
                 routes += outputs["route"]
     expected_routes = np.where(outcome.exits < n_stages, "edge", "cloud")
     is_different = (np.array(routes) != expected_routes) | (np.array(classes) != outcome.labels)
-    return int(is_different.sum()), n_rows
+    return int(is_different.sum())
 
 
-def _killed_worker(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[str, Any]:
+def _kill_worker(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[str, Any]:
     """Send requests from four clients, and kill the worker after half of the answers."""
     from gatewise_cloud import MosquittoBroker
     from gatewise_export.packing.verification import graph_outcome
 
     outcome = graph_outcome(bundle, rows)
-    hard = rows[outcome.exits == len(bundle.manifest.stages)]
-    mixed = np.concatenate([hard, rows[: 3 * len(hard)]])
+    hard_rows = rows[outcome.exits == len(bundle.manifest.stages)]
+    mixed_rows = np.concatenate([hard_rows, rows[: 3 * len(hard_rows)]])
     routes: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     latencies: list[float] = []
     counter_lock = threading.Lock()
     is_halfway = threading.Event()
 
-    def ask(address: str, part: int) -> None:
+    def send_requests(address: str, client_number: int) -> None:
         connection = http.client.HTTPConnection(address)
-        for i in range(part, n_requests, 4):
-            body = json.dumps({"instances": [mixed[i % len(mixed)].tolist()]}).encode()
+        for i in range(client_number, n_requests, 4):
+            body = json.dumps({"instances": [mixed_rows[i % len(mixed_rows)].tolist()]}).encode()
             (answer,) = json.loads(_post(connection, "/predict", body))["predictions"]
             with counter_lock:
                 routes[answer["route"]] += 1
@@ -224,8 +222,8 @@ def _killed_worker(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> d
             subprocess.Popen([*worker, "--broker", broker.url]) as process,
             _server(*command, "--broker", broker.url, "--deadline-ms", "500") as address,
         ):
-            _wait_for_worker(address, hard[0])
-            threads = [threading.Thread(target=ask, args=(address, part)) for part in range(4)]
+            _wait_for_worker(address, hard_rows[0])
+            threads = [threading.Thread(target=send_requests, args=(address, i)) for i in range(4)]
             for thread in threads:
                 thread.start()
             is_halfway.wait()
@@ -256,8 +254,8 @@ def _wait_for_worker(address: str, row: NDArray[np.float32]) -> None:
 
 def page(results: Mapping[str, Any]) -> list[str]:
     """Write the page."""
-    killed = results["killed"]
-    routes = ", ".join(f"{n} {route}" for route, n in killed["routes"].items())
+    kills = results["killed"]
+    routes = ", ".join(f"{n} {route}" for route, n in kills["routes"].items())
     latencies = [
         (name, *(f"{results['latencies'][name][f'p{q}_us']:.0f}" for q in (50, 95, 99)))
         for name in ("plain", "serve")
@@ -273,9 +271,9 @@ def page(results: Mapping[str, Any]) -> list[str]:
         *harness.table_lines(("server", "p50, us", "p95", "p99"), latencies),
         "",
         f"{results['compared']:,} rows, a part with noise, were compared with the decisions that",
-        f"`gatewise verify` computes. {killed['asked']:,} requests of four clients were answered",
+        f"`gatewise verify` computes. {kills['asked']:,} requests of four clients were answered",
         f"while the worker was killed: {routes}; the slowest took",
-        f"{killed['largest_latency_ms']:.0f} ms of a deadline of {killed['deadline_ms']} ms.",
+        f"{kills['largest_latency_ms']:.0f} ms of a deadline of {kills['deadline_ms']} ms.",
         "",
         *harness.targets_table(TARGETS, results),
     ]
@@ -283,13 +281,11 @@ def page(results: Mapping[str, Any]) -> list[str]:
 
 BENCHMARK = harness.Benchmark(
     name="serve",
-    description=__doc__,
-    quick="send a tenth of the requests",
+    quick_help="send a tenth of the requests",
     packages=PACKAGES,
     measure=measure,
     page=page,
 )
-main = BENCHMARK.main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -36,7 +36,7 @@ from sklearn.preprocessing import StandardScaler
 
 import gatewise_signals as sig
 from benchmarks import harness
-from benchmarks.cache import CACHE, code_version, write_whole
+from benchmarks.cache import CACHE, code_version, read_or_compute, write_whole
 from benchmarks.data.signal_sets import SIGNAL_SETS, SignalSet, load_set
 from gatewise.console import note
 from gatewise.errors import GatewiseError
@@ -51,31 +51,24 @@ PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
 FOLDER = CACHE / "signals"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
-    parser = BENCHMARK.parser()
-    parser.add_argument(
-        "--finished", action="store_true", help="use only cached splits and fit nothing"
-    )
-    return BENCHMARK.main(arguments, parser)
-
-
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Fit the splits that are not cached; return the figures of all splits."""
-    problems = {name: _Priced.load(name) for name in options.only}
+    priced_sets = {name: _PricedSet.load(name) for name in options.only}
     n_splits = 2 if options.quick else SPLITS
-    cells = [(_measured, "", k, p) for k in range(n_splits) for p in problems.values()]
-    cells += [(_peers, "peers.", k, p) for k in range(PEER_SPLITS) for p in problems.values()]
-    for compute, kind, number, problem in () if options.finished else cells:
-        _run_cell(compute, kind, number, problem)
+    cells = [(_fit_cascade, "", k, p) for k in range(n_splits) for p in priced_sets.values()]
+    cells += [
+        (_fit_peers, "peers.", k, p) for k in range(PEER_SPLITS) for p in priced_sets.values()
+    ]
+    for fit, prefix, number, priced_set in () if options.finished else cells:
+        _run_cell(fit, prefix, number, priced_set)
     return {
         "settings": {"splits": n_splits, "peer_splits": PEER_SPLITS, "max_loss": MAX_LOSS},
-        "sets": {name: _results(problem, n_splits) for name, problem in problems.items()},
+        "sets": {name: _set_figures(p, n_splits) for name, p in priced_sets.items()},
     }
 
 
 @dataclass(frozen=True, eq=False)
-class _Priced:
+class _PricedSet:
     """Signal set with the features and measured prices of its blocks, used by all splits."""
 
     signal_set: SignalSet
@@ -84,9 +77,9 @@ class _Priced:
     x: NDArray[np.float32]
 
     @classmethod
-    def load(cls, name: str) -> _Priced:
+    def load(cls, name: str) -> _PricedSet:
         signal_set = load_set(name)
-        blocks, prices = _priced(signal_set)
+        blocks, prices = _price_blocks(signal_set)
         graph = sig.SignalGraph(blocks)
         return cls(signal_set, graph, prices, graph.transform(signal_set.windows))
 
@@ -96,30 +89,35 @@ class _Priced:
 
 
 def _run_cell(
-    measure: Callable[[_Split], dict[str, Any]], kind: str, number: int, problem: _Priced
+    fit: Callable[[_Split], dict[str, Any]], prefix: str, number: int, priced_set: _PricedSet
 ) -> None:
     """Run a split unless its result is cached."""
-    path = _cell(problem.signal_set.name, kind, number)
-    if not path.is_file():
+
+    def run() -> dict[str, Any]:
         started = time.process_time()
-        cell = measure(problem.split(number))
+        cell = fit(priced_set.split(number))
         cell["cpu_seconds"] = round(time.process_time() - started, 1)
-        write_whole(path, json.dumps(cell))
         note(f"{path.stem}: {cell.get('gatewise', '')} {cell['cpu_seconds']} s")
+        return cell
+
+    path = _cell_file(priced_set.signal_set.name, prefix, number)
+    read_or_compute(path, run)
 
 
-def _results(problem: _Priced, n_splits: int) -> dict[str, Any]:
+def _set_figures(priced_set: _PricedSet, n_splits: int) -> dict[str, Any]:
     """Figures of the cached splits, or the committed figures with a mark if there are no splits."""
-    signal_set, graph = problem.signal_set, problem.graph
+    signal_set, graph = priced_set.signal_set, priced_set.graph
     cells = []
     for number in range(n_splits):
-        path, peers_path = (_cell(signal_set.name, kind, number) for kind in ("", "peers."))
+        path, peers_path = (
+            _cell_file(signal_set.name, prefix, number) for prefix in ("", "peers.")
+        )
         if path.is_file():
             peers = json.loads(peers_path.read_text()) if peers_path.is_file() else {}
             cells.append({"split": number} | peers | json.loads(path.read_text()))
-    committed = harness.RESULTS / "signals.json"
-    if not cells and committed.is_file():
-        earlier = json.loads(committed.read_text())["sets"].get(signal_set.name)
+    committed_file = harness.RESULTS / "signals.json"
+    if not cells and committed_file.is_file():
+        earlier = json.loads(committed_file.read_text())["sets"].get(signal_set.name)
         if earlier is not None and earlier["splits"]:
             return dict(earlier) | {"earlier": True}
     return {
@@ -130,34 +128,36 @@ def _results(problem: _Priced, n_splits: int) -> dict[str, Any]:
         "measure": "balanced accuracy" if signal_set.rare else "accuracy",
         "target": signal_set.target,
         "families": signal_set.families,
-        "prices_us": problem.prices,
+        "prices_us": priced_set.prices,
         "total_us": graph.costs().total,
         "splits": cells,
     }
 
 
-def _cell(name: str, kind: str, number: int) -> Path:
+def _cell_file(name: str, prefix: str, number: int) -> Path:
     """Cache file of a split; its name contains a hash of the code and settings."""
     modules = ["benchmarks.data.signal_sets", "gatewise_training.cascades.staged"]
-    if kind:
+    if prefix:
         modules += ["gatewise_training.adapt.gbrt", "gatewise_training.cegb.classifier"]
     key_terms = [*(code_version(module) for module in modules), MAX_LOSS]
     version = hashlib.sha256(json.dumps(key_terms).encode()).hexdigest()[:12]
-    return FOLDER / f"{name}.{kind}{number}.{version}.json"
+    return FOLDER / f"{name}.{prefix}{number}.{version}.json"
 
 
-def _priced(signal_set: SignalSet) -> tuple[list[sig.Block], dict[str, float]]:
+def _price_blocks(signal_set: SignalSet) -> tuple[list[sig.Block], dict[str, float]]:
     """Blocks of a set with measured prices, which are cached for all splits."""
     path = FOLDER / f"{signal_set.name}.prices.json"
     steps = sig.SignalGraph(signal_set.blocks).steps
-    known = json.loads(path.read_text()) if path.is_file() else {}
-    if set(known) != {step.label for step in steps}:
+    price_by_step = json.loads(path.read_text()) if path.is_file() else {}
+    if set(price_by_step) != {step.label for step in steps}:
         rows = np.linspace(0, len(signal_set.y) - 1, MEASURED_WINDOWS).astype(int)
-        measured = sig.SignalGraph(sig.measured(signal_set.blocks, signal_set.windows[rows])).steps
-        known = {step.label: round(step.price or 0.0, 2) for step in measured}
-        write_whole(path, json.dumps(known))
-    prices = {step: known[step.label] for step in steps}
-    return [block.with_prices(prices) for block in signal_set.blocks], known
+        measured_steps = sig.SignalGraph(
+            sig.measured(signal_set.blocks, signal_set.windows[rows])
+        ).steps
+        price_by_step = {step.label: round(step.price or 0.0, 2) for step in measured_steps}
+        write_whole(path, json.dumps(price_by_step))
+    prices = {step: price_by_step[step.label] for step in steps}
+    return [block.with_prices(prices) for block in signal_set.blocks], price_by_step
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +172,7 @@ class _Split:
     seed: int
 
     @property
-    def balanced(self) -> Literal["balanced"] | None:
+    def class_weight(self) -> Literal["balanced"] | None:
         return "balanced" if self.signal_set.rare else None
 
     @property
@@ -180,10 +180,10 @@ class _Split:
         """Groups of the training rows."""
         return None if self.signal_set.groups is None else self.signal_set.groups[self.train]
 
-    def right(self, model: Any, x: NDArray[Any]) -> NDArray[np.bool_]:
+    def is_correct(self, model: Any, x: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether a model classifies each test row correctly; `x` has all rows."""
-        is_correct: NDArray[np.bool_] = model.predict(x[self.test]) == self.signal_set.y[self.test]
-        return is_correct
+        is_equal: NDArray[np.bool_] = model.predict(x[self.test]) == self.signal_set.y[self.test]
+        return is_equal
 
     def mean(self, values: NDArray[np.float64]) -> tuple[float, float]:
         """Mean over the test rows, and its standard error with correlated rows within groups."""
@@ -196,33 +196,33 @@ class _Split:
         n = len(sums)
         return mean, float(np.sqrt((sums**2).sum() * n / max(n - 1, 1)))
 
-    def figures(self, right: NDArray[np.bool_], cost: float) -> dict[str, float]:
-        mean, error = self.mean(right.astype(float))
+    def figures(self, is_correct: NDArray[np.bool_], cost: float) -> dict[str, float]:
+        mean, error = self.mean(is_correct.astype(float))
         return {"accuracy": mean, "error": error, "cost_us": cost}
 
 
-def _measured(split: _Split) -> dict[str, Any]:
+def _fit_cascade(split: _Split) -> dict[str, Any]:
     """Fit a cascade whose high-cost model is a boosted model on all features; compare both."""
     y, x, test, costs = split.signal_set.y, split.x, split.test, split.graph.costs()
     system = StagedCascade(
-        _boosted(split, None),
+        _make_booster(split, None),
         feature_costs=costs,
         families=split.signal_set.families,
         max_loss=MAX_LOSS,
-        class_weight=split.balanced,
+        class_weight=split.class_weight,
         random_state=split.seed,
     ).fit(x[split.train], y[split.train], groups=split.groups)
-    right = split.right(system, x)
+    is_correct = split.is_correct(system, x)
     is_cloud_correct = system.classes_[system.high_cost_model_.labels(x[test])] == y[test]
-    loss, error = split.mean(is_cloud_correct.astype(float) - right)
-    point, curve = system.operating_point_, system.frontier_
-    promised = curve.reference_weighted_accuracy or curve.reference_accuracy
+    loss, error = split.mean(is_cloud_correct.astype(float) - is_correct)
+    point, frontier = system.operating_point_, system.frontier_
+    reference_accuracy = frontier.reference_weighted_accuracy or frontier.reference_accuracy
     return {
         "all features": split.figures(is_cloud_correct, costs.total),
-        "gatewise": split.figures(right, float(system.cost(x[test]).mean()))
+        "gatewise": split.figures(is_correct, float(system.cost(x[test]).mean()))
         | {
             "offloaded": float(system.offload(x[test]).mean()),
-            "promised_loss": promised - (point.weighted_accuracy or point.accuracy),
+            "promised_loss": reference_accuracy - (point.weighted_accuracy or point.accuracy),
             "loss": loss,
             "loss_error": error,
             "device_over_charged": _device_time(split, system),
@@ -230,7 +230,7 @@ def _measured(split: _Split) -> dict[str, Any]:
     }
 
 
-def _peers(split: _Split) -> dict[str, Any]:
+def _fit_peers(split: _Split) -> dict[str, Any]:
     """Fit a model on the cheapest block, a network on the raw window, CEGB and Adapt-GBRT."""
     graph, x, train, y, seed = split.graph, split.x, split.train, split.signal_set.y, split.seed
     costs = graph.costs()
@@ -239,25 +239,25 @@ def _peers(split: _Split) -> dict[str, Any]:
         range(len(graph.blocks)), key=lambda b: costs.standalone_prices[graph.columns(b)].min()
     )
     columns = graph.columns(cheapest)
-    boosted = _boosted(split, split.balanced).fit(x[train, columns], y[train])
+    booster = _make_booster(split, split.class_weight).fit(x[train, columns], y[train])
     price = float(costs.price(np.arange(columns.start, columns.stop)))
     # a network on the raw window
-    flat = np.asarray(split.signal_set.windows, np.float32).reshape(len(y), -1)
+    flat_windows = np.asarray(split.signal_set.windows, np.float32).reshape(len(y), -1)
     network = make_pipeline(
         StandardScaler(), MLPClassifier((64,), early_stopping=True, max_iter=60, random_state=seed)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the warning that the network has not converged
-        network.fit(flat[train], y[train])
+        network.fit(flat_windows[train], y[train])
     figures: dict[str, Any] = {
-        "cheapest block": split.figures(split.right(boosted, x[:, columns]), price),
-        "network on the window": split.figures(split.right(network, flat), 0.0),
+        "cheapest block": split.figures(split.is_correct(booster, x[:, columns]), price),
+        "network on the window": split.figures(split.is_correct(network, flat_windows), 0.0),
     }
     # methods that know prices
-    budgeted = {
+    budgeted_models = {
         "CEGB": CEGBClassifier(costs, n_penalties=4, **ROUNDS),
         "Adapt-GBRT": AdaptGBRT(
-            _boosted(split, None),
+            _make_booster(split, None),
             costs,
             stop="gate",
             penalties=(0.016, 0.0025),
@@ -266,19 +266,19 @@ def _peers(split: _Split) -> dict[str, Any]:
             **ROUNDS,
         ),
     }
-    for name, model in budgeted.items():
-        model.set_params(max_loss=MAX_LOSS, class_weight=split.balanced, random_state=seed)
+    for name, model in budgeted_models.items():
+        model.set_params(max_loss=MAX_LOSS, class_weight=split.class_weight, random_state=seed)
         try:
             model.fit(x[train], y[train], groups=split.groups)
         except GatewiseError as error:  # the page shows that this method cannot fit the set
             figures[name] = {"failed": str(error)[:200]}
         else:
             cost = float(model.cost(x[split.test]).mean())
-            figures[name] = split.figures(split.right(model, x), cost)
+            figures[name] = split.figures(split.is_correct(model, x), cost)
     return figures
 
 
-def _boosted(split: _Split, class_weight: str | None) -> LGBMClassifier:
+def _make_booster(split: _Split, class_weight: str | None) -> LGBMClassifier:
     """Boosted model without class weights if the caller passes weighted rows.
 
     Sets with groups use fewer bins because they are then more accurate on unseen groups. Pictures
@@ -302,13 +302,13 @@ def _device_time(split: _Split, system: Any) -> float:
     rows = split.test[:: max(1, len(split.test) // TIMED_WINDOWS)]
     windows, x = split.signal_set.windows[rows], split.x[rows]
     ratios = []
-    for window, exit_stage, charged in zip(
+    for window, exit_stage, charged_price in zip(
         windows, system.exit_stage(x), system.cost(x), strict=True
     ):
-        read = [stage.features for stage in system.stages_[: exit_stage + 1]]
+        acquired = [stage.features for stage in system.stages_[: exit_stage + 1]]
         if exit_stage == len(system.stages_):
-            read.append(system.high_cost_model_.features)
-        blocks = [dict.fromkeys(graph.block_of[features].tolist()) for features in read]
+            acquired.append(system.high_cost_model_.features)
+        blocks = [dict.fromkeys(graph.block_of[features].tolist()) for features in acquired]
         durations = []
         for _ in range(5):
             started = time.perf_counter()
@@ -317,11 +317,11 @@ def _device_time(split: _Split, system: Any) -> float:
                 for number in numbers:
                     values.of_block(number)
             durations.append(time.perf_counter() - started)
-        ratios.append(1e6 * min(durations) / charged)
+        ratios.append(1e6 * min(durations) / charged_price)
     return float(np.median(ratios))
 
 
-def page(found: Mapping[str, Any]) -> list[str]:
+def page(results: Mapping[str, Any]) -> list[str]:
     """Lines of the page."""
     lines = [
         "# Signals",
@@ -338,40 +338,41 @@ def page(found: Mapping[str, Any]) -> list[str]:
         "| offloaded | device |",
         "| --- " * 11 + "|",
     ]
-    for name, figures in found["sets"].items():
+    for name, figures in results["sets"].items():
         cells = figures["splits"]
         if not cells:
             lines.append(f"| {name} | not run |" + " |" * 9)
             continue
-        ours, every = [c["gatewise"] for c in cells], [c["all features"] for c in cells]
-        cost = float(np.mean([c["cost_us"] for c in ours]))
-        strict = sum(c["loss"] <= MAX_LOSS + 1e-12 for c in ours)
-        wide = sum(c["loss"] <= MAX_LOSS + c["loss_error"] for c in ours)
+        cascades = [c["gatewise"] for c in cells]
+        full_models = [c["all features"] for c in cells]
+        cost = float(np.mean([c["cost_us"] for c in cascades]))
+        n_strict = sum(c["loss"] <= MAX_LOSS + 1e-12 for c in cascades)
+        n_within = sum(c["loss"] <= MAX_LOSS + c["loss_error"] for c in cascades)
         mark = "\\*" * bool(figures.get("earlier"))
         total_us = figures["total_us"]
         lines.append(
-            f"| {name}{mark} | {_accuracy(every)} | {total_us:.0f} | {_accuracy(ours)} | "
+            f"| {name}{mark} | {_accuracy(full_models)} | {total_us:.0f} | {_accuracy(cascades)} | "
             f"{cost:.0f} | {total_us / cost:.1f} | {figures['target']:g} | "
-            f"{100 * np.mean([c['loss'] for c in ours]):.2f} ± "
-            f"{100 * np.mean([c['loss_error'] for c in ours]):.2f} | {strict}, {wide} of "
-            f"{len(cells)} | {np.mean([c['offloaded'] for c in ours]):.2f} | "
-            f"{np.median([c['device_over_charged'] for c in ours]):.2f} |"
+            f"{100 * np.mean([c['loss'] for c in cascades]):.2f} ± "
+            f"{100 * np.mean([c['loss_error'] for c in cascades]):.2f} | {n_strict}, {n_within} of "
+            f"{len(cells)} | {np.mean([c['offloaded'] for c in cascades]):.2f} | "
+            f"{np.median([c['device_over_charged'] for c in cascades]):.2f} |"
         )
-    if any(figures.get("earlier") for figures in found["sets"].values()):
+    if any(figures.get("earlier") for figures in results["sets"].values()):
         lines += ["", "\\* Of an earlier version; not run again yet."]
-    lines += ["", *_peers_table(found), "", "Sets:", ""]
-    for name, figures in found["sets"].items():
-        grouped = "" if figures["groups"] is None else f" {figures['groups']} groups."
+    lines += ["", *_peers_table(results), "", "Sets:", ""]
+    for name, figures in results["sets"].items():
+        groups_text = "" if figures["groups"] is None else f" {figures['groups']} groups."
         lines.append(
             f"- **{name}**: {figures['note']}. {figures['rows']} windows, {figures['features']} "
-            f"features.{grouped}"
+            f"features.{groups_text}"
         )
     return lines
 
 
-def _peers_table(found: Mapping[str, Any]) -> list[str]:
+def _peers_table(results: Mapping[str, Any]) -> list[str]:
     """Lines of the table that compares all methods on the splits of the peers."""
-    kinds = [
+    methods = [
         "all features",
         "gatewise",
         "cheapest block",
@@ -379,15 +380,17 @@ def _peers_table(found: Mapping[str, Any]) -> list[str]:
         "CEGB",
         "Adapt-GBRT",
     ]
-    lines = ["| set | " + " | ".join(kinds) + " |", "| --- " * (len(kinds) + 1) + "|"]
-    for name, figures in found["sets"].items():
+    lines = ["| set | " + " | ".join(methods) + " |", "| --- " * (len(methods) + 1) + "|"]
+    for name, figures in results["sets"].items():
         cells = [cell for cell in figures["splits"] if "CEGB" in cell]
         if cells:
-            lines.append(f"| {name} | " + " | ".join(_peer(cells, kind) for kind in kinds) + " |")
+            lines.append(
+                f"| {name} | " + " | ".join(_peer_cell(cells, method) for method in methods) + " |"
+            )
     if len(lines) == 2:
         return ["Peers were not fitted on these splits."]
-    sweeps = f"CEGB and Adapt-GBRT by {ROUNDS['n_rounds']} rounds and few penalties"
-    caption = f"Peers, first splits, {sweeps}: accuracy, and microseconds."
+    sweep_text = f"CEGB and Adapt-GBRT by {ROUNDS['n_rounds']} rounds and few penalties"
+    caption = f"Peers, first splits, {sweep_text}: accuracy, and microseconds."
     return [caption, "", *lines]
 
 
@@ -396,23 +399,28 @@ def _accuracy(cells: Sequence[dict[str, Any]]) -> str:
     return f"{mean:.3f} ± {error:.3f}"
 
 
-def _peer(cells: Sequence[dict[str, Any]], kind: str) -> str:
-    good = [c[kind] for c in cells if kind in c and "accuracy" in c[kind]]
-    if not good:
+def _peer_cell(cells: Sequence[dict[str, Any]], method: str) -> str:
+    fits = [c[method] for c in cells if method in c and "accuracy" in c[method]]
+    if not fits:
         return "no fit"
-    cost = np.mean([c["cost_us"] for c in good])
-    return f"{np.mean([c['accuracy'] for c in good]):.3f}" + (f", {cost:.0f}" if cost else "")
+    cost = np.mean([c["cost_us"] for c in fits])
+    return f"{np.mean([c['accuracy'] for c in fits]):.3f}" + (f", {cost:.0f}" if cost else "")
 
 
 BENCHMARK = harness.Benchmark(
     name="signals",
-    description=__doc__,
-    quick="two splits",
+    quick_help="two splits",
     packages=PACKAGES,
     measure=measure,
     page=page,
     parts=tuple(SIGNAL_SETS),
+    options={
+        "--finished": {
+            "action": "store_true",
+            "help": "use only cached splits and fit nothing",
+        }
+    },
 )
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(BENCHMARK.main())

@@ -39,16 +39,9 @@ from gatewise_training import ConfidenceCascade
 PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 MESSAGES = 1_000_000
 QUICK_MESSAGES = 20_000
-#: The page shows the samples after these shares of the messages.
-PAGE_SHARES = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)
+#: The page shows the samples after these fractions of the messages.
+PAGE_FRACTIONS = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)
 FIGURES = ("memory_mb", "threads", "files")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
-    parser = BENCHMARK.parser()
-    parser.add_argument("--messages", type=int, default=MESSAGES, help="number of messages")
-    return BENCHMARK.main(arguments, parser)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -57,38 +50,28 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         return watch_processes(Path(folder), QUICK_MESSAGES if options.quick else options.messages)
 
 
-def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
+def watch_processes(folder: Path, n_messages: int) -> dict[str, Any]:
     """Send the messages; return samples of the processes and the growth of their memory."""
     # pack a small system, and write a table with one row per message
     X, y = load_iris(return_X_y=True)
     system = ConfidenceCascade(LogisticRegression(max_iter=500), random_state=0).fit(X, y)
     bundle = pack(system, folder / "bundle", sample=X[:16]).path
-    rows = np.random.default_rng(0).integers(0, len(X), messages)
+    rows = np.random.default_rng(0).integers(0, len(X), n_messages)
     header = ",".join(f'"{name}"' for name in system.feature_names_)
     lines = np.array([",".join(map(repr, row.tolist())) for row in X])
     (folder / "rows.csv").write_text("\n".join([header, *lines[rows].tolist(), ""]))
     with ExitStack() as stack:
         # start a broker and a worker, then a device that reads the table
         broker = stack.enter_context(MosquittoBroker())
-        worker = _start(stack, "cloud", str(bundle), "--broker", broker.url)
-        assert worker.stdout is not None
-        for line in worker.stdout:
-            if b"ready" in line:
-                break
-        start = time.monotonic()
-        arguments = [str(bundle), "--broker", broker.url, "--data", str(folder / "rows.csv")]
-        arguments += [
-            "--policy",
-            "cloud-only",
-            "--parallel",
-            "8",
-            "--deadline-ms",
-            "20000",
-            "--json",
-        ]
-        device = _start(stack, "edge", *arguments)
+        cloud_command = ("-m", "gatewise", "cloud", bundle, "--broker", broker.url)
+        worker, _ = stack.enter_context(harness.python_process(*cloud_command, ready_text="ready"))
+        started = time.monotonic()
+        table = folder / "rows.csv"
+        edge_command = ("-m", "gatewise", "edge", bundle, "--broker", broker.url, "--data", table)
+        options = ("--policy", "cloud-only", "--parallel", "8", "--deadline-ms", "20000", "--json")
+        device, _ = stack.enter_context(harness.python_process(*edge_command, *options))
         output = _Output(device)
-        processes = {"device": device.pid, "worker": worker.pid, "broker": _mosquitto()}
+        processes = {"device": device.pid, "worker": worker.pid, "broker": _broker_pid()}
         # sample the three processes until the device exits
         samples = []
         while device.poll() is None:
@@ -97,54 +80,44 @@ def watch_processes(folder: Path, messages: int) -> dict[str, Any]:
             if device.poll() is not None:  # exited during the sample, so its figures are not valid
                 break
             samples.append(sample)
-            note(f"{n_lines:,} of {messages:,} answers")
-            output.ended.wait(5.0 if messages > QUICK_MESSAGES else 0.5)
-        seconds = time.monotonic() - start
+            note(f"{n_lines:,} of {n_messages:,} answers")
+            output.has_ended.wait(5.0 if n_messages > QUICK_MESSAGES else 0.5)
+        seconds = time.monotonic() - started
     summary = output.summary()
     return {
-        "messages": messages,
+        "messages": n_messages,
         "seconds": seconds,
         "answers": summary["answers"],
         "samples": samples,
-        "growth_mb": {name: _growth(samples, name, messages) for name in processes},
+        "growth_mb": {name: _growth(samples, name, n_messages) for name in processes},
     }
 
 
 class _Output:
     """Counter of the lines that the device prints; keeps the last line."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.n_lines = 0
-        self.ended = threading.Event()
-        self._last_line = b""
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.n_lines = 1  # the first line is already read
+        self.has_ended = threading.Event()
+        self._last_line = ""
         self._stream = process.stdout
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self._stream is not None
-        remaining = b""
-        while block := self._stream.read1(1 << 16):  # type: ignore[attr-defined]
-            *full_lines, remaining = (remaining + block).split(b"\n")
-            self.n_lines += len(full_lines)
-            self._last_line = full_lines[-1] if full_lines else self._last_line
-        self.ended.set()
+        for line in self._stream:
+            self._last_line = line
+            self.n_lines += 1
+        self.has_ended.set()
 
     def summary(self) -> dict[str, Any]:
         """Summary that the device prints in its last line."""
+        self.has_ended.wait()
         summary: dict[str, Any] = json.loads(self._last_line)["summary"]
         return summary
 
 
-def _start(stack: ExitStack, *arguments: str) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gatewise", *arguments], stdout=subprocess.PIPE, stderr=sys.stderr
-    )
-    stack.callback(process.wait)  # after terminate: callbacks run in reverse order
-    stack.callback(process.terminate)
-    return process
-
-
-def _mosquitto() -> int:
+def _broker_pid() -> int:
     """Process id of the last mosquitto that is a descendant of this process."""
     brokers = [p for p in psutil.Process().children(True) if p.name() == "mosquitto"]
     if not brokers:
@@ -167,9 +140,9 @@ def _sample(pid: int) -> dict[str, float]:
         return dict.fromkeys(FIGURES, float("nan"))
 
 
-def _growth(samples: Sequence[dict[str, Any]], name: str, messages: int) -> float:
+def _growth(samples: Sequence[dict[str, Any]], name: str, n_messages: int) -> float:
     """Growth of memory in MB from a tenth of the messages to the last message."""
-    sizes = [s[name]["memory_mb"] for s in samples if s["answers"] >= messages / 10]
+    sizes = [s[name]["memory_mb"] for s in samples if s["answers"] >= n_messages / 10]
     sizes = [size for size in sizes if not math.isnan(size)]
     return sizes[-1] - sizes[0] if sizes else float("nan")
 
@@ -189,8 +162,8 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "| answers | device | worker | broker |",
         "| --- | --- | --- | --- |",
     ]
-    for share in PAGE_SHARES:
-        sample = min(samples, key=lambda s: abs(s["answers"] - share * messages))
+    for fraction in PAGE_FRACTIONS:
+        sample = min(samples, key=lambda s: abs(s["answers"] - fraction * messages))
         cells = [
             f"{sample[n]['memory_mb']:.1f} / {sample[n]['threads']} / {sample[n]['files']}"
             for n in ("device", "worker", "broker")
@@ -203,12 +176,12 @@ def page(results: Mapping[str, Any]) -> list[str]:
 
 BENCHMARK = harness.Benchmark(
     name="soak",
-    description=__doc__,
-    quick=f"send {QUICK_MESSAGES:,} messages",
+    quick_help=f"send {QUICK_MESSAGES:,} messages",
     packages=PACKAGES,
     measure=measure,
     page=page,
+    options={"--messages": {"type": int, "default": MESSAGES, "help": "number of messages"}},
 )
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -12,10 +12,11 @@ The results are twin.json and twin.md in benchmarks/results; ``--quick`` writes 
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -36,6 +37,7 @@ from gatewise_sim.scenario import Scenario
 PACKAGES: Final = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 DEVICES: Final = (20, 100)
 LINKS: Final = ("wifi", "4g")
+CELLS: Final = [f"{name}/{n}/{link}" for name in PARAMS for n in DEVICES for link in LINKS]
 #: Instances per second, over all devices.
 RATE: Final = 80.0
 SECONDS: Final = 30.0
@@ -55,53 +57,29 @@ MEASURES: Final = (
     ("bytes", "bytes an instance", "B", 0.02, 0.0),
     ("joules", "radio energy an instance", "J", 0.02, 0.0),
 )
-_COMPARED: Final = ("time", "device", "row", "route", "stage", "label", "cost")
+_COMPARED_COLUMNS: Final = ("time", "device", "row", "route", "stage", "label", "cost")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
-    parser = harness.parser("bench_twin", __doc__, "run only digits with 20 devices over Wi-Fi")
-    parser.add_argument(
-        "--only", default="", help="run only cells with this prefix, such as letters/100/4g"
-    )
-    parser.add_argument("--seconds", type=float, default=None, help="length of each run")
-    options = parser.parse_args(arguments)
-    partial = bool(options.quick or options.only or options.seconds)
-    out = harness.out_folder(options, whole=not partial)
-    cells = [(name, devices, link) for name in PARAMS for devices in DEVICES for link in LINKS]
-    if options.quick:
-        cells = cells[:1]
-    cells = [cell for cell in cells if "/".join(map(str, cell)).startswith(options.only)]
-    if not cells:
-        note(f"bench_twin: no cell {options.only!r}; write it as digits/20/wifi")
-        return 2
-    seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-
-    def action() -> int:
-        document = measure(cells, seconds) | {"quick": partial}
-        page = markdown(document)
-        harness.write_results(out, "twin", document, page)
-        print(page)
-        return 0
-
-    return harness.run_command(action)
-
-
-def measure(cells: Sequence[tuple[str, int, str]], seconds: float) -> dict[str, Any]:
+def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run the cells; record the bundles that are skipped because their data is missing."""
+    cells = [cell for cell in CELLS if cell.startswith(options.only)]
+    if not cells:
+        raise InputError(f"no cell {options.only!r}; write it as {CELLS[0]}")
+    seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
     started = time.monotonic()
     results = []
     skipped: dict[str, str] = {}
-    for name, devices, link in cells:
+    for cell in cells[:1] if options.quick else cells:
+        name, devices, link = cell.split("/")
         try:
             bundle = fleet_bundle(name)
         except InputError as error:
             skipped[name] = str(error)
             note(f"skipped: {error}")
             continue
-        results.append(_cell(bundle, devices, link, seconds))
+        results.append(_measure_cell(bundle, int(devices), link, seconds))
         missed = [row["measure"] for row in results[-1]["rows"] if not row["held"]]
-        note(f"{name}, {devices} devices, {link}: {', '.join(missed) or 'none'} not held")
+        note(f"{cell}: {', '.join(missed) or 'none'} not held")
     return {
         "benchmark": "twin",
         "settings": {"instances_per_second": RATE, "seconds": seconds, "seed": SEED},
@@ -109,11 +87,10 @@ def measure(cells: Sequence[tuple[str, int, str]], seconds: float) -> dict[str, 
         "cells": results,
         "held": bool(results) and all(row["held"] for cell in results for row in cell["rows"]),
         "minutes": round((time.monotonic() - started) / 60, 1),
-        **harness.environment(PACKAGES),
     }
 
 
-def _cell(bundle: FleetBundle, devices: int, link: str, seconds: float) -> dict[str, Any]:
+def _measure_cell(bundle: FleetBundle, devices: int, link: str, seconds: float) -> dict[str, Any]:
     scenario = Scenario(
         devices=devices,
         time=f"{seconds:g}s",
@@ -124,7 +101,7 @@ def _cell(bundle: FleetBundle, devices: int, link: str, seconds: float) -> dict[
         engine="live",
     )
     table, _ = make_row_table(bundle.bundle, bundle.rows, bundle.truth)
-    load = os.getloadavg()[0]
+    load_before = os.getloadavg()[0]
     # Measure service times on other instances at the same rate, so that the comparison is fair.
     calibration = _run_live(
         bundle, scenario.changed(seed=SEED + 1, time=f"{seconds / 3:g}s"), table
@@ -147,7 +124,7 @@ def _cell(bundle: FleetBundle, devices: int, link: str, seconds: float) -> dict[
         "lost": live.fleet.lost,
         "troubles": live.troubles,
         "behind_ms": live.behind_ms,
-        "load_before": round(load, 2),
+        "load_before": round(load_before, 2),
         "timings": msgspec.to_builtins(calibration.timings),
     }
 
@@ -179,8 +156,8 @@ def compare(live: Answers, virtual: Answers, truth: NDArray[np.int64]) -> list[d
     live_figures = figures(live, truth)
     virtual_figures = figures(virtual, truth)
     rows = []
-    for key, name, unit, share, min_difference in MEASURES:
-        tolerance = max(share * abs(live_figures[key]), min_difference)
+    for key, name, unit, relative_tolerance, min_tolerance in MEASURES:
+        tolerance = max(relative_tolerance * abs(live_figures[key]), min_tolerance)
         difference = virtual_figures[key] - live_figures[key]
         rows.append(
             {
@@ -203,12 +180,12 @@ def same_decisions(live: Answers, virtual: Answers) -> dict[str, bool]:
         return {"instances": False}
     return {
         name: bool(np.array_equal(getattr(live, name), getattr(virtual, name)))
-        for name in _COMPARED
+        for name in _COMPARED_COLUMNS
     }
 
 
-def markdown(document: dict[str, Any]) -> str:
-    """Write the page."""
+def page(document: Mapping[str, Any]) -> list[str]:
+    """Lines of the page."""
     settings = document["settings"]
     rows = [
         (
@@ -222,7 +199,7 @@ def markdown(document: dict[str, Any]) -> str:
         for cell in document["cells"]
         for row in cell["rows"]
     ]
-    lines = [
+    return [
         "# The twin: virtual time beside a live run",
         "",
         f"Made by `make bench-twin`; all figures are in `twin.json`. "
@@ -235,7 +212,7 @@ def markdown(document: dict[str, Any]) -> str:
         "",
         f"All held: **{'yes' if document['held'] else 'no'}**.",
         "",
-        *(f"Skipped: {why}." for why in document["skipped"].values()),
+        *(f"Skipped: {reason}." for reason in document["skipped"].values()),
         *harness.table_lines(
             ("bundle", "devices", "link", "", "live", "virtual", "difference", "tolerance", ""),
             rows,
@@ -257,7 +234,6 @@ def markdown(document: dict[str, Any]) -> str:
             [_run_row(cell) for cell in document["cells"]],
         ),
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _run_row(cell: dict[str, Any]) -> tuple[str, ...]:
@@ -279,5 +255,21 @@ def _run_row(cell: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+BENCHMARK = harness.Benchmark(
+    name="twin",
+    quick_help="run only digits with 20 devices over Wi-Fi",
+    packages=PACKAGES,
+    measure=measure,
+    page=page,
+    options={
+        "--only": {
+            "default": "",
+            "help": "run only cells with this prefix, such as letters/100/4g",
+        },
+        "--seconds": {"type": float, "help": "length of each run"},
+    },
+    is_partial=lambda options: bool(options.only or options.seconds),
+)
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(BENCHMARK.main())

@@ -11,8 +11,12 @@ import importlib.util
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+from gatewise.console import as_json_value
 
 CACHE = Path(__file__).parents[1] / ".bench-cache"
 PROJECT_PACKAGES = ("benchmarks", "gatewise_training")
@@ -27,6 +31,13 @@ def write_whole(path: Path, text: str) -> None:
     Path(file.name).replace(path)
 
 
+def read_or_compute(path: Path, compute: Callable[[], Any]) -> Any:
+    """Read a JSON file, after writing the result of `compute` into it if it does not exist."""
+    if not path.is_file():
+        write_whole(path, json.dumps(as_json_value(compute())))
+    return json.loads(path.read_text())
+
+
 @lru_cache(maxsize=64)
 def code_version(module: str) -> str:
     """Hash of a module and of all project modules that it imports, directly or indirectly."""
@@ -34,7 +45,7 @@ def code_version(module: str) -> str:
     pending_names = [module, "benchmarks.comparison.record"]
     while pending_names:
         name = pending_names.pop()
-        path = _source(name)
+        path = _source_file(name)
         if name in sources or path is None:
             continue
         text = path.read_text()
@@ -53,25 +64,27 @@ def code_version(module: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _source(name: str) -> Path | None:
+def _source_file(name: str) -> Path | None:
     """File of a module of this project, or of the module that defines a public name."""
     if name.split(".")[0] not in PROJECT_PACKAGES:
         return None
-    loaded = sys.modules.get(name)
-    if loaded is not None and getattr(loaded, "__file__", None):
-        return _module(loaded.__file__)
+    module = sys.modules.get(name)
+    if module is not None and getattr(module, "__file__", None):
+        return _module_file(module.__file__)
     try:
         module_spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return None
     if module_spec is None:  # a name that a package exports: find the module that defines it
         package, _, public = name.rpartition(".")
-        home = getattr(getattr(importlib.import_module(package), public, None), "__module__", "")
-        return _source(home) if home else None
-    return _module(module_spec.origin)
+        defining_module = getattr(
+            getattr(importlib.import_module(package), public, None), "__module__", ""
+        )
+        return _source_file(defining_module) if defining_module else None
+    return _module_file(module_spec.origin)
 
 
-def _module(path: str | None) -> Path | None:
+def _module_file(path: str | None) -> Path | None:
     """Path of a module, or None for a package, which only exports names of its modules."""
     return None if path is None or Path(path).name == "__init__.py" else Path(path)
 

@@ -10,8 +10,8 @@ import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from gatewise.console import as_json_value, note
 from gatewise.errors import GatewiseError, InputError
 
 RESULTS = Path(__file__).parent / "results"
+SINGLE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Environment of a process whose libraries use one thread."""
+
 Targets = Mapping[str, tuple[str, str, float]]
 """Maps the key of a figure to its title, "at most" or "at least", and the bound."""
 
@@ -29,13 +32,13 @@ Targets = Mapping[str, tuple[str, str, float]]
 class Benchmark:
     """Command that measures, then writes NAME.json and the page NAME.md.
 
+    The first line of the docstring of the module of `measure` is the help text.
+
     Parameters
     ----------
     name : str
         Name of the two files.
-    description : str or None
-        Docstring of the module; its first line is the help text.
-    quick : str
+    quick_help : str
         Help text of ``--quick``.
     packages : sequence of str
         Packages whose versions the results record.
@@ -45,50 +48,59 @@ class Benchmark:
         Takes the figures, machine and versions, and returns the lines of the page.
     parts : sequence of str
         Names of the parts that ``--only`` can select.
+    options : dict
+        Further options: arguments of ``add_argument`` by the name of the option.
+    is_partial : callable
+        Whether a run with these options must not replace the committed files.
     """
 
     name: str
-    description: str | None
-    quick: str
+    quick_help: str
     packages: Sequence[str]
     measure: Callable[[argparse.Namespace], dict[str, Any]]
     page: Callable[[Mapping[str, Any]], list[str]]
     parts: Sequence[str] = ()
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    is_partial: Callable[[argparse.Namespace], bool] = lambda _options: False
 
     def parser(self) -> argparse.ArgumentParser:
-        """Make the options that every benchmark has."""
-        return parser(f"bench_{self.name}", self.description, self.quick, self.parts)
+        """Make the options of the command."""
+        description = sys.modules[self.measure.__module__].__doc__
+        options = parser(f"bench_{self.name}", description, self.quick_help, self.parts)
+        for option, settings in self.options.items():
+            options.add_argument(option, **settings)
+        return options
 
-    def main(
-        self, arguments: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None
-    ) -> int:
+    def main(self, arguments: Sequence[str] | None = None) -> int:
         """Run the benchmark; return 0, 2 for bad input, or 130 after Ctrl-C."""
-        options = (parser or self.parser()).parse_args(arguments)
+        options = self.parser().parse_args(arguments)
+        return run_command(lambda: self._run(options))
 
-        def action() -> int:
-            whole = True
-            if self.parts:
-                options.only = chosen_parts(options, self.parts)
-                whole = set(options.only) == set(self.parts)
-            figures = {
-                "quick": options.quick,
-                **environment(self.packages),
-                **self.measure(options),
-            }
-            page = "\n".join([*self.page(figures), ""])
-            write_results(out_folder(options, whole=whole), self.name, as_json_value(figures), page)
-            print(page)
-            return 0
-
-        return run_command(action)
+    def _run(self, options: argparse.Namespace) -> int:
+        is_partial = self.is_partial(options)
+        if self.parts:
+            options.only = chosen_parts(options, self.parts)
+            is_partial = is_partial or set(options.only) != set(self.parts)
+        figures = {
+            "quick": options.quick,
+            **environment(self.packages),
+            **self.measure(options),
+        }
+        page = "\n".join([*self.page(figures), ""])
+        folder = out_folder(options, is_partial=is_partial)
+        write_whole(folder / f"{self.name}.json", json.dumps(as_json_value(figures), indent=1) + "\n")
+        write_whole(folder / f"{self.name}.md", page)
+        note(f"wrote {folder / f'{self.name}.md'}")
+        print(page)
+        return 0
 
 
 def parser(
-    program: str, description: str | None, quick: str, parts: Iterable[str] = ()
+    program: str, description: str | None, quick_help: str, parts: Iterable[str] = ()
 ) -> argparse.ArgumentParser:
-    """Make the options that every benchmark has; `quick` is the help text of --quick."""
+    """Make the options that every benchmark has; `quick_help` describes --quick."""
     options = argparse.ArgumentParser(prog=program, description=(description or "").split("\n")[0])
-    options.add_argument("--quick", action="store_true", help=quick)
+    options.add_argument("--quick", action="store_true", help=quick_help)
     options.add_argument("--out", type=Path, default=None, help="folder of the results")
     if names := tuple(parts):
         options.add_argument("--only", default=",".join(names), metavar="PART,...")
@@ -98,26 +110,19 @@ def parser(
 
 def chosen_parts(options: argparse.Namespace, parts: Iterable[str]) -> list[str]:
     """Parts that --only selects; raise InputError if one is unknown."""
-    known_parts = tuple(parts)
+    valid_parts = tuple(parts)
     names: list[str] = options.only.split(",")
     for name in names:
-        if name not in known_parts:
-            raise InputError(f"no part {name!r}; there are {', '.join(known_parts)}")
+        if name not in valid_parts:
+            raise InputError(f"no part {name!r}; there are {', '.join(valid_parts)}")
     return names
 
 
-def write_results(out: Path, name: str, figures: Mapping[str, Any], page: str) -> None:
-    """Write NAME.json and NAME.md into a folder, each atomically."""
-    write_whole(out / f"{name}.json", json.dumps(figures, indent=1) + "\n")
-    write_whole(out / f"{name}.md", page)
-    note(f"wrote {out / f'{name}.md'}")
-
-
-def out_folder(options: argparse.Namespace, *, whole: bool = True) -> Path:
+def out_folder(options: argparse.Namespace, *, is_partial: bool = False) -> Path:
     """Folder of the results; a quick or partial run never replaces the committed files."""
     folder: Path | None = options.out
     if folder is None:
-        folder = RESULTS if whole and not options.quick else CACHE / "quick"
+        folder = CACHE / "quick" if is_partial or options.quick else RESULTS
     return folder
 
 
@@ -169,12 +174,9 @@ def reset_memory_peak() -> None:
 
 def run_part(module: str, name: str, *options: str) -> dict[str, Any]:
     """Run one part of a benchmark in a separate process, with one thread per library."""
-    single_thread = dict.fromkeys(
-        ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
-    )
     process = subprocess.run(
         [sys.executable, "-m", module, "--part", name, *options],
-        env=os.environ | single_thread,
+        env=os.environ | SINGLE_THREAD,
         cwd=Path(__file__).parents[1],
         stdout=subprocess.PIPE,
         text=True,
@@ -186,12 +188,31 @@ def run_part(module: str, name: str, *options: str) -> dict[str, Any]:
     return figures
 
 
+@contextlib.contextmanager
+def python_process(
+    *arguments: str | Path, ready_text: str = "", environment: Mapping[str, str] | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run Python during a block; yield the process and its first line with `ready_text`."""
+    process = subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        env=os.environ | dict(environment or {}),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield process, next(line for line in process.stdout if ready_text in line)
+    finally:
+        process.terminate()
+        process.communicate()
+
+
 def table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Lines of a Markdown table."""
     return [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
 
 
-def holds(targets: Targets, figures: Mapping[str, float]) -> dict[str, bool]:
+def targets_met(targets: Targets, figures: Mapping[str, float]) -> dict[str, bool]:
     """Whether each figure is within its bound."""
     return {
         name: figures[name] <= bound if relation == "at most" else figures[name] >= bound

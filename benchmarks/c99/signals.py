@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = harness.parser("c_signals", __doc__, f"{QUICK_WINDOWS} windows", SIGNAL_SETS)
     options = parser.parse_args(arguments)
 
-    def action() -> int:
+    def run() -> int:
         names = harness.chosen_parts(options, SIGNAL_SETS)
         for target in TARGETS:
             if target.missing_tool():
@@ -94,12 +94,12 @@ def main(arguments: list[str] | None = None) -> int:
         n_windows = QUICK_WINDOWS if options.quick else WINDOWS
         sets = {name: _run_set(load_set(name), n_windows) for name in names}
         figures = {"bound": MAX_RELATIVE_ERROR, **harness.environment(PACKAGES), "sets": sets}
-        out = harness.out_folder(options, whole=set(names) == set(SIGNAL_SETS))
+        out = harness.out_folder(options, is_partial=set(names) != set(SIGNAL_SETS))
         write_whole(out / "c_signals.json", json.dumps(figures, indent=1) + "\n")
         print(f"written: {out / 'c_signals.json'}")
         return int(any(t.get("wrong") for s in sets.values() for t in s["targets"].values()))
 
-    return harness.run_command(action)
+    return harness.run_command(run)
 
 
 def _run_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def test_code_version_includes_imported_modules(tmp_path, monkeypatch):
     far = tmp_path / "far.py"
     far.write_text("x = 1\n")
     sources = {"benchmarks.near": module, "benchmarks.far": far}
-    monkeypatch.setattr(cache, "_source", sources.get)
+    monkeypatch.setattr(cache, "_source_file", sources.get)
 
     def current_version():
         cache.code_version.cache_clear()
@@ -79,16 +79,18 @@ def test_code_version_includes_imported_modules(tmp_path, monkeypatch):
 
 
 def test_source_of_an_exported_name_is_its_defining_module():
-    assert cache._source("gatewise_training.StagedCascade").name == "staged.py"
-    assert cache._source("gatewise_training.methods").name == "methods.py"
-    assert cache._source("gatewise_training.nothing") is None
-    assert cache._source("gatewise_training") is None
+    assert cache._source_file("gatewise_training.StagedCascade").name == "staged.py"
+    assert cache._source_file("gatewise_training.methods").name == "methods.py"
+    assert cache._source_file("gatewise_training.nothing") is None
+    assert cache._source_file("gatewise_training") is None
 
 
 def test_code_of_a_peer_excludes_the_project_systems(monkeypatch):
     sources = []
-    source = cache._source
-    monkeypatch.setattr(cache, "_source", lambda name: sources.append(source(name)) or sources[-1])
+    source = cache._source_file
+    monkeypatch.setattr(
+        cache, "_source_file", lambda name: sources.append(source(name)) or sources[-1]
+    )
     cache.code_version.cache_clear()
     cache.code_version("benchmarks.comparison.peer_cegb")
     names = {path.name for path in sources if path}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks import bench_fleet
-from benchmarks.bench_fleet import RUNS, TARGETS, document, markdown, run_part, write_inputs
+from benchmarks.bench_fleet import RUNS, TARGETS, document, page, run_part, write_inputs
 
 
 def parts(error: float) -> dict:
@@ -19,9 +19,9 @@ def test_each_target_is_compared_with_its_bound():
     assert figures["holds"] == dict.fromkeys(TARGETS, True) | {"largest_error": False}
     assert figures["figures"]["largest_error"] == 8.0
     assert json.loads(json.dumps(figures)) == figures
-    page = markdown(figures)
-    assert page.count("| missed |") == 1
-    assert all(text in page for text, _, _ in TARGETS.values())
+    text = "\n".join(page(figures))
+    assert text.count("| missed |") == 1
+    assert all(title in text for title, _, _ in TARGETS.values())
 
 
 @pytest.mark.slow

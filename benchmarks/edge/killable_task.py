@@ -20,56 +20,58 @@ from gatewise_export.repository.repository import Repository
 #: Audit events that change the disk, in addition to opening a file for writing.
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink")
 #: Time limit for a device to reach its target.
-LIMIT_SECONDS = 30.0
+TIME_LIMIT_S = 30.0
 ROW = [5.0, 3.4, 1.5, 0.2]
 
 
 @dataclass(frozen=True)
-class Life:
+class KillableTask:
     """Settings of a device or publisher process that may be killed.
 
     `folder` is the store of a device or the repository of a publisher. The process is killed after
-    `n_changes` changes to the disk, or not at all for None. A device updates from `repository` with
-    the root metadata `trust` and the first bundle `first`, and ends at version `target`. A
-    publisher performs `action` with `argument`.
+    `max_changes` changes to the disk, or not at all for None. A device updates from `repository`
+    with the root metadata `root_file` and the first bundle `first_bundle`, and ends at version
+    `target_version`. A publisher performs `action` with `argument`.
     """
 
     folder: Path
-    n_changes: int | None = None
+    max_changes: int | None = None
     repository: Path = Path()
-    trust: Path = Path()
-    first: Path = Path()
-    target: str = ""
+    root_file: Path = Path()
+    first_bundle: Path = Path()
+    target_version: str = ""
     action: str = ""
     argument: str = ""
 
 
-def live(life: Life, pipe: Connection) -> None:
+def run_task(task: KillableTask, pipe: Connection) -> None:
     """Run a device or a publisher; send the device's versions and the number of changes."""
     n_changes = 0
     lock = threading.Lock()
 
-    def count(event: str, arguments: tuple[Any, ...]) -> None:
+    def count_change(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal n_changes
-        is_writing = (
+        opens_for_writing = (
             event == "open" and isinstance(arguments[2], int) and arguments[2] & os.O_ACCMODE
         )
-        if not (event in CHANGES or is_writing) or str(life.folder) not in str(arguments[:2]):
+        if not (event in CHANGES or opens_for_writing) or str(task.folder) not in str(
+            arguments[:2]
+        ):
             return
         with lock:
-            if n_changes == life.n_changes:
+            if n_changes == task.max_changes:
                 os.kill(os.getpid(), signal.SIGKILL)
             n_changes += 1
 
-    sys.addaudithook(count)
-    if life.action:
-        publish(Repository(life.folder), life.action, life.argument)
+    sys.addaudithook(count_change)
+    if task.action:
+        change_repository(Repository(task.folder), task.action, task.argument)
     else:
-        _update(life, pipe)
+        _update_device(task, pipe)
     pipe.send(("changes", n_changes))
 
 
-def publish(repository: Repository, action: str, argument: str) -> None:
+def change_repository(repository: Repository, action: str, argument: str) -> None:
     """Perform one action on a repository."""
     if action == "publish":
         repository.publish(f"iris/{argument}")
@@ -83,15 +85,15 @@ def publish(repository: Repository, action: str, argument: str) -> None:
         repository.refresh()
 
 
-def _update(life: Life, pipe: Connection) -> None:
+def _update_device(task: KillableTask, pipe: Connection) -> None:
     """Run a device until its target has passed its trial or the time limit is reached."""
-    store = Store(life.folder, first_pause_s=0.05)
-    path = next(iter(store.start()), life.first)
+    store = Store(task.folder, first_pause_s=0.05)
+    path = next(iter(store.start()), task.first_bundle)
     bundle = Bundle.open(path, for_device=True)
     settings = UpdateSettings(
-        urls=[life.repository.as_uri()],
-        trust=life.trust,
-        first=life.first,
+        urls=[task.repository.as_uri()],
+        trust=task.root_file,
+        first=task.first_bundle,
         device="pi-1",
         trial_answers=2,
         trial_seconds=0.0,
@@ -103,8 +105,8 @@ def _update(life: Life, pipe: Connection) -> None:
         version = device.bundle.manifest.version
         pipe.send(("started", version))
         updater.start(device)
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while version != life.target or store.state.on_trial:
+        deadline = time.monotonic() + TIME_LIMIT_S
+        while version != task.target_version or store.state.on_trial:
             device.answer(ROW)
             time.sleep(0.002)
             if version != device.bundle.manifest.version:
