@@ -62,13 +62,13 @@ def _run(options: argparse.Namespace) -> int:
     if options.pages:
         _write_pages(out)
         return 0
-    names, methods = _chosen(options)
+    names, methods = _names_and_methods(options)
     seeds = options.seeds or (1 if options.quick else 5)
     folder = out / "adapt"
     for name in names:
         cells = [Cell(name, m, seed) for m in methods for seed in range(seeds)]
         run_cells(cells, settings, n_jobs=options.jobs, cache=options.cache, report=note)
-        figures = _rounded(as_json_value(_figures(name, cells, settings, options.cache)))
+        figures = _round_floats(as_json_value(_figures(name, cells, settings, options.cache)))
         # Write after each problem, so that an interrupted run leaves its results.
         write_whole(folder / f"{name}.json", json.dumps(figures, indent=1) + "\n")
         pages.plot(name, figures, folder / f"{name}.svg")
@@ -84,18 +84,18 @@ def _write_pages(out: Path) -> None:
     write_whole(out / "simpler.md", simpler_page.markdown(figures))
 
 
-def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+def _names_and_methods(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     names = options.only.split(",")
     methods = options.methods.split(",")
-    for chosen, known, kind in (
+    for names_to_check, valid_names, what in (
         (names, problems.PROBLEMS, "problem"),
         (methods, peers.methods(), "method"),
     ):
-        for name in chosen:
-            if name not in known:
-                raise InputError(f"no {kind} {name!r}; there are {', '.join(known)}")
-    for own in options.add:
-        load_user_method(own, seed=0)  # report an error before any cell runs
+        for name in names_to_check:
+            if name not in valid_names:
+                raise InputError(f"no {what} {name!r}; there are {', '.join(valid_names)}")
+    for class_path in options.add:
+        load_user_method(class_path, seed=0)  # report an error before any cell runs
     return names, [
         *(m for m in peers.methods() if m in methods),
         *options.add,
@@ -122,13 +122,13 @@ def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) 
     return figures
 
 
-def _rounded(value: Any) -> Any:
+def _round_floats(figures: Any) -> Any:
     """Round floats to six significant digits."""
-    if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_rounded(v) for v in value]
-    return float(f"{value:.6g}") if isinstance(value, float) else value
+    if isinstance(figures, dict):
+        return {k: _round_floats(v) for k, v in figures.items()}
+    if isinstance(figures, list):
+        return [_round_floats(v) for v in figures]
+    return float(f"{figures:.6g}") if isinstance(figures, float) else figures
 
 
 def _read_figures(folder: Path) -> dict[str, Any]:

@@ -48,16 +48,16 @@ Call = Callable[[], object]
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Time all items in rounds, then new processes."""
-    rounds, calls = (7, 100) if options.quick else (41, 300)
+    n_rounds, n_calls = (7, 100) if options.quick else (41, 300)
     problems.get("letter-bin")  # report a missing data file before the fits
     with tempfile.TemporaryDirectory() as folder:
         models = make_models(Path(folder), options.quick)
         for name, model in models.items():
-            note(f"{name}: {model.about}")
+            note(f"{name}: {model.figures}")
         items, skipped = _items(models, Path(folder))
-        runs = timed(items, rounds, calls)
-        processes = _processes(models, Path(folder), 2 if options.quick else 7)
-    return document(runs, models, processes, skipped, calls=calls)
+        runs = time_items(items, n_rounds, n_calls)
+        processes = _measure_processes(models, Path(folder), 2 if options.quick else 7)
+    return document(runs, models, processes, skipped, n_calls=n_calls)
 
 
 # -- what is timed -----------------------------------------------------------------------------
@@ -65,24 +65,24 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def _items(models: Mapping[str, Model], folder: Path) -> tuple[dict[str, Call], dict[str, str]]:
     """Calls to time, by item, and the reason for each item that cannot run."""
-    items: dict[str, Call] = {NOOP: _noop()}
+    items: dict[str, Call] = {NOOP: _noop_call()}
     skipped: dict[str, str] = {}
     for name, model in models.items():
         if name == "lazy-50":
-            items[f"{name} python"] = _visit(model)
+            items[f"{name} python"] = _visit_call(model)
         else:
-            items[f"{name} graph"] = _graph(model)
-            items[f"{name} decide"] = _decide(model, "onnxruntime")
-            items[f"{name} numpy"] = _decide(model, "numpy")
-        items[f"{name} answer"] = _answer(model)
+            items[f"{name} graph"] = _graph_call(model)
+            items[f"{name} decide"] = _decision_call(model, "onnxruntime")
+            items[f"{name} numpy"] = _decision_call(model, "numpy")
+        items[f"{name} answer"] = _answer_call(model)
         try:
-            items[f"{name} c99"] = _c99(name, model, folder)
+            items[f"{name} c99"] = _c99_call(name, model, folder)
         except (GatewiseError, ImportError) as error:
             skipped[f"{name} c99"] = str(error)
     return items, skipped
 
 
-def _noop() -> Call:
+def _noop_call() -> Call:
     """Run a graph of one Identity node on 16 numbers, the minimum time of onnxruntime."""
     import onnx
     import onnxruntime
@@ -106,25 +106,25 @@ def _noop() -> Call:
     return lambda: session.run(None, {"x": x})
 
 
-def _first_stage(model: Model, stage: DeviceStage) -> list[NDArray[np.float32]]:
+def _first_stage_rows(model: Model, stage: DeviceStage) -> list[NDArray[np.float32]]:
     return list(np.ascontiguousarray(model.rows[:, stage.inputs]))
 
 
-def _graph(model: Model) -> Call:
+def _graph_call(model: Model) -> Call:
     """Run the graph of the first stage without a decision."""
     stage = load_stages(model.bundle, "onnxruntime")[0]
-    rows = cycle(_first_stage(model, stage))
+    rows = cycle(_first_stage_rows(model, stage))
     return lambda: stage.model.run_row(next(rows))
 
 
-def _decide(model: Model, kind: Any) -> Call:
+def _decision_call(model: Model, runner: Any) -> Call:
     """Compute margins and stop score of the first stage, and compare with its threshold."""
-    stage = load_stages(model.bundle, kind)[0]
-    rows = cycle(_first_stage(model, stage))
+    stage = load_stages(model.bundle, runner)[0]
+    rows = cycle(_first_stage_rows(model, stage))
     return lambda: StageOutput(stage, stage.model.run_row(next(rows))).stops
 
 
-def _visit(model: Model) -> Call:
+def _visit_call(model: Model) -> Call:
     """Walk the trees of the first stage and acquire features of a row node by node."""
     stage = load_stages(model.bundle)[0]
     meter = Meter(model.bundle.manifest.feature_costs())
@@ -137,13 +137,13 @@ def _visit(model: Model) -> Call:
     return call
 
 
-def _answer(model: Model) -> Call:
+def _answer_call(model: Model) -> Call:
     """Answer instances on the device with all stages, label and cost, but without a cloud."""
     device, rows = Device(model.bundle), cycle(model.rows)
     return lambda: device.answer(next(rows))
 
 
-def _c99(name: str, model: Model, folder: Path) -> Call:
+def _c99_call(name: str, model: Model, folder: Path) -> Call:
     """Decide in generated C, through cffi."""
     from benchmarks.c99.compiled import build
     from gatewise_export.c99.cascade_reader import cascade_of
@@ -159,8 +159,8 @@ def _c99(name: str, model: Model, folder: Path) -> Call:
     rows = cycle([compiled.ffi.from_buffer("float[]", row) for row in model.rows])
 
     # The closure keeps `compiled` alive, because its library is unloaded with it.
-    def call(one: Any = compiled.answer_row) -> object:
-        return one(next(rows), outcome), compiled
+    def call(answer_row: Any = compiled.answer_row) -> object:
+        return answer_row(next(rows), outcome), compiled
 
     return call
 
@@ -168,21 +168,23 @@ def _c99(name: str, model: Model, folder: Path) -> Call:
 # -- measuring ---------------------------------------------------------------------------------
 
 
-def timed(items: Mapping[str, Call], rounds: int, calls: int) -> dict[str, list[float]]:
+def time_items(items: Mapping[str, Call], n_rounds: int, n_calls: int) -> dict[str, list[float]]:
     """Mean microseconds per call of each item, one value per round."""
     runs: dict[str, list[float]] = {name: [] for name in items}
     clock = time.perf_counter_ns
-    for turn in range(rounds + 1):
+    for round_number in range(n_rounds + 1):
         for name, call in items.items():
             started = clock()
-            for _ in range(calls):
+            for _ in range(n_calls):
                 call()
-            if turn:  # the first round warms up
-                runs[name].append((clock() - started) / calls / 1000.0)
+            if round_number:  # the first round warms up
+                runs[name].append((clock() - started) / n_calls / 1000.0)
     return runs
 
 
-def _processes(models: Mapping[str, Model], folder: Path, runs: int) -> dict[str, dict[str, float]]:
+def _measure_processes(
+    models: Mapping[str, Model], folder: Path, n_runs: int
+) -> dict[str, dict[str, float]]:
     """Start-up time and memory of new processes, with a broker if mosquitto is installed."""
     from gatewise_cloud.broker.broker import MosquittoBroker, find_mosquitto
 
@@ -200,7 +202,7 @@ def _processes(models: Mapping[str, Model], folder: Path, runs: int) -> dict[str
     samples: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
 
     def measure_all(broker_options: list[str]) -> None:
-        for _ in range(runs):
+        for _ in range(n_runs):
             for mode, arguments in modes.items():
                 options = broker_options if arguments else []
                 sample = edge_process.measure(mode.split()[0], arguments + options)
@@ -231,23 +233,27 @@ def document(
     processes: Mapping[str, Mapping[str, float]],
     skipped: Mapping[str, str],
     *,
-    calls: int,
+    n_calls: int,
 ) -> dict[str, Any]:
     """Medians, ratios to the no-op graph, settings and targets."""
-    rounds = len(runs[NOOP])
+    n_rounds = len(runs[NOOP])
     items = {
         name: {
-            "us": round(median(us), 2),
-            "us_quartiles": [round(float(q), 2) for q in np.quantile(us, [0.25, 0.75])],
-            "noops": round(median(a / b for a, b in zip(us, runs[NOOP], strict=True)), 3),
+            "us": round(median(round_us), 2),
+            "us_quartiles": [
+                round(float(quartile), 2) for quartile in np.quantile(round_us, [0.25, 0.75])
+            ],
+            "noops": round(
+                median(us / noop_us for us, noop_us in zip(round_us, runs[NOOP], strict=True)), 3
+            ),
         }
-        for name, us in runs.items()
+        for name, round_us in runs.items()
     }
     targets = []
-    for name, against, bound in TARGETS:
+    for name, reference, bound in TARGETS:
         if name in items:
-            figure = items[name]["us" if against is None else "noops"]
-            title = f"us of `{name}`" if against is None else f"`{name}` / `{against}`"
+            figure = items[name]["us" if reference is None else "noops"]
+            title = f"us of `{name}`" if reference is None else f"`{name}` / `{reference}`"
             targets.append({"what": title, "figure": figure, "at_most": bound})
     targets += [
         {
@@ -267,8 +273,13 @@ def document(
         },
     ]
     return {
-        "settings": {"rounds": rounds, "calls": calls, "rows": "letter-bin, test", "threads": 1},
-        "models": {name: {"title": m.title} | m.about for name, m in models.items()},
+        "settings": {
+            "rounds": n_rounds,
+            "calls": n_calls,
+            "rows": "letter-bin, test",
+            "threads": 1,
+        },
+        "models": {name: {"title": model.title} | model.figures for name, model in models.items()},
         "items": items,
         "processes": processes,
         "skipped": dict(skipped),
@@ -286,10 +297,18 @@ _ITEM_TITLES = {
 }
 
 
+_PROCESS_TITLES = {
+    "nothing": "an interpreter alone",
+    "import": "onnxruntime, paho, cbor2 and `gatewise_edge` imported",
+    "serve letters-64kb": "`gatewise edge`, 1000 instances of `letters-64kb`, with a broker",
+    "serve letters": "`gatewise edge`, 1000 instances of `letters`, with a broker",
+}
+
+
 def page(results: Mapping[str, Any]) -> list[str]:
     """Lines of the page, from the content of edge.json."""
     settings = results["settings"]
-    lines = [
+    return [
         "# What a decision on the device costs",
         "",
         f"Made by `make bench-edge`; the figures are in `edge.json`. Letters' test rows, one at a "
@@ -298,43 +317,63 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "node, by `session.run`.",
         *(["", "A quick look, not a result."] if results["quick"] else []),
         "",
-        "| target | | at most | |",
-        "| --- " * 4 + "|",
-    ]
-    for row in results["targets"]:
-        met = "met" if row["figure"] <= row["at_most"] else "missed"
-        lines.append(f"| {row['what']} | {row['figure']:g} | {row['at_most']:g} | {met} |")
-    lines += ["", "| model | item | us | no-ops |", "| --- " * 4 + "|"]
-    for name, item in results["items"].items():
-        model, _, item_name = name.partition(" ")
-        title = _ITEM_TITLES.get(item_name, "the no-op graph")
-        lines.append(f"| `{model}` | {title} | {item['us']:.1f} | {item['noops']:.2f} |")
-    lines += [
+        *harness.table_lines(("target", "", "at most", ""), map(_target_row, results["targets"])),
         "",
-        "| model | | stages | flat bytes | file bytes | stop at stage 0 | offloaded | accuracy |",
-        "| --- " * 8 + "|",
+        *harness.table_lines(
+            ("model", "item", "us", "no-ops"),
+            [_item_row(name, item) for name, item in results["items"].items()],
+        ),
+        "",
+        *harness.table_lines(
+            (
+                *("model", "", "stages", "flat bytes", "file bytes"),
+                *("stop at stage 0", "offloaded", "accuracy"),
+            ),
+            [_model_row(name, model) for name, model in results["models"].items()],
+        ),
+        "",
+        *harness.table_lines(
+            ("process", "imported after s", "CPU s", "MB resident", "MB at most"),
+            [_process_row(mode, process) for mode, process in results["processes"].items()],
+        ),
+        *(
+            line
+            for name, reason in results["skipped"].items()
+            for line in ("", f"Left out: `{name}`: {reason}")
+        ),
     ]
-    for name, m in results["models"].items():
-        rates = f"{m['first_stage_stops']:.1%} | {m['offload_rate']:.1%} | {m['accuracy']:.4f}"
-        sizes = f"{m['stages']} | {m['flat_bytes']:,} | {m['file_bytes']:,}"
-        lines.append(f"| `{name}` | {m['title']} | {sizes} | {rates} |")
-    lines += ["", "| process | imported after s | CPU s | MB resident | MB at most |"]
-    lines += ["| --- " * 5 + "|"]
-    titles = {
-        "nothing": "an interpreter alone",
-        "import": "onnxruntime, paho, cbor2 and `gatewise_edge` imported",
-        "serve letters-64kb": "`gatewise edge`, 1000 instances of `letters-64kb`, with a broker",
-        "serve letters": "`gatewise edge`, 1000 instances of `letters`, with a broker",
-    }
-    for mode, row in results["processes"].items():
-        figures = f"{row['seconds']:.2f} | {row['cpu']:.2f} | {row['rss_mb']:.0f}"
-        figures += f" | {row['peak_mb']:.0f}"
-        served, _, runner = mode.partition(", ")
-        title = titles[served] + (f", runner {runner}" if runner else "")
-        lines.append(f"| {title} | {figures} |")
-    for name, why in results["skipped"].items():
-        lines += ["", f"Left out: `{name}`: {why}"]
-    return lines
+
+
+def _target_row(target: Mapping[str, Any]) -> tuple[str, ...]:
+    is_met = target["figure"] <= target["at_most"]
+    bound = f"{target['at_most']:g}"
+    return target["what"], f"{target['figure']:g}", bound, "met" if is_met else "missed"
+
+
+def _item_row(name: str, item: Mapping[str, Any]) -> tuple[str, ...]:
+    model, _, item_name = name.partition(" ")
+    title = _ITEM_TITLES.get(item_name, "the no-op graph")
+    return f"`{model}`", title, f"{item['us']:.1f}", f"{item['noops']:.2f}"
+
+
+def _model_row(name: str, model: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        f"`{name}`",
+        model["title"],
+        str(model["stages"]),
+        f"{model['flat_bytes']:,}",
+        f"{model['file_bytes']:,}",
+        f"{model['first_stage_stops']:.1%}",
+        f"{model['offload_rate']:.1%}",
+        f"{model['accuracy']:.4f}",
+    )
+
+
+def _process_row(mode: str, process: Mapping[str, float]) -> tuple[str, ...]:
+    served, _, runner = mode.partition(", ")
+    title = _PROCESS_TITLES[served] + (f", runner {runner}" if runner else "")
+    times = f"{process['seconds']:.2f}", f"{process['cpu']:.2f}"
+    return title, *times, f"{process['rss_mb']:.0f}", f"{process['peak_mb']:.0f}"
 
 
 BENCHMARK = harness.Benchmark(

@@ -18,7 +18,9 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -35,13 +37,13 @@ from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
-TRAIN, TUNE = 8000, 4000
-ROWS = 4000
+TRAINING_ROWS, TUNING_ROWS = 8000, 4000
+CALIBRATION_ROWS = 4000
 """Number of calibration rows."""
 RESAMPLINGS, QUICK_RESAMPLINGS = 500, 50
 CONFIDENCE, SEED = 0.95, 0
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm")
-CLASS_LOSS = {2: 0.02, 26: 0.1}
+MAX_CLASS_LOSS = {2: 0.02, 26: 0.1}
 """Bound on the loss of each class, by number of classes, for cases with class bounds."""
 Case = tuple[str, float, Literal["difference", "classes"]]
 CASES: tuple[Case, ...] = (
@@ -55,123 +57,140 @@ HEADER = ("guarantee", "violated", "unused", "binomial", "accuracy", "cost", "of
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Certify each case on many calibration sets of two cascades."""
-    resamplings = QUICK_RESAMPLINGS if options.quick else RESAMPLINGS
+    n_resamplings = QUICK_RESAMPLINGS if options.quick else RESAMPLINGS
     data = load(problems.data_file("letter"))
     settings = {
         "data": "letter.npz",
-        "train": TRAIN,
-        "tune": TUNE,
-        "pool": len(data.y) - TRAIN - TUNE,
-        "calibration_rows": ROWS,
-        "resamplings": resamplings,
+        "train": TRAINING_ROWS,
+        "tune": TUNING_ROWS,
+        "pool": len(data.y) - TRAINING_ROWS - TUNING_ROWS,
+        "calibration_rows": CALIBRATION_ROWS,
+        "resamplings": n_resamplings,
         "confidence": CONFIDENCE,
         "seed": SEED,
     }
-    labels_of = {"Letters, A-M against N-Z": data.y >= 13, "Letters, 26 classes": data.y}
-    systems = {name: _system(data, y.astype(int), resamplings) for name, y in labels_of.items()}
+    label_sets = {"Letters, A-M against N-Z": data.y >= 13, "Letters, 26 classes": data.y}
+    systems = {
+        name: _certify_system(data, y.astype(int), n_resamplings) for name, y in label_sets.items()
+    }
     return {"settings": settings, "systems": systems}
 
 
-def _system(data: Dataset, y: NDArray[Any], resamplings: int) -> dict[str, Any]:
+def _certify_system(data: Dataset, y: NDArray[Any], n_resamplings: int) -> dict[str, Any]:
     rows = np.random.default_rng(SEED).permutation(len(y))
-    train, tune, pool = np.split(rows, [TRAIN, TRAIN + TUNE])
+    train, tune, pool = np.split(rows, [TRAINING_ROWS, TRAINING_ROWS + TUNING_ROWS])
     started = time.perf_counter()
     system = StagedCascade(random_state=SEED).fit(
         data.X[train], y[train], validation=(data.X[tune], y[tune])
     )
     seconds = time.perf_counter() - started
-    tuning = [cascade_record(system, c, data.X[tune], y[tune]) for c in range(len(system.chains_))]
-    records = [cascade_record(system, c, data.X[pool], y[pool]) for c in range(len(system.chains_))]
+    tuning_records = [
+        cascade_record(system, c, data.X[tune], y[tune]) for c in range(len(system.chains_))
+    ]
+    pool_records = [
+        cascade_record(system, c, data.X[pool], y[pool]) for c in range(len(system.chains_))
+    ]
     return {
         "stages": [len(chain) for chain in system.chains_],
         "fit_seconds": round(seconds, 1),
-        "cloud_accuracy": float(records[0].correctness[-1].mean()),
+        "cloud_accuracy": float(pool_records[0].correctness[-1].mean()),
         "cases": [
-            _case(tuning, records, system.frontier_.points, case, resamplings) for case in CASES
+            _certify_case(
+                tuning_records, pool_records, system.frontier_.points, case, n_resamplings
+            )
+            for case in CASES
         ],
     }
 
 
-def _case(
-    tuning: Sequence[CascadeRecord],
-    pool: Sequence[CascadeRecord],
+def _certify_case(
+    tuning_records: Sequence[CascadeRecord],
+    pool_records: Sequence[CascadeRecord],
     points: Sequence[Any],
     case: Case,
-    resamplings: int,
+    n_resamplings: int,
 ) -> dict[str, Any]:
     """Certify on many calibration sets; compare each bound with the risk on the pool."""
     # make the promise, and put the candidate points in the order of their tests
     kind, bound, loss = case
-    answers = pool[0].answers
+    answers = pool_records[0].answers
     assert answers is not None
-    class_loss = CLASS_LOSS[answers.n_classes]
+    max_class_loss = MAX_CLASS_LOSS[answers.n_classes]
     by_class = None
     if loss == "classes":
         classes = range(answers.n_classes)
-        by_class = ClassBounds.from_mappings(classes, max_loss=dict.fromkeys(classes, class_loss))
+        by_class = ClassBounds.from_mappings(
+            classes, max_loss=dict.fromkeys(classes, max_class_loss)
+        )
     promise = Promise(kind, bound, CONFIDENCE, by_class)
     started = time.perf_counter()
-    order = list_candidates(tuning, points, promise, n_rows=ROWS)
+    ordered_candidates = list_candidates(tuning_records, points, promise, n_rows=CALIBRATION_ROWS)
     ordering_seconds = time.perf_counter() - started
     # certify on rows drawn from the pool, and measure the certified point on the whole pool
     rng = np.random.default_rng(SEED)
-    reference = float(pool[-1].correctness[-1].mean())
+    reference_accuracy = float(pool_records[-1].correctness[-1].mean())
     pool_points: dict[Any, Any] = {}
-    certified: list[Any] = []
-    methods = []
+    certified_points: list[Any] = []
+    method_of_set = []
     started = time.perf_counter()
-    for _ in range(resamplings):
-        calibration_rows = rng.integers(0, len(pool[0].weights), ROWS)
-        point = certify([p.take(calibration_rows) for p in pool], order, promise)
+    for _ in range(n_resamplings):
+        calibration_rows = rng.integers(0, len(pool_records[0].weights), CALIBRATION_ROWS)
+        point = certify(
+            [p.take(calibration_rows) for p in pool_records], ordered_candidates, promise
+        )
         if point is None:
-            methods.append("none")
+            method_of_set.append("none")
             continue
         key = point.chain, point.thresholds
         if key not in pool_points:
-            pool_points[key] = pool[point.chain].measure(point.thresholds, point.chain)
-        certified.append(pool_points[key])
+            pool_points[key] = pool_records[point.chain].measure(point.thresholds, point.chain)
+        certified_points.append(pool_points[key])
         assert point.guarantee is not None
-        methods.append(point.guarantee["method"])
-    seconds = (time.perf_counter() - started) / resamplings
+        method_of_set.append(point.guarantee["method"])
+    seconds = (time.perf_counter() - started) / n_resamplings
     # count the certified points that violate the bound on the pool
-    risks = np.array([_risk(point, kind, reference) for point in certified])
-    violations = risks > bound + 1e-12
+    risks = np.array([_risk(point, kind, reference_accuracy) for point in certified_points])
+    is_violated = risks > bound + 1e-12
     class_figures = None
     if loss == "classes":
-        losses = np.array([_worst_class(pool[p.chain], p.thresholds) for p in certified])
-        violations |= losses > class_loss + 1e-12
-        class_figures = _class_figures(losses, class_loss, resamplings)
+        losses = np.array(
+            [_largest_class_loss(pool_records[p.chain], p.thresholds) for p in certified_points]
+        )
+        is_violated |= losses > max_class_loss + 1e-12
+        class_figures = _class_figures(losses, max_class_loss, n_resamplings)
     return {
         "kind": kind,
         "bound": bound,
         "loss": loss if kind == "max_loss" or loss == "classes" else None,
-        "candidates": len(order),
-        "certified": len(certified),
-        "violated": int(violations.sum()) / resamplings,
-        "violated_at_most": _allowed(resamplings),
-        "unused": 1 - float(risks.mean()) / bound if certified else None,
+        "candidates": len(ordered_candidates),
+        "certified": len(certified_points),
+        "violated": int(is_violated.sum()) / n_resamplings,
+        "violated_at_most": _max_violation_share(n_resamplings),
+        "unused": 1 - float(risks.mean()) / bound if certified_points else None,
         "parts": class_figures,
-        "unused_by_binomial": _floor(kind, bound),
-        "accuracy": _mean(p.accuracy for p in certified),
-        "cost": _mean(p.cost for p in certified),
-        "offload_rate": _mean(p.offload_rate for p in certified),
-        "methods": {m: methods.count(m) for m in sorted(set(methods))},
+        "unused_by_binomial": _binomial_unused_share(kind, bound),
+        "accuracy": fmean(p.accuracy for p in certified_points) if certified_points else None,
+        "cost": fmean(p.cost for p in certified_points) if certified_points else None,
+        "offload_rate": fmean(p.offload_rate for p in certified_points)
+        if certified_points
+        else None,
+        "methods": dict(sorted(Counter(method_of_set).items())),
         "seconds": {"candidates": round(ordering_seconds, 3), "certify": round(seconds, 4)},
     }
 
 
 def _class_figures(
-    losses: NDArray[np.float64], bound: float, resamplings: int
+    losses: NDArray[np.float64], bound: float, n_resamplings: int
 ) -> dict[str, float | None]:
     """Violations and unused part of the class bound, over all certified points."""
     return {
         "bound": bound,
-        "violated": int((losses > bound + 1e-12).sum()) / resamplings,
+        "violated": int((losses > bound + 1e-12).sum()) / n_resamplings,
         "unused": 1 - float(losses.mean()) / bound if len(losses) else None,
     }
 
 
-def _worst_class(record: CascadeRecord, thresholds: Sequence[float | None]) -> float:
+def _largest_class_loss(record: CascadeRecord, thresholds: Sequence[float | None]) -> float:
     """Largest loss of accuracy in any class, compared with the high-cost model."""
     exits = record.exits(thresholds)
     correct = record.correctness[exits, np.arange(len(exits))]
@@ -181,32 +200,27 @@ def _worst_class(record: CascadeRecord, thresholds: Sequence[float | None]) -> f
     return max(float(losses[answers.truth == c].mean()) for c in range(answers.n_classes))
 
 
-def _mean(figures: Iterable[float]) -> float | None:
-    values = list(figures)
-    return sum(values) / len(values) if values else None
-
-
-def _risk(point: Any, kind: str, reference: float) -> float:
+def _risk(point: Any, kind: str, reference_accuracy: float) -> float:
     if kind == "max_loss":
-        return reference - float(point.accuracy)
+        return reference_accuracy - float(point.accuracy)
     return float(point.cost if kind == "budget" else point.offload_rate)
 
 
-def _allowed(resamplings: int) -> float:
+def _max_violation_share(n_resamplings: int) -> float:
     """Largest share of violations that chance explains: 1 - confidence + 2 standard errors."""
     level = 1 - CONFIDENCE
-    return level + 2 * math.sqrt(level * CONFIDENCE / resamplings)
+    return level + 2 * math.sqrt(level * CONFIDENCE / n_resamplings)
 
 
-def _floor(kind: str, bound: float) -> float | None:
+def _binomial_unused_share(kind: str, bound: float) -> float | None:
     """Smallest part of a rate bound that the exact binomial test can leave unused.
 
     None for a budget, because a cost is not a rate.
     """
     if kind == "budget":
         return None
-    largest_count = float(stats.binom.ppf(1 - CONFIDENCE, ROWS, bound)) - 1
-    return 1.0 - largest_count / (ROWS * bound)
+    largest_count = float(stats.binom.ppf(1 - CONFIDENCE, CALIBRATION_ROWS, bound)) - 1
+    return 1.0 - largest_count / (CALIBRATION_ROWS * bound)
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
@@ -224,18 +238,18 @@ def page(results: Mapping[str, Any]) -> list[str]:
     for name, system in results["systems"].items():
         violation_bound = system["cases"][0]["violated_at_most"]
         lines += ["", f"{name} (by chance, at most {violation_bound:.1%} are violated):", ""]
-        lines += harness.table_lines(HEADER, [_row(case) for case in system["cases"]])
+        lines += harness.table_lines(HEADER, [_case_row(case) for case in system["cases"]])
     return lines
 
 
-def _row(case: Mapping[str, Any]) -> tuple[str, ...]:
-    name = f"{case['kind']} {case['bound']:g}"
+def _case_row(case: Mapping[str, Any]) -> tuple[str, ...]:
+    guarantee = f"{case['kind']} {case['bound']:g}"
     if case["parts"] is not None:
-        name += f" ({case['loss']} {case['parts']['bound']:g})"
+        guarantee += f" ({case['loss']} {case['parts']['bound']:g})"
     shares = (case["violated"], case["unused"], case["unused_by_binomial"])
     figures = (case["accuracy"], case["cost"], case["offload_rate"])
     return (
-        name,
+        guarantee,
         *("-" if share is None else f"{share:.1%}" for share in shares),
         *("-" if figure is None else f"{figure:.4g}" for figure in figures),
     )

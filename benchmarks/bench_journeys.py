@@ -61,18 +61,18 @@ class CallCounter:
             return
         if frame is None or not frame.f_globals.get("__name__", "").startswith("gatewise"):
             return
-        file = frame.f_code.co_filename
+        file_name = frame.f_code.co_filename
         self.n_calls += event == "call"
-        self.n_moves += file != self._last_file
-        self._last_file = file
-        self.files.add(file)
+        self.n_moves += file_name != self._last_file
+        self._last_file = file_name
+        self.files.add(file_name)
 
     def figures(self) -> dict[str, int]:
         """Get the numbers of calls, files and moves."""
         return {"calls": self.n_calls, "files": len(self.files), "moves": self.n_moves}
 
 
-def pack_digits(work_folder: Path) -> Path:
+def pack_digits(folder: Path) -> Path:
     """Pack a cascade of four linear stages that answers all rows of digits on the device."""
     import gatewise as gw
 
@@ -85,39 +85,39 @@ def pack_digits(work_folder: Path) -> Path:
         offload_rate=0.0,
         random_state=0,
     ).fit(X[:1200], y[:1200])
-    gw.pack(system, work_folder / "digits", sample=X[:32])
-    return work_folder / "digits"
+    gw.pack(system, folder / "digits", sample=X[:32])
+    return folder / "digits"
 
 
-def write_wine(work_folder: Path) -> Path:
+def write_wine(folder: Path) -> Path:
     """Write the table of wines as CSV."""
-    data = load_wine()
-    path = work_folder / "wine.csv"
+    wine = load_wine()
+    path = folder / "wine.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([*(name.replace("/", "_") for name in data.feature_names), "label"])
-        writer.writerows([*row, label] for row, label in zip(data.data, data.target, strict=True))
+        writer.writerow([*(name.replace("/", "_") for name in wine.feature_names), "label"])
+        writer.writerows([*row, label] for row, label in zip(wine.data, wine.target, strict=True))
     return path
 
 
-def count_answer(work_folder: Path) -> dict[str, int]:
+def count_answer(folder: Path) -> dict[str, int]:
     """Count the answer to a row that the last of four stages answers."""
     import gatewise as gw
 
     rows = np.asarray(load_digits().data[1200:], np.float32)
-    with gw.Device(pack_digits(work_folder)) as device:
+    with gw.Device(pack_digits(folder)) as device:
         answers = [device.answer(row) for row in rows]
-        row = next(row for row, a in zip(rows, answers, strict=True) if a.stage == 3)
+        row = next(row for row, answer in zip(rows, answers, strict=True) if answer.stage == 3)
         with CallCounter() as counter:
             device.answer(row)
     return counter.figures()
 
 
-def count_open(work_folder: Path) -> dict[str, int]:
+def count_open(folder: Path) -> dict[str, int]:
     """Count opening a bundle of 64 features and making a device of it."""
     import gatewise as gw
 
-    path = pack_digits(work_folder)
+    path = pack_digits(folder)
     gw.Device(gw.Bundle.open(path)).close()  # imports all modules
     with CallCounter() as counter:
         device = gw.Device(gw.Bundle.open(path))
@@ -125,31 +125,31 @@ def count_open(work_folder: Path) -> dict[str, int]:
     return counter.figures()
 
 
-def count_train(work_folder: Path) -> dict[str, int]:
+def count_train(folder: Path) -> dict[str, int]:
     """Count the command that trains a bundle from a table."""
     from gatewise import cli
 
-    table = write_wine(work_folder)
+    table = write_wine(folder)
     with CallCounter() as counter:
-        assert cli.main(["train", str(table), "--out", str(work_folder / "wine")]) == 0
+        assert cli.main(["train", str(table), "--out", str(folder / "wine")]) == 0
     return counter.figures()
 
 
-def count_simulate(work_folder: Path) -> dict[str, int]:
+def count_simulate(folder: Path) -> dict[str, int]:
     """Count the command that simulates 1,000 devices for 10 minutes."""
     from gatewise import cli
 
     X, y = load_digits(return_X_y=True)
-    rows = work_folder / "rows.npz"
+    rows = folder / "rows.npz"
     np.savez(rows, X=X[1200:], y=y[1200:])
-    command = ["simulate", str(pack_digits(work_folder)), "--data", str(rows), "--devices", "1000"]
-    command += ["--time", "10min", "--out", str(work_folder / "out")]
+    command = ["simulate", str(pack_digits(folder)), "--data", str(rows), "--devices", "1000"]
+    command += ["--time", "10min", "--out", str(folder / "out")]
     with CallCounter() as counter:
         assert cli.main(command) == 0
     return counter.figures()
 
 
-COUNTS: dict[str, Callable[[Path], dict[str, int]]] = {
+COUNTERS: dict[str, Callable[[Path], dict[str, int]]] = {
     "answer": count_answer,
     "open": count_open,
     "train": count_train,
@@ -157,12 +157,13 @@ COUNTS: dict[str, Callable[[Path], dict[str, int]]] = {
 }
 
 
-def count(name: str, code: Path) -> dict[str, Any]:
+def count_in_process(name: str, code: Path) -> dict[str, Any]:
     """Count a journey in a new process, with the packages of the checkout `code`."""
-    paths = [code, *(code / package for package in PACKAGES)]
+    import_paths = [code, *(code / package for package in PACKAGES)]
     process = subprocess.run(
         [sys.executable, __file__, "--part", name],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"},
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join(map(str, import_paths)), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -173,13 +174,14 @@ def count(name: str, code: Path) -> dict[str, Any]:
 
 def results_page(results: dict[str, dict[str, Any]]) -> str:
     """Make the table of journeys, with the figures of each labelled checkout side by side."""
+    rows = [
+        (title, label, *(f"{figures[name][key]:,}" for key in ("calls", "files", "moves")))
+        for name, title in JOURNEYS.items()
+        for label, figures in results.items()
+    ]
+    table = [("journey", "code", "calls", "files", "moves"), ("---",) * 5, *rows]
     lines = ["# Four journeys through the code", "", "`make bench-journeys` counts them.", ""]
-    lines += ["| journey | code | calls | files | moves |", "| --- | --- | --- | --- | --- |"]
-    for name, text in JOURNEYS.items():
-        for label, figures in results.items():
-            cells = (f"{figures[name][key]:,}" for key in ("calls", "files", "moves"))
-            lines.append(f"| {text} | {label} | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in table), ""])
 
 
 def main() -> int:
@@ -188,13 +190,14 @@ def main() -> int:
     parser.add_argument("--code", type=Path, default=ROOT, help="checkout whose code is counted")
     parser.add_argument("--label", default="now", help="name of the figures in the table")
     parser.add_argument("--part", choices=JOURNEYS, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.part:
+    options = parser.parse_args()
+    if options.part:
         with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(COUNTS[arguments.part](Path(folder))))
+            print(json.dumps(COUNTERS[options.part](Path(folder))))
         return 0
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    results[arguments.label] = {name: count(name, arguments.code.resolve()) for name in JOURNEYS}
+    code = options.code.resolve()
+    results[options.label] = {name: count_in_process(name, code) for name in JOURNEYS}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     RESULTS.with_suffix(".md").write_text(results_page(results))
     print(results_page(results))

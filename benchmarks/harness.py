@@ -88,7 +88,8 @@ class Benchmark:
         }
         page = "\n".join([*self.page(figures), ""])
         folder = out_folder(options, is_partial=is_partial)
-        write_whole(folder / f"{self.name}.json", json.dumps(as_json_value(figures), indent=1) + "\n")
+        document = json.dumps(as_json_value(figures), indent=1)
+        write_whole(folder / f"{self.name}.json", document + "\n")
         write_whole(folder / f"{self.name}.md", page)
         note(f"wrote {folder / f'{self.name}.md'}")
         print(page)

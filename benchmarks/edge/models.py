@@ -28,17 +28,17 @@ class Model:
     title: str
     bundle: Bundle
     rows: NDArray[np.float32]
-    about: dict[str, Any]  # sizes, and figures of the model on those rows
+    figures: dict[str, Any]  # sizes, and figures of the model on those rows
 
 
-def make_models(folder: Path, quick: bool) -> dict[str, Model]:
+def make_models(folder: Path, is_quick: bool) -> dict[str, Model]:
     """Fit the models on Letters, N-Z against A-M, and pack them into a folder."""
     problem = problems.get(PROBLEM)
     fold = problem.make_folds(0)[0]
-    if quick:
+    if is_quick:
         fold = fold.sample(QUICK_ROWS)
     trees = {"n_rounds": TREES, "max_depth": DEPTH, "num_leaves": 2**DEPTH, "penalties": (0.0,)}
-    kinds: dict[str, tuple[str, str, dict[str, Any]]] = {
+    specifications: dict[str, tuple[str, str, dict[str, Any]]] = {
         "trees-50": (f"{TREES} trees of depth {DEPTH}, one graph", "greedy-miser", trees),
         "lazy-50": (f"{TREES} trees of depth {DEPTH}, acquired node by node", "cegb", trees),
         "letters": ("Letters' cascade, within 1 % of its high-cost model", "staged", {}),
@@ -49,7 +49,7 @@ def make_models(folder: Path, quick: bool) -> dict[str, Model]:
         ),
     }
     models = {}
-    for name, (title, method, params) in kinds.items():
+    for name, (title, method, params) in specifications.items():
         if name.startswith("letters"):
             params = params | {"max_loss": peers.MAX_LOSS}
         else:
@@ -60,12 +60,12 @@ def make_models(folder: Path, quick: bool) -> dict[str, Model]:
         if not name.startswith("letters"):
             system = system.at(budget=problem.costs.total)
         elif name.endswith("64kb"):
-            system = _within(system, SMALL_BYTES)
+            system = _within_bytes(system, SMALL_BYTES)
         bundle = pack(system, folder / name, sample=fold.test[0][:32])
         x = np.ascontiguousarray(fold.test[0], np.float32)
         exits = np.asarray(system.exit_stage(x)) if hasattr(system, "exit_stage") else np.zeros(1)
         stages = bundle.manifest.stages
-        details = {
+        figures = {
             "stages": len(stages),
             "kinds": [stage.kind for stage in stages],
             "file_bytes": sum(stage.bytes for stage in stages),
@@ -78,12 +78,12 @@ def make_models(folder: Path, quick: bool) -> dict[str, Model]:
             "accuracy": round(float(np.mean(system.predict(x) == fold.test[1])), 4),
             "mean_cost": round(float(system.cost(x).mean()), 3),
         }
-        models[name] = Model(title, bundle, x, details)
+        models[name] = Model(title, bundle, x, figures)
     return models
 
 
-def _within(system: Any, max_bytes: int) -> Any:
+def _within_bytes(system: Any, max_bytes: int) -> Any:
     """System at its most accurate operating point, by validation, within `max_bytes`."""
     points = [p for p in system.frontier_.points if p.nbytes <= max_bytes]
-    best = max(points, key=lambda p: (p.accuracy, -p.cost))
-    return system.at(budget=best.cost)
+    best_point = max(points, key=lambda p: (p.accuracy, -p.cost))
+    return system.at(budget=best_point.cost)

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import bench_edge
 from benchmarks.edge import process as edge_process
 
-ABOUT = {
+MODEL_FIGURES = {
     "stages": 1, "kinds": ["graph"], "file_bytes": 4268, "flat_bytes": 4268,
     "first_stage_features": 16, "first_stage_stops": 1.0, "offload_rate": 0.0,
     "accuracy": 0.9, "mean_cost": 16.0,
@@ -29,9 +29,9 @@ RUNS = {
 
 
 def example_document() -> dict:
-    models = {"trees-50": SimpleNamespace(title="50 trees", about=ABOUT)}
+    models = {"trees-50": SimpleNamespace(title="50 trees", figures=MODEL_FIGURES)}
     skipped = {"trees-50 c99": "no C compiler"}
-    return bench_edge.document(RUNS, models, PROCESSES, skipped, calls=7)
+    return bench_edge.document(RUNS, models, PROCESSES, skipped, n_calls=7)
 
 
 def test_ratios_are_medians_of_the_ratios_per_round():
@@ -54,8 +54,8 @@ def test_page_shows_met_missed_and_skipped_items():
 
 def test_every_round_times_all_items():
     order = []
-    runs = bench_edge.timed(
-        {name: lambda name=name: order.append(name) for name in "ab"}, rounds=2, calls=3
+    runs = bench_edge.time_items(
+        {name: lambda name=name: order.append(name) for name in "ab"}, n_rounds=2, n_calls=3
     )
     assert order == (["a"] * 3 + ["b"] * 3) * 3  # the first round is not counted
     assert [len(us) for us in runs.values()] == [2, 2]
