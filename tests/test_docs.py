@@ -38,7 +38,7 @@ def test_examples_run(page, tmp_path):
 def test_tutorials_run(page, tmp_path):
     for script in re.findall(r"\]\(\.\./\.\./examples/(\w+\.py)\)", page.read_text()):
         shutil.copy(ROOT / "examples" / script, tmp_path)
-    with contextlib.chdir(tmp_path), Shell(tmp_path, port=free_port()) as shell:
+    with contextlib.chdir(tmp_path), Shell(tmp_path, port=free_port(), runs_here=True) as shell:
         run_page(page, shell)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import doctest
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
+from unittest.mock import patch
 
 from tests.support.ports import free_port
+from tests.support.processes import run_here
 from tests.support.waiting import wait_until
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -51,6 +54,8 @@ class Shell:
         Port that replaces the broker's port 1883.
     secure_port : int, optional
         Port that replaces the secured broker's port 8883.
+    runs_here : bool
+        Run ``gatewise`` commands without redirections in this process, which saves their imports.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class Shell:
         environment: dict[str, str] | None = None,
         port: int | None = None,
         secure_port: int | None = None,
+        runs_here: bool = False,
     ) -> None:
         scripts = Path(sys.executable).parent
         self.folder = folder
@@ -66,6 +72,7 @@ class Shell:
         self.environment |= {"COLUMNS": "100", **(environment or {})}
         self._port = port
         self._secure_port = secure_port
+        self._runs_here = runs_here
         self._enrolment_port = free_port()
         self._background: list[subprocess.Popen[str]] = []
 
@@ -87,10 +94,14 @@ class Shell:
         if command.endswith("&"):
             self._start(command.removesuffix("&").strip())
             return ""
-        process = subprocess.run(
-            ["bash", "-ec", command], cwd=self.folder, env=self.environment,
-            capture_output=True, text=True, timeout=280,
-        )  # fmt: skip
+        if self._runs_here and re.fullmatch(r"gatewise [^|&;<>$()`*?]*", command):
+            with patch.dict(os.environ, self.environment):
+                process = run_here(*shlex.split(command)[1:], folder=self.folder)
+        else:
+            process = subprocess.run(
+                ["bash", "-ec", command], cwd=self.folder, env=self.environment,
+                capture_output=True, text=True, timeout=280,
+            )  # fmt: skip
         output = f"{process.stdout[-2000:]}\n{process.stderr[-2000:]}"
         assert process.returncode == 0, f"{command}\n{output}"
         return process.stdout

@@ -44,7 +44,7 @@ def test_interrupted_demo_leaves_no_files_or_processes(tmp_path, command):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     demo = command(
-        "demo", "--dataset", "iris", "--method", "adapt-lin", "--link", "satellite", "--out", "out",
+        "demo", "--dataset", "iris", "--devices", "2", "--link", "satellite", "--out", "out",
         folder=tmp_path, environment={"TMPDIR": str(scratch)},
     )  # fmt: skip
     edge_pids = lambda: named("gatewise edge", demo.process.pid)  # noqa: E731
