@@ -135,7 +135,7 @@ def test_huge_version_of_targets_is_recovered_by_rotating_the_snapshot_key(devic
     for version in (true_version + 100, true_version):
         with repository._locked():
             repository._metadata["targets"].signed.version = version
-            repository._write("targets", "snapshot", "timestamp")
+            repository._write_metadata("targets", "snapshot", "timestamp")
         if version > true_version:
             device_at_8.wait_for_check()
     fleet.publish("9")
@@ -261,7 +261,7 @@ def test_update_succeeds_after_a_server_with_faults(
     path = next((fleet.folder / "targets/small/10").glob("*.manifest.json"))
     server.handlers[f"/targets/small/10/{path.name}"] = behave
     with monkeypatch.context() as patch:
-        patch.setattr(device_at_8.updater._client, "_longest", 0.5)
+        patch.setattr(device_at_8.updater._client, "_max_fetch_s", 0.5)
         device_at_8.wait_for_refusal("fetch", "9")
     server.handlers.clear()
     device_at_8.wait_for_version("10")
