@@ -105,17 +105,12 @@ class Auditor:
             self._reader.start(lambda _: send())
 
     def _send(self, instance: PendingInstance, mark: AuditMark, feature_cost: float) -> None:
-        bundle = instance.bundle
-        reading = instance.reading
-        takes_nan = bundle.cloud_takes_nan
+        manifest = instance.bundle.manifest
         try:
-            values = reading.acquire(
-                bundle.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
-            )
             self._uplink.send(
-                bundle.cast_for_request(values)[np.newaxis],
-                bundle.manifest.name,
-                bundle.manifest.version,
+                instance.acquire_request_values()[np.newaxis],
+                manifest.name,
+                manifest.version,
                 deadline=self._clock() + AUDIT_TIMEOUT_S,
                 mark=mark,
                 on_answer=partial(self._count, mark),
@@ -126,7 +121,7 @@ class Auditor:
             _LOG.exception("an answer could not be audited")
         finally:
             with self._lock:
-                self._sums["audit_cost"] += reading.cost - feature_cost
+                self._sums["audit_cost"] += instance.reading.cost - feature_cost
 
     def _count(self, mark: AuditMark, response: Response) -> None:
         """Count an answered audit, weighted with ``1 / p`` for its probability p."""

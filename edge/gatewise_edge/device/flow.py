@@ -142,31 +142,26 @@ class RowFlow:
     # -- the cloud -------------------------------------------------------------------------
 
     def _offload(self, instance: PendingInstance, reason: str) -> Answer | PendingInstance:
-        bundle = instance.bundle
-        reading = instance.reading
         # If no request may be sent, its features are not acquired either.
         refusal = self._uplink.admit(instance.deadline)
         if refusal is not None:
             return self._fall_back(instance, _failure_reason(instance.error, refusal))
-        takes_nan = bundle.cloud_takes_nan
         try:
-            values = reading.acquire(
-                bundle.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
-            )
+            instance.values = instance.acquire_request_values()
         except SensorError as error:
             self._uplink.release()
             return self._fall_back(instance, _failure_reason(instance.error or error))
-        instance.values = bundle.cast_for_request(values)
-        instance.reason = (
-            _failure_reason(reading.first_failure, reason) if reason == "offloaded" else reason
-        )
+        if reason == "offloaded":
+            reason = _failure_reason(instance.reading.first_failure, reason)
+        instance.reason = reason
         if instance.group is not None:
             instance.group.append(instance)
             return instance
+        manifest = instance.bundle.manifest
         offload_or_reason = self._uplink.send(
             instance.values[np.newaxis],
-            bundle.manifest.name,
-            bundle.manifest.version,
+            manifest.name,
+            manifest.version,
             deadline=instance.deadline,
         )
         if isinstance(offload_or_reason, str):

@@ -27,7 +27,7 @@ from gatewise_edge.sensors.feature_sources import (
     RawRowSource,
     WindowSource,
 )
-from gatewise_edge.sensors.fetched_row import FetchedRow
+from gatewise_edge.sensors.fetched_row import FetchedRow, FetchedSource
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import in_order
 from gatewise_export.bundle.bundle import Bundle
@@ -260,7 +260,7 @@ class InstalledBundle:
                 raise InputError("no instance: give a row, or give the device sensors")
             return self.source
         if isinstance(instance, FetchedRow):
-            return instance.bind(self.manifest.feature_names, self.manifest.encoder)
+            return FetchedSource(instance, self.manifest.feature_names, self.manifest.encoder)
         if hasattr(instance, "to_dict") and np.ndim(instance) == 1:  # a Series
             cells = instance.to_dict()
             has_names = any(isinstance(name, str) for name in cells)

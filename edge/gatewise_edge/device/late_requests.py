@@ -163,20 +163,15 @@ class LateRequests:
 
     def _write(self, answered: _AnsweredInstance, private: bool) -> None:
         instance = answered.instance
-        bundle = instance.bundle
-        manifest = bundle.manifest
-        takes_nan = bundle.cloud_takes_nan
+        manifest = instance.bundle.manifest
         instance.reading.lift_deadline()
         try:
-            values = instance.reading.acquire(
-                bundle.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
-            )
             request = Request(
                 id=answered.request_id,
                 model=manifest.name,
                 version=manifest.version,
                 ttl_ms=int(1000 * _RESPONSE_TIMEOUT_S),
-                X=bundle.cast_for_request(values)[np.newaxis],
+                X=instance.acquire_request_values()[np.newaxis],
                 audit=answered.mark,
                 private=private,
             )
@@ -231,7 +226,9 @@ class LateRequests:
             {
                 "request": request.id.hex(),
                 "label": classes[int(response.labels[0])],
-                "probabilities": [round(p, 6) for p in response.probabilities[0].tolist()],
+                "probabilities": [
+                    round(probability, 6) for probability in response.probabilities[0].tolist()
+                ],
                 "answered": classes[mark.class_index],
                 "model": request.model,
                 "version": request.version,

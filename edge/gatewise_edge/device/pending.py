@@ -53,6 +53,15 @@ class PendingInstance(msgspec.Struct, eq=False):
     offload: Offload | None = None
     row: int = 0
 
+    def acquire_request_values(self) -> NDArray[Any]:
+        """Acquire the request's row; SensorError if the cloud needs a failed feature."""
+        bundle = self.bundle
+        takes_nan = bundle.cloud_takes_nan
+        values = self.reading.acquire(
+            bundle.request_inputs, allow_missing=takes_nan, allow_failure=takes_nan
+        )
+        return bundle.cast_for_request(values)
+
     @property
     def wake_at(self) -> float:
         """Time to call :meth:`.Device.advance` if no response arrives before."""

@@ -132,7 +132,7 @@ class _StageRun(NamedTuple):
 
 def _run_stage(stage: DeviceStage, X: NDArray[np.float32], meter: Meter) -> _StageRun:
     """Run a stage on all sample rows, without the stages before it; see :func:`self_test`."""
-    readings = [Reading(x, meter, lambda: math.inf) for x in X]
+    readings = [Reading(row, meter, lambda: math.inf) for row in X]
     is_flat = stage.spec.kind not in ("lazy", "graph")
     outputs = [
         stage.run_instance(reading, allow_missing=True)

@@ -64,9 +64,9 @@ class GraphSession:
         Each thread binds its buffers once, which takes half the time of :meth:`run`.
         """
         try:
-            input_buffer, margin_buffer, binding = self._thread_buffers.bound
+            input_buffer, margin_buffer, binding = self._thread_buffers.binding
         except AttributeError:
-            input_buffer, margin_buffer, binding = self._thread_buffers.bound = self._bind()
+            input_buffer, margin_buffer, binding = self._thread_buffers.binding = self._bind()
         input_buffer[:] = row
         self._session.run_with_iobinding(binding)
         margin_list: list[float] = margin_buffer.tolist()

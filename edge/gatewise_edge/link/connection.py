@@ -84,8 +84,7 @@ class BrokerConnection:
             client.will_set(*last_will, qos=1, retain=True)
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
-        client.on_unsubscribe = self._on_unsubscribe
-        client.on_publish = self._on_publish
+        client.on_publish = client.on_unsubscribe = self._on_ack
         client.on_message = self._on_message
         client.on_disconnect = self._on_disconnect
         # With this callback paho queues messages and lets this class write them.
@@ -96,7 +95,7 @@ class BrokerConnection:
         self._write_lock = threading.RLock()
         self._read_lock: Any = self._write_lock if endpoint.uses_tls else contextlib.nullcontext()
         #: Callbacks of unacknowledged messages and UNSUBSCRIBEs, by packet id.
-        self._pending_acks: dict[int, Callable[[], None]] = {}
+        self._pending_acks: dict[int, Callable[[], None] | None] = {}
         #: Events that paho reported and that no callback has handled yet.
         self._events: deque[Callable[[], None]] = deque()
         #: Why the connection ended; empty while it is not known.
@@ -177,7 +176,7 @@ class BrokerConnection:
             if message.rc != paho.MQTT_ERR_SUCCESS:
                 return False
             if qos:
-                self._pending_acks[message.mid] = on_ack or _ignore_ack
+                self._pending_acks[message.mid] = on_ack
             self._write()
         return True
 
@@ -331,10 +330,7 @@ class BrokerConnection:
     ) -> None:
         self._events.append(partial(self._handle_subscribe, packet_id, reasons))
 
-    def _on_unsubscribe(self, _client: object, _data: object, packet_id: int, *_: object) -> None:
-        self._events.append(partial(self._acknowledge, packet_id))
-
-    def _on_publish(self, _client: object, _data: object, packet_id: int, *_: object) -> None:
+    def _on_ack(self, _client: object, _data: object, packet_id: int, *_: object) -> None:
         self._events.append(partial(self._acknowledge, packet_id))
 
     def _on_message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
@@ -351,7 +347,3 @@ class BrokerConnection:
             on_ack = self._pending_acks.pop(packet_id, None)
         if on_ack is not None:
             on_ack()
-
-
-def _ignore_ack() -> None:
-    """Do nothing when a message is acknowledged."""

@@ -112,9 +112,12 @@ class Uplink:
         if not self.ready:
             return False
         with self._condition:
-            cloud_replies = self._breaker is None or self._breaker.state == "closed"
             is_paused = self._clock() < self._offloads.pause_until
-            return cloud_replies and not is_paused and len(self._offloads) == 0
+            return self._cloud_replies and not is_paused and len(self._offloads) == 0
+
+    @property
+    def _cloud_replies(self) -> bool:
+        return self._breaker is None or self._breaker.state == "closed"
 
     def admit(self, deadline: float) -> str | None:
         """Return None if an instance may be offloaded, otherwise the reason for its answer.
@@ -209,8 +212,7 @@ class Uplink:
         if not self.ready:
             return False
         with self._condition:
-            cloud_replies = self._breaker is None or self._breaker.state == "closed"
-            return cloud_replies and self._offloads.admit_audit(self._clock())
+            return self._cloud_replies and self._offloads.admit_audit(self._clock())
 
     def poll(self, offload: Offload) -> bool:
         """Retry a request or end it, whichever is due; return whether it is settled."""

@@ -218,7 +218,12 @@ class Reading:
             unread_features = features[~self.was_read[features]]
             if self.failures:
                 unread_features = np.array(
-                    [k for k in unread_features.tolist() if k not in self.failures], np.intp
+                    [
+                        feature
+                        for feature in unread_features.tolist()
+                        if feature not in self.failures
+                    ],
+                    np.intp,
                 )
             if len(unread_features):
                 try:

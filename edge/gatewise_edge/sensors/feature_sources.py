@@ -49,7 +49,9 @@ class RawRowSource:
     ) -> None:
         """Enter the values of `features`; see :meth:`.FeatureSource.read`."""
         encoder = self._encoder
-        for column_index in dict.fromkeys(encoder.column_of[k] for k in features.tolist()):
+        for column_index in dict.fromkeys(
+            encoder.column_of[feature] for feature in features.tolist()
+        ):
             column_features = encoder.members(column_index)
             try:
                 values = encoder.cell(column_index, self._cells[column_index])

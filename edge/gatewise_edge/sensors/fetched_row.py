@@ -13,7 +13,7 @@ from gatewise.errors import one_line
 from gatewise_edge.errors import SensorError
 
 if TYPE_CHECKING:
-    from gatewise_edge.sensors.feature_reader import FeatureSource, Reading
+    from gatewise_edge.sensors.feature_reader import Reading
 
 FetchFunction = Callable[[Sequence[str], float], Mapping[str, Any]]
 """A function of the names of columns and the seconds left that returns their cells by name."""
@@ -33,64 +33,53 @@ class FetchedRow:
     """
 
     def __init__(self, cells: Mapping[str, Any], fetch: FetchFunction) -> None:
-        self._cells = dict(cells)
-        self._fetch = fetch
-
-    def bind(self, names: Sequence[str], encoder: RowEncoder | None) -> FeatureSource:
-        """Make the source of a bundle's features; `names` are features or, encoded, columns."""
-        return _FetchedSource(self._cells, self._fetch, names, encoder)
+        self.cells = dict(cells)
+        self.fetch = fetch
 
 
-class _FetchedSource:
-    """Known and fetched cells as a :class:`.FeatureSource`."""
+class FetchedSource:
+    """The features of a FetchedRow as a :class:`.FeatureSource`.
+
+    `feature_names` are those of the bundle, which the `encoder` computes from columns, if any.
+    """
 
     def __init__(
-        self,
-        cells: dict[str, Any],
-        fetch: FetchFunction,
-        names: Sequence[str],
-        encoder: RowEncoder | None,
+        self, row: FetchedRow, feature_names: Sequence[str], encoder: RowEncoder | None
     ) -> None:
-        self._cells = cells
-        self._fetch = fetch
+        self._row = row
         self._encoder = encoder
-        self._columns = names if encoder is None else encoder.names
-        self._column_of = range(len(names)) if encoder is None else encoder.column_of
+        self._columns = feature_names if encoder is None else encoder.names
+        self._column_of = range(len(feature_names)) if encoder is None else encoder.column_of
 
     def read(
         self, features: NDArray[np.intp], reading: Reading, timeout_s: float, *, allow_failure: bool
     ) -> None:
-        column_indices = dict.fromkeys(
-            self._column_of[k] for k in features.tolist() if not reading.was_read[k]
-        )
-        absent_names = [
-            self._columns[c] for c in column_indices if self._columns[c] not in self._cells
-        ]
+        """Enter the values of `features`; see :meth:`.FeatureSource.read`."""
+        unread_features = features[~reading.was_read[features]].tolist()
+        columns = dict.fromkeys(self._column_of[feature] for feature in unread_features)
+        names = [self._columns[column] for column in columns]
+        absent_names = [name for name in names if name not in self._row.cells]
         problem = "it was not fetched"
         if absent_names:
             try:
-                self._cells |= self._fetch(absent_names, timeout_s)
+                self._row.cells |= self._row.fetch(absent_names, timeout_s)
             except Exception as error:  # the user's function may raise anything
                 problem = f"it could not be fetched: {one_line(error) or type(error).__name__}"
-        for column in column_indices:
+        for column in columns:
             self._enter(column, reading, problem, allow_failure=allow_failure)
 
-    def _enter(
-        self, column_index: int, reading: Reading, problem: str, *, allow_failure: bool
-    ) -> None:
+    def _enter(self, column: int, reading: Reading, problem: str, *, allow_failure: bool) -> None:
         """Enter the values of a column, or its failure, in `reading`."""
-        name = self._columns[column_index]
-        column_features = (
-            [column_index] if self._encoder is None else list(self._encoder.members(column_index))
-        )
+        name = self._columns[column]
+        column_features = [column] if self._encoder is None else list(self._encoder.members(column))
         failure = SensorError(name, f"column {name!r}: {problem}")
-        if name in self._cells:
-            cell = self._cells[name]
+        if name in self._row.cells:
+            cell = self._row.cells[name]
             try:
                 if self._encoder is None:
                     values: Sequence[float] = [np.nan if cell is None else float(cell)]
                 else:
-                    values = self._encoder.cell(column_index, cell)
+                    values = self._encoder.cell(column, cell)
             except (TypeError, ValueError) as error:
                 failure = SensorError(name, f"column {name!r}: {one_line(error)}")
             else:

@@ -130,7 +130,9 @@ def _parquet_rows(path: str | Path) -> Iterator[tuple[int, list[Any]]]:
         ) from None
     try:
         table = parquet.read_table(path)
-        table = table.select([c.name for c in table.schema if not types.is_nested(c.type)])
+        table = table.select(
+            [column.name for column in table.schema if not types.is_nested(column.type)]
+        )
         columns = [column.to_pylist() for column in table.columns]
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None

@@ -9,10 +9,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from gatewise import __version__
 from gatewise.errors import GatewiseError, InputError
@@ -65,8 +64,6 @@ class Updater:
         Link that is not open yet. Without a link no announcements are received.
     clock : callable, default time.monotonic
         Returns the time in seconds; must never go backwards.
-    **options
-        Fields of UpdateSettings, which replace the fields of `settings`.
 
     Raises
     ------
@@ -79,13 +76,11 @@ class Updater:
     def __init__(
         self,
         store: Store,
-        settings: UpdateSettings | None = None,
+        settings: UpdateSettings,
         *,
         link: MqttLink | None = None,
         clock: Callable[[], float] = time.monotonic,
-        **options: Any,
     ) -> None:
-        settings = UpdateSettings(**options) if settings is None else replace(settings, **options)
         self.store = store
         self._settings = settings
         self._first_bundle_path = Path(settings.first)
