@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +17,8 @@ from typing import Any, Final
 from gatewise.errors import InputError
 from gatewise_export.bundle.storage import replace_file
 
-_REPORT: Final = "report.json"
+_REPORT_FILE: Final = "report.json"
+TIMINGS_FILE: Final = "timings.toml"
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,13 @@ class OutputFolder:
 
     def check(self, folder: Path) -> None:
         """Refuse a folder with files that an earlier run did not write."""
-        is_results = kind_of(folder / _REPORT) == self.kind
-        if not is_results and (folder / _REPORT).exists():
-            run = self.kind.removeprefix("gatewise-")
-            raise InputError(f"{folder}/{_REPORT} does not belong to a {run}: give another --out")
-        check_folder(folder, self.files, is_results=is_results)
+        has_results = read_kind(folder / _REPORT_FILE) == self.kind
+        if not has_results and (folder / _REPORT_FILE).exists():
+            run_name = self.kind.removeprefix("gatewise-")
+            raise InputError(
+                f"{folder}/{_REPORT_FILE} does not belong to a {run_name}: give another --out"
+            )
+        check_folder(folder, self.files, has_results=has_results)
 
     def write(self, folder: Path, contents: Mapping[str, str | Path]) -> None:
         """Write all contents into the folder; if writing one fails, the folder is unchanged.
@@ -59,16 +62,25 @@ class OutputFolder:
                     shutil.copytree(content, new_folder / name)
                 else:
                     write_text(new_folder / name, content)
-            for name in self.files:
-                target = folder / name
-                # A rename replaces a file, but not a directory.
-                if target.is_dir() or (name not in contents and target.exists()):
-                    target.rename(old_folder / name)
-                if name in contents:
-                    (new_folder / name).replace(target)
+            try:
+                # The old report is moved first and the new one last, so that a report is never in
+                # a folder with files of another run, even if the process is killed.
+                _move(reversed(self.files), folder, old_folder)
+                _move(self.files, new_folder, folder)
+            except BaseException:
+                _move([name for name in self.files if name in contents], folder, new_folder)
+                _move(self.files, old_folder, folder)
+                raise
 
 
-def kind_of(path: Path) -> str | None:
+def _move(names: Iterable[str], source: Path, target: Path) -> None:
+    """Rename the files that exist in a folder, in order, unless the other folder has them."""
+    for name in names:
+        if (source / name).exists() and not (target / name).exists():
+            (source / name).rename(target / name)
+
+
+def read_kind(path: Path) -> str | None:
     """Read the kind of a JSON document; None if it cannot be read."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -77,16 +89,16 @@ def kind_of(path: Path) -> str | None:
     return document.get("kind") if isinstance(document, dict) else None
 
 
-def check_folder(folder: Path, files: Collection[str], *, is_results: bool) -> None:
+def check_folder(folder: Path, file_names: Collection[str], *, has_results: bool) -> None:
     """Refuse a folder that cannot be written, or that has other files and no results."""
     parent = folder
     while not parent.exists() and parent != parent.parent:
         parent = parent.parent
     if not parent.is_dir():
         raise InputError(f"{parent} is a file, not a folder: give another --out")
-    if parent == folder and not is_results:
-        present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
-        if present - set(files):
+    if parent == folder and not has_results:
+        present_names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
+        if present_names - set(file_names):
             raise InputError(
                 f"{folder} contains other files: give another --out, or an empty folder"
             )
@@ -110,7 +122,7 @@ DEMO: Final = OutputFolder(
         "instances.csv",
         "policies.csv",
         "timeline.csv",
-        "timings.toml",
+        TIMINGS_FILE,
         "report.html",
         "report.json",
     ),
@@ -118,7 +130,7 @@ DEMO: Final = OutputFolder(
 #: Results of ``gatewise simulate``.
 SIMULATION: Final = OutputFolder(
     "gatewise-simulation",
-    ("timings.toml", "policies.csv", "timeline.csv", "classes.csv", "report.html", "report.json"),
+    (TIMINGS_FILE, "policies.csv", "timeline.csv", "classes.csv", "report.html", "report.json"),
 )
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 from pathlib import Path
 
@@ -10,17 +11,17 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_sim.report.output import DEMO, SIMULATION, to_csv
 from gatewise_sim.report.run_page import report_files
-from tests.sim.report.reports import made_up
+from tests.sim.report.reports import make_report
 
 
 @pytest.fixture
-def demo(tmp_path: Path) -> dict:
+def demo_contents(tmp_path: Path) -> dict:
     """Results of a demo by file name."""
-    folder = tmp_path / "a-bundle"
-    folder.mkdir()
-    (folder / "manifest.json").write_text("{}")
+    bundle_folder = tmp_path / "a-bundle"
+    bundle_folder.mkdir()
+    (bundle_folder / "manifest.json").write_text("{}")
     return {
-        "bundle": folder,
+        "bundle": bundle_folder,
         "instances.csv": "a\n1\n",
         "frontier.svg": "<svg/>",
         "report.html": "<p>",
@@ -29,7 +30,7 @@ def demo(tmp_path: Path) -> dict:
 
 
 @pytest.fixture
-def simulation() -> dict:
+def simulation_contents() -> dict:
     """Results of a simulation by file name."""
     texts = {name: name for name in SIMULATION.files}
     return {**texts, "report.json": json.dumps({"kind": SIMULATION.kind})}
@@ -37,40 +38,106 @@ def simulation() -> dict:
 
 def list_files(folder: Path) -> set[str]:
     """List the relative paths of all files in a folder."""
-    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_folder_has_exactly_the_results(tmp_path, demo):
+def test_folder_has_exactly_the_results(tmp_path, demo_contents):
     out = tmp_path / "deep" / "out"
     DEMO.check(out)
-    DEMO.write(out, demo)
-    assert list_files(out) == {*demo, "bundle/manifest.json"} - {"bundle"}
+    DEMO.write(out, demo_contents)
+    assert list_files(out) == {*demo_contents, "bundle/manifest.json"} - {"bundle"}
     assert (out / "report.html").read_text() == "<p>"
     assert (out / "report.html").stat().st_mode & 0o077 == 0o044
 
 
-def test_earlier_results_are_replaced_and_other_files_stay(tmp_path, demo):
+def test_earlier_results_are_replaced_and_other_files_stay(tmp_path, demo_contents):
     out = tmp_path / "out"
-    DEMO.write(out, demo)
+    DEMO.write(out, demo_contents)
     (out / "notes.txt").write_text("mine")
-    (demo["bundle"] / "manifest.json").rename(demo["bundle"] / "stage_0.onnx")
+    (demo_contents["bundle"] / "manifest.json").rename(demo_contents["bundle"] / "stage_0.onnx")
     DEMO.check(out)
-    del demo["instances.csv"]
-    DEMO.write(out, {**demo, "report.html": "<p>2"})
-    assert list_files(out) == {*demo, "bundle/stage_0.onnx", "notes.txt"} - {"bundle"}
+    del demo_contents["instances.csv"]
+    DEMO.write(out, {**demo_contents, "report.html": "<p>2"})
+    assert list_files(out) == {*demo_contents, "bundle/stage_0.onnx", "notes.txt"} - {"bundle"}
     assert (out / "report.html").read_text() == "<p>2"
     (out / "report.json").unlink()  # an interrupted run leaves no report
     (out / "notes.txt").unlink()
     DEMO.check(out)
 
 
-def test_failed_write_leaves_the_earlier_results_unchanged(tmp_path, simulation):
+def test_failed_write_leaves_the_earlier_results_unchanged(tmp_path, simulation_contents):
     out = tmp_path / "out"
-    SIMULATION.write(out, simulation)
+    SIMULATION.write(out, simulation_contents)
     with pytest.raises(UnicodeEncodeError):
-        SIMULATION.write(out, {**simulation, "policies.csv": "new", "report.html": "\ud800"})
+        SIMULATION.write(
+            out, {**simulation_contents, "policies.csv": "new", "report.html": "\ud800"}
+        )
     assert list_files(out) == set(SIMULATION.files)
     assert (out / "policies.csv").read_text() == "policies.csv"
+
+
+def read_files(folder: Path) -> dict[str, str]:
+    """Read all files in a folder that are not hidden, by relative path."""
+    names = [name for name in list_files(folder) if not name.startswith(".")]
+    return {name: (folder / name).read_text() for name in names}
+
+
+def fail_at_rename(monkeypatch, number: int, *, for_ever: bool) -> None:
+    """Let the rename with this number fail; with `for_ever` also all later ones, like a kill."""
+    numbers = itertools.count()
+    rename = Path.rename
+
+    def fail_or_rename(path: Path, target: Path) -> Path:
+        now = next(numbers)
+        if now == number or (for_ever and now > number):
+            raise OSError(5, "injected fault")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail_or_rename)
+
+
+#: Renames that replace a demo: six old results, and six new ones.
+N_RENAMES = 12
+
+
+@pytest.fixture
+def replaced_demo(tmp_path, demo_contents) -> tuple[Path, dict]:
+    """A folder with a demo, and the contents of another demo with one result less and one more."""
+    out = tmp_path / "out"
+    DEMO.write(out, demo_contents | {"arrivals.csv": "old"})
+    new_contents = {name: demo_contents[name] for name in demo_contents if name != "frontier.svg"}
+    report = json.dumps({"kind": DEMO.kind, "instances": 9})
+    return out, new_contents | {"timings.toml": "new", "classes.csv": "", "report.json": report}
+
+
+@pytest.mark.parametrize("number", range(N_RENAMES + 1))
+def test_failed_rename_leaves_the_earlier_results_unchanged(replaced_demo, monkeypatch, number):
+    out, new_contents = replaced_demo
+    files_before = read_files(out)
+    fail_at_rename(monkeypatch, number, for_ever=False)
+    if number == N_RENAMES:
+        DEMO.write(out, new_contents)
+        assert read_files(out) == {
+            "bundle/manifest.json": "{}",
+            **{name: text for name, text in new_contents.items() if name != "bundle"},
+        }
+        return
+    with pytest.raises(OSError, match="injected fault"):
+        DEMO.write(out, new_contents)
+    assert read_files(out) == files_before
+
+
+@pytest.mark.parametrize("number", range(N_RENAMES))
+def test_killed_write_leaves_no_report_beside_files_of_another_run(
+    replaced_demo, monkeypatch, number
+):
+    out, new_contents = replaced_demo
+    files_before = read_files(out)
+    fail_at_rename(monkeypatch, number, for_ever=True)
+    with pytest.raises(OSError, match="injected fault"):
+        DEMO.write(out, new_contents)
+    assert not (out / "report.json").exists() or read_files(out) == files_before
+    DEMO.check(out)  # the next run may write into the folder
 
 
 @pytest.mark.parametrize(
@@ -112,7 +179,7 @@ def read_csv(text: str) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 def test_csv_files_contain_the_figures_of_the_report():
-    report = made_up(money=30.0)
+    report = make_report(money=30.0)
     files = report_files(report)
     assert set(files) == set(SIMULATION.files) - {"timings.toml"}
     for row, policy in zip(read_csv(files["policies.csv"]), report.policies, strict=True):
@@ -130,7 +197,7 @@ def test_csv_files_contain_the_figures_of_the_report():
 
 
 @pytest.mark.parametrize(
-    ("label", "written"),
+    ("cell", "written_cell"),
     [
         ("=HYPERLINK(0)", "'=HYPERLINK(0)"),
         ("+1+1", "'+1+1"),
@@ -142,5 +209,5 @@ def test_csv_files_contain_the_figures_of_the_report():
         ("a=b", "a=b"),
     ],
 )
-def test_texts_are_not_formulas_in_a_spreadsheet(label, written):
-    assert to_csv([{"class": label}]) == f"class\n{written}\n"
+def test_texts_are_not_formulas_in_a_spreadsheet(cell, written_cell):
+    assert to_csv([{"class": cell}]) == f"class\n{written_cell}\n"
