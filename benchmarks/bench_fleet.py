@@ -22,10 +22,10 @@ import numpy as np
 from benchmarks import harness
 from benchmarks.cache import CACHE
 from gatewise.console import note
-from gatewise_sim.experiment.run import Prepared, run_scenario
+from gatewise_sim.experiment.run import Experiment, run_scenario
 from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.fleet.run import run_fleet
-from gatewise_sim.report.document import Figure, PolicyResult
+from gatewise_sim.report.document import Estimate, PolicyResult
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
 
@@ -96,7 +96,7 @@ def _scenario(devices: int, workers: int, simulated_time: str) -> Scenario:
     )
 
 
-def _prepare(scenario: Scenario) -> Prepared:
+def _prepare(scenario: Scenario) -> Experiment:
     """Read the inputs like the command, so that the memory is that of the command."""
     bundle = (_FOLDER / "bundle").read_text()
     return Job(bundle, str(_FOLDER / "rows.csv"), "label", scenario).prepare()
@@ -128,13 +128,13 @@ def compare_fleets(simulated_time: str) -> dict[str, Any]:
             prepared.timings,
             n_devices=n_devices,
         )
-        results.append(figures(prepared.result(run, prepared.policy)))
+        results.append(figures(prepared.make_result(run, prepared.policy)))
     return {"whole": results[0], "part": results[1]}
 
 
 def figures(result: PolicyResult) -> dict[str, list[float | None]]:
     """Collect the compared figures with their intervals."""
-    compared: dict[str, Figure | None] = {
+    compared: dict[str, Estimate | None] = {
         "accuracy": result.accuracy,
         "offload_rate": result.offload_rate,
         "cost": result.cost,
@@ -142,7 +142,7 @@ def figures(result: PolicyResult) -> dict[str, list[float | None]]:
         "bytes_down": result.bytes.down,
         "offloaded_p50": result.latency_ms["offloaded_p50"],
         "offloaded_p95": result.latency_ms["offloaded_p95"],
-        "radio_j": Figure(value=result.joules.radio),
+        "radio_j": Estimate(value=result.joules.radio),
     }
     return {n: [f.value, f.low, f.high] for n, f in compared.items() if f is not None}
 

@@ -112,7 +112,7 @@ def _measure_cell(bundle: FleetBundle, devices: int, link: str, seconds: float) 
         scenario,
         system_policy(scenario, table),
         calibration.timings,
-        arrivals=scenario.arrivals(len(table), table.truth),
+        arrivals=scenario.draw_fleet_arrivals(len(table), table.truth),
     )
     return {
         "bundle": bundle.name,
@@ -121,9 +121,9 @@ def _measure_cell(bundle: FleetBundle, devices: int, link: str, seconds: float) 
         "instances": len(virtual.answers),
         "rows": compare(live.fleet.answers, virtual.answers, bundle.truth),
         "same_decisions": same_decisions(live.fleet.answers, virtual.answers),
-        "lost": live.fleet.lost,
+        "lost": live.fleet.n_lost,
         "troubles": live.troubles,
-        "behind_ms": live.behind_ms,
+        "behind_ms": live.send_delay_ms,
         "load_before": round(load_before, 2),
         "timings": msgspec.to_builtins(calibration.timings),
     }
@@ -135,7 +135,7 @@ def _run_live(bundle: FleetBundle, scenario: Scenario, table: RowTable) -> LiveR
 
 def figures(answers: Answers, truth: NDArray[np.int64]) -> dict[str, float]:
     """Figures of a run, with the keys of :data:`MEASURES`."""
-    offloaded = answers.offloaded
+    offloaded = answers.is_offloaded
     latencies = {"": answers.latency_ms, "offloaded_": answers.latency_ms[offloaded]}
     quantiles = {
         f"{prefix}p{p}_ms": float(np.percentile(values, p)) if len(values) else float("nan")
@@ -146,8 +146,8 @@ def figures(answers: Answers, truth: NDArray[np.int64]) -> dict[str, float]:
         **quantiles,
         "offload_rate": float(offloaded.mean()),
         "accuracy": float((answers.label == truth[answers.row]).mean()),
-        "bytes": float((answers.up.astype(np.int64) + answers.down).mean()),
-        "joules": float(answers.joules.mean(dtype=np.float64)),
+        "bytes": float((answers.bytes_up.astype(np.int64) + answers.bytes_down).mean()),
+        "joules": float(answers.radio_joules.mean(dtype=np.float64)),
     }
 
 

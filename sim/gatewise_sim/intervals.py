@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.results import Answers, BoolArray, FloatArray, IntArray
-from gatewise_sim.report.document import Figure
+from gatewise_sim.report.document import Estimate
 
 N_BATCHES: Final = 20
 _SLICES: Final = 2000
@@ -27,84 +27,88 @@ _Z_QUANTILE: Final = 1.960
 class Batches:
     """Batch of each instance, dealt by time, and also by row if there are enough rows.
 
-    Each array of `groups` has shape (n,).
+    Each array of `batch_indices` has shape (n,).
     """
 
-    groups: tuple[IntArray, ...]
+    batch_indices: tuple[IntArray, ...]
 
     @classmethod
     def deal(cls, answers: Answers, seconds: float, n_rows: int) -> Batches:
         """Deal slices of the run, and rows of the table, to batches in turn."""
-        slices = (answers.time * (_SLICES / max(seconds, 1e-9))).astype(np.int64)
-        groups = [slices % N_BATCHES]
+        slice_indices = (answers.time * (_SLICES / max(seconds, 1e-9))).astype(np.int64)
+        batch_indices = [slice_indices % N_BATCHES]
         if n_rows >= N_BATCHES:
             # In random order, because the rows of a table may be sorted.
             batch_of_row = np.random.default_rng(0).permutation(n_rows) % N_BATCHES
-            groups.append(batch_of_row[answers.row])
-        return cls(tuple(groups))
+            batch_indices.append(batch_of_row[answers.row])
+        return cls(tuple(batch_indices))
 
     def mean(
-        self, values: NDArray[Any], sizes: NDArray[Any] | None = None, highest: float = np.inf
-    ) -> Figure | None:
+        self, values: NDArray[Any], sizes: NDArray[Any] | None = None, upper_limit: float = np.inf
+    ) -> Estimate | None:
         """Estimate the mean of `values` per instance, or per unit of `sizes`; None without any."""
-        size = float(len(values)) if sizes is None else float(sizes.sum())
-        if not size:
+        total_size = float(len(values)) if sizes is None else float(sizes.sum())
+        if not total_size:
             return None
-        mean = float(values.sum(dtype=np.float64)) / size
+        mean = float(values.sum(dtype=np.float64)) / total_size
         half_widths = [0.0]
-        for group in self.groups:
-            sums = np.bincount(group, values, minlength=N_BATCHES)
-            weights = np.bincount(group, sizes, minlength=N_BATCHES).astype(np.float64)
-            used = weights > 0
-            half_widths.append(_half_width(sums[used] / weights[used], mean, weights[used]))
+        for batch_index in self.batch_indices:
+            sums = np.bincount(batch_index, values, minlength=N_BATCHES)
+            weights = np.bincount(batch_index, sizes, minlength=N_BATCHES).astype(np.float64)
+            is_used = weights > 0
+            half_widths.append(
+                _half_width(sums[is_used] / weights[is_used], mean, weights[is_used])
+            )
         half_width = max(half_widths)
         low = max(mean - half_width, min(0.0, mean))
-        return Figure(value=mean, low=low, high=max(mean, min(mean + half_width, highest)))
+        return Estimate(value=mean, low=low, high=max(mean, min(mean + half_width, upper_limit)))
 
-    def quantile(self, values: FloatArray, share: float, mask: BoolArray) -> Figure:
-        """Estimate a quantile of the values that `mask` selects."""
-        masked = values[mask]
-        quantile = float(np.quantile(masked, share))
+    def quantile(self, values: FloatArray, probability: float, is_selected: BoolArray) -> Estimate:
+        """Estimate a quantile of the values that `is_selected` selects."""
+        selected_values = values[is_selected]
+        quantile = float(np.quantile(selected_values, probability))
         half_widths = [0.0]
-        for group in self.groups:
-            order = np.argsort(group[mask], kind="stable")
-            cuts = np.cumsum(np.bincount(group[mask], minlength=N_BATCHES))[:-1]
-            batches = [batch for batch in np.split(masked[order], cuts) if len(batch)]
-            quantiles = np.array([np.quantile(batch, share) for batch in batches])
+        for batch_index in self.batch_indices:
+            order = np.argsort(batch_index[is_selected], kind="stable")
+            batch_ends = np.cumsum(np.bincount(batch_index[is_selected], minlength=N_BATCHES))[:-1]
+            batches = [
+                batch for batch in np.split(selected_values[order], batch_ends) if len(batch)
+            ]
+            quantiles = np.array([np.quantile(batch, probability) for batch in batches])
             weights = np.array([len(batch) for batch in batches], np.float64)
             half_widths.append(_half_width(quantiles, quantile, weights))
         half_width = max(half_widths)
         low = max(0.0, quantile - half_width)
-        return Figure(value=quantile, low=low, high=quantile + half_width)
+        return Estimate(value=quantile, low=low, high=quantile + half_width)
 
 
-def _half_width(batch_figures: FloatArray, figure: float, weights: FloatArray) -> float:
+def _half_width(batch_estimates: FloatArray, estimate: float, weights: FloatArray) -> float:
     """Half the width of the interval of a figure v, from the figures v_b of the N batches.
 
     w_b is the number of instances in a batch, divided by its mean over the batches::
 
         t * sqrt(sum(w_b^2 * (v_b - v)^2) / (N * (N - 1)))
     """
-    n = len(batch_figures)
-    if n < 2:
+    n_batches = len(batch_estimates)
+    if n_batches < 2:
         return 0.0
-    relative = weights / weights.mean()
-    squares = relative**2 * (batch_figures - figure) ** 2
-    return _T_QUANTILE * float(np.sqrt(squares.sum() / (n * (n - 1))))
+    relative_weights = weights / weights.mean()
+    squares = relative_weights**2 * (batch_estimates - estimate) ** 2
+    return _T_QUANTILE * float(np.sqrt(squares.sum() / (n_batches * (n_batches - 1))))
 
 
-def share_interval(figure: Figure, n: float) -> Figure:
-    """Widen the interval of a share to Wilson's interval (1927) for `n` independent cases.
+def widen_share_interval(estimate: Estimate, n_cases: float) -> Estimate:
+    """Widen the interval of a share to Wilson's interval (1927) for `n_cases` independent cases.
 
-    >>> share_interval(Figure(value=1.0, low=1.0, high=1.0), 100).low < 0.97
+    >>> widen_share_interval(Estimate(value=1.0, low=1.0, high=1.0), 100).low < 0.97
     True
     """
-    share = figure.value
-    assert figure.low is not None
-    assert figure.high is not None
-    centre = (share + _Z_QUANTILE**2 / (2 * n)) / (1 + _Z_QUANTILE**2 / n)
-    variance = share * (1 - share) / n + _Z_QUANTILE**2 / (4 * n**2)
-    half_width = _Z_QUANTILE * variance**0.5 / (1 + _Z_QUANTILE**2 / n)
-    low = max(0.0, min(figure.low, share, centre - half_width))
-    high = min(1.0, max(figure.high, share, centre + half_width))
-    return Figure(value=share, low=low, high=high)
+    share = estimate.value
+    assert estimate.low is not None
+    assert estimate.high is not None
+    centre = (share + _Z_QUANTILE**2 / (2 * n_cases)) / (1 + _Z_QUANTILE**2 / n_cases)
+    variance = share * (1 - share) / n_cases + _Z_QUANTILE**2 / (4 * n_cases**2)
+    half_width = _Z_QUANTILE * variance**0.5 / (1 + _Z_QUANTILE**2 / n_cases)
+    low = max(0.0, min(estimate.low, share, centre - half_width))
+    high = min(1.0, max(estimate.high, share, centre + half_width))
+    return Estimate(value=share, low=low, high=high)

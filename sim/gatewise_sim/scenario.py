@@ -25,7 +25,7 @@ Count = Annotated[int, Meta(ge=1)]
 
 #: Ways to choose an operating point.
 GOALS: Final = ("budget", "max_loss", "offload_rate")
-_LIVE_TIME: Final = "60s"
+_DEFAULT_LIVE_TIME: Final = "60s"
 
 
 class Scenario(Settings, frozen=True, kw_only=True, dict=True):
@@ -154,21 +154,21 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     @cached_property
     def seconds(self) -> float:
         """Length of the run in s; the last answers may arrive later."""
-        time = self.time or (_LIVE_TIME if self.engine == "live" else "1h")
-        seconds = read_span(time, "time")
+        length_text = self.time or (_DEFAULT_LIVE_TIME if self.engine == "live" else "1h")
+        seconds = read_span(length_text, "time")
         if not seconds > 0:
-            raise InputError(f"time {time!r} must be above 0")
+            raise InputError(f"time {length_text!r} must be above 0")
         return seconds
 
     @cached_property
-    def day_begins(self) -> float:
+    def start_time_of_day(self) -> float:
         """Time of day (s) at the start of the run."""
         return read_clock(self.day_start, "day_start") % DAY
 
     @cached_property
     def arrival_process(self) -> Workload:
         """Arrivals of instances at each device."""
-        return read_workload(self.workload, day_begins=self.day_begins)
+        return read_workload(self.workload, start_time_of_day=self.start_time_of_day)
 
     @cached_property
     def link_profile(self) -> LinkProfile:
@@ -178,14 +178,18 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
     @cached_property
     def outages(self) -> Outages:
         """Outages of the run."""
-        return Outages.parse(self.outage, seconds=self.seconds, day_begins=self.day_begins)
+        return Outages.parse(
+            self.outage, run_seconds=self.seconds, start_time_of_day=self.start_time_of_day
+        )
 
     @property
     def goal(self) -> dict[str, float]:
         """Goal that chooses the operating point; if empty, the active one is used."""
         return {name: getattr(self, name) for name in GOALS if getattr(self, name) is not None}
 
-    def arrivals(self, n_rows: int, truth: Any = None, *, n_devices: int | None = None) -> Arrivals:
+    def draw_fleet_arrivals(
+        self, n_rows: int, truth: Any = None, *, n_devices: int | None = None
+    ) -> Arrivals:
         """Draw the instances of `n_devices` devices, sorted by time; by default of all devices.
 
         Each instance is one of `n_rows` rows. A class mix needs the rows' class indices, `truth`.
@@ -212,21 +216,21 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
             changes = dict.fromkeys(GOALS) | changes  # a new goal replaces the old one
         return msgspec.structs.replace(self, **changes)
 
-    def words(self) -> list[str]:
+    def command_options(self) -> list[str]:
         """Command-line options of the settings that differ from the defaults."""
         texts = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
         return option_words(self, always_written=("seed",), replacement_texts=texts)
 
     def as_dict(self) -> dict[str, Any]:
         """Settings for a report, without passwords and without values of None."""
-        values = {
+        settings = {
             name: getattr(self, name)
             for name in self.__struct_fields__
             if name != "timings" and getattr(self, name) not in (None, ())
         }
         if self.broker is not None:
-            values["broker"] = Endpoint(self.broker).url
-        return values | {"seconds": self.seconds}
+            settings["broker"] = Endpoint(self.broker).url
+        return settings | {"seconds": self.seconds}
 
     def rare_settings(self) -> dict[str, Any]:
         """Settings without a command-line option that differ from the defaults, except timings."""

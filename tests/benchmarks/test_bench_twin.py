@@ -29,9 +29,9 @@ def run(offset_ms: float = 0.0, *, flip: int | None = None) -> Answers:
             "row": row,
             "latency_ms": np.where(offloaded, 20.0 + np.arange(n) / 10, 0.5) + offset_ms,
             "reason": np.where(offloaded, REASON["offloaded"], REASON["stopped"]),
-            "up": np.where(offloaded, 120, 0),
-            "down": np.where(offloaded, 80, 0),
-            "joules": np.where(offloaded, 4.0, 0.0),
+            "bytes_up": np.where(offloaded, 120, 0),
+            "bytes_down": np.where(offloaded, 80, 0),
+            "radio_joules": np.where(offloaded, 4.0, 0.0),
             "label": label,
         }
     )

@@ -25,13 +25,15 @@ def find_chromium() -> str | None:
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
-def _pipe() -> tuple[int, int]:
+def _make_pipe() -> tuple[int, int]:
     """Make a pipe with descriptors from 20 up, because the browser needs descriptors 3 and 4."""
-    ends = os.pipe()
-    high_ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 20) for end in ends]
-    for end in ends:
-        os.close(end)
-    return high_ends[0], high_ends[1]
+    descriptors = os.pipe()
+    high_descriptors = [
+        fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 20) for descriptor in descriptors
+    ]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return high_descriptors[0], high_descriptors[1]
 
 
 class Chromium:
@@ -39,12 +41,13 @@ class Chromium:
 
     def __init__(self, program: str) -> None:
         self._folder = tempfile.mkdtemp(prefix="gatewise-chromium-")
-        command_end, self._write = _pipe()
-        self._read, event_end = _pipe()
+        browser_command_end, self._command_end = _make_pipe()
+        self._event_end, browser_event_end = _make_pipe()
         # the browser reads commands from descriptor 3 and writes events to 4; the shell moves the
         # pipes there and then executes the browser
         shell_command = (
-            f'exec "$0" "$@" 3<&{command_end} 4>&{event_end} {command_end}<&- {event_end}>&-'
+            f'exec "$0" "$@" 3<&{browser_command_end} 4>&{browser_event_end} '
+            f"{browser_command_end}<&- {browser_event_end}>&-"
         )
         flags = [
             "--headless=new",
@@ -58,14 +61,14 @@ class Chromium:
         ]
         self._process = subprocess.Popen(
             ["bash", "-c", shell_command, program, *flags],
-            pass_fds=(command_end, event_end),
+            pass_fds=(browser_command_end, browser_event_end),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        os.close(command_end)
-        os.close(event_end)
+        os.close(browser_command_end)
+        os.close(browser_event_end)
         self._buffer = b""
         self._last_id = 0
         self.events: list[dict[str, Any]] = []
@@ -76,7 +79,7 @@ class Chromium:
         message: dict[str, Any] = {"id": self._last_id, "method": method, "params": params}
         if session is not None:
             message["sessionId"] = session
-        os.write(self._write, json.dumps(message).encode() + b"\0")
+        os.write(self._command_end, json.dumps(message).encode() + b"\0")
         while True:
             reply = self._next(f"reply to {method}")
             if reply.get("id") == self._last_id:
@@ -86,8 +89,8 @@ class Chromium:
 
     def wait_for(self, method: str, session: str) -> None:
         """Wait for an event of a page."""
-        while not any(e.get("method") == method and e.get("sessionId") == session
-                      for e in self.events):  # fmt: skip
+        while not any(event.get("method") == method and event.get("sessionId") == session
+                      for event in self.events):  # fmt: skip
             self.events.append(self._next(method))
 
     def _next(self, description: str) -> dict[str, Any]:
@@ -96,10 +99,10 @@ class Chromium:
         while b"\0" not in self._buffer:
             seconds_left = deadline - time.monotonic()
             assert seconds_left > 0, f"no {description} within {_TIMEOUT_SECONDS} s"
-            if select.select([self._read], [], [], seconds_left)[0]:
-                data = os.read(self._read, 1 << 16)
-                assert data, f"the browser ended with status {self._process.poll()}"
-                self._buffer += data
+            if select.select([self._event_end], [], [], seconds_left)[0]:
+                content = os.read(self._event_end, 1 << 16)
+                assert content, f"the browser ended with status {self._process.poll()}"
+                self._buffer += content
         message, _, self._buffer = self._buffer.partition(b"\0")
         return json.loads(message)
 
@@ -117,8 +120,8 @@ class Chromium:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        os.close(self._read)
-        os.close(self._write)
+        os.close(self._event_end)
+        os.close(self._command_end)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -131,18 +134,18 @@ class Page:
         url: str,
         width: int,
         *,
-        dark: bool = False,
+        is_dark: bool = False,
         media: str = "screen",
     ) -> None:
         self._browser = browser
         self._target = browser.call("Target.createTarget", url="about:blank")["targetId"]
-        attached = browser.call("Target.attachToTarget", targetId=self._target, flatten=True)
-        self._session = attached["sessionId"]
+        session_reply = browser.call("Target.attachToTarget", targetId=self._target, flatten=True)
+        self._session = session_reply["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
         self.resize(width)
         self.call("Emulation.setScrollbarsHidden", hidden=True)  # phones show no scroll bars
-        scheme = "dark" if dark else "light"
+        scheme = "dark" if is_dark else "light"
         self.call("Emulation.setEmulatedMedia", media=media,
                   features=[{"name": "prefers-color-scheme", "value": scheme}])  # fmt: skip
         self._url = url
@@ -165,30 +168,32 @@ class Page:
         return reply["result"].get("value")
 
     @property
-    def accessible(self) -> list[dict[str, Any]]:
+    def accessible_nodes(self) -> list[dict[str, Any]]:
         """Nodes of the accessibility tree that screen readers do not ignore."""
         self.call("Accessibility.enable")
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
-        return [n for n in nodes if not n.get("ignored")]
+        return [node for node in nodes if not node.get("ignored")]
 
     @property
     def troubles(self) -> list[str]:
         """Messages of the page's console, exceptions and log entries."""
-        kinds = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
+        event_kinds = {"Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"}
         self.run("1")  # earlier events arrive before its reply
-        return [json.dumps(e["params"]) for e in self._events if e["method"] in kinds]
+        return [
+            json.dumps(event["params"]) for event in self._events if event["method"] in event_kinds
+        ]
 
     @property
     def requests(self) -> list[str]:
         """URLs that the page requested, except its own."""
-        urls = [e["params"]["request"]["url"] for e in self._events
-                 if e["method"] == "Network.requestWillBeSent"]  # fmt: skip
+        urls = [event["params"]["request"]["url"] for event in self._events
+                 if event["method"] == "Network.requestWillBeSent"]  # fmt: skip
         return [url for url in urls if url != self._url]
 
     @property
     def _events(self) -> list[dict[str, Any]]:
         """Events of this page."""
-        return [e for e in self._browser.events if e.get("sessionId") == self._session]
+        return [event for event in self._browser.events if event.get("sessionId") == self._session]
 
     def close(self) -> None:
         """Close the page."""

@@ -24,26 +24,28 @@ def _small(folder: Path) -> SimpleNamespace:
     from gatewise_training import methods
     from gatewise_training.data import datasets
 
-    data = datasets.load("digits")
-    train = np.arange(0, 800, 2)
-    test = np.arange(1, 600, 2)
-    f0 = ExtraTreesClassifier(30, random_state=0).fit(data.X[train], data.y[train])
+    data_set = datasets.load("digits")
+    train_rows = np.arange(0, 800, 2)
+    test_rows = np.arange(1, 600, 2)
+    high_cost_model = ExtraTreesClassifier(30, random_state=0).fit(
+        data_set.X[train_rows], data_set.y[train_rows]
+    )
     system = methods.cascade(
         "staged",
-        high_cost_model=f0,
+        high_cost_model=high_cost_model,
         cloud_prices=CloudPrices(request=0.3, byte=0.01),
         n_stages=2,
         families=("linear",),
         effort="low",
         offload_rate=0.4,
         random_state=1,
-    ).fit(data.X[train], data.y[train])
-    bundle = pack(system, folder / "bundle", sample=data.X[train[:16]])
-    rows = data.X[test].astype(np.float32)
-    truth = data.y[test]
+    ).fit(data_set.X[train_rows], data_set.y[train_rows])
+    bundle = pack(system, folder / "bundle", sample=data_set.X[train_rows[:16]])
+    rows = data_set.X[test_rows].astype(np.float32)
+    truth = data_set.y[test_rows]
     table = folder / "rows.csv"
-    names = [*bundle.manifest.feature_names, "label"]
-    np.savetxt(table, np.c_[rows, truth], "%g", ",", header=",".join(names), comments="")
+    column_names = [*bundle.manifest.feature_names, "label"]
+    np.savetxt(table, np.c_[rows, truth], "%g", ",", header=",".join(column_names), comments="")
     return SimpleNamespace(system=system, rows=rows, truth=truth, bundle=bundle, table=table)
 
 
@@ -88,9 +90,9 @@ def quick_demo(make_once: MakeOnce) -> SimpleNamespace:
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     """Assert that a test leaves no process behind."""
-    before = below()
+    pids_before = below()
     yield
-    assert {pid: command_line(pid) for pid in below(aside=before)} == {}
+    assert {pid: command_line(pid) for pid in below(aside=pids_before)} == {}
 
 
 @pytest.fixture(scope="session")

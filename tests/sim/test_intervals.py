@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from gatewise_sim.intervals import N_BATCHES, Batches, share_interval
-from gatewise_sim.report.document import Figure
+from gatewise_sim.intervals import N_BATCHES, Batches, widen_share_interval
+from gatewise_sim.report.document import Estimate
 
 #: 97.5 % quantile of Student's t distribution with 19 degrees of freedom.
 _T_QUANTILE = 2.093
@@ -17,34 +17,36 @@ def batches_of(*sizes: int) -> Batches:
 
 def test_half_width_is_the_quantile_times_the_standard_error_of_batch_means():
     """Batch means 1 and 3 differ from 2 by 1 each: the squared standard error is 2 / (2 * 1)."""
-    figure = batches_of(2, 2).mean(np.array([0.0, 2.0, 3.0, 3.0]))
-    assert figure.value == 2.0
-    assert (figure.low, figure.high) == pytest.approx((0.0, 2.0 + _T_QUANTILE))
-    far_from_zero = batches_of(2, 2).mean(np.array([99.0, 101.0, 102.0, 102.0]))
-    assert (far_from_zero.low, far_from_zero.high) == pytest.approx(
+    estimate = batches_of(2, 2).mean(np.array([0.0, 2.0, 3.0, 3.0]))
+    assert estimate.value == 2.0
+    assert (estimate.low, estimate.high) == pytest.approx((0.0, 2.0 + _T_QUANTILE))
+    distant_estimate = batches_of(2, 2).mean(np.array([99.0, 101.0, 102.0, 102.0]))
+    assert (distant_estimate.low, distant_estimate.high) == pytest.approx(
         (101.0 - _T_QUANTILE, 101.0 + _T_QUANTILE)
     )
 
 
 def test_batches_are_weighted_by_their_numbers_of_instances():
     """Means 1, 1 and 4 of 1, 1 and 2 instances: v = 2.5, w_b (v_b - v) = -1.125, -1.125, 2.25."""
-    figure = batches_of(1, 1, 2).mean(np.array([1.0, 1.0, 4.0, 4.0]), highest=100.0)
+    estimate = batches_of(1, 1, 2).mean(np.array([1.0, 1.0, 4.0, 4.0]), upper_limit=100.0)
     half_width = _T_QUANTILE * np.sqrt((2 * 1.125**2 + 2.25**2) / (3 * 2))
-    assert figure.high - figure.value == pytest.approx(half_width)
+    assert estimate.high - estimate.value == pytest.approx(half_width)
 
 
 def test_interval_of_one_batch_has_no_width():
-    figure = batches_of(4).mean(np.array([1.0, 2.0, 3.0, 4.0]))
-    assert figure.low == figure.high == 2.5
+    estimate = batches_of(4).mean(np.array([1.0, 2.0, 3.0, 4.0]))
+    assert estimate.low == estimate.high == 2.5
     assert batches_of(4).mean(np.ones(4), np.zeros(4)) is None
 
 
 def test_interval_of_a_share_is_at_least_as_wide_as_wilsons():
-    narrow = Figure(value=0.5, low=0.5, high=0.5)
-    wilson = share_interval(narrow, 100)
-    assert (wilson.low, wilson.high) == pytest.approx((0.40383, 0.59617), abs=1e-5)
-    wide = Figure(value=0.5, low=0.1, high=0.9)
-    assert share_interval(wide, 100) == wide
+    narrow_estimate = Estimate(value=0.5, low=0.5, high=0.5)
+    wilson_estimate = widen_share_interval(narrow_estimate, 100)
+    assert (wilson_estimate.low, wilson_estimate.high) == pytest.approx(
+        (0.40383, 0.59617), abs=1e-5
+    )
+    wide_estimate = Estimate(value=0.5, low=0.1, high=0.9)
+    assert widen_share_interval(wide_estimate, 100) == wide_estimate
 
 
 def test_nineteen_of_twenty_intervals_hold_the_mean():
@@ -53,8 +55,8 @@ def test_nineteen_of_twenty_intervals_hold_the_mean():
     n_inside = 0
     for _ in range(400):
         values = rng.exponential(1.0, 2000)
-        figure = Batches((np.arange(2000) % N_BATCHES,)).mean(values)
-        n_inside += figure.low <= 1.0 <= figure.high
+        estimate = Batches((np.arange(2000) % N_BATCHES,)).mean(values)
+        n_inside += estimate.low <= 1.0 <= estimate.high
     assert n_inside / 400 == pytest.approx(0.95, abs=0.035)
 
 
@@ -64,6 +66,6 @@ def test_nineteen_of_twenty_intervals_hold_the_quantile():
     for _ in range(200):
         values = rng.uniform(0.0, 1.0, 4000)
         batches = Batches((np.arange(4000) % N_BATCHES,))
-        figure = batches.quantile(values, 0.5, np.ones(4000, bool))
-        n_inside += figure.low <= 0.5 <= figure.high
+        estimate = batches.quantile(values, 0.5, np.ones(4000, bool))
+        n_inside += estimate.low <= 0.5 <= estimate.high
     assert n_inside / 200 == pytest.approx(0.95, abs=0.05)

@@ -30,15 +30,15 @@ def test_settings_are_parsed():
 def test_arrivals_depend_on_the_seed_and_the_mix():
     scenario = Scenario(devices=4, time="100s", workload="poisson:1/s", mix="steps,0s=1/0")
     truth = np.array([0, 1, 0])
-    arrivals = scenario.arrivals(3, truth)
+    arrivals = scenario.draw_fleet_arrivals(3, truth)
     assert set(arrivals.row) == {0, 2}
-    assert np.array_equal(arrivals.time, scenario.arrivals(3, truth).time)
-    assert set(scenario.arrivals(3).row) == {0, 1, 2}  # the mix needs labels
-    assert scenario.arrivals(3, n_devices=2).device.max() == 1
+    assert np.array_equal(arrivals.time, scenario.draw_fleet_arrivals(3, truth).time)
+    assert set(scenario.draw_fleet_arrivals(3).row) == {0, 1, 2}  # the mix needs labels
+    assert scenario.draw_fleet_arrivals(3, n_devices=2).device.max() == 1
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "message"),
     [
         ({"devices": 0}, "devices: must be a whole number of at least 1, not 0"),
         ({"devices": 2.5}, "devices: must be a whole number"),
@@ -59,8 +59,8 @@ def test_arrivals_depend_on_the_seed_and_the_mix():
         ({"day_start": "25:00"}, "day_start"),
     ],
 )
-def test_error_of_an_invalid_scenario_names_the_setting(changes, complaint):
-    refused(Scenario, **changes, says=complaint)
+def test_error_of_an_invalid_scenario_names_the_setting(changes, message):
+    refused(Scenario, **changes, says=message)
 
 
 def test_changes_make_a_new_scenario():
@@ -75,8 +75,8 @@ def test_options_and_settings_file_repeat_a_scenario(tmp_path):
         devices=7, outage=("cloud:+1s-+2s", "link:+3s-+4s"), engine="live", queue=5, tls=False,
         broker="mqtt://user:secret@host", timings=Timings(edge_ms=(1.0,), run_us=2, instance_us=3),
     )  # fmt: skip
-    words = scenario.words()
-    assert words == [
+    options = scenario.command_options()
+    assert options == [
         "--devices", "7", "--outage", "cloud:+1s-+2s", "--outage", "link:+3s-+4s", "--engine",
         "live", "--broker", "mqtt://host:1883", "--seed", "0",
     ]  # fmt: skip
@@ -89,8 +89,12 @@ def test_options_and_settings_file_repeat_a_scenario(tmp_path):
         "devices = 9\nqueue = 5\n[timings]\nedge_ms = [1.0]\nrun_us = 2\ninstance_us = 3\n"
     )
     entries = read_toml(path, dict)
-    made = make_settings(Scenario, {"devices": 7}, entries, str(path))
-    assert (made.devices, made.queue, made.timings) == (7, 5, scenario.timings)
+    read_scenario = make_settings(Scenario, {"devices": 7}, entries, str(path))
+    assert (read_scenario.devices, read_scenario.queue, read_scenario.timings) == (
+        7,
+        5,
+        scenario.timings,
+    )
 
 
 def test_help_lists_every_link_and_no_more_than_26_options(monkeypatch):

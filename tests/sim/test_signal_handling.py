@@ -9,7 +9,7 @@ from gatewise_sim.signal_handling import exit_on_termination
 
 
 @pytest.fixture
-def default_action():
+def set_default_action():
     """Fixture that sets the default action of a signal, which nohup may have ignored."""
     previous_handlers = {}
 
@@ -21,56 +21,58 @@ def default_action():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_raises_system_exit_and_its_action_is_restored(number, default_action):
-    default_action(number)
-    closed = []
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_raises_system_exit_and_its_action_is_restored(signal_number, set_default_action):
+    set_default_action(signal_number)
+    clean_ups = []
 
     @exit_on_termination()
-    def work():
+    def kill_own_process():
         try:
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), signal_number)
         finally:
-            closed.append(True)
+            clean_ups.append(True)
 
     with pytest.raises(SystemExit) as error:
-        work()
-    assert error.value.code == 128 + number
-    assert closed
-    assert signal.getsignal(number) is signal.SIG_DFL
+        kill_own_process()
+    assert error.value.code == 128 + signal_number
+    assert clean_ups
+    assert signal.getsignal(signal_number) is signal.SIG_DFL
 
 
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_error_during_the_exit_does_not_replace_the_signal(kind):
+@pytest.mark.parametrize("exit_class", [SystemExit, KeyboardInterrupt])
+def test_error_during_the_exit_does_not_replace_the_signal(exit_class):
     @exit_on_termination()
-    def work():
+    def fail_during_exit():
         try:
-            raise kind
+            raise exit_class
         finally:
             raise RuntimeError("cannot join thread before it is started")
 
-    with pytest.raises(kind):
-        work()
+    with pytest.raises(exit_class):
+        fail_during_exit()
 
 
 def test_other_errors_are_not_changed():
     @exit_on_termination()
-    def work():
+    def raise_other_error():
         try:
             raise KeyError("handled")
         except KeyError:
             raise ValueError("why") from None
 
     with pytest.raises(ValueError, match="why"):
-        work()
+        raise_other_error()
 
 
 def test_existing_signal_handler_is_kept():
-    received = []
-    previous = signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    received_signals = []
+    previous_handler = signal.signal(
+        signal.SIGTERM, lambda number, frame: received_signals.append(number)
+    )
     try:
         with exit_on_termination():
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
-        signal.signal(signal.SIGTERM, previous)
-    assert received == [signal.SIGTERM]
+        signal.signal(signal.SIGTERM, previous_handler)
+    assert received_signals == [signal.SIGTERM]

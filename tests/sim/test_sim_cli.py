@@ -11,26 +11,28 @@ from tests.support.processes import run_gatewise, run_here
 
 def test_help_lists_every_command_and_fits_80_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    done = run_here("--help")
-    assert done.returncode == 0
-    assert all(f"  {name} " in done.stdout for name in cli.SUBCOMMANDS)
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    process = run_here("--help")
+    assert process.returncode == 0
+    assert all(f"  {name} " in process.stdout for name in cli.SUBCOMMANDS)
+    assert max(map(len, process.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", list(cli.SUBCOMMANDS))
 def test_every_command_has_help_with_an_example_and_json(monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "80")
-    done = run_here(name, "--help")
-    assert done.returncode == 0, done.stderr
-    assert f"gatewise {name}" in done.stdout.split("Usage:")[1].split("\n", 1)[1]
-    assert "--json" in done.stdout
-    prose = [x for x in done.stdout.splitlines() if not x.strip().startswith("gatewise ")]
-    assert max(map(len, prose)) <= 80
+    process = run_here(name, "--help")
+    assert process.returncode == 0, process.stderr
+    assert f"gatewise {name}" in process.stdout.split("Usage:")[1].split("\n", 1)[1]
+    assert "--json" in process.stdout
+    prose_lines = [
+        line for line in process.stdout.splitlines() if not line.strip().startswith("gatewise ")
+    ]
+    assert max(map(len, prose_lines)) <= 80
 
 
 def test_version():
-    done = run_gatewise("--version")
-    assert (done.returncode, done.stdout) == (0, "gatewise 0.1.0\n")
+    process = run_gatewise("--version")
+    assert (process.returncode, process.stdout) == (0, "gatewise 0.1.0\n")
 
 
 @pytest.mark.parametrize(
@@ -41,11 +43,11 @@ def test_version():
     ],
 )
 def test_wrong_command_line_exits_2_with_one_line(args, line):
-    done = run_here(*args)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", line + "\n")
+    process = run_here(*args)
+    assert (process.returncode, process.stdout, process.stderr) == (2, "", line + "\n")
 
 
-def raises(monkeypatch, error):
+def make_demo_raise(monkeypatch, error):
     def command() -> None:
         """Raise."""
         raise error
@@ -83,13 +85,13 @@ def system_error_from(error: BaseException) -> SystemError:
     ],
 )
 def test_errors_are_printed_in_one_line_with_their_status(monkeypatch, capsys, error, status, line):
-    raises(monkeypatch, error)
+    make_demo_raise(monkeypatch, error)
     assert cli.main(["demo"]) == status
     assert capsys.readouterr().err == line
 
 
 def test_debug_raises_the_error(monkeypatch):
-    raises(monkeypatch, InputError("no"))
+    make_demo_raise(monkeypatch, InputError("no"))
     with pytest.raises(InputError, match="no"):
         cli.main(["demo", "--debug"])
 

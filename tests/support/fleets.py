@@ -21,14 +21,14 @@ from gatewise_sim.timings import Timings
 PLAIN = Timings(edge_ms=(0.0,), run_us=10_000, instance_us=0, message_us=0, broker_us=0, hop_ms=0)
 
 
-def make_table(n: int = 10, hard: int = 10, **columns: Any) -> RowTable:
-    """Make a table of `n` rows, of which the first `hard` are offloaded.
+def make_table(n_rows: int = 10, n_offloaded: int = 10, **columns: Any) -> RowTable:
+    """Make a table of `n_rows` rows, of which the first `n_offloaded` are offloaded.
 
     The label of each row is class 1. The cloud answers 1, and the device answers 0 to the offloaded
     rows and 1 to the others. Features cost 1 without a request and 3 with one, an unanswered
     request 0.125, and an answer of the cloud 0.5.
     """
-    offload = np.arange(n) < hard
+    is_offloaded = np.arange(n_rows) < n_offloaded
     fields: dict[str, Any] = {
         "model": "m",
         "version": "1",
@@ -39,19 +39,19 @@ def make_table(n: int = 10, hard: int = 10, **columns: Any) -> RowTable:
         "request_price": 0.125,
         "n_values": 2,
         "dtype": np.dtype(np.float32),
-        "truth": np.ones(n, np.int64),
-        "exit": np.zeros(n, np.int64),
-        "offload": offload,
-        "local_route": np.zeros(n, np.int64),
-        "local_label": np.where(offload, 0, 1),
-        "local_cost": np.ones(n),
-        "cloud_label": np.ones(n, np.int64),
-        "request_cost": np.full(n, 3.0),
+        "truth": np.ones(n_rows, np.int64),
+        "last_stage": np.zeros(n_rows, np.int64),
+        "is_offloaded": is_offloaded,
+        "local_route": np.zeros(n_rows, np.int64),
+        "local_label": np.where(is_offloaded, 0, 1),
+        "local_cost": np.ones(n_rows),
+        "cloud_label": np.ones(n_rows, np.int64),
+        "request_cost": np.full(n_rows, 3.0),
         "request_only_cost": 3.0,
-        "confidence": np.linspace(0.5, 1, n, dtype=np.float32),
-        "sets": np.array([[True, False], [True, True], [True, True]]),
-        "local_set": np.zeros(n, np.int64),
-        "request_set": np.ones(n, np.int64),
+        "confidence": np.linspace(0.5, 1, n_rows, dtype=np.float32),
+        "feature_sets": np.array([[True, False], [True, True], [True, True]]),
+        "local_set_index": np.zeros(n_rows, np.int64),
+        "request_set_index": np.ones(n_rows, np.int64),
     }
     return RowTable(**fields | columns)
 
@@ -83,8 +83,12 @@ def at_times(
 
 def system(table: RowTable, **changes: Any) -> FleetPolicy:
     """Make the policy of the operating point."""
-    fields: dict[str, Any] = {"key": "system", "name": "Gatewise", "offload": table.offload}
-    return FleetPolicy(**fields | {"limited": True} | changes)
+    fields: dict[str, Any] = {
+        "key": "system",
+        "name": "Gatewise",
+        "is_offloaded": table.is_offloaded,
+    }
+    return FleetPolicy(**fields | {"has_audits_and_limit": True} | changes)
 
 
 def run(table: RowTable, scenario: Scenario, timings: Timings = PLAIN, **options: Any) -> FleetRun:
@@ -103,11 +107,11 @@ def figures(
 ) -> PolicyResult:
     """Make the report's record of a run."""
     policy_figures = PolicyFigures(
-        run=fleet_run,
+        fleet_run=fleet_run,
         table=table,
         scenario=scenario,
         energy=energy or DeviceEnergy(),
         prices=prices,
         feature_names=("a", "b"),
     )
-    return policy_figures.result("system", "Gatewise", "virtual")
+    return policy_figures.make_result("system", "Gatewise", "virtual")

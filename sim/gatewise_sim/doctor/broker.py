@@ -53,49 +53,49 @@ _REFUSALS: Final = {
 }
 
 
-def reach_broker(settings: DeviceSettings) -> Iterator[Finding]:
+def check_broker(settings: DeviceSettings) -> Iterator[Finding]:
     """Check connection, TLS, login and access rights; stop after the first step that fails."""
-    for check in (_own_certificate, _tcp, _tls, _login_and_rights):
-        failed = False
+    for check in (_check_own_certificate, _check_tcp, _check_tls, _check_login_and_rights):
+        has_problem = False
         for finding in check(settings):
-            failed |= finding.state == "problem"
+            has_problem |= finding.state == "problem"
             yield finding
-        if failed:
+        if has_problem:
             return
 
 
-def _own_certificate(settings: DeviceSettings) -> Iterator[Finding]:
+def _check_own_certificate(settings: DeviceSettings) -> Iterator[Finding]:
     """Check that the client's own certificate loads, is valid, and names this device."""
-    file = settings.cert_file
-    if file is None:
+    cert_file = settings.cert_file
+    if cert_file is None:
         return
     try:
-        ssl.create_default_context().load_cert_chain(file, settings.key_file)
-        certificate = _read_certificate(file)
+        ssl.create_default_context().load_cert_chain(cert_file, settings.key_file)
+        certificate = _read_certificate(cert_file)
     except (ssl.SSLError, OSError, ValueError) as error:
         yield BROKER.problem(
             "own-certificate-unusable",
-            f"{file} and its key cannot be loaded: {getattr(error, 'reason', error)}",
+            f"{cert_file} and its key cannot be loaded: {getattr(error, 'reason', error)}",
             "use the files that `gatewise broker init` made for this device",
         )
         return
-    begin = certificate.not_valid_before_utc
-    end = certificate.not_valid_after_utc
+    valid_from = certificate.not_valid_before_utc
+    valid_until = certificate.not_valid_after_utc
     now = datetime.datetime.now(datetime.UTC)
-    name = common_name(file)
-    valid = f"{file} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
-    if not begin <= now <= end:
-        text = f"{valid}; the date of this machine is {now:%Y-%m-%d}"
+    certificate_name = common_name(cert_file)
+    validity_text = f"{cert_file} is valid from {valid_from:%Y-%m-%d} to {valid_until:%Y-%m-%d}"
+    if not valid_from <= now <= valid_until:
+        text = f"{validity_text}; the date of this machine is {now:%Y-%m-%d}"
         yield BROKER.problem("own-certificate-expired", text, f"{_RENEW}, or set the clock")
-    elif name != settings.device:
+    elif certificate_name != settings.device:
         yield BROKER.problem(
             "own-certificate-name",
-            f"{file} is for {name!r}, not for device {settings.device!r}; the broker's access list "
-            "uses the name in the certificate",
+            f"{cert_file} is for {certificate_name!r}, not for device {settings.device!r}; the "
+            "broker's access list uses the name in the certificate",
             "use this device's own certificate, or the --device that it names",
         )
-    elif end - now < _RENEWAL_PERIOD:
-        yield BROKER.note("own-certificate-ends", valid, _RENEW)
+    elif valid_until - now < _RENEWAL_PERIOD:
+        yield BROKER.note("own-certificate-ends", validity_text, _RENEW)
 
 
 def common_name(path: Path) -> str:
@@ -103,10 +103,12 @@ def common_name(path: Path) -> str:
     from cryptography.x509.oid import NameOID
 
     try:
-        names = _read_certificate(path).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        name_attributes = _read_certificate(path).subject.get_attributes_for_oid(
+            NameOID.COMMON_NAME
+        )
     except (OSError, ValueError):
         return ""
-    return str(names[0].value) if names else ""
+    return str(name_attributes[0].value) if name_attributes else ""
 
 
 def _read_certificate(path: Path) -> Any:
@@ -115,7 +117,7 @@ def _read_certificate(path: Path) -> Any:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-def _tcp(settings: DeviceSettings) -> Iterator[Finding]:
+def _check_tcp(settings: DeviceSettings) -> Iterator[Finding]:
     endpoint = settings.endpoint
     address = f"{endpoint.host} port {endpoint.port}"
     started = time.monotonic()
@@ -138,7 +140,7 @@ def _tcp(settings: DeviceSettings) -> Iterator[Finding]:
         yield BROKER.ok(f"{address} answers in {1000 * (time.monotonic() - started):.1f} ms")
 
 
-def _tls(settings: DeviceSettings) -> Iterator[Finding]:
+def _check_tls(settings: DeviceSettings) -> Iterator[Finding]:
     endpoint = settings.endpoint
     if not endpoint.uses_tls:
         return
@@ -146,8 +148,11 @@ def _tls(settings: DeviceSettings) -> Iterator[Finding]:
     if settings.cert_file is not None:
         context.load_cert_chain(settings.cert_file, settings.key_file)
     try:
-        raw = socket.create_connection((endpoint.host, endpoint.port), settings.timeout)
-        with raw, context.wrap_socket(raw, server_hostname=endpoint.host) as connection:
+        tcp_socket = socket.create_connection((endpoint.host, endpoint.port), settings.timeout)
+        with (
+            tcp_socket,
+            context.wrap_socket(tcp_socket, server_hostname=endpoint.host) as connection,
+        ):
             # With TLS 1.3 the broker refuses a client certificate only after the handshake.
             connection.settimeout(_ALERT_SECONDS)
             connection.recv(1)
@@ -160,34 +165,38 @@ def _tls(settings: DeviceSettings) -> Iterator[Finding]:
         text = f"the broker's certificate is not accepted: {error.verify_message}"
         yield BROKER.problem(code, text, remedy)
     except OSError as error:
-        yield _failed_handshake(settings, endpoint, error)
+        yield _explain_failed_handshake(settings, endpoint, error)
 
 
-def _failed_handshake(settings: DeviceSettings, endpoint: Endpoint, error: OSError) -> Finding:
-    reason = str(getattr(error, "reason", None) or error)
-    if "WRONG_VERSION_NUMBER" in reason or "RECORD_LAYER_FAILURE" in reason:
+def _explain_failed_handshake(
+    settings: DeviceSettings, endpoint: Endpoint, error: OSError
+) -> Finding:
+    error_text = str(getattr(error, "reason", None) or error)
+    if "WRONG_VERSION_NUMBER" in error_text or "RECORD_LAYER_FAILURE" in error_text:
         text = f"port {endpoint.port} does not speak TLS"
         return BROKER.problem(
             "tls-none", text, "use mqtt:// for this port, or the port with TLS (8883)"
         )
-    if settings.cert_file is None and ("CERTIFICATE_REQUIRED" in reason or "HANDSHAKE" in reason):
+    if settings.cert_file is None and (
+        "CERTIFICATE_REQUIRED" in error_text or "HANDSHAKE" in error_text
+    ):
         return BROKER.problem(
             "certificate-required",
             "the broker requires a client certificate",
             "give --cert-file and --key-file (gatewise broker init makes them)",
         )
-    if any(word in reason for word in _ALERTS):
+    if any(alert in error_text for alert in _ALERTS):
         return BROKER.problem(
             "certificate-refused",
-            f"the broker refuses this client's certificate: {reason}",
+            f"the broker refuses this client's certificate: {error_text}",
             "use a certificate of this broker's authority (gatewise broker init --renew)",
         )
-    text = f"the TLS handshake fails: {reason}"
+    text = f"the TLS handshake fails: {error_text}"
     remedy = "read the broker's log; a port without TLS needs mqtt://"
     return BROKER.problem("tls-handshake", text, remedy)
 
 
-def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
+def _check_login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
     endpoint = settings.endpoint
     probe = Probe(endpoint, settings.timeout)
     try:
@@ -206,43 +215,45 @@ def _login_and_rights(settings: DeviceSettings) -> Iterator[Finding]:
                 code, f"broker {endpoint.url} refuses the connection: {reason}", remedy
             )
             return
-        hint = (
+        remedy = (
             "if the port uses TLS, use mqtts://; otherwise check that it is an MQTT broker, and "
             "that it accepts packets of 40 bytes (mosquitto: max_packet_size)"
         )
         if endpoint.uses_tls:
-            hint = "read the broker's log: it may refuse or require a certificate"
+            remedy = "read the broker's log: it may refuse or require a certificate"
         text = f"no response to CONNECT within {settings.timeout:g} s, or the connection was closed"
-        yield BROKER.problem("no-greeting", text, hint)
+        yield BROKER.problem("no-greeting", text, remedy)
 
 
 def _check_status_topic(probe: Probe, device: str) -> Finding:
     """Check that the device may write its status topic, and leave the status unchanged."""
     topic = wire.status_topic(device)
     probe.subscribe(topic)
-    retained = probe.wait(lambda name, _, is_retained: name == topic and is_retained, 0.5)
-    status = b"offline" if retained is None else retained[1]
-    code = probe.publish(topic, status, retain=True)
-    echo = None
-    if code != DENIED:
-        echo = probe.wait(lambda name, payload, _: (name, payload) == (topic, status), 1.0)
-        if retained is None:  # delete the status that this check published
+    retained_message = probe.wait(lambda name, _, is_retained: name == topic and is_retained, 0.5)
+    payload = b"offline" if retained_message is None else retained_message[1]
+    reason_code = probe.publish(topic, payload, retain=True)
+    own_message = None
+    if reason_code != DENIED:
+        own_message = probe.wait(
+            lambda name, received_payload, _: (name, received_payload) == (topic, payload), 1.0
+        )
+        if retained_message is None:  # delete the status that this check published
             probe.publish(topic, b"", retain=True)
-    if echo is None and code not in (0, NO_SUBSCRIBER):
+    if own_message is None and reason_code not in (0, NO_SUBSCRIBER):
         return BROKER.problem(
             "status-denied",
             f"this client may not write {topic}, so the device's status stays unknown",
             f"allow it in {ACCESS_LIST}: pattern readwrite gw/v1/%u/status",
         )
-    text = "empty" if retained is None else status.decode(errors="replace")
-    return BROKER.ok(f"this client may write {topic}; its value is {text}")
+    status_text = "empty" if retained_message is None else payload.decode(errors="replace")
+    return BROKER.ok(f"this client may write {topic}; its value is {status_text}")
 
 
 def _check_response_rights(probe: Probe, endpoint: Endpoint) -> Finding:
     """Check that this client may not write responses, which only workers may."""
     topic = wire.response_topic(f"doctor-{secrets.token_hex(6)}")
-    code = probe.publish(topic, b"")
-    if code == DENIED or (code == UNKNOWN and not probe.receives_own(topic, 1.0)):
+    reason_code = probe.publish(topic, b"")
+    if reason_code == DENIED or (reason_code == UNKNOWN and not probe.receives_own(topic, 1.0)):
         return BROKER.ok("this client cannot send responses as a worker")
     text = "any client of this broker may send responses as a worker"
     if endpoint.uses_tls:

@@ -16,7 +16,7 @@ import msgspec
 
 from gatewise.errors import GatewiseError
 from gatewise_sim.doctor.findings import BUNDLE, DeviceSettings, Finding
-from gatewise_sim.doctor.installation import check_installation, clock_behind
+from gatewise_sim.doctor.installation import check_clock, check_installation
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
@@ -35,7 +35,7 @@ def examine(settings: DeviceSettings) -> Iterator[Finding]:
         If the device id cannot be a level of a topic.
     """
     is_device = settings.bundle is not None or settings.broker is not None
-    installation = list(check_installation(device=is_device))
+    installation = list(check_installation(is_device=is_device))
     is_healthy = all(finding.state != "problem" for finding in installation)
     if is_healthy and settings.broker is not None:
         settings = _with_device_id(settings)
@@ -48,10 +48,10 @@ def examine(settings: DeviceSettings) -> Iterator[Finding]:
     if settings.broker is None:
         return
     # Imported here because they need a device's libraries.
-    from gatewise_sim.doctor.broker import reach_broker
+    from gatewise_sim.doctor.broker import check_broker
     from gatewise_sim.doctor.round_trip import check_round_trip
 
-    for finding in reach_broker(settings):
+    for finding in check_broker(settings):
         is_healthy &= finding.state != "problem"
         yield finding
     if is_healthy:
@@ -65,8 +65,8 @@ def _with_device_id(settings: DeviceSettings) -> DeviceSettings:
     from gatewise_sim.doctor.broker import common_name
 
     Endpoint(settings.broker or "")
-    name = common_name(settings.cert_file) if settings.cert_file else ""
-    device = check_device(settings.device or name or "gatewise-doctor")
+    certificate_name = common_name(settings.cert_file) if settings.cert_file else ""
+    device = check_device(settings.device or certificate_name or "gatewise-doctor")
     return msgspec.structs.replace(settings, device=device)
 
 
@@ -100,9 +100,9 @@ def _check_bundle(
     yield BUNDLE.ok(
         f"{bundle.manifest.title} gives the same results as on the machine that packed it"
     )
-    created = datetime.datetime.fromisoformat(bundle.manifest.created)
-    created = created.replace(tzinfo=created.tzinfo or datetime.UTC)
-    clock_finding = clock_behind(created, "the bundle was packed")
+    creation_time = datetime.datetime.fromisoformat(bundle.manifest.created)
+    creation_time = creation_time.replace(tzinfo=creation_time.tzinfo or datetime.UTC)
+    clock_finding = check_clock(creation_time, "the bundle was packed")
     if clock_finding is not None:
         yield clock_finding
     return bundle

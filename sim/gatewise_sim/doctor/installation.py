@@ -27,52 +27,55 @@ _REQUIREMENT: Final = re.compile(
     r"(?:;.*extra == ['\"](?P<extra>[\w-]+)['\"])?"
 )
 #: Library of the edge extra that a device can do without, because numpy can run the stages.
-_OPTIONAL: Final = "onnxruntime"
+_OPTIONAL_LIBRARY: Final = "onnxruntime"
 _CLOCK_TOLERANCE: Final = datetime.timedelta(minutes=10)
 
 
 def check_installation(
-    *, device: bool, now: datetime.datetime | None = None, requirements: Sequence[str] | None = None
+    *,
+    is_device: bool,
+    now: datetime.datetime | None = None,
+    requirements: Sequence[str] | None = None,
 ) -> Iterator[Finding]:
     """Check the libraries and the clock of this machine.
 
-    A `device` needs only the libraries of the extra ``edge``. `now` and `requirements` replace the
+    A device needs only the libraries of the extra ``edge``. `now` and `requirements` replace the
     time of the clock and the requirements of the installed distribution.
     """
-    system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    yield INSTALLATION.ok(f"gatewise {metadata.version('gatewise')}, {system}")
+    system_text = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    yield INSTALLATION.ok(f"gatewise {metadata.version('gatewise')}, {system_text}")
     if requirements is None:
         requirements = metadata.requires("gatewise") or ()
-    for extra in ("edge",) if device else _EXTRAS:
+    for extra in ("edge",) if is_device else _EXTRAS:
         purpose = _EXTRAS[extra]
-        missing = list(dict.fromkeys(_missing(extra, requirements)))
-        if not missing:
+        missing_libraries = list(dict.fromkeys(_missing_libraries(extra, requirements)))
+        if not missing_libraries:
             yield INSTALLATION.ok(f"[{extra}], {purpose}, is installed")
             continue
-        is_needed = device and missing != [_OPTIONAL]
-        finding = INSTALLATION.problem if is_needed else INSTALLATION.note
-        yield finding(
+        is_needed = is_device and missing_libraries != [_OPTIONAL_LIBRARY]
+        make_finding = INSTALLATION.problem if is_needed else INSTALLATION.note
+        yield make_finding(
             "package-missing",
-            f"[{extra}], {purpose}, lacks {', '.join(missing)}",
+            f"[{extra}], {purpose}, lacks {', '.join(missing_libraries)}",
             f"pip install 'gatewise[{extra}]' in the environment that runs this command",
         )
     yield _check_onnxruntime()
-    installed = datetime.datetime.fromtimestamp(Path(__file__).stat().st_mtime, datetime.UTC)
-    behind = clock_behind(installed, "Gatewise was installed", now)
-    yield INSTALLATION.ok("the clock is plausible") if behind is None else behind
+    install_time = datetime.datetime.fromtimestamp(Path(__file__).stat().st_mtime, datetime.UTC)
+    clock_finding = check_clock(install_time, "Gatewise was installed", now)
+    yield INSTALLATION.ok("the clock is plausible") if clock_finding is None else clock_finding
 
 
-def _missing(extra: str, requirements: Sequence[str]) -> Iterator[str]:
+def _missing_libraries(extra: str, requirements: Sequence[str]) -> Iterator[str]:
     """Yield the libraries of an extra, and of the extras in it, that are absent or too old."""
-    for text in requirements:
-        requirement = _REQUIREMENT.match(text)
+    for requirement_text in requirements:
+        requirement = _REQUIREMENT.match(requirement_text)
         if requirement is None or requirement["extra"] != extra:
             continue
         name = requirement["name"]
         minimum = requirement["minimum"]
         if name == "gatewise":
-            for included in requirement["extras"].split(","):
-                yield from _missing(included, requirements)
+            for included_extra in requirement["extras"].split(","):
+                yield from _missing_libraries(included_extra, requirements)
             continue
         try:
             version = metadata.version(name)
@@ -105,13 +108,13 @@ def _check_onnxruntime() -> Finding:
     return INSTALLATION.ok(f"onnxruntime {onnxruntime.__version__} loads")
 
 
-def clock_behind(
+def check_clock(
     event_time: datetime.datetime, event: str, now: datetime.datetime | None = None
 ) -> Finding | None:
     """Make a finding if the clock is behind the time of a past event; otherwise return None."""
     now = datetime.datetime.now(datetime.UTC) if now is None else now
     if now >= event_time - _CLOCK_TOLERANCE:
         return None
-    clock = f"the clock of this machine shows {now:%Y-%m-%d %H:%M} UTC"
-    text = f"{clock}, but {event} at {event_time:%Y-%m-%d %H:%M} UTC"
-    return INSTALLATION.problem("clock-behind", text, SET_CLOCK)
+    clock_text = f"the clock of this machine shows {now:%Y-%m-%d %H:%M} UTC"
+    problem_text = f"{clock_text}, but {event} at {event_time:%Y-%m-%d %H:%M} UTC"
+    return INSTALLATION.problem("clock-behind", problem_text, SET_CLOCK)

@@ -39,7 +39,7 @@ class Probe:
     ----------
     endpoint : Endpoint
         Address of the broker.
-    timeout : float
+    timeout_s : float
         Seconds to wait for an acknowledgement.
 
     Attributes
@@ -48,16 +48,16 @@ class Probe:
         Reason code of a refused CONNECT.
     disconnect_code : int or None
         Reason code with which the broker ended the connection, or UNKNOWN. None while connected.
-    largest_packet : int or None
+    max_packet_bytes : int or None
         Largest packet that the broker accepts, in bytes, if it announces a limit.
     """
 
-    def __init__(self, endpoint: Endpoint, timeout: float) -> None:
+    def __init__(self, endpoint: Endpoint, timeout_s: float) -> None:
         self._endpoint = endpoint
-        self._timeout = timeout
+        self._timeout_s = timeout_s
         self.refusal: int | None = None
         self.disconnect_code: int | None = None
-        self.largest_packet: int | None = None
+        self.max_packet_bytes: int | None = None
         self._has_reason_codes = True
         self._changed = threading.Condition()
         self._connected = False
@@ -97,8 +97,12 @@ class Probe:
         client.on_socket_open = _set_no_delay
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
-        client.on_publish = lambda _c, _u, mid, reason, _p: self._acknowledge(mid, reason)
-        client.on_subscribe = lambda _c, _u, mid, reasons, _p: self._acknowledge(mid, reasons[0])
+        client.on_publish = lambda _c, _u, message_id, reason, _p: self._acknowledge(
+            message_id, reason
+        )
+        client.on_subscribe = lambda _c, _u, message_id, reasons, _p: self._acknowledge(
+            message_id, reasons[0]
+        )
         client.on_message = self._on_message
         self._endpoint.prepare(client)
         return client
@@ -114,33 +118,34 @@ class Probe:
                 lambda: (
                     self._connected or self.refusal is not None or self.disconnect_code is not None
                 ),
-                self._timeout,
+                self._timeout_s,
             )
             return self._connected
 
     def subscribe(self, topic: str) -> int:
         """Subscribe at QoS 1; return the granted QoS, or the code of a failure."""
-        _, mid = self._client.subscribe(topic, qos=1)
-        return UNKNOWN if mid is None else self._await_code(mid)
+        _, message_id = self._client.subscribe(topic, qos=1)
+        return UNKNOWN if message_id is None else self._await_code(message_id)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> int:
         """Publish at QoS 1; return the code of the acknowledgement, or UNKNOWN."""
         code = self._await_code(self._client.publish(topic, payload, qos=1, retain=retain).mid)
         return code if self._has_reason_codes else UNKNOWN
 
-    def _await_code(self, mid: int) -> int:
+    def _await_code(self, message_id: int) -> int:
         with self._changed:
             self._changed.wait_for(
-                lambda: mid in self._codes or self.disconnect_code is not None, self._timeout
+                lambda: message_id in self._codes or self.disconnect_code is not None,
+                self._timeout_s,
             )
-            return self._codes.get(mid, UNKNOWN)
+            return self._codes.get(message_id, UNKNOWN)
 
     def wait(
-        self, is_wanted: Callable[[str, bytes, bool], bool], seconds: float
+        self, matches: Callable[[str, bytes, bool], bool], seconds: float
     ) -> tuple[float, bytes] | None:
-        """Wait for the first message that `is_wanted`, and drop the others.
+        """Wait for the first message that `matches`, and drop the others.
 
-        `is_wanted` gets topic, payload and retain flag. Returns the time of arrival, by
+        `matches` gets topic, payload and retain flag. Returns the time of arrival, by
         :func:`time.perf_counter`, and the payload, or None if no such message comes.
         """
         end = time.monotonic() + seconds
@@ -148,7 +153,7 @@ class Probe:
             while True:
                 while self._messages:
                     arrival, topic, payload, is_retained = self._messages.pop(0)
-                    if is_wanted(topic, payload, is_retained):
+                    if matches(topic, payload, is_retained):
                         return arrival, payload
                 remaining = end - time.monotonic()
                 if remaining <= 0 or self.disconnect_code is not None:
@@ -172,7 +177,7 @@ class Probe:
             self._connected = not reason.is_failure
             if reason.is_failure:
                 self.refusal = int(reason.value)
-            self.largest_packet = getattr(properties, "MaximumPacketSize", None)
+            self.max_packet_bytes = getattr(properties, "MaximumPacketSize", None)
             self._changed.notify_all()
 
     def _on_disconnect(self, _c: Any, _u: Any, flags: Any, reason: Any, _p: Any) -> None:
@@ -181,9 +186,9 @@ class Probe:
             self.disconnect_code = int(reason.value) if has_reason else UNKNOWN
             self._changed.notify_all()
 
-    def _acknowledge(self, mid: int, reason: Any) -> None:
+    def _acknowledge(self, message_id: int, reason: Any) -> None:
         with self._changed:
-            self._codes[mid] = int(reason.value)
+            self._codes[message_id] = int(reason.value)
             self._changed.notify_all()
 
     def _on_message(self, _c: Any, _u: Any, message: paho.MQTTMessage) -> None:

@@ -35,17 +35,17 @@ def check_round_trip(settings: DeviceSettings, bundle: Bundle | None) -> Iterato
     if bundle is not None and bundle.manifest.cloud is None:
         yield WORKER.note("no-cloud", "the bundle has no cloud model, so no instance is offloaded")
         bundle = None
-    request, expected = _make_request(settings, bundle)
+    request, expected_class = _make_request(settings, bundle)
     payload = wire.encode_request(request)
     try:
         with Probe(settings.endpoint, settings.timeout) as probe:
-            yield from _exchange(probe, settings, request, payload, expected)
-            code = probe.disconnect_code
-            largest = probe.largest_packet
-        if code is not None:
+            yield from _exchange(probe, settings, request, payload, expected_class)
+            disconnect_code = probe.disconnect_code
+            max_packet_bytes = probe.max_packet_bytes
+        if disconnect_code is not None:
             topic = wire.request_topic(settings.device or "")
             n_bytes = len(payload) + len(topic) + _HEADER_BYTES
-            yield _lost_connection(code, n_bytes, largest)
+            yield _explain_lost_connection(disconnect_code, n_bytes, max_packet_bytes)
     except LinkError as error:
         yield ROUND_TRIP.problem("no-connection", str(error), "read the broker's log")
 
@@ -59,17 +59,17 @@ def _make_request(
     """
     model, version = _NO_MODEL
     X = np.zeros((1, 1), np.float32)
-    expected = None
+    expected_class = None
     if bundle is not None:
         manifest = bundle.manifest
         sample = bundle.sample()
         model = manifest.name
         version = manifest.version
         X = np.asarray(sample["X"][:1, manifest.cloud_inputs()], np.float32)
-        expected = int(sample["cloud_label"][0])
+        expected_class = int(sample["cloud_label"][0])
     ttl_ms = int(1000 * settings.timeout)
     request = wire.Request(id=wire.new_id(), model=model, version=version, ttl_ms=ttl_ms, X=X)
-    return request, expected
+    return request, expected_class
 
 
 def _exchange(
@@ -77,14 +77,14 @@ def _exchange(
     settings: DeviceSettings,
     request: wire.Request,
     payload: bytes,
-    expected: int | None,
+    expected_class: int | None,
 ) -> Iterator[Finding]:
     """Send the request, wait for its response and check it; yield nothing on a lost connection."""
     device = settings.device or ""
     topic = wire.request_topic(device)
     response_topic = wire.response_topic(device)
-    granted = probe.subscribe(response_topic)
-    if granted >= FAILURE or granted == UNKNOWN:
+    granted_qos = probe.subscribe(response_topic)
+    if granted_qos >= FAILURE or granted_qos == UNKNOWN:
         if probe.disconnect_code is None:
             yield ROUND_TRIP.problem(
                 "subscription-denied",
@@ -92,21 +92,21 @@ def _exchange(
                 f"let this client read it, in {ACCESS_LIST}: pattern read gw/v1/%u/rsp",
             )
         return
-    response = None
+    timed_response = None
     started = time.perf_counter()
-    code = probe.publish(topic, payload)
-    if code not in (DENIED, NO_SUBSCRIBER):
-        response = _await_response(probe, response_topic, request, settings.timeout)
-    if response is None:
+    reason_code = probe.publish(topic, payload)
+    if reason_code not in (DENIED, NO_SUBSCRIBER):
+        timed_response = _await_response(probe, response_topic, request, settings.timeout)
+    if timed_response is None:
         if probe.disconnect_code is None:
-            yield _no_response(probe, settings, code)
+            yield _explain_missing_response(probe, settings, reason_code)
         return
-    arrival, decoded = response
-    trip_ms = 1000 * (arrival - started) - decoded.worker_us / 1000
+    arrival, response = timed_response
+    trip_ms = 1000 * (arrival - started) - response.worker_us / 1000
     # A device retries after two round trips, if a third one ends before the deadline.
     text = f"the response to a request on {topic} takes {trip_ms:.1f} ms"
     yield ROUND_TRIP.ok(f"{text}; a deadline of {3 * trip_ms:.0f} ms leaves time for a retry")
-    yield _check_response(decoded, request, expected)
+    yield _check_response(response, request, expected_class)
 
 
 def _await_response(
@@ -118,38 +118,40 @@ def _await_response(
     comes.
     """
     end = time.monotonic() + seconds
-    refusal: tuple[float, wire.Response] | None = None
+    timed_refusal: tuple[float, wire.Response] | None = None
 
-    def is_wanted(name: str, payload: bytes, is_retained: bool) -> bool:
-        if name != topic or is_retained:
+    def is_own_response(topic_name: str, payload: bytes, is_retained: bool) -> bool:
+        if topic_name != topic or is_retained:
             return False
         try:
             return wire.decode_response(payload).id == request.id
         except WireError:
             return False
 
-    while (message := probe.wait(is_wanted, max(0.0, end - time.monotonic()))) is not None:
+    while (message := probe.wait(is_own_response, max(0.0, end - time.monotonic()))) is not None:
         arrival, payload = message
         response = wire.decode_response(payload)
         if response.error != wire.NO_MODEL or request.model == _NO_MODEL[0]:
             return arrival, response
-        refusal = refusal or (arrival, response)
-    return refusal
+        timed_refusal = timed_refusal or (arrival, response)
+    return timed_refusal
 
 
-def _no_response(probe: Probe, settings: DeviceSettings, code: int) -> Finding:
+def _explain_missing_response(probe: Probe, settings: DeviceSettings, reason_code: int) -> Finding:
     """Find the reason for a missing response, as far as the broker's reason codes allow."""
     device = settings.device or ""
     topic = wire.request_topic(device)
     response_topic = wire.response_topic(device)
-    if code == DENIED or (code == UNKNOWN and not probe.receives_own(topic, settings.timeout)):
+    if reason_code == DENIED or (
+        reason_code == UNKNOWN and not probe.receives_own(topic, settings.timeout)
+    ):
         return ROUND_TRIP.problem(
             "publish-denied",
             f"the broker does not deliver messages on {topic}: this client may not write it",
             f"allow it in {ACCESS_LIST}: pattern write gw/v1/%u/req; --device must be the name of "
             "the broker's user",
         )
-    if code in (NO_SUBSCRIBER, UNKNOWN):
+    if reason_code in (NO_SUBSCRIBER, UNKNOWN):
         return WORKER.problem(
             "no-worker",
             f"no worker on this broker answers a request on {topic}",
@@ -165,39 +167,43 @@ def _no_response(probe: Probe, settings: DeviceSettings, code: int) -> Finding:
     )
 
 
-def _lost_connection(reason: int, n_bytes: int, largest: int | None) -> Finding:
+def _explain_lost_connection(
+    reason_code: int, n_bytes: int, max_packet_bytes: int | None
+) -> Finding:
     """Find out why the broker ended the connection when the request was sent."""
-    if reason == SESSION_TAKEN:
+    if reason_code == SESSION_TAKEN:
         return ROUND_TRIP.problem(
             "session-taken",
             "another client with this certificate took over the connection",
             "stop the device's service while the doctor runs",
         )
-    too_large = reason == PACKET_TOO_LARGE or (largest is not None and largest < n_bytes)
-    if too_large:
-        limit = "" if largest is None else f"; its limit is {largest}"
+    is_too_large = reason_code == PACKET_TOO_LARGE or (
+        max_packet_bytes is not None and max_packet_bytes < n_bytes
+    )
+    if is_too_large:
+        limit = "" if max_packet_bytes is None else f"; its limit is {max_packet_bytes}"
         return ROUND_TRIP.problem(
             "packet-limit",
             f"the broker closes the connection on a packet of {n_bytes} bytes{limit}",
             "raise its packet limit (mosquitto: max_packet_size), or pack a bundle with a "
             "smaller request (--max-message)",
         )
-    text = f"the broker closed the connection on a request of {n_bytes} bytes"
+    problem_text = f"the broker closed the connection on a request of {n_bytes} bytes"
     remedy = "read the broker's log, and check its packet limit"
-    return ROUND_TRIP.problem("connection-lost", text, remedy)
+    return ROUND_TRIP.problem("connection-lost", problem_text, remedy)
 
 
 def _check_response(
-    response: wire.Response, request: wire.Request, expected: int | None
+    response: wire.Response, request: wire.Request, expected_class: int | None
 ) -> Finding:
     """Compare the worker's answer with the bundle's expected answer."""
-    model = f"{request.model} {request.version}"
+    model_text = f"{request.model} {request.version}"
     if request.model == _NO_MODEL[0]:
         return WORKER.ok("a worker responds; give a bundle to check its model")
     if response.error == wire.NO_MODEL:
         return WORKER.problem(
             "no-model",
-            f"the worker that responded does not serve {model}",
+            f"the worker that responded does not serve {model_text}",
             "start a worker with this bundle, or give the device the bundle of the worker: "
             + (response.detail or "see its log"),
         )
@@ -205,13 +211,14 @@ def _check_response(
         remedy = (
             "run more workers, or a longer queue" if response.error == wire.BUSY else "read its log"
         )
-        text = f"the worker responds with the error {response.error}: {response.detail}"
-        return WORKER.problem(f"cloud-{response.error}", text, remedy)
+        problem_text = f"the worker responds with the error {response.error}: {response.detail}"
+        return WORKER.problem(f"cloud-{response.error}", problem_text, remedy)
     label = int(response.labels[0])
-    if label != expected:
+    if label != expected_class:
         return WORKER.problem(
             "model-differs",
-            f"for a sample row the worker's {model} answers class {label}, the bundle {expected}",
+            f"for a sample row the worker's {model_text} answers class {label}, the bundle "
+            f"{expected_class}",
             "two bundles have the same name and version: pack one with another version",
         )
-    return WORKER.ok(f"a worker serves {model} and gives the bundle's answer")
+    return WORKER.ok(f"a worker serves {model_text} and gives the bundle's answer")

@@ -16,11 +16,11 @@ from gatewise_export.training_run import train_bundle
 from gatewise_export.training_settings import TrainingSettings
 from gatewise_sim.experiment.demo_settings import MAX_LOSS, DemoSettings
 from gatewise_sim.experiment.rows import Rows
-from gatewise_sim.experiment.run import prepare, run_scenario
-from gatewise_sim.experiment.simulation import TIMINGS, settings_text
+from gatewise_sim.experiment.run import prepare_experiment, run_scenario
+from gatewise_sim.experiment.simulation import settings_text
 from gatewise_sim.live.run import check_live
 from gatewise_sim.report.document import DEMO_KIND, Report
-from gatewise_sim.report.output import DEMO
+from gatewise_sim.report.output import DEMO, TIMINGS_FILE
 from gatewise_sim.scenario import GOALS, Scenario
 from gatewise_training.data import datasets
 
@@ -31,7 +31,7 @@ _INTERVAL_SECONDS: Final = 0.04
 
 def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
     """Make the settings of the demo's training, which writes the bundle to `out`."""
-    goal = {g: getattr(settings, g) for g in GOALS if getattr(settings, g) is not None}
+    goal = {name: getattr(settings, name) for name in GOALS if getattr(settings, name) is not None}
     if len(goal) > 1:
         raise InputError(f"give one of --{' and --'.join(goal)}, not both".replace("_", "-"))
     max_loss = goal.pop("max_loss", None if goal else MAX_LOSS)
@@ -58,9 +58,11 @@ def training_settings(settings: DemoSettings, out: Path) -> TrainingSettings:
     )
 
 
-def _scenario(settings: DemoSettings, **workload: Any) -> Scenario:
-    shared = ("devices", "workers", "link", "deadline_ms", "broker", "seed")
-    return Scenario(engine="live", **{name: getattr(settings, name) for name in shared}, **workload)
+def _make_scenario(settings: DemoSettings, **workload: Any) -> Scenario:
+    shared_names = ("devices", "workers", "link", "deadline_ms", "broker", "seed")
+    return Scenario(
+        engine="live", **{name: getattr(settings, name) for name in shared_names}, **workload
+    )
 
 
 def run_demo(settings: DemoSettings) -> Report:
@@ -71,43 +73,43 @@ def run_demo(settings: DemoSettings) -> Report:
     from gatewise_sim.report.run_page import report_files
 
     DEMO.check(settings.out)
-    check_live(_scenario(settings))
+    check_live(_make_scenario(settings))
     with tempfile.TemporaryDirectory(prefix="gatewise-demo-") as folder:
         # train and pack
-        trained = train_bundle(training_settings(settings, Path(folder, "bundle")))
-        if trained.troubles:
-            raise GatewiseError("; ".join(trained.troubles))
-        if differing := trained.verification.differing_decisions:
+        training_run = train_bundle(training_settings(settings, Path(folder, "bundle")))
+        if training_run.troubles:
+            raise GatewiseError("; ".join(training_run.troubles))
+        if n_differing := training_run.verification.differing_decisions:
             raise GatewiseError(
-                f"the packed bundle and the trained system decide differently on {differing} rows"
+                f"the packed bundle and the trained system decide differently on {n_differing} rows"
             )
         # a workload with every test row once
-        arrivals = Path(folder, "arrivals.csv")
-        instances = Path(folder, "instances.csv")
-        n_rows = len(trained.split.test)
-        arrivals.write_text(_arrivals(n_rows, settings.devices))
-        instances.write_text(trained.test_csv())
+        arrivals_path = Path(folder, "arrivals.csv")
+        instances_path = Path(folder, "instances.csv")
+        n_rows = len(training_run.split.test)
+        arrivals_path.write_text(_arrivals_csv(n_rows, settings.devices))
+        instances_path.write_text(training_run.test_csv())
         n_rounds = -(-n_rows // settings.devices) + 1
-        scenario = _scenario(
-            settings, workload=f"replay:{arrivals}", time=f"{n_rounds * _INTERVAL_SECONDS:g}s"
+        scenario = _make_scenario(
+            settings, workload=f"replay:{arrivals_path}", time=f"{n_rounds * _INTERVAL_SECONDS:g}s"
         )
-        label = instances.read_text().partition("\n")[0].rpartition(",")[2]
-        rows = Rows.load(str(instances), trained.bundle.manifest, target=label)
-        prepared = prepare(trained.bundle, rows, scenario)
+        label_column = instances_path.read_text().partition("\n")[0].rpartition(",")[2]
+        rows = Rows.load(str(instances_path), training_run.bundle.manifest, target=label_column)
+        experiment = prepare_experiment(training_run.bundle, rows, scenario)
         # the live run, and the other policies in virtual time
-        report = run_scenario(prepared, settings.command())
-        report = _demo_report(report, settings, trained)
+        report = run_scenario(experiment, settings.command())
+        report = _add_demo_fields(report, settings, training_run)
         # write all files at once, so that the folder is never incomplete
-        simulated = scenario.changed(workload="poisson:1/min", time=None)
+        simulated_scenario = scenario.changed(workload="poisson:1/min", time=None)
         DEMO.write(
             settings.out,
             {
                 **report_files(report),
-                TIMINGS: settings_text(report, simulated),
-                "arrivals.csv": arrivals.read_text(),
-                "bundle": trained.bundle.path,
-                "frontier.svg": _frontier_plot(trained.system, settings.method),
-                "instances.csv": instances.read_text(),
+                TIMINGS_FILE: settings_text(report, simulated_scenario),
+                "arrivals.csv": arrivals_path.read_text(),
+                "bundle": training_run.bundle.path,
+                "frontier.svg": _frontier_plot(training_run.system, settings.method),
+                "instances.csv": instances_path.read_text(),
             },
         )
     return report
@@ -131,52 +133,52 @@ def _fast_search() -> dict[str, Any]:
     }
 
 
-def _arrivals(rows: int, devices: int) -> str:
+def _arrivals_csv(n_rows: int, n_devices: int) -> str:
     """Trace in which every row comes once, dealt to the devices in turn at equal intervals."""
     lines = ["time,device,row"]
-    for row in range(rows):
-        round_number, device = divmod(row, devices)
-        time = (round_number + device / devices) * _INTERVAL_SECONDS
+    for row in range(n_rows):
+        round_number, device = divmod(row, n_devices)
+        time = (round_number + device / n_devices) * _INTERVAL_SECONDS
         lines.append(f"{time:.6f},{device},{row}")
     return "\n".join(lines) + "\n"
 
 
-def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -> Report:
+def _add_demo_fields(report: Report, settings: DemoSettings, training_run: TrainingRun) -> Report:
     """Add the settings, the data set and the times of the training to the live run's report."""
-    data, split = trained.data, trained.split
-    values = {
+    data, split = training_run.data, training_run.split
+    demo_settings = {
         name: str(value) if isinstance(value, Path) else value
         for name in settings.__struct_fields__
         if name != "out" and (value := getattr(settings, name)) is not None
     }
     if settings.broker is not None:
-        values["broker"] = Endpoint(settings.broker).url
+        demo_settings["broker"] = Endpoint(settings.broker).url
     run = report.run or {}
-    f0 = trained.system.high_cost_model_
+    f0 = training_run.system.high_cost_model_
     assert f0 is not None  # training needs a cloud here
     return msgspec.structs.replace(
         report,
         kind=DEMO_KIND,
         dataset=data.name,
         method=settings.method,
-        settings=report.settings | values | {"workload": "each row once"},
+        settings=report.settings | demo_settings | {"workload": "each row once"},
         data={
             "rows": len(data.X),
             "features": data.X.shape[1],
-            "classes": len(trained.system.classes_),
+            "classes": len(training_run.system.classes_),
             "train_rows": len(split.training) + len(split.validation),
             "test_rows": len(split.test),
         },
         # The fast search passes its model to the training as a given one.
         high_cost_model="svm" if f0.kind == "given" else f0.kind,
-        seconds={**trained.seconds, "run": run.get("seconds", 0.0)},
+        seconds={**training_run.seconds, "run": run.get("seconds", 0.0)},
     )
 
 
-def _frontier_plot(system: Any, name: str) -> str:
+def _frontier_plot(system: Any, method_name: str) -> str:
     from gatewise_training.views.frontier_display import FrontierDisplay
 
     svg = io.StringIO()
-    display = FrontierDisplay.from_estimator(system, name=name)
+    display = FrontierDisplay.from_estimator(system, name=method_name)
     display.figure_.savefig(svg, format="svg", metadata={"Date": None})
     return svg.getvalue()

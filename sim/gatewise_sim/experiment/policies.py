@@ -23,15 +23,15 @@ from gatewise_sim.scenario import Scenario
 class PolicyContext:
     """Figures of the system's run from which the other policies are made.
 
-    `table` holds the outcomes of the rows at the operating point, `weights`, shape (n_rows,), the
-    number of instances of each row, and `offload_rate` the system's rate. `labelled` tells whether
-    the rows have labels.
+    `table` contains the outcomes of the rows at the operating point, `row_weights`, shape
+    (n_rows,), the number of instances of each row, and `offload_rate` the system's rate.
+    `has_labels` tells whether the rows have labels.
     """
 
     table: RowTable
-    weights: NDArray[np.float64]
+    row_weights: NDArray[np.float64]
     offload_rate: float
-    labelled: bool
+    has_labels: bool
     scenario: Scenario
 
 
@@ -39,40 +39,40 @@ class PolicyContext:
 class ComparedPolicy:
     """A policy to compare with the system.
 
-    `offload` selects the rows to offload, or returns None if the policy does not apply to the run.
-    `chance` computes the share of the other instances to offload at random. With `request_first` a
-    device sends a request without running its stages.
+    `select_rows` selects the rows to offload, or returns None if the policy does not apply to the
+    run. `compute_random_share` computes the share of the other instances to offload at random. With
+    `is_cloud_first` a device sends a request without running its stages.
     """
 
     key: str
     name: str
-    offload: Callable[[PolicyContext], BoolArray | None]
-    chance: Callable[[PolicyContext], float] = lambda context: 0.0
-    request_first: bool = False
+    select_rows: Callable[[PolicyContext], BoolArray | None]
+    compute_random_share: Callable[[PolicyContext], float] = lambda context: 0.0
+    is_cloud_first: bool = False
 
-    def make(self, context: PolicyContext) -> FleetPolicy | None:
+    def make_policy(self, context: PolicyContext) -> FleetPolicy | None:
         """Make the fleet's policy, or return None if it does not apply."""
-        offload = self.offload(context)
-        if offload is None:
+        is_offloaded = self.select_rows(context)
+        if is_offloaded is None:
             return None
         return FleetPolicy(
             key=self.key,
             name=self.name,
-            offload=offload & context.table.can_offload,
-            chance=self.chance(context),
-            request_first=self.request_first,
+            is_offloaded=is_offloaded & context.table.can_offload,
+            random_share=self.compute_random_share(context),
+            is_cloud_first=self.is_cloud_first,
         )
 
 
-def _no_rows(context: PolicyContext) -> BoolArray:
+def _select_no_rows(context: PolicyContext) -> BoolArray:
     return np.zeros(len(context.table), np.bool_)
 
 
-def _all_rows(context: PolicyContext) -> BoolArray | None:
+def _select_all_rows(context: PolicyContext) -> BoolArray | None:
     return np.ones(len(context.table), np.bool_) if context.table.has_cloud else None
 
 
-def _least_confident(context: PolicyContext) -> BoolArray | None:
+def _select_least_confident(context: PolicyContext) -> BoolArray | None:
     """Select the rows of lowest confidence, at the system's offload rate."""
     table = context.table
     if not table.has_cloud:
@@ -80,61 +80,69 @@ def _least_confident(context: PolicyContext) -> BoolArray | None:
     # Rows without an answer of the device come first.
     confidence = np.where(np.isnan(table.confidence), -1.0, table.confidence)
     order = np.argsort(confidence, kind="stable")
-    return fill_share(order[table.can_offload[order]], context.weights, context.offload_rate)
+    return select_share(order[table.can_offload[order]], context.row_weights, context.offload_rate)
 
 
-def _no_rows_with_cloud(context: PolicyContext) -> BoolArray | None:
-    return _no_rows(context) if context.table.has_cloud else None
+def _select_no_rows_with_cloud(context: PolicyContext) -> BoolArray | None:
+    return _select_no_rows(context) if context.table.has_cloud else None
 
 
-def _same_rate(context: PolicyContext) -> float:
+def _share_at_system_rate(context: PolicyContext) -> float:
     """Compute the share of the rows that can be offloaded that gives the system's offload rate."""
-    possible = float(context.weights[context.table.can_offload].sum() / context.weights.sum())
-    return min(1.0, context.offload_rate / possible) if possible else 0.0
+    offloadable_share = float(
+        context.row_weights[context.table.can_offload].sum() / context.row_weights.sum()
+    )
+    return min(1.0, context.offload_rate / offloadable_share) if offloadable_share else 0.0
 
 
-def _oracle(context: PolicyContext) -> BoolArray | None:
+def _select_cloud_corrections(context: PolicyContext) -> BoolArray | None:
     """Select the rows that the device answers wrongly and the cloud correctly."""
     table = context.table
-    if not (table.has_cloud and context.labelled):
+    if not (table.has_cloud and context.has_labels):
         return None
     return np.asarray(
         (table.cloud_label == table.truth) & (table.local_label != table.truth), np.bool_
     )
 
 
-SYSTEM: Final = "system"
+SYSTEM_KEY: Final = "system"
 POLICIES: Final = (
-    ComparedPolicy("edge_only", "All edge", _no_rows),
-    ComparedPolicy("cloud_only", "All cloud", _all_rows, request_first=True),
-    ComparedPolicy("confidence", "Confidence", _least_confident),
+    ComparedPolicy("edge_only", "All edge", _select_no_rows),
+    ComparedPolicy("cloud_only", "All cloud", _select_all_rows, is_cloud_first=True),
+    ComparedPolicy("confidence", "Confidence", _select_least_confident),
     # Draw among instances, because a draw among rows would be repeated in the whole run.
-    ComparedPolicy("random", "Random", _no_rows_with_cloud, _same_rate),
-    ComparedPolicy("oracle", "Oracle", _oracle),
+    ComparedPolicy("random", "Random", _select_no_rows_with_cloud, _share_at_system_rate),
+    ComparedPolicy("oracle", "Oracle", _select_cloud_corrections),
 )
 
 
 def system_policy(scenario: Scenario, table: RowTable) -> FleetPolicy:
     """Make the policy that the fleet of a scenario runs."""
     name = "Gatewise" if scenario.policy == "system" else scenario.policy
-    no_rows = np.zeros(len(table), np.bool_)
+    is_offloaded = np.zeros(len(table), np.bool_)
     if scenario.policy == "edge-only":
-        return FleetPolicy(key=SYSTEM, name=name, offload=no_rows)
+        return FleetPolicy(key=SYSTEM_KEY, name=name, is_offloaded=is_offloaded)
     if scenario.policy == "cloud-only":
         if not table.has_cloud:
             raise InputError("policy cloud-only: this bundle has no cloud model")
-        return FleetPolicy(key=SYSTEM, name=name, offload=table.can_offload, request_first=True)
-    return FleetPolicy(key=SYSTEM, name=name, offload=table.offload, limited=True)
+        return FleetPolicy(
+            key=SYSTEM_KEY, name=name, is_offloaded=table.can_offload, is_cloud_first=True
+        )
+    return FleetPolicy(
+        key=SYSTEM_KEY, name=name, is_offloaded=table.is_offloaded, has_audits_and_limit=True
+    )
 
 
-def fill_share(order: NDArray[np.intp], weights: NDArray[np.float64], share: float) -> BoolArray:
+def select_share(
+    order: NDArray[np.intp], row_weights: NDArray[np.float64], share: float
+) -> BoolArray:
     """Select the first rows of an order, up to the number with a weight nearest to `share`.
 
-    >>> fill_share(np.array([2, 0, 1]), np.ones(4), 0.5).tolist()
+    >>> select_share(np.array([2, 0, 1]), np.ones(4), 0.5).tolist()
     [True, False, True, False]
     """
-    cumulative = np.concatenate([[0.0], np.cumsum(weights[order])]) / weights.sum()
-    n_rows = int(np.argmin(np.abs(cumulative - share)))
-    mask = np.zeros(len(weights), np.bool_)
-    mask[order[:n_rows]] = True
-    return mask
+    cumulative_shares = np.concatenate([[0.0], np.cumsum(row_weights[order])]) / row_weights.sum()
+    n_rows = int(np.argmin(np.abs(cumulative_shares - share)))
+    is_selected = np.zeros(len(row_weights), np.bool_)
+    is_selected[order[:n_rows]] = True
+    return is_selected

@@ -11,7 +11,7 @@ import numpy as np
 
 from gatewise.errors import InputError
 from gatewise.formats import DAY
-from gatewise_sim.fleet.energy import HEADER, Bill, DeviceEnergy, Prices, Usage, packets
+from gatewise_sim.fleet.energy import HEADER_BYTES, Bill, DeviceEnergy, Prices, Usage, n_packets
 from gatewise_sim.fleet.results import (
     CLOUD,
     EDGE,
@@ -26,14 +26,14 @@ from gatewise_sim.fleet.results import (
     IntArray,
     RowTable,
 )
-from gatewise_sim.intervals import Batches, share_interval
+from gatewise_sim.intervals import Batches, widen_share_interval
 from gatewise_sim.report.document import (
     AnswerCounts,
     AuditUse,
     ByteUse,
     ClassResult,
     EngineName,
-    Figure,
+    Estimate,
     JouleUse,
     LatencyHistogram,
     PolicyResult,
@@ -55,320 +55,354 @@ class PolicyFigures:
     bundle's.
     """
 
-    run: FleetRun
+    fleet_run: FleetRun
     table: RowTable
     scenario: Scenario
     energy: DeviceEnergy
     prices: Prices | None
     feature_names: Sequence[str]
 
-    def result(self, key: str, name: str, engine: EngineName) -> PolicyResult:
+    def make_result(self, key: str, name: str, engine: EngineName) -> PolicyResult:
         """Make the report's record of the run; InputError if no instance arrived."""
-        run = self.run
-        answers = run.answers
+        fleet_run = self.fleet_run
+        answers = fleet_run.answers
         if not len(answers):
             raise InputError("no instance arrived: simulate more devices or a longer time")
-        active = float(self._joules_of_instances().sum())
+        active_joules = float(self._joules_of_instances().sum())
         radio = self.scenario.link_profile.radio
-        active_day = active / run.devices / (run.seconds / DAY)
-        idle_day = (radio.idle_w + self.energy.idle_w) * DAY
+        active_joules_per_day = active_joules / fleet_run.n_devices / (fleet_run.seconds / DAY)
+        idle_joules_per_day = (radio.idle_w + self.energy.idle_w) * DAY
         return PolicyResult(
             key=key,
             name=name,
             engine=engine,
-            sampling=run.sampling,
-            scaled=run.scale > 1.0,
-            instances=round((len(answers) + run.lost) * run.scale),
-            **self._shares(),
-            **self._costs(),
-            latency_ms=self._latencies(),
-            bytes=self._bytes(),
-            joules=self._joules(),
-            joules_per_device_day=active_day + idle_day,
-            battery_days=self.energy.battery_days(active_day, radio),
+            sampling=fleet_run.sampling,
+            scaled=fleet_run.scale > 1.0,
+            instances=round((len(answers) + fleet_run.n_lost) * fleet_run.scale),
+            **self._share_estimates(),
+            **self._cost_estimates(),
+            latency_ms=self._latency_estimates(),
+            bytes=self._byte_use(),
+            joules=self._joule_use(),
+            joules_per_device_day=active_joules_per_day + idle_joules_per_day,
+            battery_days=self.energy.battery_days(active_joules_per_day, radio),
             answers=self._answer_counts(),
-            money=self._bill(active + run.devices * idle_day * run.seconds / DAY),
-            utilisation=run.workers.get("utilisation"),
-            workers={name: float(value) for name, value in run.workers.items()},
-            histogram=self._histogram(),
-            breakdown_ms=self._breakdown(),
-            reasons=self._reasons(),
-            timeline=self._timeline(),
-            classes=self._classes(),
-            audit=self._audit(),
+            money=self._monthly_bill(
+                active_joules + fleet_run.n_devices * idle_joules_per_day * fleet_run.seconds / DAY
+            ),
+            utilisation=fleet_run.worker_counts.get("utilisation"),
+            workers={name: float(count) for name, count in fleet_run.worker_counts.items()},
+            histogram=self._latency_histogram(),
+            breakdown_ms=self._latency_parts(),
+            reasons=self._count_reasons(),
+            timeline=self._timeline_bins(),
+            classes=self._class_results(),
+            audit=self._audit_use(),
         )
 
     # -- columns ----------------------------------------------------------------------------------
 
     @cached_property
     def _batches(self) -> Batches:
-        return Batches.deal(self.run.answers, self.run.seconds, len(self.table))
+        return Batches.deal(self.fleet_run.answers, self.fleet_run.seconds, len(self.table))
 
     @cached_property
     def _truth(self) -> IntArray:
-        return self.table.truth[self.run.answers.row]
+        return self.table.truth[self.fleet_run.answers.row]
 
     @cached_property
     def _is_correct(self) -> BoolArray:
-        is_correct = (self._truth != NO_LABEL) & (self.run.answers.label == self._truth)
+        is_correct = (self._truth != NO_LABEL) & (self.fleet_run.answers.label == self._truth)
         return np.asarray(is_correct, np.bool_)
 
     @cached_property
     def _is_edge_correct(self) -> BoolArray:
-        local = self.table.local_label[self.run.answers.row]
-        return np.asarray((self._truth != NO_LABEL) & (local == self._truth), np.bool_)
+        local_label = self.table.local_label[self.fleet_run.answers.row]
+        return np.asarray((self._truth != NO_LABEL) & (local_label == self._truth), np.bool_)
 
     @cached_property
-    def _acquired_sets(self) -> IntArray:
+    def _acquired_set_index(self) -> IntArray:
         """Index of the set of features acquired for each instance."""
-        answers = self.run.answers
+        answers = self.fleet_run.answers
         table = self.table
-        sets = np.where(
-            answers.acquired | answers.audited,
-            table.request_set[answers.row],
-            table.local_set[answers.row],
+        set_index = np.where(
+            answers.has_request_features | answers.is_audited,
+            table.request_set_index[answers.row],
+            table.local_set_index[answers.row],
         )
-        if self.run.request_first:
-            sets = np.where(answers.route == CLOUD, len(table.sets) - 1, sets)
-        return sets
+        if self.fleet_run.is_cloud_first:
+            set_index = np.where(answers.route == CLOUD, len(table.feature_sets) - 1, set_index)
+        return set_index
 
     @cached_property
     def _feature_joules(self) -> FloatArray:
-        joules = self.energy.feature_joules(self.table.sets, self.feature_names)
-        return np.asarray(joules[self._acquired_sets], np.float64)
+        joules = self.energy.feature_joules(self.table.feature_sets, self.feature_names)
+        return np.asarray(joules[self._acquired_set_index], np.float64)
 
     @cached_property
     def _stage_joules(self) -> FloatArray:
-        answers = self.run.answers
+        answers = self.fleet_run.answers
         table = self.table
-        joules = self.energy.stage_joules(table.n_stages)[np.maximum(table.exit + 1, 0)]
-        ran = ~((answers.route == CLOUD) & self.run.request_first)
-        return np.asarray(joules[answers.row] * ran, np.float64)
+        joules = self.energy.stage_joules(table.n_stages)[np.maximum(table.last_stage + 1, 0)]
+        has_run_stages = ~((answers.route == CLOUD) & self.fleet_run.is_cloud_first)
+        return np.asarray(joules[answers.row] * has_run_stages, np.float64)
 
     def _joules_of_instances(self) -> FloatArray:
-        joules = self.run.answers.joules + self._feature_joules + self._stage_joules
+        joules = self.fleet_run.answers.radio_joules + self._feature_joules + self._stage_joules
         return np.asarray(joules, np.float64)
 
     # -- figures ----------------------------------------------------------------------------------
 
-    def _shares(self) -> dict[str, Any]:
+    def _share_estimates(self) -> dict[str, Any]:
         batches = self._batches
-        labelled = self._truth != NO_LABEL
+        has_label = self._truth != NO_LABEL
         # Instances of the same row depend on each other. The effective sample size (Kish 1965) of
         # rows with n_r instances is sum(n_r)^2 / sum(n_r^2).
-        per_row = np.bincount(self.run.answers.row).astype(np.float64)
-        n_independent = float(per_row.sum() ** 2 / (per_row**2).sum())
+        instances_per_row = np.bincount(self.fleet_run.answers.row).astype(np.float64)
+        n_independent = float(instances_per_row.sum() ** 2 / (instances_per_row**2).sum())
         shares: dict[str, Any] = {}
-        for name, values in (
+        for name, is_correct in (
             ("accuracy", self._is_correct),
             ("edge_accuracy", self._is_edge_correct),
         ):
-            figure = batches.mean(values, labelled, 1.0)
-            shares[name] = None if figure is None else share_interval(figure, n_independent)
-        rate = batches.mean(self.run.answers.requested, None, 1.0)
-        assert rate is not None
-        is_fixed = self.run.request_first or rate.value == 0.0
-        shares["offload_rate"] = rate if is_fixed else share_interval(rate, n_independent)
+            estimate = batches.mean(is_correct, has_label, 1.0)
+            shares[name] = (
+                None if estimate is None else widen_share_interval(estimate, n_independent)
+            )
+        offload_rate = batches.mean(self.fleet_run.answers.is_requested, None, 1.0)
+        assert offload_rate is not None
+        is_fixed = self.fleet_run.is_cloud_first or offload_rate.value == 0.0
+        shares["offload_rate"] = (
+            offload_rate if is_fixed else widen_share_interval(offload_rate, n_independent)
+        )
         return shares
 
-    def _costs(self) -> dict[str, Any]:
-        answers = self.run.answers
+    def _cost_estimates(self) -> dict[str, Any]:
+        answers = self.fleet_run.answers
         return {
             name: self._batches.mean(getattr(answers, name)) for name in ("cost", "feature_cost")
         }
 
-    def _latencies(self) -> dict[str, Figure]:
-        answers = self.run.answers
-        answered = answers.route >= 0
+    def _latency_estimates(self) -> dict[str, Estimate]:
+        answers = self.fleet_run.answers
+        is_answered = answers.route >= 0
         latencies = {}
-        for prefix, mask in (("", answered), ("offloaded_", answered & answers.offloaded)):
-            if mask.any():
-                for label, share in _QUANTILES.items():
-                    figure = self._batches.quantile(answers.latency_ms, share, mask)
-                    latencies[prefix + label] = figure
+        for prefix, is_selected in (
+            ("", is_answered),
+            ("offloaded_", is_answered & answers.is_offloaded),
+        ):
+            if is_selected.any():
+                for label, probability in _QUANTILES.items():
+                    estimate = self._batches.quantile(answers.latency_ms, probability, is_selected)
+                    latencies[prefix + label] = estimate
         return latencies
 
-    def _bytes(self) -> ByteUse:
-        answers = self.run.answers
-        bytes_up = self._batches.mean(answers.up)
-        bytes_down = self._batches.mean(answers.down)
+    def _byte_use(self) -> ByteUse:
+        answers = self.fleet_run.answers
+        bytes_up = self._batches.mean(answers.bytes_up)
+        bytes_down = self._batches.mean(answers.bytes_down)
         assert bytes_up is not None
         assert bytes_down is not None
-        request = float(answers.payload_up.mean())
-        response = float(answers.payload_down.mean())
+        request_bytes = float(answers.payload_bytes_up.mean())
+        response_bytes = float(answers.payload_bytes_down.mean())
         return ByteUse(
             up=bytes_up,
             down=bytes_down,
-            request=request,
-            response=response,
-            protocol=bytes_up.value + bytes_down.value - request - response,
+            request=request_bytes,
+            response=response_bytes,
+            protocol=bytes_up.value + bytes_down.value - request_bytes - response_bytes,
         )
 
-    def _joules(self) -> JouleUse:
+    def _joule_use(self) -> JouleUse:
         return JouleUse(
-            radio=float(self.run.answers.joules.mean(dtype=np.float64)),
+            radio=float(self.fleet_run.answers.radio_joules.mean(dtype=np.float64)),
             features=float(self._feature_joules.mean()),
             stages=float(self._stage_joules.mean()),
         )
 
     def _answer_counts(self) -> AnswerCounts:
-        run = self.run
-        by_route = np.bincount(run.answers.route[run.answers.route >= 0], minlength=len(ROUTES))
-        counts = {name: int(n) for name, n in zip(ROUTES, by_route, strict=True)}
-        counts["lost"] = run.lost + int((run.answers.route < 0).sum())
-        counts["late"] = int(run.counts.get("late", 0))
-        counts["retries"] = int(run.counts.get("retries", 0))
-        counts["audits"] = int(run.workers.get("audits", 0))
-        counts["audits_disagreed"] = int(run.workers.get("audits_disagreed", 0))
-        return AnswerCounts(**{name: round(n * run.scale) for name, n in counts.items()})
+        fleet_run = self.fleet_run
+        by_route = np.bincount(
+            fleet_run.answers.route[fleet_run.answers.route >= 0], minlength=len(ROUTES)
+        )
+        counts = {name: int(n_answers) for name, n_answers in zip(ROUTES, by_route, strict=True)}
+        counts["lost"] = fleet_run.n_lost + int((fleet_run.answers.route < 0).sum())
+        counts["late"] = int(fleet_run.device_counts.get("late", 0))
+        counts["retries"] = int(fleet_run.device_counts.get("retries", 0))
+        counts["audits"] = int(fleet_run.worker_counts.get("audits", 0))
+        counts["audits_disagreed"] = int(fleet_run.worker_counts.get("audits_disagreed", 0))
+        return AnswerCounts(
+            **{name: round(n_answers * fleet_run.scale) for name, n_answers in counts.items()}
+        )
 
-    def _bill(self, joules: float) -> Bill | None:
+    def _monthly_bill(self, joules: float) -> Bill | None:
         """Compute the bill of a month.
 
         The operator bills IP traffic, in which each PUBACK is also a packet.
         """
         if self.prices is None:
             return None
-        run = self.run
-        answers = run.answers
-        scale = run.scale
-        counts = run.counts
-        requests = counts.get("sent", 0) + counts.get("retries", 0) - counts.get("unsent", 0)
-        n_offloads = max(int((answers.payload_up > 0).sum()), 1)
-        request = float(answers.up.sum()) / n_offloads
-        response = float(answers.down.sum()) / n_offloads
-        headers = HEADER * requests * (packets(request) + packets(response) + 2)
-        uses_cloud = answers.requested.any() or answers.audited.any()
+        fleet_run = self.fleet_run
+        answers = fleet_run.answers
+        scale = fleet_run.scale
+        device_counts = fleet_run.device_counts
+        n_requests = (
+            device_counts.get("sent", 0)
+            + device_counts.get("retries", 0)
+            - device_counts.get("unsent", 0)
+        )
+        n_offloads = max(int((answers.payload_bytes_up > 0).sum()), 1)
+        request_bytes = float(answers.bytes_up.sum()) / n_offloads
+        response_bytes = float(answers.bytes_down.sum()) / n_offloads
+        header_bytes = (
+            HEADER_BYTES * n_requests * (n_packets(request_bytes) + n_packets(response_bytes) + 2)
+        )
+        uses_cloud = answers.is_requested.any() or answers.is_audited.any()
         usage = Usage(
-            seconds=run.seconds,
-            devices=self.scenario.devices,
-            workers=self.scenario.workers if uses_cloud else 0,
-            bytes=scale * (float(answers.up.sum()) + float(answers.down.sum()) + headers),
+            seconds=fleet_run.seconds,
+            n_devices=self.scenario.devices,
+            n_workers=self.scenario.workers if uses_cloud else 0,
+            n_bytes=scale
+            * (float(answers.bytes_up.sum()) + float(answers.bytes_down.sum()) + header_bytes),
             joules=scale * joules,
-            feature_units=scale * (float(answers.feature_cost.sum()) + run.audit_cost),
-            requests=scale * requests,
+            feature_units=scale * (float(answers.feature_cost.sum()) + fleet_run.audit_cost),
+            n_requests=scale * n_requests,
         )
-        return self.prices.month(usage)
+        return self.prices.monthly_bill(usage)
 
-    def _histogram(self) -> LatencyHistogram:
+    def _latency_histogram(self) -> LatencyHistogram:
         """Count instances by latency, in ten bins per decade."""
-        answers = self.run.answers
-        answered = answers.route >= 0
-        exponents = np.floor(10 * np.log10(np.maximum(answers.latency_ms[answered], 1e-6)))
-        lowest = int(exponents.min())
-        bins = (exponents - lowest).astype(np.int64)
-        n_bins = int(bins.max()) + 1
-        offloaded = bins[answers.offloaded[answered]]
-        scale = self.run.scale
+        answers = self.fleet_run.answers
+        is_answered = answers.route >= 0
+        exponents = np.floor(10 * np.log10(np.maximum(answers.latency_ms[is_answered], 1e-6)))
+        lowest_exponent = int(exponents.min())
+        bin_index = (exponents - lowest_exponent).astype(np.int64)
+        n_bins = int(bin_index.max()) + 1
+        offloaded_bin_index = bin_index[answers.is_offloaded[is_answered]]
+        scale = self.fleet_run.scale
         return LatencyHistogram(
-            edges_ms=tuple(10.0 ** ((lowest + i) / 10) for i in range(n_bins + 1)),
-            all=tuple((scale * np.bincount(bins, minlength=n_bins)).tolist()),
-            offloaded=tuple((scale * np.bincount(offloaded, minlength=n_bins)).tolist()),
+            edges_ms=tuple(10.0 ** ((lowest_exponent + i) / 10) for i in range(n_bins + 1)),
+            all=tuple((scale * np.bincount(bin_index, minlength=n_bins)).tolist()),
+            offloaded=tuple((scale * np.bincount(offloaded_bin_index, minlength=n_bins)).tolist()),
         )
 
-    def _breakdown(self) -> dict[str, float]:
-        answers = self.run.answers
-        remainder = answers.latency_ms - answers.device_ms - answers.cloud_ms
-        waited = (answers.route == FALLBACK) | (answers.route == ERROR)
-        on_device = answers.device_ms.sum(dtype=np.float64) + remainder[answers.route == EDGE].sum()
+    def _latency_parts(self) -> dict[str, float]:
+        answers = self.fleet_run.answers
+        remainder_ms = answers.latency_ms - answers.device_ms - answers.cloud_ms
+        is_waiting = (answers.route == FALLBACK) | (answers.route == ERROR)
+        device_ms = (
+            answers.device_ms.sum(dtype=np.float64) + remainder_ms[answers.route == EDGE].sum()
+        )
         n_instances = len(answers)
         return {
-            "device": float(on_device / n_instances),
-            "network": float(remainder[answers.route == CLOUD].sum() / n_instances),
+            "device": float(device_ms / n_instances),
+            "network": float(remainder_ms[answers.route == CLOUD].sum() / n_instances),
             "cloud": float(answers.cloud_ms.sum(dtype=np.float64) / n_instances),
-            "waiting": float(remainder[waited].sum() / n_instances),
+            "waiting": float(remainder_ms[is_waiting].sum() / n_instances),
         }
 
-    def _reasons(self) -> dict[str, float]:
-        answered = self.run.answers.route >= 0
-        counts = np.bincount(self.run.answers.reason[answered], minlength=len(REASONS))
+    def _count_reasons(self) -> dict[str, float]:
+        is_answered = self.fleet_run.answers.route >= 0
+        counts = np.bincount(self.fleet_run.answers.reason[is_answered], minlength=len(REASONS))
         return {
-            name: float(n * self.run.scale) for name, n in zip(REASONS, counts, strict=True) if n
+            name: float(n_answers * self.fleet_run.scale)
+            for name, n_answers in zip(REASONS, counts, strict=True)
+            if n_answers
         }
 
-    def _timeline(self) -> tuple[TimelineBin, ...]:
+    def _timeline_bins(self) -> tuple[TimelineBin, ...]:
         """Bins of equal length, with more edges during outages."""
-        edges = set(np.linspace(0.0, self.run.seconds, _N_BINS + 1).tolist())
+        edges = set(np.linspace(0.0, self.fleet_run.seconds, _N_BINS + 1).tolist())
         for _, begin, end, _ in self.scenario.outages.faults():
             edges.update(
-                np.linspace(begin, min(end, self.run.seconds), _N_EDGES_PER_FAULT).tolist()
+                np.linspace(begin, min(end, self.fleet_run.seconds), _N_EDGES_PER_FAULT).tolist()
             )
         times = sorted(edges)
-        positions = np.searchsorted(self.run.answers.time, times).tolist()
-        positions[-1] = len(self.run.answers)
+        positions = np.searchsorted(self.fleet_run.answers.time, times).tolist()
+        positions[-1] = len(self.fleet_run.answers)
         return tuple(
             self._timeline_bin(times[i], times[i + 1], slice(positions[i], positions[i + 1]))
             for i in range(len(times) - 1)
         )
 
     def _timeline_bin(self, begin: float, end: float, instances: slice) -> TimelineBin:
-        answers = self.run.answers
+        answers = self.fleet_run.answers
         route = answers.route[instances]
-        by_route = np.bincount(route.clip(0), minlength=len(ROUTES)) * self.run.scale
+        by_route = np.bincount(route.clip(0), minlength=len(ROUTES)) * self.fleet_run.scale
         n_labelled = int((self._truth[instances] != NO_LABEL).sum())
-        offloaded = answers.offloaded[instances] & (route >= 0)
-        latencies = answers.latency_ms[instances][offloaded]
+        is_offloaded = answers.is_offloaded[instances] & (route >= 0)
+        latencies = answers.latency_ms[instances][is_offloaded]
         p50, p95 = np.quantile(latencies, (0.5, 0.95)).tolist() if len(latencies) else (None, None)
         return TimelineBin(
             begin=begin,
             end=end,
-            instances=len(route) * self.run.scale,
-            **{name: float(n) for name, n in zip(ROUTES, by_route, strict=True)},
+            instances=len(route) * self.fleet_run.scale,
+            **{name: float(n_answers) for name, n_answers in zip(ROUTES, by_route, strict=True)},
             accuracy=_ratio(self._is_correct[instances].sum(), n_labelled),
             edge_accuracy=_ratio(self._is_edge_correct[instances].sum(), n_labelled),
             p50_ms=p50,
             p95_ms=p95,
         )
 
-    def _classes(self) -> tuple[ClassResult, ...]:
-        answers = self.run.answers
+    def _class_results(self) -> tuple[ClassResult, ...]:
+        answers = self.fleet_run.answers
         n_classes = len(self.table.classes)
         has_class = self._truth >= 0
         truth = self._truth[has_class]
 
-        def count(values: BoolArray) -> FloatArray:
-            counts = np.bincount(truth, values[has_class], minlength=n_classes)
+        def count_by_class(is_counted: BoolArray) -> FloatArray:
+            counts = np.bincount(truth, is_counted[has_class], minlength=n_classes)
             return counts.astype(np.float64)
 
-        n = np.bincount(truth, minlength=n_classes)
-        n_correct = count(self._is_correct)
-        requested = count(answers.requested)
-        n_edge_correct = count(self._is_edge_correct)
-        answered = np.bincount(answers.label[has_class & (answers.label >= 0)], minlength=n_classes)
+        n_instances = np.bincount(truth, minlength=n_classes)
+        n_correct = count_by_class(self._is_correct)
+        n_requested = count_by_class(answers.is_requested)
+        n_edge_correct = count_by_class(self._is_edge_correct)
+        n_answered = np.bincount(
+            answers.label[has_class & (answers.label >= 0)], minlength=n_classes
+        )
         return tuple(
             ClassResult(
                 label=label,
-                instances=float(n[i] * self.run.scale),
-                offload_rate=_ratio(requested[i], n[i]),
-                accuracy=_ratio(n_correct[i], n[i]),
-                edge_accuracy=_ratio(n_edge_correct[i], n[i]),
-                precision=_ratio(n_correct[i], answered[i]),
+                instances=float(n_instances[class_index] * self.fleet_run.scale),
+                offload_rate=_ratio(n_requested[class_index], n_instances[class_index]),
+                accuracy=_ratio(n_correct[class_index], n_instances[class_index]),
+                edge_accuracy=_ratio(n_edge_correct[class_index], n_instances[class_index]),
+                precision=_ratio(n_correct[class_index], n_answered[class_index]),
             )
-            for i, label in enumerate(self.table.classes)
+            for class_index, label in enumerate(self.table.classes)
         )
 
-    def _audit(self) -> AuditUse | None:
-        run = self.run
+    def _audit_use(self) -> AuditUse | None:
+        fleet_run = self.fleet_run
         share = self.scenario.audit
-        compared = run.workers.get("audits", 0.0)
-        if share is None or self.table.promised is None or not run.answers.audited.any():
+        compared = fleet_run.worker_counts.get("audits", 0.0)
+        if (
+            share is None
+            or self.table.max_disagreement is None
+            or not fleet_run.answers.is_audited.any()
+        ):
             return None
-        answers = run.answers
+        answers = fleet_run.answers
         n_instances = len(answers)
-        n_audited = run.workers.get("audit_instances", 0.0)
-        sizes = (answers.up.astype(np.int64) + answers.down)[answers.audited]
+        n_observed = fleet_run.worker_counts.get("audit_instances", 0.0)
+        audit_bytes = (answers.bytes_up.astype(np.int64) + answers.bytes_down)[answers.is_audited]
         return AuditUse(
             share=share,
-            compared=round(compared * run.scale),
-            disagreed=round(run.workers.get("audits_disagreed", 0.0) * run.scale),
-            agreement=1.0 - run.workers["audit_weighted"] / n_audited if n_audited else None,
-            promised=1.0 - self.table.promised,
-            bytes=float(sizes.sum() / n_instances),
-            feature_cost=run.audit_cost / n_instances,
-            alarms=len(run.alarms),
-            alarm_instances=min(run.alarms) if run.alarms else None,
+            compared=round(compared * fleet_run.scale),
+            disagreed=round(fleet_run.worker_counts.get("audits_disagreed", 0.0) * fleet_run.scale),
+            agreement=1.0 - fleet_run.worker_counts["audit_weighted"] / n_observed
+            if n_observed
+            else None,
+            promised=1.0 - self.table.max_disagreement,
+            bytes=float(audit_bytes.sum() / n_instances),
+            feature_cost=fleet_run.audit_cost / n_instances,
+            alarms=len(fleet_run.instances_at_alarms),
+            alarm_instances=min(fleet_run.instances_at_alarms)
+            if fleet_run.instances_at_alarms
+            else None,
         )
 
 
-def _ratio(count: Any, total: Any) -> float | None:
-    return float(count / total) if total else None
+def _ratio(numerator: Any, denominator: Any) -> float | None:
+    return float(numerator / denominator) if denominator else None

@@ -39,7 +39,7 @@ from gatewise_sim.timings import Timings
 
 _CHUNK: Final = 1024
 #: Batch sizes, and total time, with which the high-cost model is timed.
-_TIMED_ROWS: Final = (1, 4, 16)
+_TIMED_BATCH_SIZES: Final = (1, 4, 16)
 _TIMING_SECONDS: Final = 0.3
 #: Microseconds of a run and of each of its instances, if the high-cost model accepts no row.
 _ASSUMED_RUN_US: Final = (115.0, 29.0)
@@ -74,7 +74,7 @@ def make_row_table(
         If the bundle is for regression, or the rows do not fit it.
     """
     manifest = bundle.manifest
-    plan = InstalledBundle.load(bundle, runs_self_test=False, block_functions=None)
+    installed_bundle = InstalledBundle.load(bundle, runs_self_test=False, block_functions=None)
     if not manifest.classes:
         raise InputError("a bundle for regression uses no cloud, so it cannot be simulated")
     rows = np.ascontiguousarray(X, np.float32)
@@ -88,66 +88,68 @@ def make_row_table(
         )
 
     # the device's answer to each row without a cloud
-    outcomes = _run_device(bundle, plan, rows)
+    outcomes = _run_device(bundle, installed_bundle, rows)
     request_features = np.zeros(n_features, np.bool_)
     cloud_label = np.full(len(rows), NO_LABEL, np.int64)
-    cloud_us: tuple[float, float] | None = None
+    cloud_times_us: tuple[float, float] | None = None
     # the cloud's answer to each row with values that the cloud accepts
-    if plan.has_cloud:
-        request_features[plan.request_inputs] = True
-        is_accepted = _accepted_by_cloud(plan, rows)
-        is_refused = outcomes.offload & ~is_accepted & (outcomes.label != NO_LABEL)
-        outcomes.offload &= is_accepted
-        outcomes.failed |= is_refused
-        _add_refused_features(bundle, rows, np.flatnonzero(is_refused), outcomes.acquired)
-        with closing(cloud_model(bundle, backend)) as model:
-            inputs = rows[is_accepted][:, plan.request_inputs]
-            cloud_label[is_accepted] = _run_cloud(model, inputs)
+    if installed_bundle.has_cloud:
+        request_features[installed_bundle.request_inputs] = True
+        is_accepted = _is_accepted_by_cloud(installed_bundle, rows)
+        is_refused = outcomes.is_offloaded & ~is_accepted & (outcomes.label != NO_LABEL)
+        outcomes.is_offloaded &= is_accepted
+        outcomes.is_failed |= is_refused
+        _add_refused_features(bundle, rows, np.flatnonzero(is_refused), outcomes.is_acquired)
+        with closing(load_cloud_model(bundle, backend)) as cloud_model:
+            request_rows = rows[is_accepted][:, installed_bundle.request_inputs]
+            cloud_label[is_accepted] = _run_cloud(cloud_model, request_rows)
             if is_accepted.any():
-                cloud_us = _time_cloud(model, inputs)
+                cloud_times_us = _time_cloud(cloud_model, request_rows)
     # the route of an answer without the cloud
-    local_route = np.where(outcomes.failed, FALLBACK, EDGE)
+    local_route = np.where(outcomes.is_failed, FALLBACK, EDGE)
     table = RowTable(
         model=manifest.name,
         version=manifest.version,
         classes=tuple(map(str, manifest.classes)),
-        n_stages=len(plan.stages),
-        has_cloud=plan.has_cloud,
-        offload_price=plan.offload_price,
-        request_price=plan.request_price,
-        n_values=len(plan.request_inputs),
-        dtype=plan.dtype,
+        n_stages=len(installed_bundle.stages),
+        has_cloud=installed_bundle.has_cloud,
+        offload_price=installed_bundle.offload_price,
+        request_price=installed_bundle.request_price,
+        n_values=len(installed_bundle.request_inputs),
+        dtype=installed_bundle.dtype,
         truth=labels,
-        exit=outcomes.exit,
-        offload=outcomes.offload,
+        last_stage=outcomes.last_stage,
+        is_offloaded=outcomes.is_offloaded,
         local_route=np.where(outcomes.label == NO_LABEL, ERROR, local_route),
         local_label=outcomes.label,
         cloud_label=cloud_label,
         confidence=outcomes.confidence,
-        promised=disagreement_bound(manifest),
-        **_acquired_columns(outcomes.acquired, request_features, manifest.feature_costs()),
+        max_disagreement=disagreement_bound(manifest),
+        **_acquired_columns(outcomes.is_acquired, request_features, manifest.feature_costs()),
     )
-    return table, _timings(outcomes, len(plan.stages), cloud_us)
+    return table, _make_timings(outcomes, len(installed_bundle.stages), cloud_times_us)
 
 
-def _timings(
-    outcomes: _DeviceOutcomes, n_stages: int, cloud_us: tuple[float, float] | None
+def _make_timings(
+    outcomes: _DeviceOutcomes, n_stages: int, cloud_times_us: tuple[float, float] | None
 ) -> Timings:
-    """Collect the measured times; fields of `assumed` times have no measurement."""
-    answered = outcomes.exit >= 0
-    assumed = [] if answered.any() else ["edge_ms"]
-    if cloud_us is None:
-        assumed += ["run_us", "instance_us"]
-    run_us, instance_us = cloud_us or _ASSUMED_RUN_US
+    """Collect the measured times; the field `assumed` names the others."""
+    is_answered = outcomes.last_stage >= 0
+    assumed_fields = [] if is_answered.any() else ["edge_ms"]
+    if cloud_times_us is None:
+        assumed_fields += ["run_us", "instance_us"]
+    run_us, instance_us = cloud_times_us or _ASSUMED_RUN_US
     return Timings(
-        edge_ms=stage_medians(outcomes.exit[answered], outcomes.milliseconds[answered], n_stages),
+        edge_ms=stage_medians(
+            outcomes.last_stage[is_answered], outcomes.answer_ms[is_answered], n_stages
+        ),
         run_us=run_us,
         instance_us=instance_us,
-        assumed=(*assumed, "message_us", "broker_us", "hop_ms"),
+        assumed=(*assumed_fields, "message_us", "broker_us", "hop_ms"),
     )
 
 
-def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
+def load_cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
     """Load the bundle's high-cost model, or use the operator's `backend`."""
     if backend is None:
         return CloudModel.from_bundle(bundle)
@@ -163,48 +165,50 @@ def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
 class _DeviceOutcomes:
     """Results of the device's stages for each row.
 
-    `failed` marks rows with a value that a stage or the cloud refuses.
+    `is_failed` marks rows with a value that a stage or the cloud refuses.
     """
 
-    exit: IntArray
+    last_stage: IntArray
     label: IntArray
-    failed: BoolArray
-    offload: BoolArray
-    acquired: BoolArray
+    is_failed: BoolArray
+    is_offloaded: BoolArray
+    is_acquired: BoolArray
     confidence: NDArray[np.float32]
-    milliseconds: FloatArray
+    answer_ms: FloatArray
 
 
 def _run_device(
-    bundle: Bundle, plan: InstalledBundle, rows: NDArray[np.float32]
+    bundle: Bundle, installed_bundle: InstalledBundle, rows: NDArray[np.float32]
 ) -> _DeviceOutcomes:
-    n = len(rows)
+    n_rows = len(rows)
     outcomes = _DeviceOutcomes(
-        exit=np.full(n, -1, np.int64),
-        label=np.full(n, NO_LABEL, np.int64),
-        failed=np.zeros(n, np.bool_),
-        offload=np.zeros(n, np.bool_),
-        acquired=np.zeros(rows.shape, np.bool_),
-        confidence=np.full(n, np.nan, np.float32),
-        milliseconds=np.full(n, np.nan),
+        last_stage=np.full(n_rows, -1, np.int64),
+        label=np.full(n_rows, NO_LABEL, np.int64),
+        is_failed=np.zeros(n_rows, np.bool_),
+        is_offloaded=np.zeros(n_rows, np.bool_),
+        is_acquired=np.zeros(rows.shape, np.bool_),
+        confidence=np.full(n_rows, np.nan, np.float32),
+        answer_ms=np.full(n_rows, np.nan),
     )
     with Device(bundle, policy="edge-only") as device:
         for i, row in enumerate(rows):
             try:
                 answer = device.begin(row)
             except SensorError as error:
-                outcomes.offload[i] = plan.has_cloud and error.cause != "infinite"
+                outcomes.is_offloaded[i] = installed_bundle.has_cloud and error.cause != "infinite"
                 continue
             assert isinstance(answer, Answer)  # without a link no answer is ever pending
-            outcomes.exit[i] = answer.stage
+            outcomes.last_stage[i] = answer.stage
             outcomes.label[i] = answer.class_index
-            outcomes.acquired[i, list(answer.acquired)] = True
+            outcomes.is_acquired[i, list(answer.acquired)] = True
             outcomes.confidence[i] = answer.probabilities.max()
-            outcomes.milliseconds[i] = answer.latency_ms
-            fell_back = answer.route == "fallback"
-            refused = not plan.has_cloud or answer.reason.startswith("infinite")
-            outcomes.failed[i] = fell_back and refused
-            outcomes.offload[i] = answer.reason == "edge-only" or (fell_back and not refused)
+            outcomes.answer_ms[i] = answer.latency_ms
+            is_fallback = answer.route == "fallback"
+            is_refused = not installed_bundle.has_cloud or answer.reason.startswith("infinite")
+            outcomes.is_failed[i] = is_fallback and is_refused
+            outcomes.is_offloaded[i] = answer.reason == "edge-only" or (
+                is_fallback and not is_refused
+            )
     return outcomes
 
 
@@ -224,77 +228,89 @@ class _RefusingLink:
 
 
 def _add_refused_features(
-    bundle: Bundle, rows: NDArray[np.float32], refused: NDArray[np.intp], acquired: BoolArray
+    bundle: Bundle,
+    rows: NDArray[np.float32],
+    refused_rows: NDArray[np.intp],
+    is_acquired: BoolArray,
 ) -> None:
     """Mark the features that a device acquires for a request that a refused value prevents."""
     with Device(bundle, link=_RefusingLink()) as device:
-        for i in refused.tolist():
+        for i in refused_rows.tolist():
             answer = device.answer(rows[i])
-            acquired[i, list(answer.acquired)] = True
+            is_acquired[i, list(answer.acquired)] = True
 
 
 def _acquired_columns(
-    local: BoolArray, request_features: BoolArray, costs: FeatureCosts
+    is_acquired: BoolArray, is_request_feature: BoolArray, costs: FeatureCosts
 ) -> dict[str, Any]:
     """Make the columns of :class:`RowTable` about sets of features and their prices.
 
-    `local`, shape (n, n_features), marks the features that the device's stages acquire, and
-    `request_features`, shape (n_features,), those in a request.
+    `is_acquired`, shape (n, n_features), marks the features that the device's stages acquire, and
+    `is_request_feature`, shape (n_features,), those in a request.
     """
-    local_and_request = np.concatenate([local, local | request_features])
-    sets, set_index = np.unique(local_and_request, axis=0, return_inverse=True)
-    local_set, request_set = set_index.reshape(2, len(local))
-    prices = np.array([costs.price(features) for features in sets], np.float64)
+    local_and_request = np.concatenate([is_acquired, is_acquired | is_request_feature])
+    feature_sets, set_index = np.unique(local_and_request, axis=0, return_inverse=True)
+    local_set_index, request_set_index = set_index.reshape(2, len(is_acquired))
+    prices = np.array([costs.price(features) for features in feature_sets], np.float64)
     return {
-        "sets": np.concatenate([sets, request_features[None]]),
-        "local_set": local_set,
-        "request_set": request_set,
-        "local_cost": prices[local_set],
-        "request_cost": prices[request_set],
-        "request_only_cost": float(costs.price(request_features)),
+        "feature_sets": np.concatenate([feature_sets, is_request_feature[None]]),
+        "local_set_index": local_set_index,
+        "request_set_index": request_set_index,
+        "local_cost": prices[local_set_index],
+        "request_cost": prices[request_set_index],
+        "request_only_cost": float(costs.price(is_request_feature)),
     }
 
 
 # -- the cloud ----------------------------------------------------------------------------------
 
 
-def _accepted_by_cloud(plan: InstalledBundle, rows: NDArray[np.float32]) -> BoolArray:
+def _is_accepted_by_cloud(
+    installed_bundle: InstalledBundle, rows: NDArray[np.float32]
+) -> BoolArray:
     """Whether the cloud accepts all values of each row, shape (n,)."""
-    inputs = rows[:, plan.request_inputs]
-    refused = np.isinf(inputs) if plan.cloud_takes_nan else ~np.isfinite(inputs)
-    return np.asarray(~refused.any(axis=1), np.bool_)
+    request_rows = rows[:, installed_bundle.request_inputs]
+    is_refused = (
+        np.isinf(request_rows) if installed_bundle.cloud_takes_nan else ~np.isfinite(request_rows)
+    )
+    return np.asarray(~is_refused.any(axis=1), np.bool_)
 
 
-def _run_cloud(model: CloudModel, inputs: NDArray[np.float32]) -> IntArray:
+def _run_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> IntArray:
     """Class indices of the high-cost model, shape (n,)."""
     labels = [
-        model.run(np.ascontiguousarray(inputs[begin : begin + _CHUNK])).labels
-        for begin in range(0, len(inputs), _CHUNK)
+        cloud_model.run(np.ascontiguousarray(request_rows[begin : begin + _CHUNK])).labels
+        for begin in range(0, len(request_rows), _CHUNK)
     ]
     return np.concatenate(labels) if labels else np.zeros(0, np.int64)
 
 
-def _time_cloud(model: CloudModel, inputs: NDArray[np.float32]) -> tuple[float, float]:
+def _time_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> tuple[float, float]:
     """Fit microseconds per run and per instance to the times of a few batch sizes."""
-    seconds = [_median_run(model.run, np.resize(inputs, (n, inputs.shape[1]))) for n in _TIMED_ROWS]
-    sizes = np.array(_TIMED_ROWS, np.float64)
-    times = np.array(seconds)
+    run_seconds = [
+        _median_run_seconds(cloud_model.run, np.resize(request_rows, (n, request_rows.shape[1])))
+        for n in _TIMED_BATCH_SIZES
+    ]
+    batch_sizes = np.array(_TIMED_BATCH_SIZES, np.float64)
+    median_seconds = np.array(run_seconds)
     # Least squares of the relative errors: sum(((run + n * instance) / time - 1)^2).
-    lines = np.column_stack([np.ones_like(sizes), sizes]) / times[:, None]
-    (run, instance), *_ = np.linalg.lstsq(lines, np.ones_like(times))
+    design = np.column_stack([np.ones_like(batch_sizes), batch_sizes]) / median_seconds[:, None]
+    (run_s, instance_s), *_ = np.linalg.lstsq(design, np.ones_like(median_seconds))
     # If one coefficient is negative, it becomes 0 and the other one sum(l) / sum(l^2).
-    if instance < 0:
-        run = lines[:, 0].sum() / np.square(lines[:, 0]).sum()
-    elif run < 0:
-        instance = lines[:, 1].sum() / np.square(lines[:, 1]).sum()
-    return round(1e6 * max(float(run), 0.0), 3), round(1e6 * max(float(instance), 0.0), 3)
+    if instance_s < 0:
+        run_s = design[:, 0].sum() / np.square(design[:, 0]).sum()
+    elif run_s < 0:
+        instance_s = design[:, 1].sum() / np.square(design[:, 1]).sum()
+    return round(1e6 * max(float(run_s), 0.0), 3), round(1e6 * max(float(instance_s), 0.0), 3)
 
 
-def _median_run(run: Callable[[NDArray[np.float32]], Any], X: NDArray[np.float32]) -> float:
+def _median_run_seconds(
+    run_model: Callable[[NDArray[np.float32]], Any], X: NDArray[np.float32]
+) -> float:
     """Median seconds of a run on `X`, of at least three runs that take a tenth of a second."""
-    seconds: list[float] = []
-    while len(seconds) < 3 or sum(seconds) < _TIMING_SECONDS / len(_TIMED_ROWS):
+    run_seconds: list[float] = []
+    while len(run_seconds) < 3 or sum(run_seconds) < _TIMING_SECONDS / len(_TIMED_BATCH_SIZES):
         start = time.perf_counter()
-        run(np.ascontiguousarray(X))
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds))
+        run_model(np.ascontiguousarray(X))
+        run_seconds.append(time.perf_counter() - start)
+    return float(np.median(run_seconds))

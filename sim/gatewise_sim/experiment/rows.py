@@ -36,7 +36,7 @@ class Rows:
         Class indices or UNKNOWN_CLASS; None without labels.
     notes : tuple of str
         Remarks for readers of the report.
-    raw : sequence or None
+    raw_rows : sequence or None
         Raw rows or windows, if the device computes the features from them.
     """
 
@@ -44,12 +44,12 @@ class Rows:
     X: NDArray[np.float32]
     truth: NDArray[np.int64] | None
     notes: tuple[str, ...] = ()
-    raw: Sequence[Any] | None = None
+    raw_rows: Sequence[Any] | None = None
 
     @property
     def instances(self) -> list[Any]:
         """The input of a device for each row, as JSON values; a missing value is None."""
-        rows = self.X.astype(np.float64).tolist() if self.raw is None else self.raw
+        rows = self.X.astype(np.float64).tolist() if self.raw_rows is None else self.raw_rows
         return [_json_value(row) for row in rows]
 
     @classmethod
@@ -59,79 +59,80 @@ class Rows:
         Columns of a DataFrame are selected by name, and encoded if the bundle has encoders. Rows
         may also be arrays or windows of the bundle's instance shape.
         """
-        features: Any = as_pandas(X)
-        raw: Any = None
+        frame: Any = as_pandas(X)
+        raw_rows: Any = None
         # raw columns become features
-        if manifest.encoder is not None and hasattr(features, "columns"):
+        if manifest.encoder is not None and hasattr(frame, "columns"):
             from gatewise_training.data.table_encoder import encode_table
 
-            raw = _raw_rows(features, manifest)
-            features = encode_table(manifest.encoder, features)
-        if set(manifest.feature_names) <= set(getattr(features, "columns", ())):
-            features = features[list(manifest.feature_names)]
-        values = np.asarray(features)
+            raw_rows = _raw_rows(frame, manifest)
+            frame = encode_table(manifest.encoder, frame)
+        if set(manifest.feature_names) <= set(getattr(frame, "columns", ())):
+            frame = frame[list(manifest.feature_names)]
+        matrix = np.asarray(frame)
         # windows and arrays become rows
-        if manifest.signal is not None and values.shape[1:] == manifest.signal.shape:
-            raw = values.tolist()
-            values = manifest.signal.features(values)
-        if manifest.instance is not None and values.shape[1:] == manifest.instance.shape:
-            values = values.reshape(len(values), -1)
-        if manifest.signal is not None and values.ndim > 2:
+        if manifest.signal is not None and matrix.shape[1:] == manifest.signal.shape:
+            raw_rows = matrix.tolist()
+            matrix = manifest.signal.features(matrix)
+        if manifest.instance is not None and matrix.shape[1:] == manifest.instance.shape:
+            matrix = matrix.reshape(len(matrix), -1)
+        if manifest.signal is not None and matrix.ndim > 2:
             raise InputError(
-                f"windows of shape {values.shape[1:]}; the bundle has {manifest.signal.shape}"
+                f"windows of shape {matrix.shape[1:]}; the bundle has {manifest.signal.shape}"
             )
         # errors for rows that do not fit the bundle
         n_features = len(manifest.features)
         advice = "" if manifest.encoder is None else "; give raw columns in a DataFrame"
-        if values.ndim != 2 or not len(values) or values.shape[1] != n_features:
+        if matrix.ndim != 2 or not len(matrix) or matrix.shape[1] != n_features:
             raise InputError(
-                f"rows of shape {values.shape}; the bundle has {n_features} features, and at least "
+                f"rows of shape {matrix.shape}; the bundle has {n_features} features, and at least "
                 f"one row is needed{advice}"
             )
-        if values.dtype.kind not in "biuf":
-            raise InputError(f"rows of type {values.dtype} are not numbers{advice}")
+        if matrix.dtype.kind not in "biuf":
+            raise InputError(f"rows of type {matrix.dtype} are not numbers{advice}")
         with np.errstate(over="ignore"):
-            rows = np.ascontiguousarray(values, np.float32)
+            rows = np.ascontiguousarray(matrix, np.float32)
         # labels become class indices; a note counts the unknown ones
         if y is None:
-            return cls(name, rows, None, raw=raw)
+            return cls(name, rows, None, raw_rows=raw_rows)
         labels = np.asarray(y)
-        if labels.shape != (len(values),):
-            raise InputError(f"{len(values)} rows and labels of shape {labels.shape}")
+        if labels.shape != (len(matrix),):
+            raise InputError(f"{len(matrix)} rows and labels of shape {labels.shape}")
         truth = class_indices(labels.tolist(), manifest.classes)
-        unknown = np.flatnonzero(truth == UNKNOWN_CLASS)
+        unknown_rows = np.flatnonzero(truth == UNKNOWN_CLASS)
         notes: tuple[str, ...] = ()
-        if len(unknown):
-            label = labels[unknown[0]]
-            if len(unknown) == len(truth):
+        if len(unknown_rows):
+            unknown_label = labels[unknown_rows[0]]
+            if len(unknown_rows) == len(truth):
                 raise InputError(
-                    f"no label of {name} is a class of the bundle: {label!s} is not one of "
+                    f"no label of {name} is a class of the bundle: {unknown_label!s} is not one of "
                     f"{', '.join(map(str, manifest.classes[:8]))}"
                 )
             notes = (
-                f"{len(unknown):,} of {len(truth):,} rows have a label that is no class of the "
-                f"bundle, such as {label!s}. Every answer to these rows counts as wrong.",
+                f"{len(unknown_rows):,} of {len(truth):,} rows have a label that is no class of "
+                f"the bundle, such as {unknown_label!s}. Every answer to these rows counts as "
+                "wrong.",
             )
-        return cls(name, rows, truth, notes, raw)
+        return cls(name, rows, truth, notes, raw_rows)
 
     @classmethod
     def load(cls, source: str, manifest: Manifest, *, target: str | None = None) -> Rows:
         """Read a file, or a data set of scikit-learn by name."""
         path = Path(source)
-        kind = path.suffix.lower()
-        if kind == ".csv":
-            return _csv(path, manifest, target)
+        suffix = path.suffix.lower()
+        if suffix == ".csv":
+            return _read_csv(path, manifest, target)
         from gatewise_training.data import datasets  # slow: it imports scikit-learn
 
         if source in datasets.bundled_names():
-            data = datasets.load(source)
-            X = data.columns(manifest.feature_names, source)
-            return cls.from_arrays(source, X, data.y, manifest)
-        if kind == ".parquet" or manifest.encoder is not None:
+            data_set = datasets.load(source)
+            X = data_set.columns(manifest.feature_names, source)
+            return cls.from_arrays(source, X, data_set.y, manifest)
+        if suffix == ".parquet" or manifest.encoder is not None:
             X, y = datasets.read_rows(path, manifest.column_names, manifest.encoder, target=target)
             return cls.from_arrays(path.stem, X, y, manifest)
-        if kind in (".npz", ".npy"):
-            return _arrays(path, manifest, target)
+        if suffix in (".npz", ".npy"):
+            return _read_arrays(path, manifest, target)
         raise InputError(
             f"{source}: give a .csv, .parquet, .npz (arrays X and y) or .npy file, or one of "
             f"{', '.join(datasets.bundled_names())}"
@@ -145,69 +146,74 @@ def _raw_rows(X: Any, manifest: Manifest) -> list[list[Any]] | None:
     return [list(row) for row in X[list(manifest.column_names)].itertuples(index=False)]
 
 
-def _json_value(values: Any) -> Any:
+def _json_value(nested_values: Any) -> Any:
     """Convert nested values to JSON values: NaN to None, numpy scalars to numbers of Python."""
-    if isinstance(values, list | tuple):
-        return [_json_value(value) for value in values]
-    value = values.item() if isinstance(values, np.generic) else values
+    if isinstance(nested_values, list | tuple):
+        return [_json_value(value) for value in nested_values]
+    value = nested_values.item() if isinstance(nested_values, np.generic) else nested_values
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _target(path: Path, others: Sequence[str], target: str | None) -> str | None:
+def _choose_target(path: Path, other_columns: Sequence[str], target: str | None) -> str | None:
     if target is not None:
-        if target not in others:
-            present = ", ".join(others) or "none"
+        if target not in other_columns:
+            present_text = ", ".join(other_columns) or "none"
             raise InputError(
-                f"{path} has no column {target!r} besides the bundle's features; it has {present}"
+                f"{path} has no column {target!r} besides the bundle's features; it has "
+                f"{present_text}"
             )
         return target
-    usual = [name for name in others if name.lower() in _USUAL_TARGETS]
-    return usual[0] if len(usual) == 1 else None
+    usual_columns = [name for name in other_columns if name.lower() in _USUAL_TARGETS]
+    return usual_columns[0] if len(usual_columns) == 1 else None
 
 
-def _csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
+def _read_csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
     """Read a CSV file as devices do; an encoder encodes its cells."""
     encoder = manifest.encoder
-    names = manifest.column_names
+    column_names = manifest.column_names
     _, header = next(csv_rows(path))
-    column = _target(path, [name for name in header if name not in names], target)
-    table = read_table(path, names, encoder, kept_columns=[] if column is None else [column])
+    target_column = _choose_target(
+        path, [name for name in header if name not in column_names], target
+    )
+    table = read_table(
+        path, column_names, encoder, kept_columns=[] if target_column is None else [target_column]
+    )
     labels = None
-    if column is not None:
-        labels = np.array([cells[column] for cells in table.kept_cells])
+    if target_column is not None:
+        labels = np.array([cells[target_column] for cells in table.kept_cells])
         for line, label in zip(table.line_numbers, labels, strict=True):
             if not label:
                 raise InputError(
-                    f"{path}, line {line}: the label {column!r} is missing; fill it in, or "
+                    f"{path}, line {line}: the label {target_column!r} is missing; fill it in, or "
                     "remove the column"
                 )
     if encoder is None:
         return Rows.from_arrays(path.stem, table.rows, labels, manifest)
     cells = [*table.rows]
     rows = Rows.from_arrays(path.stem, encoder.rows(cells), labels, manifest)
-    return replace(rows, raw=cells)
+    return replace(rows, raw_rows=cells)
 
 
-def _arrays(path: Path, manifest: Manifest, target: str | None) -> Rows:
+def _read_arrays(path: Path, manifest: Manifest, target: str | None) -> Rows:
     """Read an .npz file, or an .npy file, which has no labels."""
     if not path.is_file():
         raise InputError(f"{path} does not exist")
     if path.suffix.lower() == ".npy" or manifest.signal is not None:
         if target is None:
             target = next((name for name in _USUAL_TARGETS if name in arrays_of(path)), None)
-        windows, y = load_instances(path, target)
-        return Rows.from_arrays(path.stem, windows, y, manifest)
+        instances, y = load_instances(path, target)
+        return Rows.from_arrays(path.stem, instances, y, manifest)
     from gatewise_training.data import datasets
 
-    data = datasets.load(path)
-    X = data.columns(manifest.feature_names, path)
-    y = data.y
-    test = data.parts.get("test")
-    if test is not None:
-        X = X[test]
-        y = y[test]
+    data_set = datasets.load(path)
+    X = data_set.columns(manifest.feature_names, path)
+    y = data_set.y
+    test_rows = data_set.parts.get("test")
+    if test_rows is not None:
+        X = X[test_rows]
+        y = y[test_rows]
     rows = Rows.from_arrays(path.stem, X, y, manifest)
-    if test is None:
+    if test_rows is None:
         return rows
     note = f"The rows are the test part of {path.stem}."
     return replace(rows, notes=(note, *rows.notes))

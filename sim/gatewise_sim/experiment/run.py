@@ -23,7 +23,7 @@ from gatewise_sim.experiment.policy_figures import PolicyFigures
 from gatewise_sim.experiment.promise import broken_promise
 from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.experiment.rows import Rows
-from gatewise_sim.experiment.simulated_bundle import at_goal, frontier_points, on_disk
+from gatewise_sim.experiment.simulated_bundle import bundle_at_goal, bundle_on_disk, frontier_points
 from gatewise_sim.experiment.stage_report import stage_results
 from gatewise_sim.fleet.energy import DeviceEnergy, Prices
 from gatewise_sim.fleet.results import (
@@ -34,17 +34,17 @@ from gatewise_sim.fleet.results import (
     FleetRun,
     RowTable,
 )
-from gatewise_sim.fleet.run import MAX_REQUESTS, FleetPolicy, choose_devices, run_fleet
+from gatewise_sim.fleet.run import MAX_REQUESTS, FleetPolicy, choose_n_devices, run_fleet
 from gatewise_sim.report.document import (
     EnergyUse,
+    EngineFigures,
     EngineName,
     FaultSpan,
     PolicyResult,
     Report,
     RowCheck,
     Transport,
-    TwinFigures,
-    value,
+    value_of,
 )
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
@@ -52,14 +52,14 @@ from gatewise_sim.timings import Timings
 if TYPE_CHECKING:
     from gatewise_sim.live.run import LiveRun
 
-_TWIN_MS: Final = ("p50", "p95", "offloaded_p50", "offloaded_p95")
+_COMPARED_LATENCIES: Final = ("p50", "p95", "offloaded_p50", "offloaded_p95")
 #: Largest number of simulated requests of a baseline, which need not be as precise as the system.
-_BASELINE_REQUESTS: Final = MAX_REQUESTS // 2
-_VERSIONS: Final = ("gatewise", "numpy", "onnxruntime")
+_MAX_BASELINE_REQUESTS: Final = MAX_REQUESTS // 2
+_VERSIONED_PACKAGES: Final = ("gatewise", "numpy", "onnxruntime")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Prepared:
+class Experiment:
     """A scenario with its files read and checked.
 
     `bundle` is at its operating point, and `table` holds the outcomes of the rows.
@@ -78,24 +78,24 @@ class Prepared:
         """Policy that the fleet runs."""
         return system_policy(self.scenario, self.table)
 
-    def result(
+    def make_result(
         self, run: FleetRun, policy: FleetPolicy, engine: EngineName = "virtual"
     ) -> PolicyResult:
         """Make the report's record of a policy's run."""
         figures = PolicyFigures(
-            run=run,
+            fleet_run=run,
             table=self.table,
             scenario=self.scenario,
             energy=self.energy,
             prices=self.prices,
             feature_names=self.bundle.manifest.feature_names,
         )
-        return figures.result(policy.key, policy.name, engine)
+        return figures.make_result(policy.key, policy.name, engine)
 
 
-def prepare(bundle: Bundle, rows: Rows, scenario: Scenario) -> Prepared:
+def prepare_experiment(bundle: Bundle, rows: Rows, scenario: Scenario) -> Experiment:
     """Read the files that a scenario names, and compute the outcomes of the rows."""
-    bundle = at_goal(bundle, scenario.goal)
+    bundle = bundle_at_goal(bundle, scenario.goal)
     manifest = bundle.manifest
     energy = DeviceEnergy()
     if scenario.device_energy is not None:
@@ -116,7 +116,7 @@ def prepare(bundle: Bundle, rows: Rows, scenario: Scenario) -> Prepared:
                 f"timings: edge_ms has {len(timings.edge_ms)} entries; {table.n_stages} stages run "
                 "on the device"
             )
-    return Prepared(
+    return Experiment(
         scenario=scenario,
         rows=rows,
         bundle=bundle,
@@ -132,120 +132,122 @@ def _check_mix(scenario: Scenario, rows: Rows) -> None:
         return
     if rows.truth is None:
         raise InputError("mix: the shares of the classes need the rows' labels (--target)")
-    unknown = int((rows.truth == UNKNOWN_CLASS).sum() + (rows.truth == NO_LABEL).sum())
-    if unknown:
-        raise InputError(f"mix: {unknown} rows have a label that is not a class of the bundle")
+    n_unknown = int((rows.truth == UNKNOWN_CLASS).sum() + (rows.truth == NO_LABEL).sum())
+    if n_unknown:
+        raise InputError(f"mix: {n_unknown} rows have a label that is not a class of the bundle")
 
 
-def run_scenario(prepared: Prepared, command: str) -> Report:
+def run_scenario(experiment: Experiment, command: str) -> Report:
     """Run the system and its baselines.
 
     `command` is the command line or call that repeats the run, for the report.
     """
-    scenario = prepared.scenario
+    scenario = experiment.scenario
     with progress("simulate") as report_progress:
-        watch = _RunProgress(report_progress, scenario.seconds)
-        policy = prepared.policy
-        watch.begin(policy.name)
+        run_progress = _RunProgress(report_progress, scenario.seconds)
+        policy = experiment.policy
+        run_progress.begin(policy.name)
         transport = Transport(kind="virtual", broker="simulated", link=scenario.link_profile.name)
-        extra: dict[str, Any] = {"timings": prepared.timings, "transport": transport}
+        engine_fields: dict[str, Any] = {"timings": experiment.timings, "transport": transport}
         if scenario.engine == "live":
-            run, extra = _run_live(prepared, policy, watch)
+            run, engine_fields = _run_live(experiment, policy, run_progress)
         else:
-            run = _run_virtual(prepared, policy, prepared.timings, watch)
-        results = [prepared.result(run, policy, scenario.engine)]
-        weights = np.bincount(run.answers.row, minlength=len(prepared.table)).astype(np.float64)
+            run = _run_virtual(experiment, policy, experiment.timings, run_progress)
+        results = [experiment.make_result(run, policy, scenario.engine)]
+        row_weights = np.bincount(run.answers.row, minlength=len(experiment.table)).astype(
+            np.float64
+        )
         del run
         if scenario.baselines:
             context = PolicyContext(
-                table=prepared.table,
-                weights=weights,
+                table=experiment.table,
+                row_weights=row_weights,
                 offload_rate=results[0].offload_rate.value,
-                labelled=prepared.rows.truth is not None,
+                has_labels=experiment.rows.truth is not None,
                 scenario=scenario,
             )
-            for compared in POLICIES:
-                baseline = compared.make(context)
-                watch.begin(compared.name)
+            for compared_policy in POLICIES:
+                baseline = compared_policy.make_policy(context)
+                run_progress.begin(compared_policy.name)
                 if baseline is not None:
                     # Keep one run at a time, because its columns need most of the memory.
-                    run = _run_virtual(prepared, baseline, extra["timings"], watch)
-                    results.append(prepared.result(run, baseline))
+                    run = _run_virtual(experiment, baseline, engine_fields["timings"], run_progress)
+                    results.append(experiment.make_result(run, baseline))
                     del run
-    return _report(prepared, results, weights, command, extra)
+    return _make_report(experiment, results, row_weights, command, engine_fields)
 
 
 class _RunProgress:
     """Progress bar with equal parts for the system and each baseline."""
 
-    def __init__(self, report: Progress, seconds: float) -> None:
-        self._report = report
+    def __init__(self, report_progress: Progress, seconds: float) -> None:
+        self._report_progress = report_progress
         self._seconds = seconds
-        self._number = -1
-        self._name = ""
+        self._policy_index = -1
+        self._policy_name = ""
 
-    def begin(self, name: str) -> None:
+    def begin(self, policy_name: str) -> None:
         """Start the part of the policy with this name."""
-        self._number += 1
-        self._name = name
+        self._policy_index += 1
+        self._policy_name = policy_name
 
     def __call__(self, now: float, n_instances: int) -> None:
         """Report that the current policy's run has reached the time `now`, in s."""
         share = min(now / self._seconds, 1.0)
-        self._report(self._number + share, 1 + len(POLICIES), self._name)
+        self._report_progress(self._policy_index + share, 1 + len(POLICIES), self._policy_name)
 
 
 def _run_virtual(
-    prepared: Prepared,
+    experiment: Experiment,
     policy: FleetPolicy,
     timings: Timings,
-    watch: Callable[[float, int], object],
+    on_progress: Callable[[float, int], object],
 ) -> FleetRun:
     """Run a policy in virtual time; a baseline simulates fewer requests than the system."""
-    scenario = prepared.scenario
-    table = prepared.table
-    requests = MAX_REQUESTS if policy.key == "system" else _BASELINE_REQUESTS
-    n_devices = choose_devices(table, scenario, policy, max_requests=requests)
-    return run_fleet(table, scenario, policy, timings, n_devices=n_devices, watch=watch)
+    scenario = experiment.scenario
+    table = experiment.table
+    max_requests = MAX_REQUESTS if policy.key == "system" else _MAX_BASELINE_REQUESTS
+    n_devices = choose_n_devices(table, scenario, policy, max_requests=max_requests)
+    return run_fleet(table, scenario, policy, timings, n_devices=n_devices, on_progress=on_progress)
 
 
-def _report(
-    prepared: Prepared,
+def _make_report(
+    experiment: Experiment,
     results: list[PolicyResult],
-    weights: NDArray[np.float64],
+    row_weights: NDArray[np.float64],
     command: str,
-    extra: dict[str, Any],
+    engine_fields: dict[str, Any],
 ) -> Report:
-    scenario = prepared.scenario
-    table = prepared.table
-    manifest = prepared.bundle.manifest
-    fields = {
-        "dataset": prepared.rows.name,
+    scenario = experiment.scenario
+    table = experiment.table
+    manifest = experiment.bundle.manifest
+    report_fields = {
+        "dataset": experiment.rows.name,
         "method": f"{table.model}/{table.version}",
         "features": manifest.feature_names,
-        "stages": stage_results(manifest, table, results[0].instances, weights),
-        "frontier": frontier_points(prepared.bundle),
+        "stages": stage_results(manifest, table, results[0].instances, row_weights),
+        "frontier": frontier_points(experiment.bundle),
         "faults": tuple(
             FaultSpan(what=component, begin=begin, end=end, count=count)
             for component, begin, end, count in scenario.outages.faults()
         ),
         "energy": EnergyUse(
-            radio=scenario.link_profile.radio.name, battery_wh=prepared.energy.battery_wh
+            radio=scenario.link_profile.radio.name, battery_wh=experiment.energy.battery_wh
         ),
         "settings": as_json_value(scenario.as_dict()),
         "command": command,
         "versions": {"python": platform.python_version()}
-        | {name: version(name) for name in _VERSIONS},
+        | {name: version(name) for name in _VERSIONED_PACKAGES},
         "promise": broken_promise(manifest, table),
-        "notes": _notes(prepared),
+        "notes": _make_notes(experiment),
     }
-    return Report.from_policies(results, **fields | extra)
+    return Report.from_policies(results, **report_fields | engine_fields)
 
 
-def _notes(prepared: Prepared) -> tuple[str, ...]:
+def _make_notes(experiment: Experiment) -> tuple[str, ...]:
     """Write remarks that the other keys of the report do not contain."""
-    scenario = prepared.scenario
-    notes = list(prepared.rows.notes)
+    scenario = experiment.scenario
+    notes = list(experiment.rows.notes)
     if scenario.policy != "system":
         notes.append(
             f"The fleet runs the policy {scenario.policy}; the table of stages shows the "
@@ -254,13 +256,13 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
     notes += [
         f"The outage of the {component} is not within the run, which takes "
         f"{duration(scenario.seconds)}; change --time or the setting day_start."
-        for component in scenario.outages.unreached()
+        for component in scenario.outages.components_outside_run()
     ]
-    if prepared.bundle.manifest.signal is not None and scenario.engine == "virtual":
+    if experiment.bundle.manifest.signal is not None and scenario.engine == "virtual":
         notes.append(
             "Latencies do not include the time that a device needs to compute features of a window."
         )
-    if not prepared.table.has_cloud:
+    if not experiment.table.has_cloud:
         notes.append("The bundle has no cloud model, so devices answer every instance.")
     return tuple(notes)
 
@@ -269,7 +271,7 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
 
 
 def _run_live(
-    prepared: Prepared, policy: FleetPolicy, watch: Callable[[float, int], object]
+    experiment: Experiment, policy: FleetPolicy, on_progress: Callable[[float, int], object]
 ) -> tuple[FleetRun, dict[str, Any]]:
     """Run the system with real processes, and the same arrivals again in virtual time.
 
@@ -277,78 +279,95 @@ def _run_live(
     """
     from gatewise_sim.live.run import run_live
 
-    scenario = prepared.scenario
-    table = prepared.table
-    manifest = prepared.bundle.manifest
-    if prepared.rows.raw is None and (manifest.encoder is not None or manifest.signal is not None):
+    scenario = experiment.scenario
+    table = experiment.table
+    manifest = experiment.bundle.manifest
+    if experiment.rows.raw_rows is None and (
+        manifest.encoder is not None or manifest.signal is not None
+    ):
         raise InputError("devices of this bundle need raw rows; give them instead of features")
-    with on_disk(prepared.bundle) as path:
-        live = run_live(path, prepared.rows.instances, scenario, table, watch=watch)
-    if not len(live.fleet.answers):
-        raise RunError("live run", "; ".join(live.troubles) or "no instance was answered")
-    twin = run_fleet(
-        table, scenario, policy, live.timings, arrivals=scenario.arrivals(len(table), table.truth)
+    with bundle_on_disk(experiment.bundle) as path:
+        live_run = run_live(
+            path, experiment.rows.instances, scenario, table, on_progress=on_progress
+        )
+    if not len(live_run.fleet.answers):
+        raise RunError("live run", "; ".join(live_run.troubles) or "no instance was answered")
+    virtual_run = run_fleet(
+        table,
+        scenario,
+        policy,
+        live_run.timings,
+        arrivals=scenario.draw_fleet_arrivals(len(table), table.truth),
     )
-    extra = {
-        "timings": live.timings,
-        "transport": Transport(kind="mqtt", broker=live.broker, link=scenario.link_profile.name),
-        "checked": _check_rows(live.fleet.answers, table),
-        "twin": TwinFigures(
-            live=_figures(prepared.result(live.fleet, policy, "live")),
-            virtual=_figures(prepared.result(twin, policy)),
+    engine_fields = {
+        "timings": live_run.timings,
+        "transport": Transport(
+            kind="mqtt", broker=live_run.broker, link=scenario.link_profile.name
         ),
-        "troubles": tuple(live.troubles),
-        "run": as_json_value(_run_figures(live)),
+        "checked": _compare_with_table(live_run.fleet.answers, table),
+        "twin": EngineFigures(
+            live=_engine_figures(experiment.make_result(live_run.fleet, policy, "live")),
+            virtual=_engine_figures(experiment.make_result(virtual_run, policy)),
+        ),
+        "troubles": tuple(live_run.troubles),
+        "run": as_json_value(_run_figures(live_run)),
     }
-    return live.fleet, extra
+    return live_run.fleet, engine_fields
 
 
-def _run_figures(live: LiveRun) -> dict[str, Any]:
+def _run_figures(live_run: LiveRun) -> dict[str, Any]:
     """Collect the figures that depend on the machine and the time of a live run."""
     return {
-        "seconds": round(live.fleet.seconds, 3),
+        "seconds": round(live_run.fleet.seconds, 3),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{platform.system()} {platform.machine()}",
-        "cpu_seconds": round(live.cpu_seconds, 3),
-        "peak_mb": round(live.peak_mb, 1),
-        "behind_ms": live.behind_ms,
-        "faults": live.faults,
-        "devices": dict(live.fleet.counts),
-        "workers": dict(live.fleet.workers),
+        "cpu_seconds": round(live_run.cpu_seconds, 3),
+        "peak_mb": round(live_run.peak_mb, 1),
+        "behind_ms": live_run.send_delay_ms,
+        "faults": live_run.faults,
+        "devices": dict(live_run.fleet.device_counts),
+        "workers": dict(live_run.fleet.worker_counts),
     }
 
 
-def _check_rows(answers: Answers, table: RowTable) -> RowCheck:
+def _compare_with_table(answers: Answers, table: RowTable) -> RowCheck:
     """Compare each answer's label, route and cost with the row's outcome in the table.
 
     Fallbacks and errors are excluded because they depend on timing.
     """
-    compared = np.isin(answers.route, (EDGE, CLOUD))
-    row = answers.row[compared]
-    by_cloud = answers.route[compared] == CLOUD
-    offloaded = table.offload[row]
-    label = np.where(offloaded, table.cloud_label[row], table.local_label[row])
-    cost = np.where(offloaded, table.request_cost[row] + table.offload_price, table.local_cost[row])
-    differing = {
-        "labels": answers.label[compared] != label,
-        "routes": by_cloud != offloaded,
-        "costs": answers.cost[compared] != cost,
+    is_compared = np.isin(answers.route, (EDGE, CLOUD))
+    rows = answers.row[is_compared]
+    is_cloud = answers.route[is_compared] == CLOUD
+    is_offloaded = table.is_offloaded[rows]
+    expected_label = np.where(is_offloaded, table.cloud_label[rows], table.local_label[rows])
+    expected_cost = np.where(
+        is_offloaded, table.request_cost[rows] + table.offload_price, table.local_cost[rows]
+    )
+    differences = {
+        "labels": answers.label[is_compared] != expected_label,
+        "routes": is_cloud != is_offloaded,
+        "costs": answers.cost[is_compared] != expected_cost,
     }
     return RowCheck(
-        compared=int(compared.sum()),
-        differing={name: int(np.count_nonzero(rows)) for name, rows in differing.items()},
+        compared=int(is_compared.sum()),
+        differing={
+            name: int(np.count_nonzero(is_different)) for name, is_different in differences.items()
+        },
     )
 
 
-def _figures(result: PolicyResult) -> dict[str, float | None]:
+def _engine_figures(policy_result: PolicyResult) -> dict[str, float | None]:
     """Collect the means per instance and the latencies (ms) for the comparison with the twin."""
     return {
-        "accuracy": value(result.accuracy),
-        "offload_rate": result.offload_rate.value,
-        "fallback": result.answers.fallback / result.instances,
-        "cost": result.cost.value,
-        "bytes_up": result.bytes.up.value,
-        "bytes_down": result.bytes.down.value,
-        "joules": result.joules.total,
-        **{f"{name}_ms": value(result.latency_ms.get(name)) for name in _TWIN_MS},
+        "accuracy": value_of(policy_result.accuracy),
+        "offload_rate": policy_result.offload_rate.value,
+        "fallback": policy_result.answers.fallback / policy_result.instances,
+        "cost": policy_result.cost.value,
+        "bytes_up": policy_result.bytes.up.value,
+        "bytes_down": policy_result.bytes.down.value,
+        "joules": policy_result.joules.total,
+        **{
+            f"{name}_ms": value_of(policy_result.latency_ms.get(name))
+            for name in _COMPARED_LATENCIES
+        },
     }

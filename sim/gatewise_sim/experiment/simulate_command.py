@@ -89,15 +89,15 @@ def _simulate(job: Job, out: Path, *, as_json: bool) -> bool:
     return any(policy.answers.lost for policy in report.policies)
 
 
-def _sweep(job: Job, sweeps: list[str], out: Path, *, as_json: bool) -> bool:
+def _sweep(job: Job, sweep_texts: list[str], out: Path, *, as_json: bool) -> bool:
     """Run a sweep and show its table; whether a point failed."""
     from gatewise_sim.experiment.sweep import read_sweeps, run_sweep, show_table
 
-    settings = read_sweeps(sweeps)
-    words = [job.command(), *(f"--sweep {shlex.quote(text)}" for text in sweeps)]
-    rows = run_sweep(job, settings, out)
+    values_by_setting = read_sweeps(sweep_texts)
+    command_words = [job.command(), *(f"--sweep {shlex.quote(text)}" for text in sweep_texts)]
+    rows = run_sweep(job, values_by_setting, out)
     if as_json:
-        emit({"kind": "gatewise-sweep", "command": " ".join(words), "points": rows})
+        emit({"kind": "gatewise-sweep", "command": " ".join(command_words), "points": rows})
     else:
-        show_table(rows, settings, out)
+        show_table(rows, values_by_setting, out)
     return any(row["error"] for row in rows)

@@ -20,7 +20,7 @@ from gatewise_signals.blocks.block import Function
 from gatewise_sim.report.document import FrontierPoint, FrontierPoints
 
 
-def open_whole(
+def open_complete_bundle(
     source: Bundle | str | Path, functions: Mapping[str, Function] | None = None
 ) -> Bundle:
     """Open a bundle with its cloud model and the functions and models of its blocks."""
@@ -34,16 +34,16 @@ def open_whole(
     return bundle.with_functions(functions or {})
 
 
-def at_goal(bundle: Bundle, goal: Mapping[str, float]) -> Bundle:
+def bundle_at_goal(bundle: Bundle, goal: Mapping[str, float]) -> Bundle:
     """Open the bundle at the operating point that `gatewise frontier` chooses for a goal."""
     if not goal:
         return bundle
-    point = choose_point(bundle.manifest, goal, effective_bounds(bundle.manifest))
-    return bundle if point == bundle.manifest.active else bundle.with_active(point)
+    point_index = choose_point(bundle.manifest, goal, effective_bounds(bundle.manifest))
+    return bundle if point_index == bundle.manifest.active else bundle.with_active(point_index)
 
 
 @contextmanager
-def on_disk(bundle: Bundle) -> Iterator[Path]:
+def bundle_on_disk(bundle: Bundle) -> Iterator[Path]:
     """Yield a path at which processes find the bundle at its operating point.
 
     It is the bundle's path if the point is active on disk. Otherwise it is the path of a temporary
@@ -58,13 +58,13 @@ def on_disk(bundle: Bundle) -> Iterator[Path]:
             "this one with gatewise frontier --sign, or use --engine virtual"
         )
     with TemporaryDirectory(prefix="gatewise-simulate-") as folder:
-        copy = Path(folder, bundle.path.name or "bundle")
+        copy_path = Path(folder, bundle.path.name or "bundle")
         if bundle.path.is_dir():
-            shutil.copytree(bundle.path, copy)
+            shutil.copytree(bundle.path, copy_path)
         else:
-            shutil.copyfile(bundle.path, copy)
-        set_operating_point(copy, bundle.manifest.active)
-        yield copy
+            shutil.copyfile(bundle.path, copy_path)
+        set_operating_point(copy_path, bundle.manifest.active)
+        yield copy_path
 
 
 def frontier_points(bundle: Bundle) -> FrontierPoints:
@@ -74,21 +74,21 @@ def frontier_points(bundle: Bundle) -> FrontierPoints:
     points = sorted({*frontier.points, active}, key=lambda point: (point.cost, point.accuracy))
     labels = tuple(map(str, bundle.manifest.classes))
 
-    def with_labels(shares: ByClass | None) -> dict[str, float | None] | None:
-        return None if shares is None else dict(zip(labels, shares, strict=True))
+    def by_label(class_shares: ByClass | None) -> dict[str, float | None] | None:
+        return None if class_shares is None else dict(zip(labels, class_shares, strict=True))
 
-    def report_point(point: OperatingPoint) -> FrontierPoint:
+    def to_report_point(point: OperatingPoint) -> FrontierPoint:
         return FrontierPoint(
             cost=point.cost,
             accuracy=point.accuracy,
             offload_rate=point.offload_rate,
-            recall=with_labels(point.recall),
-            precision=with_labels(point.precision),
+            recall=by_label(point.recall),
+            precision=by_label(point.precision),
         )
 
     return FrontierPoints(
-        points=tuple(map(report_point, points)),
-        hull=tuple(map(report_point, frontier.hull().points)),
-        active=report_point(active),
+        points=tuple(map(to_report_point, points)),
+        hull=tuple(map(to_report_point, frontier.hull().points)),
+        active=to_report_point(active),
         reference_accuracy=frontier.reference_accuracy,
     )

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from numpy.typing import ArrayLike
@@ -15,13 +15,11 @@ from numpy.typing import ArrayLike
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_signals.blocks.block import Function, load_block_functions
 from gatewise_sim.experiment.rows import Rows
-from gatewise_sim.experiment.run import Prepared, prepare, run_scenario
-from gatewise_sim.experiment.simulated_bundle import at_goal, open_whole
+from gatewise_sim.experiment.run import Experiment, prepare_experiment, run_scenario
+from gatewise_sim.experiment.simulated_bundle import bundle_at_goal, open_complete_bundle
 from gatewise_sim.report.document import Report
-from gatewise_sim.report.output import SIMULATION
+from gatewise_sim.report.output import SIMULATION, TIMINGS_FILE
 from gatewise_sim.scenario import Scenario
-
-TIMINGS: Final = "timings.toml"
 
 
 @dataclass(frozen=True)
@@ -46,26 +44,31 @@ class Job:
     scenario: Scenario = field(default_factory=Scenario)
     blocks: tuple[str, ...] = ()
 
-    def prepare(self) -> Prepared:
+    def prepare(self) -> Experiment:
         """Read and check the bundle, the rows and the scenario's files."""
-        whole = open_whole(self.bundle, load_block_functions(self.blocks))
-        bundle = at_goal(whole, self.scenario.goal)
+        complete_bundle = open_complete_bundle(self.bundle, load_block_functions(self.blocks))
+        bundle = bundle_at_goal(complete_bundle, self.scenario.goal)
         rows = Rows.load(self.data, bundle.manifest, target=self.target)
-        return prepare(bundle, rows, self.scenario)
+        return prepare_experiment(bundle, rows, self.scenario)
 
     def command(self, folder: str | Path | None = None) -> str:
         """Command line that repeats the simulation.
 
         A `folder` contains the settings file with the timings and the settings without options.
         """
-        words = ["gatewise simulate", shlex.quote(self.bundle), "--data", shlex.quote(self.data)]
+        command_words = [
+            "gatewise simulate",
+            shlex.quote(self.bundle),
+            "--data",
+            shlex.quote(self.data),
+        ]
         if self.target is not None:
-            words += ["--target", shlex.quote(self.target)]
-        words += [f"--block {shlex.quote(block)}" for block in self.blocks]
-        words += self.scenario.words()
+            command_words += ["--target", shlex.quote(self.target)]
+        command_words += [f"--block {shlex.quote(block)}" for block in self.blocks]
+        command_words += self.scenario.command_options()
         if folder is not None:
-            words += ["--settings", shlex.quote(str(Path(folder) / TIMINGS))]
-        return " ".join(words)
+            command_words += ["--settings", shlex.quote(str(Path(folder) / TIMINGS_FILE))]
+        return " ".join(command_words)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,9 +84,9 @@ class Simulation:
     @property
     def summary(self) -> str:
         """The result in one sentence."""
-        from gatewise_sim.report.findings import answer
+        from gatewise_sim.report.findings import summary_sentence
 
-        return "".join(answer(self.report))
+        return "".join(summary_sentence(self.report))
 
     def write(self, folder: str | Path) -> None:
         """Write page, report, tables and settings into a folder, or nothing on an error."""
@@ -92,20 +95,18 @@ class Simulation:
 
         folder = Path(folder)
         SIMULATION.check(folder)
-        files = report_files(self.report) | {TIMINGS: settings_text(self.report, self.scenario)}
-        SIMULATION.write(folder, files)
+        settings = settings_text(self.report, self.scenario)
+        SIMULATION.write(folder, report_files(self.report) | {TIMINGS_FILE: settings})
 
 
 def settings_text(report: Report, scenario: Scenario) -> str:
     """Write a settings file that repeats a run, with its timings."""
-    timings = msgspec.to_builtins(report.timings)
-    lines = [*_toml_lines(scenario.rare_settings()), "", "[timings]", *_toml_lines(timings)]
-    return "\n".join(lines).lstrip() + "\n"
-
-
-def _toml_lines(values: Mapping[str, Any]) -> list[str]:
-    """Write texts, numbers and lists as lines of TOML, which has the syntax of JSON for them."""
-    return [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+    rare_settings, timings = (
+        # TOML has the syntax of JSON for texts, numbers and lists.
+        "".join(f"{name} = {json.dumps(setting)}\n" for name, setting in table.items())
+        for table in (scenario.rare_settings(), msgspec.to_builtins(report.timings))
+    )
+    return f"{rare_settings}\n[timings]\n{timings}".lstrip()
 
 
 def simulate(
@@ -145,18 +146,20 @@ def simulate(
     GatewiseError
         For bad input, or if a process of a live run does not start.
     """
-    whole = open_whole(bundle, blocks)
-    changed = (Scenario() if scenario is None else scenario).changed(**changes)
-    rows = Rows.from_arrays(whole.manifest.name, X, y, whole.manifest)
-    report = run_scenario(prepare(whole, rows, changed), _call_text(changed))
-    return Simulation(report, changed)
+    complete_bundle = open_complete_bundle(bundle, blocks)
+    changed_scenario = (Scenario() if scenario is None else scenario).changed(**changes)
+    rows = Rows.from_arrays(complete_bundle.manifest.name, X, y, complete_bundle.manifest)
+    report = run_scenario(
+        prepare_experiment(complete_bundle, rows, changed_scenario), _call_text(changed_scenario)
+    )
+    return Simulation(report, changed_scenario)
 
 
 def _call_text(scenario: Scenario) -> str:
-    default = Scenario()
-    words = [
+    default_scenario = Scenario()
+    argument_texts = [
         f"{name}={getattr(scenario, name)!r}"
         for name in scenario.__struct_fields__
-        if getattr(scenario, name) != getattr(default, name)
+        if getattr(scenario, name) != getattr(default_scenario, name)
     ]
-    return f"simulate({', '.join(['bundle', 'X', 'y', *words])})"
+    return f"simulate({', '.join(['bundle', 'X', 'y', *argument_texts])})"

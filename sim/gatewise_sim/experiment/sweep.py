@@ -24,7 +24,7 @@ from gatewise.errors import GatewiseError, InputError
 from gatewise.formats import number
 from gatewise_sim.experiment.run import run_scenario
 from gatewise_sim.experiment.simulation import Job
-from gatewise_sim.report.document import PolicyResult, value
+from gatewise_sim.report.document import PolicyResult, value_of
 from gatewise_sim.scenario import GOALS, Scenario
 from gatewise_sim.timings import Timings
 
@@ -32,11 +32,13 @@ CSV_FILE: Final = "sweep.csv"
 PLOT_FILE: Final = "sweep.svg"
 MAX_POINTS: Final = 1000
 #: Settings without a sweep. Other programs would disturb the times of a live run.
-_EXCLUDED: Final = ("engine", "broker", "timings", "baselines")
-NAMES: Final = tuple(name for name in Scenario.__struct_fields__ if name not in _EXCLUDED)
+_EXCLUDED_SETTINGS: Final = ("engine", "broker", "timings", "baselines")
+SETTING_NAMES: Final = tuple(
+    name for name in Scenario.__struct_fields__ if name not in _EXCLUDED_SETTINGS
+)
 #: Columns with figures of the system's run.
 FIGURES: Final[Mapping[str, Callable[[PolicyResult], float | None]]] = {
-    "accuracy": lambda system: value(system.accuracy),
+    "accuracy": lambda system: value_of(system.accuracy),
     "offload_rate": lambda system: system.offload_rate.value,
     "cost": lambda system: system.cost.value,
     "bytes": lambda system: system.bytes.total,
@@ -46,68 +48,72 @@ FIGURES: Final[Mapping[str, Callable[[PolicyResult], float | None]]] = {
     "joules_per_device_day": lambda system: system.joules_per_device_day,
     "money_per_month": lambda system: None if system.money is None else system.money.total,
 }
-_COLUMNS: Final = (*FIGURES, "error")
+_FIGURE_COLUMNS: Final = (*FIGURES, "error")
 
-Settings = dict[str, tuple[str, ...]]
-Row = dict[str, str]
+SweepValues = dict[str, tuple[str, ...]]
+SweepRow = dict[str, str]
 
 
-def read_sweeps(texts: Iterable[str]) -> Settings:
+def read_sweeps(texts: Iterable[str]) -> SweepValues:
     """Parse sweeps into values by name of the setting; InputError if one is invalid.
 
     >>> read_sweeps(["devices=10,100", "outage=none|cloud:12:00-12:10"])
     {'devices': ('10', '100'), 'outage': ('none', 'cloud:12:00-12:10')}
     """
-    settings: Settings = {}
+    values_by_setting: SweepValues = {}
     for text in texts:
-        name, equals, joined = text.partition("=")
+        name, equals, values_text = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name:
             raise InputError(f"sweep {text!r}: write it as devices=10,100,1000")
-        if name not in NAMES:
-            close = get_close_matches(name, NAMES, n=1)
+        if name not in SETTING_NAMES:
+            close_names = get_close_matches(name, SETTING_NAMES, n=1)
             hint = (
-                f", did you mean {close[0]!r}?"
-                if close
-                else f"; the settings are {', '.join(NAMES)}"
+                f", did you mean {close_names[0]!r}?"
+                if close_names
+                else f"; the settings are {', '.join(SETTING_NAMES)}"
             )
             raise InputError(f"sweep: unknown setting {name!r}{hint}")
-        separator = "|" if "|" in joined or name in ("outage", "mix") else ","
-        values = tuple(text.strip() for text in joined.split(separator))
-        for value_text in values:
-            _change(name, value_text)
-        settings[name] = tuple(dict.fromkeys(settings.get(name, ()) + values))
-    goals = [name for name in GOALS if name in settings]
+        separator = "|" if "|" in values_text or name in ("outage", "mix") else ","
+        setting_values = tuple(text.strip() for text in values_text.split(separator))
+        for value_text in setting_values:
+            _parse_change(name, value_text)
+        values_by_setting[name] = tuple(
+            dict.fromkeys(values_by_setting.get(name, ()) + setting_values)
+        )
+    goals = [name for name in GOALS if name in values_by_setting]
     if len(goals) > 1:
         raise InputError(f"sweep: {' and '.join(goals)} each choose the operating point")
-    n_points = math.prod(map(len, settings.values()))
+    n_points = math.prod(map(len, values_by_setting.values()))
     if n_points > MAX_POINTS:
         raise InputError(f"sweep: {n_points:,} points; at most {MAX_POINTS:,} are allowed")
-    return settings
+    return values_by_setting
 
 
-def _change(name: str, text: str) -> dict[str, Any]:
+def _parse_change(name: str, value_text: str) -> dict[str, Any]:
     """Parse a value of a sweep into a change of the scenario; InputError if it is invalid."""
-    hint = get_type_hints(Scenario)[name]
+    type_hint = get_type_hints(Scenario)[name]
     default = getattr(Scenario(), name)
-    setting: Any
-    if text == "none" and default in (None, ()):
-        setting = default
+    setting_value: Any
+    if value_text == "none" and default in (None, ()):
+        setting_value = default
     elif name == "outage":
-        setting = tuple(window.strip() for window in text.split(","))
+        setting_value = tuple(window.strip() for window in value_text.split(","))
     else:
         try:
-            setting = msgspec.convert(text, hint, strict=False)
+            setting_value = msgspec.convert(value_text, type_hint, strict=False)
         except msgspec.ValidationError:
-            raise InputError(f"sweep {name}: {text!r} is not a value of this setting") from None
+            raise InputError(
+                f"sweep {name}: {value_text!r} is not a value of this setting"
+            ) from None
     try:
-        Scenario().changed(**{name: setting})
+        Scenario().changed(**{name: setting_value})
     except InputError as error:
         raise InputError(f"sweep {name}: {error}") from None
-    return {name: setting}
+    return {name: setting_value}
 
 
-def run_sweep(job: Job, settings: Settings, folder: Path) -> list[Row]:
+def run_sweep(job: Job, values_by_setting: SweepValues, folder: Path) -> list[SweepRow]:
     """Simulate every combination of settings, and write the rows to a CSV file in the folder.
 
     The models are timed once for all points.
@@ -116,7 +122,7 @@ def run_sweep(job: Job, settings: Settings, folder: Path) -> list[Row]:
     ----------
     job : Job
         Simulation whose settings are varied.
-    settings : dict of str to tuple of str
+    values_by_setting : dict of str to tuple of str
         Values of each setting, from :func:`read_sweeps`.
     folder : Path
         Folder of the CSV file and the plot, which is created if necessary.
@@ -128,52 +134,54 @@ def run_sweep(job: Job, settings: Settings, folder: Path) -> list[Row]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / CSV_FILE
-    rows = _read_rows(path, settings)
+    rows = _read_rows(path, values_by_setting)
     timings = job.prepare().timings
-    combinations = list(itertools.product(*settings.values()))
-    with progress("sweep") as report:
-        for count, values in enumerate(combinations):
-            point = dict(zip(settings, values, strict=True))
-            report(count, len(combinations), ", ".join(map("=".join, point.items())))
-            if all(any(row[name] != point[name] for name in point) for row in rows):
+    combinations = list(itertools.product(*values_by_setting.values()))
+    with progress("sweep") as report_progress:
+        for count, combination_values in enumerate(combinations):
+            combination = dict(zip(values_by_setting, combination_values, strict=True))
+            report_progress(count, len(combinations), ", ".join(map("=".join, combination.items())))
+            if all(any(row[name] != combination[name] for name in combination) for row in rows):
                 # Show the progress of the sweep alone.
                 with showing_progress(False):
-                    row = _run_point(job, point, timings)
+                    row = _run_point(job, combination, timings)
                 _append_row(path, row)
                 rows.append(row)
-    _draw(rows, settings, folder / PLOT_FILE)
+    _draw_plot(rows, values_by_setting, folder / PLOT_FILE)
     return rows
 
 
-def _run_point(job: Job, point: Row, timings: Timings) -> Row:
+def _run_point(job: Job, combination: SweepRow, timings: Timings) -> SweepRow:
     """Simulate one combination of settings."""
     changes: dict[str, Any] = {"baselines": False, "timings": timings}
-    for name, text in point.items():
-        changes |= _change(name, text)
-    row = point | dict.fromkeys(_COLUMNS, "")
+    for name, value_text in combination.items():
+        changes |= _parse_change(name, value_text)
+    row = combination | dict.fromkeys(_FIGURE_COLUMNS, "")
     try:
-        changed = replace(job, scenario=job.scenario.changed(**changes))
-        return row | _figures(run_scenario(changed.prepare(), changed.command()).system)
+        changed_job = replace(job, scenario=job.scenario.changed(**changes))
+        return row | _figure_texts(
+            run_scenario(changed_job.prepare(), changed_job.command()).system
+        )
     except GatewiseError as error:
         return row | {"error": str(error)}
 
 
-def _figures(system: PolicyResult) -> Row:
-    figures = {name: figure(system) for name, figure in FIGURES.items()}
+def _figure_texts(system: PolicyResult) -> SweepRow:
+    figures = {name: figure_of(system) for name, figure_of in FIGURES.items()}
     return {name: "" if figure is None else f"{figure:.6g}" for name, figure in figures.items()}
 
 
-def _read_rows(path: Path, settings: Settings) -> list[Row]:
+def _read_rows(path: Path, values_by_setting: SweepValues) -> list[SweepRow]:
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != (*settings, *_COLUMNS):
+        if tuple(reader.fieldnames or ()) != (*values_by_setting, *_FIGURE_COLUMNS):
             raise InputError(f"{path} belongs to another sweep: give another --out")
         return [row for row in reader if not row["error"]]
 
 
-def _append_row(path: Path, row: Row) -> None:
+def _append_row(path: Path, row: SweepRow) -> None:
     is_new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(row), lineterminator="\n")
@@ -182,9 +190,14 @@ def _append_row(path: Path, row: Row) -> None:
         writer.writerow(row)
 
 
-def show_table(rows: Sequence[Mapping[str, str]], settings: Settings, folder: Path) -> None:
+def show_table(
+    rows: Sequence[Mapping[str, str]], values_by_setting: SweepValues, folder: Path
+) -> None:
     """Print a table of the points, and the paths of the sweep's files."""
-    columns = [*settings, *(name for name in _COLUMNS if any(row[name] for row in rows))]
+    columns = [
+        *values_by_setting,
+        *(name for name in _FIGURE_COLUMNS if any(row[name] for row in rows)),
+    ]
     cells = [[_cell(row[name], name in FIGURES) for name in columns] for row in rows]
     print_table("sweep", [name.replace("_", " ") for name in columns], cells)
     print(folder / CSV_FILE, folder / PLOT_FILE, sep="\n", flush=True)
@@ -194,7 +207,9 @@ def _cell(text: str, is_figure: bool) -> str:
     return number(float(text)) if is_figure and text else text
 
 
-def _draw(rows: Sequence[Mapping[str, str]], settings: Settings, path: Path) -> None:
+def _draw_plot(
+    rows: Sequence[Mapping[str, str]], values_by_setting: SweepValues, path: Path
+) -> None:
     """Draw accuracy against cost for each combination; without labels, draw the p95 latency."""
     from matplotlib.figure import Figure
 
@@ -205,7 +220,7 @@ def _draw(rows: Sequence[Mapping[str, str]], settings: Settings, path: Path) -> 
         if row["cost"] and row[y_name]:
             point = (float(row["cost"]), float(row[y_name]))
             axes.plot(*point, "o", color="tab:blue", clip_on=False)
-            axes.annotate(", ".join(row[name] for name in settings), point, fontsize=7)
+            axes.annotate(", ".join(row[name] for name in values_by_setting), point, fontsize=7)
     # The automatic margins of matplotlib would extend to impossible values.
     axes.set_xlim(left=0.0)
     axes.set_ylim(bottom=max(0.0, axes.get_ylim()[0]))

@@ -16,33 +16,33 @@ class Clock:
 
     >>> clock = Clock()
     >>> letters = []
-    >>> clock.at(2.0, letters.append, "b")
-    >>> clock.at(1.0, letters.append, "a")
-    >>> clock.at(2.0, letters.append, "c")
+    >>> clock.call_at(2.0, letters.append, "b")
+    >>> clock.call_at(1.0, letters.append, "a")
+    >>> clock.call_at(2.0, letters.append, "c")
     >>> clock.run()
-    >>> letters, clock.now, clock.events
+    >>> letters, clock.now, clock.n_events
     (['a', 'b', 'c'], 2.0, 3)
     """
 
     def __init__(self) -> None:
         self.now = 0.0
         #: Number of events that have happened.
-        self.events = 0
+        self.n_events = 0
         self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._n_scheduled = 0
 
-    def at(self, when: float, action: Callable[..., object], *args: Any) -> None:
-        """Schedule an event at the time `when`, in s, or now if that time is past."""
+    def call_at(self, time: float, action: Callable[..., object], *args: Any) -> None:
+        """Schedule an event at `time` (s), or now if that time is past."""
         self._n_scheduled += 1
         now = self.now
-        heappush(self._heap, (when if when > now else now, self._n_scheduled, action, args))
+        heappush(self._heap, (time if time > now else now, self._n_scheduled, action, args))
 
     def run(self, until: float = math.inf) -> None:
         """Run all events before the time `until`, in s."""
         heap = self._heap
         while heap and heap[0][0] < until:
             self.now, _, action, args = heappop(heap)
-            self.events += 1
+            self.n_events += 1
             action(*args)
         if until < math.inf:
             self.now = max(self.now, until)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from gatewise_edge.link.breaker import Breaker, BreakerCounts
 from gatewise_edge.link.messages import AuditMark, Response
 from gatewise_edge.link.offload import Offload, OffloadCounts, OffloadTable, RoundTrip
 from gatewise_edge.link.offload_rules import TokenBucket
+from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.link import (
     PUBACK_BYTES,
@@ -30,14 +31,14 @@ from gatewise_sim.fleet.link import (
     publish_bytes,
 )
 from gatewise_sim.fleet.results import CLOUD, ERROR, FALLBACK, REASON, RowTable
-from gatewise_sim.fleet.worker import Availability, VirtualBroker, VirtualTicket
+from gatewise_sim.fleet.worker import VirtualTicket
 from gatewise_sim.scenario import Scenario
 
 _ONE_ROW: Final = np.zeros((1, 0), np.float32)
 #: Number of settled requests that a device remembers in order to recognise late responses.
 _N_REMEMBERED: Final = 32
 #: Reason for the fallbacks during the wait that a busy worker asks for.
-_HOLD_REASON: Final = "cloud:busy"
+_BUSY_REASON: Final = "cloud:busy"
 
 
 def audit_seed(seed: int, device: int) -> int:
@@ -52,25 +53,25 @@ def audit_seed(seed: int, device: int) -> int:
 class StepColumns:
     """Columns of the answers of the instances that are simulated event by event."""
 
-    def __init__(self, n: int) -> None:
-        self.route = [-1] * n
-        self.reason = [0] * n
-        self.end = [math.nan] * n
-        self.cloud_ms = [0.0] * n
-        self.up = [0] * n
-        self.down = [0] * n
-        self.payload_up = [0] * n
-        self.payload_down = [0] * n
-        self.requested = [False] * n
-        self.audited = [False] * n
+    def __init__(self, n_instances: int) -> None:
+        self.route = [-1] * n_instances
+        self.reason = [0] * n_instances
+        self.end = [math.nan] * n_instances
+        self.cloud_ms = [0.0] * n_instances
+        self.bytes_up = [0] * n_instances
+        self.bytes_down = [0] * n_instances
+        self.payload_bytes_up = [0] * n_instances
+        self.payload_bytes_down = [0] * n_instances
+        self.is_requested = [False] * n_instances
+        self.is_audited = [False] * n_instances
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class FleetState:
+class FleetContext:
     """State that the devices of a run share. The lists have one entry per row of the table.
 
-    The stages of a row take its `stage_seconds`. Its answer is due after `deadline` s, and a device
-    stops waiting `guard` s earlier. A device starts with the round trip `usual_trip`, measured
+    The stages of a row take its `stage_seconds`. Its answer is due after `deadline_s`, and a
+    device stops waiting `guard_s` earlier. A device starts with `usual_round_trip`, measured
     without other traffic. The counts are sums over the devices.
     """
 
@@ -86,11 +87,11 @@ class FleetState:
     can_offload: list[bool]
     local_label: list[int]
     confidence: list[float]
-    request_first: bool
-    deadline: float
-    guard: float
-    usual_trip: RoundTrip
-    counts: OffloadCounts = field(default_factory=OffloadCounts)
+    is_cloud_first: bool
+    deadline_s: float
+    guard_s: float
+    usual_round_trip: RoundTrip
+    offload_counts: OffloadCounts = field(default_factory=OffloadCounts)
     breaker_counts: BreakerCounts = field(default_factory=BreakerCounts)
     audit_cost: float = 0.0
     next_id: int = 0
@@ -104,23 +105,25 @@ class FleetState:
 class VirtualDevice:
     """One device. An instance is identified by its position in :class:`StepColumns`.
 
-    The scenario's audits and its bound on offloads apply only to a `limited` device.
+    The scenario's audits and its bound on offloads apply only with `has_audits_and_limit`.
     """
 
-    def __init__(self, state: FleetState, number: int, *, limited: bool) -> None:
-        scenario = state.scenario
-        self.name = f"{number:08d}"
+    def __init__(
+        self, fleet: FleetContext, device_number: int, *, has_audits_and_limit: bool
+    ) -> None:
+        scenario = fleet.scenario
+        self.name = f"{device_number:08d}"
         self.offloads = OffloadTable(
             max_in_flight=scenario.outstanding,
             n_remembered=_N_REMEMBERED,
-            counts=state.counts,
+            counts=fleet.offload_counts,
             on_outcome=self._record_outcome if scenario.breaker else None,
         )
-        trip = state.usual_trip
-        self.offloads.round_trip = RoundTrip(trip.smoothed_s, trip.deviation_s)
+        round_trip = fleet.usual_round_trip
+        self.offloads.round_trip = RoundTrip(round_trip.smoothed_s, round_trip.deviation_s)
         outages = scenario.outages if scenario.outages else None
-        self.link = VirtualLink(scenario.link_profile, state.rng, outages)
-        self.state = state
+        self.link = VirtualLink(scenario.link_profile, fleet.rng, outages)
+        self.fleet = fleet
         # Created at the first request without a reply, because most devices never need it.
         self._breaker: Breaker | None = None
         self._n_replies = 0
@@ -128,71 +131,71 @@ class VirtualDevice:
         self._connection_start = 0.0
         self._ready_at = 0.0
         self._sampler: AuditSampler | None = None
-        if limited and scenario.audit:
+        if has_audits_and_limit and scenario.audit:
             # A live device has the same seed, so that both audit the same instances.
-            rng = random.Random(audit_seed(scenario.seed, number))
+            rng = random.Random(audit_seed(scenario.seed, device_number))
             self._sampler = AuditSampler(scenario.audit, rng)
         self._token_bucket: TokenBucket | None = None
-        if limited and scenario.max_offloads is not None:
+        if has_audits_and_limit and scenario.max_offloads is not None:
             self._token_bucket = TokenBucket.parse(scenario.max_offloads)
 
     @property
-    def connected(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether the device has a connection and has completed its handshakes."""
-        availability = self.state.availability
-        if availability.quiet:
+        availability = self.fleet.availability
+        if availability.is_always_up:
             return True
-        if not availability.connected:
+        if not availability.is_connected:
             return False
-        now = self.state.clock.now
-        start = availability.connected_at
-        if self._connection_start < start <= now:
-            self._connection_start = start
-            self._ready_at = self.link.session(start, tls=self.state.scenario.tls)
+        now = self.fleet.clock.now
+        connection_start = availability.reconnect_at
+        if self._connection_start < connection_start <= now:
+            self._connection_start = connection_start
+            self._ready_at = self.link.open_session(connection_start, tls=self.fleet.scenario.tls)
         return now >= self._ready_at
 
     # -- one instance ---------------------------------------------------------------------------
 
-    def offload(self, number: int, row: int, arrival: float) -> None:
+    def offload(self, position: int, row: int, arrival: float) -> None:
         """Offload an instance after its stages, or fall back.
 
         The deadline counts from its `arrival`, in s.
         """
-        state = self.state
-        now = state.clock.now
-        deadline = arrival + state.deadline - state.guard
+        fleet = self.fleet
+        now = fleet.clock.now
+        deadline = arrival + fleet.deadline_s - fleet.guard_s
         # The same checks as in Uplink.admit: refusal, deadline, number of open requests.
-        refusal = self._refusal(now, deadline)
-        if refusal is not None:
-            self._fall_back(number, row, refusal)
+        refusal_reason = self._refusal(now, deadline)
+        if refusal_reason is not None:
+            self._fall_back(position, row, refusal_reason)
             return
         ttl_ms = math.floor(1000.0 * (deadline - now))
         if ttl_ms <= 0:
             self._release(now)
-            self._fall_back(number, row, "deadline")
+            self._fall_back(position, row, "deadline")
             return
-        table = state.table
+        table = fleet.table
         offload = self.offloads.open(
-            state.new_id(), table.model, table.version, now=now, deadline=deadline
+            fleet.new_id(), table.model, table.version, now=now, deadline=deadline
         )
         if offload is None:
             self._release(now)
-            self._fall_back(number, row, "full")
+            self._fall_back(position, row, "full")
             return
-        state.columns.requested[number] = True
-        request = VirtualRequest(self, offload, number, row, ttl_ms)
-        request.transmit(state.sizes.request(ttl_ms))
+        fleet.columns.is_requested[position] = True
+        request = VirtualRequest(self, offload, position, row, ttl_ms)
+        request.transmit(fleet.sizes.request(ttl_ms))
         if offload.is_settled:
-            self.conclude(request)
+            self.record_answer(request)
         else:
-            state.clock.at(offload.wake_at, request.poll)
+            fleet.clock.call_at(offload.wake_at, request.poll)
 
     def _refusal(self, now: float, deadline: float) -> str | None:
         """Get the uplink's reason to send no request now; None if it may send one."""
-        if not self.connected:
+        if not self.is_connected:
             return "link-down"
         if now < self.offloads.pause_until:
-            return _HOLD_REASON
+            return _BUSY_REASON
         if len(self.offloads) >= self.offloads.max_in_flight:
             self.offloads.counts.full += 1
             return "full"
@@ -220,67 +223,67 @@ class VirtualDevice:
             if has_reply:
                 self._n_replies += 1
                 return
-            state = self.state
-            self._breaker = Breaker(draw=state.rng.random, counts=state.breaker_counts)
+            fleet = self.fleet
+            self._breaker = Breaker(draw=fleet.rng.random, counts=fleet.breaker_counts)
             for _ in range(min(self._n_replies, self._breaker.n_recent)):
                 self._breaker.record(True, sent_at=now, now=now)
         self._breaker.record(has_reply, sent_at=offload.sent_at, now=now)
 
-    def conclude(self, request: VirtualRequest) -> None:
+    def record_answer(self, request: VirtualRequest) -> None:
         """Record the instance's answer from the outcome of its request."""
         offload = request.offload
-        number = request.number
-        state = self.state
+        position = request.position
+        fleet = self.fleet
         if offload.state == "answered":
-            state.columns.route[number] = CLOUD
-            state.columns.reason[number] = REASON["offloaded"]
-            state.columns.cloud_ms[number] = request.worker_us / 1000.0
-            state.columns.end[number] = state.clock.now
+            fleet.columns.route[position] = CLOUD
+            fleet.columns.reason[position] = REASON["offloaded"]
+            fleet.columns.cloud_ms[position] = request.worker_us / 1000.0
+            fleet.columns.end[position] = fleet.clock.now
             if self._may_audit():
                 assert self._sampler is not None
-                self._sampler.choose("cloud", int(state.table.cloud_label[request.row]), 1.0)
+                self._sampler.choose("cloud", int(fleet.table.cloud_label[request.row]), 1.0)
             return
         reason = "unsent" if offload.state == "unsent" else "timeout"
         if offload.response is not None:
             reason = f"cloud:{offload.response.error}"
         if reason == "unsent":
-            state.columns.requested[number] = False
-        self._fall_back(number, request.row, reason)
+            fleet.columns.is_requested[position] = False
+        self._fall_back(position, request.row, reason)
 
-    def _fall_back(self, number: int, row: int, reason: str) -> None:
-        state = self.state
-        state.columns.route[number] = FALLBACK if state.local_label[row] >= 0 else ERROR
-        state.columns.reason[number] = REASON[reason]
+    def _fall_back(self, position: int, row: int, reason: str) -> None:
+        fleet = self.fleet
+        fleet.columns.route[position] = FALLBACK if fleet.local_label[row] >= 0 else ERROR
+        fleet.columns.reason[position] = REASON[reason]
         # With request_first the stages run only now.
-        stage_seconds = state.stage_seconds[row] if state.request_first else 0.0
-        state.columns.end[number] = state.clock.now + stage_seconds
+        stage_seconds = fleet.stage_seconds[row] if fleet.is_cloud_first else 0.0
+        fleet.columns.end[position] = fleet.clock.now + stage_seconds
 
     # -- audits ---------------------------------------------------------------------------------
 
     def _may_audit(self) -> bool:
         """Whether an audit could be sent now. Only such instances are sampled."""
-        if self._sampler is None or not self.connected:
+        if self._sampler is None or not self.is_connected:
             return False
         is_closed = self._breaker is None or self._breaker.state == "closed"
-        return is_closed and self.offloads.admit_audit(self.state.clock.now)
+        return is_closed and self.offloads.admit_audit(self.fleet.clock.now)
 
-    def audit(self, number: int, row: int) -> None:
+    def audit(self, position: int, row: int) -> None:
         """Send a request that audits the device's answer, if the sampler chooses it."""
-        state = self.state
-        label = state.local_label[row]
+        fleet = self.fleet
+        label = fleet.local_label[row]
         if label < 0 or not self._may_audit():
             return
         assert self._sampler is not None
-        mark = self._sampler.choose("edge", label, state.confidence[row])
-        if mark is None or not state.can_offload[row]:
+        mark = self._sampler.choose("edge", label, fleet.confidence[row])
+        if mark is None or not fleet.can_offload[row]:
             return
-        table = state.table
-        now = state.clock.now
-        state.audit_cost += float(table.request_cost[row] - table.local_cost[row])
+        table = fleet.table
+        now = fleet.clock.now
+        fleet.audit_cost += float(table.request_cost[row] - table.local_cost[row])
         deadline = now + AUDIT_TIMEOUT_S
         ttl_ms = math.floor(1000.0 * (deadline - now))
         offload = self.offloads.open(
-            state.new_id(),
+            fleet.new_id(),
             table.model,
             table.version,
             now=now,
@@ -288,9 +291,9 @@ class VirtualDevice:
             on_answer=lambda response: None,
         )
         assert offload is not None  # audits do not count as open requests
-        state.columns.audited[number] = True
-        request = VirtualRequest(self, offload, number, row, ttl_ms, mark)
-        request.transmit(state.sizes.audit(mark, ttl_ms))
+        fleet.columns.is_audited[position] = True
+        request = VirtualRequest(self, offload, position, row, ttl_ms, mark)
+        request.transmit(fleet.sizes.audit(mark, ttl_ms))
 
 
 @dataclass(slots=True, eq=False)
@@ -298,116 +301,132 @@ class VirtualRequest:
     """One request of a device, and its response.
 
     `ttl_ms` is the time to live in ms. A request with a `mark` is an audit of an instance that is
-    already answered. `size` is the size of the payload in bytes, and `worker_us` the worker's time
-    in the response.
+    already answered. `worker_us` is the worker's time in the response.
     """
 
     device: VirtualDevice
     offload: Offload
-    number: int
+    position: int
     row: int
     ttl_ms: int
     mark: AuditMark | None = None
-    size: int = 0
+    payload_bytes: int = 0
     worker_us: int = 0
 
-    def transmit(self, payload: int) -> None:
+    def transmit(self, payload_bytes: int) -> None:
         """Send the request over the link."""
         device = self.device
-        state = device.state
-        self.size = payload
-        if not device.connected:  # the link refuses messages
+        fleet = device.fleet
+        self.payload_bytes = payload_bytes
+        if not device.is_connected:  # the link refuses messages
             if not self.offload.is_resent:
-                device.offloads.abandon(self.offload, state.clock.now)
+                device.offloads.abandon(self.offload, fleet.clock.now)
             return
-        packet = publish_bytes(REQUEST_TOPIC, payload)
-        state.columns.payload_up[self.number] += payload
-        state.columns.up[self.number] += packet
-        if state.availability.link_delivers:
-            due = device.link.send(state.clock.now, packet, True)
-            state.clock.at(due, self._arrive_at_broker)
+        packet_bytes = publish_bytes(REQUEST_TOPIC, payload_bytes)
+        fleet.columns.payload_bytes_up[self.position] += payload_bytes
+        fleet.columns.bytes_up[self.position] += packet_bytes
+        if fleet.availability.link_delivers:
+            arrival = device.link.send(fleet.clock.now, packet_bytes, True)
+            fleet.clock.call_at(arrival, self._arrive_at_broker)
 
     def poll(self) -> None:
         """Retry or give up the request when it is due, as the device's uplink does."""
         offload = self.offload
         device = self.device
-        state = device.state
-        if not offload.is_settled and device.offloads.poll(offload, state.clock.now):
-            self.transmit(self.size)
+        fleet = device.fleet
+        if not offload.is_settled and device.offloads.poll(offload, fleet.clock.now):
+            self.transmit(self.payload_bytes)
         if not offload.is_settled:
-            state.clock.at(offload.wake_at, self.poll)
-        elif math.isnan(state.columns.end[self.number]):
-            device.conclude(self)
+            fleet.clock.call_at(offload.wake_at, self.poll)
+        elif math.isnan(fleet.columns.end[self.position]):
+            device.record_answer(self)
 
     def _arrive_at_broker(self) -> None:
-        state = self.device.state
-        availability = state.availability
-        if not availability.broker_up:
+        fleet = self.device.fleet
+        availability = fleet.availability
+        if not availability.is_broker_up:
             return
-        state.columns.down[self.number] += PUBACK_BYTES
+        fleet.columns.bytes_down[self.position] += PUBACK_BYTES
         if availability.link_delivers:
             # The response comes on the same connection, after the acknowledgement.
-            self.device.link.down.due(state.clock.now, PUBACK_BYTES)
+            self.device.link.downlink.delivery_time(fleet.clock.now, PUBACK_BYTES)
         ticket = VirtualTicket(
             device=self.device.name,
             id=self.offload.id,
             digest=b"",
-            model=state.table.key,
+            model=fleet.table.model_key,
             audit=self.mark,
-            label=int(state.table.cloud_label[self.row]) if self.mark is not None else -1,
+            cloud_label=int(fleet.table.cloud_label[self.row]) if self.mark is not None else -1,
             rows=_ONE_ROW,
             arrived_at=0.0,
             expires_at=0.0,
             requester=self,
         )
-        state.broker.deliver(ticket, self.ttl_ms / 1000.0)
+        fleet.broker.deliver(ticket, self.ttl_ms / 1000.0)
 
-    def reply(self, error: str | None, worker_us: int, wait_ms: int = 0) -> None:
+    def reply(self, error_code: str | None, worker_us: int, wait_ms: int = 0) -> None:
         """Send the worker's response to the device."""
-        state = self.device.state
-        sizes = state.sizes
-        size = sizes.response(worker_us) if error is None else sizes.refusal(wait_ms)
-        departure = state.broker.response_departure()
-        if state.availability.quiet:
-            due = self.device.link.send(departure, publish_bytes(RESPONSE_TOPIC, size), False)
-            state.clock.at(due, self._arrive, size, error, worker_us, wait_ms)
+        fleet = self.device.fleet
+        sizes = fleet.sizes
+        payload_bytes = sizes.response(worker_us) if error_code is None else sizes.refusal(wait_ms)
+        departure_time = fleet.broker.response_departure()
+        if fleet.availability.is_always_up:
+            arrival = self.device.link.send(
+                departure_time, publish_bytes(RESPONSE_TOPIC, payload_bytes), False
+            )
+            fleet.clock.call_at(
+                arrival, self._receive_response, payload_bytes, error_code, worker_us, wait_ms
+            )
         else:
-            state.clock.at(departure, self._depart, size, error, worker_us, wait_ms)
+            fleet.clock.call_at(
+                departure_time, self._leave_broker, payload_bytes, error_code, worker_us, wait_ms
+            )
 
-    def _depart(self, size: int, error: str | None, worker_us: int, wait_ms: int) -> None:
+    def _leave_broker(
+        self, payload_bytes: int, error_code: str | None, worker_us: int, wait_ms: int
+    ) -> None:
         """Send the response from the broker, if the link delivers at this time."""
-        state = self.device.state
-        if state.availability.link_delivers:
-            packet = publish_bytes(RESPONSE_TOPIC, size)
-            due = self.device.link.send(state.clock.now, packet, False)
-            state.clock.at(due, self._arrive, size, error, worker_us, wait_ms)
+        fleet = self.device.fleet
+        if fleet.availability.link_delivers:
+            packet_bytes = publish_bytes(RESPONSE_TOPIC, payload_bytes)
+            arrival = self.device.link.send(fleet.clock.now, packet_bytes, False)
+            fleet.clock.call_at(
+                arrival, self._receive_response, payload_bytes, error_code, worker_us, wait_ms
+            )
 
-    def _arrive(self, size: int, error: str | None, worker_us: int, wait_ms: int) -> None:
+    def _receive_response(
+        self, payload_bytes: int, error_code: str | None, worker_us: int, wait_ms: int
+    ) -> None:
         device = self.device
-        state = device.state
-        number = self.number
-        now = state.clock.now
-        state.columns.payload_down[number] += size
-        state.columns.down[number] += publish_bytes(RESPONSE_TOPIC, size)
-        state.columns.up[number] += PUBACK_BYTES
-        if state.availability.link_delivers:
-            device.link.up.due(now, PUBACK_BYTES)
+        fleet = device.fleet
+        position = self.position
+        now = fleet.clock.now
+        fleet.columns.payload_bytes_down[position] += payload_bytes
+        fleet.columns.bytes_down[position] += publish_bytes(RESPONSE_TOPIC, payload_bytes)
+        fleet.columns.bytes_up[position] += PUBACK_BYTES
+        if fleet.availability.link_delivers:
+            device.link.uplink.delivery_time(now, PUBACK_BYTES)
         was_settled = self.offload.is_settled
-        device.offloads.receive(self._response(error, wait_ms), now)
+        device.offloads.receive(self._response(error_code, wait_ms), now)
         if self.mark is not None or was_settled:
             return
         if self.offload.is_settled:
             self.worker_us = worker_us
-            device.conclude(self)
+            device.record_answer(self)
         else:
             # An error may have changed the time of the retry.
-            state.clock.at(self.offload.wake_at, self.poll)
+            fleet.clock.call_at(self.offload.wake_at, self.poll)
 
-    def _response(self, error: str | None, wait_ms: int) -> Response:
-        table = self.device.state.table
-        if error is not None:
-            fields: dict[str, Any] = {"error": error, "wait_ms": wait_ms}
-            return Response(id=self.offload.id, model=table.model, version=table.version, **fields)
+    def _response(self, error_code: str | None, wait_ms: int) -> Response:
+        table = self.device.fleet.table
+        if error_code is not None:
+            return Response(
+                id=self.offload.id,
+                model=table.model,
+                version=table.version,
+                error=error_code,
+                wait_ms=wait_ms,
+            )
         response = table.response
         response.id = self.offload.id  # the constructor checked the other fields
         return response

@@ -46,15 +46,15 @@ IntArray = NDArray[np.int64]
 
 JOULES_PER_WH: Final = 3600.0
 #: Seconds in a mean month.
-MONTH: Final = 365.25 / 12 * DAY
+MONTH_SECONDS: Final = 365.25 / 12 * DAY
 #: Bytes of payload in a full Ethernet segment, and of the IPv4 and TCP headers of a segment.
-SEGMENT: Final = 1460
-HEADER: Final = 40
+SEGMENT_BYTES: Final = 1460
+HEADER_BYTES: Final = 40
 
 
-def packets(n_bytes: Any) -> Any:
+def n_packets(n_bytes: Any) -> Any:
     """Number of TCP segments with `n_bytes` of payload; a number or an array."""
-    return -(-n_bytes // SEGMENT)
+    return -(-n_bytes // SEGMENT_BYTES)
 
 
 # -- radios -----------------------------------------------------------------------------------
@@ -81,15 +81,15 @@ class Radio(Record, frozen=True, kw_only=True):
     tail_s: Amount = 0.0
     idle_w: Amount = 0.0
 
-    def payload_joules(self, up: Any, down: Any) -> Any:
-        """Energy (J) of `up` and `down` bytes of TCP payload and of their packets."""
-        up_packets = packets(up)
-        down_packets = packets(down)
+    def payload_joules(self, bytes_up: Any, bytes_down: Any) -> Any:
+        """Energy (J) of bytes of TCP payload in each direction and of their packets."""
+        n_packets_up = n_packets(bytes_up)
+        n_packets_down = n_packets(bytes_down)
         return 1e-6 * (
-            self.up_uj_per_byte * (up + HEADER * up_packets)
-            + self.up_uj_per_packet * up_packets
-            + self.down_uj_per_byte * (down + HEADER * down_packets)
-            + self.down_uj_per_packet * down_packets
+            self.up_uj_per_byte * (bytes_up + HEADER_BYTES * n_packets_up)
+            + self.up_uj_per_packet * n_packets_up
+            + self.down_uj_per_byte * (bytes_down + HEADER_BYTES * n_packets_down)
+            + self.down_uj_per_packet * n_packets_down
         )
 
 
@@ -122,8 +122,8 @@ def radio_joules(
     begin: FloatArray,
     end: FloatArray,
     *,
-    up: IntArray,
-    down: IntArray,
+    bytes_up: IntArray,
+    bytes_down: IntArray,
 ) -> FloatArray:
     """Energy (J) that each exchange of a fleet adds to its device's radio, shape (n,).
 
@@ -140,16 +140,16 @@ def radio_joules(
     device = device[order]
     is_first = np.ones(len(device), np.bool_)
     is_first[1:] = device[1:] != device[:-1]
-    previous = np.where(is_first, -np.inf, np.roll(_running_max(end, is_first), 1))
-    asleep = begin > previous + radio.tail_s
-    gap = np.where(asleep, 0.0, np.maximum(0.0, begin - previous))
+    previous_end = np.where(is_first, -np.inf, np.roll(_running_max(end, is_first), 1))
+    is_asleep = begin > previous_end + radio.tail_s
+    awake_gap_s = np.where(is_asleep, 0.0, np.maximum(0.0, begin - previous_end))
     wake_and_tail = radio.wake_w * radio.wake_s + radio.tail_w * radio.tail_s
-    joules = np.asarray(radio.payload_joules(up[order], down[order]), np.float64)
-    joules += radio.active_w * np.maximum(0.0, end - np.maximum(begin, previous))
-    joules += np.where(asleep, wake_and_tail, radio.tail_w * gap)
-    in_input_order = np.empty(len(order))
-    in_input_order[order] = joules
-    return in_input_order
+    joules = np.asarray(radio.payload_joules(bytes_up[order], bytes_down[order]), np.float64)
+    joules += radio.active_w * np.maximum(0.0, end - np.maximum(begin, previous_end))
+    joules += np.where(is_asleep, wake_and_tail, radio.tail_w * awake_gap_s)
+    joules_in_input_order = np.empty(len(order))
+    joules_in_input_order[order] = joules
+    return joules_in_input_order
 
 
 def _running_max(values: FloatArray, is_first: NDArray[np.bool_]) -> FloatArray:
@@ -189,30 +189,34 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
     features: dict[str, Amount] = msgspec.field(default_factory=dict)
 
     @classmethod
-    def from_file(cls, path: str | Path, names: Sequence[str], n_stages: int) -> Self:
-        """Read the TOML file `path` for a bundle with features `names` and `n_stages` stages."""
-        file = f"device file {path}"
-        energy: Self = convert(parse_toml(path, file), cls, file)
+    def from_file(cls, path: str | Path, feature_names: Sequence[str], n_stages: int) -> Self:
+        """Read the TOML file `path` for a bundle with `feature_names` and `n_stages`."""
+        source = f"device file {path}"
+        energy: Self = convert(parse_toml(path, source), cls, source)
         for name in energy.features:
-            if name not in names:
-                raise DocumentError(file, f"features.{name}", "the bundle has no such feature")
+            if name not in feature_names:
+                raise DocumentError(source, f"features.{name}", "the bundle has no such feature")
         if isinstance(energy.stage_j, tuple) and len(energy.stage_j) != n_stages:
-            why = f"has {len(energy.stage_j)} entries; {n_stages} stages run on the device"
-            raise DocumentError(file, "stage_j", why)
+            problem = f"has {len(energy.stage_j)} entries; {n_stages} stages run on the device"
+            raise DocumentError(source, "stage_j", problem)
         return energy
 
-    def feature_joules(self, acquired: NDArray[np.bool_], names: Sequence[str]) -> FloatArray:
-        """Energy (J) of acquiring sets of the features `names`, shape (n,).
+    def feature_joules(
+        self, is_acquired: NDArray[np.bool_], feature_names: Sequence[str]
+    ) -> FloatArray:
+        """Energy (J) of acquiring sets of the features `feature_names`, shape (n,).
 
-        `acquired`, shape (n, n_features), marks the features of each set.
+        `is_acquired`, shape (n, n_features), marks the features of each set.
         """
-        joules = np.array([self.features.get(name, self.feature_j) for name in names], np.float64)
-        return np.asarray(acquired @ joules, np.float64)
+        joules = np.array(
+            [self.features.get(name, self.feature_j) for name in feature_names], np.float64
+        )
+        return np.asarray(is_acquired @ joules, np.float64)
 
     def stage_joules(self, n_stages: int) -> FloatArray:
         """Energy (J) of running the first 0, 1, ..., `n_stages` stages."""
-        joules = np.broadcast_to(np.asarray(self.stage_j, np.float64), (n_stages,))
-        return np.concatenate(([0.0], np.cumsum(joules)))
+        joules_by_stage = np.broadcast_to(np.asarray(self.stage_j, np.float64), (n_stages,))
+        return np.concatenate(([0.0], np.cumsum(joules_by_stage)))
 
     def battery_days(self, active_joules: float, radio: Radio) -> float | None:
         """Days that the battery lasts with `active_joules` per day; None without a battery.
@@ -221,8 +225,8 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
         """
         if self.battery_wh is None:
             return None
-        daily = active_joules + (self.idle_w + radio.idle_w) * DAY
-        return self.battery_wh * JOULES_PER_WH / daily if daily > 0 else None
+        daily_joules = active_joules + (self.idle_w + radio.idle_w) * DAY
+        return self.battery_wh * JOULES_PER_WH / daily_joules if daily_joules > 0 else None
 
 
 # -- money ------------------------------------------------------------------------------------
@@ -231,17 +235,17 @@ class DeviceEnergy(Record, frozen=True, kw_only=True):
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Resources that all devices and workers use in `seconds` of simulated time.
 
-    `bytes` are IP bytes in both directions, `feature_units` the feature cost of all instances, and
-    `requests` the messages to the cloud.
+    `n_bytes` counts IP bytes in both directions, `feature_units` is the feature cost of all
+    instances, and `n_requests` counts the messages to the cloud.
     """
 
     seconds: float
-    devices: int = 0
-    workers: int = 0
-    bytes: float = 0.0
+    n_devices: int = 0
+    n_workers: int = 0
+    n_bytes: float = 0.0
     joules: float = 0.0
     feature_units: float = 0.0
-    requests: float = 0.0
+    n_requests: float = 0.0
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -271,7 +275,8 @@ class Prices(Record, frozen=True, kw_only=True):
 
     A thousand devices, each of which sends a megabyte per day:
 
-    >>> bill = Prices(per_mb=0.01).month(Usage(seconds=86_400, devices=1000, bytes=1e9))
+    >>> usage = Usage(seconds=86_400, n_devices=1000, n_bytes=1e9)
+    >>> bill = Prices(per_mb=0.01).monthly_bill(usage)
     >>> round(bill.total, 3), bill.currency
     (304.375, 'EUR')
     """
@@ -287,27 +292,27 @@ class Prices(Record, frozen=True, kw_only=True):
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
         """Read the TOML file `path`; an InputError names the file and the key."""
-        file = f"price file {path}"
-        entries: Mapping[str, Any] = parse_toml(path, file)
+        source = f"price file {path}"
+        entries: Mapping[str, Any] = parse_toml(path, source)
         if entries.keys() & set(PriceFile.__struct_fields__):
             if "bill" not in entries:
                 raise DocumentError(
-                    file, "", "has no table [bill], which contains the prices of a bill"
+                    source, "", "has no table [bill], which contains the prices of a bill"
                 )
-            bill: Self = convert(entries["bill"], cls, file, "bill")
+            bill: Self = convert(entries["bill"], cls, source, "bill")
             return bill
-        prices: Self = convert(entries, cls, file)
+        prices: Self = convert(entries, cls, source)
         return prices
 
-    def month(self, usage: Usage) -> Bill:
+    def monthly_bill(self, usage: Usage) -> Bill:
         """Compute the bill of a month with the same rate of use as `usage`."""
-        months = MONTH / usage.seconds
+        months = MONTH_SECONDS / usage.seconds
         return Bill(
             currency=self.currency,
-            data=self.per_mb * usage.bytes / 1e6 * months,
-            workers=self.per_worker_hour * usage.workers * MONTH / 3600.0,
+            data=self.per_mb * usage.n_bytes / 1e6 * months,
+            workers=self.per_worker_hour * usage.n_workers * MONTH_SECONDS / 3600.0,
             energy=self.per_kwh * usage.joules / (1000 * JOULES_PER_WH) * months,
             features=self.per_feature_unit * usage.feature_units * months,
-            requests=self.per_million_requests * usage.requests / 1e6 * months,
-            devices=self.per_device_month * usage.devices,
+            requests=self.per_million_requests * usage.n_requests / 1e6 * months,
+            devices=self.per_device_month * usage.n_devices,
         )

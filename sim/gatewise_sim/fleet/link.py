@@ -38,7 +38,7 @@ from gatewise_edge.link.wire import (
     request_topic,
     response_topic,
 )
-from gatewise_sim.fleet.energy import RADIOS, Radio, packets
+from gatewise_sim.fleet.energy import RADIOS, Radio, n_packets
 from gatewise_sim.fleet.outages import Outages
 
 #: TCP timeouts of Linux: minimum in addition to the round trip (ms), maximum after doubling (s),
@@ -93,10 +93,10 @@ class LinkProfile(Record, frozen=True):
             )
 
     @property
-    def delays(self) -> bool:
+    def delays_messages(self) -> bool:
         """Whether the link delays messages."""
-        plain = msgspec.structs.replace(self, name="none", radio=RADIOS["none"])
-        return plain != LinkProfile("none")
+        unnamed_profile = msgspec.structs.replace(self, name="none", radio=RADIOS["none"])
+        return unnamed_profile != LinkProfile("none")
 
     @property
     def rto_ms(self) -> float:
@@ -128,27 +128,33 @@ def read_profile(name: str) -> LinkProfile:
         raise InputError(
             f"unknown link {name!r}; choose one of {names}, or a file such as link.toml"
         )
-    file = f"link file {name}"
-    entries: dict[str, Any] = {"name": Path(name).stem, **parse_toml(name, file)}
-    base = _entry_like(entries, PROFILES, PROFILES["none"], file)
+    source = f"link file {name}"
+    entries: dict[str, Any] = {"name": Path(name).stem, **parse_toml(name, source)}
+    template = _pop_template(entries, PROFILES, PROFILES["none"], source)
     if "radio" in entries:
-        radio: dict[str, Any] = dict(convert(entries["radio"], dict[str, Any], file, "radio"))
-        like = _entry_like(radio, RADIOS, base.radio, file, "radio.")
-        entries["radio"] = _fields(like) | {"name": entries["name"]} | radio
-    return convert(_fields(base) | entries, LinkProfile, file)
+        radio_entries: dict[str, Any] = dict(
+            convert(entries["radio"], dict[str, Any], source, "radio")
+        )
+        radio_template = _pop_template(radio_entries, RADIOS, template.radio, source, "radio.")
+        entries["radio"] = _fields(radio_template) | {"name": entries["name"]} | radio_entries
+    return convert(_fields(template) | entries, LinkProfile, source)
 
 
-def _entry_like(
-    entries: dict[str, Any], records: dict[str, Any], default: Any, file: str, path: str = ""
+def _pop_template(
+    entries: dict[str, Any],
+    records: dict[str, Any],
+    default: Any,
+    source: str,
+    key_prefix: str = "",
 ) -> Any:
     """Remove the key ``like`` from `entries`, and return the record that it names."""
-    like = entries.pop("like", None)
-    if like is None:
+    template_name = entries.pop("like", None)
+    if template_name is None:
         return default
-    if like not in records:
-        why = f"must be one of {', '.join(records)}, not {like!r:.40}"
-        raise DocumentError(file, f"{path}like", why)
-    return records[like]
+    if template_name not in records:
+        problem = f"must be one of {', '.join(records)}, not {template_name!r:.40}"
+        raise DocumentError(source, f"{key_prefix}like", problem)
+    return records[template_name]
 
 
 def _fields(record: Record) -> dict[str, Any]:
@@ -165,18 +171,18 @@ class Direction:
     At 100 kbit/s, 10 kB take 0.8 s, and the delay of the link is 0.1 s:
 
     >>> uplink = Direction(LinkProfile("slow", rtt_ms=200), 100.0, random.Random(0))
-    >>> round(uplink.due(0.0, 10_000), 6)
+    >>> round(uplink.delivery_time(0.0, 10_000), 6)
     0.9
     """
 
     def __init__(
-        self, link: LinkProfile, kbps: float, rng: random.Random, outages: Outages | None = None
+        self, profile: LinkProfile, kbps: float, rng: random.Random, outages: Outages | None = None
     ) -> None:
         self._s_per_byte = 8e-3 / kbps
-        self._delay = link.rtt_ms / 2e3
-        self._jitter = link.jitter_ms / 1e3
-        self._loss = link.loss
-        self._rto = link.rto_ms / 1e3
+        self._delay = profile.rtt_ms / 2e3
+        self._jitter = profile.jitter_ms / 1e3
+        self._loss = profile.loss
+        self._rto = profile.rto_ms / 1e3
         self._rng = rng
         self._outages = outages
         # Times (s) at which the link is free for the next packet, and at which the latest packet
@@ -184,19 +190,19 @@ class Direction:
         self._free_at = 0.0
         self._latest_arrival = 0.0
 
-    def due(self, now: float, size: int) -> float:
-        """Compute the time (s) at which `size` bytes sent at `now` (s) are delivered."""
-        random_number = self._rng.random
-        free_at = (now if now > self._free_at else self._free_at) + size * self._s_per_byte
+    def delivery_time(self, now: float, n_bytes: int) -> float:
+        """Compute the time (s) at which `n_bytes` sent at `now` (s) are delivered."""
+        draw_number = self._rng.random
+        free_at = (now if now > self._free_at else self._free_at) + n_bytes * self._s_per_byte
         if self._outages is not None:
-            free_at = _departure(free_at, self._rto, self._outages)
+            free_at = _transmission_time(free_at, self._rto, self._outages)
         self._free_at = free_at
         delay = self._delay
         if self._jitter:
-            delay += (random_number() - 0.5) * self._jitter
+            delay += (draw_number() - 0.5) * self._jitter
         if self._loss:
-            for _ in range(packets(size)):
-                while random_number() < self._loss:
+            for _ in range(n_packets(n_bytes)):
+                while draw_number() < self._loss:
                     delay += self._rto
         arrival = free_at + (delay if delay > 0.0 else 0.0)
         if arrival > self._latest_arrival:
@@ -204,14 +210,18 @@ class Direction:
         return self._latest_arrival
 
 
-def _departure(now: float, wait: float, outages: Outages | None) -> float:
+def _transmission_time(now: float, timeout_s: float, outages: Outages | None) -> float:
     """Time (s) of the first transmission with the link up.
 
-    The packet is sent at `now` (s), and again after `wait` (s), which doubles each time.
+    The packet is sent at `now` (s), and again after `timeout_s` (s), which doubles each time.
     """
-    while outages and math.isfinite(now) and (until := outages.down("link", now)) is not None:
-        now = until if math.isinf(until) else now + wait
-        wait = min(2 * wait, MAX_RTO_S)
+    while (
+        outages
+        and math.isfinite(now)
+        and (recovery := outages.recovery_time("link", now)) is not None
+    ):
+        now = recovery if math.isinf(recovery) else now + timeout_s
+        timeout_s = min(2 * timeout_s, MAX_RTO_S)
     return now
 
 
@@ -222,8 +232,8 @@ class VirtualLink:
     generator, draws them for the other direction. `outages` contains those of the link.
 
     >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
-    >>> link.connect(0.0), link.send(1.0, 300, up=True), link.send(1.05, 60, up=False)
-    (0.1, 1.05, 1.1)
+    >>> link.connection_time(0.0), link.send(1.0, 300, is_uplink=True)
+    (0.1, 1.05)
     """
 
     def __init__(
@@ -235,46 +245,46 @@ class VirtualLink:
     ) -> None:
         self._profile = profile
         self._outages = outages
-        self.up = Direction(profile, profile.up_kbps, rng, outages)
-        self.down = Direction(profile, profile.down_kbps, rng_down or rng, outages)
+        self.uplink = Direction(profile, profile.up_kbps, rng, outages)
+        self.downlink = Direction(profile, profile.down_kbps, rng_down or rng, outages)
 
-    def connect(self, now: float) -> float:
+    def connection_time(self, now: float) -> float:
         """Compute the time (s) at which a TCP connection that starts at `now` (s) is open.
 
         The handshake takes a round trip. Its first packet is repeated while the link is down.
         """
-        return _departure(now, SYN_RTO_S, self._outages) + self._profile.rtt_ms / 1e3
+        return _transmission_time(now, SYN_RTO_S, self._outages) + self._profile.rtt_ms / 1e3
 
-    def session(self, start: float, *, tls: bool = False) -> float:
+    def open_session(self, start: float, *, tls: bool = False) -> float:
         """Compute the time (s) at which an MQTT session that starts at `start` (s) is ready.
 
         The handshakes of TCP, TLS (with `tls`) and MQTT and the subscription take a round trip
         each.
 
         >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
-        >>> round(link.session(1.0, tls=True), 6)
+        >>> round(link.open_session(1.0, tls=True), 6)
         1.4
         """
-        now = self.connect(start)
+        now = self.connection_time(start)
         for bytes_up, bytes_down in (
             (_TLS_HANDSHAKE, *_MQTT_HANDSHAKES) if tls else _MQTT_HANDSHAKES
         ):
-            now = self.send(self.send(now, bytes_up, up=True), bytes_down, up=False)
+            now = self.send(self.send(now, bytes_up, is_uplink=True), bytes_down, is_uplink=False)
         return now
 
-    def send(self, now: float, n_bytes: int, up: bool) -> float:
+    def send(self, now: float, n_bytes: int, is_uplink: bool) -> float:
         """Compute the time (s) at which the last of `n_bytes` sent at `now` (s) arrives.
 
-        With `up` the device is the sender. In each direction, `now` must not decrease from call to
-        call. The bytes are sent in chunks of :data:`CHUNK`, as a proxy reads them.
+        With `is_uplink` the device is the sender. In each direction, `now` must not decrease from
+        call to call. The bytes are sent in chunks of :data:`CHUNK`, as a proxy reads them.
         """
-        direction = self.up if up else self.down
+        direction = self.uplink if is_uplink else self.downlink
         if n_bytes <= CHUNK:
-            return direction.due(now, n_bytes)
-        due = now
+            return direction.delivery_time(now, n_bytes)
+        arrival = now
         for begin in range(0, n_bytes, CHUNK):
-            due = direction.due(now, min(CHUNK, n_bytes - begin))
-        return due
+            arrival = direction.delivery_time(now, min(CHUNK, n_bytes - begin))
+        return arrival
 
 
 # -- messages ---------------------------------------------------------------------------------
@@ -286,16 +296,18 @@ RESPONSE_TOPIC: Final = response_topic(_DEVICE_NAME)
 
 
 @lru_cache(maxsize=4096)
-def publish_bytes(topic: str, payload: int) -> int:
-    """Size of an MQTT 3.1.1 PUBLISH packet at QoS 1 with `payload` bytes of payload.
+def publish_bytes(topic: str, payload_bytes: int) -> int:
+    """Size of an MQTT 3.1.1 PUBLISH packet at QoS 1 with `payload_bytes` bytes of payload.
 
     >>> publish_bytes("gw/v1/a/req", 100)
     117
     """
     # MQTT 3.1.1, section 2.2.3: the remaining length is encoded in digits of base 128.
-    remaining = 2 + len(topic.encode()) + 2 + payload
-    digits = 1 + (remaining >= 128) + (remaining >= 128**2) + (remaining >= 128**3)
-    return 1 + digits + remaining
+    remaining_length = 2 + len(topic.encode()) + 2 + payload_bytes
+    n_digits = (
+        1 + (remaining_length >= 128) + (remaining_length >= 128**2) + (remaining_length >= 128**3)
+    )
+    return 1 + n_digits + remaining_length
 
 
 class MessageSizes:
@@ -306,17 +318,17 @@ class MessageSizes:
     ) -> None:
         X = np.zeros((1, max(n_values, 1)), dtype)
         self._request = Request(id=bytes(16), model=model, version=version, ttl_ms=0, X=X)
-        response = Response(
+        answer_response = Response(
             id=bytes(16),
             model=model,
             version=version,
             labels=np.zeros(1, np.int64),
             probabilities=np.zeros((1, max(n_classes, 2)), np.float32),
         )
-        busy = Response.refusal(self._request, BUSY, "the queue is full")
+        busy_response = Response.refusal(self._request, BUSY, "the queue is full")
         self._request_bytes = len(encode_request(self._request))
-        self._response_bytes = len(encode_response(response))
-        self._busy_bytes = len(encode_response(replace_fields(busy, wait_ms=1)))
+        self._response_bytes = len(encode_response(answer_response))
+        self._busy_bytes = len(encode_response(replace_fields(busy_response, wait_ms=1)))
 
     def request(self, ttl_ms: int) -> int:
         """Size of a request with a time to live in ms."""
@@ -335,8 +347,8 @@ class MessageSizes:
         return len(encode_request(replace_fields(self._request, audit=mark, ttl_ms=ttl_ms)))
 
 
-def _extra_bytes(number: int) -> int:
+def _extra_bytes(unsigned_number: int) -> int:
     """Bytes of an unsigned number in CBOR in addition to the first one (RFC 8949, section 3)."""
-    if number < 256:
-        return int(number >= 24)
-    return 2 if number < 1 << 16 else 4
+    if unsigned_number < 256:
+        return int(unsigned_number >= 24)
+    return 2 if unsigned_number < 1 << 16 else 4

@@ -82,9 +82,9 @@ class RowTable:
         Number and type of the values in a request.
     truth : (n,)
         Class index of the label; NO_LABEL without one, and n_classes or more if it is unknown.
-    exit : (n,)
+    last_stage : (n,)
         The last stage that ran on the device; -1 if none could run.
-    offload : (n,)
+    is_offloaded : (n,)
         Whether the operating point offloads the row.
     local_route, local_label : (n,)
         The device's own answer: EDGE, FALLBACK or ERROR, and the class index.
@@ -96,11 +96,11 @@ class RowTable:
         Cost of the features of a request before any stage has run.
     confidence : (n,)
         Largest probability of the device's own answer; NaN without one.
-    sets : (n_sets, n_features)
+    feature_sets : (n_sets, n_features)
         Sets of features; the last one contains only those of a request.
-    local_set, request_set : (n,)
-        Indices into `sets` of the features of `local_cost` and of `request_cost`.
-    promised : float or None
+    local_set_index, request_set_index : (n,)
+        Indices into `feature_sets` of the features of `local_cost` and of `request_cost`.
+    max_disagreement : float or None
         Promised bound on the share of answers that differ from the high-cost model's.
     """
 
@@ -114,8 +114,8 @@ class RowTable:
     n_values: int
     dtype: np.dtype[Any]
     truth: IntArray
-    exit: IntArray
-    offload: BoolArray
+    last_stage: IntArray
+    is_offloaded: BoolArray
     local_route: IntArray
     local_label: IntArray
     local_cost: FloatArray
@@ -123,16 +123,16 @@ class RowTable:
     request_cost: FloatArray
     request_only_cost: float
     confidence: NDArray[np.float32]
-    sets: BoolArray
-    local_set: IntArray
-    request_set: IntArray
-    promised: float | None = None
+    feature_sets: BoolArray
+    local_set_index: IntArray
+    request_set_index: IntArray
+    max_disagreement: float | None = None
 
     def __len__(self) -> int:
-        return len(self.exit)
+        return len(self.last_stage)
 
     @cached_property
-    def key(self) -> tuple[str, str]:
+    def model_key(self) -> tuple[str, str]:
         """Name and version of the model, as in tickets."""
         return self.model, self.version
 
@@ -195,30 +195,30 @@ class Answers:
     latency_ms: FloatArray
     device_ms: NDArray[np.float32]
     cloud_ms: NDArray[np.float32]
-    up: NDArray[np.int32]
-    down: NDArray[np.int32]
-    payload_up: NDArray[np.int32]
-    payload_down: NDArray[np.int32]
-    joules: NDArray[np.float32]
-    requested: BoolArray
-    audited: BoolArray
+    bytes_up: NDArray[np.int32]
+    bytes_down: NDArray[np.int32]
+    payload_bytes_up: NDArray[np.int32]
+    payload_bytes_down: NDArray[np.int32]
+    radio_joules: NDArray[np.float32]
+    is_requested: BoolArray
+    is_audited: BoolArray
 
     def __len__(self) -> int:
         return len(self.time)
 
     @property
-    def offloaded(self) -> BoolArray:
+    def is_offloaded(self) -> BoolArray:
         """Whether the policy chose to offload the instance, shape (n,)."""
         return ~np.isin(self.reason, LOCAL_REASONS)
 
     @property
-    def acquired(self) -> BoolArray:
+    def has_request_features(self) -> BoolArray:
         """Whether the device acquired the features of a request, shape (n,)."""
-        return np.asarray(self.requested | np.isin(self.reason, _ACQUIRED_REASONS), np.bool_)
+        return np.asarray(self.is_requested | np.isin(self.reason, _ACQUIRED_REASONS), np.bool_)
 
-    def subset(self, index: Any) -> Answers:
+    def subset(self, selection: Any) -> Answers:
         """Select answers by indices or a mask."""
-        return Answers(*(getattr(self, column.name)[index] for column in fields(self)))
+        return Answers(*(getattr(self, column.name)[selection] for column in fields(self)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -231,100 +231,104 @@ class FleetRun:
         Answers of the instances that are not lost.
     seconds : float
         Length of the run.
-    devices : int
+    n_devices : int
         Number of devices in the run.
-    counts : mapping of str to float
+    device_counts : mapping of str to float
         Sums of the devices' counters, such as ``sent``, ``retries`` and ``late``.
-    workers : mapping of str to float
+    worker_counts : mapping of str to float
         Sums of the workers' counters, such as ``answered``, ``batches`` and ``busy_seconds``, and
         the means ``utilisation``, ``batch`` and ``wait_ms``.
     scale : float
         Number of devices in the fleet per device in the run.
     sampling : str
         Description of the devices in the run.
-    request_first : bool
+    is_cloud_first : bool
         Whether stages run only if the cloud does not answer.
     audit_cost : float
         Additional feature cost of audits.
-    alarms : sequence of int
+    instances_at_alarms : sequence of int
         Number of instances that each worker's test had observed when it raised an alarm.
-    lost : int
+    n_lost : int
         Number of instances without an answer.
-    events : int
+    n_events : int
         Number of events of the clock.
     """
 
     answers: Answers
     seconds: float
-    devices: int
-    counts: Mapping[str, float]
-    workers: Mapping[str, float]
+    n_devices: int
+    device_counts: Mapping[str, float]
+    worker_counts: Mapping[str, float]
     scale: float = 1.0
     sampling: str = ""
-    request_first: bool = False
+    is_cloud_first: bool = False
     audit_cost: float = 0.0
-    alarms: Sequence[int] = ()
-    lost: int = 0
-    events: int = 0
+    instances_at_alarms: Sequence[int] = ()
+    n_lost: int = 0
+    n_events: int = 0
 
 
-def fill_costs(answers: Answers, table: RowTable, *, request_first: bool) -> None:
+def fill_costs(answers: Answers, table: RowTable, *, is_cloud_first: bool) -> None:
     """Set the costs of answers, which depend on row, route and reason, as on a device."""
     row = answers.row
-    cloud = answers.route == CLOUD
-    features = np.where(answers.acquired, table.request_cost[row], table.local_cost[row])
-    if request_first:
-        features = np.where(cloud, table.request_only_cost, features)
-    request_price = np.where(answers.requested, table.request_price, 0.0)
-    answers.feature_cost[:] = features
-    answers.cost[:] = features + np.where(cloud, table.offload_price, request_price)
+    is_cloud = answers.route == CLOUD
+    feature_cost = np.where(
+        answers.has_request_features, table.request_cost[row], table.local_cost[row]
+    )
+    if is_cloud_first:
+        feature_cost = np.where(is_cloud, table.request_only_cost, feature_cost)
+    request_price = np.where(answers.is_requested, table.request_price, 0.0)
+    answers.feature_cost[:] = feature_cost
+    answers.cost[:] = feature_cost + np.where(is_cloud, table.offload_price, request_price)
 
 
-def fill_joules(answers: Answers, scenario: Scenario, *, request_first: bool) -> None:
+def fill_joules(answers: Answers, scenario: Scenario, *, is_cloud_first: bool) -> None:
     """Set the energy (J) that the messages of each answer cost the device's radio.
 
     An exchange ends with the answer. Audits are assumed to take the median time of the others.
     """
-    senders = np.flatnonzero(answers.payload_up > 0)
+    senders = np.flatnonzero(answers.payload_bytes_up > 0)
     if not len(senders):
         return
-    stage_seconds = 0.0 if request_first else answers.device_ms[senders].astype(np.float64) / 1000.0
+    stage_seconds = (
+        0.0 if is_cloud_first else answers.device_ms[senders].astype(np.float64) / 1000.0
+    )
     begin = answers.time[senders] + stage_seconds
     end = np.maximum(begin, answers.time[senders] + answers.latency_ms[senders] / 1000.0)
-    by_cloud = answers.route[senders] == CLOUD
-    if by_cloud.any():
-        median_seconds = float(np.median((end - begin)[by_cloud]))
-        end = np.where(answers.audited[senders], begin + median_seconds, end)
-    answers.joules[senders] = radio_joules(
+    is_cloud = answers.route[senders] == CLOUD
+    if is_cloud.any():
+        median_seconds = float(np.median((end - begin)[is_cloud]))
+        end = np.where(answers.is_audited[senders], begin + median_seconds, end)
+    answers.radio_joules[senders] = radio_joules(
         scenario.link_profile.radio,
         answers.device[senders].astype(np.int64),
         begin,
         end,
-        up=answers.up[senders].astype(np.int64),
-        down=answers.down[senders].astype(np.int64),
+        bytes_up=answers.bytes_up[senders].astype(np.int64),
+        bytes_down=answers.bytes_down[senders].astype(np.int64),
     )
 
 
-def queue_means(counts: Mapping[str, float], scenario: Scenario) -> dict[str, float]:
+def queue_means(worker_counts: Mapping[str, float], scenario: Scenario) -> dict[str, float]:
     """Compute utilisation, mean batch and mean wait from sums of the workers' counters."""
-    answered = counts.get("answered", 0.0)
-    available = scenario.seconds * scenario.workers * scenario.parallel
+    n_answered = worker_counts.get("answered", 0.0)
+    available_seconds = scenario.seconds * scenario.workers * scenario.parallel
     return {
-        "utilisation": min(1.0, counts.get("busy_seconds", 0.0) / available),
-        "batch": answered / max(counts.get("batches", 0.0), 1.0),
-        "wait_ms": 1000.0 * counts.get("queued_seconds", 0.0) / max(answered, 1.0),
+        "utilisation": min(1.0, worker_counts.get("busy_seconds", 0.0) / available_seconds),
+        "batch": n_answered / max(worker_counts.get("batches", 0.0), 1.0),
+        "wait_ms": 1000.0 * worker_counts.get("queued_seconds", 0.0) / max(n_answered, 1.0),
     }
 
 
-def stage_medians(stage: IntArray, milliseconds: FloatArray, n_stages: int) -> tuple[float, ...]:
+def stage_medians(stages: IntArray, answer_ms: FloatArray, n_stages: int) -> tuple[float, ...]:
     """Median time in ms until the answer of each stage.
 
-    `stage`, shape (n,), is the last stage of each local answer, and `milliseconds` the time to the
+    `stages`, shape (n,), is the last stage of each local answer, and `answer_ms` the time to the
     answer. The time of a stage without answers is interpolated. Without any answer, every time is
     an assumption.
     """
-    measured = np.unique(stage)
-    if not len(measured):
-        return tuple(_ASSUMED_STAGE_MS * (number + 1) for number in range(n_stages))
-    medians = [float(np.median(milliseconds[stage == number])) for number in measured]
-    return tuple(np.interp(np.arange(n_stages), measured, medians).round(6).tolist())
+    measured_stages = np.unique(stages)
+    if not len(measured_stages):
+        return tuple(_ASSUMED_STAGE_MS * (stage + 1) for stage in range(n_stages))
+    medians = [float(np.median(answer_ms[stages == stage])) for stage in measured_stages]
+    return tuple(np.interp(np.arange(n_stages), measured_stages, medians).round(6).tolist())

@@ -5,8 +5,8 @@ Instances that a device answers are computed together, because they wait for not
 scenario gives the same answers, bit for bit. Instances of a device do not slow each other down.
 
 Up to 20,000 devices are all simulated, unless the run is very long or busy
-(:func:`choose_devices`). Of a larger fleet a part is simulated, with workers under the load of the
-whole fleet: waits and refusals are drawn from a simulation of one worker under that load
+(:func:`choose_n_devices`). Of a larger fleet a part is simulated, with workers under the load of
+the whole fleet: waits and refusals are drawn from a simulation of one worker under that load
 (:func:`~gatewise_sim.fleet.worker.sample_queue`).
 """
 
@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise.formats import duration, plural
 from gatewise_edge.link.offload import OffloadCounts, RoundTrip
+from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
-from gatewise_sim.fleet.device import FleetState, StepColumns, VirtualDevice
+from gatewise_sim.fleet.device import FleetContext, StepColumns, VirtualDevice
 from gatewise_sim.fleet.link import (
     PUBACK_BYTES,
     REQUEST_TOPIC,
@@ -47,12 +48,10 @@ from gatewise_sim.fleet.results import (
     queue_means,
 )
 from gatewise_sim.fleet.worker import (
-    Availability,
     QueueSample,
     SampledWorker,
-    VirtualBroker,
     VirtualWorker,
-    WorkerModel,
+    WorkerContext,
     sample_queue,
 )
 from gatewise_sim.fleet.workload import Arrivals, Diurnal, Poisson
@@ -69,13 +68,13 @@ MAX_REQUESTS: Final = 250_000
 #: Number of requests in the simulation of a worker under the load of a larger fleet.
 _SAMPLED_REQUESTS: Final = 20_000
 #: Number of levels of the load, and of the share of retries, for which a worker is simulated.
-_N_LEVELS: Final = 8
+_N_LOAD_LEVELS: Final = 8
 #: Smallest number of requests by which the share of retries is estimated.
 _MIN_REQUESTS_FOR_RETRIES: Final = 1000
 #: Largest number of workers among which the requests of a sample are dealt.
 _MAX_SAMPLED_WORKERS: Final = 16
 #: Number of round trips that a device is assumed to have measured.
-_N_TRIPS: Final = 32
+_N_ROUND_TRIPS: Final = 32
 #: Seconds before its deadline at which a device stops waiting; at most a tenth of the deadline.
 _GUARD_SECONDS: Final = 0.005
 #: Number of instances between two reports of progress.
@@ -90,43 +89,43 @@ class FleetPolicy:
     ----------
     key, name : str
         Name in the keys and in the text of reports.
-    offload : ndarray of shape (n_rows,)
+    is_offloaded : ndarray of shape (n_rows,)
         Rows whose instances are offloaded.
-    chance : float
+    random_share : float
         Share of the other instances that are offloaded at random.
-    request_first : bool
+    is_cloud_first : bool
         Whether stages run only if the cloud does not answer.
-    limited : bool
+    has_audits_and_limit : bool
         Whether the scenario's audits and its bound on offloads apply.
     """
 
     key: str
     name: str
-    offload: BoolArray
-    chance: float = 0.0
-    request_first: bool = False
-    limited: bool = False
+    is_offloaded: BoolArray
+    random_share: float = 0.0
+    is_cloud_first: bool = False
+    has_audits_and_limit: bool = False
 
-    def request_share(self, table: RowTable) -> float:
+    def expected_offload_rate(self, table: RowTable) -> float:
         """Expected offload rate if the rows of `table` are equally likely."""
-        others = table.can_offload & ~self.offload
-        return float(self.offload.mean() + self.chance * others.mean())
+        is_other = table.can_offload & ~self.is_offloaded
+        return float(self.is_offloaded.mean() + self.random_share * is_other.mean())
 
 
-def choose_devices(
+def choose_n_devices(
     table: RowTable, scenario: Scenario, policy: FleetPolicy, *, max_requests: int = MAX_REQUESTS
 ) -> int:
     """Choose the number of devices to simulate: all, unless the run exceeds the bounds."""
-    per_device = scenario.arrival_process.mean_rate * scenario.seconds
-    audits = scenario.audit if policy.limited and scenario.audit else 0.0
-    requests = per_device * (policy.request_share(table) + audits)
-    is_small = scenario.devices <= min(MAX_DEVICES, MAX_INSTANCES / per_device)
-    if is_small and scenario.devices * requests <= 2 * max_requests:
+    instances_per_device = scenario.arrival_process.mean_rate * scenario.seconds
+    audit_rate = scenario.audit if policy.has_audits_and_limit and scenario.audit else 0.0
+    requests_per_device = instances_per_device * (policy.expected_offload_rate(table) + audit_rate)
+    is_small = scenario.devices <= min(MAX_DEVICES, MAX_INSTANCES / instances_per_device)
+    if is_small and scenario.devices * requests_per_device <= 2 * max_requests:
         return scenario.devices
-    limits = [MAX_DEVICES, MAX_INSTANCES / per_device]
-    if requests:
-        limits.append(max_requests / requests)
-    return max(1, min(scenario.devices, int(min(limits))))
+    device_bounds = [MAX_DEVICES, MAX_INSTANCES / instances_per_device]
+    if requests_per_device:
+        device_bounds.append(max_requests / requests_per_device)
+    return max(1, min(scenario.devices, int(min(device_bounds))))
 
 
 class VirtualFleet:
@@ -157,247 +156,266 @@ class VirtualFleet:
             dtype=table.dtype,
         )
         seconds_by_stage = np.asarray(timings.edge_ms) / 1000.0
-        self._stage_seconds = seconds_by_stage[np.maximum(table.exit, 0)]
-        self._model = WorkerModel(
-            timings, scenario, bytes(self._sizes.response(1000)), table.promised
+        self._stage_seconds = seconds_by_stage[np.maximum(table.last_stage, 0)]
+        self._worker_context = WorkerContext(
+            timings, scenario, bytes(self._sizes.response(1000)), table.max_disagreement
         )
         self._counts = OffloadCounts()
-        self._samples: dict[tuple[int, int], QueueSample] = {}
+        self._queue_samples: dict[tuple[int, int], QueueSample] = {}
         self.workers = [self._make_worker() for _ in range(scenario.workers)]
         self._availability = Availability(self._clock, scenario.outages, self.workers)
 
     def _make_worker(self) -> VirtualWorker:
         if self._n_devices == self._scenario.devices:
-            return VirtualWorker(self._clock, self._model)
-        return SampledWorker(self._clock, self._model, self._queue_sample, self._rng)
+            return VirtualWorker(self._clock, self._worker_context)
+        return SampledWorker(
+            self._clock, self._worker_context, self._find_or_make_sample, self._rng
+        )
 
-    def _queue_sample(self, now: float) -> QueueSample:
+    def _find_or_make_sample(self, now: float) -> QueueSample:
         """Get outcomes of a worker under the load of the whole fleet at `now` (s)."""
         scenario = self._scenario
         process = scenario.arrival_process
-        load = 0
+        load_level = 0
         if isinstance(process, Diurnal):
             share = float(process.rate_at(np.array([now]))[0]) / (process.rate * 2)
-            load = round(_N_LEVELS * share)
-            process = Poisson(max(process.rate * 2 * load / _N_LEVELS, 1e-9))
+            load_level = round(_N_LOAD_LEVELS * share)
+            process = Poisson(max(process.rate * 2 * load_level / _N_LOAD_LEVELS, 1e-9))
         # A retry that reaches another worker is an additional request.
         n_sent = max(self._counts.sent, _MIN_REQUESTS_FOR_RETRIES)
-        retries = round(_N_LEVELS * self._counts.retries / n_sent)
-        if (load, retries) not in self._samples:
-            rng = np.random.default_rng([scenario.seed, 5, load, retries])
-            share = self._policy.request_share(self._table)
-            share *= 1 + retries / _N_LEVELS * (1 - 1 / scenario.workers)
+        retry_level = round(_N_LOAD_LEVELS * self._counts.retries / n_sent)
+        if (load_level, retry_level) not in self._queue_samples:
+            rng = np.random.default_rng([scenario.seed, 5, load_level, retry_level])
+            share = self._policy.expected_offload_rate(self._table)
+            share *= 1 + retry_level / _N_LOAD_LEVELS * (1 - 1 / scenario.workers)
             # The broker sends requests to n workers in turn, so one worker gets every n-th request.
             n_workers = min(scenario.workers, _MAX_SAMPLED_WORKERS)
-            requesters = share * scenario.devices * n_workers / scenario.workers
-            n_devices = max(1, round(requesters))
+            n_requesters = share * scenario.devices * n_workers / scenario.workers
+            n_devices = max(1, round(n_requesters))
             seconds = _SAMPLED_REQUESTS * n_workers / (process.mean_rate * n_devices)
             events = process.draw(n_devices, max(seconds, 1.0 / process.mean_rate), rng)
-            received = np.argsort(events.time, kind="stable")[::n_workers]
-            device = events.device[received].astype(np.int32)
-            arrivals = Arrivals(events.time[received], device, np.zeros_like(device))
-            ttl = scenario.deadline_ms / 1000.0
-            self._samples[load, retries] = sample_queue(self._model, arrivals, ttl)
-        return self._samples[load, retries]
+            received_events = np.argsort(events.time, kind="stable")[::n_workers]
+            device = events.device[received_events].astype(np.int32)
+            arrivals = Arrivals(events.time[received_events], device, np.zeros_like(device))
+            ttl_s = scenario.deadline_ms / 1000.0
+            self._queue_samples[load_level, retry_level] = sample_queue(
+                self._worker_context, arrivals, ttl_s
+            )
+        return self._queue_samples[load_level, retry_level]
 
     # -- running --------------------------------------------------------------------------------
 
     def run(
-        self, arrivals: Arrivals, watch: Callable[[float, int], object] | None = None
+        self, arrivals: Arrivals, on_progress: Callable[[float, int], object] | None = None
     ) -> FleetRun:
-        """Answer the instances; `watch` gets the time (s) and the number of instances so far."""
+        """Answer the instances; `on_progress` gets the time (s) and the number of instances."""
         policy = self._policy
-        offloads = self._choose_offloads(arrivals.row)
-        audits = policy.limited and bool(self._scenario.audit)
-        positions = np.flatnonzero(offloads | audits)
-        columns = StepColumns(len(positions))
-        state = self._make_state(columns)
+        is_offloaded = self._choose_offloads(arrivals.row)
+        has_audits = policy.has_audits_and_limit and bool(self._scenario.audit)
+        positions = np.flatnonzero(is_offloaded | has_audits)
+        step_columns = StepColumns(len(positions))
+        fleet_context = self._make_context(step_columns)
         instances = arrivals.subset(positions)
         with _no_collector():
-            self._step(state, instances, offloads[positions], watch)
+            self._run_requests(fleet_context, instances, is_offloaded[positions], on_progress)
             self._clock.run()
-        answers = self._answers(arrivals, positions, columns)
-        return self._fleet_run(answers, state)
+        answers = self._make_answers(arrivals, positions, step_columns)
+        return self._make_fleet_run(answers, fleet_context)
 
-    def _choose_offloads(self, row: NDArray[np.int32]) -> BoolArray:
+    def _choose_offloads(self, rows: NDArray[np.int32]) -> BoolArray:
         policy = self._policy
         table = self._table
-        offloads = policy.offload[row]
-        if policy.chance:
+        is_offloaded = policy.is_offloaded[rows]
+        if policy.random_share:
             # Only the choice of the instances is random, not their number.
             rng = np.random.default_rng([self._scenario.seed, 4])
-            others = np.flatnonzero(table.can_offload[row] & ~offloads)
-            n_chosen = int(policy.chance * len(others) + rng.random())
-            offloads[rng.permutation(others)[:n_chosen]] = True
-        return np.asarray(offloads, np.bool_)
+            other_instances = np.flatnonzero(table.can_offload[rows] & ~is_offloaded)
+            n_chosen = int(policy.random_share * len(other_instances) + rng.random())
+            is_offloaded[rng.permutation(other_instances)[:n_chosen]] = True
+        return np.asarray(is_offloaded, np.bool_)
 
-    def _make_state(self, columns: StepColumns) -> FleetState:
+    def _make_context(self, step_columns: StepColumns) -> FleetContext:
         table = self._table
         scenario = self._scenario
-        deadline = scenario.deadline_ms / 1000.0
-        return FleetState(
+        deadline_s = scenario.deadline_ms / 1000.0
+        return FleetContext(
             clock=self._clock,
             availability=self._availability,
-            broker=VirtualBroker(self._clock, self._availability, self.workers, self._model),
+            broker=VirtualBroker(
+                self._clock, self._availability, self.workers, self._worker_context
+            ),
             scenario=scenario,
             table=table,
             sizes=self._sizes,
-            columns=columns,
+            columns=step_columns,
             rng=self._rng,
             stage_seconds=self._stage_seconds.tolist(),
             can_offload=table.can_offload.tolist(),
             local_label=table.local_label.tolist(),
             confidence=table.confidence.tolist(),
-            request_first=self._policy.request_first,
-            deadline=deadline,
-            guard=min(_GUARD_SECONDS, scenario.deadline_ms / 1e4),
-            usual_trip=self._usual_trip(),
-            counts=self._counts,
+            is_cloud_first=self._policy.is_cloud_first,
+            deadline_s=deadline_s,
+            guard_s=min(_GUARD_SECONDS, scenario.deadline_ms / 1e4),
+            usual_round_trip=self._measure_round_trip(),
+            offload_counts=self._counts,
         )
 
-    def _device(self, state: FleetState, number: int) -> VirtualDevice:
-        device = self._devices.get(number)
+    def _find_or_make_device(
+        self, fleet_context: FleetContext, device_number: int
+    ) -> VirtualDevice:
+        device = self._devices.get(device_number)
         if device is None:
-            device = VirtualDevice(state, number, limited=self._policy.limited)
-            self._devices[number] = device
+            device = VirtualDevice(
+                fleet_context, device_number, has_audits_and_limit=self._policy.has_audits_and_limit
+            )
+            self._devices[device_number] = device
         return device
 
-    def _step(
+    def _run_requests(
         self,
-        state: FleetState,
+        fleet_context: FleetContext,
         instances: Arrivals,
-        offloads: BoolArray,
-        watch: Callable[[float, int], object] | None,
+        is_offloaded: BoolArray,
+        on_progress: Callable[[float, int], object] | None,
     ) -> None:
         """Offload or audit each instance at the time at which its stages have finished."""
         clock = self._clock
-        columns = state.columns
-        due = instances.time.copy()
-        if not self._policy.request_first:
-            due += self._stage_seconds[instances.row]
-        times = due.tolist()
+        columns = fleet_context.columns
+        stage_ends = instances.time.copy()
+        if not self._policy.is_cloud_first:
+            stage_ends += self._stage_seconds[instances.row]
+        due_times = stage_ends.tolist()
         arrival_times = instances.time.tolist()
         rows = instances.row.tolist()
         devices = instances.device.tolist()
-        offloaded = offloads.tolist()
-        for count, number in enumerate(np.argsort(due, kind="stable").tolist()):
-            clock.run(times[number])
-            device = self._device(state, devices[number])
-            row = rows[number]
-            if offloaded[number]:
-                device.offload(number, row, arrival_times[number])
+        offload_flags = is_offloaded.tolist()
+        for n_started, position in enumerate(np.argsort(stage_ends, kind="stable").tolist()):
+            clock.run(due_times[position])
+            device = self._find_or_make_device(fleet_context, devices[position])
+            row = rows[position]
+            if offload_flags[position]:
+                device.offload(position, row, arrival_times[position])
             else:
-                columns.end[number] = times[number]
-                device.audit(number, row)
-            if watch is not None and count % _REPORT_INTERVAL == 0:
-                watch(clock.now, count)
+                columns.end[position] = due_times[position]
+                device.audit(position, row)
+            if on_progress is not None and n_started % _REPORT_INTERVAL == 0:
+                on_progress(clock.now, n_started)
 
-    def _usual_trip(self) -> RoundTrip:
+    def _measure_round_trip(self) -> RoundTrip:
         """Compute the smoothed round trip of a device for requests without other traffic."""
-        trip = RoundTrip()
+        round_trip = RoundTrip()
         if not self._table.has_cloud:
-            return trip
+            return round_trip
         timings = self._timings
         link = VirtualLink(self._scenario.link_profile, random.Random(self._scenario.seed))
         cloud_seconds = 2e-6 * timings.broker_us + 2e-3 * timings.hop_ms
-        cloud_seconds += self._model.run_seconds(1, 1)
-        request = self._sizes.request(int(self._scenario.deadline_ms))
-        bytes_up = publish_bytes(REQUEST_TOPIC, request)
+        cloud_seconds += self._worker_context.run_seconds(1, 1)
+        request_bytes = self._sizes.request(int(self._scenario.deadline_ms))
+        bytes_up = publish_bytes(REQUEST_TOPIC, request_bytes)
         bytes_down = publish_bytes(RESPONSE_TOPIC, self._sizes.response(1000))
-        for number in range(_N_TRIPS):
-            begin = 1000.0 * (number + 1)
+        for trip_index in range(_N_ROUND_TRIPS):
+            begin = 1000.0 * (trip_index + 1)
             arrival = link.send(begin, bytes_up, True)
             link.send(arrival, PUBACK_BYTES, False)
-            trip.update(link.send(arrival + cloud_seconds, bytes_down, False) - begin)
-        return trip
+            round_trip.update(link.send(arrival + cloud_seconds, bytes_down, False) - begin)
+        return round_trip
 
     # -- answers --------------------------------------------------------------------------------
 
-    def _answers(
-        self, arrivals: Arrivals, positions: NDArray[Any], columns: StepColumns
+    def _make_answers(
+        self, arrivals: Arrivals, positions: NDArray[Any], step_columns: StepColumns
     ) -> Answers:
-        """Make the columns of all answers; `columns` has those of the instances at `positions`."""
+        """Make the columns of all answers from those of the instances at `positions`."""
         table = self._table
-        n = len(arrivals.time)
-        row = arrivals.row
-        stage_ms = 1000.0 * self._stage_seconds[row]
-        local = table.local_route[row]
-        stopped = np.where(table.offload[row], REASON["edge-only"], REASON["stopped"])
-        local_reason = np.where(local > EDGE, REASON["value"], stopped)
+        n_instances = len(arrivals.time)
+        rows = arrivals.row
+        stage_ms = 1000.0 * self._stage_seconds[rows]
+        local_route = table.local_route[rows]
+        stop_reason = np.where(table.is_offloaded[rows], REASON["edge-only"], REASON["stopped"])
+        local_reason = np.where(local_route > EDGE, REASON["value"], stop_reason)
 
-        def full_column(values: Any, dtype: Any) -> NDArray[Any]:
-            column = np.zeros(n, dtype)
+        def spread(values: Any, dtype: Any) -> NDArray[Any]:
+            column = np.zeros(n_instances, dtype)
             column[positions] = values
             return column
 
         # routes of the simulated instances; -1 if the device answers
-        simulated_route = np.full(n, -1, np.int8)
-        simulated_route[positions] = columns.route
+        simulated_route = np.full(n_instances, -1, np.int8)
+        simulated_route[positions] = step_columns.route
         by_device = simulated_route < 0
-        route = np.where(by_device, local, simulated_route).astype(np.int8)
-        reason = np.where(by_device, local_reason, full_column(columns.reason, np.int8))
+        route = np.where(by_device, local_route, simulated_route).astype(np.int8)
+        reason = np.where(by_device, local_reason, spread(step_columns.reason, np.int8))
         end = arrivals.time + stage_ms / 1000.0
-        end[positions] = columns.end
+        end[positions] = step_columns.end
         end = np.where(by_device & np.isnan(end), np.inf, end)
-        cloud = route == CLOUD
-        device_ms = np.where(cloud & self._policy.request_first, 0.0, stage_ms)
+        is_cloud = route == CLOUD
+        device_ms = np.where(is_cloud & self._policy.is_cloud_first, 0.0, stage_ms)
         answers = Answers(
             time=arrivals.time,
             device=arrivals.device,
-            row=row,
+            row=rows,
             route=route,
             reason=reason.astype(np.int8),
-            stage=np.where(cloud, table.n_stages, table.exit[row]).astype(np.int8),
-            label=np.where(cloud, table.cloud_label[row], table.local_label[row]).astype(np.int32),
-            cost=np.zeros(n),
-            feature_cost=np.zeros(n),
+            stage=np.where(is_cloud, table.n_stages, table.last_stage[rows]).astype(np.int8),
+            label=np.where(is_cloud, table.cloud_label[rows], table.local_label[rows]).astype(
+                np.int32
+            ),
+            cost=np.zeros(n_instances),
+            feature_cost=np.zeros(n_instances),
             latency_ms=1000.0 * (end - arrivals.time),
             device_ms=device_ms.astype(np.float32),
-            cloud_ms=full_column(columns.cloud_ms, np.float32),
-            up=full_column(columns.up, np.int32),
-            down=full_column(columns.down, np.int32),
-            payload_up=full_column(columns.payload_up, np.int32),
-            payload_down=full_column(columns.payload_down, np.int32),
-            joules=np.zeros(n, np.float32),
-            requested=full_column(columns.requested, np.bool_),
-            audited=full_column(columns.audited, np.bool_),
+            cloud_ms=spread(step_columns.cloud_ms, np.float32),
+            bytes_up=spread(step_columns.bytes_up, np.int32),
+            bytes_down=spread(step_columns.bytes_down, np.int32),
+            payload_bytes_up=spread(step_columns.payload_bytes_up, np.int32),
+            payload_bytes_down=spread(step_columns.payload_bytes_down, np.int32),
+            radio_joules=np.zeros(n_instances, np.float32),
+            is_requested=spread(step_columns.is_requested, np.bool_),
+            is_audited=spread(step_columns.is_audited, np.bool_),
         )
-        fill_costs(answers, table, request_first=self._policy.request_first)
-        fill_joules(answers, self._scenario, request_first=self._policy.request_first)
+        fill_costs(answers, table, is_cloud_first=self._policy.is_cloud_first)
+        fill_joules(answers, self._scenario, is_cloud_first=self._policy.is_cloud_first)
         return answers
 
-    def _fleet_run(self, answers: Answers, state: FleetState) -> FleetRun:
+    def _make_fleet_run(self, answers: Answers, fleet_context: FleetContext) -> FleetRun:
         scenario = self._scenario
         scale = scenario.devices / self._n_devices
-        workers = {name: value * scale for name, value in asdict(self._model.counts).items()}
-        workers |= queue_means(workers, scenario)
-        samples = list(self._samples.values())
+        worker_counts = {
+            name: count * scale for name, count in asdict(self._worker_context.counts).items()
+        }
+        worker_counts |= queue_means(worker_counts, scenario)
+        samples = list(self._queue_samples.values())
         if samples:
-            for name in ("utilisation", "batch"):
-                workers[name] = float(np.mean([getattr(sample, name) for sample in samples]))
-            workers["wait_ms"] = 1000.0 * float(np.mean([sample.wait for sample in samples]))
-        del workers["queued_seconds"]
+            worker_counts["utilisation"] = float(
+                np.mean([sample.utilisation for sample in samples])
+            )
+            worker_counts["batch"] = float(np.mean([sample.mean_batch for sample in samples]))
+            worker_counts["wait_ms"] = 1000.0 * float(
+                np.mean([sample.mean_wait_s for sample in samples])
+            )
+        del worker_counts["queued_seconds"]
         return FleetRun(
             answers=answers,
             seconds=scenario.seconds,
-            devices=self._n_devices,
-            counts=asdict(state.counts) | asdict(state.breaker_counts),
-            workers=workers,
+            n_devices=self._n_devices,
+            device_counts=asdict(fleet_context.offload_counts)
+            | asdict(fleet_context.breaker_counts),
+            worker_counts=worker_counts,
             scale=scale,
-            sampling=self._sampling(),
-            request_first=self._policy.request_first,
-            audit_cost=state.audit_cost,
-            alarms=tuple(self._model.alarms),
-            events=self._clock.events,
+            sampling=self._describe_sampling(),
+            is_cloud_first=self._policy.is_cloud_first,
+            audit_cost=fleet_context.audit_cost,
+            instances_at_alarms=tuple(self._worker_context.instances_at_alarms),
+            n_events=self._clock.n_events,
         )
 
-    def _sampling(self) -> str:
+    def _describe_sampling(self) -> str:
         scenario = self._scenario
-        length = duration(scenario.seconds)
+        run_length = duration(scenario.seconds)
         if self._n_devices == scenario.devices:
-            return f"all of {plural(scenario.devices, 'device')} for {length}"
+            return f"all of {plural(scenario.devices, 'device')} for {run_length}"
         return (
-            f"{self._n_devices:,} of {plural(scenario.devices, 'device')} for {length}, "
+            f"{self._n_devices:,} of {plural(scenario.devices, 'device')} for {run_length}, "
             "with workers under the load of the whole fleet"
         )
 
@@ -410,7 +428,7 @@ def run_fleet(
     *,
     arrivals: Arrivals | None = None,
     n_devices: int | None = None,
-    watch: Callable[[float, int], object] | None = None,
+    on_progress: Callable[[float, int], object] | None = None,
 ) -> FleetRun:
     """Run a fleet in virtual time.
 
@@ -427,8 +445,8 @@ def run_fleet(
     arrivals : Arrivals, optional
         Instances sorted by time; by default those of the scenario.
     n_devices : int, optional
-        Number of devices to simulate; by default :func:`choose_devices` chooses it.
-    watch : callable, optional
+        Number of devices to simulate; by default :func:`choose_n_devices` chooses it.
+    on_progress : callable, optional
         Called regularly with the time (s) and the number of instances so far.
 
     Returns
@@ -441,14 +459,14 @@ def run_fleet(
     InputError
         If the timings have fewer stages than the table.
     """
-    if len(timings.edge_ms) < int(table.exit.max()) + 1:
+    if len(timings.edge_ms) < int(table.last_stage.max()) + 1:
         raise InputError(f"timings: edge_ms has {len(timings.edge_ms)} entries, fewer than stages")
     if n_devices is None:
-        n_devices = choose_devices(table, scenario, policy)
+        n_devices = choose_n_devices(table, scenario, policy)
     if arrivals is None:
-        arrivals = scenario.arrivals(len(table), table.truth, n_devices=n_devices)
+        arrivals = scenario.draw_fleet_arrivals(len(table), table.truth, n_devices=n_devices)
     fleet = VirtualFleet(table, scenario, policy, timings, n_devices=n_devices)
-    return fleet.run(arrivals, watch)
+    return fleet.run(arrivals, on_progress)
 
 
 @contextmanager

@@ -77,42 +77,44 @@ class Poisson(Workload):
     rate: float
 
     def draw(self, n_devices: int, seconds: float, rng: np.random.Generator) -> Events:
-        n = rng.poisson(self.rate * n_devices * seconds)
-        return Events(rng.uniform(0.0, seconds, n), rng.integers(0, n_devices, n))
+        n_events = rng.poisson(self.rate * n_devices * seconds)
+        return Events(rng.uniform(0.0, seconds, n_events), rng.integers(0, n_devices, n_events))
 
 
 @dataclass(frozen=True)
 class Periodic(Workload):
-    """One arrival per period (s), with a uniform delay of up to `jitter` (s).
+    """One arrival per `period_s`, with a uniform delay of up to `jitter_s`.
 
-    With `aligned` the periods of all devices start at the same time.
+    With `is_aligned` the periods of all devices start at the same time.
     """
 
-    period: float
-    jitter: float = 0.0
-    aligned: bool = False
+    period_s: float
+    jitter_s: float = 0.0
+    is_aligned: bool = False
 
     def __post_init__(self) -> None:
-        if not self.period > 0:
+        if not self.period_s > 0:
             raise InputError("workload periodic: the period must be above 0")
-        if not 0 <= self.jitter <= self.period:
+        if not 0 <= self.jitter_s <= self.period_s:
             raise InputError("workload periodic: jitter must not be longer than the period")
 
     @property
     def mean_rate(self) -> float:
-        return 1 / self.period
+        return 1 / self.period_s
 
     def draw(self, n_devices: int, seconds: float, rng: np.random.Generator) -> Events:
-        phase = np.zeros(n_devices) if self.aligned else rng.uniform(0, self.period, n_devices)
-        n_periods = math.ceil(seconds / self.period)
+        phases = (
+            np.zeros(n_devices) if self.is_aligned else rng.uniform(0, self.period_s, n_devices)
+        )
+        n_periods = math.ceil(seconds / self.period_s)
         # The jitter may delay an arrival of the period before the start into the run.
-        periods = np.arange(-1 if self.jitter else 0, n_periods)
-        time = phase[:, None] + self.period * periods
-        if self.jitter:
-            time = time + rng.uniform(0, self.jitter, time.shape)
-        device = np.broadcast_to(np.arange(n_devices)[:, None], time.shape)
-        inside = (time >= 0) & (time < seconds)
-        return Events(time[inside], device[inside])
+        periods = np.arange(-1 if self.jitter_s else 0, n_periods)
+        times = phases[:, None] + self.period_s * periods
+        if self.jitter_s:
+            times = times + rng.uniform(0, self.jitter_s, times.shape)
+        devices = np.broadcast_to(np.arange(n_devices)[:, None], times.shape)
+        is_inside = (times >= 0) & (times < seconds)
+        return Events(times[is_inside], devices[is_inside])
 
 
 @dataclass(frozen=True)
@@ -123,48 +125,55 @@ class Bursty(Workload):
     ----------
     rate : float
         Mean arrivals per second.
-    ratio : float
+    rate_ratio : float
         Rate in a burst divided by the rate in quiet times.
-    burst, every : float
+    mean_burst_s, mean_period_s : float
         Mean length of a burst, and mean time between the starts of two bursts, in s. The lengths
         have exponential distributions.
     """
 
     rate: float
-    ratio: float = 20.0
-    burst: float = 30.0
-    every: float = 600.0
+    rate_ratio: float = 20.0
+    mean_burst_s: float = 30.0
+    mean_period_s: float = 600.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.burst < self.every:
+        if not 0 < self.mean_burst_s < self.mean_period_s:
             raise InputError("workload bursty: burst must be above 0 and shorter than every")
-        if not self.ratio >= 1:
+        if not self.rate_ratio >= 1:
             raise InputError("workload bursty: ratio must be at least 1")
 
     @property
     def rates(self) -> tuple[float, float]:
         """Arrivals per second in quiet times and in a burst."""
-        share = self.burst / self.every
-        quiet = self.rate / (1 - share + self.ratio * share)
-        return quiet, self.ratio * quiet
+        burst_share = self.mean_burst_s / self.mean_period_s
+        quiet_rate = self.rate / (1 - burst_share + self.rate_ratio * burst_share)
+        return quiet_rate, self.rate_ratio * quiet_rate
 
     def draw(self, n_devices: int, seconds: float, rng: np.random.Generator) -> Events:
         rates = np.array(self.rates)
-        mean_lengths = np.array([self.every - self.burst, self.burst])
-        state = (rng.random(n_devices) < self.burst / self.every).astype(np.int64)
-        begin = np.zeros(n_devices)
-        active = np.arange(n_devices)
+        mean_lengths = np.array([self.mean_period_s - self.mean_burst_s, self.mean_burst_s])
+        phases = (rng.random(n_devices) < self.mean_burst_s / self.mean_period_s).astype(np.int64)
+        phase_begins = np.zeros(n_devices)
+        active_devices = np.arange(n_devices)
         times: list[FloatArray] = []
         devices: list[IntArray] = []
-        while len(active):
-            length = rng.exponential(mean_lengths[state[active]])
-            end = np.minimum(begin[active] + length, seconds)
-            n_events = rng.poisson(rates[state[active]] * (end - begin[active]))
-            times.append(rng.uniform(np.repeat(begin[active], n_events), np.repeat(end, n_events)))
-            devices.append(np.repeat(active, n_events))
-            begin[active] = end
-            state[active] = 1 - state[active]
-            active = active[end < seconds]
+        while len(active_devices):
+            phase_lengths = rng.exponential(mean_lengths[phases[active_devices]])
+            phase_ends = np.minimum(phase_begins[active_devices] + phase_lengths, seconds)
+            n_events = rng.poisson(
+                rates[phases[active_devices]] * (phase_ends - phase_begins[active_devices])
+            )
+            times.append(
+                rng.uniform(
+                    np.repeat(phase_begins[active_devices], n_events),
+                    np.repeat(phase_ends, n_events),
+                )
+            )
+            devices.append(np.repeat(active_devices, n_events))
+            phase_begins[active_devices] = phase_ends
+            phases[active_devices] = 1 - phases[active_devices]
+            active_devices = active_devices[phase_ends < seconds]
         return Events(np.concatenate(times), np.concatenate(devices))
 
 
@@ -176,36 +185,36 @@ class Diurnal(Workload):
     ----------
     rate : float
         Mean arrivals per second.
-    peak : float
+    peak_time_of_day : float
         Time of day of the highest rate, in s.
-    ratio : float
+    rate_ratio : float
         Highest rate divided by the lowest rate; infinity for a lowest rate of 0.
-    day_begins : float
+    start_time_of_day : float
         Time of day at the start of the run, in s.
     """
 
     rate: float
-    peak: float = 50_400.0
-    ratio: float = 5.0
-    day_begins: float = 0.0
+    peak_time_of_day: float = 50_400.0
+    rate_ratio: float = 5.0
+    start_time_of_day: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.ratio >= 1:
+        if not self.rate_ratio >= 1:
             raise InputError("workload diurnal: ratio must be at least 1")
 
     @property
-    def swing(self) -> float:
+    def relative_amplitude(self) -> float:
         """Largest deviation of the rate from its mean, as a share of the mean."""
-        return 1 - 2 / (self.ratio + 1)
+        return 1 - 2 / (self.rate_ratio + 1)
 
     def rate_at(self, times: FloatArray) -> FloatArray:
-        angle = 2 * np.pi / DAY * (times + self.day_begins - self.peak)
-        return np.asarray(self.rate * (1 + self.swing * np.cos(angle)), np.float64)
+        angles = 2 * np.pi / DAY * (times + self.start_time_of_day - self.peak_time_of_day)
+        return np.asarray(self.rate * (1 + self.relative_amplitude * np.cos(angles)), np.float64)
 
     def draw(self, n_devices: int, seconds: float, rng: np.random.Generator) -> Events:
-        highest = self.rate * (1 + self.swing)
-        time, device, _ = Poisson(highest).draw(n_devices, seconds, rng)
-        is_accepted = rng.random(len(time)) * highest < self.rate_at(time)
+        peak_rate = self.rate * (1 + self.relative_amplitude)
+        time, device, _ = Poisson(peak_rate).draw(n_devices, seconds, rng)
+        is_accepted = rng.random(len(time)) * peak_rate < self.rate_at(time)
         return Events(time[is_accepted], device[is_accepted])
 
 
@@ -219,51 +228,51 @@ class Replay(Workload):
         Times of arrival (s) of each recorded device, sorted.
     rows : sequence of ndarray, optional
         Row of the table of each arrival.
-    every : float, optional
+    period_s : float, optional
         Period (s) of a repeated trace, longer than the trace. Devices that copy a recorded one then
         start at a random time of the trace.
     """
 
     times: Sequence[FloatArray]
     rows: Sequence[IntArray] | None = None
-    every: float | None = None
+    period_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.every is not None and not self.every > self.last:
+        if self.period_s is not None and not self.period_s > self.last_time:
             raise InputError(
-                f"workload replay: every must be longer than the trace ({self.last:g} s)"
+                f"workload replay: every must be longer than the trace ({self.last_time:g} s)"
             )
 
     @property
-    def last(self) -> float:
+    def last_time(self) -> float:
         """Time of the last arrival, in s."""
         return max(float(times[-1]) for times in self.times)
 
     @property
     def mean_rate(self) -> float:
-        n = sum(map(len, self.times)) / len(self.times)
-        return n / (self.every or max(self.last, 1.0))
+        n_arrivals = sum(map(len, self.times)) / len(self.times)
+        return n_arrivals / (self.period_s or max(self.last_time, 1.0))
 
     def draw(self, n_devices: int, seconds: float, rng: np.random.Generator) -> Events:
         n_recorded = len(self.times)
-        cycle = self.every or math.inf
-        n_rounds = 1 if self.every is None else math.ceil(seconds / self.every) + 1
+        period_s = self.period_s or math.inf
+        n_rounds = 1 if self.period_s is None else math.ceil(seconds / self.period_s) + 1
         shifts = np.zeros(n_devices)
-        if self.every is not None:
-            shifts[n_recorded:] = rng.uniform(0, self.every, max(n_devices - n_recorded, 0))
+        if self.period_s is not None:
+            shifts[n_recorded:] = rng.uniform(0, self.period_s, max(n_devices - n_recorded, 0))
         times: list[FloatArray] = []
         devices: list[IntArray] = []
         rows: list[IntArray] = []
         for device in range(n_devices):
-            recorded = self.times[device % n_recorded]
+            recorded_times = self.times[device % n_recorded]
             for repetition in range(n_rounds):
-                offset = repetition * cycle if repetition else 0.0
-                shifted = recorded + offset - shifts[device]
-                inside = (shifted >= 0) & (shifted < seconds)
-                times.append(shifted[inside])
-                devices.append(np.full(int(inside.sum()), device))
+                offset = repetition * period_s if repetition else 0.0
+                shifted_times = recorded_times + offset - shifts[device]
+                is_inside = (shifted_times >= 0) & (shifted_times < seconds)
+                times.append(shifted_times[is_inside])
+                devices.append(np.full(int(is_inside.sum()), device))
                 if self.rows is not None:
-                    rows.append(self.rows[device % n_recorded][inside])
+                    rows.append(self.rows[device % n_recorded][is_inside])
         return Events(
             np.concatenate(times),
             np.concatenate(devices),
@@ -271,35 +280,40 @@ class Replay(Workload):
         )
 
 
-def read_trace(path: str | Path, every: float | None = None) -> Replay:
+def read_trace(path: str | Path, period_s: float | None = None) -> Replay:
     """Read a CSV file with a column ``time`` (s), and optionally ``device`` and ``row``."""
-    lines = csv_rows(path)
-    _, columns = next(lines)
+    csv_lines = csv_rows(path)
+    _, columns = next(csv_lines)
     if "time" not in columns:
         raise InputError(f"trace {path}: no column 'time'")
     for name in columns:
         if name not in ("time", "device", "row"):
             raise InputError(f"trace {path}: unknown column {name!r}")
     events: dict[str, list[tuple[float, int]]] = {}
-    for line, cells in lines:
-        context = f"trace {path}, line {line}"
-        entry = dict(zip(columns, cells, strict=True))
-        row = entry.get("row", "0")
-        if not row.isdecimal():
-            raise InputError(f"{context}: row {row!r} is not a row number (0, 1, ...)")
-        time = read_number(entry["time"], f"{context}: time")
+    for line_number, cells in csv_lines:
+        context = f"trace {path}, line {line_number}"
+        cell_by_column = dict(zip(columns, cells, strict=True))
+        row_text = cell_by_column.get("row", "0")
+        if not row_text.isdecimal():
+            raise InputError(f"{context}: row {row_text!r} is not a row number (0, 1, ...)")
+        time = read_number(cell_by_column["time"], f"{context}: time")
         if time < 0:
             raise InputError(f"{context}: time {time:g} must be at least 0")
-        events.setdefault(entry.get("device", ""), []).append((time, int(row)))
+        events.setdefault(cell_by_column.get("device", ""), []).append((time, int(row_text)))
     if not events:
         raise InputError(f"trace {path}: it has no arrivals")
-    devices = [sorted(of_device, key=lambda event: event[0]) for of_device in events.values()]
+    events_by_device = [
+        sorted(device_events, key=lambda event: event[0]) for device_events in events.values()
+    ]
     return Replay(
-        [np.array([time for time, _ in device]) for device in devices],
-        [np.array([row for _, row in device], np.int64) for device in devices]
+        [np.array([time for time, _ in device_events]) for device_events in events_by_device],
+        [
+            np.array([row for _, row in device_events], np.int64)
+            for device_events in events_by_device
+        ]
         if "row" in columns
         else None,
-        every,
+        period_s,
     )
 
 
@@ -308,70 +322,83 @@ def read_trace(path: str | Path, every: float | None = None) -> Replay:
 _Reader = Callable[[str, str], Any]
 
 
-class _Kind(NamedTuple):
+class _WorkloadKind(NamedTuple):
     """A kind of workload: constructor, main setting (the text after the name), and options."""
 
-    make: Callable[..., Workload]
+    constructor: Callable[..., Workload]
     main_setting: str
     read_main_setting: _Reader
-    options: Mapping[str, _Reader]
+    options: Mapping[str, tuple[str, _Reader]]
 
 
 def _read_period(text: str, context: str) -> float:
     return 1 / read_rate(text, context) if "/" in text else read_span(text, context)
 
 
-def _read_yes(text: str, context: str) -> bool:
+def _read_yes_or_no(text: str, context: str) -> bool:
     if text not in ("yes", "no"):
         raise InputError(f"{context} is {text!r}; write yes or no")
     return text == "yes"
 
 
-_PERIODIC: Final = {"jitter": read_span, "aligned": _read_yes}
-_BURSTY: Final = {"ratio": read_number, "burst": read_span, "every": read_span}
-_DIURNAL: Final = {"peak": read_clock, "ratio": read_number}
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "poisson": _Kind(Poisson, "rate (1/min)", read_rate, {}),
-    "periodic": _Kind(Periodic, "period (10s)", _read_period, _PERIODIC),
-    "bursty": _Kind(Bursty, "rate (1/min)", read_rate, _BURSTY),
-    "diurnal": _Kind(Diurnal, "rate (1/min)", read_rate, _DIURNAL),
-    "replay": _Kind(read_trace, "file (trace.csv)", lambda path, _: path, {"every": read_span}),
+#: Parameter of the constructor, and function that reads the text, of each option.
+_PERIODIC_OPTIONS: Final = {
+    "jitter": ("jitter_s", read_span),
+    "aligned": ("is_aligned", _read_yes_or_no),
+}
+_BURSTY_OPTIONS: Final = {
+    "ratio": ("rate_ratio", read_number),
+    "burst": ("mean_burst_s", read_span),
+    "every": ("mean_period_s", read_span),
+}
+_DIURNAL_OPTIONS: Final = {
+    "peak": ("peak_time_of_day", read_clock),
+    "ratio": ("rate_ratio", read_number),
+}
+_REPLAY_OPTIONS: Final = {"every": ("period_s", read_span)}
+_WORKLOAD_KINDS: Final[Mapping[str, _WorkloadKind]] = {
+    "poisson": _WorkloadKind(Poisson, "rate (1/min)", read_rate, {}),
+    "periodic": _WorkloadKind(Periodic, "period (10s)", _read_period, _PERIODIC_OPTIONS),
+    "bursty": _WorkloadKind(Bursty, "rate (1/min)", read_rate, _BURSTY_OPTIONS),
+    "diurnal": _WorkloadKind(Diurnal, "rate (1/min)", read_rate, _DIURNAL_OPTIONS),
+    "replay": _WorkloadKind(read_trace, "file (trace.csv)", lambda path, _: path, _REPLAY_OPTIONS),
 }
 
 
-def read_workload(text: str, *, day_begins: float = 0.0) -> Workload:
+def read_workload(text: str, *, start_time_of_day: float = 0.0) -> Workload:
     """Parse a workload, written as the module's docstring describes.
 
-    `day_begins` is the time of day (s) at the start of the run.
+    `start_time_of_day` is the time of day (s) at the start of the run.
 
     >>> read_workload("poisson:30/min")
     Poisson(rate=0.5)
     >>> read_workload("bursty:1/s:ratio=9:burst=10s:every=100s").mean_rate
     1.0
     """
-    name, _, settings = text.strip().partition(":")
-    if name not in _KINDS:
+    kind_name, _, settings_text = text.strip().partition(":")
+    if kind_name not in _WORKLOAD_KINDS:
         raise InputError(
-            f"workload {text!r}: choose one of {', '.join(_KINDS)}, such as poisson:1/min"
+            f"workload {text!r}: choose one of {', '.join(_WORKLOAD_KINDS)}, such as poisson:1/min"
         )
-    kind = _KINDS[name]
+    kind = _WORKLOAD_KINDS[kind_name]
     # Split only before the name of an option, because times of day contain colons as well.
-    main_setting, *option_texts = re.split(r":(?=[a-z]+=)", settings)
-    context = f"workload {name}"
+    main_text, *option_entries = re.split(r":(?=[a-z]+=)", settings_text)
+    context = f"workload {kind_name}"
     options: dict[str, Any] = {}
-    for option_text in option_texts:
-        option, _, value = option_text.partition("=")
-        if option not in kind.options:
+    for option_entry in option_entries:
+        option_name, _, option_text = option_entry.partition("=")
+        if option_name not in kind.options:
             names = ", ".join(kind.options) or "none"
-            raise InputError(f"{context}: unknown option {option!r}; the options are {names}")
-        if option in options:
-            raise InputError(f"{context}: the option {option} occurs twice")
-        options[option] = kind.options[option](value, f"{context}: {option}")
-    if not main_setting:
-        raise InputError(f"workload {text!r}: a {kind.main_setting} must follow {name}:")
-    if name == "diurnal":
-        options["day_begins"] = day_begins
-    return kind.make(kind.read_main_setting(main_setting, context), **options)
+            raise InputError(f"{context}: unknown option {option_name!r}; the options are {names}")
+        parameter, read_option = kind.options[option_name]
+        if parameter in options:
+            raise InputError(f"{context}: the option {option_name} occurs twice")
+        options[parameter] = read_option(option_text, f"{context}: {option_name}")
+    if not main_text:
+        raise InputError(f"workload {text!r}: a {kind.main_setting} must follow {kind_name}:")
+    if kind_name == "diurnal":
+        options["start_time_of_day"] = start_time_of_day
+    return kind.constructor(kind.read_main_setting(main_text, context), **options)
 
 
 def draw_arrivals(
@@ -393,13 +420,13 @@ def draw_arrivals(
     rng = np.random.default_rng([seed, 1])
     events = workload.draw(n_devices, seconds, rng)
     order = np.lexsort((events.device, events.time))
-    time = events.time[order]
+    times = events.time[order]
     if events.row is not None:
-        row = events.row[order]
-        if len(row) and row.max() >= n_rows:
-            raise InputError(f"trace: row {row.max()} is beyond the {n_rows} rows of the table")
+        rows = events.row[order]
+        if len(rows) and rows.max() >= n_rows:
+            raise InputError(f"trace: row {rows.max()} is beyond the {n_rows} rows of the table")
     elif mix is not None:
-        row = mix.rows(time, rng)
+        rows = mix.draw_rows(times, rng)
     else:
-        row = rng.integers(0, n_rows, len(time))
-    return Arrivals(time, events.device[order].astype(np.int32), row.astype(np.int32))
+        rows = rng.integers(0, n_rows, len(times))
+    return Arrivals(times, events.device[order].astype(np.int32), rows.astype(np.int32))

@@ -50,10 +50,10 @@ class WorkerProcess(ChildProcess):
         """Wait until the worker serves requests; RunError if it ends first or takes too long."""
         self._reported.wait(max(0.0, seconds))
         if not self.is_ready:
-            reason = (
+            problem = (
                 self.wait_for_failure() if self._reported.is_set() else "it did not start in time"
             )
-            raise RunError(self.name, reason)
+            raise RunError(self.name, problem)
 
     def _receive(self, _: ChildProcess, document: Mapping[str, Any] | None) -> None:
         if document is not None and "ready" in document:
@@ -103,45 +103,45 @@ class Deployment:
         self.broker = stack.enter_context(RunBroker(scenario.broker))
         self._stack = stack
         self._outages = scenario.outages
-        self._changes: list[float] = []
-        self._down: set[str] = set()
+        self._change_times: list[float] = []
+        self._down_components: set[str] = set()
         self._start = time.monotonic()
         if not self.broker.is_own:
             stack.callback(clear_status, self.broker.url, devices)
-        self._arguments = self._worker_arguments(bundle, scenario)
+        self._worker_options = self._make_worker_options(bundle, scenario)
         n_workers = scenario.workers if has_cloud else 0
         self._workers = [self._start_worker(number + 1) for number in range(n_workers)]
         deadline = time.monotonic() + _READY_SECONDS
         for worker in self._workers:
             worker.wait_ready(deadline - time.monotonic())
         #: Indices of the workers that are killed, or started again but not yet ready.
-        self._unavailable: set[int] = set()
+        self._unavailable_workers: set[int] = set()
         self.url = self.broker.url
         self._proxy: DelayProxy | None = None
         link_fails = any(component == "link" for component, *_ in self._outages.faults())
-        if scenario.link_profile.delays or link_fails:
+        if scenario.link_profile.delays_messages or link_fails:
             outages = self._outages if link_fails else None
             proxy = DelayProxy(self.url, scenario.link_profile, seed=scenario.seed, outages=outages)
             self._proxy = stack.enter_context(proxy)
             proxy.start = math.inf  # no outage while devices connect
             self.url = proxy.url
 
-    def _worker_arguments(self, bundle: Path, scenario: Scenario) -> list[str]:
-        arguments = [str(bundle)]
+    def _make_worker_options(self, bundle: Path, scenario: Scenario) -> list[str]:
+        options = [str(bundle)]
         for name in ("queue", "max_batch", "wait_ms", "parallel"):
-            arguments += [f"--{name.replace('_', '-')}", str(getattr(scenario, name))]
+            options += [f"--{name.replace('_', '-')}", str(getattr(scenario, name))]
         if scenario.backend is not None:
-            arguments += ["--backend", scenario.backend]
+            options += ["--backend", scenario.backend]
         if not self.broker.is_own:
             # Use a new pool, because workers of another run would take some of the requests.
-            arguments += ["--pool", f"gw-{secrets.token_hex(4)}"]
+            options += ["--pool", f"gw-{secrets.token_hex(4)}"]
         elif scenario.workers == 1:
             # The embedded broker does not support shared subscriptions.
-            arguments.append("--plain-subscription")
-        return arguments
+            options.append("--plain-subscription")
+        return options
 
     def _start_worker(self, number: int) -> WorkerProcess:
-        worker = WorkerProcess(number, self._arguments, self.broker.url)
+        worker = WorkerProcess(number, self._worker_options, self.broker.url)
         self._stack.callback(worker.close)
         return worker
 
@@ -152,102 +152,107 @@ class Deployment:
         self._start = start
         if self._proxy is not None:
             self._proxy.start = start
-        self._changes = self._outages.changes()
+        self._change_times = self._outages.change_times()
 
     def tick(self, now: float) -> float:
         """Make the changes that are due at `now` (s); return the time (s) of the next call."""
-        while self._changes and self._changes[0] <= now:
+        while self._change_times and self._change_times[0] <= now:
             # Use the scheduled time, so that a late call still makes every change.
-            self._change(self._changes.pop(0))
-        for index in sorted(self._unavailable):
+            self._apply_changes(self._change_times.pop(0))
+        for index in sorted(self._unavailable_workers):
             self._check_restarted(index)
-        if "cloud" in self._down and not self._unavailable:
+        if "cloud" in self._down_components and not self._unavailable_workers:
             self._set_down("cloud", False)
-        next_change = self._changes[0] if self._changes else math.inf
-        return min(next_change, now + _CHECK_SECONDS) if self._unavailable else next_change
+        next_change = self._change_times[0] if self._change_times else math.inf
+        return min(next_change, now + _CHECK_SECONDS) if self._unavailable_workers else next_change
 
-    def _change(self, scheduled: float) -> None:
+    def _apply_changes(self, scheduled: float) -> None:
         """Stop and restart parts as the schedule says just after the time `scheduled` (s)."""
         now = math.nextafter(scheduled, math.inf)
         # the broker and the link
-        broker_down = self._outages.down("broker", now) is not None
-        if broker_down and "broker" not in self._down:
+        is_broker_down = self._outages.recovery_time("broker", now) is not None
+        if is_broker_down and "broker" not in self._down_components:
             self.broker.fail()
-        elif not broker_down and "broker" in self._down:
+        elif not is_broker_down and "broker" in self._down_components:
             self.broker.recover()
-        self._set_down("broker", broker_down)
-        self._set_down("link", self._outages.down("link", now) is not None)
+        self._set_down("broker", is_broker_down)
+        self._set_down("link", self._outages.recovery_time("link", now) is not None)
         # the workers
-        cloud_down = self._outages.down("cloud", now) is not None
-        if cloud_down:
+        is_cloud_down = self._outages.recovery_time("cloud", now) is not None
+        if is_cloud_down:
             self._set_down("cloud", True)
-        n_down = len(self._workers) if cloud_down else self._outages.workers_down(now)
-        killed = []
-        for i, worker in enumerate(self._workers):
-            if i < n_down and i not in self._unavailable:
+        n_down = len(self._workers) if is_cloud_down else self._outages.n_workers_down(now)
+        killed_workers = []
+        for index, worker in enumerate(self._workers):
+            if index < n_down and index not in self._unavailable_workers:
                 self._check_alive(worker)
                 worker.kill()
-                killed.append(worker)
-                self._unavailable.add(i)
-                self._report_worker(worker, up=False)
+                killed_workers.append(worker)
+                self._unavailable_workers.add(index)
+                self._report_worker(worker, is_up=False)
             # A worker ends at once if it starts while the broker is down.
-            elif i >= n_down and i in self._unavailable and not worker.is_alive and not broker_down:
-                self._workers[i] = self._start_worker(i + 1)
+            elif (
+                index >= n_down
+                and index in self._unavailable_workers
+                and not worker.is_alive
+                and not is_broker_down
+            ):
+                self._workers[index] = self._start_worker(index + 1)
         # Close them only now, so that they are all killed at the same time.
-        for worker in killed:
+        for worker in killed_workers:
             worker.close()
 
     def _check_restarted(self, index: int) -> None:
         """Check whether a restarted worker serves requests."""
         worker = self._workers[index]
         if worker.is_ready and worker.is_alive:
-            self._unavailable.discard(index)
-            self._report_worker(worker, up=True)
+            self._unavailable_workers.discard(index)
+            self._report_worker(worker, is_up=True)
 
     def _check_alive(self, worker: WorkerProcess) -> None:
         if not worker.is_alive:
             self.troubles.append(f"{worker.name}: {worker.wait_for_failure()}")
 
-    def _report_worker(self, worker: WorkerProcess, *, up: bool) -> None:
-        if "cloud" not in self._down:
-            self._report(worker.name, up)
+    def _report_worker(self, worker: WorkerProcess, *, is_up: bool) -> None:
+        if "cloud" not in self._down_components:
+            self._record_fault(worker.name, is_up)
 
-    def _set_down(self, part: str, down: bool) -> None:
-        if down != (part in self._down):
-            self._down ^= {part}
-            self._report(part, not down)
+    def _set_down(self, component: str, is_down: bool) -> None:
+        if is_down != (component in self._down_components):
+            self._down_components ^= {component}
+            self._record_fault(component, not is_down)
 
-    def _report(self, part: str, up: bool) -> None:
+    def _record_fault(self, component: str, is_up: bool) -> None:
         seconds = round(time.monotonic() - self._start, 3)
-        self.faults.append({"what": part, "up": up, "at": seconds})
+        self.faults.append({"what": component, "up": is_up, "at": seconds})
 
     def stop(self) -> dict[str, float]:
         """Stop the workers; return the sums of their counters since their latest start."""
-        if "broker" not in self._down and self.broker.trouble is not None:
+        if "broker" not in self._down_components and self.broker.trouble is not None:
             self.troubles.append(self.broker.trouble)
-        sums: dict[str, float] = {}
-        for i, worker in enumerate(self._workers):
-            if i not in self._unavailable:
+        counter_sums: dict[str, float] = {}
+        for index, worker in enumerate(self._workers):
+            if index not in self._unavailable_workers:
                 self._check_alive(worker)
             worker.close()
             for name, count in _numeric_counters(worker.counters).items():
-                sums[name] = sums.get(name, 0.0) + count
-        return sums
+                counter_sums[name] = counter_sums.get(name, 0.0) + count
+        return counter_sums
 
 
 def _numeric_counters(counters: Mapping[str, Any]) -> dict[str, float]:
     """Convert a worker's counters to numbers with the names of the virtual engine."""
     numbers: dict[str, float] = {
-        name: value
-        for name, value in counters.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        name: counter
+        for name, counter in counters.items()
+        if isinstance(counter, int | float) and not isinstance(counter, bool)
     }
     if "model_us" not in numbers:
         return numbers
     audits = counters.get("audits", {}).values()
     return numbers | {
-        "audits": sum(test["audits"] for test in audits),
-        "audits_disagreed": sum(test["disagreed"] for test in audits),
+        "audits": sum(audit_test["audits"] for audit_test in audits),
+        "audits_disagreed": sum(audit_test["disagreed"] for audit_test in audits),
         "busy": counters["errors"].get("busy", 0),
         "busy_seconds": numbers["model_us"] / 1e6,
         "queued_seconds": numbers["queue_us"] / 1e6,

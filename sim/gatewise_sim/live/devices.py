@@ -28,7 +28,7 @@ _GRACE_SECONDS: Final = 20.0
 #: Largest number of unanswered instances of a device.
 _PARALLEL: Final = 16
 
-Line = Mapping[str, Any]
+OutputLine = Mapping[str, Any]
 
 
 class EdgeProcesses:
@@ -53,7 +53,7 @@ class EdgeProcesses:
         Output line of each answered instance.
     counters : list of dict
         Counters of each device; empty unless it ended normally.
-    behind : list of float
+    send_delays : list of float
         Delay (s) with which each instance was sent to its device.
     troubles : list of str
         Processes that ended during the run.
@@ -67,49 +67,55 @@ class EdgeProcesses:
         devices: Sequence[str],
         broker: str,
     ) -> None:
-        self.lines: dict[int, Line] = {}
-        self.counters: list[Line] = [{} for _ in devices]
-        self.behind: list[float] = []
+        self.lines: dict[int, OutputLine] = {}
+        self.counters: list[OutputLine] = [{} for _ in devices]
+        self.send_delays: list[float] = []
         self.troubles: list[str] = []
         self._devices = devices
         # No SimpleQueue, whose `get` with a timeout can block forever (see tests/test_house.py).
-        self._events: queue.Queue[tuple[int, Line | None]] = queue.Queue()
-        self._numbers: list[list[int]] = [[] for _ in devices]
+        self._events: queue.Queue[tuple[int, OutputLine | None]] = queue.Queue()
+        self._sent_instances: list[list[int]] = [[] for _ in devices]
         self._children: list[ChildProcess] = []
         stack.callback(lambda: close_all(self._children))
         for i, device in enumerate(devices):
             child = ChildProcess(
                 f"device {device}",
-                [sys.executable, "-m", "gatewise", "edge", *_arguments(bundle, scenario, device)],
+                [
+                    sys.executable,
+                    "-m",
+                    "gatewise",
+                    "edge",
+                    *_device_arguments(bundle, scenario, device),
+                ],
                 on_message=partial(self._put_event, i),
                 environment={BROKER_VARIABLE: broker},
             )
             self._children.append(child)
-        self._running = set(range(len(devices)))
+        self._running_devices = set(range(len(devices)))
 
-    def _put_event(self, device: int, _: ChildProcess, line: Line | None) -> None:
+    def _put_event(self, device: int, _: ChildProcess, line: OutputLine | None) -> None:
         self._events.put((device, line))
 
     def wait_ready(self, broker: str) -> None:
         """Wait until every device is online at a broker; RunError if one ends first."""
-        online: set[str] = set()
+        online_devices: set[str] = set()
 
         def receive(message: Any) -> None:
             if message.payload and not message.payload.startswith(b"offline"):
-                online.add(message.topic.split("/")[2])
+                online_devices.add(message.topic.split("/")[2])
 
-        def all_online() -> bool:
+        def are_all_online() -> bool:
             for child in self._children:
                 if not child.is_alive:
                     raise RunError(child.name, child.wait_for_failure())
-            return len(online) == len(self._devices)
+            return len(online_devices) == len(self._devices)
 
         # Processes that start together load their libraries slowly.
         seconds = _READY_SECONDS + len(self._devices)
         topics = [status_topic(device) for device in self._devices]
         with subscribed(Endpoint(broker), *topics, on_message=receive, timeout=10.0) as (client, _):
-            if not run_until(client, all_online, seconds):
-                names = ", ".join(sorted(set(self._devices) - online))
+            if not run_until(client, are_all_online, seconds):
+                names = ", ".join(sorted(set(self._devices) - online_devices))
                 raise RunError(f"device {names}", "it did not start in time")
 
     def run(
@@ -140,32 +146,35 @@ class EdgeProcesses:
         end = (times[-1] if times else start) + deadline + _GRACE_SECONDS
         n_sent = 0
         next_tick = start
-        while n_sent < len(times) or self._n_open:
+        while n_sent < len(times) or self._n_unanswered:
             now = time.monotonic()
             if now >= next_tick:
                 next_tick = start + tick(now - start)
-            if now > end or not self._running:
+            if now > end or not self._running_devices:
                 break
-            due = times[n_sent] if n_sent < len(times) else end
-            if due <= now:
+            due_time = times[n_sent] if n_sent < len(times) else end
+            if due_time <= now:
                 self._send(n_sent, arrivals, instances)
-                self.behind.append(now - due)
+                self.send_delays.append(now - due_time)
                 n_sent += 1
                 continue
-            self._read_event(min(due, next_tick, now + _TICK_SECONDS) - now)
+            self._read_event(min(due_time, next_tick, now + _TICK_SECONDS) - now)
 
     @property
-    def _n_open(self) -> int:
+    def _n_unanswered(self) -> int:
         """Number of unanswered instances at devices that run."""
-        return sum(len(self._numbers[i]) for i in self._running) - sum(
-            1 for i in self._running for number in self._numbers[i] if number in self.lines
+        return sum(len(self._sent_instances[device]) for device in self._running_devices) - sum(
+            1
+            for device in self._running_devices
+            for instance in self._sent_instances[device]
+            if instance in self.lines
         )
 
-    def _send(self, number: int, arrivals: Arrivals, instances: Sequence[Any]) -> None:
-        device = int(arrivals.device[number])
-        if device in self._running:
-            self._numbers[device].append(number)
-            self._children[device].send(instances[arrivals.row[number]])
+    def _send(self, instance: int, arrivals: Arrivals, instances: Sequence[Any]) -> None:
+        device = int(arrivals.device[instance])
+        if device in self._running_devices:
+            self._sent_instances[device].append(instance)
+            self._children[device].send(instances[arrivals.row[instance]])
 
     def _read_event(self, seconds: float) -> None:
         try:
@@ -173,7 +182,7 @@ class EdgeProcesses:
         except queue.Empty:
             return
         if line is None:
-            self._running.discard(device)
+            self._running_devices.discard(device)
             if not self.counters[device]:
                 child = self._children[device]
                 self.troubles.append(
@@ -182,19 +191,19 @@ class EdgeProcesses:
         elif "summary" in line:
             self.counters[device] = line["summary"]["counters"]
         elif "row" in line:
-            self.lines[self._numbers[device][line["row"]]] = line
+            self.lines[self._sent_instances[device][line["row"]]] = line
 
     def stop(self, seconds: float) -> None:
         """Stop the devices, and read their counters."""
         for child in self._children:
             child.request_end()
         end = time.monotonic() + seconds
-        while self._running and time.monotonic() < end:
+        while self._running_devices and time.monotonic() < end:
             self._read_event(_TICK_SECONDS)
         close_all(self._children)
 
 
-def _arguments(bundle: Path, scenario: Scenario, device: str) -> list[str]:
+def _device_arguments(bundle: Path, scenario: Scenario, device: str) -> list[str]:
     arguments = [str(bundle), "--device", device, "--data", "-", "--json"]
     arguments += ["--deadline-ms", str(scenario.deadline_ms), "--policy", scenario.policy]
     arguments += ["--parallel", str(_PARALLEL)]

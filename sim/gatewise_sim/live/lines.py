@@ -26,16 +26,16 @@ from gatewise_sim.scenario import Scenario
 #: Largest difference of a cost that is rounded to nine digits in the output.
 _ROUNDING: Final = 2e-9
 
-Line = Mapping[str, Any]
+OutputLine = Mapping[str, Any]
 
 
 def answer_columns(
     scenario: Scenario,
     table: RowTable,
     arrivals: Arrivals,
-    lines: Mapping[int, Line],
-    counters: Sequence[Line],
-    workers: Mapping[str, float],
+    lines: Mapping[int, OutputLine],
+    device_counters: Sequence[OutputLine],
+    worker_counts: Mapping[str, float],
 ) -> Answers:
     """Make the columns of the instances that were answered.
 
@@ -47,9 +47,9 @@ def answer_columns(
         Instances of the run.
     lines : mapping of int to dict
         Output line of each answered instance, by its index in `arrivals`.
-    counters : sequence of dict
+    device_counters : sequence of dict
         Counters of each device; empty if it did not end normally.
-    workers : mapping of str to float
+    worker_counts : mapping of str to float
         Sums of the workers' counters.
 
     Returns
@@ -57,16 +57,16 @@ def answer_columns(
     Answers
         Columns in order of arrival.
     """
-    numbers = np.array(sorted(lines), np.int64)
-    ordered_lines = [lines[number] for number in numbers.tolist()]
+    instances = np.array(sorted(lines), np.int64)
+    ordered_lines = [lines[instance] for instance in instances.tolist()]
     class_index = {label: index for index, label in enumerate(table.classes)}
     route = np.array([ROUTES.index(line.get("route", "error")) for line in ordered_lines], np.int8)
-    reason = np.array([_reason(line) for line in ordered_lines], np.int8)
+    reason = np.array([_reason_index(line) for line in ordered_lines], np.int8)
     stage = np.array([line.get("stage", -1) for line in ordered_lines], np.int8)
     answers = Answers(
-        time=arrivals.time[numbers],
-        device=arrivals.device[numbers],
-        row=arrivals.row[numbers],
+        time=arrivals.time[instances],
+        device=arrivals.device[instances],
+        row=arrivals.row[instances],
         route=route,
         reason=reason,
         stage=stage,
@@ -78,22 +78,22 @@ def answer_columns(
         latency_ms=np.array([line.get("latency_ms", 0.0) for line in ordered_lines], np.float64),
         device_ms=np.zeros(len(ordered_lines), np.float32),
         cloud_ms=np.zeros(len(ordered_lines), np.float32),
-        up=np.zeros(len(ordered_lines), np.int32),
-        down=np.zeros(len(ordered_lines), np.int32),
-        payload_up=np.zeros(len(ordered_lines), np.int32),
-        payload_down=np.zeros(len(ordered_lines), np.int32),
-        joules=np.zeros(len(ordered_lines), np.float32),
-        requested=(route == CLOUD) | (reason == REASON["timeout"]) | _is_refusal(reason),
-        audited=np.zeros(len(ordered_lines), np.bool_),
+        bytes_up=np.zeros(len(ordered_lines), np.int32),
+        bytes_down=np.zeros(len(ordered_lines), np.int32),
+        payload_bytes_up=np.zeros(len(ordered_lines), np.int32),
+        payload_bytes_down=np.zeros(len(ordered_lines), np.int32),
+        radio_joules=np.zeros(len(ordered_lines), np.float32),
+        is_requested=(route == CLOUD) | (reason == REASON["timeout"]) | _is_refusal(reason),
+        is_audited=np.zeros(len(ordered_lines), np.bool_),
     )
     _fill_costs(answers, table)
-    _fill_times(answers, table, workers)
-    _fill_bytes(answers, counters)
-    fill_joules(answers, scenario, request_first=scenario.policy == "cloud-only")
+    _fill_times(answers, table, worker_counts)
+    _fill_bytes(answers, device_counters)
+    fill_joules(answers, scenario, is_cloud_first=scenario.policy == "cloud-only")
     return answers
 
 
-def _reason(line: Line) -> int:
+def _reason_index(line: OutputLine) -> int:
     """Index of a line's reason in REASONS; other reasons of devices map to similar ones."""
     reason = line.get("reason", "value")
     if reason in REASON:
@@ -106,17 +106,21 @@ def _reason(line: Line) -> int:
 
 
 def _is_refusal(reason: NDArray[np.int8]) -> NDArray[np.bool_]:
-    refusals = [number for name, number in REASON.items() if name.startswith("cloud:")]
-    return np.isin(reason, refusals)
+    refusal_indices = [number for name, number in REASON.items() if name.startswith("cloud:")]
+    return np.isin(reason, refusal_indices)
 
 
 def _fill_costs(answers: Answers, table: RowTable) -> None:
     """Replace the rounded costs of the output by exact ones, and compute the feature costs."""
     row = answers.row
     is_cloud = answers.route == CLOUD
-    offload_cost = np.where(is_cloud, table.offload_price, answers.requested * table.request_price)
-    features = np.where(answers.acquired, table.request_cost[row], table.local_cost[row])
-    exact_cost = features + offload_cost
+    offload_cost = np.where(
+        is_cloud, table.offload_price, answers.is_requested * table.request_price
+    )
+    feature_cost = np.where(
+        answers.has_request_features, table.request_cost[row], table.local_cost[row]
+    )
+    exact_cost = feature_cost + offload_cost
     is_close = np.abs(exact_cost - answers.cost) <= _ROUNDING
     answers.cost[is_close] = exact_cost[is_close]
     answers.feature_cost[:] = answers.cost - offload_cost
@@ -130,41 +134,43 @@ def local_medians(answers: Answers, n_stages: int) -> tuple[float, ...]:
     )
 
 
-def _fill_times(answers: Answers, table: RowTable, workers: Mapping[str, float]) -> None:
+def _fill_times(answers: Answers, table: RowTable, worker_counts: Mapping[str, float]) -> None:
     """Estimate the times on the device by stage medians, and in the cloud by the workers' means."""
     medians = np.array(local_medians(answers, table.n_stages))
     is_local = np.isin(answers.route, (EDGE, ERROR))
-    stage_ms = medians[np.maximum(table.exit[answers.row], 0)]
+    stage_ms = medians[np.maximum(table.last_stage[answers.row], 0)]
     answers.device_ms[:] = np.where(
         is_local, answers.latency_ms, np.minimum(stage_ms, answers.latency_ms)
     )
-    answered = workers.get("answered", 0.0)
-    if answered:
-        worker_ms = (workers["queue_us"] / answered + workers["model_us"] / answered) / 1000.0
+    n_answered = worker_counts.get("answered", 0.0)
+    if n_answered:
+        worker_ms = (
+            worker_counts["queue_us"] / n_answered + worker_counts["model_us"] / n_answered
+        ) / 1000.0
         offload_ms = np.maximum(answers.latency_ms - answers.device_ms, 0.0)
-        by_cloud = answers.route == CLOUD
-        answers.cloud_ms[:] = np.where(by_cloud, np.minimum(worker_ms, offload_ms), 0.0)
+        is_cloud = answers.route == CLOUD
+        answers.cloud_ms[:] = np.where(is_cloud, np.minimum(worker_ms, offload_ms), 0.0)
 
 
-def _fill_bytes(answers: Answers, counters: Sequence[Line]) -> None:
+def _fill_bytes(answers: Answers, device_counters: Sequence[OutputLine]) -> None:
     """Divide the bytes that each device has counted equally among its requests."""
-    for device, counts in enumerate(counters):
-        senders = np.flatnonzero((answers.device == device) & answers.requested)
-        if not counts or not len(senders):
+    for device, counters in enumerate(device_counters):
+        senders = np.flatnonzero((answers.device == device) & answers.is_requested)
+        if not counters or not len(senders):
             continue
-        n_requests = counts["sent"] + counts["retries"] - counts["unsent"]
-        n_responses = counts["answered"] + counts["refused"] + counts["late"]
-        request_size = counts["bytes_up"] / max(n_requests, 1)
-        response_size = counts["bytes_down"] / max(n_responses, 1)
+        n_requests = counters["sent"] + counters["retries"] - counters["unsent"]
+        n_responses = counters["answered"] + counters["refused"] + counters["late"]
+        request_size = counters["bytes_up"] / max(n_requests, 1)
+        response_size = counters["bytes_down"] / max(n_responses, 1)
         request_bytes = n_requests * publish_bytes(REQUEST_TOPIC, round(request_size))
         response_bytes = n_responses * publish_bytes(RESPONSE_TOPIC, round(response_size))
-        totals = {
-            "payload_up": counts["bytes_up"],
-            "payload_down": counts["bytes_down"],
-            "up": request_bytes + n_responses * PUBACK_BYTES,
-            "down": response_bytes + n_requests * PUBACK_BYTES,
+        total_by_column = {
+            "payload_bytes_up": counters["bytes_up"],
+            "payload_bytes_down": counters["bytes_down"],
+            "bytes_up": request_bytes + n_responses * PUBACK_BYTES,
+            "bytes_down": response_bytes + n_requests * PUBACK_BYTES,
         }
-        for name, total in totals.items():
+        for column, total_bytes in total_by_column.items():
             # Differences of rounded partial sums are integers with the exact total.
-            partial_sums = np.round(np.linspace(0, total, len(senders) + 1)).astype(np.int64)
-            getattr(answers, name)[senders] = np.diff(partial_sums)
+            partial_sums = np.round(np.linspace(0, total_bytes, len(senders) + 1)).astype(np.int64)
+            getattr(answers, column)[senders] = np.diff(partial_sums)

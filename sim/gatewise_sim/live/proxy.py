@@ -36,10 +36,10 @@ class DelayProxy:
 
     Parameters
     ----------
-    target : str
+    broker_url : str
         URL of the broker, ``mqtt://HOST:PORT``. TLS cannot be used, because the broker's
         certificate does not name the proxy.
-    link : LinkProfile
+    profile : LinkProfile
         Delay, bandwidth and loss of each connection.
     seed : int
         Seed of jitter and loss, together with the number of the connection.
@@ -58,19 +58,24 @@ class DelayProxy:
     Raises
     ------
     InputError
-        If `target` is not an ``mqtt://`` URL.
+        If `broker_url` is not an ``mqtt://`` URL.
     """
 
     def __init__(
-        self, target: str, link: LinkProfile, *, seed: int = 0, outages: Outages | None = None
+        self,
+        broker_url: str,
+        profile: LinkProfile,
+        *,
+        seed: int = 0,
+        outages: Outages | None = None,
     ) -> None:
-        url = urlsplit(target)
-        if url.scheme != "mqtt" or not url.hostname:
+        parsed_url = urlsplit(broker_url)
+        if parsed_url.scheme != "mqtt" or not parsed_url.hostname:
             raise InputError(
-                f"a link can only be emulated for mqtt://host:port, not for {target!r}"
+                f"a link can only be emulated for mqtt://host:port, not for {broker_url!r}"
             )
-        self._target = (url.hostname, url.port or 1883)
-        self._link = link
+        self._broker_address = (parsed_url.hostname, parsed_url.port or 1883)
+        self._profile = profile
         self._seed = seed
         self._outages = None if outages is None else _MonotonicOutages(self, outages)
         self._n_connections = 0
@@ -124,7 +129,7 @@ class DelayProxy:
         """Connect to the target, and forward both directions until one side closes."""
         self._n_connections += 1
         rng = random.Random(f"{self._seed}/{self._n_connections}")
-        link = VirtualLink(self._link, rng, self._outages)
+        link = VirtualLink(self._profile, rng, self._outages)
         # asyncio sets this option only for sockets that it creates.
         device_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader, writer = await asyncio.open_connection(sock=device_socket, limit=CHUNK)
@@ -132,12 +137,14 @@ class DelayProxy:
         try:
             # The TCP handshake takes one round trip.
             now = time.monotonic()
-            await asyncio.sleep(link.connect(now) - now)
-            broker_reader, broker_writer = await asyncio.open_connection(*self._target, limit=CHUNK)
+            await asyncio.sleep(link.connection_time(now) - now)
+            broker_reader, broker_writer = await asyncio.open_connection(
+                *self._broker_address, limit=CHUNK
+            )
             writers.append(broker_writer)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._forward(reader, broker_writer, link, up=True))
-                group.create_task(self._forward(broker_reader, writer, link, up=False))
+                group.create_task(self._forward(reader, broker_writer, link, is_uplink=True))
+                group.create_task(self._forward(broker_reader, writer, link, is_uplink=False))
         except* OSError:
             pass  # one side closed the connection
         except* asyncio.CancelledError:
@@ -153,23 +160,23 @@ class DelayProxy:
         writer: asyncio.StreamWriter,
         link: VirtualLink,
         *,
-        up: bool,
+        is_uplink: bool,
     ) -> None:
         """Forward one direction until its sender closes; write each chunk when it is due."""
-        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MAX_CHUNKS)
+        chunks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MAX_CHUNKS)
 
-        async def write() -> None:
+        async def write_chunks() -> None:
             while True:
-                due, chunk = await queue.get()
-                wait = due - time.monotonic()
-                if wait > 0:
-                    await asyncio.sleep(wait)
+                due_time, chunk = await chunks.get()
+                wait_s = due_time - time.monotonic()
+                if wait_s > 0:
+                    await asyncio.sleep(wait_s)
                 if not chunk:
                     with contextlib.suppress(OSError):
                         writer.write_eof()
                     return
                 # Count before writing, so that a receiver never finds a byte uncounted.
-                if up:
+                if is_uplink:
                     self.up_bytes += len(chunk)
                 else:
                     self.down_bytes += len(chunk)
@@ -177,11 +184,11 @@ class DelayProxy:
                 await writer.drain()
 
         async with asyncio.TaskGroup() as group:
-            group.create_task(write())
+            group.create_task(write_chunks())
             chunk = b"more"
             while chunk:
                 chunk = await reader.read(CHUNK)
-                await queue.put((link.send(time.monotonic(), len(chunk), up), chunk))
+                await chunks.put((link.send(time.monotonic(), len(chunk), is_uplink), chunk))
 
 
 class _MonotonicOutages(Outages):
@@ -191,13 +198,17 @@ class _MonotonicOutages(Outages):
     """
 
     def __init__(self, proxy: DelayProxy, outages: Outages) -> None:
-        super().__init__(outages.windows, seconds=outages.seconds, day_begins=outages.day_begins)
+        super().__init__(
+            outages.windows,
+            run_seconds=outages.run_seconds,
+            start_time_of_day=outages.start_time_of_day,
+        )
         self._proxy = proxy
 
-    def down(self, part: str, now: float) -> float | None:
+    def recovery_time(self, component: str, now: float) -> float | None:
         start = self._proxy.start
-        until = super().down(part, now - start)
-        return None if until is None else start + until
+        recovery = super().recovery_time(component, now - start)
+        return None if recovery is None else start + recovery
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:

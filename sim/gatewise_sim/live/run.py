@@ -55,7 +55,7 @@ class LiveRun:
         Failures that were not scheduled.
     faults : list of dict
         Outages with their real times: ``what``, ``up`` and ``at`` (s).
-    behind_ms : dict of str to float
+    send_delay_ms : dict of str to float
         Quantiles of the delay with which instances were sent to their devices: ``p50``, ``p99``
         and ``max``. The load of this machine causes it, and latencies do not include it.
     cpu_seconds, peak_mb : float
@@ -67,7 +67,7 @@ class LiveRun:
     broker: str
     troubles: list[str]
     faults: list[dict[str, Any]]
-    behind_ms: dict[str, float]
+    send_delay_ms: dict[str, float]
     cpu_seconds: float
     peak_mb: float
 
@@ -76,16 +76,16 @@ def check_live(scenario: Scenario) -> None:
     """Check a scenario and its given broker before a run; InputError names the problem."""
     if scenario.devices > MAX_DEVICES:
         raise InputError(f"devices is {scenario.devices}; a live run has at most {MAX_DEVICES}")
-    default = Scenario()
+    default_scenario = Scenario()
     for name in _DEVICE_DEFAULTS:
-        if getattr(scenario, name) != getattr(default, name):
+        if getattr(scenario, name) != getattr(default_scenario, name):
             raise InputError(
                 f"{name} can only be used with the virtual engine: gatewise edge has no such option"
             )
     components = {component for component, *_ in scenario.outages.faults()}
     if scenario.broker is not None:
         Endpoint(scenario.broker)
-        if scenario.link_profile.delays or "link" in components:
+        if scenario.link_profile.delays_messages or "link" in components:
             DelayProxy(scenario.broker, scenario.link_profile)
         if "broker" in components:
             raise InputError(
@@ -107,7 +107,7 @@ def run_live(
     scenario: Scenario,
     table: RowTable,
     *,
-    watch: Callable[[float, int], object] | None = None,
+    on_progress: Callable[[float, int], object] | None = None,
 ) -> LiveRun:
     """Run a fleet of real processes in real time.
 
@@ -124,7 +124,7 @@ def run_live(
         Deployment and workload.
     table : RowTable
         Outcomes of the rows.
-    watch : callable, optional
+    on_progress : callable, optional
         Called regularly with the time (s) and the number of answers so far.
 
     Returns
@@ -141,7 +141,7 @@ def run_live(
     """
     # instances, and the limit on open files
     check_live(scenario)
-    arrivals = scenario.arrivals(len(table), table.truth)
+    arrivals = scenario.draw_fleet_arrivals(len(table), table.truth)
     device_ids = _make_device_ids(scenario.devices)
     hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
@@ -156,51 +156,53 @@ def run_live(
         deployment.begin(start)
 
         def tick(now: float) -> float:
-            if watch is not None:
-                watch(max(now, 0.0), len(devices.lines))
+            if on_progress is not None:
+                on_progress(max(now, 0.0), len(devices.lines))
             return min(deployment.tick(now), now + _UPDATE_SECONDS)
 
         deadline = scenario.deadline_ms / 1000.0
         devices.run(arrivals, instances, deadline, start=start, tick=tick)
         devices.stop(deadline + 10.0)
-        workers = deployment.stop()
+        worker_counts = deployment.stop()
     # answers and counters from the output of the processes
-    fleet = _fleet_run(scenario, table, arrivals, devices, workers)
-    behind = 1000.0 * np.asarray(devices.behind or [0.0])
-    quantiles = np.percentile(behind, (50, 99, 100)).tolist()
+    fleet = _make_fleet_run(scenario, table, arrivals, devices, worker_counts)
+    send_delays_ms = 1000.0 * np.asarray(devices.send_delays or [0.0])
+    quantiles = np.percentile(send_delays_ms, (50, 99, 100)).tolist()
     return LiveRun(
         fleet=fleet,
         timings=_measured_timings(scenario, table, arrivals, fleet),
         broker=deployment.broker.kind,
         troubles=[*devices.troubles, *deployment.troubles],
         faults=deployment.faults,
-        behind_ms=dict(zip(("p50", "p99", "max"), quantiles, strict=True)),
+        send_delay_ms=dict(zip(("p50", "p99", "max"), quantiles, strict=True)),
         cpu_seconds=_children_cpu() - cpu_before,
         peak_mb=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
     )
 
 
-def _fleet_run(
+def _make_fleet_run(
     scenario: Scenario,
     table: RowTable,
     arrivals: Arrivals,
     devices: EdgeProcesses,
-    workers: Mapping[str, float],
+    worker_counts: Mapping[str, float],
 ) -> FleetRun:
-    answers = answer_columns(scenario, table, arrivals, devices.lines, devices.counters, workers)
-    sums: dict[str, float] = {}
+    answers = answer_columns(
+        scenario, table, arrivals, devices.lines, devices.counters, worker_counts
+    )
+    counter_sums: dict[str, float] = {}
     for counters in devices.counters:
         for name, count in counters.items():
-            sums[name] = sums.get(name, 0.0) + count
+            counter_sums[name] = counter_sums.get(name, 0.0) + count
     return FleetRun(
         answers=answers,
         seconds=scenario.seconds,
-        devices=scenario.devices,
-        counts=sums,
-        workers=dict(workers) | queue_means(workers, scenario),
+        n_devices=scenario.devices,
+        device_counts=counter_sums,
+        worker_counts=dict(worker_counts) | queue_means(worker_counts, scenario),
         sampling=f"all of {plural(scenario.devices, 'device')} for {duration(scenario.seconds)}",
-        request_first=scenario.policy == "cloud-only",
-        lost=len(arrivals.time) - len(answers),
+        is_cloud_first=scenario.policy == "cloud-only",
+        n_lost=len(arrivals.time) - len(answers),
     )
 
 
@@ -212,27 +214,29 @@ def _measured_timings(
     The time between broker and worker is half the difference of two medians: the latency of the
     offloaded instances, and the same in virtual time with a `hop_ms` of 0.
     """
-    workers = fleet.workers
-    batches = max(workers.get("batches", 0.0), 1.0)
+    worker_counts = fleet.worker_counts
+    n_batches = max(worker_counts.get("batches", 0.0), 1.0)
     is_edge_measured = (fleet.answers.route == EDGE).any()
-    assumed = ("message_us", "broker_us")
+    assumed_fields = ("message_us", "broker_us")
     timings = Timings(
         edge_ms=local_medians(fleet.answers, table.n_stages),
-        run_us=round(workers.get("model_us", 0.0) / batches, 3),
+        run_us=round(worker_counts.get("model_us", 0.0) / n_batches, 3),
         instance_us=0.0,
         hop_ms=0.0,
-        assumed=assumed if is_edge_measured else ("edge_ms", *assumed),
+        assumed=assumed_fields if is_edge_measured else ("edge_ms", *assumed_fields),
     )
-    live_ms = fleet.answers.latency_ms[fleet.answers.offloaded]
+    live_ms = fleet.answers.latency_ms[fleet.answers.is_offloaded]
     if not len(live_ms):
         return timings
     policy = FleetPolicy(
-        key="system", name="", offload=table.offload, request_first=fleet.request_first
+        key="system", name="", is_offloaded=table.is_offloaded, is_cloud_first=fleet.is_cloud_first
     )
-    if fleet.request_first:
-        policy = FleetPolicy(key="system", name="", offload=table.can_offload, request_first=True)
-    virtual = run_fleet(table, scenario, policy, timings, arrivals=arrivals).answers
-    virtual_ms = virtual.latency_ms[virtual.offloaded]
+    if fleet.is_cloud_first:
+        policy = FleetPolicy(
+            key="system", name="", is_offloaded=table.can_offload, is_cloud_first=True
+        )
+    virtual_answers = run_fleet(table, scenario, policy, timings, arrivals=arrivals).answers
+    virtual_ms = virtual_answers.latency_ms[virtual_answers.is_offloaded]
     hop_ms = 0.0
     if len(virtual_ms):
         hop_ms = max(0.0, float(np.median(live_ms) - np.median(virtual_ms)) / 2)

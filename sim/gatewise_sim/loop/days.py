@@ -142,9 +142,9 @@ def simulate_loop(
     InputError
         If a row has a class that the bundle does not know, or a setting is not valid.
     """
-    first = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-    rows = Rows.from_arrays(first.manifest.name, X, y, first.manifest)
-    return run_loop(first, rows, rules or LoopRules(), train=str(train), target=target)
+    first_release = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+    rows = Rows.from_arrays(first_release.manifest.name, X, y, first_release.manifest)
+    return run_loop(first_release, rows, rules or LoopRules(), train=str(train), target=target)
 
 
 def run_loop(
@@ -157,8 +157,8 @@ def run_loop(
         )
     if rows.truth is None or (rows.truth < 0).any():
         raise InputError("the simulated labeller needs a class of the bundle for every row")
-    if unknown := sorted(set(rules.refit) - set(RefitSettings.__struct_fields__)):
-        raise InputError(f"refit.{unknown[0]}: gatewise refit has no such setting")
+    if unknown_settings := sorted(set(rules.refit) - set(RefitSettings.__struct_fields__)):
+        raise InputError(f"refit.{unknown_settings[0]}: gatewise refit has no such setting")
     with tempfile.TemporaryDirectory(prefix="gatewise-loop-") as folder:
         fleet = _LearningFleet(bundle, rows, rules, Path(folder), train, target)
         return LoopReport(tuple(fleet.run_day(day) for day in range(rules.days)), rules)
@@ -173,7 +173,7 @@ class _LearningFleet:
         rows: Rows,
         rules: LoopRules,
         folder: Path,
-        train: str,
+        training_path: str,
         target: str | None,
     ) -> None:
         self._bundle = bundle
@@ -182,9 +182,9 @@ class _LearningFleet:
         self._truth = np.array([str(label) for label in bundle.manifest.classes])[rows.truth]
         self._rules = rules
         self._folder = folder
-        self._training: dict[str, Any] = {"train": train, "target": target}
+        self._training_source: dict[str, Any] = {"train": training_path, "target": target}
         self._rng = np.random.default_rng(rules.seed)
-        self._mix = None if rules.mix is None else RowMix.parse(rules.mix, rows.truth)
+        self._row_mix = None if rules.mix is None else RowMix.parse(rules.mix, rows.truth)
         self._samplers = [
             AuditSampler(rules.audit, random.Random(f"{rules.seed}-{device}"))
             for device in range(rules.devices)
@@ -194,7 +194,7 @@ class _LearningFleet:
         )
         # labels by the day on which they arrive
         self._labels_due: dict[int, dict[str, str]] = {}
-        self._row_of: dict[str, int] = {}
+        self._position_by_id: dict[str, int] = {}
         self._n_labels_at_refit = 0
         self._download_bytes = 0
 
@@ -207,40 +207,44 @@ class _LearningFleet:
         outcome = graph_outcome(bundle, self._X[positions])
         n_bytes = self._archive_day(bundle, positions, times, outcome) + self._download_bytes
         # in the evening, labels are requested, and earlier requests are answered
-        n_asked = self._request_labels(day, version) if day % self._rules.choose_every == 0 else 0
+        n_requested = (
+            self._request_labels(day, version) if day % self._rules.choose_every == 0 else 0
+        )
         labels = self._labels_due.pop(day, {})
         if labels:
             add_labels(self._archive.path, labels, by="labeller", at=float(times[-1]))
         report = monitor(self._archive.path, version=version)
         # a refit may lead to a release, which devices download in the night
-        verdict, released = self._refit(day, report)
-        self._download_bytes = self._rules.devices * _device_bytes(self._bundle) if released else 0
-        names = _class_names(bundle)
-        truth = self._truth[positions]
-        system = report.figures[0]
+        verdict, released_version = self._refit(day, report)
+        self._download_bytes = (
+            self._rules.devices * _device_bytes(self._bundle) if released_version else 0
+        )
+        class_names = _class_names(bundle)
+        true_names = self._truth[positions]
+        system_estimate = report.figures[0]
         return DayFigures(
             day=day + 1,
             version=version,
-            accuracy=float(np.mean(names[outcome.labels] == truth)),
-            high_cost_accuracy=float(np.mean(names[outcome.cloud_labels] == truth)),
+            accuracy=float(np.mean(class_names[outcome.labels] == true_names)),
+            high_cost_accuracy=float(np.mean(class_names[outcome.cloud_labels] == true_names)),
             offload_rate=float(np.mean(_is_offloaded(bundle, outcome))),
-            estimate=system.value,
-            low=system.low,
-            high=system.high,
+            estimate=system_estimate.value,
+            low=system_estimate.low,
+            high=system_estimate.high,
             alarm=report.alarm,
-            n_asked=n_asked,
+            n_asked=n_requested,
             n_labels=len(labels),
             n_bytes=n_bytes,
             verdict=verdict,
-            released=released,
+            released=released_version,
         )
 
     def _draw_instances(self, day: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Positions in the table and Unix times of a day's instances, each of shape (n,)."""
         n = self._rules.instances
         times = (day + (np.arange(n) + 0.5) / n) * _DAY_SECONDS
-        if self._mix is not None:
-            return self._mix.rows(times, self._rng), times
+        if self._row_mix is not None:
+            return self._row_mix.draw_rows(times, self._rng), times
         return (day * n + np.arange(n)) % len(self._X), times
 
     def _archive_day(
@@ -255,52 +259,60 @@ class _LearningFleet:
         assert manifest.cloud is not None
         assert outcome.cloud_labels is not None
         assert outcome.cloud_probabilities is not None
-        X = self._X[positions][:, manifest.cloud_inputs()]
+        request_rows = self._X[positions][:, manifest.cloud_inputs()]
         is_offloaded = _is_offloaded(bundle, outcome)
         confidence = _confidence(bundle, outcome)
         sizes = MessageSizes(
             model=manifest.name,
             version=manifest.version,
-            n_values=X.shape[1],
+            n_values=request_rows.shape[1],
             n_classes=len(manifest.classes),
-            dtype=X.dtype,
+            dtype=request_rows.dtype,
         )
         response_bytes = sizes.response(_WORKER_US)
         n_bytes = np.count_nonzero(is_offloaded) * (sizes.request(_TTL_MS) + response_bytes)
         # devices take turns, and each chooses its audits with the real sampler
         sent_chance = np.where(is_offloaded, 1.0, 0.0)
-        for i in range(len(X)):
-            mark = self._samplers[i % len(self._samplers)].choose(
+        for i in range(len(request_rows)):
+            audit_mark = self._samplers[i % len(self._samplers)].choose(
                 "cloud" if is_offloaded[i] else "edge", int(outcome.labels[i]), float(confidence[i])
             )
-            if mark is not None:
-                sent_chance[i] = mark.probability
-                n_bytes += sizes.audit(mark, _TTL_MS) + response_bytes
+            if audit_mark is not None:
+                sent_chance[i] = audit_mark.probability
+                n_bytes += sizes.audit(audit_mark, _TTL_MS) + response_bytes
         # the archive stores all instances that devices sent
-        sent = np.flatnonzero(sent_chance > 0)
+        sent_positions = np.flatnonzero(sent_chance > 0)
         rows = ArchivedRows(
-            ids=np.array([f"{len(self._row_of) + i:032x}-0" for i in range(len(sent))]),
-            device=np.array([f"device-{i % len(self._samplers)}" for i in sent.tolist()]),
-            time=times[sent],
-            X=X[sent],
-            cloud_label=outcome.cloud_labels[sent].astype(np.int32),
-            probabilities=outcome.cloud_probabilities[sent].astype(np.float32),
-            device_label=np.where(is_offloaded, -1, outcome.labels)[sent].astype(np.int32),
-            confidence=np.where(is_offloaded, np.nan, confidence)[sent].astype(np.float32),
-            sent_chance=sent_chance[sent],
-            stored_chance=np.ones(len(sent)),
-            late=np.zeros(len(sent), np.bool_),
+            ids=np.array(
+                [f"{len(self._position_by_id) + i:032x}-0" for i in range(len(sent_positions))]
+            ),
+            device=np.array([f"device-{i % len(self._samplers)}" for i in sent_positions.tolist()]),
+            time=times[sent_positions],
+            X=request_rows[sent_positions],
+            cloud_label=outcome.cloud_labels[sent_positions].astype(np.int32),
+            probabilities=outcome.cloud_probabilities[sent_positions].astype(np.float32),
+            device_label=np.where(is_offloaded, -1, outcome.labels)[sent_positions].astype(
+                np.int32
+            ),
+            confidence=np.where(is_offloaded, np.nan, confidence)[sent_positions].astype(
+                np.float32
+            ),
+            sent_chance=sent_chance[sent_positions],
+            stored_chance=np.ones(len(sent_positions)),
+            late=np.zeros(len(sent_positions), np.bool_),
         )
-        facts = ShardFacts(
+        shard_facts = ShardFacts(
             model=manifest.name,
             version=manifest.version,
             classes=manifest.classes,
             inputs=manifest.cloud.inputs,
-            shape=(X.shape[1],),
+            shape=(request_rows.shape[1],),
             accuracy=manifest.active_point.accuracy,
         )
-        self._archive.add(rows, facts, float(times[-1]))
-        self._row_of |= dict(zip(rows.ids.tolist(), positions[sent].tolist(), strict=True))
+        self._archive.add(rows, shard_facts, float(times[-1]))
+        self._position_by_id |= dict(
+            zip(rows.ids.tolist(), positions[sent_positions].tolist(), strict=True)
+        )
         return float(n_bytes)
 
     def _request_labels(self, day: int, version: str) -> int:
@@ -311,7 +323,7 @@ class _LearningFleet:
         class_names = np.unique(self._truth)
         labels = {}
         for instance_id in choice.rows.ids.tolist():
-            label = self._truth[self._row_of[instance_id]]
+            label = self._truth[self._position_by_id[instance_id]]
             # the labeller's errors name another class at random
             if len(class_names) > 1 and self._rng.random() < rules.label_errors:
                 label = self._rng.choice(class_names[class_names != label])
@@ -331,7 +343,7 @@ class _LearningFleet:
             kept=self._archive.path,
             out=self._folder / f"release-{day}",
             seed=rules.seed,
-            **self._training,
+            **self._training_source,
             **rules.refit,
         )
         new_bundle, refit_report = refit_bundle(settings)

@@ -44,10 +44,10 @@ def simulate_days(
     from gatewise_sim.experiment.rows import Rows
     from gatewise_sim.loop.days import run_loop
 
-    opened = Bundle.open(bundle)
-    rows = Rows.load(data, opened.manifest, target=target)
-    chosen_rules = LoopRules() if rules is None else read_toml(rules, LoopRules, "rules")
-    report = run_loop(opened, rows, chosen_rules, train=train, target=target)
+    opened_bundle = Bundle.open(bundle)
+    rows = Rows.load(data, opened_bundle.manifest, target=target)
+    loop_rules = LoopRules() if rules is None else read_toml(rules, LoopRules, "rules")
+    report = run_loop(opened_bundle, rows, loop_rules, train=train, target=target)
     if as_json:
         emit(msgspec.to_builtins(report))
     else:
@@ -56,20 +56,20 @@ def simulate_days(
 
 def show_days(report: LoopReport) -> None:
     """Print a table with a row per day, and the totals of labels, bytes and releases."""
-    print_table("A fleet that learns", _HEADER, [_cells(day) for day in report.days])
+    print_table("A fleet that learns", _COLUMN_NAMES, [_row_cells(day) for day in report.days])
     print(
         f"{report.n_asked} labels asked for, {byte_size(report.n_bytes)} sent, "
         f"{report.n_releases} releases after the first"
     )
 
 
-_HEADER: Final = (
+_COLUMN_NAMES: Final = (
     *("day", "release", "right", "high-cost", "estimate", "95 % interval", "offloaded"),
     *("asked", "labels", "bytes", "in the evening"),
 )
 
 
-def _cells(day: DayFigures) -> list[str]:
+def _row_cells(day: DayFigures) -> list[str]:
     events = ["alarm"] * day.alarm
     if day.verdict:
         events.append(f"refit: {day.verdict}")

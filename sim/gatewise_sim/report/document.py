@@ -28,7 +28,7 @@ class ReportRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # -- one policy's run -------------------------------------------------------------------------
 
 
-class Figure(ReportRecord, frozen=True, kw_only=True):
+class Estimate(ReportRecord, frozen=True, kw_only=True):
     """A figure, with its 95 % confidence interval if there is one."""
 
     value: float
@@ -36,9 +36,9 @@ class Figure(ReportRecord, frozen=True, kw_only=True):
     high: float | None = None
 
 
-def value(figure: Figure | None) -> float | None:
+def value_of(estimate: Estimate | None) -> float | None:
     """Get the value of a figure; None without a figure."""
-    return None if figure is None else figure.value
+    return None if estimate is None else estimate.value
 
 
 class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
@@ -60,12 +60,12 @@ class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
     audits_disagreed: int = 0
 
     @property
-    def answered(self) -> int:
+    def n_answered(self) -> int:
         """Number of answers by edge, cloud and fallback."""
         return self.edge + self.cloud + self.fallback
 
     @property
-    def cloud_too_late(self) -> bool:
+    def is_cloud_too_late(self) -> bool:
         """Whether the cloud answered less than 5 % of the offloaded instances in time."""
         return self.fallback > 0 and 20 * self.cloud < self.cloud + self.fallback
 
@@ -73,8 +73,8 @@ class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
 class ByteUse(ReportRecord, frozen=True, kw_only=True):
     """Bytes per instance by direction, and by payload and protocol overhead."""
 
-    up: Figure
-    down: Figure
+    up: Estimate
+    down: Estimate
     request: float = 0.0
     response: float = 0.0
     protocol: float = 0.0
@@ -213,12 +213,12 @@ class PolicyResult(ReportRecord, frozen=True, kw_only=True):
     sampling: str
     scaled: bool
     instances: int
-    accuracy: Figure | None
-    edge_accuracy: Figure | None
-    offload_rate: Figure
-    cost: Figure
-    feature_cost: Figure
-    latency_ms: dict[str, Figure]
+    accuracy: Estimate | None
+    edge_accuracy: Estimate | None
+    offload_rate: Estimate
+    cost: Estimate
+    feature_cost: Estimate
+    latency_ms: dict[str, Estimate]
     bytes: ByteUse
     joules: JouleUse
     joules_per_device_day: float
@@ -307,7 +307,7 @@ class RowCheck(ReportRecord, frozen=True, kw_only=True):
     differing: dict[str, int]
 
 
-class TwinFigures(ReportRecord, frozen=True, kw_only=True):
+class EngineFigures(ReportRecord, frozen=True, kw_only=True):
     """Figures of a live run, and of the same run in virtual time."""
 
     live: dict[str, float | None]
@@ -389,7 +389,7 @@ class Report(ReportRecord, frozen=True, kw_only=True):
     high_cost_model: str | None = None
     seconds: dict[str, float] | None = None
     checked: RowCheck | None = None
-    twin: TwinFigures | None = None
+    twin: EngineFigures | None = None
     run: dict[str, Any] | None = None
 
     @classmethod
@@ -402,17 +402,21 @@ class Report(ReportRecord, frozen=True, kw_only=True):
             if policy.key in ("system", "edge_only", "cloud_only")
         }
         feature_cost = _by_policy(main_policies, lambda policy: policy.feature_cost.value)
-        reference = feature_cost.get("cloud_only")
-        recalls = [result.accuracy for result in system.classes if result.accuracy is not None]
+        cloud_cost = feature_cost.get("cloud_only")
+        recalls = [
+            class_result.accuracy
+            for class_result in system.classes
+            if class_result.accuracy is not None
+        ]
         return cls(
             policies=tuple(policies),
             engine=system.engine,
             instances=system.instances,
             offload_rate=system.offload_rate.value,
-            accuracy=_by_policy(main_policies, lambda policy: value(policy.accuracy)),
+            accuracy=_by_policy(main_policies, lambda policy: value_of(policy.accuracy)),
             balanced_accuracy=sum(recalls) / len(recalls) if recalls else None,
             feature_cost=feature_cost,
-            cost_reduction=1.0 - feature_cost["system"] / reference if reference else None,
+            cost_reduction=1.0 - feature_cost["system"] / cloud_cost if cloud_cost else None,
             bytes={
                 key: round(policy.instances * policy.bytes.total)
                 for key, policy in main_policies.items()
@@ -421,8 +425,8 @@ class Report(ReportRecord, frozen=True, kw_only=True):
             latency_ms=_by_policy(
                 main_policies,
                 lambda policy: {
-                    name: figure.value
-                    for name, figure in policy.latency_ms.items()
+                    name: estimate.value
+                    for name, estimate in policy.latency_ms.items()
                     if name in ("p50", "p95", "p99")
                 },
             ),
@@ -437,11 +441,11 @@ class Report(ReportRecord, frozen=True, kw_only=True):
         return self.policies[0]
 
     @property
-    def labelled(self) -> bool:
+    def has_labels(self) -> bool:
         """Whether the rows have labels."""
         return self.system.accuracy is not None
 
-    def policy(self, key: str) -> PolicyResult | None:
+    def find_policy(self, key: str) -> PolicyResult | None:
         """Result of the policy with this `key`; None if it was not run."""
         return next((policy for policy in self.policies if policy.key == key), None)
 

@@ -21,12 +21,12 @@ from gatewise.formats import (
     plural,
 )
 from gatewise_sim.report.document import (
+    Estimate,
     FaultSpan,
-    Figure,
     PolicyResult,
     Report,
     TimelineBin,
-    value,
+    value_of,
 )
 
 #: Utilisation of the workers above which a little more load makes queues grow without bound.
@@ -34,10 +34,10 @@ _HIGH_UTILISATION: Final = 0.85
 #: Smallest share that rounds to 100 % without decimals.
 _ROUNDS_TO_ALL: Final = 0.995
 #: Smallest drop of accuracy in an outage that the summary mentions.
-_MIN_DROP: Final = 0.002
+_MIN_ACCURACY_DROP: Final = 0.002
 #: Width of an interval above which the summary mentions it.
 _WIDE_INTERVAL: Final = 0.1
-_TIMINGS: Final = {
+_TIMING_NAMES: Final = {
     "edge_ms": "the time of a stage",
     "run_us": "the time of a run of the high-cost model",
     "instance_us": "the time of an instance in a run",
@@ -58,43 +58,45 @@ class KeyFigure:
     note: str = ""
 
 
-def bounds(figure: Figure | None, form: Format) -> str:
+def format_interval(estimate: Estimate | None, formatter: Format) -> str:
     """Format the interval of a figure; empty without an interval."""
-    if figure is None or figure.low is None or figure.high is None:
+    if estimate is None or estimate.low is None or estimate.high is None:
         return ""
-    return interval(figure.low, figure.high, form)
+    return interval(estimate.low, estimate.high, formatter)
 
 
-def answer(report: Report) -> tuple[str, str]:
+def summary_sentence(report: Report) -> tuple[str, str]:
     """Summarise the run in one sentence, split into its main clause and the rest.
 
     If the rows break a promise of the bundle, a sentence about it comes first.
     """
-    main_clause, rest = _plain_answer(report)
+    main_clause, rest = _run_summary(report)
     if report.promise is None:
         return main_clause, rest
     return report.promise, f" {main_clause}{rest}"
 
 
-def _plain_answer(report: Report) -> tuple[str, str]:
+def _run_summary(report: Report) -> tuple[str, str]:
     system = report.system
-    if not system.answers.answered:
+    if not system.answers.n_answered:
         return "No instance was answered", "."
-    if system.answers.cloud_too_late and not report.faults:
+    if system.answers.is_cloud_too_late and not report.faults:
         share = percent(system.answers.fallback / system.instances)
         deadline = millis(report.settings.get("deadline_ms"))
-        right = "" if system.accuracy is None else f"; {percent(system.accuracy.value)} right"
+        accuracy_text = (
+            "" if system.accuracy is None else f"; {percent(system.accuracy.value)} right"
+        )
         quantifier = "Hardly any" if system.answers.cloud else "No"
         return (
             f"{quantifier} answer of the cloud comes within the deadline of {deadline}",
-            f": devices answer {share} of all instances as fallbacks{right}.",
+            f": devices answer {share} of all instances as fallbacks{accuracy_text}.",
         )
     clauses = []
-    p95 = value(system.latency_ms.get("p95"))
+    p95 = value_of(system.latency_ms.get("p95"))
     if p95 is not None:
         clauses.append(f"95 % of the answers come within {millis(p95)}")
     if report.faults:
-        clauses.append(_outage(report))
+        clauses.append(_outage_clause(report))
     rest = "".join(f"{', and ' if i else '; '}{clause}" for i, clause in enumerate(clauses))
     return _main_clause(report), f"{rest}."
 
@@ -102,7 +104,7 @@ def _plain_answer(report: Report) -> tuple[str, str]:
 def _main_clause(report: Report) -> str:
     """Describe the accuracy, and the savings compared with offloading every instance."""
     system = report.system
-    cloud = report.policy("cloud_only")
+    cloud = report.find_policy("cloud_only")
     savings = listed(_savings(report, system, cloud))
     remark = _interval_remark(system)
     if system.accuracy is None:
@@ -112,9 +114,9 @@ def _main_clause(report: Report) -> str:
     else:
         text = f"{percent(system.accuracy.value)} right"
         if cloud is not None and cloud.accuracy is not None:
-            reference = percent(cloud.accuracy.value)
-            same = reference == percent(system.accuracy.value) and not remark
-            text += ", the same as" if same else f" against {reference} for"
+            cloud_accuracy = percent(cloud.accuracy.value)
+            is_same = cloud_accuracy == percent(system.accuracy.value) and not remark
+            text += ", the same as" if is_same else f" against {cloud_accuracy} for"
             text += " offloading every instance"
         if cloud is not None and not system.offload_rate.value:
             text += "; no instance leaves its device"
@@ -128,11 +130,11 @@ def _main_clause(report: Report) -> str:
 
 def _interval_remark(system: PolicyResult) -> str:
     """Describe the wide intervals of accuracy and offload rate; empty if they are narrow."""
-    shares = {"right": system.accuracy, "offloaded": system.offload_rate}
+    estimates = {"right": system.accuracy, "offloaded": system.offload_rate}
     texts = []
-    for word, figure in shares.items():
-        if figure is not None and (figure.high or 0.0) - (figure.low or 0.0) > _WIDE_INTERVAL:
-            texts.append(f"{bounds(figure, percent)} {word}")
+    for adjective, estimate in estimates.items():
+        if estimate is not None and (estimate.high or 0.0) - (estimate.low or 0.0) > _WIDE_INTERVAL:
+            texts.append(f"{format_interval(estimate, percent)} {adjective}")
     return f" (too few rows to tell more than {listed(texts)})" if texts else ""
 
 
@@ -160,49 +162,69 @@ def _savings(report: Report, system: PolicyResult, cloud: PolicyResult | None) -
     return savings
 
 
-def _outage(report: Report) -> str:
+def _outage_clause(report: Report) -> str:
     """Describe the accuracy during outages."""
     faults = report.faults
     bins = report.system.timeline
-    names = {
-        plural(f.count, "worker") if f.what == "workers" else f"the {f.what}": None for f in faults
+    fault_names = {
+        plural(fault.count, "worker") if fault.what == "workers" else f"the {fault.what}": None
+        for fault in faults
     }
-    total = duration(sum(f.end - f.begin for f in faults))
-    span = f"{len(faults)} times, {total} in all," if len(faults) > 1 else f"for {total}"
-    clause = f"with {' or '.join(names)} down {span}"
-    begin = min(f.begin for f in faults)
+    total_duration = duration(sum(fault.end - fault.begin for fault in faults))
+    frequency = (
+        f"{len(faults)} times, {total_duration} in all,"
+        if len(faults) > 1
+        else f"for {total_duration}"
+    )
+    clause = f"with {' or '.join(fault_names)} down {frequency}"
+    begin = min(fault.begin for fault in faults)
     # Requests from the end of an outage may still become fallbacks until their deadline.
-    settled_at = max(f.end for f in faults) + 1e-3 * float(
+    settled_at = max(fault.end for fault in faults) + 1e-3 * float(
         report.settings.get("deadline_ms") or 0.0
     )
     bins_in_outage = [
-        b for b in bins if any(f.begin <= (b.begin + b.end) / 2 < f.end for f in faults)
+        time_bin
+        for time_bin in bins
+        if any(fault.begin <= (time_bin.begin + time_bin.end) / 2 < fault.end for fault in faults)
     ]
-    during = _accuracy(bins_in_outage)
-    before = _accuracy([b for b in bins if b.end <= begin])
-    after = _accuracy([b for b in bins if b.begin >= settled_at])
-    normal_accuracy = before if before is not None else after
-    n = sum(b.instances for b in bins_in_outage)
-    if during is None or normal_accuracy is None:
-        if not n:
+    accuracy_during = _accuracy(bins_in_outage)
+    accuracy_before = _accuracy([time_bin for time_bin in bins if time_bin.end <= begin])
+    accuracy_after = _accuracy([time_bin for time_bin in bins if time_bin.begin >= settled_at])
+    normal_accuracy = accuracy_before if accuracy_before is not None else accuracy_after
+    n_instances = sum(time_bin.instances for time_bin in bins_in_outage)
+    if accuracy_during is None or normal_accuracy is None:
+        if not n_instances:
             return f"{clause} no instance came"
-        share = percent(sum(b.fallback for b in bins_in_outage) / n)
-        return f"{clause} the devices answered {share} of the instances themselves in its place"
+        fallback_share = percent(
+            sum(time_bin.fallback for time_bin in bins_in_outage) / n_instances
+        )
+        return (
+            f"{clause} the devices answered {fallback_share} of the instances themselves in its "
+            "place"
+        )
     # Ignore a drop within two standard errors, which can be chance.
-    error = math.sqrt(during * (1 - during) / max(n, 1.0))
-    if normal_accuracy - during < max(_MIN_DROP, 2 * error):
-        return f"{clause} accuracy stayed about the same ({percent(during)})"
-    text = f"{clause} accuracy fell to {percent(during)}"
-    if after is None:
+    standard_error = math.sqrt(accuracy_during * (1 - accuracy_during) / max(n_instances, 1.0))
+    if normal_accuracy - accuracy_during < max(_MIN_ACCURACY_DROP, 2 * standard_error):
+        return f"{clause} accuracy stayed about the same ({percent(accuracy_during)})"
+    text = f"{clause} accuracy fell to {percent(accuracy_during)}"
+    if accuracy_after is None:
         return f"{text} until the end"
-    recovered = after > during + 0.5 * (normal_accuracy - during)
-    return f"{text} and {'recovered' if recovered else 'has not recovered since'}"
+    has_recovered = accuracy_after > accuracy_during + 0.5 * (normal_accuracy - accuracy_during)
+    return f"{text} and {'recovered' if has_recovered else 'has not recovered since'}"
 
 
 def _accuracy(bins: Sequence[TimelineBin]) -> float | None:
-    known = [(b.accuracy, b.instances) for b in bins if b.accuracy is not None and b.instances]
-    weight = sum(n for _, n in known)
-    return sum(v * n for v, n in known) / weight if weight else None
+    known_bins = [
+        (time_bin.accuracy, time_bin.instances)
+        for time_bin in bins
+        if time_bin.accuracy is not None and time_bin.instances
+    ]
+    n_known = sum(n_instances for _, n_instances in known_bins)
+    return (
+        sum(accuracy * n_instances for accuracy, n_instances in known_bins) / n_known
+        if n_known
+        else None
+    )
 
 
 def caveats(report: Report) -> list[str]:
@@ -232,20 +254,20 @@ def caveats(report: Report) -> list[str]:
             "answer."
         )
     for policy in report.policies:
-        busy = policy.utilisation or 0.0
-        if policy.key in ("system", "cloud_only") and busy > _HIGH_UTILISATION:
+        utilisation = policy.utilisation or 0.0
+        if policy.key in ("system", "cloud_only") and utilisation > _HIGH_UTILISATION:
             texts.append(
-                f"{policy.name}: the workers are busy {percent(busy, 0)} of the time; with a "
-                "little more load their queues would grow."
+                f"{policy.name}: the workers are busy {percent(utilisation, 0)} of the time; with "
+                "a little more load their queues would grow."
             )
     # assumptions of the run
-    if not report.labelled:
+    if not report.has_labels:
         texts.append(
             "The rows have no labels (--target names their column), so the report has no accuracy "
             "and no oracle."
         )
     if report.timings.assumed:
-        names = [_TIMINGS.get(name, name) for name in report.timings.assumed]
+        names = [_TIMING_NAMES.get(name, name) for name in report.timings.assumed]
         texts.append(f"Assumed, not measured on this machine: {listed(names)}.")
     if system.scaled:
         texts.append(
@@ -263,53 +285,55 @@ def key_figures(report: Report) -> list[KeyFigure]:
     """List the system's figures, each with its interval and those of the baselines."""
     system = report.system
     latency = system.latency_ms
-    figures: list[KeyFigure] = []
-    level = percent(report.confidence_level, 0)
+    key_figure_list: list[KeyFigure] = []
+    level_text = percent(report.confidence_level, 0)
 
-    def add(name: str, figure: Figure | None, form: Format, note: str) -> None:
-        ends = bounds(figure, form)
-        interval = f"{level} interval {ends}" if ends else ""
-        figures.append(KeyFigure(name, form(value(figure)), interval, note))
+    def add(name: str, estimate: Estimate | None, formatter: Format, note: str) -> None:
+        bounds_text = format_interval(estimate, formatter)
+        interval_text = f"{level_text} interval {bounds_text}" if bounds_text else ""
+        key_figure_list.append(KeyFigure(name, formatter(value_of(estimate)), interval_text, note))
 
-    def against(get: Callable[[PolicyResult], float | None], form: Format) -> str:
+    def baseline_note(figure_of: Callable[[PolicyResult], float | None], formatter: Format) -> str:
         texts = []
         for key in ("cloud_only", "edge_only"):
-            policy = report.policy(key)
-            if policy is not None and (amount := get(policy)) is not None:
-                texts.append(f"{policy.name.lower()} {form(amount)}")
+            policy = report.find_policy(key)
+            if policy is not None and (amount := figure_of(policy)) is not None:
+                texts.append(f"{policy.name.lower()} {formatter(amount)}")
         return ", ".join(texts)
 
     # accuracy and offload rate
     if system.accuracy is not None:
-        note = against(lambda p: value(p.accuracy), percent)
+        note = baseline_note(lambda policy: value_of(policy.accuracy), percent)
         add("accuracy", system.accuracy, percent, note)
     note = f"of {count(system.instances)} instances"
     add("offloaded", system.offload_rate, percent, note)
     # latency
     if latency.get("p95") is not None:
-        note = against(lambda p: value(p.latency_ms.get("p95")), millis)
+        note = baseline_note(lambda policy: value_of(policy.latency_ms.get("p95")), millis)
         add("95 % answered within", latency["p95"], millis, note)
     if latency.get("offloaded_p95") is not None:
-        note = f"half within {millis(value(latency.get('offloaded_p50')))}"
+        note = f"half within {millis(value_of(latency.get('offloaded_p50')))}"
         add("offloaded: 95 % within", latency["offloaded_p95"], millis, note)
     # bytes, features, energy, money
     if system.bytes.total:
-        note = f"{number(value(system.bytes.up))} up, {number(value(system.bytes.down))} down"
-        baselines = against(lambda p: p.bytes.total or None, number)
-        note = f"{note}; {baselines}" if baselines else note
-        add("bytes per instance", Figure(value=system.bytes.total), number, note)
-    note = against(lambda p: value(p.feature_cost), number)
+        note = f"{number(value_of(system.bytes.up))} up, {number(value_of(system.bytes.down))} down"
+        baseline_text = baseline_note(lambda policy: policy.bytes.total or None, number)
+        note = f"{note}; {baseline_text}" if baseline_text else note
+        add("bytes per instance", Estimate(value=system.bytes.total), number, note)
+    note = baseline_note(lambda policy: value_of(policy.feature_cost), number)
     add("feature cost per instance", system.feature_cost, number, note)
     if system.joules_per_device_day:
-        note = against(lambda p: p.joules_per_device_day, joules)
+        note = baseline_note(lambda policy: policy.joules_per_device_day, joules)
         if system.battery_days is not None:
             note = f"battery lasts {number(system.battery_days)} days; {note}"
-        add("energy per device and day", Figure(value=system.joules_per_device_day), joules, note)
+        add("energy per device and day", Estimate(value=system.joules_per_device_day), joules, note)
     if system.money is not None and system.money.total > 0:
-        note = against(lambda p: None if p.money is None else p.money.total, number)
+        note = baseline_note(
+            lambda policy: None if policy.money is None else policy.money.total, number
+        )
         text = money(system.money.total, system.money.currency)
-        figures.append(KeyFigure("cost per month", text, note=note))
-    return figures
+        key_figure_list.append(KeyFigure("cost per month", text, note=note))
+    return key_figure_list
 
 
 def audit_findings(report: Report) -> str:
@@ -324,8 +348,10 @@ def audit_findings(report: Report) -> str:
     text += f" ({percent(audit.promised)} promised)."
     if not audit.alarms:
         return f"{text} No worker's test raised an alarm."
-    time = "" if audit.alarm_instances is None else f" after {count(audit.alarm_instances)} audits"
-    return f"{text} {plural(audit.alarms, 'test')} of the workers raised an alarm{time}."
+    alarm_time_text = (
+        "" if audit.alarm_instances is None else f" after {count(audit.alarm_instances)} audits"
+    )
+    return f"{text} {plural(audit.alarms, 'test')} of the workers raised an alarm{alarm_time_text}."
 
 
 def fault_name(fault: FaultSpan) -> str:
@@ -341,25 +367,29 @@ def fault_name(fault: FaultSpan) -> str:
     return f"{plural(fault.count, 'worker')} {'was' if fault.count == 1 else 'were'} down"
 
 
-def when(begin: float, end: float, day_begins: float = 0.0) -> str:
-    """Format a span of the run; also as times of day if the run starts at `day_begins` (s).
+def format_span(begin: float, end: float, start_time_of_day: float = 0.0) -> str:
+    """Format a span of the run; also as times of day if the run starts at `start_time_of_day` (s).
 
-    >>> when(3600, 4200), when(0, 45)
+    >>> format_span(3600, 4200), format_span(0, 45)
     ('from 1:00 to 1:10 h', 'from 0 to 45 s')
-    >>> when(3600, 4200, 11 * 3600), when(3600, 3605)
+    >>> format_span(3600, 4200, 11 * 3600), format_span(3600, 3605)
     ('from 12:00 to 12:10 (1:00 to 1:10 h after the start)', 'from 1:00:00 to 1:00:05 h')
     """
     if end < 300:
         return f"from {begin:.3g} to {duration(end)}"
-    times = (round(begin), round(end))
-    shows_seconds = any(time % 60 for time in times)
+    end_points = (round(begin), round(end))
+    shows_seconds = any(seconds % 60 for seconds in end_points)
 
-    def text(hour: str, time: int) -> str:
-        return f"{hour}:{time // 60 % 60:02d}" + (f":{time % 60:02d}" if shows_seconds else "")
+    def clock_text(hour: str, seconds: int) -> str:
+        return f"{hour}:{seconds // 60 % 60:02d}" + (
+            f":{seconds % 60:02d}" if shows_seconds else ""
+        )
 
-    since_start = " to ".join(text(f"{time // 3600}", time) for time in times)
-    if not day_begins:
+    since_start = " to ".join(clock_text(f"{seconds // 3600}", seconds) for seconds in end_points)
+    if not start_time_of_day:
         return f"from {since_start} h"
-    by_clock = [round(time + day_begins) for time in times]
-    clock = " to ".join(text(f"{time // 3600 % 24:02d}", time) for time in by_clock)
-    return f"from {clock} ({since_start} h after the start)"
+    clock_end_points = [round(seconds + start_time_of_day) for seconds in end_points]
+    clock_span = " to ".join(
+        clock_text(f"{seconds // 3600 % 24:02d}", seconds) for seconds in clock_end_points
+    )
+    return f"from {clock_span} ({since_start} h after the start)"

@@ -16,15 +16,15 @@ from gatewise_sim.report.findings import KeyFigure
 from gatewise_sim.report.tables import PageTable
 
 _PACKAGE: Final = "gatewise_sim.report"
-_MAX_LINE: Final = 80
-_UNITS: Final = re.compile(r"(?<=\d) (?=%|ms\b|J\b|kJ\b|mJ\b|min\b|h\b|s\b|day|EUR\b)")
+_MAX_COMMAND_LENGTH: Final = 80
+_SPACE_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=%|ms\b|J\b|kJ\b|mJ\b|min\b|h\b|s\b|day|EUR\b)")
 
 
 @dataclass(frozen=True)
 class Plot:
     """A plot with an optional title."""
 
-    plot: Markup
+    svg: Markup
     title: str = ""
 
 
@@ -32,16 +32,16 @@ class Plot:
 class Section:
     """A section of a page, with plots and then tables.
 
-    `key` is the id of its element. `pairs` are tables of names and values, shown next to each
+    `key` is the id of its element. `pair_tables` are tables of names and values, shown next to each
     other. `command` is the command line that repeats the run.
     """
 
     key: str
     title: str
     text: str = ""
-    figures: Sequence[Plot] = ()
+    plots: Sequence[Plot] = ()
     tables: Sequence[PageTable] = ()
-    pairs: Sequence[PageTable] = ()
+    pair_tables: Sequence[PageTable] = ()
     command: str = ""
 
 
@@ -53,14 +53,14 @@ class Page:
     about: str
     headline: tuple[str, str]
     warnings: Sequence[str] = ()
-    figures: Sequence[KeyFigure] = ()
+    key_figures: Sequence[KeyFigure] = ()
     sections: Sequence[Section]
     footer: str
 
     @property
-    def columns(self) -> int:
+    def n_columns(self) -> int:
         """Number of columns of the key figures, chosen so that no row has a single figure."""
-        n_figures = len(self.figures)
+        n_figures = len(self.key_figures)
         if n_figures < 4:
             return n_figures
         return next((n_columns for n_columns in (4, 5, 3) if n_figures % n_columns != 1), 4)
@@ -84,9 +84,13 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["tied"] = lambda text: _UNITS.sub("\N{NO-BREAK SPACE}", text)
+    environment.filters["with_units"] = lambda text: _SPACE_BEFORE_UNIT.sub(
+        "\N{NO-BREAK SPACE}", text
+    )
     # Split a long command into lines with backslashes for a shell.
     environment.filters["shell_lines"] = lambda command: (
-        command if len(command) <= _MAX_LINE else command.strip().replace(" --", " \\\n    --")
+        command
+        if len(command) <= _MAX_COMMAND_LENGTH
+        else command.strip().replace(" --", " \\\n    --")
     )
     return environment

@@ -30,13 +30,13 @@ def report(
     from gatewise_sim.report.side_by_side import comparison_table, read_report
     from gatewise_sim.report.tables import print_report, print_table
 
-    documents = [read_report(path) for path in reports]
+    report_documents = [read_report(path) for path in reports]
     if as_json:
-        emit({"reports": [msgspec.to_builtins(document) for document in documents]})
-    elif len(documents) == 1:
-        print_report(documents[0])
+        emit({"reports": [msgspec.to_builtins(document) for document in report_documents]})
+    elif len(report_documents) == 1:
+        print_report(report_documents[0])
     else:
-        print_table(comparison_table([str(path) for path in reports], documents))
+        print_table(comparison_table([str(path) for path in reports], report_documents))
 
 
 commands: dict[str, Callable[..., None]] = {"report": report}

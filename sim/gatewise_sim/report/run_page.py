@@ -16,12 +16,12 @@ from gatewise.formats import duration, listed, percent, plural, read_clock
 from gatewise_sim.report import tables
 from gatewise_sim.report.document import ClassResult, Report, RowCheck
 from gatewise_sim.report.findings import (
-    answer,
     audit_findings,
     caveats,
     fault_name,
+    format_span,
     key_figures,
-    when,
+    summary_sentence,
 )
 from gatewise_sim.report.output import to_csv
 from gatewise_sim.report.page import Page, Plot, Section, write_page
@@ -45,25 +45,30 @@ _POLICIES: Final = {
 _NOT_IN_CSV: Final = ("histogram", "timeline", "classes")
 
 
-def render(report: Report) -> str:
+def render_page(report: Report) -> str:
     """Make the page of a run as HTML."""
     footer = (
         "All figures are in report.json, and as tables in policies.csv, timeline.csv, classes.csv."
     )
     if report.run and report.run.get("created"):
         seconds = report.run.get("seconds")
-        took = f", in {duration(seconds)}" if seconds else ""
-        footer = f"Run live, {report.run['created']}{took}. {footer}"
+        duration_text = f", in {duration(seconds)}" if seconds else ""
+        footer = f"Run live, {report.run['created']}{duration_text}. {footer}"
     else:
         footer = f"The same timings and the same seed give the same report. {footer}"
     return write_page(
         Page(
             title=f"{report.dataset}, {plural(report.settings.get('devices') or 0, 'device')}",
-            about=_about(report),
-            headline=answer(report),
+            about=_describe_run(report),
+            headline=summary_sentence(report),
             warnings=caveats(report),
-            figures=key_figures(report),
-            sections=[_accuracy(report), _latency(report), _spending(report), _tables(report)],
+            key_figures=key_figures(report),
+            sections=[
+                _accuracy_section(report),
+                _latency_section(report),
+                _spending_section(report),
+                _tables_section(report),
+            ],
             footer=footer,
         )
     )
@@ -73,7 +78,7 @@ def report_files(report: Report) -> dict[str, str]:
     """Make the contents of the page, the report and the CSV files, by file name."""
     return {
         **_csv_files(report),
-        "report.html": render(report),
+        "report.html": render_page(report),
         "report.json": report.to_json(),
     }
 
@@ -86,25 +91,25 @@ def _csv_files(report: Report) -> dict[str, str]:
         "classes": msgspec.to_builtins(system.classes),
     }
     return {
-        f"{name}.csv": to_csv([_flat(row, _NOT_IN_CSV) for row in rows])
+        f"{name}.csv": to_csv([_flatten_row(row, _NOT_IN_CSV) for row in rows])
         for name, rows in documents.items()
     }
 
 
-def _flat(row: Mapping[str, Any], skipped: Iterable[str] = ()) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        if name in skipped:
+def _flatten_row(row: Mapping[str, Any], skipped_names: Iterable[str] = ()) -> dict[str, Any]:
+    flat_row: dict[str, Any] = {}
+    for name, cell in row.items():
+        if name in skipped_names:
             continue
-        if isinstance(value, Mapping):
-            for inner_name, inner_value in _flat(value).items():
-                flat[name if inner_name == "value" else f"{name}_{inner_name}"] = inner_value
+        if isinstance(cell, Mapping):
+            for inner_name, inner_value in _flatten_row(cell).items():
+                flat_row[name if inner_name == "value" else f"{name}_{inner_name}"] = inner_value
         else:
-            flat[name] = value
-    return flat
+            flat_row[name] = cell
+    return flat_row
 
 
-def _about(report: Report) -> str:
+def _describe_run(report: Report) -> str:
     settings = report.settings
     seconds = float(settings.get("seconds") or 0.0)
     workload = settings.get("workload", "")
@@ -120,73 +125,82 @@ def _about(report: Report) -> str:
 # -- accuracy against cost --------------------------------------------------------------------
 
 
-def _accuracy(report: Report) -> Section:
+def _accuracy_section(report: Report) -> Section:
     points = report.frontier.points
     limits = frontier_limits(report)
     text = "The dots and the line are the operating points of the bundle on validation rows"
-    if limits is not None and (below := sum(p.accuracy < limits[1][0] for p in points)):
-        text += f" ({below} of {len(points)} are below the plot)"
+    if limits is not None and (n_below := sum(point.accuracy < limits[1][0] for point in points)):
+        text += f" ({n_below} of {len(points)} are below the plot)"
     text += ". The ring is the active one, and the dashed line the high-cost model."
-    if report.labelled:
+    if report.has_labels:
         level = percent(report.confidence_level, 0)
         text += f" The marks are the policies on your rows, with {level} intervals."
         if report.settings.get("policy", "system") == "system":
             text += f" The diamond, {report.system.name}, is the active point on your rows."
     else:
         text += " The rows have no labels, so the plot cannot show the policies."
-    figures = [Plot(frontier_plot(report), "The frontier and every policy")]
+    plots = [Plot(frontier_plot(report), "The frontier and every policy")]
     classes = _most_offloaded(report)
     page_tables = [tables.class_table(classes)] if classes else []
     if 0 < len(classes) < len(report.system.classes):
-        note = f"the {len(classes)} classes of {len(report.system.classes)} with most offloads"
-        page_tables = [replace(page_tables[0], text=note)]
+        remark = f"the {len(classes)} classes of {len(report.system.classes)} with most offloads"
+        page_tables = [replace(page_tables[0], text=remark)]
     if report.balanced_accuracy is not None:
         text += f" The mean recall of the classes is {percent(report.balanced_accuracy)}."
     return Section(
         key="frontier",
         title="Accuracy against cost",
         text=text,
-        figures=figures,
+        plots=plots,
         tables=page_tables,
     )
 
 
 def _most_offloaded(report: Report) -> list[ClassResult]:
     """Choose the classes with instances; of many classes, those with the highest offload rate."""
-    classes = [c for c in report.system.classes if c.instances and c.offload_rate is not None]
+    classes = [
+        class_result
+        for class_result in report.system.classes
+        if class_result.instances and class_result.offload_rate is not None
+    ]
     if len(classes) <= _MAX_CLASSES:
         return classes
-    return sorted(classes, key=lambda c: -(c.offload_rate or 0.0))[:_MAX_CLASSES]
+    return sorted(classes, key=lambda class_result: -(class_result.offload_rate or 0.0))[
+        :_MAX_CLASSES
+    ]
 
 
 # -- time to the answer -----------------------------------------------------------------------
 
 
-def _latency(report: Report) -> Section:
-    figures = []
-    plot = latency_plot(report)
-    if plot is not None:
-        figures.append(Plot(plot, "Share of the answers given by a time"))
+def _latency_section(report: Report) -> Section:
+    plots = []
+    curve_plot = latency_plot(report)
+    if curve_plot is not None:
+        plots.append(Plot(curve_plot, "Share of the answers given by a time"))
     text = "Time from the arrival of an instance to its answer. Devices answer easy instances."
-    timeline = timeline_plot(report)
-    if timeline is not None:
-        day_begins = read_clock(report.settings.get("day_start", "00:00"), "day_start")
-        outages = [f"{fault_name(f)} {when(f.begin, f.end, day_begins)}" for f in report.faults]
+    time_plot = timeline_plot(report)
+    if time_plot is not None:
+        start_time_of_day = read_clock(report.settings.get("day_start", "00:00"), "day_start")
+        outages = [
+            f"{fault_name(fault)} {format_span(fault.begin, fault.end, start_time_of_day)}"
+            for fault in report.faults
+        ]
         if len(outages) > 4:
             outages = [*outages[:3], f"{len(outages) - 3} more outages"]
         text += f" Shaded: {listed(outages)}." if outages else " There was no outage."
         if report.system.timeline[0].edge_accuracy is not None:
             text += " The dashed line is the accuracy of the devices alone."
-        figures.append(Plot(timeline, "Over time"))
-    return Section(key="latency", title="Time to the answer", text=text, figures=figures)
+        plots.append(Plot(time_plot, "Over time"))
+    return Section(key="latency", title="Time to the answer", text=text, plots=plots)
 
 
 # -- spending ----------------------------------------------------------------------------------
 
 
-def _spending(report: Report) -> Section:
-    note = "means per instance; money for the whole fleet"
-    page_tables = [replace(tables.spending_table(report), text=note)]
+def _spending_section(report: Report) -> Section:
+    remark = "means per instance; money for the whole fleet"
+    page_tables = [replace(tables.spending_table(report), text=remark)]
     if report.stages:
         page_tables.append(tables.stage_table(report))
     return Section(
@@ -201,8 +215,10 @@ def _spending(report: Report) -> Section:
 # -- tables -----------------------------------------------------------------------------------
 
 
-def _tables(report: Report) -> Section:
-    remarks = [text for key, text in _POLICIES.items() if report.policy(key) is not None]
+def _tables_section(report: Report) -> Section:
+    remarks = [
+        text for policy_key, text in _POLICIES.items() if report.find_policy(policy_key) is not None
+    ]
     remarks.append(f"In small type: {percent(report.confidence_level, 0)} intervals.")
     page_tables = [
         replace(tables.policy_table(report), text=" ".join(remarks)),
@@ -210,11 +226,11 @@ def _tables(report: Report) -> Section:
     ]
     texts = [audit_findings(report)]
     if report.checked is not None:
-        texts.append(_check(report.checked))
-    twin: PageTable | None = tables.twin_table(report)
-    if twin is not None:
+        texts.append(_describe_row_check(report.checked))
+    engine_table: PageTable | None = tables.engine_table(report)
+    if engine_table is not None:
         page_tables.append(
-            replace(twin, text="the same instances with a simulated clock and network")
+            replace(engine_table, text="the same instances with a simulated clock and network")
         )
     text = (
         "Every instance gets exactly one answer. A fallback is an answer of the device because the "
@@ -225,19 +241,19 @@ def _tables(report: Report) -> Section:
         title="Tables",
         text=" ".join(filter(None, [text, *texts])),
         tables=page_tables,
-        pairs=tables.detail_tables(report),
+        pair_tables=tables.detail_tables(report),
         command=report.command,
     )
 
 
-def _check(check: RowCheck) -> str:
+def _describe_row_check(row_check: RowCheck) -> str:
     source = "the bundle's stages and cloud model give"
-    differences = [
-        f"{n:,} {'has' if n == 1 else 'have'} another {name.removesuffix('s').replace('_', ' ')}"
-        for name, n in check.differing.items()
-        if n
+    difference_texts = [
+        f"{n_answers:,} {'has' if n_answers == 1 else 'have'} another {column.removesuffix('s')}"
+        for column, n_answers in row_check.differing.items()
+        if n_answers
     ]
     outcome = f"every one has exactly the label, route and cost that {source}."
-    if differences:
-        outcome = f"{listed(differences)} than {source}."
-    return f"Of {check.compared:,} instances that edge or cloud answered, {outcome}"
+    if difference_texts:
+        outcome = f"{listed(difference_texts)} than {source}."
+    return f"Of {row_check.compared:,} instances that edge or cloud answered, {outcome}"

@@ -9,9 +9,9 @@ from gatewise.documents import decode_json
 from gatewise.errors import InputError
 from gatewise.formats import count
 from gatewise_sim.report.document import Report
-from gatewise_sim.report.tables import FIGURES, PageTable, figure_cell, plain_text
+from gatewise_sim.report.tables import POLICY_FIGURES, PageTable, estimate_cell, setting_text
 
-_FILE = "report.json"
+_REPORT_FILE = "report.json"
 
 
 def read_report(path: Path) -> Report:
@@ -22,12 +22,12 @@ def read_report(path: Path) -> Report:
     InputError
         If the file does not exist or is not a report. The message names the file.
     """
-    file = path / _FILE if path.is_dir() else path
+    file_path = path / _REPORT_FILE if path.is_dir() else path
     try:
-        data = file.read_bytes()
+        content = file_path.read_bytes()
     except OSError as error:
-        raise InputError(f"{file}: {error.strerror}") from error
-    return decode_json(data, Report, str(file))
+        raise InputError(f"{file_path}: {error.strerror}") from error
+    return decode_json(content, Report, str(file_path))
 
 
 def comparison_table(names: Sequence[str], reports: Sequence[Report]) -> PageTable:
@@ -35,13 +35,20 @@ def comparison_table(names: Sequence[str], reports: Sequence[Report]) -> PageTab
     rows: list[list[str | tuple[str, str]]] = [
         ["instances", *(count(report.instances) for report in reports)]
     ]
-    for name, form, figure in FIGURES:
-        figures = [figure(report.system) for report in reports]
-        if any(value is not None for value in figures):
-            rows.append([name, *(figure_cell(value, form) for value in figures)])
-    settings = [{"data": r.dataset, "method": r.method, **r.settings} for r in reports]
-    for key in dict.fromkeys(key for setting in settings for key in setting):
-        texts = [plain_text(setting.get(key, "")) for setting in settings]
+    for name, formatter, figure_of in POLICY_FIGURES:
+        figures = [figure_of(report.system) for report in reports]
+        if any(figure is not None for figure in figures):
+            rows.append([name, *(estimate_cell(figure, formatter) for figure in figures)])
+    settings_of_reports = [
+        {"data": report.dataset, "method": report.method, **report.settings} for report in reports
+    ]
+    for setting_name in dict.fromkeys(
+        setting_name for report_settings in settings_of_reports for setting_name in report_settings
+    ):
+        texts = [
+            setting_text(report_settings.get(setting_name, ""))
+            for report_settings in settings_of_reports
+        ]
         if len(set(texts)) > 1:
-            rows.append([key.replace("_", " "), *texts])
+            rows.append([setting_name.replace("_", " "), *texts])
     return PageTable("Side by side", ["", *names], rows)

@@ -15,22 +15,22 @@ from gatewise.formats import Format, count, joules, listed, millis, number, perc
 from gatewise_sim.report.document import (
     AnswerCounts,
     ClassResult,
-    Figure,
+    Estimate,
     PolicyResult,
     Report,
 )
-from gatewise_sim.report.findings import answer, audit_findings, bounds, caveats
+from gatewise_sim.report.findings import audit_findings, caveats, format_interval, summary_sentence
 
 #: A text, or a text and a smaller text below it.
 Cell = str | tuple[str, str]
 
-T = TypeVar("T")
+RecordT = TypeVar("RecordT")
 
-_BYTES: Final = ("request", "response", "protocol")
-_JOULES: Final = ("radio", "features", "stages")
-_BILL: Final = ("data", "workers", "energy", "features", "requests", "devices")
+_BYTE_PARTS: Final = ("request", "response", "protocol")
+_ENERGY_PARTS: Final = ("radio", "features", "stages")
+_BILL_PARTS: Final = ("data", "workers", "energy", "features", "requests", "devices")
 _MAX_NAMES: Final = 14
-_REASONS: Final = {
+_REASON_TEXTS: Final = {
     "stopped": "the score of a stage was high enough",
     "edge-only": "the policy never offloads",
     "offloaded": "the cloud answered",
@@ -60,113 +60,124 @@ class PageTable:
     text: str = ""
 
 
-def print_table(table: PageTable, *, small: bool = True) -> None:
-    """Print a table on the terminal; with `small`, the smaller text of a cell is in brackets."""
-    texts = [[_line(cell, small=small) for cell in row] for row in table.rows]
+def print_table(table: PageTable, *, shows_small_text: bool = True) -> None:
+    """Print a table on the terminal; the smaller text of a cell is in brackets, or left out."""
+    texts = [
+        [_cell_text(cell, shows_small_text=shows_small_text) for cell in row] for row in table.rows
+    ]
     console.print_table("", table.columns, texts)
 
 
-def _line(cell: Cell, *, small: bool) -> str:
+def _cell_text(cell: Cell, *, shows_small_text: bool) -> str:
     if isinstance(cell, str):
         return cell
-    return f"{cell[0]} ({cell[1]})" if small and cell[1] else cell[0]
+    return f"{cell[0]} ({cell[1]})" if shows_small_text and cell[1] else cell[0]
 
 
-def _table(name: str, items: Iterable[T], columns: Mapping[str, Callable[[T], Cell]]) -> PageTable:
-    """Make a table with a row for each item; `columns` maps a heading to a function of the item."""
-    rows = [[cell(item) for cell in columns.values()] for item in items]
-    return PageTable(name, list(columns), rows)
+def _make_table(
+    name: str, records: Iterable[RecordT], cells_by_heading: Mapping[str, Callable[[RecordT], Cell]]
+) -> PageTable:
+    """Make a table with a row for each record; a function of the record makes each cell."""
+    rows = [[make_cell(record) for make_cell in cells_by_heading.values()] for record in records]
+    return PageTable(name, list(cells_by_heading), rows)
 
 
-def figure_cell(figure: Figure | float | None, form: Format) -> Cell:
+def estimate_cell(figure: Estimate | float | None, formatter: Format) -> Cell:
     """Format a figure, with its interval in small type if there is one."""
-    if not isinstance(figure, Figure):
-        return form(figure)
-    ends = bounds(figure, form)
-    return (form(figure.value), ends) if ends else form(figure.value)
+    if not isinstance(figure, Estimate):
+        return formatter(figure)
+    interval_text = format_interval(figure, formatter)
+    return (formatter(figure.value), interval_text) if interval_text else formatter(figure.value)
 
 
 def answer_tables(report: Report) -> list[PageTable]:
     """Make the tables of answers by route, of the system's answers by reason, and of workers."""
-    routes = [
+    outcomes = [
         name
         for name in AnswerCounts.__struct_fields__
         if name in ("edge", "cloud", "fallback", "lost")
-        or any(getattr(p.answers, name) for p in report.policies)
+        or any(getattr(policy.answers, name) for policy in report.policies)
     ]
-    headings = ["", *(route.replace("_", " ") for route in routes)]
-    by_route = [
-        [p.name, *(count(getattr(p.answers, route)) for route in routes)] for p in report.policies
+    headings = ["", *(outcome.replace("_", " ") for outcome in outcomes)]
+    rows_by_outcome = [
+        [policy.name, *(count(getattr(policy.answers, outcome)) for outcome in outcomes)]
+        for policy in report.policies
     ]
-    tables = [PageTable("Answers by route", headings, by_route)]
-    reasons = sorted(report.system.reasons.items(), key=lambda item: -item[1])
-    if total := sum(n for _, n in reasons):
-        by_reason = [
-            [_REASONS.get(reason, reason), count(n), percent(n / total, 2)]
-            for reason, n in reasons
-            if n > 0
+    tables = [PageTable("Answers by route", headings, rows_by_outcome)]
+    reasons = sorted(report.system.reasons.items(), key=lambda reason_count: -reason_count[1])
+    if n_total := sum(n_answers for _, n_answers in reasons):
+        rows_by_reason = [
+            [_REASON_TEXTS.get(reason, reason), count(n_answers), percent(n_answers / n_total, 2)]
+            for reason, n_answers in reasons
+            if n_answers > 0
         ]
-        tables.append(PageTable("Gatewise's answers by reason", [], by_reason))
-    if workers := [p for p in report.policies if p.key in ("system", "cloud_only") and p.workers]:
-        tables.append(_worker_table(workers))
+        tables.append(PageTable("Gatewise's answers by reason", [], rows_by_reason))
+    if worker_policies := [
+        policy
+        for policy in report.policies
+        if policy.key in ("system", "cloud_only") and policy.workers
+    ]:
+        tables.append(_worker_table(worker_policies))
     return tables
 
 
 def _worker_table(policies: Sequence[PolicyResult]) -> PageTable:
-    columns: dict[str, Callable[[PolicyResult], Cell]] = {
-        "": lambda p: p.name,
-        "busy": lambda p: percent(p.utilisation),
-        "batch": lambda p: number(p.workers.get("batch")),
-        "queued": lambda p: millis(p.workers.get("wait_ms")),
+    cells_by_heading: dict[str, Callable[[PolicyResult], Cell]] = {
+        "": lambda policy: policy.name,
+        "busy": lambda policy: percent(policy.utilisation),
+        "batch": lambda policy: number(policy.workers.get("batch")),
+        "queued": lambda policy: millis(policy.workers.get("wait_ms")),
     }
-    if any(p.workers.get("expired") for p in policies):
-        columns["expired"] = lambda p: count(p.workers.get("expired"))
-    if any(p.workers.get("busy") for p in policies):
-        columns["refused"] = lambda p: count(p.workers.get("busy"))
-    return _table("Cloud workers", policies, columns)
+    if any(policy.workers.get("expired") for policy in policies):
+        cells_by_heading["expired"] = lambda policy: count(policy.workers.get("expired"))
+    if any(policy.workers.get("busy") for policy in policies):
+        cells_by_heading["refused"] = lambda policy: count(policy.workers.get("busy"))
+    return _make_table("Cloud workers", policies, cells_by_heading)
 
 
 def stage_table(report: Report) -> PageTable:
     """List each stage with its answers and the columns that it adds."""
-    return _table(
+    return _make_table(
         "Stage by stage",
         report.stages,
         {
-            "": lambda s: s.name,
-            "answers": lambda s: (count(s.answers), percent(s.share)),
-            "price": lambda s: number(s.price),
-            "columns": lambda s: count(s.columns),
-            "new columns": lambda s: _first_names(s.acquires),
+            "": lambda stage: stage.name,
+            "answers": lambda stage: (count(stage.answers), percent(stage.share)),
+            "price": lambda stage: number(stage.price),
+            "columns": lambda stage: count(stage.columns),
+            "new columns": lambda stage: _first_names(stage.acquires),
         },
     )
 
 
 def class_table(classes: Sequence[ClassResult]) -> PageTable:
     """List each class with its offload rate, and its accuracy with and without the cloud."""
-    return _table(
+    return _make_table(
         "Class by class",
         classes,
         {
-            "": lambda c: c.label,
-            "instances": lambda c: count(c.instances),
-            "offloaded": lambda c: percent(c.offload_rate),
-            "recall": lambda c: percent(c.accuracy),
-            "device alone": lambda c: percent(c.edge_accuracy),
-            "precision": lambda c: percent(c.precision),
+            "": lambda class_result: class_result.label,
+            "instances": lambda class_result: count(class_result.instances),
+            "offloaded": lambda class_result: percent(class_result.offload_rate),
+            "recall": lambda class_result: percent(class_result.accuracy),
+            "device alone": lambda class_result: percent(class_result.edge_accuracy),
+            "precision": lambda class_result: percent(class_result.precision),
         },
     )
 
 
-def _first_names(features: Sequence[str]) -> str:
+def _first_names(feature_names: Sequence[str]) -> str:
     """List at most `_MAX_NAMES` names, and the number of the others."""
-    n_others = len(features) - _MAX_NAMES
+    n_others = len(feature_names) - _MAX_NAMES
     if n_others > 0:
-        return f"{', '.join(features[:_MAX_NAMES])} and {n_others} more"
-    return listed(features) or "no new ones"
+        return f"{', '.join(feature_names[:_MAX_NAMES])} and {n_others} more"
+    return listed(feature_names) or "no new ones"
 
 
 #: Figures of a policy: name, format, and function of the policy's result.
-FIGURES: Final[Sequence[tuple[str, Format, Callable[[PolicyResult], Figure | float | None]]]] = (
+POLICY_FIGURES: Final[
+    Sequence[tuple[str, Format, Callable[[PolicyResult], Estimate | float | None]]]
+] = (
     ("accuracy", percent, lambda p: p.accuracy),
     ("offloaded", percent, lambda p: p.offload_rate),
     ("cost per instance", number, lambda p: p.cost),
@@ -186,38 +197,40 @@ FIGURES: Final[Sequence[tuple[str, Format, Callable[[PolicyResult], Figure | flo
 
 def policy_table(report: Report) -> PageTable:
     """Make a table with a row for each figure and a column for each policy."""
-    figures = list(FIGURES)
+    figure_rows = list(POLICY_FIGURES)
     policies = report.policies
-    if report.money is not None and any(p.money and p.money.total for p in policies):
-        unit = f"{report.money.currency} a month"
-        figures.append((unit, number, lambda p: p.money.total if p.money else None))
+    if report.money is not None and any(policy.money and policy.money.total for policy in policies):
+        bill_heading = f"{report.money.currency} a month"
+        figure_rows.append(
+            (bill_heading, number, lambda policy: policy.money.total if policy.money else None)
+        )
     rows: list[list[Cell]] = []
-    for name, form, figure_of in figures:
-        values = [figure_of(policy) for policy in policies]
-        if any(figure is not None for figure in values):
-            rows.append([name, *(figure_cell(figure, form) for figure in values)])
+    for name, formatter, figure_of in figure_rows:
+        figures = [figure_of(policy) for policy in policies]
+        if any(figure is not None for figure in figures):
+            rows.append([name, *(estimate_cell(figure, formatter) for figure in figures)])
     for name, texts in (
         ("engine", [policy.engine for policy in policies]),
         ("simulated", [policy.sampling for policy in policies]),
     ):
         if len(set(texts)) > 1:
             rows.append([name, *texts])
-    return PageTable("Every policy", _headings(report), rows)
+    return PageTable("Every policy", _policy_headings(report), rows)
 
 
-def twin_table(report: Report) -> PageTable | None:
+def engine_table(report: Report) -> PageTable | None:
     """Make a table of a live run and of the same run in virtual time."""
     if report.twin is None:
         return None
     rows = []
-    for name, live in report.twin.live.items():
-        form: Format = number
+    for name, live_figure in report.twin.live.items():
+        formatter: Format = number
         if name.endswith("_ms"):
-            form = millis
+            formatter = millis
         elif name in ("accuracy", "offload_rate", "fallback"):
-            form = partial(percent, digits=2)
-        text = name.removesuffix("_ms").replace("_", " ")
-        rows.append([text, form(live), form(report.twin.virtual.get(name))])
+            formatter = partial(percent, digits=2)
+        heading = name.removesuffix("_ms").replace("_", " ")
+        rows.append([heading, formatter(live_figure), formatter(report.twin.virtual.get(name))])
     return PageTable("Live, and in virtual time", ["", "live", "virtual"], rows)
 
 
@@ -227,39 +240,45 @@ def spending_table(report: Report) -> PageTable:
     currency = report.money.currency if report.money else ""
     quantities: tuple[tuple[str, Format, list[dict[str, float]]], ...] = (
         ("ms: {}", number, [policy.breakdown_ms for policy in policies]),
-        ("bytes: {}", number, [_parts(policy.bytes, _BYTES) for policy in policies]),
-        ("energy: {}", joules, [_parts(policy.joules, _JOULES) for policy in policies]),
-        (f"{currency} a month: {{}}", number, [_parts(p.money, _BILL) for p in policies]),
+        ("bytes: {}", number, [_amounts(policy.bytes, _BYTE_PARTS) for policy in policies]),
+        ("energy: {}", joules, [_amounts(policy.joules, _ENERGY_PARTS) for policy in policies]),
+        (
+            f"{currency} a month: {{}}",
+            number,
+            [_amounts(policy.money, _BILL_PARTS) for policy in policies],
+        ),
     )
     rows: list[list[Cell]] = []
-    for label, form, amounts in quantities:
-        for part in amounts[0]:
-            values = [max(amount.get(part, 0.0), 0.0) for amount in amounts]
-            if any(values):
-                rows.append([label.format(part), *map(form, values)])
-    return PageTable("Parts of time, bytes, energy and money", _headings(report), rows)
+    for label_format, formatter, amounts in quantities:
+        for part_name in amounts[0]:
+            part_amounts = [max(amount.get(part_name, 0.0), 0.0) for amount in amounts]
+            if any(part_amounts):
+                rows.append([label_format.format(part_name), *map(formatter, part_amounts)])
+    return PageTable("Parts of time, bytes, energy and money", _policy_headings(report), rows)
 
 
-def _parts(record: object, names: Sequence[str]) -> dict[str, float]:
+def _amounts(record: object, names: Sequence[str]) -> dict[str, float]:
     """Get fields of a record by name, or zeros without a record."""
     return {name: getattr(record, name, 0.0) for name in names}
 
 
-def _headings(report: Report) -> list[str]:
+def _policy_headings(report: Report) -> list[str]:
     return ["", *(policy.name for policy in report.policies)]
 
 
 def detail_tables(report: Report) -> list[PageTable]:
     """Make the tables of the settings and of the basis of the figures."""
     transport = report.transport
-    settings = [[k.replace("_", " "), plain_text(v)] for k, v in report.settings.items()]
+    settings = [
+        [name.replace("_", " "), setting_text(setting)] for name, setting in report.settings.items()
+    ]
     timings = msgspec.structs.asdict(report.timings)
-    basis: dict[str, Any] = {
+    basis_by_name: dict[str, Any] = {
         "method": report.method,
         "transport": f"{transport.kind}, broker {transport.broker}, link {transport.link}",
         "simulated": report.system.sampling,
         "confidence level": percent(report.confidence_level, 0),
-        **{f"timings: {k.replace('_', ' ')}": v for k, v in timings.items()},
+        **{f"timings: {name.replace('_', ' ')}": setting for name, setting in timings.items()},
         "radio": report.energy.radio,
         "battery, Wh": report.energy.battery_wh,
         "high-cost model": report.high_cost_model,
@@ -269,39 +288,45 @@ def detail_tables(report: Report) -> list[PageTable]:
         "machine": None if report.run is None else report.run.get("machine"),
         "versions": report.versions,
     }
-    rows = [[name, plain_text(v)] for name, v in basis.items() if v not in (None, "", ())]
+    rows = [
+        [name, setting_text(setting)]
+        for name, setting in basis_by_name.items()
+        if setting not in (None, "", ())
+    ]
     return [PageTable("Settings", [], settings), PageTable("Basis of the figures", [], rows)]
 
 
 def _operating_point(report: Report) -> dict[str, Any]:
     """List accuracy, cost and class figures of the active operating point on validation rows."""
-    point = report.frontier.active
-    rows: dict[str, Any] = {
+    operating_point = report.frontier.active
+    texts_by_name: dict[str, Any] = {
         "operating point, on validation rows": {
-            "accuracy": point.accuracy,
-            "cost": point.cost,
-            "offload rate": point.offload_rate,
+            "accuracy": operating_point.accuracy,
+            "cost": operating_point.cost,
+            "offload rate": operating_point.offload_rate,
         }
     }
     for name in ("recall", "precision"):
-        by_class = getattr(point, name)
+        by_class = getattr(operating_point, name)
         if by_class is not None:
             shares = {label: percent(share) for label, share in by_class.items()}
-            rows[f"operating point: {name}"] = shares
-    return rows
+            texts_by_name[f"operating point: {name}"] = shares
+    return texts_by_name
 
 
-def plain_text(value: Any) -> str:
+def setting_text(setting: Any) -> str:
     """Format a setting of any type as text."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{str(k).replace('_', ' ')} {plain_text(v)}" for k, v in value.items())
-    if isinstance(value, list | tuple):
-        return ", ".join(plain_text(v) for v in value)
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(setting, Mapping):
+        return ", ".join(
+            f"{str(key).replace('_', ' ')} {setting_text(entry)}" for key, entry in setting.items()
+        )
+    if isinstance(setting, list | tuple):
+        return ", ".join(setting_text(entry) for entry in setting)
+    if isinstance(setting, bool):
+        return "yes" if setting else "no"
+    if isinstance(setting, float):
+        return f"{setting:g}"
+    return f"{setting:,}" if isinstance(setting, int) else str(setting)
 
 
 def show_run(report: Report, folder: Path, *, as_json: bool) -> None:
@@ -318,11 +343,11 @@ def print_report(report: Report) -> None:
     table = policy_table(report)
     rows = [row for row in table.rows if row[0] not in ("engine", "simulated")]
     for route in ("edge", "cloud", "fallback", "error", "lost"):
-        counts = [getattr(policy.answers, route) for policy in report.policies]
-        if any(counts) or route in ("edge", "cloud", "fallback"):
+        n_answers = [getattr(policy.answers, route) for policy in report.policies]
+        if any(n_answers) or route in ("edge", "cloud", "fallback"):
             name = f"answered by {route}" if route not in ("error", "lost") else route
-            rows.append([name, *map(count, counts)])
+            rows.append([name, *map(count, n_answers)])
     print(f"{report.method}: {report.instances:,} instances")
-    print_table(replace(table, rows=rows), small=False)
+    print_table(replace(table, rows=rows), shows_small_text=False)
     audits = filter(None, [audit_findings(report)])
-    print("\n".join(["", "".join(answer(report)), *audits, *caveats(report)]))
+    print("\n".join(["", "".join(summary_sentence(report)), *audits, *caveats(report)]))

@@ -43,11 +43,11 @@ def findings_for(broker, **settings):
     return list(examine(DeviceSettings(broker=broker, **({"timeout": 1.5} | settings))))
 
 
-def problems(findings):
+def problem_codes(findings):
     return [finding.code for finding in findings if finding.state == "problem"]
 
 
-def only_problem(findings):
+def get_only_problem(findings):
     (problem,) = [finding for finding in findings if finding.state == "problem"]
     assert problem.text
     assert problem.remedy
@@ -55,33 +55,35 @@ def only_problem(findings):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def broker_files(tmp_path_factory):
     return make_folder(tmp_path_factory.mktemp("doctor") / "broker")
 
 
 @pytest.fixture(scope="module")
-def secure(made):
-    broker = SecureBroker(made)
+def secure_broker(broker_files):
+    broker = SecureBroker(broker_files)
     yield broker
     broker.close()
 
 
 @pytest.fixture
-def worker(made, secure, bundle):
-    with Worker(bundle, secure.url, **made.worker_arguments("w-1")) as worker:
+def worker(broker_files, secure_broker, bundle):
+    with Worker(bundle, secure_broker.url, **broker_files.worker_arguments("w-1")) as worker:
         yield worker
 
 
-def client_files(made, name="pi-1"):
-    return {key: Path(path) for key, path in made.client_arguments(name).items()}
+def client_files(broker_files, name="pi-1"):
+    return {key: Path(path) for key, path in broker_files.client_arguments(name).items()}
 
 
 # -- no problems ------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("worker")
-def test_healthy_deployment_has_only_ok_findings(made, secure, bundle):
-    findings = findings_for(secure.url, bundle=bundle.path, timeout=60, **client_files(made))
+def test_healthy_deployment_has_only_ok_findings(broker_files, secure_broker, bundle):
+    findings = findings_for(
+        secure_broker.url, bundle=bundle.path, timeout=60, **client_files(broker_files)
+    )
     assert {finding.state for finding in findings} == {"ok"}, findings
     checks = list(dict.fromkeys(finding.check for finding in findings))
     assert checks == ["installation", "bundle", "broker", "round trip", "worker"]
@@ -90,37 +92,43 @@ def test_healthy_deployment_has_only_ok_findings(made, secure, bundle):
 def test_broker_without_authentication_is_noted(bundle):
     with MosquittoBroker() as broker, Worker(bundle, broker.url):
         findings = findings_for(broker.url, bundle=bundle.path, device="pi-1", timeout=60)
-    assert problems(findings) == []
-    assert [f.code for f in findings if f.state == "note"] == ["open-broker"]
+    assert problem_codes(findings) == []
+    assert [finding.code for finding in findings if finding.state == "note"] == ["open-broker"]
 
 
 @pytest.mark.usefixtures("worker")
-def test_doctor_leaves_no_retained_messages_and_needs_no_bundle(made, secure):
-    findings = findings_for(secure.url, timeout=60, **client_files(made, "pi-2"))
-    assert problems(findings) == []
+def test_doctor_leaves_no_retained_messages_and_needs_no_bundle(broker_files, secure_broker):
+    findings = findings_for(secure_broker.url, timeout=60, **client_files(broker_files, "pi-2"))
+    assert problem_codes(findings) == []
     assert "worker" in [finding.check for finding in findings if finding.state == "ok"]
-    with Probe(Endpoint(secure.url, **client_files(made, "boss")), 5) as boss:
+    with Probe(Endpoint(secure_broker.url, **client_files(broker_files, "boss")), 5) as boss:
         boss.subscribe("gw/v1/pi-2/#")
         assert boss.wait(lambda *_: True, 0.5) is None
 
 
 @pytest.mark.parametrize("bind_ids", [False, True])
 def test_running_device_is_not_disturbed_unless_ids_are_bound(tmp_path, bundle, bind_ids):
-    made = make_folder(tmp_path / "broker", bind_ids=bind_ids)
-    with SecureBroker(made) as secure, Worker(bundle, secure.url, **made.worker_arguments("w-1")):
-        link = MqttLink(secure.url, device="pi-2", **made.client_arguments("pi-2"))
+    broker_files = make_folder(tmp_path / "broker", bind_ids=bind_ids)
+    with (
+        SecureBroker(broker_files) as secure_broker,
+        Worker(bundle, secure_broker.url, **broker_files.worker_arguments("w-1")),
+    ):
+        link = MqttLink(secure_broker.url, device="pi-2", **broker_files.client_arguments("pi-2"))
         with Device(bundle, link=link, deadline_ms=20_000) as device:
             link.connect(60)
             findings = findings_for(
-                secure.url, bundle=bundle.path, timeout=60, **client_files(made, "pi-2")
+                secure_broker.url,
+                bundle=bundle.path,
+                timeout=60,
+                **client_files(broker_files, "pi-2"),
             )
             if bind_ids:
                 # No problem if the device reconnects only after the doctor has finished.
-                assert problems(findings) in ([], ["session-taken"])
+                assert problem_codes(findings) in ([], ["session-taken"])
                 wait_until(lambda: link.ready, "the device")
             else:
-                assert problems(findings) == []
-                assert any("its value is online" in f.text for f in findings)
+                assert problem_codes(findings) == []
+                assert any("its value is online" in finding.text for finding in findings)
             assert link.ready
             assert device.answer([0.1, 0, 0.1, 0, -1.0, 0]).route == "cloud"
 
@@ -128,112 +136,130 @@ def test_running_device_is_not_disturbed_unless_ids_are_bound(tmp_path, bundle, 
 def test_broker_that_lets_devices_join_the_worker_pool_is_found(tmp_path):
     with SecureBroker(make_folder(tmp_path / "broker", plugin="none")) as broker:
         findings = findings_for(broker.url, **client_files(broker.broker_folder))
-    assert "open-pool" in problems(findings)
+    assert "open-pool" in problem_codes(findings)
 
 
 # -- connection to the broker -------------------------------------------------------------------
 
 
 def test_unknown_host_name_is_found():
-    assert only_problem(findings_for("mqtt://broker.invalid")).code == "dns"
+    assert get_only_problem(findings_for("mqtt://broker.invalid")).code == "dns"
 
 
 def test_closed_port_is_found():
-    assert only_problem(findings_for(f"mqtt://127.0.0.1:{free_port()}")).code == "tcp-refused"
+    assert get_only_problem(findings_for(f"mqtt://127.0.0.1:{free_port()}")).code == "tcp-refused"
 
 
-def test_tls_to_a_plain_port_and_the_reverse_are_found(made, secure):
-    with MosquittoBroker() as plain:
-        findings = findings_for(f"mqtts://127.0.0.1:{plain.port}")
-        assert only_problem(findings).code in ("tls-none", "tls-handshake")
-    assert only_problem(findings_for(f"mqtt://127.0.0.1:{made.roster.port}")).code == "no-greeting"
+def test_tls_to_a_plain_port_and_the_reverse_are_found(broker_files, secure_broker):
+    with MosquittoBroker() as plain_broker:
+        findings = findings_for(f"mqtts://127.0.0.1:{plain_broker.port}")
+        assert get_only_problem(findings).code in ("tls-none", "tls-handshake")
+    assert (
+        get_only_problem(findings_for(f"mqtt://127.0.0.1:{broker_files.roster.port}")).code
+        == "no-greeting"
+    )
 
 
 def test_silent_port_is_found():
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        problem = only_problem(
-            findings_for(f"mqtt://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent_server:
+        problem = get_only_problem(
+            findings_for(f"mqtt://127.0.0.1:{silent_server.getsockname()[1]}", timeout=0.3)
         )
     assert (problem.code, "0.3 s" in problem.text) == ("no-greeting", True)
 
 
-def clock_shifted_by(n):
-    return lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=n)
+def clock_shifted_by(days):
+    return lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
 
 
 @pytest.mark.parametrize(
-    ("shift", "code"),
+    ("shift_days", "code"),
     [(-500, "tls-expired"), (20, "clock-behind")],
 )
-def test_server_certificate_outside_its_validity_is_found(tmp_path, made, shift, code):
-    """The authority is valid, and the server's certificate is issued `shift` days from now."""
+def test_server_certificate_outside_its_validity_is_found(tmp_path, broker_files, shift_days, code):
+    """The authority is valid, and the server's certificate is issued `shift_days` days from now."""
     folder = tmp_path / "broker"
     # The running broker may write its state during the copy.
-    shutil.copytree(made.folder, folder, ignore=shutil.ignore_patterns("mosquitto.db*"))
+    shutil.copytree(broker_files.folder, folder, ignore=shutil.ignore_patterns("mosquitto.db*"))
     (folder / "server.crt").unlink()
     port = free_port()
-    reissued = init_broker(folder, clock=clock_shifted_by(shift), port=port, run_as=run_as())
-    broker = SecureBroker(reissued)
+    reissued_files = init_broker(
+        folder, clock=clock_shifted_by(shift_days), port=port, run_as=run_as()
+    )
+    broker = SecureBroker(reissued_files)
     try:
-        assert only_problem(findings_for(broker.url, **client_files(reissued))).code == code
+        assert (
+            get_only_problem(findings_for(broker.url, **client_files(reissued_files))).code == code
+        )
     finally:
         broker.close()
 
 
-def test_wrong_host_name_and_unknown_authority_are_found(tmp_path, made, secure):
-    other = make_folder(tmp_path / "other", hosts=["broker.example"])
-    broker = SecureBroker(other)
+def test_wrong_host_name_and_unknown_authority_are_found(tmp_path, broker_files, secure_broker):
+    other_files = make_folder(tmp_path / "other", hosts=["broker.example"])
+    broker = SecureBroker(other_files)
     try:
-        problem = only_problem(findings_for(broker.url, **client_files(other)))
+        problem = get_only_problem(findings_for(broker.url, **client_files(other_files)))
         assert problem.code == "tls-host"
         assert "not valid for" in problem.text
     finally:
         broker.close()
-    wrong_authority = client_files(made) | {"ca_file": client_files(other)["ca_file"]}
-    assert only_problem(findings_for(secure.url, **wrong_authority)).code == "tls-unknown-ca"
+    mixed_files = client_files(broker_files) | {"ca_file": client_files(other_files)["ca_file"]}
+    assert get_only_problem(findings_for(secure_broker.url, **mixed_files)).code == "tls-unknown-ca"
 
 
 # -- the client's own certificate, and login -----------------------------------------------------
 
 
-def test_missing_client_certificate_is_found(made, secure):
-    problem = only_problem(findings_for(secure.url, ca_file=client_files(made)["ca_file"]))
+def test_missing_client_certificate_is_found(broker_files, secure_broker):
+    problem = get_only_problem(
+        findings_for(secure_broker.url, ca_file=client_files(broker_files)["ca_file"])
+    )
     assert problem.code == "certificate-required"
 
 
 @pytest.mark.parametrize(
-    ("shift", "code"), [(0, "certificate-refused"), (-1000, "own-certificate-expired")]
+    ("shift_days", "code"), [(0, "certificate-refused"), (-1000, "own-certificate-expired")]
 )
-def test_untrusted_or_expired_client_certificate_is_found(tmp_path, made, secure, shift, code):
-    other = client_files(make_folder(tmp_path / "other", clock=clock_shifted_by(shift)))
-    mixed = other | {"ca_file": client_files(made)["ca_file"]}
-    assert only_problem(findings_for(secure.url, **mixed)).code == code
+def test_untrusted_or_expired_client_certificate_is_found(
+    tmp_path, broker_files, secure_broker, shift_days, code
+):
+    other_files = client_files(make_folder(tmp_path / "other", clock=clock_shifted_by(shift_days)))
+    mixed_files = other_files | {"ca_file": client_files(broker_files)["ca_file"]}
+    assert get_only_problem(findings_for(secure_broker.url, **mixed_files)).code == code
 
 
-def test_certificate_of_another_device_and_wrong_key_are_found(made, secure):
-    problem = only_problem(findings_for(secure.url, device="pi-2", **client_files(made)))
+def test_certificate_of_another_device_and_wrong_key_are_found(broker_files, secure_broker):
+    problem = get_only_problem(
+        findings_for(secure_broker.url, device="pi-2", **client_files(broker_files))
+    )
     assert problem.code == "own-certificate-name"
-    mixed = client_files(made) | {"key_file": client_files(made, "pi-2")["key_file"]}
-    assert only_problem(findings_for(secure.url, **mixed)).code == "own-certificate-unusable"
+    mixed_files = client_files(broker_files) | {
+        "key_file": client_files(broker_files, "pi-2")["key_file"]
+    }
+    assert (
+        get_only_problem(findings_for(secure_broker.url, **mixed_files)).code
+        == "own-certificate-unusable"
+    )
 
 
 @pytest.fixture
 def start_broker(tmp_path):
     """Start mosquitto with extra lines in its configuration."""
-    started = []
+    brokers = []
 
     def start(*lines):
-        started.append(Mosquitto(tmp_path, *lines))
-        return started[-1].url
+        brokers.append(Mosquitto(tmp_path, *lines))
+        return brokers[-1].url
 
     yield start
-    for broker in started:
+    for broker in brokers:
         broker.kill()
 
 
 def test_refused_login_is_found(start_broker):
     url = start_broker("allow_anonymous false", "set_tcp_nodelay true")
-    assert only_problem(findings_for(url)).code == "login"
+    assert get_only_problem(findings_for(url)).code == "login"
 
 
 # -- access lists --------------------------------------------------------------------------------
@@ -241,9 +267,9 @@ def test_refused_login_is_found(start_broker):
 WORKER_RULE = "topic readwrite #"
 
 
-def acl(tmp_path, *lines):
+def write_access_list(tmp_path, *rules):
     path = tmp_path / "acl"
-    path.write_text("\n".join(["user w", WORKER_RULE, "user pi-1", *lines, ""]))
+    path.write_text("\n".join(["user w", WORKER_RULE, "user pi-1", *rules, ""]))
     path.chmod(0o600)
     passwords = tmp_path / "passwords"
     program = find_mosquitto().parent.parent / "bin" / "mosquitto_passwd"
@@ -260,55 +286,60 @@ RESPONSE_RULE = "topic read gw/v1/pi-1/rsp"
 
 
 @pytest.mark.parametrize(
-    ("lines", "code"),
+    ("rules", "code"),
     [
         ([*OWN_TOPICS[1:], RESPONSE_RULE], "publish-denied"),
         (OWN_TOPICS, "subscription-denied"),
         ([OWN_TOPICS[0], *OWN_TOPICS[2:], RESPONSE_RULE], "status-denied"),
     ],
 )
-def test_denied_topic_of_the_access_list_is_found(start_broker, tmp_path, bundle, lines, code):
-    url = start_broker(*acl(tmp_path, *lines))
+def test_denied_topic_of_the_access_list_is_found(start_broker, tmp_path, bundle, rules, code):
+    url = start_broker(*write_access_list(tmp_path, *rules))
     with Worker(bundle, url.replace("//", "//w:w@")):
         findings = findings_for(
             url.replace("//", "//pi-1:pi-1@"), device="pi-1", bundle=bundle.path
         )
-    assert only_problem(findings).code == code
+    assert get_only_problem(findings).code == code
 
 
 # -- workers and models --------------------------------------------------------------------------
 
 
-def test_missing_worker_is_found(made, secure, bundle):
-    problem = only_problem(findings_for(secure.url, bundle=bundle.path, **client_files(made)))
+def test_missing_worker_is_found(broker_files, secure_broker, bundle):
+    problem = get_only_problem(
+        findings_for(secure_broker.url, bundle=bundle.path, **client_files(broker_files))
+    )
     assert problem.code == "no-worker"
 
 
 def test_missing_worker_is_found_on_a_broker_without_reason_codes():
     """The embedded broker supports only MQTT 3.1.1."""
     with EmbeddedBroker() as broker:
-        assert only_problem(findings_for(broker.url, device="pi-1")).code == "no-worker"
+        assert get_only_problem(findings_for(broker.url, device="pi-1")).code == "no-worker"
 
 
-def test_worker_with_another_version_is_found(tmp_path, made, secure, bundle):
-    newer = small_bundle.write_bundle(tmp_path / "newer", version="8")
-    with Worker(newer, secure.url, **made.worker_arguments("w-1")):
-        problem = only_problem(
-            findings_for(secure.url, bundle=bundle.path, timeout=5, **client_files(made))
+def test_worker_with_another_version_is_found(tmp_path, broker_files, secure_broker, bundle):
+    newer_bundle = small_bundle.write_bundle(tmp_path / "newer", version="8")
+    with Worker(newer_bundle, secure_broker.url, **broker_files.worker_arguments("w-1")):
+        problem = get_only_problem(
+            findings_for(
+                secure_broker.url, bundle=bundle.path, timeout=5, **client_files(broker_files)
+            )
         )
     assert problem.code == "no-model"
     assert "small 7" in problem.text
 
 
 def test_pool_that_serves_another_version_is_ignored(tmp_path, bundle):
-    newer = small_bundle.write_bundle(tmp_path / "newer", version="8")
+    newer_bundle = small_bundle.write_bundle(tmp_path / "newer", version="8")
     with (
         MosquittoBroker() as broker,
         Worker(bundle, broker.url),
-        Worker(newer, broker.url, pool="newer"),
+        Worker(newer_bundle, broker.url, pool="newer"),
     ):
         assert (
-            problems(findings_for(broker.url, bundle=bundle.path, device="pi-1", timeout=60)) == []
+            problem_codes(findings_for(broker.url, bundle=bundle.path, device="pi-1", timeout=60))
+            == []
         )
 
 
@@ -318,7 +349,7 @@ def test_pool_that_serves_another_version_is_ignored(tmp_path, bundle):
 def test_packet_limit_of_the_broker_is_found(start_broker, bundle):
     """A broker that speaks MQTT 5 states its limit."""
     url = start_broker("allow_anonymous true", "max_packet_size 80")
-    problem = only_problem(findings_for(url, bundle=bundle.path, device="d1"))
+    problem = get_only_problem(findings_for(url, bundle=bundle.path, device="d1"))
     assert (problem.check, problem.code) == ("round trip", "packet-limit")
 
 
@@ -326,12 +357,12 @@ def test_packet_limit_of_the_broker_is_found(start_broker, bundle):
 
 
 def test_failed_self_test_and_unreadable_bundle_are_found(tmp_path, bundle):
-    spoilt = tmp_path / "spoilt"
-    shutil.copytree(bundle.path, spoilt)
-    problem = only_problem(findings_for(None, bundle=_with_other_sample(spoilt)))
+    bundle_copy = tmp_path / "spoilt"
+    shutil.copytree(bundle.path, bundle_copy)
+    problem = get_only_problem(findings_for(None, bundle=_with_other_sample(bundle_copy)))
     assert problem.code == "self-test"
-    (spoilt / "stage_0.onnx").write_bytes(b"noise")
-    assert only_problem(findings_for(None, bundle=spoilt)).code == "bundle-unusable"
+    (bundle_copy / "stage_0.onnx").write_bytes(b"noise")
+    assert get_only_problem(findings_for(None, bundle=bundle_copy)).code == "bundle-unusable"
 
 
 def _with_other_sample(path):
@@ -350,17 +381,17 @@ def _with_other_sample(path):
 
 
 def test_clock_behind_the_bundle_is_found(tmp_path):
-    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=40)
-    path = small_bundle.write_bundle(tmp_path / "future", created=later.isoformat()).path
-    assert only_problem(findings_for(None, bundle=path)).code == "clock-behind"
+    future_time = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=40)
+    path = small_bundle.write_bundle(tmp_path / "future", created=future_time.isoformat()).path
+    assert get_only_problem(findings_for(None, bundle=path)).code == "clock-behind"
 
 
 def test_missing_library_is_found(tmp_path):
     """The environment has links to all installed libraries except cbor2."""
     import cbor2
 
-    installed = Path(cbor2.__file__).parents[1]
-    for entry in installed.iterdir():
+    site_packages = Path(cbor2.__file__).parents[1]
+    for entry in site_packages.iterdir():
         if not entry.name.lower().startswith(("cbor2", "_cbor2", "__pycache__")):
             (tmp_path / entry.name).symlink_to(entry)
     names = ("gatewise", "gatewise_export", "gatewise_edge", "gatewise_cloud", "gatewise_sim")

@@ -17,34 +17,36 @@ REQUIREMENTS = [
 ]
 
 
-def by_code(**settings):
-    return {finding.code: finding for finding in check_installation(device=False, **settings)}
+def findings_by_code(**settings):
+    return {finding.code: finding for finding in check_installation(is_device=False, **settings)}
 
 
 def test_this_installation_is_complete():
-    findings = list(check_installation(device=False))
+    findings = list(check_installation(is_device=False))
     assert {finding.state for finding in findings} == {"ok"}
     assert sum(finding.text.startswith("[") for finding in findings) == 5
     assert any(finding.text.startswith("onnxruntime ") for finding in findings)
 
 
 def test_missing_libraries_of_an_extra_and_its_extras_are_named():
-    findings = list(check_installation(device=False, requirements=REQUIREMENTS))
-    lacking = {f.text for f in findings if f.code == "package-missing"}
-    assert len(lacking) == 2
-    for text in lacking:
+    findings = list(check_installation(is_device=False, requirements=REQUIREMENTS))
+    missing_texts = {finding.text for finding in findings if finding.code == "package-missing"}
+    assert len(missing_texts) == 2
+    for text in missing_texts:
         assert "no-such-library" in text
         assert re.search(r"numpy>=99\.1 \(\S+ is installed\)", text)
-    assert any("[cloud]" in text for text in lacking)
-    complete = [f.text.split("]")[0] for f in findings if f.text.endswith("is installed")]
-    assert complete == ["[train", "[export", "[sim"]
+    assert any("[cloud]" in text for text in missing_texts)
+    complete_extras = [
+        finding.text.split("]")[0] for finding in findings if finding.text.endswith("is installed")
+    ]
+    assert complete_extras == ["[train", "[export", "[sim"]
 
 
 def test_device_is_checked_for_the_edge_extra_only():
-    findings = list(check_installation(device=True, requirements=REQUIREMENTS))
-    assert [f.state for f in findings if f.text.startswith("[")] == ["problem"]
+    findings = list(check_installation(is_device=True, requirements=REQUIREMENTS))
+    assert [finding.state for finding in findings if finding.text.startswith("[")] == ["problem"]
 
 
 def test_a_clock_before_the_installation_is_behind():
     long_ago = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)
-    assert by_code(now=long_ago)["clock-behind"].state == "problem"
+    assert findings_by_code(now=long_ago)["clock-behind"].state == "problem"

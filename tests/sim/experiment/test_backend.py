@@ -21,7 +21,7 @@ from tests.support.processes import run_here
 
 pytestmark = pytest.mark.slow  # fits a model, starts processes
 
-MODULE = """
+BACKEND_MODULE = """
 import time
 import numpy as np
 
@@ -37,20 +37,20 @@ def slow(X):
     return probabilities(X)
 """
 BACKEND = "python:iris_backend:probabilities"
-NAMES = ("sepal_length", "sepal_width", "petal_length", "petal_width")
+COLUMN_NAMES = ("sepal_length", "sepal_width", "petal_length", "petal_width")
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A folder with a backend module, a bundle that needs it and a table, and the fitted system."""
     folder = tmp_path_factory.mktemp("backend")
-    (folder / "iris_backend.py").write_text(MODULE)
+    (folder / "iris_backend.py").write_text(BACKEND_MODULE)
     sys.path.insert(0, str(folder))
-    x, species = load_iris(return_X_y=True)
-    frame = pd.DataFrame(x.astype(np.float32), columns=NAMES)
+    X, species = load_iris(return_X_y=True)
+    frame = pd.DataFrame(X.astype(np.float32), columns=COLUMN_NAMES)
     y = np.array(["setosa", "versicolor", "virginica"])[species]
     system = ConfidenceCascade(BACKEND, random_state=0).fit(frame, y)
-    system.operating_point_ = max(system.frontier_.points, key=lambda p: p.offload_rate)
+    system.operating_point_ = max(system.frontier_.points, key=lambda point: point.offload_rate)
     bundle = pack(system, folder / "bundle", sample=frame[::5])
     frame.assign(species=y).to_csv(folder / "iris.csv", index=False)
     yield folder, system, bundle, frame, y
@@ -58,7 +58,7 @@ def project(tmp_path_factory):
 
 
 @pytest.fixture
-def run(project):
+def run_in_project(project):
     """A function that runs a command in the folder and returns its status and both outputs."""
 
     def run_command(*args):
@@ -68,13 +68,13 @@ def run(project):
     return run_command
 
 
-def test_verify_runs_the_backend_on_sample_and_data(project, run):
+def test_verify_runs_the_backend_on_sample_and_data(project, run_in_project):
     _, system, _, frame, y = project
     args = ("verify", "bundle", "--data", "iris.csv", "--target", "species")
-    status, out, err = run(*args)
+    status, out, err = run_in_project(*args)
     assert (status, out) == (2, "")
     assert "--backend python:module:attribute" in err
-    status, out, _ = run(*args, "--backend", BACKEND, "--json")
+    status, out, _ = run_in_project(*args, "--backend", BACKEND, "--json")
     document = json.loads(out)
     assert (status, document["agrees"]) == (0, True)
     assert document["data"]["accuracy"] == np.mean(system.predict(frame) == y)
@@ -83,8 +83,10 @@ def test_verify_runs_the_backend_on_sample_and_data(project, run):
     assert f"probabilities of the sample, by {BACKEND}" in " ".join(document["checked"])
 
 
-def test_verify_finds_a_backend_with_another_model(project, run):
-    status, out, _ = run("verify", "bundle", "--backend", "python:iris_backend:permuted", "--json")
+def test_verify_finds_a_backend_with_another_model(project, run_in_project):
+    status, out, _ = run_in_project(
+        "verify", "bundle", "--backend", "python:iris_backend:permuted", "--json"
+    )
     document = json.loads(out)
     assert (status, document["agrees"]) == (1, False)
     assert document["sample"]["cloud_label_differences"] == 30
@@ -98,21 +100,21 @@ def test_verify_finds_a_backend_with_another_model(project, run):
         ("python:iris_backend:absent", "iris_backend has no 'absent'"),
     ],
 )
-def test_wrong_backend_is_refused_in_one_line(run, backend, message):
-    status, out, err = run("verify", "bundle", "--backend", backend)
+def test_wrong_backend_is_refused_in_one_line(run_in_project, backend, message):
+    status, out, err = run_in_project("verify", "bundle", "--backend", backend)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert message in err
 
 
-def test_simulation_uses_the_answers_of_the_backend(project, run):
+def test_simulation_uses_the_answers_of_the_backend(project, run_in_project):
     _, system, bundle, frame, y = project
     table, _ = make_row_table(bundle, frame, backend=BACKEND)
-    label = np.where(table.offload, table.cloud_label, table.local_label)
+    label = np.where(table.is_offloaded, table.cloud_label, table.local_label)
     assert system.classes_[label].tolist() == system.predict(frame).tolist()
     with pytest.raises(ModelError, match="--backend python:module:attribute"):
         make_row_table(bundle, frame)
     args = ("simulate", "bundle", "--data", "iris.csv", "--target", "species")
-    status, out, _ = run(*args, "--devices", "5", "--backend", BACKEND, "--json")
+    status, out, _ = run_in_project(*args, "--devices", "5", "--backend", BACKEND, "--json")
     report = json.loads(out)
     assert status == 0
     assert f"--backend {BACKEND}" in report["command"]

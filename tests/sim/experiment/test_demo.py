@@ -30,13 +30,13 @@ def test_second_run_with_two_workers_gives_the_same_report(quick_demo, tmp_path)
         worker_options = ("--broker", broker.url, "--workers", "2")
         process = run_here(*quick_demo.words, *worker_options, folder=tmp_path)
     assert process.returncode == 0, process.stderr
-    repeated = json.loads(process.stdout)
-    check_report(repeated)
+    second_report = json.loads(process.stdout)
+    check_report(second_report)
     for key in ("accuracy", "feature_cost", "offload_rate", "frontier"):
-        assert repeated[key] == report[key]
-    assert {p.name for p in (tmp_path / "demo-out").iterdir()} == set(DEMO.files)
-    assert repeated["transport"] == {"kind": "mqtt", "broker": broker.url, "link": "none"}
-    assert repeated["run"]["workers"]["answered"] == repeated["answers"]["cloud"]
+        assert second_report[key] == report[key]
+    assert {path.name for path in (tmp_path / "demo-out").iterdir()} == set(DEMO.files)
+    assert second_report["transport"] == {"kind": "mqtt", "broker": broker.url, "link": "none"}
+    assert second_report["run"]["workers"]["answered"] == second_report["answers"]["cloud"]
 
 
 @pytest.mark.slow
@@ -47,8 +47,8 @@ def test_interrupted_demo_leaves_no_files_or_processes(tmp_path, command):
         "demo", "--dataset", "iris", "--devices", "2", "--link", "satellite", "--out", "out",
         folder=tmp_path, environment={"TMPDIR": str(scratch)},
     )  # fmt: skip
-    edge_pids = lambda: named("gatewise edge", demo.process.pid)  # noqa: E731
-    status, out, err, children = interrupt(demo, signal.SIGINT, edge_pids)
+    find_edge_pids = lambda: named("gatewise edge", demo.process.pid)  # noqa: E731
+    status, out, err, children = interrupt(demo, signal.SIGINT, find_edge_pids)
     assert (status, out) == (130, ""), err
     assert len(children) >= 3  # broker, worker, devices
     assert not (tmp_path / "out").exists()
@@ -58,15 +58,17 @@ def test_interrupted_demo_leaves_no_files_or_processes(tmp_path, command):
 # -- invalid input -----------------------------------------------------------------------------
 
 
-def make_csv(rows: int = 30, **columns: object) -> str:
+def make_csv(n_rows: int = 30, **columns: object) -> str:
     """Make a CSV text of two features and a label; `columns` replace these columns."""
-    values: dict = {
-        "a": [0.1 * i for i in range(rows)],
-        "b": [i % 7 for i in range(rows)],
-        "label": [i % 2 for i in range(rows)],
+    columns_by_name: dict = {
+        "a": [0.1 * row for row in range(n_rows)],
+        "b": [row % 7 for row in range(n_rows)],
+        "label": [row % 2 for row in range(n_rows)],
     } | columns
-    lines = [",".join(values)]
-    lines += [",".join(str(v[i]) for v in values.values()) for i in range(rows)]
+    lines = [",".join(columns_by_name)]
+    lines += [
+        ",".join(str(column[row]) for column in columns_by_name.values()) for row in range(n_rows)
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -84,13 +86,13 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", INVALID_TABLES)
-def test_invalid_table_gives_one_line_and_no_files(folder, name):
-    content, message = INVALID_TABLES[name]
+@pytest.mark.parametrize("table_name", INVALID_TABLES)
+def test_invalid_table_gives_one_line_and_no_files(folder, table_name):
+    content, message = INVALID_TABLES[table_name]
     Path("data.csv").write_text(content)
     line = refused("demo", "--dataset", "data.csv")
     assert re.search(message, line), line
-    assert [p.name for p in folder.iterdir()] == ["data.csv"]
+    assert [path.name for path in folder.iterdir()] == ["data.csv"]
 
 
 @pytest.mark.parametrize(
@@ -117,9 +119,9 @@ def test_invalid_table_gives_one_line_and_no_files(folder, name):
 def test_invalid_setting_gives_one_line_and_no_files(folder, args, message):
     Path("data.csv").write_text(make_csv())
     Path("unknown.toml").write_text("[features]\na = 1\nb = 1\nc = 1\n")
-    names_before = {p.name for p in folder.iterdir()}
+    names_before = {path.name for path in folder.iterdir()}
     assert message in refused("demo", *args)
-    assert {p.name for p in folder.iterdir()} == names_before
+    assert {path.name for path in folder.iterdir()} == names_before
 
 
 def test_only_bundled_data_sets_use_the_fast_search():

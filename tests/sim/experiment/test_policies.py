@@ -7,7 +7,7 @@ from gatewise.errors import InputError
 from gatewise_sim.experiment.policies import (
     POLICIES,
     PolicyContext,
-    fill_share,
+    select_share,
     system_policy,
 )
 from gatewise_sim.fleet.results import NO_LABEL
@@ -28,40 +28,40 @@ TABLE = make_table(
 def make_policy(key: str, table=TABLE, **changes):
     fields = {
         "table": table,
-        "weights": np.ones(len(table)),
+        "row_weights": np.ones(len(table)),
         "offload_rate": 0.3,
-        "labelled": True,
+        "has_labels": True,
         "scenario": Scenario(),
     }
-    (policy,) = (p for p in POLICIES if p.key == key)
-    return policy.make(PolicyContext(**fields | changes))
+    (compared_policy,) = (compared for compared in POLICIES if compared.key == key)
+    return compared_policy.make_policy(PolicyContext(**fields | changes))
 
 
 def test_edge_only_offloads_no_row_and_cloud_only_every_accepted_row():
-    assert not make_policy("edge_only").offload.any()
-    cloud = make_policy("cloud_only")
-    assert cloud.request_first
-    assert np.array_equal(cloud.offload, TABLE.can_offload)
+    assert not make_policy("edge_only").is_offloaded.any()
+    cloud_policy = make_policy("cloud_only")
+    assert cloud_policy.is_cloud_first
+    assert np.array_equal(cloud_policy.is_offloaded, TABLE.can_offload)
 
 
 def test_confidence_offloads_the_least_confident_rows():
     """Row 2 has no answer; rows 1 and 3 are the least confident that the cloud accepts."""
-    assert np.flatnonzero(make_policy("confidence").offload).tolist() == [1, 2, 3]
-    weights = np.where(np.arange(10) == 2, 3.0, 1.0)
-    weighted = make_policy("confidence", weights=weights)
-    assert np.flatnonzero(weighted.offload).tolist() in ([2], [2, 3])
+    assert np.flatnonzero(make_policy("confidence").is_offloaded).tolist() == [1, 2, 3]
+    row_weights = np.where(np.arange(10) == 2, 3.0, 1.0)
+    weighted_policy = make_policy("confidence", row_weights=row_weights)
+    assert np.flatnonzero(weighted_policy.is_offloaded).tolist() in ([2], [2, 3])
 
 
 def test_random_has_the_offload_rate_of_the_system():
     policy = make_policy("random")
-    assert not policy.offload.any()
-    assert policy.chance == pytest.approx(0.3 / 0.9)
-    assert make_policy("random", offload_rate=1.0).chance == 1.0
+    assert not policy.is_offloaded.any()
+    assert policy.random_share == pytest.approx(0.3 / 0.9)
+    assert make_policy("random", offload_rate=1.0).random_share == 1.0
 
 
 def test_oracle_offloads_rows_that_only_the_cloud_gets_right():
-    assert np.flatnonzero(make_policy("oracle").offload).tolist() == [0, 1, 2, 3]
-    assert make_policy("oracle", labelled=False) is None
+    assert np.flatnonzero(make_policy("oracle").is_offloaded).tolist() == [0, 1, 2, 3]
+    assert make_policy("oracle", has_labels=False) is None
 
 
 def test_bundle_without_a_cloud_model_has_only_the_edge_only_policy():
@@ -73,22 +73,26 @@ def test_bundle_without_a_cloud_model_has_only_the_edge_only_policy():
 
 
 @pytest.mark.parametrize(
-    ("changes", "name", "n_offloaded", "limited"),
+    ("changes", "name", "n_offloaded", "has_audits_and_limit"),
     [
         ({}, "Gatewise", 3, True),
         ({"policy": "edge-only"}, "edge-only", 0, False),
         ({"policy": "cloud-only"}, "cloud-only", 9, False),
     ],
 )
-def test_system_has_the_policy_of_the_scenario(changes, name, n_offloaded, limited):
+def test_system_has_the_policy_of_the_scenario(changes, name, n_offloaded, has_audits_and_limit):
     policy = system_policy(Scenario(**changes), TABLE)
-    assert (policy.key, policy.name, policy.limited) == ("system", name, limited)
-    assert policy.offload.sum() == n_offloaded
+    assert (policy.key, policy.name, policy.has_audits_and_limit) == (
+        "system",
+        name,
+        has_audits_and_limit,
+    )
+    assert policy.is_offloaded.sum() == n_offloaded
 
 
-def test_fill_share_selects_the_nearest_number_of_rows():
-    weights = np.array([1.0, 2.0, 3.0, 4.0])
+def test_select_share_selects_the_nearest_number_of_rows():
+    row_weights = np.array([1.0, 2.0, 3.0, 4.0])
     order = np.array([3, 2, 1, 0])
-    assert fill_share(order, weights, 0.5).tolist() == [False, False, False, True]
-    assert fill_share(order, weights, 0.6).tolist() == [False, False, True, True]
-    assert not fill_share(order, weights, 0.0).any()
+    assert select_share(order, row_weights, 0.5).tolist() == [False, False, False, True]
+    assert select_share(order, row_weights, 0.6).tolist() == [False, False, True, True]
+    assert not select_share(order, row_weights, 0.0).any()

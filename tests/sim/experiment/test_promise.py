@@ -10,31 +10,37 @@ from gatewise_sim.experiment.promise import broken_promise
 from tests.support.fleets import make_table
 
 
-def sentence(table, *, validated=0.0, interval=None, n_validation=0, **guarantee) -> str | None:
-    point = OperatingPoint(
-        (None,), 1.0, validated, 0.0, interval=interval, guarantee=guarantee or None
+def violation_text(
+    table, *, validation_accuracy=0.0, interval=None, n_validation=0, **guarantee
+) -> str | None:
+    operating_point = OperatingPoint(
+        (None,), 1.0, validation_accuracy, 0.0, interval=interval, guarantee=guarantee or None
     )
     class_rows = (n_validation,) if n_validation else None
-    return broken_promise(SimpleNamespace(active_point=point, class_rows=class_rows), table)
+    return broken_promise(
+        SimpleNamespace(active_point=operating_point, class_rows=class_rows), table
+    )
 
 
-def table_with(n_wrong: int, n: int = 400, **columns):
+def table_with(n_wrong: int, n_rows: int = 400, **columns):
     """A table of which the device answers the first rows otherwise than the cloud, and wrongly."""
-    label = np.where(np.arange(n) < n_wrong, 0, 1)
-    return make_table(n, 0, local_label=label, **columns)
+    local_label = np.where(np.arange(n_rows) < n_wrong, 0, 1)
+    return make_table(n_rows, 0, local_label=local_label, **columns)
 
 
 def test_kept_promise_gives_no_sentence():
-    assert sentence(table_with(4, promised=0.02), kind="max_loss", bound=0.02) is None
-    assert sentence(table_with(0)) is None
+    assert violation_text(table_with(4, max_disagreement=0.02), kind="max_loss", bound=0.02) is None
+    assert violation_text(table_with(0)) is None
 
 
 def test_loss_above_the_guarantee_is_reported():
-    text = sentence(table_with(40), kind="max_loss", bound=0.02)
+    text = violation_text(table_with(40), kind="max_loss", bound=0.02)
     assert text.startswith("The rows break the bundle's promise: their accuracy is 10.0 % below")
     assert "at most 2.0 % is guaranteed" in text
     # Without labels nothing is known of accuracy.
-    assert sentence(table_with(40, truth=np.full(400, -1)), kind="max_loss", bound=0.02) is None
+    assert (
+        violation_text(table_with(40, truth=np.full(400, -1)), kind="max_loss", bound=0.02) is None
+    )
 
 
 def test_loss_is_tested_by_paired_differences():
@@ -43,49 +49,49 @@ def test_loss_is_tested_by_paired_differences():
     Of 400 rows the cloud gets 100 wrong, and the device 8 more: a mean loss of 2 %, 1.645 standard
     errors of which are 1.153 % (of two independent shares they would be 5 %).
     """
-    cloud = np.where(np.arange(400) < 300, 1, 0)
-    device = np.where(np.arange(400) < 292, 1, 0)
-    table = make_table(400, 0, cloud_label=cloud, local_label=device)
-    assert sentence(table, kind="max_loss", bound=0.00846) is not None
-    assert sentence(table, kind="max_loss", bound=0.00848) is None
+    cloud_label = np.where(np.arange(400) < 300, 1, 0)
+    local_label = np.where(np.arange(400) < 292, 1, 0)
+    table = make_table(400, 0, cloud_label=cloud_label, local_label=local_label)
+    assert violation_text(table, kind="max_loss", bound=0.00846) is not None
+    assert violation_text(table, kind="max_loss", bound=0.00848) is None
 
 
 def test_cost_above_the_guarantee_is_reported():
-    text = sentence(make_table(400, 200), kind="budget", bound=2.0)
+    text = violation_text(make_table(400, 200), kind="budget", bound=2.0)
     assert "an instance costs 2.25 on average, but at most 2 is guaranteed" in text
-    assert sentence(make_table(400, 200), kind="budget", bound=2.5) is None
+    assert violation_text(make_table(400, 200), kind="budget", bound=2.5) is None
 
 
 def test_offload_rate_above_the_guarantee_is_reported():
-    text = sentence(make_table(400, 200), kind="offload_rate", bound=0.1)
+    text = violation_text(make_table(400, 200), kind="offload_rate", bound=0.1)
     assert "50.0 % of the rows are offloaded, but at most 10.0 % is guaranteed" in text
 
 
 def test_agreement_below_the_promise_is_reported():
-    text = sentence(table_with(40, promised=0.02))
+    text = violation_text(table_with(40, max_disagreement=0.02))
     assert "10.0 % of their answers differ from those of the high-cost model" in text
     assert "at most 2.0 % is promised" in text
 
 
-@pytest.mark.parametrize(("n_wrong", "broken"), [(14, False), (15, True)])
-def test_only_significant_differences_break_a_promise(n_wrong, broken):
+@pytest.mark.parametrize(("n_wrong", "is_broken"), [(14, False), (15, True)])
+def test_only_significant_differences_break_a_promise(n_wrong, is_broken):
     """Of 400 rows 2 % are 8, and 1.645 standard errors 6.05 of 14 and 6.26 of 15."""
-    assert (sentence(table_with(n_wrong, promised=0.02)) is not None) == broken
+    assert (violation_text(table_with(n_wrong, max_disagreement=0.02)) is not None) == is_broken
 
 
 def test_accuracy_below_that_on_validation_rows_is_reported():
-    text = sentence(table_with(20), validated=0.986)
+    text = violation_text(table_with(20), validation_accuracy=0.986)
     assert text.endswith(
         ": 95.0 % of their answers are correct, but 98.6 % of the answers on the validation "
         "rows were."
     )
     # A bundle without a cloud promises its accuracy as well.
-    assert sentence(table_with(20, has_cloud=False), validated=0.986) is not None
-    assert sentence(table_with(20, truth=np.full(400, -1)), validated=0.986) is None
+    assert violation_text(table_with(20, has_cloud=False), validation_accuracy=0.986) is not None
+    assert violation_text(table_with(20, truth=np.full(400, -1)), validation_accuracy=0.986) is None
 
 
 @pytest.mark.parametrize(
-    ("known", "broken"),
+    ("known_error", "is_broken"),
     [
         ({}, True),
         ({"interval": (0.97, 0.99)}, True),
@@ -94,5 +100,7 @@ def test_accuracy_below_that_on_validation_rows_is_reported():
         ({"n_validation": 30}, False),
     ],
 )
-def test_error_of_the_validation_accuracy_is_included(known, broken):
-    assert (sentence(table_with(20), validated=0.98, **known) is not None) == broken
+def test_error_of_the_validation_accuracy_is_included(known_error, is_broken):
+    assert (
+        violation_text(table_with(20), validation_accuracy=0.98, **known_error) is not None
+    ) == is_broken

@@ -12,19 +12,23 @@ from tests.support.refused import refused
 
 def test_outcomes_equal_those_of_the_estimator(small, table):
     system, rows = small.system, small.rows
-    label = np.where(table.offload, table.cloud_label, table.local_label)
-    cost = np.where(table.offload, table.request_cost + table.offload_price, table.local_cost)
-    assert np.array_equal(system.classes_[label], system.predict(rows))
-    assert np.array_equal(cost, system.cost(rows))
-    assert np.array_equal(table.offload, system.offload(rows))
+    expected_label = np.where(table.is_offloaded, table.cloud_label, table.local_label)
+    expected_cost = np.where(
+        table.is_offloaded, table.request_cost + table.offload_price, table.local_cost
+    )
+    assert np.array_equal(system.classes_[expected_label], system.predict(rows))
+    assert np.array_equal(expected_cost, system.cost(rows))
+    assert np.array_equal(table.is_offloaded, system.offload(rows))
     assert (table.local_route == EDGE).all()
     assert table.classes == tuple(map(str, system.classes_))
     # the price of a row's acquired features is its cost
     costs = small.bundle.manifest.feature_costs()
     for row in (0, 1, 17):
-        assert costs.price(table.sets[table.local_set[row]]) == table.local_cost[row]
-        assert costs.price(table.sets[table.request_set[row]]) == table.request_cost[row]
-    assert costs.price(table.sets[-1]) == table.request_only_cost
+        assert costs.price(table.feature_sets[table.local_set_index[row]]) == table.local_cost[row]
+        assert (
+            costs.price(table.feature_sets[table.request_set_index[row]]) == table.request_cost[row]
+        )
+    assert costs.price(table.feature_sets[-1]) == table.request_only_cost
 
 
 def test_models_are_timed_and_other_times_are_assumed(small, table):
@@ -62,7 +66,7 @@ def test_rows_with_invalid_values_become_fallbacks_or_errors(strict_system, tmp_
     rows[1] = np.inf
     table, _ = make_row_table(bundle, rows)
     assert table.cloud_label[:2].tolist() == [NO_LABEL, NO_LABEL]
-    assert not table.offload[:2].any()
+    assert not table.is_offloaded[:2].any()
     assert set(table.local_route[:2].tolist()) <= {FALLBACK, ERROR}
     assert (table.local_route[2:] == EDGE).all()
 

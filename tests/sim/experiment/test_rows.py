@@ -14,8 +14,8 @@ from tests.support.processes import run_python
 from tests.support.refused import refused
 
 
-def write_csv(path, names, rows, labels=None, target="label"):
-    frame = pd.DataFrame(rows, columns=list(names))
+def write_csv(path, column_names, rows, labels=None, target="label"):
+    frame = pd.DataFrame(rows, columns=list(column_names))
     if labels is not None:
         frame[target] = labels
     frame.to_csv(path, index=False)
@@ -28,19 +28,19 @@ def manifest(small) -> Manifest:
 
 
 @pytest.fixture
-def names(manifest):
+def feature_names(manifest):
     return manifest.feature_names
 
 
 @pytest.fixture
-def values():
+def matrix():
     return np.random.default_rng(0).integers(0, 16, (5, 64)).astype(np.float32)
 
 
 @pytest.mark.slow
-def test_csv_file_is_read_without_training_libraries(small, names, values, tmp_path):
+def test_csv_file_is_read_without_training_libraries(small, feature_names, matrix, tmp_path):
     """Importing these libraries would take most of the start-up time of `simulate`."""
-    path = write_csv(tmp_path / "rows.csv", names, values)
+    path = write_csv(tmp_path / "rows.csv", feature_names, matrix)
     module_names = run_python(
         "import sys; from gatewise_export import Bundle\n"
         "import gatewise_sim.experiment.simulation\n"
@@ -51,21 +51,24 @@ def test_csv_file_is_read_without_training_libraries(small, names, values, tmp_p
     assert not {"sklearn", "pandas", "matplotlib"} & set(module_names.split())
 
 
-def test_columns_are_found_by_name_in_any_order(tmp_path, manifest, names, values):
+def test_columns_are_found_by_name_in_any_order(tmp_path, manifest, feature_names, matrix):
     order = np.random.default_rng(1).permutation(64)
     path = write_csv(
-        tmp_path / "rows.csv", [names[k] for k in order], values[:, order], [1, 2, 3, 4, 5]
+        tmp_path / "rows.csv",
+        [feature_names[index] for index in order],
+        matrix[:, order],
+        [1, 2, 3, 4, 5],
     )
     rows = Rows.load(path, manifest)
     assert rows.name == "rows"
-    assert (values == rows.X).all()
+    assert (matrix == rows.X).all()
     assert rows.X.dtype == np.float32
     assert rows.truth.tolist() == [1, 2, 3, 4, 5]
     assert rows.notes == ()
 
 
-def test_unknown_label_counts_as_wrong_and_is_noted(tmp_path, manifest, names, values):
-    path = write_csv(tmp_path / "rows.csv", names, values, [1, 2, 99, 4, 5], target="digit")
+def test_unknown_label_counts_as_wrong_and_is_noted(tmp_path, manifest, feature_names, matrix):
+    path = write_csv(tmp_path / "rows.csv", feature_names, matrix, [1, 2, 99, 4, 5], target="digit")
     rows = Rows.load(path, manifest, target="digit")
     assert rows.truth.tolist() == [1, 2, UNKNOWN_CLASS, 4, 5]
     assert rows.notes == (
@@ -74,38 +77,42 @@ def test_unknown_label_counts_as_wrong_and_is_noted(tmp_path, manifest, names, v
     )
 
 
-def test_ambiguous_label_column_is_not_used(tmp_path, manifest, names, values):
+def test_ambiguous_label_column_is_not_used(tmp_path, manifest, feature_names, matrix):
     path = tmp_path / "rows.csv"
-    assert Rows.load(write_csv(path, names, values), manifest).truth is None
-    write_csv(path, [*names, "class"], np.column_stack([values, np.arange(5)]), [0, 0, 0, 0, 0])
+    assert Rows.load(write_csv(path, feature_names, matrix), manifest).truth is None
+    write_csv(
+        path, [*feature_names, "class"], np.column_stack([matrix, np.arange(5)]), [0, 0, 0, 0, 0]
+    )
     assert Rows.load(str(path), manifest).truth is None
     assert Rows.load(str(path), manifest, target="class").truth.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_npz_file_gives_its_test_part(tmp_path, manifest, names, values):
+def test_npz_file_gives_its_test_part(tmp_path, manifest, feature_names, matrix):
     path = tmp_path / "set.npz"
-    part = np.array([0, 1, 0, 1, 0])
-    np.savez(path, X=values, y=np.arange(5), feature_names=np.array(names), part=part)
+    part_of_row = np.array([0, 1, 0, 1, 0])
+    np.savez(
+        path, X=matrix, y=np.arange(5), feature_names=np.array(feature_names), part=part_of_row
+    )
     rows = Rows.load(str(path), manifest)
-    assert (values[[1, 3]] == rows.X).all()
+    assert (matrix[[1, 3]] == rows.X).all()
     assert rows.truth.tolist() == [1, 3]
     assert rows.notes == ("The rows are the test part of set.",)
 
 
-def test_npy_file_has_no_labels(tmp_path, manifest, values):
-    np.save(tmp_path / "rows.npy", values)
+def test_npy_file_has_no_labels(tmp_path, manifest, matrix):
+    np.save(tmp_path / "rows.npy", matrix)
     rows = Rows.load(str(tmp_path / "rows.npy"), manifest)
-    assert (values == rows.X).all()
+    assert (matrix == rows.X).all()
     assert rows.truth is None
 
 
 @pytest.mark.slow
-def test_parquet_file_is_read_like_csv(tmp_path, manifest, names, values):
-    frame = pd.DataFrame(values, columns=list(names))
+def test_parquet_file_is_read_like_csv(tmp_path, manifest, feature_names, matrix):
+    frame = pd.DataFrame(matrix, columns=list(feature_names))
     frame["y"] = [5, 4, 3, 2, 1]
     frame.to_parquet(tmp_path / "rows.parquet")
     rows = Rows.load(str(tmp_path / "rows.parquet"), manifest)
-    assert (values == rows.X).all()
+    assert (matrix == rows.X).all()
     assert rows.truth.tolist() == [5, 4, 3, 2, 1]
 
 
@@ -119,9 +126,13 @@ def test_parquet_file_is_read_like_csv(tmp_path, manifest, names, values):
     ],
     ids=["column", "target", "missing-label", "classes"],
 )
-def test_malformed_table_is_refused_in_one_line(tmp_path, manifest, names, values, change, message):
-    columns = change.get("names", list)(list(names))
-    path = write_csv(tmp_path / "rows.csv", columns, values, change.get("labels", [1, 2, 3, 4, 5]))
+def test_malformed_table_is_refused_in_one_line(
+    tmp_path, manifest, feature_names, matrix, change, message
+):
+    column_names = change.get("names", list)(list(feature_names))
+    path = write_csv(
+        tmp_path / "rows.csv", column_names, matrix, change.get("labels", [1, 2, 3, 4, 5])
+    )
     refused(Rows.load, path, manifest, target=change.get("target"), says=message)
 
 
@@ -157,24 +168,24 @@ def test_raw_columns_are_encoded_as_devices_encode_them(make_once, tmp_path):
     _, encoder, path = make_once("raw-bundle", make_raw_bundle)
     manifest = Bundle.open(path).manifest
     frame, y = machine_table(30, seed=2)
-    x = encoder.transform(frame).to_numpy()
+    X = encoder.transform(frame).to_numpy()
     frame.assign(state=y).to_csv(tmp_path / "rows.csv", index=False)
     frame.assign(state=y).to_parquet(tmp_path / "rows.parquet")
     for name in ("rows.csv", "rows.parquet"):
         rows = Rows.load(str(tmp_path / name), manifest, target="state")
-        assert np.array_equal(rows.X, x)
+        assert np.array_equal(rows.X, X)
         assert [manifest.classes[i] for i in rows.truth] == y.tolist()
     with pytest.raises(InputError, match="the bundle takes raw columns"):
         Rows.load(str(tmp_path / "rows.npz"), manifest)
-    for data in (frame, encoder.transform(frame), x):
-        assert np.array_equal(Rows.from_arrays("rows", data, y, manifest).X, x)
+    for table in (frame, encoder.transform(frame), X):
+        assert np.array_equal(Rows.from_arrays("rows", table, y, manifest).X, X)
     with pytest.raises(InputError, match="has no column 'mass', which is a feature"):
         Rows.from_arrays("rows", frame.drop(columns="mass"), y, manifest)
     with pytest.raises(InputError, match="give raw columns in a DataFrame"):
-        Rows.from_arrays("rows", frame.to_numpy()[:, [0] * x.shape[1]], y, manifest)
+        Rows.from_arrays("rows", frame.to_numpy()[:, [0] * X.shape[1]], y, manifest)
 
 
-def test_columns_of_a_frame_are_found_by_name(manifest, names, values):
-    frame = pd.DataFrame(values, columns=list(names)).assign(y=1)
+def test_columns_of_a_frame_are_found_by_name(manifest, feature_names, matrix):
+    frame = pd.DataFrame(matrix, columns=list(feature_names)).assign(y=1)
     rows = Rows.from_arrays("rows", frame[frame.columns[::-1]], None, manifest)
-    assert np.array_equal(rows.X, values)
+    assert np.array_equal(rows.X, matrix)

@@ -23,25 +23,25 @@ QUICK = Scenario(
 )
 
 
-def report_of(small, **changes) -> Report:
+def simulate_briefly(small, **changes) -> Report:
     """Simulate the small system briefly and return the report."""
     return simulate(small.bundle, small.rows, small.truth, scenario=QUICK, **changes).report
 
 
 @pytest.fixture(scope="module")
 def full_report(small, make_once):
-    return make_once("full-report", lambda _: report_of(small))
+    return make_once("full-report", lambda _: simulate_briefly(small))
 
 
 def test_report_survives_a_round_trip_and_has_all_parts(full_report):
     text = full_report.to_json()
     assert msgspec.json.decode(text, type=Report) == full_report
     document = json.loads(text)
-    stable = (
+    stable_keys = (
         "dataset", "method", "instances", "offload_rate", "accuracy", "feature_cost",
         "cost_reduction", "bytes", "latency_ms", "answers", "transport",
     )  # fmt: skip
-    assert set(stable) <= set(document)
+    assert set(stable_keys) <= set(document)
     assert set(document["accuracy"]) == {"system", "edge_only", "cloud_only"}
     assert set(document["bytes"]) == {"system", "cloud_only"}
     assert set(document["latency_ms"]["system"]) == {"p50", "p95", "p99"}
@@ -59,11 +59,13 @@ def test_system_figures_equal_those_of_its_fleet(small, table, full_report):
     assert full_report.instances == full_report.system.instances == len(answers)
     accuracy = (answers.label == table.truth[answers.row]).mean()
     assert full_report.accuracy["system"] == pytest.approx(accuracy)
-    assert full_report.offload_rate == pytest.approx((answers.payload_up > 0).mean())
+    assert full_report.offload_rate == pytest.approx((answers.payload_bytes_up > 0).mean())
     assert full_report.bytes["system"] == pytest.approx(
-        int(answers.up.sum() + answers.down.sum()), abs=1
+        int(answers.bytes_up.sum() + answers.bytes_down.sum()), abs=1
     )
-    assert [c.label for c in full_report.system.classes] == [str(c) for c in range(10)]
+    assert [class_result.label for class_result in full_report.system.classes] == [
+        str(class_result) for class_result in range(10)
+    ]
 
 
 def test_all_policies_answer_the_same_instances(full_report):
@@ -74,24 +76,24 @@ def test_all_policies_answer_the_same_instances(full_report):
         assert policy.answers.lost == 0
     rate = full_report.offload_rate
     for key in ("confidence", "random"):  # within the instances of one row
-        assert full_report.policy(key).offload_rate.value == pytest.approx(rate, abs=0.01)
+        assert full_report.find_policy(key).offload_rate.value == pytest.approx(rate, abs=0.01)
     accuracies = {policy.key: policy.accuracy.value for policy in full_report.policies}
     assert accuracies["oracle"] == max(accuracies.values())
-    assert full_report.policy("edge_only").offload_rate.value == 0
-    assert full_report.policy("cloud_only").offload_rate.value == 1
+    assert full_report.find_policy("edge_only").offload_rate.value == 0
+    assert full_report.find_policy("cloud_only").offload_rate.value == 1
 
 
 def test_report_is_the_same_for_the_same_seed_and_timings(small):
     report, repeated, other_seed = (
-        report_of(small, outage=("cloud:+200s-+300s",), seed=seed) for seed in (3, 3, 9)
+        simulate_briefly(small, outage=("cloud:+200s-+300s",), seed=seed) for seed in (3, 3, 9)
     )
     assert report.to_json() == repeated.to_json()
     assert report.answers != other_seed.answers
 
 
 def test_outage_causes_fallbacks_and_lower_accuracy(small):
-    undisturbed = report_of(small, baselines=False)
-    report = report_of(small, outage=("cloud:+200s-+400s",), baselines=False)
+    undisturbed = simulate_briefly(small, baselines=False)
+    report = simulate_briefly(small, outage=("cloud:+200s-+400s",), baselines=False)
     assert undisturbed.faults == ()
     assert [(f.what, f.begin, f.end) for f in report.faults] == [("cloud", 200.0, 400.0)]
     assert report.instances == undisturbed.instances
@@ -106,14 +108,14 @@ def test_outage_causes_fallbacks_and_lower_accuracy(small):
 def test_prices_and_energy_are_read_from_files(small, tmp_path):
     (tmp_path / "prices.toml").write_text("per_worker_hour = 1\nper_mb = 1\n")
     (tmp_path / "pi.toml").write_text("idle_w = 0.01\nbattery_wh = 20\nfeature_j = 0.002\n")
-    report = report_of(
+    report = simulate_briefly(
         small,
         prices=str(tmp_path / "prices.toml"),
         device_energy=str(tmp_path / "pi.toml"),
     )
     assert report.money == report.system.money
     assert report.system.money.workers == pytest.approx(730.5)
-    assert report.policy("edge_only").money.total == 0.0
+    assert report.find_policy("edge_only").money.total == 0.0
     assert report.energy.battery_wh == 20
     # each feature costs 1 and takes 0.002 J
     for policy in report.policies:
@@ -125,8 +127,10 @@ def test_prices_and_energy_are_read_from_files(small, tmp_path):
 
 def test_drifting_class_mix_changes_the_answers(small):
     mix = "steps,0s=1/1/0/0/0/0/0/0/0/0,5min=0/0/0/0/0/0/0/0/1/1"
-    report = report_of(small, mix=mix, baselines=False)
-    assert [c.label for c in report.system.classes if c.instances] == ["0", "1", "8", "9"]
+    report = simulate_briefly(small, mix=mix, baselines=False)
+    assert [
+        class_result.label for class_result in report.system.classes if class_result.instances
+    ] == ["0", "1", "8", "9"]
     with pytest.raises(InputError, match="need the rows' labels"):
         simulate(small.bundle, small.rows, scenario=QUICK, mix=mix)
     labels = small.truth.copy()
@@ -138,18 +142,18 @@ def test_drifting_class_mix_changes_the_answers(small):
 def test_audits_detect_changed_data(small):
     """After 5 minutes only nines arrive, on which the device errs more often than it promises."""
     mix = f"steps,0s={'1/' * 9}1,5min={'0/' * 9}1"
-    unaudited = report_of(small, mix=mix, baselines=False).system
-    report = report_of(small, mix=mix, audit=0.2)
+    unaudited_system = simulate_briefly(small, mix=mix, baselines=False).system
+    report = simulate_briefly(small, mix=mix, audit=0.2)
     system, audit = report.system, report.system.audit
     # audits change no answer; they add bytes, energy and load on the workers
-    assert system.accuracy == unaudited.accuracy
-    assert system.offload_rate == unaudited.offload_rate
-    assert system.feature_cost == unaudited.feature_cost
+    assert system.accuracy == unaudited_system.accuracy
+    assert system.offload_rate == unaudited_system.offload_rate
+    assert system.feature_cost == unaudited_system.feature_cost
     assert audit.compared == report.answers.audits == system.workers["audits"]
     assert 0.15 < audit.compared / report.answers.edge < 0.25
     assert audit.promised < 1
-    assert system.bytes.total - unaudited.bytes.total == pytest.approx(audit.bytes, rel=0.01)
-    assert system.joules.radio > unaudited.joules.radio
+    assert system.bytes.total - unaudited_system.bytes.total == pytest.approx(audit.bytes, rel=0.01)
+    assert system.joules.radio > unaudited_system.joules.radio
     assert all(policy.audit is None for policy in report.policies[1:])
     assert audit.alarms == 1
     assert audit.alarm_instances > 0
@@ -160,7 +164,7 @@ def test_run_without_labels_has_no_accuracy(small):
     assert report.accuracy == {"system": None, "edge_only": None, "cloud_only": None}
     assert [policy.key for policy in report.policies] == KEYS[:-1]
     assert all(policy.accuracy is None for policy in report.policies)
-    assert not report.labelled
+    assert not report.has_labels
 
 
 def test_unknown_class_counts_as_wrong(small):
@@ -171,21 +175,25 @@ def test_unknown_class_counts_as_wrong(small):
     ).report
     assert report.accuracy["system"] < 1 - 0.8 * 100 / len(labels)
     assert "100 of 300 rows have a label that is no class of the bundle" in report.notes[0]
-    assert sum(c.instances for c in report.system.classes) < report.instances
+    assert sum(class_result.instances for class_result in report.system.classes) < report.instances
 
 
 def test_broken_promise_is_reported_first(small):
-    nines = small.truth == 9
-    simulation = simulate(small.bundle, small.rows[nines], small.truth[nines], scenario=QUICK)
+    is_nine = small.truth == 9
+    simulation = simulate(small.bundle, small.rows[is_nine], small.truth[is_nine], scenario=QUICK)
     assert simulation.summary.startswith("The rows break the bundle's promise")
 
 
 def test_outage_outside_the_run_is_noted(small):
-    noon = QUICK.changed(outage=("cloud:12:00-12:10", "link:+20min-+30min"), baselines=False)
-    late = noon.changed(day_start="11:55", time="30min")
-    for scenario, parts in ((noon, ["cloud", "link"]), (late, [])):
+    early_scenario = QUICK.changed(
+        outage=("cloud:12:00-12:10", "link:+20min-+30min"), baselines=False
+    )
+    noon_scenario = early_scenario.changed(day_start="11:55", time="30min")
+    for scenario, components in ((early_scenario, ["cloud", "link"]), (noon_scenario, [])):
         notes = simulate(small.bundle, small.rows, scenario=scenario).report.notes
-        assert [n.split()[4] for n in notes if n.startswith("The outage of the")] == parts
+        assert [
+            note.split()[4] for note in notes if note.startswith("The outage of the")
+        ] == components
 
 
 def test_run_without_an_instance_is_refused(small):
@@ -196,7 +204,7 @@ def test_run_without_an_instance_is_refused(small):
 def test_timings_with_a_wrong_number_of_stages_are_refused(small):
     timings = Timings(edge_ms=(1.0,), run_us=1, instance_us=1)
     with pytest.raises(InputError, match="edge_ms has 1 entries; 2 stages"):
-        report_of(small, timings=timings)
+        simulate_briefly(small, timings=timings)
 
 
 @pytest.mark.usefixtures("nothing_left")

@@ -13,7 +13,7 @@ from tests.support.processes import interrupt, named, run_gatewise, run_here
 
 pytestmark = pytest.mark.slow
 
-FILES = sorted(SIMULATION.files)
+RESULT_FILES = sorted(SIMULATION.files)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,16 @@ def folder(small, tmp_path_factory):
     return folder
 
 
-QUICK = ("simulate", "digits.gwb", "--data", "rows.csv", "--devices", "10", "--time", "10min")
+QUICK_COMMAND = (
+    "simulate",
+    "digits.gwb",
+    "--data",
+    "rows.csv",
+    "--devices",
+    "10",
+    "--time",
+    "10min",
+)
 
 
 @pytest.mark.usefixtures("small_fits")
@@ -38,7 +47,7 @@ def test_trained_bundle_is_simulated_with_a_report(tmp_path):
         "simulate", "bundle", "--data", "wine", "--time", "10min", folder=tmp_path
     )
     assert process.returncode == 0, process.stderr
-    assert sorted(p.name for p in (tmp_path / "sim-out").iterdir()) == FILES
+    assert sorted(path.name for path in (tmp_path / "sim-out").iterdir()) == RESULT_FILES
     report = json.loads((tmp_path / "sim-out" / "report.json").read_text())
     assert report["command"] == (
         "gatewise simulate bundle --data wine --time 10min --seed 0 --settings sim-out/timings.toml"
@@ -51,22 +60,24 @@ def test_trained_bundle_is_simulated_with_a_report(tmp_path):
 
 
 def test_command_of_a_report_repeats_it_exactly(folder):
-    process = run_here(*QUICK, "--outage", "cloud:+3min-+5min", "--out", "out-1", folder=folder)
+    process = run_here(
+        *QUICK_COMMAND, "--outage", "cloud:+3min-+5min", "--out", "out-1", folder=folder
+    )
     assert process.returncode == 0, process.stderr
-    text = (folder / "out-1" / "report.json").read_bytes()
-    report = json.loads(text)
+    report_bytes = (folder / "out-1" / "report.json").read_bytes()
+    report = json.loads(report_bytes)
     # the command names the file of timings, so that the models are not timed again
     args = [*shlex.split(report["command"])[1:], "--out", "out-1", "--json"]
-    repeated = run_gatewise(*args, folder=folder, PYTHONHASHSEED="2")
-    assert repeated.returncode == 0, repeated.stderr
-    assert json.loads(repeated.stdout) == report
-    assert (folder / "out-1" / "report.json").read_bytes() == text
+    second_process = run_gatewise(*args, folder=folder, PYTHONHASHSEED="2")
+    assert second_process.returncode == 0, second_process.stderr
+    assert json.loads(second_process.stdout) == report
+    assert (folder / "out-1" / "report.json").read_bytes() == report_bytes
 
 
 def test_sweep_writes_a_table_a_file_and_a_plot(folder):
-    process = run_here(*QUICK, "--sweep", "link=wifi,4g", "--out", "sweep", folder=folder)
+    process = run_here(*QUICK_COMMAND, "--sweep", "link=wifi,4g", "--out", "sweep", folder=folder)
     assert process.returncode == 0, process.stderr
-    assert sorted(p.name for p in (folder / "sweep").iterdir()) == ["sweep.csv", "sweep.svg"]
+    assert sorted(path.name for path in (folder / "sweep").iterdir()) == ["sweep.csv", "sweep.svg"]
     assert process.stdout.splitlines()[-2:] == ["sweep/sweep.csv", "sweep/sweep.svg"]
 
 
@@ -90,7 +101,7 @@ def test_sweep_writes_a_table_a_file_and_a_plot(folder):
 )
 def test_invalid_input_exits_2_with_one_line(folder, monkeypatch, capsys, args, message):
     monkeypatch.chdir(folder)
-    names_before = {p.name for p in folder.iterdir()}
+    names_before = {path.name for path in folder.iterdir()}
     if args[0].startswith("-"):
         args = ["digits.gwb", "--data", "rows.csv", *args]
     assert cli.main(["simulate", *args]) == 2
@@ -99,7 +110,7 @@ def test_invalid_input_exits_2_with_one_line(folder, monkeypatch, capsys, args, 
     assert message in lines[-1]
     assert lines[-1].startswith("gatewise: ")
     assert printed.out == ""
-    assert {p.name for p in folder.iterdir()} == names_before
+    assert {path.name for path in folder.iterdir()} == names_before
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])

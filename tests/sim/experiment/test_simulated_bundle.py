@@ -8,7 +8,12 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import keygen
-from gatewise_sim.experiment.simulated_bundle import at_goal, frontier_points, on_disk, open_whole
+from gatewise_sim.experiment.simulated_bundle import (
+    bundle_at_goal,
+    bundle_on_disk,
+    frontier_points,
+    open_complete_bundle,
+)
 from tests.support.bundle_files import contents
 
 pytestmark = pytest.mark.slow
@@ -24,20 +29,20 @@ def bundle(small, tmp_path):
 @pytest.fixture
 def other_bundle(bundle):
     """The bundle at another operating point than its active one."""
-    bundle_at_goal = at_goal(bundle, {"offload_rate": 0.1})
-    assert bundle_at_goal.manifest.active != bundle.manifest.active
-    return bundle_at_goal
+    chosen_bundle = bundle_at_goal(bundle, {"offload_rate": 0.1})
+    assert chosen_bundle.manifest.active != bundle.manifest.active
+    return chosen_bundle
 
 
 def test_goal_chooses_the_same_point_as_the_estimator(small, bundle):
     points = small.system.frontier_.points
     for goal in ({"budget": points[2].cost}, {"offload_rate": 0.2}, {"max_loss": 0.03}):
-        point = at_goal(bundle, goal).manifest.active_point
+        point = bundle_at_goal(bundle, goal).manifest.active_point
         expected = small.system.at(**goal).operating_point_
         assert (point.cost, point.accuracy) == (expected.cost, expected.accuracy)
-    assert at_goal(bundle, {}) is bundle
+    assert bundle_at_goal(bundle, {}) is bundle
     with pytest.raises(InputError, match=r"no operating point costs at most 0\.001; the"):
-        at_goal(bundle, {"budget": 0.001})
+        bundle_at_goal(bundle, {"budget": 0.001})
 
 
 @pytest.mark.parametrize("is_archive", [False, True], ids=["directory", "gwb"])
@@ -48,11 +53,11 @@ def test_bundle_at_another_point_is_a_temporary_copy(bundle, other_bundle, tmp_p
             other_bundle.manifest.active
         )
     contents_before = contents(bundle.path)
-    with on_disk(other_bundle) as path:
+    with bundle_on_disk(other_bundle) as path:
         assert path != other_bundle.path
-        opened = Bundle.open(path)
-        assert opened.manifest == other_bundle.manifest
-        assert opened.read(opened.manifest.stages[0].arrays)
+        opened_bundle = Bundle.open(path)
+        assert opened_bundle.manifest == other_bundle.manifest
+        assert opened_bundle.read(opened_bundle.manifest.stages[0].arrays)
     assert not path.exists()
     assert contents(bundle.path) == contents_before
     assert Bundle.open(other_bundle.path).manifest.active == bundle.manifest.active
@@ -61,12 +66,12 @@ def test_bundle_at_another_point_is_a_temporary_copy(bundle, other_bundle, tmp_p
 def test_signed_bundle_is_not_changed_to_another_point(bundle, other_bundle, tmp_path):
     key, _ = keygen(tmp_path / "fleet")
     repack(bundle.path, tmp_path / "signed", sign=key)
-    signed = Bundle.open(tmp_path / "signed")
-    with on_disk(signed) as path:
-        assert path == signed.path
+    signed_bundle = Bundle.open(tmp_path / "signed")
+    with bundle_on_disk(signed_bundle) as path:
+        assert path == signed_bundle.path
     with (
         pytest.raises(InputError, match=r"is signed for another operating point.*--engine virtual"),
-        on_disk(signed.with_active(other_bundle.manifest.active)),
+        bundle_on_disk(signed_bundle.with_active(other_bundle.manifest.active)),
     ):
         pass
 
@@ -82,9 +87,9 @@ def test_frontier_equals_the_frontier_of_the_estimator(small, bundle):
 
 
 def test_device_bundle_is_refused(bundle):
-    assert open_whole(bundle.path).manifest == bundle.manifest
+    assert open_complete_bundle(bundle.path).manifest == bundle.manifest
     (bundle.path / bundle.manifest.cloud.file).unlink()
     with pytest.raises(
         InputError, match=r"is a device's bundle, without cloud\.onnx: simulate the"
     ):
-        open_whole(bundle.path)
+        open_complete_bundle(bundle.path)

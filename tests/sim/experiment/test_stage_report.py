@@ -13,14 +13,14 @@ from tests.support.machine_table import machine_table, make_raw_bundle
 @pytest.mark.slow
 def test_each_column_is_acquired_by_one_stage(small, table):
     manifest = small.bundle.manifest
-    weights = np.ones(len(table))
-    stages = stage_results(manifest, table, 1000, weights)
+    row_weights = np.ones(len(table))
+    stages = stage_results(manifest, table, 1000, row_weights)
     assert [stage.name for stage in stages] == ["stage 0", "stage 1", "cloud"]
     names = [name for stage in stages for name in stage.acquires]
     assert len(names) == len(set(names))
     assert sum(stage.share for stage in stages) == 1.0
-    assert stages[-1].share == table.offload.mean()
-    assert stages[-1].answers == round(1000 * table.offload.mean())
+    assert stages[-1].share == table.is_offloaded.mean()
+    assert stages[-1].answers == round(1000 * table.is_offloaded.mean())
     assert sum(stage.price for stage in stages) == table.request_cost.max()
 
 

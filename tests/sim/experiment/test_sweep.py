@@ -22,61 +22,61 @@ def job(small):
 
 
 def test_each_combination_has_a_row_a_point_and_a_line(job, tmp_path, capsys):
-    settings = read_sweeps(["devices=5,10", "link=wifi,3g"])
+    values_by_setting = read_sweeps(["devices=5,10", "link=wifi,3g"])
     with showing_progress():
-        rows = run_sweep(job, settings, tmp_path)
+        rows = run_sweep(job, values_by_setting, tmp_path)
     assert [(row["devices"], row["link"]) for row in rows] == [
         ("5", "wifi"), ("5", "3g"), ("10", "wifi"), ("10", "3g"),
     ]  # fmt: skip
     with (tmp_path / CSV_FILE).open() as file:
         assert list(csv.DictReader(file)) == rows
     assert "<svg" in (tmp_path / PLOT_FILE).read_text()
-    by_link = {row["link"]: float(row["p95_ms"]) for row in rows if row["devices"] == "10"}
-    assert by_link["3g"] > 10 * by_link["wifi"]
+    p95_by_link = {row["link"]: float(row["p95_ms"]) for row in rows if row["devices"] == "10"}
+    assert p95_by_link["3g"] > 10 * p95_by_link["wifi"]
     assert rows[0]["accuracy"] == rows[1]["accuracy"]  # a link changes no answer here
-    show_table(rows, settings, tmp_path)
-    printed, progress = capsys.readouterr()
-    assert "sweep: 50% devices=10, link=wifi" in progress
-    assert "simulate" not in progress
+    show_table(rows, values_by_setting, tmp_path)
+    printed, progress_text = capsys.readouterr()
+    assert "sweep: 50% devices=10, link=wifi" in progress_text
+    assert "simulate" not in progress_text
     assert "p95 ms" in printed
     assert "money" not in printed  # no prices are set
     assert printed.splitlines()[-1] == str(tmp_path / PLOT_FILE)
 
 
 def test_axes_of_the_plot_start_at_0_or_above(tmp_path, monkeypatch):
-    limits = []
+    axis_limits = []
 
     def record_limits(figure, *_, **__):
-        limits.append((figure.axes[0].get_xlim(), figure.axes[0].get_ylim()))
+        axis_limits.append((figure.axes[0].get_xlim(), figure.axes[0].get_ylim()))
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", record_limits)
     row = {"devices": "5", "cost": "0", "p95_ms": "0.01"}
-    sweep._draw([row | {"accuracy": "1"}], {"devices": ("5",)}, tmp_path / "a.svg")
-    sweep._draw([row | {"accuracy": ""}], {"devices": ("5",)}, tmp_path / "a.svg")
-    assert all(left == 0.0 for (left, _), _ in limits)
-    assert limits[0][1][1] == 1.0
-    assert limits[1][1][0] >= 0.0
+    sweep._draw_plot([row | {"accuracy": "1"}], {"devices": ("5",)}, tmp_path / "a.svg")
+    sweep._draw_plot([row | {"accuracy": ""}], {"devices": ("5",)}, tmp_path / "a.svg")
+    assert all(left == 0.0 for (left, _), _ in axis_limits)
+    assert axis_limits[0][1][1] == 1.0
+    assert axis_limits[1][1][0] >= 0.0
 
 
 def test_interrupted_sweep_continues(job, tmp_path):
-    first = run_sweep(job, read_sweeps(["devices=5"]), tmp_path)
+    first_rows = run_sweep(job, read_sweeps(["devices=5"]), tmp_path)
     rows = run_sweep(job, read_sweeps(["devices=5,6"]), tmp_path)
-    assert rows[0] == first[0]
+    assert rows[0] == first_rows[0]
     assert len(rows) == 2
     refused(run_sweep, job, read_sweeps(["link=wifi"]), tmp_path, says="belongs to another sweep")
 
 
 def test_failed_point_has_its_error_and_is_repeated(job, tmp_path):
-    settings = read_sweeps(["budget=0.0001,60"])
-    rows = run_sweep(job, settings, tmp_path)
+    values_by_setting = read_sweeps(["budget=0.0001,60"])
+    rows = run_sweep(job, values_by_setting, tmp_path)
     assert "no operating point costs at most" in rows[0]["error"]
     assert rows[1]["error"] == ""
-    repeated = run_sweep(job, settings, tmp_path)
-    assert [row["budget"] for row in repeated] == ["60", "0.0001"]
+    repeated_rows = run_sweep(job, values_by_setting, tmp_path)
+    assert [row["budget"] for row in repeated_rows] == ["60", "0.0001"]
 
 
 @pytest.mark.parametrize(
-    ("text", "settings"),
+    ("text", "values_by_setting"),
     [
         ("devices=10,100", {"devices": ("10", "100")}),
         ("deadline-ms=10", {"deadline_ms": ("10",)}),
@@ -88,8 +88,8 @@ def test_failed_point_has_its_error_and_is_repeated(job, tmp_path):
         ("tls=true,false", {"tls": ("true", "false")}),
     ],
 )
-def test_sweeps_are_parsed(text, settings):
-    assert read_sweeps([text]) == settings
+def test_sweeps_are_parsed(text, values_by_setting):
+    assert read_sweeps([text]) == values_by_setting
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from gatewise_sim.fleet.link import (
 )
 from gatewise_sim.fleet.results import REASONS, ROUTES
 from gatewise_sim.fleet.run import FleetPolicy, VirtualFleet, run_fleet
-from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker, WorkerModel
+from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker, WorkerContext
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
 from tests.support.fleets import at_times, write_link
@@ -47,13 +47,13 @@ class LinkRequester:
         self.link = link
         self.request = request
 
-    def reply(self, error: str | None, worker_us: int, wait_ms: int = 0) -> None:
+    def reply(self, error_code: str | None, worker_us: int, wait_ms: int = 0) -> None:
         request = self.request
-        if error is not None:
-            refusal = wire.Response.refusal(request, error, "the queue is full")
+        if error_code is not None:
+            refusal = wire.Response.refusal(request, error_code, "the queue is full")
             response = replace(refusal, wait_ms=wait_ms)
         else:
-            labels, probabilities = self.link.model.answer(request.X)
+            labels, probabilities = self.link.cloud_model.answer(request.X)
             response = wire.Response(
                 id=request.id,
                 model=request.model,
@@ -63,10 +63,12 @@ class LinkRequester:
                 worker_us=worker_us,
             )
         payload = wire.encode_response(response)
-        size = publish_bytes(RESPONSE_TOPIC, len(payload))
+        packet_bytes = publish_bytes(RESPONSE_TOPIC, len(payload))
         clock = self.link.clock
-        clock.at(
-            self.link.virtual_link.send(clock.now, size, False), self.link.deliver_response, payload
+        clock.call_at(
+            self.link.virtual_link.send(clock.now, packet_bytes, False),
+            self.link.deliver_response,
+            payload,
         )
 
 
@@ -75,8 +77,13 @@ class ClockLink:
 
     ready = True
 
-    def __init__(self, clock, virtual_link, worker, model) -> None:
-        self.clock, self.virtual_link, self.worker, self.model = clock, virtual_link, worker, model
+    def __init__(self, clock, virtual_link, worker, cloud_model) -> None:
+        self.clock, self.virtual_link, self.worker, self.cloud_model = (
+            clock,
+            virtual_link,
+            worker,
+            cloud_model,
+        )
         self.on_response = lambda: None
         self.audits = []
 
@@ -87,12 +94,14 @@ class ClockLink:
         pass
 
     def send(self, payload: bytes) -> bool:
-        mark = wire.decode_request(payload).audit
-        if mark is not None:
-            self.audits.append((self.clock.now, mark.class_index))
-        size = publish_bytes(REQUEST_TOPIC, len(payload))
-        self.clock.at(
-            self.virtual_link.send(self.clock.now, size, True), self.deliver_request, payload
+        audit_mark = wire.decode_request(payload).audit
+        if audit_mark is not None:
+            self.audits.append((self.clock.now, audit_mark.class_index))
+        packet_bytes = publish_bytes(REQUEST_TOPIC, len(payload))
+        self.clock.call_at(
+            self.virtual_link.send(self.clock.now, packet_bytes, True),
+            self.deliver_request,
+            payload,
         )
         return True
 
@@ -110,7 +119,7 @@ class ClockLink:
             expires_at=now + request.ttl_ms / 1000.0,
             requester=LinkRequester(self, request),
             audit=request.audit,
-            label=int(self.model.answer(request.X)[0][0]),
+            cloud_label=int(self.cloud_model.answer(request.X)[0][0]),
         )
         self.worker.receive(ticket)
 
@@ -120,20 +129,20 @@ class ClockLink:
         self.on_response()
 
 
-def run_real(small, scenario: Scenario, arrivals, outages, promised):
+def run_real(small, scenario: Scenario, arrivals, outages, max_disagreement):
     """Run the real device; return its ordered answers, its counters, its audits and its worker."""
     clock = Clock()
     rng = random.Random(f"{scenario.seed}/system")
     virtual_link = VirtualLink(scenario.link_profile, rng)
-    model = WorkerModel(TIMINGS, scenario, b"", promised)
-    worker = VirtualWorker(clock, model)
+    context = WorkerContext(TIMINGS, scenario, b"", max_disagreement)
+    worker = VirtualWorker(clock, context)
     for begin, end in outages:
-        clock.at(begin, worker.fail)
-        clock.at(end, setattr, worker, "up", True)
-    cloud = CloudModel.from_bundle(small.bundle)
-    link = ClockLink(clock, virtual_link, worker, cloud)
+        clock.call_at(begin, worker.fail)
+        clock.call_at(end, setattr, worker, "is_up", True)
+    cloud_model = CloudModel.from_bundle(small.bundle)
+    link = ClockLink(clock, virtual_link, worker, cloud_model)
     answers = {}
-    pending = {}
+    pending_answers = {}
     sampler = None
     if scenario.audit is not None:
         sampler = AuditSampler(scenario.audit, random.Random(audit_seed(scenario.seed, 0)))
@@ -148,25 +157,35 @@ def run_real(small, scenario: Scenario, arrivals, outages, promised):
         clock=lambda: clock.now,
     ) as device:
 
-        def record(i, outcome) -> None:
+        def record(position, outcome) -> None:
             if isinstance(outcome, PendingInstance):
-                pending[i] = outcome
-                clock.at(outcome.wake_at, advance, i)
+                pending_answers[position] = outcome
+                clock.call_at(outcome.wake_at, advance, position)
             else:
-                pending.pop(i, None)
-                answers[i] = outcome
+                pending_answers.pop(position, None)
+                answers[position] = outcome
 
-        def advance(i) -> None:
-            if i in pending:
-                record(i, device.advance(pending[i]))
+        def advance(position) -> None:
+            if position in pending_answers:
+                record(position, device.advance(pending_answers[position]))
 
-        link.on_response = lambda: [advance(i) for i in list(pending)]
-        for i, (time, row) in enumerate(zip(arrivals.time.tolist(), arrivals.row, strict=True)):
-            clock.at(time, lambda i=i, row=row: record(i, device.begin(small.rows[row])))
+        link.on_response = lambda: [advance(position) for position in list(pending_answers)]
+        for position, (arrival_time, row) in enumerate(
+            zip(arrivals.time.tolist(), arrivals.row, strict=True)
+        ):
+            clock.call_at(
+                arrival_time,
+                lambda position=position, row=row: record(position, device.begin(small.rows[row])),
+            )
         clock.run()
-        cloud.close()
+        cloud_model.close()
         counts = device.counters | device.gauges
-    return [answers[i] for i in range(len(arrivals.time))], counts, link.audits, model
+    return (
+        [answers[position] for position in range(len(arrivals.time))],
+        counts,
+        link.audits,
+        context,
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,18 +210,20 @@ def test_virtual_device_has_exactly_the_outcomes_of_the_real_device(
     small, table, tmp_path, monkeypatch, link, queue, deadline_ms, mean_gap, outages, audit
 ):
     rng = np.random.default_rng(7)
-    n = 400
-    time = np.cumsum(rng.exponential(mean_gap, n))
-    row = rng.integers(0, len(small.rows), n)
+    n_instances = 400
+    times = np.cumsum(rng.exponential(mean_gap, n_instances))
+    rows = rng.integers(0, len(small.rows), n_instances)
     if audit is not None:  # the device errs on half of the later rows
-        wrong = ~table.offload & (table.local_label != table.cloud_label)
-        row[n // 2 :: 2] = rng.choice(np.flatnonzero(wrong), len(row[n // 2 :: 2]))
-    arrivals = at_times(time, rows=row)
-    names = ("name", "rtt_ms", "jitter_ms", "down_kbps", "up_kbps", "loss")
+        is_wrong = ~table.is_offloaded & (table.local_label != table.cloud_label)
+        rows[n_instances // 2 :: 2] = rng.choice(
+            np.flatnonzero(is_wrong), len(rows[n_instances // 2 :: 2])
+        )
+    arrivals = at_times(times, rows=rows)
+    field_names = ("name", "rtt_ms", "jitter_ms", "down_kbps", "up_kbps", "loss")
     scenario = Scenario(
         devices=1,
-        time=f"{time[-1] + 1:.3f}s",
-        link=write_link(tmp_path, **dict(zip(names, link, strict=False))),
+        time=f"{times[-1] + 1:.3f}s",
+        link=write_link(tmp_path, **dict(zip(field_names, link, strict=False))),
         deadline_ms=deadline_ms,
         queue=queue,
         max_batch=4,
@@ -210,29 +231,43 @@ def test_virtual_device_has_exactly_the_outcomes_of_the_real_device(
         audit=audit,
         max_offloads="5/min" if link[0] == "bounded" else None,
     )
-    policy = FleetPolicy(key="system", name="Gatewise", offload=table.offload, limited=True)
-    answers, counts, audits, model = run_real(small, scenario, arrivals, outages, table.promised)
+    policy = FleetPolicy(
+        key="system", name="Gatewise", is_offloaded=table.is_offloaded, has_audits_and_limit=True
+    )
+    real_answers, real_counters, real_audits, context = run_real(
+        small, scenario, arrivals, outages, table.max_disagreement
+    )
     # a real device starts without an estimate of the round trip
-    monkeypatch.setattr(VirtualFleet, "_usual_trip", lambda _: RoundTrip())
-    fleet = run_fleet(table, scenario, policy, TIMINGS, arrivals=arrivals)
-    virtual = fleet.answers
-    assert [ROUTES[route] for route in virtual.route] == [answer.route for answer in answers]
-    reasons = [{"last-stage": "stopped"}.get(a.reason, a.reason) for a in answers]
-    assert [REASONS[reason] for reason in virtual.reason] == reasons
-    assert virtual.label.tolist() == [answer.class_index for answer in answers]
-    assert virtual.stage.tolist() == [answer.stage for answer in answers]
-    assert virtual.cost.tolist() == [answer.cost for answer in answers]
-    assert virtual.latency_ms.tolist() == [answer.latency_ms for answer in answers]
-    assert virtual.payload_up.sum() == counts["bytes_up"]
-    assert virtual.payload_down.sum() == counts["bytes_down"]
-    assert {name: counts[name] for name in fleet.counts} == fleet.counts
+    monkeypatch.setattr(VirtualFleet, "_measure_round_trip", lambda _: RoundTrip())
+    fleet_run = run_fleet(table, scenario, policy, TIMINGS, arrivals=arrivals)
+    virtual_answers = fleet_run.answers
+    assert [ROUTES[route] for route in virtual_answers.route] == [
+        answer.route for answer in real_answers
+    ]
+    reasons = [
+        {"last-stage": "stopped"}.get(answer.reason, answer.reason) for answer in real_answers
+    ]
+    assert [REASONS[reason] for reason in virtual_answers.reason] == reasons
+    assert virtual_answers.label.tolist() == [answer.class_index for answer in real_answers]
+    assert virtual_answers.stage.tolist() == [answer.stage for answer in real_answers]
+    assert virtual_answers.cost.tolist() == [answer.cost for answer in real_answers]
+    assert virtual_answers.latency_ms.tolist() == [answer.latency_ms for answer in real_answers]
+    assert virtual_answers.payload_bytes_up.sum() == real_counters["bytes_up"]
+    assert virtual_answers.payload_bytes_down.sum() == real_counters["bytes_down"]
+    assert {
+        name: real_counters[name] for name in fleet_run.device_counts
+    } == fleet_run.device_counts
     if link[0] == "bounded":
         assert reasons.count("offload-limit") > 10
     # both devices audit the same instances, and the worker's test raises the same alarms
     assert list(
-        zip(virtual.time[virtual.audited], virtual.label[virtual.audited], strict=True)
-    ) == (audits)
-    assert list(fleet.alarms) == model.alarms
+        zip(
+            virtual_answers.time[virtual_answers.is_audited],
+            virtual_answers.label[virtual_answers.is_audited],
+            strict=True,
+        )
+    ) == (real_audits)
+    assert list(fleet_run.instances_at_alarms) == context.instances_at_alarms
     if audit is not None:
-        assert len(audits) > 50
-        assert len(fleet.alarms) == 1
+        assert len(real_audits) > 50
+        assert len(fleet_run.instances_at_alarms) == 1

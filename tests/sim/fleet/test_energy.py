@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.costs import FeatureCosts
-from gatewise_sim.fleet.energy import MONTH, RADIOS, DeviceEnergy, Prices, Radio, Usage
+from gatewise_sim.fleet.energy import MONTH_SECONDS, RADIOS, DeviceEnergy, Prices, Radio, Usage
 from gatewise_sim.fleet.energy import radio_joules as fleet_joules
 from tests.support.refused import refused_file
 
 # The figures are exact in binary, so that sums can be compared with ==.
-PLAIN = Radio(name="x", wake_w=2, wake_s=0.5, active_w=4, tail_w=1, tail_s=8)
+EXACT_RADIO = Radio(name="x", wake_w=2, wake_s=0.5, active_w=4, tail_w=1, tail_s=8)
 WAKE_J = 2 * 0.5
 
-exchanges = st.lists(
+exchange_steps = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 24), st.integers(0, 5000), st.integers(0, 5000)),
     min_size=1,
     max_size=40,
@@ -27,35 +27,37 @@ def to_spans(steps):
     """Convert exchanges to their (begin, end, bytes up, bytes down)."""
     now = 0.0
     spans = []
-    for gap, length, up, down in steps:
-        now += gap / 4
-        spans.append((now, now + length / 4, up, down))
+    for gap_quarters, length_quarters, bytes_up, bytes_down in steps:
+        now += gap_quarters / 4
+        spans.append((now, now + length_quarters / 4, bytes_up, bytes_down))
     return spans
 
 
 def joules(radio: Radio, *spans, device=None) -> np.ndarray:
     """Compute the energy of each exchange, given as (begin, end) or (begin, end, up, down)."""
-    begin, end, up, down = (np.array(c) for c in zip(*((*s, 0, 0)[:4] for s in spans), strict=True))
+    begin, end, bytes_up, bytes_down = (
+        np.array(column) for column in zip(*((*span, 0, 0)[:4] for span in spans), strict=True)
+    )
     device_numbers = np.zeros(len(spans), np.int64) if device is None else np.array(device)
-    return fleet_joules(radio, device_numbers, begin, end, up=up, down=down)
+    return fleet_joules(radio, device_numbers, begin, end, bytes_up=bytes_up, bytes_down=bytes_down)
 
 
-def integral(radio: Radio, spans) -> float:
+def integrate_power(radio: Radio, spans) -> float:
     """Integrate the power of the radio's states in steps of a quarter second, without bytes."""
     last_end = max(end for _, end, _, _ in spans)
-    active = np.zeros(round(4 * (last_end + radio.tail_s)) + 1, dtype=bool)
+    is_active = np.zeros(round(4 * (last_end + radio.tail_s)) + 1, dtype=bool)
     for begin, end, _, _ in spans:
-        active[round(4 * begin) : round(4 * end)] = True
+        is_active[round(4 * begin) : round(4 * end)] = True
     energy = 0.0
     n_wakes = 0
     awake_until = -1.0
     begins = {begin for begin, _, _, _ in spans}
-    for tick in range(len(active)):
-        now = tick / 4
+    for quarter in range(len(is_active)):
+        now = quarter / 4
         if now in begins:
             n_wakes += now > awake_until
         past_ends = [end for begin, end, _, _ in spans if begin <= now and end <= now]
-        if active[tick]:
+        if is_active[quarter]:
             energy += radio.active_w / 4
             awake_until = now + 0.25 + radio.tail_s
         else:
@@ -66,47 +68,53 @@ def integral(radio: Radio, spans) -> float:
     return energy + n_wakes * radio.wake_w * radio.wake_s
 
 
-@given(exchanges)
+@given(exchange_steps)
 def test_energy_is_the_integral_over_the_radio_states(steps):
     spans = to_spans(steps)
-    assert joules(PLAIN, *spans).sum() == integral(PLAIN, spans)  # bytes cost PLAIN nothing
+    assert joules(EXACT_RADIO, *spans).sum() == integrate_power(
+        EXACT_RADIO, spans
+    )  # bytes cost nothing
 
 
-@given(exchanges, st.sampled_from(sorted(RADIOS)), st.integers(1, 5), st.randoms())
-def test_energy_of_a_fleet_is_the_sum_over_its_devices(steps, name, n_devices, random):
-    radio = RADIOS[name]
-    rows = sorted((random.randrange(n_devices), *span) for span in to_spans(steps))
-    spans_by_device = [[span for device, *span in rows if device == d] for d in range(n_devices)]
-    separate = np.concatenate([joules(radio, *spans) for spans in spans_by_device if spans])
+@given(exchange_steps, st.sampled_from(sorted(RADIOS)), st.integers(1, 5), st.randoms())
+def test_energy_of_a_fleet_is_the_sum_over_its_devices(steps, radio_name, n_devices, random_source):
+    radio = RADIOS[radio_name]
+    device_spans = sorted((random_source.randrange(n_devices), *span) for span in to_spans(steps))
+    spans_by_device = [
+        [span for device, *span in device_spans if device == d] for d in range(n_devices)
+    ]
+    separate_joules = np.concatenate([joules(radio, *spans) for spans in spans_by_device if spans])
     # the fleet's exchanges are in the order of time, not of devices
-    order = sorted(range(len(rows)), key=lambda i: rows[i][1])
-    joint = np.empty(len(rows))
-    joint[order] = joules(radio, *(rows[i][1:] for i in order), device=[rows[i][0] for i in order])
+    order = sorted(range(len(device_spans)), key=lambda i: device_spans[i][1])
+    joint_joules = np.empty(len(device_spans))
+    joint_joules[order] = joules(
+        radio, *(device_spans[i][1:] for i in order), device=[device_spans[i][0] for i in order]
+    )
     # exchanges of a device that begin at the same time may share the tail in two ways
-    if len({(row[0], row[1]) for row in rows}) == len(rows):
-        assert joint.tolist() == separate.tolist()
+    if len({(row[0], row[1]) for row in device_spans}) == len(device_spans):
+        assert joint_joules.tolist() == separate_joules.tolist()
 
 
 def test_radio_is_awake_at_the_end_of_its_tail():
-    _, awake, asleep = joules(
-        PLAIN, (0.0, 1.0), (9.0, 9.0), (np.nextafter(17.0, 18), 17.5)
+    _, awake_joules, asleep_joules = joules(
+        EXACT_RADIO, (0.0, 1.0), (9.0, 9.0), (np.nextafter(17.0, 18), 17.5)
     ).tolist()
-    assert awake == 8.0  # the whole tail and no wake-up
-    assert asleep > 8.0 + WAKE_J
+    assert awake_joules == 8.0  # the whole tail and no wake-up
+    assert asleep_joules > 8.0 + WAKE_J
 
 
 def test_radio_is_active_once_during_overlapping_exchanges():
-    assert joules(PLAIN, (0.0, 4.0), (1.0, 3.0), (3.0, 6.0)).tolist()[1:] == [0.0, 8.0]
+    assert joules(EXACT_RADIO, (0.0, 4.0), (1.0, 3.0), (3.0, 6.0)).tolist()[1:] == [0.0, 8.0]
 
 
 def test_radios_have_the_figures_of_the_papers():
     lte, wifi = RADIOS["lte"], RADIOS["wifi"]
-    tail = 1.060 * 11.576
-    assert tail == pytest.approx(12.27, abs=0.01)
+    tail_joules = 1.060 * 11.576
+    assert tail_joules == pytest.approx(12.27, abs=0.01)
     # a whole tail, a wake-up, 0.1 s at 1.288 W, and 340 bytes up and 190 down with their headers
-    payload = 1e-6 * (438.39 * 8e-3 * 340 + 51.97 * 8e-3 * 190)
+    payload_joules = 1e-6 * (438.39 * 8e-3 * 340 + 51.97 * 8e-3 * 190)
     assert joules(lte, (0.0, 0.1, 300, 150)) == pytest.approx(
-        tail + 1.2107 * 0.2601 + 0.128804 + payload
+        tail_joules + 1.2107 * 0.2601 + 0.128804 + payload_joules
     )
     # 1288 mW + 438 mW per Mbit/s, for a second at 5 Mbit/s of IP bytes
     second_joules = lte.active_w + 1e-6 * lte.up_uj_per_byte * 625_000
@@ -119,30 +127,30 @@ def test_radios_have_the_figures_of_the_papers():
 
 # -- devices ------------------------------------------------------------------------------------
 
-NAMES = ("age", "ecg", "thal")
+FEATURE_NAMES = ("age", "ecg", "thal")
 
 
 def test_device_energy_is_read_from_a_file(tmp_path):
-    file = tmp_path / "device.toml"
-    file.write_text(
+    path = tmp_path / "device.toml"
+    path.write_text(
         "idle_w = 0.02\nbattery_wh = 10\nstage_j = [0.5, 0.25]\nfeature_j = 1\n"
         "[features]\necg = 4\n"
     )
-    device = DeviceEnergy.from_file(file, NAMES, 2)
-    acquired = np.array([[True, True, False], [False, True, True]])
-    assert device.feature_joules(acquired, NAMES).tolist() == [5.0, 5.0]
-    assert device.stage_joules(2).tolist() == [0.0, 0.5, 0.75]
+    energy = DeviceEnergy.from_file(path, FEATURE_NAMES, 2)
+    is_acquired = np.array([[True, True, False], [False, True, True]])
+    assert energy.feature_joules(is_acquired, FEATURE_NAMES).tolist() == [5.0, 5.0]
+    assert energy.stage_joules(2).tolist() == [0.0, 0.5, 0.75]
     radio = Radio(name="x", idle_w=0.005)
-    assert device.battery_days(440.0, radio) == pytest.approx(36_000 / (440 + 0.025 * 86_400))
+    assert energy.battery_days(440.0, radio) == pytest.approx(36_000 / (440 + 0.025 * 86_400))
 
 
 def test_empty_file_means_no_energy(tmp_path):
-    file = tmp_path / "device.toml"
-    file.write_text("")
-    device = DeviceEnergy.from_file(file, NAMES, 2)
-    assert device.feature_joules(np.ones((1, 3), bool), NAMES).tolist() == [0.0]
-    assert device.stage_joules(2).tolist() == [0.0, 0.0, 0.0]
-    assert device.battery_days(5.0, RADIOS["lte"]) is None
+    path = tmp_path / "device.toml"
+    path.write_text("")
+    energy = DeviceEnergy.from_file(path, FEATURE_NAMES, 2)
+    assert energy.feature_joules(np.ones((1, 3), bool), FEATURE_NAMES).tolist() == [0.0]
+    assert energy.stage_joules(2).tolist() == [0.0, 0.0, 0.0]
+    assert energy.battery_days(5.0, RADIOS["lte"]) is None
     assert DeviceEnergy(battery_wh=1.0).battery_days(0.0, RADIOS["lte"]) is None
 
 
@@ -158,8 +166,8 @@ def test_empty_file_means_no_energy(tmp_path):
     ],
 )
 def test_error_of_an_invalid_device_file_names_the_key(tmp_path, text, message):
-    read = partial(DeviceEnergy.from_file, names=NAMES, n_stages=2)
-    refused_file(read, tmp_path / "device.toml", text, message)
+    read_energy = partial(DeviceEnergy.from_file, feature_names=FEATURE_NAMES, n_stages=2)
+    refused_file(read_energy, tmp_path / "device.toml", text, message)
 
 
 def test_battery_days_follow_from_capacity_and_use():
@@ -177,10 +185,15 @@ def test_bill_is_the_sum_of_its_parts():
         per_million_requests=2.0, per_device_month=3.0,
     )  # fmt: skip
     usage = Usage(
-        seconds=MONTH / 10, devices=7, workers=4, bytes=3e6, joules=2e6, feature_units=500,
-        requests=1e5,
-    )  # fmt: skip
-    bill = prices.month(usage)
+        seconds=MONTH_SECONDS / 10,
+        n_devices=7,
+        n_workers=4,
+        n_bytes=3e6,
+        joules=2e6,
+        feature_units=500,
+        n_requests=1e5,
+    )
+    bill = prices.monthly_bill(usage)
     assert bill.currency == "CHF"
     parts = (bill.data, bill.workers, bill.energy, bill.features, bill.requests, bill.devices)
     assert parts == pytest.approx((15.0, 0.4 * 730.5, 20.0, 5.0, 2.0, 21.0))
@@ -192,24 +205,31 @@ amounts = st.floats(0, 1e9)
 
 @given(amounts, amounts, amounts, amounts, st.integers(0, 9), st.floats(1, 1e7), st.floats(1, 50))
 def test_longer_run_with_proportional_use_costs_the_same_per_month(
-    sent, joules, units, requests, workers, seconds, factor
+    n_bytes, joules, feature_units, n_requests, n_workers, seconds, factor
 ):
     prices = Prices(per_mb=0.01, per_worker_hour=0.08, per_kwh=0.36, per_feature_unit=0.002)
-    amounts_used = {"bytes": sent, "joules": joules, "feature_units": units, "requests": requests}
-    usage = Usage(seconds=seconds, workers=workers, **amounts_used)
-    longer_amounts = {name: factor * amount for name, amount in amounts_used.items()}
-    longer_usage = Usage(seconds=factor * seconds, workers=workers, **longer_amounts)
-    assert prices.month(longer_usage).total == pytest.approx(prices.month(usage).total, rel=1e-9)
+    usage_amounts = {
+        "n_bytes": n_bytes,
+        "joules": joules,
+        "feature_units": feature_units,
+        "n_requests": n_requests,
+    }
+    usage = Usage(seconds=seconds, n_workers=n_workers, **usage_amounts)
+    longer_amounts = {name: factor * amount for name, amount in usage_amounts.items()}
+    longer_usage = Usage(seconds=factor * seconds, n_workers=n_workers, **longer_amounts)
+    assert prices.monthly_bill(longer_usage).total == pytest.approx(
+        prices.monthly_bill(usage).total, rel=1e-9
+    )
 
 
 def test_prices_are_read_from_a_file(tmp_path):
-    file = tmp_path / "prices.toml"
-    file.write_text('currency = "USD"\nper_mb = 1\nper_kwh = 0.36\n')
-    assert Prices.from_file(file) == Prices(currency="USD", per_mb=1.0, per_kwh=0.36)
+    path = tmp_path / "prices.toml"
+    path.write_text('currency = "USD"\nper_mb = 1\nper_kwh = 0.36\n')
+    assert Prices.from_file(path) == Prices(currency="USD", per_mb=1.0, per_kwh=0.36)
     # a price file of training may contain the bill
-    file.write_text("default = 1\n[features]\na = 2\n[bill]\nper_mb = 1\n")
-    assert Prices.from_file(file) == Prices(per_mb=1.0)
-    assert FeatureCosts.from_file(file).total == 2.0
+    path.write_text("default = 1\n[features]\na = 2\n[bill]\nper_mb = 1\n")
+    assert Prices.from_file(path) == Prices(per_mb=1.0)
+    assert FeatureCosts.from_file(path).total == 2.0
 
 
 @pytest.mark.parametrize(

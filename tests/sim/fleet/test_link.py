@@ -22,85 +22,91 @@ from gatewise_sim.fleet.link import (
 from gatewise_sim.fleet.outages import Outages, OutageWindow
 from tests.support.refused import refused, refused_file
 
-messages = st.lists(
+message_steps = st.lists(
     st.tuples(st.floats(0, 2), st.integers(1, 60_000), st.booleans()), min_size=1, max_size=30
 )  # (seconds since the previous message, bytes, whether the device sends it)
-arrivals = st.lists(
+arrival_steps = st.lists(
     st.tuples(st.floats(0, 1), st.integers(1, 20_000)), min_size=1, max_size=40
 )  # (seconds since the previous arrival, bytes)
 
 
 def parse_outage(text: str) -> Outages:
-    return Outages.parse([text], seconds=86_400.0)
+    return Outages.parse([text], run_seconds=86_400.0)
 
 
-@given(messages, st.sampled_from(sorted(PROFILES)), st.integers(0, 2**32))
-def test_virtual_link_equals_a_proxy_for_each_chunk(steps, name, seed):
-    virtual, proxied = (VirtualLink(PROFILES[name], random.Random(seed)) for _ in range(2))
+@given(message_steps, st.sampled_from(sorted(PROFILES)), st.integers(0, 2**32))
+def test_virtual_link_equals_a_proxy_for_each_chunk(steps, profile_name, seed):
+    whole_link, chunk_link = (
+        VirtualLink(PROFILES[profile_name], random.Random(seed)) for _ in range(2)
+    )
     now = 0.0
-    for gap, size, is_up in steps:
+    for gap, n_bytes, is_uplink in steps:
         now += gap
-        chunks = [CHUNK] * (size // CHUNK) + [size % CHUNK] * bool(size % CHUNK)
-        due = [proxied.send(now, chunk, is_up) for chunk in chunks]
-        assert virtual.send(now, size, is_up) == due[-1]
+        chunks = [CHUNK] * (n_bytes // CHUNK) + [n_bytes % CHUNK] * bool(n_bytes % CHUNK)
+        chunk_arrivals = [chunk_link.send(now, chunk, is_uplink) for chunk in chunks]
+        assert whole_link.send(now, n_bytes, is_uplink) == chunk_arrivals[-1]
 
 
 def test_packets_in_an_outage_are_retransmitted_after_doubling_waits():
-    link = LinkProfile("x", rtt_ms=100)  # waits 0.3 s, then 0.6, 1.2, ...
-    direction = Direction(link, math.inf, random.Random(0), parse_outage("link:+1s-+2s"))
-    assert direction.due(0.999, 100) == pytest.approx(1.049)  # sent before the outage
+    profile = LinkProfile("x", rtt_ms=100)  # waits 0.3 s, then 0.6, 1.2, ...
+    direction = Direction(profile, math.inf, random.Random(0), parse_outage("link:+1s-+2s"))
+    assert direction.delivery_time(0.999, 100) == pytest.approx(1.049)  # sent before the outage
     # sent at 1.0 and again at 1.3, 1.9 and 3.1
-    assert direction.due(1.0, 100) == pytest.approx(3.15)
-    assert direction.due(1.5, 100) == pytest.approx(3.15)  # queued behind the packet before
-    assert direction.due(4.0, 100) == pytest.approx(4.05)
+    assert direction.delivery_time(1.0, 100) == pytest.approx(3.15)
+    assert direction.delivery_time(1.5, 100) == pytest.approx(
+        3.15
+    )  # queued behind the packet before
+    assert direction.delivery_time(4.0, 100) == pytest.approx(4.05)
     # the first packet of a handshake waits 1 s, then 2 s
-    reconnecting = VirtualLink(link, random.Random(0), parse_outage("link:+0s-+2s"))
-    assert reconnecting.connect(0.5) == pytest.approx(0.5 + 1 + 2 + 0.1)
+    reconnecting_link = VirtualLink(profile, random.Random(0), parse_outage("link:+0s-+2s"))
+    assert reconnecting_link.connection_time(0.5) == pytest.approx(0.5 + 1 + 2 + 0.1)
     # nothing arrives over a link that is always down
-    dead_link = Direction(link, 1e6, random.Random(0), parse_outage("link:00:00-24:00"))
-    assert [dead_link.due(now, 100) for now in (5.0, 6.0)] == [math.inf, math.inf]
+    dead_direction = Direction(profile, 1e6, random.Random(0), parse_outage("link:00:00-24:00"))
+    assert [dead_direction.delivery_time(now, 100) for now in (5.0, 6.0)] == [math.inf, math.inf]
 
 
 @given(st.floats(0, 100), st.floats(0.1, 3000), st.floats(0, 4000))
-def test_outage_delays_by_at_most_one_more_wait(begin, length, now):
-    window = OutageWindow("link", begin, begin + length)
-    outages = Outages([window], seconds=86_400.0)
-    link = LinkProfile("x", rtt_ms=50)
-    due = Direction(link, math.inf, random.Random(0), outages).due(now, 1) - 0.025
-    outage_end = outages.down("link", now)
+def test_outage_delays_by_at_most_one_more_wait(begin, outage_seconds, now):
+    window = OutageWindow("link", begin, begin + outage_seconds)
+    outages = Outages([window], run_seconds=86_400.0)
+    profile = LinkProfile("x", rtt_ms=50)
+    departure_time = (
+        Direction(profile, math.inf, random.Random(0), outages).delivery_time(now, 1) - 0.025
+    )
+    outage_end = outages.recovery_time("link", now)
     if outage_end is None:
-        assert due == pytest.approx(now)
+        assert departure_time == pytest.approx(now)
     else:
         # waits double, so the last wait is at most the sum of the waits before and the first wait
-        longest_wait = min(outage_end - now + link.rto_ms / 1e3, MAX_RTO_S)
-        assert outage_end - 1e-9 <= due <= outage_end + longest_wait + 1e-9
+        longest_wait = min(outage_end - now + profile.rto_ms / 1e3, MAX_RTO_S)
+        assert outage_end - 1e-9 <= departure_time <= outage_end + longest_wait + 1e-9
 
 
-@given(arrivals, st.sampled_from(sorted(PROFILES)), st.integers(0, 1000))
-def test_bytes_keep_their_order_and_never_arrive_early(steps, name, seed):
-    link = PROFILES[name]
-    direction = Direction(link, link.up_kbps, random.Random(seed))
+@given(arrival_steps, st.sampled_from(sorted(PROFILES)), st.integers(0, 1000))
+def test_bytes_keep_their_order_and_never_arrive_early(steps, profile_name, seed):
+    profile = PROFILES[profile_name]
+    direction = Direction(profile, profile.up_kbps, random.Random(seed))
     now = 0.0
-    previous_due = 0.0
-    for gap, size in steps:
+    previous_arrival = 0.0
+    for gap, n_bytes in steps:
         now += gap
-        due = direction.due(now, size)
-        assert due >= previous_due
-        assert due >= now + max(0.0, link.rtt_ms - link.jitter_ms) / 2e3 - 1e-9
-        previous_due = due
+        arrival = direction.delivery_time(now, n_bytes)
+        assert arrival >= previous_arrival
+        assert arrival >= now + max(0.0, profile.rtt_ms - profile.jitter_ms) / 2e3 - 1e-9
+        previous_arrival = arrival
 
 
-@given(arrivals, st.integers(0, 1000))
+@given(arrival_steps, st.integers(0, 1000))
 def test_bandwidth_bounds_the_rate(steps, seed):
     direction = Direction(LinkProfile("slow"), 100.0, random.Random(seed))
     now = 0.0
-    n_bytes = 0
-    due = 0.0
-    for gap, size in steps:
+    total_bytes = 0
+    arrival = 0.0
+    for gap, packet_bytes in steps:
         now += gap
-        n_bytes += size
-        due = direction.due(now, size)
-    assert due - steps[0][0] >= n_bytes * 8e-3 / 100.0 - 1e-9
+        total_bytes += packet_bytes
+        arrival = direction.delivery_time(now, packet_bytes)
+    assert arrival - steps[0][0] >= total_bytes * 8e-3 / 100.0 - 1e-9
 
 
 def test_lost_segment_delays_later_data_by_one_timeout():
@@ -110,11 +116,11 @@ def test_lost_segment_delays_later_data_by_one_timeout():
         def random(self) -> float:
             return next(self.draws)
 
-    link = LinkProfile("x", rtt_ms=100, loss=0.5)
-    direction = Direction(link, float("inf"), OneLoss())
-    first_due = direction.due(0.0, 100)
-    assert first_due == pytest.approx((50 + link.rto_ms) / 1e3)
-    assert direction.due(0.001, 100) == first_due  # TCP delivers in order
+    profile = LinkProfile("x", rtt_ms=100, loss=0.5)
+    direction = Direction(profile, float("inf"), OneLoss())
+    first_arrival = direction.delivery_time(0.0, 100)
+    assert first_arrival == pytest.approx((50 + profile.rto_ms) / 1e3)
+    assert direction.delivery_time(0.001, 100) == first_arrival  # TCP delivers in order
 
 
 # -- profiles ---------------------------------------------------------------------------------
@@ -123,12 +129,17 @@ def test_lost_segment_delays_later_data_by_one_timeout():
 def test_profile_from_a_file_extends_the_profile_named_by_like(tmp_path):
     path = tmp_path / "site.toml"
     path.write_text('like = "4g"\nrtt_ms = 60\n[radio]\nlike = "3g"\ntail_s = 5\n')
-    link = read_profile(str(path))
-    assert (link.name, link.rtt_ms, link.jitter_ms, link.up_kbps) == ("site", 60, 15, 50_000)
-    assert (link.radio.name, link.radio.tail_s) == ("site", 5)
-    assert link.radio.wake_w == PROFILES["3g"].radio.wake_w
+    profile = read_profile(str(path))
+    assert (profile.name, profile.rtt_ms, profile.jitter_ms, profile.up_kbps) == (
+        "site",
+        60,
+        15,
+        50_000,
+    )
+    assert (profile.radio.name, profile.radio.tail_s) == ("site", 5)
+    assert profile.radio.wake_w == PROFILES["3g"].radio.wake_w
     path.write_text("up_kbps = inf\n")
-    assert not read_profile(str(path)).delays
+    assert not read_profile(str(path)).delays_messages
 
 
 @pytest.mark.parametrize(

@@ -11,40 +11,44 @@ from gatewise_sim.fleet.outages import Outages, OutageWindow
 from tests.support.refused import refused
 
 
-def parse(text: str, seconds: float = DAY) -> Outages:
-    return Outages.parse([part for part in text.split(",") if part], seconds=seconds)
+def parse_outages(text: str, run_seconds: float = DAY) -> Outages:
+    return Outages.parse(
+        [window_text for window_text in text.split(",") if window_text], run_seconds=run_seconds
+    )
 
 
 def test_adjacent_windows_are_merged():
-    outages = parse("cloud:+10s-+20s, cloud:+20s-+30s,cloud:+15s-+17s", 60.0)
-    assert outages.down("cloud", 10.0) == 30.0
-    assert outages.changes() == [10.0, 15.0, 17.0, 20.0, 30.0]
+    outages = parse_outages("cloud:+10s-+20s, cloud:+20s-+30s,cloud:+15s-+17s", 60.0)
+    assert outages.recovery_time("cloud", 10.0) == 30.0
+    assert outages.change_times() == [10.0, 15.0, 17.0, 20.0, 30.0]
     assert outages
-    assert not parse("")
+    assert not parse_outages("")
 
 
 def test_daily_outage_of_24_hours_never_ends():
-    assert parse("cloud:00:00-24:00").down("cloud", 5.0) == math.inf
-    assert parse("cloud:00:00-12:00,cloud:12:00-24:00").down("cloud", 7e4) == math.inf
+    assert parse_outages("cloud:00:00-24:00").recovery_time("cloud", 5.0) == math.inf
+    assert (
+        parse_outages("cloud:00:00-12:00,cloud:12:00-24:00").recovery_time("cloud", 7e4) == math.inf
+    )
 
 
 def test_outage_of_many_days_ends():
-    outages = parse("cloud:+10s-+9day,cloud:+9day-+20day", 21 * DAY)
-    assert outages.down("cloud", 20.0) == 20 * DAY
-    assert outages.down("cloud", 20 * DAY) is None
+    outages = parse_outages("cloud:+10s-+9day,cloud:+9day-+20day", 21 * DAY)
+    assert outages.recovery_time("cloud", 20.0) == 20 * DAY
+    assert outages.recovery_time("cloud", 20 * DAY) is None
 
 
 def test_numbers_of_workers_down_are_summed():
-    outages = parse("workers:2:+10s-+30s,workers:1:+20s-+40s")
-    n_down = [outages.workers_down(now) for now in (9.9, 10.0, 20.0, 29.9, 30.0, 40.0)]
+    outages = parse_outages("workers:2:+10s-+30s,workers:1:+20s-+40s")
+    n_down = [outages.n_workers_down(now) for now in (9.9, 10.0, 20.0, 29.9, 30.0, 40.0)]
     assert n_down == [0, 2, 3, 3, 1, 0]
-    assert outages.down("workers", 15.0) == 40.0
+    assert outages.recovery_time("workers", 15.0) == 40.0
 
 
 def test_faults_lie_within_the_run_and_other_windows_are_listed():
-    outages = parse("link:+50s-+70s,cloud:12:00-12:10,workers:2:+1s-+2s", 60.0)
+    outages = parse_outages("link:+50s-+70s,cloud:12:00-12:10,workers:2:+1s-+2s", 60.0)
     assert outages.faults() == [("link", 50.0, 60.0, 1), ("workers", 1.0, 2.0, 2)]
-    assert outages.unreached() == ["cloud"]
+    assert outages.components_outside_run() == ["cloud"]
 
 
 single_windows = st.tuples(st.integers(0, 300_000), st.integers(1, 200_000)).map(
@@ -53,18 +57,18 @@ single_windows = st.tuples(st.integers(0, 300_000), st.integers(1, 200_000)).map
 daily_windows = (
     st.tuples(st.integers(0, 86_399), st.integers(0, 86_399))
     .filter(lambda window: window[0] != window[1])
-    .map(lambda window: OutageWindow("cloud", float(window[0]), float(window[1]), daily=True))
+    .map(lambda window: OutageWindow("cloud", float(window[0]), float(window[1]), is_daily=True))
 )
 
 
-def covers(window: OutageWindow, now: float) -> bool:
-    """Tell whether a window covers a time."""
-    if not window.daily:
-        return window.begin <= now < window.end
+def is_covered_by(window: OutageWindow, now: float) -> bool:
+    """Tell whether a time is in a window."""
+    if not window.is_daily:
+        return window.begin_s <= now < window.end_s
     time_of_day = now % DAY
-    if window.begin < window.end:
-        return window.begin <= time_of_day < window.end
-    return time_of_day >= window.begin or time_of_day < window.end
+    if window.begin_s < window.end_s:
+        return window.begin_s <= time_of_day < window.end_s
+    return time_of_day >= window.begin_s or time_of_day < window.end_s
 
 
 @given(
@@ -72,27 +76,30 @@ def covers(window: OutageWindow, now: float) -> bool:
     st.lists(st.integers(0, 400_000), min_size=1, max_size=20),
     st.integers(0, 86_399),
 )
-def test_down_matches_a_direct_check_of_the_windows(windows, times, day_begins):
-    outages = Outages(windows, seconds=400_000.0, day_begins=day_begins)
+def test_recovery_time_matches_a_direct_check_of_the_windows(windows, times, start_time_of_day):
+    outages = Outages(windows, run_seconds=400_000.0, start_time_of_day=start_time_of_day)
 
     def is_down(now: float) -> bool:
         # daily windows follow the time of day, the others the time since the start
-        return any(covers(w, now + day_begins if w.daily else now) for w in windows)
+        return any(
+            is_covered_by(window, now + start_time_of_day if window.is_daily else now)
+            for window in windows
+        )
 
     for now in times:
-        end = outages.down("cloud", now)
-        assert (end is not None) == is_down(now)
-        if end is not None and end < math.inf:
-            assert not is_down(end)
-            assert is_down(end - 0.5)
-            assert outages.down("cloud", (now + end) / 2) == end
+        recovery_time = outages.recovery_time("cloud", now)
+        assert (recovery_time is not None) == is_down(now)
+        if recovery_time is not None and recovery_time < math.inf:
+            assert not is_down(recovery_time)
+            assert is_down(recovery_time - 0.5)
+            assert outages.recovery_time("cloud", (now + recovery_time) / 2) == recovery_time
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("noon", "write it as cloud:12:00-12:10"),
-        ("moon:12:00-12:10", "the parts are cloud, link, broker, workers"),
+        ("moon:12:00-12:10", "the components are cloud, link, broker, workers"),
         ("cloud:12:00", "give two times"),
         ("cloud:12:00-+30s", "give two times"),
         ("cloud:25:00-26:00", "'25:00' is not a time of day"),

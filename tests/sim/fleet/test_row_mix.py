@@ -14,21 +14,21 @@ from tests.support.refused import refused
 def test_classes_drift_linearly_or_in_steps():
     labels = np.repeat([0, 1, 2], [50, 5, 20])
     mix = RowMix.parse("linear,0s=1/0/1,1000s=0/1/1", labels)
-    time, _, row = draw_arrivals(Poisson(2.0), 50, 1000.0, n_rows=75, mix=mix)
-    label = labels[row]
+    times, _, rows = draw_arrivals(Poisson(2.0), 50, 1000.0, n_rows=75, mix=mix)
+    row_labels = labels[rows]
     for begin in range(0, 1000, 200):
-        in_window = (time >= begin) & (time < begin + 200)
-        n = in_window.sum()
-        middle = (begin + 100) / 1000
-        for index, share in enumerate(((1 - middle) / 2, middle / 2, 0.5)):
-            deviation = (label[in_window] == index).sum() - n * share
-            assert abs(deviation) < 4 * math.sqrt(n * share * (1 - share))
+        in_window = (times >= begin) & (times < begin + 200)
+        n_arrivals = in_window.sum()
+        elapsed_share = (begin + 100) / 1000
+        for class_index, share in enumerate(((1 - elapsed_share) / 2, elapsed_share / 2, 0.5)):
+            deviation = (row_labels[in_window] == class_index).sum() - n_arrivals * share
+            assert abs(deviation) < 4 * math.sqrt(n_arrivals * share * (1 - share))
     # the rows of a class are equally likely
-    row_counts = np.bincount(row[label == 1] - 50, minlength=5)
+    row_counts = np.bincount(rows[row_labels == 1] - 50, minlength=5)
     assert stats.chisquare(row_counts).pvalue > 1e-3
-    steps = RowMix.parse("steps,10s=1/0,20s=0/1", labels % 2)
-    time, _, row = draw_arrivals(Poisson(1.0), 10, 40.0, n_rows=75, mix=steps)
-    assert (labels[row] % 2 == (time >= 20)).all()
+    step_mix = RowMix.parse("steps,10s=1/0,20s=0/1", labels % 2)
+    times, _, rows = draw_arrivals(Poisson(1.0), 10, 40.0, n_rows=75, mix=step_mix)
+    assert (labels[rows] % 2 == (times >= 20)).all()
 
 
 @pytest.mark.parametrize(

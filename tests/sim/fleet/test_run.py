@@ -6,6 +6,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_edge.link.offload import RoundTrip
+from gatewise_sim.fleet.broker import DETECT_SECONDS, RECONNECT_SECONDS
 from gatewise_sim.fleet.link import PUBACK_BYTES, REQUEST_TOPIC, RESPONSE_TOPIC, publish_bytes
 from gatewise_sim.fleet.results import CLOUD, EDGE, FALLBACK, REASON
 from gatewise_sim.fleet.run import (
@@ -14,9 +15,8 @@ from gatewise_sim.fleet.run import (
     MAX_REQUESTS,
     FleetPolicy,
     VirtualFleet,
-    choose_devices,
+    choose_n_devices,
 )
-from gatewise_sim.fleet.worker import DETECT_SECONDS, RECONNECT_SECONDS
 from gatewise_sim.timings import Timings
 from tests.support.fleets import (
     PLAIN,
@@ -35,7 +35,7 @@ def assert_conserved(fleet) -> None:
     answers = fleet.answers
     assert (answers.route >= 0).all()
     assert np.isfinite(answers.latency_ms).all()
-    counts = fleet.counts
+    counts = fleet.device_counts
     n_ended = sum(counts[name] for name in ("answered", "refused", "timeouts", "unsent"))
     assert counts["sent"] == n_ended
     assert (answers.route == CLOUD).sum() == counts["answered"]
@@ -51,21 +51,21 @@ def test_latency_without_a_queue_is_the_sum_of_its_parts(tmp_path):
     sizes = VirtualFleet(
         make_table(), make_scenario(), system(make_table()), timings, n_devices=1
     )._sizes
-    up = publish_bytes(REQUEST_TOPIC, sizes.request(999_000))
-    down = publish_bytes(RESPONSE_TOPIC, sizes.response(15_000))
-    transfer_ms = up * 8 / 32 + down * 8 / 64
-    parts = 7.0 + 100.0 + transfer_ms + 2 * 0.5 + 2 * 4.0 + 15.0
-    assert fleet.answers.latency_ms == pytest.approx([parts], abs=1e-6)
-    assert fleet.answers.up.tolist() == [up + PUBACK_BYTES]
-    assert fleet.answers.down.tolist() == [down + PUBACK_BYTES]
+    bytes_up = publish_bytes(REQUEST_TOPIC, sizes.request(999_000))
+    bytes_down = publish_bytes(RESPONSE_TOPIC, sizes.response(15_000))
+    transfer_ms = bytes_up * 8 / 32 + bytes_down * 8 / 64
+    total_ms = 7.0 + 100.0 + transfer_ms + 2 * 0.5 + 2 * 4.0 + 15.0
+    assert fleet.answers.latency_ms == pytest.approx([total_ms], abs=1e-6)
+    assert fleet.answers.bytes_up.tolist() == [bytes_up + PUBACK_BYTES]
+    assert fleet.answers.bytes_down.tolist() == [bytes_down + PUBACK_BYTES]
     assert_conserved(fleet)
 
 
 def test_number_of_unanswered_requests_is_bounded():
-    scenario = make_scenario(max_in_flight=2)
+    scenario = make_scenario(outstanding=2)
     fleet = run(make_table(), scenario, arrivals=at_times(np.zeros(5)))
     assert_conserved(fleet)
-    assert (fleet.answers.reason == REASON["full"]).sum() == fleet.counts["full"] == 3
+    assert (fleet.answers.reason == REASON["full"]).sum() == fleet.device_counts["full"] == 3
     assert fleet.answers.cost[fleet.answers.route == FALLBACK].tolist() == [1.0] * 3
 
 
@@ -78,7 +78,7 @@ def test_device_answers_at_the_deadline(tmp_path):
     assert fleet.answers.latency_ms == pytest.approx([495.0, 495.0])
     # the features of a request and the request itself
     assert fleet.answers.cost.tolist() == [3.125, 3.125]
-    assert fleet.counts["late"] >= 2
+    assert fleet.device_counts["late"] >= 2
 
 
 # -- outages ------------------------------------------------------------------------------------
@@ -104,17 +104,17 @@ def test_cloud_outage_turns_offloads_into_fallbacks(tmp_path):
     assert np.array_equal(is_correct[in_outage], is_edge_correct[answers.row[in_outage]])
     assert is_correct[answers.time < 59].all()
     assert is_correct[answers.time > 120 + 45].all()  # breakers pause for at most 45 s
-    assert fleet.counts["breaker_opened"] >= 20
-    assert fleet.counts["breaker_blocked"] > 100
+    assert fleet.device_counts["breaker_opened"] >= 20
+    assert fleet.device_counts["breaker_blocked"] > 100
     blocked = answers.reason == REASON["breaker-open"]
     assert (answers.cost[blocked] == 1.0).all()  # no further feature is acquired
     assert (answers.latency_ms[blocked] == 0.0).all()
 
 
-@pytest.mark.parametrize("part", ["link", "broker", "workers:1"])
-def test_outages_of_link_broker_and_workers_cause_fallbacks(tmp_path, part):
+@pytest.mark.parametrize("component", ["link", "broker", "workers:1"])
+def test_outages_of_link_broker_and_workers_cause_fallbacks(tmp_path, component):
     scenario = with_outage(
-        tmp_path, f"{part}:+30s-+50s", workload="poisson:2/s", devices=10, time="120s",
+        tmp_path, f"{component}:+30s-+50s", workload="poisson:2/s", devices=10, time="120s",
         deadline_ms=1000.0, workers=2,
     )  # fmt: skip
     fleet = run(make_table(10, 5), scenario)
@@ -122,7 +122,7 @@ def test_outages_of_link_broker_and_workers_cause_fallbacks(tmp_path, part):
     answers = fleet.answers
     is_hard = answers.row < 5
     in_outage = (answers.time > 36) & (answers.time < 49) & is_hard
-    if part == "workers:1":
+    if component == "workers:1":
         # the broker sends all requests to the other worker
         assert (answers.route[in_outage] == CLOUD).all()
     else:
@@ -162,7 +162,7 @@ def test_new_connection_starts_with_handshakes(tmp_path, tls, n_round_trips):
     assert fleet.answers.reason.tolist()[:2] == [REASON["link-down"]] * 2
     assert fleet.answers.route.tolist() == [FALLBACK, FALLBACK, CLOUD, CLOUD]
     # handshakes add no bytes to a request and do not delay it
-    assert fleet.answers.up[3] == fleet.answers.up[2]
+    assert fleet.answers.bytes_up[3] == fleet.answers.bytes_up[2]
     assert abs(fleet.answers.latency_ms[3] - fleet.answers.latency_ms[2]) < 1e-6
 
 
@@ -183,7 +183,7 @@ def test_costs_and_labels_equal_the_figures_of_the_estimator(small, table):
 def test_request_first_runs_stages_only_for_fallbacks(tmp_path):
     table = make_table(4, 2)
     policy = FleetPolicy(
-        key="cloud_only", name="All cloud", offload=table.can_offload, request_first=True
+        key="cloud_only", name="All cloud", is_offloaded=table.can_offload, is_cloud_first=True
     )
     scenario = make_scenario(
         link=write_link(tmp_path, name="l", rtt_ms=10), outage=("cloud:+50s-+100s",),
@@ -201,23 +201,25 @@ def test_request_first_runs_stages_only_for_fallbacks(tmp_path):
 
 def test_random_policy_offloads_its_share_of_the_instances():
     table = make_table(10, 0)
-    policy = FleetPolicy(key="random", name="Random", offload=table.offload, chance=0.25)
+    policy = FleetPolicy(
+        key="random", name="Random", is_offloaded=table.is_offloaded, random_share=0.25
+    )
     scenario = make_scenario(devices=10, time="100s", workload="poisson:4/s")
     answers = run(table, scenario, policy=policy).answers
-    assert answers.requested.sum() == pytest.approx(0.25 * len(answers), abs=1)
-    assert len(set(answers.row[answers.requested])) == 10
+    assert answers.is_requested.sum() == pytest.approx(0.25 * len(answers), abs=1)
+    assert len(set(answers.row[answers.is_requested])) == 10
 
 
 def test_rows_that_the_cloud_refuses_stay_on_the_device():
     table = make_table(2, 2, cloud_label=np.array([1, -1]))
-    policy = FleetPolicy(key="x", name="x", offload=table.offload & table.can_offload)
+    policy = FleetPolicy(key="x", name="x", is_offloaded=table.is_offloaded & table.can_offload)
     fleet = run(table, make_scenario(), policy=policy, arrivals=at_times([0, 1], rows=[0, 1]))
     assert fleet.answers.route.tolist() == [CLOUD, EDGE]
 
 
 def test_timings_must_name_every_stage():
     with pytest.raises(InputError, match="edge_ms has 1 entries"):
-        run(make_table(2, 0, exit=np.array([0, 1])), make_scenario())
+        run(make_table(2, 0, last_stage=np.array([0, 1])), make_scenario())
 
 
 # -- parts of large fleets ------------------------------------------------------------------------
@@ -225,19 +227,21 @@ def test_timings_must_name_every_stage():
 
 def test_small_fleet_is_simulated_completely_and_large_one_in_part():
     table = make_table(10, 1)
-    small = make_scenario(devices=MAX_DEVICES, time="1h", workload="poisson:1/min")
-    assert choose_devices(table, small, system(table)) == MAX_DEVICES
-    for n_hard, is_whole in ((4, True), (5, False)):  # 480,000 and 600,000 requests
-        busier = make_table(10, n_hard)
-        assert (choose_devices(busier, small, system(busier)) == MAX_DEVICES) == is_whole
-    large = make_scenario(devices=10**6, time="1day", workload="poisson:1/min")
-    n_devices = choose_devices(table, large, system(table))
+    small_scenario = make_scenario(devices=MAX_DEVICES, time="1h", workload="poisson:1/min")
+    assert choose_n_devices(table, small_scenario, system(table)) == MAX_DEVICES
+    for n_hard, is_complete in ((4, True), (5, False)):  # 480,000 and 600,000 requests
+        busy_table = make_table(10, n_hard)
+        assert (
+            choose_n_devices(busy_table, small_scenario, system(busy_table)) == MAX_DEVICES
+        ) == is_complete
+    large_scenario = make_scenario(devices=10**6, time="1day", workload="poisson:1/min")
+    n_devices = choose_n_devices(table, large_scenario, system(table))
     assert n_devices * 1440 <= MAX_INSTANCES
-    all_cloud = FleetPolicy(key="c", name="c", offload=np.ones(10, bool))
-    assert choose_devices(table, large, all_cloud) * 1440 <= MAX_REQUESTS
+    all_cloud_policy = FleetPolicy(key="c", name="c", is_offloaded=np.ones(10, bool))
+    assert choose_n_devices(table, large_scenario, all_cloud_policy) * 1440 <= MAX_REQUESTS
     # at least one device is simulated, however busy it is
-    busy = make_scenario(devices=5, time="30day", workload="poisson:100/s")
-    assert choose_devices(table, busy, all_cloud) == 1
+    busy_scenario = make_scenario(devices=5, time="30day", workload="poisson:100/s")
+    assert choose_n_devices(table, busy_scenario, all_cloud_policy) == 1
 
 
 @pytest.mark.slow
@@ -249,13 +253,17 @@ def test_part_of_a_fleet_has_the_figures_of_the_whole_fleet(tmp_path):
         link=write_link(tmp_path, name="l", rtt_ms=40, jitter_ms=10, loss=0.01),
     )  # fmt: skip
     timings = Timings(edge_ms=(0.1,), run_us=30_000, instance_us=1000, message_us=1000)
-    whole, part = (run(table, scenario, timings, n_devices=n) for n in (2000, 200))
-    assert whole.scale == 1.0
-    assert part.scale == 10.0
-    assert "200 of 2,000 devices" in part.sampling
-    assert "the load of the whole fleet" in part.sampling
-    assert whole.sampling == "all of 2,000 devices for 5 min"
-    whole_figures, part_figures = (figures(table, scenario, fleet) for fleet in (whole, part))
+    whole_run, part_run = (
+        run(table, scenario, timings, n_devices=n_devices) for n_devices in (2000, 200)
+    )
+    assert whole_run.scale == 1.0
+    assert part_run.scale == 10.0
+    assert "200 of 2,000 devices" in part_run.sampling
+    assert "the load of the whole fleet" in part_run.sampling
+    assert whole_run.sampling == "all of 2,000 devices for 5 min"
+    whole_figures, part_figures = (
+        figures(table, scenario, fleet) for fleet in (whole_run, part_run)
+    )
     assert part_figures.scaled
     assert not whole_figures.scaled
     assert part_figures.instances == pytest.approx(whole_figures.instances, rel=0.05)
@@ -275,6 +283,6 @@ def test_device_starts_with_the_usual_round_trip(tmp_path):
     link = write_link(tmp_path, name="l", rtt_ms=100)
     table = make_table()
     fleet = VirtualFleet(table, make_scenario(link=link), system(table), PLAIN, n_devices=1)
-    round_trip = fleet._usual_trip()
+    round_trip = fleet._measure_round_trip()
     assert isinstance(round_trip, RoundTrip)
-    assert round_trip.smoothed == pytest.approx(0.110, abs=0.002)
+    assert round_trip.smoothed_s == pytest.approx(0.110, abs=0.002)

@@ -6,16 +6,12 @@ import numpy as np
 import pytest
 
 from gatewise_sim.fleet.clock import Clock
-from gatewise_sim.fleet.outages import Outages
 from gatewise_sim.fleet.results import CLOUD, FALLBACK, REASON
 from gatewise_sim.fleet.worker import (
-    DETECT_SECONDS,
-    RECONNECT_SECONDS,
-    Availability,
     QueueSample,
     SampledWorker,
     VirtualTicket,
-    WorkerModel,
+    WorkerContext,
     sample_queue,
 )
 from gatewise_sim.fleet.workload import Poisson, draw_arrivals
@@ -38,15 +34,8 @@ def test_simultaneous_requests_run_in_batches():
     )
     ends = np.cumsum([11.0, 14.0, 14.0, 11.0])
     assert fleet.answers.latency_ms == pytest.approx(np.repeat(ends, [1, 4, 4, 1]))
-    assert fleet.workers["batches"] == 4
-    assert fleet.workers["batch"] == 2.5
-
-
-def test_broker_sends_requests_to_workers_in_turn():
-    fleet = run(
-        make_table(), make_scenario(workers=3, max_batch=1), arrivals=at_times(np.zeros(10))
-    )
-    assert fleet.answers.latency_ms == pytest.approx(10.0 * (1 + np.arange(10) // 3))
+    assert fleet.worker_counts["batches"] == 4
+    assert fleet.worker_counts["batch"] == 2.5
 
 
 def test_wait_ms_fills_a_batch():
@@ -54,13 +43,13 @@ def test_wait_ms_fills_a_batch():
     arrivals = at_times([0.0, 0.005, 1.0, 1.0])
     fleet = run(make_table(), make_scenario(wait_ms=8.0, max_batch=2), arrivals=arrivals)
     assert fleet.answers.latency_ms == pytest.approx([15.0, 10.0, 10.0, 10.0])
-    assert fleet.workers["batches"] == 2
+    assert fleet.worker_counts["batches"] == 2
 
 
 @pytest.mark.slow
 def test_mean_wait_matches_the_formula_for_m_d_1():
     """The mean wait of M/D/1 is rho * s / (2 (1 - rho)); its standard error here is 1 %."""
-    rho, service = 0.6, 0.010
+    utilisation, service_s = 0.6, 0.010
     fleet = run(
         make_table(),
         make_scenario(
@@ -69,10 +58,10 @@ def test_mean_wait_matches_the_formula_for_m_d_1():
         timings(),
         n_devices=500,
     )
-    wait = fleet.workers["wait_ms"] / 1000
-    assert wait == pytest.approx(rho * service / (2 * (1 - rho)), rel=0.06)
-    assert fleet.workers["utilisation"] == pytest.approx(rho, rel=0.03)
-    assert fleet.answers.latency_ms.mean() == pytest.approx(1000 * (wait + service), rel=0.02)
+    wait_s = fleet.worker_counts["wait_ms"] / 1000
+    assert wait_s == pytest.approx(utilisation * service_s / (2 * (1 - utilisation)), rel=0.06)
+    assert fleet.worker_counts["utilisation"] == pytest.approx(utilisation, rel=0.03)
+    assert fleet.answers.latency_ms.mean() == pytest.approx(1000 * (wait_s + service_s), rel=0.02)
 
 
 def test_worker_with_a_full_queue_refuses_requests():
@@ -84,7 +73,7 @@ def test_worker_with_a_full_queue_refuses_requests():
         arrivals=at_times(np.zeros(4)),
     )
     assert fleet.answers.route.tolist() == [CLOUD, FALLBACK, FALLBACK, FALLBACK]
-    assert fleet.workers["busy"] == 2
+    assert fleet.worker_counts["busy"] == 2
     reasons = fleet.answers.reason.tolist()
     assert reasons[1:] == [REASON["timeout"], REASON["cloud:busy"], REASON["cloud:busy"]]
 
@@ -97,9 +86,12 @@ def test_duplicate_is_computed_once_and_answered_twice():
         timings(1_000_000),
         arrivals=at_times(np.arange(0, 6) * 0.01),
     )
-    assert fleet.counts["retries"] > 0
-    assert fleet.workers["duplicates"] + fleet.workers["repeated"] == fleet.counts["retries"]
-    assert fleet.workers["answered"] == 6
+    assert fleet.device_counts["retries"] > 0
+    assert (
+        fleet.worker_counts["duplicates"] + fleet.worker_counts["repeated"]
+        == fleet.device_counts["retries"]
+    )
+    assert fleet.worker_counts["answered"] == 6
     assert (fleet.answers.route == CLOUD).all()
 
 
@@ -110,80 +102,57 @@ def test_requests_of_a_failing_worker_are_lost_and_retried():
         timings(1_500_000),
         arrivals=at_times([1.0]),
     )
-    assert fleet.workers["lost"] == 1
-    assert fleet.counts["retries"] == 1
+    assert fleet.worker_counts["lost"] == 1
+    assert fleet.device_counts["retries"] == 1
     assert fleet.answers.route.tolist() == [CLOUD]
 
 
 # -- under the load of a larger fleet -------------------------------------------------------------
 
 
-def make_model(**changes) -> WorkerModel:
-    return WorkerModel(timings(), make_scenario(max_batch=1, queue=10**5, **changes), b"x")
-
-
-@pytest.mark.parametrize("extra_seconds", [-0.5, 0.0, 0.5])
-def test_outage_breaks_connections_if_longer_than_its_detection(extra_seconds):
-    """A shorter outage only delays messages, and the devices stay connected."""
-    clock = Clock()
-    begin, end = 30.0, 30.0 + DETECT_SECONDS + extra_seconds
-    outages = Outages.parse([f"link:+{begin:g}s-+{end:g}s"], seconds=120.0)
-    link = Availability(clock, outages, [])
-    connected = {}
-    delivers = {}
-
-    def record(time: float) -> None:
-        connected[time] = link.connected
-        delivers[time] = link.link_delivers
-
-    times = [29.0, 31.0, 30.0 + DETECT_SECONDS - 1e-6, 30.0 + DETECT_SECONDS + 1e-6, end + 0.25]
-    for time in times:
-        clock.at(time, record, time)
-    clock.run(120.0)
-    is_detected = extra_seconds > 0
-    assert all(connected[time] for time in times[:3])
-    assert [connected[time] for time in times[3:]] == [not is_detected] * 2
-    assert [delivers[time] for time in times[:3]] == [True, not is_detected, not is_detected]
-    assert link.connected_at == (end + RECONNECT_SECONDS if is_detected else 0.0)
+def make_context(**changes) -> WorkerContext:
+    return WorkerContext(timings(), make_scenario(max_batch=1, queue=10**5, **changes), b"x")
 
 
 def test_sampled_queue_has_the_waits_of_a_simulated_queue():
     """The sample omits the first fifth of an M/D/1 queue, whose mean wait has a formula."""
-    rho = 0.6
-    arrivals = draw_arrivals(Poisson(rho / 0.010), 1, 500.0, n_rows=1)
-    sample = sample_queue(make_model(), arrivals, ttl=100.0)
-    assert np.mean(sample.seconds) == pytest.approx(0.010 + 0.0075, rel=0.06)
-    assert sample.utilisation == pytest.approx(rho, rel=0.03)
-    assert sample.batch == 1.0
+    utilisation = 0.6
+    arrivals = draw_arrivals(Poisson(utilisation / 0.010), 1, 500.0, n_rows=1)
+    sample = sample_queue(make_context(), arrivals, ttl_s=100.0)
+    assert np.mean(sample.answer_seconds) == pytest.approx(0.010 + 0.0075, rel=0.06)
+    assert sample.utilisation == pytest.approx(utilisation, rel=0.03)
+    assert sample.mean_batch == 1.0
 
 
 def test_requests_expire_in_an_overloaded_queue():
     arrivals = draw_arrivals(Poisson(200.0), 1, 100.0, n_rows=1)
-    sample = sample_queue(make_model(), arrivals, ttl=0.5)
-    expired = np.isnan(sample.seconds).mean()
-    assert expired == pytest.approx(0.5, abs=0.02)  # the worker can serve half of the requests
+    sample = sample_queue(make_context(), arrivals, ttl_s=0.5)
+    expired_share = np.isnan(sample.answer_seconds).mean()
+    assert expired_share == pytest.approx(
+        0.5, abs=0.02
+    )  # the worker can serve half of the requests
     assert sample.utilisation == pytest.approx(1.0, abs=1e-3)
 
 
-class Requester:
+class RecordingRequester:
     """A requester that records its replies."""
 
     def __init__(self) -> None:
         self.replies = []
 
-    def reply(self, error, worker_us, wait_ms=0) -> None:
-        self.replies.append((error, worker_us))
+    def reply(self, error_code, worker_us, wait_ms=0) -> None:
+        self.replies.append((error_code, worker_us))
 
 
 @pytest.mark.parametrize(
-    ("seconds", "replies"),
+    ("answer_seconds", "replies"),
     [(0.25, [(None, 250_000)]), (-1.0, [("busy", 0)]), (float("nan"), []), (9.0, [])],
 )
-def test_sampled_worker_replies_with_the_sampled_outcome(seconds, replies):
+def test_sampled_worker_replies_with_the_sampled_outcome(answer_seconds, replies):
     clock = Clock()
-    sample = QueueSample([seconds], utilisation=0.5, batch=1.0, wait=0.0)
-    worker = SampledWorker(clock, make_model(), lambda now: sample, random.Random(0))
-    requester = Requester()
+    sample = QueueSample([answer_seconds], utilisation=0.5, mean_batch=1.0, mean_wait_s=0.0)
+    worker = SampledWorker(clock, make_context(), lambda now: sample, random.Random(0))
+    requester = RecordingRequester()
     ticket = VirtualTicket(
         device="d", id=b"1" * 16, digest=b"", model=("m", "1"), rows=np.zeros((1, 0)),
         arrived_at=0.0, expires_at=1.0, requester=requester,

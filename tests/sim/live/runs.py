@@ -17,7 +17,7 @@ from gatewise_sim.scenario import Scenario
 COLUMNS = ("time", "device", "row", "route", "stage", "label", "cost", "feature_cost", "reason")
 
 
-def scenario(**changes: Any) -> Scenario:
+def make_live_scenario(**changes: Any) -> Scenario:
     """Make a live scenario of a few devices with a long deadline."""
     common = {
         "devices": 4,
@@ -31,24 +31,26 @@ def scenario(**changes: Any) -> Scenario:
     return Scenario(**{**common, **changes})
 
 
-def run(small: Any, table: RowTable, chosen: Scenario, **options: Any) -> LiveRun:
+def run_live_fleet(small: Any, table: RowTable, scenario: Scenario, **options: Any) -> LiveRun:
     """Run a live fleet on the small system's rows."""
     rows = Rows("rows", small.rows, None)
-    return run_live(small.bundle.path, rows.instances, chosen, table, **options)
+    return run_live(small.bundle.path, rows.instances, scenario, table, **options)
 
 
-def twin(table: RowTable, chosen: Scenario, live: LiveRun) -> FleetRun:
+def run_virtual(table: RowTable, scenario: Scenario, live_run: LiveRun) -> FleetRun:
     """Run the same instances in virtual time, with the live run's timings."""
     return run_fleet(
         table,
-        chosen,
-        system_policy(chosen, table),
-        live.timings,
-        arrivals=chosen.arrivals(len(table), table.truth),
+        scenario,
+        system_policy(scenario, table),
+        live_run.timings,
+        arrivals=scenario.draw_fleet_arrivals(len(table), table.truth),
     )
 
 
-def assert_same(live: Answers, virtual: Answers, names: Iterable[str] = COLUMNS) -> None:
+def assert_same(
+    live_answers: Answers, virtual_answers: Answers, names: Iterable[str] = COLUMNS
+) -> None:
     """Assert that the answers of a live run equal those in virtual time."""
     for name in names:
-        assert np.array_equal(getattr(live, name), getattr(virtual, name)), name
+        assert np.array_equal(getattr(live_answers, name), getattr(virtual_answers, name)), name

@@ -7,7 +7,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
 from gatewise_sim.live.run import check_live
-from tests.sim.live.runs import run, scenario
+from tests.sim.live.runs import make_live_scenario, run_live_fleet
 
 pytestmark = pytest.mark.slow
 
@@ -16,36 +16,45 @@ pytestmark = pytest.mark.slow
 def test_run_uses_the_embedded_or_a_given_broker(small, table, monkeypatch):
     with EmbeddedBroker() as broker:
         with pytest.raises(InputError, match="does not support shared subscriptions"):
-            check_live(scenario(workers=2, broker=broker.url))
-        live = run(small, table, scenario(devices=2, time="2s", broker=broker.url))
-        assert (live.broker, live.fleet.lost) == (broker.url, 0)
+            check_live(make_live_scenario(workers=2, broker=broker.url))
+        live_run = run_live_fleet(
+            small, table, make_live_scenario(devices=2, time="2s", broker=broker.url)
+        )
+        assert (live_run.broker, live_run.fleet.n_lost) == (broker.url, 0)
     monkeypatch.setattr("gatewise_sim.live.brokers.find_mosquitto", lambda: None)
-    live = run(small, table, scenario(devices=2, time="4s", outage=("broker:+1s-+2s",)))
-    assert (live.broker, live.fleet.lost) == ("embedded", 0)
-    assert [(f["what"], f["up"]) for f in live.faults] == [("broker", False), ("broker", True)]
+    live_run = run_live_fleet(
+        small, table, make_live_scenario(devices=2, time="4s", outage=("broker:+1s-+2s",))
+    )
+    assert (live_run.broker, live_run.fleet.n_lost) == ("embedded", 0)
+    assert [(fault["what"], fault["up"]) for fault in live_run.faults] == [
+        ("broker", False),
+        ("broker", True),
+    ]
 
 
 def test_given_broker_keeps_no_status_of_the_devices(small, table):
     with MosquittoBroker() as broker:
-        run(small, table, scenario(devices=2, time="1s", broker=broker.url))
-        retained = retained_topics(broker.url)
-    assert retained == []
+        run_live_fleet(small, table, make_live_scenario(devices=2, time="1s", broker=broker.url))
+        retained_topics = list_retained_topics(broker.url)
+    assert retained_topics == []
 
 
-def retained_topics(url: str) -> list[str]:
+def list_retained_topics(url: str) -> list[str]:
     from gatewise_cloud.broker.mqtt_client import close_client, open_client
     from gatewise_edge.link.mqtt import Endpoint, make_client
 
-    found: list[str] = []
-    endpoint, done = Endpoint(url), threading.Event()
+    topics: list[str] = []
+    endpoint, is_done = Endpoint(url), threading.Event()
     client = make_client(endpoint, "looker", max_inflight=1)
     client.on_connect = lambda *_: client.subscribe([("#", 0), ("last", 0)])
     client.on_subscribe = lambda *_: client.publish("last", b"")
-    client.on_message = lambda _c, _u, m: done.set() if m.topic == "last" else found.append(m.topic)
+    client.on_message = lambda _c, _u, message: (
+        is_done.set() if message.topic == "last" else topics.append(message.topic)
+    )
     open_client(client, endpoint)
     client.loop_start()
     try:
-        assert done.wait(30.0)
+        assert is_done.wait(30.0)
     finally:
         close_client(client)
-    return found
+    return topics

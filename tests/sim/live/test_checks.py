@@ -4,7 +4,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.live.run import check_live
-from tests.sim.live.runs import scenario
+from tests.sim.live.runs import make_live_scenario
 
 UNREACHABLE_BROKER = "mqtt://127.0.0.1:9"
 
@@ -21,10 +21,10 @@ UNREACHABLE_BROKER = "mqtt://127.0.0.1:9"
 )
 def test_impossible_live_run_is_refused_before_anything_starts(changes, message):
     with pytest.raises(InputError, match=message):
-        check_live(scenario(**changes))
+        check_live(make_live_scenario(**changes))
 
 
 def test_embedded_broker_serves_only_one_worker(monkeypatch):
     monkeypatch.setattr("gatewise_sim.live.run.find_mosquitto", lambda: None)
     with pytest.raises(InputError, match="install mosquitto, or run one worker"):
-        check_live(scenario(workers=2))
+        check_live(make_live_scenario(workers=2))

@@ -9,7 +9,7 @@ from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.results import CLOUD, FALLBACK, REASON
 from gatewise_sim.live.run import LiveRun
-from tests.sim.live.runs import run, scenario
+from tests.sim.live.runs import make_live_scenario, run_live_fleet
 from tests.support.processes import below, command_line, named
 
 pytestmark = pytest.mark.slow
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 def run_with_outages(small, table, *texts: str, **changes) -> tuple[LiveRun, list]:
     """Run a live fleet with outages; return the run and its faults as (part, is_up, time)."""
-    chosen = scenario(
+    scenario = make_live_scenario(
         **{
             "time": "12s",
             "workload": "periodic:100ms",
@@ -27,19 +27,19 @@ def run_with_outages(small, table, *texts: str, **changes) -> tuple[LiveRun, lis
             **changes,
         }
     )
-    live = run(small, table, chosen)
-    assert (live.fleet.lost, live.troubles) == (0, [])
-    return live, [tuple(fault.values()) for fault in live.faults]
+    live_run = run_live_fleet(small, table, scenario)
+    assert (live_run.fleet.n_lost, live_run.troubles) == (0, [])
+    return live_run, [tuple(fault.values()) for fault in live_run.faults]
 
 
-def max_delay(live: LiveRun) -> float:
+def max_delay(live_run: LiveRun) -> float:
     """Get the largest delay of an instance's start on a busy machine, in seconds."""
-    return live.behind_ms["max"] / 1000.0
+    return live_run.send_delay_ms["max"] / 1000.0
 
 
-def count_routes(live: LiveRun, begin: float, end: float) -> tuple[int, int]:
+def count_routes(live_run: LiveRun, begin: float, end: float) -> tuple[int, int]:
     """Count the cloud's answers and the fallbacks among the instances of a time span."""
-    answers = live.fleet.answers
+    answers = live_run.fleet.answers
     routes = answers.route[(answers.time >= begin) & (answers.time < end)]
     return int((routes == CLOUD).sum()), int((routes == FALLBACK).sum())
 
@@ -47,47 +47,56 @@ def count_routes(live: LiveRun, begin: float, end: float) -> tuple[int, int]:
 def test_killed_workers_are_started_again(small, table):
     """First one of two workers is killed, and later both."""
     texts = ("workers:1:+1s-+2500ms", "cloud:+13s-+15s")
-    live, faults = run_with_outages(small, table, *texts, time="26s", workers=2)
+    live_run, faults = run_with_outages(small, table, *texts, time="26s", workers=2)
     first_faults = faults[:2]
     later_faults = faults[2:]
-    assert [(part, is_up) for part, is_up, _ in first_faults] == [
+    assert [(component, is_up) for component, is_up, _ in first_faults] == [
         ("worker 1", False),
         ("worker 1", True),
     ]
     # the other worker answers in the meantime
-    assert count_routes(live, first_faults[0][2] + 0.5, first_faults[1][2])[0] > 0
-    assert [(part, is_up) for part, is_up, _ in later_faults] == [("cloud", False), ("cloud", True)]
-    down, up = (time for _, _, time in later_faults)
-    assert down >= 13.0
-    assert up >= 15.0
+    assert count_routes(live_run, first_faults[0][2] + 0.5, first_faults[1][2])[0] > 0
+    assert [(component, is_up) for component, is_up, _ in later_faults] == [
+        ("cloud", False),
+        ("cloud", True),
+    ]
+    down_time, up_time = (time for _, _, time in later_faults)
+    assert down_time >= 13.0
+    assert up_time >= 15.0
     # responses sent just before the outage still reach their devices
-    assert count_routes(live, down + 0.3, up - 1.2 - max_delay(live))[0] == 0
-    assert count_routes(live, down, up)[1] > 0
-    reasons = live.fleet.answers.reason[live.fleet.answers.route == FALLBACK]
-    assert set(reasons.tolist()) <= {REASON[r] for r in ("timeout", "breaker-open", "full")}
+    assert count_routes(live_run, down_time + 0.3, up_time - 1.2 - max_delay(live_run))[0] == 0
+    assert count_routes(live_run, down_time, up_time)[1] > 0
+    reasons = live_run.fleet.answers.reason[live_run.fleet.answers.route == FALLBACK]
+    assert set(reasons.tolist()) <= {REASON[name] for name in ("timeout", "breaker-open", "full")}
 
 
 def test_killed_broker_is_started_again_on_its_port(small, table):
-    live, faults = run_with_outages(small, table, "broker:+2s-+3s", time="13s")
-    assert [(part, is_up) for part, is_up, _ in faults] == [("broker", False), ("broker", True)]
-    down, up = (time for _, _, time in faults)
-    assert count_routes(live, 0, down - 1.0)[0] > 0
-    assert count_routes(live, down + 0.3, up - max_delay(live))[0] == 0
-    answers = live.fleet.answers
+    live_run, faults = run_with_outages(small, table, "broker:+2s-+3s", time="13s")
+    assert [(component, is_up) for component, is_up, _ in faults] == [
+        ("broker", False),
+        ("broker", True),
+    ]
+    down_time, up_time = (time for _, _, time in faults)
+    assert count_routes(live_run, 0, down_time - 1.0)[0] > 0
+    assert count_routes(live_run, down_time + 0.3, up_time - max_delay(live_run))[0] == 0
+    answers = live_run.fleet.answers
     assert REASON["link-down"] in answers.reason[answers.route == FALLBACK]
     # each device waits about a second before it connects again, and doubles the wait each time
-    assert count_routes(live, up + 6.0, 13.0)[0] > 0
+    assert count_routes(live_run, up_time + 6.0, 13.0)[0] > 0
 
 
 def test_silent_link_causes_fallbacks_until_the_outage_ends(small, table):
-    live, faults = run_with_outages(small, table, "link:+4s-+6500ms", time="11s", link="wifi")
-    assert [(part, is_up) for part, is_up, _ in faults] == [("link", False), ("link", True)]
-    assert count_routes(live, 3.0, 4.0)[0] > 0
+    live_run, faults = run_with_outages(small, table, "link:+4s-+6500ms", time="11s", link="wifi")
+    assert [(component, is_up) for component, is_up, _ in faults] == [
+        ("link", False),
+        ("link", True),
+    ]
+    assert count_routes(live_run, 3.0, 4.0)[0] > 0
     # messages sent just before the outage may still arrive
-    assert count_routes(live, 4.1, 5.8 - max_delay(live))[0] == 0
-    assert count_routes(live, 4.1, 6.5)[1] > 0
-    assert count_routes(live, 9.7, 11.0)[0] > 0
-    assert live.fleet.counts["late"] > 0
+    assert count_routes(live_run, 4.1, 5.8 - max_delay(live_run))[0] == 0
+    assert count_routes(live_run, 4.1, 6.5)[1] > 0
+    assert count_routes(live_run, 9.7, 11.0)[0] > 0
+    assert live_run.fleet.device_counts["late"] > 0
 
 
 def test_unexpected_ends_of_a_worker_and_the_broker_are_reported(small, table):
@@ -98,21 +107,25 @@ def test_unexpected_ends_of_a_worker_and_the_broker_are_reported(small, table):
         if now > 1.0 and not kill_times:
             kill_times.append(now)
             os.kill(named("gatewise cloud")[0], signal.SIGKILL)
-            program = f"{find_mosquitto()} "
+            broker_command = f"{find_mosquitto()} "
             (broker_pid,) = (
-                p for p in below(aside=other_pids) if command_line(p).startswith(program)
+                pid
+                for pid in below(aside=other_pids)
+                if command_line(pid).startswith(broker_command)
             )
             os.kill(broker_pid, signal.SIGKILL)
 
-    chosen = scenario(time="4s", devices=2, deadline_ms=300.0)
-    live = run(small, table, chosen, watch=kill)
-    assert live.fleet.lost == 0
-    assert any("the mosquitto broker ended" in trouble for trouble in live.troubles)
-    assert any("worker 1: ended with status -9" in trouble for trouble in live.troubles)
-    assert live.faults == []
+    scenario = make_live_scenario(time="4s", devices=2, deadline_ms=300.0)
+    live_run = run_live_fleet(small, table, scenario, on_progress=kill)
+    assert live_run.fleet.n_lost == 0
+    assert any("the mosquitto broker ended" in trouble for trouble in live_run.troubles)
+    assert any("worker 1: ended with status -9" in trouble for trouble in live_run.troubles)
+    assert live_run.faults == []
 
 
 @pytest.mark.usefixtures("nothing_left")
 def test_worker_that_does_not_start_leaves_no_process(small, table):
     with pytest.raises(RunError, match=r"worker 1: .*no_such_module"):
-        run(small, table, scenario(devices=2, backend="python:no_such_module:f"))
+        run_live_fleet(
+            small, table, make_live_scenario(devices=2, backend="python:no_such_module:f")
+        )

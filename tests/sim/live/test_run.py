@@ -12,7 +12,13 @@ import pytest
 from gatewise_edge.errors import LinkError
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.results import CLOUD, EDGE
-from tests.sim.live.runs import COLUMNS, assert_same, run, scenario, twin
+from tests.sim.live.runs import (
+    COLUMNS,
+    assert_same,
+    make_live_scenario,
+    run_live_fleet,
+    run_virtual,
+)
 from tests.support.processes import all_end, below, named
 
 pytestmark = pytest.mark.slow
@@ -21,49 +27,61 @@ pytestmark = pytest.mark.slow
 @pytest.mark.usefixtures("nothing_left")
 def test_live_fleet_has_the_answers_and_bytes_of_virtual_time(small, table):
     progress: list[tuple[float, int]] = []
-    chosen = scenario(link="wifi")
-    live = run(small, table, chosen, watch=lambda now, n: progress.append((now, n)))
-    answers = live.fleet.answers
-    virtual = twin(table, chosen, live)
-    assert (live.fleet.lost, live.troubles, live.broker) == (0, [], "mosquitto")
-    assert_same(answers, virtual.answers)
-    cloud = answers.route == CLOUD
+    scenario = make_live_scenario(link="wifi")
+    live_run = run_live_fleet(
+        small, table, scenario, on_progress=lambda now, n_answers: progress.append((now, n_answers))
+    )
+    answers = live_run.fleet.answers
+    virtual_run = run_virtual(table, scenario, live_run)
+    assert (live_run.fleet.n_lost, live_run.troubles, live_run.broker) == (0, [], "mosquitto")
+    assert_same(answers, virtual_run.answers)
+    is_cloud = answers.route == CLOUD
     assert set(answers.route.tolist()) == {EDGE, CLOUD}
-    assert (cloud == table.offload[answers.row]).all()
+    assert (is_cloud == table.is_offloaded[answers.row]).all()
     # a local answer takes the device's time only; a cloud's answer also takes network time
-    assert (answers.device_ms[~cloud] == answers.latency_ms[~cloud].astype(np.float32)).all()
-    assert (answers.cloud_ms[cloud] > 0).all()
-    assert (answers.latency_ms - answers.device_ms - answers.cloud_ms)[cloud].min() > 0
+    assert (answers.device_ms[~is_cloud] == answers.latency_ms[~is_cloud].astype(np.float32)).all()
+    assert (answers.cloud_ms[is_cloud] > 0).all()
+    assert (answers.latency_ms - answers.device_ms - answers.cloud_ms)[is_cloud].min() > 0
     # the bytes are counted by the devices; a busy machine may cause retries, which add bytes
-    assert answers.payload_up.sum() == live.fleet.counts["bytes_up"]
-    assert answers.payload_down.sum() == live.fleet.counts["bytes_down"]
-    if not live.fleet.counts["retries"]:
-        for name in ("up", "down"):
+    assert answers.payload_bytes_up.sum() == live_run.fleet.device_counts["bytes_up"]
+    assert answers.payload_bytes_down.sum() == live_run.fleet.device_counts["bytes_down"]
+    if not live_run.fleet.device_counts["retries"]:
+        for name in ("bytes_up", "bytes_down"):
             total = getattr(answers, name).sum()
-            assert total == pytest.approx(getattr(virtual.answers, name).sum(), rel=0.02)
-    assert live.fleet.counts["cloud"] == live.fleet.workers["answered"] == cloud.sum()
-    assert live.timings.edge_ms[0] > 0
-    assert live.timings.run_us > 0
+            assert total == pytest.approx(getattr(virtual_run.answers, name).sum(), rel=0.02)
+    assert (
+        live_run.fleet.device_counts["cloud"]
+        == live_run.fleet.worker_counts["answered"]
+        == is_cloud.sum()
+    )
+    assert live_run.timings.edge_ms[0] > 0
+    assert live_run.timings.run_us > 0
     assert 0 < progress[-1][1] <= len(answers)
     assert progress == sorted(progress)
 
 
 @pytest.mark.parametrize("policy", ["edge-only", "cloud-only"])
 def test_policy_has_the_routes_of_virtual_time(small, table, policy):
-    chosen = scenario(time="3s", policy=policy, devices=2)
-    live = run(small, table, chosen)
-    assert live.fleet.lost == 0
-    routes = live.fleet.answers.route
+    scenario = make_live_scenario(time="3s", policy=policy, devices=2)
+    live_run = run_live_fleet(small, table, scenario)
+    assert live_run.fleet.n_lost == 0
+    routes = live_run.fleet.answers.route
     assert (routes == (EDGE if policy == "edge-only" else CLOUD)).all()
-    assert_same(live.fleet.answers, twin(table, chosen, live).answers, set(COLUMNS) - {"reason"})
+    assert_same(
+        live_run.fleet.answers,
+        run_virtual(table, scenario, live_run).answers,
+        set(COLUMNS) - {"reason"},
+    )
 
 
 def test_two_workers_share_the_requests_and_count_the_audits(small, table):
-    chosen = scenario(devices=3, workload="periodic:50ms", time="3s", workers=2, audit=0.5)
-    live = run(small, table, chosen)
-    assert live.fleet.lost == 0
-    n_local = int((live.fleet.answers.route == EDGE).sum())
-    assert 0.3 * n_local < live.fleet.workers["audits"] < 0.7 * n_local
+    scenario = make_live_scenario(
+        devices=3, workload="periodic:50ms", time="3s", workers=2, audit=0.5
+    )
+    live_run = run_live_fleet(small, table, scenario)
+    assert live_run.fleet.n_lost == 0
+    n_local = int((live_run.fleet.answers.route == EDGE).sum())
+    assert 0.3 * n_local < live_run.fleet.worker_counts["audits"] < 0.7 * n_local
 
 
 # -- failures -------------------------------------------------------------------------------
@@ -78,14 +96,14 @@ def test_killed_device_is_reported_and_loses_only_its_instances(small, table):
             kill_times.append(now)
             os.kill(named("gatewise edge")[0], signal.SIGKILL)
 
-    chosen = scenario(devices=2)
-    live = run(small, table, chosen, watch=kill)
-    n_instances = len(chosen.arrivals(len(table)).time)
-    assert live.fleet.lost > 0
-    assert len(live.fleet.answers) + live.fleet.lost == n_instances
-    assert len(live.troubles) == 1
-    assert live.troubles[0].startswith("device ")
-    assert live.troubles[0].endswith("its instances are lost")
+    scenario = make_live_scenario(devices=2)
+    live_run = run_live_fleet(small, table, scenario, on_progress=kill)
+    n_instances = len(scenario.draw_fleet_arrivals(len(table)).time)
+    assert live_run.fleet.n_lost > 0
+    assert len(live_run.fleet.answers) + live_run.fleet.n_lost == n_instances
+    assert len(live_run.troubles) == 1
+    assert live_run.troubles[0].startswith("device ")
+    assert live_run.troubles[0].endswith("its instances are lost")
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -141,4 +159,6 @@ def test_killed_run_leaves_no_process_and_no_file(small, tmp_path, signal_number
 @pytest.mark.usefixtures("nothing_left")
 def test_unreachable_broker_is_named_in_the_error(small, table):
     with pytest.raises((RunError, LinkError), match=r"127\.0\.0\.1:9"):
-        run(small, table, scenario(devices=2, time="1s", broker="mqtt://127.0.0.1:9"))
+        run_live_fleet(
+            small, table, make_live_scenario(devices=2, time="1s", broker="mqtt://127.0.0.1:9")
+        )

@@ -14,18 +14,18 @@ from gatewise_sim.loop.loop_rules import LoopRules
 pytest.importorskip("pyarrow")
 
 
-def make_rows(n, seed, *, shifted=False):
+def make_rows(n_rows, seed, *, is_shifted=False):
     """Rows whose class depends on two features; a shift inverts one and marks the third."""
-    X = np.random.default_rng(seed).normal(size=(n, 3)).astype(np.float32)
+    X = np.random.default_rng(seed).normal(size=(n_rows, 3)).astype(np.float32)
     y = np.where(X[:, 0] + 0.3 * X[:, 1] > 0.3, "yes", "no")
-    X[:, 2] = 3.0 * shifted
-    if shifted:
+    X[:, 2] = 3.0 * is_shifted
+    if is_shifted:
         X[:, 0] = -X[:, 0]
     return X, y
 
 
 @pytest.fixture(scope="module")
-def deployed(tmp_path_factory):
+def first_bundle(tmp_path_factory):
     from gatewise_training import StagedCascade
 
     path = tmp_path_factory.mktemp("loop")
@@ -37,20 +37,20 @@ def deployed(tmp_path_factory):
     return pack(system, path / "bundle", sample=X[:32], name="turn", version="7")
 
 
-def run(deployed, X, y, **rules):
-    train = deployed.path.parent / "train.npz"
-    return simulate_loop(deployed, X, y, train=train, rules=LoopRules(**rules))
+def run_days(first_bundle, X, y, **rules):
+    train = first_bundle.path.parent / "train.npz"
+    return simulate_loop(first_bundle, X, y, train=train, rules=LoopRules(**rules))
 
 
-def test_figures_without_a_drift_equal_those_of_the_rows(deployed):
+def test_figures_without_a_drift_equal_those_of_the_rows(first_bundle):
     X, y = make_rows(900, 1)
-    report = run(deployed, X, y, days=3, instances=300, audit=0.2, labels=40)
-    outcome = graph_outcome(deployed, X)
-    names = np.array(deployed.manifest.classes)
+    report = run_days(first_bundle, X, y, days=3, instances=300, audit=0.2, labels=40)
+    outcome = graph_outcome(first_bundle, X)
+    class_names = np.array(first_bundle.manifest.classes)
     for day, figures in enumerate(report.days):
-        part = slice(300 * day, 300 * (day + 1))
-        assert figures.accuracy == np.mean(names[outcome.labels[part]] == y[part])
-        is_offloaded = outcome.exits[part] == len(deployed.manifest.stages)
+        day_rows = slice(300 * day, 300 * (day + 1))
+        assert figures.accuracy == np.mean(class_names[outcome.labels[day_rows]] == y[day_rows])
+        is_offloaded = outcome.exits[day_rows] == len(first_bundle.manifest.stages)
         assert figures.offload_rate == np.mean(is_offloaded)
         assert figures.n_bytes > 150 * is_offloaded.sum()
         assert 20 <= figures.n_asked <= 60
@@ -59,72 +59,76 @@ def test_figures_without_a_drift_equal_those_of_the_rows(deployed):
     assert [day.n_labels for day in report.days] == [
         0, report.days[0].n_asked, report.days[1].n_asked,
     ]  # fmt: skip
-    last = report.days[-1]
-    assert last.low < np.mean(names[outcome.labels] == y) < last.high
+    last_day = report.days[-1]
+    assert last_day.low < np.mean(class_names[outcome.labels] == y) < last_day.high
     assert report.n_releases == 0
 
 
-def test_the_same_seed_gives_the_same_days(deployed):
+def test_the_same_seed_gives_the_same_days(first_bundle):
     X, y = make_rows(400, 1)
     rules = {"days": 2, "instances": 200, "labels": 30, "label_days": 0, "label_errors": 0.1}
-    assert run(deployed, X, y, **rules) == run(deployed, X, y, **rules)
-    other = run(deployed, X, y, **rules, seed=1)
-    assert other.days[0].n_bytes != run(deployed, X, y, **rules).days[0].n_bytes
+    assert run_days(first_bundle, X, y, **rules) == run_days(first_bundle, X, y, **rules)
+    other_report = run_days(first_bundle, X, y, **rules, seed=1)
+    assert other_report.days[0].n_bytes != run_days(first_bundle, X, y, **rules).days[0].n_bytes
 
 
 @pytest.mark.slow
-def test_a_drift_raises_the_alarm_and_leads_to_a_better_release(deployed):
-    parts = make_rows(400, 1), make_rows(1600, 2, shifted=True)
-    X, y = (np.concatenate(part) for part in zip(*parts, strict=True))
-    report = run(
-        deployed, X, y, days=10, instances=200, audit=0.3, labels=60, label_days=1,
+def test_a_drift_raises_the_alarm_and_leads_to_a_better_release(first_bundle):
+    row_parts = make_rows(400, 1), make_rows(1600, 2, is_shifted=True)
+    X, y = (np.concatenate(arrays) for arrays in zip(*row_parts, strict=True))
+    report = run_days(
+        first_bundle, X, y, days=10, instances=200, audit=0.3, labels=60, label_days=1,
         refit={"high_cost": "new", "offload_rate": 0.2, "kept_share": 0.9},
     )  # fmt: skip
-    before, after = report.days[0], report.days[-1]
+    first_day, last_day = report.days[0], report.days[-1]
     assert report.n_releases >= 1
-    shifted = report.days[2]
-    assert shifted.accuracy < before.accuracy - 0.2
-    assert after.accuracy > before.accuracy - 0.1
+    shifted_day = report.days[2]
+    assert shifted_day.accuracy < first_day.accuracy - 0.2
+    assert last_day.accuracy > first_day.accuracy - 0.1
     (release_day, *_) = (day.day for day in report.days if day.released)
     day_after_release = report.days[release_day]
     assert day_after_release.version == report.days[release_day - 1].released
     # each of ten devices downloads the release
-    download = sum(f.size for n, f in deployed.manifest.files.items() if n != "cloud.onnx")
-    assert day_after_release.n_bytes > 5 * download
+    release_bytes = sum(
+        file.size for name, file in first_bundle.manifest.files.items() if name != "cloud.onnx"
+    )
+    assert day_after_release.n_bytes > 5 * release_bytes
     assert report.n_asked == sum(day.n_asked for day in report.days)
 
 
 @pytest.mark.slow
-def test_rules_decide_whether_a_refit_of_unproven_gain_is_released(deployed):
+def test_rules_decide_whether_a_refit_of_unproven_gain_is_released(first_bundle):
     X, y = make_rows(1200, 1)
     rules = {
         "days": 3, "instances": 400, "audit": 0.3, "labels": 60, "label_days": 0,
         "refit_on": "labels", "refit_labels": 50,
     }  # fmt: skip
-    released_if_better = run(deployed, X, y, **rules)
-    assert "not shown" in {day.verdict for day in released_if_better.days}
-    assert released_if_better.n_releases == 0
-    assert run(deployed, X, y, **rules, release="always").n_releases > 0
+    report = run_days(first_bundle, X, y, **rules)
+    assert "not shown" in {day.verdict for day in report.days}
+    assert report.n_releases == 0
+    assert run_days(first_bundle, X, y, **rules, release="always").n_releases > 0
 
 
-def test_days_follow_the_mix_of_classes(deployed):
+def test_days_follow_the_mix_of_classes(first_bundle):
     X, y = make_rows(500, 1)
-    report = run(deployed, X, y, days=2, instances=300, labels=20, mix="steps,0s=1/0,24h=0/1")
-    outcome = graph_outcome(deployed, X)
-    names = np.array(deployed.manifest.classes)
-    is_right = names[outcome.labels] == y
+    report = run_days(
+        first_bundle, X, y, days=2, instances=300, labels=20, mix="steps,0s=1/0,24h=0/1"
+    )
+    outcome = graph_outcome(first_bundle, X)
+    class_names = np.array(first_bundle.manifest.classes)
+    is_right = class_names[outcome.labels] == y
     for figures, label in zip(report.days, ("no", "yes"), strict=True):
         assert figures.accuracy == pytest.approx(is_right[y == label].mean(), abs=0.1)
 
 
-def test_wrong_settings_and_rows_are_refused(deployed):
+def test_wrong_settings_and_rows_are_refused(first_bundle):
     X, y = make_rows(50, 1)
     with pytest.raises(InputError, match=r"refit\.seed: the simulation sets it"):
         LoopRules(refit={"seed": 1})
     with pytest.raises(InputError, match=r"refit\.hurry: gatewise refit has no such setting"):
-        run(deployed, X, y, refit={"hurry": 1})
+        run_days(first_bundle, X, y, refit={"hurry": 1})
     with pytest.raises(InputError, match="a class of the bundle for every row"):
-        run(deployed, X, np.where(y == "yes", "new", y))
+        run_days(first_bundle, X, np.where(y == "yes", "new", y))
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"days": 0}, LoopRules)
-    assert Bundle.open(deployed.path)
+    assert Bundle.open(first_bundle.path)

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from gatewise.cli import main
-from tests.sim.loop.test_days import deployed, make_rows
+from tests.sim.loop.test_days import first_bundle, make_rows
 
 pytest.importorskip("pyarrow")
 ROOT = Path(__file__).parents[3]
-_ = deployed  # a fixture
+_ = first_bundle  # a fixture
 
 
 @pytest.fixture
-def data(tmp_path):
+def rows_path(tmp_path):
     path = tmp_path / "week.csv"
     X, y = make_rows(600, 1)
     with path.open("w", newline="") as file:
@@ -30,15 +30,15 @@ def data(tmp_path):
 
 
 def test_the_command_prints_a_line_per_day_with_the_rules_of_the_docs(
-    deployed, data, tmp_path, capsys
+    first_bundle, rows_path, tmp_path, capsys
 ):
     page = (ROOT / "docs/simulation.md").read_text()
-    (text,) = re.findall(r"```toml\n(days = .*?)```", page, re.DOTALL)
-    rules = tmp_path / "loop.toml"
-    rules.write_text(text.replace("days = 14", "days = 2").replace("= 1000 ", "= 200 "))
-    train = deployed.path.parent / "train.npz"
-    command = ["simulate", "loop", deployed.path, "--data", data, "--train", train]
-    command += ["--rules", rules]
+    (rules_text,) = re.findall(r"```toml\n(days = .*?)```", page, re.DOTALL)
+    rules_path = tmp_path / "loop.toml"
+    rules_path.write_text(rules_text.replace("days = 14", "days = 2").replace("= 1000 ", "= 200 "))
+    train = first_bundle.path.parent / "train.npz"
+    command = ["simulate", "loop", first_bundle.path, "--data", rows_path, "--train", train]
+    command += ["--rules", rules_path]
     assert main([*map(str, command)]) == 0
     output = capsys.readouterr().out
     assert re.search(r"^1 +7 .*\n2 +7 ", output, re.MULTILINE), output
@@ -49,11 +49,11 @@ def test_the_command_prints_a_line_per_day_with_the_rules_of_the_docs(
     assert document["rules"]["label_errors"] == 0.02
 
 
-def test_error_names_an_unknown_rule(deployed, data, tmp_path, capsys):
-    rules = tmp_path / "loop.toml"
-    rules.write_text("hours = 3\n")
-    command = ["simulate", "loop", deployed.path, "--data", data, "--train", "t.npz"]
-    assert main([*map(str, command), "--rules", str(rules)]) == 2
+def test_error_names_an_unknown_rule(first_bundle, rows_path, tmp_path, capsys):
+    rules_path = tmp_path / "loop.toml"
+    rules_path.write_text("hours = 3\n")
+    command = ["simulate", "loop", first_bundle.path, "--data", rows_path, "--train", "t.npz"]
+    assert main([*map(str, command), "--rules", str(rules_path)]) == 2
     assert "hours" in capsys.readouterr().err
 
 

@@ -14,8 +14,9 @@ from gatewise_sim.report.document import (
     ByteUse,
     ClassResult,
     EnergyUse,
+    EngineFigures,
+    Estimate,
     FaultSpan,
-    Figure,
     FrontierPoint,
     FrontierPoints,
     JouleUse,
@@ -26,11 +27,10 @@ from gatewise_sim.report.document import (
     StageResult,
     TimelineBin,
     Transport,
-    TwinFigures,
 )
 from gatewise_sim.timings import Timings
 
-NAMES = {
+POLICY_NAMES = {
     "system": "Gatewise",
     "edge_only": "All edge",
     "cloud_only": "All cloud",
@@ -39,17 +39,17 @@ NAMES = {
     "oracle": "Oracle",
 }
 OFFLOAD_RATES = {"edge_only": 0.0, "cloud_only": 1.0, "oracle": 0.05}
-MEASURED = Timings(edge_ms=(0.1, 0.2), run_us=100.0, instance_us=20.0, assumed=())
+MEASURED_TIMINGS = Timings(edge_ms=(0.1, 0.2), run_us=100.0, instance_us=20.0, assumed=())
 
 
-def about(value: float, half_width: float) -> Figure:
+def make_estimate(value: float, half_width: float) -> Estimate:
     """Make a figure with a symmetric interval."""
-    return Figure(value=value, low=value - half_width, high=value + half_width)
+    return Estimate(value=value, low=value - half_width, high=value + half_width)
 
 
-def policy(
-    key: str, *, accuracy: float | None = 0.9, half: float = 0.01, cost: float = 10.0,
-    p95: float = 50.0, money: float | None = None, **changes: Any,
+def make_policy_result(
+    key: str, *, accuracy: float | None = 0.9, half_width: float = 0.01, cost: float = 10.0,
+    p95_ms: float = 50.0, money: float | None = None, **changes: Any,
 ) -> PolicyResult:  # fmt: skip
     """Make the results of a policy for 1,000 instances.
 
@@ -57,25 +57,31 @@ def policy(
     """
     offload_rate = OFFLOAD_RATES.get(key, 0.2)
     n_fallbacks = round(50 * offload_rate)
-    latency = {q: about(share * p95, 1.0) for q, share in (("p50", 0.5), ("p95", 1), ("p99", 1.5))}
+    latency = {
+        quantile: make_estimate(factor * p95_ms, 1.0)
+        for quantile, factor in (("p50", 0.5), ("p95", 1), ("p99", 1.5))
+    }
     if offload_rate:
-        latency |= {f"offloaded_{q}": about(2 * f.value, 2.0) for q, f in latency.items()}
-    result = PolicyResult(
+        latency |= {
+            f"offloaded_{quantile}": make_estimate(2 * estimate.value, 2.0)
+            for quantile, estimate in latency.items()
+        }
+    policy_result = PolicyResult(
         key=key,
-        name=NAMES[key],
+        name=POLICY_NAMES[key],
         engine="virtual",
         sampling="all of 10 devices for 1 h",
         scaled=False,
         instances=1000,
-        accuracy=None if accuracy is None else about(accuracy, half),
-        edge_accuracy=None if accuracy is None else about(accuracy - 0.1, half),
-        offload_rate=about(offload_rate, 0.05 if 0 < offload_rate < 1 else 0.0),
-        cost=about(cost, 0.1),
-        feature_cost=about(cost, 0.1),
+        accuracy=None if accuracy is None else make_estimate(accuracy, half_width),
+        edge_accuracy=None if accuracy is None else make_estimate(accuracy - 0.1, half_width),
+        offload_rate=make_estimate(offload_rate, 0.05 if 0 < offload_rate < 1 else 0.0),
+        cost=make_estimate(cost, 0.1),
+        feature_cost=make_estimate(cost, 0.1),
         latency_ms=latency,
         bytes=ByteUse(
-            up=about(500 * offload_rate, offload_rate),
-            down=about(250 * offload_rate, offload_rate),
+            up=make_estimate(500 * offload_rate, offload_rate),
+            down=make_estimate(250 * offload_rate, offload_rate),
             request=450 * offload_rate,
             response=220 * offload_rate,
             protocol=80 * offload_rate,
@@ -87,7 +93,7 @@ def policy(
             edge=round(1000 * (1 - offload_rate)),
             cloud=round(1000 * offload_rate) - n_fallbacks,
             fallback=n_fallbacks,
-            late_requests=n_fallbacks // 2,
+            late=n_fallbacks // 2,
             retries=n_fallbacks,
             lost=0,
         ),
@@ -115,7 +121,7 @@ def policy(
             "offloaded": 950 * offload_rate,
             "timeout": 50 * offload_rate,
         },
-        timeline=tuple(bins(labels=accuracy is not None)),
+        timeline=tuple(make_timeline(has_labels=accuracy is not None)),
         classes=tuple(
             ClassResult(
                 label=f"kind {i}",
@@ -128,34 +134,34 @@ def policy(
             for i in range(6)
         ),
     )  # fmt: skip
-    return replace(result, **changes)
+    return replace(policy_result, **changes)
 
 
-def made_up(
-    *, accuracy: float | None = 0.9, half: float = 0.01, cost: float = 10.0, p95: float = 50.0,
-    money: float | None = None, keys: tuple[str, ...] = tuple(NAMES),
+def make_report(
+    *, accuracy: float | None = 0.9, half_width: float = 0.01, cost: float = 10.0,
+    p95_ms: float = 50.0, money: float | None = None, keys: tuple[str, ...] = tuple(POLICY_NAMES),
     settings: dict[str, Any] | None = None, system: dict[str, Any] | None = None, **changes: Any,
 ) -> Report:  # fmt: skip
     """Make a report of a simulated hour with an outage; `changes` are fields of the report."""
     accuracy_gains = {"cloud_only": 0.05, "oracle": 0.06, "edge_only": -0.08}
     cost_factors = {"cloud_only": 4.0, "edge_only": 0.8}
     policies = [
-        policy(
+        make_policy_result(
             key,
             accuracy=None
             if accuracy is None
             else min(0.99, accuracy + accuracy_gains.get(key, 0.0)),
-            half=half,
+            half_width=half_width,
             cost=cost * cost_factors.get(key, 1.0),
-            p95=p95 if key != "edge_only" else 1.0,
+            p95_ms=p95_ms if key != "edge_only" else 1.0,
             money=None if money is None else money * cost_factors.get(key, 1.0),
             **(system or {}) if key == "system" else {},
         )
         for key in keys
     ]
     points = tuple(
-        FrontierPoint(cost=c, accuracy=0.99 - 0.6 * 2.0 ** (-c / 4), offload_rate=c / 64)
-        for c in (2.0, 5.0, 8.0, 10.0, 12.0, 18.0, 24.0, 40.0, 64.0)
+        FrontierPoint(cost=cost, accuracy=0.99 - 0.6 * 2.0 ** (-cost / 4), offload_rate=cost / 64)
+        for cost in (2.0, 5.0, 8.0, 10.0, 12.0, 18.0, 24.0, 40.0, 64.0)
     )
     fields: dict[str, Any] = {
         "dataset": "rows",
@@ -184,11 +190,11 @@ def made_up(
     return Report.from_policies(policies, **fields | changes)
 
 
-def bins(*, labels: bool = True) -> list[TimelineBin]:
+def make_timeline(*, has_labels: bool = True) -> list[TimelineBin]:
     """Make the 12 bins of an hour; from 1200 s to 1800 s all offloads become fallbacks."""
     usual_bin = TimelineBin(
         begin=0.0, end=300.0, instances=100.0, edge=80.0, cloud=20.0, fallback=0.0, error=0.0,
-        accuracy=0.95 if labels else None, edge_accuracy=0.7 if labels else None,
+        accuracy=0.95 if has_labels else None, edge_accuracy=0.7 if has_labels else None,
         p50_ms=50.0, p95_ms=80.0,
     )  # fmt: skip
     outage_bin = replace(
@@ -200,18 +206,22 @@ def bins(*, labels: bool = True) -> list[TimelineBin]:
         p95_ms=500.0,
     )
     return [
-        replace(outage_bin if 4 <= i < 6 else usual_bin, begin=300.0 * i, end=300.0 * (i + 1))
-        for i in range(12)
+        replace(
+            outage_bin if 4 <= bin_index < 6 else usual_bin,
+            begin=300.0 * bin_index,
+            end=300.0 * (bin_index + 1),
+        )
+        for bin_index in range(12)
     ]
 
 
-def live(**changes: Any) -> Report:
+def make_live_report(**changes: Any) -> Report:
     """Make the report of a live run."""
-    return made_up(
+    return make_report(
         system={"engine": "live"},
         transport=Transport(kind="mqtt", broker="embedded", link="wifi"),
         checked=RowCheck(compared=990, differing={"labels": 0, "routes": 0, "costs": 0}),
-        twin=TwinFigures(
+        twin=EngineFigures(
             live={"accuracy": 0.9, "offload_rate": 0.2, "p95_ms": 50.0},
             virtual={"accuracy": 0.91, "offload_rate": 0.2, "p95_ms": None},
         ),
@@ -220,14 +230,14 @@ def live(**changes: Any) -> Report:
     )
 
 
-def drawings(html: str) -> list[ET.Element]:
+def parse_plots(html: str) -> list[ET.Element]:
     """Parse the plots of a page, which must be well-formed."""
     svgs = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     return [ET.fromstring(svg.replace("xlink:href", "href")) for svg in svgs]
 
 
 #: Width, height and horizontal edges of each visible plot.
-DRAWN = """
+PLOT_BOXES = """
 [...document.querySelectorAll("svg[role=img]")]
   .map(svg => svg.getBoundingClientRect())
   .filter(box => box.width > 0)

@@ -10,7 +10,7 @@ import pytest
 
 from gatewise.documents import DocumentError, decode_json, json_schema
 from gatewise_sim.report.document import Report
-from tests.sim.report.reports import live, made_up
+from tests.sim.report.reports import make_live_report, make_report
 
 SCHEMA = Path(__file__).parents[3] / "docs/report.schema.json"
 STABLE_KEYS = {
@@ -28,28 +28,30 @@ STABLE_KEYS = {
 }
 
 
-def document(report: Report) -> dict:
+def to_document(report: Report) -> dict:
     return json.loads(report.to_json())
 
 
 def test_report_has_the_stable_keys():
-    report = document(made_up())
-    for key, parts in STABLE_KEYS.items():
-        if isinstance(parts, set):
-            assert set(report[key]) >= parts
+    report = to_document(make_report())
+    for key, expected in STABLE_KEYS.items():
+        if isinstance(expected, set):
+            assert set(report[key]) >= expected
         else:
-            assert isinstance(report[key], parts)
+            assert isinstance(report[key], expected)
     assert report["cost_reduction"] == pytest.approx(1 - 10.0 / 40.0)
     assert report["latency_ms"]["system"] == {"p50": 25.0, "p95": 50.0, "p99": 75.0}
 
 
-@pytest.mark.parametrize("report", [made_up(money=3.0), made_up(accuracy=None), live()])
+@pytest.mark.parametrize(
+    "report", [make_report(money=3.0), make_report(accuracy=None), make_live_report()]
+)
 def test_report_survives_a_round_trip(report):
     assert decode_json(report.to_json().encode(), Report, "report.json") == report
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "message"),
+    ("path", "bad_value", "message"),
     [
         (("kind",), "gatewise-sweep", "kind"),
         (("policies", 0, "instances"), "1000", r"policies\[0\]\.instances"),
@@ -57,19 +59,19 @@ def test_report_survives_a_round_trip(report):
         (("colour",), "red", "colour"),
     ],
 )
-def test_error_names_the_path_of_the_bad_value(path, value, message):
-    changed = document(made_up())
-    parent = changed
-    for part in path[:-1]:
-        parent = parent[part]
-    parent[path[-1]] = value
+def test_error_names_the_path_of_the_bad_value(path, bad_value, message):
+    document = to_document(make_report())
+    parent = document
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = bad_value
     with pytest.raises(DocumentError, match=message):
-        decode_json(json.dumps(changed).encode(), Report, "report.json")
+        decode_json(json.dumps(document).encode(), Report, "report.json")
 
 
 def test_schema_in_the_docs_is_current_and_accepts_reports():
-    written = json_schema(Report, "report.json of Gatewise")
-    assert SCHEMA.read_bytes() == written, "write docs/report.schema.json again"
-    check = fastjsonschema.compile(json.loads(written))
-    check(document(made_up(money=3.0)))
-    check(document(live()))
+    schema = json_schema(Report, "report.json of Gatewise")
+    assert SCHEMA.read_bytes() == schema, "write docs/report.schema.json again"
+    validate = fastjsonschema.compile(json.loads(schema))
+    validate(to_document(make_report(money=3.0)))
+    validate(to_document(make_live_report()))

@@ -21,28 +21,30 @@ from gatewise_sim.report.document import (
 from gatewise_sim.report.plots import run_plots, timeline
 from gatewise_sim.report.plots.run_plots import frontier_limits
 from gatewise_sim.report.plots.timeline import timeline_plot
-from gatewise_sim.report.run_page import render
-from tests.sim.report.reports import drawings, live, made_up
+from gatewise_sim.report.run_page import render_page
+from tests.sim.report.reports import make_live_report, make_report, parse_plots
 
 
-def text(page: str) -> str:
+def visible_text(page: str) -> str:
     """Get the visible text of a page."""
     page = re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
     page = re.sub(r"</?(span|b)\b[^>]*>", "", page)
-    visible = escaping.unescape(re.sub(r"<[^>]+>", " ", page)).replace("\N{NO-BREAK SPACE}", " ")
-    return re.sub(r"\s+", " ", visible)
+    unescaped_text = escaping.unescape(re.sub(r"<[^>]+>", " ", page)).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
+    return re.sub(r"\s+", " ", unescaped_text)
 
 
 @pytest.fixture
 def without_plots(monkeypatch):
     """Omit the plots, each of which takes a tenth of a second to draw."""
     for module in (run_plots, timeline):
-        monkeypatch.setattr(module, "draw", lambda *_, **__: Markup("<svg/>"))
+        monkeypatch.setattr(module, "draw_svg", lambda *_, **__: Markup("<svg/>"))
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return render(made_up(money=30.0))
+    return render_page(make_report(money=30.0))
 
 
 @pytest.mark.slow
@@ -66,61 +68,71 @@ def test_ids_are_unique_and_references_exist(page):
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     references = re.findall(r"url\(#([^)]+)\)", page) + re.findall(r'href="#([^"]+)"', page)
-    for group in re.findall(r'aria-labelledby="([^"]+)"', page):
-        references += group.split()
+    for label_ids in re.findall(r'aria-labelledby="([^"]+)"', page):
+        references += label_ids.split()
     assert set(references) <= set(ids)
 
 
 def test_plots_are_well_formed_and_have_descriptions(page):
-    svgs = drawings(page)
-    assert len(svgs) == 3
-    for svg in svgs:
-        assert svg.get("role") == "img"
-        assert svg.find("{*}title").text
-        assert len(svg.find("{*}desc").text) > 30
-        assert "#0" not in ET.tostring(svg, "unicode")  # every colour is a CSS variable
-        assert "DejaVu" not in ET.tostring(svg, "unicode")
+    plots = parse_plots(page)
+    assert len(plots) == 3
+    for plot in plots:
+        assert plot.get("role") == "img"
+        assert plot.find("{*}title").text
+        assert len(plot.find("{*}desc").text) > 30
+        assert "#0" not in ET.tostring(plot, "unicode")  # every colour is a CSS variable
+        assert "DejaVu" not in ET.tostring(plot, "unicode")
 
 
 def test_page_names_the_policies_and_the_outage(page):
-    for policy in made_up().policies:
+    for policy in make_report().policies:
         assert page.count(policy.name) >= 4
-    assert "Shaded: cloud was down from 0:20 to 0:30 h." in text(page)
+    assert "Shaded: cloud was down from 0:20 to 0:30 h." in visible_text(page)
 
 
 @pytest.mark.usefixtures("without_plots")
 def test_outage_is_described_by_the_time_of_day():
-    content = text(render(made_up(settings={"day_start": "11:40"})))
+    content = visible_text(render_page(make_report(settings={"day_start": "11:40"})))
     assert "down from 12:00 to 12:10 (0:20 to 0:30 h after the start)." in content
 
 
 @pytest.mark.slow
 def test_operating_points_are_in_the_plot_or_counted():
-    report = made_up()
+    report = make_report()
     (left, right), (low, high) = frontier_limits(report)
-    assert all(left < p.cost < right and low < p.accuracy < high for p in report.frontier.points)
+    assert all(
+        left < point.cost < right and low < point.accuracy < high
+        for point in report.frontier.points
+    )
     assert left == 0
-    assert "below the plot" not in text(render(report))
-    inaccurate = replace(report.frontier.points[0], cost=0.0, accuracy=0.1)
-    frontier = replace(report.frontier, points=(inaccurate, *report.frontier.points))
-    report_below = replace(report, frontier=frontier)
+    assert "below the plot" not in visible_text(render_page(report))
+    inaccurate_point = replace(report.frontier.points[0], cost=0.0, accuracy=0.1)
+    wider_frontier = replace(report.frontier, points=(inaccurate_point, *report.frontier.points))
+    report_below = replace(report, frontier=wider_frontier)
     assert frontier_limits(report_below)[1][0] > 0.5
-    assert "on validation rows (3 of 10 are below the plot). The ring" in text(render(report_below))
+    assert "on validation rows (3 of 10 are below the plot). The ring" in visible_text(
+        render_page(report_below)
+    )
 
 
 def test_timeline_without_answers_is_drawn():
     no_routes = dict.fromkeys(("edge", "cloud", "fallback", "error"), 0.0)
     no_figures = dict.fromkeys(("accuracy", "edge_accuracy", "p50_ms", "p95_ms"))
-    report = made_up()
-    bins = [replace(b, **no_routes, **no_figures, instances=0.0) for b in report.system.timeline]
-    assert timeline_plot(made_up(system={"timeline": tuple(bins)}))
+    report = make_report()
+    bins = [
+        replace(time_bin, **no_routes, **no_figures, instances=0.0)
+        for time_bin in report.system.timeline
+    ]
+    assert timeline_plot(make_report(system={"timeline": tuple(bins)}))
 
 
 @pytest.mark.slow
 def test_markup_in_names_is_escaped():
     name = "</title><script>alert(1)</script>&\"'$"
-    classes = tuple(replace(c, label=name) for c in made_up().system.classes)
-    report = made_up(
+    classes = tuple(
+        replace(class_result, label=name) for class_result in make_report().system.classes
+    )
+    report = make_report(
         system={"name": name, "classes": classes},
         settings={"workload": name, "<b>": name},
         dataset=name, method=name, command=name, notes=(name,), troubles=(name,),
@@ -129,52 +141,64 @@ def test_markup_in_names_is_escaped():
             StageResult(name=name, columns=1, acquires=(name,), price=1.0, answers=1, share=0.1),
         ),
     )  # fmt: skip
-    page = render(report)
+    page = render_page(report)
     assert "<script" not in page
     assert name in escaping.unescape(page)
-    assert drawings(page)
+    assert parse_plots(page)
 
 
 @pytest.mark.usefixtures("without_plots")
 @pytest.mark.parametrize(
-    ("report", "parts"),
+    ("report", "expected_texts"),
     [
-        (made_up(accuracy=None), ["The rows have no labels, so the plot cannot show the policies"]),
-        (made_up(keys=("system",)), ["90.0 % right;"]),
-        (made_up(keys=("system", "edge_only"), faults=()), ["There was no outage."]),
-        (made_up(system={"timeline": (), "classes": ()}), ["Answers by route"]),
-        (live(), ["exactly the label, route and cost", "Run live, 2026"]),
         (
-            replace(live(), checked=RowCheck(compared=9, differing={"labels": 0, "routes": 2})),
+            make_report(accuracy=None),
+            ["The rows have no labels, so the plot cannot show the policies"],
+        ),
+        (make_report(keys=("system",)), ["90.0 % right;"]),
+        (make_report(keys=("system", "edge_only"), faults=()), ["There was no outage."]),
+        (make_report(system={"timeline": (), "classes": ()}), ["Answers by route"]),
+        (make_live_report(), ["exactly the label, route and cost", "Run live, 2026"]),
+        (
+            replace(
+                make_live_report(),
+                checked=RowCheck(compared=9, differing={"labels": 0, "routes": 2}),
+            ),
             ["2 have another route than the bundle's stages"],
         ),
     ],
 )
-def test_page_has_the_parts_of_the_run(report, parts):
-    content = text(render(report))
-    for part in parts:
-        assert part in content
+def test_page_has_the_parts_of_the_run(report, expected_texts):
+    content = visible_text(render_page(report))
+    for expected_text in expected_texts:
+        assert expected_text in content
     assert "nan" not in content.lower().split()
 
 
 def test_run_without_answers_has_a_page():
-    lost = AnswerCounts(edge=0, cloud=0, fallback=0, late_requests=0, lost=1000)
+    answer_counts = AnswerCounts(edge=0, cloud=0, fallback=0, late=0, lost=1000)
     no_answers = {
-        "answers": lost, "latency_ms": {}, "breakdown_ms": {}, "reasons": {},
+        "answers": answer_counts, "latency_ms": {}, "breakdown_ms": {}, "reasons": {},
         "histogram": LatencyHistogram(),
     }  # fmt: skip
-    report = made_up(system={"timeline": (), "classes": ()}, faults=())
-    report = replace(report, policies=tuple(replace(p, **no_answers) for p in report.policies))
-    content = text(render(report))
+    report = make_report(system={"timeline": (), "classes": ()}, faults=())
+    report = replace(
+        report, policies=tuple(replace(policy, **no_answers) for policy in report.policies)
+    )
+    content = visible_text(render_page(report))
     assert "No instance was answered." in content
     assert "1,000 of 1,000 instances have no answer" in content
 
 
 @pytest.mark.usefixtures("without_plots")
 def test_page_lists_only_the_most_offloaded_of_many_classes():
-    offloaded = ClassResult(
+    offloaded_class = ClassResult(
         label="A", instances=5.0, offload_rate=0.5, accuracy=0.9, edge_accuracy=0.8, precision=None
     )
-    absent = replace(offloaded, label="none", instances=0.0, offload_rate=None, accuracy=None)
-    content = text(render(made_up(system={"classes": (*[offloaded] * 60, absent)})))
+    absent_class = replace(
+        offloaded_class, label="none", instances=0.0, offload_rate=None, accuracy=None
+    )
+    content = visible_text(
+        render_page(make_report(system={"classes": (*[offloaded_class] * 60, absent_class)}))
+    )
     assert "the 40 classes of 61 with most offloads" in content

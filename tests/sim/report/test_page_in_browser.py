@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from gatewise_sim.report.document import StageResult
-from gatewise_sim.report.run_page import render
-from tests.sim.report.reports import DRAWN, live, made_up
+from gatewise_sim.report.run_page import render_page
+from tests.sim.report.reports import PLOT_BOXES, make_live_report, make_report
 
 pytestmark = pytest.mark.slow  # starts a browser
 
@@ -54,52 +54,57 @@ COLOURS = """
 def pages(tmp_path_factory):
     """URLs of pages by name."""
     folder = tmp_path_factory.mktemp("pages")
-    class_result = made_up().system.classes[1]
-    names = tuple(f"a feature with a name {k}" for k in range(6))
-    stage = StageResult(name="s", columns=6, acquires=names, price=1.0, answers=9, share=0.1)
-    classes = tuple(replace(class_result, label=chr(65 + k)) for k in range(26))
+    class_result = make_report().system.classes[1]
+    feature_names = tuple(f"a feature with a name {number}" for number in range(6))
+    stage = StageResult(
+        name="s", columns=6, acquires=feature_names, price=1.0, answers=9, share=0.1
+    )
+    classes = tuple(replace(class_result, label=chr(65 + number)) for number in range(26))
     reports = {
-        "full": made_up(money=30.0),
-        "live": live(),
-        "plain": made_up(keys=("system",), faults=()),
-        "unlabelled": made_up(accuracy=None),
-        "stages": made_up(stages=(stage,)),
-        "classes": made_up(system={"classes": classes}),
+        "full": make_report(money=30.0),
+        "live": make_live_report(),
+        "plain": make_report(keys=("system",), faults=()),
+        "unlabelled": make_report(accuracy=None),
+        "stages": make_report(stages=(stage,)),
+        "classes": make_report(system={"classes": classes}),
     }
     urls = {}
     for name, report in reports.items():
         path = folder / f"{name}.html"
-        path.write_text(render(report))
+        path.write_text(render_page(report))
         urls[name] = path.as_uri()
     return urls
 
 
 def luminance(colour: str) -> float:
     """Compute the relative luminance of a colour as WCAG defines it."""
-    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    channels = [int(colour[offset : offset + 2], 16) / 255 for offset in (1, 3, 5)]
+    linear_channels = [
+        channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+        for channel in channels
+    ]
+    return 0.2126 * linear_channels[0] + 0.7152 * linear_channels[1] + 0.0722 * linear_channels[2]
 
 
 def contrast(colour: str, background: str) -> float:
     """Compute the contrast ratio of two colours as WCAG defines it."""
-    dark, light = sorted((luminance(colour), luminance(background)))
-    return (light + 0.05) / (dark + 0.05)
+    dark_luminance, light_luminance = sorted((luminance(colour), luminance(background)))
+    return (light_luminance + 0.05) / (dark_luminance + 0.05)
 
 
 @pytest.mark.parametrize("name", ["full", "live", "plain", "unlabelled", "classes"])
 def test_page_is_complete_at_every_width(browser, pages, name):
     page = browser.page(pages[name], WIDTHS[0])
-    counts = set()
+    plot_counts = set()
     for width in WIDTHS:
         page.resize(width)
-        plots = page.run(DRAWN)
-        counts.add(len(plots))
+        plots = page.run(PLOT_BOXES)
+        plot_counts.add(len(plots))
         assert all(width > 200 and height > 10 for width, height, *_ in plots), plots
         assert page.run("document.documentElement.scrollWidth") == width
         assert page.run(OVERLAPS) == []
-    assert len(counts) == 1  # the same plots are shown at every width
-    assert counts.pop() >= 2
+    assert len(plot_counts) == 1  # the same plots are shown at every width
+    assert plot_counts.pop() >= 2
     assert page.troubles == []
     assert page.requests == []
     page.close()
@@ -120,11 +125,11 @@ def test_narrow_page_shows_long_texts_and_scrollable_regions(browser, pages):
 def test_images_and_regions_have_names_for_screen_readers(browser, pages):
     page = browser.page(pages["full"])
     names_by_role: dict[str, list[str]] = {}
-    for node in page.accessible:
+    for node in page.accessible_nodes:
         role = node.get("role", {}).get("value")
         names_by_role.setdefault(role, []).append(node.get("name", {}).get("value", ""))
     images = names_by_role.get("image", []) + names_by_role.get("img", [])
-    assert len(images) == len(page.run(DRAWN))
+    assert len(images) == len(page.run(PLOT_BOXES))
     assert all(len(name) > 40 for name in images)  # title and description
     assert all(names_by_role["region"])
     assert len(names_by_role["heading"]) >= 9
@@ -136,12 +141,12 @@ def test_images_and_regions_have_names_for_screen_readers(browser, pages):
     page.close()
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_colours_have_enough_contrast(browser, pages, dark):
-    page = browser.page(pages["full"], dark=dark)
+@pytest.mark.parametrize("is_dark", [False, True])
+def test_colours_have_enough_contrast(browser, pages, is_dark):
+    page = browser.page(pages["full"], is_dark=is_dark)
     colours = page.run(COLOURS)
     backgrounds = [colours.pop("paper"), colours.pop("panel")]
-    assert (luminance(backgrounds[0]) < 0.1) is dark
+    assert (luminance(backgrounds[0]) < 0.1) is is_dark
     for name, colour in colours.items():
         for background in backgrounds:
             assert contrast(colour, background) >= 4.5, (name, colour, background)
@@ -158,7 +163,7 @@ def test_colours_have_enough_contrast(browser, pages, dark):
 
 
 def test_printed_page_is_light(browser, pages):
-    page = browser.page(pages["full"], dark=True, media="print")
+    page = browser.page(pages["full"], is_dark=True, media="print")
     assert luminance(page.run(COLOURS)["paper"]) > 0.9
     assert page.call("Page.printToPDF", printBackground=True)["data"].startswith("JVBER")  # %PDF
     assert page.run("document.documentElement.scrollWidth") == 1200

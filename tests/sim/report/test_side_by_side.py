@@ -9,7 +9,7 @@ import pytest
 from gatewise import cli
 from gatewise.errors import InputError
 from gatewise_sim.report.side_by_side import comparison_table, read_report
-from tests.sim.report.reports import made_up
+from tests.sim.report.reports import make_report
 
 
 def write_report(folder, name, report):
@@ -19,8 +19,8 @@ def write_report(folder, name, report):
 
 
 def test_report_is_read_from_its_file_or_folder(tmp_path):
-    folder = write_report(tmp_path, "one", made_up())
-    assert read_report(folder) == read_report(folder / "report.json") == made_up()
+    folder = write_report(tmp_path, "one", make_report())
+    assert read_report(folder) == read_report(folder / "report.json") == make_report()
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"kind": "other"}'])
@@ -33,18 +33,18 @@ def test_error_names_a_file_that_is_not_a_report(tmp_path, text):
 
 
 def test_table_has_figures_and_different_settings():
-    wifi = made_up(settings={"link": "wifi", "devices": 20})
-    other = made_up(settings={"link": "4g", "devices": 20})
-    rows = {row[0]: row[1:] for row in comparison_table(["a", "b"], [wifi, other]).rows}
+    wifi_report = make_report(settings={"link": "wifi", "devices": 20})
+    lte_report = make_report(settings={"link": "4g", "devices": 20})
+    rows = {row[0]: row[1:] for row in comparison_table(["a", "b"], [wifi_report, lte_report]).rows}
     assert rows["link"] == ["wifi", "4g"]
     assert "devices" not in rows
-    accuracy, same = rows["accuracy"]
-    assert accuracy == same
+    accuracy, second_accuracy = rows["accuracy"]
+    assert accuracy == second_accuracy
     assert " to " in accuracy[1]
 
 
 def test_command_prints_one_table_or_json(tmp_path, capsys):
-    folders = [str(write_report(tmp_path, name, made_up())) for name in ("one", "two")]
+    folders = [str(write_report(tmp_path, name, make_report())) for name in ("one", "two")]
     assert cli.main(["report", *folders]) == 0
     printed = capsys.readouterr().out
     assert "accuracy" in printed

@@ -11,17 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gatewise.formats import millis, number, percent
-from gatewise_sim.report.document import Figure as Measured
-from gatewise_sim.report.document import PolicyResult, Report
+from gatewise_sim.report.document import Estimate, PolicyResult, Report
 from gatewise_sim.report.plots.style import (
     COLOURS,
-    Look,
-    draw,
+    ArtistOptions,
+    draw_svg,
     error_bars,
     log_ticks,
     percent_ticks,
     title_y_axis,
-    widened,
+    widen_range,
 )
 
 #: Largest factor by which operating points may extend the axis of accuracy.
@@ -39,8 +38,8 @@ class _Mark(NamedTuple):
     """A policy with its position in the plot of accuracy against cost."""
 
     policy: PolicyResult
-    cost: Measured
-    accuracy: Measured
+    cost: Estimate
+    accuracy: Estimate
 
 
 def frontier_plot(report: Report) -> Markup:
@@ -52,19 +51,25 @@ def frontier_plot(report: Report) -> Markup:
         # operating points, their hull, and a ring around the active one
         axes = figure.add_subplot()
         blue = COLOURS["system"]
-        dots: Look = {"s": 12, "color": blue, "alpha": 0.45, "linewidths": 0}
-        axes.scatter(*_coordinates(frontier.points), **dots)
+        dot_options: ArtistOptions = {"s": 12, "color": blue, "alpha": 0.45, "linewidths": 0}
+        axes.scatter(*_coordinates(frontier.points), **dot_options)
         axes.plot(*_coordinates(frontier.hull), color=blue, linewidth=1.4)
-        ring: Look = {
+        ring_options: ArtistOptions = {
             "markersize": 13,
             "fillstyle": "none",
             "markeredgewidth": 1.5,
             "clip_on": False,
         }
-        axes.plot(*_coordinates([frontier.active]), "o", color=blue, label="active point", **ring)
+        axes.plot(
+            *_coordinates([frontier.active]), "o", color=blue, label="active point", **ring_options
+        )
         if frontier.reference_accuracy is not None:
-            line: Look = {"color": COLOURS["muted"], "linestyle": (0, (5, 3)), "linewidth": 1.2}
-            axes.axhline(frontier.reference_accuracy, label="high-cost model", **line)
+            line_options: ArtistOptions = {
+                "color": COLOURS["muted"],
+                "linestyle": (0, (5, 3)),
+                "linewidth": 1.2,
+            }
+            axes.axhline(frontier.reference_accuracy, label="high-cost model", **line_options)
         # a mark for each policy; overlapping marks have different sizes
         limits = frontier_limits(report)
         if limits is not None:
@@ -72,9 +77,14 @@ def frontier_plot(report: Report) -> Markup:
             axes.set_ylim(*limits[1])
             sizes = _mark_sizes(marks, limits)
             for mark in marks:
-                key = mark.policy.key
+                policy_key = mark.policy.key
                 error_bars(
-                    axes, mark.cost, mark.accuracy, key, label=mark.policy.name, size=sizes[key]
+                    axes,
+                    mark.cost,
+                    mark.accuracy,
+                    policy_key,
+                    label=mark.policy.name,
+                    size=sizes[policy_key],
                 )
         percent_ticks(axes.yaxis)
         title_y_axis(axes, "accuracy")
@@ -92,7 +102,7 @@ def frontier_plot(report: Report) -> Markup:
     texts.append(f"active operating point {percent(active.accuracy)} at cost {number(active.cost)}")
     if frontier.reference_accuracy is not None:
         texts.append(f"high-cost model {percent(frontier.reference_accuracy)} on validation rows")
-    return draw(
+    return draw_svg(
         paint, "frontier", "Accuracy against cost", description=f"{'; '.join(texts)}.", height=300
     )
 
@@ -115,13 +125,16 @@ def _mark_sizes(marks: Sequence[_Mark], limits: Limits) -> dict[str, float]:
     (left, right), (low, high) = limits
     sizes: dict[str, float] = {}
     for index, mark in enumerate(marks):
-        covered = [
-            sizes[earlier.policy.key]
-            for earlier in marks[:index]
-            if abs(mark.cost.value - earlier.cost.value) < _OVERLAP_SHARE * (right - left)
-            and abs(mark.accuracy.value - earlier.accuracy.value) < _OVERLAP_SHARE * (high - low)
+        covered_sizes = [
+            sizes[earlier_mark.policy.key]
+            for earlier_mark in marks[:index]
+            if abs(mark.cost.value - earlier_mark.cost.value) < _OVERLAP_SHARE * (right - left)
+            and abs(mark.accuracy.value - earlier_mark.accuracy.value)
+            < _OVERLAP_SHARE * (high - low)
         ]
-        sizes[mark.policy.key] = max(covered) + _MARK_SIZE_STEP if covered else _MARK_SIZE
+        sizes[mark.policy.key] = (
+            max(covered_sizes) + _MARK_SIZE_STEP if covered_sizes else _MARK_SIZE
+        )
     return sizes
 
 
@@ -135,12 +148,14 @@ def frontier_limits(report: Report) -> Limits | None:
         return None
     points = report.frontier.points
     active = report.frontier.active
-    reference = report.frontier.reference_accuracy
-    accuracies = [active.accuracy] if reference is None else [active.accuracy, reference]
+    reference_accuracy = report.frontier.reference_accuracy
+    accuracies = (
+        [active.accuracy] if reference_accuracy is None else [active.accuracy, reference_accuracy]
+    )
     for mark in marks:
         interval = (mark.accuracy.low, mark.accuracy.high)
         accuracies += [mark.accuracy.value, *(end for end in interval if end is not None)]
-    low, high = widened(min(accuracies), max(accuracies))
+    low, high = widen_range(min(accuracies), max(accuracies))
     all_accuracies = [low, high, *(point.accuracy for point in points)]
     if max(all_accuracies) - min(all_accuracies) <= _MAX_AXIS_FACTOR * (high - low):
         low = min(all_accuracies)
@@ -165,13 +180,13 @@ class _Curve(NamedTuple):
 def _curves(report: Report) -> list[_Curve]:
     """List the curves of the latency plot, with line styles that stay visible on each other."""
     curves = []
-    for key, style in (("system", "-"), ("edge_only", "--"), ("cloud_only", "-.")):
-        policy = report.policy(key)
+    for policy_key, style in (("system", "-"), ("edge_only", "--"), ("cloud_only", "-.")):
+        policy = report.find_policy(policy_key)
         if policy is None or not sum(policy.histogram.all):
             continue
         curves.append(_Curve(policy.name, policy, policy.histogram.all, style))
         offloaded = policy.histogram.offloaded
-        if key == "system" and 0 < sum(offloaded) < sum(policy.histogram.all):
+        if policy_key == "system" and 0 < sum(offloaded) < sum(policy.histogram.all):
             name = f"{policy.name}, offloaded"
             curves.append(_Curve(name, policy, offloaded, ":", "offloaded_"))
     return curves
@@ -189,11 +204,15 @@ def latency_plot(report: Report) -> Markup | None:
         axes.set_xscale("log")
         for curve in curves:
             shares = [0.0, *(count / sum(curve.counts) for count in accumulate(curve.counts))]
-            look: Look = {"color": COLOURS[curve.policy.key], "label": curve.name}
-            axes.plot(curve.policy.histogram.edges_ms, shares, curve.style, **look)
+            curve_options: ArtistOptions = {"color": COLOURS[curve.policy.key], "label": curve.name}
+            axes.plot(curve.policy.histogram.edges_ms, shares, curve.style, **curve_options)
         if deadline:
-            line: Look = {"color": COLOURS["muted"], "linestyle": (0, (2, 3)), "linewidth": 1.4}
-            axes.axvline(deadline, label="deadline", **line)
+            line_options: ArtistOptions = {
+                "color": COLOURS["muted"],
+                "linestyle": (0, (2, 3)),
+                "linewidth": 1.4,
+            }
+            axes.axvline(deadline, label="deadline", **line_options)
         log_ticks(axes.xaxis, number)
         percent_ticks(axes.yaxis)
         axes.set_ylim(0, 1.02)
@@ -203,10 +222,12 @@ def latency_plot(report: Report) -> Markup | None:
 
     texts = []
     for curve in curves:
-        p50, p95 = (curve.policy.latency_ms.get(curve.prefix + q) for q in ("p50", "p95"))
+        p50, p95 = (
+            curve.policy.latency_ms.get(curve.prefix + quantile) for quantile in ("p50", "p95")
+        )
         if p50 is not None and p95 is not None:
-            within = f"half within {millis(p50.value)}, 95 % within {millis(p95.value)}"
-            texts.append(f"{curve.name}: {within}")
-    return draw(
+            latency_text = f"half within {millis(p50.value)}, 95 % within {millis(p95.value)}"
+            texts.append(f"{curve.name}: {latency_text}")
+    return draw_svg(
         paint, "latency", "Time to the answer", description=f"{'; '.join(texts)}.", height=300
     )

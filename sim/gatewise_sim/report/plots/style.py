@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from gatewise.formats import Format
-from gatewise_sim.report.document import Figure as Measured
+from gatewise_sim.report.document import Estimate
 
 #: Width of a plot, in px.
 _WIDTH: Final = 860.0
@@ -28,14 +28,15 @@ _WIDTH: Final = 860.0
 _MIN_SHARE_SPAN: Final = 0.05
 
 #: Keyword arguments of matplotlib for the style of a line or a mark.
-Look = dict[str, Any]
+ArtistOptions = dict[str, Any]
 
-_INKS: Final = ("ink", "muted", "line", "panel")
-_PARTS: Final = ("system", "edge", "cloud", "network", "feature", "waiting", "idle")
+_PAGE_COLOURS: Final = ("ink", "muted", "line", "panel")
+_SERIES_COLOURS: Final = ("system", "edge", "cloud", "network", "feature", "waiting", "idle")
 _OTHER_POLICIES: Final = ("confidence", "random", "oracle")
 #: Placeholder of each CSS variable; edge_only and cloud_only have those of edge and cloud.
 COLOURS: Final = {
-    name: f"#0{number:x}00fe" for number, name in enumerate((*_INKS, *_PARTS, *_OTHER_POLICIES))
+    name: f"#0{number:x}00fe"
+    for number, name in enumerate((*_PAGE_COLOURS, *_SERIES_COLOURS, *_OTHER_POLICIES))
 }
 COLOURS["edge_only"] = COLOURS["edge"]
 COLOURS["cloud_only"] = COLOURS["cloud"]
@@ -50,7 +51,7 @@ MARKERS: Final = {
     "oracle": "P",
 }
 
-_SETTINGS: Final[Any] = {
+_MATPLOTLIB_SETTINGS: Final[Any] = {
     "svg.fonttype": "none",  # keep text as text, in the font of the page
     "svg.hashsalt": "gatewise",
     "figure.dpi": 72,
@@ -76,12 +77,14 @@ _SETTINGS: Final[Any] = {
     "lines.linewidth": 1.8,
     "lines.solid_joinstyle": "round",
 }
-_CSS: Final = {hexadecimal: f"var(--{name})" for name, hexadecimal in reversed(COLOURS.items())}
+_CSS_BY_COLOUR: Final = {
+    hexadecimal: f"var(--{name})" for name, hexadecimal in reversed(COLOURS.items())
+}
 
 
-def draw(
+def draw_svg(
     paint: Callable[[Figure], None],
-    name: str,
+    id_prefix: str,
     title: str,
     *,
     description: str,
@@ -89,15 +92,15 @@ def draw(
 ) -> Markup:
     """Draw a figure as inline SVG.
 
-    The ids of its elements begin with `name`. `title` and `description` are for screen readers.
+    The ids of its elements begin with `id_prefix`. Screen readers use `title` and `description`.
     """
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context(_MATPLOTLIB_SETTINGS):
         figure = Figure((_WIDTH / 72, height / 72), layout="constrained")
         paint(figure)
-        text = io.StringIO()
+        svg_file = io.StringIO()
         no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(text, format="svg", transparent=True, metadata=no_metadata)
-    return _inline(text.getvalue(), name, title, description)
+        figure.savefig(svg_file, format="svg", transparent=True, metadata=no_metadata)
+    return _inline_svg(svg_file.getvalue(), id_prefix, title, description)
 
 
 def title_y_axis(axes: Axes, text: str) -> None:
@@ -113,7 +116,7 @@ def percent_ticks(axis: Axis) -> None:
 def limit_to_shares(axes: Axes, axis: Literal["x", "y"]) -> None:
     """Limit an axis of shares to the range 0 to 1, which matplotlib's margins would exceed."""
     low, high = getattr(axes, f"get_{axis}lim")()
-    getattr(axes, f"set_{axis}lim")(*widened(max(0.0, low), min(1.0, high)))
+    getattr(axes, f"set_{axis}lim")(*widen_range(max(0.0, low), min(1.0, high)))
 
 
 class _SpacedTicks(LogLocator):
@@ -126,22 +129,24 @@ class _SpacedTicks(LogLocator):
         return super().tick_values(vmin, vmax)
 
 
-def log_ticks(axis: Axis, form: Format) -> None:
+def log_ticks(axis: Axis, formatter: Format) -> None:
     """Set a few ticks on a logarithmic axis, with labels without exponents."""
     axis.set_major_locator(_SpacedTicks(numticks=8))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
+    axis.set_major_formatter(FuncFormatter(lambda tick, _: formatter(tick)))
 
 
-def error_lengths(figure: Measured) -> list[list[float]] | None:
+def error_lengths(estimate: Estimate) -> list[list[float]] | None:
     """Compute the lengths of error bars from the interval of a figure, as matplotlib needs them."""
-    if figure.low is None or figure.high is None:
+    if estimate.low is None or estimate.high is None:
         return None
-    return [[figure.value - figure.low], [figure.high - figure.value]]
+    return [[estimate.value - estimate.low], [estimate.high - estimate.value]]
 
 
-def error_bars(axes: Axes, x: Measured, y: Measured, key: str, *, label: str, size: float) -> None:
-    """Plot a point with both intervals, in the style of the policy `key`.
+def error_bars(
+    axes: Axes, x: Estimate, y: Estimate, policy_key: str, *, label: str, size: float
+) -> None:
+    """Plot a point with both intervals, in the style of the policy `policy_key`.
 
     The markers are outlines of different shapes and sizes, so that overlapping ones stay visible.
     """
@@ -150,9 +155,9 @@ def error_bars(axes: Axes, x: Measured, y: Measured, key: str, *, label: str, si
         [y.value],
         xerr=error_lengths(x),
         yerr=error_lengths(y),
-        fmt=MARKERS[key],
+        fmt=MARKERS[policy_key],
         markersize=size,
-        color=COLOURS[key],
+        color=COLOURS[policy_key],
         fillstyle="none",
         markeredgewidth=1.7,
         elinewidth=1.2,
@@ -161,12 +166,12 @@ def error_bars(axes: Axes, x: Measured, y: Measured, key: str, *, label: str, si
     )
 
 
-def _font_size(font: re.Match[str]) -> str:
+def _font_size(font_match: re.Match[str]) -> str:
     """Keep the size of a font and remove its family, so that the font of the page applies."""
-    return f"-size{font[1]}" if font[1] else ""
+    return f"-size{font_match[1]}" if font_match[1] else ""
 
 
-def _inline(svg: str, name: str, title: str, description: str) -> Markup:
+def _inline_svg(svg: str, id_prefix: str, title: str, description: str) -> Markup:
     svg = svg[svg.index("<svg") :]
     view_box = re.search(r'viewBox="([^"]+)"', svg)
     assert view_box is not None
@@ -174,19 +179,19 @@ def _inline(svg: str, name: str, title: str, description: str) -> Markup:
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.S)
     body = re.sub(r"font-family: [^;\"]*;?|(?<=font)(: [\d.]+px)[^;\"]*", _font_size, body)
     # matplotlib names some clip paths by the address of an object, which is not reproducible.
-    for number, clip in enumerate(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', body))):
-        body = body.replace(clip, f"clip-{number}")
-    body = re.sub(r'(id="|url\(#|href="#)', rf"\1{name}-", body)
-    for hexadecimal, css in _CSS.items():
-        body = body.replace(hexadecimal, css)
-    opening = Markup(
+    for clip_number, clip_id in enumerate(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', body))):
+        body = body.replace(clip_id, f"clip-{clip_number}")
+    body = re.sub(r'(id="|url\(#|href="#)', rf"\1{id_prefix}-", body)
+    for colour, css_variable in _CSS_BY_COLOUR.items():
+        body = body.replace(colour, css_variable)
+    opening_tag = Markup(
         '<svg viewBox="{box}" role="img" aria-labelledby="{name}-title {name}-text">'
         '<title id="{name}-title">{title}</title><desc id="{name}-text">{description}</desc>'
-    ).format(box=view_box[1], name=name, title=title, description=description)
-    return opening + Markup(re.sub(r"\s*\n\s*", "\n", body))
+    ).format(box=view_box[1], name=id_prefix, title=title, description=description)
+    return opening_tag + Markup(re.sub(r"\s*\n\s*", "\n", body))
 
 
-def widened(low: float, high: float) -> tuple[float, float]:
+def widen_range(low: float, high: float) -> tuple[float, float]:
     """Widen the range of an axis of shares to at least 5 percentage points, within 0 to 1."""
     lacking_width = _MIN_SHARE_SPAN - (high - low)
     if lacking_width <= 0:

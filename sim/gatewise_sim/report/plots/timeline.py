@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 
 from gatewise.formats import listed, number, percent, plural
 from gatewise_sim.report.document import FaultSpan, Report, TimelineBin
-from gatewise_sim.report.findings import fault_name, when
+from gatewise_sim.report.findings import fault_name, format_span
 from gatewise_sim.report.plots.style import (
     COLOURS,
-    Look,
-    draw,
+    ArtistOptions,
+    draw_svg,
     limit_to_shares,
     log_ticks,
     percent_ticks,
@@ -33,8 +33,10 @@ def timeline_plot(report: Report) -> Markup | None:
     if not bins:
         return None
     end = float(report.settings.get("seconds") or bins[-1].end)
-    unit, unit_name = next((size, name) for min_end, size, name in _UNITS if end >= min_end)
-    return _Timeline(end, bins, report.faults, unit, unit_name).plot()
+    unit_seconds, unit_name = next(
+        (unit_size, name) for min_end, unit_size, name in _UNITS if end >= min_end
+    )
+    return _Timeline(end, bins, report.faults, unit_seconds, unit_name).plot()
 
 
 @dataclass(frozen=True)
@@ -44,33 +46,33 @@ class _Timeline:
     end: float
     bins: Sequence[TimelineBin]
     faults: Sequence[FaultSpan]
-    unit: float
+    unit_seconds: float
     unit_name: str
 
     def plot(self) -> Markup:
         """Draw panels of answers and, if they are known, of accuracy and latency."""
-        paints = [self._paint_answers]
-        if any(b.accuracy is not None for b in self.bins):
-            paints.append(self._paint_accuracy)
-        if any(b.p95_ms is not None for b in self.bins):
-            paints.append(self._paint_latency)
+        panel_painters = [self._paint_answers]
+        if any(time_bin.accuracy is not None for time_bin in self.bins):
+            panel_painters.append(self._paint_accuracy)
+        if any(time_bin.p95_ms is not None for time_bin in self.bins):
+            panel_painters.append(self._paint_latency)
 
         def paint(figure: Figure) -> None:
-            heights = [1.2, 1.0, 1.0][: len(paints)]
+            heights = [1.2, 1.0, 1.0][: len(panel_painters)]
             panels = figure.subplots(
-                len(paints), 1, sharex=True, squeeze=False, height_ratios=heights
+                len(panel_painters), 1, sharex=True, squeeze=False, height_ratios=heights
             )
-            for axes, paint_panel in zip(panels[:, 0], paints, strict=True):
+            for axes, paint_panel in zip(panels[:, 0], panel_painters, strict=True):
                 for fault in self.faults:
-                    span = (fault.begin / self.unit, fault.end / self.unit)
+                    span = (fault.begin / self.unit_seconds, fault.end / self.unit_seconds)
                     axes.axvspan(*span, color=COLOURS["waiting"], alpha=0.16, linewidth=0)
                 paint_panel(axes)
-            figure.axes[-1].set_xlim(0.0, self.end / self.unit)
+            figure.axes[-1].set_xlim(0.0, self.end / self.unit_seconds)
             figure.axes[-1].set_xlabel(f"{self.unit_name} since the start", loc="right")
             if any(axes.get_legend_handles_labels()[0] for axes in figure.axes):
                 figure.legend(loc="outside lower left", ncols=7)
 
-        return draw(
+        return draw_svg(
             paint,
             "time",
             "The run over time",
@@ -79,55 +81,82 @@ class _Timeline:
         )
 
     @property
-    def _edges(self) -> list[float]:
-        return [b.begin / self.unit for b in self.bins] + [self.bins[-1].end / self.unit]
+    def _bin_edges(self) -> list[float]:
+        return [time_bin.begin / self.unit_seconds for time_bin in self.bins] + [
+            self.bins[-1].end / self.unit_seconds
+        ]
 
-    def _steps(self, values: Sequence[float | None]) -> list[float]:
+    def _step_values(self, values: Sequence[float | None]) -> list[float]:
         """Give each edge the value of its bin; NaN leaves a gap."""
-        steps = [float("nan") if value is None else value for value in values]
-        return [*steps, steps[-1]]
+        step_values = [float("nan") if bin_value is None else bin_value for bin_value in values]
+        return [*step_values, step_values[-1]]
 
     def _paint_answers(self, axes: Axes) -> None:
-        low = [0.0] * len(self._edges)
-        look: Look = {"step": "post", "alpha": 0.75, "linewidth": 0}
+        lower_edge = [0.0] * len(self._bin_edges)
+        area_options: ArtistOptions = {"step": "post", "alpha": 0.75, "linewidth": 0}
         for route, colour in _ROUTES.items():
-            rates = [getattr(b, route) / (b.end - b.begin) for b in self.bins]
+            rates = [
+                getattr(time_bin, route) / (time_bin.end - time_bin.begin) for time_bin in self.bins
+            ]
             if not any(rates):
                 continue
-            high = [a + rate for a, rate in zip(low, self._steps(rates), strict=True)]
-            axes.fill_between(self._edges, low, high, color=COLOURS[colour], label=route, **look)
-            low = high
+            upper_edge = [
+                lower + rate
+                for lower, rate in zip(lower_edge, self._step_values(rates), strict=True)
+            ]
+            axes.fill_between(
+                self._bin_edges,
+                lower_edge,
+                upper_edge,
+                color=COLOURS[colour],
+                label=route,
+                **area_options,
+            )
+            lower_edge = upper_edge
         axes.set_ylim(bottom=0)
-        names = list(dict.fromkeys(fault_name(f) for f in self.faults))
-        shaded = f"; shaded: {listed(names)}" if 0 < len(names) <= 2 else ""
-        title_y_axis(axes, f"answers per second{shaded}")
+        fault_names = list(dict.fromkeys(fault_name(fault) for fault in self.faults))
+        shading_text = f"; shaded: {listed(fault_names)}" if 0 < len(fault_names) <= 2 else ""
+        title_y_axis(axes, f"answers per second{shading_text}")
 
     def _paint_accuracy(self, axes: Axes) -> None:
-        for name, style, key, label in (
+        for name, line_style, colour_name, label in (
             ("accuracy", "-", "system", "accuracy"),
             ("edge_accuracy", "--", "edge", "device alone"),
         ):
-            values = self._steps([getattr(b, name) for b in self.bins])
-            look: Look = {"drawstyle": "steps-post", "color": COLOURS[key], "linewidth": 1.5}
-            axes.plot(self._edges, values, style, label=label, **look)
+            values = self._step_values([getattr(time_bin, name) for time_bin in self.bins])
+            line_options: ArtistOptions = {
+                "drawstyle": "steps-post",
+                "color": COLOURS[colour_name],
+                "linewidth": 1.5,
+            }
+            axes.plot(self._bin_edges, values, line_style, label=label, **line_options)
         percent_ticks(axes.yaxis)
         limit_to_shares(axes, "y")
         title_y_axis(axes, "accuracy")
 
     def _paint_latency(self, axes: Axes) -> None:
         axes.set_yscale("log")
-        values = self._steps([b.p95_ms for b in self.bins])
-        look: Look = {"drawstyle": "steps-post", "color": COLOURS["network"], "linewidth": 1.5}
-        axes.plot(self._edges, values, label="latency", **look)
+        values = self._step_values([time_bin.p95_ms for time_bin in self.bins])
+        line_options: ArtistOptions = {
+            "drawstyle": "steps-post",
+            "color": COLOURS["network"],
+            "linewidth": 1.5,
+        }
+        axes.plot(self._bin_edges, values, label="latency", **line_options)
         log_ticks(axes.yaxis, number)
         title_y_axis(axes, "95th percentile of the latency of offloaded instances, in ms")
 
     def _description(self) -> str:
-        accuracies = [b.accuracy for b in self.bins if b.accuracy is not None]
-        texts = [f"{plural(len(self.bins), 'bin')} {when(self.bins[0].begin, self.bins[-1].end)}"]
+        accuracies = [time_bin.accuracy for time_bin in self.bins if time_bin.accuracy is not None]
+        texts = [
+            f"{plural(len(self.bins), 'bin')} {format_span(self.bins[0].begin, self.bins[-1].end)}"
+        ]
         if accuracies:
             texts.append(
                 f"accuracy between {percent(min(accuracies))} and {percent(max(accuracies))}"
             )
-        texts += [f"{fault_name(f)} {when(f.begin, f.end)}" for f in self.faults[:5]]
+        texts += [
+            f"{fault_name(fault)} {format_span(fault.begin, fault.end)}"
+            for fault in self.faults[:5]
+        ]
         return f"{'; '.join(texts)}."
