@@ -344,7 +344,7 @@ def print_training(result: dict[str, Any], manifest: Manifest) -> None:
         offload_rate = figures.get("offload_rate", 1.0)
         rows.append((policy, *figure_texts, f"{figures['cost']:.4g}", f"{offload_rate:.3f}"))
     majority = test["majority"]
-    rows.append((f"always {majority['class']}", f"{majority['offload_rate']:.4f}"))
+    rows.append((f"always {majority['class']}", f"{majority['share']:.4f}"))
     header = ["", "accuracy", "balanced"]
     header += ["weighted accuracy"] * ("weighted_accuracy" in test["system"])
     header += ["log loss", "Brier", "cost", "offload"]

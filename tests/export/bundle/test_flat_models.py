@@ -32,12 +32,12 @@ def write_trees(trees: TreeEnsemble) -> bytes:
 
 
 def read_trees(content: bytes, file: str, *, n_features: int, n_outputs: int) -> TreeEnsemble:
-    read = read_model(content, "lazy", file, n_inputs=n_features, n_outputs=n_outputs)
-    assert isinstance(read, TreeEnsemble)
-    return read
+    model = read_model(content, "lazy", file, n_inputs=n_features, n_outputs=n_outputs)
+    assert isinstance(model, TreeEnsemble)
+    return model
 
 
-def read_back(content: bytes, trees: TreeEnsemble) -> TreeEnsemble:
+def read_same_shape(content: bytes, trees: TreeEnsemble) -> TreeEnsemble:
     return read_trees(content, "s.npz", n_features=trees.n_features, n_outputs=trees.n_outputs)
 
 
@@ -47,23 +47,25 @@ def test_rows_get_the_margins_of_training(seed: int, mixed: bool) -> None:
     trees, rows = random_trees(seed, mixed=mixed)
     content = write_trees(trees)
     assert write_trees(trees) == content
-    margins, acquired = read_back(content, trees).run_and_visit(rows)
+    margins, acquired = read_same_shape(content, trees).run_and_visit(rows)
     assert bits(margins) == bits(trees.margins(rows))
     assert acquired.tolist() == trees.visited_features(rows).tolist()
-    assert read_back(content, trees).run(rows[:0]).shape == (0, trees.n_outputs)
+    assert read_same_shape(content, trees).run(rows[:0]).shape == (0, trees.n_outputs)
 
 
 def test_values_that_trees_never_read_are_not_written() -> None:
     trees, rows = random_trees(3)
-    inner = trees.feature >= 0
-    assert inner.any()
-    noisy = TreeEnsemble(**vars(trees) | {
-        "value": np.where(inner[:, None], np.float32(9), trees.value),
-        "threshold": np.where(inner, trees.threshold, np.float32(np.nan)),
-        "nan_left": trees.nan_left | ~inner,
+    is_inner = trees.feature >= 0
+    assert is_inner.any()
+    noisy_trees = TreeEnsemble(**vars(trees) | {
+        "value": np.where(is_inner[:, None], np.float32(9), trees.value),
+        "threshold": np.where(is_inner, trees.threshold, np.float32(np.nan)),
+        "nan_left": trees.nan_left | ~is_inner,
     })  # fmt: skip
-    assert write_trees(noisy) == write_trees(trees)
-    assert bits(read_back(write_trees(noisy), trees).run(rows)) == bits(trees.margins(rows))
+    assert write_trees(noisy_trees) == write_trees(trees)
+    assert bits(read_same_shape(write_trees(noisy_trees), trees).run(rows)) == bits(
+        trees.margins(rows)
+    )
 
 
 def test_an_infinite_threshold_tests_whether_a_value_is_missing() -> None:
@@ -73,7 +75,7 @@ def test_an_infinite_threshold_tests_whether_a_value_is_missing() -> None:
     trees = TreeEnsemble.from_forest(forest)
     assert np.isinf(trees.threshold).any()
     x = np.append(x, np.float32([[-3.4028235e38], [3.4028235e38]]), axis=0)
-    margins, acquired = read_back(write_trees(trees), trees).run_and_visit(x)
+    margins, acquired = read_same_shape(write_trees(trees), trees).run_and_visit(x)
     assert bits(margins) == bits(trees.margins(x))
     assert acquired.tolist() == trees.visited_features(x).tolist()
 
@@ -87,7 +89,7 @@ def test_a_model_without_trees_answers_with_its_base() -> None:
         roots=no_nodes, output=no_nodes,
         base=np.float32([1.5, -2]), n_features=0,
     )  # fmt: skip
-    margins, acquired = read_back(write_trees(trees), trees).run_and_visit(
+    margins, acquired = read_same_shape(write_trees(trees), trees).run_and_visit(
         np.zeros((3, 0), np.float32)
     )
     assert margins.tolist() == [[1.5, -2.0]] * 3
@@ -112,12 +114,12 @@ def small_trees() -> Arrays:
     }
 
 
-def read(arrays: Arrays, n_features: int = 3, n_outputs: int = 1) -> TreeEnsemble:
-    content = write_arrays({k: v for k, v in arrays.items() if v is not None})
+def read_small_trees(arrays: Arrays, n_features: int = 3, n_outputs: int = 1) -> TreeEnsemble:
+    content = write_arrays({name: array for name, array in arrays.items() if array is not None})
     return read_trees(content, "stage_1.npz", n_features=n_features, n_outputs=n_outputs)
 
 
-def changed(name: str, place: Any, value: Any) -> Callable[[Arrays], None]:
+def set_element(name: str, place: Any, value: Any) -> Callable[[Arrays], None]:
     def edit(arrays: Arrays) -> None:
         arrays[name] = arrays[name].copy()
         arrays[name][place] = value
@@ -125,48 +127,51 @@ def changed(name: str, place: Any, value: Any) -> Callable[[Arrays], None]:
     return edit
 
 
-def replaced(name: str, value: Any) -> Callable[[Arrays], None]:
+def replace_array(name: str, value: Any) -> Callable[[Arrays], None]:
     return lambda arrays: arrays.__setitem__(name, value)
 
 
-INVALID: list[tuple[Callable[[Arrays], None], str]] = [
-    (replaced("feature", None), "lacks the array 'feature'"),
-    (replaced("spare", np.zeros(1)), "more than 9 arrays"),
+INVALID_ARRAYS: list[tuple[Callable[[Arrays], None], str]] = [
+    (replace_array("feature", None), "lacks the array 'feature'"),
+    (replace_array("spare", np.zeros(1)), "more than 9 arrays"),
     (lambda a: (a.pop("left"), a.update(spare=np.zeros(1)))[0], "lacks the array 'left'"),
-    (replaced("feature", np.array([2, 0, -1, -1, -1, 1, -1, -1])), "'feature' is int64"),
-    (replaced("left", np.array([1, 2, -1, -1, -1, 6, -1, -1], ">i4")), "'left' is >i4"),
-    (replaced("nan_left", np.zeros(8, np.uint8)), "'nan_left' is uint8"),
-    (replaced("value", np.zeros(8, np.float32)), "'value' is float32 with 1 dimensions"),
-    (replaced("roots", np.zeros((2, 1), np.int32)), "'roots' is int32 with 2 dimensions"),
-    (replaced("threshold", np.zeros(7, np.float32)), "'threshold' has 7 nodes, not 8"),
-    (replaced("left", np.zeros(9, np.int32)), "'left' has 9 nodes, not 8"),
-    (replaced("right", np.zeros(0, np.int32)), "'right' has 0 nodes, not 8"),
-    (replaced("nan_left", np.zeros(1, np.bool_)), "'nan_left' has 1 nodes, not 8"),
-    (replaced("value", np.zeros((5, 1), np.float32)), "'value' has 5 nodes, not 8"),
-    (replaced("value", np.zeros((8, 2), np.float32)), "'value' has 2 columns, not 1"),
-    (replaced("base", np.zeros(2, np.float32)), "'base' has 2 outputs, not 1"),
-    (replaced("output", np.zeros(3, np.int32)), "'output' has 3 trees, not 2"),
-    (changed("output", 0, 1), "'output' must be -1 to 0"),
-    (changed("output", 0, -2), "'output' must be -1 to 0"),
-    (changed("threshold", 0, np.nan), "'threshold' holds values that are not finite"),
-    (changed("value", 2, -np.inf), "'value' holds values that are not finite"),
-    (changed("base", 0, np.nan), "'base' holds values that are not finite"),
-    (changed("value", 2, 3e38), "'value' is so large"),
-    (changed("base", 0, -3e38), "'value' is so large"),
-    (changed("feature", 0, 3), "'feature' points outside the stage's 3 inputs"),
-    (changed("feature", 2, -2), "'feature' points outside"),
-    (changed("feature", 0, -1), "'left' gives a leaf a child"),
-    (changed("right", 2, 3), "'right' gives a leaf a child"),
-    (changed("left", 0, 0), "'left' must point to a later node"),  # a circle
-    (changed("right", 0, -1), "'right' must point to a later node"),
-    (changed("right", 0, 2**31 - 1), "'right' must point to a later node"),
-    (changed("right", 0, 6), "'right' must point to a later node of the same tree"),
-    (changed("right", 0, 3), "reach a node twice, or not at all"),
-    (replaced("roots", np.array([1, 5], np.int32)), "'roots' must ascend from 0"),
-    (replaced("roots", np.array([0, 0], np.int32)), "'roots' must ascend"),
-    (replaced("roots", np.array([0, 8], np.int32)), "'roots' must ascend from 0 and stay inside"),
+    (replace_array("feature", np.array([2, 0, -1, -1, -1, 1, -1, -1])), "'feature' is int64"),
+    (replace_array("left", np.array([1, 2, -1, -1, -1, 6, -1, -1], ">i4")), "'left' is >i4"),
+    (replace_array("nan_left", np.zeros(8, np.uint8)), "'nan_left' is uint8"),
+    (replace_array("value", np.zeros(8, np.float32)), "'value' is float32 with 1 dimensions"),
+    (replace_array("roots", np.zeros((2, 1), np.int32)), "'roots' is int32 with 2 dimensions"),
+    (replace_array("threshold", np.zeros(7, np.float32)), "'threshold' has 7 nodes, not 8"),
+    (replace_array("left", np.zeros(9, np.int32)), "'left' has 9 nodes, not 8"),
+    (replace_array("right", np.zeros(0, np.int32)), "'right' has 0 nodes, not 8"),
+    (replace_array("nan_left", np.zeros(1, np.bool_)), "'nan_left' has 1 nodes, not 8"),
+    (replace_array("value", np.zeros((5, 1), np.float32)), "'value' has 5 nodes, not 8"),
+    (replace_array("value", np.zeros((8, 2), np.float32)), "'value' has 2 columns, not 1"),
+    (replace_array("base", np.zeros(2, np.float32)), "'base' has 2 outputs, not 1"),
+    (replace_array("output", np.zeros(3, np.int32)), "'output' has 3 trees, not 2"),
+    (set_element("output", 0, 1), "'output' must be -1 to 0"),
+    (set_element("output", 0, -2), "'output' must be -1 to 0"),
+    (set_element("threshold", 0, np.nan), "'threshold' holds values that are not finite"),
+    (set_element("value", 2, -np.inf), "'value' holds values that are not finite"),
+    (set_element("base", 0, np.nan), "'base' holds values that are not finite"),
+    (set_element("value", 2, 3e38), "'value' is so large"),
+    (set_element("base", 0, -3e38), "'value' is so large"),
+    (set_element("feature", 0, 3), "'feature' points outside the stage's 3 inputs"),
+    (set_element("feature", 2, -2), "'feature' points outside"),
+    (set_element("feature", 0, -1), "'left' gives a leaf a child"),
+    (set_element("right", 2, 3), "'right' gives a leaf a child"),
+    (set_element("left", 0, 0), "'left' must point to a later node"),  # a circle
+    (set_element("right", 0, -1), "'right' must point to a later node"),
+    (set_element("right", 0, 2**31 - 1), "'right' must point to a later node"),
+    (set_element("right", 0, 6), "'right' must point to a later node of the same tree"),
+    (set_element("right", 0, 3), "reach a node twice, or not at all"),
+    (replace_array("roots", np.array([1, 5], np.int32)), "'roots' must ascend from 0"),
+    (replace_array("roots", np.array([0, 0], np.int32)), "'roots' must ascend"),
     (
-        replaced("roots", np.array([0, 4], np.int32)),
+        replace_array("roots", np.array([0, 8], np.int32)),
+        "'roots' must ascend from 0 and stay inside",
+    ),
+    (
+        replace_array("roots", np.array([0, 4], np.int32)),
         "'right' must point to a later node of the same",
     ),
     (lambda a: a.update(roots=a["roots"][:0], output=a["output"][:0]), "'roots' must ascend"),
@@ -175,32 +180,32 @@ INVALID: list[tuple[Callable[[Arrays], None], str]] = [
 
 def test_the_unchanged_file_is_read() -> None:
     x = np.float32([[0, 0, 0], [9, -2, 0.5], [0, 0, np.nan]])
-    margins, acquired = read(small_trees()).run_and_visit(x)
+    margins, acquired = read_small_trees(small_trees()).run_and_visit(x)
     assert margins[:, 0].tolist() == [0.75, 2.75, 0.75]
     assert acquired.all()
-    assert read(small_trees()).run_and_visit(np.float32([[0, 0, 1]]))[1].tolist() == [
+    assert read_small_trees(small_trees()).run_and_visit(np.float32([[0, 0, 1]]))[1].tolist() == [
         [False, True, True]
     ]
 
 
-@pytest.mark.parametrize(("edit", "message"), INVALID, ids=[w for _, w in INVALID])
+@pytest.mark.parametrize(("edit", "message"), INVALID_ARRAYS, ids=[w for _, w in INVALID_ARRAYS])
 def test_an_error_names_the_invalid_array(edit: Callable[[Arrays], None], message: str) -> None:
     arrays = small_trees()
     edit(arrays)
-    with pytest.raises(BundleError) as caught:
-        read(arrays)
-    assert str(caught.value).startswith("stage_1.npz")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    with pytest.raises(BundleError) as error_info:
+        read_small_trees(arrays)
+    assert str(error_info.value).startswith("stage_1.npz")
+    assert message in str(error_info.value)
+    assert "\n" not in str(error_info.value)
 
 
 def test_booleans_with_bytes_other_than_0_and_1_are_refused() -> None:
     content = write_arrays(small_trees())
-    with zipfile.ZipFile(io.BytesIO(content)) as old:
-        members = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
     members["nan_left.npy"] = members["nan_left.npy"][:-1] + b"\x07"
     with pytest.raises(BundleError, match="'nan_left' holds bytes other than"):
-        read_trees(zipped(members), "s.npz", n_features=3, n_outputs=1)
+        read_trees(zip_members(members), "s.npz", n_features=3, n_outputs=1)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +235,7 @@ def test_invalid_linear_and_kernel_models_are_refused(
 # -- damaged files -------------------------------------------------------------------------
 
 
-def zipped(members: dict[str, bytes]) -> bytes:
+def zip_members(members: dict[str, bytes]) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in members.items():
@@ -241,9 +246,9 @@ def zipped(members: dict[str, bytes]) -> bytes:
 def test_a_file_truncated_at_any_length_is_refused() -> None:
     content = write_arrays(small_trees())
     for length in range(len(content)):
-        with pytest.raises(BundleError) as caught:
+        with pytest.raises(BundleError) as error_info:
             read_trees(content[:length], "s.npz", n_features=3, n_outputs=1)
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(error_info.value)
 
 
 def test_pickles_are_never_loaded(tmp_path: Any) -> None:
@@ -273,13 +278,16 @@ def test_an_array_that_inflates_beyond_the_limit_is_refused(
 
 
 def test_an_array_listed_twice_is_refused() -> None:
-    arrays = {f"{name}.npy": b"" for name in TreeEnsemble.ARRAYS}
-    with zipfile.ZipFile(io.BytesIO(write_arrays(small_trees()))) as old:
-        arrays = {name: old.read(name) for name in old.namelist()}
-    del arrays["base.npy"]
+    members = {f"{name}.npy": b"" for name in TreeEnsemble.ARRAYS}
+    with zipfile.ZipFile(io.BytesIO(write_arrays(small_trees()))) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    del members["base.npy"]
     with pytest.raises(BundleError, match="'feature' is listed twice"):
         read_trees(
-            zipped(arrays | {"feature": arrays["feature.npy"]}), "s.npz", n_features=3, n_outputs=1
+            zip_members(members | {"feature": members["feature.npy"]}),
+            "s.npz",
+            n_features=3,
+            n_outputs=1,
         )
 
 
@@ -293,7 +301,7 @@ def test_walks_end_for_any_accepted_numbers(data: st.DataObject) -> None:
         arrays[name] = arrays[name].copy()
         arrays[name][place] = data.draw(st.integers(-2, 9))
     try:
-        trees = read(arrays)
+        trees = read_small_trees(arrays)
     except BundleError:
         return
     margins = trees.run(np.float32([[0, 0, 0], [9, 9, 9], [np.nan, np.nan, np.nan]]))

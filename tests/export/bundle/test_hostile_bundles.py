@@ -30,13 +30,13 @@ MAX_PEAK_MB = 200
 HOSTILE: Cases = {**FILE_CASES, **ARRAY_CASES}
 
 
-def open_all(path: Path) -> None:
+def open_and_self_test(path: Path) -> None:
     """Open a bundle and test it as a device does before the first instance."""
     self_test(Bundle.open(path))
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def hostile_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Paths of all hostile bundles by name, written once."""
     folder = tmp_path_factory.mktemp("hostile")
     return {
@@ -46,30 +46,30 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_the_unchanged_bundle_opens(tmp_path: Path) -> None:
-    open_all(write(tmp_path / "bundle"))
-    open_all(zipped(tmp_path / "archive"))
+    open_and_self_test(write(tmp_path / "bundle"))
+    open_and_self_test(zipped(tmp_path / "archive"))
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_bundle_is_refused_with_its_reason(
-    name: str, hostile: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    name: str, hostile_paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def opened(*args: Any, **settings: Any) -> None:
+    def fail_if_opened(*args: Any, **settings: Any) -> None:
         pytest.fail("a graph was opened")
 
-    monkeypatch.setattr("onnxruntime.InferenceSession", opened)
+    monkeypatch.setattr("onnxruntime.InferenceSession", fail_if_opened)
     with pytest.raises(BundleError, match=HOSTILE[name][1]) as caught:
-        open_all(hostile[name])
+        open_and_self_test(hostile_paths[name])
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("name", [n for n in HOSTILE if not n.startswith("sample")])
 def test_hostile_bundles_are_refused_without_onnxruntime(
-    name: str, hostile: dict[str, Path]
+    name: str, hostile_paths: dict[str, Path]
 ) -> None:
     with pytest.raises(BundleError, match=HOSTILE[name][1]):
-        load_stages(Bundle.open(hostile[name]), runner="numpy")
+        load_stages(Bundle.open(hostile_paths[name]), runner="numpy")
 
 
 OPEN_ALL = """
@@ -100,12 +100,14 @@ print(json.dumps(refusals))
 """
 
 
-def test_hostile_bundles_take_little_memory(hostile: dict[str, Path]) -> None:
+def test_hostile_bundles_take_little_memory(hostile_paths: dict[str, Path]) -> None:
     """One process with numpy and onnxruntime refuses all hostile bundles within a memory limit."""
-    paths = json.dumps({n: str(p) for n, p in hostile.items()})
+    paths = json.dumps({name: str(path) for name, path in hostile_paths.items()})
     refusals = json.loads(run_python(OPEN_ALL, given=paths))
     assert set(refusals) == set(HOSTILE)
-    assert not [n for n, (text, _) in refusals.items() if not re.search(HOSTILE[n][1], text)]
-    peaks = {name: peak / 1e6 for name, (_, peak) in refusals.items()}
-    first = max(peaks, key=lambda name: peaks[name])
-    assert peaks[first] < MAX_PEAK_MB, f"{MAX_PEAK_MB} MB exceeded, first at {first!r}"
+    assert not [
+        name for name, (text, _) in refusals.items() if not re.search(HOSTILE[name][1], text)
+    ]
+    peak_mb_of = {name: peak / 1e6 for name, (_, peak) in refusals.items()}
+    worst = max(peak_mb_of, key=lambda name: peak_mb_of[name])
+    assert peak_mb_of[worst] < MAX_PEAK_MB, f"{MAX_PEAK_MB} MB exceeded, first at {worst!r}"

@@ -33,12 +33,12 @@ Edit = Callable[[Document], Any]
 SCHEMA_FILE = Path(__file__).parents[3] / "docs/manifest.schema.json"
 
 
-def read(document: Document) -> Manifest:
+def read_document(document: Document) -> Manifest:
     return read_manifest(json.dumps(document).encode())
 
 
 def test_a_manifest_round_trips_to_the_same_bytes(document: Document) -> None:
-    manifest = read(document)
+    manifest = read_document(document)
     assert (manifest.name, manifest.classes) == ("heart", ("absent", "present"))
     assert manifest.feature_names == ("age", "chol", "fbs", "thal")
     assert manifest.stages[1].inputs == ("fbs", "age")
@@ -60,25 +60,25 @@ def test_a_manifest_round_trips_to_the_same_bytes(document: Document) -> None:
 
 
 def test_figures_by_class_round_trip(document: Document) -> None:
-    manifest = read(with_figures(document))
+    manifest = read_document(with_optional_figures(document))
     assert manifest.active_point.precision == (0.9, None)
     assert manifest.with_bounds((None, 0.25), (0.5, None)) == manifest
     assert manifest.with_bounds((None, 0.2), (None, None)).min_precision is None
 
 
 def test_exit_costs_count_the_union_of_acquired_features(document: Document) -> None:
-    costs = read(document).exit_costs()
-    request = 1.0 + 0.5 + 0.01 * request_bytes(3)
+    costs = read_document(document).exit_costs()
+    request_cost = 1.0 + 0.5 + 0.01 * request_bytes(3)
     all_features = 1.0 + 5.17 + 3.1 + 2.1 + 100.0
-    assert costs.tolist() == pytest.approx([1.0, 1.0 + 3.1 + 2.1, all_features + request])
+    assert costs.tolist() == pytest.approx([1.0, 1.0 + 3.1 + 2.1, all_features + request_cost])
     document["stages"][1]["kind"] = "lazy"
     del document["stages"][1]["graph"]
     document["stages"][1]["bytes"] = document["files"]["stage_1.npz"]["size"]
     del document["files"]["stage_1.onnx"]
-    manifest = read(document)
+    manifest = read_document(document)
     upper_bounds = manifest.exit_costs()
-    columns = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], bool)  # of fbs and age
-    acquired = [manifest.acquired_mask(0), manifest.acquired_mask(1, columns)]
+    acquired_columns = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], bool)  # of fbs and age
+    acquired = [manifest.acquired_mask(0), manifest.acquired_mask(1, acquired_columns)]
     assert acquired[1].tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [1, 0, 1, 0]]
     costs = manifest.exit_costs(acquired)
     assert costs[0].tolist() == [1.0] * 4
@@ -91,14 +91,14 @@ def test_stages_follow_the_chain_of_the_active_point(document: Document) -> None
     document["chains"] = [[1], [0, 1]]
     document["operating_points"][0]["chain"] = 1
     document["operating_points"][1]["thresholds"] = [None]
-    manifest = read(document)
-    assert [s.arrays for s in manifest.stages] == ["stage_0.npz", "stage_1.npz"]
-    other = manifest.with_active(1)
-    assert [s.arrays for s in other.stages] == ["stage_1.npz"]
-    assert other.stage_inputs(0).tolist() == [2, 0]
-    assert read_manifest(other.to_json()) == other
+    manifest = read_document(document)
+    assert [stage.arrays for stage in manifest.stages] == ["stage_0.npz", "stage_1.npz"]
+    switched_manifest = manifest.with_active(1)
+    assert [stage.arrays for stage in switched_manifest.stages] == ["stage_1.npz"]
+    assert switched_manifest.stage_inputs(0).tolist() == [2, 0]
+    assert read_manifest(switched_manifest.to_json()) == switched_manifest
     with pytest.raises(ManifestError, match="active: must be 0 to 1, not 2"):
-        other.with_active(2)
+        switched_manifest.with_active(2)
 
 
 def test_without_a_cloud_the_last_stage_must_always_stop(document: Document) -> None:
@@ -106,16 +106,16 @@ def test_without_a_cloud_the_last_stage_must_always_stop(document: Document) -> 
     document["largest_request"] = 0
     del document["files"]["cloud.onnx"]
     with pytest.raises(ManifestError, match=r"operating_points\[0\].thresholds: must end with"):
-        read(document)
+        read_document(document)
     for point in document["operating_points"]:
         point["thresholds"] = [None, ALWAYS_STOP]
-    manifest = read(document)
+    manifest = read_document(document)
     assert manifest.cloud is None
     assert len(manifest.cloud_inputs()) == 0
     assert manifest.exit_costs().tolist() == pytest.approx([1.0, 6.2])
 
 
-def put(*path_and_value: Any) -> Edit:
+def set_entry(*path_and_value: Any) -> Edit:
     """Make a function that sets an entry of a document, or deletes it for the value ``...``."""
     *path, key, value = path_and_value
 
@@ -129,95 +129,119 @@ def put(*path_and_value: Any) -> Edit:
     return edit
 
 
-INVALID: list[tuple[Edit, str, str]] = [
-    (put("schema_version", 1), "schema_version", "must be 2"),
-    (put("name", ...), "the document", "lacks 'name'"),
-    (put("extra", 1), "the document", "unknown key 'extra'"),
-    (put("name", "a/b"), "name", "MQTT"),
-    (put("name", "x" * 65), "name", "at most 64"),
-    (put("version", 3), "version", "must be text"),
-    (put("created", "2026-01-31T12:00:00+01:00"), "created", "UTC"),
-    (put("min_runtime_version", "soon"), "min_runtime_version", "1.2.3"),
-    (put("task", "cluster"), "task", "'classify'"),
-    (put("classes", ["absent", "absent"]), "classes", "twice"),
-    (put("classes", ["absent", 1]), "classes[1]", "different type"),
-    (put("classes", [None, "x"]), "classes[0]", "must be"),
-    (put("link", "logit"), "link", "'sigmoid'"),
-    (put("link", "softmax"), "link", "last stage"),
-    (put("features", 0, "own", -1), "features[0].own", "not -1"),
-    (put("features", 0, "own", 10**400), "features[0].own", "range"),
-    (put("features", 0, "name", "chol"), "features", "'chol' is listed twice"),
-    (put("features", 0, "name", "a\nb"), "features[0].name", "cannot be printed"),
-    (put("features", 0, "group", "urine"), "features[0].group", "not a listed group"),
-    (put("groups", [{"name": n, "shared": 1} for n in ("blood", "x")]), "groups", "'x'"),
-    (put("groups", 0, "requires", ["blood"]), "groups", "require each other"),
-    (put("groups", 0, "requires", ["urine"]), "groups", "'urine' is required, but not listed"),
-    (put("prices", "byte", None), "prices.byte", "number"),
-    (put("prices", "ether", 1.0), "prices", "unknown key 'ether'"),
-    (put("missing", "cloud", "maybe"), "missing.cloud", "'allowed' or 'refused'"),
-    (put("stages", 0, "inputs", ["shoe size"]), "stages[0].inputs[0]", "'shoe size'"),
-    (put("stages", 0, "inputs", ["age", "age"]), "stages[0].inputs", "twice"),
-    (put("stages", 0, "arrays", "../x.npz"), "stages[0].arrays", "plain file name"),
-    (put("stages", 0, "arrays", "stage_9.npz"), "files", "stage_0.npz"),
-    (put("stages", 0, "arrays", "stage_1.npz"), "files", "used by two models"),
-    (put("stages", 0, "arrays", ...), "stages[0].arrays", "must name a file for kind 'linear'"),
-    (put("stages", 0, "kind", "lazy"), "stages[0].graph", "must be null for kind 'lazy'"),
-    (put("stages", 0, "kind", "graph"), "stages[0].arrays", "must be null"),
-    (put("stages", 0, "kind", "pickle"), "stages[0].kind", "'graph'"),
-    (put("stages", 0, "bytes", 3), "stages[0].bytes", "its files have 23"),
-    (put("stages", 0, "outputs", 2), "stages[0].outputs", "2 margins"),
-    (put("stages", 0, "link", "softmax"), "stages[0].outputs", "1 margins"),
-    (put("cloud", "file", "stage_0.onnx"), "files", "used by two models"),
-    (put("cloud", "file", "manifest.json"), "files", "cannot be the name of a model's file"),
-    (put("cloud", "file", "SIGNATURE"), "files", "cannot be the name of a model's file"),
-    (put("cloud", 7), "cloud", "must be an object"),
-    (put("largest_request", 80), "largest_request", "a request has 81 B"),
-    (put("chains", [[0]]), "chains", "stage 1 is in no chain"),
-    (put("chains", [[0, 2]]), "chains[0]", "0 to 1"),
-    (put("chains", [[0, 0], [1]]), "chains[0]", "twice"),
-    (put("operating_points", 0, "thresholds", [0.5]), "operating_points[0].thresholds", "2 ent"),
-    (put("operating_points", 0, "thresholds", 0, 1e39), "operating_points[0].thresholds[0]", ""),
-    (put("operating_points", 0, "accuracy", 1.5), "operating_points[0].accuracy", "0 to 1"),
-    (put("operating_points", 0, "chain", 1), "operating_points[0].chain", "0 to 0"),
-    (put("operating_points", 0, "guarantee", [1]), "operating_points[0].guarantee", "object"),
-    (put("active", 2), "active", "0 to 1"),
-    (put("files", "x.bin", {"sha256": "0" * 64, "size": 1}), "files", "'x.bin'"),
-    (put("files", "../x", {"sha256": "0" * 64, "size": 1}), "files.../x", "plain file name"),
-    (put("files", "stage_0.onnx", "sha256", "0"), "files.stage_0.onnx.sha256", "64"),
-    (put("files", "stage_0.onnx", "size", 1 << 40), "files.stage_0.onnx.size", "at most"),
-    (put("files", "sample.npz", ...), "files", "'sample.npz'"),
-    (put("max_instance_cost", 50.0), "operating_points[0]", "may cost"),
+INVALID_FIELDS: list[tuple[Edit, str, str]] = [
+    (set_entry("schema_version", 1), "schema_version", "must be 2"),
+    (set_entry("name", ...), "the document", "lacks 'name'"),
+    (set_entry("extra", 1), "the document", "unknown key 'extra'"),
+    (set_entry("name", "a/b"), "name", "MQTT"),
+    (set_entry("name", "x" * 65), "name", "at most 64"),
+    (set_entry("version", 3), "version", "must be text"),
+    (set_entry("created", "2026-01-31T12:00:00+01:00"), "created", "UTC"),
+    (set_entry("min_runtime_version", "soon"), "min_runtime_version", "1.2.3"),
+    (set_entry("task", "cluster"), "task", "'classify'"),
+    (set_entry("classes", ["absent", "absent"]), "classes", "twice"),
+    (set_entry("classes", ["absent", 1]), "classes[1]", "different type"),
+    (set_entry("classes", [None, "x"]), "classes[0]", "must be"),
+    (set_entry("link", "logit"), "link", "'sigmoid'"),
+    (set_entry("link", "softmax"), "link", "last stage"),
+    (set_entry("features", 0, "own", -1), "features[0].own", "not -1"),
+    (set_entry("features", 0, "own", 10**400), "features[0].own", "range"),
+    (set_entry("features", 0, "name", "chol"), "features", "'chol' is listed twice"),
+    (set_entry("features", 0, "name", "a\nb"), "features[0].name", "cannot be printed"),
+    (set_entry("features", 0, "group", "urine"), "features[0].group", "not a listed group"),
+    (set_entry("groups", [{"name": n, "shared": 1} for n in ("blood", "x")]), "groups", "'x'"),
+    (set_entry("groups", 0, "requires", ["blood"]), "groups", "require each other"),
+    (
+        set_entry("groups", 0, "requires", ["urine"]),
+        "groups",
+        "'urine' is required, but not listed",
+    ),
+    (set_entry("prices", "byte", None), "prices.byte", "number"),
+    (set_entry("prices", "ether", 1.0), "prices", "unknown key 'ether'"),
+    (set_entry("missing", "cloud", "maybe"), "missing.cloud", "'allowed' or 'refused'"),
+    (set_entry("stages", 0, "inputs", ["shoe size"]), "stages[0].inputs[0]", "'shoe size'"),
+    (set_entry("stages", 0, "inputs", ["age", "age"]), "stages[0].inputs", "twice"),
+    (set_entry("stages", 0, "arrays", "../x.npz"), "stages[0].arrays", "plain file name"),
+    (set_entry("stages", 0, "arrays", "stage_9.npz"), "files", "stage_0.npz"),
+    (set_entry("stages", 0, "arrays", "stage_1.npz"), "files", "used by two models"),
+    (
+        set_entry("stages", 0, "arrays", ...),
+        "stages[0].arrays",
+        "must name a file for kind 'linear'",
+    ),
+    (set_entry("stages", 0, "kind", "lazy"), "stages[0].graph", "must be null for kind 'lazy'"),
+    (set_entry("stages", 0, "kind", "graph"), "stages[0].arrays", "must be null"),
+    (set_entry("stages", 0, "kind", "pickle"), "stages[0].kind", "'graph'"),
+    (set_entry("stages", 0, "bytes", 3), "stages[0].bytes", "its files have 23"),
+    (set_entry("stages", 0, "outputs", 2), "stages[0].outputs", "2 margins"),
+    (set_entry("stages", 0, "link", "softmax"), "stages[0].outputs", "1 margins"),
+    (set_entry("cloud", "file", "stage_0.onnx"), "files", "used by two models"),
+    (set_entry("cloud", "file", "manifest.json"), "files", "cannot be the name of a model's file"),
+    (set_entry("cloud", "file", "SIGNATURE"), "files", "cannot be the name of a model's file"),
+    (set_entry("cloud", 7), "cloud", "must be an object"),
+    (set_entry("largest_request", 80), "largest_request", "a request has 81 B"),
+    (set_entry("chains", [[0]]), "chains", "stage 1 is in no chain"),
+    (set_entry("chains", [[0, 2]]), "chains[0]", "0 to 1"),
+    (set_entry("chains", [[0, 0], [1]]), "chains[0]", "twice"),
+    (
+        set_entry("operating_points", 0, "thresholds", [0.5]),
+        "operating_points[0].thresholds",
+        "2 ent",
+    ),
+    (
+        set_entry("operating_points", 0, "thresholds", 0, 1e39),
+        "operating_points[0].thresholds[0]",
+        "",
+    ),
+    (set_entry("operating_points", 0, "accuracy", 1.5), "operating_points[0].accuracy", "0 to 1"),
+    (set_entry("operating_points", 0, "chain", 1), "operating_points[0].chain", "0 to 0"),
+    (set_entry("operating_points", 0, "guarantee", [1]), "operating_points[0].guarantee", "object"),
+    (set_entry("active", 2), "active", "0 to 1"),
+    (set_entry("files", "x.bin", {"sha256": "0" * 64, "size": 1}), "files", "'x.bin'"),
+    (set_entry("files", "../x", {"sha256": "0" * 64, "size": 1}), "files.../x", "plain file name"),
+    (set_entry("files", "stage_0.onnx", "sha256", "0"), "files.stage_0.onnx.sha256", "64"),
+    (set_entry("files", "stage_0.onnx", "size", 1 << 40), "files.stage_0.onnx.size", "at most"),
+    (set_entry("files", "sample.npz", ...), "files", "'sample.npz'"),
+    (set_entry("max_instance_cost", 50.0), "operating_points[0]", "may cost"),
 ]
 INVALID_FIGURES: list[tuple[Edit, str, str]] = [
-    (put("min_recall", [0.5]), "min_recall", "2 entries"),
-    (put("class_rows", [1, 0.5]), "class_rows[1]", "whole number"),
+    (set_entry("min_recall", [0.5]), "min_recall", "2 entries"),
+    (set_entry("class_rows", [1, 0.5]), "class_rows[1]", "whole number"),
     (
-        put("operating_points", 0, "recall", [0.5, 1.5]),
+        set_entry("operating_points", 0, "recall", [0.5, 1.5]),
         "operating_points[0].recall[1]",
         "at most 1",
     ),
-    (put("operating_points", 0, "interval", [0.9, 0.1]), "operating_points[0].interval", "above"),
-    (put("cloud", "backend", ""), "cloud.backend", "at least 1"),
+    (
+        set_entry("operating_points", 0, "interval", [0.9, 0.1]),
+        "operating_points[0].interval",
+        "above",
+    ),
+    (set_entry("cloud", "backend", ""), "cloud.backend", "at least 1"),
 ]
-INVALID_ARRAYS: list[tuple[Edit, str, str]] = [
-    (put("instance", "dtype", "int32"), "instance.dtype", "uint8"),
-    (put("instance", "shape", [2, 3]), "features", "6 values"),
-    (put("instance", "shape", [70000, 2]), "instance.shape[0]", "at most 65535"),
-    (put("instance", "shape", [60000, 2]), "instance.shape", "120000 values"),
+INVALID_IMAGES: list[tuple[Edit, str, str]] = [
+    (set_entry("instance", "dtype", "int32"), "instance.dtype", "uint8"),
+    (set_entry("instance", "shape", [2, 3]), "features", "6 values"),
+    (set_entry("instance", "shape", [70000, 2]), "instance.shape[0]", "at most 65535"),
+    (set_entry("instance", "shape", [60000, 2]), "instance.shape", "120000 values"),
 ]
-INVALID_VALUES: list[tuple[Edit, str, str]] = [
-    (put("classes", [0, 1]), "classes", "must be empty"),
-    (put("task", "classify"), "classes", "at least 2"),
-    (put("stages", 0, "link", "softmax"), "stages[0]", "'identity'"),
-    (put("stages", 0, "score", "column"), "stages[0].outputs", "0 margins"),
-    (put("stages", 0, "outputs", 2), "stages[0].outputs", "2 margins"),
-    (put("operating_points", 0, "accuracy", 1.5), "operating_points[0].accuracy", "1"),
-    (put("cloud", DOCUMENT["cloud"] | {"file": "stage_0.onnx"}), "files", "used by two models"),
-    (put("chains", [[0, 1], [1]]), "chains[0]", "one stage for task"),
+INVALID_REGRESSORS: list[tuple[Edit, str, str]] = [
+    (set_entry("classes", [0, 1]), "classes", "must be empty"),
+    (set_entry("task", "classify"), "classes", "at least 2"),
+    (set_entry("stages", 0, "link", "softmax"), "stages[0]", "'identity'"),
+    (set_entry("stages", 0, "score", "column"), "stages[0].outputs", "0 margins"),
+    (set_entry("stages", 0, "outputs", 2), "stages[0].outputs", "2 margins"),
+    (set_entry("operating_points", 0, "accuracy", 1.5), "operating_points[0].accuracy", "1"),
+    (
+        set_entry("cloud", DOCUMENT["cloud"] | {"file": "stage_0.onnx"}),
+        "files",
+        "used by two models",
+    ),
+    (set_entry("chains", [[0, 1], [1]]), "chains[0]", "one stage for task"),
 ]
 
 
-def of_values(document: Document) -> Document:
+def as_regressor(document: Document) -> Document:
     """Change a document to one of a regressor, with two chains of one stage and no cloud."""
     del document["files"]["cloud.onnx"]
     for entry in document["stages"]:
@@ -234,7 +258,7 @@ def of_values(document: Document) -> Document:
     }
 
 
-def with_figures(document: Document) -> Document:
+def with_optional_figures(document: Document) -> Document:
     """Add every optional entry to a document."""
     shares = [0.9, 0.3]
     document["operating_points"][0] |= {
@@ -252,46 +276,50 @@ def with_figures(document: Document) -> Document:
     }  # fmt: skip
 
 
-def of_images(document: Document) -> Document:
+def as_images(document: Document) -> Document:
     """Change a document so that instances are images with four values as features."""
     instance = {"shape": [2, 2], "dtype": "uint8"}
     return document | {"instance": instance, "largest_request": request_bytes(3, item_size=1)}
 
 
-DOCUMENT_KINDS: list[tuple[Callable[[Document], Document], list[tuple[Edit, str, str]]]] = [
-    (lambda document: document, INVALID),
-    (with_figures, INVALID_FIGURES),
-    (of_images, INVALID_ARRAYS),
-    (of_values, INVALID_VALUES),
+DOCUMENT_CASES: list[tuple[Callable[[Document], Document], list[tuple[Edit, str, str]]]] = [
+    (lambda document: document, INVALID_FIELDS),
+    (with_optional_figures, INVALID_FIGURES),
+    (as_images, INVALID_IMAGES),
+    (as_regressor, INVALID_REGRESSORS),
 ]
-ALL_INVALID = [(make, *wrong) for make, table in DOCUMENT_KINDS for wrong in table]
+ALL_INVALID = [(make, *wrong) for make, table in DOCUMENT_CASES for wrong in table]
 
 
 @pytest.mark.parametrize(
-    ("make", "edit", "field", "message"),
+    ("make_document", "edit", "field", "message"),
     ALL_INVALID,
     ids=[f"{f}-{w}" for _, _, f, w in ALL_INVALID],
 )
 def test_an_error_names_the_invalid_field(
-    document: Document, make: Callable[[Document], Document], edit: Edit, field: str, message: str
+    document: Document,
+    make_document: Callable[[Document], Document],
+    edit: Edit,
+    field: str,
+    message: str,
 ) -> None:
-    edited = make(document)
-    written = json.loads(read(edited).to_json())
-    assert read(written) == read(edited)
-    edit(edited)
-    with pytest.raises(ManifestError) as caught:
-        read(edited)
-    assert caught.value.field == field
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
+    changed_document = make_document(document)
+    written_document = json.loads(read_document(changed_document).to_json())
+    assert read_document(written_document) == read_document(changed_document)
+    edit(changed_document)
+    with pytest.raises(ManifestError) as error_info:
+        read_document(changed_document)
+    assert error_info.value.field == field
+    assert message in str(error_info.value)
+    assert "\n" not in str(error_info.value)
 
 
 def test_only_r_squared_may_be_negative(document: Document) -> None:
-    regressor = of_values(document)
+    regressor = as_regressor(document)
     regressor["operating_points"][0]["accuracy"] = -0.25
-    assert read(regressor).operating_points[0].accuracy == -0.25
+    assert read_document(regressor).operating_points[0].accuracy == -0.25
     with pytest.raises(ManifestError, match=r"operating_points\[0\]\.accuracy"):
-        read(regressor | {"task": "rank"})
+        read_document(regressor | {"task": "rank"})
 
 
 @pytest.mark.parametrize(
@@ -326,9 +354,9 @@ def test_a_mutated_manifest_is_read_or_refused(pristine: Document, data: st.Data
         max_leaves=5,
     )
     changed = copy.deepcopy(pristine)
-    put(*path, data.draw(junk))(changed)
+    set_entry(*path, data.draw(junk))(changed)
     try:
-        manifest = read(changed)
+        manifest = read_document(changed)
     except ManifestError:
         return
     assert read_manifest(manifest.to_json()) == manifest
@@ -353,13 +381,13 @@ def test_an_encoder_round_trips(document: Document) -> None:
         frozenset({"err", "off", "none"}),
     )
     document["encoder"] = json.loads(encode_json(encoder))
-    manifest = read(document)
+    manifest = read_document(document)
     assert manifest.encoder == encoder
     assert read_manifest(manifest.to_json()) == manifest
     assert manifest.column_names == ("mass", "on", "who", "what")
     document["encoder"]["columns"].reverse()
     with pytest.raises(ManifestError, match=r"encoder\.columns: must give the manifest's features"):
-        read(document)
+        read_document(document)
     document["encoder"]["columns"][0]["kind"] = "shape"
     with pytest.raises(ManifestError, match=r"encoder\.columns\[0\]"):
-        read(document)
+        read_document(document)

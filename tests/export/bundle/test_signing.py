@@ -26,8 +26,8 @@ from gatewise_export.bundle.signing import MANIFEST_CONTEXT, PublicKey, Signer, 
 from tests.support.bundle_files import contents
 from tests.support.processes import run_python
 
-Write = Callable[..., Path]
-Change = Callable[[Path, Path], None]
+WriteBundle = Callable[..., Path]
+BundleChange = Callable[[Path, Path], None]
 FEW_EXAMPLES = settings(
     max_examples=60,
     deadline=None,
@@ -45,12 +45,12 @@ def other_key(tmp_path: Path) -> Path:
     return keygen(tmp_path / "other_key")[0]
 
 
-def pub(key: Path) -> Path:
+def public_file(key: Path) -> Path:
     return key.with_suffix(".pub")
 
 
 @pytest.fixture
-def signed(write_bundle: Write, tmp_path: Path, key: Path) -> Path:
+def signed_path(write_bundle: WriteBundle, tmp_path: Path, key: Path) -> Path:
     path = tmp_path / "signed"
     repack(write_bundle(), path, sign=key)
     return path
@@ -60,92 +60,108 @@ def signed(write_bundle: Write, tmp_path: Path, key: Path) -> Path:
 
 
 def test_keys_are_made_once_and_kept_secret(tmp_path: Path) -> None:
-    key, public = keygen(tmp_path / "fleet")
-    assert (key.name, public.name) == ("fleet.key", "fleet.pub")
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    read_key = PublicKey(public)
-    assert read_key.raw == PublicKey(str(public)).raw == PublicKey(public.read_bytes()).raw
-    assert Signer(key).public.key_id == read_key.key_id == PublicKey(read_key.raw).key_id
+    key_file, public_key_file = keygen(tmp_path / "fleet")
+    assert (key_file.name, public_key_file.name) == ("fleet.key", "fleet.pub")
+    assert stat.S_IMODE(key_file.stat().st_mode) == 0o600
+    read_key = PublicKey(public_key_file)
+    assert (
+        read_key.raw
+        == PublicKey(str(public_key_file)).raw
+        == PublicKey(public_key_file.read_bytes()).raw
+    )
+    assert Signer(key_file).public.key_id == read_key.key_id == PublicKey(read_key.raw).key_id
     assert len(read_key.key_id) == 16
-    before = key.read_bytes()
+    first_key_bytes = key_file.read_bytes()
     with pytest.raises(InputError, match="not overwritten"):
         keygen(tmp_path / "fleet")
-    key.unlink()
+    key_file.unlink()
     with pytest.raises(InputError, match=r"fleet\.pub exists"):
         keygen(tmp_path / "fleet")
-    assert not key.exists()
-    assert keygen(tmp_path / "other")[0].read_bytes() != before
+    assert not key_file.exists()
+    assert keygen(tmp_path / "other")[0].read_bytes() != first_key_bytes
 
 
 def test_files_other_than_a_key_are_refused(tmp_path: Path) -> None:
-    key, public = keygen(tmp_path / "fleet")
-    text, curve, secret = (tmp_path / name for name in ("text", "curve", "secret"))
-    text.write_text("hello")
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    of_curve = ec.generate_private_key(ec.SECP256R1())
-    curve.write_bytes(of_curve.private_bytes(*form, serialization.NoEncryption()))
-    hidden = serialization.BestAvailableEncryption(b"secret")
-    secret.write_bytes(ed25519.Ed25519PrivateKey.generate().private_bytes(*form, hidden))
-    for read, path, message in (
-        (Signer, public, "is a public key"),
+    key, public_key_file = keygen(tmp_path / "fleet")
+    text_file, curve_key_file, encrypted_key_file = (
+        tmp_path / name for name in ("text", "curve", "secret")
+    )
+    text_file.write_text("hello")
+    pem_format = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    curve_key = ec.generate_private_key(ec.SECP256R1())
+    curve_key_file.write_bytes(curve_key.private_bytes(*pem_format, serialization.NoEncryption()))
+    encryption = serialization.BestAvailableEncryption(b"secret")
+    encrypted_key_file.write_bytes(
+        ed25519.Ed25519PrivateKey.generate().private_bytes(*pem_format, encryption)
+    )
+    for load_key, path, message in (
+        (Signer, public_key_file, "is a public key"),
         (PublicKey, key, "is a private key"),
         (Signer, tmp_path / "none.key", "cannot be read"),
         (PublicKey, tmp_path / "none.pub", "cannot be read"),
-        (Signer, text, "not a PEM file"),
-        (PublicKey, text, "not a PEM file"),
-        (Signer, curve, "not an Ed25519 key"),
-        (Signer, secret, "encrypted"),
+        (Signer, text_file, "not a PEM file"),
+        (PublicKey, text_file, "not a PEM file"),
+        (Signer, curve_key_file, "not an Ed25519 key"),
+        (Signer, encrypted_key_file, "encrypted"),
     ):
         with pytest.raises(InputError, match=message):
-            read(path)
+            load_key(path)
 
 
 # -- invalid signatures --------------------------------------------------------------------
 
 
-def test_a_signed_bundle_opens_only_with_its_key(signed: Path, key: Path, other_key: Path) -> None:
-    bundle = Bundle.open(signed, public_key=pub(key))
+def test_a_signed_bundle_opens_only_with_its_key(
+    signed_path: Path, key: Path, other_key: Path
+) -> None:
+    bundle = Bundle.open(signed_path, public_key=public_file(key))
     assert bundle.signed_by == Signer(key).public.key_id
     assert bundle.claimed_key_ids() == (bundle.signed_by,)
-    assert Bundle.open(signed).signed_by is None
-    value = signing.read_signatures((signed / "SIGNATURE").read_bytes(), "it")[0].value
-    raw = ed25519.Ed25519PublicKey.from_public_bytes(PublicKey(pub(key)).raw)
-    raw.verify(value, MANIFEST_CONTEXT + (signed / "manifest.json").read_bytes())  # as any program
-    with pytest.raises(SignatureError, match="is signed by key") as caught:
-        Bundle.open(signed, public_key=pub(other_key))
+    assert Bundle.open(signed_path).signed_by is None
+    signature_bytes = signing.read_signatures((signed_path / "SIGNATURE").read_bytes(), "it")[
+        0
+    ].value
+    public_key = ed25519.Ed25519PublicKey.from_public_bytes(PublicKey(public_file(key)).raw)
+    public_key.verify(
+        signature_bytes, MANIFEST_CONTEXT + (signed_path / "manifest.json").read_bytes()
+    )  # as any program
+    with pytest.raises(SignatureError, match="is signed by key") as error_info:
+        Bundle.open(signed_path, public_key=public_file(other_key))
     for signer in (key, other_key):
-        assert Signer(signer).public.key_id in str(caught.value)
-    unsigned = signed.parent / "bundle"  # the signed bundle is a copy of it
+        assert Signer(signer).public.key_id in str(error_info.value)
+    unsigned = signed_path.parent / "bundle"  # the signed bundle is a copy of it
     assert Bundle.open(unsigned).claimed_key_ids() == ()
     with pytest.raises(SignatureError, match="is not signed"):
-        Bundle.open(unsigned, public_key=pub(key))
+        Bundle.open(unsigned, public_key=public_file(key))
 
 
 @FEW_EXAMPLES
 @given(
-    byte=st.integers(0, 10**6),
-    bit=st.integers(0, 7),
+    byte_index=st.integers(0, 10**6),
+    bit_index=st.integers(0, 7),
     name=st.sampled_from(["manifest.json", "SIGNATURE"]),
 )
 def test_any_flipped_bit_is_refused(
-    signed: Path, key: Path, byte: int, bit: int, name: str
+    signed_path: Path, key: Path, byte_index: int, bit_index: int, name: str
 ) -> None:
-    path = signed / name
-    good = path.read_bytes()
-    bad = bytearray(good)
-    bad[byte % len(bad)] ^= 1 << bit
-    path.write_bytes(bad)
+    path = signed_path / name
+    valid_content = path.read_bytes()
+    flipped_content = bytearray(valid_content)
+    flipped_content[byte_index % len(flipped_content)] ^= 1 << bit_index
+    path.write_bytes(flipped_content)
     with pytest.raises(SignatureError):
-        Bundle.open(signed, public_key=pub(key))
-    path.write_bytes(good)
+        Bundle.open(signed_path, public_key=public_file(key))
+    path.write_bytes(valid_content)
 
 
 @FEW_EXAMPLES
 @given(content=st.binary(max_size=600))
-def test_a_signature_file_of_any_bytes_is_refused(signed: Path, key: Path, content: bytes) -> None:
-    (signed / "SIGNATURE").write_bytes(content)
+def test_a_signature_file_of_any_bytes_is_refused(
+    signed_path: Path, key: Path, content: bytes
+) -> None:
+    (signed_path / "SIGNATURE").write_bytes(content)
     with pytest.raises(SignatureError, match="not a signature file of a known format"):
-        Bundle.open(signed, public_key=pub(key))
+        Bundle.open(signed_path, public_key=public_file(key))
 
 
 @pytest.mark.parametrize(
@@ -163,28 +179,28 @@ def test_a_signature_file_of_any_bytes_is_refused(signed: Path, key: Path, conte
     ],
 )
 def test_another_form_of_a_signature_is_refused(
-    signed: Path, key: Path, change: Callable[[str], str]
+    signed_path: Path, key: Path, change: Callable[[str], str]
 ) -> None:
-    text = (signed / "SIGNATURE").read_text()
-    (signed / "SIGNATURE").write_bytes(change(text).encode())
+    text = (signed_path / "SIGNATURE").read_text()
+    (signed_path / "SIGNATURE").write_bytes(change(text).encode())
     with pytest.raises(SignatureError, match="not a signature file of a known format"):
-        Bundle.open(signed, public_key=pub(key))
+        Bundle.open(signed_path, public_key=public_file(key))
 
 
-def not_json(path: Path, key: Path) -> None:
+def write_invalid_json(path: Path, key: Path) -> None:
     (path / "manifest.json").write_bytes(b"{ not JSON")
 
 
-def of_another_context(path: Path, key: Path) -> None:
+def sign_for_another_context(path: Path, key: Path) -> None:
     other = Signer(key).sign(b"another context\0", (path / "manifest.json").read_bytes())
     (path / "SIGNATURE").write_bytes(signing.write_signatures(other))
 
 
-def damaged(path: Path, key: Path) -> None:
+def damage_a_stage(path: Path, key: Path) -> None:
     (path / "stage_0.onnx").write_bytes(b"First graph")
 
 
-def linked(path: Path, key: Path) -> None:
+def link_the_signature(path: Path, key: Path) -> None:
     os.rename(path / "SIGNATURE", path.parent / "elsewhere")
     (path / "SIGNATURE").symlink_to(path.parent / "elsewhere")
 
@@ -192,54 +208,63 @@ def linked(path: Path, key: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (not_json, SignatureError, "is invalid"),  # the signature is checked before parsing
-        (of_another_context, SignatureError, "is invalid"),
-        (damaged, DamagedFileError, "SHA-256 differs"),
-        (linked, DamagedFileError, "plain file"),
+        (
+            write_invalid_json,
+            SignatureError,
+            "is invalid",
+        ),  # the signature is checked before parsing
+        (sign_for_another_context, SignatureError, "is invalid"),
+        (damage_a_stage, DamagedFileError, "SHA-256 differs"),
+        (link_the_signature, DamagedFileError, "plain file"),
     ],
 )
 def test_content_that_the_key_did_not_sign_is_refused(
-    signed: Path, key: Path, change: Change, error: type[BundleError], message: str
+    signed_path: Path, key: Path, change: BundleChange, error: type[BundleError], message: str
 ) -> None:
-    change(signed, key)
+    change(signed_path, key)
     with pytest.raises(error, match=message):
-        Bundle.open(signed, public_key=pub(key))
+        Bundle.open(signed_path, public_key=public_file(key))
 
 
 # -- other operating points ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["directory", "zip"])
-def test_switching_the_operating_point_signs_again(signed: Path, key: Path, kind: str) -> None:
-    path = signed
-    if kind == "zip":
-        path = signed.with_suffix(".gwb")
-        repack(signed, path)
-    before = contents(path)
+@pytest.mark.parametrize("bundle_form", ["directory", "zip"])
+def test_switching_the_operating_point_signs_again(
+    signed_path: Path, key: Path, bundle_form: str
+) -> None:
+    path = signed_path
+    if bundle_form == "zip":
+        path = signed_path.with_suffix(".gwb")
+        repack(signed_path, path)
+    files_before = contents(path)
     with pytest.raises(BundleError, match=r"is signed by key .* \(--sign NAME\.key\)"):
         set_operating_point(path, 1)
-    assert contents(path) == before
-    switched = set_operating_point(path, 1, sign=key)
-    assert switched.manifest.active == 1
-    assert switched.signed_by == Signer(key).public.key_id
-    after = contents(path)
-    assert after.keys() == before.keys()
-    assert {n for n in after if after[n] != before[n]} == {"manifest.json", "SIGNATURE"}
-    assert len((after["SIGNATURE"]).splitlines()) == 2
-    assert Bundle.open(path, public_key=pub(key)).manifest.active == 1
+    assert contents(path) == files_before
+    switched_bundle = set_operating_point(path, 1, sign=key)
+    assert switched_bundle.manifest.active == 1
+    assert switched_bundle.signed_by == Signer(key).public.key_id
+    files_after = contents(path)
+    assert files_after.keys() == files_before.keys()
+    assert {name for name in files_after if files_after[name] != files_before[name]} == {
+        "manifest.json",
+        "SIGNATURE",
+    }
+    assert len((files_after["SIGNATURE"]).splitlines()) == 2
+    assert Bundle.open(path, public_key=public_file(key)).manifest.active == 1
 
 
-def test_an_altered_bundle_is_not_signed(signed: Path, key: Path) -> None:
-    document = json.loads((signed / "manifest.json").read_text())
+def test_an_altered_bundle_is_not_signed(signed_path: Path, key: Path) -> None:
+    document = json.loads((signed_path / "manifest.json").read_text())
     document["features"][0]["own"] = 0.0
-    (signed / "manifest.json").write_text(json.dumps(document))
-    before = contents(signed)
+    (signed_path / "manifest.json").write_text(json.dumps(document))
+    files_before = contents(signed_path)
     with pytest.raises(SignatureError):
-        set_operating_point(signed, 1, sign=key)
+        set_operating_point(signed_path, 1, sign=key)
     with pytest.raises(SignatureError):
-        repack(signed, signed.parent / "copy", sign=key)
-    assert contents(signed) == before
-    assert not (signed.parent / "copy").exists()
+        repack(signed_path, signed_path.parent / "copy", sign=key)
+    assert contents(signed_path) == files_before
+    assert not (signed_path.parent / "copy").exists()
 
 
 #: Makes each change in a process of its own, forked from one that has the imports.
@@ -277,93 +302,96 @@ def changing() -> Iterator[Callable[[Path], Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", ["same", "other"])
+@pytest.mark.parametrize("signing_key", ["same", "other"])
 def test_an_interrupted_change_of_the_point_leaves_a_signed_bundle(
-    signed: Path, key: Path, other_key: Path, changing: Callable[[Path], Any], by: str
+    signed_path: Path, key: Path, other_key: Path, changing: Callable[[Path], Any], signing_key: str
 ) -> None:
     """Let the process die before each of its renames in turn, then switch again."""
-    signer = key if by == "same" else other_key
+    signer = key if signing_key == "same" else other_key
     process = changing(signer)
-    for renames in range(4):
-        path = signed.with_name(f"cut-{renames}")
-        shutil.copytree(signed, path)
-        for target in (1, 0, 1):  # later switches start from an interrupted state
-            process.stdin.write(f"{renames} {target} {path}\n")
+    for n_renames in range(4):
+        path = signed_path.with_name(f"cut-{n_renames}")
+        shutil.copytree(signed_path, path)
+        for point_index in (1, 0, 1):  # later switches start from an interrupted state
+            process.stdin.write(f"{n_renames} {point_index} {path}\n")
             process.stdin.flush()
-            assert process.stdout.readline() == ("9\n" if renames < 3 else "0\n")
-            keys = [Bundle.open(path).claimed_key_ids()[0]]
-            opened = [
-                Bundle.open(path, public_key=pub(k))
-                for k in (key, other_key)
-                if PublicKey(pub(k)).key_id in keys
+            assert process.stdout.readline() == ("9\n" if n_renames < 3 else "0\n")
+            claimed_key_ids = [Bundle.open(path).claimed_key_ids()[0]]
+            opened_bundles = [
+                Bundle.open(path, public_key=public_file(key_path))
+                for key_path in (key, other_key)
+                if PublicKey(public_file(key_path)).key_id in claimed_key_ids
             ]
-            assert len(opened) == 1, "the claimed key does not open the bundle"
-        switched = set_operating_point(path, 1, sign=signer)
-        assert switched.manifest.active == 1
+            assert len(opened_bundles) == 1, "the claimed key does not open the bundle"
+        switched_bundle = set_operating_point(path, 1, sign=signer)
+        assert switched_bundle.manifest.active == 1
         assert len((path / "SIGNATURE").read_text().splitlines()) == 2
-        assert Bundle.open(path, public_key=pub(signer)).manifest.active == 1
+        assert Bundle.open(path, public_key=public_file(signer)).manifest.active == 1
 
 
 # -- copies --------------------------------------------------------------------------------
 
 
-def test_a_copy_has_the_same_manifest_and_signature(signed: Path, key: Path) -> None:
-    copy = repack(signed, signed.parent / "copy.gwb")
-    assert contents(copy.path) == contents(signed)
-    assert Bundle.open(copy.path, public_key=pub(key)).manifest == copy.manifest
+def test_a_copy_has_the_same_manifest_and_signature(signed_path: Path, key: Path) -> None:
+    copy = repack(signed_path, signed_path.parent / "copy.gwb")
+    assert contents(copy.path) == contents(signed_path)
+    assert Bundle.open(copy.path, public_key=public_file(key)).manifest == copy.manifest
 
 
-def test_a_bundle_for_devices_lacks_only_the_high_cost_model(signed: Path, key: Path) -> None:
-    made = repack(signed, signed.parent / "device.gwb", for_device=True)
-    assert contents(signed).keys() - contents(made.path).keys() == {"cloud.onnx"}
-    device = Bundle.open(made.path, public_key=pub(key), for_device=True)
-    assert device.absent_files() == ("cloud.onnx",)
-    assert device.read("stage_0.onnx") == b"first graph"
-    assert device.sample()["label"].tolist() == [1, 1, 1, 0, 1]
+def test_a_bundle_for_devices_lacks_only_the_high_cost_model(signed_path: Path, key: Path) -> None:
+    device_copy = repack(signed_path, signed_path.parent / "device.gwb", for_device=True)
+    assert contents(signed_path).keys() - contents(device_copy.path).keys() == {"cloud.onnx"}
+    device_bundle = Bundle.open(device_copy.path, public_key=public_file(key), for_device=True)
+    assert device_bundle.absent_files() == ("cloud.onnx",)
+    assert device_bundle.read("stage_0.onnx") == b"first graph"
+    assert device_bundle.sample()["label"].tolist() == [1, 1, 1, 0, 1]
     with pytest.raises(DamagedFileError, match=r"cloud\.onnx is missing"):
-        device.read("cloud.onnx")
+        device_bundle.read("cloud.onnx")
     with pytest.raises(DamagedFileError, match=r"cloud\.onnx is missing"):
-        Bundle.open(made.path, public_key=pub(key))
-    folder = repack(made.path, signed.parent / "device", for_device=True)
-    (folder.path / "stage_0.onnx").unlink()
+        Bundle.open(device_copy.path, public_key=public_file(key))
+    copy_of_copy = repack(device_copy.path, signed_path.parent / "device", for_device=True)
+    (copy_of_copy.path / "stage_0.onnx").unlink()
     with pytest.raises(DamagedFileError, match=r"stage_0\.onnx is missing"):
-        Bundle.open(folder.path, for_device=True)
+        Bundle.open(copy_of_copy.path, for_device=True)
 
 
-def test_a_bundle_can_be_signed_in_place(write_bundle: Write, key: Path) -> None:
+def test_a_bundle_can_be_signed_in_place(write_bundle: WriteBundle, key: Path) -> None:
     path = write_bundle()
     repack(path, path, sign=key)
-    assert Bundle.open(path, public_key=pub(key)).signed_by
+    assert Bundle.open(path, public_key=public_file(key)).signed_by
     assert [p.name for p in path.parent.iterdir() if p.name.startswith(".")] == []
     (path / "SIGNATURE").unlink()
     set_operating_point(path, 1, sign=key)  # switching also signs
-    assert Bundle.open(path, public_key=pub(key)).manifest.active == 1
+    assert Bundle.open(path, public_key=public_file(key)).manifest.active == 1
 
 
-@pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("is_interrupted_before", [True, False])
+@pytest.mark.parametrize("interrupted_rename", [1, 2])
 def test_an_interruption_between_renames_leaves_a_bundle_in_place(
-    signed: Path, monkeypatch: pytest.MonkeyPatch, number: int, before: bool
+    signed_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted_rename: int,
+    is_interrupted_before: bool,
 ) -> None:
-    calls = []
+    renamed_paths = []
     rename = os.rename
 
-    def interrupted(source: Path, target: Path) -> None:
-        calls.append(source)
-        if not (before and len(calls) == number):
+    def rename_or_interrupt(source: Path, target: Path) -> None:
+        renamed_paths.append(source)
+        if not (is_interrupted_before and len(renamed_paths) == interrupted_rename):
             rename(source, target)
-        if len(calls) == number:
+        if len(renamed_paths) == interrupted_rename:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "rename", interrupted)
+    monkeypatch.setattr(os, "rename", rename_or_interrupt)
     with pytest.raises(KeyboardInterrupt):
-        repack(signed, signed)
+        repack(signed_path, signed_path)
     monkeypatch.undo()
-    assert Bundle.open(signed).manifest.active == 0
+    assert Bundle.open(signed_path).manifest.active == 0
 
 
-def test_a_file_larger_than_the_limit_is_not_read(signed: Path) -> None:
-    bundle = Bundle.open(signed)
+def test_a_file_larger_than_the_limit_is_not_read(signed_path: Path) -> None:
+    bundle = Bundle.open(signed_path)
     assert bundle.read("cloud.onnx", max_bytes=11) == b"large graph"
     with pytest.raises(DamagedFileError, match="has 11 B, more than 10 B"):
         bundle.read("cloud.onnx", max_bytes=10)
@@ -373,40 +401,49 @@ def test_a_file_larger_than_the_limit_is_not_read(signed: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_commands(
-    write_bundle: Write, tmp_path: Path, run: Callable[..., Any], refused: Callable[..., str]
+def test_commands_sign_and_check_bundles(
+    write_bundle: WriteBundle,
+    tmp_path: Path,
+    run_command: Callable[..., Any],
+    refused_message: Callable[..., str],
 ) -> None:
-    bundle, name, made = write_bundle(), tmp_path / "ops", tmp_path / "x.gwb"
-    key, public = f"{name}.key", f"{name}.pub"
+    bundle, key_name, copy = write_bundle(), tmp_path / "ops", tmp_path / "x.gwb"
+    key, public_key_file = f"{key_name}.key", f"{key_name}.pub"
 
-    def done(*args: object) -> str:
-        status, out, err = run(*args)
-        assert status == 0, err
-        return str(out)
+    def run_successfully(*args: object) -> str:
+        status, stdout, stderr = run_command(*args)
+        assert status == 0, stderr
+        return str(stdout)
 
     # make keys as the help of `gatewise pack` shows
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
-    subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public], check=True)
-    key_id = PublicKey(public).key_id
-    packed = done("pack", bundle, "--out", made, "--sign", key, "--json")
-    assert json.loads(packed)["key_id"] == key_id
-    assert "--for fun" in refused("pack", bundle, "--out", made, "--for", "fun")
-    facts = json.loads(done("inspect", made, "--json"))
-    assert (facts["signed"], facts["key_id"], facts["signature_checked"]) == (True, key_id, False)
-    shown = done("inspect", made, "--public-key", public)
-    assert f"signed by key {key_id}: the signature is valid" in shown
-    assert "not signed" in done("inspect", bundle)
+    subprocess.run_command(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
+    subprocess.run_command(
+        ["openssl", "pkey", "-in", key, "-pubout", "-out", public_key_file], check=True
+    )
+    key_id = PublicKey(public_key_file).key_id
+    pack_output = run_successfully("pack", bundle, "--out", copy, "--sign", key, "--json")
+    assert json.loads(pack_output)["key_id"] == key_id
+    assert "--for fun" in refused_message("pack", bundle, "--out", copy, "--for", "fun")
+    inspect_document = json.loads(run_successfully("inspect", copy, "--json"))
+    assert (
+        inspect_document["signed"],
+        inspect_document["key_id"],
+        inspect_document["signature_checked"],
+    ) == (True, key_id, False)
+    inspect_output = run_successfully("inspect", copy, "--public-key", public_key_file)
+    assert f"signed by key {key_id}: the signature is valid" in inspect_output
+    assert "not signed" in run_successfully("inspect", bundle)
     for command in ("inspect", "verify"):
-        assert "is not signed" in refused(command, bundle, "--public-key", public)
-    assert "signed by key" in refused("frontier", made, "--budget", "200")
-    done("frontier", made, "--budget", "200", "--sign", key)
-    assert Bundle.open(made, public_key=public).manifest.active == 1
+        assert "is not signed" in refused_message(command, bundle, "--public-key", public_key_file)
+    assert "signed by key" in refused_message("frontier", copy, "--budget", "200")
+    run_successfully("frontier", copy, "--budget", "200", "--sign", key)
+    assert Bundle.open(copy, public_key=public_key_file).manifest.active == 1
 
 
-def test_reading_without_a_key_loads_no_cryptography(signed: Path) -> None:
-    probe = (
+def test_reading_without_a_key_loads_no_cryptography(signed_path: Path) -> None:
+    program = (
         "import sys; from gatewise_export import Bundle; "
         "Bundle.open(sys.argv[1]).claimed_key_ids();"
         "print('cryptography' in sys.modules)"
     )
-    assert run_python(probe, signed) == "False"
+    assert run_python(program, signed_path) == "False"
