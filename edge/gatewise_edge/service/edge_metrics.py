@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -19,10 +19,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from gatewise_edge.device.answer import Answer
 
 if TYPE_CHECKING:
-    from gatewise_edge.device.device import Device
     from gatewise_edge.link.link import Link
     from gatewise_edge.sensors.instance_source import InstanceSource
     from gatewise_edge.update import Updater
+    from gatewise_export.bundle.bundle import Bundle
 
 #: Upper bounds of the latency histogram, in seconds. A stage takes tens of microseconds, and a
 #: round trip by satellite half a second.
@@ -36,6 +36,22 @@ _MAX_REASONS: Final = 100
 
 #: The label values of a sample, and its value.
 Sample = tuple[Sequence[str], Any]
+
+
+class MeasuredDevice(Protocol):
+    """The part of :class:`gatewise_edge.Device` that metrics and status reports read.
+
+    An import of the device itself would make the chain of imports too long.
+    """
+
+    deadline_ms: float
+
+    @property
+    def bundle(self) -> Bundle: ...
+    @property
+    def counters(self) -> dict[str, int]: ...
+    @property
+    def gauges(self) -> dict[str, float]: ...
 
 
 def counter(name: str, help_text: str, samples: Iterable[Sample], *labels: str) -> Metric:
@@ -67,7 +83,7 @@ class EdgeMetrics(Collector):
 
     def __init__(
         self,
-        device: Device,
+        device: MeasuredDevice,
         *,
         link: Link | None = None,
         instances: InstanceSource | None = None,

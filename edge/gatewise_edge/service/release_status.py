@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from gatewise_edge.device.device import Device
     from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.service.edge_metrics import MeasuredDevice
     from gatewise_edge.update.store import Store
 
 #: Longest time between two reports, in seconds.
@@ -37,10 +37,10 @@ class ReleaseStatus:
         self._clock = clock
         self._pause_s = math.inf
         self.due_at = math.inf
-        self._device: Device | None = None
+        self._device: MeasuredDevice | None = None
         self._counts_at_adoption: dict[str, int] = {}
 
-    def begin(self, device: Device) -> None:
+    def begin(self, device: MeasuredDevice) -> None:
         """Publish a status now and restart the reports for the release that the device runs."""
         if self._link is None:
             return

@@ -24,10 +24,9 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 
 if TYPE_CHECKING:
-    from gatewise_edge.device.device import Device
     from gatewise_edge.device.late_requests import LateRequests
     from gatewise_edge.link.mqtt import MqttLink
-    from gatewise_edge.service.edge_metrics import EdgeMetrics
+    from gatewise_edge.service.edge_metrics import EdgeMetrics, MeasuredDevice
     from gatewise_edge.service.endpoints import StatusServer
     from gatewise_edge.update import Store, Updater
 
@@ -139,7 +138,7 @@ def make_late_requests(settings: EdgeSettings) -> LateRequests | None:
 
 
 def serve_metrics(
-    device: Device, heartbeat: Heartbeat, host: str, port: int, **parts: Any
+    device: MeasuredDevice, heartbeat: Heartbeat, host: str, port: int, **parts: Any
 ) -> tuple[EdgeMetrics, StatusServer]:
     """Serve the device's metrics, and the health that `heartbeat` observes."""
     try:
