@@ -167,7 +167,7 @@ class _InstancePath:
         self._row = row
         self._acquired = [np.atleast_2d(stage.acquired(row))[0] for stage in system.stages_]
         self._offload = system._features_of_offload(row)
-        costs = system._exit_costs(self._acquired, offload=self._offload)
+        costs = system._exit_costs(self._acquired, offload_features=self._offload)
         self.exit_costs = np.asarray(costs).reshape(-1)
         self._is_acquired = np.zeros(len(self._acquired[0]), np.bool_)
 
