@@ -308,14 +308,14 @@ def _device_time(split: _Split, system: Any) -> float:
         acquired = [stage.features for stage in system.stages_[: exit_stage + 1]]
         if exit_stage == len(system.stages_):
             acquired.append(system.high_cost_model_.features)
-        blocks = [dict.fromkeys(graph.block_of[features].tolist()) for features in acquired]
+        blocks = [dict.fromkeys(graph.block_of_feature[features].tolist()) for features in acquired]
         durations = []
         for _ in range(5):
             started = time.perf_counter()
-            values = graph.start(window)
+            values = graph.lazy_values(window)
             for numbers in blocks:
                 for number in numbers:
-                    values.of_block(number)
+                    values.block_features(number)
             durations.append(time.perf_counter() - started)
         ratios.append(1e6 * min(durations) / charged_price)
     return float(np.median(ratios))

@@ -52,7 +52,7 @@ def main():
         n_lost = 50 if first % 5000 == 0 else 0
         time = first / RATE
         stream += windower.push(signal[first + n_lost : first + 500], time + n_lost / RATE)
-    print(f"recording {number}: {len(stream)} windows, {windower.gaps} gaps")
+    print(f"recording {number}: {len(stream)} windows, {windower.n_gaps} gaps")
     with tempfile.TemporaryDirectory() as folder:
         answers = answer_live(system, windows[train], [w.values for w in stream], folder)
     activities = "".join(str(answer.label) for answer in answers)

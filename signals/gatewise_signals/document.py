@@ -46,18 +46,27 @@ Side = Annotated[int, Meta(ge=1, le=MAX_WINDOW_VALUES)]
 _TYPES: Final[dict[Any, Any]] = {int: Whole, float: Real, bool: bool, str: Text}
 
 
-def _kinds() -> dict[str, type[Step]]:
+def _step_kinds() -> dict[str, type[Step]]:
     """Map each kind to its class of steps."""
     modules = first_steps, block, time_domain, spectra, sound, images
-    classes = [c for module in modules for c in vars(module).values() if isinstance(c, type)]
-    return {c.kind: c for c in classes if issubclass(c, Step) and not isabstract(c)}
+    classes = [
+        step_class
+        for module in modules
+        for step_class in vars(module).values()
+        if isinstance(step_class, type)
+    ]
+    return {
+        step_class.kind: step_class
+        for step_class in classes
+        if issubclass(step_class, Step) and not isabstract(step_class)
+    }
 
 
 def _document_type(hint: Any) -> Any:
     """Get the type of a setting in a document, where a number stands for a step."""
     if get_origin(hint) is tuple:
-        items = tuple.__class_getitem__((_document_type(get_args(hint)[0]), ...))
-        return Annotated[items, Meta(max_length=MAX_ENTRIES)]
+        entries = tuple.__class_getitem__((_document_type(get_args(hint)[0]), ...))
+        return Annotated[entries, Meta(max_length=MAX_ENTRIES)]
     return StepNumber if issubclass(hint, Step) else _TYPES[hint]
 
 
@@ -80,7 +89,7 @@ def _record_of(kind: type[Step]) -> type[msgspec.Struct]:
     )
 
 
-KINDS: Final = _kinds()
+KINDS: Final = _step_kinds()
 RECORDS: Final = {name: _record_of(kind) for name, kind in KINDS.items()}
 
 if TYPE_CHECKING:
@@ -102,21 +111,23 @@ class SignalRecord(Record, frozen=True):
 def write_signal(signal: SignalInput) -> SignalRecord:
     """Make the record of a signal input."""
     steps = signal.graph.steps
-    number = {step: i for i, step in enumerate(steps)}
+    number_of_step = {step: i for i, step in enumerate(steps)}
 
-    def plain(value: Any) -> Any:
+    def record_value(value: Any) -> Any:
         if isinstance(value, tuple):
-            return tuple(plain(entry) for entry in value)
-        return number[value] if isinstance(value, Step) else value
+            return tuple(record_value(entry) for entry in value)
+        return number_of_step[value] if isinstance(value, Step) else value
 
     return SignalRecord(
         signal.shape,
         signal.dtype,
         tuple(
-            RECORDS[s.kind](**{name: plain(getattr(s, name)) for name in settings_of(type(s))})
-            for s in steps
+            RECORDS[step.kind](
+                **{name: record_value(getattr(step, name)) for name in settings_of(type(step))}
+            )
+            for step in steps
         ),
-        tuple(number[block] for block in signal.graph.blocks),
+        tuple(number_of_step[block] for block in signal.graph.blocks),
         signal.prices,
     )
 
@@ -130,51 +141,51 @@ def read_signal(
     values of the window. Raises DocumentError, which names the field, if the record is not valid.
     """
 
-    def fail(field: str, why: object) -> DocumentError:
-        return DocumentError(file, field, str(why))
+    def document_error(field: str, problem: object) -> DocumentError:
+        return DocumentError(file, field, str(problem))
 
     # make the steps, each of which reads steps before it
     steps: list[Step] = []
-    for i, entry in enumerate(record.steps):
+    for i, step_record in enumerate(record.steps):
         try:
-            step = _step(entry, steps)
+            step = _make_step(step_record, steps)
         except InputError as error:
-            raise fail(f"steps[{i}]", error) from None
+            raise document_error(f"steps[{i}]", error) from None
         if len(step.label) > MAX_LABEL_BYTES:
-            raise fail(f"steps[{i}]", f"has a label of more than {MAX_LABEL_BYTES} bytes")
+            raise document_error(f"steps[{i}]", f"has a label of more than {MAX_LABEL_BYTES} bytes")
         steps.append(step)
     # find the blocks among the steps
     blocks: list[Block] = []
     for i, number in enumerate(record.blocks):
         block_step = steps[number] if number < len(steps) else None
         if not isinstance(block_step, Block):
-            raise fail(f"blocks[{i}]", f"step {number} is not a block")
+            raise document_error(f"blocks[{i}]", f"step {number} is not a block")
         blocks.append(block_step)
     try:
         graph = SignalGraph(blocks)
     except InputError as error:
-        raise fail("blocks", error) from None
-    raw = feature_names == (*graph.feature_names, WINDOW)
-    if not raw and graph.feature_names != feature_names:
-        raise fail("blocks", "their features differ from those of the manifest")
+        raise document_error("blocks", error) from None
+    has_window_values = feature_names == (*graph.feature_names, WINDOW)
+    if not has_window_values and graph.feature_names != feature_names:
+        raise document_error("blocks", "their features differ from those of the manifest")
     # check the prices of the steps
     prices = record.prices
     labels = {step.label for step in graph.steps}
     if prices is not None and (prices.shape, set(prices.microseconds)) != (record.shape, labels):
-        raise fail("prices", "are for other steps or windows")
+        raise document_error("prices", "are for other steps or windows")
     try:
-        return SignalInput(graph, record.shape, record.dtype, raw, prices)
+        return SignalInput(graph, record.shape, record.dtype, has_window_values, prices)
     except InputError as error:
-        raise fail("shape", error) from None
+        raise document_error("shape", error) from None
 
 
-def _step(entry: Any, steps: list[Step]) -> Step:
+def _make_step(step_record: Any, steps: list[Step]) -> Step:
     """Make a step that reads some of `steps`."""
-    kind = KINDS[str(entry.__struct_config__.tag)]
+    kind = KINDS[str(step_record.__struct_config__.tag)]
 
-    def setting(hint: Any, value: Any) -> Any:
+    def setting_value(hint: Any, value: Any) -> Any:
         if get_origin(hint) is tuple:
-            return tuple(setting(get_args(hint)[0], entry) for entry in value)
+            return tuple(setting_value(get_args(hint)[0], step_record) for step_record in value)
         if not issubclass(hint, Step):
             return value
         if value >= len(steps):
@@ -182,4 +193,6 @@ def _step(entry: Any, steps: list[Step]) -> Step:
         return steps[value]
 
     hints = settings_of(kind)
-    return kind(**{name: setting(hint, getattr(entry, name)) for name, hint in hints.items()})
+    return kind(
+        **{name: setting_value(hint, getattr(step_record, name)) for name, hint in hints.items()}
+    )

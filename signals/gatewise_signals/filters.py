@@ -16,7 +16,7 @@ class MajorityFilter:
 
     Parameters
     ----------
-    windows : int
+    n_windows : int
         Number of windows, including the newest one. The filter follows a permanent change
         ``windows // 2`` windows late.
 
@@ -29,11 +29,15 @@ class MajorityFilter:
     1
     """
 
-    def __init__(self, windows: int) -> None:
-        if isinstance(windows, bool) or not isinstance(windows, int) or not 1 <= windows <= 10**6:
-            raise InputError(f"majority: {windows!r} windows; give a whole number, at least 1")
-        self._labels: deque[Hashable] = deque(maxlen=windows)
-        self._smoothed: Hashable = None
+    def __init__(self, n_windows: int) -> None:
+        if (
+            isinstance(n_windows, bool)
+            or not isinstance(n_windows, int)
+            or not 1 <= n_windows <= 10**6
+        ):
+            raise InputError(f"majority: {n_windows!r} windows; give a whole number, at least 1")
+        self._labels: deque[Hashable] = deque(maxlen=n_windows)
+        self._smoothed_label: Hashable = None
 
     @property
     def delay(self) -> int:
@@ -44,20 +48,22 @@ class MajorityFilter:
         """Add the `label` of the next window and return the smoothed label."""
         self._labels.append(label)
         counts = Counter(self._labels)
-        highest = max(counts.values())
-        if counts[self._smoothed] < highest:
-            self._smoothed = next(c for c in reversed(self._labels) if counts[c] == highest)
-        return self._smoothed
+        largest_count = max(counts.values())
+        if counts[self._smoothed_label] < largest_count:
+            self._smoothed_label = next(
+                label for label in reversed(self._labels) if counts[label] == largest_count
+            )
+        return self._smoothed_label
 
     def reset(self) -> None:
         """Forget all windows, for example after a gap."""
         self._labels.clear()
-        self._smoothed = None
+        self._smoothed_label = None
 
 
 def parse_filter(text: str) -> MajorityFilter:
     """Make the filter that ``majority:K`` describes; InputError for any other text."""
-    kind, _, windows = text.partition(":")
-    if kind != "majority" or not windows.isdecimal():
+    kind, _, n_windows_text = text.partition(":")
+    if kind != "majority" or not n_windows_text.isdecimal():
         raise InputError(f"{text}: give majority:K, where K is the number of windows")
-    return MajorityFilter(int(windows))
+    return MajorityFilter(int(n_windows_text))

@@ -31,7 +31,7 @@ class SignalGraph:
         All steps including the blocks, each after its inputs.
     feature_names : tuple of str
         Names of the features of all blocks, in order.
-    block_of : ndarray of intp, shape (n_features,)
+    block_of_feature : ndarray of intp, shape (n_features,)
         Index of each feature's block.
     index : dict of Step to int
         Index of each step in :attr:`steps`.
@@ -58,14 +58,18 @@ class SignalGraph:
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self.blocks = tuple(blocks)
-        problems = [f"{b!r} is not a block" for b in self.blocks if not isinstance(b, Block)]
+        problems = [
+            f"{block!r} is not a block" for block in self.blocks if not isinstance(block, Block)
+        ]
         if problems or not self.blocks:
             raise InputError("; ".join(problems) or "blocks: give at least one")
         self.steps = tuple(_topological_order(self.blocks))
-        self.index = {step: i for i, step in enumerate(self.steps)}
-        self.inputs = [tuple(self.index[s] for s in step.inputs) for step in self.steps]
-        labels = [step.label for step in self.steps]
-        duplicate = next((label for label in labels if labels.count(label) > 1), None)
+        self.index_of_step = {step: i for i, step in enumerate(self.steps)}
+        self.inputs = [
+            tuple(self.index_of_step[step] for step in step.inputs) for step in self.steps
+        ]
+        block_labels = [step.label for step in self.steps]
+        duplicate = next((label for label in block_labels if block_labels.count(label) > 1), None)
         if duplicate is not None or len(set(self.blocks)) != len(self.blocks):
             raise InputError(
                 f"blocks: {duplicate or 'one'} occurs twice; list each block once, with distinct "
@@ -73,11 +77,14 @@ class SignalGraph:
             )
         self.feature_names = tuple(name for block in self.blocks for name in block.names)
         # the features of a block are consecutive columns
-        sizes = [len(block.names) for block in self.blocks]
-        self.block_of = np.repeat(np.arange(len(sizes)), sizes)
-        stops = np.cumsum(sizes).tolist()
-        self.step_of_block = [self.index[block] for block in self.blocks]
-        self._columns = [slice(stop - n, stop) for stop, n in zip(stops, sizes, strict=True)]
+        n_features_by_block = [len(block.names) for block in self.blocks]
+        self.block_of_feature = np.repeat(np.arange(len(n_features_by_block)), n_features_by_block)
+        stops = np.cumsum(n_features_by_block).tolist()
+        self.step_of_block = [self.index_of_step[block] for block in self.blocks]
+        self._columns = [
+            slice(stop - n_features, stop)
+            for stop, n_features in zip(stops, n_features_by_block, strict=True)
+        ]
 
     def __eq__(self, other: object) -> bool:
         """Compare the blocks, including their order."""
@@ -90,41 +97,53 @@ class SignalGraph:
         """Return the columns of the features of the block with index `block`."""
         return self._columns[block]
 
-    def labels(self, names: Iterable[str]) -> list[str]:
+    def block_labels(self, names: Iterable[str]) -> list[str]:
         """List the labels of the blocks of the features `names`, each label once.
 
         A name that is not a feature of a block is listed as it is.
         """
-        block = dict(zip(self.feature_names, self.block_of.tolist(), strict=True))
-        return list(dict.fromkeys(self.blocks[block[n]].label if n in block else n for n in names))
+        block_of_name = dict(zip(self.feature_names, self.block_of_feature.tolist(), strict=True))
+        return list(
+            dict.fromkeys(
+                self.blocks[block_of_name[name]].label if name in block_of_name else name
+                for name in names
+            )
+        )
 
-    def with_inputs(self, labels: Iterable[str]) -> list[str]:
-        """List the `labels` of steps and of all steps that they need, inputs first."""
-        needed_labels = set(labels)
+    def with_inputs(self, block_labels: Iterable[str]) -> list[str]:
+        """List the `block_labels` of steps and of all steps that they need, inputs first."""
+        needed_labels = set(block_labels)
         for step in reversed(self.steps):
             if step.label in needed_labels:
                 needed_labels |= {s.label for s in step.inputs}
         return [step.label for step in self.steps if step.label in needed_labels]
 
-    def costs(self, free: Sequence[str] = ()) -> FeatureCosts:
+    def costs(self, free_names: Sequence[str] = ()) -> FeatureCosts:
         """Make feature costs with a group for each step, which requires the groups of its inputs.
 
-        Further features, named `free`, follow those of the blocks and cost nothing. Raises
+        Further features, named `free_names`, follow those of the blocks and cost nothing. Raises
         InputError if a step has no price.
         """
-        unpriced = [step.label for step in self.steps if step.price is None]
-        if unpriced:
+        unpriced_labels = [step.label for step in self.steps if step.price is None]
+        if unpriced_labels:
             raise InputError(
-                f"no price of {', '.join(unpriced[:4])}: measure the blocks (gatewise_signals."
-                "measured) or give prices"
+                f"no price of {', '.join(unpriced_labels[:4])}: measure the blocks "
+                "(gatewise_signals.measured) or give prices"
             )
-        groups = [*(self.blocks[b].label for b in self.block_of), *(None for _ in free)]
+        groups = [
+            *(self.blocks[block].label for block in self.block_of_feature),
+            *(None for _ in free_names),
+        ]
         return FeatureCosts(
             np.zeros(len(groups)),
             group=groups,
             shared={step.label: step.price or 0.0 for step in self.steps},
-            requires={s.label: [i.label for i in s.inputs] for s in self.steps if s.inputs},
-            names=(*self.feature_names, *free),
+            requires={
+                step.label: [input_step.label for input_step in step.inputs]
+                for step in self.steps
+                if step.inputs
+            },
+            names=(*self.feature_names, *free_names),
         )
 
     def transform(self, windows: ArrayLike) -> Values:
@@ -135,10 +154,10 @@ class SignalGraph:
             rows = slice(start, start + MAX_WINDOWS)
             values = WindowValues(self, x[rows])
             for block, columns in enumerate(self._columns):
-                out[rows, columns] = values.of_block(block)
+                out[rows, columns] = values.block_features(block)
         return out
 
-    def start(self, window: ArrayLike) -> WindowValues:
+    def lazy_values(self, window: ArrayLike) -> WindowValues:
         """Return the values of one `window`, which are computed when they are first read."""
         return WindowValues(self, np.asarray(window)[np.newaxis])
 
@@ -151,26 +170,26 @@ class WindowValues:
         self._windows = windows
         self._results: dict[int, Values] = {}  # by index, because hashing a step is slow
 
-    def of_block(self, block: int) -> Values:
+    def block_features(self, block: int) -> Values:
         """Compute the features of a block, shape (n, n_features)."""
-        return self.at(self._graph.step_of_block[block])
+        return self.result_at(self._graph.step_of_block[block])
 
-    def of_step(self, step: Step) -> Values:
+    def step_result(self, step: Step) -> Values:
         """Compute the result of a step, shape (n, ...)."""
-        return self.at(self._graph.index[step])
+        return self.result_at(self._graph.index_of_step[step])
 
-    def at(self, index: int) -> Values:
+    def result_at(self, index: int) -> Values:
         """Compute the result of the step with this index in the graph, shape (n, ...)."""
         result = self._results.get(index)
         if result is None:
-            inputs = [self.at(i) for i in self._graph.inputs[index]] or [self._windows]
+            inputs = [self.result_at(i) for i in self._graph.inputs[index]] or [self._windows]
             # steps may divide by zero if a signal is clipped, constant or empty; the result is NaN
             with np.errstate(all="ignore"):
                 result = self._results[index] = self._graph.steps[index].run(*inputs)
         return result
 
     @property
-    def computed(self) -> tuple[Step, ...]:
+    def computed_steps(self) -> tuple[Step, ...]:
         """Steps that have been computed so far, in order of computation."""
         return tuple(self._graph.steps[i] for i in self._results)
 

@@ -33,18 +33,20 @@ def price_table(
 ) -> PriceTable:
     """Measure the time of each step on this machine; see :func:`measured`."""
     graph = SignalGraph(blocks)
-    x = np.asarray(windows)
-    if not len(x) or repeats < 1:
+    window_array = np.asarray(windows)
+    if not len(window_array) or repeats < 1:
         raise InputError("measuring blocks needs at least one window and one run")
-    empty_table = PriceTable({}, tuple(map(int, x.shape[1:])), _machine(), len(x), watts)
-    times = np.empty((len(x), repeats, len(graph.steps)))
-    for w, window in enumerate(x):
-        for r in range(repeats):
-            values = graph.start(window)
-            for s in range(len(graph.steps)):
+    empty_table = PriceTable(
+        {}, tuple(map(int, window_array.shape[1:])), _machine(), len(window_array), watts
+    )
+    times = np.empty((len(window_array), repeats, len(graph.steps)))
+    for window_index, window in enumerate(window_array):
+        for repeat in range(repeats):
+            window_values = graph.lazy_values(window)
+            for step_index in range(len(graph.steps)):
                 start = clock()
-                values.at(s)
-                times[w, r, s] = clock() - start
+                window_values.result_at(step_index)
+                times[window_index, repeat, step_index] = clock() - start
     # median over the windows of the minimum over the runs, because other load only adds time
     microseconds = 1e6 * np.median(times.min(axis=1), axis=0)
     labels = [step.label for step in graph.steps]
@@ -53,12 +55,14 @@ def price_table(
 
 def table_of_steps(graph: SignalGraph) -> PriceTable | None:
     """Get the table from which the prices of all steps come; None if there is no such table."""
-    table = graph.steps[0].measured
+    table = graph.steps[0].measurement
     if table is None or any(
-        step.measured != table or step.price != table.price(step.label) for step in graph.steps
+        step.measurement != table or step.price != table.price(step.label) for step in graph.steps
     ):
         return None
-    return replace(table, microseconds={s.label: table.microseconds[s.label] for s in graph.steps})
+    return replace(
+        table, microseconds={step.label: table.microseconds[step.label] for step in graph.steps}
+    )
 
 
 def measured(
@@ -126,13 +130,13 @@ def priced(
     """
     if unit not in get_args(PriceUnit):
         raise InputError(f"unit is {unit!r}; choose one of {', '.join(get_args(PriceUnit))}")
-    source = prices if isinstance(prices, PriceTable) else PriceTable.from_file(prices)
-    table = replace(source, unit=unit)
+    source_table = prices if isinstance(prices, PriceTable) else PriceTable.from_file(prices)
+    table = replace(source_table, unit=unit)
     graph = SignalGraph(blocks)
-    missing = [s.label for s in graph.steps if s.label not in table.microseconds]
-    if missing:
+    missing_labels = [step.label for step in graph.steps if step.label not in table.microseconds]
+    if missing_labels:
         raise InputError(
-            f"the price table has no {', '.join(missing[:4])}: measure these blocks "
+            f"the price table has no {', '.join(missing_labels[:4])}: measure these blocks "
             "(gatewise_signals.pricing.price_table)"
         )
     step_prices = {step: table.price(step.label) for step in graph.steps}

@@ -46,7 +46,7 @@ class SignalInput:
         Shape of a window: (samples,), (samples, channels), (height, width), ...
     dtype : str
         Type of the values: float32, float16, int16, int8 or uint8.
-    raw : bool
+    has_window_values : bool
         Whether the values of the window are additional columns after the features of the blocks.
         They cost nothing. A high-cost model may read them, but stages do not.
     prices : PriceTable or None
@@ -62,7 +62,7 @@ class SignalInput:
     graph: SignalGraph
     shape: tuple[int, ...]
     dtype: str = "float32"
-    raw: bool = False
+    has_window_values: bool = False
     prices: PriceTable | None = None
 
     def __post_init__(self) -> None:
@@ -71,7 +71,7 @@ class SignalInput:
             raise InputError(
                 f"channels and blocks are for {rates} samples per second: give one rate_hz for all"
             )
-        if not self.raw:
+        if not self.has_window_values:
             return
         if self.n_values > MAX_WINDOW_VALUES:
             raise InputError(
@@ -89,65 +89,71 @@ class SignalInput:
         cls,
         blocks: Sequence[Block],
         windows: ArrayLike,
-        raw: bool = False,
+        has_window_values: bool = False,
     ) -> Self:
         """Make the input for `windows`, (n, ...), and measure `blocks` if one has no price.
 
-        For `raw` see the attribute. Raises InputError if the windows are not numbers, or if the
-        blocks cannot compute them.
+        For `has_window_values` see the attribute. Raises InputError if the windows are not numbers,
+        or if the blocks cannot compute them.
         """
         # check the windows
-        x = as_windows(windows)
-        if x.ndim < 2 or not x.size:
+        window_array = as_windows(windows)
+        if window_array.ndim < 2 or not window_array.size:
             raise InputError(
                 f"windows must be an array of shape (n, samples), (n, samples, channels) or (n, "
-                f"height, width), not {x.shape}: cut or pad recordings to one length"
+                f"height, width), not {window_array.shape}: cut or pad recordings to one length"
             )
-        dtype = x.dtype.name if x.dtype.name in DTYPES else "float32"
+        dtype = window_array.dtype.name if window_array.dtype.name in DTYPES else "float32"
         graph = SignalGraph(blocks)
         if (
-            x.ndim == 3
-            and x.shape[1] < x.shape[2]
+            window_array.ndim == 3
+            and window_array.shape[1] < window_array.shape[2]
             and any(isinstance(step, Channels) for step in graph.steps)
         ):
             warnings.warn(
-                f"windows of shape {x.shape[1:]} are read as {x.shape[1]} samples of {x.shape[2]} "
-                "channels; if the axes are swapped, give windows.swapaxes(1, 2)",
+                f"windows of shape {window_array.shape[1:]} are read as {window_array.shape[1]} "
+                f"samples of {window_array.shape[2]} channels; if the axes are swapped, give "
+                "windows.swapaxes(1, 2)",
                 UserWarning,
                 stacklevel=2,
             )
-        shape = tuple(int(d) for d in x.shape[1:])
-        unpriced = cls(graph, shape, dtype, raw)
-        unpriced.features(x[:1])
+        shape = tuple(int(d) for d in window_array.shape[1:])
+        unpriced_input = cls(graph, shape, dtype, has_window_values)
+        unpriced_input.features(window_array[:1])
         # measure the blocks on evenly spaced windows
-        if any(step.price is None for step in unpriced.graph.steps):
-            blocks = measured(blocks, x[:: max(1, len(x) // MEASURED_WINDOWS)][:MEASURED_WINDOWS])
+        if any(step.price is None for step in unpriced_input.graph.steps):
+            blocks = measured(
+                blocks,
+                window_array[:: max(1, len(window_array) // MEASURED_WINDOWS)][:MEASURED_WINDOWS],
+            )
         graph = SignalGraph(blocks)
         table = table_of_steps(graph)
-        if table is not None and table.shape != unpriced.shape:
+        if table is not None and table.shape != unpriced_input.shape:
             raise InputError(
                 f"the blocks were measured on windows of shape {table.shape}, but these have "
-                f"{unpriced.shape}: measure them on windows of this shape "
+                f"{unpriced_input.shape}: measure them on windows of this shape "
                 "(gatewise_signals.pricing.price_table)"
             )
-        return replace(unpriced, graph=graph, prices=table)
+        return replace(unpriced_input, graph=graph, prices=table)
 
     @property
     def models(self) -> dict[str, bytes]:
         """Networks of blocks, by the name of their file in a bundle; empty if not loaded yet."""
-        return {b.file: b.model for b in self.graph.blocks if isinstance(b, OnnxBlock)}
+        return {
+            block.file: block.model for block in self.graph.blocks if isinstance(block, OnnxBlock)
+        }
 
     @property
     def functions(self) -> dict[str, Function]:
         """Python functions of blocks, by the name of the block."""
-        blocks = [b for b in self.graph.blocks if isinstance(b, FunctionBlock)]
-        return {b.name: b.function for b in blocks if b.function is not None}
+        blocks = [block for block in self.graph.blocks if isinstance(block, FunctionBlock)]
+        return {block.name: block.function for block in blocks if block.function is not None}
 
     def with_models(self, models: Mapping[str, bytes]) -> Self:
         """Return a copy with the networks of its blocks; `models` maps file names to networks."""
         blocks = [
-            replace(b, model=models[b.file]) if isinstance(b, OnnxBlock) else b
-            for b in self.graph.blocks
+            replace(block, model=models[block.file]) if isinstance(block, OnnxBlock) else block
+            for block in self.graph.blocks
         ]
         return replace(self, graph=SignalGraph(blocks))
 
@@ -176,9 +182,9 @@ class SignalInput:
         """Names of the parts of a window with a range of values: its channels, or the image."""
         if any(isinstance(step, Picture) for step in self.graph.steps):
             return (WINDOW,)
-        return tuple(c.name or f"channel {k}" for k, c in enumerate(self.channels))
+        return tuple(channel.name or f"channel {k}" for k, channel in enumerate(self.channels))
 
-    def by_channel(self, windows: NDArray[Any]) -> NDArray[Any]:
+    def split_by_channel(self, windows: NDArray[Any]) -> NDArray[Any]:
         """Reshape `windows`, (n, ...), to (n, n_values, parts of :attr:`range_names`)."""
         return windows.reshape(len(windows), -1, len(self.range_names))
 
@@ -203,41 +209,41 @@ class SignalInput:
 
     @cached_property
     def window_names(self) -> tuple[str, ...]:
-        """Names of the columns with the values of the window; empty unless `raw`."""
-        return tuple(value_names(WINDOW, self.n_values)) if self.raw else ()
+        """Names of the columns with the values of the window; empty unless `has_window_values`."""
+        return tuple(value_names(WINDOW, self.n_values)) if self.has_window_values else ()
 
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of all columns."""
         return (*self.graph.feature_names, *self.window_names)
 
-    def labels(self, names: Iterable[str]) -> list[str]:
+    def block_labels(self, names: Iterable[str]) -> list[str]:
         """List the labels of the blocks that compute the features `names`, without repetition."""
-        values = set(self.window_names)
-        return self.graph.labels(WINDOW if name in values else name for name in names)
+        window_names = set(self.window_names)
+        return self.graph.block_labels(WINDOW if name in window_names else name for name in names)
 
     def costs(self) -> FeatureCosts:
         """Make the feature costs of all columns; see :meth:`.SignalGraph.costs`."""
         return self.graph.costs(self.window_names)
 
-    def checked(self, windows: ArrayLike) -> NDArray[Any]:
+    def as_checked_array(self, windows: ArrayLike) -> NDArray[Any]:
         """Return `windows` as an array of shape (n, ...).
 
         Raises InputError if they have another shape, or contain a value that :attr:`dtype` cannot
         represent.
         """
-        x = as_windows(windows)
-        if x.shape[1:] != self.shape:
+        window_array = as_windows(windows)
+        if window_array.shape[1:] != self.shape:
             raise InputError(
-                f"windows have shape {x.shape[1:]}, but the blocks are for {self.shape}"
+                f"windows have shape {window_array.shape[1:]}, but the blocks are for {self.shape}"
             )
-        value = find_unrepresentable(x, np.dtype(self.dtype))
-        if value is not None:
+        unrepresentable_value = find_unrepresentable(window_array, np.dtype(self.dtype))
+        if unrepresentable_value is not None:
             raise InputError(
-                f"windows hold {value:g}, but the blocks are for {self.dtype}: convert them to the "
-                "type and scale of the training windows"
+                f"windows hold {unrepresentable_value:g}, but the blocks are for {self.dtype}: "
+                "convert them to the type and scale of the training windows"
             )
-        return x
+        return window_array
 
     def with_functions(self, functions: Mapping[str, Function]) -> Self:
         """Return a copy with `functions` for its blocks, by the name of the block.
@@ -245,34 +251,44 @@ class SignalInput:
         Raises InputError, which lists all blocks that have no function.
         """
         blocks = [
-            replace(b, function=functions.get(b.name, b.function))
-            if isinstance(b, FunctionBlock)
-            else b
-            for b in self.graph.blocks
+            replace(block, function=functions.get(block.name, block.function))
+            if isinstance(block, FunctionBlock)
+            else block
+            for block in self.graph.blocks
         ]
-        problems = [b.advice for b in blocks if isinstance(b, FunctionBlock) and not b.function]
+        problems = [
+            block.advice
+            for block in blocks
+            if isinstance(block, FunctionBlock) and not block.function
+        ]
         if problems:
             raise InputError("; ".join(problems))
         return replace(self, graph=SignalGraph(blocks))
 
-    def is_features(self, row: object) -> bool:
+    def holds_features(self, row: object) -> bool:
         """Whether `row` holds computed features, float32 (n_features,), instead of a window."""
         return (
             isinstance(row, np.ndarray)
             and row.dtype == np.float32
-            and row.shape == (len(self.graph.block_of) + len(self.window_names),) != self.shape
+            and row.shape
+            == (len(self.graph.block_of_feature) + len(self.window_names),)
+            != self.shape
         )
 
     def features(self, windows: ArrayLike) -> Values:
         """Compute all columns of `windows`, (n, ...), as float32 (n, n_features)."""
-        x = self.checked(windows)
+        window_array = self.as_checked_array(windows)
         try:
-            computed = self.graph.transform(x)
+            block_features = self.graph.transform(window_array)
         except (ValueError, IndexError) as error:
             raise InputError(f"blocks on windows of shape {self.shape}: {error}") from error
-        return np.concatenate([computed, self.values(x)], axis=1) if self.raw else computed
+        return (
+            np.concatenate([block_features, self.window_values(window_array)], axis=1)
+            if self.has_window_values
+            else block_features
+        )
 
-    def values(self, windows: NDArray[Any]) -> Values:
+    def window_values(self, windows: NDArray[Any]) -> Values:
         """Convert the values of `windows` to columns, shape (n, n_values)."""
         with np.errstate(over="ignore"):  # too large values become infinite and are refused later
             return windows.reshape(len(windows), self.n_values).astype(np.float32)
@@ -281,14 +297,15 @@ class SignalInput:
 def as_windows(windows: Any) -> NDArray[Any]:
     """Convert windows of equal length to one array of numbers, shape (n, ...)."""
     try:
-        x = np.asarray(windows)
+        window_array = np.asarray(windows)
     except ValueError as error:
         lengths = [len(window) if hasattr(window, "__len__") else 0 for window in windows]
-        different = next((k for k, n in enumerate(lengths) if n != lengths[0]), 0)
+        different_index = next((k for k, length in enumerate(lengths) if length != lengths[0]), 0)
         raise InputError(
             f"windows have {min(lengths)} to {max(lengths)} samples (window 0 has {lengths[0]}, "
-            f"window {different} has {lengths[different]}): cut or pad them to one length ({error})"
+            f"window {different_index} has {lengths[different_index]}): cut or pad them to one "
+            f"length ({error})"
         ) from None
-    if x.dtype.kind not in "fiub":
-        raise InputError(f"windows must be numbers, not {x.dtype}")
-    return x
+    if window_array.dtype.kind not in "fiub":
+        raise InputError(f"windows must be numbers, not {window_array.dtype}")
+    return window_array

@@ -103,14 +103,16 @@ def standard_blocks(
     if samples is not None:
         check_whole("samples", samples, 2, 1 << 24)
     rate = float(rate_hz)
-    length = samples or 16
-    ranked: list[tuple[int, Block]] = []
+    n_samples = samples or 16
+    ranked_blocks: list[tuple[int, Block]] = []
     for signal in _signals(list(channels), groups):
         signal = replace(signal, scale=float(scale), unit=unit, rate_hz=rate)
-        ranked += enumerate(_signal_blocks(signal, rate, length))
+        ranked_blocks += enumerate(_signal_blocks(signal, rate, n_samples))
         if rate >= SOUND_HZ:
-            ranked += enumerate(_sound_blocks(signal, rate, samples), start=100)
-    return [block for _, block in sorted(ranked, key=lambda pair: pair[0])]
+            ranked_blocks += enumerate(_sound_blocks(signal, rate, samples), start=100)
+    return [
+        block for _, block in sorted(ranked_blocks, key=lambda rank_and_block: rank_and_block[0])
+    ]
 
 
 def standard_image_blocks(
@@ -179,14 +181,16 @@ def _signals(names: list[str], groups: Mapping[str, Sequence[str]] | None) -> li
         raise InputError(f"channels are {names}: give at least one name, and each name once")
     # find the channels of each signal
     stems_and_axes = {name: _stem_and_axis(name, names) for name in names}
-    axes = {name: axis for name, (_, axis) in stems_and_axes.items()}
+    axis_of_channel = {name: axis for name, (_, axis) in stems_and_axes.items()}
     if groups is None:
-        members_of: dict[str, list[str]] = {}
+        members_by_signal: dict[str, list[str]] = {}
         for name, (stem, _) in stems_and_axes.items():
-            members_of.setdefault(stem, []).append(name)
+            members_by_signal.setdefault(stem, []).append(name)
     else:
-        members_of = {name: list(members) for name, members in groups.items()}
-        grouped_names = [member for members in members_of.values() for member in members]
+        members_by_signal = {name: list(channel_names) for name, channel_names in groups.items()}
+        grouped_names = [
+            channel for channel_names in members_by_signal.values() for channel in channel_names
+        ]
         if sorted(grouped_names) != sorted(names):
             raise InputError(
                 f"groups hold {sorted(grouped_names)}, but each of {sorted(names)} must belong to "
@@ -194,14 +198,14 @@ def _signals(names: list[str], groups: Mapping[str, Sequence[str]] | None) -> li
             )
     # name the axes of each signal
     signals = []
-    for stem, members in members_of.items():
-        indices = tuple(names.index(member) for member in members)
-        axis_names = tuple(axes[member] for member in members)
-        if len(members) == 1:
-            stem = members[0] if groups is None else stem
+    for stem, channel_names in members_by_signal.items():
+        indices = tuple(names.index(channel) for channel in channel_names)
+        axis_names = tuple(axis_of_channel[channel] for channel in channel_names)
+        if len(channel_names) == 1:
+            stem = channel_names[0] if groups is None else stem
             axis_names = ()
         elif len(set(axis_names)) < len(axis_names):
-            axis_names = tuple(members)
+            axis_names = tuple(channel_names)
         signals.append(Channels(stem, indices, axis_names))
     return signals
 
@@ -223,14 +227,14 @@ def _stem_and_axis(name: str, names: Sequence[str]) -> tuple[str, str]:
     return name, name
 
 
-def _signal_blocks(signal: Channels, rate: float, length: int) -> list[Block]:
+def _signal_blocks(signal: Channels, rate: float, n_samples: int) -> list[Block]:
     """List the blocks of one signal, beginning with the cheap ones."""
     # edges of the octaves: 0, ..., rate / 4, rate / 2
     octaves = (0.0, *(rate / 2 / 2**k for k in range(OCTAVES, -1, -1)))
     # lags 1, 2, 4, ... up to half a window
-    lags = tuple(2**k for k in range(12) if 2**k <= max(1, length // 2))[:6]
+    lags = tuple(2**k for k in range(12) if 2**k <= max(1, n_samples // 2))[:6]
     # each level of the wavelet transform halves the samples
-    levels = min(6, length.bit_length() - 1)
+    levels = min(6, n_samples.bit_length() - 1)
     blocks: list[Block] = [Mean(signal)]
     is_acceleration = signal.name.lower().startswith("acc") or signal.name.lower() in ("a", AXES)
     if len(signal.channels) == 3 and is_acceleration:

@@ -45,20 +45,26 @@ class Step(ABC):
     price : float or None
         Price of the computation for one window, without the steps that it reads, in microseconds
         after :func:`.measured`, or in any other unit. None if it is not known yet.
-    measured : PriceTable or None
+    measurement : PriceTable or None
         Table from which the price comes, if it was measured.
     """
 
     kind: ClassVar[str]
     """Name of the class in manifests and feature names."""
     price: float | None = field(default=None, compare=False)
-    measured: PriceTable | None = field(default=None, compare=False)
+    measurement: PriceTable | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for name, hint in settings_of(type(self)).items():
-            value = getattr(self, name)
-            if isinstance(hint, type) and issubclass(hint, Step) and not isinstance(value, hint):
-                raise InputError(f"{self.kind}: {name} must be a {hint.__name__}, not {value!r}")
+            setting_value = getattr(self, name)
+            if (
+                isinstance(hint, type)
+                and issubclass(hint, Step)
+                and not isinstance(setting_value, hint)
+            ):
+                raise InputError(
+                    f"{self.kind}: {name} must be a {hint.__name__}, not {setting_value!r}"
+                )
         if self.price is not None:
             check_price(f"the price of {self.label}", self.price)
         self._check()
@@ -70,19 +76,29 @@ class Step(ABC):
     def inputs(self) -> tuple[Step, ...]:
         """Steps that this one reads; empty if it reads the window."""
         steps: list[Step] = []
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            values = value if isinstance(value, tuple) else (value,)
-            steps += [v for v in values if isinstance(v, Step)]
+        for setting_field in fields(self):
+            value = getattr(self, setting_field.name)
+            setting_values = value if isinstance(value, tuple) else (value,)
+            steps += [value for value in setting_values if isinstance(value, Step)]
         return tuple(steps)
 
     @property
     def label(self) -> str:
         """Name of the step with its settings, such as ``spectrum(acc, 50)``."""
-        settings = [f for f in fields(self) if f.name not in ("price", "measured")]
+        settings = [
+            setting_field
+            for setting_field in fields(self)
+            if setting_field.name not in ("price", "measurement")
+        ]
         # leave out settings that equal their default
-        settings = [f for f in settings if f.default is None or getattr(self, f.name) != f.default]
-        return f"{self.kind}({', '.join(_text(getattr(self, f.name)) for f in settings)})"
+        settings = [
+            setting_field
+            for setting_field in settings
+            if setting_field.default is None
+            or getattr(self, setting_field.name) != setting_field.default
+        ]
+        texts = [_setting_text(getattr(self, setting_field.name)) for setting_field in settings]
+        return f"{self.kind}({', '.join(texts)})"
 
     def __repr__(self) -> str:
         return self.label
@@ -106,12 +122,15 @@ class Step(ABC):
 
         def set_prices(value: Any) -> Any:
             if isinstance(value, tuple):
-                return tuple(set_prices(entry) for entry in value)
+                return tuple(set_prices(setting_field) for setting_field in value)
             return value.with_prices(prices, table) if isinstance(value, Step) else value
 
-        changes = {f.name: set_prices(getattr(self, f.name)) for f in fields(self)}
+        changes = {
+            setting_field.name: set_prices(getattr(self, setting_field.name))
+            for setting_field in fields(self)
+        }
         if self in prices:
-            changes |= {"price": prices[self], "measured": table}
+            changes |= {"price": prices[self], "measurement": table}
         return replace(self, **changes)
 
 
@@ -183,23 +202,29 @@ class Channels(Signal):
             raise InputError(
                 f"channels {self.name!r}: {len(self.axes)} axes for the indices {self.indices}"
             )
-        for word in (self.name, *self.axes):
-            if not word or set(word) & set("(),."):
-                raise InputError(f"channel name {word!r} must not contain '(', ')', ',' or '.'")
+        for name_word in (self.name, *self.axes):
+            if not name_word or set(name_word) & set("(),."):
+                raise InputError(
+                    f"channel name {name_word!r} must not contain '(', ')', ',' or '.'"
+                )
         check_scale(self.name, self.scale)
         if self.rate_hz:
             check_number(f"channels {self.name!r}: rate_hz", self.rate_hz, 0, 1e9)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         (windows,) = inputs
-        rows = windows[:, :, np.newaxis] if windows.ndim == 2 else windows
-        if rows.ndim != 3 or not rows.shape[1] or rows.shape[2] <= max(self.indices):
+        channel_rows = windows[:, :, np.newaxis] if windows.ndim == 2 else windows
+        if (
+            channel_rows.ndim != 3
+            or not channel_rows.shape[1]
+            or channel_rows.shape[2] <= max(self.indices)
+        ):
             raise InputError(
                 f"signal {self.name!r}: needs windows of shape (samples, channels) that contain "
                 f"channels {self.indices}; got {windows.shape[1:]}"
             )
-        channels = rows.transpose(0, 2, 1)[:, _as_slice(self.indices)]
-        return scaled(channels, self.scale)
+        channels = channel_rows.transpose(0, 2, 1)[:, _as_slice(self.indices)]
+        return scale_counts(channels, self.scale)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -235,7 +260,7 @@ class Pixels(Picture):
                 f"image {self.name!r}: windows of shape {x.shape[1:]}; it reads (height, width) "
                 "or (height, width, 3)"
             )
-        values = scaled(x, self.scale)
+        values = scale_counts(x, self.scale)
         if x.ndim == 3:
             return values
         red, green, blue = (values[..., k] * LUMINANCE[k] for k in range(3))
@@ -246,7 +271,7 @@ class Pixels(Picture):
         check_scale(self.name, self.scale)
 
 
-def scaled(counts: NDArray[Any], scale: float) -> Values:
+def scale_counts(counts: NDArray[Any], scale: float) -> Values:
     """Convert counts to values in their unit, float32 and contiguous."""
     if counts.dtype.kind not in "biuf":
         raise InputError(f"windows hold {counts.dtype}; give numbers")
@@ -279,7 +304,9 @@ def check_rising(setting: str, values: tuple[float, ...], minimum: float, maximu
     if (
         not isinstance(values, tuple)
         or not values
-        or not all(isinstance(v, float | int) and minimum <= v <= maximum for v in values)
+        or not all(
+            isinstance(value, float | int) and minimum <= value <= maximum for value in values
+        )
         or list(values) != sorted(set(values))
     ):
         raise InputError(
@@ -288,20 +315,20 @@ def check_rising(setting: str, values: tuple[float, ...], minimum: float, maximu
         )
 
 
-def constant(values: NDArray[Any]) -> Values:
+def read_only_float32(values: NDArray[Any]) -> Values:
     """Make a read-only float32 array, which can be cached."""
-    table: Values = np.ascontiguousarray(values, np.float32)
-    table.flags.writeable = False
-    return table
+    array: Values = np.ascontiguousarray(values, np.float32)
+    array.flags.writeable = False
+    return array
 
 
-def means(x: Values) -> Values:
+def channel_means(x: Values) -> Values:
     """Compute the mean along the last axis."""
     averages: Values = np.add.reduce(x, -1) / x.shape[-1]
     return averages
 
 
-def centred(x: Values) -> Values:
+def subtract_mean(x: Values) -> Values:
     """Subtract the mean of each channel; a constant signal becomes exactly 0."""
     # subtract the first sample, and then the mean of the differences
     differences: Values = x - x[..., :1]
@@ -309,11 +336,13 @@ def centred(x: Values) -> Values:
     return differences
 
 
-def per_channel(channels: tuple[str, ...], words: tuple[str, ...]) -> tuple[str, ...]:
+def names_per_channel(channels: tuple[str, ...], feature_words: tuple[str, ...]) -> tuple[str, ...]:
     """Make the feature names of each channel; they contain its name if there are several."""
     if len(channels) == 1:
-        return words
-    return tuple(f"{channel}.{word}" for channel in channels for word in words)
+        return feature_words
+    return tuple(
+        f"{channel}.{feature_word}" for channel in channels for feature_word in feature_words
+    )
 
 
 def _as_slice(indices: tuple[int, ...]) -> slice | list[int]:
@@ -327,12 +356,12 @@ def _as_slice(indices: tuple[int, ...]) -> slice | list[int]:
 def settings_of(cls: type[Step]) -> dict[str, Any]:
     """Map the settings of a class, which are the fields that equality compares, to their types."""
     hints = get_type_hints(cls)
-    return {f.name: hints[f.name] for f in fields(cls) if f.compare}
+    return {field.name: hints[field.name] for field in fields(cls) if field.compare}
 
 
-def _text(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     if isinstance(value, Step):
         return value.label
     if isinstance(value, tuple):
-        return " ".join(map(_text, value))
+        return " ".join(map(_setting_text, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -38,12 +38,14 @@ def cut_windows(
     >>> windows.tolist(), starts.tolist()
     ([[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]], [0, 3, 6])
     """
-    x = np.asarray(signal)
-    length, hop = _sizes(length, hop)
-    if x.ndim not in (1, 2):
-        raise InputError(f"signal must have shape (samples,) or (samples, channels), not {x.shape}")
-    starts = np.arange(0, len(x) - length + 1, hop)
-    return x[starts[:, np.newaxis] + np.arange(length)], starts
+    samples = np.asarray(signal)
+    length, hop = _checked_sizes(length, hop)
+    if samples.ndim not in (1, 2):
+        raise InputError(
+            f"signal must have shape (samples,) or (samples, channels), not {samples.shape}"
+        )
+    starts = np.arange(0, len(samples) - length + 1, hop)
+    return samples[starts[:, np.newaxis] + np.arange(length)], starts
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +116,11 @@ class Windower:
 
     Attributes
     ----------
-    samples, windows, gaps : int
+    n_samples, n_windows, n_gaps : int
         Numbers of samples, windows and gaps so far.
-    dropped : int
+    n_dropped : int
         Number of samples that are in no window because of gaps or a reset.
-    refused : int
+    n_refused : int
         Number of windows that were refused because of their mean rate.
 
     Examples
@@ -133,24 +135,24 @@ class Windower:
     def __init__(
         self, length: int, hop: int | None = None, *, rate_hz: float | None = None
     ) -> None:
-        self.length, self.hop = _sizes(length, hop)
+        self.length, self.hop = _checked_sizes(length, hop)
         if rate_hz is not None and not 0 < rate_hz < np.inf:
             raise InputError(f"rate_hz is {rate_hz}; give samples per second")
         self.rate_hz = rate_hz
-        self.samples = 0
-        self.windows = 0
-        self.gaps = 0
-        self.dropped = 0
-        self.refused = 0
+        self.n_samples = 0
+        self.n_windows = 0
+        self.n_gaps = 0
+        self.n_dropped = 0
+        self.n_refused = 0
         self._buffer: NDArray[Any] | None = None
-        self._begin = 0  # number of the first sample in the buffer
+        self._buffer_start = 0  # number of the first sample in the buffer
         self._n_skipped = 0  # samples before the next window, if the hop is longer than a window
         self._n_used = 0  # samples of the buffer that were in a window
         self._pushes: deque[_TimedPush] = deque()  # pushes of the samples in the buffer
-        self._unchecked: deque[_TimedPush] = deque()  # pushes that may follow a gap
+        self._unchecked_pushes: deque[_TimedPush] = deque()  # pushes that may follow a gap
         # delay of each of the latest pushes, and its number of samples since the push before it
-        self._latest: deque[tuple[float, int]] = deque(maxlen=MAX_TIMES)
-        self._seconds = 0.0  # time from the first to the latest timed push
+        self._latest_delays: deque[tuple[float, int]] = deque(maxlen=MAX_TIMES)
+        self._timed_seconds = 0.0  # time from the first to the latest timed push
         self._n_timed = 0  # number of samples in this time
 
     @property
@@ -161,7 +163,7 @@ class Windower:
     @property
     def measured_hz(self) -> float | None:
         """Mean rate according to the times, in samples per second; None without two times."""
-        return self._n_timed / self._seconds if self._seconds > 0 else None
+        return self._n_timed / self._timed_seconds if self._timed_seconds > 0 else None
 
     def push(self, samples: ArrayLike, time: float | None = None) -> list[StreamWindow]:
         """Add consecutive samples, and return the windows that they complete.
@@ -195,8 +197,8 @@ class Windower:
         if not len(x):
             return []
         if time is not None:
-            self._record_time(time, self._begin + len(self._buffer))
-        self.samples += len(x)
+            self._record_time(time, self._buffer_start + len(self._buffer))
+        self.n_samples += len(x)
         self._buffer = np.concatenate([self._buffer, x]) if len(self._buffer) else x
         return list(self._complete_windows())
 
@@ -211,39 +213,42 @@ class Windower:
             raise InputError("samples with times need rate_hz=")
         timed_push = _TimedPush(start, time)
         if self._pushes:
-            previous = self._pushes[-1]
-            timed_push.n_before = start - previous.start
+            previous_push = self._pushes[-1]
+            timed_push.n_before = start - previous_push.start
             # delay in sample intervals = elapsed time * rate - number of samples
-            timed_push.delay = (time - previous.time) * self.rate_hz - timed_push.n_before
-            self._seconds += time - previous.time
+            timed_push.delay = (time - previous_push.time) * self.rate_hz - timed_push.n_before
+            self._timed_seconds += time - previous_push.time
             self._n_timed += timed_push.n_before
-            self._unchecked.append(timed_push)
+            self._unchecked_pushes.append(timed_push)
         self._pushes.append(timed_push)
-        if timed_push.n_before > 1 or len(self._latest) + len(self._unchecked) >= MIN_TIMES:
+        if (
+            timed_push.n_before > 1
+            or len(self._latest_delays) + len(self._unchecked_pushes) >= MIN_TIMES
+        ):
             self._find_gaps()
 
     def _find_gaps(self) -> None:
         """Begin a new window at each push that follows a gap."""
-        while self._unchecked:
-            timed_push = self._unchecked[0]
-            is_gap = self._is_unexplained(timed_push.delay, timed_push.n_before, relative=True)
-            self._unchecked.popleft()
+        while self._unchecked_pushes:
+            timed_push = self._unchecked_pushes[0]
+            is_gap = self._is_unexplained(timed_push.delay, timed_push.n_before, is_relative=True)
+            self._unchecked_pushes.popleft()
             if is_gap:
-                self.gaps += 1
-                self._drop(timed_push.start - self._begin)
+                self.n_gaps += 1
+                self._drop(timed_push.start - self._buffer_start)
             else:
-                self._latest.append((timed_push.delay, timed_push.n_before))
+                self._latest_delays.append((timed_push.delay, timed_push.n_before))
 
-    def _is_unexplained(self, delay: float, n_samples: int, *, relative: bool) -> bool:
+    def _is_unexplained(self, delay: float, n_samples: int, *, is_relative: bool) -> bool:
         """Whether a delay after `n_samples` is larger than clock error and jitter explain.
 
-        With `relative`, the delay is measured against the mean rate of the latest times.
+        With `is_relative`, the delay is measured against the mean rate of the latest times.
         """
         clock_error = CLOCK_ERROR * n_samples
         if -max(MAX_LEAD, clock_error) < delay <= max(MAX_DELAY, clock_error) + 1e-9:
             return False
         drift, jitter = self._drift_and_jitter()
-        if relative:
+        if is_relative:
             delay -= drift * n_samples
         limit = max(clock_error, MAX_JITTER * jitter)
         return not -max(MAX_LEAD, limit) < delay <= max(MAX_DELAY, limit) + 1e-9
@@ -253,25 +258,32 @@ class Windower:
 
         Both are 0 if there are too few times.
         """
-        latest = [*self._latest, *((push.delay, push.n_before) for push in self._unchecked)]
-        if len(latest) < MIN_TIMES:
+        latest_delays = [
+            *self._latest_delays,
+            *((push.delay, push.n_before) for push in self._unchecked_pushes),
+        ]
+        if len(latest_delays) < MIN_TIMES:
             return 0.0, 0.0
-        drift = sorted(delay / n for delay, n in latest)[len(latest) // 2]
-        distances = sorted(abs(delay - drift * n) for delay, n in latest)
-        return drift, distances[3 * len(latest) // 4]
+        drift = sorted(delay / n_before for delay, n_before in latest_delays)[
+            len(latest_delays) // 2
+        ]
+        distances = sorted(abs(delay - drift * n_before) for delay, n_before in latest_delays)
+        return drift, distances[3 * len(latest_delays) // 4]
 
     def _complete_windows(self) -> Iterator[StreamWindow]:
         assert self._buffer is not None
         while len(self._buffer) >= self._n_skipped + self.length:
-            if self._unchecked:
+            if self._unchecked_pushes:
                 self._find_gaps()
                 continue
             self._advance(self._n_skipped)
             if self._has_expected_rate():
-                self.windows += 1
-                yield StreamWindow(self._buffer[: self.length].copy(), self._begin, self._time())
+                self.n_windows += 1
+                yield StreamWindow(
+                    self._buffer[: self.length].copy(), self._buffer_start, self._time()
+                )
             else:
-                self.refused += 1
+                self.n_refused += 1
             self._n_used = self.length
             self._n_skipped = self.hop
             if self.hop <= self.length:
@@ -279,42 +291,42 @@ class Windower:
 
     def _has_expected_rate(self) -> bool:
         """Whether the times of the first window in the buffer agree with the rate."""
-        pushes = [p for p in self._pushes if p.start < self._begin + self.length]
+        pushes = [push for push in self._pushes if push.start < self._buffer_start + self.length]
         if len(pushes) < 2:
             return True
         delay = sum(push.delay for push in pushes[1:])
         n_samples = pushes[-1].start - pushes[0].start
-        return not self._is_unexplained(delay, n_samples, relative=False)
+        return not self._is_unexplained(delay, n_samples, is_relative=False)
 
     def _time(self) -> float | None:
         """Compute the time of the first sample in the buffer from the nearest known time."""
         if not self._pushes or self.rate_hz is None:
             return None
-        nearest = self._pushes[0]
-        return nearest.time + (self._begin - nearest.start) / self.rate_hz
+        nearest_push = self._pushes[0]
+        return nearest_push.time + (self._buffer_start - nearest_push.start) / self.rate_hz
 
-    def _drop(self, count: int) -> None:
+    def _drop(self, n_samples: int) -> None:
         """Drop the first samples of the buffer, and begin a new window."""
-        self.dropped += max(0, count - self._n_used)
+        self.n_dropped += max(0, n_samples - self._n_used)
         self._n_skipped = 0
         if self._buffer is not None:
-            self._advance(count)
+            self._advance(n_samples)
         self._n_used = 0
-        while self._pushes and self._pushes[0].start < self._begin:
+        while self._pushes and self._pushes[0].start < self._buffer_start:
             self._pushes.popleft()
 
-    def _advance(self, count: int) -> None:
+    def _advance(self, n_samples: int) -> None:
         """Remove the first samples of the buffer."""
         assert self._buffer is not None
-        self._buffer = self._buffer[count:]
-        self._begin += count
-        self._n_used = max(0, self._n_used - count)
-        self._n_skipped = max(0, self._n_skipped - count)
-        while len(self._pushes) > 1 and self._pushes[1].start <= self._begin:
+        self._buffer = self._buffer[n_samples:]
+        self._buffer_start += n_samples
+        self._n_used = max(0, self._n_used - n_samples)
+        self._n_skipped = max(0, self._n_skipped - n_samples)
+        while len(self._pushes) > 1 and self._pushes[1].start <= self._buffer_start:
             self._pushes.popleft()
 
 
-def _sizes(length: int, hop: int | None) -> tuple[int, int]:
+def _checked_sizes(length: int, hop: int | None) -> tuple[int, int]:
     if length < 1 or (hop is not None and hop < 1):
         raise InputError(f"windows of {length} samples every {hop}: both must be at least 1")
     return length, length if hop is None else hop

@@ -21,11 +21,11 @@ from gatewise_export.commands.run_verify import check_data
 from gatewise_signals.blocks import block
 
 
-def spread(windows):
-    return np.std(windows, axis=1)
+def spread(make_windows):
+    return np.std(make_windows, axis=1)
 
 
-def network(path, activation="Relu"):
+def save_network(path, activation="Relu"):
     """Save a network x (n, 16) -> hidden (n, 3) -> largest of hidden."""
     weights = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
     nodes = [
@@ -45,14 +45,14 @@ def network(path, activation="Relu"):
     return path
 
 
-def blocks(path):
+def make_blocks(path):
     return [
         sig.Block.from_function(spread, ["spread"], price=1.0),
         sig.Block.from_onnx(path, output="hidden", price=5.0),
     ]
 
 
-def windows(n):
+def make_windows(n):
     rng = np.random.default_rng(1)
     y = rng.integers(0, 2, n)
     return (rng.normal(0, 1 + y[:, None], (n, 16)) * 50).astype(np.int16), y
@@ -60,22 +60,22 @@ def windows(n):
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory):
-    x, y = windows(240)
-    path = network(tmp_path_factory.mktemp("network") / "layer.onnx")
+    x, y = make_windows(240)
+    path = save_network(tmp_path_factory.mktemp("network") / "layer.onnx")
     settings = {"families": ("linear",), "effort": "low", "n_stages": 2, "random_state": 0}
     model = LogisticRegression()
-    return gw.StagedCascade(high_cost_model=model, blocks=blocks(path), **settings).fit(x, y)
+    return gw.StagedCascade(high_cost_model=model, blocks=make_blocks(path), **settings).fit(x, y)
 
 
 @pytest.fixture(scope="module")
-def packed(system, tmp_path_factory):
-    return gw.pack(system, tmp_path_factory.mktemp("bundle") / "b", sample=windows(20)[0]).path
+def bundle_path(system, tmp_path_factory):
+    return gw.pack(system, tmp_path_factory.mktemp("bundle") / "b", sample=make_windows(20)[0]).path
 
 
-def test_a_device_with_custom_blocks_answers_as_the_system(system, packed, tmp_path):
-    archive = repack(packed, tmp_path / "whole.gwb")
-    x, _ = windows(30)
-    for bundle in (Bundle.open(packed), archive):
+def test_a_device_with_custom_blocks_answers_as_the_system(system, bundle_path, tmp_path):
+    archive = repack(bundle_path, tmp_path / "whole.gwb")
+    x, _ = make_windows(30)
+    for bundle in (Bundle.open(bundle_path), archive):
         with pytest.raises(InputError, match=r":spread in training\), which the bundle"):
             bundle.manifest.signal.features(x)
         bundle = bundle.with_functions({"spread": spread})
@@ -85,14 +85,14 @@ def test_a_device_with_custom_blocks_answers_as_the_system(system, packed, tmp_p
         np.testing.assert_array_equal(
             bundle.manifest.signal.features(x), system.signal_input_.features(x)
         )
-    device = gw.Device(packed, blocks={"spread": spread})
+    device = gw.Device(bundle_path, blocks={"spread": spread})
     answers = [device.answer(row) for row in x]
     edge_rows = [k for k, answer in enumerate(answers) if answer.route == "edge"]
     assert edge_rows
     assert [answers[k].label for k in edge_rows] == system.predict(x)[edge_rows].tolist()
 
 
-def test_networks_are_checked_before_the_device_loads_them(packed, monkeypatch):
+def test_networks_are_checked_before_the_device_loads_them(bundle_path, monkeypatch):
     n_loaded = []
 
     def check_loads(graph, x, limits):
@@ -100,38 +100,38 @@ def test_networks_are_checked_before_the_device_loads_them(packed, monkeypatch):
 
     monkeypatch.setattr(device_stages, "check_loads", check_loads)
     block._session.cache_clear()
-    gw.Device(packed, blocks={"spread": spread}).close()
+    gw.Device(bundle_path, blocks={"spread": spread}).close()
     assert n_loaded == [0]
 
 
-def test_a_device_refuses_a_bundle_without_its_functions(packed):
+def test_a_device_refuses_a_bundle_without_its_functions(bundle_path):
     with pytest.raises(InputError, match=r"block 'spread' is a Python function .*give blocks="):
-        gw.Device(Bundle.open(packed))
+        gw.Device(Bundle.open(bundle_path))
 
 
 @pytest.mark.slow
-def test_simulations_and_verify_accept_the_functions(system, packed, tmp_path):
-    x, y = windows(40)
+def test_simulations_and_verify_accept_the_functions(system, bundle_path, tmp_path):
+    x, y = make_windows(40)
     np.savez(tmp_path / "rows.npz", X=x, y=y)
-    for call in (
-        lambda: gw.simulate(packed, x, y),
-        lambda: check_data(Bundle.open(packed), str(tmp_path / "rows.npz"), None),
+    for call_without_functions in (
+        lambda: gw.simulate(bundle_path, x, y),
+        lambda: check_data(Bundle.open(bundle_path), str(tmp_path / "rows.npz"), None),
     ):
         with pytest.raises(InputError, match=r"'spread' is .*give blocks=.*or --block spread="):
-            call()
+            call_without_functions()
     # The bundle object that pack returns holds the functions.
-    with_functions = gw.pack(system, tmp_path / "again", sample=x[:20])
+    bundle_with_functions = gw.pack(system, tmp_path / "again", sample=x[:20])
     options = {"devices": 2, "time": "60s", "baselines": False, "link": "none"}
-    report = gw.simulate(packed, x, y, blocks={"spread": spread}, **options).report
+    report = gw.simulate(bundle_path, x, y, blocks={"spread": spread}, **options).report
     options["timings"] = report.timings  # otherwise each run measures its own timings
-    assert report.policies == gw.simulate(with_functions, x, y, **options).report.policies
-    verification, figures = check_data(with_functions, str(tmp_path / "rows.npz"), None)
+    assert report.policies == gw.simulate(bundle_with_functions, x, y, **options).report.policies
+    verification, figures = check_data(bundle_with_functions, str(tmp_path / "rows.npz"), None)
     assert verification.agrees
     assert figures["cost"] == pytest.approx(system.cost(x).mean())
 
 
-def test_a_network_other_than_the_packed_one_is_refused(packed, tmp_path):
-    copy = repack(packed, tmp_path / "copy")
+def test_a_network_other_than_the_packed_one_is_refused(bundle_path, tmp_path):
+    copy = repack(bundle_path, tmp_path / "copy")
     (file,) = copy.manifest.signal.models
     (copy.path / file).write_bytes(b"other")
     with pytest.raises(BundleError, match=f"{file} is not the file that was packed"):
@@ -141,8 +141,8 @@ def test_a_network_other_than_the_packed_one_is_refused(packed, tmp_path):
         Bundle.open(copy.path)
 
 
-def test_a_manifest_with_an_invalid_hash_of_a_network_is_refused(packed, tmp_path):
-    copy = repack(packed, tmp_path / "copy")
+def test_a_manifest_with_an_invalid_hash_of_a_network_is_refused(bundle_path, tmp_path):
+    copy = repack(bundle_path, tmp_path / "copy")
     manifest = json.loads((copy.path / "manifest.json").read_text())
     step = next(step for step in manifest["signal"]["steps"] if step["kind"] == "onnx")
     step["sha256"] = "../" + step["sha256"][3:]

@@ -25,14 +25,14 @@ def bundle(make_once):
 
 
 @pytest.fixture(scope="module")
-def expected(bundle):
+def windows_and_answers(bundle):
     """Windows and the answers of a device to them."""
     x, _ = windows(80, seed=2)
     with gw.Device(bundle, blocks=BLOCKS, policy="edge-only") as device:
         return x, device.answer_many(x)
 
 
-def find_second(answers):
+def find_second_stage_row(answers):
     """Index of a window that the second stage answered."""
     return next(i for i, answer in enumerate(answers) if answer.stage == 1)
 
@@ -62,43 +62,43 @@ print("tests" in sys.modules, "sklearn" in sys.modules)
     assert (answered, imported) == ("True", "False False")
 
 
-def test_an_instance_whose_function_hangs_gets_the_fallback_answer(bundle, expected):
-    x, answers = expected
-    i = find_second(answers)
-    release, has_started = threading.Event(), threading.Event()
+def test_an_instance_whose_function_hangs_gets_the_fallback_answer(bundle, windows_and_answers):
+    x, answers = windows_and_answers
+    second_stage_row = find_second_stage_row(answers)
+    may_return, has_started = threading.Event(), threading.Event()
 
     def hanging(window):
         if has_started.is_set():  # after the self-test
-            release.wait(60)
+            may_return.wait(60)
         return roughness(window)
 
     with gw.Device(
         bundle, blocks={"roughness": hanging}, policy="edge-only", deadline_ms=150
     ) as device:
         has_started.set()
-        fallback = device.answer(x[i])
+        fallback = device.answer(x[second_stage_row])
         assert (fallback.route, fallback.stage) == ("fallback", 0)
         assert fallback.reason == "sensor-late:roughness"
         assert (
             fallback.latency_ms < 5_000
         )  # far below the 60 s of the function, even on a loaded machine
-        assert fallback.cost < answers[i].cost
-        release.set()
-        answer = device.answer(x[i])
-        assert (answer.stage, answer.cost) == (1, answers[i].cost)
-        np.testing.assert_array_equal(answer.probabilities, answers[i].probabilities)
+        assert fallback.cost < answers[second_stage_row].cost
+        may_return.set()
+        answer = device.answer(x[second_stage_row])
+        assert (answer.stage, answer.cost) == (1, answers[second_stage_row].cost)
+        np.testing.assert_array_equal(answer.probabilities, answers[second_stage_row].probabilities)
 
 
-def test_a_function_that_hangs_for_an_audit_delays_no_instance(bundle, expected):
-    x, answers = expected
-    i = find_second(answers)
-    first = next(k for k, answer in enumerate(answers) if answer.stage == 0)
-    release, hangs_next_call = threading.Event(), threading.Event()
+def test_a_function_that_hangs_for_an_audit_delays_no_instance(bundle, windows_and_answers):
+    x, answers = windows_and_answers
+    second_stage_row = find_second_stage_row(answers)
+    first_stage_row = next(k for k, answer in enumerate(answers) if answer.stage == 0)
+    may_return, hangs_next_call = threading.Event(), threading.Event()
 
     def hanging(window):
         if hangs_next_call.is_set():  # the first call after the self-test is for the audit
             hangs_next_call.clear()
-            release.wait(60)
+            may_return.wait(60)
         return roughness(window)
 
     link = gw.InProcessLink(lambda X: ([0] * len(X), [[1.0, 0.0, 0.0]] * len(X)))
@@ -106,28 +106,32 @@ def test_a_function_that_hangs_for_an_audit_delays_no_instance(bundle, expected)
         bundle, link=link, blocks={"roughness": hanging}, audit=1.0, deadline_ms=30_000
     ) as device:
         hangs_next_call.set()
-        assert device.answer(x[first]).stage == 0
+        assert device.answer(x[first_stage_row]).stage == 0
         wait_until(lambda: not hangs_next_call.is_set())
-        assert device.answer(x[i]).stage >= 1
+        assert device.answer(x[second_stage_row]).stage >= 1
         assert device.counters["audits"] == 0
-        release.set()
+        may_return.set()
         wait_until(lambda: device.counters["audits"] >= 1)
 
 
-def test_the_last_finished_stage_answers_if_a_later_block_fails(bundle, expected):
-    x, answers = expected
-    i = find_second(answers)
-    broken = threading.Event()
+def test_the_last_finished_stage_answers_if_a_later_block_fails(bundle, windows_and_answers):
+    x, answers = windows_and_answers
+    second_stage_row = find_second_stage_row(answers)
+    is_broken = threading.Event()
 
     def failing(window):
-        if broken.is_set():
+        if is_broken.is_set():
             raise OSError("bus error")
         return roughness(window)
 
     with gw.Device(bundle, blocks={"roughness": failing}, policy="edge-only") as device:
-        broken.set()
-        result = device.answer(x[i])
-        assert (result.route, result.stage, result.reason) == ("fallback", 0, "sensor:roughness")
+        is_broken.set()
+        fallback = device.answer(x[second_stage_row])
+        assert (fallback.route, fallback.stage, fallback.reason) == (
+            "fallback",
+            0,
+            "sensor:roughness",
+        )
         assert device.counters["errors"] == 0
 
 
@@ -136,40 +140,40 @@ def test_device_input_names_are_the_window_and_the_functions(bundle):
     assert manifest.device_input_names == (f"window {SAMPLES}x2", "function roughness")
 
 
-def test_a_new_version_may_compute_other_features(bundle, expected):
+def test_a_new_version_may_compute_other_features(bundle, windows_and_answers):
     """A window has no feature names, so that each version may compute different features."""
-    x, answers = expected
+    x, answers = windows_and_answers
     with gw.Device(bundle, blocks=BLOCKS, row_names=["window"], policy="edge-only") as device:
         device.adopt(Bundle.open(bundle))
         assert device.answer(x[0]).label == answers[0].label
 
 
-def strange_window(rng):
+def draw_invalid_window(rng):
     """A window with the errors of a broken driver in its type, shape or values."""
     x = windows(1, seed=int(rng.integers(10**6)))[0][0].astype(
         rng.choice(["int16", "int8", "uint8", "float16", "float32", "float64", "int64", "bool"])
     )
-    kind = rng.integers(12)
-    if kind == 0:
+    fault = rng.integers(12)
+    if fault == 0:
         x = np.full_like(x, rng.integers(0, 2))
-    elif kind == 1:
+    elif fault == 1:
         x = np.clip(x, 0, 1)
-    elif kind in (2, 3, 4) and x.dtype.kind == "f":
+    elif fault in (2, 3, 4) and x.dtype.kind == "f":
         is_replaced = rng.random(x.shape) < rng.choice([0.01, 0.5, 1.0])
         x[is_replaced] = rng.choice([np.nan, np.inf, -np.inf, np.finfo(x.dtype).max])
-    elif kind == 5:
+    elif fault == 5:
         x = x[: rng.integers(0, SAMPLES)]
-    elif kind == 6:
+    elif fault == 6:
         x = np.repeat(x, rng.integers(2, 4), axis=0)  # another rate
-    elif kind == 7:
+    elif fault == 7:
         shapes = [(0,), (), (2, SAMPLES), (SAMPLES,), (SAMPLES, 3), (1, SAMPLES, 2)]
         x = np.zeros(shapes[rng.integers(len(shapes))])
-    elif kind == 8:
+    elif fault == 8:
         objects = [None, "window", [[1, 2], [3]], {"a": 1}, object(), x.astype(complex), b"\0" * 64]
         return objects[rng.integers(len(objects))]
-    elif kind == 9:
+    elif fault == 9:
         return x.tolist()
-    elif kind == 10:
+    elif fault == 10:
         x = np.asfortranarray(x)[::-1]
     return x
 
@@ -180,25 +184,25 @@ def test_each_window_gets_an_answer_or_a_clear_error(bundle):
     call_number = 0
 
     def failing(window):
-        kind = call_number % 8
-        if kind == 1:
+        fault = call_number % 8
+        if fault == 1:
             raise ZeroDivisionError
-        if kind == 2:
+        if fault == 2:
             return "no numbers"
-        if kind == 3:
+        if fault == 3:
             return np.ones((1, 5))
-        if kind == 4:
+        if fault == 4:
             return np.full((1, 2), np.nan)
-        if kind == 5:
+        if fault == 5:
             return np.full((1, 2), 1e300)
-        if kind == 6:
+        if fault == 6:
             return None
         return roughness(window)
 
     counts = {"answers": 0, "fallback": 0, "InputError": 0, "SensorError": 0}
     with gw.Device(bundle, blocks={"roughness": failing}, policy="edge-only") as device:
         for i in range(2_500):
-            window = strange_window(rng)
+            window = draw_invalid_window(rng)
             call_number = i
             try:
                 answer = device.answer(window)

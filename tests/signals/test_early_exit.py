@@ -17,41 +17,43 @@ from tests.support.onnx_graphs import graph_of
 
 LAYERS = (16, 256, 128)
 SIZES = (64, *LAYERS, 10)
-OPERATIONS = [a * b / 1000 for a, b in pairwise(SIZES)]
+OPERATIONS = [answer * b / 1000 for answer, b in pairwise(SIZES)]
 """Thousands of multiplications per layer."""
 
 
-def network(images, y):
+def make_network(images, y):
     """Network from ``image`` (n, 8, 8) to ``logits``; ``layer0`` is its first layer."""
     x = images.reshape(-1, 64).astype(np.float32) / 16
-    fitted = MLPClassifier(
+    classifier = MLPClassifier(
         LAYERS, alpha=0.1, max_iter=300, early_stopping=True, n_iter_no_change=20, random_state=0
     ).fit(x, y)
-    values = {"scale": np.float32(1 / 16)}
+    constants = {"scale": np.float32(1 / 16)}
     nodes = [
         helper.make_node("Flatten", ["image"], ["flat"], axis=1),
         helper.make_node("Mul", ["flat", "scale"], ["x"]),
     ]
-    source = "x"
-    for k, (weights, bias) in enumerate(zip(fitted.coefs_, fitted.intercepts_, strict=True)):
-        values |= {f"w{k}": weights.astype(np.float32), f"b{k}": bias.astype(np.float32)}
+    input_name = "x"
+    for k, (weights, bias) in enumerate(
+        zip(classifier.coefs_, classifier.intercepts_, strict=True)
+    ):
+        constants |= {f"w{k}": weights.astype(np.float32), f"b{k}": bias.astype(np.float32)}
         is_output = k == len(LAYERS)
-        sums = "logits" if is_output else f"sums{k}"
-        nodes.append(helper.make_node("Gemm", [source, f"w{k}", f"b{k}"], [sums]))
+        sums_name = "logits" if is_output else f"sums{k}"
+        nodes.append(helper.make_node("Gemm", [input_name, f"w{k}", f"b{k}"], [sums_name]))
         if not is_output:
-            nodes.append(helper.make_node("Relu", [sums], [f"layer{k}"]))
-        source = f"layer{k}"
-    return graph_of(nodes, ("image", 1, ["n", 8, 8]), ("logits", 1, ["n", 10]), **values)
+            nodes.append(helper.make_node("Relu", [sums_name], [f"layer{k}"]))
+        input_name = f"layer{k}"
+    return graph_of(nodes, ("image", 1, ["n", 8, 8]), ("logits", 1, ["n", 10]), **constants)
 
 
 @pytest.mark.slow
 def test_an_early_exit_saves_operations_without_a_loss_of_accuracy(tmp_path):
     x, y = digit_images()
     path = tmp_path / "network.onnx"
-    path.write_bytes(network(x[:900], y[:900]))
-    first = sig.Block.from_onnx(path, output="layer0", price=OPERATIONS[0])
+    path.write_bytes(make_network(x[:900], y[:900]))
+    first_layer = sig.Block.from_onnx(path, output="layer0", price=OPERATIONS[0])
     cascade = gw.StagedCascade(
-        gw.OnnxModel(path), blocks=[first], high_cost_input="window", max_loss=0.0,
+        gw.OnnxModel(path), blocks=[first_layer], high_cost_input="window", max_loss=0.0,
         cloud_prices=gw.CloudPrices(evaluation=sum(OPERATIONS)), n_stages=1,
         families=("linear",), effort="low", random_state=0,
     )  # fmt: skip
@@ -60,18 +62,18 @@ def test_an_early_exit_saves_operations_without_a_loss_of_accuracy(tmp_path):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     logits = session.run(None, {"image": test_x.astype(np.float32)})[0]
     network_labels = logits.argmax(axis=1)
-    sent = cascade.offload(test_x)
+    is_offloaded = cascade.offload(test_x)
     labels = cascade.predict(test_x)
-    assert 0.02 < sent.mean() < 0.5
-    np.testing.assert_array_equal(labels[sent], network_labels[sent])
+    assert 0.02 < is_offloaded.mean() < 0.5
+    np.testing.assert_array_equal(labels[is_offloaded], network_labels[is_offloaded])
     assert (labels == test_y).mean() >= (network_labels == test_y).mean() - 0.01
-    operations = OPERATIONS[0] + sent * sum(OPERATIONS)
+    operations = OPERATIONS[0] + is_offloaded * sum(OPERATIONS)
     np.testing.assert_allclose(cascade.cost(test_x), operations)
     stage_operations = LAYERS[0] * 10 / 1000
     assert sum(OPERATIONS) / (operations.mean() + stage_operations) > 3
     bundle = gw.pack(cascade, tmp_path / "bundle", sample=x[1200:1240])
     assert gw.verify(cascade, bundle, test_x).agrees
     with gw.Device(bundle) as device:
-        answers = [device.answer(picture) for picture in test_x[~sent][:50]]
-    np.testing.assert_array_equal([a.label for a in answers], labels[~sent][:50])
-    assert {a.cost for a in answers} == {OPERATIONS[0]}
+        answers = [device.answer(picture) for picture in test_x[~is_offloaded][:50]]
+    np.testing.assert_array_equal([answer.label for answer in answers], labels[~is_offloaded][:50])
+    assert {answer.cost for answer in answers} == {OPERATIONS[0]}

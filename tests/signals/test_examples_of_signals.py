@@ -26,9 +26,9 @@ def test_each_example_is_short_and_tested():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_prints_its_accuracy_costs_and_live_answers(name, monkeypatch, capsys):
-    data = EXAMPLES[name]
-    if data is not None and not (DATA / f"{data}.npz").is_file():
-        pytest.skip(f"{data}.npz is not in {DATA}")
+    data_set = EXAMPLES[name]
+    if data_set is not None and not (DATA / f"{data_set}.npz").is_file():
+        pytest.skip(f"{data_set}.npz is not in {DATA}")
     script = ROOT / f"examples/signals/{name}.py"
     monkeypatch.setenv("GATEWISE_DATA", str(DATA))
     monkeypatch.setattr("sys.argv", [str(script)])
@@ -36,9 +36,9 @@ def test_an_example_prints_its_accuracy_costs_and_live_answers(name, monkeypatch
     runpy.run_path(str(script), run_name="__main__")
     output = capsys.readouterr().out
     pattern = r"new groups: accuracy (.*), (.*) of (.*) us of features per window; .*% off"
-    accuracy, cost, total = map(float, re.search(pattern, output).groups())
+    accuracy, cost, total_cost = map(float, re.search(pattern, output).groups())
     assert accuracy > 0.6
-    assert cost < total
+    assert cost < total_cost
     live_counts = re.search(r"live: \{(.*)\}", output).group(1)
     assert "'edge'" in live_counts
     assert "fallback" not in live_counts

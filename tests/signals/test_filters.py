@@ -16,21 +16,27 @@ LABELS = st.lists(st.sampled_from("abc"), max_size=40)
 @given(LABELS, st.integers(1, 7))
 def test_majority_filter_returns_the_most_frequent_of_the_last_labels(labels, n_windows):
     majority = MajorityFilter(n_windows)
-    expected = None
+    expected_label = None
     for i, label in enumerate(labels):
         window = labels[max(0, i - n_windows + 1) : i + 1]
-        highest = max(map(window.count, window))
-        tied = [other for other in window if window.count(other) == highest]
-        expected = expected if expected in tied else tied[-1]
-        assert majority.push(label) == expected
+        largest_count = max(map(window.count, window))
+        most_frequent_labels = [
+            candidate for candidate in window if window.count(candidate) == largest_count
+        ]
+        expected_label = (
+            expected_label if expected_label in most_frequent_labels else most_frequent_labels[-1]
+        )
+        assert majority.push(label) == expected_label
 
 
 @given(st.integers(1, 9), st.integers(0, 12))
 def test_delay_is_the_number_of_windows_until_the_output_changes(n_windows, n_extra):
     majority = MajorityFilter(n_windows)
-    first = n_windows + n_extra
-    smoothed = [majority.push(label) for label in "a" * first + "b" * (n_windows + 1)]
-    assert smoothed.index("b") - first == majority.delay
+    n_first_label = n_windows + n_extra
+    smoothed_labels = [
+        majority.push(label) for label in "a" * n_first_label + "b" * (n_windows + 1)
+    ]
+    assert smoothed_labels.index("b") - n_first_label == majority.delay
 
 
 def test_reset_forgets_all_labels():

@@ -17,34 +17,36 @@ BLOCKS = signal_blocks()
 GRAPH = sig.SignalGraph(BLOCKS)
 
 
-def same_bits(a, b):
+def same_bits(first_features, second_features):
     """Whether all bits are equal; all NaN count as one value."""
-    same = (a.view(np.uint32) == b.view(np.uint32)) | (np.isnan(a) & np.isnan(b))
-    return bool(same.all())
+    is_same = (first_features.view(np.uint32) == second_features.view(np.uint32)) | (
+        np.isnan(first_features) & np.isnan(second_features)
+    )
+    return bool(is_same.all())
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(16, 150), st.integers(1, 9))
-def test_features_of_a_window_do_not_depend_on_the_batch(seed, samples, n):
+def test_features_of_a_window_do_not_depend_on_the_batch(seed, n_samples, n_windows):
     rng = np.random.default_rng(seed)
-    windows = [random_window(rng, samples, CHANNELS) for _ in range(n)]
+    windows = [random_window(rng, n_samples, CHANNELS) for _ in range(n_windows)]
     with np.errstate(all="ignore"):
         windows = np.stack([window.astype(windows[0].dtype) for window in windows])
-    batch = GRAPH.transform(windows)
-    single = np.concatenate([GRAPH.transform(window[None]) for window in windows])
-    assert same_bits(batch, single)
+    batch_features = GRAPH.transform(windows)
+    single_features = np.concatenate([GRAPH.transform(window[None]) for window in windows])
+    assert same_bits(batch_features, single_features)
 
 
 def test_transform_equals_the_steps_computed_per_window():
     rng = np.random.default_rng(3)
     windows = np.cumsum(rng.normal(0, 99, (300, 64, CHANNELS)), axis=1).astype(np.int16)
-    batch = GRAPH.transform(windows)
-    single = []
+    batch_features = GRAPH.transform(windows)
+    single_features = []
     for window in windows:
-        values = GRAPH.start(window)
-        features = [values.of_block(number)[0] for number in range(len(BLOCKS))]
-        single.append(np.concatenate(features))
-    assert same_bits(batch, np.stack(single))
+        values = GRAPH.lazy_values(window)
+        features = [values.block_features(number)[0] for number in range(len(BLOCKS))]
+        single_features.append(np.concatenate(features))
+    assert same_bits(batch_features, np.stack(single_features))
 
 
 @pytest.mark.slow
@@ -52,9 +54,9 @@ def test_ten_thousand_random_windows_give_features_or_an_input_error():
     rng = np.random.default_rng(4)
     n_refused = 0
     for _ in range(400):
-        samples = int(rng.choice([0, 1, 2, 7, 15, 16, 33, 64], p=[0.05] * 5 + [0.25] * 3))
+        n_samples = int(rng.choice([0, 1, 2, 7, 15, 16, 33, 64], p=[0.05] * 5 + [0.25] * 3))
         channels = int(rng.choice([1, 2, CHANNELS, 4], p=[0.05, 0.05, 0.8, 0.1]))
-        windows = np.stack([random_window(rng, samples, channels) for _ in range(25)])
+        windows = np.stack([random_window(rng, n_samples, channels) for _ in range(25)])
         try:
             result = GRAPH.transform(windows)
         except InputError:
@@ -74,12 +76,12 @@ def test_windows_without_numbers_are_refused(windows):
 
 
 def test_a_step_is_computed_once_and_only_when_read():
-    values = GRAPH.start(np.ones((32, CHANNELS)))
-    assert values.computed == ()
-    moments = next(i for i, block in enumerate(BLOCKS) if block.kind == "moments")
-    values.of_block(moments)
-    values.of_block(moments)
-    assert [step.kind for step in values.computed] == ["channels", "spectrum", "moments"]
+    values = GRAPH.lazy_values(np.ones((32, CHANNELS)))
+    assert values.computed_steps == ()
+    moments_index = next(i for i, block in enumerate(BLOCKS) if block.kind == "moments")
+    values.block_features(moments_index)
+    values.block_features(moments_index)
+    assert [step.kind for step in values.computed_steps] == ["channels", "spectrum", "moments"]
 
 
 def test_costs_charge_shared_steps_once():
@@ -90,20 +92,20 @@ def test_costs_charge_shared_steps_once():
         sig.SignalGraph(blocks).costs()
     prices = {acc: 1.0, spectrum: 10.0, blocks[0]: 2.0, blocks[1]: 3.0}
     graph = sig.SignalGraph([block.with_prices(prices) for block in blocks])
-    read = np.zeros((2, 7), bool)
-    read[0, 0] = True
-    read[1] = True
-    assert [graph.costs().price(row) for row in read] == [13.0, 16.0]
+    acquired = np.zeros((2, 7), bool)
+    acquired[0, 0] = True
+    acquired[1] = True
+    assert [graph.costs().price(row) for row in acquired] == [13.0, 16.0]
 
 
-@pytest.mark.parametrize(("step", "n_inputs"), [("envelope", 1), ("difference", 2)])
-def test_a_document_with_deep_steps_is_refused(step, n_inputs):
+@pytest.mark.parametrize(("kind", "n_inputs"), [("envelope", 1), ("difference", 2)])
+def test_a_document_with_deep_steps_is_refused(kind, n_inputs):
     """The document has 1,500 nested steps, or steps that each double the size of the graph."""
     is_picture = n_inputs == 2
     input_names, settings = (("before", "after"), {}) if is_picture else (("source",), {"width": 1})
-    first = {"kind": "pixels" if is_picture else "channels", "name": "x", "scale": 1.0}
-    steps = [first if is_picture else first | {"indices": [0], "axes": []}]
-    steps += [{"kind": step} | dict.fromkeys(input_names, i) | settings for i in range(1500)]
+    first_step = {"kind": "pixels" if is_picture else "channels", "name": "x", "scale": 1.0}
+    steps = [first_step if is_picture else first_step | {"indices": [0], "axes": []}]
+    steps += [{"kind": kind} | dict.fromkeys(input_names, i) | settings for i in range(1500)]
     document = {"shape": [8, 8], "dtype": "uint8", "steps": steps, "blocks": [1500]}
     with pytest.raises(DocumentError, match=r"steps\[\d+\]: has a label of more than 1024 bytes"):
         read_signal(convert(document, SignalRecord), ("a",))

@@ -39,14 +39,14 @@ def test_the_time_of_a_step_is_the_shortest_of_its_runs():
     spectrum = sig.Spectrum(acc, 50.0)
     blocks = [sig.Mean(acc), sig.SpectralMoments(spectrum)]
     x = np.random.default_rng(0).normal(size=(5, 64))
-    priced = sig.measured(blocks, x, clock=Clock(4))
-    prices = [step.price for step in sig.SignalGraph(priced).steps]
+    priced_blocks = sig.measured(blocks, x, clock=Clock(4))
+    prices = [step.price for step in sig.SignalGraph(priced_blocks).steps]
     np.testing.assert_allclose(prices, [1e6, 2e6, 3e6, 4e6])
-    joules = sig.measured(blocks, x, watts=0.5, clock=Clock(4))
+    blocks_in_microjoules = sig.measured(blocks, x, watts=0.5, clock=Clock(4))
     np.testing.assert_allclose(
-        [step.price for step in sig.SignalGraph(joules).steps], np.divide(prices, 2)
+        [step.price for step in sig.SignalGraph(blocks_in_microjoules).steps], np.divide(prices, 2)
     )
-    assert priced == blocks
+    assert priced_blocks == blocks
 
 
 def test_measuring_without_windows_is_refused():
@@ -56,31 +56,31 @@ def test_measuring_without_windows_is_refused():
             sig.measured(blocks, **settings)
 
 
-def two_blocks():
+def make_two_blocks():
     acc = sig.Channels()
     return [sig.Mean(acc), sig.SpectralMoments(sig.Spectrum(acc, 50.0))]
 
 
 @pytest.fixture
-def table():
+def measured_table():
     x = np.random.default_rng(0).normal(size=(5, 64))
-    return price_table(two_blocks(), x, watts=0.5, clock=Clock(4))
+    return price_table(make_two_blocks(), x, watts=0.5, clock=Clock(4))
 
 
-def test_a_price_file_gives_prices_in_either_unit(table, tmp_path):
+def test_a_price_file_gives_prices_in_either_unit(measured_table, tmp_path):
     path = tmp_path / "prices.json"
-    table.write(path)
-    assert sig.PriceTable.from_file(path) == table
+    measured_table.write(path)
+    assert sig.PriceTable.from_file(path) == measured_table
     for unit, first_price in (("us", 1e6), ("uj", 0.5e6)):
-        graph = sig.SignalGraph(sig.priced(two_blocks(), path, unit=unit))
+        graph = sig.SignalGraph(sig.priced(make_two_blocks(), path, unit=unit))
         np.testing.assert_allclose(
             [step.price for step in graph.steps], first_price * np.arange(1, 5)
         )
-        assert table_of_steps(graph) == structs.replace(table, unit=unit)
+        assert table_of_steps(graph) == structs.replace(measured_table, unit=unit)
     with pytest.raises(InputError, match=r"no quantiles\(x, .*measure these blocks"):
-        sig.priced([*two_blocks(), sig.Quantiles(sig.Channels(), (0.5,))], path)
+        sig.priced([*make_two_blocks(), sig.Quantiles(sig.Channels(), (0.5,))], path)
     with pytest.raises(InputError, match="microjoules need the power of the processor"):
-        sig.priced(two_blocks(), structs.replace(table, watts=None), unit="uj")
+        sig.priced(make_two_blocks(), structs.replace(measured_table, watts=None), unit="uj")
 
 
 @pytest.mark.parametrize(
@@ -92,24 +92,26 @@ def test_a_price_file_gives_prices_in_either_unit(table, tmp_path):
         ({"speed": 1}, "unknown key 'speed'"),
     ],
 )
-def test_invalid_price_files_are_refused(table, tmp_path, change, message):
+def test_invalid_price_files_are_refused(measured_table, tmp_path, change, message):
     path = tmp_path / "prices.json"
-    path.write_text(json.dumps(plain_values(table) | change))
+    path.write_text(json.dumps(plain_values(measured_table) | change))
     with pytest.raises(InputError, match=message):
-        sig.priced(two_blocks(), path)
+        sig.priced(make_two_blocks(), path)
 
 
-def test_a_bundle_contains_the_table_of_its_prices(table):
+def test_a_bundle_contains_the_table_of_its_prices(measured_table):
     """The table is kept only if all prices come from it and the windows have its shape."""
     x = np.random.default_rng(1).normal(size=(9, 64)).astype(np.float32)
-    blocks = sig.priced(two_blocks(), table, unit="uj")
+    blocks = sig.priced(make_two_blocks(), measured_table, unit="uj")
     signal = SignalInput.from_windows(blocks, x)
     record = decode_json(encode_json(write_signal(signal)), SignalRecord, "signal")
     assert read_signal(record, signal.feature_names).prices == signal.prices
-    changed_record = structs.replace(record, prices=structs.replace(table, microseconds={"x": 1.0}))
+    changed_record = structs.replace(
+        record, prices=structs.replace(measured_table, microseconds={"x": 1.0})
+    )
     with pytest.raises(InputError, match="prices: are for other steps or windows"):
         read_signal(changed_record, signal.feature_names)
-    assert signal.prices == structs.replace(table, unit="uj")
+    assert signal.prices == structs.replace(measured_table, unit="uj")
     changed_blocks = [replace(blocks[0], price=3.0), blocks[1]]
     assert SignalInput.from_windows(changed_blocks, x).prices is None
     with pytest.raises(

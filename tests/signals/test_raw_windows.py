@@ -36,13 +36,13 @@ def picture_blocks():
 def system(make_once):
     """System on digits whose stages read features and whose network reads the whole picture."""
 
-    def fit(_):
+    def fit_system(_):
         x, y = digit_images()
         f0 = gw.OnnxModel(conv_graph(x[:700], y[:700]))
         cascade = gw.StagedCascade(f0, blocks=picture_blocks(), offload_rate=0.3, **SETTINGS)
         return cascade.fit(x[900:1200], y[900:1200], validation=(x[1200:1500], y[1200:1500]))
 
-    return make_once("system-on-raw-windows", fit)
+    return make_once("system-on-raw-windows", fit_system)
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +78,19 @@ def test_an_offloaded_picture_costs_its_bytes_but_no_further_block(system, label
     graph = system.signal_input_.graph
     exits = system.exit_stage(x)
     for stage in np.unique(exits):
-        columns = {k for visited in system.stages_[: stage + 1] for k in visited.features.tolist()}
-        expected = sum(graph.blocks[b].price for b in set(graph.block_of[sorted(columns)].tolist()))
-        expected += 0.5  # the picture itself, which both blocks read
+        columns = {
+            k
+            for visited_stage in system.stages_[: stage + 1]
+            for k in visited_stage.features.tolist()
+        }
+        expected_cost = sum(
+            graph.blocks[block].price
+            for block in set(graph.block_of_feature[sorted(columns)].tolist())
+        )
+        expected_cost += 0.5  # the picture itself, which both blocks read
         if stage == len(system.stages_):
-            expected += 3.0 + 0.01 * (69 + 64) + 0.5  # header, one byte per pixel, evaluation
-        assert system.cost(x)[exits == stage] == pytest.approx(expected)
+            expected_cost += 3.0 + 0.01 * (69 + 64) + 0.5  # header, one byte per pixel, evaluation
+        assert system.cost(x)[exits == stage] == pytest.approx(expected_cost)
 
 
 def test_a_bundle_lists_the_window_once_and_decides_as_the_system(
@@ -104,12 +111,24 @@ def test_a_bundle_lists_the_window_once_and_decides_as_the_system(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d["features"].pop(), r"cloud.inputs\[0\]: 'window' is not a feature"),
-        (lambda d: d["features"].insert(0, d["features"].pop()), "their features differ"),
-        (lambda d: d["stages"][0].update(inputs=["window"]), "only the cloud may read"),
-        (lambda d: d["cloud"].update(inputs=["window[1]"]), "which the cloud's model must read"),
-        (lambda d: d.update(cloud=None), "'cloud.onnx' is not used"),
-        (lambda d: d["signal"].update(shape=[2000, 2000]), "has 4000000 values"),
+        (
+            lambda document: document["features"].pop(),
+            r"cloud.inputs\[0\]: 'window' is not a feature",
+        ),
+        (
+            lambda document: document["features"].insert(0, document["features"].pop()),
+            "their features differ",
+        ),
+        (
+            lambda document: document["stages"][0].update(inputs=["window"]),
+            "only the cloud may read",
+        ),
+        (
+            lambda document: document["cloud"].update(inputs=["window[1]"]),
+            "which the cloud's model must read",
+        ),
+        (lambda document: document.update(cloud=None), "'cloud.onnx' is not used"),
+        (lambda document: document["signal"].update(shape=[2000, 2000]), "has 4000000 values"),
     ],
 )
 def test_raw_windows_of_a_bundle_are_read_strictly(bundle, change, message):

@@ -18,8 +18,8 @@ def test_standard_blocks_compute_features_at_any_rate_and_length(rate_hz, sample
     channels = ["acc_x", "acc_y", "acc_z", "current"]
     blocks = sig.standard_blocks(rate_hz=rate_hz, channels=channels, samples=samples)
     graph = sig.SignalGraph(blocks)
-    length = samples or max(16, 1 << int(0.064 * rate_hz).bit_length())
-    x = np.random.default_rng(0).normal(size=(2, length, 4))
+    n_samples = samples or max(16, 1 << int(0.064 * rate_hz).bit_length())
+    x = np.random.default_rng(0).normal(size=(2, n_samples, 4))
     assert np.isfinite(graph.transform(x)).all()
     assert len(set(graph.feature_names)) == len(graph.feature_names)
 
@@ -34,8 +34,8 @@ def test_channels_of_one_sensor_are_one_signal():
     assert [block.label for block in blocks if isinstance(block, sig.Tilt)] == ["tilt(acc)"]
     groups = {"vertical": ["acc_y", "gyro_y"], "horizontal": ["acc_x", "acc_z", "gyro_x", "gyro_z"]}
     blocks = sig.standard_blocks(rate_hz=50, channels=SIX_CHANNELS, groups=groups, scale=0.5)
-    first = blocks[0].source
-    assert (first.name, first.indices, first.axes, first.scale) == (
+    first_signal = blocks[0].source
+    assert (first_signal.name, first_signal.indices, first_signal.axes, first_signal.scale) == (
         "vertical", (1, 4), ("acc_y", "gyro_y"), 0.5,
     )  # fmt: skip
 
@@ -66,8 +66,8 @@ def test_cheap_blocks_come_first():
         sig.standard_blocks(rate_hz=50, channels=SIX_CHANNELS, samples=128), x, repeats=3
     )
     prices = np.asarray([block.price for block in blocks])
-    quarter = len(prices) // 4
-    assert prices[:quarter].mean() < prices[-2 * quarter :].mean()
+    n_quarter = len(prices) // 4
+    assert prices[:n_quarter].mean() < prices[-2 * n_quarter :].mean()
     assert sig.SignalGraph(blocks).costs().total > 0
 
 
@@ -88,5 +88,5 @@ def test_invalid_settings_are_refused(settings, message):
 
 
 def test_the_repr_of_blocks_is_short():
-    text = repr(sig.standard_blocks(rate_hz=100, channels=["x"])[:3])
-    assert text == "[mean(x), crossings(x), quantiles(x)]"
+    blocks_repr = repr(sig.standard_blocks(rate_hz=100, channels=["x"])[:3])
+    assert blocks_repr == "[mean(x), crossings(x), quantiles(x)]"

@@ -36,7 +36,7 @@ def priced_blocks():
     ]
 
 
-def windows(n, seed=0):
+def make_windows(n, seed=0):
     """Vibrations of three classes, two of which differ in level and the third in frequency."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, n)
@@ -50,45 +50,49 @@ def windows(n, seed=0):
 
 @pytest.fixture(scope="module")
 def system(make_once):
-    def fit(_):
-        x, y = windows(600)
+    def fit_system(_):
+        x, y = make_windows(600)
         settings = {"n_stages": 4, "effort": "low", "families": ("linear",), "random_state": 0}
         forest = ExtraTreesClassifier(30, random_state=0)
         return gw.StagedCascade(forest, blocks=priced_blocks(), **settings).fit(x, y)
 
-    return make_once("system-of-blocks", fit)
+    return make_once("system-of-blocks", fit_system)
 
 
 @pytest.fixture(scope="module")
 def bundle(system, tmp_path_factory):
     path = tmp_path_factory.mktemp("blocks") / "bundle"
-    return gw.pack(system, path, sample=windows(40, seed=5)[0])
+    return gw.pack(system, path, sample=make_windows(40, seed=5)[0])
 
 
 def price_of(blocks):
     """Price of blocks and of the steps that they need, each counted once."""
     steps = set(blocks)
-    while missing := {source for step in steps for source in step.inputs} - steps:
-        steps |= missing
+    while missing_steps := {input_step for step in steps for input_step in step.inputs} - steps:
+        steps |= missing_steps
     return sum(step.price for step in steps)
 
 
 def test_each_window_pays_for_the_steps_that_its_stages_need(system):
-    x, y = windows(300, seed=1)
+    x, y = make_windows(300, seed=1)
     graph = system.signal_input_.graph
     exits = system.exit_stage(x)
     assert (system.predict(x) == y).mean() > 0.8
     assert len(np.unique(exits)) > 1
     for stage in np.unique(exits):
-        read = {k for visited in system.stages_[: stage + 1] for k in visited.features}
+        acquired_features = {
+            k for visited_stage in system.stages_[: stage + 1] for k in visited_stage.features
+        }
         if stage == len(system.stages_):
-            read |= set(system.high_cost_model_.features)
-        expected = price_of({graph.blocks[number] for number in graph.block_of[sorted(read)]})
-        assert system.cost(x)[exits == stage] == pytest.approx(expected)
+            acquired_features |= set(system.high_cost_model_.features)
+        expected_price = price_of(
+            {graph.blocks[number] for number in graph.block_of_feature[sorted(acquired_features)]}
+        )
+        assert system.cost(x)[exits == stage] == pytest.approx(expected_price)
 
 
 def test_a_device_computes_only_the_blocks_of_its_stages(system, bundle):
-    x, _ = windows(60, seed=2)
+    x, _ = make_windows(60, seed=2)
     with gw.Device(bundle) as device:
         answers = [device.answer(window) for window in x]
     exits, costs = system.exit_stage(x), system.cost(x)
@@ -109,7 +113,7 @@ def test_a_bundle_stores_its_blocks_as_settings(system, bundle):
     assert signal.graph.steps == system.signal_input_.graph.steps
     assert (signal.shape, signal.dtype) == ((64, 2), "int16")
     assert bundle.manifest.feature_costs() == system.feature_costs_
-    x, _ = windows(20, seed=3)
+    x, _ = make_windows(20, seed=3)
     np.testing.assert_array_equal(signal.features(x), system.signal_input_.features(x))
     report = gw.verify(system, bundle, x)
     assert report.agrees
@@ -119,17 +123,26 @@ def test_a_bundle_stores_its_blocks_as_settings(system, bundle):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d["signal"]["steps"][1].update(kind="exec"), "kind: must be .* not .exec."),
         (
-            lambda d: d["signal"]["steps"][1].update(source=7),
+            lambda document: document["signal"]["steps"][1].update(kind="exec"),
+            "kind: must be .* not .exec.",
+        ),
+        (
+            lambda document: document["signal"]["steps"][1].update(source=7),
             r"steps\[1\]: reads step 7, which is not before it",
         ),
-        (lambda d: d["signal"]["steps"][0].update(scale=0.0), "scale is 0.0"),
-        (lambda d: d["signal"]["steps"][0].update(path="/etc"), "has an unknown key 'path'"),
-        (lambda d: d["signal"]["blocks"].append(0), "step 0 is not a block"),
-        (lambda d: d["signal"]["blocks"].pop(), "their features differ from those"),
-        (lambda d: d["groups"][0].update(requires=["nothing"]), "'nothing' is required"),
-        (lambda d: d["signal"].update(shape=[]), "must have at least 1 entries"),
+        (lambda document: document["signal"]["steps"][0].update(scale=0.0), "scale is 0.0"),
+        (
+            lambda document: document["signal"]["steps"][0].update(path="/etc"),
+            "has an unknown key 'path'",
+        ),
+        (lambda document: document["signal"]["blocks"].append(0), "step 0 is not a block"),
+        (lambda document: document["signal"]["blocks"].pop(), "their features differ from those"),
+        (
+            lambda document: document["groups"][0].update(requires=["nothing"]),
+            "'nothing' is required",
+        ),
+        (lambda document: document["signal"].update(shape=[]), "must have at least 1 entries"),
     ],
 )
 def test_blocks_of_a_bundle_are_read_strictly(bundle, change, message):
@@ -140,33 +153,33 @@ def test_blocks_of_a_bundle_are_read_strictly(bundle, change, message):
 
 
 def test_features_that_differ_from_the_packed_ones_fail_the_self_test(bundle, monkeypatch):
-    values = sig.Statistics.values
+    original_values = sig.Statistics.values
     monkeypatch.setattr(
-        sig.Statistics, "values", lambda self, x: values(self, x) * np.float32(1.01)
+        sig.Statistics, "values", lambda self, x: original_values(self, x) * np.float32(1.01)
     )
     with pytest.raises(gw.GatewiseError, match="features in 40 of 40 rows"):
         gw.Device(Bundle.open(bundle.path))
 
 
 def test_a_window_of_another_length_is_refused_and_nan_is_missing(bundle):
-    x, _ = windows(1, seed=4)
+    x, _ = make_windows(1, seed=4)
     with gw.Device(bundle) as device:
         with pytest.raises(InputError, match=r"shape \(63, 2\)"):
             device.answer(x[0, :63])
-        broken = x[0].astype(np.float32)
-        broken[3] = np.nan
+        window_with_nan = x[0].astype(np.float32)
+        window_with_nan[3] = np.nan
         with pytest.raises(gw.SensorError, match="missing"):
-            device.answer(broken)
+            device.answer(window_with_nan)
 
 
 def test_blocks_are_a_parameter_of_the_estimator(system):
     assert clone(system).blocks == priced_blocks()
-    x, y = windows(60)
+    x, y = make_windows(60)
     with pytest.raises(InputError, match="give feature_costs or blocks, not both"):
         gw.StagedCascade(blocks=priced_blocks(), feature_costs=[1.0]).fit(x, y)
     with pytest.raises(InputError, match="one length"):
         gw.StagedCascade(blocks=priced_blocks()).fit([[1, 2], [3]], y)
-    explanation = system.explain(windows(1, seed=6)[0][0])
+    explanation = system.explain(make_windows(1, seed=6)[0][0])
     assert explanation.steps[0].price == pytest.approx(
         price_of(
             {block for block in priced_blocks() if block.names[0] in explanation.steps[0].acquired}
@@ -175,31 +188,35 @@ def test_blocks_are_a_parameter_of_the_estimator(system):
 
 
 def test_blocks_without_a_price_are_measured():
-    x, _ = windows(30)
+    x, _ = make_windows(30)
     blocks = [sig.Mean(sig.Channels()), sig.Statistics(sig.Channels())]
-    result = sig.SignalInput.from_windows(blocks, x)
-    assert all(step.price > 0 for step in result.graph.steps)
+    signal = sig.SignalInput.from_windows(blocks, x)
+    assert all(step.price > 0 for step in signal.graph.steps)
 
 
 @pytest.mark.slow
 @needs_compiler
 def test_c_of_a_system_and_its_bundle_gives_their_features_and_decisions(system, bundle, tmp_path):
-    of_bundle = to_c(bundle, tmp_path / "c", name="m")
-    of_system = to_c(system, tmp_path / "again", name="m", sample=windows(40, seed=5)[0])
-    assert of_system.signals == of_bundle.signals
-    result = subprocess.run(
-        ["make", "-s", "-C", of_bundle.folder, "test", "CFLAGS=-O0"], capture_output=True, text=True
+    source_of_bundle = to_c(bundle, tmp_path / "c", name="m")
+    source_of_system = to_c(
+        system, tmp_path / "again", name="m", sample=make_windows(40, seed=5)[0]
     )
-    assert result.returncode == 0, result.stderr
-    assert re.search(r"m: 0 of \d+ rows differ \(40 of the sample", result.stdout)
-    assert "features of 0 of 40 windows differ" in result.stdout
-    assert "0 more are decided differently" in result.stdout
+    assert source_of_system.signals == source_of_bundle.signals
+    process = subprocess.run(
+        ["make", "-s", "-C", source_of_bundle.folder, "test", "CFLAGS=-O0"],
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"m: 0 of \d+ rows differ \(40 of the sample", process.stdout)
+    assert "features of 0 of 40 windows differ" in process.stdout
+    assert "0 more are decided differently" in process.stdout
 
 
 def test_inspect_lists_blocks_and_the_cost_of_each_step(system, bundle, capsys):
     assert "mean(acc)" in system.summary()
     assert "mean(acc).x.mean" not in system.summary()
-    explanation = system.explain(windows(1, seed=6)[0][0])
+    explanation = system.explain(make_windows(1, seed=6)[0][0])
     assert set(explanation.steps[0].blocks) <= {block.label for block in priced_blocks()}
     print_bundle(bundle.manifest)
     line_of_step = {
@@ -210,15 +227,17 @@ def test_inspect_lists_blocks_and_the_cost_of_each_step(system, bundle, capsys):
     for step in graph.steps:
         price, *stage = line_of_step[step.label].removeprefix(step.label).split()
         assert float(price) == next(
-            fitted.price for fitted in system.signal_input_.graph.steps if fitted == step
+            fitted_step.price
+            for fitted_step in system.signal_input_.graph.steps
+            if fitted_step == step
         )
-        if step.label in graph.with_inputs(graph.labels(first_inputs)):
+        if step.label in graph.with_inputs(graph.block_labels(first_inputs)):
             assert stage == ["0"]
 
 
 @pytest.mark.slow
 def test_a_fleet_is_simulated_on_windows(system, bundle, tmp_path):
-    x, y = windows(200, seed=7)
+    x, y = make_windows(200, seed=7)
     report = gw.simulate(bundle, x, y, time="60s", devices=2, workload="poisson:1/s").report
     assert report.answers.lost == 0
     assert any("compute features of a window" in note for note in report.notes)
@@ -227,14 +246,17 @@ def test_a_fleet_is_simulated_on_windows(system, bundle, tmp_path):
     rows = Rows.load(str(tmp_path / "windows.npz"), bundle.manifest)
     np.testing.assert_array_equal(rows.X, system.signal_input_.features(x))
     np.save(tmp_path / "windows.npy", x)
-    unlabelled = Rows.load(str(tmp_path / "windows.npy"), bundle.manifest)
-    np.testing.assert_array_equal(unlabelled.X, rows.X)
-    assert unlabelled.truth is None
+    rows_without_labels = Rows.load(str(tmp_path / "windows.npy"), bundle.manifest)
+    np.testing.assert_array_equal(rows_without_labels.X, rows.X)
+    assert rows_without_labels.truth is None
     with pytest.raises(gw.InputError, match="windows of shape"):
         Rows.from_arrays("windows", x[:, 1:], y, bundle.manifest)
     with gw.Device(bundle) as device:  # a device accepts features in place of the window
         for window, row in zip(x[:20], rows.X[:20], strict=True):
-            expected = device.answer(window)
-            answer = device.answer(row)
-            assert (answer.label, answer.stage) == (expected.label, expected.stage)
-            assert answer.cost == expected.cost
+            answer_to_window = device.answer(window)
+            answer_to_features = device.answer(row)
+            assert (answer_to_features.label, answer_to_features.stage) == (
+                answer_to_window.label,
+                answer_to_window.stage,
+            )
+            assert answer_to_features.cost == answer_to_window.cost

@@ -16,13 +16,13 @@ COLUMNS = ["x", "y"]
 
 
 def test_windows_with_numbers_of_another_type_are_refused():
-    signal = sig.SignalInput(sig.SignalGraph(blocks()), (20, 2), "int16")
+    signal = sig.SignalInput(sig.SignalGraph(make_blocks()), (20, 2), "int16")
     x = np.full((1, 20, 2), 300.0)
     x[0, 0, 0] = np.nan  # a missing sample
-    assert signal.checked(x) is x
-    for invalid in (x * 65536, x / 7, np.full((1, 20, 2), 70000)):
+    assert signal.as_checked_array(x) is x
+    for invalid_windows in (x * 65536, x / 7, np.full((1, 20, 2), 70000)):
         with pytest.raises(InputError, match="the blocks are for int16: convert them to the type"):
-            signal.features(invalid)
+            signal.features(invalid_windows)
 
 
 def test_channels_and_blocks_with_different_rates_are_refused():
@@ -36,18 +36,18 @@ def test_channels_and_blocks_with_different_rates_are_refused():
         sig.Channels("acc", rate_hz=-1.0)
 
 
-def windows(n=40):
+def make_windows(n=40):
     rng = np.random.default_rng(0)
     y = np.arange(n) % 2
     return (rng.normal(0, 1, (n, 20, 2)) + 2 * y[:, None, None]).astype(np.float32), y
 
 
-def blocks():
+def make_blocks():
     acc = sig.Channels("acc", (0, 1), ("x", "y"), price=1.0)
     return [sig.Mean(acc, price=1.0), sig.Quantiles(acc, (0.1, 0.9), price=3.0)]
 
 
-def frames(x):
+def as_frames(x):
     return [pd.DataFrame(window, columns=COLUMNS) for window in x]
 
 
@@ -55,34 +55,36 @@ FORMS = {
     "array": lambda x: x,
     "list of arrays": list,
     "list of lists": lambda x: x.tolist(),
-    "list of frames": frames,
+    "list of frames": as_frames,
 }
 
 
-def features_of(form, x):
-    return sig.SignalInput.from_windows(blocks(), form(x)).features(form(x))
+def compute_features(form, x):
+    return sig.SignalInput.from_windows(make_blocks(), form(x)).features(form(x))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_all_forms_of_windows_give_the_same_features(form):
-    x, _ = windows()
-    np.testing.assert_array_equal(features_of(FORMS[form], x), features_of(FORMS["array"], x))
+    x, _ = make_windows()
+    np.testing.assert_array_equal(
+        compute_features(FORMS[form], x), compute_features(FORMS["array"], x)
+    )
 
 
 @pytest.mark.slow
 def test_a_system_takes_lists_of_frames_from_fit_to_bundle(tmp_path):
-    x, y = windows(80)
+    x, y = make_windows(80)
     settings = {"families": ("linear",), "effort": "low", "n_stages": 1, "random_state": 0}
-    expected = gw.StagedCascade(blocks=blocks(), **settings).fit(x, y)
-    system = clone(gw.StagedCascade(blocks=blocks(), **settings)).fit(frames(x), y)
-    np.testing.assert_array_equal(system.predict(x), expected.predict(x))
-    np.testing.assert_array_equal(system.cost(frames(x)), expected.cost(x))
-    assert system.explain(frames(x)[3]).label == system.explain(x[3]).label
+    array_system = gw.StagedCascade(blocks=make_blocks(), **settings).fit(x, y)
+    system = clone(gw.StagedCascade(blocks=make_blocks(), **settings)).fit(as_frames(x), y)
+    np.testing.assert_array_equal(system.predict(x), array_system.predict(x))
+    np.testing.assert_array_equal(system.cost(as_frames(x)), array_system.cost(x))
+    assert system.explain(as_frames(x)[3]).label == system.explain(x[3]).label
     bundle = gw.pack(system, tmp_path / "b", sample=x[:10])
-    assert gw.verify(system, bundle, frames(x)).agrees
+    assert gw.verify(system, bundle, as_frames(x)).agrees
     assert bundle.manifest.signal.shape == (20, 2)
     with gw.Device(bundle, policy="edge-only") as device:
-        assert device.answer(x[0]).label == device.answer(frames(x)[0]).label
+        assert device.answer(x[0]).label == device.answer(as_frames(x)[0]).label
 
 
 @pytest.mark.parametrize(
@@ -103,4 +105,4 @@ def test_windows_of_unequal_lengths_or_of_text_are_refused(samples, message):
 def test_windows_with_channels_first_cause_a_warning():
     x = np.random.default_rng(0).normal(size=(9, 3, 64))
     with pytest.warns(UserWarning, match=r"3 samples of 64 channels; .*swapaxes\(1, 2\)"):
-        sig.SignalInput.from_windows(blocks(), x)
+        sig.SignalInput.from_windows(make_blocks(), x)

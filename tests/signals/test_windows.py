@@ -17,45 +17,52 @@ from gatewise_signals import Windower, cut_windows
     st.lists(st.integers(0, 9), max_size=30),
     st.sampled_from([(), (3,)]),
 )
-def test_pushes_of_any_size_give_the_same_windows_as_cut_windows(length, hop, pieces, channels):
-    total = sum(pieces)
-    signal = np.random.default_rng(0).integers(-99, 99, (total, *channels)).astype(np.int16)
-    expected, starts = cut_windows(signal, length, hop)
+def test_pushes_of_any_size_give_the_same_windows_as_cut_windows(length, hop, push_sizes, channels):
+    n_samples = sum(push_sizes)
+    signal = np.random.default_rng(0).integers(-99, 99, (n_samples, *channels)).astype(np.int16)
+    expected_windows, starts = cut_windows(signal, length, hop)
     windower = Windower(length, hop, rate_hz=10.0)
     windows = []
-    for piece, end in zip(pieces, np.cumsum(pieces), strict=True):
-        begin = end - piece
+    for push_size, end in zip(push_sizes, np.cumsum(push_sizes), strict=True):
+        begin = end - push_size
         windows += windower.push(signal[begin:end], time=5.0 + begin / 10.0)
     assert [window.start for window in windows] == starts.tolist()
     assert all(window.time == pytest.approx(5.0 + window.start / 10.0) for window in windows)
     np.testing.assert_array_equal(
-        np.array([window.values for window in windows]).reshape(expected.shape), expected
+        np.array([window.values for window in windows]).reshape(expected_windows.shape),
+        expected_windows,
     )
-    assert windower.gaps == 0
+    assert windower.n_gaps == 0
 
 
 @given(st.lists(st.tuples(st.integers(2, 9), st.booleans()), min_size=1, max_size=20))
-def test_no_window_spans_a_gap(pieces):
+def test_no_window_spans_a_gap(pushes):
     windower = Windower(5, 2, rate_hz=100.0)
     time = 0.0
     n_samples = 0
-    runs = [[]]
+    samples_between_gaps = [[]]
     windows = []
-    for count, has_gap in pieces:
+    for push_size, has_gap in pushes:
         if has_gap:
             time += 0.5
-            runs.append([])
-        samples = np.arange(n_samples, n_samples + count)
+            samples_between_gaps.append([])
+        samples = np.arange(n_samples, n_samples + push_size)
         windows += windower.push(samples, time)
-        runs[-1] += samples.tolist()
-        n_samples += count
-        time += count / 100.0
-    expected = [values.tolist() for run in runs for values in cut_windows(run, 5, 2)[0]]
-    assert [window.values.tolist() for window in windows] == expected
-    assert windower.gaps == sum(has_gap for _, has_gap in pieces[1:])
-    in_windows = {sample for window in windows for sample in window.values.tolist()}
-    pending = [sample for sample in runs[-1] if sample not in in_windows]
-    assert windower.dropped == n_samples - len(in_windows) - len(pending)
+        samples_between_gaps[-1] += samples.tolist()
+        n_samples += push_size
+        time += push_size / 100.0
+    expected_windows = [
+        values.tolist()
+        for samples_without_gap in samples_between_gaps
+        for values in cut_windows(samples_without_gap, 5, 2)[0]
+    ]
+    assert [window.values.tolist() for window in windows] == expected_windows
+    assert windower.n_gaps == sum(has_gap for _, has_gap in pushes[1:])
+    samples_in_windows = {sample for window in windows for sample in window.values.tolist()}
+    unfinished_samples = [
+        sample for sample in samples_between_gaps[-1] if sample not in samples_in_windows
+    ]
+    assert windower.n_dropped == n_samples - len(samples_in_windows) - len(unfinished_samples)
 
 
 def test_jitter_is_not_a_gap_but_a_decreasing_time_is():
@@ -63,55 +70,59 @@ def test_jitter_is_not_a_gap_but_a_decreasing_time_is():
     assert not windower.push([0, 1], time=0.0)
     assert len(windower.push([2, 3], time=0.24)) == 1  # expected at 0.2 s
     assert windower.push([4, 5], time=0.0) == []
-    assert windower.gaps == 1
+    assert windower.n_gaps == 1
 
 
-@pytest.mark.parametrize("error", [-0.05, 0.02, 0.05])
-def test_a_clock_error_causes_neither_gaps_nor_drift(error):
+@pytest.mark.parametrize("clock_error", [-0.05, 0.02, 0.05])
+def test_a_clock_error_causes_neither_gaps_nor_drift(clock_error):
     """A sensor with a slow or fast clock delivers buffers of 32 samples."""
     windower = Windower(128, 64, rate_hz=104.0)
-    rate = 104.0 * (1 - error)
+    true_rate_hz = 104.0 * (1 - clock_error)
     windows = []
     for start in range(0, 3200, 32):
-        windows += windower.push(np.arange(start, start + 32), time=start / rate)
-    assert (len(windows), windower.gaps, windower.dropped) == (49, 0, 0)
+        windows += windower.push(np.arange(start, start + 32), time=start / true_rate_hz)
+    assert (len(windows), windower.n_gaps, windower.n_dropped) == (49, 0, 0)
     for window in windows:
-        assert window.time == pytest.approx(window.start / rate, abs=96 * abs(error) / rate + 1e-9)
-    windower.push(np.arange(32), time=3240 / rate)  # 40 samples were lost
-    assert windower.gaps == 1
+        assert window.time == pytest.approx(
+            window.start / true_rate_hz, abs=96 * abs(clock_error) / true_rate_hz + 1e-9
+        )
+    windower.push(np.arange(32), time=3240 / true_rate_hz)  # 40 samples were lost
+    assert windower.n_gaps == 1
 
 
-@pytest.mark.parametrize(("delay", "n_gaps"), [(3.1, 0), (3.3, 1), (-3.1, 0), (-3.3, 1)])
-def test_a_clock_error_of_a_tenth_between_pushes_is_tolerated(delay, n_gaps):
+@pytest.mark.parametrize(("delay_in_samples", "n_gaps"), [(3.1, 0), (3.3, 1), (-3.1, 0), (-3.3, 1)])
+def test_a_clock_error_of_a_tenth_between_pushes_is_tolerated(delay_in_samples, n_gaps):
     """At 10 Hz, 32 samples take 3.2 s, a tenth of which is 3.2 sample intervals."""
     windower = Windower(64, rate_hz=10.0)
     windower.push(np.arange(32), time=0.0)
-    assert len(windower.push(np.arange(32), time=3.2 + delay / 10.0)) == 1 - n_gaps
-    assert windower.gaps == n_gaps
+    assert len(windower.push(np.arange(32), time=3.2 + delay_in_samples / 10.0)) == 1 - n_gaps
+    assert windower.n_gaps == n_gaps
 
 
-@pytest.mark.parametrize(("ratio", "n_refused"), [(0.91, 0), (0.89, 1), (1.09, 0), (1.11, 1)])
-def test_a_window_of_another_mean_rate_is_refused(ratio, n_refused):
+@pytest.mark.parametrize(
+    ("interval_ratio", "n_refused"), [(0.91, 0), (0.89, 1), (1.09, 0), (1.11, 1)]
+)
+def test_a_window_of_another_mean_rate_is_refused(interval_ratio, n_refused):
     windower = Windower(65, rate_hz=10.0)
     windows = [
         window
         for number in range(65)
-        for window in windower.push([number], time=number * ratio / 10.0)
+        for window in windower.push([number], time=number * interval_ratio / 10.0)
     ]
-    assert (len(windows), windower.refused) == (1 - n_refused, n_refused)
-    assert windower.gaps == 0
-    assert windower.measured_hz == pytest.approx(10.0 / ratio)
+    assert (len(windows), windower.n_refused) == (1 - n_refused, n_refused)
+    assert windower.n_gaps == 0
+    assert windower.measured_hz == pytest.approx(10.0 / interval_ratio)
 
 
 def test_jitter_is_not_a_gap_but_a_lost_sample_is():
     rng = np.random.default_rng(0)
-    for noise, n_lost, n_gaps in ((0.7, 0, 0), (0.0, 1, 1), (0.3, 5, 1)):
+    for jitter, n_lost, n_gaps in ((0.7, 0, 0), (0.0, 1, 1), (0.3, 5, 1)):
         windower = Windower(32, rate_hz=100.0)
-        times = np.arange(200) + rng.uniform(-noise, noise, 200)
+        times = np.arange(200) + rng.uniform(-jitter, jitter, 200)
         times[100:] += n_lost
         for time in times / 100.0:
             windower.push([0], time=time)
-        assert windower.gaps == n_gaps
+        assert windower.n_gaps == n_gaps
 
 
 def test_an_empty_push_changes_nothing():
@@ -124,13 +135,13 @@ def test_an_empty_push_changes_nothing():
 
 
 def test_invalid_settings_and_samples_are_refused():
-    for call in (
+    for invalid_call in (
         lambda: Windower(0), lambda: Windower(4, 0), lambda: Windower(4, rate_hz=0),
         lambda: Windower(4).push([1], time=0.0),
         lambda: Windower(4).push([["a"]]), lambda: cut_windows(np.zeros((2, 2, 2)), 1),
     ):  # fmt: skip
         with pytest.raises(InputError):
-            call()
+            invalid_call()
     windower = Windower(4)
     windower.push(np.zeros((2, 3)))
     with pytest.raises(InputError, match="channels"):
@@ -159,7 +170,7 @@ def test_a_delay_beyond_four_quartiles_of_jitter_is_a_gap(delay, n_gaps):
         windower.push([0], time=time)
     windower.push([0], time=time + 1.0 + delay)
     windower.reset()
-    assert windower.gaps == n_gaps
+    assert windower.n_gaps == n_gaps
 
 
 @pytest.mark.parametrize(("delay", "n_gaps"), [(0.5, 0), (0.6, 1), (1.0, 1)])
@@ -168,7 +179,7 @@ def test_without_known_jitter_a_delay_of_half_an_interval_is_a_gap(delay, n_gaps
     for time in (0.0, 1.0, 2.0 + delay):
         windower.push([0], time=time)
     windower.reset()
-    assert windower.gaps == n_gaps
+    assert windower.n_gaps == n_gaps
 
 
 @pytest.mark.parametrize(("delay", "n_gaps"), [(0.8, 0), (0.95, 1)])
@@ -181,17 +192,17 @@ def test_delays_are_measured_against_the_mean_rate_of_the_clock(delay, n_gaps):
         time += 4.4
     windower.push([0], time=time - 0.4 + delay)
     windower.reset()
-    assert (windower.gaps, windower.samples) == (n_gaps, 85)
+    assert (windower.n_gaps, windower.n_samples) == (n_gaps, 85)
 
 
 def test_a_reset_drops_the_unfinished_window_and_counts_its_samples():
     windower = Windower(4, rate_hz=1.0)
     windower.reset()
-    assert windower.dropped == 0
+    assert windower.n_dropped == 0
     assert not windower.is_timed
     windower.push([0, 1, 2])
     windower.reset()
-    assert windower.dropped == 3
+    assert windower.n_dropped == 3
     assert [window.values.tolist() for window in windower.push([3, 4, 5, 6])] == [[3, 4, 5, 6]]
 
 
@@ -200,6 +211,6 @@ def test_times_of_single_samples_are_checked_after_sixteen_intervals():
     times = [0.0, *np.arange(2.0, 17.0)]  # the second sample comes an interval late
     for time in times:
         windower.push([0], time=time)
-    assert windower.gaps == 0  # 15 intervals
+    assert windower.n_gaps == 0  # 15 intervals
     windower.push([0], time=17.0)
-    assert windower.gaps == 1
+    assert windower.n_gaps == 1

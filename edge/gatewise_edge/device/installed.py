@@ -218,8 +218,8 @@ class InstalledBundle:
         if signal is not None:
             is_array = isinstance(instances, np.ndarray) and instances.ndim
             first_instance = next(iter(instances), None) if is_array else None
-            if not signal.is_features(first_instance):
-                return signal.checked(instances)
+            if not signal.holds_features(first_instance):
+                return signal.as_checked_array(instances)
         # Leave raw rows as they are.
         if not self._has_features(instances):
             return instances  # type: ignore[no-any-return]
@@ -271,7 +271,7 @@ class InstalledBundle:
             return RawRowSource(instance, encoder, self.row_names)
         signal = self.manifest.signal
         instance_spec = self.manifest.instance
-        if signal is not None and not signal.is_features(instance):
+        if signal is not None and not signal.holds_features(instance):
             return WindowSource(instance, signal, self.block_reader, self.channel_limits)
         if isinstance(instance, Mapping):
             instance = in_order(instance, self.row_names or ())

@@ -120,13 +120,13 @@ class WindowSource:
         self._reader = reader
         windows = window[np.newaxis] if isinstance(window, np.ndarray) else [window]
         try:
-            self._window = signal.checked(windows)  # type: ignore[arg-type]
-            self._values = signal.graph.start(self._window[0])
+            self._window = signal.as_checked_array(windows)  # type: ignore[arg-type]
+            self._values = signal.graph.lazy_values(self._window[0])
         except InputError as error:
             raise InputError(f"no instance: {error}") from None
         self.implausible = ""
         if channels is not None:
-            self.implausible = channels.first_implausible(signal.by_channel(self._window)[0])
+            self.implausible = channels.first_implausible(signal.split_by_channel(self._window)[0])
 
     def read(
         self, features: NDArray[np.intp], reading: Reading, timeout_s: float, *, allow_failure: bool
@@ -135,11 +135,11 @@ class WindowSource:
         graph = self._graph
         deadline = time.monotonic() + timeout_s
         # The values of the window itself follow the features of the blocks.
-        n_computed = len(graph.block_of)
+        n_computed = len(graph.block_of_feature)
         if len(features) and features.max() >= n_computed:
-            reading.enter(slice(n_computed, None), self._signal.values(self._window)[0])
+            reading.enter(slice(n_computed, None), self._signal.window_values(self._window)[0])
             features = features[features < n_computed]
-        for block_index in dict.fromkeys(graph.block_of[features].tolist()):
+        for block_index in dict.fromkeys(graph.block_of_feature[features].tolist()):
             block_slice = graph.columns(block_index)
             label = graph.blocks[block_index].label
             block_features = range(block_slice.start, block_slice.stop)
@@ -163,5 +163,7 @@ class WindowSource:
         block = self._graph.blocks[block_index]
         reader = self._reader
         if reader is None or deadline == math.inf or not isinstance(block, FunctionBlock):
-            return self._values.of_block(block_index)
-        return reader.run(lambda _: self._values.of_block(block_index), deadline - time.monotonic())
+            return self._values.block_features(block_index)
+        return reader.run(
+            lambda _: self._values.block_features(block_index), deadline - time.monotonic()
+        )

@@ -339,11 +339,11 @@ class WindowStream(InstanceSource):
         """Counts so far: samples, windows, gaps, and lost samples, windows and lines."""
         windower = self._windower
         return {
-            "samples": windower.samples,
-            "windows": windower.windows,
-            "gaps": windower.gaps + self._n_marked_gaps,
-            "dropped_samples": windower.dropped,
-            "refused_windows": windower.refused,
+            "samples": windower.n_samples,
+            "windows": windower.n_windows,
+            "gaps": windower.n_gaps + self._n_marked_gaps,
+            "dropped_samples": windower.n_dropped,
+            "refused_windows": windower.n_refused,
             "bad_samples": self._n_errors,
             "flaws": len(self._flaws),
         }
@@ -369,10 +369,10 @@ class WindowStream(InstanceSource):
                 if samples.time is not None and windower.rate_hz is None:
                     raise InputError("the samples have times: set rate_hz, so that gaps are found")
                 # Cut the windows that these samples complete.
-                n_gaps_before = windower.gaps
-                n_refused_before = windower.refused
+                n_gaps_before = windower.n_gaps
+                n_refused_before = windower.n_refused
                 windows = windower.push(self._conversion.convert(samples.values), samples.time)
-                follows_gap |= windower.gaps > n_gaps_before
+                follows_gap |= windower.n_gaps > n_gaps_before
                 for window in windows:
                     seconds = window.time
                     if seconds is None and is_continuous and windower.rate_hz is not None:
@@ -381,7 +381,7 @@ class WindowStream(InstanceSource):
                         self._instance(window.values, window.start, seconds, follows_gap)
                     )
                     follows_gap = False
-                if windower.refused > n_refused_before:
+                if windower.n_refused > n_refused_before:
                     follows_gap = True
                     instances.append((self._rate_error(), {}))
             yield instances
@@ -403,7 +403,7 @@ class WindowStream(InstanceSource):
     def _rate_error(self) -> InputError:
         """Return the error of a window with another rate; raise it if there was no window yet."""
         error = InputError(f"--signal {self._source_name}: {self._rate_problem()}")
-        if not self._windower.windows:
+        if not self._windower.n_windows:
             raise error
         return error
 
@@ -435,9 +435,9 @@ class WindowStream(InstanceSource):
         for flaw in self._flaws:
             _LOG.warning("%s: %s; its complete windows are answered", self._source_name, flaw)
         windower = self._windower
-        if windower.windows:
+        if windower.n_windows:
             return
-        n_samples = windower.samples
+        n_samples = windower.n_samples
         n_gaps = self.counts["gaps"]
         problems = [
             f"{n_samples} samples with {n_gaps} gaps contain no window of {windower.length}",

@@ -100,8 +100,10 @@ def expected_sample(
     if signal is not None:
         dtype = np.dtype(signal.dtype).type
         sample["windows"] = _checked_array(arrays, "windows", dtype, (n_rows, *signal.shape))
-        if signal.raw:
-            sample["X"] = np.concatenate([sample["X"], signal.values(sample["windows"])], axis=1)
+        if signal.has_window_values:
+            sample["X"] = np.concatenate(
+                [sample["X"], signal.window_values(sample["windows"])], axis=1
+            )
     margins = []
     acquired = []
     for i, stage_number in enumerate(manifest.chains[manifest.active_point.chain]):

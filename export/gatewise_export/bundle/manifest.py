@@ -163,7 +163,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         """Type of a request's values: the type of the array or raw window, else float32."""
         if self.instance is not None:
             return np.dtype(self.instance.dtype)
-        if self.signal is not None and self.signal.raw:
+        if self.signal is not None and self.signal.has_window_values:
             return np.dtype(self.signal.dtype)
         return np.dtype("float32")
 

@@ -276,7 +276,7 @@ def _check_chains(manifest: Manifest) -> None:
 def _check_window(manifest: Manifest) -> None:
     """Check that only the high-cost model reads the values of a raw window."""
     signal = manifest.signal
-    if signal is None or not signal.raw:
+    if signal is None or not signal.has_window_values:
         return
     window_names = set(signal.window_names)
     for i, stage in enumerate(manifest.every_stage):

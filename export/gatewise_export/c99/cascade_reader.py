@@ -120,7 +120,7 @@ def _sample_rows(
     if sample is None:
         return np.zeros((0, n_features), np.float32), None
     if signal is not None:
-        windows = signal.checked(sample).astype(signal.dtype)
+        windows = signal.as_checked_array(sample).astype(signal.dtype)
         return signal.features(windows), windows
     rows = np.ascontiguousarray(sample, np.float32)
     if rows.ndim != 2 or rows.shape[1] != n_features:

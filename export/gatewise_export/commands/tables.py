@@ -156,7 +156,7 @@ def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
     """Print the steps on a window with their prices and the first stages that read them."""
     first_stage: dict[str, str] = {}
     for s, stage in enumerate(manifest.stages):
-        for block in signal.graph.with_inputs(signal.graph.labels(stage.inputs)):
+        for block in signal.graph.with_inputs(signal.graph.block_labels(stage.inputs)):
             first_stage.setdefault(block, str(s))
     prices = {group.name: group.shared for group in manifest.groups}
     print()

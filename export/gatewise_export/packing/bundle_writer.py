@@ -129,7 +129,7 @@ def pack(
     signal: SignalInput | None = getattr(system, "signal_input_", None)
     windows = None
     if signal is not None:
-        windows = signal.checked(sample)[:MAX_SAMPLE_ROWS].astype(signal.dtype)
+        windows = signal.as_checked_array(sample)[:MAX_SAMPLE_ROWS].astype(signal.dtype)
         sample, system = signal.features(windows), on_features(system)
     # write the stages and the high-cost model
     rows = _sample_rows(system, sample)

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.errors import InputError, one_line
 from gatewise.imports import import_object, object_path, open_session
 from gatewise_signals.blocks.network_part import cut_network
-from gatewise_signals.steps import Signal, Step, Values, per_channel, scaled
+from gatewise_signals.steps import Signal, Step, Values, names_per_channel, scale_counts
 
 Function: TypeAlias = Callable[[NDArray[Any]], ArrayLike]
 
@@ -98,7 +98,7 @@ class Block(Step):
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from error
         model, shape = cut_network(content, output, str(path))
-        n_values = _run(model, np.zeros((1, math.prod(shape)), np.float32), str(path)).size
+        n_values = _run_network(model, np.zeros((1, math.prod(shape)), np.float32), str(path)).size
         name = name or Path(path).stem
         features = tuple(names or (f"{name}.{output}.{k}" for k in range(n_values)))
         if len(features) != n_values:
@@ -139,7 +139,7 @@ class SignalBlock(Block):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return per_channel(self.source.channels, self.feature_words)
+        return names_per_channel(self.source.channels, self.feature_words)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         features = self.values(inputs[0])
@@ -162,24 +162,24 @@ class _NamedFeatures(Block):
         return self.features
 
     def _check(self) -> None:
-        words = (self.name, *self.features)
-        if not all(isinstance(word, str) and word and word.isprintable() for word in words):
-            raise InputError(f"block {self.name!r}: names must be printable words, not {words}")
+        names = (self.name, *self.features)
+        if not all(isinstance(name, str) and name and name.isprintable() for name in names):
+            raise InputError(f"block {self.name!r}: names must be printable words, not {names}")
         if not self.features or len(set(self.features)) < len(self.features):
             raise InputError(f"block {self.name!r}: names are {self.features}; each must be unique")
 
-    def _as_features(self, output: Any, n: int) -> Values:
+    def _as_features(self, output: Any, n_windows: int) -> Values:
         """Check the output of a function or network; return it with shape (n, n_features)."""
         try:
             values = np.ascontiguousarray(output, np.float32)
         except (TypeError, ValueError) as error:
             raise InputError(f"{self.label} gave no numbers: {one_line(error)}") from error
-        if values.shape == (n,) and len(self.features) == 1:
+        if values.shape == (n_windows,) and len(self.features) == 1:
             return values[:, np.newaxis]
-        if values.shape != (n, len(self.features)):
+        if values.shape != (n_windows, len(self.features)):
             raise InputError(
-                f"{self.label} gave shape {values.shape} for {n} windows; with its "
-                f"{len(self.features)} names it must give ({n}, {len(self.features)})"
+                f"{self.label} gave shape {values.shape} for {n_windows} windows; with its "
+                f"{len(self.features)} names it must give ({n_windows}, {len(self.features)})"
             )
         return values
 
@@ -218,10 +218,11 @@ class FunctionBlock(_NamedFeatures):
     @property
     def advice(self) -> str:
         """Message that explains how to provide the function of a block in a bundle."""
-        path = f" ({self.path} in training)" if self.path else ""
+        import_hint = f" ({self.path} in training)" if self.path else ""
         return (
-            f"block {self.name!r} is a Python function{path}, which the bundle does not contain: "
-            f"give blocks={{{self.name!r}: function}}, or --block {self.name}=module:function"
+            f"block {self.name!r} is a Python function{import_hint}, which the bundle does not "
+            f"contain: give blocks={{{self.name!r}: function}}, or --block "
+            f"{self.name}=module:function"
         )
 
     def run(self, *inputs: NDArray[Any]) -> Values:
@@ -287,10 +288,10 @@ class OnnxBlock(_NamedFeatures):
     def run(self, *inputs: NDArray[Any]) -> Values:
         if not self.model:
             raise InputError(f"{self.label}: its model is missing")
-        x = self._arrange(inputs[0])
-        outputs = [_run(self.model, x[k : k + 1], self.label) for k in range(len(x))]
-        empty = np.empty((0, len(self.features)))
-        return self._as_features(np.stack(outputs) if outputs else empty, len(x))
+        rows = self._arrange(inputs[0])
+        outputs = [_run_network(self.model, rows[k : k + 1], self.label) for k in range(len(rows))]
+        no_features = np.empty((0, len(self.features)))
+        return self._as_features(np.stack(outputs) if outputs else no_features, len(rows))
 
     def _arrange(self, windows: NDArray[Any]) -> Values:
         """Arrange windows as rows of values in the order of the graph's input."""
@@ -309,7 +310,7 @@ class OnnxBlock(_NamedFeatures):
             raise InputError(
                 f"{self.label}: windows of shape {window_shape}; it reads {self.shape}"
             )
-        return scaled(windows, 1.0).reshape(len(windows), math.prod(self.shape))
+        return scale_counts(windows, 1.0).reshape(len(windows), math.prod(self.shape))
 
 
 @lru_cache(maxsize=16)
@@ -317,7 +318,7 @@ def _session(model: bytes) -> Any:
     return open_session(model)
 
 
-def _run(model: bytes, row: Values, label: str) -> Values:
+def _run_network(model: bytes, row: Values, label: str) -> Values:
     """Compute the features of one window; `label` names the block in errors."""
     try:
         (output,) = _session(model).run(None, {"x": row})

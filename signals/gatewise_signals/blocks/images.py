@@ -14,12 +14,12 @@ from gatewise_signals.blocks.block import Block
 from gatewise_signals.steps import (
     Picture,
     Values,
+    channel_means,
     check_number,
     check_scale,
     check_whole,
-    constant,
-    means,
-    scaled,
+    read_only_float32,
+    scale_counts,
 )
 
 MAX_CELLS = 1024
@@ -58,7 +58,7 @@ class Frame(Picture):
                 f"{self.label}: windows of shape {x.shape[1:]}; it reads frame {self.index} of "
                 "windows with the shape (frames, height, width)"
             )
-        return scaled(x[:, self.index], self.scale)
+        return scale_counts(x[:, self.index], self.scale)
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,8 +105,8 @@ class GridBlock(Block):
         check_whole(f"{self.kind}: rows", self.rows, 1, MAX_CELLS)
         check_whole(f"{self.kind}: columns", self.columns, 1, MAX_CELLS)
 
-    def _grid(self, height: int, width: int) -> _Grid:
-        return _grid(height, width, self.rows, self.columns, self.label)
+    def _make_grid(self, height: int, width: int) -> _Grid:
+        return _make_grid(height, width, self.rows, self.columns, self.label)
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,8 +127,8 @@ class Thumbnail(GridBlock):
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         (x,) = inputs
-        grid = self._grid(*x.shape[-2:])
-        return _flat(_over_cells(np.add, x, grid) / grid.sizes)
+        grid = self._make_grid(*x.shape[-2:])
+        return _flatten_cells(_reduce_cells(np.add, x, grid) / grid.sizes)
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,19 +147,23 @@ class BlockStatistics(GridBlock):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        words = ("std", "low", "high")
-        return tuple(n for word in words for n in _cell_names(word, self.rows, self.columns))
+        prefixes = ("std", "low", "high")
+        return tuple(
+            name for prefix in prefixes for name in _cell_names(prefix, self.rows, self.columns)
+        )
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         (x,) = inputs
-        grid = self._grid(*x.shape[-2:])
-        mean = _over_cells(np.add, x, grid) / grid.sizes
+        grid = self._make_grid(*x.shape[-2:])
+        mean = _reduce_cells(np.add, x, grid) / grid.sizes
         # standard deviation of a cell: sqrt(mean((x - mean of the cell)**2))
-        squares = x - mean.take(grid.row_of, axis=-2).take(grid.column_of, axis=-1)
-        squares *= squares
-        deviation = np.sqrt(_over_cells(np.add, squares, grid) / grid.sizes)
-        low, high = (_over_cells(ufunc, x, grid) for ufunc in (np.minimum, np.maximum))
-        return np.concatenate([_flat(deviation), _flat(low), _flat(high)], axis=1)
+        squared_deviations = x - mean.take(grid.row_of, axis=-2).take(grid.column_of, axis=-1)
+        squared_deviations *= squared_deviations
+        deviation = np.sqrt(_reduce_cells(np.add, squared_deviations, grid) / grid.sizes)
+        low, high = (_reduce_cells(ufunc, x, grid) for ufunc in (np.minimum, np.maximum))
+        return np.concatenate(
+            [_flatten_cells(deviation), _flatten_cells(low), _flatten_cells(high)], axis=1
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -195,11 +199,15 @@ class GreyHistogram(Block):
     def run(self, *inputs: NDArray[Any]) -> Values:
         (x,) = inputs
         # bin = floor((x - low) * n_bins / (high - low)), clipped to 0 ... n_bins - 1
-        bins = x.reshape(len(x), -1) - np.float32(self.low)
-        bins *= np.float32(self.bins / (self.high - self.low))
-        np.fmin(np.fmax(bins, np.float32(0), out=bins), np.float32(self.bins - 1), out=bins)
-        counts = _counts(bins.astype(np.intp), self.bins)
-        return np.asarray(counts / bins.shape[1], np.float32)
+        bin_positions = x.reshape(len(x), -1) - np.float32(self.low)
+        bin_positions *= np.float32(self.bins / (self.high - self.low))
+        np.fmin(
+            np.fmax(bin_positions, np.float32(0), out=bin_positions),
+            np.float32(self.bins - 1),
+            out=bin_positions,
+        )
+        counts = _bin_counts(bin_positions.astype(np.intp), self.bins)
+        return np.asarray(counts / bin_positions.shape[1], np.float32)
 
 
 @dataclass(frozen=True, repr=False)
@@ -240,7 +248,7 @@ class Edges(GridBlock):
         (x,) = inputs
         height = x.shape[-2] - 1
         width = x.shape[-1] - 1
-        grid = self._grid(height, width)
+        grid = self._make_grid(height, width)
         corner = x[:, :-1, :-1]
         dx = (x[:, :-1, 1:] - corner).reshape(len(x), -1)
         dy = (x[:, 1:, :-1] - corner).reshape(len(x), -1)
@@ -253,10 +261,10 @@ class Edges(GridBlock):
         direction += grid.cell_of * self.directions
         n_bins = self.rows * self.columns * self.directions
         # sum of sqrt(dx**2 + dy**2) by cell and direction
-        strengths = _counts(direction, n_bins, np.sqrt(dx * dx + dy * dy))
+        strengths = _bin_counts(direction, n_bins, np.sqrt(dx * dx + dy * dy))
         out = np.empty((len(x), 2 + n_bins), np.float32)
-        out[:, 0] = means(np.abs(dx))
-        out[:, 1] = means(np.abs(dy))
+        out[:, 0] = channel_means(np.abs(dx))
+        out[:, 1] = channel_means(np.abs(dy))
         out[:, 2:] = strengths / np.repeat(grid.sizes.ravel(), self.directions)
         return out
 
@@ -274,7 +282,7 @@ class _Grid:
 
 
 @lru_cache(maxsize=32)
-def _grid(height: int, width: int, rows: int, columns: int, label: str) -> _Grid:
+def _make_grid(height: int, width: int, rows: int, columns: int, label: str) -> _Grid:
     if height < rows or width < columns:
         raise InputError(
             f"{label}: {rows} x {columns} cells need more than {max(height, 0)} x "
@@ -287,11 +295,11 @@ def _grid(height: int, width: int, rows: int, columns: int, label: str) -> _Grid
     row_of = np.repeat(np.arange(rows), row_sizes)
     column_of = np.repeat(np.arange(columns), column_sizes)
     cell_of = (row_of[:, np.newaxis] * columns + column_of).ravel()
-    sizes = constant(np.outer(row_sizes, column_sizes))
+    sizes = read_only_float32(np.outer(row_sizes, column_sizes))
     return _Grid(row_starts, column_starts, sizes, row_of, column_of, cell_of)
 
 
-def _over_cells(ufunc: np.ufunc, x: Values, grid: _Grid) -> Values:
+def _reduce_cells(ufunc: np.ufunc, x: Values, grid: _Grid) -> Values:
     """Reduce the pixels of each cell by a ufunc, shape (n, rows, columns)."""
     # reduceat along the last axis adds in the same order for any number of windows
     strips = np.ascontiguousarray(ufunc.reduceat(x, grid.column_starts, axis=-1).swapaxes(1, 2))
@@ -299,17 +307,17 @@ def _over_cells(ufunc: np.ufunc, x: Values, grid: _Grid) -> Values:
     return values
 
 
-def _counts(bins: NDArray[np.intp], n_bins: int, weights: Values | None = None) -> NDArray[Any]:
+def _bin_counts(bins: NDArray[np.intp], n_bins: int, weights: Values | None = None) -> NDArray[Any]:
     """Count the entries of each bin per row, or add their weights, shape (n, n_bins)."""
-    n = len(bins)
-    flat_bins = (bins + np.arange(0, n * n_bins, n_bins)[:, np.newaxis]).ravel()
+    n_rows = len(bins)
+    flat_bins = (bins + np.arange(0, n_rows * n_bins, n_bins)[:, np.newaxis]).ravel()
     flat_weights = None if weights is None else weights.ravel()
-    return np.bincount(flat_bins, flat_weights, n * n_bins).reshape(n, n_bins)
+    return np.bincount(flat_bins, flat_weights, n_rows * n_bins).reshape(n_rows, n_bins)
 
 
-def _flat(cells: Values) -> Values:
+def _flatten_cells(cells: Values) -> Values:
     return np.ascontiguousarray(cells).reshape(len(cells), -1)
 
 
-def _cell_names(word: str, rows: int, columns: int) -> tuple[str, ...]:
-    return tuple(f"{word}.r{r}c{c}" for r in range(rows) for c in range(columns))
+def _cell_names(prefix: str, rows: int, columns: int) -> tuple[str, ...]:
+    return tuple(f"{prefix}.r{r}c{c}" for r in range(rows) for c in range(columns))

@@ -33,21 +33,27 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     model = onnx.compose.add_prefix(model, "g_")
     graph = model.graph
     # walk back from the output, and copy the nodes and constants that it needs
-    needed = {f"g_{output}"}
+    needed_names = {f"g_{output}"}
     needed_nodes = []
     for node in reversed(graph.node):  # nodes are in the order of computation
-        if needed & set(node.output):
+        if needed_names & set(node.output):
             needed_nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
-            needed |= _names_read(node)
-    constants = [onnx.TensorProto.FromString(t.SerializeToString()) for t in graph.initializer]
-    constants = [t for t in constants if t.name in needed]
-    constant_names = {t.name for t in constants}
-    inputs = [i for i in graph.input if i.name in needed and i.name not in constant_names]
+            needed_names |= _names_read(node)
+    constants = [
+        onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in graph.initializer
+    ]
+    constants = [tensor for tensor in constants if tensor.name in needed_names]
+    constant_names = {tensor.name for tensor in constants}
+    inputs = [
+        graph_input
+        for graph_input in graph.input
+        if graph_input.name in needed_names and graph_input.name not in constant_names
+    ]
     if len(inputs) != 1:
         raise InputError(f"{path}: {output!r} needs {len(inputs)} inputs; a block has one")
     # convert x to the type and shape of the input, and the value to margins
     input_type = inputs[0].type.tensor_type
-    shape = tuple(d.dim_value for d in input_type.shape.dim[1:])
+    shape = tuple(dimension.dim_value for dimension in input_type.shape.dim[1:])
     if not input_type.shape.dim or min(shape, default=0) < 1:
         raise InputError(f"{path}: its input has no fixed shape; export it with fixed sizes")
     nodes = [
@@ -69,12 +75,14 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
         submodel, opset_imports=model.opset_import, ir_version=model.ir_version
     )
     new_model.functions.extend(model.functions)
-    data: bytes = new_model.SerializeToString(deterministic=True)
-    return data, shape
+    content_of_part: bytes = new_model.SerializeToString(deterministic=True)
+    return content_of_part, shape
 
 
 def _names_read(node: Any) -> set[str]:
     """List the names that a node and its subgraphs read."""
-    subgraphs = [a.g for a in node.attribute if a.HasField("g")]
-    subgraphs += [g for a in node.attribute for g in a.graphs]
-    return set(node.input).union(*(_names_read(n) for g in subgraphs for n in g.node))
+    subgraphs = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    subgraphs += [subgraph for attribute in node.attribute for subgraph in attribute.graphs]
+    return set(node.input).union(
+        *(_names_read(inner_node) for subgraph in subgraphs for inner_node in subgraph.node)
+    )

@@ -17,12 +17,12 @@ from gatewise_signals.steps import (
     Signal,
     Step,
     Values,
-    centred,
+    channel_means,
     check_number,
     check_whole,
-    constant,
-    means,
-    per_channel,
+    names_per_channel,
+    read_only_float32,
+    subtract_mean,
 )
 
 MEL_HZ = 700.0
@@ -69,7 +69,7 @@ class Spectrogram(Step):
             raise InputError(
                 f"{self.label}: a frame needs {self.frame} samples, but windows have {samples}"
             )
-        return power_spectrum(x.take(_frames(samples, self.frame, self.hop), axis=-1))
+        return power_spectrum(x.take(_frame_indices(samples, self.frame, self.hop), axis=-1))
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,9 +121,9 @@ class MelSpectrogram(Step):
     def run(self, *inputs: NDArray[Any]) -> Values:
         # m[b] = log(1e-12 + sum_i weight[b, i] * power[i]) over the bins i of band b
         bins, weights, starts = self.filters()
-        weighted = inputs[0].take(bins, axis=-1)
-        weighted *= weights
-        power: Values = np.add.reduceat(weighted, starts, axis=-1)
+        weighted_powers = inputs[0].take(bins, axis=-1)
+        weighted_powers *= weights
+        power: Values = np.add.reduceat(weighted_powers, starts, axis=-1)
         power += TINY
         return np.log(power, out=power)
 
@@ -193,29 +193,34 @@ class Mfcc(Block):
         return _frame_statistics(coefficients, self.parts)
 
 
-def _statistics_names(source: MelSpectrogram, count: int, parts: int = 1) -> tuple[str, ...]:
-    kinds = ["mean", "std", *(f"part{j}.mean" for j in range(parts) if parts > 1)]
-    return per_channel(source.channels, tuple(f"{kind}{k}" for kind in kinds for k in range(count)))
+def _statistics_names(source: MelSpectrogram, n_values: int, n_parts: int = 1) -> tuple[str, ...]:
+    statistics = ["mean", "std", *(f"part{j}.mean" for j in range(n_parts) if n_parts > 1)]
+    return names_per_channel(
+        source.channels,
+        tuple(f"{statistic}{k}" for statistic in statistics for k in range(n_values)),
+    )
 
 
-def _frame_statistics(x: Values, parts: int = 1) -> Values:
+def _frame_statistics(x: Values, n_parts: int = 1) -> Values:
     """Compute means and standard deviations over the frames, and means over several parts.
 
     Shapes: `x` (n, n_channels, frames, k); returns (n, n_features).
     """
     series = np.ascontiguousarray(x.swapaxes(-1, -2))  # so that sums run along contiguous frames
-    c = centred(series)
-    statistics = [means(series), np.sqrt(means(c * c))]
-    if parts > 1:
-        edges = np.arange(1, parts) * series.shape[-1] // parts
-        statistics += [means(np.ascontiguousarray(p)) for p in np.split(series, edges, axis=-1)]
+    centred = subtract_mean(series)
+    statistics = [channel_means(series), np.sqrt(channel_means(centred * centred))]
+    if n_parts > 1:
+        edges = np.arange(1, n_parts) * series.shape[-1] // n_parts
+        statistics += [
+            channel_means(np.ascontiguousarray(part)) for part in np.split(series, edges, axis=-1)
+        ]
     return np.ascontiguousarray(np.concatenate(statistics, axis=-1)).reshape(len(x), -1)
 
 
 @lru_cache(maxsize=32)
-def _frames(samples: int, frame: int, hop: int) -> NDArray[np.intp]:
+def _frame_indices(n_samples: int, frame: int, hop: int) -> NDArray[np.intp]:
     """Compute the indices of the samples of each frame, shape (n_frames, frame)."""
-    starts = np.arange(1 + (samples - frame) // hop) * hop
+    starts = np.arange(1 + (n_samples - frame) // hop) * hop
     indices = starts[:, np.newaxis] + np.arange(frame)
     indices.flags.writeable = False
     return indices
@@ -226,25 +231,29 @@ def _mel_filters(
     bands: int, low_hz: float, high_hz: float, n_bins: int, rate_hz: float
 ) -> tuple[NDArray[np.intp], Values, NDArray[np.intp]]:
     """Compute the filters of mel bands; see :meth:`MelSpectrogram.filters`."""
-    low_mel, high_mel = (MEL_UNIT * math.log10(1 + f / MEL_HZ) for f in (low_hz, high_hz))
+    low_mel, high_mel = (
+        MEL_UNIT * math.log10(1 + frequency_hz / MEL_HZ) for frequency_hz in (low_hz, high_hz)
+    )
     # mel(f) = 2595 * log10(1 + f / 700); edges are equally spaced in mel
     edges = MEL_HZ * (10 ** (np.linspace(low_mel, high_mel, bands + 2) / MEL_UNIT) - 1)
-    hz = bin_hz(n_bins, rate_hz).astype(float)
+    frequencies = bin_hz(n_bins, rate_hz).astype(float)
     bins = []
     weights = []
     for low, middle, high in zip(edges[:-2], edges[1:-1], edges[2:], strict=True):
         # a triangle with its maximum at `middle`
-        weight = np.minimum((hz - low) / (middle - low), (high - hz) / (high - middle))
-        band_bins = np.flatnonzero(weight > 0)
+        bin_weights = np.minimum(
+            (frequencies - low) / (middle - low), (high - frequencies) / (high - middle)
+        )
+        band_bins = np.flatnonzero(bin_weights > 0)
         if not len(band_bins):
             raise InputError(
                 f"mel: no bin of {n_bins} lies in the band {low:.4g} to {high:.4g} Hz; give "
                 "fewer bands or a longer frame"
             )
         bins.append(band_bins)
-        weights.append(weight[band_bins] / weight[band_bins].sum())
+        weights.append(bin_weights[band_bins] / bin_weights[band_bins].sum())
     starts = np.cumsum([0] + [len(band_bins) for band_bins in bins[:-1]])
-    return np.concatenate(bins), constant(np.concatenate(weights)), starts
+    return np.concatenate(bins), read_only_float32(np.concatenate(weights)), starts
 
 
 @lru_cache(maxsize=32)
@@ -253,4 +262,4 @@ def dct_rows(coefficients: int, bands: int) -> Values:
     k = np.arange(coefficients)[:, np.newaxis]
     table = np.sqrt(2 / bands) * np.cos(np.pi * k * (np.arange(bands) + 0.5) / bands)
     table[0] = np.sqrt(1 / bands)
-    return constant(table)
+    return read_only_float32(table)

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_signals.blocks.block import SignalBlock
-from gatewise_signals.blocks.time_domain import ratio
+from gatewise_signals.blocks.time_domain import safe_ratio
 from gatewise_signals.steps import (
     ChannelwiseSignal,
     Values,
-    centred,
     check_number,
     check_rising,
-    constant,
+    read_only_float32,
+    subtract_mean,
 )
 
 TINY = np.float32(1e-12)
@@ -83,7 +83,9 @@ class BandPowers(SignalBlock):
         return tuple(f"{low:g}-{high:g}Hz" for low, high in bands)
 
     def values(self, x: Values) -> Values:
-        starts, counts, has_bins, last_bin = _bands(self.edges, self.source.rate_hz, x.shape[-1])
+        starts, counts, has_bins, last_bin = _band_bins(
+            self.edges, self.source.rate_hz, x.shape[-1]
+        )
         if not len(starts):
             return np.zeros((*x.shape[:-1], len(has_bins)), np.float32)
         powers = np.add.reduceat(x[..., :last_bin], starts, axis=-1) / counts
@@ -126,14 +128,14 @@ class SpectralMoments(SignalBlock):
         # q = x / sum(x), c = sum(hz * q), spread = sqrt(sum((hz - c)**2 * q))
         hz = self.source.hz(x.shape[-1])
         out = np.empty((*x.shape[:-1], 5), np.float32)
-        total = np.add.reduce(x, -1, keepdims=True)
-        q = ratio(x, np.broadcast_to(total, x.shape))
+        total_power = np.add.reduce(x, -1, keepdims=True)
+        q = safe_ratio(x, np.broadcast_to(total_power, x.shape))
         centroid = np.add.reduce(q * hz, -1, keepdims=True)
-        squares = hz - centroid
-        squares *= squares
-        squares *= q
+        squared_distances = hz - centroid
+        squared_distances *= squared_distances
+        squared_distances *= q
         out[..., 0] = centroid[..., 0]
-        out[..., 1] = np.sqrt(np.add.reduce(squares, -1))
+        out[..., 1] = np.sqrt(np.add.reduce(squared_distances, -1))
         # entropy = -sum(q * log(q)) / log(n)
         out[..., 2] = np.add.reduce(q * np.log(q + TINY), -1) / np.float32(-np.log(len(hz)))
         # rolloff: the first bin at which the running sum of q reaches that share of the total
@@ -146,38 +148,38 @@ class SpectralMoments(SignalBlock):
 
 def power_spectrum(x: Values) -> Values:
     """Compute the power spectrum along the last axis, as :class:`Spectrum` defines it."""
-    samples = x.shape[-1]
-    window, weight = weighted_hann(samples)
-    centred_samples = centred(x)
+    n_samples = x.shape[-1]
+    window, window_power = weighted_hann(n_samples)
+    centred_samples = subtract_mean(x)
     centred_samples *= window
-    bins = np.fft.rfft(centred_samples, fft_size(samples)).astype(np.complex64, copy=False)
+    spectrum = np.fft.rfft(centred_samples, fft_size(n_samples)).astype(np.complex64, copy=False)
     # power = |DFT(window * (x - mean))|**2 / sum(window**2)
-    power: Values = bins.real * bins.real
-    power += bins.imag * bins.imag
-    power /= weight
+    power: Values = spectrum.real * spectrum.real
+    power += spectrum.imag * spectrum.imag
+    power /= window_power
     return power
 
 
-def fft_size(samples: int) -> int:
-    """Return the smallest power of two that is at least `samples`, and at least 2."""
-    return 1 << max(samples - 1, 1).bit_length()
+def fft_size(n_samples: int) -> int:
+    """Return the smallest power of two that is at least `n_samples`, and at least 2."""
+    return 1 << max(n_samples - 1, 1).bit_length()
 
 
 @lru_cache(maxsize=32)
-def weighted_hann(samples: int) -> tuple[Values, np.float32]:
+def weighted_hann(n_samples: int) -> tuple[Values, np.float32]:
     """Compute a periodic Hann window, (samples,), and its sum of squares (1 for one sample)."""
-    window = constant(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(samples) / samples))
+    window = read_only_float32(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_samples) / n_samples))
     return window, np.float32(np.sum(window * window) or 1.0)
 
 
 @lru_cache(maxsize=32)
 def bin_hz(n_bins: int, rate_hz: float) -> Values:
     """Compute the frequency of each bin of a spectrum, shape (n_bins,)."""
-    return constant(np.arange(n_bins) * (rate_hz / (2 * (n_bins - 1))))
+    return read_only_float32(np.arange(n_bins) * (rate_hz / (2 * (n_bins - 1))))
 
 
 @lru_cache(maxsize=64)
-def _bands(
+def _band_bins(
     edges: tuple[float, ...], rate_hz: float, n_bins: int
 ) -> tuple[NDArray[np.intp], Values, NDArray[np.bool_], int]:
     """Find the bins of the bands.
@@ -188,4 +190,9 @@ def _bands(
     edge_bins = np.searchsorted(bin_hz(n_bins, rate_hz), np.asarray(edges, np.float32))
     counts = np.diff(edge_bins)
     has_bins = counts > 0
-    return edge_bins[:-1][has_bins], constant(counts[has_bins]), has_bins, int(edge_bins[-1])
+    return (
+        edge_bins[:-1][has_bins],
+        read_only_float32(counts[has_bins]),
+        has_bins,
+        int(edge_bins[-1]),
+    )

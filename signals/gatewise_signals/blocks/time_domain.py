@@ -15,11 +15,11 @@ from gatewise_signals.steps import (
     ChannelwiseSignal,
     Signal,
     Values,
-    centred,
+    channel_means,
     check_number,
     check_rising,
     check_whole,
-    means,
+    subtract_mean,
 )
 
 ROOT_HALF = np.float32(np.sqrt(0.5))
@@ -35,12 +35,12 @@ class Magnitude(Signal):
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         (x,) = inputs
-        total = x[:, :1] * x[:, :1]
+        sum_of_squares = x[:, :1] * x[:, :1]
         for channel in range(1, x.shape[1]):
             samples = x[:, channel : channel + 1]
-            total += samples * samples
-        root: Values = np.sqrt(total)
-        return root
+            sum_of_squares += samples * samples
+        norms: Values = np.sqrt(sum_of_squares)
+        return norms
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,10 +71,10 @@ class Envelope(ChannelwiseSignal):
             raise InputError(
                 f"{self.label}: needs at least {self.width} samples, not {x.shape[-1]}"
             )
-        rectified = centred(x)
+        rectified = subtract_mean(x)
         np.abs(rectified, out=rectified)
-        complete = rectified[..., : n_means * self.width]
-        return means(complete.reshape(*x.shape[:-1], n_means, self.width))
+        complete_samples = rectified[..., : n_means * self.width]
+        return channel_means(complete_samples.reshape(*x.shape[:-1], n_means, self.width))
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,7 +113,7 @@ class Mean(SignalBlock):
     feature_words: ClassVar[tuple[str, ...]] = ("mean",)
 
     def values(self, x: Values) -> Values:
-        return means(x)[..., np.newaxis]
+        return channel_means(x)[..., np.newaxis]
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,21 +139,21 @@ class Statistics(SignalBlock):
     def values(self, x: Values) -> Values:
         out = np.empty((*x.shape[:-1], 6), np.float32)
         # c = x - mean, v = mean(c**2), s = sqrt(v)
-        c = centred(x)
-        square = c * c
-        variance = means(square)
+        centred = subtract_mean(x)
+        squares = centred * centred
+        variance = channel_means(squares)
         std = np.sqrt(variance)
-        rms = np.sqrt(means(x * x))
-        high = np.maximum.reduce(x, -1)
-        low = np.minimum.reduce(x, -1)
+        rms = np.sqrt(channel_means(x * x))
+        highest = np.maximum.reduce(x, -1)
+        lowest = np.minimum.reduce(x, -1)
         out[..., 0] = std
         # skewness = mean(c**3) / (v * s), kurtosis = mean(c**4) / v**2
-        out[..., 1] = ratio(means(square * c), variance * std)
-        out[..., 2] = ratio(means(square * square), variance * variance)
+        out[..., 1] = safe_ratio(channel_means(squares * centred), variance * std)
+        out[..., 2] = safe_ratio(channel_means(squares * squares), variance * variance)
         out[..., 3] = rms
         # crest factor = max(|x|) / rms
-        out[..., 4] = ratio(np.maximum(high, -low), rms)
-        out[..., 5] = high - low
+        out[..., 4] = safe_ratio(np.maximum(highest, -lowest), rms)
+        out[..., 5] = highest - lowest
         return out
 
 
@@ -206,11 +206,11 @@ class ZeroCrossings(SignalBlock):
     def values(self, x: Values) -> Values:
         out = np.zeros((*x.shape[:-1], 2), np.float32)
         if x.shape[-1] > 1:
-            is_negative = centred(x) < 0
+            is_negative = subtract_mean(x) < 0
             crossings = (is_negative[..., 1:] != is_negative[..., :-1]).astype(np.float32)
-            out[..., 0] = means(crossings)
+            out[..., 0] = channel_means(crossings)
             change = x[..., 1:] - x[..., :-1]
-            out[..., 1] = means(np.abs(change, out=change))
+            out[..., 1] = channel_means(np.abs(change, out=change))
         return out
 
 
@@ -241,16 +241,18 @@ class Autocorrelation(SignalBlock):
         return tuple(f"lag{lag}" for lag in self.lags)
 
     def values(self, x: Values) -> Values:
-        samples = x.shape[-1]
-        if samples <= self.lags[-1]:
-            raise InputError(f"{self.label}: lag {self.lags[-1]} needs more than {samples} samples")
-        c = centred(x)
+        n_samples = x.shape[-1]
+        if n_samples <= self.lags[-1]:
+            raise InputError(
+                f"{self.label}: lag {self.lags[-1]} needs more than {n_samples} samples"
+            )
+        centred = subtract_mean(x)
         out = np.empty((*x.shape[:-1], len(self.lags)), np.float32)
         for column, lag in enumerate(self.lags):
-            np.add.reduce(c[..., lag:] * c[..., :-lag], -1, out=out[..., column])
+            np.add.reduce(centred[..., lag:] * centred[..., :-lag], -1, out=out[..., column])
         # r[lag] = sum(c[i] * c[i + lag]) / sum(c**2)
-        power = np.add.reduce(c * c, -1, keepdims=True)
-        return ratio(out, np.broadcast_to(power, out.shape))
+        power = np.add.reduce(centred * centred, -1, keepdims=True)
+        return safe_ratio(out, np.broadcast_to(power, out.shape))
 
 
 @dataclass(frozen=True, repr=False)
@@ -290,15 +292,15 @@ class WaveletEnergies(SignalBlock):
                 f"{x.shape[-1]}"
             )
         out = np.empty((*x.shape[:-1], self.levels + 1), np.float32)
-        a = centred(x)
+        approximation = subtract_mean(x)
         for level in range(self.levels):
-            n_samples = a.shape[-1] // 2 * 2
-            even = a[..., 0:n_samples:2]
-            odd = a[..., 1:n_samples:2]
+            n_samples = approximation.shape[-1] // 2 * 2
+            even = approximation[..., 0:n_samples:2]
+            odd = approximation[..., 1:n_samples:2]
             detail = (even - odd) * ROOT_HALF
-            out[..., level] = means(detail * detail)
-            a = (even + odd) * ROOT_HALF
-        out[..., -1] = means(a * a)
+            out[..., level] = channel_means(detail * detail)
+            approximation = (even + odd) * ROOT_HALF
+        out[..., -1] = channel_means(approximation * approximation)
         out += np.float32(1e-12)
         return np.log(out, out=out)
 
@@ -327,7 +329,7 @@ class Tilt(Block):
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         # pitch, roll, inclination = atan2(x, |y, z|), atan2(y, |x, z|), atan2(|x, y|, z)
-        gravity = means(inputs[0])
+        gravity = channel_means(inputs[0])
         squares = gravity * gravity
         # lengths of (y, z), (x, z) and (x, y)
         lengths = np.sqrt(squares.take((1, 0, 0), axis=1) + squares.take((2, 2, 1), axis=1))
@@ -337,16 +339,16 @@ class Tilt(Block):
         return angles
 
 
-def ratio(dividend: Values, divisor: Values) -> Values:
+def safe_ratio(dividend: Values, divisor: Values) -> Values:
     """Divide element by element; the result is 0 unless the divisor is above 0."""
     return np.divide(dividend, divisor, out=np.zeros_like(dividend), where=divisor > 0)
 
 
 @lru_cache(maxsize=64)
 def quantile_positions(
-    at: tuple[float, ...], samples: int
+    probabilities: tuple[float, ...], n_samples: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], Values]:
     """Find the sorted samples below and above each quantile, and the weight of the upper one."""
-    position = np.asarray(at) * (samples - 1)
-    lower = np.floor(position).astype(np.intp)
-    return lower, np.minimum(lower + 1, samples - 1), (position - lower).astype(np.float32)
+    positions = np.asarray(probabilities) * (n_samples - 1)
+    lower = np.floor(positions).astype(np.intp)
+    return lower, np.minimum(lower + 1, n_samples - 1), (positions - lower).astype(np.float32)

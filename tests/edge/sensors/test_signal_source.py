@@ -143,7 +143,7 @@ def test_every_fault_of_a_recording_is_reported(fault_name, tmp_path):
     valid_windows = []
     for window in windows:
         try:
-            valid_windows.append(SIGNAL_INPUT.checked(window[np.newaxis])[0])
+            valid_windows.append(SIGNAL_INPUT.as_checked_array(window[np.newaxis])[0])
         except InputError as error:
             errors.append(error)
     assert errors or counts["gaps"] or counts["flaws"], fault_name

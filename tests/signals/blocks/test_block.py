@@ -25,9 +25,9 @@ def extremes(windows):
 def network(tmp_path):
     """Saved network x (n, 4, 2) -> hidden (n, 5) -> logits (n, 3), and its weights."""
     rng = np.random.default_rng(0)
-    first = rng.normal(size=(8, 5))
-    second = rng.normal(size=(5, 3))
-    values = {"w1": first, "w2": second, "shape": np.asarray([-1, 8], np.int64)}
+    first_weights = rng.normal(size=(8, 5))
+    second_weights = rng.normal(size=(5, 3))
+    constants = {"w1": first_weights, "w2": second_weights, "shape": np.asarray([-1, 8], np.int64)}
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["flat"]),
         helper.make_node("MatMul", ["flat", "w1"], ["sum"]),
@@ -43,13 +43,13 @@ def network(tmp_path):
             onnx.numpy_helper.from_array(
                 array.astype(np.int64 if name == "shape" else np.float32), name
             )
-            for name, array in values.items()
+            for name, array in constants.items()
         ],
     )
     opset = [helper.make_opsetid("", 17)]
     path = tmp_path / "small.onnx"
     onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
-    return path, first, second
+    return path, first_weights, second_weights
 
 
 def test_a_function_computes_the_features_of_a_block():
@@ -66,10 +66,10 @@ def test_blocks_of_equal_functions_are_equal_and_can_be_copied():
     block = sig.Block.from_function(extremes, ["high", "low"])
     assert block == sig.Block.from_function(extremes, ["high", "low"], 3.0)
     assert block != sig.Block.from_function(extremes, ["high", "low"], name="other")
-    read = FunctionBlock(block.name, block.features, block.path)
-    assert read == block
+    block_without_function = FunctionBlock(block.name, block.features, block.path)
+    assert block_without_function == block
     with pytest.raises(InputError, match=r"'extremes' is .*give blocks={'extremes': function}"):
-        read.run(np.asarray([[1.0, 3.0]]))
+        block_without_function.run(np.asarray([[1.0, 3.0]]))
     for duplicate in (copy.deepcopy(block), pickle.loads(pickle.dumps(block))):
         assert duplicate == block
         assert duplicate.run(np.asarray([[1.0, 3.0]])).tolist() == [[3, 1]]
@@ -108,7 +108,7 @@ def test_an_error_of_a_function_names_the_block(function, message):
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make_block", "message"),
     [
         (lambda: sig.Block.from_function(lambda x: x, ["a"]), "lambda needs a name"),
         (lambda: sig.Block.from_function(3, ["a"]), "not a function"),
@@ -118,36 +118,40 @@ def test_an_error_of_a_function_names_the_block(function, message):
         (lambda: sig.Block.from_function(extremes, ["a"], price=-1), "extremes"),
     ],
 )
-def test_invalid_settings_of_functions_are_refused(make, message):
+def test_invalid_settings_of_functions_are_refused(make_block, message):
     with pytest.raises(InputError, match=message):
-        make()
+        make_block()
 
 
 def test_a_block_computes_an_intermediate_output_of_a_network(network):
-    path, first, second = network
+    path, first_weights, second_weights = network
     x = np.random.default_rng(1).normal(size=(20, 4, 2)).astype(np.float32)
-    hidden = np.maximum(x.reshape(20, 8) @ first, 0)
-    whole = sig.Block.from_onnx(path, "logits", names=["a", "b", "c"])
-    part = sig.Block.from_onnx(path, output="hidden", price=3.0)
-    graph = sig.SignalGraph([part, whole])
-    result = graph.transform(x)
-    np.testing.assert_allclose(result, np.concatenate([hidden, hidden @ second], 1), atol=1e-5)
+    hidden = np.maximum(x.reshape(20, 8) @ first_weights, 0)
+    logits_block = sig.Block.from_onnx(path, "logits", names=["a", "b", "c"])
+    hidden_block = sig.Block.from_onnx(path, output="hidden", price=3.0)
+    graph = sig.SignalGraph([hidden_block, logits_block])
+    features = graph.transform(x)
+    np.testing.assert_allclose(
+        features, np.concatenate([hidden, hidden @ second_weights], 1), atol=1e-5
+    )
     row_by_row = np.concatenate([graph.transform(row[None]) for row in x])
-    np.testing.assert_array_equal(result, row_by_row)
-    np.testing.assert_array_equal(result, graph.transform(x.reshape(20, 8)))
-    assert part.names[0] == "small.hidden.0"
-    assert whole.names == ("a", "b", "c")
-    assert len(part.model) < len(whole.model)
-    assert part.price == 3.0
+    np.testing.assert_array_equal(features, row_by_row)
+    np.testing.assert_array_equal(features, graph.transform(x.reshape(20, 8)))
+    assert hidden_block.names[0] == "small.hidden.0"
+    assert logits_block.names == ("a", "b", "c")
+    assert len(hidden_block.model) < len(logits_block.model)
+    assert hidden_block.price == 3.0
 
 
 def test_blocks_of_networks_are_equal_if_their_bytes_are(network, tmp_path):
     path, *_ = network
     block = sig.Block.from_onnx(path, "hidden")
-    read = OnnxBlock(block.name, block.features, block.output, block.shape, block.sha256)
-    assert read == block == sig.Block.from_onnx(path, "hidden")
+    block_without_model = OnnxBlock(
+        block.name, block.features, block.output, block.shape, block.sha256
+    )
+    assert block_without_model == block == sig.Block.from_onnx(path, "hidden")
     with pytest.raises(InputError, match="its model is missing"):
-        read.run(np.zeros((1, 4, 2)))
+        block_without_model.run(np.zeros((1, 4, 2)))
     with pytest.raises(InputError, match="does not match its sha256"):
         OnnxBlock(block.name, block.features, block.output, block.shape, "0" * 64, block.model)
     duplicate = pickle.loads(pickle.dumps(block))
@@ -178,5 +182,5 @@ def test_blocks_import_no_heavy_packages():
         "sig.Block.from_function(np.mean, ['m'])\n"
         "print(*[m for m in ('scipy', 'sklearn', 'onnx', 'onnxruntime') if m in sys.modules])"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (result.returncode, result.stdout.split()) == (0, []), result.stderr
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (process.returncode, process.stdout.split()) == (0, []), process.stderr

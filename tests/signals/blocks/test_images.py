@@ -16,11 +16,11 @@ from tests.support.signal_blocks import picture_blocks, random_picture
 PIXELS = sig.Pixels()
 
 
-def features(block, pictures):
+def compute_features(block, pictures):
     return sig.SignalGraph([block]).transform(pictures)
 
 
-def cells(size, n_cells):
+def cell_slices(size, n_cells):
     return [slice(k * size // n_cells, (k + 1) * size // n_cells) for k in range(n_cells)]
 
 
@@ -32,31 +32,33 @@ def pictures():
 
 def test_cells_are_means_deviations_and_extremes(pictures):
     x = pictures.astype(float)
-    parts = [x[:, rows, columns] for rows in cells(23, 4) for columns in cells(17, 5)]
+    cells = [x[:, rows, columns] for rows in cell_slices(23, 4) for columns in cell_slices(17, 5)]
     mean, std, low, high = (
-        np.stack([function(part, axis=(1, 2)) for part in parts], -1)
+        np.stack([function(cell, axis=(1, 2)) for cell in cells], -1)
         for function in (np.mean, np.std, np.min, np.max)
     )
     thumbnail = sig.Thumbnail(PIXELS, 4, 5)
-    np.testing.assert_allclose(features(thumbnail, pictures), mean, rtol=1e-6)
+    np.testing.assert_allclose(compute_features(thumbnail, pictures), mean, rtol=1e-6)
     assert thumbnail.names[6] == "thumbnail(image, 4, 5).mean.r1c1"
-    result = features(sig.BlockStatistics(PIXELS, 4, 5), pictures)
-    np.testing.assert_allclose(result, np.concatenate([std, low, high], axis=1), rtol=1e-5)
+    features = compute_features(sig.BlockStatistics(PIXELS, 4, 5), pictures)
+    np.testing.assert_allclose(features, np.concatenate([std, low, high], axis=1), rtol=1e-5)
 
 
 def test_the_histogram_equals_numpys(pictures):
-    expected = np.stack([np.histogram(x, 8, (0, 256))[0] for x in pictures]) / (23 * 17)
-    np.testing.assert_allclose(features(sig.GreyHistogram(PIXELS, 8), pictures), expected)
+    expected_shares = np.stack([np.histogram(x, 8, (0, 256))[0] for x in pictures]) / (23 * 17)
+    np.testing.assert_allclose(
+        compute_features(sig.GreyHistogram(PIXELS, 8), pictures), expected_shares
+    )
     special_values = np.asarray([[[np.nan, -5, -np.inf, 300], [np.inf, 0, 1, 255.9]]])
-    result = features(sig.GreyHistogram(PIXELS, 4), special_values)
-    np.testing.assert_allclose(result, [[5 / 8, 0, 0, 3 / 8]])
+    shares = compute_features(sig.GreyHistogram(PIXELS, 4), special_values)
+    np.testing.assert_allclose(shares, [[5 / 8, 0, 0, 3 / 8]])
 
 
 @pytest.mark.parametrize("directions", [4, 8, 16])
 def test_edges_equal_a_loop_over_pixels(pictures, directions):
-    result = features(sig.Edges(PIXELS, 3, 2, directions), pictures)
-    for x, row in zip(pictures.astype(int), result, strict=True):
-        sums = np.zeros((3, 2, directions))
+    features = compute_features(sig.Edges(PIXELS, 3, 2, directions), pictures)
+    for x, row in zip(pictures.astype(int), features, strict=True):
+        strengths = np.zeros((3, 2, directions))
         sizes = np.zeros((3, 2, 1))
         change = np.zeros(2)
         for r in range(22):
@@ -66,31 +68,31 @@ def test_edges_equal_a_loop_over_pixels(pictures, directions):
                 change += abs(dx), abs(dy)
                 cell = next(
                     (i, j)
-                    for i, rows in enumerate(cells(22, 3))
-                    for j, columns in enumerate(cells(16, 2))
+                    for i, rows in enumerate(cell_slices(22, 3))
+                    for j, columns in enumerate(cell_slices(16, 2))
                     if rows.start <= r < rows.stop and columns.start <= c < columns.stop
                 )
                 k = round(math.atan2(dy, dx) * directions / math.pi) % directions
-                sums[(*cell, k)] += math.hypot(dx, dy)
+                strengths[(*cell, k)] += math.hypot(dx, dy)
                 sizes[cell] += 1
         np.testing.assert_allclose(row[:2], change / (22 * 16), rtol=1e-6)
-        np.testing.assert_allclose(row[2:], (sums / sizes).ravel(), rtol=1e-5)
+        np.testing.assert_allclose(row[2:], (strengths / sizes).ravel(), rtol=1e-5)
 
 
 def test_colours_become_grey_and_values_are_scaled():
     rng = np.random.default_rng(6)
     colour = rng.integers(0, 256, (3, 6, 8, 3), np.uint8)
     grey = colour @ np.asarray([0.299, 0.587, 0.114]) / 255
-    result = features(sig.Thumbnail(sig.Pixels(scale=1 / 255), 6, 8), colour)
-    np.testing.assert_allclose(result, grey.reshape(3, -1), rtol=1e-5)
+    thumbnails = compute_features(sig.Thumbnail(sig.Pixels(scale=1 / 255), 6, 8), colour)
+    np.testing.assert_allclose(thumbnails, grey.reshape(3, -1), rtol=1e-5)
 
 
 def test_frame_difference_is_the_absolute_difference(pictures):
     frames = np.stack([pictures, pictures[::-1]], axis=1)
     change = sig.FrameDifference(sig.Frame(0), sig.Frame(1))
-    expected = np.abs(frames[:, 1].astype(float) - frames[:, 0])
-    result = features(sig.Thumbnail(change, 23, 17), frames)
-    np.testing.assert_array_equal(result, expected.reshape(6, -1))
+    expected_difference = np.abs(frames[:, 1].astype(float) - frames[:, 0])
+    difference = compute_features(sig.Thumbnail(change, 23, 17), frames)
+    np.testing.assert_array_equal(difference, expected_difference.reshape(6, -1))
     assert change.label == "difference(image[0], image[1])"
 
 
@@ -105,15 +107,17 @@ def test_standard_blocks_compute_finite_features_for_any_shape(shape):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(6, 30), st.integers(6, 30), st.integers(1, 5))
-def test_features_of_a_picture_do_not_depend_on_the_batch(seed, height, width, n):
+def test_features_of_a_picture_do_not_depend_on_the_batch(seed, height, width, n_pictures):
     rng = np.random.default_rng(seed)
     change = sig.FrameDifference(sig.Frame(1), sig.Frame(0, scale=0.5))
     graph = sig.SignalGraph([*picture_blocks(sig.Frame(1)), *picture_blocks(change)])
-    x = random_picture(rng, n, 2, height, width)
-    batch = graph.transform(x)
-    single = np.concatenate([graph.transform(picture[None]) for picture in x])
-    same = (batch.view(np.uint32) == single.view(np.uint32)) | (np.isnan(batch) & np.isnan(single))
-    assert same.all()
+    x = random_picture(rng, n_pictures, 2, height, width)
+    batch_features = graph.transform(x)
+    single_features = np.concatenate([graph.transform(picture[None]) for picture in x])
+    is_same = (batch_features.view(np.uint32) == single_features.view(np.uint32)) | (
+        np.isnan(batch_features) & np.isnan(single_features)
+    )
+    assert is_same.all()
 
 
 def test_random_pictures_give_features_or_an_input_error():

@@ -16,7 +16,7 @@ MEL = sig.MelSpectrogram(FRAMES, 20, 60.0, 3800.0)
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("make_block", "message"),
     [
         (lambda: sig.Thumbnail(PIXELS, 0, 3), "rows"),
         (lambda: sig.Thumbnail(sig.Channels(), 3, 3), "must be a Picture"),
@@ -51,6 +51,6 @@ MEL = sig.MelSpectrogram(FRAMES, 20, 60.0, 3800.0)
         (lambda: sig.Tilt(sig.Channels()), "three channels"),
     ],
 )
-def test_invalid_settings_of_blocks_are_refused(make, message):
+def test_invalid_settings_of_blocks_are_refused(make_block, message):
     with pytest.raises(InputError, match=message):
-        make()
+        make_block()

@@ -21,12 +21,12 @@ MEL = sig.MelSpectrogram(FRAMES, 20, 60.0, 3800.0)
 @pytest.fixture(scope="module")
 def windows():
     rng = np.random.default_rng(2)
-    t = np.arange(1000) / RATE
-    sweep = np.sin(2 * np.pi * (rng.uniform(100, 900, (9, 1)) + 2000 * t) * t)
+    seconds = np.arange(1000) / RATE
+    sweep = np.sin(2 * np.pi * (rng.uniform(100, 900, (9, 1)) + 2000 * seconds) * seconds)
     return (8000 * sweep + rng.normal(0, 300, sweep.shape)).astype(np.int16)
 
 
-def expected_mel(windows):
+def scipy_mel(windows):
     """Log mel spectrogram of shape (n, frames, bands), from scipy's spectrogram."""
     hz, _, power = signal.spectrogram(
         windows.astype(float), 1.0, "hann", nperseg=200, noverlap=120, nfft=256,
@@ -47,30 +47,32 @@ def expected_mel(windows):
 def test_mel_energies_equal_triangles_on_scipys_spectrogram(windows):
     graph = sig.SignalGraph([sig.MelEnergies(MEL)])
     values = sig.graph.WindowValues(graph, windows)
-    expected = expected_mel(windows)
-    np.testing.assert_allclose(values.of_step(MEL)[:, 0], expected, atol=2e-4)
-    moments = np.concatenate([expected.mean(1), expected.std(1)], axis=1)
-    np.testing.assert_allclose(values.of_block(0), moments, atol=2e-4)
+    log_mel = scipy_mel(windows)
+    np.testing.assert_allclose(values.step_result(MEL)[:, 0], log_mel, atol=2e-4)
+    moments = np.concatenate([log_mel.mean(1), log_mel.std(1)], axis=1)
+    np.testing.assert_allclose(values.block_features(0), moments, atol=2e-4)
 
 
 def test_mfcc_equal_scipys_cosine_transform(windows):
     block = sig.Mfcc(MEL, 13)
-    cepstra = fft.dct(expected_mel(windows), norm="ortho")[..., :13]
+    cepstra = fft.dct(scipy_mel(windows), norm="ortho")[..., :13]
     moments = np.concatenate([cepstra.mean(1), cepstra.std(1)], axis=1)
-    result = sig.SignalGraph([block]).transform(windows)
-    np.testing.assert_allclose(result, moments, atol=1e-3)
+    features = sig.SignalGraph([block]).transform(windows)
+    np.testing.assert_allclose(features, moments, atol=1e-3)
     assert block.suffixes[0] == "mean0"
     assert block.suffixes[-1] == "std12"
 
 
 def test_mfcc_of_parts_are_added_behind_those_of_the_window(windows):
-    block, whole = sig.Mfcc(MEL, 13, parts=3), sig.Mfcc(MEL, 13)
-    cepstra = fft.dct(expected_mel(windows), norm="ortho")[..., :13]
+    block, block_without_parts = sig.Mfcc(MEL, 13, parts=3), sig.Mfcc(MEL, 13)
+    cepstra = fft.dct(scipy_mel(windows), norm="ortho")[..., :13]
     assert cepstra.shape[1] == 11  # parts of 3, 4 and 4 frames
-    parts = [cepstra[:, begin:end].mean(1) for begin, end in ((0, 3), (3, 7), (7, 11))]
-    result = sig.SignalGraph([block]).transform(windows)
-    np.testing.assert_array_equal(result[:, :26], sig.SignalGraph([whole]).transform(windows))
-    np.testing.assert_allclose(result[:, 26:], np.concatenate(parts, axis=1), atol=1e-3)
+    part_means = [cepstra[:, begin:end].mean(1) for begin, end in ((0, 3), (3, 7), (7, 11))]
+    features = sig.SignalGraph([block]).transform(windows)
+    np.testing.assert_array_equal(
+        features[:, :26], sig.SignalGraph([block_without_parts]).transform(windows)
+    )
+    np.testing.assert_allclose(features[:, 26:], np.concatenate(part_means, axis=1), atol=1e-3)
     assert block.suffixes[26] == "part0.mean0"
     with pytest.raises(InputError, match="12 parts need at least 12 frames, but windows have 11"):
         sig.SignalGraph([sig.Mfcc(MEL, 13, parts=12)]).transform(windows)
@@ -83,11 +85,11 @@ def test_documents_omit_settings_at_their_default(windows):
     def read_block(document, block):
         return read_signal(convert(document, SignalRecord), block.names).graph.blocks[0]
 
-    whole, parted = sig.Mfcc(MEL, 13), sig.Mfcc(MEL, 13, 3)
-    assert "parts" not in document_of(whole)["steps"][-1]
-    assert document_of(parted)["steps"][-1]["parts"] == 3
-    assert read_block(document_of(whole), whole) == whole
-    assert read_block(document_of(parted), parted) == parted
+    block_without_parts, block_with_parts = sig.Mfcc(MEL, 13), sig.Mfcc(MEL, 13, 3)
+    assert "parts" not in document_of(block_without_parts)["steps"][-1]
+    assert document_of(block_with_parts)["steps"][-1]["parts"] == 3
+    assert read_block(document_of(block_without_parts), block_without_parts) == block_without_parts
+    assert read_block(document_of(block_with_parts), block_with_parts) == block_with_parts
 
 
 def test_windows_shorter_than_a_frame_are_refused():

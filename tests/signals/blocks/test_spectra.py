@@ -13,15 +13,15 @@ X = sig.Channels()
 SPECTRUM = sig.Spectrum(X, RATE)
 
 
-def features(block, windows):
+def compute_features(block, windows):
     return sig.SignalGraph([block]).transform(windows)
 
 
 @pytest.fixture(scope="module")
 def windows():
     rng = np.random.default_rng(1)
-    t = np.arange(200) / RATE
-    tones = np.sin(2 * np.pi * rng.uniform(5, 190, (30, 1)) * t)
+    seconds = np.arange(200) / RATE
+    tones = np.sin(2 * np.pi * rng.uniform(5, 190, (30, 1)) * seconds)
     return 1000 * tones + rng.normal(0, 50, tones.shape) + 4000
 
 
@@ -39,19 +39,19 @@ def test_the_spectrum_equals_scipys(windows):
     values = sig.graph.WindowValues(graph, windows)
     hz, power = scipy_spectrum(windows)
     np.testing.assert_allclose(SPECTRUM.hz(129), hz, rtol=1e-6)
-    result = values.of_step(SPECTRUM)[:, 0]
-    np.testing.assert_allclose(result, power, rtol=1e-3, atol=1e-6 * power.max())
+    spectrum = values.step_result(SPECTRUM)[:, 0]
+    np.testing.assert_allclose(spectrum, power, rtol=1e-3, atol=1e-6 * power.max())
 
 
 def test_band_powers_are_log_means_of_bins_or_zero_without_bins(windows):
     hz, power = scipy_spectrum(windows)
     edges = (0.0, 30.0, 30.5, 100.0, 200.0, 500.0, 600.0)
-    result = features(sig.BandPowers(SPECTRUM, edges), windows)
+    features = compute_features(sig.BandPowers(SPECTRUM, edges), windows)
     for k in (0, 2, 3, 4):
-        inside = (hz >= edges[k]) & (hz < edges[k + 1])
-        np.testing.assert_allclose(result[:, k], np.log(power[:, inside].mean(1)), rtol=1e-4)
-    assert not result[:, [1, 5]].any()
-    assert not features(sig.BandPowers(SPECTRUM, (201.0, 202.0)), windows).any()
+        is_inside = (hz >= edges[k]) & (hz < edges[k + 1])
+        np.testing.assert_allclose(features[:, k], np.log(power[:, is_inside].mean(1)), rtol=1e-4)
+    assert not features[:, [1, 5]].any()
+    assert not compute_features(sig.BandPowers(SPECTRUM, (201.0, 202.0)), windows).any()
 
 
 def test_moments_follow_their_formulas(windows):
@@ -60,17 +60,17 @@ def test_moments_follow_their_formulas(windows):
     centroid = q @ hz
     spread = np.sqrt((q * (hz - centroid[:, None]) ** 2).sum(1))
     entropy = -(q * np.log(q + 1e-12)).sum(1) / np.log(len(hz))
-    result = features(sig.SpectralMoments(SPECTRUM), windows)
-    np.testing.assert_allclose(result[:, 0], centroid, rtol=1e-4)
-    np.testing.assert_allclose(result[:, 1], spread, rtol=1e-4)
-    np.testing.assert_allclose(result[:, 2], entropy, rtol=1e-4)
+    features = compute_features(sig.SpectralMoments(SPECTRUM), windows)
+    np.testing.assert_allclose(features[:, 0], centroid, rtol=1e-4)
+    np.testing.assert_allclose(features[:, 1], spread, rtol=1e-4)
+    np.testing.assert_allclose(features[:, 2], entropy, rtol=1e-4)
     rolloff = hz[(np.cumsum(q, 1) >= 0.85).argmax(1)]
-    assert (result[:, 3] == rolloff).mean() > 0.9  # a sum next to 0.85 may fall on either side
-    assert np.abs(result[:, 3] - rolloff).max() <= hz[1] * 1.01
-    np.testing.assert_array_equal(result[:, 4], hz[power.argmax(1)])
+    assert (features[:, 3] == rolloff).mean() > 0.9  # a sum next to 0.85 may fall on either side
+    assert np.abs(features[:, 3] - rolloff).max() <= hz[1] * 1.01
+    np.testing.assert_array_equal(features[:, 4], hz[power.argmax(1)])
 
 
-@pytest.mark.parametrize("samples", [1, 2, 3])
-def test_the_shortest_windows_have_a_spectrum(samples):
+@pytest.mark.parametrize("n_samples", [1, 2, 3])
+def test_the_shortest_windows_have_a_spectrum(n_samples):
     block = sig.SpectralMoments(SPECTRUM)
-    assert features(block, np.ones((1, samples))).tolist() == [[0, 0, 0, 0, 0]]
+    assert compute_features(block, np.ones((1, n_samples))).tolist() == [[0, 0, 0, 0, 0]]

@@ -12,85 +12,96 @@ from gatewise.errors import InputError
 AXES = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"))
 
 
-def features(block, windows):
+def compute_features(block, windows):
     return sig.SignalGraph([block]).transform(windows).reshape(len(windows), 3, -1)
 
 
 @pytest.fixture(scope="module")
 def windows():
     rng = np.random.default_rng(0)
-    walk = np.cumsum(rng.normal(0, 40, (20, 130, 3)), axis=1) + 700
-    return walk.astype(np.int16)
+    random_walk = np.cumsum(rng.normal(0, 40, (20, 130, 3)), axis=1) + 700
+    return random_walk.astype(np.int16)
 
 
 def test_statistics_equal_scipys(windows):
     x = windows.astype(float)
     rms = np.sqrt((x**2).mean(1))
-    expected = [
+    expected_features = [
         x.std(1), stats.skew(x, axis=1), stats.kurtosis(x, axis=1, fisher=False), rms,
         np.abs(x).max(1) / rms, np.ptp(x, axis=1),
     ]  # fmt: skip
     np.testing.assert_allclose(
-        features(sig.Statistics(AXES), windows), np.stack(expected, -1), rtol=1e-5, atol=1e-5
+        compute_features(sig.Statistics(AXES), windows),
+        np.stack(expected_features, -1),
+        rtol=1e-5,
+        atol=1e-5,
     )
 
 
 def test_features_of_constant_signals_are_exact_in_any_unit():
     counts = np.full((1, 77, 3), 12345, np.int16)
-    scaled = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 0.0123)
-    result = sig.SignalGraph(
-        [sig.Statistics(scaled), sig.Autocorrelation(scaled), sig.ZeroCrossings(scaled)]
+    scaled_channels = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 0.0123)
+    features = sig.SignalGraph(
+        [
+            sig.Statistics(scaled_channels),
+            sig.Autocorrelation(scaled_channels),
+            sig.ZeroCrossings(scaled_channels),
+        ]
     ).transform(counts)[0]
-    assert result[:6].tolist() == pytest.approx([0, 0, 0, 151.8435, 1, 0])
-    assert not result[18:].any()
+    assert features[:6].tolist() == pytest.approx([0, 0, 0, 151.8435, 1, 0])
+    assert not features[18:].any()
 
 
 def test_quantiles_equal_numpys(windows):
     fractions = (0.0, 0.1, 0.5, 0.9, 1.0)
-    expected = np.moveaxis(np.quantile(windows.astype(float), fractions, axis=1), 0, -1)
-    result = features(sig.Quantiles(AXES, fractions), windows)
-    np.testing.assert_allclose(result, expected, rtol=1e-6, atol=1e-3)
+    expected_features = np.moveaxis(np.quantile(windows.astype(float), fractions, axis=1), 0, -1)
+    features = compute_features(sig.Quantiles(AXES, fractions), windows)
+    np.testing.assert_allclose(features, expected_features, rtol=1e-6, atol=1e-3)
 
 
 def test_crossings_count_how_often_the_signal_crosses_its_mean(windows):
     x = windows.astype(float)
-    below = x < x.mean(1, keepdims=True)
-    result = features(sig.ZeroCrossings(AXES), windows)
-    np.testing.assert_allclose(result[..., 0], (below[:, 1:] != below[:, :-1]).mean(1), rtol=1e-6)
-    np.testing.assert_allclose(result[..., 1], np.abs(np.diff(x, axis=1)).mean(1), rtol=1e-6)
+    is_below = x < x.mean(1, keepdims=True)
+    features = compute_features(sig.ZeroCrossings(AXES), windows)
+    np.testing.assert_allclose(
+        features[..., 0], (is_below[:, 1:] != is_below[:, :-1]).mean(1), rtol=1e-6
+    )
+    np.testing.assert_allclose(features[..., 1], np.abs(np.diff(x, axis=1)).mean(1), rtol=1e-6)
 
 
 def test_autocorrelation_follows_its_definition(windows):
     centred = windows.astype(float)
     centred -= centred.mean(1, keepdims=True)
     lags = (1, 5, 60)
-    expected = [(centred[:, lag:] * centred[:, :-lag]).sum(1) / (centred**2).sum(1) for lag in lags]
-    result = features(sig.Autocorrelation(AXES, lags), windows)
-    np.testing.assert_allclose(result, np.stack(expected, -1), atol=2e-6)
+    expected_features = [
+        (centred[:, lag:] * centred[:, :-lag]).sum(1) / (centred**2).sum(1) for lag in lags
+    ]
+    features = compute_features(sig.Autocorrelation(AXES, lags), windows)
+    np.testing.assert_allclose(features, np.stack(expected_features, -1), atol=2e-6)
 
 
-@pytest.mark.parametrize("samples", [130, 64, 17])
-def test_wavelet_energies_equal_those_of_haar_filters(windows, samples):
-    x = windows[:, :samples].astype(float)
+@pytest.mark.parametrize("n_samples", [130, 64, 17])
+def test_wavelet_energies_equal_those_of_haar_filters(windows, n_samples):
+    x = windows[:, :n_samples].astype(float)
     approximation = x - x.mean(1, keepdims=True)
-    expected = []
+    expected_features = []
     for _ in range(4):
         n_pairs = approximation.shape[1] // 2
         pairs = approximation[:, : 2 * n_pairs].reshape(len(x), n_pairs, 2, x.shape[2])
         detail = np.einsum("nktc,t->nkc", pairs, [np.sqrt(0.5), -np.sqrt(0.5)])
         approximation = np.einsum("nktc,t->nkc", pairs, [np.sqrt(0.5)] * 2)
-        expected.append((detail**2).mean(1))
-    expected.append((approximation**2).mean(1))
-    computed = features(sig.WaveletEnergies(AXES, 4), windows[:, :samples])
-    np.testing.assert_allclose(np.exp(computed), np.stack(expected, -1), rtol=2e-4)
+        expected_features.append((detail**2).mean(1))
+    expected_features.append((approximation**2).mean(1))
+    features = compute_features(sig.WaveletEnergies(AXES, 4), windows[:, :n_samples])
+    np.testing.assert_allclose(np.exp(features), np.stack(expected_features, -1), rtol=2e-4)
 
 
 def test_tilt_of_known_positions():
-    flat, upright = [0, 0, 9.81], [9.81, 0, 0]
-    rows = np.tile(np.asarray([flat, upright, [0, -1, 1]])[:, None], (1, 20, 1))
-    result = sig.SignalGraph([sig.Tilt(AXES)]).transform(rows)
-    expected = [[0, 0, 0], [np.pi / 2, 0, np.pi / 2], [0, -np.pi / 4, np.pi / 4]]
-    np.testing.assert_allclose(result, expected, atol=1e-6)
+    flat_gravity, upright_gravity = [0, 0, 9.81], [9.81, 0, 0]
+    rows = np.tile(np.asarray([flat_gravity, upright_gravity, [0, -1, 1]])[:, None], (1, 20, 1))
+    features = sig.SignalGraph([sig.Tilt(AXES)]).transform(rows)
+    expected_features = [[0, 0, 0], [np.pi / 2, 0, np.pi / 2], [0, -np.pi / 4, np.pi / 4]]
+    np.testing.assert_allclose(features, expected_features, atol=1e-6)
 
 
 def test_envelope_and_jerk_follow_their_formulas(windows):
@@ -99,7 +110,7 @@ def test_envelope_and_jerk_follow_their_formulas(windows):
         [sig.Mean(signal) for signal in (sig.Envelope(AXES, 9), sig.Jerk(AXES, 50.0))]
     )
     values = sig.graph.WindowValues(graph, windows)
-    results = {step.kind: values.of_step(step) for step in graph.steps}
+    results = {step.kind: values.step_result(step) for step in graph.steps}
     rectified = np.abs(x - x.mean(-1, keepdims=True))[..., :126].reshape(20, 3, 14, 9).mean(-1)
     np.testing.assert_allclose(results["envelope"], rectified, rtol=1e-4, atol=1e-3)
     np.testing.assert_allclose(results["jerk"], np.diff(x) * 50, rtol=1e-6)
@@ -115,7 +126,7 @@ def test_envelope_and_jerk_follow_their_formulas(windows):
 )
 def test_windows_that_are_too_short_are_refused(block):
     with pytest.raises(InputError, match=r"9"):
-        features(block, np.zeros((1, 9, 3)))
+        compute_features(block, np.zeros((1, 9, 3)))
 
 
 @pytest.mark.parametrize(

@@ -130,13 +130,13 @@ class BudgetedModel(BaseEstimator, ABC):
         if hasattr(self, "signal_input_"):
             signal = self.signal_input_
             rows = rows[:, : len(signal.graph.feature_names)]
-            windows = signal.by_channel(signal.checked(X))
+            windows = signal.split_by_channel(signal.as_checked_array(X))
         self.training_ranges_ = TrainingRanges.of_rows(rows, windows)
 
     @property
     def _reads_windows(self) -> bool:
         """Whether the high-cost model reads raw windows, in columns after the stages' columns."""
-        return hasattr(self, "signal_input_") and self.signal_input_.raw
+        return hasattr(self, "signal_input_") and self.signal_input_.has_window_values
 
     def _check_costs(self) -> None:
         """Set the names of the columns, and check the prices against them."""

@@ -197,7 +197,7 @@ def _limit(system: Any, s: int) -> str:
 def feature_labels(system: Any, features: Sequence[str]) -> Sequence[str]:
     """Get the names of features or, for features of a signal, the labels of their blocks."""
     if hasattr(system, "signal_input_"):
-        labels: list[str] = system.signal_input_.labels(features)
+        labels: list[str] = system.signal_input_.block_labels(features)
         return labels
     return features
 

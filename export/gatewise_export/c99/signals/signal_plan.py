@@ -62,7 +62,7 @@ def plan_signals(
     compute a step, and InputError if the windows do not fit the blocks.
     """
     indices = range(len(graph.feature_names)) if features is None else features
-    blocks = list(dict.fromkeys(int(graph.block_of[feature]) for feature in indices))
+    blocks = list(dict.fromkeys(int(graph.block_of_feature[feature]) for feature in indices))
     if not blocks:
         raise InputError("features is empty: give at least one feature of a block")
     # each step comes before the first block that needs it
@@ -130,9 +130,9 @@ def _write_step_codes(
     graph: SignalGraph, steps: Sequence[Step], window: NDArray[Any], tables: SignalTables
 ) -> list[StepCode]:
     """Write the calls of steps; the shapes of results come from running a `window` of zeros."""
-    step_values = graph.start(window)
+    step_values = graph.lazy_values(window)
     try:
-        shape_of = {step: step_values.of_step(step).shape[1:] for step in steps}
+        shape_of = {step: step_values.step_result(step).shape[1:] for step in steps}
     except (IndexError, ValueError) as error:
         raise InputError(
             f"windows of shape {window.shape} do not fit the blocks: {error}"
