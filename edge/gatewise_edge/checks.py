@@ -37,26 +37,26 @@ def check_size(payload: bytes) -> None:
         )
 
 
-def check_int(field_name: str, value: object, low: int, high: int) -> int:
-    """Return an integer between `low` and `high`, or raise WireError."""
+def check_int(field_name: str, value: object, smallest: int, largest: int) -> int:
+    """Return an integer between `smallest` and `largest`, or raise WireError."""
     if type(value) is not int:
         raise WireError("type", f"{field_name} must be an integer, not {type(value).__name__}")
-    if not low <= value <= high:
-        raise WireError("range", f"{field_name} must lie in {low} to {high}")
+    if not smallest <= value <= largest:
+        raise WireError("range", f"{field_name} must lie in {smallest} to {largest}")
     return value
 
 
-def check_text(field_name: str, value: object, shortest: int, longest: int) -> str:
-    """Return a text of `shortest` to `longest` bytes, or raise WireError."""
+def check_text(field_name: str, value: object, min_bytes: int, max_bytes: int) -> str:
+    """Return a text of `min_bytes` to `max_bytes` bytes, or raise WireError."""
     if type(value) is not str:
         raise WireError("type", f"{field_name} must be a text, not {type(value).__name__}")
     try:
-        size = len(value.encode("utf-8"))
+        n_bytes = len(value.encode("utf-8"))
     except UnicodeEncodeError:
         raise WireError("name", f"{field_name} is not valid Unicode") from None
-    if not shortest <= size <= longest:
+    if not min_bytes <= n_bytes <= max_bytes:
         raise WireError(
-            "range", f"{field_name} must have {shortest} to {longest} bytes, not {size}"
+            "range", f"{field_name} must have {min_bytes} to {max_bytes} bytes, not {n_bytes}"
         )
     return value
 

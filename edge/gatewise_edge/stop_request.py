@@ -10,26 +10,26 @@ from types import FrameType
 from typing import Any, Self
 
 
-class Stopped(BaseException):
-    """A stop was requested; raised only within :meth:`Stop.interrupts`."""
+class StopInterrupt(BaseException):
+    """A stop was requested; raised only within :meth:`StopRequest.interrupts`."""
 
 
-class Stop:
+class StopRequest:
     """A context manager for the main thread that records a request to stop.
 
     An exception from a signal handler may come between any two steps, so that a value which was
     just read could be lost. Therefore the handler raises only within :meth:`interrupts`, which
-    encloses waits that can lose nothing. Other code checks :attr:`requested`. A second signal ends
-    the program at once.
+    encloses waits that can lose nothing. Other code checks :attr:`signal_name`. A second signal
+    ends the program at once.
 
     Attributes
     ----------
-    requested : str
+    signal_name : str
         Name of the received signal; empty while there is none.
     """
 
     def __init__(self) -> None:
-        self.requested = ""
+        self.signal_name = ""
         self._may_interrupt = False
         self._former_handlers: dict[int, Any] = {}
 
@@ -46,8 +46,8 @@ class Stop:
         """Let a signal raise Stopped within the block."""
         self._may_interrupt = True
         try:
-            if self.requested:
-                raise Stopped
+            if self.signal_name:
+                raise StopInterrupt
             yield
         finally:
             self._may_interrupt = False
@@ -58,10 +58,10 @@ class Stop:
             time.sleep(max(0.0, seconds))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.requested = signal.Signals(number).name
+        self.signal_name = signal.Signals(number).name
         self._restore()
         if self._may_interrupt:
-            raise Stopped
+            raise StopInterrupt
 
     def _restore(self) -> None:
         while self._former_handlers:

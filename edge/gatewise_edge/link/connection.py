@@ -203,20 +203,20 @@ class BrokerConnection:
             self._wake_sender = None
 
     def _keep_connected(self, wake_receiver: socket.socket) -> None:
-        pause = _FIRST_PAUSE_SECONDS
+        pause_s = _FIRST_PAUSE_SECONDS
         while not self._is_closing.is_set():
             self._reason = ""
             self.has_reached_broker = self._connect()
             if self.has_reached_broker and self._serve(wake_receiver):
-                pause = _FIRST_PAUSE_SECONDS
+                pause_s = _FIRST_PAUSE_SECONDS
             self._pending_acks.clear()
             self._dispatch()
             if self._is_closing.is_set():
                 return
             self._run_handler(partial(self._handle_disconnect, self._reason))
             # Randomise the pause, so that the devices of a fleet do not reconnect all at once.
-            self._is_closing.wait(pause * random.uniform(0.5, 1.5))
-            pause = min(2.0 * pause, _MAX_PAUSE_SECONDS)
+            self._is_closing.wait(pause_s * random.uniform(0.5, 1.5))
+            pause_s = min(2.0 * pause_s, _MAX_PAUSE_SECONDS)
 
     def _connect(self) -> bool:
         """Open the socket and send CONNECT; False, with a reason, if the broker is unreachable."""

@@ -230,9 +230,9 @@ class Entries:
         """Whether the message has an entry with this key."""
         return key in self._entries
 
-    def integer(self, key: str, low: int, high: int) -> int:
-        """Return an integer between `low` and `high`."""
-        return check_int(key, self._entries.get(key), low, high)
+    def integer(self, key: str, smallest: int, largest: int) -> int:
+        """Return an integer between `smallest` and `largest`."""
+        return check_int(key, self._entries.get(key), smallest, largest)
 
     def text(self, key: str, max_bytes: int = MAX_NAME_BYTES, *, min_bytes: int = 1) -> str:
         """Return a text of `min_bytes` to `max_bytes` bytes."""

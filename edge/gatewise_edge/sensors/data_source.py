@@ -25,7 +25,7 @@ from gatewise_edge.sensors.instance_source import (
 )
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import read_arrays, read_row, read_table
-from gatewise_edge.stop_request import Stop, Stopped
+from gatewise_edge.stop_request import StopInterrupt, StopRequest
 
 #: File name endings of tables.
 TABLE_SUFFIXES: Final = (".csv", ".parquet")
@@ -41,7 +41,7 @@ _MAX_LISTED_NAMES: Final = 8
 def open_source(
     source_name: str,
     column_names: Sequence[str],
-    stop: Stop,
+    stop_request: StopRequest,
     encoder: RowEncoder | None = None,
     *,
     kept_columns: Sequence[str] = (),
@@ -60,7 +60,7 @@ def open_source(
         raise InputError("--keep: windows have no further columns")
     reader = InstanceReader(column_names, encoder is not None, kept_columns, window_shape)
     if source_name == "-":
-        return InstanceSource(json_lines(read_chunks(0, "standard input", stop), reader))
+        return InstanceSource(json_lines(read_chunks(0, "standard input", stop_request), reader))
     suffix = Path(source_name).suffix.lower()
     if suffix in TABLE_SUFFIXES:
         return _from_table(source_name, reader, encoder)
@@ -77,7 +77,7 @@ def open_source(
     module_name, colon, function_name = source_name.partition(":")
     if colon and function_name and all(map(str.isidentifier, module_name.split("."))):
         source = import_object(f"--data {source_name}", source_name)
-        return _from_python(source_name, source, reader, stop)
+        return _from_python(source_name, source, reader, stop_request)
     raise InputError(
         f"--data {source_name}: give a .csv, .parquet, .npy or .npz file, module:function, or - "
         "for JSON lines"
@@ -216,7 +216,7 @@ def _from_table(
 
 
 def _from_python(
-    source_name: str, source: Any, reader: InstanceReader, stop: Stop
+    source_name: str, source: Any, reader: InstanceReader, stop_request: StopRequest
 ) -> InstanceSource:
     """Open sensors, an iterator of instances, or a function that returns one at each call."""
     function: Callable[[], Any] | None = None
@@ -226,7 +226,7 @@ def _from_python(
                 f"--data {source_name}: give a function, Sensors or an iterator of rows"
             )
         function = source
-        with stop.interrupts():
+        with stop_request.interrupts():
             try:
                 source = function()
             except Exception as error:
@@ -236,9 +236,9 @@ def _from_python(
             raise InputError(f"--keep: the sensors of --data {source_name} have no further columns")
         return InstanceSource(repeat([(None, {})]), source)
     if hasattr(source, "__next__"):
-        return InstanceSource(_read_iterator(source_name, source, reader, stop))
+        return InstanceSource(_read_iterator(source_name, source, reader, stop_request))
     assert function is not None
-    return InstanceSource(_call_repeatedly(source_name, function, reader, source, stop))
+    return InstanceSource(_call_repeatedly(source_name, function, reader, source, stop_request))
 
 
 def _call_repeatedly(
@@ -246,35 +246,35 @@ def _call_repeatedly(
     function: Callable[[], Any],
     reader: InstanceReader,
     first_result: Any,
-    stop: Stop,
+    stop_request: StopRequest,
 ) -> Iterator[list[SourcedInstance]]:
     """Call a function for each instance until it returns None.
 
     If a call raises an exception, its error replaces the instance.
     """
     result = first_result
-    pause = _FIRST_PAUSE_SECONDS
+    pause_s = _FIRST_PAUSE_SECONDS
     while result is not None:
         yield [reader.read(result)]
         while True:
             try:
-                (result,) = _next_rows(map(operator.call, (function,)), stop)
+                (result,) = _next_rows(map(operator.call, (function,)), stop_request)
             except Exception as error:
                 yield [(_failure(source_name, error), {})]
-                stop.pause(pause)
-                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+                stop_request.pause(pause_s)
+                pause_s = min(2 * pause_s, _MAX_PAUSE_SECONDS)
             else:
-                pause = _FIRST_PAUSE_SECONDS
+                pause_s = _FIRST_PAUSE_SECONDS
                 break
 
 
 def _read_iterator(
-    source_name: str, rows: Iterator[Any], reader: InstanceReader, stop: Stop
+    source_name: str, rows: Iterator[Any], reader: InstanceReader, stop_request: StopRequest
 ) -> Iterator[list[SourcedInstance]]:
     """Read the instances of an iterator, until it ends."""
     while True:
         try:
-            next_rows = _next_rows(rows, stop)
+            next_rows = _next_rows(rows, stop_request)
         except Exception as error:
             # A generator that raised an exception has ended, so that this ends the run.
             raise _failure(f"--data {source_name}", error) from error
@@ -283,14 +283,14 @@ def _read_iterator(
         yield [reader.read(next_rows[0])]
 
 
-def _next_rows(rows: Iterator[Any], stop: Stop) -> list[Any]:
+def _next_rows(rows: Iterator[Any], stop_request: StopRequest) -> list[Any]:
     """Get a list of the next row, empty at the end; a stop loses no row that was read."""
     next_rows: list[Any] = []
     try:
-        with stop.interrupts():
+        with stop_request.interrupts():
             # This is one call in C, so that no signal can come between the two steps.
             next_rows.extend(islice(rows, 1))
-    except Stopped:
+    except StopInterrupt:
         if not next_rows:
             raise
     return next_rows

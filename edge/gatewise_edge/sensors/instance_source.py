@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.stop_request import Stop
+from gatewise_edge.stop_request import StopRequest
 
 Instance = NDArray[Any] | dict[str, Any] | list[Any] | InputError | None
 """A row or a window, the error of one that cannot be read, or None if the device reads sensors."""
@@ -62,11 +62,11 @@ class InstanceSource:
         return self._buffer.popleft()
 
 
-def read_chunks(descriptor: int, stream_name: str, stop: Stop) -> Iterator[bytes]:
+def read_chunks(descriptor: int, stream_name: str, stop_request: StopRequest) -> Iterator[bytes]:
     """Read bytes as they arrive, until the end; a request to stop ends the wait for them."""
     while True:
         try:
-            with stop.interrupts():
+            with stop_request.interrupts():
                 select.select([descriptor], [], [])
             chunk = os.read(descriptor, _CHUNK_BYTES)
         except OSError as error:

@@ -117,8 +117,8 @@ class Sensors:
     Functions run one at a time, except while one hangs, and while an audit reads after an answer.
     The same function never runs twice at a time. If its last read has not returned, an instance
     that needs it treats the sensor as failed, so that at most one thread per sensor hangs.
-    :attr:`hung` lists such sensors. A function returns NaN for a missing value and raises an
-    exception if it cannot read. It is called at most once per instance, apart from retries. An
+    :attr:`hung_sensors` lists such sensors. A function returns NaN for a missing value and raises
+    an exception if it cannot read. It is called at most once per instance, apart from retries. An
     acquired feature costs as much as in training, whatever the number of retries; a feature whose
     every read failed costs nothing. :attr:`counts` has the number of reads.
 
@@ -168,14 +168,14 @@ class Sensors:
         return {name: replace(state.counts) for name, state in self._states.items()}
 
     @property
-    def hung(self) -> tuple[str, ...]:
+    def hung_sensors(self) -> tuple[str, ...]:
         """Names of the sensors with a read that did not return in time and is still running."""
         return tuple(name for name, state in self._states.items() if state.hangs)
 
     @property
     def trouble(self) -> str | None:
         """Description of the sensors that hang, or None."""
-        names = self.hung
+        names = self.hung_sensors
         if not names:
             return None
         sensor_list = ", ".join(map(repr, names))
@@ -195,11 +195,13 @@ class Sensors:
         `needed_features` has no sensor, or if the bundle has no feature or group with a sensor's
         name.
         """
-        names = costs.names or ()
+        feature_names = costs.names or ()
         sensors: dict[int, _Sensor] = {}
         # A sensor returns a feature, or a cell that is encoded to the features of its column.
-        columns, noun = (names, "feature") if encoder is None else (encoder.names, "column")
-        column_of = range(len(names)) if encoder is None else encoder.column_of
+        columns, column_noun = (
+            (feature_names, "feature") if encoder is None else (encoder.names, "column")
+        )
+        column_of = range(len(feature_names)) if encoder is None else encoder.column_of
 
         def features_of(column: int) -> Sequence[int]:
             return (column,) if encoder is None else encoder.members(column)
@@ -235,7 +237,7 @@ class Sensors:
             group_name = costs.group_names[group] if group >= 0 else None
             if group_name is None or group_name in self._groups:
                 return group_name == name
-            return name in (costs.group_names[other_group] for other_group in costs.requires[group])
+            return name in (costs.group_names[group_index] for group_index in costs.requires[group])
 
         # Groups come first, because a feature's own sensor replaces the sensor of its group.
         for name, group_sensor in self._groups.items():
@@ -243,8 +245,8 @@ class Sensors:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
             group_features = [
                 feature
-                for feature, other_group in enumerate(costs.group.tolist())
-                if provides(name, other_group)
+                for feature, group_index in enumerate(costs.group.tolist())
+                if provides(name, group_index)
             ]
             group_columns = list(dict.fromkeys(column_of[feature] for feature in group_features))
             own_columns = [
@@ -255,12 +257,12 @@ class Sensors:
             )
         for name, sensor_function in self._features.items():
             if name not in columns:
-                raise InputError(f"sensor {name!r}: the bundle has no such {noun}")
+                raise InputError(f"sensor {name!r}: the bundle has no such {column_noun}")
             column = columns.index(name)
             add_sensor(name, [column], partial(_feature_cell, column, sensor_function))
         for feature in np.asarray(needed_features, np.intp).tolist():
             if feature not in sensors:
-                raise InputError(f"{noun} {columns[column_of[feature]]!r} has no sensor")
+                raise InputError(f"{column_noun} {columns[column_of[feature]]!r} has no sensor")
         return _BoundSensors([columns[column] for column in column_of], sensors, self._reader)
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from gatewise_edge.sensors.streams import (
     byte_batches,
     open_chunks,
 )
-from gatewise_edge.stop_request import Stop
+from gatewise_edge.stop_request import StopRequest
 from gatewise_signals.signal_input import SignalInput
 from gatewise_signals.windows import CLOCK_ERROR, Windower
 
@@ -81,7 +81,7 @@ class SignalOptions(Settings, frozen=True, kw_only=True):
 
 
 def open_signal(
-    source_name: str, signal: SignalInput, stop: Stop, options: SignalOptions
+    source_name: str, signal: SignalInput, stop_request: StopRequest, options: SignalOptions
 ) -> WindowStream:
     """Open the source that ``--signal`` names, and cut its samples into windows of the bundle.
 
@@ -110,9 +110,9 @@ def open_signal(
         batches = ([Samples(frames.reshape(batch_shape))] for frames in recording.frames)
     elif "csv" in (options.signal_format, Path(source_name).suffix.lower()[1:]):
         line_reader = LineReader(source_name, signal, options.time_unit)
-        batches = line_reader.batches(open_chunks(source_name, stop))
+        batches = line_reader.batches(open_chunks(source_name, stop_request))
     else:
-        chunks = open_chunks(source_name, stop)
+        chunks = open_chunks(source_name, stop_request)
         sample_type = options.signal_format or signal.dtype
         batches = byte_batches(source_name, chunks, signal.shape[1:], sample_type, flaws)
     # Cut windows, with the bundle's rate and values.

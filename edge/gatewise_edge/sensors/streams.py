@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_edge.sensors.instance_source import read_chunks, split_lines
-from gatewise_edge.stop_request import Stop
+from gatewise_edge.stop_request import StopRequest
 from gatewise_signals.signal_input import SignalInput
 
 #: Largest size of one line of samples in bytes.
@@ -48,16 +48,16 @@ Batch = Sequence[Samples | InputError | None]
 # -- bytes ---------------------------------------------------------------------------------
 
 
-def open_chunks(source_name: str, stop: Stop) -> Iterator[bytes]:
+def open_chunks(source_name: str, stop_request: StopRequest) -> Iterator[bytes]:
     """Open a stream, and return an iterator of its bytes as they arrive."""
     if source_name == "-":
-        return read_chunks(0, "standard input", stop)
+        return read_chunks(0, "standard input", stop_request)
     if source_name.startswith("tcp://"):
-        return _read_socket(_connect(source_name), source_name, stop)
+        return _read_socket(_connect(source_name), source_name, stop_request)
     path = Path(source_name)
     if not path.is_file() and not path.is_fifo() and not source_name.startswith("/dev/"):
         raise InputError(f"--signal {source_name}: there is no such file, pipe or device")
-    return _read_file(source_name, stop)
+    return _read_file(source_name, stop_request)
 
 
 def _connect(url: str) -> socket.socket:
@@ -77,20 +77,20 @@ def _connect(url: str) -> socket.socket:
         raise InputError(f"--signal {url}: {error.strerror or error}") from None
 
 
-def _read_socket(connection: socket.socket, url: str, stop: Stop) -> Iterator[bytes]:
+def _read_socket(connection: socket.socket, url: str, stop_request: StopRequest) -> Iterator[bytes]:
     with connection:
         connection.setblocking(True)
-        yield from read_chunks(connection.fileno(), url, stop)
+        yield from read_chunks(connection.fileno(), url, stop_request)
 
 
-def _read_file(path: str, stop: Stop) -> Iterator[bytes]:
+def _read_file(path: str, stop_request: StopRequest) -> Iterator[bytes]:
     try:
-        with stop.interrupts():  # opening a pipe waits for its writer
+        with stop_request.interrupts():  # opening a pipe waits for its writer
             descriptor = os.open(path, os.O_RDONLY)
     except OSError as error:
         raise InputError(f"--signal {path}: {error.strerror}") from None
     with os.fdopen(descriptor, "rb", 0):
-        yield from read_chunks(descriptor, path, stop)
+        yield from read_chunks(descriptor, path, stop_request)
 
 
 def byte_batches(

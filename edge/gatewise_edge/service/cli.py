@@ -40,7 +40,7 @@ from gatewise_edge.service.startup import (
     serve_metrics,
 )
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
-from gatewise_edge.stop_request import Stop
+from gatewise_edge.stop_request import StopRequest
 from gatewise_edge.update import Store
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_signals.blocks.block import load_block_functions
@@ -103,8 +103,8 @@ def edge(
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("gatewise_edge").setLevel(logging.INFO)
     with ExitStack() as stack:
-        stop = stack.enter_context(Stop())
-        parts = _open_parts(settings, stop, stack)
+        stop_request = stack.enter_context(StopRequest())
+        parts = _open_parts(settings, stop_request, stack)
         # Open the observers of the answers.
         totals = AnswerTotals()
         notifier = Notifier()
@@ -131,7 +131,7 @@ def edge(
             run_loop(
                 parts.device.answer,
                 parts.instances,
-                stop=stop,
+                stop_request=stop_request,
                 heartbeat=heartbeat,
                 observers=observers,
                 writer=writer,
@@ -142,9 +142,9 @@ def edge(
         finally:
             notifier.send("STOPPING=1", str(totals))
             _print_summary(parts, totals, as_json=as_json)
-    if stop.requested == "SIGINT":
+    if stop_request.signal_name == "SIGINT":
         raise KeyboardInterrupt
-    if totals.errors and not stop.requested:
+    if totals.errors and not stop_request.signal_name:
         raise typer.Exit(1)
 
 
@@ -165,13 +165,15 @@ class _ServiceParts:
     troubles: Troubles
 
 
-def _open_parts(settings: EdgeSettings, stop: Stop, stack: ExitStack) -> _ServiceParts:
+def _open_parts(
+    settings: EdgeSettings, stop_request: StopRequest, stack: ExitStack
+) -> _ServiceParts:
     """Open the store and its bundles, the instances, the link, the device and its files."""
     # The bundles, the instances and the log.
     store = None if settings.store is None else Store(settings.store)
     bundles = open_bundles(settings.bundle, store, settings.public_key)
     first_manifest = bundles[-1].manifest
-    instances = open_instances(settings, bundles[-1], stop)
+    instances = open_instances(settings, bundles[-1], stop_request)
     log_path = settings.resume
     answer_log = (
         None if log_path is None else stack.enter_context(open_log(log_path, settings.data))

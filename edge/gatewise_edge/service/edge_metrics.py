@@ -217,5 +217,5 @@ class EdgeMetrics(Collector):
                 for event, count in asdict(counts).items()
             ]
             yield counter("gatewise_sensor", "Reads of the sensors.", reads, "sensor", "event")
-            hung_sensors = [([sensor], 1) for sensor in instances.sensors.hung]
+            hung_sensors = [([sensor], 1) for sensor in instances.sensors.hung_sensors]
             yield gauge("gatewise_sensor_hung", "Sensors that are stuck.", hung_sensors, "sensor")

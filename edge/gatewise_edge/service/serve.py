@@ -20,7 +20,7 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.instance_source import Instance, InstanceSource
 from gatewise_edge.service.outputs import AnswerLog
 from gatewise_edge.service.watchdog import Heartbeat
-from gatewise_edge.stop_request import Stop, Stopped
+from gatewise_edge.stop_request import StopInterrupt, StopRequest
 from gatewise_signals.filters import parse_filter
 
 _LOG = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def run_loop(
     classify: Callable[[Any], Answer],
     instances: InstanceSource,
     *,
-    stop: Stop,
+    stop_request: StopRequest,
     heartbeat: Heartbeat,
     observers: Sequence[Observer],
     writer: AnswerWriter,
@@ -160,7 +160,7 @@ def run_loop(
         finally:
             heartbeat.end(number)
 
-    due_instances = _due_instances(instances, stop, limit, interval_s, writer.answered_rows)
+    due_instances = _due_instances(instances, stop_request, limit, interval_s, writer.answered_rows)
     # Answer one instance at a time on this thread.
     if parallel == 1:
         for due_instance in due_instances:
@@ -222,7 +222,7 @@ def _outcome_fields(outcome: Answer | Exception, smoothing: Smoothing | None) ->
 
 def _due_instances(
     instances: InstanceSource,
-    stop: Stop,
+    stop_request: StopRequest,
     limit: int | None,
     interval_s: float,
     answered_rows: Set[int],
@@ -235,16 +235,16 @@ def _due_instances(
     number = -1
     n_due = 0
     due_at = time.monotonic()
-    while n_due != limit and not (stop.requested and not instances.n_buffered):
+    while n_due != limit and not (stop_request.signal_name and not instances.n_buffered):
         number += 1
-        with suppress(Stopped):
-            if interval_s and not stop.requested and number not in answered_rows:
-                stop.pause(due_at - time.monotonic())
-        if stop.requested and not instances.n_buffered:
+        with suppress(StopInterrupt):
+            if interval_s and not stop_request.signal_name and number not in answered_rows:
+                stop_request.pause(due_at - time.monotonic())
+        if stop_request.signal_name and not instances.n_buffered:
             return
         try:
             instance, fields = next(instances)
-        except (StopIteration, Stopped):
+        except (StopIteration, StopInterrupt):
             return
         if number not in answered_rows:
             n_due += 1

@@ -19,7 +19,7 @@ from gatewise_edge.service.home_assistant import discovery
 from gatewise_edge.service.outputs import AnswerLog
 from gatewise_edge.service.settings import EdgeSettings
 from gatewise_edge.service.watchdog import Heartbeat
-from gatewise_edge.stop_request import Stop
+from gatewise_edge.stop_request import StopRequest
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 
@@ -165,7 +165,9 @@ def open_log(path: Path, data: str) -> AnswerLog:
     return log
 
 
-def open_instances(settings: EdgeSettings, bundle: Bundle, stop: Stop) -> InstanceSource:
+def open_instances(
+    settings: EdgeSettings, bundle: Bundle, stop_request: StopRequest
+) -> InstanceSource:
     """Open the source of ``--data`` or ``--signal``; InputError if it does not match the bundle."""
     kept_columns = (
         [] if settings.keep is None else [name.strip() for name in settings.keep.split(",")]
@@ -179,14 +181,14 @@ def open_instances(settings: EdgeSettings, bundle: Bundle, stop: Stop) -> Instan
         return open_source(
             settings.data,
             column_names,
-            stop,
+            stop_request,
             manifest.encoder,
             kept_columns=kept_columns,
             window_shape=window_shape,
         )
     if manifest.signal is None:
         raise InputError(f"--signal: {bundle.path} has no blocks; give rows with --data")
-    return open_signal(settings.signal, manifest.signal, stop, settings)
+    return open_signal(settings.signal, manifest.signal, stop_request, settings)
 
 
 class Troubles:

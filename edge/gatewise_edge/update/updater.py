@@ -439,12 +439,12 @@ class Updater:
             _LOG.warning("update: %s", error)
         self._trouble = str(error)
         self._count(error.reason)
-        pause = _FIRST_PAUSE_SECONDS * 2.0 ** min(self._n_failures, 30)
-        pause = min(pause, _MAX_PAUSE_SECONDS, self._settings.interval)
+        pause_s = _FIRST_PAUSE_SECONDS * 2.0 ** min(self._n_failures, 30)
+        pause_s = min(pause_s, _MAX_PAUSE_SECONDS, self._settings.interval)
         with self._condition:
             self._n_failures += 1
             self._next_check = min(
-                self._next_check, self._clock() + pause * random.uniform(0.5, 1.5)
+                self._next_check, self._clock() + pause_s * random.uniform(0.5, 1.5)
             )
 
     def _count(self, name: str) -> None:

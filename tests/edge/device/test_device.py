@@ -330,7 +330,7 @@ def test_blocking_sensor_does_not_delay_the_answer_past_its_deadline(bundle):
             answer = device.answer()
             assert (answer.route, answer.reason) == ("fallback", "sensor-late:c")
         may_return.set()
-        wait_until(lambda: not sensors.hung, "the sensor", 60)
+        wait_until(lambda: not sensors.hung_sensors, "the sensor", 60)
         assert device.answer().stage == 1
 
 

@@ -15,7 +15,7 @@ from gatewise_edge.sensors.data_source import open_source
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_edge.sensors.feature_sources import RawRowSource
 from gatewise_edge.sensors.table import read_table
-from gatewise_edge.stop_request import Stop
+from gatewise_edge.stop_request import StopRequest
 from gatewise_export import Bundle, pack
 from gatewise_training import ConfidenceCascade
 from gatewise_training.data.table_encoder import TableEncoder
@@ -38,10 +38,10 @@ def test_raw_rows_get_the_answers_of_the_estimator(system_encoder_path, rows, tm
     system, encoder, path = system_encoder_path
     features = encoder.transform(rows)
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    with Device(path) as device, Stop() as stop:
+    with Device(path) as device, StopRequest() as stop_request:
         manifest = device.bundle.manifest
         source = open_source(
-            str(tmp_path / "rows.csv"), manifest.column_names, stop, manifest.encoder
+            str(tmp_path / "rows.csv"), manifest.column_names, stop_request, manifest.encoder
         )
         answers_by_name = [device.answer(row) for row in rows.to_dict("records")]
         answers_from_file = [device.answer(row) for row, _ in source]
@@ -103,8 +103,8 @@ def test_note_names_absent_columns_and_how_they_are_filled(
 ):
     encoder, path = system_encoder_path[1].encoder_, tmp_path / "rows.csv"
     rows.drop(columns=["mass", "heat"]).to_csv(path, index=False)
-    with Stop() as stop:
-        open_source(str(path), encoder.names, stop, encoder)
+    with StopRequest() as stop_request:
+        open_source(str(path), encoder.names, stop_request, encoder)
     notes = capsys.readouterr().err
     assert "has no column heat: every row is filled in, like an empty cell in training\n" in notes
     assert "has no column mass: missing in every row; if a stage needs it, the cloud" in notes
@@ -229,8 +229,8 @@ def test_invalid_cell_is_a_failed_sensor_with_the_name_of_its_column(
     path = str(tmp_path / "rows.csv")
     rows.to_csv(path, index=False)
     encoder = system_encoder_path[1].encoder_
-    with Stop() as stop, Device(system_encoder_path[2]) as device:
-        source = open_source(path, encoder.names, stop, encoder)
+    with StopRequest() as stop_request, Device(system_encoder_path[2]) as device:
+        source = open_source(path, encoder.names, stop_request, encoder)
         answers = device.answer_many([cells for cells, _ in source])
     notes = capsys.readouterr().err
     assert "line 7: column 'when': 'soon' is not" in notes

@@ -190,7 +190,7 @@ def test_link_that_refuses_all_requests_opens_the_breaker_if_there_is_one(bundle
 
 
 def test_probe_without_its_features_does_not_block_the_next_probe(bundle):
-    clock, link = Clock(), FakeLink(lambda *a: None)
+    clock, link = Clock(), FakeLink(lambda *arguments: None)
     breaker = Breaker(max_failures=1, first_pause_s=1.0, draw=lambda: 0.5)
     with Device(
         bundle, link=link, deadline_ms=100, clock=clock, offload_rules=OffloadRules(breaker=breaker)

@@ -11,7 +11,7 @@ from gatewise_edge.link import wire
 
 topic_levels = st.text(
     st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="/+#"), min_size=1
-).filter(lambda s: len(s.encode()) <= 64)
+).filter(lambda level: len(level.encode()) <= 64)
 
 
 @given(device=topic_levels)

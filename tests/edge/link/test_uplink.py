@@ -27,9 +27,9 @@ from tests.support.waiting import wait_until
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 
 
-def make_unsure_row(e: float) -> list[float]:
+def make_unsure_row(feature_e: float) -> list[float]:
     """Make a hard row; the sign of feature e decides the cloud's answer."""
-    return [0.1, 0, 0.1, 0, e, 0]
+    return [0.1, 0, 0.1, 0, feature_e, 0]
 
 
 def test_max_rows_fit_one_request_and_one_response():

@@ -295,7 +295,7 @@ AUDIT_ENTRIES = {"a": 1, "ap": 1, "an": 0, "ac": 0}
 
 
 @pytest.mark.parametrize(
-    ("key", "low", "high"),
+    ("key", "smallest", "largest"),
     [
         ("a", 0, 65_535),
         ("ap", 1, 1_000_000),
@@ -306,11 +306,11 @@ AUDIT_ENTRIES = {"a": 1, "ap": 1, "an": 0, "ac": 0}
         ("ttl", 0, 86_400_000),
     ],
 )
-def test_number_in_a_request_must_lie_within_its_bounds(key, low, high):
-    for value in (low, high):
+def test_number_in_a_request_must_lie_within_its_bounds(key, smallest, largest):
+    for value in (smallest, largest):
         wire.decode_request(write_map(make_entries(**(AUDIT_ENTRIES | {key: value}))))
-    for value in (low - 1, high + 1):
-        with pytest.raises(WireError, match=f"{key} must lie in {low} to {high}"):
+    for value in (smallest - 1, largest + 1):
+        with pytest.raises(WireError, match=f"{key} must lie in {smallest} to {largest}"):
             wire.decode_request(write_map(make_entries(**(AUDIT_ENTRIES | {key: value}))))
 
 
@@ -330,12 +330,12 @@ def test_optional_entries_of_a_request_are_encoded_only_if_they_are_set():
 
 
 @pytest.mark.parametrize(
-    ("key", "low", "high"), [("us", 0, 2**40), ("c", 2, 65_535), ("n", 1, 4096)]
+    ("key", "smallest", "largest"), [("us", 0, 2**40), ("c", 2, 65_535), ("n", 1, 4096)]
 )
-def test_number_in_a_response_must_lie_within_its_bounds(key, low, high):
+def test_number_in_a_response_must_lie_within_its_bounds(key, smallest, largest):
     answer = Response(id=ID, model="m", version="1", labels=[0], probabilities=[[0.5, 0.5]])
     entries = cbor2.loads(wire.encode_response(answer))
     del entries["crc"]
-    for value in (low - 1, high + 1):
-        with pytest.raises(WireError, match=f"{key} must lie in {low} to {high}"):
+    for value in (smallest - 1, largest + 1):
+        with pytest.raises(WireError, match=f"{key} must lie in {smallest} to {largest}"):
             wire.decode_response(write_map(entries | {key: value}))

@@ -57,7 +57,7 @@ def answer_with_fault(bundle, faulty_feature, fault, n_instances, deadline_ms=DE
                 outcomes[kind]["error", error.sensor] += 1
             max_seconds = max(max_seconds, time.monotonic() - started_at)
         counters = device.counters
-        hung_sensors = sensors.hung
+        hung_sensors = sensors.hung_sensors
         may_return.set()
     assert (
         sum(counters[count_name] for count_name in ("edge", "cloud", "fallback", "errors"))
@@ -113,4 +113,4 @@ def test_hung_sensor_is_read_again_after_its_call_has_returned(bundle):
         while device.answer().route != "edge":
             assert time.monotonic() < deadline
         assert np.isclose(device.answer().probabilities.sum(), 1.0)
-        assert sensors.hung == ()
+        assert sensors.hung_sensors == ()

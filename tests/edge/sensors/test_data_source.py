@@ -14,7 +14,7 @@ from gatewise.errors import InputError
 from gatewise_edge.sensors.data_source import InstanceReader, json_lines, open_source
 from gatewise_edge.sensors.instance_source import InstanceSource, read_chunks
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.stop_request import Stop, Stopped
+from gatewise_edge.stop_request import StopInterrupt, StopRequest
 from gatewise_training.data.datasets import read_rows
 from gatewise_training.data.table_encoder import TableEncoder
 
@@ -31,7 +31,10 @@ def load_source(tmp_path, monkeypatch):
         module_name = f"rows_{os.getpid()}_{next(MODULE_NUMBERS)}"
         (tmp_path / f"{module_name}.py").write_text(code)
         return open_source(
-            f"{module_name}:{function_name}", options.pop("names", COLUMN_NAMES), Stop(), **options
+            f"{module_name}:{function_name}",
+            options.pop("names", COLUMN_NAMES),
+            StopRequest(),
+            **options,
         )
 
     return load_source
@@ -147,13 +150,13 @@ def test_unknown_or_unsuitable_data_is_refused(
     monkeypatch.chdir(tmp_path)
     np.save("w.npy", np.ones((3, 8, 2)))
     with pytest.raises(InputError, match=message):
-        open_source(source_name, COLUMN_NAMES, Stop(), **options)
+        open_source(source_name, COLUMN_NAMES, StopRequest(), **options)
 
 
 def test_invalid_row_of_a_table_is_replaced_by_its_error(tmp_path):
     (tmp_path / "w.csv").write_text("a,b\n1,2\n3,warm\nhot,cold\n5,\n")
     first, second, third, last = read_instances(
-        open_source(str(tmp_path / "w.csv"), COLUMN_NAMES, Stop())
+        open_source(str(tmp_path / "w.csv"), COLUMN_NAMES, StopRequest())
     )
     assert (first, str(last)) == ([1.0, 2.0], "[5.0, nan]")
     assert str(second).endswith("line 3: 'warm' in column 'b' is not a number")
@@ -177,11 +180,13 @@ def test_parquet_rows_equal_csv_rows_and_the_rows_of_read_rows(tmp_path):
     encoder = TableEncoder(columns=column_kinds).fit(table.drop(columns="id")).encoder_
     expected_rows, _ = read_rows(parquet_path, encoder.names, encoder)
     for path in (csv_path, parquet_path):
-        instances = list(open_source(path, encoder.names, Stop(), encoder, kept_columns=["id"]))
+        instances = list(
+            open_source(path, encoder.names, StopRequest(), encoder, kept_columns=["id"])
+        )
         rows = [encoder.row(row) for row, _ in instances]
         np.testing.assert_array_equal(rows, expected_rows)
         assert [int(fields["kept"]["id"]) for _, fields in instances] == [7, 8, 9]
-    number_source = open_source(parquet_path, ("mass", "checked"), Stop())
+    number_source = open_source(parquet_path, ("mass", "checked"), StopRequest())
     assert (
         str(list(map(list, read_instances(number_source))))
         == "[[0.5, 1.0], [nan, 0.0], [2.0, 1.0]]"
@@ -191,12 +196,12 @@ def test_parquet_rows_equal_csv_rows_and_the_rows_of_read_rows(tmp_path):
 def test_errors_name_invalid_parquet_files_and_rows(tmp_path):
     path = tmp_path / "w.parquet"
     with pytest.raises(InputError, match=r"w\.parquet does not exist"):
-        open_source(str(path), COLUMN_NAMES, Stop())
+        open_source(str(path), COLUMN_NAMES, StopRequest())
     path.write_bytes(b"PAR1, not")
     with pytest.raises(InputError, match=r"w\.parquet cannot be read"):
-        open_source(str(path), COLUMN_NAMES, Stop())
+        open_source(str(path), COLUMN_NAMES, StopRequest())
     pd.DataFrame({"a": [1, 2], "b": ["3", "warm"], "c": [[1], [2]]}).to_parquet(path)
-    first, second = read_instances(open_source(str(path), COLUMN_NAMES, Stop()))
+    first, second = read_instances(open_source(str(path), COLUMN_NAMES, StopRequest()))
     assert list(first) == [1.0, 3.0]
     assert str(second).endswith("row 2: 'warm' in column 'b' is not a number")
 
@@ -212,9 +217,12 @@ def pipe():
     os.close(read_end)
 
 
-def open_pipe(pipe, stop=None) -> InstanceSource:
+def open_pipe(pipe, stop_request=None) -> InstanceSource:
     return InstanceSource(
-        json_lines(read_chunks(pipe[0], "a pipe", stop or Stop()), InstanceReader(COLUMN_NAMES))
+        json_lines(
+            read_chunks(pipe[0], "a pipe", stop_request or StopRequest()),
+            InstanceReader(COLUMN_NAMES),
+        )
     )
 
 
@@ -261,26 +269,26 @@ def test_line_that_is_too_long_is_replaced_by_an_error(pipe):
 
 
 def test_instances_read_before_a_stop_request_are_returned(pipe):
-    with Stop() as stop:
-        source = open_pipe(pipe, stop)
+    with StopRequest() as stop_request:
+        source = open_pipe(pipe, stop_request)
         os.write(pipe[1], b"[1, 2]\n[3, 4]\n[5, 6]\n[7,")
         assert next(source)[0].tolist() == [1.0, 2.0]
         os.kill(os.getpid(), signal.SIGTERM)
-        assert (stop.requested, source.n_buffered) == ("SIGTERM", 2)
+        assert (stop_request.signal_name, source.n_buffered) == ("SIGTERM", 2)
         rows = [next(source)[0].tolist() for _ in range(source.n_buffered)]
         assert (rows, source.n_buffered) == ([[3.0, 4.0], [5.0, 6.0]], 0)
-        with pytest.raises(Stopped):
+        with pytest.raises(StopInterrupt):
             next(source)
     os.close(pipe[1])
 
 
 def test_first_signal_ends_a_wait_and_second_signal_the_program():
-    with Stop() as stop:
+    with StopRequest() as stop_request:
         timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
-        with pytest.raises(Stopped):
-            stop.pause(60.0)
+        with pytest.raises(StopInterrupt):
+            stop_request.pause(60.0)
         timer.join()
-        assert stop.requested == "SIGINT"
+        assert stop_request.signal_name == "SIGINT"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)

@@ -282,10 +282,10 @@ def test_blocking_sensor_is_abandoned(make_sensors, has_timeout):
             acquire(reading_of(source, timeout=timeout), 4)
     assert (age.reads, ecg.reads) == (3, 1)
     assert sensors.counts["ecg"] == SensorCounts(reads=1, late_requests=3, hung=1)
-    assert sensors.hung == ("ecg",)
+    assert sensors.hung_sensors == ("ecg",)
     assert sensors.trouble == "sensor 'ecg' does not return"
     may_return.set()
-    wait_until(lambda: not sensors.hung, "the sensor", 60)
+    wait_until(lambda: not sensors.hung_sensors, "the sensor", 60)
     assert acquire(reading_of(source), 0, 4) == [50.0, 2.0]
     assert sensors.trouble is None
 
@@ -301,8 +301,8 @@ def test_other_sensors_are_read_and_each_hung_sensor_takes_one_thread(make_senso
         assert values[0] == 50.0
         assert np.isnan(values[1:]).all()
     assert threading.active_count() <= n_threads_before + 4
-    assert sensors.hung == ("chol", "fbs", "ph")
-    assert [sensors.counts[name].reads for name in sensors.hung] == [1, 1, 1]
+    assert sensors.hung_sensors == ("chol", "fbs", "ph")
+    assert [sensors.counts[name].reads for name in sensors.hung_sensors] == [1, 1, 1]
     may_return.set()
     wait_until(lambda: threading.active_count() <= n_threads_before + 1, "the threads to end", 60)
 

@@ -13,7 +13,7 @@ from scipy.signal import resample_poly
 import gatewise_signals as sig
 from gatewise.errors import InputError
 from gatewise_edge.sensors.signal_source import SignalOptions, WindowResampler, open_signal
-from gatewise_edge.stop_request import Stop
+from gatewise_edge.stop_request import StopRequest
 
 RATE_HZ = 100.0
 LENGTH = 32
@@ -28,7 +28,7 @@ def read_instances(path, signal=SIGNAL_INPUT, **options):
     """Read the windows and errors of a signal, and its counts; the last error may have ended it."""
     instances = []
     try:
-        source = open_signal(str(path), signal, Stop(), SignalOptions(**options))
+        source = open_signal(str(path), signal, StopRequest(), SignalOptions(**options))
         instances += [instance for instance, _ in source]
     except InputError as error:
         return [*instances, error], {}
@@ -261,7 +261,7 @@ def test_samples_of_another_rate_are_resampled_if_requested(rate_hz, tmp_path):
     path = tmp_path / "r.npy"
     np.save(path, np.stack([tone, -tone], 1))
     source = open_signal(
-        str(path), SIGNAL_INPUT, Stop(), SignalOptions(rate_hz=rate_hz, convert=True)
+        str(path), SIGNAL_INPUT, StopRequest(), SignalOptions(rate_hz=rate_hz, convert=True)
     )
     for window, fields in source:
         start_time = fields["time"]

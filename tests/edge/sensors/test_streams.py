@@ -20,7 +20,7 @@ import gatewise_signals as sig
 from gatewise.errors import InputError
 from gatewise_edge.sensors.signal_source import SignalOptions
 from gatewise_edge.sensors.signal_source import open_signal as open_signal_with_options
-from gatewise_edge.stop_request import Stop, Stopped
+from gatewise_edge.stop_request import StopInterrupt, StopRequest
 
 RATE_HZ = 100.0
 TWO_CHANNELS = sig.Channels("acc", (0, 1))
@@ -29,8 +29,8 @@ RATED_INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(sig.Jerk(TWO_CHANNELS, R
 RECORDING = np.arange(100, dtype=np.int16).reshape(50, 2) * 11 - 300
 
 
-def open_signal(source_name, signal, stop, **options):
-    return open_signal_with_options(source_name, signal, stop, SignalOptions(**options))
+def open_signal(source_name, signal, stop_request, **options):
+    return open_signal_with_options(source_name, signal, stop_request, SignalOptions(**options))
 
 
 def read_all(stream):
@@ -72,7 +72,7 @@ def test_windows_of_a_socket_do_not_depend_on_the_pieces_of_its_bytes(cuts, hop)
     content = RECORDING.astype("<i2").tobytes()
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        stream = open_signal(url, SIGNAL_INPUT, Stop(), hop=hop, rate_hz=RATE_HZ)
+        stream = open_signal(url, SIGNAL_INPUT, StopRequest(), hop=hop, rate_hz=RATE_HZ)
         with server.accept()[0] as connection:
             for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(content)], strict=True):
                 connection.sendall(content[start:end])
@@ -88,7 +88,7 @@ def test_samples_of_a_pipe_are_read_in_every_format(pipe, signal_format):
     else:
         content = RECORDING.astype(np.dtype(signal_format or "int16").newbyteorder("<")).tobytes()
     writer = start_writer(pipe, content[:33], content[33:])
-    stream = open_signal(str(pipe), SIGNAL_INPUT, Stop(), signal_format=signal_format, hop=5)
+    stream = open_signal(str(pipe), SIGNAL_INPUT, StopRequest(), signal_format=signal_format, hop=5)
     instances = read_all(stream)
     assert [(window, fields["start"]) for window, fields in instances] == expected_windows(5)
     assert {fields["time"] for _, fields in instances} == {None}
@@ -103,7 +103,9 @@ def test_recordings_give_the_windows_of_an_array(tmp_path):
         out.writeframes(np.tile(RECORDING, (100, 1)).astype("<i2").tobytes())
     for file_name in ("r.npy", "r.wav"):
         instances = read_all(
-            open_signal(str(tmp_path / file_name), SIGNAL_INPUT, Stop(), rate_hz=RATE_HZ, hop=7)
+            open_signal(
+                str(tmp_path / file_name), SIGNAL_INPUT, StopRequest(), rate_hz=RATE_HZ, hop=7
+            )
         )
         expected = expected_windows(7, np.tile(RECORDING, (100, 1)))
         assert [(window, fields["start"]) for window, fields in instances] == expected
@@ -116,7 +118,7 @@ def test_gaps_start_a_new_window(tmp_path):
     lines += [f"{20 + i / RATE_HZ},{i},1" for i in range(9)] + ["1,two,3"]
     lines += [f"{30 + i / RATE_HZ},{i},2" for i in range(8)]
     (tmp_path / "r.csv").write_text("time,a,b\n" + "\n".join(lines))
-    instances = read_all(open_signal(str(tmp_path / "r.csv"), RATED_INPUT, Stop(), hop=8))
+    instances = read_all(open_signal(str(tmp_path / "r.csv"), RATED_INPUT, StopRequest(), hop=8))
     error = instances.pop(4)[0]
     assert "line 41: '1,two,3' has a cell that is not a number" in str(error)
     assert [window[0][0] for window, _ in instances] == [0, 8, 21, 0, 0]
@@ -129,27 +131,27 @@ def test_gaps_start_a_new_window(tmp_path):
 def test_separators_of_spreadsheets_are_read(line, tmp_path):
     text = "".join(line.format(i / RATE_HZ, i) for i in range(8))
     (tmp_path / "r.csv").write_text(text.replace(".", ",") if ";" in text else text)
-    ((window, fields),) = read_all(open_signal(str(tmp_path / "r.csv"), RATED_INPUT, Stop()))
+    ((window, fields),) = read_all(open_signal(str(tmp_path / "r.csv"), RATED_INPUT, StopRequest()))
     assert window == [[i + 0.5, -1] for i in range(8)]
     assert fields["time"] == 0.0
 
 
 def test_stop_request_ends_a_stream_after_its_complete_windows(pipe):
     content = RECORDING.astype("<i2").tobytes()
-    with Stop() as stop:
-        stream_without_writer = open_signal(str(pipe), SIGNAL_INPUT, stop)
+    with StopRequest() as stop_request:
+        stream_without_writer = open_signal(str(pipe), SIGNAL_INPUT, stop_request)
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        with pytest.raises(Stopped):  # it was waiting for a writer
+        with pytest.raises(StopInterrupt):  # it was waiting for a writer
             next(stream_without_writer)
-    with Stop() as stop:
+    with StopRequest() as stop_request:
         writer = os.open(pipe, os.O_RDWR)  # a writer that stays open
-        stream = open_signal(str(pipe), SIGNAL_INPUT, stop)
+        stream = open_signal(str(pipe), SIGNAL_INPUT, stop_request)
         os.write(writer, content[: 20 * 4 + 3])
         assert next(stream)[0].tolist() == RECORDING[:8].tolist()
         os.kill(os.getpid(), signal.SIGTERM)
-        assert (stop.requested, stream.n_buffered) == ("SIGTERM", 1)
+        assert (stop_request.signal_name, stream.n_buffered) == ("SIGTERM", 1)
         assert next(stream)[0].tolist() == RECORDING[8:16].tolist()
-        with pytest.raises(Stopped):
+        with pytest.raises(StopInterrupt):
             next(stream)
         os.close(writer)
 
@@ -174,11 +176,11 @@ def test_signal_that_does_not_match_the_bundle_is_refused_before_it_is_read(tmp_
         ("-", {"rate_hz": 0.0}, "rate_hz: must be a number above 0"),
     ]:
         with pytest.raises(InputError, match=message):
-            open_signal(source_name, SIGNAL_INPUT, Stop(), **options)
+            open_signal(source_name, SIGNAL_INPUT, StopRequest(), **options)
     with pytest.raises(InputError, match="blocks are for 100 samples"):
-        open_signal("-", RATED_INPUT, Stop(), rate_hz=44100.0)
+        open_signal("-", RATED_INPUT, StopRequest(), rate_hz=44100.0)
     with pytest.raises(InputError, match="pictures"):
-        open_signal("-", picture_input, Stop())
+        open_signal("-", picture_input, StopRequest())
 
 
 def test_example_of_an_iio_sensor_writes_samples(tmp_path):
@@ -191,7 +193,7 @@ def test_example_of_an_iio_sensor_writes_samples(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         (tmp_path / "samples.csv").write_bytes(process.stdout.read())
     signal_input = sig.SignalInput(SIGNAL_INPUT.graph, (2, 2))
-    stream = open_signal(str(tmp_path / "samples.csv"), signal_input, Stop(), rate_hz=400.0)
+    stream = open_signal(str(tmp_path / "samples.csv"), signal_input, StopRequest(), rate_hz=400.0)
     instances = read_all(stream)
     assert process.returncode == 0
     assert len(instances) >= 10

@@ -12,7 +12,7 @@ def test_instances_begin_at_least_an_interval_apart(monkeypatch):
     """This holds after an answer or a source that took longer than the interval."""
     now = [0.0]
     start_times = []
-    stop = SimpleNamespace(requested="")
+    stop_request = SimpleNamespace(signal_name="")
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: 1.7e9 + now[0])
     monkeypatch.setattr(serve, "time", clock)
 
@@ -24,9 +24,9 @@ def test_instances_begin_at_least_an_interval_apart(monkeypatch):
             now[0] += 0.5 if number == 4 else 0.0  # the source is silent for that time
             yield [(None, {})]
 
-    stop.pause = pause
+    stop_request.pause = pause
     source = InstanceSource(read_rows())
-    for number, _, fields in serve._due_instances(source, stop, None, 0.25, frozenset()):
+    for number, _, fields in serve._due_instances(source, stop_request, None, 0.25, frozenset()):
         assert fields["at"] == 1.7e9 + now[0]
         start_times.append(now[0])
         now[0] += 1.0 if number == 1 else 0.0625  # the time to answer
