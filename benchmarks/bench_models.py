@@ -77,9 +77,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Serve the models by a worker, and compare estimates with test rows."""
     figures: dict[str, Any] = {}
     if "table" in options.only:
-        figures["models"] = _models(options)
+        figures["models"] = _measure_models(options)
     if "leak" in options.only:
-        figures["leak"] = _leaks(options)
+        figures["leak"] = _measure_leaks(options)
     return figures
 
 
@@ -93,64 +93,64 @@ def page(results: Mapping[str, Any]) -> list[str]:
 # -- the table of models -------------------------------------------------------------------
 
 
-def _models(options: argparse.Namespace) -> list[dict[str, Any]]:
+def _measure_models(options: argparse.Namespace) -> list[dict[str, Any]]:
     X, y = load_digits(return_X_y=True)
     X = X.astype(np.float32)
     X_missing = X.copy()
     X_missing[np.random.default_rng(0).random(X.shape) < MISSING_SHARE] = np.nan
     train, validation, test = slice(0, 700), slice(700, 1100), slice(1100, 1700)
     models = []
-    max_models = 2 if options.quick else None
-    for name, make in list(given_models.CLASSIFIERS.items())[:max_models]:
+    n_models = 2 if options.quick else None
+    for name, make_model in list(given_models.CLASSIFIERS.items())[:n_models]:
         if "polars" in name and find_spec("polars") is None:
             note(f"skipped {name}: polars is not installed (pip install polars)")
             continue
-        table = given_models.polars_frame if "polars" in name else given_models.frame
-        rows = table(X[train]) if "name" in name or "polars" in name else X[train]
-        model = make().fit(rows, y[train])
-        models.append(_measured(name, model, X, y, (train, None, test), rows=rows))
+        make_frame = given_models.polars_frame if "polars" in name else given_models.pandas_frame
+        rows = make_frame(X[train]) if "name" in name or "polars" in name else X[train]
+        model = make_model().fit(rows, y[train])
+        models.append(_measure_model(name, model, X, y, (train, None, test), rows=rows))
     files = [*given_models.FILES.items(), *given_models.BOOSTERS.items()]
     if find_spec("torch") is None:
         note("skipped PyTorch's models: torch is not installed (pip install torch onnxscript)")
     else:
         files += given_models.TORCH.items()
-    for name, file in files[:max_models]:
+    for name, make_file in files[:n_models]:
         table = X_missing if "missing" in name else X
-        model = file(table[train], y[train])
-        models.append(_measured(name, model, table, y, (train, validation, test)))
+        model = make_file(table[train], y[train])
+        models.append(_measure_model(name, model, table, y, (train, validation, test)))
     with given_models.service():
         for name, function in (
             ("Python function", "python:benchmarks.data.given_models:probabilities"),
             ("function that calls a service", "python:benchmarks.data.given_models:ask_service"),
         ):
-            parts = train, validation, test
-            models.append(_measured(name, function, X, y, parts, backend=function))
-    for name, make in given_models.REFUSED.items():
-        models.append(_measured(name, make(), X, y, (train, None, test)))
+            row_slices = train, validation, test
+            models.append(_measure_model(name, function, X, y, row_slices, backend=function))
+    for name, make_model in given_models.REFUSED.items():
+        models.append(_measure_model(name, make_model(), X, y, (train, None, test)))
     return models
 
 
-def _measured(
+def _measure_model(
     name: str,
     model: Any,
     X: Rows,
     y: NDArray[Any],
-    parts: tuple[slice, slice | None, slice],
+    row_slices: tuple[slice, slice | None, slice],
     *,
     rows: Any = None,
     backend: str | None = None,
 ) -> dict[str, Any]:
-    train, validation, test = parts
+    train, validation, test = row_slices
     rows = X[train] if rows is None else rows
-    missing = bool(np.isnan(X).any())
+    has_missing = bool(np.isnan(X).any())
     validation_rows = None if validation is None else (X[validation], y[validation])
     note(f"high-cost model: {name}")
     system = gw.ConfidenceCascade(
         model,
-        low_cost_model="boosting" if missing else "linear",
+        low_cost_model="boosting" if has_missing else "linear",
         n_subsets=1,
         offload_rate=0.4,
-        allow_missing=missing,
+        allow_missing=has_missing,
         random_state=0,
     )
     # fit, pack and verify, with the time of each step
@@ -161,34 +161,37 @@ def _measured(
             system.fit(rows, y[train], validation=validation_rows)
     except InputError as error:
         return {"model": name, "refused": str(error), "fit": time.perf_counter() - started}
-    fitted = time.perf_counter()
+    fit_end = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         bundle = gw.pack(system, Path(folder) / "bundle", sample=X[train][:64], name="digits")
-        packed = time.perf_counter()
+        pack_end = time.perf_counter()
         report = verify(system, bundle, X[test])
-        verified = time.perf_counter()
-        expected = system.high_cost_model_.labels(X[test][:N_LIVE_ROWS])
-        answers = _live(bundle, X[test][:N_LIVE_ROWS], backend)
-        size = bundle.manifest.files[bundle.manifest.cloud.file].size
-    n_equal = sum(a is not None and a == int(o) for a, o in zip(answers, expected, strict=True))
+        verify_end = time.perf_counter()
+        expected_labels = system.high_cost_model_.labels(X[test][:N_LIVE_ROWS])
+        live_labels = _live_labels(bundle, X[test][:N_LIVE_ROWS], backend)
+        n_bytes = bundle.manifest.files[bundle.manifest.cloud.file].size
+    n_equal = sum(
+        label is not None and label == int(expected)
+        for label, expected in zip(live_labels, expected_labels, strict=True)
+    )
     return {
         "model": name,
-        "fit": fitted - started,
-        "pack": packed - fitted,
-        "verify": verified - packed,
+        "fit": fit_end - started,
+        "pack": pack_end - fit_end,
+        "verify": verify_end - pack_end,
         "rows": report.rows,
         "differing": max(
             report.differing_decisions, report.differing_labels, report.cloud_label_differences
         ),
         "probability_difference": report.cloud_probability_max_difference,
-        "live": len(answers),
+        "live": len(live_labels),
         "live_equal": n_equal,
-        "bytes": size,
+        "bytes": n_bytes,
         "runs": bundle.manifest.cloud.backend or bundle.manifest.cloud.kind,
     }
 
 
-def _live(bundle: gw.Bundle, X: Rows, backend: str | None) -> list[int | None]:
+def _live_labels(bundle: gw.Bundle, X: Rows, backend: str | None) -> list[int | None]:
     """Labels that a device receives from a worker; None for a row that the device answers."""
     backend_class = None if backend is None else backend_factory(backend)
     with MosquittoBroker() as broker, gw.Worker(bundle, broker.url, backend=backend_class):
@@ -202,20 +205,24 @@ def _live(bundle: gw.Bundle, X: Rows, backend: str | None) -> list[int | None]:
 def _models_page(models: Sequence[dict[str, Any]]) -> list[str]:
     header = ("model", "fit s", "pack s", "verify s", "differing of", "live", "a worker runs")
     rows = []
-    for m in models:
-        if "refused" in m:
-            why = m["refused"].removeprefix("high_cost_model cannot be packed: ").split(";")[0]
-            rows.append((m["model"], f"{m['fit']:.3f}", "", "", "", "", f"refused: {why}"))
+    for model in models:
+        if "refused" in model:
+            reason = (
+                model["refused"].removeprefix("high_cost_model cannot be packed: ").split(";")[0]
+            )
+            rows.append(
+                (model["model"], f"{model['fit']:.3f}", "", "", "", "", f"refused: {reason}")
+            )
             continue
         rows.append(
             (
-                m["model"],
-                f"{m['fit']:.1f}",
-                f"{m['pack']:.1f}",
-                f"{m['verify']:.2f}",
-                f"{m['differing']} of {m['rows']}",
-                f"{m['live_equal']} of {m['live']}",
-                f"{m['runs'].split('127.')[0]}, {m['bytes'] / 1024:.0f} KiB",
+                model["model"],
+                f"{model['fit']:.1f}",
+                f"{model['pack']:.1f}",
+                f"{model['verify']:.2f}",
+                f"{model['differing']} of {model['rows']}",
+                f"{model['live_equal']} of {model['live']}",
+                f"{model['runs'].split('127.')[0]}, {model['bytes'] / 1024:.0f} KiB",
             )
         )
     return [
@@ -232,17 +239,17 @@ def _models_page(models: Sequence[dict[str, Any]]) -> list[str]:
 # -- memory --------------------------------------------------------------------------------
 
 
-def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
+def _measure_leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
     leaks = []
     for source in TABLES[:2] if options.quick else TABLES:
         data = load(find_file(source) or source)
-        order = np.random.default_rng(0).permutation(len(data.y))[:MAX_ROWS]
+        rows = np.random.default_rng(0).permutation(len(data.y))[:MAX_ROWS]
         X, X_test, y, y_test = train_test_split(
-            data.X[order], data.y[order], test_size=0.5, stratify=data.y[order], random_state=0
+            data.X[rows], data.y[rows], test_size=0.5, stratify=data.y[rows], random_state=0
         )
-        for name, template in OVERFITTED_MODELS.items():
+        for name, unfitted_model in OVERFITTED_MODELS.items():
             note(f"leak: {source}, {name}")
-            model = template.fit(X, y)
+            model = unfitted_model.fit(X, y)
             for guarantee in (None, 0.9):
                 system = gw.ConfidenceCascade(
                     model,
@@ -255,16 +262,16 @@ def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
                 system.fit(X, y)
                 # standard error of a difference of two shares p: sqrt(p (1 - p) (1 / n + 1 / m))
                 n = len(X) if guarantee is None else len(X) - len(X) * 4 // 5
-                promised = system.operating_point_.accuracy
-                measured = float(np.mean(system.predict(X_test) == y_test))
-                error = np.sqrt(measured * (1 - measured) * (1 / n + 1 / len(X_test)))
+                promised_accuracy = system.operating_point_.accuracy
+                test_accuracy = float(np.mean(system.predict(X_test) == y_test))
+                error = np.sqrt(test_accuracy * (1 - test_accuracy) * (1 / n + 1 / len(X_test)))
                 # a guarantee of the loss is refused, because f0 may have seen the rows
-                refused = False
+                is_refused = False
                 if guarantee is not None:
                     try:
                         system.at(max_loss=0.05)
                     except InputError as caught:
-                        refused = "may have seen" in str(caught)
+                        is_refused = "may have seen" in str(caught)
                 leaks.append(
                     {
                         "table": source,
@@ -272,11 +279,13 @@ def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
                         "guarantee": guarantee,
                         "seen": float(model.score(X, y)),
                         "alone": float(model.score(X_test, y_test)),
-                        "promised": promised,
-                        "test": measured,
-                        "errors": float((promised - measured) / max(error, 1 / len(X_test))),
+                        "promised": promised_accuracy,
+                        "test": test_accuracy,
+                        "errors": float(
+                            (promised_accuracy - test_accuracy) / max(error, 1 / len(X_test))
+                        ),
                         "offload_rate": system.operating_point_.offload_rate,
-                        "max_loss_refused": refused,
+                        "max_loss_refused": is_refused,
                     }
                 )
     return leaks
@@ -308,11 +317,11 @@ def _leak_page(leaks: Sequence[dict[str, Any]]) -> list[str]:
     ]
     for guarantee in (None, 0.9):
         cases = [c for c in leaks if c["guarantee"] == guarantee]
-        within = sum(abs(c["errors"]) <= 2 for c in cases)
+        n_within = sum(abs(c["errors"]) <= 2 for c in cases)
         condition = "without a guarantee" if guarantee is None else "with one on the offload rate"
-        lines.append(f"- within 2 standard errors {condition}: {within} of {len(cases)}")
-    refused = [c["max_loss_refused"] for c in leaks if c["guarantee"] is not None]
-    lines.append(f"- a guaranteed `max_loss` refused: {sum(refused)} of {len(refused)}")
+        lines.append(f"- within 2 standard errors {condition}: {n_within} of {len(cases)}")
+    is_refused = [c["max_loss_refused"] for c in leaks if c["guarantee"] is not None]
+    lines.append(f"- a guaranteed `max_loss` refused: {sum(is_refused)} of {len(is_refused)}")
     return lines
 
 

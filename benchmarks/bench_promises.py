@@ -20,10 +20,10 @@ promises.json and promises.md in benchmarks/results; ``--quick`` measures two ta
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,10 +37,10 @@ from sklearn.svm import SVC
 
 import gatewise as gw
 from benchmarks import harness
-from benchmarks.cache import CACHE, code_version, write_whole
+from benchmarks.cache import CACHE, code_version, read_or_compute
 from benchmarks.comparison.recipes import RECIPES, Labels, Rows, Split, default_booster
 from benchmarks.data import problems
-from gatewise.console import as_json_value, note
+from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.data import datasets
@@ -64,9 +64,9 @@ TABLES = (
 )
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
 N_SPLITS = 5
-MAX_TRAIN = 600
+MAX_TRAINING_ROWS = 600
 """Maximum number of training rows of a split; splits of larger tables share no rows."""
-MAX_TEST = 2000
+MAX_TEST_ROWS = 2000
 MAX_LOSS = 0.01
 BUDGET_SHARES = (0.15, 0.4)
 """Budgets, as shares of the price of all features."""
@@ -114,18 +114,25 @@ def read_table(name: str) -> Table:
 def splits(table: Table) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """Yield training and test rows of five splits with disjoint test rows."""
     folds = StratifiedKFold(N_SPLITS, shuffle=True, random_state=0).split(table.x, table.y)
-    if len(table.y) <= 4 * MAX_TRAIN:
+    if len(table.y) <= 4 * MAX_TRAINING_ROWS:
         for train, test in folds:
-            yield (train if len(train) <= MAX_TRAIN else _sample(table, train, MAX_TRAIN)), test
+            yield (
+                (
+                    train
+                    if len(train) <= MAX_TRAINING_ROWS
+                    else _sample(table, train, MAX_TRAINING_ROWS)
+                ),
+                test,
+            )
         return
     for _, block in folds:
         train, test = train_test_split(
             block,
-            train_size=min(MAX_TRAIN, 2 * len(block) // 3),
+            train_size=min(MAX_TRAINING_ROWS, 2 * len(block) // 3),
             stratify=table.y[block],
             random_state=0,
         )
-        yield train, test[:MAX_TEST]
+        yield train, test[:MAX_TEST_ROWS]
 
 
 def _sample(table: Table, rows: NDArray[np.intp], size: int) -> NDArray[np.intp]:
@@ -148,31 +155,33 @@ def measure_split(split: Split) -> dict[str, Any]:
     )
     check = _promise_check(system, split)
     loss = is_cloud_correct - split.is_correct(system.predict(split.x_test))
-    rows: dict[str, list[float]] = {
+    row_differences: dict[str, list[float]] = {
         f"f0 beside {name}": (is_cloud_correct - split.is_correct(answers)).tolist()
-        for name, answers in _plain_answers(split).items()
+        for name, answers in _plain_model_answers(split).items()
     }
     # the system compared with the recipes at each budget
-    costs: dict[str, list[float]] = {"system": [], **{name: [] for name in RECIPES}}
+    budget_shares: dict[str, list[float]] = {"system": [], **{name: [] for name in RECIPES}}
     differences: dict[str, list[NDArray[np.float64]]] = {name: [] for name in RECIPES}
     for share in BUDGET_SHARES:
         budget = share * split.costs.total
         answers, cost = _system_answers(system, split, budget)
-        costs["system"].append(cost / budget)
+        budget_shares["system"].append(cost / budget)
         for name, recipe in RECIPES.items():
             recipe_answers, recipe_cost = recipe(split, budget)
-            costs[name].append(recipe_cost / budget)
+            budget_shares[name].append(recipe_cost / budget)
             differences[name].append(split.is_correct(answers) - split.is_correct(recipe_answers))
-    rows |= {f"beside {name}": np.mean(d, axis=0).tolist() for name, d in differences.items()}
+    row_differences |= {
+        f"beside {name}": np.mean(rows, axis=0).tolist() for name, rows in differences.items()
+    }
     return {
-        "rows": rows,
+        "rows": row_differences,
         "loss": loss.tolist(),
         "cost_share": float(system.cost(split.x_test).mean() / split.costs.total),
         "f0": system.high_cost_model_.kind,
         "f0_accuracy": float(is_cloud_correct.mean()),
         "verdict": check.verdict,
         "said": next(line for line in check.lines() if line.startswith(("kept", "not kept"))),
-        "spent": {name: float(np.mean(values)) for name, values in costs.items()},
+        "spent": {name: float(np.mean(shares)) for name, shares in budget_shares.items()},
         "cpu_s": round(seconds, 1),
     }
 
@@ -197,13 +206,15 @@ def _system_answers(
 ) -> tuple[NDArray[Any], float]:
     """Labels and mean cost at a budget, or the most frequent class at no cost if none fits."""
     try:
-        tuned = system.at(budget=budget)
+        affordable_system = system.at(budget=budget)
     except InputError:
         return np.full(len(split.y_test), np.bincount(split.y).argmax()), 0.0
-    return tuned.predict(split.x_test), float(tuned.cost(split.x_test).mean())
+    return affordable_system.predict(split.x_test), float(
+        affordable_system.cost(split.x_test).mean()
+    )
 
 
-def _plain_answers(split: Split) -> dict[str, NDArray[Any]]:
+def _plain_model_answers(split: Split) -> dict[str, NDArray[Any]]:
     """Labels of three plain models on all features."""
     models: dict[str, ClassifierMixin] = {
         "LightGBM": default_booster(),
@@ -221,22 +232,20 @@ def _plain_answers(split: Split) -> dict[str, NDArray[Any]]:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the five splits of each table, or read them from the cache."""
     names = ("sonar", "wine") if options.quick else TABLES
-    return {"tables": {name: _measured_table(name) for name in names}}
+    return {"tables": {name: _measure_table(name) for name in names}}
 
 
-def _measured_table(name: str) -> dict[str, Any]:
+def _measure_table(name: str) -> dict[str, Any]:
     table = read_table(name)
+    version = code_version("benchmarks.bench_promises")
     results = []
     for number, (train, test) in enumerate(splits(table)):
-        key = f"{name}.{number}.{code_version('benchmarks.bench_promises')}"
-        path = CACHE / "promises" / f"{key}.json"
+        rows = table.x[train], table.y[train], table.x[test], table.y[test]
+        split = Split(*rows, table.costs, number)
+        path = CACHE / "promises" / f"{name}.{number}.{version}.json"
         if not path.is_file():
             note(f"{name}, split {number + 1}: {len(train)} training, {len(test)} test rows")
-            split = Split(
-                table.x[train], table.y[train], table.x[test], table.y[test], table.costs, number
-            )
-            write_whole(path, json.dumps(as_json_value(measure_split(split))))
-        results.append(json.loads(path.read_text()))
+        results.append(read_or_compute(path, partial(measure_split, split)))
     return _table_figures(table, results)
 
 
@@ -260,9 +269,9 @@ def _table_figures(table: Table, results: Sequence[dict[str, Any]]) -> dict[str,
         key: Mean.of_rows(np.concatenate([result["rows"][key] for result in results]))
         for key in results[0]["rows"]
     }
-    means = ("f0_accuracy", "cost_share", "cpu_s")
+    mean_keys = ("f0_accuracy", "cost_share", "cpu_s")
     return {
-        "train": min(len(table.y) * 4 // 5, MAX_TRAIN),
+        "train": min(len(table.y) * 4 // 5, MAX_TRAINING_ROWS),
         "test": sum(len(result["loss"]) for result in results),
         "features": table.x.shape[1],
         "classes": int(table.y.max()) + 1,
@@ -271,7 +280,7 @@ def _table_figures(table: Table, results: Sequence[dict[str, Any]]) -> dict[str,
         "differences": {key: mean._asdict() for key, mean in differences.items()},
         "spent": {k: float(np.mean([r["spent"][k] for r in results])) for k in results[0]["spent"]},
         "f0": [result["f0"] for result in results],
-        **{key: float(np.mean([result[key] for result in results])) for key in means},
+        **{key: float(np.mean([result[key] for result in results])) for key in mean_keys},
     }
 
 
@@ -285,7 +294,7 @@ def page(figures: Mapping[str, Any]) -> list[str]:
         "# Promises on real tables",
         "",
         f"Made by `make bench-promises`: five splits of each of {len(tables)} tables, at most "
-        f"{MAX_TRAIN} training rows, no test row twice. Prices are the tables' own, or 1 a "
+        f"{MAX_TRAINING_ROWS} training rows, no test row twice. Prices are the tables' own, or 1 a "
         "feature. Letters are A to M against N to Z; classes with fewer than .5 % of the rows are "
         "left out. Differences are in points of accuracy, paired by row, ± a standard error.",
         "",
@@ -300,8 +309,8 @@ def page(figures: Mapping[str, Any]) -> list[str]:
 def _promise_lines(tables: Mapping[str, Any]) -> list[str]:
     promises = [promise for table in tables.values() for promise in table["promises"]]
     n_kept = sum(promise["kept"] for promise in promises)
-    unkept = [promise for promise in promises if not promise["kept"]]
-    n_said = sum(promise["admitted"] for promise in unkept)
+    broken_promises = [promise for promise in promises if not promise["kept"]]
+    n_admitted = sum(promise["admitted"] for promise in broken_promises)
     rows = [
         (
             name,
@@ -321,8 +330,8 @@ def _promise_lines(tables: Mapping[str, Any]) -> list[str]:
         "",
         f"At most {100 * MAX_LOSS:.0f} point of accuracy less than the high-cost model: kept "
         f"within two standard errors in {n_kept} of {len(promises)} splits. Of the other "
-        f"{len(unkept)}, the last lines of `gatewise train` say in {n_said} that the promise was "
-        "not kept. Cost is the system's in percent of the price of all features.",
+        f"{len(broken_promises)}, the last lines of `gatewise train` say in {n_admitted} that the "
+        "promise was not kept. Cost is the system's in percent of the price of all features.",
         "",
         *harness.table_lines(header, rows),
     ]
@@ -331,27 +340,27 @@ def _promise_lines(tables: Mapping[str, Any]) -> list[str]:
 def _model_lines(tables: Mapping[str, Any]) -> list[str]:
     prefix = "f0 beside "
     rows = []
-    behind = []
+    tables_behind = []
     for name, table in tables.items():
         means = {
             key.removeprefix(prefix): Mean(**mean)
             for key, mean in table["differences"].items()
             if key.startswith(prefix)
         }
-        best = min(means, key=lambda key: means[key].value)
-        if means[best].value < -means[best].error:
-            behind.append(name)
+        best_model = min(means, key=lambda model: means[model].value)
+        if means[best_model].value < -means[best_model].error:
+            tables_behind.append(name)
         accuracy = f"{100 * table['f0_accuracy']:.2f}"
-        rows.append((name, accuracy, best, *(mean.text() for mean in means.values())))
-    plain_names = [key.removeprefix(prefix) for key in _keys(tables, prefix)]
+        rows.append((name, accuracy, best_model, *(mean.text() for mean in means.values())))
+    plain_names = [key.removeprefix(prefix) for key in _difference_keys(tables, prefix)]
     header = ("table", "accuracy", "best plain model", *(f"minus {n}" for n in plain_names))
-    named = f": {', '.join(behind)}" if behind else ""
+    names_text = f": {', '.join(tables_behind)}" if tables_behind else ""
     return [
         "## The built-in high-cost model",
         "",
         "Beside LightGBM as it comes, 300 extra-trees and a scaled SVM (C = 10). It is a standard "
-        f"error behind the best of the three, chosen by the test rows, on {len(behind)} of "
-        f"{len(tables)} tables{named}.",
+        f"error behind the best of the three, chosen by the test rows, on {len(tables_behind)} of "
+        f"{len(tables)} tables{names_text}.",
         "",
         *harness.table_lines(header, rows),
     ]
@@ -373,20 +382,24 @@ def _recipe_lines(tables: Mapping[str, Any]) -> list[str]:
     rows = []
     for name, table in tables.items():
         means = [Mean(**table["differences"][prefix + recipe]) for recipe in RECIPES]
-        words = [_outcome(mean) for mean in means]
-        outcomes.append(words)
-        spent = ", ".join(f"{100 * share:.0f}" for share in table["spent"].values())
-        cells = [f"{mean.text()} {word}" for mean, word in zip(means, words, strict=True)]
-        rows.append((name, *cells, spent))
+        table_outcomes = [_outcome(mean) for mean in means]
+        outcomes.append(table_outcomes)
+        spent_text = ", ".join(f"{100 * share:.0f}" for share in table["spent"].values())
+        cells = [
+            f"{mean.text()} {outcome}" for mean, outcome in zip(means, table_outcomes, strict=True)
+        ]
+        rows.append((name, *cells, spent_text))
     for number, recipe in enumerate(RECIPES):
-        column = [words[number] for words in outcomes]
-        counts = ", ".join(f"{column.count(w)} {w}" for w in ("win", "even", "loss"))
+        column = [table_outcomes[number] for table_outcomes in outcomes]
+        counts = ", ".join(
+            f"{column.count(outcome)} {outcome}" for outcome in ("win", "even", "loss")
+        )
         lines += [f"Against *{recipe}*: {counts}.", ""]
     header = ("table", *(f"minus {recipe}" for recipe in RECIPES), "% of budget spent")
     return [*lines, *harness.table_lines(header, rows)]
 
 
-def _keys(tables: Mapping[str, Any], prefix: str) -> list[str]:
+def _difference_keys(tables: Mapping[str, Any], prefix: str) -> list[str]:
     differences = next(iter(tables.values()))["differences"]
     return [key for key in differences if key.startswith(prefix)]
 

@@ -125,7 +125,7 @@ def _set_figures(priced_set: _PricedSet, n_splits: int) -> dict[str, Any]:
         "rows": len(signal_set.y),
         "features": len(graph.feature_names),
         "groups": None if signal_set.groups is None else len(np.unique(signal_set.groups)),
-        "measure": "balanced accuracy" if signal_set.rare else "accuracy",
+        "measure": "balanced accuracy" if signal_set.has_rare_classes else "accuracy",
         "target": signal_set.target,
         "families": signal_set.families,
         "prices_us": priced_set.prices,
@@ -173,7 +173,7 @@ class _Split:
 
     @property
     def class_weight(self) -> Literal["balanced"] | None:
-        return "balanced" if self.signal_set.rare else None
+        return "balanced" if self.signal_set.has_rare_classes else None
 
     @property
     def groups(self) -> NDArray[np.int64] | None:
@@ -189,7 +189,7 @@ class _Split:
         """Mean over the test rows, and its standard error with correlated rows within groups."""
         y, groups = self.signal_set.y[self.test], self.signal_set.groups
         clusters = np.arange(len(y)) if groups is None else groups[self.test]
-        weight = 1.0 / np.bincount(y)[y] if self.signal_set.rare else np.ones(len(y))
+        weight = 1.0 / np.bincount(y)[y] if self.signal_set.has_rare_classes else np.ones(len(y))
         mean = float(np.average(values, weights=weight))
         _, number = np.unique(clusters, return_inverse=True)
         sums = np.bincount(number, weight * (values - mean)) / weight.sum()

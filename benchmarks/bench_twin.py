@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import harness
-from benchmarks.data.fleet_bundles import PARAMS, FleetBundle, fleet_bundle
+from benchmarks.data.fleet_bundles import CASCADE_SETTINGS, FleetBundle, fleet_bundle
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_sim.experiment.policies import system_policy
@@ -37,7 +37,9 @@ from gatewise_sim.scenario import Scenario
 PACKAGES: Final = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 DEVICES: Final = (20, 100)
 LINKS: Final = ("wifi", "4g")
-CELLS: Final = [f"{name}/{n}/{link}" for name in PARAMS for n in DEVICES for link in LINKS]
+CELLS: Final = [
+    f"{name}/{n}/{link}" for name in CASCADE_SETTINGS for n in DEVICES for link in LINKS
+]
 #: Instances per second, over all devices.
 RATE: Final = 80.0
 SECONDS: Final = 30.0

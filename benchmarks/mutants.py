@@ -155,43 +155,45 @@ def mutants_of(module: str) -> list[Mutant]:
     source = (ROOT / module).read_text()
     mutants = []
     for name in OPERATORS:
-        operator = get_operator(name)()
+        operator_instance = get_operator(name)()
         occurrence = 0
-        while (changed := mutate_code(source, operator, occurrence)) is not None:
+        while (mutated_source := mutate_code(source, operator_instance, occurrence)) is not None:
             occurrence += 1
-            mutant = _compare(module, name, source, changed)
+            mutant = _compare(module, name, source, mutated_source)
             if mutant is not None:
                 mutants.append(mutant)
     return mutants
 
 
-def _compare(module: str, operator: str, source: str, changed: str) -> Mutant | None:
+def _compare(module: str, operator: str, source: str, mutated_source: str) -> Mutant | None:
     """Mutant with its changed line, or None if the change has no effect.
 
     A bare ``*`` in a signature is not a product, and settings of numba do not change results.
     """
-    lines = enumerate(zip(source.splitlines(), changed.splitlines(), strict=False), 1)
-    for number, (before, after) in lines:
-        if before != after:
-            if before.replace("*,", "/,") == after or before.startswith("@numba"):
+    line_pairs = enumerate(zip(source.splitlines(), mutated_source.splitlines(), strict=False), 1)
+    for number, (old_line, new_line) in line_pairs:
+        if old_line != new_line:
+            if old_line.replace("*,", "/,") == new_line or old_line.startswith("@numba"):
                 return None
-            return Mutant(module, operator, number, before.strip(), after.strip(), changed)
+            return Mutant(
+                module, operator, number, old_line.strip(), new_line.strip(), mutated_source
+            )
     return None
 
 
 def survives(mutant: Mutant, tests: str) -> bool:
     """Whether the tests pass with the mutant; a mutant that hangs does not survive."""
-    child = os.fork()
-    if child == 0:
+    child_pid = os.fork()
+    if child_pid == 0:
         os._exit(_run_tests(mutant, tests))
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
-        pid, status = os.waitpid(child, os.WNOHANG)
+        pid, status = os.waitpid(child_pid, os.WNOHANG)
         if pid:
             return os.waitstatus_to_exitcode(status) == 0
         time.sleep(0.02)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    os.killpg(child_pid, signal.SIGKILL)
+    os.waitpid(child_pid, 0)
     return False
 
 
@@ -199,11 +201,11 @@ def _run_tests(mutant: Mutant, tests: str) -> int:
     import pytest
 
     os.setpgrp()
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 1)
-    os.dup2(silence, 2)
-    cache = tempfile.mkdtemp()  # do not load compiled kernels of other mutants
-    os.environ["NUMBA_CACHE_DIR"] = cache
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 1)
+    os.dup2(devnull, 2)
+    cache_folder = tempfile.mkdtemp()  # do not load compiled kernels of other mutants
+    os.environ["NUMBA_CACHE_DIR"] = cache_folder
     if mutant.module in KERNELS:
         os.environ["NUMBA_DISABLE_JIT"] = "1"
     finder = _MutantFinder(ROOT / mutant.module, mutant.source)
@@ -218,7 +220,7 @@ def _run_tests(mutant: Mutant, tests: str) -> int:
     except Exception:  # the import of the module fails
         return 1
     finally:
-        shutil.rmtree(cache, ignore_errors=True)
+        shutil.rmtree(cache_folder, ignore_errors=True)
 
 
 def run(names: Sequence[str], n_each: int, seed: int) -> dict[str, Any]:
@@ -228,25 +230,33 @@ def run(names: Sequence[str], n_each: int, seed: int) -> dict[str, Any]:
         if names and Path(module).stem not in names:
             continue
         mutants = mutants_of(module)
-        drawn = random.Random(seed).sample(mutants, min(n_each, len(mutants)))
+        drawn_mutants = random.Random(seed).sample(mutants, min(n_each, len(mutants)))
         unchanged = Mutant(module, "", 0, "", "", (ROOT / module).read_text())
         if not survives(unchanged, tests):
             raise SystemExit(f"{tests} fails without a mutant")
-        survivors = [m for m in drawn if survives(m, tests)]
+        survivors = [mutant for mutant in drawn_mutants if survives(mutant, tests)]
         modules[module] = {
             "mutants": len(mutants),
-            "tried": len(drawn),
-            "killed": len(drawn) - len(survivors),
+            "tried": len(drawn_mutants),
+            "killed": len(drawn_mutants) - len(survivors),
             "survivors": [
-                {"line": m.line, "operator": m.operator, "before": m.before, "after": m.after}
-                for m in survivors
+                {
+                    "line": mutant.line,
+                    "operator": mutant.operator,
+                    "before": mutant.before,
+                    "after": mutant.after,
+                }
+                for mutant in survivors
             ],
         }
-        print(f"{module}: {len(drawn) - len(survivors)} of {len(drawn)} killed", flush=True)
-        for m in survivors:
-            print(f"    {m.line}: {m.before}\n        -> {m.after}", flush=True)
-    n_tried = sum(m["tried"] for m in modules.values())
-    n_killed = sum(m["killed"] for m in modules.values())
+        print(
+            f"{module}: {len(drawn_mutants) - len(survivors)} of {len(drawn_mutants)} killed",
+            flush=True,
+        )
+        for mutant in survivors:
+            print(f"    {mutant.line}: {mutant.before}\n        -> {mutant.after}", flush=True)
+    n_tried = sum(mutant["tried"] for mutant in modules.values())
+    n_killed = sum(mutant["killed"] for mutant in modules.values())
     return {"seed": seed, "tried": n_tried, "killed": n_killed, "modules": modules}
 
 
@@ -258,10 +268,10 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="names of modules; default: all")
     parser.add_argument("--each", type=int, default=10, help="mutants per module")
     parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
-    report = run(args.names, args.each, args.seed)
+    options = parser.parse_args()
+    report = run(options.names, options.each, options.seed)
     print(f"{report['killed']} of {report['tried']} killed")
-    if not args.names:
+    if not options.names:
         (RESULTS / "mutants.json").write_text(json.dumps(report, indent=1) + "\n")
 
 

@@ -52,12 +52,12 @@ class AcquisitionPolicy:
         for features, model in self._models():
             # a row with missing features acquires the first of them
             is_missing = ~observed[np.ix_(rows, features)]
-            lacks = is_missing.any(axis=1)
-            if lacks.any():
-                first = features[is_missing[lacks].argmax(axis=1)]
-                actions[rows[lacks]] = 1 + self.selection_of[first]
+            has_missing = is_missing.any(axis=1)
+            if has_missing.any():
+                first_missing = features[is_missing[has_missing].argmax(axis=1)]
+                actions[rows[has_missing]] = 1 + self.selection_of[first_missing]
             # other rows run the model, then stop or continue with the next model
-            rows = rows[~lacks]
+            rows = rows[~has_missing]
             if not len(rows):
                 break
             proba[rows], is_answered = model(x[rows])
@@ -92,11 +92,15 @@ def prices_of_selections(
 ) -> FeatureCosts:
     """Costs of features whose selections have one price each."""
     sizes = np.bincount(selection_of, minlength=len(prices))
-    is_shared = sizes[selection_of] > 1
+    is_group = sizes[selection_of] > 1
     return FeatureCosts(
-        np.where(is_shared, 0.0, prices[selection_of]),
+        np.where(is_group, 0.0, prices[selection_of]),
         group=[
-            int(s) if shared else None for s, shared in zip(selection_of, is_shared, strict=True)
+            int(selection) if has_group else None
+            for selection, has_group in zip(selection_of, is_group, strict=True)
         ],
-        shared={int(s): float(prices[s]) for s in np.unique(selection_of[is_shared])},
+        shared={
+            int(selection): float(prices[selection])
+            for selection in np.unique(selection_of[is_group])
+        },
     )

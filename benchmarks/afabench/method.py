@@ -61,7 +61,8 @@ class GatewiseMethod:
         """Choose the point that maximises accuracy - cost_param * cost on validation rows."""
         system = self.policy.system
         point = max(
-            system.frontier_.points, key=lambda p: p.effective_accuracy - cost_param * p.cost
+            system.frontier_.points,
+            key=lambda candidate: candidate.effective_accuracy - cost_param * candidate.cost,
         )
         self.policy.system = system.at(budget=point.cost)
 
@@ -153,16 +154,16 @@ def _selections(unmasker: Any, n_features: int) -> NDArray[np.intp]:
     """Index of the selection that reveals each feature."""
     n_selections = unmasker.get_n_selections(torch.Size([n_features]))
     selections = torch.arange(n_selections)[:, None]
-    nothing = torch.zeros((n_selections, n_features))
-    revealed = unmasker.unmask(
-        masked_features=nothing,
-        feature_mask=nothing.bool(),
-        features=nothing,
+    no_features = torch.zeros((n_selections, n_features))
+    revealed_features = unmasker.unmask(
+        masked_features=no_features,
+        feature_mask=no_features.bool(),
+        features=no_features,
         afa_selection=selections,
         selection_mask=torch.zeros((n_selections, n_selections), dtype=torch.bool),
         feature_shape=torch.Size([n_features]),
     )
-    return revealed.numpy().argmax(axis=0)
+    return revealed_features.numpy().argmax(axis=0)
 
 
 if __name__ == "__main__":

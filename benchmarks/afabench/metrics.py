@@ -23,12 +23,12 @@ def main(builtin: str, external: str) -> None:
     for classifier, path in (("builtin", builtin), ("external", external)):
         frame = afabench_plots.read_parquet(Path(path))
         frame = afabench_plots.assert_only_one_soft_budget_param_type(frame)
-        stopped = frame.filter(
+        stop_rows = frame.filter(
             (pl.col("action_performed") == 0) & pl.col("predicted_class").is_not_null()
         )
-        if stopped.is_empty():
+        if stop_rows.is_empty():
             continue
-        for row in afabench_plots.get_metrics_at_stop_action(stopped).iter_rows(named=True):
+        for row in afabench_plots.get_metrics_at_stop_action(stop_rows).iter_rows(named=True):
             has_f_score = row["dataset"] in afabench_plots.DATASETS_WITH_F_SCORE
             records.append(
                 {

@@ -47,9 +47,9 @@ def serve(socket_path: str, log_path: str) -> None:
                 pid = os.fork()
                 if pid == 0:
                     os._exit(_run(arguments))
-                _pid, status, used = os.wait4(pid, 0)
+                _pid, status, usage = os.wait4(pid, 0)
                 with Path(log_path).open("a") as log:
-                    print(json.dumps([used.ru_utime + used.ru_stime, *arguments]), file=log)
+                    print(json.dumps([usage.ru_utime + usage.ru_stime, *arguments]), file=log)
                 connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 

@@ -26,7 +26,7 @@ DEADLINE_MS = 200
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-O2")
 
 
-class BadLink:
+class FaultyLink:
     """TCP relay to a port with delays of 0 to 20 ms and a cut every 0.2 to 1.2 s."""
 
     def __init__(self, port: int, *, seed: int = 0) -> None:
@@ -102,7 +102,7 @@ def measure_offload(bundle: Bundle, rows: NDArray[np.float32], *, json: bool) ->
         subprocess.run(command, check=True)
         with MosquittoBroker() as broker, Worker(bundle.path, broker.url):
             port = int(re.findall(r":(\d+)", broker.url)[-1])
-            with BadLink(port) as link:
+            with FaultyLink(port) as link:
                 process = subprocess.run(
                     [folder / "offload", "127.0.0.1", str(link.port), "board-1"],
                     input=rows.tobytes(),

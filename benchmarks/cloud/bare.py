@@ -11,13 +11,13 @@ from typing import Any
 
 import paho.mqtt.client as paho
 
-from benchmarks.cloud.load import bare_client
+from benchmarks.cloud.load import paho_client
 from gatewise_edge.link import wire
 
 
 def main(port: int) -> None:
     """Serve until killed; print ``ready`` after the subscription."""
-    client = bare_client(f"bare-{secrets.token_hex(4)}")
+    client = paho_client(f"bare-{secrets.token_hex(4)}")
 
     def respond(_client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
         device = wire.device_of(message.topic)

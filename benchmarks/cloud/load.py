@@ -25,13 +25,13 @@ from gatewise_edge.link import wire
 _RESPONSE_TIMEOUT_SECONDS = 60.0
 
 
-def payloads(X: NDArray[np.float32], rows: int, count: int, *, model: str) -> list[bytes]:
-    """Encode `count` requests of `rows` instances each, with distinct ids."""
+def payloads(X: NDArray[np.float32], n_rows: int, n_requests: int, *, model: str) -> list[bytes]:
+    """Encode `n_requests` requests of `n_rows` instances each, with distinct ids."""
     encoded_requests = []
-    for i in range(count):
-        rows_of_request = np.arange(i * rows, (i + 1) * rows) % len(X)
+    for i in range(n_requests):
+        row_numbers = np.arange(i * n_rows, (i + 1) * n_rows) % len(X)
         request = wire.Request(
-            id=wire.new_id(), model=model, version="1", ttl_ms=60_000, X=X[rows_of_request]
+            id=wire.new_id(), model=model, version="1", ttl_ms=60_000, X=X[row_numbers]
         )
         encoded_requests.append(wire.encode_request(request))
     return encoded_requests
@@ -51,9 +51,9 @@ class LoadClient:
         """Publish a request at QoS 1."""
         self.client.publish(self._topic, payload, qos=1)
 
-    def echoes(self, payload: bytes, count: int) -> list[float]:
+    def echoes(self, payload: bytes, n_echoes: int) -> list[float]:
         """Send a payload to this client's own topic, one at a time; return the seconds of each."""
-        return [self._round_trip(self._echo_topic, payload) for _ in range(count)]
+        return [self._round_trip(self._echo_topic, payload) for _ in range(n_echoes)]
 
     def turns(self, messages: list[bytes]) -> list[float]:
         """Send requests one at a time; return the seconds of each round trip."""
@@ -65,15 +65,15 @@ class LoadClient:
         arrival_time, _ = self.arrivals.get(timeout=_RESPONSE_TIMEOUT_SECONDS)
         return arrival_time - started
 
-    def flood(self, messages: list[bytes], window: int) -> float:
-        """Send all messages with `window` pending; return the seconds until the last response."""
+    def flood(self, messages: list[bytes], max_pending: int) -> float:
+        """Send all messages, `max_pending` unanswered at a time; return the seconds of all."""
         started = time.perf_counter()
         for i, payload in enumerate(messages):
-            if i >= window:
+            if i >= max_pending:
                 self.arrivals.get(timeout=_RESPONSE_TIMEOUT_SECONDS)
             self.send(payload)
         last_time = started
-        for _ in range(min(window, len(messages))):
+        for _ in range(min(max_pending, len(messages))):
             last_time, _ = self.arrivals.get(timeout=_RESPONSE_TIMEOUT_SECONDS)
         return last_time - started
 
@@ -101,7 +101,7 @@ def _id_of(payload: bytes) -> bytes:
     return payload[start : start + 16]
 
 
-def bare_client(name: str) -> paho.Client:
+def paho_client(name: str) -> paho.Client:
     """Make a paho client with TCP_NODELAY, so that small packets are not delayed."""
     client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv311)
 
@@ -116,7 +116,7 @@ def bare_client(name: str) -> paho.Client:
 def connected(port: int) -> Iterator[LoadClient]:
     """Connect a load client for the duration of a block."""
     device = f"bench-{secrets.token_hex(4)}"
-    client = bare_client(device)
+    client = paho_client(device)
     client.max_inflight_messages_set(1000)
     load_client = LoadClient(client, device)
     ready = threading.Event()

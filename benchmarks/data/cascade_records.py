@@ -21,16 +21,16 @@ def cascade_record(
     margins_and_scores = [split_outputs(stage.margins(x), stage.score) for stage in stages]
     answers = np.stack([*(labels(margins) for margins, _ in margins_and_scores), f0.labels(x)])
     labels_of_rows = np.searchsorted(system.classes_, y)
-    acquired = np.zeros(prices.n_features, bool)
-    costs = []
+    is_acquired = np.zeros(prices.n_features, bool)
+    exit_costs = []
     for features in (*(stage.features for stage in stages), f0.features):
-        acquired = acquired | prices.mask(features)
-        costs.append(prices.price(acquired))
+        is_acquired = is_acquired | prices.mask(features)
+        exit_costs.append(prices.price(is_acquired))
     weights = system.class_weights_
     return CascadeRecord(
         scores=np.stack([score for _, score in margins_and_scores]),
         correctness=(answers == labels_of_rows).astype(np.float64),
-        exit_costs=np.array(costs),
+        exit_costs=np.array(exit_costs),
         weights=np.ones(len(y)),
         splitter=RowSplitter(len(y)),
         class_weights=None if weights is None else weights[labels_of_rows],

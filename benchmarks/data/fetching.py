@@ -21,8 +21,8 @@ SMALL_SETS = Path(__file__).parent / "sets"
 
 def data_folders() -> list[Path]:
     """Folders of data files in the order of the search."""
-    first = os.environ.get("GATEWISE_DATA", CACHE.parents[1] / "shared" / "data")
-    return [Path(first), FETCHED, SMALL_SETS]
+    preferred_folder = os.environ.get("GATEWISE_DATA", CACHE.parents[1] / "shared" / "data")
+    return [Path(preferred_folder), FETCHED, SMALL_SETS]
 
 
 def find_file(name: str) -> Path | None:
@@ -68,9 +68,9 @@ def fetch(name: str, folder: Path, *, mirror: str | None = None) -> Path:
             "this version of numpy reads or stores them otherwise"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f"{name}.partial.npz"
-    np.savez_compressed(partial, allow_pickle=False, **arrays)
-    partial.replace(path)
+    partial_file = folder / f"{name}.partial.npz"
+    np.savez_compressed(partial_file, allow_pickle=False, **arrays)
+    partial_file.replace(path)
     return path
 
 

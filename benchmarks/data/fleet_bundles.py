@@ -18,7 +18,7 @@ from gatewise_export import Bundle, pack
 from gatewise_training import StagedCascade
 
 #: Settings with several answering stages that offload about a fifth of the rows.
-PARAMS: Final[dict[str, dict[str, Any]]] = {
+CASCADE_SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "digits": {"n_stages": 2, "families": ("linear",), "offload_rate": 0.25},
     "letters": {"n_stages": 3, "budget": 11.6},
 }
@@ -36,19 +36,21 @@ class FleetBundle:
 
 def fleet_bundle(name: str) -> FleetBundle:
     """Bundle from the cache, or fitted and packed; raises InputError without its data file."""
-    X, y, n_train, first_row = _data(name)
+    X, y, n_train, first_row = _read_rows(name)
     folder = CACHE / "fleet" / f"{name}.{code_version('gatewise_training.cascades.staged')}"
     if not (folder / "manifest.json").is_file():
         note(f"training {name}")
         shutil.rmtree(folder, ignore_errors=True)
         f0 = ExtraTreesClassifier(100, random_state=0).fit(X[:n_train], y[:n_train])
-        system = StagedCascade(f0, random_state=0, **PARAMS[name]).fit(X[:n_train], y[:n_train])
+        system = StagedCascade(f0, random_state=0, **CASCADE_SETTINGS[name]).fit(
+            X[:n_train], y[:n_train]
+        )
         folder.parent.mkdir(parents=True, exist_ok=True)
         pack(system, folder, sample=X[:16], name=name)
     return FleetBundle(name, Bundle.open(folder), X[first_row:], y[first_row:])
 
 
-def _data(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64], int, int]:
+def _read_rows(name: str) -> tuple[NDArray[np.float32], NDArray[np.int64], int, int]:
     """Rows, class indices, number of training rows, and index of the first row for the fleet."""
     if name == "letters":
         with np.load(problems.data_file("letter")) as file:

@@ -37,10 +37,10 @@ from sklearn.svm import SVC
 
 import gatewise as gw
 
-NAMES = [f"pixel {k}" for k in range(64)]
+PIXEL_NAMES = [f"pixel {k}" for k in range(64)]
 
 
-def _boosted(library: str) -> Any:
+def _make_booster(library: str) -> Any:
     if library == "lightgbm":
         import lightgbm
 
@@ -51,18 +51,18 @@ def _boosted(library: str) -> Any:
         return xgboost.XGBClassifier(n_estimators=20, n_jobs=1)
     import catboost
 
-    quiet = {"verbose": 0, "allow_writing_files": False, "thread_count": 1}
-    return catboost.CatBoostClassifier(iterations=40, depth=4, **quiet)
+    settings = {"verbose": 0, "allow_writing_files": False, "thread_count": 1}
+    return catboost.CatBoostClassifier(iterations=40, depth=4, **settings)
 
 
-def _scaled(model: Any) -> Any:
+def _with_scaler(model: Any) -> Any:
     return make_pipeline(StandardScaler(), model)
 
 
-def _by_name() -> Any:
+def _column_transformer() -> Any:
     columns = make_column_transformer(
-        (OneHotEncoder(handle_unknown="ignore"), NAMES[:8]),
-        (StandardScaler(), NAMES[8:32]),
+        (OneHotEncoder(handle_unknown="ignore"), PIXEL_NAMES[:8]),
+        (StandardScaler(), PIXEL_NAMES[8:32]),
         remainder="passthrough",
     )
     return make_pipeline(columns, RandomForestClassifier(50, random_state=0))
@@ -72,22 +72,24 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "random forest": lambda: RandomForestClassifier(50, random_state=0),
     "random forest of a polars frame": lambda: RandomForestClassifier(50, random_state=0),
     "HistGradientBoosting": lambda: HistGradientBoostingClassifier(max_iter=20, random_state=0),
-    "LightGBM": lambda: _boosted("lightgbm"),
-    "XGBoost": lambda: _boosted("xgboost"),
-    "CatBoost": lambda: _boosted("catboost"),
-    "logistic regression in a pipeline": lambda: _scaled(LogisticRegression(max_iter=300)),
+    "LightGBM": lambda: _make_booster("lightgbm"),
+    "XGBoost": lambda: _make_booster("xgboost"),
+    "CatBoost": lambda: _make_booster("catboost"),
+    "logistic regression in a pipeline": lambda: _with_scaler(LogisticRegression(max_iter=300)),
     "calibrated SVM": lambda: CalibratedClassifierCV(SVC(), ensemble=False, cv=2),
-    "network of scikit-learn": lambda: _scaled(MLPClassifier((32,), max_iter=300, random_state=0)),
+    "network of scikit-learn": lambda: _with_scaler(
+        MLPClassifier((32,), max_iter=300, random_state=0)
+    ),
     "naive Bayes": lambda: GaussianNB(var_smoothing=1e-3),
     "OneHotEncoder in a pipeline": lambda: make_pipeline(
         OneHotEncoder(handle_unknown="ignore"), LogisticRegression(max_iter=200)
     ),
-    "ColumnTransformer by names": _by_name,
+    "ColumnTransformer by names": _column_transformer,
     "vote": lambda: VotingClassifier(
         [
             ("a", HistGradientBoostingClassifier(max_iter=10)),
-            ("b", _boosted("xgboost")),
-            ("c", _scaled(LogisticRegression(max_iter=300))),
+            ("b", _make_booster("xgboost")),
+            ("c", _with_scaler(LogisticRegression(max_iter=300))),
         ],
         voting="soft",
         weights=[1, 1, 2],
@@ -95,7 +97,7 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "stack": lambda: StackingClassifier(
         [
             ("a", RandomForestClassifier(20, random_state=0)),
-            ("b", _scaled(LogisticRegression(max_iter=300))),
+            ("b", _with_scaler(LogisticRegression(max_iter=300))),
         ],
         cv=3,
     ),
@@ -109,19 +111,19 @@ REFUSED: dict[str, Callable[[], Any]] = {
 }
 
 
-def frame(X: NDArray[np.float32]) -> pd.DataFrame:
+def pandas_frame(X: NDArray[np.float32]) -> pd.DataFrame:
     """Rows as a pandas frame with column names."""
-    return pd.DataFrame(X, columns=NAMES)
+    return pd.DataFrame(X, columns=PIXEL_NAMES)
 
 
 def polars_frame(X: NDArray[np.float32]) -> Any:
     """Rows as a polars frame."""
     import polars
 
-    return polars.DataFrame(X, schema=NAMES)
+    return polars.DataFrame(X, schema=PIXEL_NAMES)
 
 
-def _exported(X: NDArray[np.float32], y: NDArray[Any], *, zipmap: bool) -> bytes:
+def _forest_graph(X: NDArray[np.float32], y: NDArray[Any], *, zipmap: bool) -> bytes:
     model = RandomForestClassifier(50, random_state=0).fit(X, y)
     options = {id(model): {"zipmap": zipmap}}
     opset = {"": 17, "ai.onnx.ml": 3}
@@ -132,18 +134,20 @@ def _exported(X: NDArray[np.float32], y: NDArray[Any], *, zipmap: bool) -> bytes
 
 def network(X: NDArray[np.float32], y: NDArray[Any], *, softmax: bool, image: bool) -> bytes:
     """Fit a network and write it as ONNX for rows or images (n, 1, 8, 8), with one output."""
-    trained = MLPClassifier((32,), max_iter=300, random_state=0).fit(X / 16, y)
-    nodes, values = [], {"scale": np.array(1 / 16, np.float32)}
-    source = "x"
+    network_model = MLPClassifier((32,), max_iter=300, random_state=0).fit(X / 16, y)
+    nodes, tensors = [], {"scale": np.array(1 / 16, np.float32)}
+    input_name = "x"
     if image:  # a convolution that is the identity
-        values["kernel"] = np.array([[[[0, 0, 0], [0, 1, 0], [0, 0, 0]]]], np.float32)
+        tensors["kernel"] = np.array([[[[0, 0, 0], [0, 1, 0], [0, 0, 0]]]], np.float32)
         nodes.append(helper.make_node("Conv", ["x", "kernel"], ["seen"], pads=[1, 1, 1, 1]))
         nodes.append(helper.make_node("Flatten", ["seen"], ["row"]))
-        source = "row"
-    nodes.append(helper.make_node("Mul", [source, "scale"], ["h0"]))
-    for i, (weights, bias) in enumerate(zip(trained.coefs_, trained.intercepts_, strict=True)):
-        values[f"w{i}"], values[f"b{i}"] = weights.astype(np.float32), bias.astype(np.float32)
-        is_last = i == len(trained.coefs_) - 1
+        input_name = "row"
+    nodes.append(helper.make_node("Mul", [input_name, "scale"], ["h0"]))
+    for i, (weights, bias) in enumerate(
+        zip(network_model.coefs_, network_model.intercepts_, strict=True)
+    ):
+        tensors[f"w{i}"], tensors[f"b{i}"] = weights.astype(np.float32), bias.astype(np.float32)
+        is_last = i == len(network_model.coefs_) - 1
         output_name = "logits" if is_last else f"a{i}"
         nodes.append(helper.make_node("Gemm", [f"h{i}", f"w{i}", f"b{i}"], [output_name]))
         if not is_last:
@@ -156,7 +160,7 @@ def network(X: NDArray[np.float32], y: NDArray[Any], *, softmax: bool, image: bo
         "network",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["n", 10])],
-        [numpy_helper.from_array(array, name) for name, array in values.items()],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
     )
     opset = [helper.make_opsetid("", 13)]
     model = helper.make_model(graph, opset_imports=opset, ir_version=8)
@@ -165,7 +169,7 @@ def network(X: NDArray[np.float32], y: NDArray[Any], *, softmax: bool, image: bo
     return content
 
 
-def _external(X: NDArray[np.float32], y: NDArray[Any]) -> Path:
+def _external_data_file(X: NDArray[np.float32], y: NDArray[Any]) -> Path:
     """Path of an ONNX file that stores its tensors in a second file."""
     model = onnx.load_model_from_string(network(X, y, softmax=False, image=False))
     path = Path(tempfile.mkdtemp(), "network.onnx")
@@ -173,7 +177,7 @@ def _external(X: NDArray[np.float32], y: NDArray[Any]) -> Path:
     return path
 
 
-def _fixed(X: NDArray[np.float32], y: NDArray[Any]) -> bytes:
+def _single_row_graph(X: NDArray[np.float32], y: NDArray[Any]) -> bytes:
     """ONNX graph for one row at a time, because it has a reshape to a fixed size."""
     model = onnx.load_model_from_string(network(X, y, softmax=False, image=False))
     graph = model.graph
@@ -186,23 +190,23 @@ def _fixed(X: NDArray[np.float32], y: NDArray[Any]) -> bytes:
 
 
 FILES: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
-    "ONNX: label and probabilities": lambda X, y: _exported(X, y, zipmap=False),
-    "ONNX: label and ZipMap": lambda X, y: _exported(X, y, zipmap=True),
+    "ONNX: label and probabilities": lambda X, y: _forest_graph(X, y, zipmap=False),
+    "ONNX: label and ZipMap": lambda X, y: _forest_graph(X, y, zipmap=True),
     "ONNX: probabilities alone, named classes": lambda X, y: gw.OnnxModel(
         network(X, y, softmax=True, image=False), classes=list(range(10))
     ),
     "ONNX: logits alone, images (n, 1, 8, 8)": lambda X, y: network(
         X, y, softmax=False, image=True
     ),
-    "ONNX: external data": _external,
-    "ONNX: a fixed batch of one row": _fixed,
+    "ONNX: external data": _external_data_file,
+    "ONNX: a fixed batch of one row": _single_row_graph,
 }
 
 
 # -- PyTorch -------------------------------------------------------------------------------
 
 
-def _module(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
+def _fit_module(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
     """Fit a convolutional network on rows."""
     import torch
 
@@ -226,21 +230,21 @@ def _module(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
     return module
 
 
-def _program(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
+def _exported_program(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
     import torch
 
-    return torch.export.export(_module(X, y).eval(), (torch.zeros(1, 64),))
+    return torch.export.export(_fit_module(X, y).eval(), (torch.zeros(1, 64),))
 
 
 TORCH: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
-    "PyTorch module": _module,
-    "torch.export program of a fixed batch": _program,
+    "PyTorch module": _fit_module,
+    "torch.export program of a fixed batch": _exported_program,
 }
 
 
 # -- boosters ------------------------------------------------------------------------------
 
-CATEGORIES = [20, 28]
+CATEGORY_COLUMNS = [20, 28]
 """Columns of whole numbers that some boosters read as categories."""
 
 
@@ -259,20 +263,20 @@ def _xgboost(X: NDArray[np.float32], y: NDArray[Any], **columns: Any) -> Any:
 
 
 def _xgboost_categories(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
-    kinds = ["c" if k in CATEGORIES else "float" for k in range(X.shape[1])]
+    kinds = ["c" if k in CATEGORY_COLUMNS else "float" for k in range(X.shape[1])]
     return _xgboost(X, y, feature_types=kinds, enable_categorical=True)
 
 
 def _catboost(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
-    return _boosted("catboost").fit(X, y)
+    return _make_booster("catboost").fit(X, y)
 
 
 def _catboost_categories(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
-    table = frame(X).astype({NAMES[k]: int for k in CATEGORIES})
-    return _boosted("catboost").fit(table, y, cat_features=CATEGORIES)
+    table = pandas_frame(X).astype({PIXEL_NAMES[k]: int for k in CATEGORY_COLUMNS})
+    return _make_booster("catboost").fit(table, y, cat_features=CATEGORY_COLUMNS)
 
 
-def _saved(booster: Any, name: str) -> str:
+def _save_booster(booster: Any, name: str) -> str:
     """Save a booster into a file and return its path."""
     path = str(Path(tempfile.mkdtemp(), name))
     booster.save_model(path)
@@ -282,16 +286,18 @@ def _saved(booster: Any, name: str) -> str:
 BOOSTERS: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
     "lightgbm.Booster": _lightgbm,
     "lightgbm.Booster, missing values": _lightgbm,
-    "LightGBM's text, categories": lambda X, y: _saved(
-        _lightgbm(X, y, categorical_feature=CATEGORIES), "model.txt"
+    "LightGBM's text, categories": lambda X, y: _save_booster(
+        _lightgbm(X, y, categorical_feature=CATEGORY_COLUMNS), "model.txt"
     ),
     "xgboost.Booster": _xgboost,
-    "XGBoost's JSON": lambda X, y: _saved(_xgboost(X, y), "model.json"),
-    "XGBoost's UBJSON, missing values": lambda X, y: _saved(_xgboost(X, y), "model.ubj"),
+    "XGBoost's JSON": lambda X, y: _save_booster(_xgboost(X, y), "model.json"),
+    "XGBoost's UBJSON, missing values": lambda X, y: _save_booster(_xgboost(X, y), "model.ubj"),
     "xgboost.Booster, categories": _xgboost_categories,
-    "CatBoost's file": lambda X, y: _saved(_catboost(X, y), "model.cbm"),
-    "CatBoost's file, missing values": lambda X, y: _saved(_catboost(X, y), "model.cbm"),
-    "CatBoost's file, categories": lambda X, y: _saved(_catboost_categories(X, y), "model.cbm"),
+    "CatBoost's file": lambda X, y: _save_booster(_catboost(X, y), "model.cbm"),
+    "CatBoost's file, missing values": lambda X, y: _save_booster(_catboost(X, y), "model.cbm"),
+    "CatBoost's file, categories": lambda X, y: _save_booster(
+        _catboost_categories(X, y), "model.cbm"
+    ),
 }
 """Fitted on rows with NaN if the name contains "missing values"."""
 
@@ -303,16 +309,22 @@ def probabilities(X: NDArray[np.float32]) -> NDArray[np.float64]:
     """Class probabilities from distances to mean digits, which the first call computes."""
     from sklearn.datasets import load_digits
 
-    if not _MEANS:
+    if not _DIGIT_MEANS:
         rows, digits = load_digits(return_X_y=True)
-        _MEANS.append(np.stack([rows[:500][digits[:500] == d].mean(axis=0) for d in range(10)]))
-    gaps = ((np.asarray(X, np.float64)[:, None, :] - _MEANS[0]) ** 2).sum(axis=2)
-    chance = np.exp(-(gaps - gaps.min(axis=1, keepdims=True)) / 100.0)
-    chances: NDArray[np.float64] = chance / chance.sum(axis=1, keepdims=True)
-    return chances
+        _DIGIT_MEANS.append(
+            np.stack([rows[:500][digits[:500] == d].mean(axis=0) for d in range(10)])
+        )
+    squared_distances = ((np.asarray(X, np.float64)[:, None, :] - _DIGIT_MEANS[0]) ** 2).sum(axis=2)
+    class_weights = np.exp(
+        -(squared_distances - squared_distances.min(axis=1, keepdims=True)) / 100.0
+    )
+    class_probabilities: NDArray[np.float64] = class_weights / class_weights.sum(
+        axis=1, keepdims=True
+    )
+    return class_probabilities
 
 
-_MEANS: list[NDArray[np.float64]] = []
+_DIGIT_MEANS: list[NDArray[np.float64]] = []
 
 
 @contextmanager
@@ -333,16 +345,16 @@ def service() -> Iterator[None]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        _URL.append(f"http://127.0.0.1:{server.server_port}")
+        _SERVICE_URLS.append(f"http://127.0.0.1:{server.server_port}")
         yield
         server.shutdown()
-        _URL.clear()
+        _SERVICE_URLS.clear()
 
 
 def ask_service(X: NDArray[np.float32]) -> NDArray[np.float64]:
     """Class probabilities from the service of :func:`service` over HTTP."""
-    with urlopen(Request(_URL[0], json.dumps(X.tolist()).encode()), timeout=5) as response:
+    with urlopen(Request(_SERVICE_URLS[0], json.dumps(X.tolist()).encode()), timeout=5) as response:
         return np.array(json.load(response), np.float64)
 
 
-_URL: list[str] = []
+_SERVICE_URLS: list[str] = []

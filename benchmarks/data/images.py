@@ -23,7 +23,7 @@ BATCH = 500
 
 
 def patch_features(
-    jpeg: NDArray[np.uint8], offset: NDArray[Any], kept: Path, *, seed: int = 0
+    jpeg: NDArray[np.uint8], offset: NDArray[Any], cache_file: Path, *, seed: int = 0
 ) -> NDArray[np.float32]:
     """Compute the features of all images, or read them from the cache.
 
@@ -42,8 +42,8 @@ def patch_features(
     -------
     ndarray of float32, shape (n_images, 400)
     """
-    if kept.is_file():
-        with np.load(kept, allow_pickle=False) as file:
+    if cache_file.is_file():
+        with np.load(cache_file, allow_pickle=False) as file:
             return np.asarray(file["features"])
     rng = np.random.default_rng(seed)
     n = len(offset) - 1
@@ -53,17 +53,17 @@ def patch_features(
         for patches in (_patches(_decode(jpeg, offset, np.array([i])))[0] for i in sample_rows)
     ]
     mean, whiten, centroids = _learn(np.concatenate(sampled_patches), seed)
-    out = np.empty((n, 4 * CENTROIDS), np.float32)
+    features = np.empty((n, 4 * CENTROIDS), np.float32)
     for start in range(0, n, BATCH):
         rows = np.arange(start, min(start + BATCH, n))
         patches = _patches(_decode(jpeg, offset, rows))
-        white = np.asarray((patches - mean) @ whiten, np.float32)
-        out[rows] = _pool(_activate(white, centroids))
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False, suffix=".part") as file:
-        np.savez(file, features=out)
-    Path(file.name).replace(kept)
-    return out
+        whitened_patches = np.asarray((patches - mean) @ whiten, np.float32)
+        features[rows] = _pool(_activate(whitened_patches, centroids))
+    cache_file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=cache_file.parent, delete=False, suffix=".part") as file:
+        np.savez(file, features=features)
+    Path(file.name).replace(cache_file)
+    return features
 
 
 def _decode(
@@ -96,26 +96,30 @@ def _learn(
     from sklearn.cluster import MiniBatchKMeans
 
     mean = np.asarray(patches.mean(axis=0), np.float32)
-    values, vectors = np.linalg.eigh(np.cov(patches - mean, rowvar=False))
-    whiten = ((vectors / np.sqrt(values + 0.1)) @ vectors.T).astype(np.float32)
-    means = MiniBatchKMeans(CENTROIDS, random_state=seed, batch_size=4096, n_init=1)
-    means.fit((patches - mean) @ whiten)
-    return mean, whiten, means.cluster_centers_.astype(np.float32)
+    eigenvalues, eigenvectors = np.linalg.eigh(np.cov(patches - mean, rowvar=False))
+    whitening_matrix = ((eigenvectors / np.sqrt(eigenvalues + 0.1)) @ eigenvectors.T).astype(
+        np.float32
+    )
+    k_means = MiniBatchKMeans(CENTROIDS, random_state=seed, batch_size=4096, n_init=1)
+    k_means.fit((patches - mean) @ whitening_matrix)
+    return mean, whitening_matrix, k_means.cluster_centers_.astype(np.float32)
 
 
 def _activate(patches: NDArray[np.float32], centroids: NDArray[np.float32]) -> NDArray[np.float32]:
     """Compute max(0, mean distance - distance) for each centroid, the triangle activation."""
     squares = (patches**2).sum(axis=2, keepdims=True) - 2 * patches @ centroids.T
     distance = np.sqrt(np.maximum(squares + (centroids**2).sum(axis=1), 0))
-    closer = np.maximum(distance.mean(axis=2, keepdims=True) - distance, 0)
-    return np.asarray(closer, np.float32)
+    activation = np.maximum(distance.mean(axis=2, keepdims=True) - distance, 0)
+    return np.asarray(activation, np.float32)
 
 
-def _pool(active: NDArray[np.float32]) -> NDArray[np.float32]:
+def _pool(activation: NDArray[np.float32]) -> NDArray[np.float32]:
     """Sum over the quarters of the image, shape (n, 400)."""
     side = (SIDE - PATCH) // STRIDE + 1
-    grid = active.reshape(len(active), side, side, CENTROIDS)
-    half = side // 2
-    halves = slice(None, half), slice(half, None)
-    quadrants = [grid[:, a, b].sum(axis=(1, 2)) for a in halves for b in halves]
+    grid = activation.reshape(len(activation), side, side, CENTROIDS)
+    middle = side // 2
+    half_slices = slice(None, middle), slice(middle, None)
+    quadrants = [
+        grid[:, rows, columns].sum(axis=(1, 2)) for rows in half_slices for columns in half_slices
+    ]
     return np.concatenate(quadrants, axis=1)

@@ -66,112 +66,116 @@ def get(name: str) -> Problem:
     return PROBLEMS[name](name)
 
 
-def data_file(stem: str) -> Path:
+def data_file(name: str) -> Path:
     """Path of a data file; an InputError that says what to do where it is not there."""
-    path = find_file(stem)
+    path = find_file(name)
     if path is None:
         advice = (
-            f"python -m benchmarks.data fetch {stem}"
-            if stem in SOURCES
+            f"python -m benchmarks.data fetch {name}"
+            if name in SOURCES
             else "put it into the folder that GATEWISE_DATA names"
         )
-        raise InputError(f"data file {stem}.npz is not there: {advice}")
+        raise InputError(f"data file {name}.npz is not there: {advice}")
     return path
 
 
-def data_arrays(stem: str) -> dict[str, NDArray[Any]]:
+def data_arrays(name: str) -> dict[str, NDArray[Any]]:
     """Arrays of a data file; InputError if it is not there."""
-    with np.load(data_file(stem), allow_pickle=False) as file:
+    with np.load(data_file(name), allow_pickle=False) as file:
         return {key: file[key] for key in file.files}
 
 
-def _sha(stem: str) -> str:
-    return hashlib.sha256(data_file(stem).read_bytes()).hexdigest()
+def _data_sha256(name: str) -> str:
+    return hashlib.sha256(data_file(name).read_bytes()).hexdigest()
 
 
 # -- the sets ------------------------------------------------------------------------------
 
 
 def _letter(name: str) -> Problem:
-    raw = data_arrays("letter")
-    binary = name == "letter-bin"
-    y = raw["y"] >= 13 if binary else raw["y"]
+    arrays = data_arrays("letter")
+    is_binary = name == "letter-bin"
+    y = arrays["y"] >= 13 if is_binary else arrays["y"]
     return Problem(
         name,
-        "Letters, N-Z against A-M" if binary else "Letters, 26 classes",
+        "Letters, N-Z against A-M" if is_binary else "Letters, 26 classes",
         FeatureCosts.uniform(16),
-        2 if binary else 26,
+        2 if is_binary else 26,
         min_budget=2.0,
-        make_folds=fixed_split(raw["X"], y, slice(12000), slice(12000, 16000), slice(16000, 20000)),
-        target=0.62 if binary else 0.52,
-        source=_sha("letter"),
+        make_folds=fixed_split(
+            arrays["X"], y, slice(12000), slice(12000, 16000), slice(16000, 20000)
+        ),
+        target=0.62 if is_binary else 0.52,
+        source=_data_sha256("letter"),
         note="rows 0-11999 / 12000-15999 / 16000-19999 as the authors; price 1 a feature",
     )
 
 
 def _forest(name: str) -> Problem:
-    raw = data_arrays("covertype")
-    binary = name == "forest-bin"
-    rows = np.random.default_rng(FOREST_SEED).permutation(len(raw["y"]))[:110392]
-    y = raw["y"] == 1 if binary else raw["y"]
+    arrays = data_arrays("covertype")
+    is_binary = name == "forest-bin"
+    rows = np.random.default_rng(FOREST_SEED).permutation(len(arrays["y"]))[:110392]
+    y = arrays["y"] == 1 if is_binary else arrays["y"]
     return Problem(
         name,
-        "Forest, class 2 against the rest" if binary else "Forest, 7 classes",
+        "Forest, class 2 against the rest" if is_binary else "Forest, 7 classes",
         FeatureCosts.uniform(54),
-        2 if binary else 7,
+        2 if is_binary else 7,
         min_budget=1.0,
-        make_folds=fixed_split(raw["X"], y, *np.split(rows, [36603, 36603 + 15688])),
-        target=0.78 if binary else 0.58,
-        source=_sha("covertype"),
+        make_folds=fixed_split(arrays["X"], y, *np.split(rows, [36603, 36603 + 15688])),
+        target=0.78 if is_binary else 0.58,
+        source=_data_sha256("covertype"),
         note="36,603 / 15,688 / 58,101 rows drawn from all 581,012 with a fixed seed: the papers' "
         "own 110,392 rows are not known; price 1 a feature",
     )
 
 
 def _mbne_tiny(name: str) -> Problem:
-    raw = data_arrays(name)
-    masks = [raw["part"] == i for i in range(3)]
+    arrays = data_arrays(name)
+    masks = [arrays["part"] == i for i in range(3)]
     return Problem(
         name,
         "MiniBooNE, the 5,000-row sample",
         FeatureCosts.uniform(50),
         2,
         min_budget=1.0,
-        make_folds=fixed_split(raw["X"], raw["y"], *masks),
+        make_folds=fixed_split(arrays["X"], arrays["y"], *masks),
         target=0.84,
-        source=_sha(name),
+        source=_data_sha256(name),
         note="the BudgetRF authors' sample and parts, not the papers' full set; price 1 a feature",
     )
 
 
 def _hapt(name: str) -> Problem:
     raw = data_arrays("hapt")
-    x, y, subject, outside = raw["X"], raw["y"], raw["subject"], raw["part"] == 1
-    grouped = name == "hapt-9"
-    if grouped:
+    x, y, subject, is_test = raw["X"], raw["y"], raw["subject"], raw["part"] == 1
+    is_grouped = name == "hapt-9"
+    if is_grouped:
         costs = FeatureCosts(np.zeros(x.shape[1]), group=raw["group"], shared=[1.0] * 9)
     else:
         costs = FeatureCosts.uniform(x.shape[1])
-    inside = np.unique(subject[~outside])
+    training_subjects = np.unique(subject[~is_test])
 
     def make_folds(seed: int) -> list[Fold]:
-        judges = np.random.default_rng(seed).choice(inside, 5, replace=False)
-        judging = np.isin(subject, judges) & ~outside
-        return fixed_split(x, y, ~outside & ~judging, judging, outside)(seed)
+        validation_subjects = np.random.default_rng(seed).choice(
+            training_subjects, 5, replace=False
+        )
+        is_validation = np.isin(subject, validation_subjects) & ~is_test
+        return fixed_split(x, y, ~is_test & ~is_validation, is_validation, is_test)(seed)
 
     return Problem(
         name,
-        "HAPT activities, 9 signal groups" if grouped else "HAPT activities, 349 features",
+        "HAPT activities, 9 signal groups" if is_grouped else "HAPT activities, 349 features",
         costs,
         12,
-        min_budget=1.0 if grouped else 4.0,
+        min_budget=1.0 if is_grouped else 4.0,
         make_folds=make_folds,
         split_depends_on_seed=True,
-        target=0.70 if grouped else 0.80,
-        source=_sha("hapt"),
+        target=0.70 if is_grouped else 0.80,
+        source=_data_sha256("hapt"),
         note="test: the publisher's 9 subjects; validation: 5 of the 21 training subjects, drawn "
         "by the seed; "
-        + ("price 1 a signal group, its features free" if grouped else "price 1 a feature"),
+        + ("price 1 a signal group, its features free" if is_grouped else "price 1 a feature"),
     )
 
 
@@ -186,15 +190,15 @@ def _statlog_heart(name: str) -> Problem:
         make_folds=_ten_folds(data_set.X, data_set.y),
         split_depends_on_seed=True,
         target=0.50,
-        source=_sha(name),
+        source=_data_sha256(name),
         note="10-fold cross-validation, a partition a seed, test rows pooled; Turney's prices and "
         "groups",
     )
 
 
 def _sonar(name: str) -> Problem:
-    raw = data_arrays(name)
-    x, y = raw["X"], raw["y"].astype(np.int64)
+    arrays = data_arrays(name)
+    x, y = arrays["X"], arrays["y"].astype(np.int64)
     return Problem(
         name,
         "Sonar, mines against rocks",
@@ -203,7 +207,7 @@ def _sonar(name: str) -> Problem:
         min_budget=1.0,
         make_folds=_ten_folds(x, y),
         split_depends_on_seed=True,
-        source=_sha(name),
+        source=_data_sha256(name),
         note="10-fold cross-validation, a partition a seed, test rows pooled; price 1 a feature",
     )
 
@@ -235,7 +239,7 @@ def _thyroid(name: str) -> Problem:
         ),
         split_depends_on_seed=True,
         target=0.64,
-        source=_sha(name),
+        source=_data_sha256(name),
         note="UCI's split, validation by five-fold cross-fitting; Turney's prices, with FTI at "
         "the price of TT4 and T4U together, which it is computed from",
     )
@@ -252,28 +256,30 @@ def _occupancy(name: str) -> Problem:
         make_folds=fixed_split(
             data_set.X, data_set.y, *(data_set.parts[p] for p in ("train", "validation", "test"))
         ),
-        source=_sha(name),
+        source=_data_sha256(name),
         note="the publisher's training file, its first test file as validation, its second as "
         "test (other days, door open); price 1 a feature",
     )
 
 
 def _cifar10(name: str) -> Problem:
-    raw = data_arrays("cifar10_jpeg")
-    code = hashlib.sha256(Path(images.__file__).read_bytes()).hexdigest()
-    data_hash = _sha("cifar10_jpeg")
-    cached_features = CACHE / f"cifar10-{data_hash[:16]}-{code[:16]}.npz"
-    x = images.patch_features(raw["jpeg"], raw["offset"], cached_features)
-    y = raw["y"] >= 5  # "combining the first 5 classes into one class" (ICML 2015, section 3)
-    order = np.random.default_rng(CIFAR_SEED).permutation(np.flatnonzero(raw["part"] == 0))
+    arrays = data_arrays("cifar10_jpeg")
+    code_hash = hashlib.sha256(Path(images.__file__).read_bytes()).hexdigest()
+    data_hash = _data_sha256("cifar10_jpeg")
+    cached_features = CACHE / f"cifar10-{data_hash[:16]}-{code_hash[:16]}.npz"
+    x = images.patch_features(arrays["jpeg"], arrays["offset"], cached_features)
+    y = arrays["y"] >= 5  # "combining the first 5 classes into one class" (ICML 2015, section 3)
+    order = np.random.default_rng(CIFAR_SEED).permutation(np.flatnonzero(arrays["part"] == 0))
     return Problem(
         name,
         "CIFAR-10, the last five classes against the first five",
         FeatureCosts.uniform(x.shape[1]),
         2,
         min_budget=4.0,
-        make_folds=fixed_split(x, y, order[:19761], order[19761 : 19761 + 8468], raw["part"] == 1),
-        source=f"{data_hash} features {code[:16]} last five classes",
+        make_folds=fixed_split(
+            x, y, order[:19761], order[19761 : 19761 + 8468], arrays["part"] == 1
+        ),
+        source=f"{data_hash} features {code_hash[:16]} last five classes",
         note="400 features computed here from the JPEG images (k-means patches), since the paper's "
         "are not known; as many rows as in the paper, 19,761 / 8,468 / 10,000, drawn with a fixed "
         "seed; price 1 per feature",
@@ -286,9 +292,14 @@ def _mq2008(name: str) -> Problem:
 
     def make_folds(_seed: int) -> list[Fold]:
         folds = []
-        for first in range(5):  # as LETOR deals its partitions: three, one and one, in turn
-            turn = [(first + i) % 5 + 1 for i in range(5)]
-            parts = [np.flatnonzero(np.isin(part, p)) for p in (turn[:3], turn[3], turn[4])]
+        for first_partition in range(
+            5
+        ):  # as LETOR deals its partitions: three, one and one, in turn
+            partition_order = [(first_partition + i) % 5 + 1 for i in range(5)]
+            parts = [
+                np.flatnonzero(np.isin(part, partition))
+                for partition in (partition_order[:3], partition_order[3], partition_order[4])
+            ]
             train, validation, test = (select_rows(x, relevant, rows) for rows in parts)
             folds.append(Fold(train, validation, test, (qid[parts[1]], qid[parts[2]])))
         return folds
@@ -300,7 +311,7 @@ def _mq2008(name: str) -> Problem:
         2,
         min_budget=1.0,
         make_folds=make_folds,
-        source=_sha(name),
+        source=_data_sha256(name),
         note="LETOR's five folds, split by query, test queries pooled (784); grades 1 and 2 are "
         "relevant, 0 is not. Methods learn relevant or not as two classes, by which they also "
         "choose models and thresholds; a document ranks by the probability of relevance that "

@@ -1,4 +1,4 @@
-"""Sets of raw windows and pictures, with their groups and signal blocks."""
+"""Sets of arrays windows and pictures, with their groups and signal blocks."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class SignalSet:
     target: float  # factor by which the cascade should reduce the feature time
     note: str
     test_groups: Sequence[Sequence[int]] | None = None
-    rare: bool = False  # all classes have the same weight
+    has_rare_classes: bool = False  # all classes have the same weight
     families: Sequence[str] | None = None  # of the stages; None selects the library's default
 
-    def splits(self, n: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        """Training and test rows of `n` splits, which do not share groups."""
-        split_list = []
-        for seed in range(n):
+    def splits(self, n_splits: int) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+        """Training and test rows of `n_splits` splits, which do not share groups."""
+        row_pairs = []
+        for seed in range(n_splits):
             rng = np.random.default_rng(seed)
             if self.groups is None:
-                test = rng.random(len(self.y)) < 0.25
+                is_test = rng.random(len(self.y)) < 0.25
             elif self.test_groups is not None:
-                test = np.isin(self.groups, self.test_groups[seed % len(self.test_groups)])
+                is_test = np.isin(self.groups, self.test_groups[seed % len(self.test_groups)])
             else:
-                every = rng.permutation(np.unique(self.groups))
-                test = np.isin(self.groups, every[: max(1, len(every) // 4)])
-            split_list.append((np.flatnonzero(~test), np.flatnonzero(test)))
-        return split_list
+                shuffled_groups = rng.permutation(np.unique(self.groups))
+                is_test = np.isin(self.groups, shuffled_groups[: max(1, len(shuffled_groups) // 4)])
+            row_pairs.append((np.flatnonzero(~is_test), np.flatnonzero(is_test)))
+        return row_pairs
 
 
 def load_set(name: str) -> SignalSet:
@@ -54,22 +54,22 @@ def load_set(name: str) -> SignalSet:
     return SIGNAL_SETS[name]()
 
 
-def _thinned(groups: NDArray[Any], max_rows: int) -> NDArray[np.intp]:
+def _evenly_spaced_rows(groups: NDArray[Any], max_rows: int) -> NDArray[np.intp]:
     """Rows at even distances in each group, with at most `max_rows` per group."""
-    group_rows = [np.flatnonzero(groups == g) for g in np.unique(groups)]
-    return np.sort(np.concatenate([p[:: -(-len(p) // max_rows)] for p in group_rows]))
+    group_rows = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    return np.sort(np.concatenate([rows[:: -(-len(rows) // max_rows)] for rows in group_rows]))
 
 
 def _movement() -> SignalSet:
-    raw = data_arrays("hapt_windows")
-    rows = np.flatnonzero(raw["y"] < 6)
-    rows = rows[_thinned(raw["subject"][rows], 130)]
+    arrays = data_arrays("hapt_windows")
+    rows = np.flatnonzero(arrays["y"] < 6)
+    rows = rows[_evenly_spaced_rows(arrays["subject"][rows], 130)]
     channels = ["acc_x", "acc_y", "acc_z", "gyr_x", "gyr_y", "gyr_z"]
     return SignalSet(
         name="movement",
-        windows=raw["X"][rows],
-        y=raw["y"][rows].astype(np.int64),
-        groups=raw["subject"][rows].astype(np.int64),
+        windows=arrays["X"][rows],
+        y=arrays["y"][rows].astype(np.int64),
+        groups=arrays["subject"][rows].astype(np.int64),
         blocks=sig.standard_blocks(
             rate_hz=50,
             channels=channels,
@@ -82,48 +82,48 @@ def _movement() -> SignalSet:
 
 
 def _vibration(*, new_loads: bool) -> SignalSet:
-    raw = data_arrays("cwru_bearing")
-    x = (raw["X"] * raw["scale"][:, None]).astype(np.float32)
-    piece = np.zeros(len(x), np.int64)
+    arrays = data_arrays("cwru_bearing")
+    x = (arrays["X"] * arrays["scale"][:, None]).astype(np.float32)
+    piece_number = np.zeros(len(x), np.int64)
     # each normal file is one recording, cut into five pieces
-    for file in np.unique(raw["file_id"][raw["y"] == 0]):
-        file_rows = np.flatnonzero(raw["file_id"] == file)
-        piece[file_rows] = np.arange(len(file_rows)) * 5 // len(file_rows)
-    recording = raw["file_id"].astype(np.int64) * 10 + piece
-    rows = _thinned(recording, 60)
-    load = raw["load"].astype(np.int64)
-    pairs = [(0,), (3,), (0, 1), (0, 2), (3, 1), (3, 2), (0, 1, 2), (3, 1, 2)]
-    tests = [np.unique(recording[np.isin(load, loads)]).tolist() for loads in pairs]
-    tested = "a fourth of them to test"
+    for file in np.unique(arrays["file_id"][arrays["y"] == 0]):
+        file_rows = np.flatnonzero(arrays["file_id"] == file)
+        piece_number[file_rows] = np.arange(len(file_rows)) * 5 // len(file_rows)
+    recording = arrays["file_id"].astype(np.int64) * 10 + piece_number
+    rows = _evenly_spaced_rows(recording, 60)
+    load = arrays["load"].astype(np.int64)
+    test_loads = [(0,), (3,), (0, 1), (0, 2), (3, 1), (3, 2), (0, 1, 2), (3, 1, 2)]
+    test_groups = [np.unique(recording[np.isin(load, loads)]).tolist() for loads in test_loads]
+    test_text = "a fourth of them to test"
     if new_loads:  # the groups do not contain the loads
-        tested = "other motor loads to test, which no group of the training rows has"
+        test_text = "other motor loads to test, which no group of the training rows has"
     return SignalSet(
         name="new-loads" if new_loads else "vibration",
         windows=x[rows],
-        y=raw["y"][rows].astype(np.int64),
+        y=arrays["y"][rows].astype(np.int64),
         groups=recording[rows],
         blocks=sig.standard_blocks(rate_hz=12000, channels=["acc"], samples=512),
         target=4.0,
         note="CWRU bearings, normal and three faults; groups are recordings, pieces of one where a "
-        f"class has one only; {tested}",
-        test_groups=tests if new_loads else None,
+        f"class has one only; {test_text}",
+        test_groups=test_groups if new_loads else None,
     )
 
 
 def _sound() -> SignalSet:
-    raw = data_arrays("fsdd")
+    arrays = data_arrays("fsdd")
     length = 4096
-    x = np.zeros((len(raw["y"]), length), np.int16)
-    for i, (a, b) in enumerate(zip(raw["offset"][:-1], raw["offset"][1:], strict=True)):
-        piece = raw["x"][a : min(b, a + length)]
+    x = np.zeros((len(arrays["y"]), length), np.int16)
+    for i, (begin, end) in enumerate(zip(arrays["offset"][:-1], arrays["offset"][1:], strict=True)):
+        piece = arrays["x"][begin : min(end, begin + length)]
         x[i, : len(piece)] = piece
-    speaker = raw["speaker"].astype(np.int64)
-    rows = _thinned(10 * speaker + raw["y"], 25)
-    tests = [(s,) for s in range(6)] + [(0, 3), (1, 4), (2, 5), (0, 5)]
+    speaker = arrays["speaker"].astype(np.int64)
+    rows = _evenly_spaced_rows(10 * speaker + arrays["y"], 25)
+    test_speakers = [(s,) for s in range(6)] + [(0, 3), (1, 4), (2, 5), (0, 5)]
     return SignalSet(
         name="sound",
         windows=x[rows],
-        y=raw["y"][rows].astype(np.int64),
+        y=arrays["y"][rows].astype(np.int64),
         groups=speaker[rows],
         blocks=sig.standard_blocks(
             rate_hz=8000, channels=["sound"], samples=length, scale=1 / 32768
@@ -131,23 +131,23 @@ def _sound() -> SignalSet:
         target=4.0,
         note="FSDD, ten spoken digits, 25 takes of each by a speaker; speakers to test are new; "
         "first .5 s, padded with zeros",
-        test_groups=tests,
+        test_groups=test_speakers,
     )
 
 
 def _heart() -> SignalSet:
-    raw = data_arrays("mitbih_ds1")
-    record = raw["record"].astype(np.int64)
+    arrays = data_arrays("mitbih_ds1")
+    record = arrays["record"].astype(np.int64)
     rng = np.random.default_rng(0)
-    keep = np.zeros(len(record), bool)
-    for r in np.unique(record):
-        for c, max_windows in ((0, 120), (1, 60), (2, 60), (3, 60)):
-            class_rows = np.flatnonzero((record == r) & (raw["y"] == c))
-            keep[rng.permutation(class_rows)[:max_windows]] = True
-    rows = np.flatnonzero(keep)
-    y = raw["y"][rows].astype(np.int64)
-    rhythm = np.repeat(_rhythm(record, raw["rr_pre"])[rows, np.newaxis], 256, axis=1)
-    windows = np.concatenate([raw["X"][rows, :, np.newaxis], rhythm], axis=2)
+    is_selected = np.zeros(len(record), bool)
+    for record_id in np.unique(record):
+        for class_index, max_windows in ((0, 120), (1, 60), (2, 60), (3, 60)):
+            class_rows = np.flatnonzero((record == record_id) & (arrays["y"] == class_index))
+            is_selected[rng.permutation(class_rows)[:max_windows]] = True
+    rows = np.flatnonzero(is_selected)
+    y = arrays["y"][rows].astype(np.int64)
+    rhythm = np.repeat(_rhythm(record, arrays["rr_pre"])[rows, np.newaxis], 256, axis=1)
+    windows = np.concatenate([arrays["X"][rows, :, np.newaxis], rhythm], axis=2)
     intervals = sig.Channels("rhythm", (1, 2), ("interval", "late"))
     ecg = sig.standard_blocks(rate_hz=360, channels=["ecg"], samples=256, scale=1 / 200)
     return SignalSet(
@@ -161,17 +161,17 @@ def _heart() -> SignalSet:
         "the ECG and of a beat detector, which gives the interval before a beat and what it is "
         "longer than the eight before; 22 records, a fourth to test; at most 120 normal and 60 "
         "other beats of a kind a record",
-        rare=True,
+        has_rare_classes=True,
     )
 
 
-def _rhythm(record: NDArray[np.int64], before: NDArray[np.int32]) -> NDArray[np.int16]:
+def _rhythm(record: NDArray[np.int64], interval_before: NDArray[np.int32]) -> NDArray[np.int16]:
     """Interval before each beat, and its difference from the mean of the eight before it."""
     rhythm = np.zeros((len(record), 2), np.int16)
-    for r in np.unique(record):
-        beats = np.flatnonzero(record == r)[1:]  # no beat precedes the first one
+    for record_id in np.unique(record):
+        beats = np.flatnonzero(record == record_id)[1:]  # no beat precedes the first one
         # at most 3 s, because the detector missed some beats
-        interval = np.minimum(before[beats], 1080).astype(float)
+        interval = np.minimum(interval_before[beats], 1080).astype(float)
         rhythm[beats, 0] = interval
         for i in range(1, len(beats)):
             rhythm[beats[i], 1] = round(interval[i] - interval[max(0, i - 8) : i].mean())
@@ -179,16 +179,16 @@ def _rhythm(record: NDArray[np.int64], before: NDArray[np.int32]) -> NDArray[np.
 
 
 def _current() -> SignalSet:
-    raw = data_arrays("plaid")
+    arrays = data_arrays("plaid")
     length = 512
-    x = np.zeros((len(raw["y"]), length), np.float32)
-    for i, (a, b) in enumerate(zip(raw["offset"][:-1], raw["offset"][1:], strict=True)):
-        piece = raw["x"][a : min(b, a + length)]
+    x = np.zeros((len(arrays["y"]), length), np.float32)
+    for i, (begin, end) in enumerate(zip(arrays["offset"][:-1], arrays["offset"][1:], strict=True)):
+        piece = arrays["x"][begin : min(end, begin + length)]
         x[i] = np.resize(piece, length)  # a period repeats
     return SignalSet(
         name="current",
         windows=x,
-        y=raw["y"].astype(np.int64),
+        y=arrays["y"].astype(np.int64),
         groups=None,
         blocks=sig.standard_blocks(rate_hz=30000, channels=["current"], samples=length),
         target=4.0,
@@ -199,18 +199,18 @@ def _current() -> SignalSet:
 
 def _images(name: str) -> Callable[[], SignalSet]:
     def load() -> SignalSet:
-        raw = data_arrays(name)
-        rows = np.random.default_rng(0).permutation(len(raw["y"]))[:2000]
+        arrays = data_arrays(name)
+        rows = np.random.default_rng(0).permutation(len(arrays["y"]))[:2000]
         title = {"fashion_mnist": "Fashion-MNIST", "pneumonia_mnist": "PneumoniaMNIST"}[name]
         return SignalSet(
             name=name.partition("_")[0],
-            windows=raw["X"][rows],
-            y=raw["y"][rows].astype(np.int64),
+            windows=arrays["X"][rows],
+            y=arrays["y"][rows].astype(np.int64),
             groups=None,
-            blocks=sig.standard_image_blocks(raw["X"].shape[1:]),
+            blocks=sig.standard_image_blocks(arrays["X"].shape[1:]),
             target=4.0,
             note=f"{title}, 2,000 pictures of 28 x 28, split at random: no groups are known",
-            rare=name == "pneumonia_mnist",
+            has_rare_classes=name == "pneumonia_mnist",
             families=("linear", "svm"),  # boosting on hundreds of pixels takes minutes a fit
         )
 

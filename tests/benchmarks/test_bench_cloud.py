@@ -32,7 +32,7 @@ FIGURES = {
 
 
 def test_each_target_is_compared_with_its_bound():
-    holds = harness.holds(TARGETS, FIGURES)
+    holds = harness.targets_met(TARGETS, FIGURES)
     assert holds == {
         "round_trip_over_echo": False,
         "share_of_onnxruntime": True,

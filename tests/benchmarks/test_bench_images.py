@@ -51,7 +51,7 @@ def test_cifar_combines_the_first_and_the_last_five_classes(monkeypatch):
     arrays = {"jpeg": None, "offset": None, "y": labels, "part": np.repeat([0, 0, 1], 30)}
     number = np.arange(90, dtype=np.float32)[:, None]
     monkeypatch.setattr(problems, "data_arrays", lambda _name: arrays)
-    monkeypatch.setattr(problems, "_sha", lambda _name: "0" * 64)
+    monkeypatch.setattr(problems, "_data_sha256", lambda _name: "0" * 64)
     monkeypatch.setattr(problems.images, "patch_features", lambda *_: number)
     (fold,) = problems._cifar10("cifar10").make_folds(0)
     for x, y in (fold.train, fold.test):

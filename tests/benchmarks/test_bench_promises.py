@@ -26,7 +26,7 @@ def test_splits_have_disjoint_test_rows(n: int) -> None:
     test_rows: list[int] = []
     for train, test in bench_promises.splits(example_table(n)):
         assert not set(train.tolist()) & set(test.tolist())
-        assert len(train) <= bench_promises.MAX_TRAIN
+        assert len(train) <= bench_promises.MAX_TRAINING_ROWS
         test_rows += test.tolist()
     assert len(test_rows) == len(set(test_rows))
 
