@@ -20,77 +20,77 @@ from gatewise_edge.link.broker_url import Endpoint
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
-DEVICE = Path(__file__).with_name("device_main.py")
-HOSTILE = Path(__file__).with_name("hostile_main.py")
+DEVICE_PROGRAM = Path(__file__).with_name("device_main.py")
+HOSTILE_PROGRAM = Path(__file__).with_name("hostile_main.py")
 PORT = 1883
 #: Delay in ms that the scheduling of a busy machine may cause.
-SLACK_MS = 50.0
+TOLERANCE_MS = 50.0
 
 
 # -- networks ------------------------------------------------------------------------------
 
 
-def _ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+def _run_ip(*arguments):
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True)
 
 
-class Namespaces:
+class NamespaceNetwork:
     """Two hosts, ``cloud`` and ``field``, as network namespaces, and a link that can be cut."""
 
     def __init__(self):
-        tag = secrets.token_hex(3)
-        self._cloud = f"gwc-{tag}"
-        self._field = f"gwf-{tag}"
-        self._wire = f"gw{tag}"
+        suffix = secrets.token_hex(3)
+        self._cloud = f"gwc-{suffix}"
+        self._field = f"gwf-{suffix}"
+        self._interface = f"gw{suffix}"
         self.port = PORT
         self.url = f"mqtt://10.77.0.1:{PORT}"
         self.worker_url = f"mqtt://127.0.0.1:{PORT}"
         try:
             for name in (self._cloud, self._field):
-                _ip("netns", "add", name)
-                _ip("-n", name, "link", "set", "lo", "up")
-            _ip("-n", self._cloud, "link", "add", self._wire, "type", "veth",
-                "peer", "name", self._wire, "netns", self._field)  # fmt: skip
+                _run_ip("netns", "add", name)
+                _run_ip("-n", name, "link", "set", "lo", "up")
+            _run_ip("-n", self._cloud, "link", "add", self._interface, "type", "veth",
+                "peer", "name", self._interface, "netns", self._field)  # fmt: skip
             for name, address in ((self._cloud, "10.77.0.1/30"), (self._field, "10.77.0.2/30")):
-                _ip("-n", name, "addr", "add", address, "dev", self._wire)
-                _ip("-n", name, "link", "set", self._wire, "up")
+                _run_ip("-n", name, "addr", "add", address, "dev", self._interface)
+                _run_ip("-n", name, "link", "set", self._interface, "up")
         except BaseException:
             self.close()
             raise
 
-    def in_cloud(self, command):
+    def cloud_command(self, command):
         return ["ip", "netns", "exec", self._cloud, *command]
 
-    def in_field(self, command):
+    def field_command(self, command):
         return ["ip", "netns", "exec", self._field, *command]
 
     def cut(self):
-        _ip("-n", self._field, "link", "set", self._wire, "down")
+        _run_ip("-n", self._field, "link", "set", self._interface, "down")
 
-    def mend(self):
-        _ip("-n", self._field, "link", "set", self._wire, "up")
+    def restore(self):
+        _run_ip("-n", self._field, "link", "set", self._interface, "up")
 
     def close(self):
         for name in (self._cloud, self._field):
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
-class Proxied:
+class ProxyNetwork:
     """One host, on which devices reach the broker through a proxy that can stop forwarding."""
 
     def __init__(self):
         self.port = free_port()
         self.worker_url = f"mqtt://127.0.0.1:{self.port}"
-        self._silent = threading.Event()
-        self._ended = threading.Event()
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self.url = f"mqtt://127.0.0.1:{self._door.getsockname()[1]}"
+        self._is_silent = threading.Event()
+        self._has_ended = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self):
         while True:
             try:
-                device, _ = self._door.accept()
+                device, _ = self._listener.accept()
             except OSError:
                 return
             try:
@@ -106,30 +106,30 @@ class Proxied:
     def _forward(self, source, destination):
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                while self._silent.is_set() and not self._ended.is_set():
-                    self._ended.wait(0.02)
+                while self._is_silent.is_set() and not self._has_ended.is_set():
+                    self._has_ended.wait(0.02)
                 destination.sendall(data)
         for open_socket in (source, destination):
             with contextlib.suppress(OSError):
                 open_socket.shutdown(socket.SHUT_RDWR)
         source.close()  # the thread of the other direction closes `destination`
 
-    def in_cloud(self, command):
+    def cloud_command(self, command):
         return command
 
-    in_field = in_cloud
+    field_command = cloud_command
 
     def cut(self):
-        self._silent.set()
+        self._is_silent.set()
 
-    def mend(self):
-        self._silent.clear()
+    def restore(self):
+        self._is_silent.clear()
 
     def close(self):
-        self._ended.set()
+        self._has_ended.set()
         with contextlib.suppress(OSError):
-            self._door.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
-        self._door.close()
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
+        self._listener.close()
 
 
 def namespaces_work():
@@ -150,210 +150,220 @@ class DeviceProcess(ChildProcess):
 
     def __init__(self, command, job):
         self.events = []
-        super().__init__(job["device"], command, on_message=self._keep, captures_stderr=False)
+        super().__init__(
+            job["device"], command, on_message=self._record_event, captures_stderr=False
+        )
         self.send(job)
 
-    def _keep(self, _, event):
+    def _record_event(self, _, event):
         if event is not None:
             self.events.append(event)
 
-    def heard(self, event):
-        return [e for e in self.events if e["event"] == event]
+    def find_events(self, event_name):
+        return [recorded for recorded in self.events if recorded["event"] == event_name]
 
     @property
-    def ready(self):
+    def is_ready(self):
         assert self.is_alive, f"{self.name} ended before it was ready"
-        return bool(self.heard("ready"))
+        return bool(self.find_events("ready"))
 
-    def go(self):
+    def start_answering(self):
         self.send({"go": True})
 
     @property
-    def done(self):
+    def is_done(self):
         if not self.is_alive:
             failure = self.wait_for_failure()
-            assert self.heard("done"), f"{self.name}: {failure}"
-        return bool(self.heard("done"))
+            assert self.find_events("done"), f"{self.name}: {failure}"
+        return bool(self.find_events("done"))
 
-    def answers(self, count=None):
-        """Get the answers; assert that none is an error, lost or duplicated, and check `count`."""
-        assert self.heard("error") == []
-        answers = self.heard("answer")
-        assert [a["number"] for a in answers] == list(range(len(answers)))
-        assert count in (None, len(answers))
+    def answers(self, n_expected=None):
+        """Get the answers; assert that none is an error, lost or duplicated, and count them."""
+        assert self.find_events("error") == []
+        answers = self.find_events("answer")
+        assert [answer["number"] for answer in answers] == list(range(len(answers)))
+        assert n_expected in (None, len(answers))
         return answers
 
-    def late(self):
+    def split_late_answers(self):
         """Split the answers more than 50 ms after their deadline into excused and other ones.
 
         An answer is excused if the control timer of the process was late by the same time.
         """
-        control = self.heard("done")[0]["control_ms"]
-        late = [a for a in self.heard("answer") if a["late_ms"] > SLACK_MS]
-        excused = [a for a in late if control[str(a["number"])] >= a["late_ms"]]
-        return excused, [a for a in late if a not in excused]
+        control_ms = self.find_events("done")[0]["control_ms"]
+        late_answers = [
+            answer for answer in self.find_events("answer") if answer["late_ms"] > TOLERANCE_MS
+        ]
+        excused = [
+            answer
+            for answer in late_answers
+            if control_ms[str(answer["number"])] >= answer["late_ms"]
+        ]
+        return excused, [answer for answer in late_answers if answer not in excused]
 
 
-class Rig:
+class ChaosFleet:
     """Broker, workers and devices on a network; `close` ends all of them."""
 
     def __init__(self, network, folder):
         self.network = network
         self.folder = folder
-        self.killed = {"worker": 0, "broker": 0}
+        self.n_killed = {"worker": 0, "broker": 0}
         self._config = folder / "mosquitto.conf"
         self._config.write_text(mosquitto_config(network.port, host="0.0.0.0"))
         self._broker = None
         self._workers = {}
-        self._all = []
+        self._children = []
 
     # the cloud
 
-    def _start(self, command):
-        child = ChildProcess(command[-1], self.network.in_cloud(command), follows_input=False)
-        self._all.append(child)
+    def _start_cloud_process(self, command):
+        child = ChildProcess(command[-1], self.network.cloud_command(command), follows_input=False)
+        self._children.append(child)
         return child
 
     def start_broker(self):
-        self._broker = self._start([str(find_mosquitto()), "-c", str(self._config)])
+        self._broker = self._start_cloud_process([str(find_mosquitto()), "-c", str(self._config)])
         probe = f"import socket; socket.create_connection(('127.0.0.1', {self.network.port}), 1)"
-        words = self.network.in_cloud([sys.executable, "-S", "-c", probe])
-        wait_until(lambda: subprocess.run(words, capture_output=True).returncode == 0, "the broker")
+        command = self.network.cloud_command([sys.executable, "-S", "-c", probe])
+        wait_until(
+            lambda: subprocess.run(command, capture_output=True).returncode == 0, "the broker"
+        )
 
     def kill_broker(self):
         self._broker.kill()
         wait_until(lambda: not self._broker.is_alive, "the broker's end")
-        self.killed["broker"] += 1
+        self.n_killed["broker"] += 1
 
     def start_worker(self, number, *bundles, options=()):
-        words = [sys.executable, "-m", "gatewise", "cloud", *map(str, bundles), *options]
-        self._workers[number] = self._start([*words, "--broker", self.network.worker_url])
-
-    @property
-    def troubles(self):
-        """Text that the broker and the workers wrote to standard error."""
-        return "".join(child.stderr_text() for child in self._all)
+        command = [sys.executable, "-m", "gatewise", "cloud", *map(str, bundles), *options]
+        self._workers[number] = self._start_cloud_process(
+            [*command, "--broker", self.network.worker_url]
+        )
 
     def kill_worker(self, number):
         worker = self._workers[number]
         if worker.is_alive:
             worker.kill()
-            self.killed["worker"] += 1
+            self.n_killed["worker"] += 1
         wait_until(lambda: not worker.is_alive, "the worker's end")
 
-    def start_server(self, words):
-        """Start another Python program in the cloud; `words` are its command line."""
-        self._workers[words[0]] = self._start([sys.executable, *words])
+    def start_program(self, arguments):
+        """Start another Python program in the cloud; `arguments` are its command line."""
+        self._workers[arguments[0]] = self._start_cloud_process([sys.executable, *arguments])
 
     # the field
 
     def start_hostile(self, bundle):
         """Start a hostile device."""
         hostile = DeviceProcess(
-            self.network.in_field([sys.executable, str(HOSTILE)]),
+            self.network.field_command([sys.executable, str(HOSTILE_PROGRAM)]),
             {"device": "hostile", "bundle": str(bundle), "url": self.network.url}
-            | {k: getattr(Endpoint(self.network.url), k) for k in ("host", "port")},
+            | {name: getattr(Endpoint(self.network.url), name) for name in ("host", "port")},
         )
-        self._all.append(hostile)
+        self._children.append(hostile)
         return hostile
 
-    def start_device(self, name, bundle, rows, order, **options):
-        table = self.folder / f"{name}.npy"
-        np.save(table, rows)
+    def start_device(self, name, bundle, rows, row_order, **options):
+        rows_path = self.folder / f"{name}.npy"
+        np.save(rows_path, rows)
         job = {
-            "device": name, "bundle": str(bundle), "rows": str(table), "order": list(order),
+            "device": name, "bundle": str(bundle), "rows": str(rows_path), "order": list(row_order),
             "broker": self.network.url, "rate": 1000.0, "deadline_ms": 500.0, **options,
         }  # fmt: skip
-        device = DeviceProcess(self.network.in_field([sys.executable, str(DEVICE)]), job)
-        self._all.append(device)
+        device = DeviceProcess(
+            self.network.field_command([sys.executable, str(DEVICE_PROGRAM)]), job
+        )
+        self._children.append(device)
         return device
 
-    def go(self, devices):
+    def start_answering(self, devices):
         """Start all devices at the same time, once they are ready."""
-        wait_until(lambda: all(d.ready for d in devices), "the fleet", 120)
+        wait_until(lambda: all(device.is_ready for device in devices), "the fleet", 120)
         for device in devices:
-            device.go()
+            device.start_answering()
 
-    def end(self, devices):
+    def stop_devices(self, devices):
         """Stop devices that answer until they are stopped."""
         for device in devices:
             device.send({"end": True})
-        wait_until(lambda: all(d.done for d in devices), "the last answer", 60)
+        wait_until(lambda: all(device.is_done for device in devices), "the last answer", 60)
 
     def close(self):
-        for child in self._all:
+        for child in self._children:
             child.kill()
             child.close()
         self.network.close()
 
 
 @pytest.fixture
-def rig(tmp_path):
-    yield from _rig(Namespaces() if namespaces_work() else Proxied(), tmp_path)
+def fleet(tmp_path):
+    yield from _make_fleet(NamespaceNetwork() if namespaces_work() else ProxyNetwork(), tmp_path)
 
 
 @pytest.fixture
-def proxied_rig(tmp_path):
-    yield from _rig(Proxied(), tmp_path)
+def proxied_fleet(tmp_path):
+    yield from _make_fleet(ProxyNetwork(), tmp_path)
 
 
-def _rig(network, folder):
-    test_rig = Rig(network, folder)
-    yield test_rig
-    test_rig.close()
+def _make_fleet(network, folder):
+    fleet = ChaosFleet(network, folder)
+    yield fleet
+    fleet.close()
 
 
-class Packed:
+class PackedSystem:
     """A small system, its bundle, and test rows."""
 
-    def __init__(self, folder, make, name="model"):
+    def __init__(self, folder, fit_system, name="model"):
         from gatewise_export import pack
         from gatewise_training.data import datasets
 
-        data = datasets.load("digits")
-        train = np.arange(0, 1600, 2)
-        test = np.arange(1, 1600, 2)
-        self.system, rows = make(data.X, data.y, train)
-        self.rows = rows[test]
-        self.truth = data.y[test]
-        bundle = pack(self.system, folder / "bundle", sample=rows[train[:16]], name=name)
+        data_set = datasets.load("digits")
+        train_rows = np.arange(0, 1600, 2)
+        test_rows = np.arange(1, 1600, 2)
+        self.system, rows = fit_system(data_set.X, data_set.y, train_rows)
+        self.rows = rows[test_rows]
+        self.truth = data_set.y[test_rows]
+        bundle = pack(self.system, folder / "bundle", sample=rows[train_rows[:16]], name=name)
         self.bundle = bundle.path
 
     @functools.cache  # noqa: B019  only two objects exist
-    def edge_only(self):
+    def compute_edge_labels(self):
         """Compute the class indices of the device's answers without offloads."""
         from gatewise_edge import Device
 
         with Device(self.bundle, policy="edge-only") as device:
             return np.array([device.answer(row).class_index for row in self.rows])
 
-    def differing(self, answers):
+    def find_differing(self, answers):
         """Find answers that differ from the system's, or for fallbacks from its stages'."""
-        offloaded = self.system.offload(self.rows)
-        whole = np.searchsorted(self.system.classes_, self.system.predict(self.rows))
-        alone = self.edge_only()
+        is_offloaded = self.system.offload(self.rows)
+        system_labels = np.searchsorted(self.system.classes_, self.system.predict(self.rows))
+        edge_labels = self.compute_edge_labels()
         return [
-            a
-            for a in answers
-            if a["label"] != (alone if a["route"] == "fallback" else whole)[a["row"]]
-            or offloaded[a["row"]] != (a["route"] != "edge")
+            answer
+            for answer in answers
+            if answer["label"]
+            != (edge_labels if answer["route"] == "fallback" else system_labels)[answer["row"]]
+            or is_offloaded[answer["row"]] != (answer["route"] != "edge")
         ]
 
 
-def _of_features(x, y, train):
+def _fit_features(X, y, train_rows):
     from sklearn.ensemble import ExtraTreesClassifier
 
     from gatewise_training import methods
 
-    f0 = ExtraTreesClassifier(60, random_state=0).fit(x[train], y[train])
+    high_cost_model = ExtraTreesClassifier(60, random_state=0).fit(X[train_rows], y[train_rows])
     system = methods.cascade(
-        "staged", high_cost_model=f0, n_stages=2, families=("linear",), offload_rate=0.3,
-        effort="low", random_state=0,
+        "staged", high_cost_model=high_cost_model, n_stages=2, families=("linear",),
+        offload_rate=0.3, effort="low", random_state=0,
     )  # fmt: skip
-    return system.fit(x[train], y[train]), x
+    return system.fit(X[train_rows], y[train_rows]), X
 
 
-def _of_windows(x, y, train):
+def _fit_windows(X, y, train_rows):
     """Fit stages of blocks, and a high-cost model that reads the windows (images of bytes)."""
     from sklearn.ensemble import ExtraTreesClassifier
 
@@ -361,7 +371,7 @@ def _of_windows(x, y, train):
     from gatewise.costs import CloudPrices
     from gatewise_training import StagedCascade
 
-    windows = x.reshape(-1, 8, 8).astype(np.uint8)
+    windows = X.reshape(-1, 8, 8).astype(np.uint8)
     pixels = sig.Pixels(price=0.5)
     thumbnail = sig.Thumbnail(pixels, 3, 3, price=1.0)
     system = StagedCascade(
@@ -370,15 +380,15 @@ def _of_windows(x, y, train):
         cloud_prices=CloudPrices(request=3.0, byte=0.01), offload_rate=0.3, effort="low",
         random_state=0,
     )  # fmt: skip
-    return system.fit(windows[train], y[train]), windows
+    return system.fit(windows[train_rows], y[train_rows]), windows
 
 
 @pytest.fixture(scope="session")
-def packed(tmp_path_factory):
-    return Packed(tmp_path_factory.mktemp("chaos"), _of_features)
+def feature_system(tmp_path_factory):
+    return PackedSystem(tmp_path_factory.mktemp("chaos"), _fit_features)
 
 
 @pytest.fixture(scope="session")
-def packed_windows(tmp_path_factory):
+def window_system(tmp_path_factory):
     """A bundle with blocks, for which requests contain raw windows."""
-    return Packed(tmp_path_factory.mktemp("chaos-windows"), _of_windows, "windows")
+    return PackedSystem(tmp_path_factory.mktemp("chaos-windows"), _fit_windows, "windows")

@@ -2,7 +2,7 @@
 
 The first line on standard input is the job as JSON: ``bundle``, ``rows`` (a .npy), ``order`` (rows
 to answer, one after another), ``rate`` (instances a second), ``broker`` (or null), ``device``,
-``deadline_ms`` and, optionally, ``until_told`` (repeat the rows until a third line comes),
+``deadline_ms`` and, optionally, ``repeats`` (repeat the rows until a third line comes),
 ``update`` (``store``, ``trust``, ``url``, ``ca_file``) and ``clock_jumps`` (the time of day jumps
 by years in both directions, every half second).
 
@@ -30,34 +30,38 @@ from gatewise_edge import Device, MqttLink
 from gatewise_edge.update import Store, Updater, UpdateSettings
 from gatewise_export.bundle.bundle import Bundle
 
-TICK = 0.01
+TICK_SECONDS = 0.01
 
 
 class ControlTimer:
     """Thread that wakes every 10 ms and records its delays."""
 
     def __init__(self) -> None:
-        self.overslept: list[tuple[float, float]] = []  # (time of waking, delay in s)
-        self._end = threading.Event()
+        self.delays: list[tuple[float, float]] = []  # (time of waking, delay in s)
+        self._end_event = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._end.is_set():
-            due = time.monotonic() + TICK
-            self._end.wait(TICK)
-            late = time.monotonic() - due
-            if late > TICK:
-                self.overslept.append((time.monotonic(), late))
+        while not self._end_event.is_set():
+            due_time = time.monotonic() + TICK_SECONDS
+            self._end_event.wait(TICK_SECONDS)
+            delay_s = time.monotonic() - due_time
+            if delay_s > TICK_SECONDS:
+                self.delays.append((time.monotonic(), delay_s))
 
     def close(self) -> None:
-        self._end.set()
+        self._end_event.set()
         self._thread.join()
 
-    def worst(self, since: float, until: float) -> float:
+    def largest_delay(self, begin: float, end: float) -> float:
         """Largest delay between two times, in s."""
-        delays = [late for woke, late in self.overslept if woke >= since and woke - late <= until]
-        return max(delays, default=0.0)
+        delays_between = [
+            delay_s
+            for wake_time, delay_s in self.delays
+            if wake_time >= begin and wake_time - delay_s <= end
+        ]
+        return max(delays_between, default=0.0)
 
 
 def jump_clock() -> None:
@@ -65,20 +69,20 @@ def jump_clock() -> None:
     true_time = time.time
     begin = time.monotonic()
 
-    def jumping() -> float:
-        turn = int(2 * (time.monotonic() - begin))
-        return true_time() + (0.0, 3e8, -3e8, 10.0, -86400.0)[turn % 5]
+    def jumped_time() -> float:
+        jump_number = int(2 * (time.monotonic() - begin))
+        return true_time() + (0.0, 3e8, -3e8, 10.0, -86400.0)[jump_number % 5]
 
-    time.time = jumping
+    time.time = jumped_time
 
 
-def say(**document: Any) -> None:
+def print_event(**document: Any) -> None:
     print(json.dumps(document), flush=True)
 
 
-def rows_to_answer(job: dict[str, Any]) -> Iterator[int]:
+def draw_rows(job: dict[str, Any]) -> Iterator[int]:
     """Yield the rows in order, once or repeatedly until another line comes."""
-    if not job.get("until_told"):
+    if not job.get("repeats"):
         yield from job["order"]
         return
     stop = threading.Event()
@@ -86,22 +90,22 @@ def rows_to_answer(job: dict[str, Any]) -> Iterator[int]:
     yield from itertools.takewhile(lambda _: not stop.is_set(), itertools.cycle(job["order"]))
 
 
-def start(
+def start_device(
     job: dict[str, Any], link: MqttLink | None, stack: ExitStack
 ) -> tuple[Device, Updater | None]:
     """Make the device and, if the job has updates, its updater."""
     options = {"link": link, "deadline_ms": job["deadline_ms"]}
-    update = job.get("update")
-    if update is None:
+    update_job = job.get("update")
+    if update_job is None:
         return stack.enter_context(Device(job["bundle"], **options)), None
-    store = Store(update["store"])
+    store = Store(update_job["store"])
     bundle = Bundle.open(next(iter(store.start()), job["bundle"]), for_device=True)
     settings = UpdateSettings(
-        urls=[update["url"]],
-        trust=update["trust"],
+        urls=[update_job["url"]],
+        trust=update_job["trust"],
         first=job["bundle"],
         device=job["device"],
-        ca_file=update["ca_file"],
+        ca_file=update_job["ca_file"],
         min_interval=0.0,
     )
     updater = Updater(store, settings, link=link)
@@ -118,37 +122,40 @@ def main() -> None:
         jump_clock()
     with ExitStack() as stack:
         link = None if job["broker"] is None else MqttLink(job["broker"], device=job["device"])
-        device, updater = start(job, link, stack)
+        device, updater = start_device(job, link, stack)
         if link is not None and job.get("wait_for_link", True):
             link.connect(20.0)
-        say(event="ready")
+        print_event(event="ready")
         sys.stdin.readline()
         timer = ControlTimer()
         begin = time.monotonic()
-        late = []
-        for number, row in enumerate(rows_to_answer(job)):
-            pause = begin + number / job["rate"] - time.monotonic()
-            if pause > 0:
-                time.sleep(pause)
-            started = time.monotonic()
+        late_answers = []
+        for number, row in enumerate(draw_rows(job)):
+            pause_s = begin + number / job["rate"] - time.monotonic()
+            if pause_s > 0:
+                time.sleep(pause_s)
+            begin_time = time.monotonic()
             try:
                 answer = device.answer(rows[row])
             except GatewiseError as error:
-                say(event="error", number=number, row=row, message=str(error))
+                print_event(event="error", number=number, row=row, message=str(error))
                 continue
-            ended = time.monotonic()
-            late_ms = 1e3 * (ended - started) - job["deadline_ms"]
+            end_time = time.monotonic()
+            late_ms = 1e3 * (end_time - begin_time) - job["deadline_ms"]
             if late_ms > 0:
-                late.append((number, started, ended))
-            say(
+                late_answers.append((number, begin_time, end_time))
+            print_event(
                 event="answer", number=number, row=row, label=answer.class_index,
                 route=answer.route, stage=answer.stage, cost=answer.cost, reason=answer.reason,
                 version=device.bundle.manifest.version, late_ms=late_ms,
             )  # fmt: skip
         timer.close()  # after the join all delays are recorded
-        say(
+        print_event(
             event="done",
-            control_ms={n: 1e3 * timer.worst(since, until) for n, since, until in late},
+            control_ms={
+                number: 1e3 * timer.largest_delay(begin_time, end_time)
+                for number, begin_time, end_time in late_answers
+            },
             counters=device.counters,
             version=device.bundle.manifest.version,
             update=None if updater is None else updater.counters,

@@ -21,32 +21,34 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.broker_url import Endpoint, make_client
 from gatewise_export.bundle.bundle import Bundle
 
-ROWS = 500
-RATE = 150.0
-NAME = "hostile"
+ROWS_PER_REQUEST = 500
+REQUESTS_PER_SECOND = 150.0
+DEVICE_NAME = "hostile"
 
 
 def main() -> None:
     job = json.loads(sys.stdin.readline())
-    stop = threading.Event()
+    stop_event = threading.Event()
     counts = {"requests": 0, "messages": 0, "connections": 0, "taken": 0}
-    threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
+    threading.Thread(target=lambda: (sys.stdin.readline(), stop_event.set()), daemon=True).start()
     manifest = Bundle.open(job["bundle"]).manifest
     rng = random.Random(0)
-    client = make_client(Endpoint(job["url"]), NAME, max_inflight=1000)
+    client = make_client(Endpoint(job["url"]), DEVICE_NAME, max_inflight=1000)
 
-    def count_taken(*_: object) -> None:
+    def count_received_request(*_: object) -> None:
         counts["taken"] += 1
 
     client.on_connect = lambda *_: client.subscribe("$share/gw/gw/v1/+/req", qos=1)
-    client.on_message = count_taken
+    client.on_message = count_received_request
     with suppress(OSError):
         client.connect(job["host"], job["port"])
     client.loop_start()
     assert manifest.cloud is not None
-    X = np.random.default_rng(0).random((ROWS, len(manifest.cloud.inputs)), dtype=np.float32)
-    topic = wire.request_topic(NAME)
-    while not stop.wait(1.0 / RATE):
+    X = np.random.default_rng(0).random(
+        (ROWS_PER_REQUEST, len(manifest.cloud.inputs)), dtype=np.float32
+    )
+    topic = wire.request_topic(DEVICE_NAME)
+    while not stop_event.wait(1.0 / REQUESTS_PER_SECOND):
         request = wire.Request(
             id=wire.new_id(), model=manifest.name, version=manifest.version, ttl_ms=1000, X=X
         )
@@ -58,8 +60,11 @@ def main() -> None:
         client.publish(topic, bytes(payload[: rng.randrange(len(payload))]), qos=0)
         counts["messages"] += 1
         if counts["requests"] % 15 == 0:
-            with suppress(OSError), socket.create_connection((job["host"], job["port"]), 1) as raw:
-                raw.sendall(rng.randbytes(rng.randrange(1, 400)))
+            with (
+                suppress(OSError),
+                socket.create_connection((job["host"], job["port"]), 1) as raw_socket,
+            ):
+                raw_socket.sendall(rng.randbytes(rng.randrange(1, 400)))
             counts["connections"] += 1
     client.loop_stop()
     print(json.dumps({"event": "done"} | counts), flush=True)

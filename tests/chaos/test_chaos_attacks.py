@@ -10,57 +10,62 @@ import pytest
 from gatewise_export.repository.repository import Repository
 from tests.support.waiting import wait_until
 
-DEVICES = 12
-INSTANCES = 250
-RATE = 20.0
-POOL = "a-name-that-is-not-known"
+N_DEVICES = 12
+N_INSTANCES = 250
+INSTANCES_PER_SECOND = 20.0
+POOL_NAME = "a-name-that-is-not-known"
 
 
 @pytest.mark.slow
-def test_a_hostile_device_jumping_clocks_and_read_only_stores(rig, packed, tmp_path):
+def test_a_hostile_device_jumping_clocks_and_read_only_stores(fleet, feature_system, tmp_path):
     """The hostile device sends 75,000 rows per second, damaged messages and random bytes."""
     repository = Repository.init(tmp_path / "www")
-    repository.add(packed.bundle)
+    repository.add(feature_system.bundle)
     repository.publish(repository.offers()[0].version)
     (tmp_path / "file").write_text("")
     update = {
         "store": str(tmp_path / "file" / "store"), "trust": str(repository.root_file),
         "url": repository.folder.as_uri(), "ca_file": None,
     }  # fmt: skip
-    rig.start_broker()
+    fleet.start_broker()
     for number in range(2):
-        rig.start_worker(number, packed.bundle, options=("--pool", POOL))
+        fleet.start_worker(number, feature_system.bundle, options=("--pool", POOL_NAME))
     rng = np.random.default_rng(0)
     devices = [
-        rig.start_device(
-            f"pi-{i}", packed.bundle, packed.rows,
-            rng.integers(0, len(packed.rows), INSTANCES).tolist(), rate=RATE,
+        fleet.start_device(
+            f"pi-{i}", feature_system.bundle, feature_system.rows,
+            rng.integers(0, len(feature_system.rows), N_INSTANCES).tolist(),
+            rate=INSTANCES_PER_SECOND,
             clock_jumps=i % 2 == 0, **({"update": update} if i % 4 == 0 else {}),
         )
-        for i in range(DEVICES)
+        for i in range(N_DEVICES)
     ]  # fmt: skip
-    wait_until(lambda: all(d.ready for d in devices), "the fleet", 120)
-    hostile = rig.start_hostile(packed.bundle)
+    wait_until(lambda: all(device.is_ready for device in devices), "the fleet", 120)
+    hostile = fleet.start_hostile(feature_system.bundle)
     for device in devices:
-        device.go()
-    wait_until(lambda: len(devices[0].heard("answer")) > INSTANCES // 2, "half of the answers", 60)
-    rig.kill_worker(0)
-    rig.start_worker(0, packed.bundle, options=("--pool", POOL))
-    wait_until(lambda: all(d.done for d in devices), "the last answer", 120)
+        device.start_answering()
+    wait_until(
+        lambda: len(devices[0].find_events("answer")) > N_INSTANCES // 2, "half of the answers", 60
+    )
+    fleet.kill_worker(0)
+    fleet.start_worker(0, feature_system.bundle, options=("--pool", POOL_NAME))
+    wait_until(lambda: all(device.is_done for device in devices), "the last answer", 120)
     hostile.send({"end": True})
-    wait_until(lambda: hostile.heard("done"), "the hostile device's end", 30)
-    counts = hostile.heard("done")[0]
+    wait_until(lambda: hostile.find_events("done"), "the hostile device's end", 30)
+    counts = hostile.find_events("done")[0]
 
     answers = []
     n_excused = 0
     for device in devices:
-        excused, late = device.late()
-        assert late == []
-        n_excused += len(excused)
-        answers += device.answers(INSTANCES)
-    routes = Counter(a["route"] for a in answers)
-    hard = packed.system.offload(packed.rows)[[a["row"] for a in answers]].sum()
-    print(f"\n{len(answers)} answers: {dict(routes)} of {hard} hard; {n_excused} excused")
+        excused_answers, late_answers = device.split_late_answers()
+        assert late_answers == []
+        n_excused += len(excused_answers)
+        answers += device.answers(N_INSTANCES)
+    routes = Counter(answer["route"] for answer in answers)
+    n_hard = feature_system.system.offload(feature_system.rows)[
+        [answer["row"] for answer in answers]
+    ].sum()
+    print(f"\n{len(answers)} answers: {dict(routes)} of {n_hard} hard; {n_excused} excused")
     print(f"hostile device: {counts}")
     # This broker has no access list, so the hostile device gets copies of requests. The workers are
     # in a pool with another name, and still get every request (see also tests/security).
@@ -68,4 +73,4 @@ def test_a_hostile_device_jumping_clocks_and_read_only_stores(rig, packed, tmp_p
     assert min(counts["requests"], counts["messages"]) > 500
     assert counts["connections"] > 20
     # The other devices still get most of their answers from the cloud.
-    assert routes["cloud"] > 0.7 * hard
+    assert routes["cloud"] > 0.7 * n_hard

@@ -11,131 +11,150 @@ import pytest
 
 from tests.support.waiting import wait_until
 
-DEVICES = 20
+N_DEVICES = 20
 #: Instances per second of a device.
-RATE = 20.0
-SECONDS = 25.0
+INSTANCES_PER_SECOND = 20.0
+FAULT_SECONDS = 25.0
 
 
-class Trouble(threading.Thread):
+class FaultInjector(threading.Thread):
     """Thread that kills a worker every 2 s and the broker twice, and cuts the link for 5 s."""
 
-    def __init__(self, rig, *bundles):
+    def __init__(self, fleet, *bundles):
         super().__init__(daemon=True)
-        self.rig = rig
+        self.fleet = fleet
         self.bundles = bundles
-        self.failure = None
+        self.error = None
 
     def run(self):
         try:
             self._run()
-        except BaseException as error:
-            self.failure = error
+        except BaseException as raised_error:
+            self.error = raised_error
 
     def _run(self):
         begin = time.monotonic()
         n_kills = 0
         events = [
-            (4.0, self.rig.kill_broker), (5.0, self.rig.start_broker),
-            (9.0, self.rig.network.cut), (14.0, self.rig.network.mend),
-            (18.0, self.rig.kill_broker), (19.0, self.rig.start_broker),
+            (4.0, self.fleet.kill_broker), (5.0, self.fleet.start_broker),
+            (9.0, self.fleet.network.cut), (14.0, self.fleet.network.restore),
+            (18.0, self.fleet.kill_broker), (19.0, self.fleet.start_broker),
         ]  # fmt: skip
-        while (now := time.monotonic() - begin) < SECONDS:
+        while (now := time.monotonic() - begin) < FAULT_SECONDS:
             time.sleep(0.05)
             while events and now >= events[0][0]:
                 events.pop(0)[1]()
             if now >= 2.0 * (n_kills + 1):
-                self.rig.kill_worker(n_kills % 2)
-                self.rig.start_worker(n_kills % 2, *self.bundles)
+                self.fleet.kill_worker(n_kills % 2)
+                self.fleet.start_worker(n_kills % 2, *self.bundles)
                 n_kills += 1
 
 
 @pytest.mark.slow
-def test_killed_workers_a_killed_broker_and_a_cut_link(rig, packed, packed_windows):
+def test_killed_workers_a_killed_broker_and_a_cut_link(fleet, feature_system, window_system):
     """One device sends raw windows, and the others send features."""
-    rig.start_broker()
-    bundles = packed.bundle, packed_windows.bundle
+    fleet.start_broker()
+    bundles = feature_system.bundle, window_system.bundle
     for number in range(2):
-        rig.start_worker(number, *bundles)
+        fleet.start_worker(number, *bundles)
     rng = np.random.default_rng(0)
-    kinds = [packed_windows, *[packed] * (DEVICES - 1)]
+    systems = [window_system, *[feature_system] * (N_DEVICES - 1)]
     devices = [
-        rig.start_device(
-            f"pi-{i}", kind.bundle, kind.rows,
-            rng.permutation(len(kind.rows)).tolist(), rate=RATE, until_told=True,
+        fleet.start_device(
+            f"pi-{i}", system.bundle, system.rows,
+            rng.permutation(len(system.rows)).tolist(), rate=INSTANCES_PER_SECOND, repeats=True,
         )
-        for i, kind in enumerate(kinds)
+        for i, system in enumerate(systems)
     ]  # fmt: skip
-    rig.go(devices)
-    trouble = Trouble(rig, *bundles)
-    trouble.start()
-    trouble.join(150)
-    assert not trouble.is_alive()
-    assert trouble.failure is None
-    rig.end(devices)
-    assert rig.killed["broker"] == 2
-    assert rig.killed["worker"] >= 9
+    fleet.start_answering(devices)
+    fault_injector = FaultInjector(fleet, *bundles)
+    fault_injector.start()
+    fault_injector.join(150)
+    assert not fault_injector.is_alive()
+    assert fault_injector.error is None
+    fleet.stop_devices(devices)
+    assert fleet.n_killed["broker"] == 2
+    assert fleet.n_killed["worker"] >= 9
 
-    answers, excused, blamed = [], 0, []
+    answers, n_excused, late_without_excuse = [], 0, []
     for device in devices:
-        mine = device.answers()
-        counters = device.heard("done")[0]["counters"]
-        assert sum(counters[r] for r in ("edge", "cloud", "fallback")) == len(mine)
+        device_answers = device.answers()
+        counters = device.find_events("done")[0]["counters"]
+        assert sum(counters[route] for route in ("edge", "cloud", "fallback")) == len(
+            device_answers
+        )
         assert counters["mismatched"] == counters["invalid"] == counters["unknown"] == 0
-        answers += mine
-        late = device.late()
-        excused += len(late[0])
-        blamed += [(device.name, a["route"], a["late_ms"]) for a in late[1]]
+        answers += device_answers
+        late_answers = device.split_late_answers()
+        n_excused += len(late_answers[0])
+        late_without_excuse += [
+            (device.name, answer["route"], answer["late_ms"]) for answer in late_answers[1]
+        ]
 
-    of_windows = devices[0].answers()
-    of_rows = answers[len(of_windows) :]
-    parts = [(packed_windows, of_windows), (packed, of_rows)]
-    assert [kind.differing(mine) for kind, mine in parts] == [[], []]
-    sent = Counter(a["route"] for a in of_windows)
-    assert min(sent["edge"], sent["cloud"], sent["fallback"]) > 0
-    row = np.array([a["row"] for a in answers])
-    label = np.array([a["label"] for a in answers])
-    classes = packed.system.classes_
-    got = np.mean(classes[label] == packed.truth[row])
-    edge = [kind.edge_only()[[a["row"] for a in mine]] for kind, mine in parts]
-    alone = np.mean(classes[np.concatenate(edge)] == packed.truth[row])
-    routes = Counter(a["route"] for a in answers)
-    reasons = Counter(a["reason"] for a in answers if a["route"] == "fallback")
+    window_answers = devices[0].answers()
+    feature_answers = answers[len(window_answers) :]
+    answers_by_system = [(window_system, window_answers), (feature_system, feature_answers)]
+    assert [
+        system.find_differing(device_answers) for system, device_answers in answers_by_system
+    ] == [[], []]
+    window_routes = Counter(answer["route"] for answer in window_answers)
+    assert min(window_routes["edge"], window_routes["cloud"], window_routes["fallback"]) > 0
+    rows = np.array([answer["row"] for answer in answers])
+    labels = np.array([answer["label"] for answer in answers])
+    classes = feature_system.system.classes_
+    accuracy = np.mean(classes[labels] == feature_system.truth[rows])
+    edge_labels = [
+        system.compute_edge_labels()[[answer["row"] for answer in device_answers]]
+        for system, device_answers in answers_by_system
+    ]
+    edge_accuracy = np.mean(classes[np.concatenate(edge_labels)] == feature_system.truth[rows])
+    routes = Counter(answer["route"] for answer in answers)
+    reasons = Counter(answer["reason"] for answer in answers if answer["route"] == "fallback")
     print(
         f"\n{len(answers)} answers: {dict(routes)}; fallbacks {dict(reasons)}; "
-        f"killed {rig.killed}; {excused} more than 50 ms late, each while the control timer was; "
-        f"accuracy {got:.4f}, edge alone {alone:.4f}; raw windows: {dict(sent)}"
+        f"killed {fleet.n_killed}; {n_excused} more than 50 ms late, each while the control timer "
+        f"was; accuracy {accuracy:.4f}, edge alone {edge_accuracy:.4f}; "
+        f"raw windows: {dict(window_routes)}"
     )
-    assert blamed == []
+    assert late_without_excuse == []
     # The failures had an effect, and the cloud still answered some hard instances.
     assert routes["fallback"] > 0
-    hard = sum(
-        kind.system.offload(kind.rows)[[a["row"] for a in mine]].sum() for kind, mine in parts
+    n_hard = sum(
+        system.system.offload(system.rows)[[answer["row"] for answer in device_answers]].sum()
+        for system, device_answers in answers_by_system
     )
-    assert routes["cloud"] > hard // 4
-    assert got >= alone
+    assert routes["cloud"] > n_hard // 4
+    assert accuracy >= edge_accuracy
 
 
 @pytest.mark.slow
-def test_a_link_that_stops_forwarding(proxied_rig, packed):
+def test_a_link_that_stops_forwarding(proxied_fleet, feature_system):
     """A proxy cuts the link, so that the test needs no root."""
-    rig = proxied_rig
-    rig.start_broker()
-    rig.start_worker(0, packed.bundle)
-    offloaded = np.flatnonzero(packed.system.offload(packed.rows))[:40]
-    device = rig.start_device(
-        "pi-1", packed.bundle, packed.rows, np.tile(offloaded, 3).tolist(), rate=20.0
+    fleet = proxied_fleet
+    fleet.start_broker()
+    fleet.start_worker(0, feature_system.bundle)
+    offloaded_rows = np.flatnonzero(feature_system.system.offload(feature_system.rows))[:40]
+    device = fleet.start_device(
+        "pi-1",
+        feature_system.bundle,
+        feature_system.rows,
+        np.tile(offloaded_rows, 3).tolist(),
+        rate=20.0,
     )
-    rig.go([device])
+    fleet.start_answering([device])
     wait_until(
-        lambda: any(a["route"] == "cloud" for a in device.heard("answer")), "a cloud answer", 30
+        lambda: any(answer["route"] == "cloud" for answer in device.find_events("answer")),
+        "a cloud answer",
+        30,
     )
-    rig.network.cut()
-    before = len(device.heard("answer"))
-    wait_until(lambda: len(device.heard("answer")) > before + 20, "answers without a cloud", 60)
-    rig.network.mend()
-    wait_until(lambda: device.done, "the last answer", 120)
-    answers = device.heard("answer")
-    assert len(answers) == 3 * len(offloaded)
-    assert device.late()[1] == []
-    assert {a["route"] for a in answers} == {"cloud", "fallback"}
+    fleet.network.cut()
+    n_before = len(device.find_events("answer"))
+    wait_until(
+        lambda: len(device.find_events("answer")) > n_before + 20, "answers without a cloud", 60
+    )
+    fleet.network.restore()
+    wait_until(lambda: device.is_done, "the last answer", 120)
+    answers = device.find_events("answer")
+    assert len(answers) == 3 * len(offloaded_rows)
+    assert device.split_late_answers()[1] == []
+    assert {answer["route"] for answer in answers} == {"cloud", "fallback"}
