@@ -296,8 +296,8 @@ class Reading:
         for is_refused, cause, problem in refusals:
             if is_refused.any():
                 self._has_failed = True
-                name = self._meter.names[features[is_refused][0]]
-                raise SensorError(name, f"column {name!r} {problem}", cause=cause)
+                column_name = self._meter.names[features[is_refused][0]]
+                raise SensorError(column_name, f"column {column_name!r} {problem}", cause=cause)
 
 
 def row_values(row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None) -> Values:

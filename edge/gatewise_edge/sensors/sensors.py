@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -213,13 +214,10 @@ class Sensors:
             name: str, sensor_columns: list[int], read_cells: Callable[[], Mapping[int, Any]]
         ) -> None:
             def read_features() -> dict[int, float]:
-                return {
-                    feature: value
-                    for column, cell in read_cells().items()
-                    for feature, value in zip(
-                        features_of(column), values_of(column, cell), strict=True
-                    )
-                }
+                features: dict[int, float] = {}
+                for column, cell in read_cells().items():
+                    features |= zip(features_of(column), values_of(column, cell), strict=True)
+                return features
 
             sensor = _Sensor(
                 name,
@@ -227,10 +225,10 @@ class Sensors:
                 read_features,
                 self._states[name],
                 retries=self._retries.get(name, self._retries[""]),
-                timeout=self._timeouts.get(name, self._timeouts[""]),
+                timeout_s=self._timeouts.get(name, self._timeouts[""]),
                 retry_wait_s=self._retry_wait_s,
             )
-            sensors.update(dict.fromkeys(sensor.members, sensor))
+            sensors.update(dict.fromkeys(sensor.features, sensor))
 
         def provides(name: str, group: int) -> bool:
             """Whether sensor `name` reads a group: its own group, or one that requires it."""
@@ -243,18 +241,11 @@ class Sensors:
         for name, group_sensor in self._groups.items():
             if name not in costs.group_names:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
-            group_features = [
-                feature
-                for feature, group_index in enumerate(costs.group.tolist())
-                if provides(name, group_index)
-            ]
-            group_columns = list(dict.fromkeys(column_of[feature] for feature in group_features))
-            own_columns = [
-                column for column in group_columns if columns[column] not in self._features
-            ]
-            add_sensor(
-                name, own_columns, partial(_group_cells, name, group_sensor, group_columns, columns)
-            )
+            is_provided = [provides(name, group) for group in costs.group.tolist()]
+            group_columns = list(dict.fromkeys(compress(column_of, is_provided)))
+            own_columns = [c for c in group_columns if columns[c] not in self._features]
+            read_cells = partial(_group_cells, name, group_sensor, group_columns, columns)
+            add_sensor(name, own_columns, read_cells)
         for name, sensor_function in self._features.items():
             if name not in columns:
                 raise InputError(f"sensor {name!r}: the bundle has no such {column_noun}")
@@ -296,11 +287,11 @@ class _Sensor:
     """
 
     sensor_name: str
-    members: tuple[int, ...]
+    features: tuple[int, ...]
     read_values: Callable[[], dict[int, float]]
     state: _ReadState
     retries: float
-    timeout: float
+    timeout_s: float
     retry_wait_s: float
     last_outcome: dict[int, float] | SensorError = field(default_factory=dict)
     n_reads: int = 0
@@ -351,12 +342,12 @@ class _BoundSensors:
     """The sensors of a bundle's features, by index, as a :class:`FeatureSource`."""
 
     def __init__(
-        self, names: Sequence[str], sensors: Mapping[int, _Sensor], reader: BlockingReader
+        self, column_names: Sequence[str], sensors: Mapping[int, _Sensor], reader: BlockingReader
     ) -> None:
-        self._names = names
+        self._column_names = column_names
         self._sensors = sensors
         self._reader = reader
-        self._has_timeouts = any(sensor.timeout < math.inf for sensor in sensors.values())
+        self._has_timeouts = any(sensor.timeout_s < math.inf for sensor in sensors.values())
 
     def read(
         self, features: NDArray[np.intp], reading: Reading, timeout_s: float, *, allow_failure: bool
@@ -368,13 +359,13 @@ class _BoundSensors:
         for feature in feature_indices:
             sensor = self._sensors.get(feature)
             if sensor is None:
-                name = self._names[feature]
-                failure = SensorError(name, f"column {name!r} has no sensor")
+                column_name = self._column_names[feature]
+                failure = SensorError(column_name, f"column {column_name!r} has no sensor")
                 reading.enter_failure([feature], failure, allow_failure=allow_failure)
             elif sensor.state.hangs and feature not in reading.failures:
                 # An audit does not wait for a sensor that hangs, because it has no deadline.
-                wait_end = min(deadline, time.monotonic() + sensor.timeout)
-                if wait_end == math.inf or not sensor.state.wait_for_return(wait_end):
+                wait_until = min(deadline, time.monotonic() + sensor.timeout_s)
+                if wait_until == math.inf or not sensor.state.wait_for_return(wait_until):
                     failure = self._enter_late(sensor.sensor_name, reading)
                     if not allow_failure:
                         raise failure
@@ -393,7 +384,7 @@ class _BoundSensors:
                 self._run(
                     [feature],
                     reading,
-                    min(deadline, now + self._sensors[feature].timeout),
+                    min(deadline, now + self._sensors[feature].timeout_s),
                     allow_failure,
                 )
             except SensorError:
@@ -409,14 +400,12 @@ class _BoundSensors:
         self, features: list[int], reading: Reading, deadline: float, allow_failure: bool
     ) -> None:
         """Read features in one call on the reader's thread."""
-        read = partial(self._read_in_turn, features, reading, deadline, allow_failure)
+        read_in_turn = partial(self._read_in_turn, features, reading, deadline, allow_failure)
         try:
-            self._reader.run(read, deadline - time.monotonic())
-        except ReadTimeoutError as timeout:
-            sensor_name = timeout.sensor_name or self._sensors[features[0]].sensor_name
-            raise self._enter_late(
-                sensor_name, reading, is_abandoned=timeout.is_abandoned
-            ) from None
+            self._reader.run(read_in_turn, deadline - time.monotonic())
+        except ReadTimeoutError as error:
+            sensor_name = error.sensor_name or self._sensors[features[0]].sensor_name
+            raise self._enter_late(sensor_name, reading, is_abandoned=error.is_abandoned) from None
 
     def _read_in_turn(
         self,
@@ -445,10 +434,10 @@ class _BoundSensors:
             if task is not None and task.is_abandoned:
                 return
             if failure is not None:
-                reading.enter_failure(sensor.members, failure, allow_failure=allow_failure)
+                reading.enter_failure(sensor.features, failure, allow_failure=allow_failure)
                 continue
-            for member in sensor.members:
-                reading.enter(member, values[member])
+            for sensor_feature in sensor.features:
+                reading.enter(sensor_feature, values[sensor_feature])
 
     def _enter_late(
         self, sensor_name: str, reading: Reading, *, is_abandoned: bool = False
@@ -459,7 +448,7 @@ class _BoundSensors:
         )
         for feature, sensor in self._sensors.items():
             if sensor.sensor_name == sensor_name:
-                if feature == sensor.members[0]:
+                if feature == sensor.features[0]:
                     sensor.state.counts.late += 1
                     sensor.state.counts.hung += is_abandoned
                     sensor.state.n_futile_waits += 1

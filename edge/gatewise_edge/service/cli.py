@@ -232,7 +232,7 @@ def _open_observers(
     if parts.updater is not None:
         observers.append(parts.updater.observe)
     if settings.metrics_port is not None:
-        metrics, pages = serve_metrics(
+        metrics, status_server = serve_metrics(
             parts.device,
             heartbeat,
             settings.metrics_host,
@@ -242,7 +242,7 @@ def _open_observers(
             updater=parts.updater,
             troubles=parts.troubles.by_part,
         )
-        stack.enter_context(pages)
+        stack.enter_context(status_server)
         observers.append(metrics.observe)
     return observers
 

@@ -39,7 +39,7 @@ _MAX_PAUSE_SECONDS: Final = 300.0
 #: Seconds after which the counts of a trial are saved again.
 _SAVE_SECONDS: Final = 5.0
 #: Names of the counters.
-_COUNTERS: Final = (
+_COUNTER_NAMES: Final = (
     "announced", "checks", "metadata", "fetch", "store", "bundle", "self-test", "taken",
     "repaired", "passed", "rolled_back", "withdrawn",
 )  # fmt: skip
@@ -88,7 +88,7 @@ class Updater:
         manifest = Bundle.open(settings.first, for_device=True).manifest
         self.model = manifest.name
         features = settings.features
-        self._features = tuple(manifest.device_input_names if features is None else features)
+        self._device_features = tuple(manifest.device_input_names if features is None else features)
         self._clock = clock
         self._trial = Trial(settings.trial_answers, settings.trial_seconds, clock=clock)
         self._fetcher = BoundedFetcher(
@@ -105,10 +105,10 @@ class Updater:
         )
         self._condition = threading.Condition()
         self._counts: Counter[str] = Counter()
-        self._next_check = clock() + random.uniform(0.0, settings.announcement_spread)
-        self._last_check = -settings.min_interval
-        self._last_save = clock()
-        self._status = ReleaseStatus(link, store, settings.first_report_delay, clock)
+        self._next_check_at = clock() + random.uniform(0.0, settings.announcement_spread)
+        self._last_check_at = -settings.min_interval
+        self._last_save_at = clock()
+        self._release_status = ReleaseStatus(link, store, settings.first_report_delay, clock)
         self._n_failures = 0
         self._has_news = False  # whether an answer came that the thread should act on
         self._is_stopping = False
@@ -132,10 +132,10 @@ class Updater:
                 previous_counts = state.bad_before, state.answers_before
                 self._trial.begin(state.good, state.bad, state.seconds, previous_counts)
             elif self._running_digest in state.refused:
-                refused = tuple(
+                refused_digests = tuple(
                     digest for digest in state.refused if digest != self._running_digest
                 )
-                self.store.save(refused=refused)
+                self.store.save(refused=refused_digests)
         elif self.store.is_complete(state.active):
             if state.on_trial:
                 _LOG.error("release %s does not run on this device", state.active)
@@ -143,7 +143,7 @@ class Updater:
             else:  # it ran before, so a wrong option or a sensor may be the cause
                 _LOG.error("release %s did not start; the next start tries it again", state.active)
                 self._unfit_digests.add(state.active)
-        self._status.begin(device)
+        self._release_status.begin(device)
         self._thread = threading.Thread(target=self._run, name="gatewise-update", daemon=True)
         self._thread.start()
 
@@ -178,7 +178,7 @@ class Updater:
         other names are the reasons of an :class:`.UpdateError` and count failures.
         """
         with self._condition:
-            counts = {name: self._counts[name] for name in _COUNTERS}
+            counts = {name: self._counts[name] for name in _COUNTER_NAMES}
         return counts | {"bytes": self._fetcher.received_bytes}
 
     @property
@@ -190,11 +190,11 @@ class Updater:
         """Plan a check. The link calls this on its network thread; the payload is not read."""
         with self._condition:
             self._counts["announced"] += 1
-            announced_check = max(
+            announced_check_at = max(
                 self._clock() + random.uniform(0.0, self._settings.announcement_spread),
-                self._last_check + self._settings.min_interval,
+                self._last_check_at + self._settings.min_interval,
             )
-            self._next_check = min(self._next_check, announced_check)
+            self._next_check_at = min(self._next_check_at, announced_check_at)
             self._condition.notify_all()
 
     def observe(self, outcome: Answer | Exception) -> None:
@@ -210,12 +210,12 @@ class Updater:
         while self._wait():
             try:
                 self._save_counts()
-                self._status.publish_when_due()
+                self._release_status.publish_when_due()
                 if self._trial.verdict == "passed":
                     self._end_passed_trial()
                 elif self._trial.verdict == "failed":
                     self._roll_back()
-                elif self._clock() >= self._next_check:
+                elif self._clock() >= self._next_check_at:
                     self._check()
             except UpdateError as error:
                 self._record_failure(error)
@@ -227,10 +227,10 @@ class Updater:
         """Wait until there is something to do; return False if the thread must stop."""
         with self._condition:
             while not (self._is_stopping or self._has_news):
-                seconds_left = min(self._next_check, self._status.due_at) - self._clock()
+                seconds_left = min(self._next_check_at, self._release_status.due_at) - self._clock()
                 if self._trial.is_running or self.store.state.wait:
                     seconds_left = min(
-                        seconds_left, self._last_save + _SAVE_SECONDS - self._clock()
+                        seconds_left, self._last_save_at + _SAVE_SECONDS - self._clock()
                     )
                 if seconds_left <= 0:
                     break
@@ -243,23 +243,23 @@ class Updater:
         now = self._clock()
         state = self.store.state
         trial = self._trial
-        elapsed_s = now - self._last_save
+        elapsed_s = now - self._last_save_at
         has_answered = trial.is_running and trial.n_good > 0
         if elapsed_s < _SAVE_SECONDS and not (has_answered and state.starts):
             return
-        self._last_save = now
+        self._last_save_at = now
         changes: dict[str, float] = trial.counts if trial.is_running else {}
         changes |= {"wait": max(0.0, state.wait - elapsed_s)} if state.wait else {}
         if changes:
             self.store.save(starts=0 if has_answered else state.starts, **changes)
         if state.wait and not self.store.state.wait:
-            self._next_check = now  # the release may be tried again
+            self._next_check_at = now  # the release may be tried again
 
     def _check(self) -> None:
         """Refresh the metadata, leave a withdrawn release, and run a release that is offered."""
         with self._condition:
-            self._last_check = self._clock()
-            self._next_check = self._last_check + self._settings.interval * random.uniform(
+            self._last_check_at = self._clock()
+            self._next_check_at = self._last_check_at + self._settings.interval * random.uniform(
                 0.75, 1.25
             )
         self.store.lock()
@@ -295,14 +295,16 @@ class Updater:
         state = self.store.state
         _LOG.warning("%s was withdrawn", self._release)
         self._count("withdrawn")
-        proved = (state.proved, state.previous)
-        self._go_back([digest for digest in proved if digest in self._valid_digests])
+        proved_digests = (state.proved, state.previous)
+        self._go_back([digest for digest in proved_digests if digest in self._valid_digests])
 
     def _without_withdrawn(self, active: str) -> dict[str, str]:
         """Changes of the state that prevent a later start from running a withdrawn release."""
         state = self.store.state
-        valid = {"", active, *self._valid_digests}
-        return {name: "" for name in ("proved", "previous") if getattr(state, name) not in valid}
+        valid_digests = {"", active, *self._valid_digests}
+        return {
+            name: "" for name in ("proved", "previous") if getattr(state, name) not in valid_digests
+        }
 
     def _may_try(self, offer: OfferedRelease) -> bool:
         """Whether a release may run here: it has not failed and is not put off."""
@@ -321,7 +323,7 @@ class Updater:
             release = self._client.release(offer, self.store.partial / offer.digest)
         misfit = release.misfit_reason(
             model=self.model,
-            features=self._features,
+            features=self._device_features,
             runtime=__version__,
             hardware=platform.machine(),
         )
@@ -376,14 +378,14 @@ class Updater:
             )
             if self.store.state.on_trial:
                 self._trial.begin(state_before.good, state_before.bad, state_before.seconds)
-            self._status.publish()
+            self._release_status.publish()
             reason = "self-test" if isinstance(error, SelfTestError) else "bundle"
             raise UpdateError(reason, f"{release_name} is refused: {error}") from None
         self._running_digest = digest
         if self.store.state.on_trial:
             self._trial.begin()
         self._count("taken")
-        self._status.begin(device)
+        self._release_status.begin(device)
         self.store.remove_old_releases()
         _LOG.info("%s is active%s", release_name, ", on trial" if self._trial.is_running else "")
 
@@ -429,7 +431,7 @@ class Updater:
             self._running_digest = digest
             self.store.remove_old_releases()
             break
-        self._status.begin(self._device)
+        self._release_status.begin(self._device)
 
     def _record_failure(self, error: UpdateError) -> None:
         """Record a failure, and plan the next check after a pause that doubles each time."""
@@ -443,8 +445,8 @@ class Updater:
         pause_s = min(pause_s, _MAX_PAUSE_SECONDS, self._settings.interval)
         with self._condition:
             self._n_failures += 1
-            self._next_check = min(
-                self._next_check, self._clock() + pause_s * random.uniform(0.5, 1.5)
+            self._next_check_at = min(
+                self._next_check_at, self._clock() + pause_s * random.uniform(0.5, 1.5)
             )
 
     def _count(self, name: str) -> None:

@@ -214,7 +214,7 @@ def test_failed_sensor_is_neither_read_again_for_the_instance_nor_charged(make_s
 
 
 @pytest.mark.parametrize(
-    ("value", "why", "message"),
+    ("value", "cause", "message"),
     [
         (np.inf, "infinite", "'age' is infinite"),
         (-np.inf, "infinite", "'age' is infinite"),
@@ -281,7 +281,7 @@ def test_blocking_sensor_is_abandoned(make_sensors, has_timeout):
         with pytest.raises(SensorError, match="'ecg' did not answer in time"):
             acquire(reading_of(source, timeout=timeout), 4)
     assert (age.reads, ecg.reads) == (3, 1)
-    assert sensors.counts["ecg"] == SensorCounts(reads=1, late_requests=3, hung=1)
+    assert sensors.counts["ecg"] == SensorCounts(reads=1, late=3, hung=1)
     assert sensors.hung_sensors == ("ecg",)
     assert sensors.trouble == "sensor 'ecg' does not return"
     may_return.set()
