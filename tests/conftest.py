@@ -38,9 +38,9 @@ SLOW_FILES = (
 def pytest_configure() -> None:
     """Let only one test process compile each kernel."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        from tests.support.kernel_cache import compile_in_turn
+        from tests.support.kernel_cache import lock_compilation
 
-        compile_in_turn()
+        lock_compilation()
 
 
 @pytest.hookimpl(wrapper=True)

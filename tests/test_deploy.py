@@ -22,7 +22,13 @@ from gatewise_export.archive.true_figures import monitor
 from tests.export.archive.archived_rows import FACTS, archived
 from tests.export.archive.test_folder import NOW, folder
 from tests.support import small_bundle
-from tests.support.deploy_files import CONTAINER, DEPLOY, ROOT, check_command, read
+from tests.support.deploy_files import (
+    CONTAINER_SETTINGS,
+    DEPLOY,
+    ROOT,
+    check_command,
+    read_documents,
+)
 from tests.support.mosquitto import SecureBroker
 from tests.support.needs import find_program
 from tests.support.ports import free_port
@@ -34,7 +40,7 @@ def test_yaml_files_can_be_parsed():
     files = [p for p in DEPLOY.rglob("*") if p.suffix in (".yaml", ".yml")]
     assert len(files) > 10
     for path in files:
-        assert read(path.relative_to(DEPLOY)), path
+        assert read_documents(path.relative_to(DEPLOY)), path
 
 
 # -- mosquitto ---------------------------------------------------------------------------------
@@ -119,10 +125,10 @@ def test_systemd_accepts_the_units(unit, tmp_path):
 
 
 def test_compose_services_use_existing_files_and_options(tmp_path):
-    (compose,) = read("compose.yaml")
+    (compose,) = read_documents("compose.yaml")
     services = compose["services"]
     assert set(services) == {"broker", "worker", "prometheus", "grafana"}
-    made = init_broker(tmp_path / "broker", hosts=["broker"], **CONTAINER)
+    made = init_broker(tmp_path / "broker", hosts=["broker"], **CONTAINER_SETTINGS)
     source_of_path = {}
     for name, service in services.items():
         for volume in service["volumes"]:
@@ -146,7 +152,7 @@ def test_compose_services_use_existing_files_and_options(tmp_path):
     for flag in ("--ca-file", "--cert-file", "--key-file", "--pool-file", "--watch"):
         assert command[command.index(flag) + 1] in source_of_path
     port = command[command.index("--metrics-port") + 1]
-    (prometheus,) = read("prometheus/prometheus.yml")
+    (prometheus,) = read_documents("prometheus/prometheus.yml")
     (names,) = prometheus["scrape_configs"][0]["dns_sd_configs"]
     assert (names["names"], str(names["port"])) == (["worker"], port)
 
@@ -245,13 +251,13 @@ def expressions():
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", []):
             yield target["expr"]
-    for group in read("prometheus/alerts.yml")[0]["groups"]:
+    for group in read_documents("prometheus/alerts.yml")[0]["groups"]:
         for rule in group["rules"]:
             yield rule["expr"]
-    (scaled,) = read("kubernetes/keda/scaledobject.yaml")
+    (scaled,) = read_documents("kubernetes/keda/scaledobject.yaml")
     for trigger in scaled["spec"]["triggers"]:
         yield trigger["metadata"]["query"]
-    (scaler,) = read("kubernetes/hpa/hpa.yaml")
+    (scaler,) = read_documents("kubernetes/hpa/hpa.yaml")
     for metric in scaler["spec"]["metrics"]:
         if metric["type"] == "Pods":
             yield metric["pods"]["metric"]["name"]
@@ -282,11 +288,11 @@ def test_dashboard_panels_do_not_overlap_and_have_data():
             references = [target["refId"] for target in panel["targets"]]
             assert references
             assert len(set(references)) == len(references)
-    (source,) = read("grafana/provisioning/datasources/prometheus.yaml")[0]["datasources"]
+    (source,) = read_documents("grafana/provisioning/datasources/prometheus.yaml")[0]["datasources"]
     uids = {target["datasource"]["uid"] for p in panels for target in p.get("targets", [])}
     assert uids == {source["uid"]}
-    (provider,) = read("grafana/provisioning/dashboards/gatewise.yaml")[0]["providers"]
-    volumes = read("compose.yaml")[0]["services"]["grafana"]["volumes"]
+    (provider,) = read_documents("grafana/provisioning/dashboards/gatewise.yaml")[0]["providers"]
+    volumes = read_documents("compose.yaml")[0]["services"]["grafana"]["volumes"]
     assert f"./grafana/dashboards:{provider['options']['path']}:ro" in volumes
 
 
@@ -314,7 +320,7 @@ def test_alerts_pass_their_tests():
     tests = DEPLOY / "prometheus" / "alerts_test.yml"
     process = subprocess.run([tool, "test", "rules", tests], capture_output=True, text=True)
     assert process.returncode == 0, process.stdout + process.stderr
-    (rules,) = read("prometheus/alerts_test.yml")
+    (rules,) = read_documents("prometheus/alerts_test.yml")
     tested = {case["alertname"] for test in rules["tests"] for case in test["alert_rule_test"]}
     assert len(tested) >= 7
 

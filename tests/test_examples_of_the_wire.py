@@ -15,10 +15,10 @@ import pytest
 from benchmarks.c99.compiled import compiler_command
 from gatewise_cloud import MosquittoBroker, Worker
 from tests.support import tiny_bundle
-from tests.support.mqtt_clients import Caller
+from tests.support.mqtt_clients import DeviceClient
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-ROWS = tiny_bundle.rows(40)
+ROWS = tiny_bundle.random_rows(40)
 
 # The tests need processes, a broker, a compiler and a package registry.
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoBroker
 @pytest.fixture(scope="module")
 def expected(broker: MosquittoBroker) -> tuple[list[int], Any]:
     """Labels and probabilities that a Python client gets for each row."""
-    caller = Caller(broker.url, "python")
+    caller = DeviceClient(broker.url, "python")
     answers = []
     for row in ROWS:
         caller.ask(row[None])

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gatewise_cloud.broker.broker_init import init_broker
-from tests.support.deploy_files import CONTAINER, DEPLOY, check_command, read
+from tests.support.deploy_files import CONTAINER_SETTINGS, DEPLOY, check_command, read_documents
 from tests.support.needs import find_program
 
 KUBERNETES = DEPLOY / "kubernetes"
@@ -21,7 +21,7 @@ def manifests():
         document
         for path in sorted(KUBERNETES.rglob("*.yaml"))
         if path.name != "kustomization.yaml"
-        for document in read(path.relative_to(DEPLOY))
+        for document in read_documents(path.relative_to(DEPLOY))
     ]
 
 
@@ -31,7 +31,7 @@ def of_kind(*kinds):
 
 def test_every_file_is_in_a_kustomization():
     for path in KUBERNETES.rglob("kustomization.yaml"):
-        (kustomization,) = read(path.relative_to(DEPLOY))
+        (kustomization,) = read_documents(path.relative_to(DEPLOY))
         files = {p.name for p in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
         listed = kustomization["resources"]
         assert files == {r for r in listed if r.endswith(".yaml")}
@@ -57,7 +57,7 @@ def test_only_the_autoscaler_sets_replicas_and_images_have_digests():
     pod = deployment["spec"]["template"]["spec"]
     assert pod["topologySpreadConstraints"]
     for name in ("base", "fill"):
-        (kustomization,) = read(f"kubernetes/{name}/kustomization.yaml")
+        (kustomization,) = read_documents(f"kubernetes/{name}/kustomization.yaml")
         (image,) = kustomization["images"]
         assert image["name"] == pod["containers"][0]["image"] == "gatewise"
         assert re.fullmatch(r"sha256:[0-9a-f]{64}", image["digest"])
@@ -143,7 +143,7 @@ def test_worker_command_has_valid_options():
 
 def test_broker_secret_contains_the_files_of_the_configuration(tmp_path):
     """The secret in the README contains exactly the files that mosquitto.conf names."""
-    made = init_broker(tmp_path, hosts=["b"], **CONTAINER)
+    made = init_broker(tmp_path, hosts=["b"], **CONTAINER_SETTINGS)
     readme = (DEPLOY / "README.md").read_text()
     (line,) = re.findall(r".*create secret generic gatewise-broker .*", readme)
     secret_files = {Path(p).name for p in re.findall(r"--from-file=(\S+)", line)}

@@ -43,8 +43,8 @@ def test_flow_gets_the_answers_of_the_high_cost_model(tmp_path):
     home.mkdir()
     shutil.copy(FLOW, home / "flow.json")
     bundle = tiny_bundle.write_bundle(tmp_path / "bundle")
-    rows = tiny_bundle.rows(20)
-    labels, probabilities = tiny_bundle.expected(rows)
+    rows = tiny_bundle.random_rows(20)
+    labels, probabilities = tiny_bundle.cloud_answers(rows)
     with MosquittoBroker() as broker, Worker(bundle, broker.url):
         client = MqttClient(broker.url, "sensors/answers")
         log = tmp_path / "log"
@@ -64,7 +64,7 @@ def test_flow_gets_the_answers_of_the_high_cost_model(tmp_path):
             wait_until(lambda: "Connected to broker" in log.read_text(), "Node-RED", 120.0)
 
             def answers():
-                return [json.loads(payload) for _, payload, _ in list(client.got)]
+                return [json.loads(payload) for _, payload, _ in list(client.messages)]
 
             def ask(row, is_expected):
                 """Publish a row repeatedly, because the flow may subscribe late."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.demo_report import check_default_demo
-from tests.support.fresh_environment import install
+from tests.support.fresh_environment import link_distributions
 from tests.support.pages import Shell, blocks
 
 ROOT = Path(__file__).parents[1]
@@ -49,7 +49,7 @@ def test_all_commands_run_in_an_empty_folder(tmp_path):
             commands.append(command)
             if command.startswith("pip install"):
                 (name,) = re.findall(r"'([^']+)'", command)
-                install(tmp_path / "gw", name)
+                link_distributions(tmp_path / "gw", name)
             elif command == ". gw/bin/activate":
                 # Each line runs in a new shell, so set the variable that the script sets.
                 shell.environment["PATH"] = f"{tmp_path}/gw/bin:{environment['PATH']}"

@@ -6,7 +6,7 @@ from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
 from gatewise_edge.link import wire
 from tests.support import processes, tiny_bundle
 from tests.support.mosquitto import Mosquitto
-from tests.support.mqtt_clients import Caller
+from tests.support.mqtt_clients import DeviceClient
 
 command = processes.command
 
@@ -53,7 +53,7 @@ def connect_caller():
     callers = []
 
     def connect(broker):
-        callers.append(Caller(broker.url, f"d{len(callers)}-{wire.new_id().hex()[:8]}"))
+        callers.append(DeviceClient(broker.url, f"d{len(callers)}-{wire.new_id().hex()[:8]}"))
         return callers[-1]
 
     yield connect

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from gatewise_cloud.child_process import ChildProcess, close_all
-from tests.support.processes import running
+from tests.support.processes import is_running
 from tests.support.waiting import wait_until
 
 SECONDS = 60.0
@@ -39,7 +39,7 @@ def test_a_child_exchanges_messages_until_it_is_closed():
         child.send({"x": 2})
         assert messages.get(timeout=SECONDS) == {"x": 2}
         assert child.is_alive
-    assert not running(child.pid)
+    assert not is_running(child.pid)
     child.close()
     assert messages.get(timeout=SECONDS) is None
 
@@ -65,7 +65,7 @@ def test_close_kills_a_child_that_ignores_sigterm(follows_input):
     child, messages = start_python(IGNORES_SIGTERM, follows_input=follows_input)
     assert messages.get(timeout=SECONDS) == {}
     child.close(0.2)
-    assert not running(child.pid)
+    assert not is_running(child.pid)
     with pytest.raises(ProcessLookupError):
         os.killpg(child.pid, 0)  # the guard of its process group ended as well
 
@@ -75,7 +75,7 @@ def test_close_all_ends_several_children():
         start_python("import sys, time; sys.stdin.read(); time.sleep(0.5)")[0] for _ in range(4)
     ]
     close_all(children)
-    assert not any(running(child.pid) for child in children)
+    assert not any(is_running(child.pid) for child in children)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_child_ends_when_its_owner_is_killed(child):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
         try:
             pid = int(owner.stdout.readline())
-            assert running(pid)
+            assert is_running(pid)
         finally:
             owner.kill()
-    wait_until(lambda: not running(pid))
+    wait_until(lambda: not is_running(pid))

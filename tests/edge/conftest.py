@@ -10,7 +10,7 @@ import pytest
 from gatewise_edge.link import wire
 from tests.support import processes, small_bundle
 from tests.support.mosquitto import Mosquitto
-from tests.support.mqtt_clients import Peer
+from tests.support.mqtt_clients import SimulatedWorker
 
 bundle = small_bundle.bundle
 make_bundle = small_bundle.make_bundle
@@ -24,12 +24,14 @@ def broker(tmp_path: Path) -> Iterator[Mosquitto]:
 
 
 @pytest.fixture
-def make_peer(broker: Mosquitto) -> Iterator[Callable[..., Peer]]:
-    peers: list[Peer] = []
+def make_peer(broker: Mosquitto) -> Iterator[Callable[..., SimulatedWorker]]:
+    peers: list[SimulatedWorker] = []
 
-    def make_peer(behave: Callable[[wire.Request], list[wire.Response]] | None = None) -> Peer:
+    def make_peer(
+        behave: Callable[[wire.Request], list[wire.Response]] | None = None,
+    ) -> SimulatedWorker:
         answer_request = behave or (lambda request: [small_bundle.answer_to(request)])
-        peers.append(Peer(broker.url, answer_request))
+        peers.append(SimulatedWorker(broker.url, answer_request))
         return peers[-1]
 
     yield make_peer

@@ -15,7 +15,7 @@ from gatewise_cloud.service.metrics import metrics_text
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import MqttLink
-from tests.support.small_bundle import HARD, answer_sample
+from tests.support.small_bundle import HARD_ROW, answer_sample
 from tests.support.waiting import wait_until
 
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]
@@ -53,16 +53,16 @@ def test_frozen_worker_costs_a_retry_and_dead_worker_does_not(bundle, broker, st
     deadline_ms = 2000.0
     with Device(bundle, link=link, deadline_ms=deadline_ms) as device:
         link.connect(60)
-        routes = Counter(device.answer(HARD).route for _ in range(10))
+        routes = Counter(device.answer(HARD_ROW).route for _ in range(10))
         frozen_worker.send_signal(signal.SIGSTOP)
         started_at = time.monotonic()
-        routes += Counter(device.answer(HARD).route for _ in range(10))
+        routes += Counter(device.answer(HARD_ROW).route for _ in range(10))
         assert time.monotonic() - started_at < 10 * deadline_ms / 1000
         # Every other request goes to the frozen worker, is lost there, and is retried.
         assert device.counters["retries"] >= 4
         frozen_worker.kill()
         frozen_worker.wait()
-        routes += Counter(device.answer(HARD).route for _ in range(10))
+        routes += Counter(device.answer(HARD_ROW).route for _ in range(10))
         assert routes["cloud"] >= 28
         assert routes.total() == 30
 
@@ -72,10 +72,10 @@ def test_devices_answer_when_all_workers_are_gone(bundle, broker, start_worker):
     link = MqttLink(broker.url)
     with Device(bundle, link=link, deadline_ms=100) as device:
         link.connect(60)
-        assert device.answer(HARD).route == "cloud"
+        assert device.answer(HARD_ROW).route == "cloud"
         worker.kill()
         worker.wait()
-        answers = [device.answer(HARD) for _ in range(8)]
+        answers = [device.answer(HARD_ROW) for _ in range(8)]
         assert {answer.route for answer in answers} == {"fallback"}
         # Five requests in a row without a reply open the breaker. Then no request is sent, and its
         # features are not acquired.
@@ -84,7 +84,7 @@ def test_devices_answer_when_all_workers_are_gone(bundle, broker, start_worker):
         # A loaded machine may wake the device late.
         assert max(answer.latency_ms for answer in answers) < 100 + 150
         start_worker()
-        wait_until(lambda: device.answer(HARD).route == "cloud", "the cloud", seconds=60)
+        wait_until(lambda: device.answer(HARD_ROW).route == "cloud", "the cloud", timeout_s=60)
 
 
 def test_worker_tests_the_audits_of_all_devices(bundle, broker):

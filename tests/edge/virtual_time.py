@@ -5,7 +5,7 @@ from __future__ import annotations
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import PendingInstance
-from tests.support.small_bundle import HARD
+from tests.support.small_bundle import HARD_ROW
 
 
 class Clock:
@@ -18,7 +18,7 @@ class Clock:
         return self.now
 
 
-def answer_in_virtual_time(device: Device, clock: Clock, row: list[float] = HARD) -> Answer:
+def answer_in_virtual_time(device: Device, clock: Clock, row: list[float] = HARD_ROW) -> Answer:
     """Answer like :meth:`Device.answer`, but set the clock instead of waiting."""
     outcome = device.begin(row)
     while isinstance(outcome, PendingInstance):

@@ -11,15 +11,21 @@ import pytest
 
 from gatewise_export import Bundle, pack
 from tests.support import processes
-from tests.support.fitted_systems import MAKERS, Fitted
-from tests.support.hand_made_bundle import DOCUMENT, FILES, Document, complete, write
+from tests.support.fitted_systems import SYSTEM_MAKERS, FittedSystem
+from tests.support.hand_made_bundle import (
+    DOCUMENT,
+    FILES,
+    Document,
+    completed_document,
+    write_directory,
+)
 from tests.support.once import MakeOnce
 
 
 @pytest.fixture(scope="session")
 def pristine() -> Document:
     """A valid manifest as a JSON document, which tests must not change."""
-    return complete(DOCUMENT, FILES)
+    return completed_document(DOCUMENT, FILES)
 
 
 @pytest.fixture
@@ -33,7 +39,7 @@ def write_bundle(tmp_path: Path) -> Callable[..., Path]:
     """Function that writes a bundle's directory; its graph files hold plain text."""
 
     def write_here(document: Document = DOCUMENT, files: dict[str, bytes] = FILES) -> Path:
-        return write(tmp_path / "bundle", complete(document, files), files)
+        return write_directory(tmp_path / "bundle", completed_document(document, files), files)
 
     return write_here
 
@@ -42,25 +48,27 @@ def write_bundle(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def fit_system(make_once: MakeOnce) -> Callable[[str], Fitted]:
+def fit_system(make_once: MakeOnce) -> Callable[[str], FittedSystem]:
     """Function that returns a fitted system by name; each system is fitted once."""
-    return functools.cache(lambda name: make_once(f"fitted-{name}", lambda _: MAKERS[name]()))
+    return functools.cache(
+        lambda name: make_once(f"fitted-{name}", lambda _: SYSTEM_MAKERS[name]())
+    )
 
 
-@pytest.fixture(scope="session", params=MAKERS)
+@pytest.fixture(scope="session", params=SYSTEM_MAKERS)
 def system_name(request: pytest.FixtureRequest) -> str:
     """Name of each fitted system in turn."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def fitted(system_name: str, fit_system: Callable[[str], Fitted]) -> Fitted:
+def fitted(system_name: str, fit_system: Callable[[str], FittedSystem]) -> FittedSystem:
     """Each fitted system in turn."""
     return fit_system(system_name)
 
 
 @pytest.fixture(scope="session")
-def packed(system_name: str, fitted: Fitted, make_once: MakeOnce) -> Bundle:
+def packed(system_name: str, fitted: FittedSystem, make_once: MakeOnce) -> Bundle:
     """Each fitted system as a bundle, which tests must not change."""
 
     def make(folder: Path) -> Bundle:
@@ -71,7 +79,7 @@ def packed(system_name: str, fitted: Fitted, make_once: MakeOnce) -> Bundle:
 
 
 @pytest.fixture
-def cancer(fit_system: Callable[[str], Fitted]) -> Fitted:
+def cancer(fit_system: Callable[[str], FittedSystem]) -> FittedSystem:
     """The staged binary system."""
     return fit_system("cancer")
 
@@ -84,7 +92,7 @@ def run() -> Callable[..., tuple[int, str, str]]:
     """Function that runs a command and returns exit status, standard output and standard error."""
 
     def call(*args: object) -> tuple[int, str, str]:
-        done = processes.run_here(*args)
+        done = processes.run_in_process(*args)
         return done.returncode, done.stdout, done.stderr
 
     return call
@@ -92,5 +100,5 @@ def run() -> Callable[..., tuple[int, str, str]]:
 
 @pytest.fixture
 def refused() -> Callable[..., str]:
-    """The function :func:`tests.support.processes.refused`."""
-    return processes.refused
+    """The function :func:`tests.support.processes.assert_command_refused`."""
+    return processes.assert_command_refused

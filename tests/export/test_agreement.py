@@ -207,7 +207,7 @@ def check_python(case: Case) -> None:
         outputs = stage_runs.run_all(stages, rows)
         for output, margins in zip(outputs, expected, strict=True):
             assert_bits(output.outputs, margins, f"{case.kind}: {runner}")
-        stage_exits = stage_runs.exits(stages, outputs)
+        stage_exits = stage_runs.exit_indices(stages, outputs)
         if system.high_cost_model_ is None:
             stage_exits = np.minimum(stage_exits, len(stages) - 1)
         assert stage_exits.tolist() == exits.tolist()
@@ -338,7 +338,7 @@ def test_device_stages_decide_random_rows_as_the_system(wine_cases, rows, is_mis
             for output, margins in zip(outputs, expected, strict=True):
                 assert_bits(output.outputs, margins, f"{case.kind}: {runner}")
             stage_exits = np.minimum(
-                stage_runs.exits(stages, outputs),
+                stage_runs.exit_indices(stages, outputs),
                 len(stages) - (case.system.high_cost_model_ is None),
             )
             assert stage_exits.tolist() == case.system.exit_stage(x).tolist()

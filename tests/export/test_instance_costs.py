@@ -18,7 +18,7 @@ from gatewise_export import pack, to_c, verify, verify_graphs
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_training import CloudPrices
-from tests.support.budgeted_methods import COSTS, ready, table
+from tests.support.budgeted_methods import COSTS, make_method, table
 
 pytestmark = pytest.mark.slow  # fits, compiles and starts devices
 
@@ -33,7 +33,7 @@ def capped(request, tmp_path_factory):
     settings = {
         "cloud_prices": CloudPrices(request=1.0), "families": ("linear",), "allow_missing": False
     }  # fmt: skip
-    system = ready("staged", X, y, **settings).fit(X, y)
+    system = make_method("staged", X, y, **settings).fit(X, y)
     cap = request.param or highest_cost
     system = system.at(max_instance_cost=cap).at(max_loss=0.0 if request.param is None else 1.0)
     folder = tmp_path_factory.mktemp("capped")

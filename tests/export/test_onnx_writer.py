@@ -23,7 +23,7 @@ from gatewise_training.learners.kernel_fitting import fit_kernel
 from tests.support.bundle_files import run_onnx
 from tests.support.flat_models import random_kernel, random_linear, random_rows
 from tests.support.processes import run_python
-from tests.support.trees import Form, make_trees
+from tests.support.trees import OutputForm, make_trees
 
 Floats = NDArray[np.float32]
 F32 = np.float32
@@ -76,11 +76,19 @@ def neighbours(values: Floats) -> Floats:
     strange=st.booleans(),
 )
 def test_trees_give_the_same_bits(
-    seed: int, n_trees: int, n_features: int, n_outputs: int, rows: int, form: Form, strange: bool
+    seed: int,
+    n_trees: int,
+    n_features: int,
+    n_outputs: int,
+    rows: int,
+    form: OutputForm,
+    strange: bool,
 ) -> None:
     rng = np.random.default_rng(seed)
-    trees = make_trees(rng, n_trees, n_features, n_outputs, form=form, marks=THRESHOLDS)
-    assert_same_bits(trees, random_rows(rng, rows, n_features, strange=strange))
+    trees = make_trees(
+        rng, n_trees, n_features, n_outputs, output_form=form, threshold_values=THRESHOLDS
+    )
+    assert_same_bits(trees, random_rows(rng, rows, n_features, has_special_values=strange))
 
 
 @settings(max_examples=20, deadline=None)
@@ -89,7 +97,7 @@ def test_rows_at_thresholds_and_their_neighbours_give_the_same_bits(
     seed: int, missing: bool
 ) -> None:
     rng = np.random.default_rng(seed)
-    trees = make_trees(rng, 10, 3, 2, form="mixed", marks=THRESHOLDS)
+    trees = make_trees(rng, 10, 3, 2, output_form="mixed", threshold_values=THRESHOLDS)
     values = neighbours(trees.threshold[trees.feature >= 0])
     if missing:
         values = np.append(values, F32(np.nan))
@@ -98,10 +106,10 @@ def test_rows_at_thresholds_and_their_neighbours_give_the_same_bits(
 
 @pytest.mark.parametrize("rows", [1, 50, 3000])
 @pytest.mark.parametrize("form", ["one", "all"])
-def test_many_trees_and_outputs_give_the_same_bits(rows: int, form: Form) -> None:
+def test_many_trees_and_outputs_give_the_same_bits(rows: int, form: OutputForm) -> None:
     rng = np.random.default_rng(rows)
-    trees = make_trees(rng, 300, 16, 27, form=form, marks=THRESHOLDS)
-    assert_same_bits(trees, random_rows(rng, rows, 16, strange=True))
+    trees = make_trees(rng, 300, 16, 27, output_form=form, threshold_values=THRESHOLDS)
+    assert_same_bits(trees, random_rows(rng, rows, 16, has_special_values=True))
 
 
 @pytest.mark.parametrize("n_features", [0, 1, 3])
@@ -130,7 +138,7 @@ def test_linear_models_give_the_same_bits(
 ) -> None:
     rng = np.random.default_rng(seed)
     model = random_linear(rng, n_features, n_outputs)
-    assert_same_bits(model, random_rows(rng, rows, n_features, strange=strange))
+    assert_same_bits(model, random_rows(rng, rows, n_features, has_special_values=strange))
 
 
 @settings(max_examples=40, deadline=None)
@@ -147,7 +155,7 @@ def test_kernel_machines_give_the_same_bits(
 ) -> None:
     rng = np.random.default_rng(seed)
     model = random_kernel(rng, n_features, n_landmarks, n_outputs)
-    assert_same_bits(model, random_rows(rng, rows, n_features, strange=strange))
+    assert_same_bits(model, random_rows(rng, rows, n_features, has_special_values=strange))
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
@@ -177,7 +185,7 @@ def _length(value: int) -> bytes:
 
 def test_a_graph_has_few_nodes_and_old_operator_sets() -> None:
     rng = np.random.default_rng(2)
-    trees = write_graph(make_trees(rng, 20, 4, 3, form="all", marks=THRESHOLDS))
+    trees = write_graph(make_trees(rng, 20, 4, 3, output_form="all", threshold_values=THRESHOLDS))
     linear = write_graph(random_linear(rng, 5, 3))
     kernel = write_graph(random_kernel(rng, 5, 4, 1))
     models = [onnx.load_model_from_string(content) for content in (trees, linear, kernel)]
@@ -211,7 +219,9 @@ print(json.dumps([digests, heavy]))
 def test_a_device_writes_the_same_graph_without_other_packages(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     models = {
-        "trees": make_trees(rng, 12, 4, 3, form="mixed", marks=THRESHOLDS).in_canonical_order(),
+        "trees": make_trees(
+            rng, 12, 4, 3, output_form="mixed", threshold_values=THRESHOLDS
+        ).in_canonical_order(),
         "linear": random_linear(rng, 4, 3),
         "kernel": random_kernel(rng, 4, 5, 3),
     }

@@ -12,7 +12,7 @@ from gatewise_export import pack, to_c
 from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.writer import write_cascade
 from gatewise_training.operating_points.packed_size import packed_bytes
-from tests.support.budgeted_methods import N_FEATURES, ready, table
+from tests.support.budgeted_methods import N_FEATURES, make_method, table
 
 STAGED = {
     "staged-boosting": ("staged", {"families": ("boosting",)}),
@@ -35,7 +35,7 @@ def fitted(request, make_once):
     X, X_test, y, _ = table(binary)
 
     def make(_folder):
-        return ready(name, X, y, max_loss=0.03, **settings).fit(X, y)
+        return make_method(name, X, y, max_loss=0.03, **settings).fit(X, y)
 
     return make_once(f"packed-{method}-{binary}", make), X_test
 
@@ -85,7 +85,7 @@ def test_at_stays_within_max_bytes_with_the_same_decisions(fitted, tmp_path) -> 
 def test_a_fit_with_max_bytes_packs_within_them(method, tmp_path) -> None:
     X, X_test, y, y_test = table()
     max_bytes = 12_000
-    system = ready(method, X, y, max_bytes=max_bytes).fit(X, y)
+    system = make_method(method, X, y, max_bytes=max_bytes).fit(X, y)
     assert system.score(X_test, y_test) > 0.85
     assert all(packed_bytes(chain) <= max_bytes for chain in system.chains_)
     bundle = pack(system, tmp_path / "bundle", sample=X_test.to_numpy()[:8])
@@ -100,4 +100,4 @@ def test_a_fit_with_max_bytes_packs_within_them(method, tmp_path) -> None:
 def test_invalid_sizes_are_refused(max_bytes) -> None:
     X, _, y, _ = table()
     with pytest.raises(InputError, match="max_bytes"):
-        ready("staged", X, y, max_bytes=max_bytes).fit(X, y)
+        make_method("staged", X, y, max_bytes=max_bytes).fit(X, y)

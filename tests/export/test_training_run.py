@@ -242,7 +242,7 @@ def test_the_bundle_of_a_raw_table_reads_raw_columns(tmp_path: Path) -> None:
     assert manifest.feature_costs().total == 9.0
     assert manifest.cloud_prices().request == 3.0
     test_csv = read_table(tmp_path / "bundle-test.csv", manifest.column_names, manifest.encoder)
-    assert test_csv.ignored == ("serial", "label")
+    assert test_csv.ignored_columns == ("serial", "label")
     assert np.array_equal(manifest.encoder.rows(test_csv.rows), run.data.X[run.split.test])
     without_impute = replace(settings, impute=False)
     with pytest.raises(InputError, match=r"'heat' is empty \(NaN\).*--impute or --allow-missing"):

@@ -8,7 +8,7 @@ import pytest
 
 from gatewise_cloud.broker.broker_init import BrokerFolder
 from tests.support import processes, small_bundle
-from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.mqtt_clients import MqttClient
 
 bundle = small_bundle.bundle
@@ -18,7 +18,7 @@ make_bundle = small_bundle.make_bundle
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> BrokerFolder:
-    return make_folder(tmp_path_factory.mktemp("secure") / "broker", labellers=["bench"])
+    return make_broker_folder(tmp_path_factory.mktemp("secure") / "broker", labellers=["bench"])
 
 
 @pytest.fixture

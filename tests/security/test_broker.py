@@ -20,9 +20,9 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
-from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.needs import find_program
-from tests.support.small_bundle import HARD
+from tests.support.small_bundle import HARD_ROW
 from tests.support.waiting import wait_until
 
 # paho leaves the socket of a failed handshake to the garbage collector.
@@ -40,7 +40,7 @@ def test_a_device_and_a_worker_exchange_messages(secure, bundle, caplog):
         link = MqttLink(secure.url, device="pi-1", **files("pi-1"))
         with Device(bundle, link=link, deadline_ms=20_000) as device:
             link.connect(60)
-            answers = [device.answer(HARD) for _ in range(20)]
+            answers = [device.answer(HARD_ROW) for _ in range(20)]
     assert {answer.route for answer in answers} == {"cloud"}
     assert worker.counters["answered"] == 20
     assert "Denied" not in secure.log
@@ -180,7 +180,7 @@ def connect(url, device="pi-1", **files):
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory):
     """Certificates of the same names from another authority."""
-    return make_folder(tmp_path_factory.mktemp("stranger") / "broker")
+    return make_broker_folder(tmp_path_factory.mktemp("stranger") / "broker")
 
 
 def test_clients_without_a_certificate_of_the_authority_are_refused(secure, stranger):
@@ -208,9 +208,9 @@ def test_the_certificate_of_the_server_is_refused_for_a_client(secure):
 
 
 def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path):
-    made = make_folder(tmp_path / "broker")
+    made = make_broker_folder(tmp_path / "broker")
     old = {key: Path(path).read_text() for key, path in made.client_arguments("pi-1").items()}
-    again = make_folder(tmp_path / "broker", devices=[], revoke=["pi-2"], renew=["pi-1"])
+    again = make_broker_folder(tmp_path / "broker", devices=[], revoke=["pi-2"], renew=["pi-1"])
     assert again.roster.devices == ("pi-1",)
     copies = {}
     for key, text in old.items():
@@ -227,7 +227,7 @@ def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path):
 
 
 def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path):
-    made = make_folder(tmp_path / "broker")
+    made = make_broker_folder(tmp_path / "broker")
     link = MqttLink(
         f"mqtts://127.0.0.1:{made.roster.port}", device="pi-1", **made.client_arguments("pi-1")
     )
@@ -238,7 +238,7 @@ def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path):
         broker.close()
         wait_until(lambda: not link.ready, "the end of the connection")
         before = link.certificate_expires
-        again = make_folder(made.folder, devices=[], renew=["pi-1"], port=made.roster.port)
+        again = make_broker_folder(made.folder, devices=[], renew=["pi-1"], port=made.roster.port)
         broker = SecureBroker(again)  # refuses the old one
         wait_until(lambda: link.ready, "a connection with the new certificate")
         assert link.certificate_expires >= before

@@ -16,7 +16,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
 from tests.security.fuzzing import mutants, requests, resident_mb, responses
 from tests.support.mqtt_clients import MqttClient
-from tests.support.small_bundle import HARD, answer_to
+from tests.support.small_bundle import HARD_ROW, answer_to
 
 REASONS = {
     "size", "cbor", "version", "id", "name", "range", "type", "shape", "infinite", "missing",
@@ -126,7 +126,7 @@ def test_a_device_counts_each_message_and_answers_each_instance(bundle, count):
     with Device(bundle, link=link, deadline_ms=60_000) as device:
         before = None
         while link.delivered < count:
-            routes[device.answer(HARD).route] += 1
+            routes[device.answer(HARD_ROW).route] += 1
             if before is None and link.delivered >= count // 4:
                 gc.collect()
                 before = resident_mb()
@@ -163,10 +163,10 @@ def test_a_running_worker_and_device_over_a_broker(bundle, command):
                     flood.publish("gw/v1/pi-1/rsp", next(strays))
                     sent += 1
                 if index % 100 == 0:
-                    assert device.answer(HARD).route == "cloud"
+                    assert device.answer(HARD_ROW).route == "cloud"
                 if index == len(messages) // 4:
                     before = resident_mb(worker.process.pid)
-            assert device.answer(HARD).route == "cloud"
+            assert device.answer(HARD_ROW).route == "cloud"
             counters = device.counters
         assert before is not None
         growth = resident_mb(worker.process.pid) - before

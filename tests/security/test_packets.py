@@ -51,7 +51,7 @@ def test_a_worker_answers_after_malformed_packets(raw, bundle):
                 id=wire.new_id(), model="small", version="7", ttl_ms=30_000, X=np.zeros((1, 3))
             )
             raw.send(publish_packet(b"gw/v1/pi-1/req", wire.encode_request(request)))
-            topic, payload = raw.published.get(timeout=30)
+            topic, payload = raw.published_messages.get(timeout=30)
             assert topic == b"gw/v1/pi-1/rsp", name
             assert wire.decode_response(payload).id == request.id
             assert worker.trouble is None

@@ -13,7 +13,7 @@ from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import Endpoint, make_client
-from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.mqtt_clients import MqttClient
 
 REQUESTS = 40
@@ -35,7 +35,7 @@ def json_request() -> bytes:
 
 @pytest.mark.parametrize("plugin", [pytest.param("auto", marks=needs_plugin), "none"])
 def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
-    made = make_folder(tmp_path / "broker", plugin=plugin)
+    made = make_broker_folder(tmp_path / "broker", plugin=plugin)
     with SecureBroker(made) as broker:
         # Without the plugin the broker grants every subscription, but the thief does not know the
         # name of the pool.
@@ -43,7 +43,7 @@ def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
         topics = (wire.REQUEST_TOPICS, wire.JSON_REQUEST_TOPICS)
         filters = [wire.shared_subscription(pool, topic) for pool in pools for topic in topics]
         thief = MqttClient(broker.url, *filters, files=made.client_arguments("pi-2"))
-        assert all(code >= 128 for code in thief.granted) == (plugin == "auto")
+        assert all(code >= 128 for code in thief.subscription_codes) == (plugin == "auto")
         topics = ["gw/v1/pi-1/rsp", "gw/v1/pi-1/rsp/json"]
         device = MqttClient(broker.url, *topics, files=made.client_arguments("pi-1"))
         with Worker(bundle, broker.url, **made.worker_arguments("w-1")):

@@ -9,7 +9,7 @@ import pytest
 from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
-from tests.support.small_bundle import HARD, answer_to
+from tests.support.small_bundle import HARD_ROW, answer_to
 from tests.support.waiting import wait_until
 
 
@@ -31,7 +31,7 @@ def ask(device, row):
 
 def test_a_response_counts_only_for_its_request(enter, device):
     worker = enter("w-1", wire.REQUEST_TOPICS)
-    answers, thread = ask(device, HARD)
+    answers, thread = ask(device, HARD_ROW)
     topic, payload = worker.get()
     assert topic == "gw/v1/pi-1/req"
     request = wire.decode_request(payload)

@@ -18,7 +18,7 @@ from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest_reader import read_manifest
 from tests.support.image_models import conv_graph, digit_images
 from tests.support.mosquitto import Mosquitto
-from tests.support.mqtt_clients import Caller
+from tests.support.mqtt_clients import DeviceClient
 
 PRICES = gw.CloudPrices(request=3.0, byte=0.01, evaluation=0.5)
 SETTINGS = {
@@ -204,7 +204,7 @@ def test_a_device_offloads_pictures_over_a_real_broker(system, bundle, labelled_
             gw.Worker(bundle, broker.url),
             gw.Device(bundle, link=link, deadline_ms=10_000) as device,
         ):
-            client = Caller(broker.url, "client")
+            client = DeviceClient(broker.url, "client")
             model = {"model": bundle.manifest.name, "version": bundle.manifest.version}
             for invalid_rows, reason in (
                 (x[:1].reshape(1, 64)[:, :63], "takes 64 columns"),

@@ -11,8 +11,8 @@ import pytest
 from gatewise.costs import CloudPrices
 from tests.support import processes
 from tests.support.once import MakeOnce
-from tests.support.processes import below, command_line, run_here
-from tests.support.small_fits import fit_little
+from tests.support.processes import command_line, descendants, run_in_process
+from tests.support.small_fits import fast_fits
 
 command = processes.command
 
@@ -66,7 +66,7 @@ def table(small: SimpleNamespace) -> Any:
 @pytest.fixture
 def small_fits() -> Iterator[None]:
     """Use fast fits in the commands that this process runs."""
-    with fit_little():
+    with fast_fits():
         yield
 
 
@@ -79,8 +79,8 @@ def quick_demo(make_once: MakeOnce) -> SimpleNamespace:
             "demo", "--dataset", "breast_cancer", "--method", "confidence", "--link", "none",
             "--instances", "90", "--devices", "2", "--json",
         )  # fmt: skip
-        with fit_little():
-            process = run_here(*words, folder=folder)
+        with fast_fits():
+            process = run_in_process(*words, folder=folder)
         assert process.returncode == 0, process.stderr
         return SimpleNamespace(words=words, folder=folder / "demo-out", printed=process.stdout)
 
@@ -90,9 +90,9 @@ def quick_demo(make_once: MakeOnce) -> SimpleNamespace:
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     """Assert that a test leaves no process behind."""
-    pids_before = below()
+    pids_before = descendants()
     yield
-    assert {pid: command_line(pid) for pid in below(aside=pids_before)} == {}
+    assert {pid: command_line(pid) for pid in descendants(excluded_pids=pids_before)} == {}
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from gatewise.settings import make_settings
 from gatewise_sim.fleet.link import PROFILES
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
-from tests.support.processes import run_here
-from tests.support.refused import refused
+from tests.support.processes import run_in_process
+from tests.support.refused import assert_refused
 
 
 def test_settings_are_parsed():
@@ -60,14 +60,14 @@ def test_arrivals_depend_on_the_seed_and_the_mix():
     ],
 )
 def test_error_of_an_invalid_scenario_names_the_setting(changes, message):
-    refused(Scenario, **changes, says=message)
+    assert_refused(Scenario, **changes, message=message)
 
 
 def test_changes_make_a_new_scenario():
     scenario = Scenario(budget=2.0)
     assert scenario.changed(max_loss=0.1).goal == {"max_loss": 0.1}  # replaces the budget
     assert scenario.changed(devices=3).goal == {"budget": 2.0}
-    refused(scenario.changed, device=3, says="unknown setting 'device'; the settings are")
+    assert_refused(scenario.changed, device=3, message="unknown setting 'device'; the settings are")
 
 
 def test_options_and_settings_file_repeat_a_scenario(tmp_path):
@@ -99,7 +99,7 @@ def test_options_and_settings_file_repeat_a_scenario(tmp_path):
 
 def test_help_lists_every_link_and_no_more_than_26_options(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    text = run_here("simulate", "--help").stdout
+    text = run_in_process("simulate", "--help").stdout
     for name in PROFILES:
         assert name in text
     listed = text.rpartition("Options:")[2]

@@ -6,12 +6,12 @@ import pytest
 
 from gatewise import cli
 from gatewise.errors import InputError
-from tests.support.processes import run_gatewise, run_here
+from tests.support.processes import run_gatewise, run_in_process
 
 
 def test_help_lists_every_command_and_fits_80_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    process = run_here("--help")
+    process = run_in_process("--help")
     assert process.returncode == 0
     assert all(f"  {name} " in process.stdout for name in cli.SUBCOMMANDS)
     assert max(map(len, process.stdout.splitlines())) <= 80
@@ -20,7 +20,7 @@ def test_help_lists_every_command_and_fits_80_columns(monkeypatch):
 @pytest.mark.parametrize("name", list(cli.SUBCOMMANDS))
 def test_every_command_has_help_with_an_example_and_json(monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "80")
-    process = run_here(name, "--help")
+    process = run_in_process(name, "--help")
     assert process.returncode == 0, process.stderr
     assert f"gatewise {name}" in process.stdout.split("Usage:")[1].split("\n", 1)[1]
     assert "--json" in process.stdout
@@ -43,7 +43,7 @@ def test_version():
     ],
 )
 def test_wrong_command_line_exits_2_with_one_line(args, line):
-    process = run_here(*args)
+    process = run_in_process(*args)
     assert (process.returncode, process.stdout, process.stderr) == (2, "", line + "\n")
 
 

@@ -19,36 +19,45 @@ from tests.support.trees import make_trees
 Matrix = NDArray[np.float32]
 
 #: Thresholds and values that are difficult to compare: signed zeros, denormals, large offsets.
-MARKS = np.array(
+DIFFICULT_VALUES = np.array(
     [0.0, -0.0, 1e-45, -1e-45, 1e-39, 0.5, -0.5, 1e6, 1e6 + 0.0625, 1e6 + 1, -1e6, 3e38], np.float32
 )
 
 
-def random_plain(rng: Any, kind: str, k: int, n_outputs: int) -> FlatModel:
+def random_flat_model(rng: Any, kind: str, k: int, n_outputs: int) -> FlatModel:
     """Draw a flat model of `k` features; `kind` is linear, kernel or trees."""
 
     def floats(*shape: int) -> Matrix:
         return (rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)).astype(np.float32)
 
     if kind == "linear":
-        return LinearModel(rng.choice(MARKS, k), floats(k), floats(k, n_outputs), floats(n_outputs))
+        return LinearModel(
+            rng.choice(DIFFICULT_VALUES, k), floats(k), floats(k, n_outputs), floats(n_outputs)
+        )
     if kind == "kernel":
         n_landmarks = int(rng.integers(1, 9))
         return KernelModel(
-            rng.choice(MARKS, k), floats(k), floats(n_landmarks, k), np.float32(rng.random()),
-            floats(n_landmarks, n_outputs), floats(n_outputs),
+            rng.choice(DIFFICULT_VALUES, k), floats(k), floats(n_landmarks, k),
+            np.float32(rng.random()), floats(n_landmarks, n_outputs), floats(n_outputs),
         )  # fmt: skip
-    form = str(rng.choice(["one", "all", "mixed"]))
-    trees = make_trees(rng, int(rng.integers(0, 9)), k, n_outputs, form=form, marks=MARKS)
-    leaves = str(rng.choice(["floats", "bytes", "few", "pure"]))
-    if leaves == "bytes":
+    output_form = str(rng.choice(["one", "all", "mixed"]))
+    trees = make_trees(
+        rng,
+        int(rng.integers(0, 9)),
+        k,
+        n_outputs,
+        output_form=output_form,
+        threshold_values=DIFFICULT_VALUES,
+    )
+    leaf_kind = str(rng.choice(["floats", "bytes", "few", "pure"]))
+    if leaf_kind == "bytes":
         return trees.with_byte_leaves()
-    if leaves == "few":  # two distinct numbers in three distinct rows
-        rows = rng.choice(floats(2), (3, trees.value.shape[1]))
-        return replace(trees, value=rows[rng.integers(0, 3, trees.n_nodes)])
-    if leaves == "pure":  # leaves of one class, as in a fully grown forest
-        pure = np.eye(trees.value.shape[1], dtype=np.float32) * np.float32(0.1)
-        return replace(trees, value=pure[rng.integers(0, len(pure), trees.n_nodes)])
+    if leaf_kind == "few":  # two distinct numbers in three distinct rows
+        leaf_rows = rng.choice(floats(2), (3, trees.value.shape[1]))
+        return replace(trees, value=leaf_rows[rng.integers(0, 3, trees.n_nodes)])
+    if leaf_kind == "pure":  # leaves of one class, as in a fully grown forest
+        pure_values = np.eye(trees.value.shape[1], dtype=np.float32) * np.float32(0.1)
+        return replace(trees, value=pure_values[rng.integers(0, len(pure_values), trees.n_nodes)])
     return trees
 
 
@@ -59,12 +68,12 @@ def random_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
     k = len(features)
     n_margins = 1 if n_classes == 2 else n_classes
     if kind == "lazy":
-        model = random_plain(rng, "trees", k, n_margins)
+        model = random_flat_model(rng, "trees", k, n_margins)
         return Stage(model, features, "softmax", acquisition="node")
     if kind == "gated":
-        model = random_plain(rng, str(rng.choice(["trees", "linear"])), k, n_margins + 1)
+        model = random_flat_model(rng, str(rng.choice(["trees", "linear"])), k, n_margins + 1)
         return Stage(model, features, "softmax", "column")
-    return Stage(random_plain(rng, kind, k, n_margins), features, "softmax")
+    return Stage(random_flat_model(rng, kind, k, n_margins), features, "softmax")
 
 
 def random_cascade(seed: int) -> Cascade:
@@ -73,13 +82,13 @@ def random_cascade(seed: int) -> Cascade:
     n_features = int(rng.integers(1, 8))
     n_classes = int(rng.integers(2, 5))
     stages = [random_stage(rng, n_features, n_classes) for _ in range(int(rng.integers(1, 5)))]
-    rows = rng.choice(MARKS, (12, n_features))
+    rows = rng.choice(DIFFICULT_VALUES, (12, n_features))
     thresholds: list[float | None] = []
     for stage in stages:
         scores = split_outputs(stage.margins(rows), stage.score)[1]
         # a threshold that equals a score of a row, or a special threshold
-        candidates = [*scores[np.isfinite(scores)].tolist(), None, ALWAYS_STOP]
-        thresholds.append(candidates[int(rng.integers(len(candidates)))])
+        threshold_candidates = [*scores[np.isfinite(scores)].tolist(), None, ALWAYS_STOP]
+        thresholds.append(threshold_candidates[int(rng.integers(len(threshold_candidates)))])
     takes_missing = bool(rng.random() < 0.5)
     offloads = bool(rng.random() < 0.7)
     if takes_missing:
@@ -93,7 +102,7 @@ def random_cascade(seed: int) -> Cascade:
     )  # fmt: skip
 
 
-def steps(n_thresholds: int, *, takes_missing: bool) -> Cascade:
+def step_cascade(n_thresholds: int, *, takes_missing: bool) -> Cascade:
     """Make a stage with a tree for each threshold 0, 1, 2, ...
 
     Its margin is the number of thresholds below the value.

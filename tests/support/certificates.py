@@ -24,10 +24,12 @@ class Authority:
         self._folder = folder
         self._name = _common_name(name)
         self._address = x509.IPAddress(ipaddress.ip_address(address))
-        self._middle = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+        self._validity_middle = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.file = folder / f"{name}.pem"
-        self.file.write_bytes(self._certificate(self._name, self._key.public_key(), ca=True))
+        self.file.write_bytes(
+            self._certificate(self._name, self._key.public_key(), is_authority=True)
+        )
 
     def issue(self, name: str) -> tuple[Path, Path]:
         """Write a certificate and its key to `name`.crt and `name`.key."""
@@ -35,7 +37,7 @@ class Authority:
         certificate_file = self._folder / f"{name}.crt"
         key_file = self._folder / f"{name}.key"
         certificate_file.write_bytes(
-            self._certificate(_common_name(name), key.public_key(), ca=False)
+            self._certificate(_common_name(name), key.public_key(), is_authority=False)
         )
         key_file.write_bytes(
             key.private_bytes(
@@ -47,11 +49,11 @@ class Authority:
         return certificate_file, key_file
 
     def _certificate(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, ca: bool
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, is_authority: bool
     ) -> bytes:
-        day = datetime.timedelta(days=1)
+        one_day = datetime.timedelta(days=1)
         issuer_key = self._key.public_key()
-        usage = dict.fromkeys(
+        denied_usages = dict.fromkeys(
             ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
              "encipher_only", "decipher_only"), False,
         )  # fmt: skip
@@ -61,11 +63,17 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(self._middle - day)
-            .not_valid_after(self._middle + day)
-            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+            .not_valid_before(self._validity_middle - one_day)
+            .not_valid_after(self._validity_middle + one_day)
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
             .add_extension(
-                x509.KeyUsage(digital_signature=True, key_cert_sign=ca, crl_sign=ca, **usage), True
+                x509.KeyUsage(
+                    digital_signature=True,
+                    key_cert_sign=is_authority,
+                    crl_sign=is_authority,
+                    **denied_usages,
+                ),
+                True,
             )
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(

@@ -17,7 +17,7 @@ from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.report.output import DEMO
 from gatewise_sim.scenario import Scenario
 
-KEYS = {
+REPORT_KEYS = {
     "dataset": None,
     "method": None,
     "instances": None,
@@ -34,50 +34,54 @@ KEYS = {
 
 def check_report(report: dict[str, Any]) -> None:
     """Check the report of a run without failures."""
-    for key, parts in KEYS.items():
+    for key, expected_keys in REPORT_KEYS.items():
         assert key in report
-        if parts is not None:
-            assert set(report[key]) >= parts
-    assert set(report["accuracy"]) == set(report["feature_cost"]) == KEYS["accuracy"]
+        if expected_keys is not None:
+            assert set(report[key]) >= expected_keys
+    assert set(report["accuracy"]) == set(report["feature_cost"]) == REPORT_KEYS["accuracy"]
     for policy in report["latency_ms"].values():
         assert {"p50", "p95", "p99"} <= set(policy)
-    answers = report["answers"]
-    assert answers["lost"] == answers["fallback"] == answers["late"] == 0
-    assert answers["edge"] + answers["cloud"] == report["instances"] == report["data"]["test_rows"]
+    answer_counts = report["answers"]
+    assert answer_counts["lost"] == answer_counts["fallback"] == answer_counts["late"] == 0
+    assert (
+        answer_counts["edge"] + answer_counts["cloud"]
+        == report["instances"]
+        == report["data"]["test_rows"]
+    )
     # Each answer equals that of the bundle, which training has compared with the estimator.
     assert report["checked"]["compared"] == report["instances"]
     assert set(report["checked"]["differing"].values()) == {0}
-    cost = report["feature_cost"]
-    assert report["cost_reduction"] == 1 - cost["system"] / cost["cloud_only"]
+    feature_cost = report["feature_cost"]
+    assert report["cost_reduction"] == 1 - feature_cost["system"] / feature_cost["cloud_only"]
     assert sum(stage["answers"] for stage in report["stages"]) == report["instances"]
     assert report["latency_ms"]["edge_only"]["p50"] < report["latency_ms"]["cloud_only"]["p50"]
 
 
-def check_default_demo(out: Path, output: str) -> None:
+def check_default_demo(folder: Path, printed: str) -> None:
     """Check the files and the output of ``gatewise demo`` with its defaults."""
-    assert {p.name for p in out.iterdir()} == set(DEMO.files)
-    report = json.loads((out / "report.json").read_text())
+    assert {p.name for p in folder.iterdir()} == set(DEMO.files)
+    report = json.loads((folder / "report.json").read_text())
     check_report(report)
     assert report["transport"] == {"kind": "mqtt", "broker": "mosquitto", "link": "wifi"}
     assert report["accuracy"]["cloud_only"] > 0.98
     assert report["accuracy"]["system"] >= report["accuracy"]["cloud_only"] - 0.015
     assert report["cost_reduction"] >= 0.5
-    assert f"{out.name}/report.html" in output
-    assert report["command"] in (out / "report.html").read_text()
+    assert f"{folder.name}/report.html" in printed
+    assert report["command"] in (folder / "report.html").read_text()
 
     # The bundle answers the instances with the reported cost.
-    bundle = Bundle.open(out / "bundle")
+    bundle = Bundle.open(folder / "bundle")
     assert bundle.manifest.feature_names[:2] == ("pixel_0_0", "pixel_0_1")
-    table = read_table(out / "instances.csv", bundle.manifest.feature_names)
+    table = read_table(folder / "instances.csv", bundle.manifest.feature_names)
     rows = np.asarray(table.rows, np.float32)
-    assert table.ignored == ("label",)
+    assert table.ignored_columns == ("label",)
     with Device(bundle, policy="edge-only") as device:
         answers = [device.answer(row) for row in rows]
     mean_cost = sum(answer.cost for answer in answers) / len(rows)
     assert mean_cost == pytest.approx(report["feature_cost"]["edge_only"], rel=1e-12)
     # A simulation of the same arrivals gives the same answers.
-    scenario = Scenario(workload=f"replay:{out / 'arrivals.csv'}", devices=4, time="60s")
-    job = Job(str(out / "bundle"), str(out / "instances.csv"), scenario=scenario)
-    simulated = run_scenario(job.prepare(), job.command())
-    assert simulated.instances == report["instances"]
-    assert simulated.accuracy == report["accuracy"]
+    scenario = Scenario(workload=f"replay:{folder / 'arrivals.csv'}", devices=4, time="60s")
+    job = Job(str(folder / "bundle"), str(folder / "instances.csv"), scenario=scenario)
+    simulation = run_scenario(job.prepare(), job.command())
+    assert simulation.instances == report["instances"]
+    assert simulation.accuracy == report["accuracy"]

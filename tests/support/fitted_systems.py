@@ -55,14 +55,16 @@ class WithoutCloud(BudgetedClassifier):
         plan = problem.plan
         z = (plan.x - plan.x.mean(axis=0)) / plan.x.std(axis=0)
         stages = []
-        for width in (2, z.shape[1]):
-            columns = np.arange(width)
-            fit = LogisticRegression().fit(z[plan.fit_rows][:, :width], plan.y[plan.fit_rows])
+        for n_columns in (2, z.shape[1]):
+            columns = np.arange(n_columns)
+            regression = LogisticRegression().fit(
+                z[plan.fit_rows][:, :n_columns], plan.y[plan.fit_rows]
+            )
             model = LinearModel(
-                plan.x.mean(axis=0)[:width],
-                (1 / plan.x.std(axis=0))[:width],
-                fit.coef_.T.astype(np.float32),
-                fit.intercept_.astype(np.float32),
+                plan.x.mean(axis=0)[:n_columns],
+                (1 / plan.x.std(axis=0))[:n_columns],
+                regression.coef_.T.astype(np.float32),
+                regression.intercept_.astype(np.float32),
             )
             stages.append(Stage(model, columns, "softmax"))
         return [
@@ -73,7 +75,7 @@ class WithoutCloud(BudgetedClassifier):
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedSystem:
     """A fitted system, and validation rows with their labels."""
 
     system: Any
@@ -81,11 +83,21 @@ class Fitted:
     labels: NDArray[Any]
 
 
-def _split(x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
+def _halves(X: Any, y: Any) -> tuple[Any, Any, Any, Any]:
+    """Split shuffled rows into training rows and validation rows, each with their labels."""
     order = np.random.default_rng(0).permutation(len(y))
-    x, y = np.asarray(x, np.float32)[order], np.asarray(y)[order]
+    X, y = np.asarray(X, np.float32)[order], np.asarray(y)[order]
     half = len(y) // 2
-    return x[:half], y[:half], x[half:], y[half:]
+    return X[:half], y[:half], X[half:], y[half:]
+
+
+def _fitted(system: Any, X: Any, y: Any, *, has_gaps: bool = False) -> FittedSystem:
+    """Fit a system on half of the rows, of which a fifth of the values may be missing."""
+    x, y, rows, labels = _halves(X, y)
+    rng = np.random.default_rng(1)
+    for table in (x, rows) if has_gaps else ():
+        table[rng.random(table.shape) < 0.2] = np.nan
+    return FittedSystem(system.fit(x, y, validation=(rows, labels)), rows, labels)
 
 
 def _svm() -> Any:
@@ -93,15 +105,15 @@ def _svm() -> Any:
     return CalibratedClassifierCV(kernel_machine, ensemble=False, cv=2)
 
 
-def _boosted() -> Any:
+def _boosted_trees() -> Any:
     """A high-cost model that accepts missing values."""
     return HistGradientBoostingClassifier(max_iter=15, min_samples_leaf=5, random_state=0)
 
 
-def _cancer(offset: float = 0.0, **params: Any) -> Fitted:
+def _cancer(offset: float = 0.0, **params: Any) -> FittedSystem:
     """A binary system with names, groups, cloud prices and an SVM; `offset` 1e6 tests float32."""
     data = load_breast_cancer()
-    x, y, rows, truth = _split(data.data + offset, data.target_names[data.target])
+    x, y, rows, labels = _halves(data.data + offset, data.target_names[data.target])
     names = [n.replace(" ", "_") for n in data.feature_names]
     costs = FeatureCosts(
         np.linspace(0, 2, 30),
@@ -120,53 +132,48 @@ def _cancer(offset: float = 0.0, **params: Any) -> Fitted:
         **params,
     )
     table = pd.DataFrame(x, columns=names)
-    system.fit(table, y, validation=(pd.DataFrame(rows, columns=names), truth))
-    return Fitted(system, rows, truth)
+    system.fit(table, y, validation=(pd.DataFrame(rows, columns=names), labels))
+    return FittedSystem(system, rows, labels)
 
 
-def _digits() -> Fitted:
-    x, y, rows, truth = _split(*load_digits(n_class=6, return_X_y=True))
+def _digits() -> FittedSystem:
     f0 = ExtraTreesClassifier(40, random_state=0)
     system = StagedCascade(f0, n_stages=3, families=("extra-trees",), effort="low", random_state=0)
-    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+    return _fitted(system, *load_digits(n_class=6, return_X_y=True))
 
 
-def _gated_trees() -> Fitted:
-    x, y, rows, truth = _split(*load_breast_cancer(return_X_y=True))
+def _gated_trees() -> FittedSystem:
+    X, y = load_breast_cancer(return_X_y=True)
     system = AdaptGBRT(
         _svm(), stop="gate", p_full=(0.2,), penalties=(0.02, 0.002), n_rounds=30, random_state=0
     )
-    return Fitted(system.fit(x, y > 0, validation=(rows, truth > 0)), rows, truth > 0)
+    return _fitted(system, X, y > 0)
 
 
-def _gated_lines() -> Fitted:
-    x, y, rows, truth = _split(*load_iris(return_X_y=True))
+def _gated_lines() -> FittedSystem:
+    X, y = load_iris(return_X_y=True)
     system = AdaptLin(
         LogisticRegression(max_iter=500), stop="gate", p_full=(0.3, 0.6), penalties=(0.4, 0.01),
         random_state=0,
     )  # fmt: skip
-    return Fitted(system.fit(x, y + 5, validation=(rows, truth + 5)), rows, truth + 5)
+    return _fitted(system, X, y + 5)
 
 
-def _missing() -> Fitted:
-    x, y, rows, truth = _split(*load_wine(return_X_y=True))
-    rng = np.random.default_rng(1)
-    for part in (x, rows):
-        part[rng.random(part.shape) < 0.2] = np.nan
-    system = StagedCascade(_boosted(), n_stages=2, allow_missing=True, effort="low", random_state=0)
-    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+def _missing() -> FittedSystem:
+    system = StagedCascade(
+        _boosted_trees(), n_stages=2, allow_missing=True, effort="low", random_state=0
+    )
+    return _fitted(system, *load_wine(return_X_y=True), has_gaps=True)
 
 
-def _kernels() -> Fitted:
-    x, y, rows, truth = _split(*load_wine(return_X_y=True))
+def _kernels() -> FittedSystem:
     f0 = make_pipeline(StandardScaler(), LogisticRegression())
     system = StagedCascade(f0, n_stages=2, families=("svm",), effort="low", random_state=0)
-    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+    return _fitted(system, *load_wine(return_X_y=True))
 
 
-def _alone() -> Fitted:
-    x, y, rows, truth = _split(*load_wine(return_X_y=True))
-    return Fitted(WithoutCloud().fit(x, y, validation=(rows, truth)), rows, truth)
+def _without_cloud() -> FittedSystem:
+    return _fitted(WithoutCloud(), *load_wine(return_X_y=True))
 
 
 class LazyForest(WithoutCloud):
@@ -175,8 +182,8 @@ class LazyForest(WithoutCloud):
     def _fit_candidates(self, problem: Problem) -> list[FittedStages]:
         plan = problem.plan
         candidates = []
-        for size in (2, 5):
-            forest = RandomForestClassifier(size, max_depth=6, random_state=0)
+        for n_trees in (2, 5):
+            forest = RandomForestClassifier(n_trees, max_depth=6, random_state=0)
             forest.fit(plan.x[plan.fit_rows], plan.y[plan.fit_rows])
             trees = TreeEnsemble.from_forest(forest)
             stage = Stage.from_model(trees, "identity", acquisition="node")
@@ -186,43 +193,35 @@ class LazyForest(WithoutCloud):
         return candidates
 
 
-def _lazy(offset: float = 0.0) -> Fitted:
-    x, y, rows, truth = _split(*load_breast_cancer(return_X_y=True))
-    x, rows = x + np.float32(offset), rows + np.float32(offset)
+def _lazy(offset: float = 0.0) -> FittedSystem:
+    X, y = load_breast_cancer(return_X_y=True)
     system = CEGBClassifier(grouped_prices(30), penalties=(0.02, 0.002), **FEW_ROUNDS)
-    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+    return _fitted(system, X.astype(np.float32) + np.float32(offset), y)
 
 
-def _lazy_digits() -> Fitted:
-    x, y, rows, truth = _split(*load_digits(n_class=5, return_X_y=True))
+def _lazy_digits() -> FittedSystem:
     system = CEGBClassifier(penalties=(0.01, 0.001), **FEW_ROUNDS)
-    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+    return _fitted(system, *load_digits(n_class=5, return_X_y=True))
 
 
-def _lazy_missing() -> Fitted:
-    x, y, rows, truth = _split(*load_wine(return_X_y=True))
-    rng = np.random.default_rng(1)
-    for part in (x, rows):
-        part[rng.random(part.shape) < 0.2] = np.nan
+def _lazy_missing() -> FittedSystem:
     system = CEGBClassifier(
         grouped_prices(13), penalties=(0.02, 0.002), allow_missing=True, **FEW_ROUNDS
     )
-    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+    return _fitted(system, *load_wine(return_X_y=True), has_gaps=True)
 
 
-def _lazy_forest() -> Fitted:
-    x, y, rows, truth = _split(*load_digits(n_class=4, return_X_y=True))
+def _lazy_forest() -> FittedSystem:
     system = LazyForest(grouped_prices(64), budget=12.0)
-    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+    return _fitted(system, *load_digits(n_class=4, return_X_y=True))
 
 
-def _miser() -> Fitted:
-    x, y, rows, truth = _split(*load_wine(return_X_y=True))
+def _miser() -> FittedSystem:
     system = GreedyMiser(grouped_prices(13), penalties=(0.02,), n_rounds=20, random_state=0)
-    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+    return _fitted(system, *load_wine(return_X_y=True))
 
 
-MAKERS: dict[str, Callable[[], Fitted]] = {
+SYSTEM_MAKERS: dict[str, Callable[[], FittedSystem]] = {
     "cancer": _cancer,
     "cancer-1e6": lambda: _cancer(1e6),
     "digits": _digits,
@@ -230,7 +229,7 @@ MAKERS: dict[str, Callable[[], Fitted]] = {
     "gated-lines": _gated_lines,
     "missing": _missing,
     "kernels": _kernels,
-    "alone": _alone,
+    "alone": _without_cloud,
     "lazy": _lazy,
     "lazy-1e6": lambda: _lazy(1e6),
     "lazy-digits": _lazy_digits,

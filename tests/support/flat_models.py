@@ -42,14 +42,14 @@ def random_kernel(
 
 
 def random_rows(
-    rng: np.random.Generator, n: int, n_features: int, *, strange: bool
+    rng: np.random.Generator, n: int, n_features: int, *, has_special_values: bool
 ) -> NDArray[np.float32]:
     """Draw rows of numbers with one decimal, which often equal a threshold.
 
-    With `strange`, some values are NaN, denormal, very large, or a signed zero.
+    With `has_special_values`, some values are NaN, denormal, very large, or a signed zero.
     """
     x = np.round(rng.normal(size=(n, n_features)), 1).astype(F32)
-    if strange:
-        values = [np.nan, np.nan, 1e-41, -1e-41, 1e6 + 0.1, 3e38, -0.0, 0.0]
-        x = np.where(rng.random(x.shape) < 0.2, rng.choice(values, x.shape), x)
+    if has_special_values:
+        special_values = [np.nan, np.nan, 1e-41, -1e-41, 1e6 + 0.1, 3e38, -0.0, 0.0]
+        x = np.where(rng.random(x.shape) < 0.2, rng.choice(special_values, x.shape), x)
     return x.astype(F32)

@@ -18,10 +18,12 @@ from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
 
 #: A worker's run takes 10 ms, and everything else no time.
-PLAIN = Timings(edge_ms=(0.0,), run_us=10_000, instance_us=0, message_us=0, broker_us=0, hop_ms=0)
+RUN_TIMINGS = Timings(
+    edge_ms=(0.0,), run_us=10_000, instance_us=0, message_us=0, broker_us=0, hop_ms=0
+)
 
 
-def make_table(n_rows: int = 10, n_offloaded: int = 10, **columns: Any) -> RowTable:
+def make_table(n_rows: int = 10, n_offloaded: int = 10, **changed_fields: Any) -> RowTable:
     """Make a table of `n_rows` rows, of which the first `n_offloaded` are offloaded.
 
     The label of each row is class 1. The cloud answers 1, and the device answers 0 to the offloaded
@@ -53,7 +55,7 @@ def make_table(n_rows: int = 10, n_offloaded: int = 10, **columns: Any) -> RowTa
         "local_set_index": np.zeros(n_rows, np.int64),
         "request_set_index": np.ones(n_rows, np.int64),
     }
-    return RowTable(**fields | columns)
+    return RowTable(**fields | changed_fields)
 
 
 def write_link(folder: Path, **fields: Any) -> str:
@@ -69,19 +71,19 @@ def make_scenario(**changes: Any) -> Scenario:
     return Scenario(**common | changes)
 
 
-def at_times(
-    times: Sequence[float], *, rows: Sequence[int] | None = None, devices: Any = None
+def arrivals_at(
+    times: Sequence[float], *, row_numbers: Sequence[int] | None = None, device_numbers: Any = None
 ) -> Arrivals:
     """Make instances at given times, by default of device 0 and row 0."""
     zeros = np.zeros(len(times), np.int32)
     return Arrivals(
         np.asarray(times, np.float64),
-        zeros if devices is None else np.asarray(devices, np.int32),
-        zeros if rows is None else np.asarray(rows, np.int32),
+        zeros if device_numbers is None else np.asarray(device_numbers, np.int32),
+        zeros if row_numbers is None else np.asarray(row_numbers, np.int32),
     )
 
 
-def system(table: RowTable, **changes: Any) -> FleetPolicy:
+def system_policy(table: RowTable, **changes: Any) -> FleetPolicy:
     """Make the policy of the operating point."""
     fields: dict[str, Any] = {
         "key": "system",
@@ -91,13 +93,15 @@ def system(table: RowTable, **changes: Any) -> FleetPolicy:
     return FleetPolicy(**fields | {"has_audits_and_limit": True} | changes)
 
 
-def run(table: RowTable, scenario: Scenario, timings: Timings = PLAIN, **options: Any) -> FleetRun:
+def run_policy(
+    table: RowTable, scenario: Scenario, timings: Timings = RUN_TIMINGS, **options: Any
+) -> FleetRun:
     """Run a fleet with the system's policy, or with the option `policy`."""
-    policy = options.pop("policy", None) or system(table)
+    policy = options.pop("policy", None) or system_policy(table)
     return run_fleet(table, scenario, policy, timings, **options)
 
 
-def figures(
+def make_policy_result(
     table: RowTable,
     scenario: Scenario,
     fleet_run: FleetRun,

@@ -15,46 +15,48 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def required(requirement: str) -> dict[str, Distribution]:
+def required_distributions(requirement: str) -> dict[str, Distribution]:
     """Find the installed distributions that a requirement needs, by name."""
     extras = PROJECT["project"]["optional-dependencies"]
     distributions: dict[str, Distribution] = {}
-    seen: set[tuple[str, str]] = set()
-    pending = [Requirement(requirement)]
-    while pending:
-        parsed = pending.pop()
-        name = canonicalize_name(parsed.name)
-        for extra in {"", *parsed.extras}:
-            if (name, extra) in seen:
+    visited_extras: set[tuple[str, str]] = set()
+    pending_requirements = [Requirement(requirement)]
+    while pending_requirements:
+        parsed_requirement = pending_requirements.pop()
+        name = canonicalize_name(parsed_requirement.name)
+        for extra in {"", *parsed_requirement.extras}:
+            if (name, extra) in visited_extras:
                 continue
-            seen.add((name, extra))
+            visited_extras.add((name, extra))
             if name == "gatewise":
-                lines = extras[extra] if extra else PROJECT["project"]["dependencies"]
+                dependency_lines = extras[extra] if extra else PROJECT["project"]["dependencies"]
             else:
                 distributions[name] = distribution(name)
-                lines = distributions[name].requires or []
-            for line in lines:
+                dependency_lines = distributions[name].requires or []
+            for line in dependency_lines:
                 dependency = Requirement(line)
                 if dependency.marker is None or dependency.marker.evaluate({"extra": extra}):
-                    pending.append(dependency)
+                    pending_requirements.append(dependency)
     return distributions
 
 
-def install(environment: Path, requirement: str) -> None:
+def link_distributions(environment: Path, requirement: str) -> None:
     """Link the distributions of a requirement and this project's packages into an environment.
 
     Links replace pip, which would download about 600 MB.
     """
-    (site,) = environment.glob("lib/python*/site-packages")
-    for installed in required(requirement).values():
-        names = {file.parts[0] for file in installed.files or () if file.parts[0] != ".."}
+    (site_folder,) = environment.glob("lib/python*/site-packages")
+    for installed_distribution in required_distributions(requirement).values():
+        names = {
+            file.parts[0] for file in installed_distribution.files or () if file.parts[0] != ".."
+        }
         for name in names - {"__pycache__"}:
-            link = site / name
+            link = site_folder / name
             if not link.exists():
-                link.symlink_to(Path(str(installed.locate_file(name))).resolve())
+                link.symlink_to(Path(str(installed_distribution.locate_file(name))).resolve())
     for folder in PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
-        (site / Path(folder).name).symlink_to(ROOT / folder)
-    metadata = site / f"gatewise-{__version__}.dist-info"
+        (site_folder / Path(folder).name).symlink_to(ROOT / folder)
+    metadata = site_folder / f"gatewise-{__version__}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: gatewise\nVersion: {__version__}\n"

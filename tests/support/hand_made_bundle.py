@@ -16,7 +16,7 @@ from gatewise_export.bundle.arrays import write_arrays
 Document = dict[str, Any]
 
 
-def stage(number: int, inputs: list[str], kind: str = "linear", **changed: Any) -> Document:
+def stage_entry(number: int, inputs: list[str], kind: str = "linear", **changed: Any) -> Document:
     """Make a stage's entry in the manifest, with one margin and a sigmoid link."""
     files = {"arrays": f"stage_{number}.npz", "graph": f"stage_{number}.onnx"}
     if kind in ("graph", "lazy"):
@@ -44,8 +44,8 @@ DOCUMENT: Document = {
     "prices": {"request": 1.0, "byte": 0.01, "evaluation": 0.5},
     "missing": {"stages": "refused", "cloud": "refused"},
     "stages": [
-        stage(0, ["age"]),
-        stage(1, ["fbs", "age"], score="column", outputs=2),
+        stage_entry(0, ["age"]),
+        stage_entry(1, ["fbs", "age"], score="column", outputs=2),
     ],
     "chains": [[0, 1]],
     "cloud": {
@@ -93,22 +93,22 @@ FILES = {
 }
 
 
-def complete(document: Document, files: dict[str, bytes]) -> Document:
+def completed_document(document: Document, files: dict[str, bytes]) -> Document:
     """Copy a manifest document, and fill in hashes and sizes."""
     document = copy.deepcopy(document)
-    for stage in document["stages"]:
-        names = [stage[key] for key in ("arrays", "graph") if key in stage]
-        stage["bytes"] = sum(len(files[name]) for name in names)
+    for entry in document["stages"]:
+        file_names = [entry[key] for key in ("arrays", "graph") if key in entry]
+        entry["bytes"] = sum(len(files[name]) for name in file_names)
     if document["cloud"] is not None:
         document["largest_request"] = request_bytes(len(document["cloud"]["inputs"]))
     document["files"] = {
-        name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
-        for name, data in files.items()
+        name: {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        for name, content in files.items()
     }
     return document
 
 
-def write(path: Path, document: Document, files: dict[str, bytes]) -> Path:
+def write_directory(path: Path, document: Document, files: dict[str, bytes]) -> Path:
     """Write a bundle's directory, with errors in the document unchanged."""
     path.mkdir(parents=True)
     for name, content in (files | {"manifest.json": json.dumps(document).encode()}).items():

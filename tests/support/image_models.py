@@ -29,7 +29,7 @@ def conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
     scale = np.full(12, 1 / 16, np.float32)
     zeros = np.zeros(12, np.float32)
     ones = np.ones(12, np.float32)
-    trunk = [
+    trunk_nodes = [
         helper.make_node("Conv", ["image", "filters"], ["c"], kernel_shape=[3, 3], pads=[1] * 4),
         helper.make_node("BatchNormalization", ["c", "scale", "zeros", "zeros", "ones"], ["b"]),
         helper.make_node("Relu", ["b"], ["r"]),
@@ -37,20 +37,25 @@ def conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
         helper.make_node("Flatten", ["p"], ["flat"], axis=1),
     ]
     constants = {"filters": filters, "scale": scale, "zeros": zeros, "ones": ones}
-    source: TensorSpec = ("image", 1, ["n", 1, 8, 8])
+    graph_input: TensorSpec = ("image", 1, ["n", 1, 8, 8])
     session = onnxruntime.InferenceSession(
-        graph_of(trunk, source, ("flat", 1, ["n", 192]), **constants),
+        graph_of(trunk_nodes, graph_input, ("flat", 1, ["n", 192]), **constants),
         providers=["CPUExecutionProvider"],
     )
     x = images[:, None].astype(np.float32)
-    fitted = LogisticRegression(C=0.1, solver="newton-cholesky").fit(
+    regression = LogisticRegression(C=0.1, solver="newton-cholesky").fit(
         session.run(None, {"image": x})[0], y
     )
-    weights = fitted.coef_.T.astype(np.float32)
-    bias = fitted.intercept_.astype(np.float32)
-    last = helper.make_node("Gemm", ["flat", "weights", "bias"], ["logits"])
+    weights = regression.coef_.T.astype(np.float32)
+    bias = regression.intercept_.astype(np.float32)
+    last_node = helper.make_node("Gemm", ["flat", "weights", "bias"], ["logits"])
     return graph_of(
-        [*trunk, last], source, ("logits", 1, ["n", 10]), weights=weights, bias=bias, **constants
+        [*trunk_nodes, last_node],
+        graph_input,
+        ("logits", 1, ["n", 10]),
+        weights=weights,
+        bias=bias,
+        **constants,
     )
 
 
@@ -60,6 +65,6 @@ def mlp_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
     from skl2onnx.common.data_types import FloatTensorType
 
     x = images.reshape(len(images), -1).astype(np.float32)
-    fitted = MLPClassifier((64,), max_iter=60, early_stopping=True, random_state=0).fit(x, y)
-    declared = [("pixels", FloatTensorType([None, 64]))]
-    return bytes(skl2onnx.to_onnx(fitted, initial_types=declared).SerializeToString())
+    network = MLPClassifier((64,), max_iter=60, early_stopping=True, random_state=0).fit(x, y)
+    input_types = [("pixels", FloatTensorType([None, 64]))]
+    return bytes(skl2onnx.to_onnx(network, initial_types=input_types).SerializeToString())

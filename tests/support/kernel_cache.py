@@ -11,7 +11,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
 
-def compile_in_turn() -> None:
+def lock_compilation() -> None:
     """Lock each kernel while it is compiled; other processes then load it from numba's cache."""
     compile_kernel = Dispatcher.compile
 

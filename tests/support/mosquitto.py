@@ -17,7 +17,7 @@ from tests.support.ports import free_port, listens
 from tests.support.waiting import wait_until
 
 
-def run_as() -> str | None:
+def mosquitto_user() -> str | None:
     """User of mosquitto: root stays root, because its default user cannot read test folders."""
     return "root" if os.geteuid() == 0 else None
 
@@ -39,7 +39,7 @@ class Mosquitto:
     def __init__(self, folder: Path, *lines: str, port: int | None = None) -> None:
         self.port = port or free_port()
         self.url = f"mqtt://127.0.0.1:{self.port}"
-        user = [f"user {run_as()}"] if run_as() else []
+        user = [f"user {mosquitto_user()}"] if mosquitto_user() else []
         defaults = ["allow_anonymous true", "set_tcp_nodelay true"]
         keys = {line.split()[0] for line in lines}
         default_lines = [line for line in defaults if line.split()[0] not in keys]
@@ -124,7 +124,7 @@ class SecureBroker(Mosquitto):
         self.start()
 
 
-def make_folder(folder: Path, **settings: Any) -> BrokerFolder:
+def make_broker_folder(folder: Path, **settings: Any) -> BrokerFolder:
     """Make the folder of a secured local broker with two devices, a worker and an operator."""
     defaults: dict[str, Any] = {
         "hosts": ["127.0.0.1", "localhost"],
@@ -132,7 +132,7 @@ def make_folder(folder: Path, **settings: Any) -> BrokerFolder:
         "workers": ["w-1"],
         "operators": ["boss"],
         "port": free_port(),
-        "run_as": run_as(),
+        "run_as": mosquitto_user(),
     }
     return init_broker(folder, **(defaults | settings))
 

@@ -16,7 +16,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.messages import AuditMark
 from gatewise_edge.link.mqtt import Endpoint, make_client
 
-SECONDS = 30.0
+TIMEOUT_S = 30.0
 
 
 class MqttClient:
@@ -37,11 +37,11 @@ class MqttClient:
 
     Attributes
     ----------
-    got : list of (str, bytes, bool)
+    messages : list of (str, bytes, bool)
         Topic, payload and retain flag of all messages.
     inbox : queue of (str, bytes)
         Topic and payload of the messages that :meth:`get` has not returned.
-    granted : list of int
+    subscription_codes : list of int
         The broker's codes for the latest subscription; 128 and more mean refused.
     """
 
@@ -53,7 +53,7 @@ class MqttClient:
         files: dict[str, Any] | None = None,
         will: tuple[Any, ...] | None = None,
     ) -> None:
-        self.got: list[tuple[str, bytes, bool]] = []
+        self.messages: list[tuple[str, bytes, bool]] = []
         self.inbox: queue.Queue[tuple[str, bytes]] = queue.Queue()
         self._topics = [(topic, 1) for topic in topics]
         self._ready = threading.Event()
@@ -62,12 +62,12 @@ class MqttClient:
         if will is not None:
             self.client.will_set(*will)
         self.client.on_connect = self._on_connect
-        self.granted: list[int] = []
+        self.subscription_codes: list[int] = []
         self.client.on_subscribe = self._on_subscribe
-        self.client.on_message = lambda _c, _u, message: self.take(message)
+        self.client.on_message = lambda _c, _u, message: self.record(message)
         self.client.connect(endpoint.host, endpoint.port)
         self.client.loop_start()
-        assert self._ready.wait(SECONDS), "no connection"
+        assert self._ready.wait(TIMEOUT_S), "no connection"
 
     def _on_connect(self, client: paho.Client, *_: Any) -> None:
         if self._topics:
@@ -75,41 +75,41 @@ class MqttClient:
         else:
             self._ready.set()
 
-    def _on_subscribe(self, _c: Any, _u: Any, _mid: int, reasons: Any, _p: Any) -> None:
-        self.granted = [int(reason.value) for reason in reasons]
+    def _on_subscribe(self, _c: Any, _u: Any, _mid: int, reason_codes: Any, _p: Any) -> None:
+        self.subscription_codes = [int(reason.value) for reason in reason_codes]
         self._ready.set()
 
     def subscribe(self, *topics: str) -> None:
         """Subscribe to more topics, and wait until the broker grants or refuses them."""
         self._ready.clear()
         self.client.subscribe([(topic, 1) for topic in topics])
-        assert self._ready.wait(SECONDS), "no acknowledgement"
+        assert self._ready.wait(TIMEOUT_S), "no acknowledgement"
 
-    def take(self, message: paho.MQTTMessage) -> None:
+    def record(self, message: paho.MQTTMessage) -> None:
         """Record a message; called on paho's thread."""
         payload = bytes(message.payload)
-        self.got.append((message.topic, payload, message.retain))
+        self.messages.append((message.topic, payload, message.retain))
         self.inbox.put((message.topic, payload))
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
         """Publish at QoS 1 and wait for the acknowledgement."""
-        info = self.client.publish(topic, payload, qos=1, retain=retain)
-        info.wait_for_publish(SECONDS)
-        assert info.is_published()
+        publication = self.client.publish(topic, payload, qos=1, retain=retain)
+        publication.wait_for_publish(TIMEOUT_S)
+        assert publication.is_published()
 
-    def get(self, seconds: float = SECONDS) -> tuple[str, bytes]:
+    def get(self, timeout_s: float = TIMEOUT_S) -> tuple[str, bytes]:
         """Get the next message."""
-        return self.inbox.get(timeout=seconds)
+        return self.inbox.get(timeout=timeout_s)
 
-    def silent(self, seconds: float = 0.3) -> bool:
+    def is_silent(self, timeout_s: float = 0.3) -> bool:
         """Whether no message comes for some time."""
         try:
-            self.get(seconds)
+            self.get(timeout_s)
         except queue.Empty:
             return True
         return False
 
-    def drop(self) -> None:
+    def break_connection(self) -> None:
         """Break the connection without a DISCONNECT."""
         self.client.loop_stop()
         self.client.reinitialise()
@@ -118,7 +118,7 @@ class MqttClient:
         close_client(self.client)
 
 
-class Caller(MqttClient):
+class DeviceClient(MqttClient):
     """A device that publishes requests and records responses and dead letters."""
 
     def __init__(self, url: str, device: str) -> None:
@@ -154,34 +154,34 @@ class Caller(MqttClient):
         self.send(wire.encode_request(request))
         return request
 
-    def response(self, seconds: float = SECONDS) -> wire.Response:
-        topic, payload = self.get(seconds)
+    def response(self, timeout_s: float = TIMEOUT_S) -> wire.Response:
+        topic, payload = self.get(timeout_s)
         assert topic == wire.response_topic(self.device)
         return wire.decode_response(payload)
 
-    def responses(self, count: int) -> list[wire.Response]:
-        return [self.response() for _ in range(count)]
+    def responses(self, n_responses: int) -> list[wire.Response]:
+        return [self.response() for _ in range(n_responses)]
 
 
-class Peer(MqttClient):
+class SimulatedWorker(MqttClient):
     """A simulated worker that receives every request, and responds as the test defines.
 
     Parameters
     ----------
     url : str
         URL of the broker.
-    behave : callable
+    respond_to : callable
         Function of a request that returns the responses.
     """
 
-    def __init__(self, url: str, behave: Callable[[wire.Request], list[wire.Response]]) -> None:
-        self.behave = behave
+    def __init__(self, url: str, respond_to: Callable[[wire.Request], list[wire.Response]]) -> None:
+        self.respond_to = respond_to
         self.requests: list[wire.Request] = []
         self.payloads: list[bytes] = []
         self.statuses: list[tuple[str, str]] = []
         super().__init__(url, wire.REQUEST_TOPICS, "gw/v1/+/status")
 
-    def take(self, message: paho.MQTTMessage) -> None:
+    def record(self, message: paho.MQTTMessage) -> None:
         device = wire.device_of(message.topic)
         if message.topic.endswith("/status"):
             self.statuses.append((device, message.payload.decode()))
@@ -189,7 +189,7 @@ class Peer(MqttClient):
         request = wire.decode_request(message.payload, allow_missing=True)
         self.requests.append(request)
         self.payloads.append(bytes(message.payload))
-        for response in self.behave(request):
+        for response in self.respond_to(request):
             self.respond(device, wire.encode_response(response))
 
     def respond(self, device: str, payload: bytes) -> None:

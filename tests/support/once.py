@@ -23,21 +23,23 @@ class MakeOnce:
         Factory of the test run, whose folder contains the cache.
     """
 
-    def __init__(self, factory: pytest.TempPathFactory) -> None:
-        base = factory.getbasetemp()
+    def __init__(self, folder_factory: pytest.TempPathFactory) -> None:
+        run_folder = folder_factory.getbasetemp()
         # A worker of xdist has its own folder below that of the run.
-        self._folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "once"
+        self._folder = (
+            run_folder.parent if "PYTEST_XDIST_WORKER" in os.environ else run_folder
+        ) / "once"
         self._folder.mkdir(exist_ok=True)
 
     def __call__(self, name: str, make: Callable[[Path], Any]) -> Any:
         """Load the object of this name, or make it; `make` gets a folder for its files."""
-        cached = self._folder / f"{name}.pickle"
+        cache_file = self._folder / f"{name}.pickle"
         with (self._folder / f"{name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # the system releases it at the end of the process
-            if not cached.exists():
-                files = self._folder / name
-                files.mkdir(exist_ok=True)
-                partial = cached.with_suffix(".part")
-                partial.write_bytes(pickle.dumps(make(files)))
-                partial.replace(cached)
-            return pickle.loads(cached.read_bytes())
+            if not cache_file.exists():
+                object_folder = self._folder / name
+                object_folder.mkdir(exist_ok=True)
+                partial_file = cache_file.with_suffix(".part")
+                partial_file.write_bytes(pickle.dumps(make(object_folder)))
+                partial_file.replace(cache_file)
+            return pickle.loads(cache_file.read_bytes())

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 from unittest.mock import patch
 
 from tests.support.ports import free_port
-from tests.support.processes import run_here
+from tests.support.processes import run_in_process
 from tests.support.waiting import wait_until
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -96,7 +96,7 @@ class Shell:
             return ""
         if self._runs_here and re.fullmatch(r"gatewise [^|&;<>$()`*?]*", command):
             with patch.dict(os.environ, self.environment):
-                process = run_here(*shlex.split(command)[1:], folder=self.folder)
+                process = run_in_process(*shlex.split(command)[1:], folder=self.folder)
         else:
             process = subprocess.run(
                 ["bash", "-ec", command], cwd=self.folder, env=self.environment,

@@ -16,18 +16,18 @@ from gatewise_training.prune.solvers.highs import acquisitions, incidence, minim
 
 def papers_optimum(problem: PruneProblem, lam: float) -> float:
     """Compute the optimum over z of all nodes, w of each first use, and w of each acquisition."""
-    equal, upper = papers_constraints(problem)
-    inner = problem.inner
-    paths = _paths(problem)
+    equalities, inequalities = papers_constraints(problem)
+    is_inner = problem.inner
+    on_path = _paths(problem)
     n_uses = len(problem.column_nodes)
     # With y_h = 1 - sum of z along the path to h, the price of depth becomes a cost of z.
-    depth = lam * np.where(inner, problem.depth_price, 0.0)
+    depth = lam * np.where(is_inner, problem.depth_price, 0.0)
     cost = np.concatenate(
-        [problem.error - paths.T @ depth, np.zeros(n_uses), lam * problem.column_price]
+        [problem.error - on_path.T @ depth, np.zeros(n_uses), lam * problem.column_price]
     )
     x, _, _ = minimise(
-        cost, A_ub=upper, b_ub=np.zeros(n_uses), A_eq=equal, b_eq=np.ones(equal.shape[0]),
-        bounds=(0.0, 1.0),
+        cost, A_ub=inequalities, b_ub=np.zeros(n_uses), A_eq=equalities,
+        b_eq=np.ones(equalities.shape[0]), bounds=(0.0, 1.0),
     )  # fmt: skip
     return float(cost @ x + depth.sum())
 
@@ -37,29 +37,29 @@ def papers_constraints(problem: PruneProblem) -> tuple[sp.csr_array, sp.csr_arra
     n_nodes = problem.n_nodes
     n_columns = problem.n_columns
     n_uses = len(problem.column_nodes)
-    inner = problem.inner
-    paths = _paths(problem)
+    is_inner = problem.inner
+    on_path = _paths(problem)
     identity = sp.eye_array(n_uses)
-    equal = sp.block_array([
-        [paths[~inner], None, None],
-        [paths[problem.column_nodes], identity, sp.csr_array((n_uses, n_columns))],
+    equalities = sp.block_array([
+        [on_path[~is_inner], None, None],
+        [on_path[problem.column_nodes], identity, sp.csr_array((n_uses, n_columns))],
     ], format="csr")  # fmt: skip
-    upper = sp.hstack(
+    inequalities = sp.hstack(
         [sp.csr_array((n_uses, n_nodes)), identity, -acquisitions(problem)], format="csr"
     )
-    return equal, upper
+    return equalities, inequalities
 
 
 def _paths(problem: PruneProblem) -> sp.csr_array:
     """Make the square matrix whose row h marks the nodes from the root to h."""
     nodes = np.arange(problem.n_nodes)
-    rows = [nodes]
-    columns = [nodes]
+    row_indices = [nodes]
+    column_indices = [nodes]
     ancestor = problem.parent.astype(np.intp)
     while (ancestor >= 0).any():
         has_ancestor = ancestor >= 0
-        rows.append(nodes[has_ancestor])
-        columns.append(ancestor[has_ancestor])
+        row_indices.append(nodes[has_ancestor])
+        column_indices.append(ancestor[has_ancestor])
         ancestor = np.where(has_ancestor, problem.parent[ancestor], -1)
     shape = (problem.n_nodes, problem.n_nodes)
-    return incidence(np.concatenate(rows), np.concatenate(columns), shape)
+    return incidence(np.concatenate(row_indices), np.concatenate(column_indices), shape)

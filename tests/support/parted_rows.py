@@ -14,7 +14,7 @@ def parted_rows(n: int, n_classes: int = 2, seed: int = 0) -> tuple[Any, Any]:
     """
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 6)).astype(np.float32)
-    part = 1 + np.digitize(x[:, 0], [-0.8, -0.2, 0.4, 1.0])
-    score = x[np.arange(n), part] + 0.3 * x[:, 0]
+    informative_column = 1 + np.digitize(x[:, 0], [-0.8, -0.2, 0.4, 1.0])
+    score = x[np.arange(n), informative_column] + 0.3 * x[:, 0]
     y = np.digitize(score, np.quantile(score, np.linspace(0, 1, n_classes + 1)[1:-1]))
     return x, y.astype(np.int64)

@@ -28,7 +28,7 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
     return True
 
 
-def page(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+def get_page(port: int, path: str, method: str = "GET") -> tuple[int, str]:
     """Get a page over HTTP; return its status and text."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:

@@ -18,19 +18,19 @@ from gatewise import cli
 from tests.support.waiting import holds_within
 
 #: Seconds to wait for a process, which may start slowly on a busy machine.
-PATIENCE = 120.0
+TIMEOUT_S = 120.0
 
 
 def default_signals() -> None:
     """Restore the signals that ``nohup`` and background jobs ignore, before a child starts."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+    for signal_number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(signal_number, signal.SIG_DFL)
 
 
-def run_python(code: str, *arguments: object, given: str = "") -> str:
-    """Run code in a new interpreter with `given` as standard input; return its output."""
+def run_python(code: str, *arguments: object, stdin_text: str = "") -> str:
+    """Run code in a new interpreter with `stdin_text` as standard input; return its output."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    process = subprocess.run(command, input=given, capture_output=True, text=True, timeout=240)
+    process = subprocess.run(command, input=stdin_text, capture_output=True, text=True, timeout=240)
     assert process.returncode == 0, process.stderr
     return process.stdout.strip()
 
@@ -65,28 +65,28 @@ def standard_input(text: str) -> Iterator[None]:
         os.close(original)
 
 
-def run_here(
-    *arguments: object, folder: Path | None = None, given: str = ""
+def run_in_process(
+    *arguments: object, folder: Path | None = None, stdin_text: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run a ``gatewise`` command in this process, which is faster than a new interpreter.
 
-    `given` is its standard input.
+    `stdin_text` is its standard input.
     """
-    out = io.StringIO()
-    err = io.StringIO()
+    stdout = io.StringIO()
+    stderr = io.StringIO()
     with (
-        standard_input(given),
+        standard_input(stdin_text),
         contextlib.chdir(folder or Path.cwd()),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
     ):
         status = cli.main([*map(str, arguments)])
-    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess(arguments, status, stdout.getvalue(), stderr.getvalue())
 
 
-def refused(*arguments: object, folder: Path | None = None) -> str:
+def assert_command_refused(*arguments: object, folder: Path | None = None) -> str:
     """Assert that a command fails with status 2 and one line on standard error; return the line."""
-    process = run_here(*arguments, folder=folder)
+    process = run_in_process(*arguments, folder=folder)
     outcome = (process.returncode, process.stdout, process.stderr.count("\n"))
     assert outcome == (2, "", 1), process.stderr
     return process.stderr
@@ -123,10 +123,10 @@ class Command:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def finish(self, seconds: float = 60.0) -> tuple[int, str, str]:
+    def finish(self, timeout_s: float = 60.0) -> tuple[int, str, str]:
         """Wait for the end; return exit status, standard output and standard error."""
-        out, err = self.process.communicate(timeout=seconds)
-        return self.process.returncode, out, err
+        stdout, stderr = self.process.communicate(timeout=timeout_s)
+        return self.process.returncode, stdout, stderr
 
     def close(self) -> None:
         """Kill the process, if it runs."""
@@ -137,14 +137,14 @@ class Command:
 @pytest.fixture
 def command() -> Iterator[Callable[..., Command]]:
     """Fixture that starts ``gatewise`` commands in new processes; imported by conftests."""
-    started: list[Command] = []
+    started_commands: list[Command] = []
 
     def start(*arguments: object, **options: Any) -> Command:
-        started.append(Command(*arguments, **options))
-        return started[-1]
+        started_commands.append(Command(*arguments, **options))
+        return started_commands[-1]
 
     yield start
-    for started_command in started:
+    for started_command in started_commands:
         started_command.close()
 
 
@@ -156,29 +156,31 @@ def _stat(pid: int) -> Sequence[str]:
         return ()
 
 
-def running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
     return bool(_stat(pid)) and _stat(pid)[:1] != ["Z"]
 
 
-def below(pid: int | None = None, *, aside: Collection[int] = ()) -> set[int]:
+def descendants(pid: int | None = None, *, excluded_pids: Collection[int] = ()) -> set[int]:
     """Find the running descendants of a process, by default of this one.
 
-    The processes `aside` and their descendants are excluded, because a browser that tests share may
-    start processes at any time.
+    The processes `excluded_pids` and their descendants are excluded, because a browser that tests
+    share may start processes at any time.
     """
     pid = os.getpid() if pid is None else pid
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (stat := _stat(int(entry.name))) and stat[0] != "Z":
             parents[int(entry.name)] = int(stat[1])
-    candidates = {p: parent for p, parent in parents.items() if p not in aside}
+    parents_of_others = {p: parent for p, parent in parents.items() if p not in excluded_pids}
     descendants: set[int] = set()
     while (
-        children := {p for p, parent in candidates.items() if parent in {pid, *descendants}}
+        new_descendants := {
+            p for p, parent in parents_of_others.items() if parent in {pid, *descendants}
+        }
         - descendants
     ):
-        descendants |= children
+        descendants |= new_descendants
     return descendants
 
 
@@ -190,33 +192,33 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def named(part: str, pid: int | None = None) -> list[int]:
-    """Find the descendants of a process whose command line contains `part`, the oldest first."""
-    return sorted(p for p in below(pid) if part in command_line(p))
+def descendants_named(text: str, pid: int | None = None) -> list[int]:
+    """Find the descendants of a process whose command line contains `text`, the oldest first."""
+    return sorted(child_pid for child_pid in descendants(pid) if text in command_line(child_pid))
 
 
-def all_end(pids: Collection[int]) -> bool:
+def all_end_in_time(pids: Collection[int]) -> bool:
     """Wait for the end of processes; return whether they have ended in time."""
-    return holds_within(lambda: not any(map(command_line, pids)), PATIENCE)
+    return holds_within(lambda: not any(map(command_line, pids)), TIMEOUT_S)
 
 
 def interrupt(
-    run: Command, number: int, under_way: Callable[[], object]
+    command: Command, signal_number: int, is_under_way: Callable[[], object]
 ) -> tuple[int, str, str, set[int]]:
-    """Send a signal to a command once `under_way` is true, and wait for the end of its processes.
+    """Send a signal to a command once `is_under_way`, and wait for the end of its processes.
 
     Returns status, standard output, standard error, and the descendants that it had.
     """
-    pid = run.process.pid
-    children = set[int]()
+    pid = command.process.pid
+    child_pids = set[int]()
 
-    def ready() -> bool:
-        children.update(below(pid))
-        return bool(under_way()) or run.process.poll() is not None
+    def is_ready() -> bool:
+        child_pids.update(descendants(pid))
+        return bool(is_under_way()) or command.process.poll() is not None
 
-    assert holds_within(ready, PATIENCE, pause=0.05)  # listing all processes takes 10 ms
-    children.update(below(pid))
-    run.process.send_signal(number)
-    status, out, err = run.finish(PATIENCE)
-    assert all_end(children)
-    return status, out, err, children
+    assert holds_within(is_ready, TIMEOUT_S, pause_s=0.05)  # listing all processes takes 10 ms
+    child_pids.update(descendants(pid))
+    command.process.send_signal(signal_number)
+    status, stdout, stderr = command.finish(TIMEOUT_S)
+    assert all_end_in_time(child_pids)
+    return status, stdout, stderr, child_pids

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 
-def queries(seed: int, n: int = 60) -> tuple[Any, Any, Any]:
+def queries(seed: int, n_queries: int = 60) -> tuple[Any, Any, Any]:
     """Draw documents whose relevance grows with the first three of six features.
 
     Returns features, grades and query ids.
     """
     rng = np.random.default_rng(seed)
-    qid = np.repeat(np.arange(n), rng.integers(5, 13, n))
+    qid = np.repeat(np.arange(n_queries), rng.integers(5, 13, n_queries))
     x = rng.normal(size=(len(qid), 6)).astype(np.float32)
-    hidden = x[:, 0] + 0.7 * x[:, 1] + 0.5 * x[:, 2] + 0.5 * rng.normal(size=len(qid))
-    return x, np.digitize(hidden, [0.3, 1.5]), qid
+    relevance = x[:, 0] + 0.7 * x[:, 1] + 0.5 * x[:, 2] + 0.5 * rng.normal(size=len(qid))
+    return x, np.digitize(relevance, [0.3, 1.5]), qid

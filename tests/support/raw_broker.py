@@ -35,17 +35,17 @@ class RawBroker:
     ----------
     url : str
         URL of the broker.
-    connections : int
+    n_connections : int
         Number of connections so far.
-    published : queue of (bytes, bytes)
+    published_messages : queue of (bytes, bytes)
         Topic and payload of each PUBLISH of the client.
     """
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.connections = 0
-        self.published: queue.Queue[tuple[bytes, bytes]] = queue.Queue()
+        self.n_connections = 0
+        self.published_messages: queue.Queue[tuple[bytes, bytes]] = queue.Queue()
         self._client: socket.socket | None = None
         self._subscribed = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -59,7 +59,7 @@ class RawBroker:
 
     def wait_for_connection(self, count: int) -> None:
         """Wait until the client has connected and subscribed `count` times."""
-        while self.connections < count:
+        while self.n_connections < count:
             self._subscribed.wait(0.01)
         assert self._subscribed.wait(30.0)
 
@@ -90,22 +90,22 @@ class RawBroker:
                 break
         body: bytes = stream.read(length)  # type: ignore[attr-defined]
         assert self._client is not None
-        kind = header[0] >> 4
+        packet_type = header[0] >> 4
         qos = header[0] >> 1 & 3
-        if kind == _CONNECT:
-            self.connections += 1
+        if packet_type == _CONNECT:
+            self.n_connections += 1
             self._client.sendall(b"\x20\x02\x00\x00")
-        elif kind == _SUBSCRIBE:
+        elif packet_type == _SUBSCRIBE:
             self._client.sendall(b"\x90\x03" + body[:2] + b"\x01")
             self._subscribed.set()
-        elif kind == _PUBLISH:
-            end = 2 + int.from_bytes(body[:2], "big")
-            topic = body[2:end]
-            payload = body[end:]
+        elif packet_type == _PUBLISH:
+            topic_end = 2 + int.from_bytes(body[:2], "big")
+            topic = body[2:topic_end]
+            payload = body[topic_end:]
             if qos:
                 self._client.sendall(b"\x40\x02" + payload[:2])
                 payload = payload[2:]
-            self.published.put((topic, payload))
+            self.published_messages.put((topic, payload))
         return True
 
     def __enter__(self) -> Self:

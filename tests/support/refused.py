@@ -10,17 +10,21 @@ import pytest
 from gatewise.errors import InputError
 
 
-def refused(read: Callable[..., object], *arguments: object, says: str, **keywords: object) -> str:
-    """Assert that a call raises InputError with a line that contains `says`; return the line."""
-    with pytest.raises(InputError) as error:
-        read(*arguments, **keywords)
-    line = str(error.value)
-    assert says in line
-    assert "\n" not in line
-    return line
+def assert_refused(
+    function: Callable[..., object], *arguments: object, message: str, **options: object
+) -> str:
+    """Assert that a call raises InputError with a line that contains `message`; return the line."""
+    with pytest.raises(InputError) as error_info:
+        function(*arguments, **options)
+    error_text = str(error_info.value)
+    assert message in error_text
+    assert "\n" not in error_text
+    return error_text
 
 
-def refused_file(read: Callable[[Path], object], path: Path, text: str, says: str) -> None:
-    """Assert that reading a file with this text raises an error with its path and `says`."""
+def assert_file_refused(
+    read: Callable[[Path], object], path: Path, text: str, message: str
+) -> None:
+    """Assert that reading a file with this text raises an error with its path and `message`."""
     path.write_text(text)
-    assert str(path) in refused(read, path, says=says)
+    assert str(path) in assert_refused(read, path, message=message)

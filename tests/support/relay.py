@@ -11,14 +11,14 @@ from typing import Self
 class Relay:
     """A relay to a local `port`, as a context manager; `url` is its MQTT URL.
 
-    While `loses` is set, it drops the bytes of the latest client.
+    While `drops_bytes` is set, it drops the bytes of the latest client.
     """
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.loses = False
+        self.drops_bytes = False
         self._sockets: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -36,11 +36,11 @@ class Relay:
 
     def _copy(self, source: socket.socket, destination: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if not (self.loses and source is self._client):
-                    destination.sendall(data)
+            while received_bytes := source.recv(65536):
+                if not (self.drops_bytes and source is self._client):
+                    destination.sendall(received_bytes)
 
-    def cut(self) -> None:
+    def break_connections(self) -> None:
         """Break all connections, and stop dropping bytes."""
         sockets = self._sockets
         self._sockets = []
@@ -48,7 +48,7 @@ class Relay:
             with contextlib.suppress(OSError):
                 open_socket.shutdown(socket.SHUT_RDWR)
             open_socket.close()
-        self.loses = False
+        self.drops_bytes = False
 
     def __enter__(self) -> Self:
         return self
@@ -56,4 +56,4 @@ class Relay:
     def __exit__(self, *_: object) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
         self._listener.close()
-        self.cut()
+        self.break_connections()

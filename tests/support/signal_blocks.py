@@ -15,21 +15,21 @@ CHANNELS = 3
 
 def signal_blocks(levels: int = 3) -> list[sig.Block]:
     """Make a block of each kind for windows of three channels and at least 16 samples."""
-    acc = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 0.5)
+    acceleration = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 0.5)
     single = sig.Channels("one", (1,))
-    spectrum = sig.Spectrum(acc, RATE_HZ)
+    spectrum = sig.Spectrum(acceleration, RATE_HZ)
     mel = sig.MelSpectrogram(sig.Spectrogram(single, RATE_HZ, 16, 5), 4)
     return [
-        sig.Mean(acc),
-        sig.Statistics(acc),
-        sig.Quantiles(acc),
-        sig.ZeroCrossings(acc),
-        sig.Autocorrelation(acc, (1, 3, 7)),
-        sig.WaveletEnergies(acc, levels),
-        sig.Tilt(acc),
-        sig.Statistics(sig.Magnitude(acc)),
-        sig.Statistics(sig.Jerk(acc, RATE_HZ)),
-        sig.BandPowers(sig.Spectrum(sig.Envelope(acc, 4), RATE_HZ / 4), (0.0, 2.0, 6.0)),
+        sig.Mean(acceleration),
+        sig.Statistics(acceleration),
+        sig.Quantiles(acceleration),
+        sig.ZeroCrossings(acceleration),
+        sig.Autocorrelation(acceleration, (1, 3, 7)),
+        sig.WaveletEnergies(acceleration, levels),
+        sig.Tilt(acceleration),
+        sig.Statistics(sig.Magnitude(acceleration)),
+        sig.Statistics(sig.Jerk(acceleration, RATE_HZ)),
+        sig.BandPowers(sig.Spectrum(sig.Envelope(acceleration, 4), RATE_HZ / 4), (0.0, 2.0, 6.0)),
         sig.BandPowers(spectrum, (0.0, 1.0, 1.25, 5.0, 25.0, 26.0)),
         sig.SpectralMoments(spectrum),
         sig.MelEnergies(mel),
@@ -38,20 +38,20 @@ def signal_blocks(levels: int = 3) -> list[sig.Block]:
     ]
 
 
-def random_window(rng: np.random.Generator, samples: int, channels: int) -> NDArray[Any]:
+def random_window(rng: np.random.Generator, n_samples: int, n_channels: int) -> NDArray[Any]:
     """Draw a window with noise, constants, clipping, NaN, infinities or extreme values."""
-    x = rng.normal(0, 10.0 ** rng.integers(-3, 6), (samples, channels))
-    kind = rng.integers(8)
-    if kind == 0:
-        x[:] = rng.normal(0, 1000, channels)
-    elif kind == 1:
+    x = rng.normal(0, 10.0 ** rng.integers(-3, 6), (n_samples, n_channels))
+    content = rng.integers(8)
+    if content == 0:
+        x[:] = rng.normal(0, 1000, n_channels)
+    elif content == 1:
         x = np.clip(x, -np.abs(x).mean(), np.abs(x).mean()) if x.size else x
-    elif kind in (2, 3) and x.size:
-        unusual = np.asarray([np.nan, np.inf, -np.inf, 3e38, -0.0, 1e-42])
-        x[rng.random(x.shape) < rng.random()] = rng.choice(unusual)
-    elif kind == 4:
+    elif content in (2, 3) and x.size:
+        special_values = np.asarray([np.nan, np.inf, -np.inf, 3e38, -0.0, 1e-42])
+        x[rng.random(x.shape) < rng.random()] = rng.choice(special_values)
+    elif content == 4:
         return rng.choice([-32768, 32767, 0], x.shape).astype(np.int16)
-    elif kind == 5:
+    elif content == 5:
         x[:] = 0
     dtype = rng.choice(["float64", "float32", "float16", "int16", "uint8", "int8"])
     with np.errstate(all="ignore"):

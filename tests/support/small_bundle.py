@@ -25,10 +25,15 @@ from gatewise_export.bundle.flat_models import write_model
 from gatewise_export.bundle.manifest_reader import largest_request
 from gatewise_export.bundle.manifest_records import RANGES
 from gatewise_export.onnx_writer import write_graph
-from tests.support.hand_made_bundle import DOCUMENT, complete, stage, write
+from tests.support.hand_made_bundle import (
+    DOCUMENT,
+    completed_document,
+    stage_entry,
+    write_directory,
+)
 
 #: Row for which no stage stops, so that it is offloaded.
-HARD = [0.1, 0, 0.1, 0, -1.0, 0]
+HARD_ROW = [0.1, 0, 0.1, 0, -1.0, 0]
 NAMES = ("a", "b", "c", "d", "e", "f")
 FEATURES = [
     {"name": "a", "own": 1.0},
@@ -43,10 +48,10 @@ CLOUD = {"file": "cloud.onnx", "inputs": ["a", "c", "e"], "kind": "margins", "li
 
 def linear_model(weights: np.ndarray) -> LinearModel:
     """Make the model ``x @ weights``."""
-    k, n_outputs = weights.shape
+    n_inputs, n_outputs = weights.shape
     return LinearModel(
-        mean=np.zeros(k, np.float32),
-        scale=np.ones(k, np.float32),
+        mean=np.zeros(n_inputs, np.float32),
+        scale=np.ones(n_inputs, np.float32),
         weights=weights.astype(np.float32),
         bias=np.zeros(n_outputs, np.float32),
     )
@@ -71,7 +76,7 @@ def sample_rows(n: int = 32) -> np.ndarray:
 def write_bundle(
     path: Path,
     *,
-    cloud: bool = True,
+    has_cloud: bool = True,
     ranges: dict[str, np.ndarray] | None = None,
     **changes: object,
 ) -> Bundle:
@@ -80,7 +85,7 @@ def write_bundle(
         "stage_0.onnx": (("a", "b"), np.array([[4.0], [0.0]])),
         "stage_1.onnx": (("c",), np.array([[4.0]])),
     }
-    if cloud:
+    if has_cloud:
         graphs["cloud.onnx"] = (("a", "c", "e"), np.array([[0.0], [0.0], [10.0]]))
     X = sample_rows()
     files = {}
@@ -91,16 +96,18 @@ def write_bundle(
             files[name.replace("onnx", "npz")] = write_model(linear_model(weights))
         outputs = run_rows(files[name], X[:, [NAMES.index(i) for i in inputs]])
         arrays[name.removesuffix(".onnx")] = outputs
-    if cloud:
+    if has_cloud:
         margins = arrays.pop("cloud")[:, 0]
-        p = 1 / (1 + np.exp(-margins.astype(np.float64)))
+        probability = 1 / (1 + np.exp(-margins.astype(np.float64)))
         arrays["cloud_label"] = (margins > 0).astype(np.int64)
-        arrays["cloud_probabilities"] = np.column_stack([1 - p, p]).astype(np.float32)
+        arrays["cloud_probabilities"] = np.column_stack([1 - probability, probability]).astype(
+            np.float32
+        )
     files["sample.npz"] = write_arrays(arrays)
     if ranges is not None:
         files[RANGES] = write_arrays(ranges)
-    last_threshold = 1.0 if cloud else float(np.finfo(np.float32).min)
-    point = {"expected_cost": 5.0, "accuracy": 0.9, "offload_rate": 0.2}
+    last_threshold = 1.0 if has_cloud else float(np.finfo(np.float32).min)
+    shared_fields = {"expected_cost": 5.0, "accuracy": 0.9, "offload_rate": 0.2}
     document = DOCUMENT | {
         "created": "2026-01-01T00:00:00Z",
         "name": "small",
@@ -109,13 +116,13 @@ def write_bundle(
         "features": FEATURES,
         "groups": [{"name": "blood", "shared": 10.0}],
         "prices": {"request": 0.25, "byte": 0.001, "evaluation": 0.5},
-        "stages": [stage(0, ["a", "b"]), stage(1, ["c"])],
-        "cloud": CLOUD if cloud else None,
+        "stages": [stage_entry(0, ["a", "b"]), stage_entry(1, ["c"])],
+        "cloud": CLOUD if has_cloud else None,
         "operating_points": [
-            point | {"thresholds": [first, last_threshold]} for first in (1.0, None)
+            shared_fields | {"thresholds": [first, last_threshold]} for first in (1.0, None)
         ],
     }
-    bundle = Bundle.open(write(path, complete(document, files), files))
+    bundle = Bundle.open(write_directory(path, completed_document(document, files), files))
     manifest = msgspec.structs.replace(bundle.manifest, **changes)
     manifest = msgspec.structs.replace(manifest, largest_request=largest_request(manifest))
     (path / "manifest.json").write_bytes(manifest.to_json())
@@ -144,10 +151,10 @@ def answer_sample(device: Device) -> list[Answer]:
     return answers
 
 
-def cloud_says(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def cloud_answers(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Compute labels and probabilities of the small bundle's cloud model."""
-    p = 1 / (1 + np.exp(-10.0 * X[:, 2].astype(np.float64)))
-    return (X[:, 2] > 0).astype(np.int64), np.column_stack([1 - p, p])
+    probability = 1 / (1 + np.exp(-10.0 * X[:, 2].astype(np.float64)))
+    return (X[:, 2] > 0).astype(np.int64), np.column_stack([1 - probability, probability])
 
 
 class FakeLink:
@@ -185,7 +192,7 @@ def respond(payload: bytes, receive: Callable[[bytes], None]) -> None:
 
 def answer_to(request: wire.Request, **changes: object) -> wire.Response:
     """Make the response with the cloud model's answer, with some fields changed."""
-    labels, probabilities = cloud_says(request.X)
+    labels, probabilities = cloud_answers(request.X)
     fields = {
         "id": request.id,
         "model": request.model,

@@ -14,7 +14,7 @@ from gatewise_training import methods
 FOREST = {"high_cost_model": ExtraTreesClassifier(10, random_state=0)}
 STAGED = FOREST | {"n_stages": 2, "effort": "low"}
 #: Settings of each method with few stages, trees and penalties.
-SMALL: dict[str, dict[str, Any]] = {
+FAST_SETTINGS: dict[str, dict[str, Any]] = {
     "staged": STAGED,
     "adapt-gbrt": FOREST | {"p_full": (0.3,), "penalties": (0.01,), "n_rounds": 10},
     "adapt-lin": FOREST | {"p_full": (0.3,), "penalties": (0.05,), "n_starts": 1},
@@ -25,13 +25,13 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def fit_little() -> Iterator[None]:
+def fast_fits() -> Iterator[None]:
     """Use the fast settings for all fits in this process."""
     make = methods.make
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             methods,
             "make",
-            lambda name, **parameters: make(name, **(SMALL.get(name, {}) | parameters)),
+            lambda name, **parameters: make(name, **(FAST_SETTINGS.get(name, {}) | parameters)),
         )
         yield

@@ -14,9 +14,9 @@ from gatewise.models.trees import TreeEnsemble
 from tests.support.prices import price_of
 
 
-def paths(trees: TreeEnsemble, row: Any) -> list[list[int]]:
+def tree_paths(trees: TreeEnsemble, row: Any) -> list[list[int]]:
     """List the nodes on a row's path in each tree, with the leaf last."""
-    tree_paths = []
+    paths = []
     for root in trees.roots.tolist():
         nodes = [root]
         while (k := int(trees.feature[nodes[-1]])) >= 0:
@@ -25,13 +25,13 @@ def paths(trees: TreeEnsemble, row: Any) -> list[list[int]]:
                 trees.nan_left[node] if np.isnan(row[k]) else row[k] <= trees.threshold[node]
             )
             nodes.append(int((trees.left if goes_left else trees.right)[node]))
-        tree_paths.append(nodes)
-    return tree_paths
+        paths.append(nodes)
+    return paths
 
 
 def columns_of(trees: TreeEnsemble, row: Any) -> set[int]:
     """Find the columns that the nodes on a row's paths test."""
-    return {int(trees.feature[h]) for nodes in paths(trees, row) for h in nodes[:-1]}
+    return {int(trees.feature[h]) for nodes in tree_paths(trees, row) for h in nodes[:-1]}
 
 
 def stage_columns(stage: Stage, row: Any) -> set[int]:
@@ -42,17 +42,17 @@ def stage_columns(stage: Stage, row: Any) -> set[int]:
     return {int(stage.features[k]) for k in columns_of(stage.model, row[stage.features])}
 
 
-def counted(model: Any, X: Any, costs: FeatureCosts) -> tuple[Any, Any]:
+def costs_and_splits(model: Any, X: Any, costs: FeatureCosts) -> tuple[Any, Any]:
     """Compute the feature cost and the number of splits of each row in a model of one stage."""
     (stage,) = model.stages_
     rows = np.asarray(X, np.float32)
     costs_of_rows = [price_of(costs, stage_columns(stage, row)) for row in rows]
-    walks = [paths(stage.model, row[stage.features]) for row in rows]
-    n_splits = [sum(map(len, walk)) - stage.n_trees for walk in walks]
+    paths_of_rows = [tree_paths(stage.model, row[stage.features]) for row in rows]
+    n_splits = [sum(map(len, paths)) - stage.n_trees for paths in paths_of_rows]
     return np.array(costs_of_rows), np.array(n_splits)
 
 
-def thirds(load: Callable[..., Any] = load_breast_cancer, seed: int = 0) -> tuple[Any, ...]:
+def two_thirds(load: Callable[..., Any] = load_breast_cancer, seed: int = 0) -> tuple[Any, ...]:
     """Split a data set into two thirds and one third; return rows and labels of both parts."""
     X, y = load(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(X))
@@ -62,7 +62,7 @@ def thirds(load: Callable[..., Any] = load_breast_cancer, seed: int = 0) -> tupl
     return X[:n_first], y[:n_first], X[n_first:], y[n_first:]
 
 
-def priced(n: int) -> FeatureCosts:
+def prices_with_groups(n: int) -> FeatureCosts:
     """Make different own prices, and shared prices of two groups of four features."""
     group = ["a"] * 4 + ["b"] * 4 + [None] * (n - 8)
     return FeatureCosts(1 + np.arange(n) % 3 / 2, group=group, shared={"a": 2.0, "b": 3.0})

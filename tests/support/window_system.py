@@ -16,14 +16,17 @@ RATE_HZ = 50.0
 SAMPLES = 32
 
 
-def windows(n: int, seed: int = 0) -> tuple[NDArray[np.int16], NDArray[np.int_]]:
+def windows(n_windows: int, seed: int = 0) -> tuple[NDArray[np.int16], NDArray[np.int_]]:
     """Draw vibrations; class 1 has another mean than class 0, and class 2 another frequency."""
     rng = np.random.default_rng(seed)
-    y = rng.integers(0, 3, n)
-    t = np.arange(SAMPLES) / RATE_HZ
-    hz = np.where(y == 2, 15.0, 5.0)[:, None]
-    wave = np.sin(2 * np.pi * (hz * t + rng.random((n, 1)))) + np.where(y == 1, 0.8, 0.0)[:, None]
-    signal = np.stack([wave, wave[:, ::-1]], axis=2) + rng.normal(0, 0.5, (n, SAMPLES, 2))
+    y = rng.integers(0, 3, n_windows)
+    times = np.arange(SAMPLES) / RATE_HZ
+    frequency_hz = np.where(y == 2, 15.0, 5.0)[:, None]
+    wave = (
+        np.sin(2 * np.pi * (frequency_hz * times + rng.random((n_windows, 1))))
+        + np.where(y == 1, 0.8, 0.0)[:, None]
+    )
+    signal = np.stack([wave, wave[:, ::-1]], axis=2) + rng.normal(0, 0.5, (n_windows, SAMPLES, 2))
     return np.round(signal * 1000).astype(np.int16), y
 
 
@@ -34,7 +37,7 @@ def roughness(x: NDArray[Any]) -> NDArray[Any]:
 
 def make_window_bundle(folder: Path) -> Path:
     """Fit and pack a system whose second stage uses the expensive block of the function."""
-    x, y = windows(300)
+    window_array, y = windows(300)
     channels = sig.Channels("acc", (0, 1), ("x", "y"), price=1.0)
     blocks = [
         sig.Mean(channels, price=1.0),
@@ -44,7 +47,7 @@ def make_window_bundle(folder: Path) -> Path:
     system = gw.StagedCascade(
         blocks=blocks, n_stages=2, effort="low", families=("linear",), random_state=0,
         high_cost_model=LogisticRegression(max_iter=1000),
-    ).fit(x, y)  # fmt: skip
+    ).fit(window_array, y)  # fmt: skip
     path = folder / "bundle"
     gw.pack(system, path, sample=windows(30, seed=5)[0])
     return path

@@ -31,20 +31,20 @@ def wine() -> pd.DataFrame:
     return frame
 
 
-def table(home: Path, edit: Callable[[pd.DataFrame], Any]) -> str:
+def write_changed_table(folder: Path, change: Callable[[pd.DataFrame], Any]) -> str:
     """Write a changed table as CSV; return its path."""
     frame = wine()
-    changed = edit(frame)
-    path = home / "bad.csv"
-    (frame if changed is None else changed).to_csv(path, index=False)
+    changed_frame = change(frame)
+    path = folder / "bad.csv"
+    (frame if changed_frame is None else changed_frame).to_csv(path, index=False)
     return str(path)
 
 
-def put(column: str, value: object) -> Callable[[pd.DataFrame], None]:
+def set_cell(column: str, value: object) -> Callable[[pd.DataFrame], None]:
     """Make a change of one cell of a column."""
 
-    def edit(frame: pd.DataFrame) -> None:
+    def change(frame: pd.DataFrame) -> None:
         frame[column] = frame[column].astype(object)
         frame.loc[3, column] = value
 
-    return edit
+    return change

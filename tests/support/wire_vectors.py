@@ -49,47 +49,55 @@ def vectors() -> dict[str, Any]:
         "null. `reason` is why a decoder refuses it, `id` what "
         "a refusal can be sent to.",
         "requests": [
-            {"name": name, "hex": wire.encode_request(r).hex(), "says": said_by_request(r)}
-            for name, r in REQUESTS.items()
+            {
+                "name": name,
+                "hex": wire.encode_request(message).hex(),
+                "says": request_values(message),
+            }
+            for name, message in REQUESTS.items()
         ],
         "responses": [
-            {"name": name, "hex": wire.encode_response(r).hex(), "says": said_by_response(r)}
-            for name, r in RESPONSES.items()
+            {
+                "name": name,
+                "hex": wire.encode_response(message).hex(),
+                "says": response_values(message),
+            }
+            for name, message in RESPONSES.items()
         ],
-        "json_requests": [{"text": text, **_said(text)} for text in _json_requests()],
+        "json_requests": [{"text": text, **_decoded_json(text)} for text in _json_requests()],
         "json_responses": [
-            {"text": encode_json_response(r).decode(), "says": said_by_response(r)}
-            for r in RESPONSES.values()
+            {"text": encode_json_response(message).decode(), "says": response_values(message)}
+            for message in RESPONSES.values()
         ],
-        "wrong_requests": [_refused(name, payload) for name, payload in _wrong().items()],
+        "wrong_requests": [_refusal(name, payload) for name, payload in _wrong().items()],
     }
 
 
-def said_by_request(request: Request) -> dict[str, Any]:
+def request_values(request: Request) -> dict[str, Any]:
     """Convert a request to JSON values."""
     audit = request.audit
-    said: dict[str, Any] = {
+    values: dict[str, Any] = {
         "id": request.id.hex(), "m": request.model, "mv": request.version, "ttl": request.ttl_ms,
     }  # fmt: skip
-    said |= {
+    values |= {
         "n": request.n_rows, "k": request.X.shape[1], "type": request.X.dtype.name,
         "x": [[None if v != v else v for v in row] for row in request.X.astype(float).tolist()],
     }  # fmt: skip
     if audit is None:
-        return said
-    return said | {
+        return values
+    return values | {
         "a": audit.class_index,
         "ap": round(1e6 * audit.probability),
         "an": audit.n_skipped,
     }
 
 
-def said_by_response(response: Response) -> dict[str, Any]:
+def response_values(response: Response) -> dict[str, Any]:
     """Convert a response to JSON values; probabilities are float32 values as float64."""
-    said: dict[str, Any] = {"id": response.id.hex(), "m": response.model, "mv": response.version}
+    values: dict[str, Any] = {"id": response.id.hex(), "m": response.model, "mv": response.version}
     if response.error is not None:
-        return said | {"e": response.error, "d": response.detail, "w": response.wait_ms}
-    return said | {
+        return values | {"e": response.error, "d": response.detail, "w": response.wait_ms}
+    return values | {
         "n": response.n_rows, "c": response.probabilities.shape[1], "y": response.labels.tolist(),
         "p": response.probabilities.astype(float).tolist(), "us": response.worker_us,
     }  # fmt: skip
@@ -107,14 +115,14 @@ def _json_requests() -> list[str]:
     ]  # fmt: skip
 
 
-def _said(text: str) -> dict[str, Any]:
+def _decoded_json(text: str) -> dict[str, Any]:
     try:
-        return {"says": said_by_request(decode_json_request(text.encode(), allow_missing=True))}
+        return {"says": request_values(decode_json_request(text.encode(), allow_missing=True))}
     except WireError as error:
         return {"reason": error.reason, "id": None if error.id is None else error.id.hex()}
 
 
-def _refused(name: str, payload: bytes) -> dict[str, Any]:
+def _refusal(name: str, payload: bytes) -> dict[str, Any]:
     try:
         wire.decode_request(payload, allow_missing=True)
     except WireError as error:

@@ -62,7 +62,7 @@ def test_labels_in_cbor_and_json_are_recorded_with_their_sender(
 ):
     """The label of an instance in an open shard waits for the disk."""
     client = connect_caller(mosquitto)
-    request = client.ask(tiny.rows(2))
+    request = client.ask(tiny.random_rows(2))
     client.response()
     send_label(bench_client, request, client.device, "b", row=1, at=1_700_000_000)
     document = {"id": request.id.hex(), "dev": client.device, "l": "c"}
@@ -90,7 +90,10 @@ def test_answers_of_a_device_name_the_instance_to_label(
     link = MqttLink(mosquitto.url, device="pi-9")
     with Device(bundle, link=link, policy="cloud-only", deadline_ms=20_000) as device:
         link.connect(60)
-        answers = [device.answer(tiny.rows(1)[0]), *device.answer_many(tiny.rows(2, seed=1))]
+        answers = [
+            device.answer(tiny.random_rows(1)[0]),
+            *device.answer_many(tiny.random_rows(2, seed=1)),
+        ]
     assert [answer.route for answer in answers] == ["cloud"] * 3
     assert answers[2].request == f"{answers[1].request}-1"
     for answer, label in zip(answers, "abc", strict=True):
@@ -108,8 +111,8 @@ def test_refused_labels_are_counted_by_reason_and_logged(
     caplog.set_level(logging.WARNING, "gatewise_cloud")
     client = connect_caller(mosquitto)
     private_client = connect_caller(mosquitto)
-    request = client.ask(tiny.rows(1))
-    private_request = private_client.ask(tiny.rows(1), private=True)
+    request = client.ask(tiny.random_rows(1))
+    private_request = private_client.ask(tiny.random_rows(1), private=True)
     client.response()
     private_client.response()
     send_label(bench_client, request, client.device, "a")
@@ -138,10 +141,10 @@ def test_a_worker_without_an_archive_reads_no_labels(
 ):
     with Worker(bundle, mosquitto.url) as worker:
         client = connect_caller(mosquitto)
-        request = client.ask(tiny.rows(1))
+        request = client.ask(tiny.random_rows(1))
         client.response()
         send_label(bench_client, request, client.device, "a")
-        client.ask(tiny.rows(1))
+        client.ask(tiny.random_rows(1))
         client.response()
         assert (worker.counters["received"], label_outcomes(worker)) == (2, {})
 
@@ -153,7 +156,7 @@ def test_several_connections_record_each_label_once(
         bundle, mosquitto.url, keep=tmp_path / "kept", keep_seconds=0.2, connections=3
     ) as worker:
         client = connect_caller(mosquitto)
-        request = client.ask(tiny.rows(1))
+        request = client.ask(tiny.random_rows(1))
         client.response()
         send_label(bench_client, request, client.device, "a")
         wait_until(lambda: label_outcomes(worker) == {"added": 1})
@@ -167,7 +170,7 @@ def test_the_command_in_the_docs_labels_an_instance(
     text = (DOCS / "wire.md").read_text()
     (command,) = re.findall(r"```sh\n(mosquitto_pub .*?)\n```", text, re.DOTALL)
     client = connect_caller(mosquitto)
-    request = client.ask(tiny.rows(1))
+    request = client.ask(tiny.random_rows(1))
     client.response()
     for placeholder, replacement in (
         ("mosquitto_pub", f"{program} -p {mosquitto.port}"),
@@ -224,7 +227,7 @@ def test_a_failed_write_delays_labels_and_loses_none(
     monkeypatch.setattr(label_intake, "add_machine_labels", add_or_fail_once)
     with Worker(bundle, mosquitto.url, keep=tmp_path / "kept", keep_seconds=0.2) as worker:
         client = connect_caller(mosquitto)
-        request = client.ask(tiny.rows(1))
+        request = client.ask(tiny.random_rows(1))
         client.response()
         send_label(bench_client, request, client.device, "a")
         wait_until(lambda: label_outcomes(worker) == {"added": 1})

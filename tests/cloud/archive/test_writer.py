@@ -24,10 +24,12 @@ def test_a_worker_archives_all_instances_but_those_of_private_devices(
     start_time = time.time()
     with Worker(bundle, mosquitto.url, keep=tmp_path / "kept") as worker:
         client = connect_caller(mosquitto)
-        offload_request = client.ask(tiny.rows(3))
-        audit_request = client.ask(tiny.rows(1, seed=1), audit=AuditMark(2, 0.05, 7, 0.875))
-        late_request = client.ask(tiny.rows(1, seed=2), audit=AuditMark(1, 1.0, 0), late_s=500)
-        client.ask(tiny.rows(2, seed=3), private=True)
+        offload_request = client.ask(tiny.random_rows(3))
+        audit_request = client.ask(tiny.random_rows(1, seed=1), audit=AuditMark(2, 0.05, 7, 0.875))
+        late_request = client.ask(
+            tiny.random_rows(1, seed=2), audit=AuditMark(1, 1.0, 0), late_s=500
+        )
+        client.ask(tiny.random_rows(2, seed=3), private=True)
         client.responses(4)
         assert worker.counters["audits"]["tiny 1"]["audits"] == 1  # late instances are no evidence
     facts, rows = read_archive(tmp_path / "kept")["tiny", "1"]
@@ -37,9 +39,11 @@ def test_a_worker_archives_all_instances_but_those_of_private_devices(
         f"{audit_request.id.hex()}-0",
     ]
     assert rows.ids.tolist() == [*ids, f"{late_request.id.hex()}-0"]
-    sent_rows = np.concatenate([tiny.rows(3), tiny.rows(1, seed=1), tiny.rows(1, seed=2)])
+    sent_rows = np.concatenate(
+        [tiny.random_rows(3), tiny.random_rows(1, seed=1), tiny.random_rows(1, seed=2)]
+    )
     np.testing.assert_array_equal(rows.X, sent_rows)
-    labels, probabilities = tiny.expected(sent_rows)
+    labels, probabilities = tiny.cloud_answers(sent_rows)
     assert rows.cloud_label.tolist() == labels.tolist()
     np.testing.assert_allclose(rows.probabilities, probabilities, atol=1e-6)
     assert rows.device_label.tolist() == [-1, -1, -1, 2, 1]
@@ -58,7 +62,7 @@ def test_a_disk_failure_loses_no_answer(tmp_path, bundle, mosquitto, connect_cal
         (folder / "lock").unlink()
         folder.rmdir()
         client = connect_caller(mosquitto)
-        client.ask(tiny.rows(3))
+        client.ask(tiny.random_rows(3))
         assert client.response().rows == 3
     assert worker.counters["archive"]["lost"] == 3
 
@@ -66,7 +70,8 @@ def test_a_disk_failure_loses_no_answer(tmp_path, bundle, mosquitto, connect_cal
 def make_ticket(n_rows, **fields):
     defaults = {
         "device": "pi", "id": bytes(16), "digest": b"", "model": ("tiny", "1"),
-        "rows": np.zeros((n_rows, tiny.FEATURES), np.float32), "arrived_at": 0.0, "expires_at": 1.0,
+        "rows": np.zeros((n_rows, tiny.N_FEATURES), np.float32),
+        "arrived_at": 0.0, "expires_at": 1.0,
     }  # fmt: skip
     return Ticket(**defaults | fields)
 

@@ -79,18 +79,18 @@ def test_brokers_keep_retained_messages_and_send_last_wills(any_broker):
     dropped_client = MqttClient(any_broker.url, will=(topic, b"offline", 1, True))
     dropped_client.publish(topic, b"online", retain=True)
     watcher = MqttClient(any_broker.url, topic)
-    wait_until(lambda: (topic, b"online", True) in watcher.got)
-    dropped_client.drop()
-    wait_until(lambda: (topic, b"offline", False) in watcher.got)
+    wait_until(lambda: (topic, b"online", True) in watcher.messages)
+    dropped_client.break_connection()
+    wait_until(lambda: (topic, b"offline", False) in watcher.messages)
     late_client = MqttClient(any_broker.url, topic)
-    wait_until(lambda: (topic, b"offline", True) in late_client.got)
+    wait_until(lambda: (topic, b"offline", True) in late_client.messages)
     late_client.publish(topic, b"", retain=True)
     # The embedded broker acknowledges a message before it stores it.
-    wait_until(lambda: (topic, b"", False) in watcher.got)
+    wait_until(lambda: (topic, b"", False) in watcher.messages)
     last_client = MqttClient(any_broker.url, topic, f"{topic}/end")
     last_client.publish(f"{topic}/end", b"")
-    wait_until(lambda: last_client.got)
-    assert [topic for topic, _, _ in last_client.got] == [f"{topic}/end"]
+    wait_until(lambda: last_client.messages)
+    assert [topic for topic, _, _ in last_client.messages] == [f"{topic}/end"]
     for client in (watcher, late_client, last_client):
         client.close()
 
@@ -100,8 +100,8 @@ def test_brokers_send_no_last_will_after_a_clean_disconnect(any_broker):
     watcher = MqttClient(any_broker.url, topic)
     MqttClient(any_broker.url, will=(topic, b"offline", 1, False)).close()
     watcher.publish(topic, b"end")
-    wait_until(lambda: watcher.got)
-    assert watcher.got == [(topic, b"end", False)]
+    wait_until(lambda: watcher.messages)
+    assert watcher.messages == [(topic, b"end", False)]
     watcher.close()
 
 
@@ -112,8 +112,8 @@ def test_only_the_embedded_broker_sends_retained_messages_of_other_topics(broker
         watcher.publish("test/a", b"kept", retain=True)
         other_client = MqttClient(broker.url, "other")
         other_client.publish("other", b"end")
-        wait_until(lambda: ("other", b"end", False) in other_client.got)
-        foreign_topics = [topic for topic, _, _ in other_client.got if topic != "other"]
+        wait_until(lambda: ("other", b"end", False) in other_client.messages)
+        foreign_topics = [topic for topic, _, _ in other_client.messages if topic != "other"]
         assert foreign_topics == (["test/a"] if broker_class is EmbeddedBroker else [])
         watcher.close()
         other_client.close()

@@ -13,7 +13,7 @@ from gatewise_cloud.broker.broker_init import find_plugin
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.link.wire import LABELS, REQUESTS, shared
-from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.mqtt_clients import MqttClient
 from tests.support.waiting import wait_until
 
@@ -26,7 +26,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
-    folder = make_folder(tmp_path_factory.mktemp("control") / "broker")
+    folder = make_broker_folder(tmp_path_factory.mktemp("control") / "broker")
     with SecureBroker(folder) as running_broker:
         yield running_broker
 

@@ -18,7 +18,7 @@ from gatewise.errors import InputError
 from gatewise_cloud.broker.authority import Authority, read_certificate
 from gatewise_cloud.broker.broker_init import init_broker
 from gatewise_export.bundle.bundle import Bundle
-from tests.support.processes import run_here
+from tests.support.processes import run_in_process
 
 DAY = datetime.timedelta(days=1)
 
@@ -245,7 +245,7 @@ def test_init_refuses_an_authority_without_its_key(folder):
 def test_the_command_prints_the_folder_or_a_json_document(tmp_path):
     folder = tmp_path / "b"
     arguments = ("broker", "init", folder, "--host", "127.0.0.1", "--devices", "pi-1,pi-2")
-    process = run_here(*arguments, "--json")
+    process = run_in_process(*arguments, "--json")
     assert (process.returncode, process.stderr) == (0, "")
     document = json.loads(process.stdout)
     assert document["devices"] == ["pi-1", "pi-2"]
@@ -254,7 +254,7 @@ def test_the_command_prints_the_folder_or_a_json_document(tmp_path):
         "folder", "config", "hosts", "port", "max_message", "plugin", "devices", "workers",
         "operators", "labellers", "made", "revoked", "at", "data", "run_as", "bind_ids",
     }  # fmt: skip
-    process = run_here(*arguments)
+    process = run_in_process(*arguments)
     assert process.returncode == 0
     assert f"mosquitto -c {folder / 'mosquitto.conf'}" in process.stdout
 
@@ -269,6 +269,6 @@ def test_the_command_prints_the_folder_or_a_json_document(tmp_path):
     ],
 )
 def test_the_command_refuses_invalid_arguments(arguments, message):
-    process = run_here("broker", *arguments)
+    process = run_in_process("broker", *arguments)
     assert (process.returncode, process.stdout, process.stderr.count("\n")) == (2, "", 1)
     assert message in process.stderr

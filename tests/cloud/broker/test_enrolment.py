@@ -18,7 +18,7 @@ from gatewise_cloud.broker.enrolment import EnrolmentServer, make_tokens
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.service.enrolment import enrol
-from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.waiting import wait_until
 
 
@@ -28,7 +28,7 @@ def utc_now():
 
 @pytest.fixture
 def broker_folder(tmp_path):
-    return make_folder(tmp_path / "broker")
+    return make_broker_folder(tmp_path / "broker")
 
 
 @contextmanager

@@ -31,7 +31,7 @@ PROTOCOL = yaml.safe_load(
 )
 """OpenAPI document of the Open Inference Protocol, stored with its licence."""
 EASY = [1, 0, 0, 0, 0, 0]
-HARD = small_bundle.HARD
+HARD = small_bundle.HARD_ROW
 
 
 def make_tensor(rows: Any) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def test_the_example_backend_answers_through_an_http_service(packed_system, monk
 
 
 def test_another_backend_can_serve_a_bundle_with_a_graph(bundle):
-    coefficients = tiny.CLOUD_W
+    coefficients = tiny.CLOUD_WEIGHTS
 
     def linear_probabilities(rows):
         margins = rows @ coefficients
@@ -185,8 +185,8 @@ def test_another_backend_can_serve_a_bundle_with_a_graph(bundle):
     classes = Bundle.open(bundle).manifest.classes
     python_backend = PythonBackend(linear_probabilities, classes=classes, model="tiny 1")
     model = CloudModel.from_bundle(bundle, backend=python_backend)
-    rows = tiny.rows(40)
-    np.testing.assert_array_equal(model.answer(rows).labels, tiny.expected(rows)[0])
+    rows = tiny.random_rows(40)
+    np.testing.assert_array_equal(model.answer(rows).labels, tiny.cloud_answers(rows)[0])
 
 
 @pytest.mark.parametrize(

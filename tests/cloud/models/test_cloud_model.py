@@ -22,9 +22,9 @@ from tests.support import tiny_bundle as tiny
 @pytest.mark.parametrize("n_rows", [0, 1, 5])
 def test_answers_have_the_expected_labels_and_probabilities(tmp_path, kind, n_rows):
     model = CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", kind=kind))
-    X = tiny.rows(n_rows)
+    X = tiny.random_rows(n_rows)
     labels, probabilities = model.answer(X)
-    expected_labels, expected_probabilities = tiny.expected(X)
+    expected_labels, expected_probabilities = tiny.cloud_answers(X)
     assert labels.dtype == np.int64
     assert probabilities.dtype == np.float32
     np.testing.assert_array_equal(labels, expected_labels)
@@ -59,7 +59,7 @@ def test_values_of_another_type_are_refused(bundle):
 
 def test_missing_values_are_allowed_by_the_manifest(tmp_path):
     model = CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", missing="allowed"))
-    X = tiny.rows(2)
+    X = tiny.random_rows(2)
     X[0, 0] = np.nan
     model.check(X)
     with pytest.raises(RefusedRows, match="infinite"):
@@ -89,12 +89,15 @@ def test_the_operators_load_limits_bound_the_limits_of_a_bundle(tmp_path):
     ):
         CloudModel.from_bundle(path)
     limits = LoadLimits(bytes=2e9, seconds=90)
-    assert len(CloudModel.from_bundle(path, load_limits=limits).answer(tiny.rows(3)).labels) == 3
+    assert (
+        len(CloudModel.from_bundle(path, load_limits=limits).answer(tiny.random_rows(3)).labels)
+        == 3
+    )
 
 
 def test_a_bundle_that_computes_other_labels_is_not_served(tmp_path):
     with pytest.raises(SelfTestError, match="8 of 8 sample rows") as error_info:
-        CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", spoil=True))
+        CloudModel.from_bundle(tiny.write_bundle(tmp_path / "b", has_wrong_sample=True))
     assert error_info.value.differences == {"cloud_label": 8}
 
 
@@ -107,7 +110,7 @@ def test_a_bundle_that_computes_other_labels_is_not_served(tmp_path):
     ],
 )
 def test_a_graph_with_other_outputs_is_not_served(tmp_path, kind, weights_slice, message):
-    graph = tiny.linear_graph(tiny.CLOUD_W[weights_slice])
+    graph = tiny.linear_graph(tiny.CLOUD_WEIGHTS[weights_slice])
     path = tiny.write_bundle(tmp_path / "b", kind=kind, graph=graph)
     with pytest.raises(ModelError, match=message) as error_info:
         CloudModel.from_bundle(path)

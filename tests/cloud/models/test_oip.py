@@ -159,7 +159,7 @@ def test_a_remote_model_answers_as_the_local_model(
     )
     local_model = CloudModel.from_bundle(path)
     for n_rows in (1, 7, 100):
-        X = tiny.rows(n_rows, seed=n_rows)
+        X = tiny.random_rows(n_rows, seed=n_rows)
         answer = remote_model.answer(X)
         local_answer = local_model.answer(X)
         np.testing.assert_array_equal(answer.labels, local_answer.labels)
@@ -176,21 +176,21 @@ def test_a_worker_answers_with_a_remote_model_and_reports_its_errors(
         bundle, mosquitto.url, backend=oip_backend_factory(server.url), parallel=3
     ) as worker:
         client = connect_caller(mosquitto)
-        X = tiny.rows(30)
+        X = tiny.random_rows(30)
         row_of_request = {client.ask(X[i : i + 1], ttl_ms=20_000).id: i for i in range(30)}
-        labels, _ = tiny.expected(X)
+        labels, _ = tiny.cloud_answers(X)
         for answer in client.responses(30):
             assert answer.labels[0] == labels[row_of_request[answer.id]]
         server.status = 503
-        client.ask(tiny.rows(1))
+        client.ask(tiny.random_rows(1))
         answer = client.response()
         assert (answer.error, answer.retryable) == ("busy", True)
         assert "503" in worker.trouble
         server.status = 500
-        client.ask(tiny.rows(1))
+        client.ask(tiny.random_rows(1))
         assert client.response().error == "failed"
         server.status = 200
-        client.ask(tiny.rows(1))
+        client.ask(tiny.random_rows(1))
         assert client.response().error is None
         assert worker.trouble is None
 
@@ -204,8 +204,8 @@ def test_the_command_line_takes_a_backend(bundle, start_server, mosquitto, conne
     )  # fmt: skip
     assert worker.line().startswith("ready: model tiny 1 on")
     client = connect_caller(mosquitto)
-    client.ask(tiny.rows(3))
-    assert client.response().labels.tolist() == tiny.expected(tiny.rows(3))[0].tolist()
+    client.ask(tiny.random_rows(3))
+    assert client.response().labels.tolist() == tiny.cloud_answers(tiny.random_rows(3))[0].tolist()
 
 
 def changed_output(**fields):
@@ -234,10 +234,10 @@ def test_a_malformed_response_of_the_server_is_an_error(
     backend = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1")
     server.spoil_outputs = spoil_outputs
     with pytest.raises(ModelError, match=message) as error_info:
-        backend.run(tiny.rows(1))
+        backend.run(tiny.random_rows(1))
     assert not isinstance(error_info.value, BackendBusy)
     server.spoil_outputs = None
-    assert len(backend.run(tiny.rows(1))[0]) == 1
+    assert len(backend.run(tiny.random_rows(1))[0]) == 1
 
 
 @pytest.mark.parametrize("n_numbers", [4, 5, 6, 7, 8])
@@ -262,7 +262,7 @@ def test_a_tensor_with_more_or_fewer_numbers_than_its_shape_is_refused(n_numbers
 def test_missing_values_need_the_binary_form(bundle, start_server):
     server = start_server(bundle)
     url = server.url.replace("{name}", "tiny").replace("{version}", "1")
-    X = tiny.rows(1)
+    X = tiny.random_rows(1)
     X[0, 0] = np.nan
     with pytest.raises(ModelError, match="binary"):
         OipBackend(url, n_inputs=4, kind="margins", model="tiny 1").run(X)
@@ -397,7 +397,7 @@ def test_mlserver_serves_the_bundles_model(tmp_path, mlserver, mosquitto, connec
                 assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
                 assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-2000:]
                 time.sleep(0.2)
-        X = tiny.rows(50)
+        X = tiny.random_rows(50)
         local_answer = CloudModel.from_bundle(path).answer(X)
         # MLServer does not support the binary extension over HTTP.
         answer = CloudModel.from_bundle(path, backend=remote_backend).answer(X)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import tiny_bundle as tiny
 from tests.support.ports import free_port
-from tests.support.processes import refused
+from tests.support.processes import assert_command_refused
 
 pytestmark = pytest.mark.slow  # processes start
 
@@ -28,7 +28,7 @@ def test_a_worker_answers_queued_requests_after_sigterm(
         "metrics_port": None,
     }
     client = connect_caller(mosquitto)
-    requests = [client.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(6)]
+    requests = [client.ask(tiny.random_rows(1), model="slow", ttl_ms=20_000) for _ in range(6)]
     first_answer = client.response()
     worker.process.send_signal(stop_signal)
     answers = [first_answer, *client.responses(5)]
@@ -45,9 +45,9 @@ def test_without_json_the_summary_is_text(command, bundle, mosquitto, connect_ca
     )
     assert worker.line() == f"ready: model tiny 1 on {mosquitto.url}"
     client = connect_caller(mosquitto)
-    client.ask(tiny.rows(2))
+    client.ask(tiny.random_rows(2))
     client.response()
-    client.ask(tiny.rows(1), model="other")
+    client.ask(tiny.random_rows(1), model="other")
     client.response()
     worker.process.terminate()
     status, out, err = worker.finish()
@@ -61,7 +61,7 @@ def test_a_worker_on_the_embedded_broker_warns_and_serves(
     worker = command("cloud", bundle, "--broker", embedded_broker.url)
     assert worker.line().startswith(f"ready: model tiny 1 on {embedded_broker.url}")
     client = connect_caller(embedded_broker)
-    client.ask(tiny.rows(1))
+    client.ask(tiny.random_rows(1))
     assert client.response().error is None
     worker.process.terminate()
     status, _, err = worker.finish()
@@ -72,16 +72,16 @@ def test_a_worker_on_the_embedded_broker_warns_and_serves(
 
 def test_invalid_options_are_reported_in_one_line(bundle, tmp_path):
     port = free_port()
-    err = refused("cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
+    err = assert_command_refused("cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
     assert f"broker mqtt://127.0.0.1:{port} cannot be reached" in err
-    assert "nothing" in refused("cloud", tmp_path / "nothing")
-    assert "/v2/models/NAME" in refused("cloud", bundle, "--backend-binary")
-    assert "--max-batch: must be a whole number of at least 1, not 0" in refused(
+    assert "nothing" in assert_command_refused("cloud", tmp_path / "nothing")
+    assert "/v2/models/NAME" in assert_command_refused("cloud", bundle, "--backend-binary")
+    assert "--max-batch: must be a whole number of at least 1, not 0" in assert_command_refused(
         "cloud", bundle, "--max-batch", "0"
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        err = refused("broker", "--port", port, "--embedded")
+        err = assert_command_refused("broker", "--port", port, "--embedded")
     assert f"port {port} on 127.0.0.1 is in use" in err
 
 
@@ -125,4 +125,4 @@ def test_settings_come_from_a_file_and_the_broker_from_the_environment(
     worker.process.terminate()
     assert worker.finish()[0] == 0
     file.write_text("parts = 3\n")
-    assert "parts: is not a setting" in refused("cloud", bundle, "--settings", file)
+    assert "parts: is not a setting" in assert_command_refused("cloud", bundle, "--settings", file)

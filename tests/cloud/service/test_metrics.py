@@ -8,7 +8,7 @@ from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_cloud.service.metrics import metrics_text, worker_endpoints
 from gatewise_cloud.worker.counters import COUNTS, MAX_LABELS, Counters
 from tests.support import tiny_bundle as tiny
-from tests.support.ports import page
+from tests.support.ports import get_page
 from tests.support.waiting import wait_until
 
 
@@ -24,13 +24,13 @@ def test_metrics_equal_the_counters_of_the_worker(bundle, mosquitto, connect_cal
     with Worker(bundle, mosquitto.url) as worker, worker_endpoints(worker, 0) as endpoints:
         client = connect_caller(mosquitto)
         for n_rows in (1, 3, 3):
-            client.ask(tiny.rows(n_rows))
+            client.ask(tiny.random_rows(n_rows))
             client.response()
-        client.ask(tiny.rows(1), model="other")
+        client.ask(tiny.random_rows(1), model="other")
         client.response()
         client.send(b"noise")
         client.get()
-        status, text = page(endpoints.port, "/metrics")
+        status, text = get_page(endpoints.port, "/metrics")
     assert status == 200
     metrics = samples_by_name(text)
     assert metrics["received_total",] == 5
@@ -56,17 +56,17 @@ def test_health_follows_the_connection(bundle):
     with broker:
         worker = Worker(bundle, broker.url)
         with worker_endpoints(worker, 0) as endpoints:
-            status, reason = page(endpoints.port, "/healthz")
+            status, reason = get_page(endpoints.port, "/healthz")
             assert (status, reason) == (503, f"it is not connected to {broker.url}\n")
             worker.start()
-            assert page(endpoints.port, "/healthz") == (200, "ok\n")
-            assert page(endpoints.port, "/healthz", "HEAD") == (200, "")
+            assert get_page(endpoints.port, "/healthz") == (200, "ok\n")
+            assert get_page(endpoints.port, "/healthz", "HEAD") == (200, "")
             broker.__exit__(None, None, None)
-            wait_until(lambda: page(endpoints.port, "/healthz")[0] == 503)
-            assert "not connected" in page(endpoints.port, "/healthz")[1]
+            wait_until(lambda: get_page(endpoints.port, "/healthz")[0] == 503)
+            assert "not connected" in get_page(endpoints.port, "/healthz")[1]
             worker.stop()
-            assert page(endpoints.port, "/healthz") == (503, "it is ending\n")
-            assert page(endpoints.port, "/else")[0] == 404
+            assert get_page(endpoints.port, "/healthz") == (503, "it is ending\n")
+            assert get_page(endpoints.port, "/else")[0] == 404
 
 
 def test_a_version_with_a_space_is_one_label():

@@ -36,20 +36,20 @@ def test_versions_are_added_and_removed_without_lost_requests(
     tiny.write_bundle(folder / "one", version="1")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.05) as worker:
         client = connect_caller(mosquitto)
-        client.ask(tiny.rows(1), version="1")
+        client.ask(tiny.random_rows(1), version="1")
         assert client.response().error is None
         tiny.write_bundle(tmp_path / "two", version="2")
         shutil.move(tmp_path / "two", folder / "two")
         wait_until(lambda: served_versions(worker) == {"1", "2"})
         for version in ("1", "2"):
-            client.ask(tiny.rows(1), version=version)
+            client.ask(tiny.random_rows(1), version=version)
             answer = client.response()
             assert (answer.error, answer.version) == (None, version)
         shutil.rmtree(folder / "one")
         wait_until(lambda: served_versions(worker) == {"2"})
-        client.ask(tiny.rows(1), version="1")
+        client.ask(tiny.random_rows(1), version="1")
         assert client.response().error == "no-model"
-        client.ask(tiny.rows(1), version="2")
+        client.ask(tiny.random_rows(1), version="2")
         assert client.response().error is None
         wait_until(lambda: not worker.models.retired_keys)
         assert worker.counters["watched"] == {"added": 2, "removed": 1}
@@ -62,7 +62,7 @@ def test_a_removed_model_answers_its_queued_requests(
     shutil.copytree(slow_bundle, folder / "slow")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02, max_batch=1) as worker:
         client = connect_caller(mosquitto)
-        requests = [client.ask(tiny.rows(1), model="slow", ttl_ms=60_000) for _ in range(6)]
+        requests = [client.ask(tiny.random_rows(1), model="slow", ttl_ms=60_000) for _ in range(6)]
         wait_until(lambda: worker.counters["received"] == 6)
         shutil.rmtree(folder / "slow")
         wait_until(lambda: not worker.models)
@@ -83,7 +83,7 @@ def test_iteration_over_models_ignores_later_changes(bundle):
 
 def test_invalid_bundles_are_refused_once_and_the_others_served(folder, mosquitto, caplog):
     tiny.write_bundle(folder / "good")
-    tiny.write_bundle(folder / "spoilt", version="2", spoil=True)
+    tiny.write_bundle(folder / "spoilt", version="2", has_wrong_sample=True)
     tiny.write_bundle(folder / "twin")
     (folder / "notes.txt").write_text("not a bundle")
     (folder / "broken.gwb").write_bytes(b"nothing")
@@ -113,7 +113,7 @@ def test_a_bundle_that_loads_slowly_is_refused_while_others_answer(
         client = connect_caller(mosquitto)
         n_answers = 0
         while "refused" not in worker.counters["watched"]:
-            client.ask(tiny.rows(1))
+            client.ask(tiny.random_rows(1))
             assert client.response().error is None
             n_answers += 1
     assert n_answers > 20
@@ -175,7 +175,7 @@ def test_a_replaced_file_is_served_if_its_version_is_new(
         (tmp_path / "2.gwb").rename(folder / "small.gwb")
         wait_until(lambda: served_versions(worker) == {"2"})
         client = connect_caller(mosquitto)
-        client.ask(tiny.rows(1), version="2")
+        client.ask(tiny.random_rows(1), version="2")
         assert client.response().version == "2"
         (tmp_path / "2 again.gwb").rename(folder / "small.gwb")
         wait_until(lambda: worker.counters["watched"].get("refused"))

@@ -31,7 +31,7 @@ def test_quiet_devices_get_answers_while_a_noisy_device_overloads_the_worker(
         connect_caller(mosquitto),
     )
     stop_noise = threading.Event()
-    large_batch = np.tile(tiny.rows(100), (5, 1))
+    large_batch = np.tile(tiny.random_rows(100), (5, 1))
 
     def make_noise():
         while not stop_noise.wait(1 / MESSAGES_PER_SECOND):
@@ -45,7 +45,7 @@ def test_quiet_devices_get_answers_while_a_noisy_device_overloads_the_worker(
             quiet_responses = []
             for _ in range(N_QUIET_REQUESTS):
                 for client in (quiet, second_quiet):
-                    client.ask(tiny.rows(1), ttl_ms=1500)
+                    client.ask(tiny.random_rows(1), ttl_ms=1500)
                 quiet_responses += [quiet.response(5.0), second_quiet.response(5.0)]
         finally:
             stop_noise.set()

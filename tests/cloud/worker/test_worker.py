@@ -33,10 +33,10 @@ def test_a_worker_answers_rows_of_float32_and_float16(tmp_path, any_broker, conn
     with Worker(path, any_broker.url) as worker:
         client = connect_caller(any_broker)
         for dtype in (np.float32, np.float16):
-            X = tiny.rows(5).astype(dtype)
+            X = tiny.random_rows(5).astype(dtype)
             sent_request = client.ask(X)
             answer = client.response()
-            labels, probabilities = tiny.expected(X)
+            labels, probabilities = tiny.cloud_answers(X)
             assert (answer.id, answer.model, answer.version) == (sent_request.id, "tiny", "1")
             assert answer.labels.tolist() == labels.tolist()
             np.testing.assert_allclose(answer.probabilities, probabilities, atol=1e-6)
@@ -51,14 +51,14 @@ def test_a_worker_with_several_connections_answers_each_request_once(
 ):
     with Worker(bundle, mosquitto.url, connections=3) as worker:
         client = connect_caller(mosquitto)
-        request_ids = {client.ask(tiny.rows(1)).id for _ in range(30)}
+        request_ids = {client.ask(tiny.random_rows(1)).id for _ in range(30)}
         assert {answer.id for answer in client.responses(30)} == request_ids
         assert (worker.counters["connects"], worker.counters["answered"]) == (3, 30)
         assert worker.trouble is None
 
 
 def test_two_workers_share_the_load_and_answer_each_request_once(bundle, mosquitto, connect_caller):
-    X = tiny.rows(80)
+    X = tiny.random_rows(80)
     with (
         Worker(bundle, mosquitto.url) as first_worker,
         Worker(bundle, mosquitto.url) as second_worker,
@@ -68,7 +68,7 @@ def test_two_workers_share_the_load_and_answer_each_request_once(bundle, mosquit
         for i in range(80):
             row_of_request[callers[i % 2].ask(X[i : i + 1]).id] = i
         answers = [answer for client in callers for answer in client.responses(40)]
-    labels, _ = tiny.expected(X)
+    labels, _ = tiny.cloud_answers(X)
     assert {answer.id: answer.labels[0] for answer in answers} == {
         request_id: labels[row] for request_id, row in row_of_request.items()
     }
@@ -85,7 +85,7 @@ def test_each_pool_and_plain_subscription_answers(bundle, mosquitto, connect_cal
     ):
         assert plain_worker.subscription == "gw/v1/+/req"
         client = connect_caller(mosquitto)
-        sent_request = client.ask(tiny.rows(1))
+        sent_request = client.ask(tiny.random_rows(1))
         assert {answer.id for answer in client.responses(3)} == {sent_request.id}
 
 
@@ -105,7 +105,7 @@ def test_a_worker_serves_several_models_and_versions(tmp_path, mosquitto, connec
     with Worker(paths, mosquitto.url):
         client = connect_caller(mosquitto)
         for model, version in [("digits", "2"), ("wine", "1"), ("digits", "1")]:
-            client.ask(tiny.rows(1), model=model, version=version)
+            client.ask(tiny.random_rows(1), model=model, version=version)
             answer = client.response()
             assert (answer.model, answer.version, answer.error) == (model, version, None)
 
@@ -114,7 +114,7 @@ def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, mosquitto,
     with Worker(bundle, mosquitto.url) as worker:
         client = connect_caller(mosquitto)
         for model, version in [("other", "1"), ("tiny", "2")]:
-            sent_request = client.ask(tiny.rows(1), model=model, version=version)
+            sent_request = client.ask(tiny.random_rows(1), model=model, version=version)
             answer = client.response()
             assert (answer.id, answer.error, answer.retryable) == (
                 sent_request.id,
@@ -133,7 +133,7 @@ def test_plain_json_is_answered_in_plain_json(bundle, any_broker, connect_caller
             f"gw/v1/{client.device}/{direction}/json" for direction in ("req", "rsp")
         )
         client.subscribe(response_topic)
-        X = tiny.rows(3)
+        X = tiny.random_rows(3)
         message = {"id": wire.new_id().hex(), "m": "tiny", "mv": "1", "ttl": 5000, "x": X.tolist()}
 
         def exchange(**changes):
@@ -143,7 +143,7 @@ def test_plain_json_is_answered_in_plain_json(bundle, any_broker, connect_caller
             return json.loads(payload)
 
         first_answer = exchange()
-        labels, probabilities = tiny.expected(X)
+        labels, probabilities = tiny.cloud_answers(X)
         assert (first_answer["id"], first_answer["y"]) == (message["id"], labels.tolist())
         np.testing.assert_allclose(first_answer["p"], probabilities, atol=1e-6)
         client.ask(X)
@@ -165,7 +165,7 @@ def test_plain_json_is_answered_in_plain_json(bundle, any_broker, connect_caller
 def test_duplicates_get_one_answer_and_later_ones_get_it_again(
     slow_bundle, mosquitto, connect_caller
 ):
-    payload = encode_request(tiny.rows(1), model="slow")
+    payload = encode_request(tiny.random_rows(1), model="slow")
     with Worker(slow_bundle, mosquitto.url) as worker:
         client = connect_caller(mosquitto)
         for _ in range(3):
@@ -180,10 +180,10 @@ def test_duplicates_get_one_answer_and_later_ones_get_it_again(
 def test_expired_requests_are_dropped(slow_bundle, mosquitto, connect_caller):
     with Worker(slow_bundle, mosquitto.url, max_batch=1) as worker:
         client = connect_caller(mosquitto)
-        first_request = client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+        first_request = client.ask(tiny.random_rows(1), model="slow", ttl_ms=20_000)
         for _ in range(5):
-            client.ask(tiny.rows(1), model="slow", ttl_ms=0)
-        last_request = client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+            client.ask(tiny.random_rows(1), model="slow", ttl_ms=0)
+        last_request = client.ask(tiny.random_rows(1), model="slow", ttl_ms=20_000)
         assert [answer.id for answer in client.responses(2)] == [first_request.id, last_request.id]
         wait_until(lambda: worker.counters["expired"] == 5)
     assert worker.counters["answered"] == 2
@@ -192,7 +192,7 @@ def test_expired_requests_are_dropped(slow_bundle, mosquitto, connect_caller):
 def test_a_full_queue_responds_busy_immediately_and_accepts_the_retry(
     slow_bundle, mosquitto, connect_caller
 ):
-    payloads = [encode_request(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(8)]
+    payloads = [encode_request(tiny.random_rows(1), model="slow", ttl_ms=20_000) for _ in range(8)]
     with Worker(slow_bundle, mosquitto.url, queue=1, max_batch=1) as worker:
         client = connect_caller(mosquitto)
         for payload in payloads:
@@ -262,7 +262,7 @@ def test_bad_messages_get_an_error_or_go_to_a_dead_letter_topic(bundle, any_brok
             assert answer.id == cbor2.loads(payload)["id"]
             assert (answer.error, answer.retryable) == ("bad-request", False)
             assert word in answer.detail
-        client.ask(tiny.rows(1))
+        client.ask(tiny.random_rows(1))
         assert client.response().error is None
     assert worker.counters["dead"] == Counter(reason for _, reason in UNANSWERABLE)
     assert worker.counters["errors"] == {"bad-request": len(REFUSED)}
@@ -272,15 +272,15 @@ def test_a_request_whose_response_would_be_too_large_is_refused(
     tmp_path, mosquitto, connect_caller
 ):
     """A response to 4,096 rows of 8 classes would have 139 kB."""
-    path = tiny.write_bundle(tmp_path / "b", classes=8)
+    path = tiny.write_bundle(tmp_path / "b", n_classes=8)
     with Worker(path, mosquitto.url) as worker:
         client = connect_caller(mosquitto)
-        client.ask(tiny.rows(4096))
+        client.ask(tiny.random_rows(4096))
         answer = client.response()
         assert (answer.error, answer.retryable) == ("bad-request", False)
         assert "at most 3847 instances per request" in answer.detail
         assert worker.counters["batches"] == 0
-        client.ask(tiny.rows(3633))
+        client.ask(tiny.random_rows(3633))
         assert client.response().rows == 3633
 
 
@@ -288,7 +288,7 @@ def test_retained_requests_and_reserved_device_names_are_dead_letters(
     bundle, any_broker, connect_caller
 ):
     client = connect_caller(any_broker)
-    payload = encode_request(tiny.rows(1))
+    payload = encode_request(tiny.random_rows(1))
     client.send(payload, retain=True)
     with Worker(bundle, any_broker.url, shared=False) as worker:
         assert client.get() == ("gw/v1/dead/retained", payload)
@@ -297,7 +297,7 @@ def test_retained_requests_and_reserved_device_names_are_dead_letters(
         while (message := client.get())[0] == "gw/v1/dead/retained":
             pass
         assert message == ("gw/v1/dead/name", payload)
-        assert client.silent(0.1)
+        assert client.is_silent(0.1)
     dead_letters = worker.counters["dead"]
     assert dead_letters.pop("retained") >= 1
     assert dead_letters == {"name": 1}
@@ -311,7 +311,7 @@ def test_a_worker_ignores_messages_of_other_topics(bundle, embedded_broker, conn
     other_client.send(b"retained", topic=wire.response_topic(other_client.device), retain=True)
     other_client.get()
     with Worker(bundle, embedded_broker.url) as worker:
-        client.ask(tiny.rows(1))
+        client.ask(tiny.random_rows(1))
         assert client.response().error is None
     assert worker.counters["received"] == 1
     other_client.send(b"", topic=wire.response_topic(other_client.device), retain=True)
@@ -327,7 +327,9 @@ def test_a_failing_request_does_not_affect_the_others_of_its_batch(
         client = connect_caller(mosquitto)
         requests = [
             client.ask(
-                failing_row if i % 4 == 3 else tiny.rows(1, seed=i), model="slow", ttl_ms=20_000
+                failing_row if i % 4 == 3 else tiny.random_rows(1, seed=i),
+                model="slow",
+                ttl_ms=20_000,
             )
             for i in range(8)
         ]
@@ -346,11 +348,11 @@ def test_an_unexpected_error_is_answered_with_a_failure(
         client = connect_caller(mosquitto)
         with monkeypatch.context() as patch:
             patch.setattr(CloudModel, "run", lambda *_: 1 / 0)
-            sent_request = client.ask(tiny.rows(1))
+            sent_request = client.ask(tiny.random_rows(1))
             answer = client.response()
             assert (answer.id, answer.error) == (sent_request.id, "failed")
             assert "ZeroDivisionError" in answer.detail
-        client.ask(tiny.rows(1))
+        client.ask(tiny.random_rows(1))
         assert client.response().error is None
     assert worker.counters["answered"] == 1
 
@@ -361,7 +363,7 @@ def test_an_unexpected_error_is_answered_with_a_failure(
 def test_stop_answers_queued_requests(slow_bundle, mosquitto, connect_caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1).start()
     client = connect_caller(mosquitto)
-    requests = [client.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(4)]
+    requests = [client.ask(tiny.random_rows(1), model="slow", ttl_ms=20_000) for _ in range(4)]
     wait_until(lambda: worker.counters["received"] == 4)
     worker.stop()
     assert worker.counters["answered"] == 4
@@ -378,7 +380,7 @@ def test_draining_ends_after_the_time_limit(slow_bundle, mosquitto, connect_call
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1, drain_seconds=0.01).start()
     client = connect_caller(mosquitto)
     for _ in range(20):
-        client.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+        client.ask(tiny.random_rows(1), model="slow", ttl_ms=20_000)
     wait_until(lambda: worker.counters["received"] == 20)
     worker.stop()
     counters = worker.counters
@@ -402,8 +404,8 @@ def test_a_worker_reconnects_after_its_broker_restarts(bundle, connect_caller):
         client = connect_caller(restarted_broker)
         # A connected worker may not have subscribed yet, so that requests are repeated.
         for _ in range(50):
-            client.ask(tiny.rows(1))
-            if not client.silent(0.1):
+            client.ask(tiny.random_rows(1))
+            if not client.is_silent(0.1):
                 break
         assert worker.counters["answered"] > 0
         worker.stop()

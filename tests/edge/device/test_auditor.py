@@ -15,7 +15,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.sensors.sensors import Sensors
-from tests.support.small_bundle import NAMES, FakeLink, cloud_says, respond, sample_rows
+from tests.support.small_bundle import NAMES, FakeLink, cloud_answers, respond, sample_rows
 from tests.support.waiting import wait_until
 
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure: yes
@@ -56,11 +56,11 @@ def test_audits_have_the_answers_of_the_stages(bundle):
 
 def test_share_of_the_answers_is_audited_and_answers_do_not_change(bundle):
     rows = sample_rows(400)
-    with Device(bundle, link=InProcessLink(cloud_says)) as device:
+    with Device(bundle, link=InProcessLink(cloud_answers)) as device:
         answers_without_audits = device.answer_many(rows)
         n_offloads = device.counters["sent"]
     with Device(
-        bundle, link=InProcessLink(cloud_says), audit=AuditSampler(0.1, Random(1))
+        bundle, link=InProcessLink(cloud_answers), audit=AuditSampler(0.1, Random(1))
     ) as device:
         answers = device.answer_many(rows)
         n_audits = device.counters["sent"] - n_offloads

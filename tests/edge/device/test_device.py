@@ -22,7 +22,7 @@ from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_export.bundle.manifest_records import MissingSpec
 from tests.edge.virtual_time import Clock, answer_in_virtual_time
-from tests.support.small_bundle import FakeLink, answer_sample, answer_to, cloud_says, respond
+from tests.support.small_bundle import FakeLink, answer_sample, answer_to, cloud_answers, respond
 from tests.support.waiting import wait_until
 
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure and answers yes
@@ -49,7 +49,7 @@ def count_routes(device: Device) -> dict[str, int]:
 
 
 def test_answer_comes_from_the_edge_the_cloud_or_as_a_fallback(bundle):
-    with Device(bundle, link=InProcessLink(cloud_says)) as device:
+    with Device(bundle, link=InProcessLink(cloud_answers)) as device:
         first, second, third = (
             device.answer(row) for row in (SURE_ROW, SECOND_STAGE_ROW, UNSURE_ROW)
         )
@@ -89,7 +89,7 @@ def test_rows_may_be_tables_series_and_mappings_by_name(bundle):
 
 def test_device_gives_the_answers_of_the_bundles_sample(bundle):
     for point in (0, 1):
-        with Device(bundle.with_active(point), link=InProcessLink(cloud_says)) as device:
+        with Device(bundle.with_active(point), link=InProcessLink(cloud_answers)) as device:
             answer_sample(device)
 
 
@@ -123,7 +123,7 @@ def test_last_stage_answers_if_no_request_can_be_sent(bundle, link_state, reason
     ],
 )
 def test_policies_edge_only_and_cloud_only(bundle, policy, has_link, row, expected):
-    link = InProcessLink(cloud_says) if has_link else None
+    link = InProcessLink(cloud_answers) if has_link else None
     with Device(bundle, link=link, policy=policy) as device:
         answer = device.answer(row)
     assert (answer.label, answer.route, answer.reason, answer.acquired, answer.cost) == expected
@@ -226,7 +226,7 @@ def test_missing_model_is_logged_only_when_no_worker_has_it(bundle, clock, caplo
 
 
 def test_bundle_without_a_cloud_answers_on_the_device(make_bundle):
-    with Device(make_bundle(cloud=False)) as device:
+    with Device(make_bundle(has_cloud=False)) as device:
         answer = device.answer(UNSURE_ROW)
     assert (answer.label, answer.route, answer.stage) == ("yes", "edge", 1)
 
@@ -241,7 +241,7 @@ def bundle_allowing_missing(make_bundle, stages: str, cloud: str):
 
 
 def test_missing_value_that_no_model_allows_ends_the_stages(bundle):
-    with Device(bundle, link=InProcessLink(cloud_says)) as device:
+    with Device(bundle, link=InProcessLink(cloud_answers)) as device:
         with pytest.raises(SensorError, match="column 'a' is missing"):
             device.answer(MISSING_A)
         answer_without_c = device.answer(MISSING_C)
@@ -263,7 +263,7 @@ def test_missing_value_that_no_model_allows_ends_the_stages(bundle):
 
 def test_missing_value_that_only_the_cloud_allows_is_offloaded(make_bundle):
     bundle = bundle_allowing_missing(make_bundle, "refused", "allowed")
-    link = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
+    link = InProcessLink(lambda X: cloud_answers(np.nan_to_num(X)), allow_missing=True)
     with Device(bundle, link=link) as device:
         answers = [device.answer(row) for row in (MISSING_A, MISSING_C, MISSING_E)]
     assert [answer.route for answer in answers] == ["cloud"] * 3
@@ -276,7 +276,7 @@ def test_missing_value_that_only_the_cloud_allows_is_offloaded(make_bundle):
 
 def test_stages_that_allow_a_missing_value_run_with_it(make_bundle):
     bundle = bundle_allowing_missing(make_bundle, "allowed", "refused")
-    with Device(bundle, link=InProcessLink(cloud_says)) as device:
+    with Device(bundle, link=InProcessLink(cloud_answers)) as device:
         # With a NaN the margin of stage 0 is NaN, so that it does not stop; stage 1 is sure.
         answer = device.answer(MISSING_A)
         assert (answer.route, answer.stage, answer.label) == ("edge", 1, "yes")
@@ -287,7 +287,7 @@ def test_stages_that_allow_a_missing_value_run_with_it(make_bundle):
 
 def test_infinite_value_is_refused_by_stages_and_cloud(make_bundle):
     bundle = bundle_allowing_missing(make_bundle, "allowed", "allowed")
-    with Device(bundle, link=InProcessLink(cloud_says)) as device:
+    with Device(bundle, link=InProcessLink(cloud_answers)) as device:
         with pytest.raises(SensorError, match="'a' is infinite"):
             device.answer([np.inf, 0, 0, 0, 0, 0])
         answer = device.answer([0, 0, -np.inf, 0, 0, 0])
@@ -308,7 +308,7 @@ def test_sensors_are_read_only_as_far_as_needed(bundle):
         {name: make_sensor(name, cell) for name, cell in zip("abe", [1.0, 0.0, 1.0], strict=True)},
         groups={"blood": make_sensor("blood", [0.0, 0.0])},
     )
-    with Device(bundle, link=InProcessLink(cloud_says), sensors=sensors) as device:
+    with Device(bundle, link=InProcessLink(cloud_answers), sensors=sensors) as device:
         assert device.answer().route == "edge"
         assert reads == ["a", "b"]
         reads.clear()
@@ -349,7 +349,7 @@ def test_settings_out_of_range_are_refused(bundle, make_bundle):
         with pytest.raises(InputError):
             OffloadRules(**rules)
     with pytest.raises(InputError, match="no cloud model"):
-        Device(make_bundle(cloud=False), policy="cloud-only")
+        Device(make_bundle(has_cloud=False), policy="cloud-only")
     with Device(bundle) as device:
         for row in (None, [1.0] * 5, "text"):
             with pytest.raises(InputError):
@@ -443,5 +443,5 @@ def test_device_runs_on_a_virtual_clock(bundle, clock):
 
 def test_labels_have_the_type_of_the_training_data(make_bundle):
     bundle = make_bundle(classes=(False, True))
-    with Device(bundle, link=InProcessLink(cloud_says)) as device:
+    with Device(bundle, link=InProcessLink(cloud_answers)) as device:
         assert device.answer(SURE_ROW).label is True

@@ -13,7 +13,7 @@ from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export import Bundle, BundleError
 from tests.support.machine_table import machine_table, make_raw_bundle
-from tests.support.small_bundle import HARD, cloud_says, sample_rows, write_bundle
+from tests.support.small_bundle import HARD_ROW, cloud_answers, sample_rows, write_bundle
 from tests.support.window_system import make_window_bundle, roughness, windows
 
 RANGES = TrainingRanges.of_rows(sample_rows(500))
@@ -41,10 +41,10 @@ def test_reason_of_an_answer_names_the_implausible_feature(bundle_with_ranges):
         SURE_ROW,
         ROW_WITH_FAR_A,
         replace_values(SURE_ROW, f=1e9),
-        replace_values(HARD, e=-9.0),
-        replace_values(HARD, c=50.0),
+        replace_values(HARD_ROW, e=-9.0),
+        replace_values(HARD_ROW, c=50.0),
     ]
-    with Device(bundle_with_ranges, link=InProcessLink(cloud_says)) as device:
+    with Device(bundle_with_ranges, link=InProcessLink(cloud_answers)) as device:
         answers = [device.answer(row) for row in rows]
         assert [(answer.route, answer.reason) for answer in answers] == [
             ("edge", "stopped"),
@@ -69,7 +69,7 @@ def test_rule_decides_the_treatment_of_implausible_instances(
 ):
     with Device(
         bundle_with_ranges,
-        link=InProcessLink(cloud_says),
+        link=InProcessLink(cloud_answers),
         offload_rules=OffloadRules(implausible=implausible),
     ) as device:
         answer = device.answer(ROW_WITH_FAR_A)

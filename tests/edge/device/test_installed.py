@@ -21,7 +21,7 @@ from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest_records import FileSpec
-from tests.support.small_bundle import HARD, FakeLink, cloud_says, respond
+from tests.support.small_bundle import HARD_ROW, FakeLink, cloud_answers, respond
 from tests.support.waiting import wait_until
 
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]
@@ -32,9 +32,9 @@ def test_instance_ends_with_the_bundle_with_which_it_began(bundle, make_bundle):
     sent_calls = []
     new_bundle = make_bundle(version="8", classes=("cold", "hot"))
     with Device(bundle, link=FakeLink(lambda *arguments: sent_calls.append(arguments))) as device:
-        old_instance = device.begin(HARD)
+        old_instance = device.begin(HARD_ROW)
         device.adopt(new_bundle)
-        new_instance = device.begin(HARD)
+        new_instance = device.begin(HARD_ROW)
         assert isinstance(old_instance, PendingInstance)
         assert isinstance(new_instance, PendingInstance)
         versions = [wire.decode_request(payload).version for payload, _ in sent_calls]
@@ -79,8 +79,8 @@ def with_reversed_features(bundle):
 def test_rows_are_matched_by_name_with_each_adopted_bundle(bundle, make_bundle):
     """The adopted bundle has another order of features; rows keep the order of `row_names`."""
     new_bundle = with_reversed_features(make_bundle(version="8"))
-    rows = [SURE_ROW, [-1.0, 0, 0, 0, 0, 0], HARD, [0.1, 0, 0.1, 0, 1.0, 0]]
-    link = InProcessLink(cloud_says)
+    rows = [SURE_ROW, [-1.0, 0, 0, 0, 0, 0], HARD_ROW, [0.1, 0, 0.1, 0, 1.0, 0]]
+    link = InProcessLink(cloud_answers)
     with Device(bundle, link=link, row_names=bundle.manifest.feature_names) as device:
         answers_before = [device.answer(row) for row in rows]
         device.adopt(new_bundle)
@@ -117,7 +117,7 @@ def test_active_bundle_stays_if_another_one_fails(bundle, make_bundle):
         assert device.bundle is other_bundle
     with Device(bundle, link=FakeLink(), policy="cloud-only") as device:
         with pytest.raises(InputError, match="no cloud model"):
-            device.adopt(make_bundle("local", cloud=False))
+            device.adopt(make_bundle("local", has_cloud=False))
         assert device.bundle is bundle
 
 
@@ -136,7 +136,7 @@ def test_adopting_a_bundle_does_not_disturb_other_threads(bundle, make_bundle):
             n_rows += 1
         return n_rows
 
-    link = InProcessLink(cloud_says)
+    link = InProcessLink(cloud_answers)
     with Device(bundle, link=link, deadline_ms=20_000) as device, ThreadPoolExecutor(4) as pool:
         row_counts = pool.map(answer_rows, range(4))
         for i in range(10):
@@ -157,11 +157,11 @@ def test_observer_gets_each_outcome_once(bundle, caplog):
         if isinstance(outcome, SensorError):
             raise ValueError("a bug in the observer")
 
-    with Device(bundle, link=InProcessLink(cloud_says), observe=observe) as device:
-        answers = [device.answer(row) for row in (SURE_ROW, HARD)]
+    with Device(bundle, link=InProcessLink(cloud_answers), observe=observe) as device:
+        answers = [device.answer(row) for row in (SURE_ROW, HARD_ROW)]
         with pytest.raises(SensorError):
             device.answer([NAN, 0, 0, 0, 0, 0])
-        answers += device.answer_many([HARD, SURE_ROW])
+        answers += device.answer_many([HARD_ROW, SURE_ROW])
     types = [type(outcome) for outcome in outcomes]
     assert types == [Answer, Answer, SensorError, Answer, Answer]
     assert set(map(id, outcomes)) - {id(outcomes[2])} == set(map(id, answers))

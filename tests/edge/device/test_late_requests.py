@@ -14,7 +14,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.link.offload_rules import OffloadRules
 from tests.support.mqtt_clients import MqttClient
-from tests.support.small_bundle import HARD, FakeLink, answer_to, cloud_says
+from tests.support.small_bundle import HARD_ROW, FakeLink, answer_to, cloud_answers
 from tests.support.waiting import holds_within, wait_until
 
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]
@@ -50,7 +50,7 @@ def test_fallbacks_and_audits_of_an_outage_are_sent_after_it(
         link.connect(60)
         broker.kill()
         wait_until(lambda: not link.ready)
-        rows = [[*HARD[:4], feature_e, 0] for feature_e in (-1.0, -2.0, -3.0)]
+        rows = [[*HARD_ROW[:4], feature_e, 0] for feature_e in (-1.0, -2.0, -3.0)]
         fallbacks = [device.answer(row) for row in rows]
         sure_answer = device.answer(SURE_ROW)
         assert ({answer.reason for answer in fallbacks}, sure_answer.route) == (
@@ -81,7 +81,7 @@ def test_fallbacks_and_audits_of_an_outage_are_sent_after_it(
         correction = corrections_by_request[answer.request]
         assert correction["answered"] == answer.label
         request = next(request for request in requests if request.id.hex() == answer.request)
-        assert correction["label"] == classes[int(cloud_says(request.X)[0][0])]
+        assert correction["label"] == classes[int(cloud_answers(request.X)[0][0])]
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_instances_stored_before_a_restart_are_sent_after_it(
 ):
     broker.kill()
     with Device(bundle, link=MqttLink(broker.url), late_requests=make_late_requests()) as device:
-        answer = device.answer(HARD)
+        answer = device.answer(HARD_ROW)
         wait_until(lambda: device.gauges["unsent"] == 1)
     broker.start()
     requests: list[wire.Request] = []
@@ -115,7 +115,7 @@ def test_request_that_workers_refuse_permanently_is_removed_from_the_store(
     with Device(
         bundle, link=link, deadline_ms=3000, offload_rules=rules, late_requests=make_late_requests()
     ) as device:
-        device.answer(HARD)
+        device.answer(HARD_ROW)
         wait_until(lambda: device.gauges["unsent"] == 1)
         requests: list[wire.Request] = []
 
@@ -128,7 +128,7 @@ def test_request_that_workers_refuse_permanently_is_removed_from_the_store(
         broker.start()
         make_peer(refuse_late)
         wait_until(lambda: link.ready)
-        assert device.answer(HARD).route == "cloud"
+        assert device.answer(HARD_ROW).route == "cloud"
         wait_until(lambda: device.counters["late_refused"] == 1, "the refusal")
         assert device.gauges["unsent"] == 0
     assert all(request.private for request in requests)
@@ -140,12 +140,12 @@ def test_late_request_waits_until_no_live_request_is_in_flight(bundle, make_late
         bundle, link=link, deadline_ms=60_000, late_requests=make_late_requests()
     ) as device:
         link.ready = False
-        device.answer(HARD)
+        device.answer(HARD_ROW)
         wait_until(lambda: device.gauges["unsent"] == 1)
         link.ready = True
-        live_instance = device.begin(HARD)
+        live_instance = device.begin(HARD_ROW)
         # The thread checks the link five times in this second.
-        assert not holds_within(lambda: device.counters["sent"] > 1, seconds=1.0)
+        assert not holds_within(lambda: device.counters["sent"] > 1, timeout_s=1.0)
         link.deliver(wire.encode_response(answer_to(wire.decode_request(link.sent[0]))))
         assert device.finish(live_instance).route == "cloud"
         wait_until(lambda: device.counters["sent"] == 2, "the late request")
@@ -162,15 +162,15 @@ def test_command_publishes_late_answers_on_the_topic_of_corrections(
         "edge", bundle.path, "--broker", broker.url, "--device", "pi", "--keep-unsent",
         tmp_path / "unsent", "--corrections", topic, folder=tmp_path,
     )  # fmt: skip
-    edge_command.process.stdin.write(json.dumps(HARD) + "\n")
+    edge_command.process.stdin.write(json.dumps(HARD_ROW) + "\n")
     edge_command.process.stdin.flush()
     answer_line = json.loads(edge_command.line())
     assert (answer_line["route"], len(answer_line["request"])) == ("fallback", 32)
     broker.start()
     make_peer()
     client = MqttClient(broker.url, topic)
-    wait_until(lambda: client.got, "a correction")
-    correction = json.loads(client.got[0][1])
+    wait_until(lambda: client.messages, "a correction")
+    correction = json.loads(client.messages[0][1])
     assert correction["request"] == answer_line["request"]
     assert correction["answered"] == answer_line["label"]
     np.testing.assert_allclose(sum(correction["probabilities"]), 1.0, atol=1e-5)

@@ -29,7 +29,7 @@ from tests.support import tiny_bundle
 from tests.support.bundle_files import replace_file
 from tests.support.processes import run_python
 from tests.support.small_bundle import linear_model, linear_onnx, sample_rows, write_bundle
-from tests.support.stage_runs import exits, run_all
+from tests.support.stage_runs import exit_indices, run_all
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_margins_and_exits_of_stages_equal_their_formulas(bundle):
     np.testing.assert_array_equal(stage_runs[0].margins[:, 0], 4 * X[:, 0])
     np.testing.assert_array_equal(stage_runs[1].margins[:, 0], 4 * X[:, 2])
     expected_exits = np.where(np.abs(4 * X[:, 0]) >= 1, 0, np.where(np.abs(4 * X[:, 2]) >= 1, 1, 2))
-    np.testing.assert_array_equal(exits(stages, stage_runs), expected_exits)
+    np.testing.assert_array_equal(exit_indices(stages, stage_runs), expected_exits)
     assert len(set(expected_exits)) == 3
     single_row_margins = stages[0].run(np.ascontiguousarray(X[3:4, stages[0].inputs]))
     np.testing.assert_array_equal(single_row_margins, stage_runs[0].outputs[3:4])
@@ -83,7 +83,7 @@ def test_self_test_passes_at_every_operating_point(bundle, make_bundle):
     assert self_test(bundle.with_active(1)) == 32
     thresholds = [stage.threshold for stage in load_stages(bundle.with_active(1))]
     assert thresholds == [None, 1.0]
-    assert self_test(make_bundle(cloud=False)) == 32
+    assert self_test(make_bundle(has_cloud=False)) == 32
 
 
 def with_other_weights(bundle: Bundle, weights: np.ndarray) -> Bundle:

@@ -35,7 +35,7 @@ from gatewise_export.bundle.flat_models import read_model, write_model
 from gatewise_export.bundle.manifest_records import MissingSpec
 from tests.support.bundle_files import replace_file
 from tests.support.processes import run_python
-from tests.support.small_bundle import answer_sample, cloud_says
+from tests.support.small_bundle import answer_sample, cloud_answers
 from tests.support.trees import random_trees
 
 NAN = float("nan")
@@ -131,7 +131,7 @@ def lazy_bundle(make_lazy_bundle) -> Bundle:
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**32), is_mixed=st.booleans(), uses_lists=st.booleans())
 def test_walker_has_the_outputs_and_acquired_features_of_training(seed, is_mixed, uses_lists):
-    trees, rows = random_trees(seed, mixed=is_mixed)
+    trees, rows = random_trees(seed, has_mixed_outputs=is_mixed)
     sizes = {"n_inputs": trees.n_features, "n_outputs": trees.n_outputs}
     flat_model = read_model(write_trees(trees), "lazy", "s.npz", **sizes)
     with pytest.MonkeyPatch.context() as patch:
@@ -158,7 +158,7 @@ def test_walker_has_the_outputs_and_acquired_features_of_training(seed, is_mixed
 
 
 def test_sample_has_the_costs_and_labels_of_training(lazy_bundle):
-    with Device(lazy_bundle, link=InProcessLink(cloud_says)) as device:
+    with Device(lazy_bundle, link=InProcessLink(cloud_answers)) as device:
         answers = answer_sample(device)
     assert len({answer.cost for answer in answers}) > 2
 
@@ -200,7 +200,7 @@ def test_feature_is_read_and_charged_when_a_node_tests_it(
     lazy_bundle, row, expected_reads, label, route, acquired, cost
 ):
     sensors, reads = make_sensors(row)
-    link = InProcessLink(cloud_says)
+    link = InProcessLink(cloud_answers)
     with Device(lazy_bundle, link=link, sensors=sensors) as device:
         answers = device.answer(), device.answer(row)
     assert reads == expected_reads
@@ -246,14 +246,14 @@ def test_blocking_sensor_ends_the_walk_at_the_deadline(make_lazy_bundle, is_seco
 
 
 def test_missing_and_infinite_values_that_a_node_tests_are_refused(lazy_bundle, make_lazy_bundle):
-    with Device(lazy_bundle, link=InProcessLink(cloud_says)) as device:
+    with Device(lazy_bundle, link=InProcessLink(cloud_answers)) as device:
         for cell, problem in ((NAN, "missing"), (np.inf, "infinite"), (1e300, "infinite")):
             with pytest.raises(SensorError, match=f"column 'c' is {problem}"):
                 device.answer([1.0, 0, cell, 0, 0, 0])
         # Features that no node tests are not checked.
         assert device.answer([-1.0, *[NAN] * 5]).cost == 1.0
         assert device.answer([-1.0, *[np.inf] * 5]).cost == 1.0
-    link = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
+    link = InProcessLink(lambda X: cloud_answers(np.nan_to_num(X)), allow_missing=True)
     bundle_with_missing = make_lazy_bundle(
         "cloud-allows", missing=MissingSpec("refused", "allowed")
     )
@@ -264,7 +264,7 @@ def test_missing_and_infinite_values_that_a_node_tests_are_refused(lazy_bundle, 
 
 def test_allowed_missing_value_is_tested_and_charged(make_lazy_bundle):
     bundle = make_lazy_bundle(missing=MissingSpec("allowed", "refused"))
-    with Device(bundle, link=InProcessLink(cloud_says)) as device:
+    with Device(bundle, link=InProcessLink(cloud_answers)) as device:
         first = device.answer([NAN, 0, 1.0, 1.0, 0, 0])  # NaN goes right at a
         assert (first.route, first.label, first.cost) == ("edge", "yes", 16.0)
         second = device.answer([1.0, 0, NAN, 1.0, 1.0, 0])  # NaN goes left at c, to a weak no

@@ -6,7 +6,7 @@ import numpy as np
 
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
-from tests.support.small_bundle import cloud_says
+from tests.support.small_bundle import cloud_answers
 
 
 def encode_request_of(X) -> bytes:
@@ -23,7 +23,7 @@ def open_link(answer, **settings) -> tuple[InProcessLink, list[wire.Response]]:
 
 
 def test_link_answers_before_send_returns():
-    link, responses = open_link(cloud_says)
+    link, responses = open_link(cloud_answers)
     assert link.ready
     assert link.send(encode_request_of([[0, 0, 1], [0, 0, -1]]))
     assert responses[0].labels.tolist() == [1, 0]
@@ -31,10 +31,10 @@ def test_link_answers_before_send_returns():
 
 
 def test_closed_link_sends_nothing():
-    link = InProcessLink(cloud_says)
+    link = InProcessLink(cloud_answers)
     assert not link.ready
     assert not link.send(encode_request_of([[1]]))
-    link, responses = open_link(cloud_says)
+    link, responses = open_link(cloud_answers)
     link.close()
     assert not link.ready
     assert not link.send(encode_request_of([[1]]))
@@ -42,13 +42,13 @@ def test_closed_link_sends_nothing():
 
 
 def test_link_responds_with_error_codes():
-    link, responses = open_link(cloud_says)
+    link, responses = open_link(cloud_answers)
     link.send(encode_request_of([[np.nan, 0, 0]]))
     link.send(b"junk")  # gets no response
     assert [(response.error, response.model) for response in responses] == [("bad-request", "")]
     link, responses = open_link(lambda X: ([5], [[0.5, 0.5]]))
     link.send(encode_request_of([[1]]))
     assert responses[0].error == "failed"
-    link, responses = open_link(cloud_says, allow_missing=True)
+    link, responses = open_link(cloud_answers, allow_missing=True)
     link.send(encode_request_of([[np.nan, 0, 1]]))
     assert responses[0].labels.tolist() == [1]

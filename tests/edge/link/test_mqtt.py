@@ -22,7 +22,7 @@ from gatewise_edge.link.mqtt import MqttLink
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import MqttClient
 from tests.support.ports import free_port
-from tests.support.small_bundle import HARD, answer_to
+from tests.support.small_bundle import HARD_ROW, answer_to
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # processes and brokers start
@@ -42,7 +42,7 @@ def test_hard_instances_get_answers_of_the_cloud(bundle, broker, make_peer):
     link = MqttLink(broker.url, device="pi-1")
     with Device(bundle, link=link) as device:
         link.connect(60)
-        answers = [device.answer(HARD) for _ in range(30)]
+        answers = [device.answer(HARD_ROW) for _ in range(30)]
         counters = device.counters
         assert counters["bytes_up"] == sum(map(len, peer.payloads))
     assert {(answer.route, answer.label) for answer in answers} == {("cloud", "no")}
@@ -172,13 +172,13 @@ def test_a_device_starts_before_its_broker(bundle, broker, make_peer):
     broker.kill()
     link = MqttLink(broker.url)
     with Device(bundle, link=link) as device:
-        answer = device.answer(HARD)
+        answer = device.answer(HARD_ROW)
         assert (answer.route, answer.reason, answer.cost) == ("fallback", "link-down", 13.5)
         assert answer.latency_ms < 250
         broker.start()
         make_peer()
         wait_until(lambda: link.ready, "the link to connect")
-        assert device.answer(HARD).route == "cloud"
+        assert device.answer(HARD_ROW).route == "cloud"
 
 
 def test_link_reconnects_after_the_broker_was_killed(bundle, broker, make_peer):
@@ -194,13 +194,13 @@ def test_link_reconnects_after_the_broker_was_killed(bundle, broker, make_peer):
             return []
         return [answer_to(request)]
 
-    peer.behave = kill_broker_once
+    peer.respond_to = kill_broker_once
     with Device(bundle, link=link, deadline_ms=deadline_ms) as device:
         link.connect(60)
         answers = []
         for i in range(60):
             started_at = time.monotonic()
-            answers.append(device.answer(HARD if i % 2 else SURE_ROW))
+            answers.append(device.answer(HARD_ROW if i % 2 else SURE_ROW))
             assert 1000 * (time.monotonic() - started_at) < 10 * deadline_ms
         counters = device.counters
         assert killed.is_set()
@@ -210,7 +210,7 @@ def test_link_reconnects_after_the_broker_was_killed(bundle, broker, make_peer):
         n_requests_before = len(peer.requests)
         broker.start()
         wait_until(lambda: link.ready and peer.client.is_connected(), "both to reconnect")
-        wait_until(lambda: device.answer(HARD).route == "cloud", "an answer of the cloud")
+        wait_until(lambda: device.answer(HARD_ROW).route == "cloud", "an answer of the cloud")
         new_requests = peer.requests[n_requests_before:]
         assert {request.id for request in new_requests}.isdisjoint(
             request.id for request in peer.requests[:n_requests_before]
@@ -244,7 +244,7 @@ def test_requests_in_flight_are_dropped_on_reconnect(broker, tmp_path):
     subscriber.connect("127.0.0.1", broker.port)
     subscriber.subscribe(wire.REQUEST_TOPICS, 1)
     subscriber.loop_start()
-    wait_until(lambda: link.ready, "the link to reconnect", seconds=60)
+    wait_until(lambda: link.ready, "the link to reconnect", timeout_s=60)
     new_request = make_request_payload()
     assert link.send(new_request)
     wait_until(lambda: new_request in received_payloads, "the new request")
@@ -303,7 +303,7 @@ def test_watched_topics_are_subscribed_again_on_each_connection(broker, caplog):
     wait_until(lambda: not link.ready, "the link to notice")
     broker.start()
     send("gw/v1/model/small/manifest", b"2", retain=True)
-    wait_until(lambda: ("small", b"2") in announcements, "the retained announcement", seconds=60)
+    wait_until(lambda: ("small", b"2") in announcements, "the retained announcement", timeout_s=60)
     send("gw/v1/pi-1/rsp", b"r")
     wait_until(lambda: responses == [b"r"], "a response")
     assert {name for name, _ in announcements} == {"small", "any"}
@@ -408,5 +408,5 @@ def test_device_that_reconnects_is_not_taken_for_another(broker):
     assert (link.takeovers, link.trouble) == (0, None)
     link.close()
     client.subscribe("gw/v1/alone/session")
-    assert client.silent()
+    assert client.is_silent()
     client.close()

@@ -21,7 +21,7 @@ from gatewise_edge.link.offload import RoundTrip
 from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.link.wire import MAX_PAYLOAD
 from tests.edge.virtual_time import Clock
-from tests.support.small_bundle import HARD, FakeLink, cloud_says, respond
+from tests.support.small_bundle import HARD_ROW, FakeLink, cloud_answers, respond
 from tests.support.waiting import wait_until
 
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]
@@ -50,7 +50,7 @@ def test_max_rows_fit_one_request_and_one_response():
 
 
 def test_answer_many_answers_every_row(bundle):
-    link = InProcessLink(cloud_says)
+    link = InProcessLink(cloud_answers)
     rows = np.random.default_rng(0).normal(0, 0.4, (700, 6)).astype(np.float32)
     rows[5, 0] = np.nan
     with Device(
@@ -59,7 +59,7 @@ def test_answer_many_answers_every_row(bundle):
         answers = device.answer_many(rows)
         counters = device.counters
     assert isinstance(answers[5], SensorError)
-    with Device(bundle, link=InProcessLink(cloud_says), deadline_ms=20_000) as device:
+    with Device(bundle, link=InProcessLink(cloud_answers), deadline_ms=20_000) as device:
         for i, answer in enumerate(answers):
             if i != 5:
                 single_answer = device.answer(rows[i])
@@ -73,7 +73,7 @@ def test_answer_many_answers_every_row(bundle):
 def test_answer_many_checks_all_rows_before_it_begins_one(bundle):
     link = FakeLink()
     with Device(bundle, link=link) as device:
-        for rows in ([[0.0] * 5], HARD, "text"):
+        for rows in ([[0.0] * 5], HARD_ROW, "text"):
             with pytest.raises(InputError):
                 device.answer_many(rows)
         assert device.answer_many(np.empty((0, 6))) == []
@@ -81,7 +81,9 @@ def test_answer_many_checks_all_rows_before_it_begins_one(bundle):
 
 
 def test_row_that_fails_does_not_affect_the_other_rows_or_their_request(bundle):
-    rows = np.array([HARD, make_unsure_row(1.0), HARD, SURE_ROW, make_unsure_row(1.0)], np.float32)
+    rows = np.array(
+        [HARD_ROW, make_unsure_row(1.0), HARD_ROW, SURE_ROW, make_unsure_row(1.0)], np.float32
+    )
     point_numbers = iter(range(99))
 
     def policy(point: DecisionPoint) -> str:
@@ -105,7 +107,7 @@ def test_rows_share_one_request_with_the_deadline_of_the_first_row(bundle):
     link = FakeLink(lambda *arguments: sent_calls.append(arguments))
     with Device(bundle, link=link, deadline_ms=1000, clock=clock) as device:
         pool = ThreadPoolExecutor(1)
-        answers = pool.submit(device.answer_many, [HARD, SURE_ROW, make_unsure_row(1.0)])
+        answers = pool.submit(device.answer_many, [HARD_ROW, SURE_ROW, make_unsure_row(1.0)])
         wait_until(lambda: sent_calls)
         request = wire.decode_request(sent_calls[0][0])
         assert (request.n_rows, request.ttl_ms) == (2, 995)
@@ -120,14 +122,14 @@ def test_each_row_of_a_request_that_is_not_sent_gets_a_fallback(bundle):
     with Device(
         bundle, link=link, offload_rules=OffloadRules(max_offloads="2/h", breaker=False)
     ) as device:
-        answers = device.answer_many([HARD, make_unsure_row(1.0), HARD])
+        answers = device.answer_many([HARD_ROW, make_unsure_row(1.0), HARD_ROW])
         assert [answer.reason for answer in answers] == ["unsent", "unsent", "offload-limit"]
 
 
 def test_time_to_live_is_bounded_if_the_deadline_is_days_away(bundle):
     link = FakeLink()
     with Device(bundle, link=link, deadline_ms=2 * MAX_TTL_MS) as device:
-        assert device.answer(HARD).route == "cloud"
+        assert device.answer(HARD_ROW).route == "cloud"
     assert wire.decode_request(link.sent[0]).ttl_ms == MAX_TTL_MS
 
 
@@ -143,7 +145,7 @@ def test_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
     with Device(bundle, link=link, deadline_ms=5000) as device:
         # With this deviation no retry was planned when the request was sent.
         device._uplink._offloads.round_trip = RoundTrip(smoothed_s=0.05, deviation_s=9.0)
-        assert device.answer(HARD).route == "cloud"
+        assert device.answer(HARD_ROW).route == "cloud"
     assert len(link.sent) == 2
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gatewise_edge.link import wire
-from tests.support.wire_vectors import said_by_request, said_by_response, vectors
+from tests.support.wire_vectors import request_values, response_values, vectors
 
 VECTORS_FILE = Path(__file__).parents[3] / "docs/wire-vectors.json"
 VECTORS = json.loads(VECTORS_FILE.read_text())
@@ -23,14 +23,14 @@ def test_vectors_in_the_docs_are_those_of_the_encoder():
 @pytest.mark.parametrize("vector", VECTORS["requests"], ids=lambda v: v["name"])
 def test_request_vectors_decode_to_their_fields(vector):
     request = wire.decode_request(bytes.fromhex(vector["hex"]), allow_missing=True)
-    assert said_by_request(request) == vector["says"]
+    assert request_values(request) == vector["says"]
     assert wire.encode_request(request).hex() == vector["hex"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["responses"], ids=lambda v: v["name"])
 def test_response_vectors_decode_to_their_fields(vector):
     response = wire.decode_response(bytes.fromhex(vector["hex"]))
-    assert said_by_response(response) == vector["says"]
+    assert response_values(response) == vector["says"]
     assert wire.encode_response(response).hex() == vector["hex"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gatewise_edge import Device, SensorError, Sensors
 from gatewise_edge.link.link import InProcessLink
-from tests.support.small_bundle import cloud_says
+from tests.support.small_bundle import cloud_answers
 
 DEADLINE_MS = 200.0
 #: Values of a and c for three kinds of instances. Stage 0 reads a and b and stops for the first
@@ -43,7 +43,7 @@ def answer_with_fault(bundle, faulty_feature, fault, n_instances, deadline_ms=DE
     outcomes = [Counter() for _ in CELLS_BY_KIND]
     max_seconds = 0.0
     sensors = Sensors({feature: make_sensor(feature) for feature in "abcdef"})
-    link = InProcessLink(cloud_says)
+    link = InProcessLink(cloud_answers)
     with Device(bundle, sensors=sensors, link=link, deadline_ms=deadline_ms) as device:
         for i in range(n_instances):
             kind = i % 3

@@ -19,7 +19,7 @@ from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.feature_reader import Meter, Reading, row_values
 from gatewise_edge.sensors.sensors import SensorCounts, Sensors
 from gatewise_export.bundle.manifest_records import MissingSpec
-from tests.support.small_bundle import cloud_says
+from tests.support.small_bundle import cloud_answers
 from tests.support.waiting import wait_until
 
 COSTS = FeatureCosts(
@@ -354,7 +354,7 @@ BROKEN_SENSOR = FlakySensor(10**6)
 def make_device(bundle, *, has_link=True, timeout=None, policy="system", **replacements) -> Device:
     """Make a device with sensors that return a hard row, except for the `replacements` ones."""
     sensors = {name: lambda name=name: HARD_ROW[name] for name in HARD_ROW} | replacements
-    link = InProcessLink(lambda X: cloud_says(np.nan_to_num(X)), allow_missing=True)
+    link = InProcessLink(lambda X: cloud_answers(np.nan_to_num(X)), allow_missing=True)
     return Device(
         bundle,
         link=link if has_link else None,

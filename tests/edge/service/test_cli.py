@@ -15,7 +15,7 @@ import pytest
 from gatewise.cli import main
 from gatewise_edge.link import wire
 from tests.support.mqtt_clients import MqttClient
-from tests.support.processes import run_here, run_python
+from tests.support.processes import run_in_process, run_python
 from tests.support.small_bundle import answer_to
 from tests.support.waiting import wait_until
 
@@ -65,7 +65,7 @@ def read_answers(completed) -> list[dict]:
 
 
 def test_rows_of_a_csv_file_are_answered_without_a_broker(bundle, rows_path):
-    completed = run_here("edge", bundle.path, "--data", rows_path)
+    completed = run_in_process("edge", bundle.path, "--data", rows_path)
     assert completed.returncode == 0, completed.stderr
     lines = read_answers(completed)
     assert [line["row"] for line in lines] == [0, 1, 2]
@@ -74,7 +74,7 @@ def test_rows_of_a_csv_file_are_answered_without_a_broker(bundle, rows_path):
     assert [line["cost"] for line in lines] == [1.5, 13.5, 13.5]
     assert "columns that are not features are ignored: target" in completed.stderr
     assert "3 instances: 2 edge, 0 cloud, 1 fallback, 0 errors; mean cost 9.5" in completed.stderr
-    completed = run_here(
+    completed = run_in_process(
         "edge", bundle.path, "--data", rows_path, "--limit", 2, "--policy", "edge-only"
     )
     assert [line["route"] for line in read_answers(completed)] == ["edge", "edge"]
@@ -84,7 +84,7 @@ def test_json_lines_are_answered_with_a_broker_and_a_summary(bundle, broker, mak
     peer = make_peer()
     input_lines = SURE_LINE + '\n{"a":0.1,"b":0,"c":0.1,"d":0,"e":-1,"f":0}\n' + UNSURE_LINE
     options = ("--broker", broker.url, "--device", "pi-9", "--json")
-    completed = run_here("edge", bundle.path, *options, given=input_lines)
+    completed = run_in_process("edge", bundle.path, *options, stdin_text=input_lines)
     assert completed.returncode == 0, completed.stderr
     *lines, last_line = read_answers(completed)
     assert [line["route"] for line in lines] == ["edge", "cloud", "cloud"]
@@ -100,7 +100,7 @@ def test_partial_rows_are_answered_by_stages_that_have_their_features(bundle, tm
     """The first stage reads a and b, and the second stage c."""
     path = tmp_path / "few.csv"
     path.write_text("when,a,id,b\nnoon,1,7,0\nnight,0.1,8,0\n")
-    completed = run_here("edge", bundle.path, "--data", path, "--keep", "id,when")
+    completed = run_in_process("edge", bundle.path, "--data", path, "--keep", "id,when")
     first_line, second_line = read_answers(completed)
     assert (first_line["kept"], first_line["label"]) == ({"id": "7", "when": "noon"}, "yes")
     assert (second_line["kept"]["id"], second_line["route"]) == ("8", "fallback")
@@ -111,7 +111,7 @@ def test_partial_rows_are_answered_by_stages_that_have_their_features(bundle, tm
 def test_every_line_gets_an_answer_or_an_error(bundle):
     input_lines = 'nonsense\n{"a": 1, "b": 0, "id": [3]}\n{"id": 4}\n{"b": 1, "id": 5}\n\udcff[1]\n'
     input_lines = input_lines.encode("utf-8", "surrogateescape").decode("latin-1")
-    completed = run_here("edge", bundle.path, "--keep", "id", given=input_lines)
+    completed = run_in_process("edge", bundle.path, "--keep", "id", stdin_text=input_lines)
     lines = read_answers(completed)
     assert completed.returncode == 1
     assert [line["row"] for line in lines] == [0, 1, 2, 3, 4]
@@ -128,7 +128,7 @@ def test_lines_are_written_to_a_file_and_published_on_a_topic(bundle, broker, ro
     options = ("--data", rows_path, "--broker", broker.url, "--device", "pi-8", "--keep", "target")
     started_at = time.time()
     for n_runs in (1, 2):
-        completed = run_here(
+        completed = run_in_process(
             "edge", bundle.path, *options, "--out", answers_path, "--publish", topic
         )
         assert (completed.returncode, completed.stdout) == (0, ""), completed.stderr
@@ -231,10 +231,10 @@ def test_command_ends_when_the_reader_of_its_output_ends(start_edge):
 def test_rows_and_sensors_of_a_python_module_are_answered(bundle, tmp_path, monkeypatch):
     (tmp_path / "my_rows.py").write_text(PYTHON_ROWS)
     monkeypatch.syspath_prepend(tmp_path)
-    completed = run_here("edge", bundle.path, "--data", "my_rows:rows", folder=tmp_path)
+    completed = run_in_process("edge", bundle.path, "--data", "my_rows:rows", folder=tmp_path)
     assert [line["label"] for line in read_answers(completed)] == ["yes", "no"], completed.stderr
     options = ("--data", "my_rows:sensors", "--limit", 3, "--interval", 0.01)
-    completed = run_here("edge", bundle.path, *options, folder=tmp_path)
+    completed = run_in_process("edge", bundle.path, *options, folder=tmp_path)
     lines = read_answers(completed)
     assert [(line["label"], line["acquired"]) for line in lines] == [("yes", 2)] * 3
 
@@ -281,7 +281,7 @@ def test_all_parallel_instances_may_wait_for_the_cloud(bundle, broker, make_peer
 
     make_peer(behave)
     options = ("--broker", broker.url, "--parallel", 40, "--deadline-ms", 20_000)
-    completed = run_here("edge", bundle.path, *options, given=UNSURE_LINE * 40)
+    completed = run_in_process("edge", bundle.path, *options, stdin_text=UNSURE_LINE * 40)
     assert completed.returncode == 0, completed.stderr
     outcomes = [(line["route"], line["reason"]) for line in read_answers(completed)]
     assert outcomes == [("cloud", "offloaded")] * 40
@@ -290,7 +290,7 @@ def test_all_parallel_instances_may_wait_for_the_cloud(bundle, broker, make_peer
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_full_disk_loses_lines_but_does_not_end_the_answers(bundle, parallel, caplog):
     options = ("--out", "/dev/full", "--parallel", parallel, "--json")
-    completed = run_here("edge", bundle.path, *options, given=SURE_LINE * 40)
+    completed = run_in_process("edge", bundle.path, *options, stdin_text=SURE_LINE * 40)
     assert completed.returncode == 0
     assert caplog.text.count("/dev/full cannot be written: No space left") == 1
     summary = json.loads(completed.stdout)["summary"]
@@ -316,7 +316,9 @@ def test_command_runs_if_no_memory_may_be_writable_and_executable(bundle):
         "import ctypes, sys; assert ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0\n"
         "from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    assert json.loads(run_python(code, "edge", bundle.path, given=SURE_LINE))["route"] == "edge"
+    assert (
+        json.loads(run_python(code, "edge", bundle.path, stdin_text=SURE_LINE))["route"] == "edge"
+    )
 
 
 def test_killed_run_is_resumed_after_its_last_answer(start_edge, tmp_path):

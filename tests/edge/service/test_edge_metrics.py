@@ -20,7 +20,7 @@ from gatewise_edge.sensors.instance_source import InstanceSource
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.service.edge_metrics import EdgeMetrics
 from gatewise_edge.service.endpoints import StatusServer
-from tests.support.small_bundle import cloud_says
+from tests.support.small_bundle import cloud_answers
 from tests.support.waiting import wait_until
 
 SURE_ROW, UNSURE_ROW = [1.0, 0, 0, 0, 0, 0], [0.1, 0, 0.1, 0, -1.0, 0]
@@ -60,7 +60,7 @@ def test_metrics_have_the_counts_of_the_signal(bundle):
 
 
 def test_metrics_equal_the_counts_of_the_device(bundle):
-    link = InProcessLink(cloud_says)
+    link = InProcessLink(cloud_answers)
     with Device(bundle, link=link) as device:
         metrics = EdgeMetrics(device, link=link)
         for row in (SURE_ROW, SURE_ROW, UNSURE_ROW):

@@ -119,7 +119,7 @@ def test_killed_device_becomes_unavailable(bundle, broker, make_peer, command):
     process = command("edge", bundle.path, *options)
 
     def read_messages(topic):
-        received_messages = list(subscriber.got)
+        received_messages = list(subscriber.messages)
         return [
             payload.decode()
             for message_topic, payload, _ in received_messages
@@ -131,7 +131,7 @@ def test_killed_device_becomes_unavailable(bundle, broker, make_peer, command):
     # The description is retained, so that a later subscriber gets it.
     later_client = MqttClient(broker.url, config_topic)
     document = json.loads(later_client.get()[1])
-    assert (later_client.got[0][2], document) == (True, description)
+    assert (later_client.messages[0][2], document) == (True, description)
     later_client.close()
 
     def render_sensors():

@@ -99,18 +99,18 @@ def test_unacknowledged_lines_are_published_again_on_the_next_connection(broker)
     subscriber = MqttClient(broker.url, "answers")
 
     def received_rows():
-        return [json.loads(payload)["row"] for _, payload, _ in subscriber.got]
+        return [json.loads(payload)["row"] for _, payload, _ in subscriber.messages]
 
     with Relay(broker.port) as relay:
         link = MqttLink(relay.url, device="pi-1")
         link.connect(60)
         with AnswerPublisher(link, "answers") as publisher:
             publisher.write({"row": 0})
-            wait_until(lambda: subscriber.got)
-            relay.loses = True
+            wait_until(lambda: subscriber.messages)
+            relay.drops_bytes = True
             for row in range(1, 100):  # more than may be unacknowledged
                 publisher.write({"row": row})
-            relay.cut()
+            relay.break_connections()
             # The waiting lines are published on the next connection without another write.
             wait_until(lambda: len(set(received_rows())) >= 100)
         assert publisher.n_dropped == 0

@@ -9,7 +9,7 @@ import pytest
 
 import gatewise as gw
 from gatewise_signals import MajorityFilter, cut_windows
-from tests.support.processes import run_here
+from tests.support.processes import run_in_process
 from tests.support.window_system import (
     RATE_HZ,
     SAMPLES,
@@ -52,7 +52,9 @@ def run_command(bundle, tmp_path, monkeypatch):
     """Run the command in this process, in a folder with the block's function."""
     (tmp_path / "my_blocks.py").write_text(BLOCK_MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    return lambda *args: run_here("edge", bundle, *args, "--policy", "edge-only", folder=tmp_path)
+    return lambda *args: run_in_process(
+        "edge", bundle, *args, "--policy", "edge-only", folder=tmp_path
+    )
 
 
 BLOCK_OPTIONS = ("--block", "roughness=my_blocks:rough")

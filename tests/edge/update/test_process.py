@@ -15,7 +15,7 @@ from gatewise.cli import main
 from gatewise_export.bundle.signing import keygen
 from tests.support.certificates import Authority
 from tests.support.mosquitto import Mosquitto
-from tests.support.processes import run_here
+from tests.support.processes import run_in_process
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # processes start
@@ -29,7 +29,7 @@ def run_once(first_path, caplog):
 
     def run_device(*options, bundle=first_path, input_lines=ROW):
         caplog.clear()
-        completed = run_here("edge", bundle, *options, given=input_lines)
+        completed = run_in_process("edge", bundle, *options, stdin_text=input_lines)
         assert completed.returncode == 0, completed.stderr
         return caplog.text, [json.loads(line) for line in completed.stdout.splitlines()]
 

@@ -42,9 +42,9 @@ def read_same_shape(content: bytes, trees: TreeEnsemble) -> TreeEnsemble:
 
 
 @settings(deadline=None)  # the first walk in training loads a compiled function
-@given(seed=st.integers(0, 2**32), mixed=st.booleans())
-def test_rows_get_the_margins_of_training(seed: int, mixed: bool) -> None:
-    trees, rows = random_trees(seed, mixed=mixed)
+@given(seed=st.integers(0, 2**32), has_mixed_outputs=st.booleans())
+def test_rows_get_the_margins_of_training(seed: int, has_mixed_outputs: bool) -> None:
+    trees, rows = random_trees(seed, has_mixed_outputs=has_mixed_outputs)
     content = write_trees(trees)
     assert write_trees(trees) == content
     margins, acquired = read_same_shape(content, trees).run_and_visit(rows)

@@ -103,7 +103,7 @@ print(json.dumps(refusals))
 def test_hostile_bundles_take_little_memory(hostile_paths: dict[str, Path]) -> None:
     """One process with numpy and onnxruntime refuses all hostile bundles within a memory limit."""
     paths = json.dumps({name: str(path) for name, path in hostile_paths.items()})
-    refusals = json.loads(run_python(OPEN_ALL, given=paths))
+    refusals = json.loads(run_python(OPEN_ALL, stdin_text=paths))
     assert set(refusals) == set(HOSTILE)
     assert not [
         name for name, (text, _) in refusals.items() if not re.search(HOSTILE[name][1], text)

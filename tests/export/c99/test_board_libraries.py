@@ -147,7 +147,7 @@ def test_the_client_is_small_on_a_cortex_m0(bundle, tmp_path, json):
 
 
 def test_bundles_that_never_offload_have_no_client(tmp_path):
-    bundle = small_bundle.write_bundle(tmp_path / "bundle", cloud=False)
+    bundle = small_bundle.write_bundle(tmp_path / "bundle", has_cloud=False)
     source, reason = write_library(bundle, tmp_path / "c", "arduino", name="m")
     assert reason == "the bundle offloads no instance at its operating point"
     assert not [file for file in source.files if "wire" in file or "offload" in file]

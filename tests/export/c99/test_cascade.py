@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from gatewise.decision import ALWAYS_STOP
-from tests.support.c_cascades import steps
+from tests.support.c_cascades import step_cascade
 
 
 def test_stages_after_one_that_always_stops_are_left_out():
-    stage = steps(3, takes_missing=False).stages[0]
-    three = replace(steps(3, takes_missing=False), stages=(stage,) * 3, offloads=True)
+    stage = step_cascade(3, takes_missing=False).stages[0]
+    three = replace(step_cascade(3, takes_missing=False), stages=(stage,) * 3, offloads=True)
     nearly_always = float(np.nextafter(np.float32(ALWAYS_STOP), np.float32(0)))
     for thresholds, n_stages in (
         ((0.5, ALWAYS_STOP, None), 2),
@@ -26,9 +26,9 @@ def test_stages_after_one_that_always_stops_are_left_out():
 
 
 def test_lean_keeps_only_models_of_stages_that_may_answer():
-    stage = steps(3, takes_missing=False).stages[0]
+    stage = step_cascade(3, takes_missing=False).stages[0]
     lean = replace(
-        steps(3, takes_missing=False),
+        step_cascade(3, takes_missing=False),
         stages=(stage,) * 3,
         thresholds=(None, 0.5, None),
         is_lean=True,
@@ -41,7 +41,7 @@ def test_lean_keeps_only_models_of_stages_that_may_answer():
 
 def test_needed_features_include_those_of_a_possible_request():
     cascade = replace(
-        steps(3, takes_missing=False), feature_names=("x", "y", "z"),
+        step_cascade(3, takes_missing=False), feature_names=("x", "y", "z"),
         request_features=np.array([0, 2]), thresholds=(0.5,), offloads=True,
     )  # fmt: skip
     assert cascade.needed_features == {0, 2}

@@ -16,7 +16,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import CALL_STACK_BYTES, PackedTrees, lay_out, pack_trees
-from tests.support.c_cascades import steps
+from tests.support.c_cascades import step_cascade
 
 
 def stump(feature: int, threshold: float, *, nan_left: bool = False, output: int = 0) -> Tree:
@@ -63,7 +63,7 @@ def ensemble(*trees: Tree, n_features: int, n_outputs: int = 1) -> TreeEnsemble:
 
 def cascade_of_trees(*stages: Stage, **changes: Any) -> Cascade:
     return replace(
-        steps(1, takes_missing=False),
+        step_cascade(1, takes_missing=False),
         stages=stages,
         **({"thresholds": (0.5,) * len(stages)} | changes),
     )
@@ -143,7 +143,7 @@ def test_a_layout_without_thresholds_has_no_codes():
 
 
 def test_the_error_for_too_many_thresholds_names_a_larger_form():
-    cascade = steps(65536, takes_missing=False)
+    cascade = step_cascade(65536, takes_missing=False)
     with pytest.raises(ConversionError, match=r"'x' has 65536 .* only 65535: use coded='float'"):
         lay_out(cascade, 16)
 
@@ -178,11 +178,11 @@ def test_outputs_are_numbered_from_0(n_outputs, kind):
 
 @pytest.mark.parametrize(("n_edges", "kind"), [(255, "uint8_t"), (256, "uint16_t")])
 def test_the_type_of_edge_starts_holds_the_number_of_all_edges(n_edges, kind):
-    assert lay_out(steps(n_edges, takes_missing=False), 16).types["edge_start_type"] == kind
+    assert lay_out(step_cascade(n_edges, takes_missing=False), 16).types["edge_start_type"] == kind
 
 
 def test_layouts_do_not_change():
-    layout = lay_out(steps(2, takes_missing=False), 8)
+    layout = lay_out(step_cascade(2, takes_missing=False), 8)
     for record, field in (
         (layout, "coded"),
         (layout.stages[0], "is_lazy"),
@@ -267,9 +267,9 @@ def test_the_stack_holds_the_inputs_of_the_widest_kernel_machine():
 @pytest.mark.parametrize(("takes_missing", "most"), [(False, 255), (True, 254)])
 def test_codes_of_a_byte_leave_one_for_nan(takes_missing, most):
     """n thresholds have n + 1 codes; where NaN is a value, it has the last code for itself."""
-    layout = lay_out(steps(most, takes_missing=takes_missing), 8)
+    layout = lay_out(step_cascade(most, takes_missing=takes_missing), 8)
     assert layout.forests[0].code.tolist() == list(range(most))
-    more = steps(most + 1, takes_missing=takes_missing)
+    more = step_cascade(most + 1, takes_missing=takes_missing)
     with pytest.raises(ConversionError, match=f"8-bit codes distinguish only {most}: use coded=16"):
         lay_out(more, 8)
     assert lay_out(more, 16).coded == 16

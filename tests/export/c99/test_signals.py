@@ -377,7 +377,7 @@ def test_the_self_test_generates_windows_without_a_sample(tmp_path):
 @avr.needs_avr_gcc
 def test_avr_holds_the_tables_of_blocks_in_flash(program):
     for name in ("uint16", "plain17", "frames", "shared"):
-        assert avr.sizes(program, f"{name}_signals.c")[1:] == [0, 0]
+        assert avr.section_sizes(program, f"{name}_signals.c")[1:] == [0, 0]
 
 
 @avr.needs_avr_gcc

@@ -26,7 +26,7 @@ from gatewise_export.c99.layout import lay_out
 from gatewise_export.c99.probes import probe_rows
 from gatewise_export.c99.writer import write_cascade
 from tests.support import avr
-from tests.support.c_cascades import MARKS, random_cascade, steps
+from tests.support.c_cascades import DIFFICULT_VALUES, random_cascade, step_cascade
 from tests.support.needs import needs_compiler
 
 pytestmark = [
@@ -149,7 +149,7 @@ def test_the_random_cascades_cover_all_kinds(compiled):
 def feature_values(cascade: Cascade) -> st.SearchStrategy[float]:
     """Numbers at and next to every threshold, any other floats, NaN and infinity."""
     trees = [stage.model for stage in cascade.stages if isinstance(stage.model, TreeEnsemble)]
-    marks = np.concatenate([MARKS, *(t.threshold for t in trees)])
+    marks = np.concatenate([DIFFICULT_VALUES, *(t.threshold for t in trees)])
     neighbours = [np.nextafter(marks, np.float32(end)) for end in (-np.inf, np.inf)]
     finite = np.concatenate([marks, *neighbours])
     near = st.sampled_from(finite[np.isfinite(finite)].tolist())
@@ -213,7 +213,7 @@ def check_rows(cascade: Cascade, c: CompiledModel, x: Matrix) -> None:
 def test_c_decides_rows_of_thresholds_as_python(compiled):
     rng = np.random.default_rng(5)
     for cascade, c in compiled:
-        check_rows(cascade, c, rng.choice(MARKS, (60, len(cascade.feature_names))))
+        check_rows(cascade, c, rng.choice(DIFFICULT_VALUES, (60, len(cascade.feature_names))))
 
 
 def test_all_self_tests_pass(compiled):
@@ -261,7 +261,7 @@ def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
     tmp_path, takes_missing, n_thresholds
 ):
     """n thresholds need n + 1 codes, and NaN needs one more if it is allowed."""
-    cascade = steps(n_thresholds, takes_missing=takes_missing)
+    cascade = step_cascade(n_thresholds, takes_missing=takes_missing)
     source = write_cascade(cascade, tmp_path, coded=8)
     (c,) = build([(source, cascade.n_outputs)], flags=("-O0",))
     highest = np.arange(n_thresholds - 3, n_thresholds, dtype=np.float32)
@@ -284,14 +284,14 @@ def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
         rows = rng.choice(rng.random(500), (n_rows, n_outputs))
     else:
         rows = np.arange(1, n_rows + 1)[:, None] * (rng.random((n_rows, n_outputs)) < 0.25) / 97
-    stage = steps(n, takes_missing=False).stages[0]
+    stage = step_cascade(n, takes_missing=False).stages[0]
     leaves = rows[np.resize(np.arange(n_rows), 3 * n)].astype(np.float32)
     forest = replace(
         stage.model, value=leaves, output=np.full(n, -1, np.int32),
         base=np.zeros(n_outputs, np.float32),
     )  # fmt: skip
     cascade = replace(
-        steps(n, takes_missing=False), stages=(Stage(forest, np.arange(1), "softmax"),),
+        step_cascade(n, takes_missing=False), stages=(Stage(forest, np.arange(1), "softmax"),),
         classes=tuple(range(n_outputs)),
     )  # fmt: skip
     assert lay_out(cascade, None).forests[0].leaves.index_widths == widths
@@ -307,7 +307,7 @@ def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
 @pytest.mark.parametrize("coded", ["float", 8])
 def test_generated_rows_detect_a_wrong_comparison(tmp_path, coded):
     """``<`` instead of ``<=`` differs only for values equal to a threshold."""
-    cascade = steps(20, takes_missing=True)
+    cascade = step_cascade(20, takes_missing=True)
     sources = [
         write_cascade(cascade, tmp_path / name, name=name, coded=coded)
         for name in ("right", "wrong")
@@ -331,7 +331,7 @@ def test_generated_rows_hold_only_values_that_the_stages_accept():
         assert cascade.takes_missing or not np.isnan(rows).any()
         read = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
         assert not np.delete(rows, read, axis=1).any()
-    small_cascade = steps(3, takes_missing=True)
+    small_cascade = step_cascade(3, takes_missing=True)
     values = set(probe_rows(small_cascade)[:, 0].tolist())
     neighbours = [
         np.nextafter(np.float32(threshold), np.float32(end))
@@ -363,7 +363,7 @@ def test_an_instance_has_its_stated_size_without_padding(compiled):
 def test_avr_holds_the_tables_in_flash(compiled):
     for _, c in compiled[:8]:
         folder, name = c.source.folder, c.source.name
-        text, *in_ram = avr.sizes(folder, f"{name}.c", "-fstack-usage")
+        text, *in_ram = avr.section_sizes(folder, f"{name}.c", "-fstack-usage")
         assert in_ram == [0, 0]
         assert text > c.source.table_bytes
         frames = [int(line.split()[1]) for line in (folder / "avr.su").read_text().splitlines()]

@@ -400,7 +400,7 @@ def test_a_worker_answers_the_c_client_as_in_python(library, broker, json):
     suffix = "/json" if json else ""
     mqtt = MqttClient(broker.url, f"gw/v1/c-{json}/rsp{suffix}")
     rows = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
-    labels, shares = small_bundle.cloud_says(rows)
+    labels, shares = small_bundle.cloud_answers(rows)
     for row, label, expected in zip(rows, labels, shares, strict=True):
         assert ask(client, mqtt, f"gw/v1/c-{json}/req{suffix}", row, 10_000) == ANSWERED
         assert client.response.label == label
@@ -413,7 +413,7 @@ def test_each_row_has_one_outcome_while_the_link_is_cut(library, broker):
     client = make_client(library)
     port = int(broker.url.rpartition(":")[2])
     rows = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
-    labels, _ = small_bundle.cloud_says(rows)
+    labels, _ = small_bundle.cloud_answers(rows)
     outcomes = []
     with Relay(port) as relay:
         mqtt = MqttClient(relay.url, "gw/v1/c-cut/rsp", name="gw-c-cut")
@@ -421,7 +421,7 @@ def test_each_row_has_one_outcome_while_the_link_is_cut(library, broker):
 
         def cut() -> None:
             while not stop.wait(0.15):
-                relay.cut()
+                relay.break_connections()
 
         thread = threading.Thread(target=cut)
         thread.start()

@@ -97,7 +97,9 @@ def test_the_self_test_passes_if_no_stage_has_a_model(tmp_path):
 
 @pytest.mark.parametrize("coded", [None, 8])
 def test_trees_of_single_leaves_have_no_codes(tmp_path, coded):
-    leaves = make_trees(np.random.default_rng(0), 3, 0, 3, form="one", marks=ROW[0])
+    leaves = make_trees(
+        np.random.default_rng(0), 3, 0, 3, output_form="one", threshold_values=ROW[0]
+    )
     stage = Stage(leaves, np.arange(0), "softmax", acquisition="node")
     constant = replace(cascade(), stages=(stage,))
     source = write_cascade(constant, tmp_path, name="m", coded=coded)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import run_here
-from tests.support.small_fits import fit_little
+from tests.support.processes import run_in_process
+from tests.support.small_fits import fast_fits
 from tests.support.wine_table import COSTS, wine
 
 
 @pytest.fixture(autouse=True)
 def small_fits() -> Iterator[None]:
     """Make all fits small."""
-    with fit_little():
+    with fast_fits():
         yield
 
 
@@ -30,8 +30,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     args += ["--costs", f"{path}/prices.toml", "--max-loss", "0.02"]
     (path / "settings.toml").write_text("test_size = 0.2\n")
     args += ["--settings", f"{path}/settings.toml"]
-    with fit_little():
-        done = run_here(*args, "--out", f"{path}/bundle", "--json")
+    with fast_fits():
+        done = run_in_process(*args, "--out", f"{path}/bundle", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     (path / "result.json").write_text(done.stdout)
     return path

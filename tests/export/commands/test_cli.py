@@ -17,7 +17,7 @@ from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.commands.tables import print_frontier
 from tests.support.bundle_files import contents, replace_file
 from tests.support.processes import run_python
-from tests.support.wine_table import put, table, wine
+from tests.support.wine_table import set_cell, wine, write_changed_table
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
@@ -211,14 +211,14 @@ def test_labels_of_another_type_are_the_same_classes(tmp_path: Path, run: Run) -
     ("edit", "message"),
     [
         (lambda f: f.drop(columns="ash"), "no column 'ash'"),
-        (put("cultivar", "moon"), "label 'moon' is not among the bundle's classes"),
-        (put("hue", np.nan), "column 'hue' is empty (NaN)"),
-        (put("hue", "red"), "bad.csv, line 5: column 'hue': 'red' is not a number"),
+        (set_cell("cultivar", "moon"), "label 'moon' is not among the bundle's classes"),
+        (set_cell("hue", np.nan), "column 'hue' is empty (NaN)"),
+        (set_cell("hue", "red"), "bad.csv, line 5: column 'hue': 'red' is not a number"),
         (lambda f: f[["cultivar", "hue"]], "no column 'alcohol' (and 3 more), which the bundle"),
     ],
 )
 def test_rows_that_do_not_fit_the_bundle_are_refused(
     home: Path, bundle: Path, refused: Refused, edit: Callable[[pd.DataFrame], Any], message: str
 ) -> None:
-    args = ["verify", bundle, "--target", "cultivar", "--data", table(home, edit)]
+    args = ["verify", bundle, "--target", "cultivar", "--data", write_changed_table(home, edit)]
     assert message in refused(*args)

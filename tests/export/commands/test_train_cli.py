@@ -15,7 +15,7 @@ import pytest
 from gatewise_export import Bundle
 from gatewise_export.packing.verification import graph_outcome
 from tests.support.bundle_files import contents
-from tests.support.wine_table import COSTS, put, table, wine
+from tests.support.wine_table import COSTS, set_cell, wine, write_changed_table
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
@@ -50,10 +50,13 @@ def doubled(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 INVALID_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
-    (put("ash", np.nan), "'ash' is empty (NaN) in 1 of 178 rows (--impute or --allow-missing)"),
-    (put("hue", np.inf), "'hue' has infinite values"),
     (
-        put("hue", "red"),
+        set_cell("ash", np.nan),
+        "'ash' is empty (NaN) in 1 of 178 rows (--impute or --allow-missing)",
+    ),
+    (set_cell("hue", np.inf), "'hue' has infinite values"),
+    (
+        set_cell("hue", "red"),
         "'hue' is not numbers in 1 row (as 'red') (--na red --impute or --drop hue",
     ),
     (lambda f: f.assign(hue=f.hue.map("{} deg".format)), "'hue' is not numbers: 78 different"),
@@ -73,8 +76,8 @@ INVALID_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
         lambda f: f.assign(ash=np.nan, hue="x"),
         "To mend all: --drop ash --column hue=category; or have `gatewise init`",
     ),
-    (put("cultivar", "moon"), "class 'moon' has only one row"),
-    (put("cultivar", np.nan), "'cultivar' is missing in 1 row"),
+    (set_cell("cultivar", "moon"), "class 'moon' has only one row"),
+    (set_cell("cultivar", np.nan), "'cultivar' is missing in 1 row"),
     (doubled, "column name 'ash' stands twice"),
     (lambda f: f.head(0), "has no rows"),
     (lambda f: f[f.cultivar == "north"], "only one class"),
@@ -91,7 +94,9 @@ def test_invalid_tables_are_refused(
     home: Path, refused: Refused, tmp_path: Path, edit: Callable[[pd.DataFrame], Any], message: str
 ) -> None:
     out = tmp_path / "bundle"
-    assert message in refused("train", table(home, edit), "--target", "cultivar", "--out", out)
+    assert message in refused(
+        "train", write_changed_table(home, edit), "--target", "cultivar", "--out", out
+    )
     assert list(tmp_path.iterdir()) == []
 
 

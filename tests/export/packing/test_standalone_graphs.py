@@ -12,11 +12,13 @@ import pytest
 from gatewise.decision import labels
 from gatewise_export import ConversionError, to_onnx
 from tests.support.bundle_files import run_onnx
-from tests.support.fitted_systems import Fitted
+from tests.support.fitted_systems import FittedSystem
 
 
 @pytest.mark.parametrize("name", ["cancer", "digits", "gated-trees", "gated-lines", "kernels"])
-def test_a_stage_answers_as_in_training(fit_system: Callable[[str], Fitted], name: str) -> None:
+def test_a_stage_answers_as_in_training(
+    fit_system: Callable[[str], FittedSystem], name: str
+) -> None:
     fitted = fit_system(name)
     system = fitted.system
     x = np.asarray(fitted.rows, np.float32)
@@ -31,7 +33,7 @@ def test_a_stage_answers_as_in_training(fit_system: Callable[[str], Fitted], nam
         onnx.checker.check_model(graph, full_check=True)
 
 
-def test_the_graph_of_a_high_cost_model_outputs_class_indices(cancer: Fitted) -> None:
+def test_the_graph_of_a_high_cost_model_outputs_class_indices(cancer: FittedSystem) -> None:
     f0 = cancer.system.high_cost_model_
     x = np.asarray(cancer.rows, np.float32)
     out = run_onnx(to_onnx(f0).SerializeToString(), x[:, f0.features])
@@ -40,7 +42,7 @@ def test_the_graph_of_a_high_cost_model_outputs_class_indices(cancer: Fitted) ->
     assert class_indices.tolist() == expected.tolist()
 
 
-def test_models_without_a_graph_are_refused(cancer: Fitted) -> None:
+def test_models_without_a_graph_are_refused(cancer: FittedSystem) -> None:
     system = cancer.system
     with pytest.raises(ConversionError, match="takes a Stage or a high-cost model"):
         to_onnx(system)

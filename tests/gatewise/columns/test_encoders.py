@@ -82,7 +82,7 @@ def test_a_device_encodes_as_training_does(tmp_path_factory, example_table):
     trained = encoder.transform(frame)
     assert trained.columns.tolist() == list(device.feature_names)
     rows_of_file = table.read_table(path, device.names, device)
-    assert (bits(device.rows(rows_of_file.rows)), rows_of_file.ignored) == (
+    assert (bits(device.rows(rows_of_file.rows)), rows_of_file.ignored_columns) == (
         bits(trained),
         ("label",),
     )

@@ -73,7 +73,7 @@ def test_negative_zero_is_stored_as_zero():
 
 def test_leaf_rows_of_trees_with_one_output_and_with_all_outputs():
     rng = np.random.default_rng(1)
-    trees = make_trees(rng, 12, 3, 4, form="mixed", marks=np.float32([0, 1]))
+    trees = make_trees(rng, 12, 3, 4, output_form="mixed", threshold_values=np.float32([0, 1]))
     assert {-1, 0} < set(trees.output.tolist())
     rows, output = leaf_rows(trees)
     assert output is None

@@ -15,7 +15,7 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from gatewise.errors import InputError
 from gatewise.models.tree_sources import float32_below
 from gatewise.models.trees import TreeEnsemble, byte_leaves
-from tests.support.tree_walks import columns_of, paths
+from tests.support.tree_walks import columns_of, tree_paths
 from tests.support.trees import random_trees
 
 SILENT = {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 3}
@@ -126,9 +126,9 @@ def test_rounded_thresholds_split_float32_values_equally(threshold, x):
 @settings(deadline=None)  # the first call compiles a function
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([0, 1, 255, 256, 257, 1000]))
 def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, mixed, n):
-    trees, x = random_trees(seed, mixed=mixed)
+    trees, x = random_trees(seed, has_mixed_outputs=mixed)
     visited = trees.visited_features(x)
-    walks = [paths(trees, row) for row in x]
+    walks = [tree_paths(trees, row) for row in x]
     assert [set(np.flatnonzero(mask).tolist()) for mask in visited] == [
         columns_of(trees, row) for row in x
     ]
@@ -147,7 +147,7 @@ def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, mixed, n):
 
 @given(st.integers(0, 2**31), st.booleans())
 def test_centred_trees_give_the_same_margins_from_smaller_leaves(seed, mixed):
-    trees, x = random_trees(seed, mixed=mixed)
+    trees, x = random_trees(seed, has_mixed_outputs=mixed)
     centred = trees.with_centred_leaves()
     tolerance = 1e-6 * trees.n_trees * float(np.abs(trees.value).max() + np.abs(trees.base).max())
     np.testing.assert_allclose(centred.margins(x), trees.margins(x), rtol=0, atol=tolerance)
@@ -164,7 +164,7 @@ def test_centred_trees_give_the_same_margins_from_smaller_leaves(seed, mixed):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**31), st.booleans())
 def test_byte_leaves_are_close_and_can_be_packed(seed, mixed):
-    trees, _ = random_trees(seed, mixed=mixed)
+    trees, _ = random_trees(seed, has_mixed_outputs=mixed)
     leaf = trees.feature < 0
     rounded = trees.with_byte_leaves()
     before, after = trees.value[leaf], rounded.value[leaf]

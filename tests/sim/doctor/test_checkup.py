@@ -25,7 +25,7 @@ from gatewise_sim.doctor.checkup import examine
 from gatewise_sim.doctor.findings import DeviceSettings
 from gatewise_sim.doctor.probe import Probe
 from tests.support import small_bundle
-from tests.support.mosquitto import Mosquitto, SecureBroker, make_folder, run_as
+from tests.support.mosquitto import Mosquitto, SecureBroker, make_broker_folder, mosquitto_user
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
@@ -56,7 +56,7 @@ def get_only_problem(findings):
 
 @pytest.fixture(scope="module")
 def broker_files(tmp_path_factory):
-    return make_folder(tmp_path_factory.mktemp("doctor") / "broker")
+    return make_broker_folder(tmp_path_factory.mktemp("doctor") / "broker")
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ def test_doctor_leaves_no_retained_messages_and_needs_no_bundle(broker_files, se
 
 @pytest.mark.parametrize("bind_ids", [False, True])
 def test_running_device_is_not_disturbed_unless_ids_are_bound(tmp_path, bundle, bind_ids):
-    broker_files = make_folder(tmp_path / "broker", bind_ids=bind_ids)
+    broker_files = make_broker_folder(tmp_path / "broker", bind_ids=bind_ids)
     with (
         SecureBroker(broker_files) as secure_broker,
         Worker(bundle, secure_broker.url, **broker_files.worker_arguments("w-1")),
@@ -134,7 +134,7 @@ def test_running_device_is_not_disturbed_unless_ids_are_bound(tmp_path, bundle, 
 
 
 def test_broker_that_lets_devices_join_the_worker_pool_is_found(tmp_path):
-    with SecureBroker(make_folder(tmp_path / "broker", plugin="none")) as broker:
+    with SecureBroker(make_broker_folder(tmp_path / "broker", plugin="none")) as broker:
         findings = findings_for(broker.url, **client_files(broker.broker_folder))
     assert "open-pool" in problem_codes(findings)
 
@@ -184,7 +184,7 @@ def test_server_certificate_outside_its_validity_is_found(tmp_path, broker_files
     (folder / "server.crt").unlink()
     port = free_port()
     reissued_files = init_broker(
-        folder, clock=clock_shifted_by(shift_days), port=port, run_as=run_as()
+        folder, clock=clock_shifted_by(shift_days), port=port, run_as=mosquitto_user()
     )
     broker = SecureBroker(reissued_files)
     try:
@@ -196,7 +196,7 @@ def test_server_certificate_outside_its_validity_is_found(tmp_path, broker_files
 
 
 def test_wrong_host_name_and_unknown_authority_are_found(tmp_path, broker_files, secure_broker):
-    other_files = make_folder(tmp_path / "other", hosts=["broker.example"])
+    other_files = make_broker_folder(tmp_path / "other", hosts=["broker.example"])
     broker = SecureBroker(other_files)
     try:
         problem = get_only_problem(findings_for(broker.url, **client_files(other_files)))
@@ -224,7 +224,9 @@ def test_missing_client_certificate_is_found(broker_files, secure_broker):
 def test_untrusted_or_expired_client_certificate_is_found(
     tmp_path, broker_files, secure_broker, shift_days, code
 ):
-    other_files = client_files(make_folder(tmp_path / "other", clock=clock_shifted_by(shift_days)))
+    other_files = client_files(
+        make_broker_folder(tmp_path / "other", clock=clock_shifted_by(shift_days))
+    )
     mixed_files = other_files | {"ca_file": client_files(broker_files)["ca_file"]}
     assert get_only_problem(findings_for(secure_broker.url, **mixed_files)).code == code
 

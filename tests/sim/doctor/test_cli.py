@@ -6,13 +6,13 @@ import pytest
 
 from tests.support import small_bundle
 from tests.support.ports import free_port
-from tests.support.processes import run_here
+from tests.support.processes import run_in_process
 
 bundle = small_bundle.bundle
 
 
 def run_doctor(*arguments):
-    return run_here("doctor", *arguments)
+    return run_in_process("doctor", *arguments)
 
 
 def test_output_and_status_of_healthy_and_broken_devices(bundle):

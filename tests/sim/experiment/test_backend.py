@@ -17,7 +17,7 @@ from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.report.findings import caveats
 from gatewise_sim.scenario import Scenario
 from gatewise_training import ConfidenceCascade
-from tests.support.processes import run_here
+from tests.support.processes import run_in_process
 
 pytestmark = pytest.mark.slow  # fits a model, starts processes
 
@@ -62,7 +62,7 @@ def run_in_project(project):
     """A function that runs a command in the folder and returns its status and both outputs."""
 
     def run_command(*args):
-        process = run_here(*args, folder=project[0])
+        process = run_in_process(*args, folder=project[0])
         return process.returncode, process.stdout, process.stderr
 
     return run_command

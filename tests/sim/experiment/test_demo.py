@@ -15,7 +15,12 @@ from gatewise_sim.experiment.demo_settings import DemoSettings
 from gatewise_sim.report.document import Report
 from gatewise_sim.report.output import DEMO
 from tests.support.demo_report import check_report
-from tests.support.processes import interrupt, named, refused, run_here
+from tests.support.processes import (
+    assert_command_refused,
+    descendants_named,
+    interrupt,
+    run_in_process,
+)
 
 
 @pytest.mark.slow
@@ -28,7 +33,7 @@ def test_second_run_with_two_workers_gives_the_same_report(quick_demo, tmp_path)
     shutil.copytree(quick_demo.folder, tmp_path / "demo-out")
     with MosquittoBroker() as broker:
         worker_options = ("--broker", broker.url, "--workers", "2")
-        process = run_here(*quick_demo.words, *worker_options, folder=tmp_path)
+        process = run_in_process(*quick_demo.words, *worker_options, folder=tmp_path)
     assert process.returncode == 0, process.stderr
     second_report = json.loads(process.stdout)
     check_report(second_report)
@@ -47,7 +52,7 @@ def test_interrupted_demo_leaves_no_files_or_processes(tmp_path, command):
         "demo", "--dataset", "iris", "--devices", "2", "--link", "satellite", "--out", "out",
         folder=tmp_path, environment={"TMPDIR": str(scratch)},
     )  # fmt: skip
-    find_edge_pids = lambda: named("gatewise edge", demo.process.pid)  # noqa: E731
+    find_edge_pids = lambda: descendants_named("gatewise edge", demo.process.pid)  # noqa: E731
     status, out, err, children = interrupt(demo, signal.SIGINT, find_edge_pids)
     assert (status, out) == (130, ""), err
     assert len(children) >= 3  # broker, worker, devices
@@ -90,7 +95,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 def test_invalid_table_gives_one_line_and_no_files(folder, table_name):
     content, message = INVALID_TABLES[table_name]
     Path("data.csv").write_text(content)
-    line = refused("demo", "--dataset", "data.csv")
+    line = assert_command_refused("demo", "--dataset", "data.csv")
     assert re.search(message, line), line
     assert [path.name for path in folder.iterdir()] == ["data.csv"]
 
@@ -120,7 +125,7 @@ def test_invalid_setting_gives_one_line_and_no_files(folder, args, message):
     Path("data.csv").write_text(make_csv())
     Path("unknown.toml").write_text("[features]\na = 1\nb = 1\nc = 1\n")
     names_before = {path.name for path in folder.iterdir()}
-    assert message in refused("demo", *args)
+    assert message in assert_command_refused("demo", *args)
     assert {path.name for path in folder.iterdir()} == names_before
 
 

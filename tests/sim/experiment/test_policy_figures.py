@@ -9,11 +9,11 @@ from gatewise_sim.fleet.energy import MONTH_SECONDS, DeviceEnergy, Prices, Radio
 from gatewise_sim.fleet.results import ROUTES
 from gatewise_sim.intervals import N_BATCHES, Batches
 from tests.support.fleets import (
-    at_times,
-    figures,
+    arrivals_at,
+    make_policy_result,
     make_scenario,
     make_table,
-    run,
+    run_policy,
     write_link,
 )
 
@@ -35,12 +35,12 @@ def scenario(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fleet_run(table, scenario):
-    return run(table, scenario)
+    return run_policy(table, scenario)
 
 
 @pytest.fixture(scope="module")
 def policy_result(table, scenario, fleet_run):
-    return figures(table, scenario, fleet_run)
+    return make_policy_result(table, scenario, fleet_run)
 
 
 def test_figures_equal_means_of_the_answers(table, fleet_run, policy_result):
@@ -93,9 +93,9 @@ def test_timeline_and_classes_sum_to_the_run(fleet_run, policy_result):
 
 
 def test_run_without_instances_is_refused(table, scenario):
-    fleet_run = run(table, scenario, arrivals=at_times([]))
+    fleet_run = run_policy(table, scenario, arrivals=arrivals_at([]))
     with pytest.raises(InputError, match="no instance arrived"):
-        figures(table, scenario, fleet_run)
+        make_policy_result(table, scenario, fleet_run)
 
 
 def test_each_batch_covers_the_whole_day(table, scenario, fleet_run):
@@ -112,7 +112,7 @@ def test_repeated_rows_do_not_narrow_intervals():
     """The width of an interval depends on the 40 rows, not on the instances drawn from them."""
     table = make_table(40, 10)
     scenario = make_scenario(devices=200, time="600s", workload="poisson:6/min", link="wifi")
-    policy_result = figures(table, scenario, run(table, scenario))
+    policy_result = make_policy_result(table, scenario, run_policy(table, scenario))
     assert policy_result.instances > 10_000
     low, high = binomtest(10, 40).proportion_ci(method="wilson")
     assert policy_result.offload_rate.high - policy_result.offload_rate.low >= 0.9 * (high - low)
@@ -138,11 +138,13 @@ def test_joules_equal_a_manual_sum(tmp_path):
     assert scenario.link_profile.radio == Radio(
         name="l", wake_w=1, wake_s=1, active_w=2, tail_w=1, tail_s=10, idle_w=0.5
     )
-    fleet_run = run(table, scenario, arrivals=at_times([0.0, 5.0, 6.0], rows=[0, 1, 9]))
+    fleet_run = run_policy(
+        table, scenario, arrivals=arrivals_at([0.0, 5.0, 6.0], row_numbers=[0, 1, 9])
+    )
     assert fleet_run.answers.latency_ms[:2] == pytest.approx([1000.0, 1000.0])
     assert fleet_run.answers.radio_joules == pytest.approx([1 + 2 + 10, 2 + 4, 0.0])
     energy = DeviceEnergy(idle_w=0.25, battery_wh=10, stage_j=0.1, feature_j=0.01)
-    policy_result = figures(table, scenario, fleet_run, energy=energy)
+    policy_result = make_policy_result(table, scenario, fleet_run, energy=energy)
     assert policy_result.joules.radio == pytest.approx(19 / 3)
     assert policy_result.joules.features == pytest.approx((0.02 + 0.02 + 0.01) / 3)
     assert policy_result.joules.stages == pytest.approx(0.1)
@@ -153,7 +155,7 @@ def test_joules_equal_a_manual_sum(tmp_path):
 
 def test_bill_equals_a_manual_sum(table, scenario, fleet_run):
     prices = Prices(per_mb=0.5, per_worker_hour=1.0, per_million_requests=2.0, per_device_month=3.0)
-    bill = figures(table, scenario, fleet_run, prices=prices).money
+    bill = make_policy_result(table, scenario, fleet_run, prices=prices).money
     runs_per_month = MONTH_SECONDS / 300
     n_requests = (
         fleet_run.device_counts["sent"]
@@ -173,8 +175,8 @@ def test_bill_equals_a_manual_sum(table, scenario, fleet_run):
 def test_fleet_without_offloads_pays_no_workers():
     table = make_table(10, 0)
     scenario = make_scenario(devices=5, time="60s", workload="poisson:1/s")
-    policy_result = figures(
-        table, scenario, run(table, scenario), prices=Prices(per_worker_hour=1.0)
+    policy_result = make_policy_result(
+        table, scenario, run_policy(table, scenario), prices=Prices(per_worker_hour=1.0)
     )
     assert policy_result.money.workers == 0.0
     assert policy_result.offload_rate.low == policy_result.offload_rate.high == 0.0

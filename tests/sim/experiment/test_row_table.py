@@ -7,7 +7,7 @@ from gatewise_export import pack
 from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.fleet.results import EDGE, ERROR, FALLBACK, NO_LABEL
 from gatewise_training import StagedCascade
-from tests.support.refused import refused
+from tests.support.refused import assert_refused
 
 
 def test_outcomes_equal_those_of_the_estimator(small, table):
@@ -72,8 +72,10 @@ def test_rows_with_invalid_values_become_fallbacks_or_errors(strict_system, tmp_
 
 
 def test_rows_of_wrong_shape_are_refused(small):
-    refused(make_row_table, small.bundle, small.rows[:, :5], says="the bundle has 64 columns")
-    refused(make_row_table, small.bundle, small.rows[:0], says="rows of shape (0, 64)")
-    refused(
-        make_row_table, small.bundle, small.rows[:2], [1], says="labels of shape (1,) for 2 rows"
+    assert_refused(
+        make_row_table, small.bundle, small.rows[:, :5], message="the bundle has 64 columns"
+    )
+    assert_refused(make_row_table, small.bundle, small.rows[:0], message="rows of shape (0, 64)")
+    assert_refused(
+        make_row_table, small.bundle, small.rows[:2], [1], message="labels of shape (1,) for 2 rows"
     )

@@ -11,7 +11,7 @@ from gatewise_export.bundle.manifest import Manifest
 from gatewise_sim.experiment.rows import Rows
 from tests.support.machine_table import machine_table, make_raw_bundle
 from tests.support.processes import run_python
-from tests.support.refused import refused
+from tests.support.refused import assert_refused
 
 
 def write_csv(path, column_names, rows, labels=None, target="label"):
@@ -133,7 +133,7 @@ def test_malformed_table_is_refused_in_one_line(
     path = write_csv(
         tmp_path / "rows.csv", column_names, matrix, change.get("labels", [1, 2, 3, 4, 5])
     )
-    refused(Rows.load, path, manifest, target=change.get("target"), says=message)
+    assert_refused(Rows.load, path, manifest, target=change.get("target"), message=message)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_malformed_table_is_refused_in_one_line(
 )
 def test_unknown_source_of_rows_is_refused(tmp_path, manifest, monkeypatch, source, message):
     monkeypatch.chdir(tmp_path)
-    refused(Rows.load, source, manifest, says=message)
+    assert_refused(Rows.load, source, manifest, message=message)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_unknown_source_of_rows_is_refused(tmp_path, manifest, monkeypatch, sour
     ],
 )
 def test_arrays_of_wrong_shape_are_refused(manifest, X, y, message):
-    refused(Rows.from_arrays, "rows", X, y, manifest, says=message)
+    assert_refused(Rows.from_arrays, "rows", X, y, manifest, message=message)
 
 
 def test_raw_columns_are_encoded_as_devices_encode_them(make_once, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from gatewise import cli
 from gatewise_sim.report.output import SIMULATION
-from tests.support.processes import interrupt, named, run_gatewise, run_here
+from tests.support.processes import descendants_named, interrupt, run_gatewise, run_in_process
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ QUICK_COMMAND = (
 
 @pytest.mark.usefixtures("small_fits")
 def test_trained_bundle_is_simulated_with_a_report(tmp_path):
-    training = run_here("train", "wine", "--out", "bundle", folder=tmp_path)
+    training = run_in_process("train", "wine", "--out", "bundle", folder=tmp_path)
     assert training.returncode == 0, training.stderr
     process = run_gatewise(
         "simulate", "bundle", "--data", "wine", "--time", "10min", folder=tmp_path
@@ -60,7 +60,7 @@ def test_trained_bundle_is_simulated_with_a_report(tmp_path):
 
 
 def test_command_of_a_report_repeats_it_exactly(folder):
-    process = run_here(
+    process = run_in_process(
         *QUICK_COMMAND, "--outage", "cloud:+3min-+5min", "--out", "out-1", folder=folder
     )
     assert process.returncode == 0, process.stderr
@@ -75,7 +75,9 @@ def test_command_of_a_report_repeats_it_exactly(folder):
 
 
 def test_sweep_writes_a_table_a_file_and_a_plot(folder):
-    process = run_here(*QUICK_COMMAND, "--sweep", "link=wifi,4g", "--out", "sweep", folder=folder)
+    process = run_in_process(
+        *QUICK_COMMAND, "--sweep", "link=wifi,4g", "--out", "sweep", folder=folder
+    )
     assert process.returncode == 0, process.stderr
     assert sorted(path.name for path in (folder / "sweep").iterdir()) == ["sweep.csv", "sweep.svg"]
     assert process.stdout.splitlines()[-2:] == ["sweep/sweep.csv", "sweep/sweep.svg"]
@@ -120,7 +122,7 @@ def test_interrupted_run_leaves_no_files_or_processes(folder, command, signal_nu
     options = ("--time", "10min", "--workload", "poisson:2/s", "--out", out)
     run = command(*args, *options, folder=folder)
     status, printed, err, children = interrupt(
-        run, signal_number, lambda: bool(named("gatewise", run.process.pid))
+        run, signal_number, lambda: bool(descendants_named("gatewise", run.process.pid))
     )
     assert status == (130 if signal_number == signal.SIGINT else 128 + signal_number), err
     assert "Traceback" not in err

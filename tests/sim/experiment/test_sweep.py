@@ -9,7 +9,7 @@ from gatewise_sim.experiment import sweep
 from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.experiment.sweep import CSV_FILE, PLOT_FILE, read_sweeps, run_sweep, show_table
 from gatewise_sim.scenario import Scenario
-from tests.support.refused import refused
+from tests.support.refused import assert_refused
 
 pytestmark = pytest.mark.slow  # fleets are simulated
 
@@ -63,7 +63,9 @@ def test_interrupted_sweep_continues(job, tmp_path):
     rows = run_sweep(job, read_sweeps(["devices=5,6"]), tmp_path)
     assert rows[0] == first_rows[0]
     assert len(rows) == 2
-    refused(run_sweep, job, read_sweeps(["link=wifi"]), tmp_path, says="belongs to another sweep")
+    assert_refused(
+        run_sweep, job, read_sweeps(["link=wifi"]), tmp_path, message="belongs to another sweep"
+    )
 
 
 def test_failed_point_has_its_error_and_is_repeated(job, tmp_path):
@@ -108,4 +110,4 @@ def test_sweeps_are_parsed(text, values_by_setting):
     ],
 )  # fmt: skip
 def test_invalid_sweep_is_refused(texts, message):
-    refused(read_sweeps, texts, says=message)
+    assert_refused(read_sweeps, texts, message=message)

@@ -6,12 +6,12 @@ import pytest
 from gatewise_sim.fleet.broker import DETECT_SECONDS, RECONNECT_SECONDS, Availability
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.outages import Outages
-from tests.support.fleets import at_times, make_scenario, make_table, run
+from tests.support.fleets import arrivals_at, make_scenario, make_table, run_policy
 
 
 def test_broker_sends_requests_to_workers_in_turn():
-    fleet = run(
-        make_table(), make_scenario(workers=3, max_batch=1), arrivals=at_times(np.zeros(10))
+    fleet = run_policy(
+        make_table(), make_scenario(workers=3, max_batch=1), arrivals=arrivals_at(np.zeros(10))
     )
     assert fleet.answers.latency_ms == pytest.approx(10.0 * (1 + np.arange(10) // 3))
 

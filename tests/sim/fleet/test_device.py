@@ -32,7 +32,7 @@ from gatewise_sim.fleet.run import FleetPolicy, VirtualFleet, run_fleet
 from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker, WorkerContext
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
-from tests.support.fleets import at_times, write_link
+from tests.support.fleets import arrivals_at, write_link
 
 NAME = "0" * 8
 TIMINGS = Timings(
@@ -218,7 +218,7 @@ def test_virtual_device_has_exactly_the_outcomes_of_the_real_device(
         rows[n_instances // 2 :: 2] = rng.choice(
             np.flatnonzero(is_wrong), len(rows[n_instances // 2 :: 2])
         )
-    arrivals = at_times(times, rows=rows)
+    arrivals = arrivals_at(times, row_numbers=rows)
     field_names = ("name", "rtt_ms", "jitter_ms", "down_kbps", "up_kbps", "loss")
     scenario = Scenario(
         devices=1,

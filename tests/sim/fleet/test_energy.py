@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gatewise.costs import FeatureCosts
 from gatewise_sim.fleet.energy import MONTH_SECONDS, RADIOS, DeviceEnergy, Prices, Radio, Usage
 from gatewise_sim.fleet.energy import radio_joules as fleet_joules
-from tests.support.refused import refused_file
+from tests.support.refused import assert_file_refused
 
 # The figures are exact in binary, so that sums can be compared with ==.
 EXACT_RADIO = Radio(name="x", wake_w=2, wake_s=0.5, active_w=4, tail_w=1, tail_s=8)
@@ -167,7 +167,7 @@ def test_empty_file_means_no_energy(tmp_path):
 )
 def test_error_of_an_invalid_device_file_names_the_key(tmp_path, text, message):
     read_energy = partial(DeviceEnergy.from_file, feature_names=FEATURE_NAMES, n_stages=2)
-    refused_file(read_energy, tmp_path / "device.toml", text, message)
+    assert_file_refused(read_energy, tmp_path / "device.toml", text, message)
 
 
 def test_battery_days_follow_from_capacity_and_use():
@@ -244,4 +244,4 @@ def test_prices_are_read_from_a_file(tmp_path):
     ],
 )
 def test_error_of_an_invalid_price_file_names_the_key(tmp_path, text, message):
-    refused_file(Prices.from_file, tmp_path / "prices.toml", text, message)
+    assert_file_refused(Prices.from_file, tmp_path / "prices.toml", text, message)

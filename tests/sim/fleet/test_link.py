@@ -20,7 +20,7 @@ from gatewise_sim.fleet.link import (
     read_profile,
 )
 from gatewise_sim.fleet.outages import Outages, OutageWindow
-from tests.support.refused import refused, refused_file
+from tests.support.refused import assert_file_refused, assert_refused
 
 message_steps = st.lists(
     st.tuples(st.floats(0, 2), st.integers(1, 60_000), st.booleans()), min_size=1, max_size=30
@@ -157,12 +157,12 @@ def test_profile_from_a_file_extends_the_profile_named_by_like(tmp_path):
 def test_error_of_an_invalid_link_file_names_the_key(tmp_path, text, message):
     path = tmp_path / "link.toml"
     path.write_text(text)
-    refused(read_profile, str(path), says=message)
+    assert_refused(read_profile, str(path), message=message)
 
 
 def test_error_of_an_unknown_link_lists_the_profiles(tmp_path):
-    refused(read_profile, "5g", says="unknown link '5g'; choose one of none, wifi, 4g")
-    refused_file(lambda path: read_profile(str(path)), tmp_path / "l.toml", "[", "l.toml")
+    assert_refused(read_profile, "5g", message="unknown link '5g'; choose one of none, wifi, 4g")
+    assert_file_refused(lambda path: read_profile(str(path)), tmp_path / "l.toml", "[", "l.toml")
 
 
 # -- messages ---------------------------------------------------------------------------------

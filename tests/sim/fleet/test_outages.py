@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gatewise.formats import DAY
 from gatewise_sim.fleet.outages import Outages, OutageWindow
-from tests.support.refused import refused
+from tests.support.refused import assert_refused
 
 
 def parse_outages(text: str, run_seconds: float = DAY) -> Outages:
@@ -111,4 +111,4 @@ def test_recovery_time_matches_a_direct_check_of_the_windows(windows, times, sta
     ],
 )
 def test_invalid_outage_is_refused_in_one_line(text, message):
-    refused(OutageWindow.parse, text, says=message)
+    assert_refused(OutageWindow.parse, text, message=message)

@@ -8,7 +8,7 @@ from scipy import stats
 
 from gatewise_sim.fleet.row_mix import RowMix
 from gatewise_sim.fleet.workload import Poisson, draw_arrivals
-from tests.support.refused import refused
+from tests.support.refused import assert_refused
 
 
 def test_classes_drift_linearly_or_in_steps():
@@ -46,4 +46,4 @@ def test_classes_drift_linearly_or_in_steps():
     ],
 )
 def test_invalid_class_mix_is_refused(text, message):
-    refused(RowMix.parse, text, [0, 1], says=message)
+    assert_refused(RowMix.parse, text, [0, 1], message=message)

@@ -19,13 +19,13 @@ from gatewise_sim.fleet.run import (
 )
 from gatewise_sim.timings import Timings
 from tests.support.fleets import (
-    PLAIN,
-    at_times,
-    figures,
+    RUN_TIMINGS,
+    arrivals_at,
+    make_policy_result,
     make_scenario,
     make_table,
-    run,
-    system,
+    run_policy,
+    system_policy,
     write_link,
 )
 
@@ -47,9 +47,9 @@ def test_latency_without_a_queue_is_the_sum_of_its_parts(tmp_path):
     timings = Timings(
         edge_ms=(7.0,), run_us=10_000, instance_us=2000, message_us=3000, broker_us=500, hop_ms=4
     )
-    fleet = run(make_table(), make_scenario(link=link), timings, arrivals=at_times([1.0]))
+    fleet = run_policy(make_table(), make_scenario(link=link), timings, arrivals=arrivals_at([1.0]))
     sizes = VirtualFleet(
-        make_table(), make_scenario(), system(make_table()), timings, n_devices=1
+        make_table(), make_scenario(), system_policy(make_table()), timings, n_devices=1
     )._sizes
     bytes_up = publish_bytes(REQUEST_TOPIC, sizes.request(999_000))
     bytes_down = publish_bytes(RESPONSE_TOPIC, sizes.response(15_000))
@@ -63,7 +63,7 @@ def test_latency_without_a_queue_is_the_sum_of_its_parts(tmp_path):
 
 def test_number_of_unanswered_requests_is_bounded():
     scenario = make_scenario(outstanding=2)
-    fleet = run(make_table(), scenario, arrivals=at_times(np.zeros(5)))
+    fleet = run_policy(make_table(), scenario, arrivals=arrivals_at(np.zeros(5)))
     assert_conserved(fleet)
     assert (fleet.answers.reason == REASON["full"]).sum() == fleet.device_counts["full"] == 3
     assert fleet.answers.cost[fleet.answers.route == FALLBACK].tolist() == [1.0] * 3
@@ -72,7 +72,7 @@ def test_number_of_unanswered_requests_is_bounded():
 def test_device_answers_at_the_deadline(tmp_path):
     link = write_link(tmp_path, name="far", rtt_ms=2000)
     scenario = make_scenario(link=link, deadline_ms=500.0)
-    fleet = run(make_table(), scenario, arrivals=at_times([0.0, 100.0]))
+    fleet = run_policy(make_table(), scenario, arrivals=arrivals_at([0.0, 100.0]))
     assert_conserved(fleet)
     assert fleet.answers.route.tolist() == [FALLBACK, FALLBACK]
     assert fleet.answers.latency_ms == pytest.approx([495.0, 495.0])
@@ -95,7 +95,7 @@ def test_cloud_outage_turns_offloads_into_fallbacks(tmp_path):
     scenario = with_outage(
         tmp_path, "cloud:+60s-+120s", workload="poisson:2/s", devices=20, time="240s"
     )
-    fleet = run(table, scenario)
+    fleet = run_policy(table, scenario)
     assert_conserved(fleet)
     answers = fleet.answers
     is_correct = answers.label == table.truth[answers.row]
@@ -117,7 +117,7 @@ def test_outages_of_link_broker_and_workers_cause_fallbacks(tmp_path, component)
         tmp_path, f"{component}:+30s-+50s", workload="poisson:2/s", devices=10, time="120s",
         deadline_ms=1000.0, workers=2,
     )  # fmt: skip
-    fleet = run(make_table(10, 5), scenario)
+    fleet = run_policy(make_table(10, 5), scenario)
     assert_conserved(fleet)
     answers = fleet.answers
     is_hard = answers.row < 5
@@ -135,7 +135,7 @@ def test_undetected_outage_of_the_link_only_delays_answers(tmp_path, seconds, is
     """TCP delivers delayed data after a short outage; a longer outage ends the connection."""
     assert 3.0 < DETECT_SECONDS < 4.0
     scenario = with_outage(tmp_path, f"link:+10s-+{10 + seconds}s", deadline_ms=20_000.0)
-    fleet = run(make_table(), scenario, arrivals=at_times([10.5, 13.9]))
+    fleet = run_policy(make_table(), scenario, arrivals=arrivals_at([10.5, 13.9]))
     assert_conserved(fleet)
     if is_detected:
         # the data in the connection are lost, and the second instance has no connection
@@ -154,10 +154,10 @@ def test_new_connection_starts_with_handshakes(tmp_path, tls, n_round_trips):
     scenario = make_scenario(
         link=write_link(tmp_path, name="l", rtt_ms=800), outage=("broker:+50s-+60s",), tls=tls
     )
-    fleet = run(
+    fleet = run_policy(
         make_table(),
         scenario,
-        arrivals=at_times([55.0, connected_at - 0.01, connected_at + 0.01, 90.0]),
+        arrivals=arrivals_at([55.0, connected_at - 0.01, connected_at + 0.01, 90.0]),
     )
     assert fleet.answers.reason.tolist()[:2] == [REASON["link-down"]] * 2
     assert fleet.answers.route.tolist() == [FALLBACK, FALLBACK, CLOUD, CLOUD]
@@ -173,7 +173,7 @@ def test_costs_and_labels_equal_the_figures_of_the_estimator(small, table):
     """If the cloud answers in time, each instance costs as much as the estimator states."""
     timings = Timings(edge_ms=(0.0, 0.0), run_us=1000, instance_us=0)
     scenario = make_scenario(devices=20, time="60s", workload="poisson:2/s", link="4g")
-    answers = run(table, scenario, timings).answers
+    answers = run_policy(table, scenario, timings).answers
     assert set(answers.route.tolist()) == {EDGE, CLOUD}
     assert np.array_equal(answers.cost, small.system.cost(small.rows)[answers.row])
     assert np.array_equal(answers.label, small.system.predict(small.rows)[answers.row])
@@ -189,9 +189,13 @@ def test_request_first_runs_stages_only_for_fallbacks(tmp_path):
         link=write_link(tmp_path, name="l", rtt_ms=10), outage=("cloud:+50s-+100s",),
         deadline_ms=1000.0,
     )  # fmt: skip
-    timings = msgspec.structs.replace(PLAIN, edge_ms=(20.0,))
-    answers = run(
-        table, scenario, timings, policy=policy, arrivals=at_times([0.0, 60.0], rows=[3, 3])
+    timings = msgspec.structs.replace(RUN_TIMINGS, edge_ms=(20.0,))
+    answers = run_policy(
+        table,
+        scenario,
+        timings,
+        policy=policy,
+        arrivals=arrivals_at([0.0, 60.0], row_numbers=[3, 3]),
     ).answers
     assert answers.route.tolist() == [CLOUD, FALLBACK]
     assert answers.device_ms.tolist() == [0.0, 20.0]
@@ -205,7 +209,7 @@ def test_random_policy_offloads_its_share_of_the_instances():
         key="random", name="Random", is_offloaded=table.is_offloaded, random_share=0.25
     )
     scenario = make_scenario(devices=10, time="100s", workload="poisson:4/s")
-    answers = run(table, scenario, policy=policy).answers
+    answers = run_policy(table, scenario, policy=policy).answers
     assert answers.is_requested.sum() == pytest.approx(0.25 * len(answers), abs=1)
     assert len(set(answers.row[answers.is_requested])) == 10
 
@@ -213,13 +217,15 @@ def test_random_policy_offloads_its_share_of_the_instances():
 def test_rows_that_the_cloud_refuses_stay_on_the_device():
     table = make_table(2, 2, cloud_label=np.array([1, -1]))
     policy = FleetPolicy(key="x", name="x", is_offloaded=table.is_offloaded & table.can_offload)
-    fleet = run(table, make_scenario(), policy=policy, arrivals=at_times([0, 1], rows=[0, 1]))
+    fleet = run_policy(
+        table, make_scenario(), policy=policy, arrivals=arrivals_at([0, 1], row_numbers=[0, 1])
+    )
     assert fleet.answers.route.tolist() == [CLOUD, EDGE]
 
 
 def test_timings_must_name_every_stage():
     with pytest.raises(InputError, match="edge_ms has 1 entries"):
-        run(make_table(2, 0, last_stage=np.array([0, 1])), make_scenario())
+        run_policy(make_table(2, 0, last_stage=np.array([0, 1])), make_scenario())
 
 
 # -- parts of large fleets ------------------------------------------------------------------------
@@ -228,14 +234,14 @@ def test_timings_must_name_every_stage():
 def test_small_fleet_is_simulated_completely_and_large_one_in_part():
     table = make_table(10, 1)
     small_scenario = make_scenario(devices=MAX_DEVICES, time="1h", workload="poisson:1/min")
-    assert choose_n_devices(table, small_scenario, system(table)) == MAX_DEVICES
+    assert choose_n_devices(table, small_scenario, system_policy(table)) == MAX_DEVICES
     for n_hard, is_complete in ((4, True), (5, False)):  # 480,000 and 600,000 requests
         busy_table = make_table(10, n_hard)
         assert (
-            choose_n_devices(busy_table, small_scenario, system(busy_table)) == MAX_DEVICES
+            choose_n_devices(busy_table, small_scenario, system_policy(busy_table)) == MAX_DEVICES
         ) == is_complete
     large_scenario = make_scenario(devices=10**6, time="1day", workload="poisson:1/min")
-    n_devices = choose_n_devices(table, large_scenario, system(table))
+    n_devices = choose_n_devices(table, large_scenario, system_policy(table))
     assert n_devices * 1440 <= MAX_INSTANCES
     all_cloud_policy = FleetPolicy(key="c", name="c", is_offloaded=np.ones(10, bool))
     assert choose_n_devices(table, large_scenario, all_cloud_policy) * 1440 <= MAX_REQUESTS
@@ -254,7 +260,7 @@ def test_part_of_a_fleet_has_the_figures_of_the_whole_fleet(tmp_path):
     )  # fmt: skip
     timings = Timings(edge_ms=(0.1,), run_us=30_000, instance_us=1000, message_us=1000)
     whole_run, part_run = (
-        run(table, scenario, timings, n_devices=n_devices) for n_devices in (2000, 200)
+        run_policy(table, scenario, timings, n_devices=n_devices) for n_devices in (2000, 200)
     )
     assert whole_run.scale == 1.0
     assert part_run.scale == 10.0
@@ -262,7 +268,7 @@ def test_part_of_a_fleet_has_the_figures_of_the_whole_fleet(tmp_path):
     assert "the load of the whole fleet" in part_run.sampling
     assert whole_run.sampling == "all of 2,000 devices for 5 min"
     whole_figures, part_figures = (
-        figures(table, scenario, fleet) for fleet in (whole_run, part_run)
+        make_policy_result(table, scenario, fleet) for fleet in (whole_run, part_run)
     )
     assert part_figures.scaled
     assert not whole_figures.scaled
@@ -282,7 +288,9 @@ def test_part_of_a_fleet_has_the_figures_of_the_whole_fleet(tmp_path):
 def test_device_starts_with_the_usual_round_trip(tmp_path):
     link = write_link(tmp_path, name="l", rtt_ms=100)
     table = make_table()
-    fleet = VirtualFleet(table, make_scenario(link=link), system(table), PLAIN, n_devices=1)
+    fleet = VirtualFleet(
+        table, make_scenario(link=link), system_policy(table), RUN_TIMINGS, n_devices=1
+    )
     round_trip = fleet._measure_round_trip()
     assert isinstance(round_trip, RoundTrip)
     assert round_trip.smoothed_s == pytest.approx(0.110, abs=0.002)

@@ -16,7 +16,7 @@ from gatewise_sim.fleet.worker import (
 )
 from gatewise_sim.fleet.workload import Poisson, draw_arrivals
 from gatewise_sim.timings import Timings
-from tests.support.fleets import at_times, make_scenario, make_table, run
+from tests.support.fleets import arrivals_at, make_scenario, make_table, run_policy
 
 
 def timings(run_us: float = 10_000, instance_us: float = 0, **changes: float) -> Timings:
@@ -26,11 +26,11 @@ def timings(run_us: float = 10_000, instance_us: float = 0, **changes: float) ->
 
 def test_simultaneous_requests_run_in_batches():
     """The first request runs alone; the other nine queue and run in batches of 4, 4 and 1."""
-    fleet = run(
+    fleet = run_policy(
         make_table(),
         make_scenario(max_batch=4),
         timings(10_000, 1000),
-        arrivals=at_times(np.zeros(10)),
+        arrivals=arrivals_at(np.zeros(10)),
     )
     ends = np.cumsum([11.0, 14.0, 14.0, 11.0])
     assert fleet.answers.latency_ms == pytest.approx(np.repeat(ends, [1, 4, 4, 1]))
@@ -40,8 +40,8 @@ def test_simultaneous_requests_run_in_batches():
 
 def test_wait_ms_fills_a_batch():
     """The worker waits for the second request for 5 ms, and runs a full batch at once."""
-    arrivals = at_times([0.0, 0.005, 1.0, 1.0])
-    fleet = run(make_table(), make_scenario(wait_ms=8.0, max_batch=2), arrivals=arrivals)
+    arrivals = arrivals_at([0.0, 0.005, 1.0, 1.0])
+    fleet = run_policy(make_table(), make_scenario(wait_ms=8.0, max_batch=2), arrivals=arrivals)
     assert fleet.answers.latency_ms == pytest.approx([15.0, 10.0, 10.0, 10.0])
     assert fleet.worker_counts["batches"] == 2
 
@@ -50,7 +50,7 @@ def test_wait_ms_fills_a_batch():
 def test_mean_wait_matches_the_formula_for_m_d_1():
     """The mean wait of M/D/1 is rho * s / (2 (1 - rho)); its standard error here is 1 %."""
     utilisation, service_s = 0.6, 0.010
-    fleet = run(
+    fleet = run_policy(
         make_table(),
         make_scenario(
             devices=500, time="500s", workload="poisson:0.12/s", max_batch=1, queue=10**5
@@ -66,11 +66,11 @@ def test_mean_wait_matches_the_formula_for_m_d_1():
 
 def test_worker_with_a_full_queue_refuses_requests():
     """One request runs, one expires in the queue, and two are refused too late for a retry."""
-    fleet = run(
+    fleet = run_policy(
         make_table(),
         make_scenario(queue=1, deadline_ms=3_900.0),
         timings(2_000_000),
-        arrivals=at_times(np.zeros(4)),
+        arrivals=arrivals_at(np.zeros(4)),
     )
     assert fleet.answers.route.tolist() == [CLOUD, FALLBACK, FALLBACK, FALLBACK]
     assert fleet.worker_counts["busy"] == 2
@@ -80,11 +80,11 @@ def test_worker_with_a_full_queue_refuses_requests():
 
 def test_duplicate_is_computed_once_and_answered_twice():
     """A device retries before its answer arrives, and the worker recognises the duplicate."""
-    fleet = run(
+    fleet = run_policy(
         make_table(),
         make_scenario(deadline_ms=60_000.0, max_batch=1),
         timings(1_000_000),
-        arrivals=at_times(np.arange(0, 6) * 0.01),
+        arrivals=arrivals_at(np.arange(0, 6) * 0.01),
     )
     assert fleet.device_counts["retries"] > 0
     assert (
@@ -96,11 +96,11 @@ def test_duplicate_is_computed_once_and_answered_twice():
 
 
 def test_requests_of_a_failing_worker_are_lost_and_retried():
-    fleet = run(
+    fleet = run_policy(
         make_table(),
         make_scenario(deadline_ms=10_000.0, outage=("workers:1:+2s-+3s",), workers=2),
         timings(1_500_000),
-        arrivals=at_times([1.0]),
+        arrivals=arrivals_at([1.0]),
     )
     assert fleet.worker_counts["lost"] == 1
     assert fleet.device_counts["retries"] == 1

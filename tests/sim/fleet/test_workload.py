@@ -17,7 +17,7 @@ from gatewise_sim.fleet.workload import (
     draw_arrivals,
     read_workload,
 )
-from tests.support.refused import refused
+from tests.support.refused import assert_refused
 
 TRACE = (
     [np.array([0.0, 1.5, 2.0, 2.0, 90.0]), np.array([30.0]), np.array([0.1, 119.0])],
@@ -186,7 +186,7 @@ def test_trace_is_read_from_a_file(tmp_path):
 def test_error_of_an_invalid_trace_names_the_line(tmp_path, text, message):
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    refused(read_workload, f"replay:{path}", says=message)
+    assert_refused(read_workload, f"replay:{path}", message=message)
 
 
 @pytest.mark.parametrize(
@@ -226,4 +226,4 @@ def test_workloads_are_parsed(text, workload):
     ],
 )
 def test_invalid_workload_is_refused_in_one_line(text, message):
-    refused(read_workload, text, says=message)
+    assert_refused(read_workload, text, message=message)

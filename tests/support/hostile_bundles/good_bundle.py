@@ -17,7 +17,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.flat_models import canonical_model, write_model
 from gatewise_export.onnx_writer import write_graph
-from tests.support.hand_made_bundle import DOCUMENT, Document, complete, stage
+from tests.support.hand_made_bundle import DOCUMENT, Document, completed_document, stage_entry
 
 F32 = np.float32
 NAMES = ("age", "chol", "fbs", "thal")
@@ -84,13 +84,13 @@ FILES = good_files()
 def document(files: dict[str, bytes]) -> Document:
     """Make the manifest of these files."""
     stages = [
-        stage(i, [NAMES[k] for k in inputs], kind)
+        stage_entry(i, [NAMES[k] for k in inputs], kind)
         for i, (inputs, kind) in enumerate(zip(INPUTS, KINDS, strict=True))
     ]
     point = DOCUMENT["operating_points"][0] | {"thresholds": [0.5, 0.5, 0.25]}
     cloud = {"file": "cloud.onnx", "inputs": list(NAMES), "kind": "margins", "link": "sigmoid"}
     parts = {"stages": stages, "chains": [[0, 1, 2]], "cloud": cloud, "operating_points": [point]}
-    return complete(DOCUMENT | parts, files)
+    return completed_document(DOCUMENT | parts, files)
 
 
 def write(

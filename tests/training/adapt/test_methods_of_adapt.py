@@ -18,12 +18,12 @@ from gatewise_training.adapt.qstep import LogOdds
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.learners.growth_settings import Growth, tree_settings
 from gatewise_training.learners.losses import log_loss
-from tests.support.budgeted_methods import N_FEATURES, ready, table
+from tests.support.budgeted_methods import N_FEATURES, make_method, table
 
 
 def test_l1_fits_f1_and_then_the_gate_on_the_chosen_features():
     X, _, y, _ = table()
-    system = ready("l1", X, y, stop="gate", penalties=(0.1,), max_loss=0.0).fit(X, y)
+    system = make_method("l1", X, y, stop="gate", penalties=(0.1,), max_loss=0.0).fit(X, y)
     (stage,) = system.stages_
     assert 0 < len(stage.features) < N_FEATURES
     x = X.to_numpy(np.float32)[:, stage.features].astype(np.float64)
@@ -51,7 +51,7 @@ def test_l1_chooses_features_for_f1_alone():
 @pytest.mark.parametrize("binary", [True, False])
 def test_confidence_offloads_rows_with_small_margins(binary):
     X, X_test, y, _ = table(binary)
-    system = ready("confidence", X, y, max_loss=0.0, n_subsets=2).fit(X, y)
+    system = make_method("confidence", X, y, max_loss=0.0, n_subsets=2).fit(X, y)
     shares = []
     for point in system.frontier_.points:
         system_at_point = system.at(budget=point.cost)
@@ -76,7 +76,7 @@ def test_gate_and_margin_stops_come_from_one_fit_and_validation_chooses(method, 
     candidates_by_stop = {}
 
     def fit_system(stop):
-        system = ready(method, X, y, stop=stop)
+        system = make_method(method, X, y, stop=stop)
         monkeypatch.setattr(
             system,
             "_keep_candidates",
@@ -185,7 +185,7 @@ def test_gbrt_uses_the_derivatives_of_opt(p_full):
 def test_prefixes_of_the_trees_are_also_stages():
     X, X_test, y, _ = table()
     sample = plain_sample()
-    method = ready("adapt-gbrt", X, y, penalties=(0.001,), prefixes=(0.3, 1.0))
+    method = make_method("adapt-gbrt", X, y, penalties=(0.001,), prefixes=(0.3, 1.0))
     prefix_stage, full_stage = method._fit_path(sample, 0.3, 0, method.penalties)
     n_trees = full_stage.model.n_trees
     assert prefix_stage.model.n_trees == round(0.3 * n_trees)
@@ -196,7 +196,7 @@ def test_prefixes_of_the_trees_are_also_stages():
         prefix_stage.margins(rows), first_trees.margins(rows[:, full_stage.features])
     )
     with pytest.raises(InputError, match="prefixes must be shares"):
-        ready("adapt-gbrt", X, y, prefixes=(0.0, 1.0)).fit(X, y)
+        make_method("adapt-gbrt", X, y, prefixes=(0.0, 1.0)).fit(X, y)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,14 @@ from sklearn.linear_model import LogisticRegression
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts, StagedCascade
 from gatewise_training.cascades.cascade import CascadeClassifier
-from tests.support.budgeted_methods import COSTS, METHODS, N_FEATURES, NAMES, ready, table
+from tests.support.budgeted_methods import (
+    COSTS,
+    FEATURE_NAMES,
+    METHODS,
+    N_FEATURES,
+    make_method,
+    table,
+)
 from tests.support.prices import price_of
 from tests.support.tree_walks import stage_columns
 
@@ -33,7 +40,7 @@ QUICK_CASCADE = StagedCascade(
 def fitted_system(request, make_once):
     method, binary = request.param
     X, X_test, y, y_test = table(binary)
-    make = lambda _: ready(method, X, y, max_loss=0.03).fit(X, y)  # noqa: E731
+    make = lambda _: make_method(method, X, y, max_loss=0.03).fit(X, y)  # noqa: E731
     return make_once(f"{method}-{binary}", make), X_test, y_test
 
 
@@ -153,9 +160,9 @@ def test_systems_can_be_pickled_and_cloned_and_check_feature_names(fitted_system
     unfitted = clone(system)
     assert not hasattr(unfitted, "frontier_")
     assert unfitted.get_params(deep=False).keys() == system.get_params(deep=False).keys()
-    assert system.feature_names_ == tuple(NAMES)
+    assert system.feature_names_ == tuple(FEATURE_NAMES)
     with pytest.raises(ValueError, match="feature names"):
-        system.predict(X[NAMES[::-1]])
+        system.predict(X[FEATURE_NAMES[::-1]])
 
 
 @pytest.mark.slow
@@ -168,7 +175,7 @@ def test_methods_certify_their_points(method):
         goals.append({"offload_rate": 0.9})
         # a fitted model may have seen the rows and so cannot certify a loss
         settings["high_cost_model"] = RandomForestClassifier(10, random_state=0)
-    system = ready(method, X, y, **settings, **goals[0]).fit(X, y)
+    system = make_method(method, X, y, **settings, **goals[0]).fit(X, y)
     rows = len(system.calibration_.certifying_records[0].weights)
     assert 0.15 * len(X) < rows < 0.25 * len(X)
     assert rows + len(system.calibration_.tuning_records[0].weights) == len(X)  # used for no fit
@@ -185,7 +192,7 @@ def test_methods_certify_their_points(method):
         assert point.cost <= bound.get("budget", np.inf)
         assert point.offload_rate <= bound.get("offload_rate", 1.0)
     with pytest.raises(InputError, match="equal weight"):
-        ready(method, X, y, **settings).fit(X, y, np.arange(len(y)) + 1.0)
+        make_method(method, X, y, **settings).fit(X, y, np.arange(len(y)) + 1.0)
     if method in CASCADES:
         with pytest.raises(InputError, match="cannot be guaranteed"):
             system.at(budget=0.1)
@@ -232,7 +239,9 @@ def test_rows_of_nearly_no_weight_do_not_change_the_fit(method):
     X, X_test, y, y_test = table()
     is_flipped = np.random.default_rng(0).random(len(y)) < 0.5
     noisy_labels = np.where(is_flipped, np.where(y == "no", "yes", "no"), y)
-    system = ready(method, X, y, max_loss=0.0).fit(X, noisy_labels, np.where(is_flipped, 1e-4, 1.0))
+    system = make_method(method, X, y, max_loss=0.0).fit(
+        X, noisy_labels, np.where(is_flipped, 1e-4, 1.0)
+    )
     # only the stages count because the forest was fitted on the true labels
     margins = system.stages_[-1].margins(X_test.to_numpy(np.float32))
     stage_labels = system.classes_[(margins[:, 0] > 0).astype(int)]
@@ -273,7 +282,7 @@ def test_rows_of_nearly_no_weight_do_not_change_the_fit(method):
 def test_errors_name_the_invalid_setting(method, change):
     X, _, y, _ = table()
     with pytest.raises(InputError, match=next(iter(change))):
-        ready(method, X, y, **change).fit(X, y)
+        make_method(method, X, y, **change).fit(X, y)
 
 
 def test_invalid_tables_and_budgets_are_refused():
@@ -317,7 +326,7 @@ def test_a_fit_without_a_point_for_the_goal_keeps_the_models_but_not_the_earlier
 @pytest.mark.parametrize("method", ["adapt-lin", "adapt-lstsq", "l1"])
 def test_linear_models_refuse_missing_values(method):
     X, _, y, _ = table()
-    system = ready(method, X, y)
+    system = make_method(method, X, y)
     X.iloc[3, 2] = np.nan
     with pytest.raises(InputError, match="column 'f2' contains NaN"):
         system.fit(X, y)
@@ -339,7 +348,7 @@ def test_trees_accept_missing_values_if_allowed(method):
 
 @pytest.mark.slow
 def test_fits_with_one_seed_are_equal():
-    X, X_test, y, _ = table(binary=False)
+    X, X_test, y, _ = table(is_binary=False)
     system = clone(QUICK_CASCADE).set_params(families=("linear", "svm"))
     first_fit, second_fit = (clone(system).fit(X, y) for _ in range(2))
     assert first_fit.frontier_ == second_fit.frontier_

@@ -29,7 +29,7 @@ from gatewise_training.learners.stage_bounds import (
     models_to_try,
 )
 from gatewise_training.operating_points.packed_size import packed_sizes
-from tests.support.budgeted_methods import ready, table
+from tests.support.budgeted_methods import make_method, table
 from tests.support.fit_problems import problem_of
 
 
@@ -189,7 +189,7 @@ def test_omitting_a_stage_saves_only_the_features_that_its_rows_acquired(
 def test_max_bytes_includes_given_stages() -> None:
     X, _, y, _ = table()
     first_stage = RandomForestClassifier(20, max_leaf_nodes=8, random_state=0).fit(X.to_numpy(), y)
-    system = ready("staged", X, y, first_stages=[first_stage], max_bytes=6000).fit(X, y)
+    system = make_method("staged", X, y, first_stages=[first_stage], max_bytes=6000).fit(X, y)
     assert all(p.bytes <= 6000 for p in system.operating_points_)
     assert f"{system.operating_point_.bytes} bytes" in system.summary()
 

@@ -12,7 +12,7 @@ from gatewise.acquisition import last_exit_within
 from gatewise.decision import ALWAYS_STOP, reachable_exits
 from gatewise.errors import InputError
 from gatewise_training.operating_points.cascade_parts import stages_within_cost
-from tests.support.budgeted_methods import COSTS, METHODS, ready, table
+from tests.support.budgeted_methods import COSTS, METHODS, make_method, table
 
 pytestmark = pytest.mark.slow  # many fits
 
@@ -28,7 +28,7 @@ def data() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
 
 def fitted(method: str, **settings):
     X, _, y, _ = data()
-    return ready(method, pd.DataFrame(X), y, cloud_prices=REQUEST, **settings).fit(X, y)
+    return make_method(method, pd.DataFrame(X), y, cloud_prices=REQUEST, **settings).fit(X, y)
 
 
 def extreme_rows(n: int, seed: int = 0) -> np.ndarray:

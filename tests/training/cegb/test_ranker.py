@@ -12,7 +12,7 @@ from gatewise_training.data.datasets import load
 from gatewise_training.data.metrics import average_precision_at
 from tests.support.ranked_queries import queries
 from tests.support.shared_data import shared_data
-from tests.support.tree_walks import counted
+from tests.support.tree_walks import costs_and_splits
 
 pytestmark = pytest.mark.slow  # fits of several seconds
 
@@ -30,7 +30,7 @@ def test_ranker_orders_documents_within_its_budget(accounting):
     assert model.score(X_val, y_val, qid=qid_val) > constant_score + 0.2
     for point in model.frontier_.points:
         point_model = model.at(budget=point.cost)
-        row_costs, _ = counted(point_model, X_val, FeatureCosts.uniform(6))
+        row_costs, _ = costs_and_splits(point_model, X_val, FeatureCosts.uniform(6))
         assert point_model.cost(X_val).tolist() == row_costs.tolist()
         assert point.cost == pytest.approx(np.mean(row_costs))
         score = average_precision_at(point_model.predict(X_val), y_val > 0, qid_val)
@@ -91,5 +91,5 @@ def test_mq2008_is_ranked_better_than_by_chance():
     constant_score = average_precision_at(np.zeros(len(y_test)), y_test > 0, qid_test)
     assert model.score(X_test, y_test, qid=qid_test) > 2 * constant_score
     some_rows = X_test[:300]
-    row_costs, _ = counted(model, some_rows, data.feature_costs)
+    row_costs, _ = costs_and_splits(model, some_rows, data.feature_costs)
     assert model.cost(some_rows).tolist() == row_costs.tolist()

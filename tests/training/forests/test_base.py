@@ -12,7 +12,7 @@ from sklearn.ensemble import RandomForestClassifier
 from gatewise.errors import InputError
 from gatewise_training.forests.budget_forest import BudgetForest
 from gatewise_training.forests.budget_prune import BudgetPrune
-from tests.support.tree_walks import counted, priced, thirds
+from tests.support.tree_walks import costs_and_splits, prices_with_groups, two_thirds
 
 pytestmark = pytest.mark.slow  # fits, and compiles growth and pruning
 
@@ -29,8 +29,8 @@ SETTINGS = {
 )
 def fitted(request, make_once):
     kind, load = request.param
-    X, y, X_test, y_test = thirds(load)
-    system = kind(priced(X.shape[1]), random_state=0, **SETTINGS[kind])
+    X, y, X_test, y_test = two_thirds(load)
+    system = kind(prices_with_groups(X.shape[1]), random_state=0, **SETTINGS[kind])
     name = f"{kind.__name__}-{load.__name__}"
     return make_once(name, lambda _: system.fit(X, y)), X_test, y_test
 
@@ -53,7 +53,7 @@ def test_costs_equal_the_prices_on_the_paths(fitted):
     system, X, _ = fitted
     for point in system.frontier_.points[::2]:
         point_system = system.at(budget=point.cost)
-        row_costs, _ = counted(point_system, X, system.feature_costs_)
+        row_costs, _ = costs_and_splits(point_system, X, system.feature_costs_)
         np.testing.assert_allclose(point_system.cost(X), row_costs, rtol=1e-12)
 
 
@@ -101,6 +101,6 @@ def test_pickled_forests_give_the_same_predictions(fitted):
     ],
 )
 def test_invalid_settings_are_refused_by_name(kind, setting):
-    X, y, _, _ = thirds()
+    X, y, _, _ = two_thirds()
     with pytest.raises(InputError, match=next(iter(setting))):
         kind(**setting).fit(X, y)
