@@ -17,6 +17,7 @@ from gatewise_training.operating_points.class_figures import ClassBounds, ExitAn
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import (
     Promise,
+    _Candidate,
     _risks,
     certify,
     checked_records,
@@ -326,8 +327,8 @@ def test_weighted_losses_reach_both_limits_of_their_range():
         0, 3, correctness=correctness, class_weights=np.array([2.0, 2.0, 1.0])
     )
     point = record.measure((0.5,))
-    exits = record.exits(point.thresholds)[np.newaxis]
-    values, lowest, highest, bound = _risks([record], [point], record, exits, promise(max_loss=0.1))
+    candidate = _Candidate(point, record, record.exits(point.thresholds))
+    values, lowest, highest, bound = _risks([candidate], record, promise(max_loss=0.1))
     largest_weight = 2 / (5 / 3)  # weights of mean 1
     assert values[0].tolist() == pytest.approx(
         [0.9 * largest_weight, -1.1 * largest_weight, -0.1 * largest_weight / 2]

@@ -111,7 +111,7 @@ def cross_fit_settings(
     fits : sequence of callable
         Functions that can be pickled. Each maps row indices to fitted stages, and their number
         does not depend on the rows.
-    what : str
+    step_name : str
         Name of the step in the progress report.
 
     Returns

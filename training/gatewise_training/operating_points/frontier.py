@@ -27,9 +27,6 @@ DEFAULT_SLACK = 1.0
 SMALL_COST_RISE = 0.02
 """Largest rise of the cost, as a share, that is accepted for a gain of a standard error."""
 
-_EFFECTIVE_ACCURACY = attrgetter("effective_accuracy")
-_OFFLOAD_RATE = attrgetter("offload_rate")
-
 
 class Choice(NamedTuple):
     """A point, and the reason for its choice."""
@@ -102,7 +99,7 @@ class Frontier:
         cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **other_fields: Any
     ) -> Frontier:
         """Make the frontier of `points`; `reference_accuracy` and `other_fields` are its fields."""
-        curve_points = _undominated_points(points, _EFFECTIVE_ACCURACY)
+        curve_points = _undominated_points(points)
         if not curve_points:
             raise InputError("a frontier needs at least one operating point")
         return cls(tuple(curve_points), reference_accuracy, **other_fields)
@@ -138,53 +135,41 @@ class Frontier:
     def with_class_points(
         self, points: Iterable[OperatingPoint], bounds: ClassBounds | None
     ) -> Frontier:
-        """Add to the others the `points` that are better for some class or for the `bounds`."""
+        """Add off the curve the `points` that are better for some class or for the `bounds`."""
         bounds = bounds.as_recalls(self.reference_recall) if bounds else None
         points_with_recall = [p for p in points if p.recall is not None]
         # curves of balanced accuracy, of each bounded share, and of points inside the bounds
         curves = [_undominated_points(points_with_recall, lambda p: p.balanced_accuracy or 0.0)]
         for figure_name, class_index, _ in bounds.items() if bounds else ():
-            curves.append(
-                _undominated_points(
-                    points_with_recall, partial(_class_share, figure_name, class_index)
-                )
-            )
+            class_share = partial(_class_share, figure_name, class_index)
+            curves.append(_undominated_points(points_with_recall, class_share))
         for slack in (0.0, DEFAULT_SLACK) if bounds else ():
             assert bounds is not None
-            points_inside = [
-                p for p in points_with_recall if bounds.margin(p, self.class_rows) >= slack
-            ]
-            curves.append(_undominated_points(points_inside, _EFFECTIVE_ACCURACY))
-        useful_points = dict.fromkeys(point for curve in curves for point in curve)
-        curve_points = set(self.points)
-        return replace(
-            self, off_curve_points=tuple(p for p in useful_points if p not in curve_points)
-        )
+            margins = [bounds.margin(p, self.class_rows) for p in points_with_recall]
+            pairs = zip(points_with_recall, margins, strict=True)
+            curves.append(_undominated_points(p for p, margin in pairs if margin >= slack))
+        return self._with_off_curve_points(point for curve in curves for point in curve)
 
     def with_small_points(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Add to the others the best `points` up to each of several sizes, which grow by half."""
-        points_by_size = sorted(points, key=lambda p: p.bytes)
-        listed_points = set(self.all_points)
-        small_points: dict[OperatingPoint, None] = {}
-        max_size_bytes = points_by_size[0].bytes if points_by_size else 0
-        largest_size_bytes = max((p.bytes for p in self.points), default=0)
-        while 0 < max_size_bytes < largest_size_bytes:
-            curve_points = _undominated_points(
-                (p for p in points_by_size if p.bytes <= max_size_bytes), _EFFECTIVE_ACCURACY
-            )
-            small_points |= dict.fromkeys(p for p in curve_points if p not in listed_points)
-            max_size_bytes += max(max_size_bytes // 2, 1)
-        return replace(self, off_curve_points=(*self.off_curve_points, *small_points))
+        """Add off the curve the best `points` up to each of several sizes, which grow by half."""
+        points = sorted(points, key=lambda p: p.bytes)
+        small_points: list[OperatingPoint] = []
+        max_bytes = points[0].bytes if points else 0
+        largest_bytes = max((p.bytes for p in self.points), default=0)
+        while 0 < max_bytes < largest_bytes:
+            small_points += _undominated_points(p for p in points if p.bytes <= max_bytes)
+            max_bytes += max(max_bytes // 2, 1)
+        return self._with_off_curve_points(small_points)
 
     def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
-        """Add to the others the `points` on the curve of accuracy against offload rate."""
+        """Add off the curve the `points` on the curve of accuracy against offload rate."""
+        offload_rate = attrgetter("offload_rate")
+        return self._with_off_curve_points(_undominated_points(points, price=offload_rate))
+
+    def _with_off_curve_points(self, points: Iterable[OperatingPoint]) -> Frontier:
         listed_points = set(self.all_points)
-        curve_points = [
-            p
-            for p in _undominated_points(points, _EFFECTIVE_ACCURACY, _OFFLOAD_RATE)
-            if p not in listed_points
-        ]
-        return replace(self, off_curve_points=(*self.off_curve_points, *curve_points))
+        new_points = dict.fromkeys(p for p in points if p not in listed_points)
+        return replace(self, off_curve_points=(*self.off_curve_points, *new_points))
 
     def within_bytes(self, max_bytes: int) -> Frontier:
         """Get the frontier of the points with at most `max_bytes`; TooLargeError without any."""
@@ -203,7 +188,7 @@ class Frontier:
 
     def _with_points(self, points: Sequence[OperatingPoint]) -> Frontier:
         """Get the frontier of some of the points."""
-        curve_points = dict.fromkeys(_undominated_points(points, _EFFECTIVE_ACCURACY))
+        curve_points = dict.fromkeys(_undominated_points(points))
         off_curve_points = tuple(p for p in points if p not in curve_points)
         return replace(self, points=tuple(curve_points), off_curve_points=off_curve_points)
 
@@ -438,7 +423,7 @@ def _class_share(figure_name: str, class_index: int, point: OperatingPoint) -> f
 
 def _undominated_points(
     points: Iterable[OperatingPoint],
-    value: Callable[[OperatingPoint], float],
+    value: Callable[[OperatingPoint], float] = attrgetter("effective_accuracy"),
     price: Callable[[OperatingPoint], float] = attrgetter("cost"),
 ) -> list[OperatingPoint]:
     """List the points that no other beats in both price and value; of equals, the cheapest."""

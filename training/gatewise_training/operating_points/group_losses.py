@@ -55,7 +55,6 @@ def loss_bounds(
     loss_sums: NDArray[np.float64],
     weights: NDArray[np.float64],
     variance: NDArray[np.float64] | float,
-    level: float = LOSS_LEVEL,
 ) -> NDArray[np.float64]:
     """Bound the mean loss of new groups by the losses of seen groups.
 
@@ -84,14 +83,10 @@ def loss_bounds(
     loss_mean = (group_means + np.maximum(-shrunken_means, 0.0)) @ weight_shares
     # bound by standard errors: sqrt(n / (n - 1) sum (weight share * deviation)^2)
     group_losses = np.maximum(group_means, 0.0)
-    bounds_without_gains = loss_mean + stats.t.ppf(level, n - 1) * _errors(
-        group_losses, weight_shares
-    )
+    loss_error = stats.t.ppf(LOSS_LEVEL, n - 1) * _errors(group_losses, weight_shares)
     # the bound on the mean of losses and gains, at a higher confidence
-    bounds_with_gains = mean[..., 0] + stats.t.ppf(max(level, NET_LOSS_LEVEL), n - 1) * _errors(
-        group_means, weight_shares
-    )
-    bounds: NDArray[np.float64] = np.minimum(bounds_without_gains, bounds_with_gains)
+    net_error = stats.t.ppf(NET_LOSS_LEVEL, n - 1) * _errors(group_means, weight_shares)
+    bounds: NDArray[np.float64] = np.minimum(loss_mean + loss_error, mean[..., 0] + net_error)
     return bounds
 
 
@@ -132,15 +127,12 @@ class GroupLosses:
         loss_sums = []
         square_sums = []
         for i in range(0, len(points), POINTS_PER_STEP):
-            measured_settings = [
-                (records[p.chain], p.thresholds) for p in points[i : i + POINTS_PER_STEP]
-            ]
-            losses = np.stack(
-                [
-                    row_losses(record, reference_record, record.exits(setting))
-                    for record, setting in measured_settings
-                ]
-            )
+            losses_by_point = []
+            for point in points[i : i + POINTS_PER_STEP]:
+                record = records[point.chain]
+                exits = record.exits(point.thresholds)
+                losses_by_point.append(row_losses(record, reference_record, exits))
+            losses = np.stack(losses_by_point)
             loss_sums.append(group_sums(answer_weights * losses))
             square_sums.append(losses**2 @ answer_weights)
         group_losses = np.concatenate(loss_sums)

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -167,6 +168,14 @@ def checked_records(
     return record_list
 
 
+class _Candidate(NamedTuple):
+    """A candidate, the record of its cascade, and the exits of the rows."""
+
+    point: OperatingPoint
+    record: CascadeRecord
+    exits: NDArray[np.int64]  # (n,)
+
+
 def _test_candidates(
     records: Sequence[CascadeRecord],
     candidates: Sequence[OperatingPoint],
@@ -174,61 +183,56 @@ def _test_candidates(
 ) -> Iterator[tuple[OperatingPoint, str | None]]:
     """Yield each candidate with the name of the test that it passes; None if it fails."""
     reference_record = records[-1]
-    level = promise.level
     has_groups = reference_record.splitter.n_groups is not None
-    has_binary_losses = reference_record.class_weights is None and all(
-        np.isin(record.correctness, (0, 1)).all() for record in records
-    )
     for start in range(0, len(candidates), CANDIDATES_PER_STEP):
-        batch = candidates[start : start + CANDIDATES_PER_STEP]
-        batch_records = [records[point.chain] for point in batch]
-        exits = np.stack(
-            [
-                record.exits(point.thresholds)
-                for record, point in zip(batch_records, batch, strict=True)
-            ]
-        )
+        batch = []
+        for point in candidates[start : start + CANDIDATES_PER_STEP]:
+            record = records[point.chain]
+            batch.append(_Candidate(point, record, record.exits(point.thresholds)))
         # the bound on all rows, for several candidates at once
-        if promise.kind == "offload_rate" and not has_groups:
-            is_offloaded = _offloads_by_candidate(batch_records, exits)
-            is_passed_by_candidate = (
-                rate_pvalue(is_offloaded.sum(axis=1), is_offloaded.shape[1], promise.bound) <= level
-            )
-            method = "exact binomial"
-        elif promise.kind == "max_loss" and not has_groups and has_binary_losses:
-            is_passed_by_candidate = np.ones(len(batch), np.bool_)
-            if promise.bound < 1:  # no loss exceeds 1
-                losses = _losses_by_candidate(batch_records, reference_record, exits)
-                n_worse = (losses > 0).sum(axis=1)
-                n_better = (losses < 0).sum(axis=1)
-                limits = loss_limits(losses.shape[1], promise.bound, level)
-                is_passed_by_candidate = n_worse - n_better <= limits[n_worse + n_better]
-            method = "exact paired difference"
-        else:
-            values, lowest, highest, bound = _risks(
-                batch_records, batch, reference_record, exits, promise
-            )
-            units = reference_record.splitter.group_means(values) if has_groups else values
-            is_passed_by_candidate = mean_pvalue(units, bound, lowest, highest, level) <= level
-            method = "betting on groups" if has_groups else "betting"
-        for point, record, point_exits, is_passed in zip(
-            batch, batch_records, exits, is_passed_by_candidate, strict=True
-        ):
+        is_passed_by_candidate, method = _test_bound(batch, records, promise)
+        for candidate, is_passed in zip(batch, is_passed_by_candidate.tolist(), strict=True):
+            point, record, exits = candidate
             is_certain = promise.is_certain(records, point)
             passed_test = "certain" if is_certain else method if is_passed else None
             # bounds on classes: each is tested at the full level, and all must pass
             if passed_test is not None and promise.by_class:
-                answers = record.answers
-                losses = row_losses(record, reference_record, point_exits)
-                assert answers is not None
+                losses = row_losses(record, reference_record, exits)
+                assert record.answers is not None
                 all_pass = classes_pass(
-                    promise.by_class, answers, record.splitter, point_exits, losses, level
+                    promise.by_class, record.answers, record.splitter, exits, losses, promise.level
                 )
-                class_tests = (
-                    "betting on groups" if has_groups else class_test_names(promise.by_class)
-                )
+                test_names = class_test_names(promise.by_class)
+                class_tests = "betting on groups" if has_groups else test_names
                 passed_test = f"{passed_test}; by class {class_tests}" if all_pass else None
             yield point, passed_test
+
+
+def _test_bound(
+    batch: Sequence[_Candidate], records: Sequence[CascadeRecord], promise: Promise
+) -> tuple[NDArray[np.bool_], str]:
+    """Test the bound on all rows; return which candidates pass, and the name of the test."""
+    reference_record = records[-1]
+    has_groups = reference_record.splitter.n_groups is not None
+    has_binary_losses = reference_record.class_weights is None and all(
+        np.isin(record.correctness, (0, 1)).all() for record in records
+    )
+    if promise.kind == "offload_rate" and not has_groups:
+        is_offloaded = _offloads(batch)
+        pvalues = rate_pvalue(is_offloaded.sum(axis=1), is_offloaded.shape[1], promise.bound)
+        return pvalues <= promise.level, "exact binomial"
+    if promise.kind == "max_loss" and not has_groups and has_binary_losses:
+        if promise.bound >= 1:  # no loss exceeds 1
+            return np.ones(len(batch), np.bool_), "exact paired difference"
+        losses = _losses(batch, reference_record)
+        n_worse = (losses > 0).sum(axis=1)
+        n_better = (losses < 0).sum(axis=1)
+        limits = loss_limits(losses.shape[1], promise.bound, promise.level)
+        return n_worse - n_better <= limits[n_worse + n_better], "exact paired difference"
+    values, lowest, highest, bound = _risks(batch, reference_record, promise)
+    units = reference_record.splitter.group_means(values) if has_groups else values
+    pvalues = mean_pvalue(units, bound, lowest, highest, promise.level)
+    return pvalues <= promise.level, "betting on groups" if has_groups else "betting"
 
 
 def row_losses(
@@ -242,48 +246,25 @@ def row_losses(
 
 
 def _risks(
-    records: Sequence[CascadeRecord],
-    points: Sequence[OperatingPoint],
-    reference_record: CascadeRecord,
-    exits: NDArray[np.int64],
-    promise: Promise,
+    batch: Sequence[_Candidate], reference_record: CascadeRecord, promise: Promise
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
     """Get the values of the rows, their lowest and highest possible values, and their bound.
 
     The values have shape (n_candidates, n), and their limits (n_candidates,).
     """
     if promise.kind == "offload_rate":
-        zeros = np.zeros(len(records))
-        return (
-            _offloads_by_candidate(records, exits).astype(np.float64),
-            zeros,
-            zeros + 1,
-            promise.bound,
-        )
+        zeros = np.zeros(len(batch))
+        return _offloads(batch).astype(np.float64), zeros, zeros + 1, promise.bound
     if promise.kind == "budget":
-        reachable_exits = [
-            record.reachable_exits(point.thresholds)
-            for record, point in zip(records, points, strict=True)
-        ]
-        return (
-            np.stack(
-                [record.costs(row_exits) for record, row_exits in zip(records, exits, strict=True)]
-            ),
-            np.array(
-                [
-                    record.lowest_costs()[exit_numbers].min()
-                    for record, exit_numbers in zip(records, reachable_exits, strict=True)
-                ]
-            ),
-            np.array(
-                [
-                    record.highest_costs()[exit_numbers].max()
-                    for record, exit_numbers in zip(records, reachable_exits, strict=True)
-                ]
-            ),
-            promise.bound,
-        )
-    losses = _losses_by_candidate(records, reference_record, exits)
+        costs = np.stack([record.costs(exits) for _, record, exits in batch])
+        lowest = []
+        highest = []
+        for point, record, _ in batch:
+            reachable_exits = record.reachable_exits(point.thresholds)
+            lowest.append(record.lowest_costs()[reachable_exits].min())
+            highest.append(record.highest_costs()[reachable_exits].max())
+        return costs, np.array(lowest), np.array(highest), promise.bound
+    losses = _losses(batch, reference_record)
     weights = reference_record.scaled_class_weights
     largest_weight = float(weights.max())
     return (
@@ -294,22 +275,11 @@ def _risks(
     )
 
 
-def _offloads_by_candidate(
-    records: Sequence[CascadeRecord], exits: NDArray[np.int64]
-) -> NDArray[np.bool_]:
+def _offloads(batch: Sequence[_Candidate]) -> NDArray[np.bool_]:
     """Mark the offloaded rows, shape (n_candidates, n)."""
-    return np.stack(
-        [row_exits == record.n_stages for record, row_exits in zip(records, exits, strict=True)]
-    )
+    return np.stack([exits == record.n_stages for _, record, exits in batch])
 
 
-def _losses_by_candidate(
-    records: Sequence[CascadeRecord], reference_record: CascadeRecord, exits: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _losses(batch: Sequence[_Candidate], reference_record: CascadeRecord) -> NDArray[np.float64]:
     """Get the loss of each row, shape (n_candidates, n)."""
-    return np.stack(
-        [
-            row_losses(record, reference_record, row_exits)
-            for record, row_exits in zip(records, exits, strict=True)
-        ]
-    )
+    return np.stack([row_losses(record, reference_record, exits) for _, record, exits in batch])
