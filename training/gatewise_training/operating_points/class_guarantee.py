@@ -47,10 +47,8 @@ def check_class_rows(
             continue
         class_splitter = splitter.take(truth == c)
         n_needed = min_rows(max_share, level)
-        groups = class_splitter.n_groups
-        n_units, unit_text = (
-            (class_splitter.n, "rows of") if groups is None else (groups, "groups with")
-        )
+        n_units = class_splitter.n_groups or class_splitter.n
+        unit_text = "rows of" if class_splitter.n_groups is None else "groups with"
         if n_units < n_needed:
             need_text = f"{n_needed} calibration {unit_text} this class"
             problems.append(f"{bound_text} takes {need_text}, and there are {n_units}")
@@ -76,9 +74,8 @@ def highest_recalls(bounds: ClassBounds, truth: NDArray[np.int64], level: float)
             n_rows = int((truth == c).sum())
             highest_recall = level ** (1 / n_rows) if n_rows else 0.0
             label = str(bounds.classes[c])
-            recall_texts.append(
-                f"{n_rows} of class {label!r}: {highest_recall:.3f} if none is missed"
-            )
+            figures = f"{n_rows} of class {label!r}: {highest_recall:.3f}"
+            recall_texts.append(f"{figures} if none is missed")
     return f" ({'; '.join(recall_texts)})" if recall_texts else ""
 
 
@@ -93,57 +90,38 @@ def classes_pass(
     """Test all bounds on classes; `exits` and the losses of :func:`.row_losses` are (n,)."""
     for kind, c, bound in bounds.items():
         if kind == "loss":
-            is_of_class = answers.truth == c
-            is_passed = _loss_passes(losses[is_of_class], splitter.take(is_of_class), bound, level)
+            is_counted = answers.truth == c
+            row_values = losses[is_counted]
         else:
             is_counted, is_missed = bound_masks(answers, exits, kind, c)
-            is_passed = _share_passes(
-                is_missed[is_counted], splitter.take(is_counted), bound, level
-            )
-        if not is_passed:
+            row_values = is_missed[is_counted].astype(float)
+            bound = 1 - bound  # on the share of missed rows
+        lowest = -1.0 if kind == "loss" else 0.0
+        if not _mean_passes(row_values, splitter.take(is_counted), bound, lowest, level):
             return False
     return True
 
 
-def _loss_passes(
-    losses: NDArray[np.float64], splitter: RowSplitter, bound: float, level: float
-) -> bool:
-    """Test a loss on the rows of its class."""
-    if bound >= 1 or not len(losses):
-        return bound >= 1
-    if splitter.n_groups is not None:
-        return _bet_passes(losses, splitter, bound, -1.0, level)
-    n_worse = int((losses > 0).sum())
-    n_better = int((losses < 0).sum())
-    return bool(n_worse - n_better <= loss_limits(len(losses), bound, level)[n_worse + n_better])
-
-
-def _share_passes(
-    is_missed: NDArray[np.bool_], splitter: RowSplitter, bound: float, level: float
-) -> bool:
-    """Test a recall or precision on the rows that it counts."""
-    if splitter.n_groups is None:
-        return bool(rate_pvalue(int(is_missed.sum()), len(is_missed), 1 - bound) <= level)
-    # a bet on the means of the groups that have such rows
-    return len(is_missed) > 0 and _bet_passes(
-        is_missed.astype(float), splitter, 1 - bound, 0.0, level
-    )
-
-
-def _bet_passes(
-    values: NDArray[np.float64],
+def _mean_passes(
+    row_values: NDArray[np.float64],
     splitter: RowSplitter,
     bound: float,
-    lowest_value: float,
+    lowest: float,
     level: float,
 ) -> bool:
-    """Test by betting that the mean of groups, each at most 1, is below a bound."""
-    group_means = splitter.group_means(values)[np.newaxis]
-    highest_values = np.ones(1)
-    return bool(
-        mean_pvalue(group_means, bound, lowest_value * highest_values, highest_values, level)[0]
-        <= level
-    )
+    """Test that a mean of values, each from `lowest` to 1, is below a bound."""
+    n = len(row_values)
+    if bound >= 1 or not n:
+        return bound >= 1
+    if splitter.n_groups is not None:  # a bet on the means of the groups that have such rows
+        group_means = splitter.group_means(row_values)[np.newaxis]
+        pvalues = mean_pvalue(group_means, bound, np.array([lowest]), np.ones(1), level)
+        return bool(pvalues[0] <= level)
+    if lowest == 0.0:
+        return bool(rate_pvalue(int(row_values.sum()), n, bound) <= level)
+    n_worse = int((row_values > 0).sum())
+    n_better = int((row_values < 0).sum())
+    return bool(n_worse - n_better <= loss_limits(n, bound, level)[n_worse + n_better])
 
 
 def class_test_names(bounds: ClassBounds) -> str:

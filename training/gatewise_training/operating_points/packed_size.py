@@ -80,10 +80,9 @@ def _table_forms(
     largest_tree = max((int(counts.max(initial=0)) for counts in inner_node_counts), default=0)
     largest_forest = max((int(counts.sum()) for counts in inner_node_counts), default=0)
     # bytes of a node's test, of the offset of a right child, of a tree's first node
+    has_nan = any(bool(trees.nan_left.any()) for trees in tree_models)
     node_widths = (
-        slot_width(
-            len(read_columns), has_nan=any(bool(trees.nan_left.any()) for trees in tree_models)
-        ),
+        slot_width(len(read_columns), has_nan=has_nan),
         unsigned_bytes(largest_tree),
         unsigned_bytes(largest_forest),
     )
@@ -101,17 +100,11 @@ def _table_forms(
     leaf_bytes = [
         0 if leaf_table is None else leaf_table.nbytes(index_widths) for leaf_table in leaf_tables
     ]
-    for threshold_bytes in (
-        4,
-        *(
-            threshold_bytes
-            for threshold_bytes, max_thresholds in MAX_THRESHOLDS_BY_RANK_BYTES.items()
-            if 0 < most_thresholds <= max_thresholds
-        ),
-    ):
-        edge_bytes = (
-            1 if threshold_bytes == 4 else 5
-        )  # ranks need the start of each feature's edges
+    rank_limits = MAX_THRESHOLDS_BY_RANK_BYTES.items()
+    rank_bytes = [n_bytes for n_bytes, limit in rank_limits if 0 < most_thresholds <= limit]
+    for threshold_bytes in (4, *rank_bytes):
+        # ranks need the start of each feature's edges
+        edge_bytes = 1 if threshold_bytes == 4 else 5
         list_bytes = 2 * index_width + edge_bytes
         stage_bytes = [
             _table_bytes(stage, threshold_bytes, *node_widths)
@@ -121,13 +114,9 @@ def _table_forms(
             for stage, n_leaf_bytes in zip(stages, leaf_bytes, strict=True)
         ]
         shared_thresholds = all_thresholds[:0] if threshold_bytes == 4 else all_thresholds
-        needs_threshold = [
-            np.isin(shared_thresholds, thresholds) for thresholds in stage_thresholds
-        ]
-        yield (
-            np.array(stage_bytes, np.int64),
-            np.reshape(needs_threshold, (len(stage_bytes), len(shared_thresholds))),
-        )
+        needs = [np.isin(shared_thresholds, thresholds) for thresholds in stage_thresholds]
+        needs_threshold = np.reshape(needs, (len(stage_bytes), len(shared_thresholds)))
+        yield np.array(stage_bytes, np.int64), needs_threshold
 
 
 def tree_bytes(
