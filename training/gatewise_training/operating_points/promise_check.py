@@ -167,9 +167,7 @@ class PromiseCheck:
     n_rows: int
     confidence: float | None  # of a guarantee
     has_groups: bool
-    similarity_reasons: tuple[
-        str, ...
-    ] = ()  # reasons why the rows may be too similar to training rows
+    similarity_reasons: tuple[str, ...] = ()  # why rows may be too similar to training rows
 
     @classmethod
     def of_system(
@@ -177,15 +175,10 @@ class PromiseCheck:
     ) -> PromiseCheck:
         """Check the active operating point of a fitted system."""
         point = system.operating_point_
-        frontier = system._reference_frontier()
+        reference_accuracy = system._reference_frontier().reference_effective_accuracy
+        expected_loss = reference_accuracy - point.effective_accuracy
         ((kind, bound),) = system._goal().items()
-        goal_text, checked_bound = _goal_text_and_bound(
-            kind,
-            bound,
-            system,
-            rows,
-            frontier.reference_effective_accuracy - point.effective_accuracy,
-        )
+        goal_text, checked_bound = _goal_text_and_bound(kind, bound, system, rows, expected_loss)
         bounds = [checked_bound, *_class_bounds(system, rows)]
         if checked_bound.bound >= 1.0 and len(bounds) > 1:  # only classes are bounded
             bounds = bounds[1:]
@@ -210,22 +203,16 @@ class PromiseCheck:
 
     def lines(self) -> list[str]:
         """Write the promise, the figures on the rows, the verdict and the advice as lines."""
-        confidence_text = (
-            "" if self.confidence is None else f", with confidence {self.confidence:g}"
-        )
-        other_promises = [bound.promise for bound in self.bounds[1:]]
-        promise_text = ", a ".join([self.goal, *other_promises])
-        reached_text = "; ".join(
-            f"{bound.name} {bound.measured.text(self.n_rows)}" for bound in self.bounds
-        )
-        row_text = plural(self.n_rows, "row")
+        confidence = "" if self.confidence is None else f", with confidence {self.confidence:g}"
+        promise_text = ", a ".join([self.goal, *(bound.promise for bound in self.bounds[1:])])
+        figures = [f"{bound.name} {bound.measured.text(self.n_rows)}" for bound in self.bounds]
         article = "an " if promise_text[0] in "aeiou" else "a "
         accuracy_text = self.accuracy.text(self.n_rows)
         drop_text = broken_accuracy(self.expected_accuracy, self.accuracy)
         verdict_text, advice = self._verdict_and_advice()
         return [
-            f"promised: {article}{promise_text}{confidence_text}",
-            f"reached on {row_text} held out: {reached_text}",
+            f"promised: {article}{promise_text}{confidence}",
+            f"reached on {plural(self.n_rows, 'row')} held out: {'; '.join(figures)}",
             f"accuracy on them: {accuracy_text}; on validation rows {self.expected_accuracy:.4f}",
             *([] if drop_text is None else [f"accuracy is lower than promised: {drop_text}"]),
             verdict_text,
@@ -238,25 +225,18 @@ class PromiseCheck:
 
     def _verdict_and_advice(self) -> tuple[str, str]:
         """Get the verdict as text, and the advice."""
-        missed_bounds = listed(
-            [f"the {bound.name}" for bound in self.bounds if bound.verdict != "kept"]
-        )
+        broken_bounds = [bound for bound in self.bounds if bound.verdict != "kept"]
+        names = listed([f"the {bound.name}" for bound in broken_bounds])
         advice = "train on more rows, or keep more in hand (--slack 2)"
         if self.confidence is None:
             advice += ", or certify the bounds on rows set aside (--guarantee 0.95)"
         if not self.has_groups:
             advice += "; where rows belong together, say so (--groups or --time-split)"
         if self.verdict == "broken":
-            return (
-                f"not kept: {missed_bounds} breaks its bound, by more than chance explains",
-                advice,
-            )
-        if missed_bounds:
-            chance_text = f"chance explains as much on {plural(self.n_rows, 'row')}"
-            return (
-                f"not kept on these rows: {missed_bounds} breaks its bound, but {chance_text}",
-                advice,
-            )
+            return f"not kept: {names} breaks its bound, by more than chance explains", advice
+        if broken_bounds:
+            chance = f"chance explains as much on {plural(self.n_rows, 'row')}"
+            return f"not kept on these rows: {names} breaks its bound, but {chance}", advice
         if self.similarity_reasons:
             return "kept on these rows", "hold out rows that are new, as above"
         if all(bound.is_certain for bound in self.bounds):
