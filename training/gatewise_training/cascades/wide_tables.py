@@ -40,12 +40,9 @@ def with_fewer_columns(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
     unit_of = np.empty(n_features, np.intp)
     for number, unit in enumerate(units):
         unit_of[unit] = number
-    columns_by_gain = [k for k in np.argsort(-gains, kind="stable") if gains[k] > 0][
-        : MAX_COLUMNS // 2
-    ]
-    ranked_columns = np.concatenate(
-        [np.array(columns_by_gain, np.intp), np.argsort(-contrasts, kind="stable")]
-    )
+    by_gain = np.argsort(-gains, kind="stable")
+    useful_columns = by_gain[gains[by_gain] > 0][: MAX_COLUMNS // 2]
+    ranked_columns = np.append(useful_columns, np.argsort(-contrasts, kind="stable"))
     is_selected = costs.standalone_prices == 0
     for k in ranked_columns.tolist():
         if is_selected.sum() >= MAX_COLUMNS:
