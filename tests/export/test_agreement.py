@@ -51,14 +51,14 @@ from tests.support.shared_data import shared_data
 Matrix = NDArray[np.float32]
 
 SCIKIT_LEARN_SETS = {"wine": load_wine, "digits": load_digits}
-SHARED = (
+SHARED_SETS = (
     "cleveland_heart", "covertype", "hapt", "letter", "mbne_tiny", "mq2008", "occupancy", "sonar",
     "statlog_heart", "thyroid",
 )  # fmt: skip
 OFFSETS = (0.0, 1e6)
 MAX_COLUMNS = 16
 TAKE_MISSING = ("staged-missing", "cegb", "miser", "regressor")
-VALUES = ("regressor", "ranker")
+VALUE_KINDS = ("regressor", "ranker")
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class Problem:
 
 
 @functools.cache
-def problem(name: str, offset: float) -> Problem:
+def load_problem(name: str, offset: float) -> Problem:
     if name in SCIKIT_LEARN_SETS:
         x, y = SCIKIT_LEARN_SETS[name](return_X_y=True)
     else:
@@ -84,39 +84,43 @@ def problem(name: str, offset: float) -> Problem:
     y = np.unique(y, return_inverse=True)[1]
     rng = np.random.default_rng(0)
     n_per_class = max(200 // (y.max() + 1), 9)
-    chosen = np.concatenate(
+    sampled_rows = np.concatenate(
         [rng.permutation(np.flatnonzero(y == c))[:n_per_class] for c in range(y.max() + 1)]
     )
-    chosen = chosen[np.isfinite(x[chosen]).all(axis=1)]
-    fit, rest = train_test_split(chosen, test_size=0.5, stratify=y[chosen], random_state=0)
-    validation, test = train_test_split(rest, test_size=0.5, stratify=y[rest], random_state=0)
-    return Problem(x[fit], y[fit], x[validation], y[validation], x[test])
+    sampled_rows = sampled_rows[np.isfinite(x[sampled_rows]).all(axis=1)]
+    fit_rows, other_rows = train_test_split(
+        sampled_rows, test_size=0.5, stratify=y[sampled_rows], random_state=0
+    )
+    validation_rows, test_rows = train_test_split(
+        other_rows, test_size=0.5, stratify=y[other_rows], random_state=0
+    )
+    return Problem(x[fit_rows], y[fit_rows], x[validation_rows], y[validation_rows], x[test_rows])
 
 
-def unfitted(kind: str, costs: FeatureCosts, n_classes: int) -> Any:
+def make_system(kind: str, costs: FeatureCosts, n_classes: int) -> Any:
     f0 = ExtraTreesClassifier(10, max_depth=8, random_state=0)
-    staged: dict[str, Any] = {"n_stages": 2, "effort": "low", "random_state": 0}
-    boosted: dict[str, Any] = {"penalties": (0.02,), "n_rounds": 6, "random_state": 0}
-    gate: dict[str, Any] = {"p_full": (0.4,), "penalties": (0.01,), "random_state": 0}
+    staged_options: dict[str, Any] = {"n_stages": 2, "effort": "low", "random_state": 0}
+    boosted_options: dict[str, Any] = {"penalties": (0.02,), "n_rounds": 6, "random_state": 0}
+    gate_options: dict[str, Any] = {"p_full": (0.4,), "penalties": (0.01,), "random_state": 0}
     return {
         "staged": lambda: StagedCascade(
-            f0, costs, families=("extra-trees", "linear"), max_loss=0.05, **staged
+            f0, costs, families=("extra-trees", "linear"), max_loss=0.05, **staged_options
         ),
         "staged-missing": lambda: StagedCascade(
-            f0, costs, families=("boosting",), allow_missing=True, **staged
+            f0, costs, families=("boosting",), allow_missing=True, **staged_options
         ),
-        "gated-trees": lambda: AdaptGBRT(f0, costs, n_rounds=6, stop="gate", **gate),
-        "gated-lines": lambda: AdaptLin(f0, costs, n_starts=1, stop="gate", **gate),
-        "trees-alone": lambda: AdaptGBRT(f0, costs, n_rounds=6, stop="margin", **gate),
-        "lines-alone": lambda: AdaptLin(f0, costs, n_starts=1, stop="margin", **gate),
+        "gated-trees": lambda: AdaptGBRT(f0, costs, n_rounds=6, stop="gate", **gate_options),
+        "gated-lines": lambda: AdaptLin(f0, costs, n_starts=1, stop="gate", **gate_options),
+        "trees-alone": lambda: AdaptGBRT(f0, costs, n_rounds=6, stop="margin", **gate_options),
+        "lines-alone": lambda: AdaptLin(f0, costs, n_starts=1, stop="margin", **gate_options),
         "forest": lambda: BudgetForest(costs, n_estimators=4, random_state=0),
         "pruned": lambda: BudgetPrune(costs, n_estimators=4, n_points=6, random_state=0),
-        "cegb": lambda: CEGBClassifier(costs, allow_missing=True, **boosted),
-        "miser": lambda: GreedyMiser(costs, allow_missing=True, **boosted),
+        "cegb": lambda: CEGBClassifier(costs, allow_missing=True, **boosted_options),
+        "miser": lambda: GreedyMiser(costs, allow_missing=True, **boosted_options),
         "regressor": lambda: CEGBRegressor(
-            costs, accounting="coupled", allow_missing=True, **boosted
+            costs, accounting="coupled", allow_missing=True, **boosted_options
         ),
-        "ranker": lambda: CEGBRanker(costs, **boosted),
+        "ranker": lambda: CEGBRanker(costs, **boosted_options),
     }[kind]()
 
 
@@ -140,60 +144,62 @@ class Case:
 
 
 def fit_case(kind: str, name: str, offset: float, folder: Path) -> Case:
-    data = problem(name, offset)
-    system = unfitted(kind, grouped_prices(data.x.shape[1]), data.y.max() + 1)
-    validation: tuple[Any, ...] = (data.x_val, data.y_val)
+    problem = load_problem(name, offset)
+    system = make_system(kind, grouped_prices(problem.x.shape[1]), problem.y.max() + 1)
+    validation: tuple[Any, ...] = (problem.x_val, problem.y_val)
     options: dict[str, Any] = {}
     if kind == "ranker":
-        options["qid"] = np.arange(len(data.y)) // 8
-        validation = (*validation, np.arange(len(data.y_val)) // 8)
-    system.fit(data.x, data.y, validation=validation, **options)
+        options["qid"] = np.arange(len(problem.y)) // 8
+        validation = (*validation, np.arange(len(problem.y_val)) // 8)
+    system.fit(problem.x, problem.y, validation=validation, **options)
     if hasattr(system, "offload"):  # a point at which stages answer some rows and offload others
         costs = [point.cost for point in system.operating_points_]
         system = system.at(budget=float(np.median(costs)))
-    bundle = pack(system, folder / kind, sample=data.rows[:16], name=kind)
-    rows = hard_rows(system, data.rows, missing=kind in TAKE_MISSING)
+    bundle = pack(system, folder / kind, sample=problem.rows[:16], name=kind)
+    rows = make_hard_rows(system, problem.rows, takes_missing=kind in TAKE_MISSING)
     return Case(kind, system, bundle, rows)
 
 
-def hard_rows(system: Any, rows: Matrix, *, missing: bool) -> Matrix:
+def make_hard_rows(system: Any, rows: Matrix, *, takes_missing: bool) -> Matrix:
     """Real rows, and altered rows with thresholds, denormals, zeros and optionally NaN."""
     rng = np.random.default_rng(0)
-    parts = [rows]
+    row_blocks = [rows]
     for stage in system.stages_:
         model = stage.model
         if isinstance(model, TreeEnsemble) and (inner := np.flatnonzero(model.feature >= 0)).size:
             nodes = rng.choice(inner, min(len(inner), 60), replace=False)
-            limit = np.minimum(model.threshold[nodes], np.finfo(np.float32).max)
-            low = np.nextafter(limit, np.float32(-np.inf))
-            high = np.minimum(np.nextafter(limit, np.float32(np.inf)), np.finfo(np.float32).max)
+            threshold = np.minimum(model.threshold[nodes], np.finfo(np.float32).max)
+            below = np.nextafter(threshold, np.float32(-np.inf))
+            above = np.minimum(
+                np.nextafter(threshold, np.float32(np.inf)), np.finfo(np.float32).max
+            )
             columns = stage.features[model.feature[nodes]]
-            for value in (low, limit, high):
+            for value in (below, threshold, above):
                 altered = rows[rng.integers(0, len(rows), len(nodes))].copy()
                 altered[np.arange(len(nodes)), columns] = value
-                parts.append(altered)
+                row_blocks.append(altered)
     tiny_values = np.array([1e-45, -1e-45, 1e-39, -1e-39, 0.0, -0.0], np.float32)
     with_tiny = rows[rng.integers(0, len(rows), 60)].copy()
     with_tiny = np.where(
         rng.random(with_tiny.shape) < 0.5, rng.choice(tiny_values, with_tiny.shape), with_tiny
     )
-    parts += [with_tiny, np.tile(tiny_values[:, None], (1, rows.shape[1]))]
-    if missing:
+    row_blocks += [with_tiny, np.tile(tiny_values[:, None], (1, rows.shape[1]))]
+    if takes_missing:
         with_missing = rows[rng.integers(0, len(rows), 60)].copy()
         with_missing[rng.random(with_missing.shape) < 0.3] = np.nan
-        parts += [with_missing, np.full((1, rows.shape[1]), np.nan, np.float32)]
-    return np.ascontiguousarray(np.concatenate(parts), np.float32)
+        row_blocks += [with_missing, np.full((1, rows.shape[1]), np.nan, np.float32)]
+    return np.ascontiguousarray(np.concatenate(row_blocks), np.float32)
 
 
-def assert_bits(result: Matrix, expected: Matrix, source: str) -> None:
+def assert_bits(outputs: Matrix, expected: Matrix, source: str) -> None:
     """Check that all bits are equal; all NaN count as equal."""
-    assert result.dtype == expected.dtype == np.float32
-    assert result.shape == expected.shape
-    same = (result.view(np.uint32) == expected.view(np.uint32)) | (
-        np.isnan(result) & np.isnan(expected)
+    assert outputs.dtype == expected.dtype == np.float32
+    assert outputs.shape == expected.shape
+    is_same = (outputs.view(np.uint32) == expected.view(np.uint32)) | (
+        np.isnan(outputs) & np.isnan(expected)
     )
-    assert same.all(), (
-        f"{source}: {np.count_nonzero(~same.all(axis=1))} of {len(result)} rows differ"
+    assert is_same.all(), (
+        f"{source}: {np.count_nonzero(~is_same.all(axis=1))} of {len(outputs)} rows differ"
     )
 
 
@@ -224,10 +230,10 @@ def check_python(case: Case) -> None:
     report = verify(system, bundle, rows)
     assert report.differing_decisions == report.differing_costs == 0
     assert report.max_margin_difference == 0
-    assert report.differing_labels <= close_calls(system, rows)
+    assert report.differing_labels <= count_ties(system, rows)
 
 
-def close_calls(system: Any, rows: Matrix) -> int:
+def count_ties(system: Any, rows: Matrix) -> int:
     """Rows for which the high-cost model's two best classes tie.
 
     scikit-learn sums a forest in float64 and the cloud's graph sums it in float32, so that their
@@ -236,52 +242,52 @@ def close_calls(system: Any, rows: Matrix) -> int:
     f0 = system.high_cost_model_
     if f0 is None:
         return 0
-    best = np.sort(f0.predict_proba(rows), axis=1)[:, -2:]
-    return int(np.count_nonzero(best[:, 1] - best[:, 0] < 1e-6))
+    two_largest = np.sort(f0.predict_proba(rows), axis=1)[:, -2:]
+    return int(np.count_nonzero(two_largest[:, 1] - two_largest[:, 0] < 1e-6))
 
 
-def check_c(case: Case, compiled: CompiledModel) -> None:
+def check_c(case: Case, compiled_model: CompiledModel) -> None:
     system, rows = case.system, case.rows
-    result = compiled(rows)
+    c_answers = compiled_model(rows)
     exits = system.exit_stage(rows)
-    last = np.minimum(exits, len(system.stages_) - 1)
+    last_stage = np.minimum(exits, len(system.stages_) - 1)
     outputs = [stage.margins(rows) for stage in system.stages_]
-    for output, margins in zip(result.outputs, outputs, strict=True):
+    for output, margins in zip(c_answers.outputs, outputs, strict=True):
         assert_bits(np.ascontiguousarray(output), np.ascontiguousarray(margins), f"{case.kind}: C")
-    assert result.exits.tolist() == exits.tolist()
-    local = np.stack([labels(stage.run(rows)[0]) for stage in system.stages_])
-    assert result.labels.tolist() == local[last, np.arange(len(rows))].tolist()
+    assert c_answers.exits.tolist() == exits.tolist()
+    stage_labels = np.stack([labels(stage.run(rows)[0]) for stage in system.stages_])
+    assert c_answers.labels.tolist() == stage_labels[last_stage, np.arange(len(rows))].tolist()
     is_local = exits < len(system.stages_)
-    places = np.searchsorted(system.classes_, system.predict(rows))
-    assert result.labels[is_local].tolist() == places[is_local].tolist()
+    answered_classes = np.searchsorted(system.classes_, system.predict(rows))
+    assert c_answers.labels[is_local].tolist() == answered_classes[is_local].tolist()
     acquired = np.zeros(rows.shape, bool)
     for s, stage in enumerate(system.stages_):
-        acquired |= np.broadcast_to(stage.acquired(rows), rows.shape) & (last >= s)[:, None]
-    assert result.acquired.sum(axis=1).tolist() == acquired.sum(axis=1).tolist()
-    assert compiled.selftest() == 0
+        acquired |= np.broadcast_to(stage.acquired(rows), rows.shape) & (last_stage >= s)[:, None]
+    assert c_answers.acquired.sum(axis=1).tolist() == acquired.sum(axis=1).tolist()
+    assert compiled_model.selftest() == 0
 
 
 def check_agreement(name: str, offset: float, folder: Path) -> None:
     kinds = HIGHER_KINDS if offset else KINDS
-    if name in SHARED:
-        number = SHARED.index(name)
-        first = 2 * number % len(kinds)
-        kinds = kinds[first : first + 2] if offset else kinds[number % 2 :: 2]
+    if name in SHARED_SETS:
+        set_index = SHARED_SETS.index(name)
+        first_kind = 2 * set_index % len(kinds)
+        kinds = kinds[first_kind : first_kind + 2] if offset else kinds[set_index % 2 :: 2]
     cases = [fit_case(kind, name, offset, folder) for kind in kinds]
     for case in cases:
         check_python(case)
     if compiler_command() is None:
         pytest.skip("Python agrees; this machine has no C compiler (cc, gcc or clang)")
-    classifiers = [case for case in cases if case.kind not in VALUES]
+    classifiers = [case for case in cases if case.kind not in VALUE_KINDS]
     sources = []
     for i, case in enumerate(classifiers):
         source = to_c(
             case.bundle, folder / f"c_{case.kind}", name=f"m{i}", coded=("float", 16)[i % 2]
         )
         sources.append((source, [stage.model.n_outputs for stage in case.system.stages_]))
-    flags = ("-O0" if name in SHARED else "-O1",)  # -O1 takes gcc twice as long
-    for case, compiled in zip(classifiers, build(sources, flags=flags), strict=True):
-        check_c(case, compiled)
+    flags = ("-O0" if name in SHARED_SETS else "-O1",)  # -O1 takes gcc twice as long
+    for case, compiled_model in zip(classifiers, build(sources, flags=flags), strict=True):
+        check_c(case, compiled_model)
 
 
 @pytest.mark.slow
@@ -297,14 +303,14 @@ def test_no_decision_differs_with_ten_classes(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", OFFSETS)
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("name", SHARED_SETS)
 def test_no_decision_differs_on_shared_data(name, offset, tmp_path):
     check_agreement(name, offset, tmp_path)
 
 
 # -- random rows ----------------------------------------------------------------------------
 
-NUMBERS = st.floats(width=32, allow_infinity=False, allow_nan=False)
+FINITE_NUMBERS = st.floats(width=32, allow_infinity=False, allow_nan=False)
 SPECIAL_NUMBERS = st.sampled_from(
     [0.0, -0.0, 1e-45, -1e-45, 1e-39, 3.4e38, -3.4e38, 1e6, 1e6 + 0.0625]
 )
@@ -325,7 +331,7 @@ def wine_cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    rows=arrays(np.float32, (4, 13), elements=NUMBERS | SPECIAL_NUMBERS),
+    rows=arrays(np.float32, (4, 13), elements=FINITE_NUMBERS | SPECIAL_NUMBERS),
     is_missing=arrays(np.bool_, (4, 13)),
 )
 def test_device_stages_decide_random_rows_as_the_system(wine_cases, rows, is_missing):

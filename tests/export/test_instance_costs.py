@@ -22,75 +22,79 @@ from tests.support.budgeted_methods import COSTS, make_method, table
 
 pytestmark = pytest.mark.slow  # fits, compiles and starts devices
 
-SAMPLE = 16
+N_SAMPLE_ROWS = 16
 
 
 @pytest.fixture(scope="module", params=[9.0, None], ids=["no-offload", "whole"])
-def capped(request, tmp_path_factory):
+def capped_system(request, tmp_path_factory):
     """System, bundle and rows with a cap below the cost of an offload or equal to it."""
     X, X_test, y, _ = table()
     highest_cost = float(COSTS.price(np.ones(len(X.columns), bool))) + 1.0
-    settings = {
+    system_settings = {
         "cloud_prices": CloudPrices(request=1.0), "families": ("linear",), "allow_missing": False
     }  # fmt: skip
-    system = make_method("staged", X, y, **settings).fit(X, y)
-    cap = request.param or highest_cost
-    system = system.at(max_instance_cost=cap).at(max_loss=0.0 if request.param is None else 1.0)
+    system = make_method("staged", X, y, **system_settings).fit(X, y)
+    max_cost = request.param or highest_cost
+    system = system.at(max_instance_cost=max_cost).at(
+        max_loss=0.0 if request.param is None else 1.0
+    )
     folder = tmp_path_factory.mktemp("capped")
-    bundle = pack(system, folder / "bundle", sample=X_test[:SAMPLE], name="capped")
-    x = X_test.to_numpy(np.float32)
-    huge = x.copy()
-    huge[np.random.default_rng(0).random(x.shape) < 0.3] = 3e38  # overflowing sums give inf - inf
-    huge[np.random.default_rng(1).random(x.shape) < 0.3] = -3e38
-    return system, bundle, x, huge, cap
+    bundle = pack(system, folder / "bundle", sample=X_test[:N_SAMPLE_ROWS], name="capped")
+    rows = X_test.to_numpy(np.float32)
+    huge_rows = rows.copy()
+    huge_rows[np.random.default_rng(0).random(rows.shape) < 0.3] = (
+        3e38  # overflowing sums give inf - inf
+    )
+    huge_rows[np.random.default_rng(1).random(rows.shape) < 0.3] = -3e38
+    return system, bundle, rows, huge_rows, max_cost
 
 
-def scores_of(system, x):
+def stop_scores(system, rows):
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.stack([stage.run(x)[1] for stage in system.stages_])
+        return np.stack([stage.run(rows)[1] for stage in system.stages_])
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_no_instance_costs_more_than_the_cap_anywhere(capped, tmp_path):
-    system, bundle, x, huge, cap = capped
+def test_no_instance_costs_more_than_the_cap_anywhere(capped_system, tmp_path):
+    system, bundle, rows, huge_rows, max_cost = capped_system
     manifest = read_manifest(bundle.manifest.to_json())
-    assert manifest.max_instance_cost == system.max_instance_cost_ == cap
+    assert manifest.max_instance_cost == system.max_instance_cost_ == max_cost
     offloads = manifest.last_exit == len(manifest.stages)
-    assert offloads == (cap > 9.0)
-    assert verify(system, bundle, x).agrees
-    assert verify_graphs(bundle, x).agrees
-    rows = np.concatenate([x, huge])
-    assert offloads or np.isnan(scores_of(system, huge)).any()
-    frame = pd.DataFrame(rows, columns=system.feature_names_)
+    assert offloads == (max_cost > 9.0)
+    assert verify(system, bundle, rows).agrees
+    assert verify_graphs(bundle, rows).agrees
+    all_rows = np.concatenate([rows, huge_rows])
+    assert offloads or np.isnan(stop_scores(system, huge_rows)).any()
+    frame = pd.DataFrame(all_rows, columns=system.feature_names_)
     exits = system.exit_stage(frame)
     costs = system.cost(frame)
-    assert costs.max() <= cap
+    assert costs.max() <= max_cost
     assert (system.offload(frame).any()) == offloads
     link = InProcessLink(CloudModel.from_bundle(bundle).answer)
     with Device(bundle, link=link, deadline_ms=60_000) as device:
-        answers = [device.answer(row) for row in rows]
+        answers = [device.answer(row) for row in all_rows]
     assert [answer.stage for answer in answers] == exits.tolist()
     np.testing.assert_allclose([answer.cost for answer in answers], costs)
     if compiler_command() is None:
         pytest.skip("Python agrees; this machine has no C compiler (cc, gcc or clang)")
     source = to_c(bundle, tmp_path / "c", name="capped")
-    (compiled,) = build(
+    (compiled_model,) = build(
         [(source, [stage.model.n_outputs for stage in system.stages_])], flags=("-O1",)
     )
-    result = compiled(rows)
-    assert result.exits.tolist() == exits.tolist()
-    assert (result.exits == len(system.stages_)).any() == offloads
-    assert compiled.selftest() == 0
+    c_answers = compiled_model(all_rows)
+    assert c_answers.exits.tolist() == exits.tolist()
+    assert (c_answers.exits == len(system.stages_)).any() == offloads
+    assert compiled_model.selftest() == 0
 
 
-def document_of(bundle):
+def manifest_document(bundle):
     return json.loads(bundle.manifest.to_json())
 
 
-def test_a_manifest_with_a_point_above_the_cap_is_refused(capped):
-    _, bundle, *_ = capped
-    document = document_of(bundle)
-    highest = max(float(cost) for cost in bundle.manifest.exit_costs())
+def test_a_manifest_with_a_point_above_the_cap_is_refused(capped_system):
+    _, bundle, *_ = capped_system
+    document = manifest_document(bundle)
+    highest_cost = max(float(cost) for cost in bundle.manifest.exit_costs())
     document["max_instance_cost"] = 0.1
     with pytest.raises(
         BundleError, match=r"operating_points\[0\].* may cost .* than max_instance_cost 0.1"
@@ -100,29 +104,29 @@ def test_a_manifest_with_a_point_above_the_cap_is_refused(capped):
         document["max_instance_cost"] = invalid
         with pytest.raises(BundleError, match="max_instance_cost"):
             read_manifest(json.dumps(document).encode())
-    for cap in (highest, None):
-        document["max_instance_cost"] = cap
+    for max_cost in (highest_cost, None):
+        document["max_instance_cost"] = max_cost
         manifest = read_manifest(json.dumps(document).encode())
         assert manifest.last_exit == len(bundle.manifest.stages)
 
 
-@pytest.mark.parametrize("capped", [9.0], indirect=True)
-def test_a_device_offloads_nothing_if_an_offload_exceeds_the_cap(capped):
-    _, bundle, x, huge, cap = capped
+@pytest.mark.parametrize("capped_system", [9.0], indirect=True)
+def test_a_device_offloads_nothing_if_an_offload_exceeds_the_cap(capped_system):
+    _, bundle, rows, huge_rows, max_cost = capped_system
 
-    def fail(X):
+    def fail_if_sent(X):
         raise AssertionError("sent")
 
     with pytest.raises(
         InputError,
         match="cloud-only: an offload may cost more than",
     ):
-        Device(bundle, link=InProcessLink(fail), policy="cloud-only")
-    incomplete = x.copy()
-    incomplete[np.random.default_rng(2).random(x.shape) < 0.2] = np.nan
+        Device(bundle, link=InProcessLink(fail_if_sent), policy="cloud-only")
+    incomplete_rows = rows.copy()
+    incomplete_rows[np.random.default_rng(2).random(rows.shape) < 0.2] = np.nan
     for policy in ("system", lambda point: "offload"):
-        with Device(bundle, link=InProcessLink(fail), policy=policy) as device:
-            for row in np.concatenate([huge, incomplete]):
+        with Device(bundle, link=InProcessLink(fail_if_sent), policy=policy) as device:
+            for row in np.concatenate([huge_rows, incomplete_rows]):
                 try:
                     answer = device.answer(row)
                 except (
@@ -130,4 +134,4 @@ def test_a_device_offloads_nothing_if_an_offload_exceeds_the_cap(capped):
                 ):  # the first stage's feature is missing, so that no stage can answer
                     continue
                 assert answer.route in ("edge", "fallback")
-                assert answer.cost <= cap
+                assert answer.cost <= max_cost

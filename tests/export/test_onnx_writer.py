@@ -26,42 +26,42 @@ from tests.support.processes import run_python
 from tests.support.trees import OutputForm, make_trees
 
 Floats = NDArray[np.float32]
-F32 = np.float32
-THRESHOLDS = np.round(np.linspace(-2, 2, 41), 1).astype(F32)
+float32 = np.float32
+THRESHOLDS = np.round(np.linspace(-2, 2, 41), 1).astype(float32)
 
 
-def assert_same_bits(model: FlatModel, x: Floats) -> None:
+def assert_same_bits(model: FlatModel, rows: Floats) -> None:
     """Compare training's margins with a device's margins of the model read from its file."""
-    expected = model.margins(x)
+    expected = model.margins(rows)
     content = write_model(canonical_model(model))
     sizes = {"n_inputs": model.n_features, "n_outputs": model.n_outputs}
-    read = read_model(content, model_kind(model, is_lazy=False), "stage.npz", **sizes)
-    assert write_model(read) == content
-    graph = write_graph(read)
+    restored_model = read_model(content, model_kind(model, is_lazy=False), "stage.npz", **sizes)
+    assert write_model(restored_model) == content
+    graph = write_graph(restored_model)
     assert graph == write_graph(canonical_model(model))
-    outputs = run_onnx(graph, x)
+    outputs = run_onnx(graph, rows)
     assert list(outputs) == ["margins"]
-    runner = FlatRunner(read)
-    first_rows = x[:20]
-    row_by_row = np.array([runner.run_row(row) for row in first_rows], F32)
+    runner = FlatRunner(restored_model)
+    first_rows = rows[:20]
+    row_by_row = np.array([runner.run_row(row) for row in first_rows], float32)
     row_by_row = row_by_row.reshape(len(first_rows), -1)
     for margins, expected_margins in (
         (outputs["margins"], expected),
-        (runner.run(x), expected),
+        (runner.run(rows), expected),
         (row_by_row, expected[: len(first_rows)]),
     ):
         assert margins.dtype == np.float32
         assert margins.shape == expected_margins.shape == (len(margins), model.n_outputs)
         is_nan = np.isnan(expected_margins)
         assert (np.isnan(margins) == is_nan).all()
-        bits = np.ascontiguousarray(margins).view(np.uint32)
-        assert (bits == expected_margins.view(np.uint32))[~is_nan].all()
+        margin_bits = np.ascontiguousarray(margins).view(np.uint32)
+        assert (margin_bits == expected_margins.view(np.uint32))[~is_nan].all()
 
 
 def neighbours(values: Floats) -> Floats:
     """List values, their neighbouring float32 numbers, both zeros and subnormal numbers."""
-    adjacent = [np.nextafter(values, F32(side)) for side in (-np.inf, np.inf)]
-    return np.concatenate([values, *adjacent, F32([0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38])])
+    adjacent = [np.nextafter(values, float32(side)) for side in (-np.inf, np.inf)]
+    return np.concatenate([values, *adjacent, float32([0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38])])
 
 
 @pytest.mark.slow
@@ -71,58 +71,69 @@ def neighbours(values: Floats) -> Floats:
     n_trees=st.integers(1, 40),
     n_features=st.integers(1, 8),
     n_outputs=st.integers(1, 7),
-    rows=st.sampled_from([1, 2, 31, 200]),
+    n_rows=st.sampled_from([1, 2, 31, 200]),
     form=st.sampled_from(["one", "all", "mixed"]),
-    strange=st.booleans(),
+    has_special_values=st.booleans(),
 )
 def test_trees_give_the_same_bits(
     seed: int,
     n_trees: int,
     n_features: int,
     n_outputs: int,
-    rows: int,
+    n_rows: int,
     form: OutputForm,
-    strange: bool,
+    has_special_values: bool,
 ) -> None:
     rng = np.random.default_rng(seed)
     trees = make_trees(
         rng, n_trees, n_features, n_outputs, output_form=form, threshold_values=THRESHOLDS
     )
-    assert_same_bits(trees, random_rows(rng, rows, n_features, has_special_values=strange))
+    assert_same_bits(
+        trees, random_rows(rng, n_rows, n_features, has_special_values=has_special_values)
+    )
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), missing=st.booleans())
+@given(seed=st.integers(0, 2**32 - 1), has_missing=st.booleans())
 def test_rows_at_thresholds_and_their_neighbours_give_the_same_bits(
-    seed: int, missing: bool
+    seed: int, has_missing: bool
 ) -> None:
     rng = np.random.default_rng(seed)
     trees = make_trees(rng, 10, 3, 2, output_form="mixed", threshold_values=THRESHOLDS)
     values = neighbours(trees.threshold[trees.feature >= 0])
-    if missing:
-        values = np.append(values, F32(np.nan))
-    assert_same_bits(trees, rng.choice(values, (300, 3)).astype(F32))
+    if has_missing:
+        values = np.append(values, float32(np.nan))
+    assert_same_bits(trees, rng.choice(values, (300, 3)).astype(float32))
 
 
-@pytest.mark.parametrize("rows", [1, 50, 3000])
+@pytest.mark.parametrize("n_rows", [1, 50, 3000])
 @pytest.mark.parametrize("form", ["one", "all"])
-def test_many_trees_and_outputs_give_the_same_bits(rows: int, form: OutputForm) -> None:
-    rng = np.random.default_rng(rows)
+def test_many_trees_and_outputs_give_the_same_bits(n_rows: int, form: OutputForm) -> None:
+    rng = np.random.default_rng(n_rows)
     trees = make_trees(rng, 300, 16, 27, output_form=form, threshold_values=THRESHOLDS)
-    assert_same_bits(trees, random_rows(rng, rows, 16, has_special_values=True))
+    assert_same_bits(trees, random_rows(rng, n_rows, 16, has_special_values=True))
 
 
 @pytest.mark.parametrize("n_features", [0, 1, 3])
-@pytest.mark.parametrize("rows", [1, 4])
-def test_trees_of_a_single_leaf_give_the_same_bits(n_features: int, rows: int) -> None:
+@pytest.mark.parametrize("n_rows", [1, 4])
+def test_trees_of_a_single_leaf_give_the_same_bits(n_features: int, n_rows: int) -> None:
     leaf = np.full(2, -1, np.int32)
-    value = np.array([[0.25, 0, 1e-9], [0, 0, 0]], F32)
-    base = np.array([-0.0, 0.1, 0.2], F32)
+    value = np.array([[0.25, 0, 1e-9], [0, 0, 0]], float32)
+    base = np.array([-0.0, 0.1, 0.2], float32)
     roots = np.arange(2, dtype=np.int32)
     trees = TreeEnsemble(
-        leaf, np.zeros(2, F32), leaf, leaf, np.zeros(2, bool), value, roots, leaf, base, n_features
+        leaf,
+        np.zeros(2, float32),
+        leaf,
+        leaf,
+        np.zeros(2, bool),
+        value,
+        roots,
+        leaf,
+        base,
+        n_features,
     )
-    assert_same_bits(trees, np.full((rows, n_features), np.nan, F32))
+    assert_same_bits(trees, np.full((n_rows, n_features), np.nan, float32))
 
 
 @settings(max_examples=60, deadline=None)
@@ -130,15 +141,17 @@ def test_trees_of_a_single_leaf_give_the_same_bits(n_features: int, rows: int) -
     seed=st.integers(0, 2**32 - 1),
     n_features=st.integers(0, 40),
     n_outputs=st.integers(1, 12),
-    rows=st.sampled_from([1, 2, 33, 500]),
-    strange=st.booleans(),
+    n_rows=st.sampled_from([1, 2, 33, 500]),
+    has_special_values=st.booleans(),
 )
 def test_linear_models_give_the_same_bits(
-    seed: int, n_features: int, n_outputs: int, rows: int, strange: bool
+    seed: int, n_features: int, n_outputs: int, n_rows: int, has_special_values: bool
 ) -> None:
     rng = np.random.default_rng(seed)
     model = random_linear(rng, n_features, n_outputs)
-    assert_same_bits(model, random_rows(rng, rows, n_features, has_special_values=strange))
+    assert_same_bits(
+        model, random_rows(rng, n_rows, n_features, has_special_values=has_special_values)
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -147,21 +160,28 @@ def test_linear_models_give_the_same_bits(
     n_features=st.integers(0, 20),
     n_landmarks=st.integers(1, 40),
     n_outputs=st.integers(1, 6),
-    rows=st.sampled_from([1, 2, 33, 200]),
-    strange=st.booleans(),
+    n_rows=st.sampled_from([1, 2, 33, 200]),
+    has_special_values=st.booleans(),
 )
 def test_kernel_machines_give_the_same_bits(
-    seed: int, n_features: int, n_landmarks: int, n_outputs: int, rows: int, strange: bool
+    seed: int,
+    n_features: int,
+    n_landmarks: int,
+    n_outputs: int,
+    n_rows: int,
+    has_special_values: bool,
 ) -> None:
     rng = np.random.default_rng(seed)
     model = random_kernel(rng, n_features, n_landmarks, n_outputs)
-    assert_same_bits(model, random_rows(rng, rows, n_features, has_special_values=strange))
+    assert_same_bits(
+        model, random_rows(rng, n_rows, n_features, has_special_values=has_special_values)
+    )
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_a_fitted_kernel_machine_gives_the_same_bits(offset: float) -> None:
     x, y = load_wine(return_X_y=True)
-    x = (x + offset).astype(F32)
+    x = (x + offset).astype(float32)
     model, _ = fit_kernel(x[::2], y[::2], 3, n_landmarks=60)
     assert_same_bits(model, x)
     assert np.mean(model.margins(x[1::2]).argmax(axis=1) == y[1::2]) > 0.9
@@ -189,17 +209,20 @@ def test_a_graph_has_few_nodes_and_old_operator_sets() -> None:
     linear = write_graph(random_linear(rng, 5, 3))
     kernel = write_graph(random_kernel(rng, 5, 4, 1))
     models = [onnx.load_model_from_string(content) for content in (trees, linear, kernel)]
-    assert [n.op_type for n in models[0].graph.node] == ["TreeEnsembleRegressor"]
+    assert [node.op_type for node in models[0].graph.node] == ["TreeEnsembleRegressor"]
     assert len(models[1].graph.node) == 7
     for model in models:
-        assert {o.domain: o.version for o in model.opset_import} == {"": 17, "ai.onnx.ml": 3}
+        assert {opset.domain: opset.version for opset in model.opset_import} == {
+            "": 17,
+            "ai.onnx.ml": 3,
+        }
         assert model.ir_version == 8
         onnx.checker.check_model(model, full_check=True)
-        used = {name for node in model.graph.node for name in node.input}
-        assert {constant.name for constant in model.graph.initializer} <= used
+        input_names = {name for node in model.graph.node for name in node.input}
+        assert {constant.name for constant in model.graph.initializer} <= input_names
 
 
-WRITE = """
+WRITE_GRAPHS = """
 import hashlib, json, sys
 import numpy as np
 from gatewise.models.linear import LinearModel
@@ -227,8 +250,8 @@ def test_a_device_writes_the_same_graph_without_other_packages(tmp_path: Path) -
     }
     for kind, model in models.items():
         (tmp_path / f"{kind}.npz").write_bytes(write_model(model))
-    digests, heavy = json.loads(run_python(WRITE, tmp_path))
-    assert heavy == []
+    digests, heavy_packages = json.loads(run_python(WRITE_GRAPHS, tmp_path))
+    assert heavy_packages == []
     assert digests == {
         kind: hashlib.sha256(write_graph(model)).hexdigest() for kind, model in models.items()
     }

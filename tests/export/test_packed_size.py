@@ -14,7 +14,7 @@ from gatewise_export.c99.writer import write_cascade
 from gatewise_training.operating_points.packed_size import packed_bytes
 from tests.support.budgeted_methods import N_FEATURES, make_method, table
 
-STAGED = {
+STAGED_CASES = {
     "staged-boosting": ("staged", {"families": ("boosting",)}),
     "staged-forest": ("staged", {"families": ("extra-trees",)}),
     "staged-svm": ("staged", {"families": ("svm", "linear")}),
@@ -29,55 +29,62 @@ STAGED = {
     ],
     ids=str,
 )  # fmt: skip
-def fitted(request, make_once):
-    method, binary = request.param
-    name, settings = STAGED.get(method, (method, {}))
-    X, X_test, y, _ = table(binary)
+def fitted_system(request, make_once):
+    method, is_binary = request.param
+    name, settings = STAGED_CASES.get(method, (method, {}))
+    X, X_test, y, _ = table(is_binary)
 
-    def make(_folder):
+    def fit_system(_folder):
         return make_method(name, X, y, max_loss=0.03, **settings).fit(X, y)
 
-    return make_once(f"packed-{method}-{binary}", make), X_test
+    return make_once(f"packed-{method}-{is_binary}", fit_system), X_test
 
 
 @pytest.mark.slow
-def test_predicted_sizes_bound_the_tables_in_c(fitted, tmp_path) -> None:
-    system, _ = fitted
-    for number, chain in enumerate(system.chains_):
-        every_stage = replace(
+def test_predicted_sizes_bound_the_tables_in_c(fitted_system, tmp_path) -> None:
+    system, _ = fitted_system
+    for chain_index, chain in enumerate(system.chains_):
+        offloading_cascade = replace(
             cascade_of(system), stages=chain, thresholds=(1.0,) * len(chain), offloads=True
         )
-        tables = write_cascade(every_stage, tmp_path / f"c{number}").table_bytes
-        assert tables <= packed_bytes(chain)
+        table_bytes = write_cascade(offloading_cascade, tmp_path / f"c{chain_index}").table_bytes
+        assert table_bytes <= packed_bytes(chain)
         # Each stage may store the numbers of its features.
         tolerance = 3 * N_FEATURES * len(chain) + 64
-        assert packed_bytes(chain) <= 1.02 * tables + tolerance
+        assert packed_bytes(chain) <= 1.02 * table_bytes + tolerance
 
 
 @pytest.mark.slow
-def test_at_stays_within_max_bytes_with_the_same_decisions(fitted, tmp_path) -> None:
-    system, X = fitted
+def test_at_stays_within_max_bytes_with_the_same_decisions(fitted_system, tmp_path) -> None:
+    system, X = fitted_system
     sizes = sorted(
         {point.bytes for point in (*system.frontier_.points, *system.frontier_.off_curve_points)}
     )
-    smallest = sizes[0]
-    with pytest.raises(TooLargeError) as error:
-        system.at(max_bytes=smallest - 1)
-    assert (error.value.smallest_bytes, error.value.max_bytes) == (smallest, smallest - 1)
-    for max_bytes in (smallest, sizes[len(sizes) // 2], sizes[-1]):
-        small = system.at(max_bytes=max_bytes, max_loss=0.5)
-        point = small.operating_point_
+    smallest_size = sizes[0]
+    with pytest.raises(TooLargeError) as error_info:
+        system.at(max_bytes=smallest_size - 1)
+    assert (error_info.value.smallest_bytes, error_info.value.max_bytes) == (
+        smallest_size,
+        smallest_size - 1,
+    )
+    for max_bytes in (smallest_size, sizes[len(sizes) // 2], sizes[-1]):
+        small_system = system.at(max_bytes=max_bytes, max_loss=0.5)
+        point = small_system.operating_point_
         assert point.bytes <= max_bytes
-        assert to_c(small, tmp_path / f"c{max_bytes}").table_bytes <= max_bytes
-        assert len(small.stages_) == len(point.thresholds)
+        assert to_c(small_system, tmp_path / f"c{max_bytes}").table_bytes <= max_bytes
+        assert len(small_system.stages_) == len(point.thresholds)
         assert sum(point.exit_shares) == pytest.approx(1.0)
         # The full system has the same thresholds, and also the stages that never stop.
-        full = system.at(max_loss=0.5)
-        full.operating_point_ = system.frontier_.within_bytes(max_bytes).at(max_loss=0.5, slack=1.0)
-        np.testing.assert_array_equal(small.predict(X), full.predict(X))
-        np.testing.assert_array_equal(small.offload(X), full.offload(X))
-        assert (small.cost(X) <= full.cost(X) + 1e-9).all()
-        assert small.at(budget=1e9).operating_point_.bytes <= max_bytes  # the limit still holds
+        full_system = system.at(max_loss=0.5)
+        full_system.operating_point_ = system.frontier_.within_bytes(max_bytes).at(
+            max_loss=0.5, slack=1.0
+        )
+        np.testing.assert_array_equal(small_system.predict(X), full_system.predict(X))
+        np.testing.assert_array_equal(small_system.offload(X), full_system.offload(X))
+        assert (small_system.cost(X) <= full_system.cost(X) + 1e-9).all()
+        assert (
+            small_system.at(budget=1e9).operating_point_.bytes <= max_bytes
+        )  # the limit still holds
 
 
 @pytest.mark.slow

@@ -27,12 +27,12 @@ pytestmark = pytest.mark.slow  # fits of several seconds
 
 X, Y = load_diabetes(return_X_y=True)
 X = X.astype(np.float32)
-WINE, CULTIVAR = load_wine(return_X_y=True)
-WINE = WINE.astype(np.float32)
+WINE_ROWS, CULTIVARS = load_wine(return_X_y=True)
+WINE_ROWS = WINE_ROWS.astype(np.float32)
 COSTS = grouped_prices(10)
 QUERIES = np.arange(len(Y)) // 10
 SETTINGS: dict[str, Any] = {"n_rounds": 15, "random_state": 0}
-CLASSES: dict[str, Any] = {
+CLASSIFIERS: dict[str, Any] = {
     "cost-aware": BudgetForest(
         grouped_prices(13), criterion="entropy", mu=0.1, n_estimators=6, random_state=0
     ),
@@ -40,7 +40,7 @@ CLASSES: dict[str, Any] = {
     "lazy-classes": CEGBClassifier(grouped_prices(13), penalties=(0.02, 0.1), **SETTINGS),
     "greedy-miser": GreedyMiser(grouped_prices(13), budget=8.0, **SETTINGS),
 }
-VALUES: dict[str, Any] = {
+VALUE_MODELS: dict[str, Any] = {
     "lazy": CEGBRegressor(COSTS, penalties=(0.1, 0.01), **SETTINGS),
     "coupled": CEGBRegressor(COSTS, accounting="coupled", penalties=(0.1, 0.01), **SETTINGS),
     "missing": CEGBRegressor(COSTS, penalties=(0.02,), allow_missing=True, **SETTINGS),
@@ -48,34 +48,34 @@ VALUES: dict[str, Any] = {
 }
 
 
-def fit(name: str) -> tuple[Any, Any]:
-    if name in CLASSES:
-        return clone(CLASSES[name]).fit(WINE, CULTIVAR), WINE
-    model, x = clone(VALUES[name]), X.copy()
+def fit_model(name: str) -> tuple[Any, Any]:
+    if name in CLASSIFIERS:
+        return clone(CLASSIFIERS[name]).fit(WINE_ROWS, CULTIVARS), WINE_ROWS
+    model, rows = clone(VALUE_MODELS[name]), X.copy()
     if name == "missing":
-        x[np.random.default_rng(0).random(x.shape) < 0.2] = np.nan
+        rows[np.random.default_rng(0).random(rows.shape) < 0.2] = np.nan
     if name == "rank":
-        return model.fit(x, (Y > 150).astype(int), qid=QUERIES), x
-    return model.fit(x, Y), x
+        return model.fit(rows, (Y > 150).astype(int), qid=QUERIES), rows
+    return model.fit(rows, Y), rows
 
 
-@pytest.mark.parametrize("name", [*CLASSES, *VALUES])
+@pytest.mark.parametrize("name", [*CLASSIFIERS, *VALUE_MODELS])
 def test_a_device_gives_the_answers_and_costs_of_the_estimator(name, tmp_path):
-    model, x = fit(name)
-    bundle = pack(model, tmp_path / "bundle.gwb", sample=x[:32])
+    model, rows = fit_model(name)
+    bundle = pack(model, tmp_path / "bundle.gwb", sample=rows[:32])
     manifest = bundle.manifest
     assert manifest.cloud is None
     assert manifest.reference_accuracy == model.frontier_.reference_accuracy
-    for report in (verify(model, bundle, x), verify_graphs(bundle, x), self_test(bundle)):
+    for report in (verify(model, bundle, rows), verify_graphs(bundle, rows), self_test(bundle)):
         assert report.agrees
         assert report.max_margin_difference == 0
     with Device(bundle) as device:
-        answers = [device.answer(row) for row in x]
-    assert [answer.label for answer in answers] == model.predict(x).tolist()
-    assert [answer.cost for answer in answers] == model.cost(x).tolist()
+        answers = [device.answer(row) for row in rows]
+    assert [answer.label for answer in answers] == model.predict(rows).tolist()
+    assert [answer.cost for answer in answers] == model.cost(rows).tolist()
     assert {(answer.route, answer.stage) for answer in answers} == {("edge", 0)}
-    assert model.cost(x).mean() < model.feature_costs_.total
-    assert manifest.answers_values == (name in VALUES)
+    assert model.cost(rows).mean() < model.feature_costs_.total
+    assert manifest.answers_values == (name in VALUE_MODELS)
     if manifest.answers_values:
         assert manifest.task == ("rank" if name == "rank" else "regress")
         assert (manifest.classes, manifest.n_classes, manifest.link) == ((), 0, "identity")
@@ -85,29 +85,31 @@ def test_a_device_gives_the_answers_and_costs_of_the_estimator(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["coupled", "rank"])
 def test_commands_print_scores_for_models_of_values(name, tmp_path, capsys):
-    model, x = fit(name)
+    model, rows = fit_model(name)
     path = tmp_path / "bundle"
-    bundle = pack(model, path, sample=x[:32])
+    bundle = pack(model, path, sample=rows[:32])
     columns = [*bundle.manifest.feature_names, "target"]
-    table = tmp_path / "table.csv"
+    table_file = tmp_path / "table.csv"
     lines = [",".join(columns)]
-    for row, value in zip(x, Y, strict=True):
-        lines.append(",".join(map(repr, [*map(float, row), float(value)])))
-    table.write_text("\n".join(lines) + "\n")
+    for row, target in zip(rows, Y, strict=True):
+        lines.append(",".join(map(repr, [*map(float, row), float(target)])))
+    table_file.write_text("\n".join(lines) + "\n")
     score_name = {"coupled": "R²", "rank": "AP@5"}[name]
     for command in (["inspect", str(path)], ["frontier", str(path)]):
         assert main(command) == 0
         printed = capsys.readouterr().out
         assert score_name in printed
         assert "accuracy" not in printed
-    assert main(["verify", str(path), "--data", str(table), "--target", "target", "--json"]) == 0
+    assert (
+        main(["verify", str(path), "--data", str(table_file), "--target", "target", "--json"]) == 0
+    )
     document = json.loads(capsys.readouterr().out)
     assert document["agrees"]
     assert document["task"] == bundle.manifest.task
-    assert document["data"]["rows"] == len(x)
+    assert document["data"]["rows"] == len(rows)
     if name == "coupled":
-        assert document["data"]["r2"] == pytest.approx(model.score(x, Y), abs=1e-9)
+        assert document["data"]["r2"] == pytest.approx(model.score(rows, Y), abs=1e-9)
     else:
         assert "r2" not in document["data"]
     assert "accuracy" not in document["data"]
-    assert document["data"]["cost"] == pytest.approx(model.cost(x).mean())
+    assert document["data"]["cost"] == pytest.approx(model.cost(rows).mean())

@@ -64,12 +64,12 @@ def test_the_split_of_a_data_set_is_used(settings: TrainingSettings, tmp_path: P
     for groups in (None, "subject"):  # every subject is in one part
         settings = replace(settings, groups=groups)
         split = split_rows(load_dataset(settings), settings)
-        for number, rows in enumerate((split.training, split.validation, split.test)):
-            assert rows.tolist() == np.flatnonzero(part == number).tolist()
+        for part_number, rows in enumerate((split.training, split.validation, split.test)):
+            assert rows.tolist() == np.flatnonzero(part == part_number).tolist()
 
 
 @pytest.mark.parametrize(
-    ("part", "change", "message"),
+    ("part_name", "change", "message"),
     [
         ("mixed", {"groups": "subject"}, r"--groups subject: .* rows of one group in two parts"),
         ("mixed", {"time_split": "day"}, r"--time-split day: .* later than test rows"),
@@ -79,29 +79,41 @@ def test_the_split_of_a_data_set_is_used(settings: TrainingSettings, tmp_path: P
     ],
 )
 def test_part_array_that_contradicts_the_options_is_refused(
-    settings: TrainingSettings, tmp_path: Path, part: str, change: dict[str, Any], message: str
+    settings: TrainingSettings, tmp_path: Path, part_name: str, change: dict[str, Any], message: str
 ) -> None:
     x, y = load_iris(return_X_y=True)
-    row = np.arange(len(y))
-    parts = {"mixed": row % 4 == 0, "thirds": row // 50, "ones": row >= 0, "zeros": row < 0}
-    np.savez(tmp_path / "t.npz", X=x, y=y, part=parts[part], subject=row // 10, day=row)
+    row_numbers = np.arange(len(y))
+    part_arrays = {
+        "mixed": row_numbers % 4 == 0,
+        "thirds": row_numbers // 50,
+        "ones": row_numbers >= 0,
+        "zeros": row_numbers < 0,
+    }
+    np.savez(
+        tmp_path / "t.npz",
+        X=x,
+        y=y,
+        part=part_arrays[part_name],
+        subject=row_numbers // 10,
+        day=row_numbers,
+    )
     settings = replace(settings, dataset=str(tmp_path / "t.npz"), **change)
     with pytest.raises(InputError, match=message):
         split_rows(load_dataset(settings), settings)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.25, 0.4, 0.45, 0.6, 0.75])
+@pytest.mark.parametrize("test_share", [0.1, 0.25, 0.4, 0.45, 0.6, 0.75])
 def test_whole_groups_are_held_out_near_the_share(
-    settings: TrainingSettings, tmp_path: Path, share: float
+    settings: TrainingSettings, tmp_path: Path, test_share: float
 ) -> None:
     x, y = load_iris(return_X_y=True)
     subject = np.arange(len(y)) // 2
     y[subject == 3] = 9  # only one group has this class
     np.savez(tmp_path / "t.npz", X=x, y=y, subject=subject)
-    change = {"dataset": str(tmp_path / "t.npz"), "groups": "subject", "test_size": share}
+    change = {"dataset": str(tmp_path / "t.npz"), "groups": "subject", "test_size": test_share}
     settings = replace(settings, **change)  # type: ignore[arg-type]
     split = split_rows(load_dataset(settings), settings)
-    assert len(split.test) == pytest.approx(share * len(y), abs=8)
+    assert len(split.test) == pytest.approx(test_share * len(y), abs=8)
     assert not np.isin(subject[split.training], subject[split.test]).any()
     assert set(y[split.training]) == {0, 1, 2, 9}
     assert sorted([*split.training, *split.test]) == list(range(len(y)))
@@ -146,13 +158,13 @@ def test_a_system_is_saved_when_packing_fails_and_can_be_packed_later(
     folder = tmp_path / "folder"
     settings = replace(settings, sign=key, out=folder / "bundle")
 
-    def lose_the_key(*args: Any, **more: Any) -> Any:
+    def split_and_lose_the_key(*args: Any, **options: Any) -> Any:
         key.rename(tmp_path / "away")
         if not is_folder_writable:
             folder.write_text("in the way")
-        return split_rows(*args, **more)
+        return split_rows(*args, **options)
 
-    monkeypatch.setattr(training_run, "split_rows", lose_the_key)
+    monkeypatch.setattr(training_run, "split_rows", split_and_lose_the_key)
     with pytest.raises(
         GatewiseError, match=r"fleet\.key" if is_folder_writable else "cannot be written"
     ):
@@ -162,9 +174,9 @@ def test_a_system_is_saved_when_packing_fails_and_can_be_packed_later(
     (tmp_path / "away").rename(key)
     if not is_folder_writable:
         folder.unlink()
-    call = stderr[stderr.index("gw.pack(") : stderr.rindex(")") + 1]
+    pack_call = stderr[stderr.index("gw.pack(") : stderr.rindex(")") + 1]
     assert (folder / "bundle-fitted.joblib").is_file() is is_folder_writable
-    bundle = eval(call, {"gw": gw, "joblib": joblib})  # run the call that the message shows
+    bundle = eval(pack_call, {"gw": gw, "joblib": joblib})  # run the call that the message shows
     assert bundle.path == settings.out
     assert bundle.claimed_key_ids()
     system = joblib.load(stderr.split("saved to ")[1].split(";")[0])["system"]
@@ -191,11 +203,11 @@ def test_invalid_column_names_are_refused_before_the_fit(
 ) -> None:
     rows = np.arange(40.0).reshape(20, 2)
     table = tmp_path / "table.npz"
-    for names, message in (
+    for column_names, message in (
         (["Temp\n(C)", "x" * 300], r"cannot hold: 'Temp\\n\(C\)' .*; 'x{64}' .* not 300"),
         (["a", " b"], "cannot hold: ' b' begins or ends with a space"),
     ):
-        np.savez(table, X=rows, y=np.arange(20) % 2, feature_names=np.array(names))
+        np.savez(table, X=rows, y=np.arange(20) % 2, feature_names=np.array(column_names))
         with pytest.raises(InputError, match=message):
             train_bundle(replace(settings, dataset=str(table)), quiet=True)
 

@@ -39,7 +39,7 @@ from tests.support.onnx_graphs import edited, tensor
 
 STRING = TensorProto.STRING
 DATA, SPECIES = load_iris(return_X_y=True)
-X: NDArray[np.float32] = DATA.astype(np.float32)
+ROWS: NDArray[np.float32] = DATA.astype(np.float32)
 
 #: One estimator for each way of conversion; test_packable.py probes all listed estimators.
 ESTIMATORS: dict[str, Callable[[], Any]] = {
@@ -50,7 +50,7 @@ ESTIMATORS: dict[str, Callable[[], Any]] = {
     ),
 }
 
-LABELS: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
+LABEL_CASES: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
     "indices": (SPECIES, np.arange(3)),
     "whole numbers": (SPECIES * 3 + 5, np.array([5, 8, 11])),
     "text": (np.array(["setosa", "versicolor", "virginica"])[SPECIES], np.array([])),
@@ -62,59 +62,59 @@ LABELS: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
 }
 
 
-def fit(estimator: Any, y: NDArray[Any]) -> Any:
+def fit_quietly(estimator: Any, y: NDArray[Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fits need not converge
-        return estimator.fit(X, y)
+        return estimator.fit(ROWS, y)
 
 
-def answer(graph: CloudFile, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+def run_graph(graph: CloudFile, rows: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
     session = onnxruntime.InferenceSession(graph.content)
-    assert [i.name for i in session.get_inputs()] == ["x"]
-    names = [o.name for o in session.get_outputs()]
-    outputs = session.run(None, {"x": x})
+    assert [graph_input.name for graph_input in session.get_inputs()] == ["x"]
+    output_names = [graph_output.name for graph_output in session.get_outputs()]
+    outputs = session.run(None, {"x": rows})
     if graph.kind == "margins":
-        assert names == ["margins"]
+        assert output_names == ["margins"]
         return decision.labels(outputs[0]), decision.probabilities(outputs[0], graph.link)
-    assert names == ["label", "probabilities"]
+    assert output_names == ["label", "probabilities"]
     assert outputs[0].dtype == np.int64
     assert outputs[1].dtype == np.float32
     return outputs[0], outputs[1]
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-@pytest.mark.parametrize("labels", LABELS)
-def test_the_graph_answers_as_the_estimator(name: str, labels: str) -> None:
-    y, classes = LABELS[labels]
+@pytest.mark.parametrize("label_case", LABEL_CASES)
+def test_the_graph_answers_as_the_estimator(name: str, label_case: str) -> None:
+    y, classes = LABEL_CASES[label_case]
     f0 = HighCostModel.from_model(
-        fit(ESTIMATORS[name](), y), classes if len(classes) else np.unique(y), X.shape[1]
+        fit_quietly(ESTIMATORS[name](), y), classes if len(classes) else np.unique(y), ROWS.shape[1]
     )
     graph = high_cost_graph(f0)
-    graph_labels, probabilities = answer(graph, X)
-    assert graph_labels.tolist() == f0.labels(X).tolist()
-    expected = f0.predict_proba(X)
-    assert probabilities.shape == expected.shape == (len(X), f0.n_classes)
+    graph_labels, probabilities = run_graph(graph, ROWS)
+    assert graph_labels.tolist() == f0.labels(ROWS).tolist()
+    expected = f0.predict_proba(ROWS)
+    assert probabilities.shape == expected.shape == (len(ROWS), f0.n_classes)
     # float32 compared with float64, through a sigmoid or a kernel
     assert np.abs(probabilities - expected).max() < 1e-5
-    label_of_row, _ = answer(graph, X[:1])
+    label_of_row, _ = run_graph(graph, ROWS[:1])
     assert label_of_row.tolist() == graph_labels[:1].tolist()
     if name == "random forest":  # trees are converted to flat arrays
         assert graph.kind == "margins"
-        assert [n.op_type for n in onnx.load_model_from_string(graph.content).graph.node] == [
+        assert [node.op_type for node in onnx.load_model_from_string(graph.content).graph.node] == [
             "TreeEnsembleRegressor"
         ]
     # operator sets stay old, and the same estimator gives the same bytes
     model = onnx.load_model_from_string(graph.content)
-    versions = {o.domain: o.version for o in model.opset_import}
+    versions = {opset.domain: opset.version for opset in model.opset_import}
     assert versions[""] <= 17
     assert versions.get("ai.onnx.ml", 1) <= 3
-    if labels == "text":
+    if label_case == "text":
         assert high_cost_graph(f0).content == graph.content
 
 
 def test_columns_of_the_sample_are_found_by_name() -> None:
     rng = np.random.default_rng(0)
-    table = pd.DataFrame(X, columns=["a width", "b", "c", "d"])
+    table = pd.DataFrame(ROWS, columns=["a width", "b", "c", "d"])
     table["kind"] = rng.integers(0, 4, len(table)).astype(np.float32)
     encoder = make_column_transformer(
         (OneHotEncoder(handle_unknown="ignore"), ["kind"]),
@@ -127,7 +127,7 @@ def test_columns_of_the_sample_are_found_by_name() -> None:
     )
     x = table.to_numpy(np.float32)
     x[:5, 4] = 9  # a category that training did not have
-    assert answer(high_cost_graph(f0), x)[0].tolist() == f0.labels(x).tolist()
+    assert run_graph(high_cost_graph(f0), x)[0].tolist() == f0.labels(x).tolist()
 
 
 # -- models without a graph ----------------------------------------------------------------
@@ -153,24 +153,27 @@ def test_columns_of_the_sample_are_found_by_name() -> None:
 def test_models_without_a_graph_are_refused_in_one_line(
     estimator: Any, fit_params: dict[str, Any], message: str
 ) -> None:
-    x = np.column_stack([np.arange(150) % 7, X[:, 0]]).astype(np.float32)
+    x = np.column_stack([np.arange(150) % 7, ROWS[:, 0]]).astype(np.float32)
     y = x[:, 0].astype(int) % 3
     if estimator.get_params().get("objective") != "multiclassova":
         y = (y == 1).astype(int)
     estimator.fit(x, y, **fit_params)
-    with pytest.raises(ConversionError, match=message) as caught:
+    with pytest.raises(ConversionError, match=message) as error_info:
         high_cost_graph(HighCostModel.from_model(estimator, np.unique(y), 2))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error_info.value)
 
 
 # -- a given ONNX file ---------------------------------------------------------------------
 
 
-def exported(y: NDArray[Any], **options: Any) -> onnx.ModelProto:
-    estimator = fit(make_pipeline(StandardScaler(), LogisticRegression()), y)
+def export_pipeline(y: NDArray[Any], **options: Any) -> onnx.ModelProto:
+    estimator = fit_quietly(make_pipeline(StandardScaler(), LogisticRegression()), y)
     settings = {"zipmap": False} | options
     model: onnx.ModelProto = skl2onnx.to_onnx(
-        estimator, X[:1], target_opset={"": 17, "ai.onnx.ml": 3}, options={id(estimator): settings}
+        estimator,
+        ROWS[:1],
+        target_opset={"": 17, "ai.onnx.ml": 3},
+        options={id(estimator): settings},
     )
     return model
 
@@ -178,36 +181,41 @@ def exported(y: NDArray[Any], **options: Any) -> onnx.ModelProto:
 def test_a_given_graph_outputs_positions_or_the_labels_of_its_metadata() -> None:
     for y, classes, has_metadata in (
         (SPECIES, np.arange(3), False),
-        *((*LABELS[name], True) for name in ("whole numbers", "text", "some of six", "two words")),
+        *(
+            (*LABEL_CASES[name], True)
+            for name in ("whole numbers", "text", "some of six", "two words")
+        ),
     ):
-        model = exported(y)
+        model = export_pipeline(y)
         if has_metadata:
             helper.set_model_props(model, {"classes": json.dumps(np.unique(y).tolist())})
         classes = classes if len(classes) else np.unique(y)
         f0 = HighCostModel.from_model(model.SerializeToString(), classes, 4)
-        graph_labels, probabilities = answer(high_cost_graph(f0), X)
-        assert graph_labels.tolist() == f0.labels(X).tolist()
-        np.testing.assert_array_equal(probabilities.astype(np.float64), f0.predict_proba(X))
-    model = exported(SPECIES)
+        graph_labels, probabilities = run_graph(high_cost_graph(f0), ROWS)
+        assert graph_labels.tolist() == f0.labels(ROWS).tolist()
+        np.testing.assert_array_equal(probabilities.astype(np.float64), f0.predict_proba(ROWS))
+    model = export_pipeline(SPECIES)
     helper.set_model_props(model, {"classes": "[0.5, 1.0, 1.5]"})
     f0 = HighCostModel.from_model(model.SerializeToString(), np.array([0.5, 1.0, 1.5]), 4)
     with pytest.raises(ConversionError, match="neither whole numbers nor text"):
         high_cost_graph(f0)
 
 
-def unlike_skl2onnx(kind: str) -> tuple[OnnxModel, NDArray[Any]]:
+def make_given_graph(form: str) -> tuple[OnnxModel, NDArray[Any]]:
     """Make a graph whose outputs differ from skl2onnx's, and the labels that it outputs."""
-    words = np.array(["setosa", "versicolor", "virginica"])
-    if kind == "tables":
-        return OnnxModel(exported(words[SPECIES], zipmap=True).SerializeToString()), words
+    species_names = np.array(["setosa", "versicolor", "virginica"])
+    if form == "tables":
+        return OnnxModel(
+            export_pipeline(species_names[SPECIES], zipmap=True).SerializeToString()
+        ), species_names
     weights = np.array([[1, 0, -1], [2, 1, -1], [-2, 0, 2], [-1, 0, 3]], np.float32)
-    is_binary = kind.startswith("one column")
+    is_binary = form.startswith("one column")
     nodes = [
         helper.make_node("Flatten", ["image"], ["row"]),
         helper.make_node("MatMul", ["row", "weights"], ["logits"]),
         helper.make_node("Sigmoid" if is_binary else "Softmax", ["logits"], ["probabilities"]),
     ]
-    output = "probabilities" if kind.endswith("probabilities") else "logits"
+    output = "probabilities" if form.endswith("probabilities") else "logits"
     graph = helper.make_graph(
         nodes,
         "network",
@@ -217,39 +225,41 @@ def unlike_skl2onnx(kind: str) -> tuple[OnnxModel, NDArray[Any]]:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     # the network's columns are not in the order of the sorted labels
-    names = ["no", "yes"][::-1] if is_binary else words[[2, 0, 1]].tolist()
-    return OnnxModel(model.SerializeToString(), classes=names), np.unique(names)
+    class_names = ["no", "yes"][::-1] if is_binary else species_names[[2, 0, 1]].tolist()
+    return OnnxModel(model.SerializeToString(), classes=class_names), np.unique(class_names)
 
 
 @pytest.mark.parametrize(
-    "kind",
+    "form",
     ["tables", "logits", "probabilities", "one column of logits", "one column of probabilities"],
 )
-def test_given_graphs_of_all_forms_answer_as_their_source(kind: str) -> None:
-    model, classes = unlike_skl2onnx(kind)
+def test_given_graphs_of_all_forms_answer_as_their_source(form: str) -> None:
+    model, classes = make_given_graph(form)
     f0 = HighCostModel.from_model(model, classes, 4)
-    expected_labels, expected = f0.answers(X)
-    label, probabilities = answer(high_cost_graph(f0), X)
-    assert label.tolist() == expected_labels.tolist()
-    assert len(set(label.tolist())) > 1
-    assert np.abs(probabilities - expected).max() < 1e-6
-    assert np.abs(expected.sum(axis=1) - 1).max() < 1e-6
-    np.testing.assert_array_equal(expected.argmax(axis=1), expected_labels)
-    if kind == "tables":
-        pipeline = fit(make_pipeline(StandardScaler(), LogisticRegression()), classes[SPECIES])
-        assert classes[expected_labels].tolist() == pipeline.predict(X).tolist()
+    expected_labels, expected_probabilities = f0.answers(ROWS)
+    labels, probabilities = run_graph(high_cost_graph(f0), ROWS)
+    assert labels.tolist() == expected_labels.tolist()
+    assert len(set(labels.tolist())) > 1
+    assert np.abs(probabilities - expected_probabilities).max() < 1e-6
+    assert np.abs(expected_probabilities.sum(axis=1) - 1).max() < 1e-6
+    np.testing.assert_array_equal(expected_probabilities.argmax(axis=1), expected_labels)
+    if form == "tables":
+        pipeline = fit_quietly(
+            make_pipeline(StandardScaler(), LogisticRegression()), classes[SPECIES]
+        )
+        assert classes[expected_labels].tolist() == pipeline.predict(ROWS).tolist()
 
 
 def test_a_graph_without_scores_gives_probabilities_of_0_and_1() -> None:
-    model = exported(SPECIES)
+    model = export_pipeline(SPECIES)
     del model.graph.output[1:]
     f0 = HighCostModel.from_model(model.SerializeToString(), np.arange(3), 4)
-    label, probabilities = answer(high_cost_graph(f0), X)
-    assert label.tolist() == f0.labels(X).tolist()
-    np.testing.assert_array_equal(probabilities, f0.predict_proba(X))
+    labels, probabilities = run_graph(high_cost_graph(f0), ROWS)
+    assert labels.tolist() == f0.labels(ROWS).tolist()
+    np.testing.assert_array_equal(probabilities, f0.predict_proba(ROWS))
 
 
-def external_data(model: onnx.ModelProto) -> None:
+def add_external_data(model: onnx.ModelProto) -> None:
     weights = numpy_helper.from_array(np.zeros(3, np.float32), "weights")
     weights.ClearField("raw_data")
     weights.data_location = TensorProto.EXTERNAL
@@ -258,7 +268,7 @@ def external_data(model: onnx.ModelProto) -> None:
 
 
 INVALID_GRAPHS: list[tuple[Callable[[onnx.ModelProto], object], str]] = [
-    (external_data, "in another file"),
+    (add_external_data, "in another file"),
     (lambda m: m.opset_import.append(helper.make_opsetid("com.evil", 1)), "com.evil"),
     (lambda m: m.graph.ClearField("output"), "At least one output"),
     (lambda m: m.graph.node.pop(), "not a usable ONNX file"),
@@ -273,13 +283,13 @@ INVALID_GRAPHS: list[tuple[Callable[[onnx.ModelProto], object], str]] = [
 def test_malformed_given_graphs_are_refused(
     edit: Callable[[onnx.ModelProto], object], message: str
 ) -> None:
-    content = edited(exported(SPECIES).SerializeToString(), edit)
+    content = edited(export_pipeline(SPECIES).SerializeToString(), edit)
     with pytest.raises(InputError, match=message):
         HighCostModel.from_model(content, np.arange(3), 4)
 
 
 @pytest.mark.parametrize(
-    ("change", "columns", "message"),
+    ("change", "n_columns", "message"),
     [
         ({"classes": ["a", "b"]}, 4, "gives scores of 3 classes; 2 names are given"),
         ({"classes": ["a", "b", "c"]}, 4, "has class 'a', which the data lacks"),
@@ -290,8 +300,8 @@ def test_malformed_given_graphs_are_refused(
     ],
 )
 def test_given_graphs_that_do_not_fit_the_data_are_refused(
-    change: dict[str, Any], columns: int, message: str
+    change: dict[str, Any], n_columns: int, message: str
 ) -> None:
-    model, classes = unlike_skl2onnx("logits")
+    model, classes = make_given_graph("logits")
     with pytest.raises(InputError, match=message):
-        HighCostModel.from_model(replace(model, **change), classes, columns)
+        HighCostModel.from_model(replace(model, **change), classes, n_columns)

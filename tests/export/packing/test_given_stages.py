@@ -24,53 +24,58 @@ from tests.support.bundle_files import replace_file
 from tests.support.image_models import conv_graph, digit_images, mlp_graph
 
 #: Rows that trained neither model.
-UNSEEN = slice(700, None)
+UNSEEN_ROWS = slice(700, None)
 
 
 @pytest.fixture(scope="module")
-def packed(make_once):
+def pair_and_path(make_once):
     """A pair of image models and the path of its bundle."""
     images, y = digit_images()
 
-    def make(folder):
-        small, big = conv_graph(images[:200], y[:200]), mlp_graph(images[:700], y[:700])
+    def make_pair(folder):
+        low_cost_graph, high_cost_graph = (
+            conv_graph(images[:200], y[:200]),
+            mlp_graph(images[:700], y[:700]),
+        )
         pair = gw.PairCascade(
-            low_cost_model=small, high_cost_model=big, offload_rate=0.3, random_state=0,
-            cloud_prices=gw.CloudPrices(byte=0.01),
-        ).fit(images[UNSEEN])  # fmt: skip
-        gw.pack(pair, folder / "bundle", sample=images[UNSEEN], name="digits")
+            low_cost_model=low_cost_graph, high_cost_model=high_cost_graph,
+            offload_rate=0.3, random_state=0, cloud_prices=gw.CloudPrices(byte=0.01),
+        ).fit(images[UNSEEN_ROWS])  # fmt: skip
+        gw.pack(pair, folder / "bundle", sample=images[UNSEEN_ROWS], name="digits")
         return pair, folder / "bundle"
 
-    return make_once("packed_pair", make)
+    return make_once("packed_pair", make_pair)
 
 
 @pytest.mark.slow
-def test_a_device_answers_images_as_python_does(packed):
+def test_a_device_answers_images_as_python_does(pair_and_path):
     images, _ = digit_images()
     rows = images[700:900]
-    pair, path = packed
+    pair, path = pair_and_path
     bundle = gw.Bundle.open(path)
     assert gw.verify(pair, bundle, rows).agrees
     worker = CloudModel.from_bundle(bundle)
     link = gw.InProcessLink(worker.answer)
     with gw.Device(bundle, link=link, deadline_ms=20_000) as device:
         answers = [device.answer(image) for image in rows]
-        assert [a.label for a in device.answer_many(rows[:20])] == [a.label for a in answers[:20]]
-        flat = device.answer(rows[0].reshape(-1).astype(np.float32))
+        assert [answer.label for answer in device.answer_many(rows[:20])] == [
+            answer.label for answer in answers[:20]
+        ]
+        flat_answer = device.answer(rows[0].reshape(-1).astype(np.float32))
         with pytest.raises(gw.InputError, match="shape"):
             device.answer(rows[0][:4])
-    assert flat.label == answers[0].label
-    np.testing.assert_array_equal([a.label for a in answers], pair.predict(rows))
-    np.testing.assert_array_equal([a.cost for a in answers], pair.cost(rows))
-    sent = [a.route == "cloud" for a in answers]
-    np.testing.assert_array_equal(sent, pair.offload(rows))
-    assert 20 < sum(sent) < 100
+    assert flat_answer.label == answers[0].label
+    np.testing.assert_array_equal([answer.label for answer in answers], pair.predict(rows))
+    np.testing.assert_array_equal([answer.cost for answer in answers], pair.cost(rows))
+    is_sent = [answer.route == "cloud" for answer in answers]
+    np.testing.assert_array_equal(is_sent, pair.offload(rows))
+    assert 20 < sum(is_sent) < 100
 
 
 @pytest.mark.slow
-def test_a_simulation_reads_images_and_counts_their_bytes(packed):
+def test_a_simulation_reads_images_and_counts_their_bytes(pair_and_path):
     images, y = digit_images()
-    pair, path = packed
+    pair, path = pair_and_path
     bundle = gw.Bundle.open(path)
     rows = Rows.from_arrays("digits", images[:50], y[:50], bundle.manifest)
     np.testing.assert_array_equal(rows.X, images[:50].reshape(50, 64))
@@ -85,12 +90,12 @@ def test_a_simulation_reads_images_and_counts_their_bytes(packed):
     assert sizes.request(9000) == pytest.approx(pair.request_bytes_, rel=0.05)
 
 
-def test_the_manifest_lists_an_array_once(packed):
-    _, path = packed
+def test_the_manifest_lists_an_array_once(pair_and_path):
+    _, path = pair_and_path
     bundle = gw.Bundle.open(path)
     document = json.loads(bundle.manifest.to_json())
     assert document["instance"] == {"shape": [8, 8], "dtype": "uint8"}
-    assert [f["name"] for f in document["features"]] == ["instance"]
+    assert [feature["name"] for feature in document["features"]] == ["instance"]
     assert document["stages"][0]["inputs"] == document["cloud"]["inputs"] == ["instance"]
     assert bundle.manifest.instance == InstanceSpec((8, 8), "uint8")
     assert len(bundle.manifest.features) == 64
@@ -100,31 +105,31 @@ def test_the_manifest_lists_an_array_once(packed):
     assert point.interval[0] <= point.accuracy <= point.interval[1]
 
 
-def test_c99_of_a_given_stage_is_refused(packed):
-    _, path = packed
+def test_c99_of_a_given_stage_is_refused(pair_and_path):
+    _, path = pair_and_path
     bundle = gw.Bundle.open(path)
     with pytest.raises(BundleError, match="needs onnxruntime"):
         gw.Device(bundle, runner="numpy")
-    for source in (bundle, packed[0]):
+    for source in (bundle, pair_and_path[0]):
         with pytest.raises(ConversionError, match=r"an ONNX graph, which cannot be written in C"):
             to_c(source, path.parent / "c")
     with pytest.raises(ConversionError, match="is a given graph"):
-        gw.to_onnx(packed[0].stages_[0], n_features=64)
+        gw.to_onnx(pair_and_path[0].stages_[0], n_features=64)
 
 
-def test_the_self_test_allows_differences_only_in_the_last_bits(packed, tmp_path):
+def test_the_self_test_allows_differences_only_in_the_last_bits(pair_and_path, tmp_path):
     """Change the sample as if another processor had computed it."""
-    _, path = packed
+    _, path = pair_and_path
     bundle = gw.Bundle.open(path)
     arrays = read_arrays(bundle.read("sample.npz"))
     for factor, is_allowed in ((1 + 1e-6, True), (1.01, False)):
-        changed = dict(arrays)
-        changed["stage_0"] = (arrays["stage_0"] * np.float32(factor)).astype(np.float32)
-        other = tmp_path / str(is_allowed)
-        shutil.copytree(path, other)
-        replace_file(other, "sample.npz", write_arrays(changed))
+        changed_arrays = dict(arrays)
+        changed_arrays["stage_0"] = (arrays["stage_0"] * np.float32(factor)).astype(np.float32)
+        changed_path = tmp_path / str(is_allowed)
+        shutil.copytree(path, changed_path)
+        replace_file(changed_path, "sample.npz", write_arrays(changed_arrays))
         if is_allowed:
-            assert self_test(gw.Bundle.open(other)) == len(arrays["X"])
+            assert self_test(gw.Bundle.open(changed_path)) == len(arrays["X"])
         else:
             with pytest.raises(SelfTestError, match="stage_0"):
-                self_test(gw.Bundle.open(other))
+                self_test(gw.Bundle.open(changed_path))

@@ -35,13 +35,13 @@ X[::7, 0] = 3
 SMALL_BOOSTER = {"n_estimators": 8, "verbose": -1, "n_jobs": 1, "random_state": 0}
 
 
-def cancelling_leaves() -> Any:
+def fit_cancelling_leaves() -> Any:
     """Fit a model with leaves of 1e9 and -1e9 at the ends, which a float32 sum cannot resolve."""
     model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
     booster = model.booster_
     for tree, value in ((0, 1e9), (7, -1e9)):
-        leaves = booster.dump_model()["tree_info"][tree]["num_leaves"]
-        for leaf in range(leaves):
+        n_leaves = booster.dump_model()["tree_info"][tree]["num_leaves"]
+        for leaf in range(n_leaves):
             booster.set_leaf_output(tree, leaf, value)
     return model
 
@@ -51,7 +51,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "categories": lambda: lightgbm.LGBMClassifier(min_data_per_group=1, **SMALL_BOOSTER).fit(
         X, Y, categorical_feature=[0]
     ),
-    "cancelling leaves": cancelling_leaves,
+    "cancelling leaves": fit_cancelling_leaves,
     "linear booster": lambda: xgboost.XGBClassifier(
         n_estimators=8, booster="gblinear", n_jobs=1
     ).fit(X, Y),
@@ -101,9 +101,9 @@ def test_inspect_names_the_library_that_workers_need(
         MODELS["linear leaves"](), n_stages=1, families=("linear",), effort="low", random_state=0
     ).fit(X, Y, validation=(X, Y))
     pack(system, tmp_path / "b", sample=X[:20])
-    status, printed, _ = run("inspect", tmp_path / "b")
+    status, stdout, _ = run("inspect", tmp_path / "b")
     assert status == 0
-    assert "a model file of lightgbm, which workers need" in " ".join(printed.split())
+    assert "a model file of lightgbm, which workers need" in " ".join(stdout.split())
 
 
 @pytest.mark.slow
@@ -123,21 +123,21 @@ def test_a_booster_with_exact_trees_stays_a_graph() -> None:
     assert (graph.name, graph.kind, graph.graph_problem) == ("cloud.onnx", "margins", None)
 
 
-def answers_of_file(model: Any) -> NDArray[np.float64]:
-    written = library_file(HighCostModel.from_model(model, np.unique(Y), X.shape[1]))
-    assert written is not None
-    return BoosterFile(*written, 2).predict_proba(X)
+def predict_with_file(model: Any) -> NDArray[np.float64]:
+    kind_and_content = library_file(HighCostModel.from_model(model, np.unique(Y), X.shape[1]))
+    assert kind_and_content is not None
+    return BoosterFile(*kind_and_content, 2).predict_proba(X)
 
 
 def test_a_file_uses_the_best_rounds_after_early_stopping() -> None:
-    early = xgboost.XGBClassifier(n_estimators=60, early_stopping_rounds=2, n_jobs=1)
-    early.fit(X[:100], Y[:100], eval_set=[(X[100:], 1 - Y[100:])], verbose=False)
-    assert early.best_iteration < 5
-    cat = CatBoostClassifier(
+    early_stopped = xgboost.XGBClassifier(n_estimators=60, early_stopping_rounds=2, n_jobs=1)
+    early_stopped.fit(X[:100], Y[:100], eval_set=[(X[100:], 1 - Y[100:])], verbose=False)
+    assert early_stopped.best_iteration < 5
+    catboost_model = CatBoostClassifier(
         iterations=8, verbose=0, thread_count=1, allow_writing_files=False
     ).fit(X, Y)
-    for model in (early, cat):
-        np.testing.assert_allclose(answers_of_file(model), model.predict_proba(X), atol=1e-6)
+    for model in (early_stopped, catboost_model):
+        np.testing.assert_allclose(predict_with_file(model), model.predict_proba(X), atol=1e-6)
 
 
 def test_a_model_of_only_some_classes_has_no_library_file() -> None:

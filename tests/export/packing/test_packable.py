@@ -62,7 +62,7 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 
 xgboost = pytest.importorskip("xgboost", reason="[dev] holds xgboost-cpu on Linux only")
 
-LIBRARIES = {"LGBMClassifier", "XGBClassifier", "XGBRFClassifier", "CatBoostClassifier"}
+LIBRARY_CLASSIFIERS = {"LGBMClassifier", "XGBClassifier", "XGBRFClassifier", "CatBoostClassifier"}
 CONSTRUCTORS = {
     "Pipeline": lambda: Pipeline([("a", StandardScaler()), ("b", LogisticRegression())]),
     "VotingClassifier": lambda: VotingClassifier([("a", LogisticRegression())], weights=[2]),
@@ -76,7 +76,7 @@ CONSTRUCTORS = {
         LogisticRegression(), {"C": [0.1, 1.0]}, n_iter=2, cv=2
     ),
     "QuadraticDiscriminantAnalysis": lambda: QuadraticDiscriminantAnalysis(reg_param=0.1),
-    "FrozenEstimator": lambda: FrozenEstimator(LogisticRegression().fit(*table())),
+    "FrozenEstimator": lambda: FrozenEstimator(LogisticRegression().fit(*scaled_table())),
     "KBinsDiscretizer": lambda: KBinsDiscretizer(4, encode="ordinal"),
     "FunctionTransformer": FunctionTransformer,
     "OrdinalEncoder": lambda: OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1),
@@ -92,21 +92,21 @@ def make_estimator(name):
         return next(iter(_construct_instances(dict(all_estimators())[name])))
 
 
-def table(n_classes=2):
+def scaled_table(n_classes=2):
     X, y = load_breast_cancer(return_X_y=True)
     X, y = X[::3, :6], y[::3]
     X = ((X - X.min(axis=0)) / np.ptp(X, axis=0)).astype(np.float32)
     return X, y if n_classes == 2 else y + (X[:, 1] > 0.35)
 
 
-def assert_conversion_holds(model, X, y, *, missing=False, n_rows=10_000):
+def assert_conversion_holds(model, X, y, *, allow_missing=False, n_rows=10_000):
     """Fit and convert a model, and check that no probed row is answered differently."""
     check_packable(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.fit(X, y)
         f0 = HighCostModel.from_model(model, np.unique(y), X.shape[1])
-        figures = convert_and_probe(f0, X[:64], allow_missing=missing, n_rows=n_rows).probed
+        figures = convert_and_probe(f0, X[:64], allow_missing=allow_missing, n_rows=n_rows).probed
     assert figures.rows >= 0.8 * n_rows  # the model refuses some rows
     # Models that sum in float64 have no undecided rows. Others have at most the bisected rows.
     assert figures.undecided <= figures.kinds["sides of a boundary"]
@@ -114,21 +114,21 @@ def assert_conversion_holds(model, X, y, *, missing=False, n_rows=10_000):
 
 @pytest.mark.parametrize("name", ["GaussianNB", "DecisionTreeClassifier", "RidgeClassifier"])
 def test_common_classifiers_hold_on_a_thousand_adversarial_rows(name):
-    assert_conversion_holds(make_estimator(name), *table(3), n_rows=1000)
+    assert_conversion_holds(make_estimator(name), *scaled_table(3), n_rows=1000)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(CLASSIFIERS - LIBRARIES))
+@pytest.mark.parametrize("name", sorted(CLASSIFIERS - LIBRARY_CLASSIFIERS))
 def test_listed_classifiers_hold_on_adversarial_rows(name):
     assert_conversion_holds(
-        make_estimator(name), *table(2 if name in ("NuSVC", "FrozenEstimator") else 3)
+        make_estimator(name), *scaled_table(2 if name in ("NuSVC", "FrozenEstimator") else 3)
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TRANSFORMERS))
 def test_listed_transformers_hold_on_adversarial_rows(name):
-    X, y = table()
+    X, y = scaled_table()
     X = np.round(4 * X) if name in ("OneHotEncoder", "OrdinalEncoder") else X
     # The thresholds of a tree reveal differences in the last bits of the transformer.
     assert_conversion_holds(
@@ -136,15 +136,16 @@ def test_listed_transformers_hold_on_adversarial_rows(name):
     )
 
 
-TREE = DecisionTreeClassifier(random_state=0)
-OPTIONS = [
-    make_pipeline(Normalizer("l1"), TREE),
-    make_pipeline(Normalizer("max"), TREE),
-    make_pipeline(MinMaxScaler(clip=True), TREE),
+EXACT_TREE = DecisionTreeClassifier(random_state=0)
+OTHER_OPTIONS = [
+    make_pipeline(Normalizer("l1"), EXACT_TREE),
+    make_pipeline(Normalizer("max"), EXACT_TREE),
+    make_pipeline(MinMaxScaler(clip=True), EXACT_TREE),
     make_pipeline(KBinsDiscretizer(4, encode="onehot"), LogisticRegression()),
-    make_pipeline(PCA(3, whiten=True), TREE),
+    make_pipeline(PCA(3, whiten=True), EXACT_TREE),
     make_pipeline(
-        FeatureUnion([("a", PCA(2)), ("b", StandardScaler())], transformer_weights={"a": 0.3}), TREE
+        FeatureUnion([("a", PCA(2)), ("b", StandardScaler())], transformer_weights={"a": 0.3}),
+        EXACT_TREE,
     ),
     SVC(kernel="poly", degree=2, coef0=0.5),
     SVC(kernel="sigmoid"),
@@ -153,42 +154,44 @@ OPTIONS = [
     MLPClassifier((8,), "logistic", max_iter=30),
     SGDClassifier("modified_huber", random_state=0),
     SGDClassifier("log_loss", random_state=0),
-    StackingClassifier([("a", LinearSVC()), ("b", TREE)], passthrough=True, cv=2),
-    StackingClassifier([("a", LinearSVC()), ("b", TREE)], stack_method="predict", cv=2),
-    OneVsOneClassifier(TREE),
+    StackingClassifier([("a", LinearSVC()), ("b", EXACT_TREE)], passthrough=True, cv=2),
+    StackingClassifier([("a", LinearSVC()), ("b", EXACT_TREE)], stack_method="predict", cv=2),
+    OneVsOneClassifier(EXACT_TREE),
     OneVsRestClassifier(LinearSVC()),
     CalibratedClassifierCV(LinearSVC(), ensemble=False),
-    VotingClassifier([("a", SVC()), ("b", TREE)], weights=[1, 2]),
+    VotingClassifier([("a", SVC()), ("b", EXACT_TREE)], weights=[1, 2]),
     BaggingClassifier(LogisticRegression(), 4, max_features=0.5, random_state=0),
     GradientBoostingClassifier(n_estimators=10, init="zero"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", OPTIONS, ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize("model", OTHER_OPTIONS, ids=lambda model: type(model).__name__)
 def test_other_options_hold_on_adversarial_rows(model):
-    assert_conversion_holds(model, *table(3), n_rows=2000)
+    assert_conversion_holds(model, *scaled_table(3), n_rows=2000)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", [(0, 1, 2), (3, 5, 9), ("a", "b", "c")])
-def test_polynomial_features_by_skl2onnx_hold_on_adversarial_rows(names):
-    X, y = table(3)
+@pytest.mark.parametrize("class_labels", [(0, 1, 2), (3, 5, 9), ("a", "b", "c")])
+def test_polynomial_features_by_skl2onnx_hold_on_adversarial_rows(class_labels):
+    X, y = scaled_table(3)
     model = make_pipeline(StandardScaler(), PolynomialFeatures(), LogisticRegression())
-    assert_conversion_holds(model, X, np.array(names)[y], n_rows=2000)
+    assert_conversion_holds(model, X, np.array(class_labels)[y], n_rows=2000)
 
 
 @pytest.mark.slow
 def test_conversions_of_powers_losses_and_imputed_values_hold():
-    X, y = table()
-    assert_conversion_holds(make_pipeline(PowerTransformer("box-cox"), TREE), X + 1, y, n_rows=2000)
+    X, y = scaled_table()
+    assert_conversion_holds(
+        make_pipeline(PowerTransformer("box-cox"), EXACT_TREE), X + 1, y, n_rows=2000
+    )
     assert_conversion_holds(
         GradientBoostingClassifier(n_estimators=10, loss="exponential"), X, y, n_rows=2000
     )
     X[np.random.default_rng(0).random(X.shape) < 0.15] = np.nan
     imputer = SimpleImputer(strategy="median", add_indicator=True)
     assert_conversion_holds(
-        make_pipeline(imputer, LogisticRegression()), X, y, missing=True, n_rows=2000
+        make_pipeline(imputer, LogisticRegression()), X, y, allow_missing=True, n_rows=2000
     )
     whole_numbers = np.round(4 * X)
     encoders = (
@@ -199,21 +202,21 @@ def test_conversions_of_powers_losses_and_imputed_values_hold():
     )
     for encoder in encoders:
         assert_conversion_holds(
-            make_pipeline(encoder, TREE), whole_numbers, y, missing=True, n_rows=2000
+            make_pipeline(encoder, EXACT_TREE), whole_numbers, y, allow_missing=True, n_rows=2000
         )
 
 
-QUIET = {"verbose": 0, "allow_writing_files": False, "thread_count": 1}
-TREES = {
+QUIET_CATBOOST = {"verbose": 0, "allow_writing_files": False, "thread_count": 1}
+TREE_MODELS = {
     "LightGBM": lambda: LGBMClassifier(n_estimators=40, min_child_samples=5, verbose=-1),
     "XGBoost": lambda: xgboost.XGBClassifier(n_estimators=40, n_jobs=1),
     "XGBoost's forest": lambda: xgboost.XGBRFClassifier(n_estimators=40, n_jobs=1),
     "XGBoost's dart": lambda: xgboost.XGBClassifier(
         n_estimators=20, n_jobs=1, booster="dart", rate_drop=0.3, num_parallel_tree=2
     ),
-    "CatBoost": lambda: CatBoostClassifier(iterations=40, **QUIET),
+    "CatBoost": lambda: CatBoostClassifier(iterations=40, **QUIET_CATBOOST),
     "CatBoost leaf by leaf": lambda: CatBoostClassifier(
-        iterations=20, grow_policy="Lossguide", **QUIET
+        iterations=20, grow_policy="Lossguide", **QUIET_CATBOOST
     ),
     "histograms": lambda: HistGradientBoostingClassifier(max_iter=40, min_samples_leaf=5),
     "tree": lambda: DecisionTreeClassifier(random_state=0),
@@ -223,29 +226,31 @@ TREES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("missing", [False, True], ids=["", "missing values"])
-@pytest.mark.parametrize("name", TREES)
-def test_trees_of_all_libraries_hold_on_adversarial_rows(name, missing):
-    X, y = table(3)
-    if missing:
+@pytest.mark.parametrize("allow_missing", [False, True], ids=["", "missing values"])
+@pytest.mark.parametrize("name", TREE_MODELS)
+def test_trees_of_all_libraries_hold_on_adversarial_rows(name, allow_missing):
+    X, y = scaled_table(3)
+    if allow_missing:
         X[np.random.default_rng(0).random(X.shape) < 0.15] = np.nan
-    assert_conversion_holds(TREES[name](), X, y, missing=missing)
+    assert_conversion_holds(TREE_MODELS[name](), X, y, allow_missing=allow_missing)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["XGBoost", "CatBoost", "histograms"])
 def test_boosters_inside_other_estimators_hold_on_adversarial_rows(library):
     assert_conversion_holds(
-        make_pipeline(StandardScaler(), TREES[library]()), *table(3), n_rows=1000
+        make_pipeline(StandardScaler(), TREE_MODELS[library]()), *scaled_table(3), n_rows=1000
     )
-    voters = [("a", TREES[library]()), ("b", GaussianNB()), ("c", "drop")]
-    vote = VotingClassifier(voters, voting="soft", weights=[1, 3, 2])
-    assert_conversion_holds(vote, *table(3), n_rows=1000)
-    assert_conversion_holds(CalibratedClassifierCV(TREES[library](), cv=2), *table(), n_rows=1000)
+    voters = [("a", TREE_MODELS[library]()), ("b", GaussianNB()), ("c", "drop")]
+    voting_classifier = VotingClassifier(voters, voting="soft", weights=[1, 3, 2])
+    assert_conversion_holds(voting_classifier, *scaled_table(3), n_rows=1000)
+    assert_conversion_holds(
+        CalibratedClassifierCV(TREE_MODELS[library](), cv=2), *scaled_table(), n_rows=1000
+    )
 
 
 def test_conversions_hold_for_data_with_a_large_offset():
-    X, y = table()
+    X, y = scaled_table()
     classifier = make_pipeline(MinMaxScaler(), SVC())
     assert_conversion_holds(
         CalibratedClassifierCV(classifier, cv=2), X + np.float32(1e6), y, n_rows=1000
@@ -253,7 +258,7 @@ def test_conversions_hold_for_data_with_a_large_offset():
 
 
 def test_values_between_categories_are_unknown_categories():
-    X, y = table()
+    X, y = scaled_table()
     X = np.round(4 * X) / 2
     encoder = OneHotEncoder(handle_unknown="ignore", drop="first")
     assert_conversion_holds(make_pipeline(encoder, LogisticRegression()), X, y, n_rows=1000)
@@ -269,22 +274,27 @@ def test_lightgbm_treats_tiny_numbers_as_zero():
 
 @pytest.mark.parametrize("library", ["XGBoost", "CatBoost", "LightGBM"])
 def test_conversions_use_the_best_iteration_and_the_order_of_classes(library):
-    X, y = table()
-    even = (X[::2], y[::2])
-    odd = (X[1::2], y[1::2])
+    X, y = scaled_table()
+    training_rows = (X[::2], y[::2])
+    stopping_rows = (X[1::2], y[1::2])
     if library == "XGBoost":
         early_stopping = xgboost.callback.EarlyStopping(rounds=3)
         model = xgboost.XGBClassifier(
             n_estimators=100, learning_rate=1.0, n_jobs=1, callbacks=[early_stopping]
         )
-        model.fit(*even, eval_set=[odd], verbose=False)
+        model.fit(*training_rows, eval_set=[stopping_rows], verbose=False)
     elif library == "LightGBM":
         early_stopping = lightgbm.early_stopping(3, verbose=False)
         model = LGBMClassifier(n_estimators=100, learning_rate=1.0, verbose=-1)
-        model.fit(*even, eval_X=odd[0], eval_y=odd[1], callbacks=[early_stopping])
+        model.fit(
+            *training_rows,
+            eval_X=stopping_rows[0],
+            eval_y=stopping_rows[1],
+            callbacks=[early_stopping],
+        )
     else:
-        model = CatBoostClassifier(iterations=30, class_names=[1, 0], **QUIET)
-        model.fit(*even)
+        model = CatBoostClassifier(iterations=30, class_names=[1, 0], **QUIET_CATBOOST)
+        model.fit(*training_rows)
         assert list(model.classes_) == [1, 0]
     f0 = HighCostModel.from_model(model, np.array([0, 1]), X.shape[1])
     np.testing.assert_array_equal(f0.labels(X), np.ravel(model.predict(X)))
@@ -311,9 +321,9 @@ def test_conversions_use_the_best_iteration_and_the_order_of_classes(library):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_options_without_an_exact_form_are_refused_before_the_fit(model, message):
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as error_info:
         check_packable(model)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error_info.value)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +335,7 @@ def test_options_without_an_exact_form_are_refused_before_the_fit(model, message
     ids=lambda model: type(model).__name__,
 )
 def test_a_booster_fitted_on_categories_is_refused_before_the_fit(model):
-    X, y = table()
+    X, y = scaled_table()
     frame = pd.DataFrame(X, columns=list("abcdef"))
     frame["f"] = pd.Categorical((10 * frame["f"]).astype(int))
     check_packable(clone(model).fit(frame.drop(columns="f"), y))
@@ -341,7 +351,7 @@ def test_a_booster_without_an_exact_graph_is_accepted_as_a_library_file():
 
 
 def test_passthrough_steps_are_converted():
-    X, y = table()
+    X, y = scaled_table()
     assert_conversion_holds(
         Pipeline([("a", "passthrough"), ("b", LogisticRegression())]), X, y, n_rows=1000
     )

@@ -23,7 +23,7 @@ from tests.support.onnx_graphs import node, one_output_graph
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
 
-def swap(bundle: Bundle, name: str, content: bytes) -> Bundle:
+def replace_bundle_file(bundle: Bundle, name: str, content: bytes) -> Bundle:
     """Replace a file of a bundle, with a manifest that lists its hash."""
     replace_file(bundle.path, name, content)
     return Bundle.open(bundle.path)
@@ -32,11 +32,11 @@ def swap(bundle: Bundle, name: str, content: bytes) -> Bundle:
 def test_verify_detects_an_altered_weight(fit_system: Any, tmp_path: Path) -> None:
     fitted = fit_system("gated-lines")
     bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows)
-    spec = bundle.manifest.stages[0]
-    model = bundle.read_model(spec)
+    stage_spec = bundle.manifest.stages[0]
+    model = bundle.read_model(stage_spec)
     model = replace(model, bias=model.bias + np.float32(0.5))
-    swap(bundle, spec.arrays, write_model(model))
-    bundle = swap(bundle, spec.graph, write_graph(model))
+    replace_bundle_file(bundle, stage_spec.arrays, write_model(model))
+    bundle = replace_bundle_file(bundle, stage_spec.graph, write_graph(model))
     assert self_test(bundle).max_margin_difference == pytest.approx(0.5)
     assert verify(fitted.system, bundle, fitted.rows).max_margin_difference > 0.4
 
@@ -61,7 +61,7 @@ def test_the_self_test_detects_another_high_cost_model(fit_system: Any, tmp_path
         attribute for attribute in model.graph.node[0].attribute if attribute.name == "target_ids"
     )
     targets.ints[:] = [(i + 1) % 6 for i in targets.ints]
-    bundle = swap(bundle, "cloud.onnx", model.SerializeToString())
+    bundle = replace_bundle_file(bundle, "cloud.onnx", model.SerializeToString())
     report = self_test(bundle)
     assert report.cloud_label_differences > 0
     assert report.cloud_probability_max_difference > 0.5
@@ -72,7 +72,7 @@ def test_verify_detects_a_graph_that_differs_from_its_arrays(cancer: Any, tmp_pa
     bundle = pack(cancer.system, tmp_path / "bundle", sample=cancer.rows[:20])
     first = bundle.manifest.stages[0]
     last = bundle.manifest.stages[-1]
-    altered = swap(bundle, first.graph, bundle.read(last.graph))
+    altered = replace_bundle_file(bundle, first.graph, bundle.read(last.graph))
     with pytest.raises(BundleError, match=f"{first.graph} differs from the graph of"):
         verify_graphs(altered, cancer.rows)
 

@@ -34,21 +34,21 @@ RELEASE = Release(
 def bundles(tmp_path_factory):
     """Paths of two versions of the small bundle."""
     folder = tmp_path_factory.mktemp("bundles")
-    return {v: write_bundle(folder / v, version=v).path for v in ("8", "9")}
+    return {version: write_bundle(folder / version, version=version).path for version in ("8", "9")}
 
 
 @pytest.fixture(scope="module")
-def made_repository(tmp_path_factory, bundles):
+def unchanged_repository(tmp_path_factory, bundles):
     """A repository with release 8, which is not offered; tests must not change it."""
-    made_repository = Repository.init(tmp_path_factory.mktemp("made") / "repo")
-    made_repository.add(bundles["8"])
-    return made_repository
+    repository = Repository.init(tmp_path_factory.mktemp("made") / "repo")
+    repository.add(bundles["8"])
+    return repository
 
 
 @pytest.fixture
-def repository(made_repository, tmp_path):
+def repository(unchanged_repository, tmp_path):
     """A copy of the repository and its keys, which a test may change."""
-    shutil.copytree(made_repository.folder.parent, tmp_path / "copy")
+    shutil.copytree(unchanged_repository.folder.parent, tmp_path / "copy")
     return Repository(tmp_path / "copy" / "repo")
 
 
@@ -72,7 +72,7 @@ def test_a_release_is_read_strictly(change):
 
 
 @pytest.mark.parametrize(
-    ("device", "why"),
+    ("device_changes", "expected_reason"),
     [
         ({}, None),
         ({"features": ("c", "b", "a")}, None),
@@ -83,10 +83,15 @@ def test_a_release_is_read_strictly(change):
         ({"hardware": "x86_64"}, "aarch64"),
     ],
 )
-def test_misfit_names_why_a_device_cannot_run_a_release(device, why):
-    fits = {"model": "small", "features": ("a", "b"), "runtime": "0.1.0", "hardware": "aarch64"}
-    reason = RELEASE.misfit_reason(**(fits | device))
-    assert reason is None if why is None else why in reason
+def test_misfit_names_why_a_device_cannot_run_a_release(device_changes, expected_reason):
+    fitting_device = {
+        "model": "small",
+        "features": ("a", "b"),
+        "runtime": "0.1.0",
+        "hardware": "aarch64",
+    }
+    reason = RELEASE.misfit_reason(**(fitting_device | device_changes))
+    assert reason is None if expected_reason is None else expected_reason in reason
 
 
 def test_files_are_named_by_their_hashes_and_a_version_never_changes(repository, bundles, tmp_path):
@@ -103,16 +108,16 @@ def test_files_are_named_by_their_hashes_and_a_version_never_changes(repository,
         ({"created": "2027-01-01T00:00:00Z"}, "another version"),
         ({"name": "a b"}, "use at most 64 letters"),
     ):
-        other = write_bundle(tmp_path / message, version="8", **changes)
+        other_bundle = write_bundle(tmp_path / message, version="8", **changes)
         with pytest.raises(InputError, match=message):
-            repository.add(other.path)
+            repository.add(other_bundle.path)
 
 
-def test_publishing_and_rolling_back(repository, bundles):
+def test_publish_and_rollback_change_the_preferred_release(repository, bundles):
     repository.add(bundles["9"])
     with pytest.raises(InputError, match="no release is offered"):
         repository.rollback()
-    assert [repository.publish(f"small/{v}").serial for v in ("8", "9")] == [1, 2]
+    assert [repository.publish(f"small/{version}").serial for version in ("8", "9")] == [1, 2]
     assert repository.publish("9", 0.25) == replace(repository.offers()[0], rollout=2500)
     assert repository.publish("8").serial == 3  # an older release can be published again
     assert str(repository.rollback()) == "small/8"
@@ -123,7 +128,10 @@ def test_publishing_and_rolling_back(repository, bundles):
         repository.publish("9", expected_version=version - 1)
     with pytest.raises(StaleVersionError):
         repository.rollback("small/9", expected_version=version - 1)
-    assert [(o.version, o.rollout) for o in repository.offers()] == [("8", 0), ("9", 2500)]
+    assert [(offer.version, offer.rollout) for offer in repository.offers()] == [
+        ("8", 0),
+        ("9", 2500),
+    ]
     for share in (0, 1.5, -1):
         with pytest.raises(InputError, match="rollout"):
             repository.publish("8", share)
@@ -142,13 +150,17 @@ def test_unsigned_files_in_the_folder_are_not_signed(repository):
 
 
 @pytest.mark.parametrize("role", ["root", "targets", "snapshot", "timestamp"])
-def test_keys_rotate(repository, role):
-    before = repository.roles()
+def test_a_rotated_key_replaces_the_old_one(repository, role):
+    roles_before = repository.roles()
     new_id = repository.rotate_key(role)
-    after = {r["role"]: r for r in Repository(repository.folder).roles()}
-    for old in before:
-        assert (after[old["role"]]["keys"] == old["keys"]) == (old["role"] != role)
-    assert after[role]["keys"] == [new_id]
+    role_after = {
+        role_entry["role"]: role_entry for role_entry in Repository(repository.folder).roles()
+    }
+    for old_role in roles_before:
+        assert (role_after[old_role["role"]]["keys"] == old_role["keys"]) == (
+            old_role["role"] != role
+        )
+    assert role_after[role]["keys"] == [new_id]
     repository.publish("8")
     with pytest.raises(InputError, match="not a key of"):
         repository.rotate_key(role, revoke="0" * 64)
@@ -172,17 +184,17 @@ def test_roles_that_expire_soon_are_signed_again_or_named(repository, monkeypatc
     def expiries():
         return {role["role"]: role["expires"] for role in repository.roles()}
 
-    with monkeypatch.context() as patch:  # metadata that expires soon
+    with monkeypatch.context() as context:  # metadata that expires soon
         for role in ("root", "targets"):
-            patch.setitem(LIFETIME_DAYS, role, 80.0)
+            context.setitem(LIFETIME_DAYS, role, 80.0)
         repository.rotate_key("targets")
-    before = expiries()
+    expiries_before = expiries()
     (repository.keys / "root-1.key").unlink()
     assert main(["repo", "publish", str(repository.folder)]) == 0
-    assert f"root expires on {before['root'][:10]}" in capsys.readouterr().err
+    assert f"root expires on {expiries_before['root'][:10]}" in capsys.readouterr().err
     repository = Repository(repository.folder)
-    assert expiries()["root"] == before["root"]
-    assert expiries()["targets"] > before["targets"]
+    assert expiries()["root"] == expiries_before["root"]
+    assert expiries()["targets"] > expiries_before["targets"]
     assert repository.refresh().keys() == {"root"}
 
 
@@ -212,33 +224,33 @@ def test_a_writer_that_is_killed_leaves_the_repository_usable(repository):
     assert n_replaced >= 5
 
 
-def test_the_command_line(tmp_path, bundles, run, refused):
-    repo = str(tmp_path / "fleet")
+def test_commands_manage_a_repository_and_refuse_wrong_arguments(tmp_path, bundles, run, refused):
+    repository_path = str(tmp_path / "fleet")
 
-    def run_repo(*words: str) -> str:
-        exit_status, out, err = run("repo", *words)
-        assert exit_status == 0, err
-        return out
+    def run_repo(*arguments: str) -> str:
+        exit_status, stdout, stderr = run("repo", *arguments)
+        assert exit_status == 0, stderr
+        return stdout
 
-    output = run_repo("init", repo, "--root-keys", "3", "--threshold", "2", "--json")
+    output = run_repo("init", repository_path, "--root-keys", "3", "--threshold", "2", "--json")
     assert json.loads(output)["root"].endswith("1.root.json")
-    run_repo("add", repo, str(bundles["8"]), "--hardware", "aarch64")
-    assert "10%" in run_repo("publish", repo, "small/8", "--rollout", "10%")
-    run_repo("publish", repo)
-    run_repo("rotate-key", repo, "timestamp")
-    status = json.loads(run_repo("status", repo, "--json"))
+    run_repo("add", repository_path, str(bundles["8"]), "--hardware", "aarch64")
+    assert "10%" in run_repo("publish", repository_path, "small/8", "--rollout", "10%")
+    run_repo("publish", repository_path)
+    run_repo("rotate-key", repository_path, "timestamp")
+    status = json.loads(run_repo("status", repository_path, "--json"))
     assert status["releases"][0]["rollout"] == 0.1
     assert status["roles"][0]["role"] == "root"
-    text = run_repo("status", repo)
-    assert "small/8" in text
-    assert "2 of 3" in text
-    run_repo("rollback", repo, "small/8")
+    status_text = run_repo("status", repository_path)
+    assert "small/8" in status_text
+    assert "2 of 3" in status_text
+    run_repo("rollback", repository_path, "small/8")
     for wrong_arguments in (
-        ["rollback", repo],
+        ["rollback", repository_path],
         ["status", str(tmp_path / "none")],
-        ["init", repo],
-        ["publish", repo, "small/8", "--rollout", "often"],
-        ["publish", repo, "small/8", "--ca-file", "x"],
-        ["init", repo + "2", "--threshold", "2"],
+        ["init", repository_path],
+        ["publish", repository_path, "small/8", "--rollout", "often"],
+        ["publish", repository_path, "small/8", "--ca-file", "x"],
+        ["init", repository_path + "2", "--threshold", "2"],
     ):
         refused("repo", *wrong_arguments)
