@@ -19,8 +19,8 @@ from gatewise_cloud.broker.broker_files import access_list, secure_config
 from gatewise_cloud.broker.broker_init import init_broker
 from gatewise_edge.link.topics import answers_topic
 from gatewise_export.archive.true_figures import monitor
-from tests.export.archive.archived_rows import FACTS, archived
-from tests.export.archive.test_folder import NOW, folder
+from tests.export.archive.archived_rows import FACTS, make_archived_rows
+from tests.export.archive.test_folder import NOW, open_folder
 from tests.support import small_bundle
 from tests.support.deploy_files import (
     CONTAINER_SETTINGS,
@@ -234,7 +234,7 @@ def exposed(tmp_path_factory):
     with MosquittoBroker() as broker, Worker(path, broker.url) as worker, Device(path) as device:
         updater = SimpleNamespace(counters={"taken": 0})
         text = metrics_text(worker) + EdgeMetrics(device, updater=updater).text()
-    folder(path.parent / "kept").add(archived(20), FACTS, NOW)
+    open_folder(path.parent / "kept").add(make_archived_rows(20), FACTS, NOW)
     text += metrics_text(monitor(path.parent / "kept")).encode()
     names = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.M):

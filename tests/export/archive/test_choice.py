@@ -15,92 +15,92 @@ from gatewise_export.archive.choice import (
     reason_scores,
     write_choice,
 )
-from tests.export.archive.archived_rows import FACTS, archived
-from tests.export.archive.test_folder import NOW, folder
+from tests.export.archive.archived_rows import FACTS, make_archived_rows
+from tests.export.archive.test_folder import NOW, open_folder
 
 pytest.importorskip("pyarrow")
 
 
-def rng(seed=0):
+def make_rng(seed=0):
     return np.random.default_rng(seed)
 
 
 @pytest.mark.parametrize("n", [1, 20, 190, 500])
-def test_chances_sum_to_the_number_of_labels(n):
-    probability, _ = choice_probabilities(archived(200), n, rng())
+def test_choice_probabilities_sum_to_the_number_of_labels(n):
+    probability, _ = choice_probabilities(make_archived_rows(200), n, make_rng())
     assert probability.sum() == pytest.approx(min(n, 200))
     assert ((probability > 0) & (probability <= 1)).all()
 
 
 def test_no_weight_exceeds_twice_the_mean_weight():
-    rows = archived(2000)
-    probability, _ = choice_probabilities(rows, 50, rng())
+    rows = make_archived_rows(2000)
+    probability, _ = choice_probabilities(rows, 50, make_rng())
     mean_weight = rows.weights.sum() / 50
     assert (rows.weights / probability).max() <= mean_weight / REASON_SHARES["even"] * (1 + 1e-9)
 
 
-def test_doubt_disagreement_and_rare_regions_raise_the_chance():
-    rows = archived(1000, audits=0.0)
-    p = np.full(1000, 0.999, np.float32)
-    p[:3] = 0.5, 0.999, 0.999
+def test_doubt_disagreement_and_rare_regions_raise_the_probability():
+    rows = make_archived_rows(1000, audit_share=0.0)
+    first_class_probability = np.full(1000, 0.999, np.float32)
+    first_class_probability[:3] = 0.5, 0.999, 0.999
     device_label = np.full(1000, -1)
     device_label[1] = 1  # the high-cost model says 0
-    rows.X[:] = rng().normal(size=rows.X.shape) * 0.01 + 1.0
+    rows.X[:] = make_rng().normal(size=rows.X.shape) * 0.01 + 1.0
     rows.X[2] = -40.0
     rows = replace(
         rows,
-        probabilities=np.column_stack([p, 1 - p]),
+        probabilities=np.column_stack([first_class_probability, 1 - first_class_probability]),
         cloud_label=np.zeros(1000, np.int32),
         device_label=device_label.astype(np.int32),
         sent_chance=np.ones(1000),
     )
-    probability, main_reason = choice_probabilities(rows, 20, rng())
+    probability, main_reason = choice_probabilities(rows, 20, make_rng())
     assert (probability[:3] > 2 * np.median(probability)).all()
     assert main_reason[1] == "disagreement"
 
 
 def test_labels_are_spread_evenly_if_all_answers_are_certain():
-    rows = archived(100, audits=0.0)
+    rows = make_archived_rows(100, audit_share=0.0)
     rows = replace(rows, X=np.ones_like(rows.X), probabilities=np.tile([1.0, 0.0], (100, 1)))
     rows = replace(rows, cloud_label=np.zeros(100, np.int32))
-    assert not reason_scores(rows, rng())["doubt"].any()
-    probability, _ = choice_probabilities(rows, 10, rng())
+    assert not reason_scores(rows, make_rng())["doubt"].any()
+    probability, _ = choice_probabilities(rows, 10, make_rng())
     np.testing.assert_allclose(probability, 0.1)
 
 
 def test_weights_of_chosen_instances_sum_to_all_weights_on_average():
     """Horvitz and Thompson: the mean over choices of sum(w / c) is sum(w)."""
-    rows = archived(300)
-    probability, _ = choice_probabilities(rows, 60, rng())
+    rows = make_archived_rows(300)
+    probability, _ = choice_probabilities(rows, 60, make_rng())
     weights = rows.weights / probability
-    totals = [weights[rng(seed).random(300) < probability].sum() for seed in range(400)]
-    error = 4 * np.std(totals) / 20
-    assert abs(np.mean(totals) - rows.weights.sum()) < error
+    totals = [weights[make_rng(seed).random(300) < probability].sum() for seed in range(400)]
+    max_error = 4 * np.std(totals) / 20
+    assert abs(np.mean(totals) - rows.weights.sum()) < max_error
 
 
 def test_an_instance_is_in_one_choice_only(tmp_path):
-    archive = folder(tmp_path)
-    archive.add(archived(100, seed=1), FACTS, NOW)
-    first = choose(tmp_path, 30, rng())
-    write_choice(tmp_path, first, "1")
+    archive = open_folder(tmp_path)
+    archive.add(make_archived_rows(100, seed=1), FACTS, NOW)
+    first_choice = choose(tmp_path, 30, make_rng())
+    write_choice(tmp_path, first_choice, "1")
     with pytest.raises(InputError, match="newer than the last choice"):
-        choose(tmp_path, 30, rng())
-    archive.add(archived(50, seed=2), FACTS, NOW + 1)
-    second = choose(tmp_path, 30, rng())
-    write_choice(tmp_path, second, "2")
-    assert not set(first.rows.ids) & set(second.rows.ids)
+        choose(tmp_path, 30, make_rng())
+    archive.add(make_archived_rows(50, seed=2), FACTS, NOW + 1)
+    second_choice = choose(tmp_path, 30, make_rng())
+    write_choice(tmp_path, second_choice, "2")
+    assert not set(first_choice.rows.ids) & set(second_choice.rows.ids)
     choices = read_choices(tmp_path)
     assert [choice.rows.ids.tolist() for choice in choices] == [
-        first.rows.ids.tolist(),
-        second.rows.ids.tolist(),
+        first_choice.rows.ids.tolist(),
+        second_choice.rows.ids.tolist(),
     ]
-    assert choices[0].choice_facts == first.choice_facts
-    np.testing.assert_array_equal(choices[1].choice_probability, second.choice_probability)
+    assert choices[0].choice_facts == first_choice.choice_facts
+    np.testing.assert_array_equal(choices[1].choice_probability, second_choice.choice_probability)
 
 
 def test_csv_has_an_empty_label_and_no_answer(tmp_path):
-    folder(tmp_path).add(archived(100), FACTS, NOW)
-    choice = choose(tmp_path, 30, rng())
+    open_folder(tmp_path).add(make_archived_rows(100), FACTS, NOW)
+    choice = choose(tmp_path, 30, make_rng())
     header, first_row, *_ = choice_csv(choice).splitlines()
     assert header == "id,label,device,time,f0,f1,f2"
     assert first_row.split(",")[:2] == [choice.rows.ids[0], ""]
@@ -108,9 +108,9 @@ def test_csv_has_an_empty_label_and_no_answer(tmp_path):
 
 def test_a_choice_without_instances_is_refused(tmp_path):
     with pytest.raises(InputError, match="--n 0"):
-        choose(tmp_path, 0, rng())
+        choose(tmp_path, 0, make_rng())
     with pytest.raises(InputError, match="no kept instances"):
-        choose(tmp_path, 5, rng())
-    folder(tmp_path).add(archived(10), FACTS, NOW)
+        choose(tmp_path, 5, make_rng())
+    open_folder(tmp_path).add(make_archived_rows(10), FACTS, NOW)
     with pytest.raises(InputError, match="version 9"):
-        choose(tmp_path, 5, rng(), version="9")
+        choose(tmp_path, 5, make_rng(), version="9")

@@ -11,7 +11,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_export.archive.folder import ArchiveFolder, read_archive, shards_in
 from gatewise_export.archive.shard import read_facts, read_shard
-from tests.export.archive.archived_rows import FACTS, archived
+from tests.export.archive.archived_rows import FACTS, make_archived_rows
 
 pytest.importorskip("pyarrow")
 
@@ -19,61 +19,61 @@ DAY = 86_400.0
 NOW = 1_700_000_000.0
 
 
-def folder(path, *, max_bytes=1e9, max_days=30.0, seed=0):
+def open_folder(path, *, max_bytes=1e9, max_days=30.0, seed=0):
     rng = np.random.default_rng(seed)
     return ArchiveFolder(path, max_bytes=max_bytes, max_days=max_days, rng=rng)
 
 
 def test_shards_are_listed_oldest_first(tmp_path):
-    archive = folder(tmp_path / "new" / "kept")
-    written = [archive.add(archived(5, seed=i), FACTS, NOW + i) for i in range(3)]
-    assert shards_in(archive.path) == written
+    archive = open_folder(tmp_path / "new" / "kept")
+    written_shards = [archive.add(make_archived_rows(5, seed=i), FACTS, NOW + i) for i in range(3)]
+    assert shards_in(archive.path) == written_shards
     facts, rows = read_archive(archive.path)["tiny", "1"]
     assert (facts, len(rows)) == (FACTS, 15)
 
 
 def test_old_shards_are_deleted(tmp_path):
-    archive = folder(tmp_path, max_days=2.0)
-    archive.add(archived(5), FACTS, NOW)
-    newest = archive.add(archived(5), FACTS, NOW + 2 * DAY + 1)
+    archive = open_folder(tmp_path, max_days=2.0)
+    archive.add(make_archived_rows(5), FACTS, NOW)
+    newest = archive.add(make_archived_rows(5), FACTS, NOW + 2 * DAY + 1)
     assert shards_in(archive.path) == [newest]
 
 
 def test_thinning_keeps_the_size_limit_and_known_probabilities(tmp_path):
     """The inverses of the probabilities sum to the number of offered instances."""
-    unlimited = folder(tmp_path / "unlimited")
-    unlimited.add(archived(800), FACTS, NOW)
-    archive = folder(tmp_path / "bounded", max_bytes=3 * unlimited.size_bytes())
+    unlimited_archive = open_folder(tmp_path / "unlimited")
+    unlimited_archive.add(make_archived_rows(800), FACTS, NOW)
+    archive = open_folder(tmp_path / "bounded", max_bytes=3 * unlimited_archive.size_bytes())
     n_offered = 0
     for i in range(16):
-        rows = archived(800, seed=i, audits=0.0)
+        rows = make_archived_rows(800, seed=i, audit_share=0.0)
         is_stored = np.random.default_rng(i).random(800) < archive.read_store_probability()
         rows.stored_chance[:] = archive.read_store_probability()
-        facts = _with_chance(archive.read_store_probability())
+        facts = _facts_with_probability(archive.read_store_probability())
         archive.add(rows.take(is_stored), facts, NOW + i)
         n_offered += 800
         assert archive.size_bytes() <= archive.max_bytes
     assert archive.read_store_probability() <= 0.5
     _, rows_left = read_archive(archive.path)["tiny", "1"]
     # the sum of weights w has a variance of sum(w (w - 1)): 3 standard errors
-    error = 3 * np.sqrt((rows_left.weights * (rows_left.weights - 1)).sum())
-    assert abs(rows_left.weights.sum() - n_offered) < error < 0.15 * n_offered
+    max_error = 3 * np.sqrt((rows_left.weights * (rows_left.weights - 1)).sum())
+    assert abs(rows_left.weights.sum() - n_offered) < max_error < 0.15 * n_offered
     for shard in shards_in(archive.path):
         assert (read_shard(shard).stored_chance == read_facts(shard).stored_chance).all()
 
 
 def test_storing_probability_doubles_while_the_folder_has_room(tmp_path):
-    archive = folder(tmp_path, max_bytes=1e9)
+    archive = open_folder(tmp_path, max_bytes=1e9)
     (tmp_path / "chance.json").write_text('{"chance": 0.25}')
     for expected in (0.5, 1.0, 1.0):
-        archive.add(archived(5), FACTS, NOW)
+        archive.add(make_archived_rows(5), FACTS, NOW)
         assert archive.read_store_probability() == expected
 
 
 def test_error_names_a_folder_that_cannot_be_created(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"--keep .*file/kept"):
-        folder(tmp_path / "file" / "kept")
+        open_folder(tmp_path / "file" / "kept")
 
 
 def test_error_of_an_empty_folder_says_how_to_fill_it(tmp_path):
@@ -81,14 +81,14 @@ def test_error_of_an_empty_folder_says_how_to_fill_it(tmp_path):
         read_archive(tmp_path)
 
 
-WRITER = """
+WRITER_PROGRAM = """
 import sys
-from tests.export.archive.test_folder import FACTS, NOW, archived, folder
+from tests.export.archive.test_folder import FACTS, NOW, make_archived_rows, open_folder
 from pathlib import Path
-archive = folder(Path(sys.argv[1]), max_bytes=60_000)
+archive = open_folder(Path(sys.argv[1]), max_bytes=60_000)
 print("ready", flush=True)
 for i in range(10_000):
-    archive.add(archived(300, seed=i), FACTS, NOW + i)
+    archive.add(make_archived_rows(300, seed=i), FACTS, NOW + i)
     print(i, flush=True)
 """
 
@@ -97,7 +97,7 @@ for i in range(10_000):
 def test_a_kill_leaves_every_closed_shard_complete(tmp_path):
     for n_lines in (3, 11):
         child = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITER_PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True
         )
         for _ in range(n_lines):
             child.stdout.readline()
@@ -107,11 +107,11 @@ def test_a_kill_leaves_every_closed_shard_complete(tmp_path):
             rows = read_shard(shard)
             assert len(rows) > 0
             assert (rows.stored_chance == read_facts(shard).stored_chance).all()
-    folder(tmp_path)
+    open_folder(tmp_path)
     assert not list(tmp_path.glob("*.open"))  # the next start deletes unfinished files
 
 
-def _with_chance(probability):
+def _facts_with_probability(probability):
     import msgspec
 
     return msgspec.structs.replace(FACTS, stored_chance=probability)

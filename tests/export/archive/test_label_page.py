@@ -12,12 +12,12 @@ import pytest
 
 from gatewise_export.archive.choice import ChoiceFacts, LabelChoice
 from gatewise_export.archive.label_page import label_studio_tasks, page_of_choice
-from tests.export.archive.archived_rows import FACTS, archived
+from tests.export.archive.archived_rows import FACTS, make_archived_rows
 
 
 def make_choice(X, shape, **facts):
     n_values = X.shape[1]
-    rows = replace(archived(len(X)), X=X)
+    rows = replace(make_archived_rows(len(X)), X=X)
     names = tuple(f"<{k}>" for k in range(n_values))
     facts = msgspec.structs.replace(FACTS, shape=shape, inputs=names, **facts)
     reason = np.array(["even"] * len(X))

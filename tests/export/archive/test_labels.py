@@ -12,22 +12,22 @@ from gatewise_export.archive.labels import (
     read_labelled_rows,
     read_labels,
 )
-from tests.export.archive.archived_rows import FACTS, archived
-from tests.export.archive.test_folder import NOW, folder
+from tests.export.archive.archived_rows import FACTS, make_archived_rows
+from tests.export.archive.test_folder import NOW, open_folder
 
 pytest.importorskip("pyarrow")
 
 
 @pytest.fixture
-def chosen(tmp_path):
-    folder(tmp_path).add(archived(100), FACTS, NOW)
+def archive_and_choice(tmp_path):
+    open_folder(tmp_path).add(make_archived_rows(100), FACTS, NOW)
     choice = choose(tmp_path, 40, np.random.default_rng(0))
     write_choice(tmp_path, choice, "1")
     return tmp_path, choice
 
 
-def test_labelled_rows_have_the_truth_and_the_probability_of_a_label(chosen):
-    path, choice = chosen
+def test_labelled_rows_have_the_truth_and_the_probability_of_a_label(archive_and_choice):
+    path, choice = archive_and_choice
     ids = choice.rows.ids.tolist()
     labels = {ids[0]: "a", ids[1]: "b", ids[2]: "broken"}
     check_labels(labels, [choice], ["broken"])
@@ -41,8 +41,8 @@ def test_labelled_rows_have_the_truth_and_the_probability_of_a_label(chosen):
     np.testing.assert_allclose(rows.label_probability, choice.choice_probability[:3] * 3 / len(ids))
 
 
-def test_an_incomplete_line_is_skipped(chosen):
-    path, choice = chosen
+def test_an_incomplete_line_is_skipped(archive_and_choice):
+    path, choice = archive_and_choice
     ids = choice.rows.ids.tolist()
     add_labels(path, {ids[0]: "a", ids[1]: "b"}, by="anna", at=5.0)
     file = path / "labels" / "labels.jsonl"
@@ -50,8 +50,8 @@ def test_an_incomplete_line_is_skipped(chosen):
     assert set(read_labels(path)) == {ids[0]}
 
 
-def test_wrong_labels_are_refused(chosen):
-    _, choice = chosen
+def test_wrong_labels_are_refused(archive_and_choice):
+    _, choice = archive_and_choice
     chosen_id = choice.rows.ids[0]
     with pytest.raises(InputError, match=r"1 ids were not chosen.*: elsewhere-0"):
         check_labels({"elsewhere-0": "a"}, [choice])

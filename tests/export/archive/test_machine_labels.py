@@ -13,122 +13,138 @@ from gatewise_export.archive.machine_labels import (
     read_machine_rows,
 )
 from gatewise_export.archive.true_figures import monitor
-from tests.export.archive.archived_rows import FACTS, archived
-from tests.export.archive.test_folder import NOW, folder
+from tests.export.archive.archived_rows import FACTS, make_archived_rows
+from tests.export.archive.test_folder import NOW, open_folder
 
 pytest.importorskip("pyarrow")
 
 
 @pytest.fixture
-def archive(tmp_path):
+def archive_and_rows(tmp_path):
     """An archive of two shards, and their instances."""
-    archive_folder = folder(tmp_path)
-    first = archived(60)
-    second = archived(40, seed=1)
-    archive_folder.add(first, FACTS, NOW)
-    archive_folder.add(second, FACTS, NOW + 1)
-    return archive_folder, first, second
+    archive_folder = open_folder(tmp_path)
+    first_rows = make_archived_rows(60)
+    second_rows = make_archived_rows(40, seed=1)
+    archive_folder.add(first_rows, FACTS, NOW)
+    archive_folder.add(second_rows, FACTS, NOW + 1)
+    return archive_folder, first_rows, second_rows
 
 
-def label(rows, i, text="a", **changes):
-    fields = {"id": str(rows.ids[i]), "device": str(rows.device[i]), "label": text}
-    return MachineLabel(**fields | {"by": "bench", "at": 5.0} | changes)
+def make_label(rows, row, label_text="a", **changed_fields):
+    fields = {"id": str(rows.ids[row]), "device": str(rows.device[row]), "label": label_text}
+    return MachineLabel(**fields | {"by": "bench", "at": 5.0} | changed_fields)
 
 
-def add(archive_folder, *labels):
+def add_labels_of_machines(archive_folder, *labels):
     return add_machine_labels(archive_folder, labels, shards_in(archive_folder.path))
 
 
-def test_labels_are_recorded_with_sender_time_and_a_copy_of_the_instance(archive):
-    archive_folder, first, second = archive
-    labels = [label(first, 3), label(second, 7, "b", at=6.0), label(first, 20, "b")]
-    assert add(archive_folder, *labels) == ["added", "added", "added"]
+def test_labels_are_recorded_with_sender_time_and_a_copy_of_the_instance(archive_and_rows):
+    archive_folder, first_rows, second_rows = archive_and_rows
+    labels = [
+        make_label(first_rows, 3),
+        make_label(second_rows, 7, "b", at=6.0),
+        make_label(first_rows, 20, "b"),
+    ]
+    assert add_labels_of_machines(archive_folder, *labels) == ["added", "added", "added"]
     recorded = read_labels(archive_folder.path)
     record = recorded[labels[1].id]
     assert (record.label, record.by, record.at, record.is_sampled) == ("b", "bench", 6.0, False)
     for shard in shards_in(archive_folder.path):  # the archive deletes old shards
         shard.unlink()
-    rows = read_machine_rows(archive_folder.path, "tiny", "1")
-    truth = dict(zip(rows.rows.ids.tolist(), rows.truth.tolist(), strict=True))
-    assert truth == {labels[0].id: 0, labels[1].id: 1, labels[2].id: 1}
-    position = rows.rows.ids.tolist().index(labels[1].id)
-    np.testing.assert_array_equal(rows.rows.X[position], second.X[7])
-    np.testing.assert_array_equal(rows.weights, rows.rows.weights)
+    labelled = read_machine_rows(archive_folder.path, "tiny", "1")
+    class_of_instance = dict(zip(labelled.rows.ids.tolist(), labelled.truth.tolist(), strict=True))
+    assert class_of_instance == {labels[0].id: 0, labels[1].id: 1, labels[2].id: 1}
+    position = labelled.rows.ids.tolist().index(labels[1].id)
+    np.testing.assert_array_equal(labelled.rows.X[position], second_rows.X[7])
+    np.testing.assert_array_equal(labelled.weights, labelled.rows.weights)
     assert read_machine_rows(archive_folder.path, "tiny", "2") is None
 
 
-def test_a_repeated_label_changes_nothing(archive):
-    archive_folder, first, _ = archive
-    assert add(archive_folder, label(first, 3), label(first, 3)) == ["added", "repeated"]
-    written = (archive_folder.path / "labels" / "labels.jsonl").read_bytes()
-    assert add(archive_folder, label(first, 3, at=9.0, by="other")) == ["repeated"]
-    assert (archive_folder.path / "labels" / "labels.jsonl").read_bytes() == written
+def test_a_repeated_label_changes_nothing(archive_and_rows):
+    archive_folder, first_rows, _ = archive_and_rows
+    assert add_labels_of_machines(
+        archive_folder, make_label(first_rows, 3), make_label(first_rows, 3)
+    ) == ["added", "repeated"]
+    file_content = (archive_folder.path / "labels" / "labels.jsonl").read_bytes()
+    assert add_labels_of_machines(
+        archive_folder, make_label(first_rows, 3, at=9.0, by="other")
+    ) == ["repeated"]
+    assert (archive_folder.path / "labels" / "labels.jsonl").read_bytes() == file_content
     assert len(read_machine_rows(archive_folder.path, "tiny", "1")) == 1
 
 
 @pytest.mark.parametrize(
     ("changes", "outcome"),
     [
-        ({"text": "b"}, "conflict"),
-        ({"text": "broken"}, "class"),
+        ({"label_text": "b"}, "conflict"),
+        ({"label_text": "broken"}, "class"),
         ({"device": "pi-9"}, "unknown"),
         ({"id": f"{'0' * 32}-0"}, "unknown"),
     ],
 )
-def test_refused_labels_do_not_change_the_archive(archive, changes, outcome):
-    archive_folder, first, _ = archive
-    add(archive_folder, label(first, 3))
-    before = read_labels(archive_folder.path)
-    assert add(archive_folder, label(first, 3, **changes)) == [outcome]
-    assert read_labels(archive_folder.path) == before
+def test_refused_labels_do_not_change_the_archive(archive_and_rows, changes, outcome):
+    archive_folder, first_rows, _ = archive_and_rows
+    add_labels_of_machines(archive_folder, make_label(first_rows, 3))
+    labels_before = read_labels(archive_folder.path)
+    assert add_labels_of_machines(archive_folder, make_label(first_rows, 3, **changes)) == [outcome]
+    assert read_labels(archive_folder.path) == labels_before
 
 
-def test_another_row_of_the_request_is_unknown(archive):
-    archive_folder, first, _ = archive
-    request, row = first.ids[0].split("-")
-    assert add(archive_folder, label(first, 0, id=f"{request}-{int(row) + 1}")) == ["unknown"]
+def test_another_row_of_the_request_is_unknown(archive_and_rows):
+    archive_folder, first_rows, _ = archive_and_rows
+    request, row = first_rows.ids[0].split("-")
+    assert add_labels_of_machines(
+        archive_folder, make_label(first_rows, 0, id=f"{request}-{int(row) + 1}")
+    ) == ["unknown"]
 
 
-def test_a_damaged_shard_hides_only_its_own_instances(archive):
-    archive_folder, first, second = archive
+def test_a_damaged_shard_hides_only_its_own_instances(archive_and_rows):
+    archive_folder, first_rows, second_rows = archive_and_rows
     shards_in(archive_folder.path)[0].write_bytes(b"damaged")
-    assert add(archive_folder, label(first, 1), label(second, 1)) == ["unknown", "added"]
+    assert add_labels_of_machines(
+        archive_folder, make_label(first_rows, 1), make_label(second_rows, 1)
+    ) == ["unknown", "added"]
 
 
-def test_estimates_and_alarms_ignore_labels_of_machines(archive):
+def test_estimates_and_alarms_ignore_labels_of_machines(archive_and_rows):
     """A repair shop labels only instances that were answered wrongly."""
-    archive_folder, first, second = archive
+    archive_folder, first_rows, second_rows = archive_and_rows
     facts = msgspec.structs.replace(FACTS, accuracy=0.9)
-    archive_folder.add(archived(300, seed=2), facts, NOW + 2)
+    archive_folder.add(make_archived_rows(300, seed=2), facts, NOW + 2)
     choice = choose(archive_folder.path, 80, np.random.default_rng(0))
     write_choice(archive_folder.path, choice, "1")
     ids = choice.rows.ids.tolist()
     add_labels(archive_folder.path, dict.fromkeys(ids[:40], "a"), by="anna", at=1.0)
-    before = monitor(archive_folder.path)
+    report_before = monitor(archive_folder.path)
     wrong_labels = [
-        label(choice.rows, i, "ab"[1 - choice.rows.answers[i]]) for i in range(40, len(ids))
+        make_label(choice.rows, i, "ab"[1 - choice.rows.answers[i]]) for i in range(40, len(ids))
     ]
     wrong_labels += [
-        label(rows, i, "ab"[1 - rows.answers[i]]) for rows in (first, second) for i in (0, 1)
+        make_label(rows, i, "ab"[1 - rows.answers[i]])
+        for rows in (first_rows, second_rows)
+        for i in (0, 1)
     ]
-    outcomes = add(archive_folder, *{wrong.id: wrong for wrong in wrong_labels}.values())
+    outcomes = add_labels_of_machines(
+        archive_folder, *{wrong_label.id: wrong_label for wrong_label in wrong_labels}.values()
+    )
     assert set(outcomes) <= {"added", "repeated", "conflict"}
     assert outcomes.count("added") > 20
-    assert monitor(archive_folder.path) == before
+    assert monitor(archive_folder.path) == report_before
     assert len(read_labelled_rows(archive_folder.path, "1")) == 40
 
 
-def test_a_person_replaces_the_label_of_a_machine(archive):
-    archive_folder, _, _ = archive
+def test_a_person_replaces_the_label_of_a_machine(archive_and_rows):
+    archive_folder, _, _ = archive_and_rows
     choice = choose(archive_folder.path, 40, np.random.default_rng(0))
     write_choice(archive_folder.path, choice, "1")
-    machine_label = label(choice.rows, 0)
-    assert add(archive_folder, machine_label) == ["added"]
+    machine_label = make_label(choice.rows, 0)
+    assert add_labels_of_machines(archive_folder, machine_label) == ["added"]
     assert not list(archive_folder.path.glob("labels/machine-*"))  # the choice has the instance
     assert len(read_labelled_rows(archive_folder.path, "1")) == 0
     assert add_labels(archive_folder.path, {machine_label.id: "a"}, by="anna", at=7.0) == 1
     assert len(read_labelled_rows(archive_folder.path, "1")) == 1
     assert read_machine_rows(archive_folder.path, "tiny", "1") is None
-    assert add(archive_folder, machine_label) == ["repeated"]
+    assert add_labels_of_machines(archive_folder, machine_label) == ["repeated"]
     assert read_labels(archive_folder.path)[machine_label.id].is_sampled
     assert shards_in(archive_folder.path)

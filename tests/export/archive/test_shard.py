@@ -14,14 +14,14 @@ from gatewise_export.archive.shard import (
     rows_by_model,
     write_shard,
 )
-from tests.export.archive.archived_rows import FACTS, archived
+from tests.export.archive.archived_rows import FACTS, make_archived_rows
 
 pytest.importorskip("pyarrow")
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint8, np.int16])
 def test_a_shard_is_read_as_it_was_written(tmp_path, dtype):
-    rows = archived(20, dtype=dtype)
+    rows = make_archived_rows(20, dtype=dtype)
     if dtype is np.float32:
         rows.X[3, 1] = np.nan  # a missing value
     path = tmp_path / "kept-1.parquet"
@@ -34,8 +34,8 @@ def test_a_shard_is_read_as_it_was_written(tmp_path, dtype):
     assert [file.name for file in tmp_path.iterdir()] == ["kept-1.parquet"]
 
 
-def test_answers_and_weights_follow_from_the_device_and_both_chances():
-    rows = archived(10)
+def test_answers_and_weights_follow_from_the_device_and_both_probabilities():
+    rows = make_archived_rows(10)
     rows = replace(rows, stored_chance=np.full(10, 0.5))
     is_audit = rows.device_label >= 0
     assert 0 < is_audit.sum() < 10
@@ -45,12 +45,14 @@ def test_answers_and_weights_follow_from_the_device_and_both_chances():
 
 
 def test_weight_of_an_instance_is_limited_if_a_device_claims_a_tiny_probability():
-    assert replace(archived(1), sent_chance=np.array([1e-6])).weights == pytest.approx(1000)
+    assert replace(make_archived_rows(1), sent_chance=np.array([1e-6])).weights == pytest.approx(
+        1000
+    )
 
 
 def test_error_names_a_file_that_is_not_a_shard(tmp_path):
     path = tmp_path / "kept-1.parquet"
-    write_shard(path, archived(50), FACTS)
+    write_shard(path, make_archived_rows(50), FACTS)
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(InputError, match=r"kept-1\.parquet is not a shard"):
         read_facts(path)
@@ -61,7 +63,7 @@ def test_rows_by_model_separates_versions(tmp_path):
     for i, path in enumerate(paths):
         version = "1" if i < 2 else "2"
         facts = msgspec.structs.replace(FACTS, version=version)
-        write_shard(path, archived(4, seed=i), facts)
+        write_shard(path, make_archived_rows(4, seed=i), facts)
     by_model = rows_by_model(paths)
     assert {key: len(rows) for key, (_, rows) in by_model.items()} == {
         ("tiny", "1"): 8,

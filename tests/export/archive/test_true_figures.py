@@ -10,48 +10,62 @@ from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_export.archive.labels import read_label_csv
 from gatewise_export.archive.true_figures import metrics_text, monitor
-from tests.export.archive.archived_rows import FACTS, archived
-from tests.export.archive.test_folder import NOW, folder
+from tests.export.archive.archived_rows import FACTS, make_archived_rows
+from tests.export.archive.test_folder import NOW, open_folder
 
 pytest.importorskip("pyarrow")
 
 
-def truth_of(rows, seed=0):
+def draw_labels(rows, seed=0):
     """Draw labels from the probabilities of the high-cost model, which is then calibrated."""
     draws = np.random.default_rng(seed).random(len(rows))
     return np.where(draws < rows.probabilities[:, 0], "a", "b")
 
 
 @pytest.fixture
-def labelled(tmp_path, capsys):
+def labelled_archive(tmp_path, capsys):
     """An archive of 2,000 instances, a choice of 150 instances, and their labels."""
-    rows = archived(2000)
+    rows = make_archived_rows(2000)
     path = tmp_path / "kept"
-    folder(path).add(rows, msgspec.structs.replace(FACTS, accuracy=0.99), NOW)
-    out = tmp_path / "to-label.csv"
-    command = ["labels", "choose", str(path), "--n", "150", "--out", str(out), "--seed", "0"]
+    open_folder(path).add(rows, msgspec.structs.replace(FACTS, accuracy=0.99), NOW)
+    csv_file = tmp_path / "to-label.csv"
+    command = ["labels", "choose", str(path), "--n", "150", "--out", str(csv_file), "--seed", "0"]
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["chosen"] > 100
-    truth = dict(zip(rows.ids, truth_of(rows), strict=True))
-    lines = out.read_text().splitlines()
-    named = [line.split(",", 2) for line in lines[1:]]
-    out.write_text("\n".join([lines[0], *(f"{n},{truth[n]},{r}" for n, _, r in named)]))
-    assert main(["labels", "add", str(path), str(out), "--by", "anna"]) == 0
+    truth = dict(zip(rows.ids, draw_labels(rows), strict=True))
+    lines = csv_file.read_text().splitlines()
+    fields_of_lines = [line.split(",", 2) for line in lines[1:]]
+    csv_file.write_text(
+        "\n".join(
+            [
+                lines[0],
+                *(
+                    f"{instance_id},{truth[instance_id]},{rest}"
+                    for instance_id, _, rest in fields_of_lines
+                ),
+            ]
+        )
+    )
+    assert main(["labels", "add", str(path), str(csv_file), "--by", "anna"]) == 0
     return path, rows, truth
 
 
-def test_true_figures_lie_in_their_intervals(labelled):
-    path, rows, truth = labelled
+def test_true_figures_lie_in_their_intervals(labelled_archive):
+    path, rows, truth = labelled_archive
     report = monitor(path)
-    y = np.array([0 if truth[name] == "a" else 1 for name in rows.ids])
-    w = rows.weights
+    true_classes = np.array([0 if truth[instance_id] == "a" else 1 for instance_id in rows.ids])
+    weights = rows.weights
     expected = {
-        ("deployed", None): np.average(rows.answers == y, weights=w),
-        ("high-cost", None): np.average(rows.cloud_label == y, weights=w),
-        ("deployed", "a"): np.average(rows.answers[y == 0] == 0, weights=w[y == 0]),
-        ("high-cost", "b"): np.average(rows.cloud_label[y == 1] == 1, weights=w[y == 1]),
+        ("deployed", None): np.average(rows.answers == true_classes, weights=weights),
+        ("high-cost", None): np.average(rows.cloud_label == true_classes, weights=weights),
+        ("deployed", "a"): np.average(
+            rows.answers[true_classes == 0] == 0, weights=weights[true_classes == 0]
+        ),
+        ("high-cost", "b"): np.average(
+            rows.cloud_label[true_classes == 1] == 1, weights=weights[true_classes == 1]
+        ),
     }
-    figures = {(f.system, f.of): f for f in report.figures}
+    figures = {(figure.system, figure.of): figure for figure in report.figures}
     for key, value in expected.items():
         assert figures[key].low < value < figures[key].high, key
         low, high = figures[key].labels_alone
@@ -60,25 +74,25 @@ def test_true_figures_lie_in_their_intervals(labelled):
     assert report.n_instances == pytest.approx(rows.weights.sum())
 
 
-def test_monitor_exits_with_an_alarm_if_the_promise_is_broken(labelled, tmp_path, capsys):
-    path, *_ = labelled
-    file = tmp_path / "truth.prom"
-    assert main(["monitor", str(path), "--metrics", str(file)]) == 1  # 0.99 was promised
-    output = capsys.readouterr()
+def test_monitor_exits_with_an_alarm_if_the_promise_is_broken(labelled_archive, tmp_path, capsys):
+    path, *_ = labelled_archive
+    metrics_file = tmp_path / "truth.prom"
+    assert main(["monitor", str(path), "--metrics", str(metrics_file)]) == 1  # 0.99 was promised
+    printed = capsys.readouterr()
     assert main(["monitor", str(path), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["alarm"]
     assert document["figures"][0]["low"] < document["figures"][0]["value"]
-    assert "accuracy" in output.out
-    assert "right less often than its bundle promises" in output.err
+    assert "accuracy" in printed.out
+    assert "right less often than its bundle promises" in printed.err
     assert 'gatewise_true_accuracy{model="tiny",version="1",system="deployed"} 0.' in (
-        file.read_text()
+        metrics_file.read_text()
     )
-    assert 'gatewise_true_accuracy_alarm{model="tiny",version="1"} 1' in file.read_text()
+    assert 'gatewise_true_accuracy_alarm{model="tiny",version="1"} 1' in metrics_file.read_text()
 
 
 def test_estimates_without_labels_have_no_interval(tmp_path):
-    folder(tmp_path).add(archived(50), FACTS, NOW)
+    open_folder(tmp_path).add(make_archived_rows(50), FACTS, NOW)
     report = monitor(tmp_path)
     assert report.n_labels == 0
     assert report.figures[0].value is not None
@@ -87,17 +101,17 @@ def test_estimates_without_labels_have_no_interval(tmp_path):
 
 
 def test_days_limits_the_report_to_the_last_days(tmp_path):
-    rows = archived(50)
+    rows = make_archived_rows(50)
     rows.time[:30] -= 10 * 86_400
-    folder(tmp_path).add(rows, FACTS, NOW)
+    open_folder(tmp_path).add(rows, FACTS, NOW)
     assert (monitor(tmp_path).n_rows, monitor(tmp_path, days=5).n_rows) == (50, 20)
     with pytest.raises(InputError, match="has versions 1, not 9"):
         monitor(tmp_path, version="9")
 
 
-def test_an_existing_file_is_not_overwritten(labelled, tmp_path, capsys):
-    path, *_ = labelled
-    folder(path).add(archived(20, seed=5), FACTS, NOW + 5)
+def test_an_existing_file_is_not_overwritten(labelled_archive, tmp_path, capsys):
+    path, *_ = labelled_archive
+    open_folder(path).add(make_archived_rows(20, seed=5), FACTS, NOW + 5)
     assert main(["labels", "choose", str(path), "--out", str(tmp_path / "to-label.csv")]) == 2
     assert "exists" in capsys.readouterr().err
     assert read_label_csv((tmp_path / "to-label.csv").read_text())
@@ -105,35 +119,50 @@ def test_an_existing_file_is_not_overwritten(labelled, tmp_path, capsys):
 
 def test_a_refused_choice_writes_no_file_and_uses_no_instance(tmp_path, capsys):
     path = tmp_path / "kept"
-    folder(path).add(archived(50), FACTS, NOW)
-    out = tmp_path / "to-label.csv"
+    open_folder(path).add(make_archived_rows(50), FACTS, NOW)
+    csv_file = tmp_path / "to-label.csv"
     page = tmp_path / "label.html"
     page.write_text("another page")
-    command = ["labels", "choose", str(path), "--n", "20", "--out", str(out)]
+    command = ["labels", "choose", str(path), "--n", "20", "--out", str(csv_file)]
     assert main([*command, "--page", str(page)]) == 2
     assert f"{page} exists" in capsys.readouterr().err
-    assert not out.exists()
+    assert not csv_file.exists()
     assert main(command) == 0
-    assert read_label_csv(out.read_text()) is not None
+    assert read_label_csv(csv_file.read_text()) is not None
 
 
-def test_instances_that_no_choice_covers_do_not_enter_the_estimate(labelled, tmp_path):
+def test_instances_that_no_choice_covers_do_not_enter_the_estimate(labelled_archive, tmp_path):
     """Labels could not correct the high-cost model's answers to these instances."""
-    path, *_ = labelled
-    before = monitor(path)
-    later = archived(500, seed=3)
-    later.probabilities[:] = [0.001, 0.999]  # certain and wrong predictions
-    later.cloud_label[:] = 1
-    folder(path).add(later, FACTS, NOW + 5)
-    after = monitor(path)
-    assert after.figures == before.figures
-    assert (after.n_rows, after.n_labels) == (before.n_rows, before.n_labels)
-    out = tmp_path / "later.csv"
-    choice = ["labels", "choose", str(path), "--n", "60", "--out", str(out), "--seed", "1"]
-    assert main(choice) == 0
-    lines = out.read_text().splitlines()
-    out.write_text("\n".join([lines[0], *(line.replace(",,", ",a,", 1) for line in lines[1:])]))
-    assert main(["labels", "add", str(path), str(out)]) == 0
-    covered = monitor(path)
-    assert covered.n_rows == before.n_rows + len(later)
-    assert covered.figures[0].value < before.figures[0].value
+    path, *_ = labelled_archive
+    report_before = monitor(path)
+    later_rows = make_archived_rows(500, seed=3)
+    later_rows.probabilities[:] = [0.001, 0.999]  # certain and wrong predictions
+    later_rows.cloud_label[:] = 1
+    open_folder(path).add(later_rows, FACTS, NOW + 5)
+    report_after = monitor(path)
+    assert report_after.figures == report_before.figures
+    assert (report_after.n_rows, report_after.n_labels) == (
+        report_before.n_rows,
+        report_before.n_labels,
+    )
+    csv_file = tmp_path / "later.csv"
+    choose_command = [
+        "labels",
+        "choose",
+        str(path),
+        "--n",
+        "60",
+        "--out",
+        str(csv_file),
+        "--seed",
+        "1",
+    ]
+    assert main(choose_command) == 0
+    lines = csv_file.read_text().splitlines()
+    csv_file.write_text(
+        "\n".join([lines[0], *(line.replace(",,", ",a,", 1) for line in lines[1:])])
+    )
+    assert main(["labels", "add", str(path), str(csv_file)]) == 0
+    report_with_later = monitor(path)
+    assert report_with_later.n_rows == report_before.n_rows + len(later_rows)
+    assert report_with_later.figures[0].value < report_before.figures[0].value

@@ -18,7 +18,7 @@ from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import graph_outcome
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
 from gatewise_export.refit.refit_rows import split_kept_rows
-from tests.export.archive.test_folder import NOW, folder
+from tests.export.archive.test_folder import NOW, open_folder
 
 pytest.importorskip("pyarrow")
 
@@ -96,7 +96,7 @@ def keep_rows(path, bundle, X, y, n_labels, *, share=0.2):
         model=manifest.name, version=manifest.version, classes=manifest.classes,
         inputs=manifest.cloud.inputs, shape=(3,), accuracy=0.95,
     )  # fmt: skip
-    folder(path).add(rows, facts, NOW)
+    open_folder(path).add(rows, facts, NOW)
     choice = choose(path, n_labels, rng)
     write_choice(path, choice, "1")
     truth = {f"{i:032x}-0": str(label) for i, label in enumerate(y)}
@@ -196,7 +196,7 @@ def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed, tmp_path):
         for row_id in rows.ids
         if row_id not in labelled_ids
     ]
-    archive = folder(path)
+    archive = open_folder(path)
     assert set(add_machine_labels(archive, labels, shards_in(archive.path))) == {"added"}
     after = split_rows()
     assert after.comparison_labels.rows.ids.tolist() == before.comparison_labels.rows.ids.tolist()
