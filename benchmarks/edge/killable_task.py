@@ -106,7 +106,7 @@ def _update_device(task: KillableTask, pipe: Connection) -> None:
         pipe.send(("started", version))
         updater.start(device)
         deadline = time.monotonic() + TIME_LIMIT_S
-        while version != task.target_version or store.state.on_trial:
+        while version != task.target_version or store.state.is_on_trial:
             device.answer(ROW)
             time.sleep(0.002)
             if version != device.bundle.manifest.version:

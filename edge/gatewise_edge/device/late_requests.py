@@ -151,7 +151,7 @@ class LateRequests:
             try:
                 if answered is not None:
                     self._write(answered, uplink.private)
-                elif uplink.idle:
+                elif uplink.is_idle:
                     last_number = self._send_next(uplink, last_number)
             except Exception:  # the thread must survive, so that later requests are sent
                 _LOG.exception("late requests failed; the next try is in %g s", _PAUSE_S)

@@ -239,21 +239,21 @@ class BrokerConnection:
         if connection is None:
             return False
         descriptor = connection.fileno()
-        next_tick = time.monotonic() + _TICK_SECONDS
+        next_tick_at = time.monotonic() + _TICK_SECONDS
         while self._client.socket() == connection:
             events = select.POLLIN | (select.POLLOUT if self._client.want_write() else 0)
             poller.register(descriptor, events)
             # TLS may have decrypted bytes that poll() does not see.
             has_decrypted = self._endpoint.uses_tls and connection.pending() > 0
-            ready = dict(poller.poll(0 if has_decrypted else 1000.0 * _TICK_SECONDS))
-            if wake_receiver.fileno() in ready:
+            events_by_descriptor = dict(poller.poll(0 if has_decrypted else 1000.0 * _TICK_SECONDS))
+            if wake_receiver.fileno() in events_by_descriptor:
                 wake_receiver.recv(4096)
-            if (descriptor in ready or has_decrypted) and not self._read():
+            if (descriptor in events_by_descriptor or has_decrypted) and not self._read():
                 break
             is_accepted = is_accepted or self._client.is_connected()
             self._dispatch()
-            if time.monotonic() >= next_tick:
-                next_tick = time.monotonic() + _TICK_SECONDS
+            if time.monotonic() >= next_tick_at:
+                next_tick_at = time.monotonic() + _TICK_SECONDS
                 with self._write_lock:
                     self._client.loop_misc()
             if self._client.want_write():
@@ -296,9 +296,9 @@ class BrokerConnection:
         while self._events:
             self._run_handler(self._events.popleft())
 
-    def _run_handler(self, handle: Callable[[], None]) -> None:
+    def _run_handler(self, handler: Callable[[], None]) -> None:
         try:
-            handle()
+            handler()
         except Exception:
             _LOG.exception("an event of the connection could not be handled")
 

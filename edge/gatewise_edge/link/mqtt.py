@@ -147,19 +147,19 @@ class MqttLink:
         failure = self._failure or f"no answer within {timeout:g} s"
         raise LinkError(self.url, f"broker {self.url} cannot be used: {failure}")
 
-    def watch(self, topic: str, handle: PayloadHandler) -> None:
+    def watch(self, topic: str, handler: PayloadHandler) -> None:
         """Subscribe to another topic on every connection; call this before opening.
 
         `topic` may be a topic filter. If the broker denies the subscription, the link logs that and
-        works without it. The network thread calls `handle` with the unchecked payload of each
-        message, perhaps more than once for the same message. `handle` must not block, and its
+        works without it. The network thread calls `handler` with the unchecked payload of each
+        message, perhaps more than once for the same message. `handler` must not block, and its
         errors are logged. Raises InputError if the link is open or the topic is already watched.
         """
         if self._is_open:
             raise InputError(f"topic {topic}: watch it before the link is opened")
         if topic in self._handlers:
             raise InputError(f"topic {topic} is already watched")
-        self._handlers[topic] = handle
+        self._handlers[topic] = handler
 
     @property
     def takeovers(self) -> int:
@@ -297,9 +297,9 @@ class MqttLink:
         if topic == self._response_topic:
             self._receive(payload)
             return
-        for topic_filter, handle in self._handlers.items():
+        for topic_filter, handler in self._handlers.items():
             if paho.topic_matches_sub(topic_filter, topic):
-                handle(payload)
+                handler(payload)
 
     def _set_failure(self, reason: str) -> None:
         self._failure = reason

@@ -107,7 +107,7 @@ class Uplink:
         return self._link is not None and self._link.ready
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the cloud replies, no worker is busy, and no live request is in flight."""
         if not self.ready:
             return False
@@ -193,7 +193,7 @@ class Uplink:
                 now=now,
                 deadline=now + timeout_s,
                 payload=payload,
-                on_answer=_ignore,
+                on_answer=_ignore_response,
             )
         assert offload is not None  # only live requests count against the bound
         self._transmit(offload, payload)
@@ -318,5 +318,5 @@ class Uplink:
             self._breaker.record(has_reply, sent_at=offload.sent_at, now=now)
 
 
-def _ignore(response: Response) -> None:
+def _ignore_response(response: Response) -> None:
     """Do nothing: the sender of a late request reads the response from the request."""

@@ -98,41 +98,45 @@ class InstanceReader:
     kept_columns: Sequence[str] = ()
     window_shape: tuple[int, ...] | None = None
 
-    def read(self, value: Any) -> SourcedInstance:
+    def read(self, raw_instance: Any) -> SourcedInstance:
         """Read an instance; an invalid one becomes an InputError in its place."""
         kept_cells = {}
-        if isinstance(value, Mapping):
-            cells = {name: _python_scalar(cell) for name, cell in value.items()}
+        if isinstance(raw_instance, Mapping):
+            cells = {name: _python_scalar(cell) for name, cell in raw_instance.items()}
             kept_cells = {name: cells[name] for name in self.kept_columns if name in cells}
-            value = cells
+            raw_instance = cells
         try:
-            instance = self._instance(value)
+            instance = self._instance(raw_instance)
         except InputError as error:
             instance = error
         return instance, {"kept": kept_cells} if kept_cells else {}
 
     def read_json(self, line: str) -> SourcedInstance:
         """Read a JSON line; InputError for an unknown or repeated key, ValueError for bad JSON."""
-        value = unique_json(line)
-        if isinstance(value, dict):
-            for key in value.keys() - {*self.column_names, *self.kept_columns}:
+        raw_instance = unique_json(line)
+        if isinstance(raw_instance, dict):
+            for key in raw_instance.keys() - {*self.column_names, *self.kept_columns}:
                 raise InputError(f"the instance has an unknown key {key[:64]!r}: see --keep")
-        return self.read(value)
+        return self.read(raw_instance)
 
-    def _instance(self, value: Any) -> Instance:
+    def _instance(self, raw_instance: Any) -> Instance:
         if self.window_shape is not None:
-            return self._as_window(value)
-        if hasattr(value, "tolist"):
-            value = value.tolist()
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            value = [*map(_python_scalar, value)]
+            return self._as_window(raw_instance)
+        if hasattr(raw_instance, "tolist"):
+            raw_instance = raw_instance.tolist()
+        elif isinstance(raw_instance, Sequence) and not isinstance(raw_instance, str):
+            raw_instance = [*map(_python_scalar, raw_instance)]
         # The device checks and encodes raw rows itself.
-        return value if self.has_raw_columns else read_row(value, self.column_names)
+        return raw_instance if self.has_raw_columns else read_row(raw_instance, self.column_names)
 
-    def _as_window(self, value: Any) -> Instance:
+    def _as_window(self, raw_instance: Any) -> Instance:
         try:
             # None is a missing sample in JSON. An array keeps its type.
-            window = value if isinstance(value, np.ndarray) else np.asarray(value, np.float64)
+            window = (
+                raw_instance
+                if isinstance(raw_instance, np.ndarray)
+                else np.asarray(raw_instance, np.float64)
+            )
         except (TypeError, ValueError, OverflowError):
             window = np.empty(0, np.object_)
         if window.dtype.kind not in "fiub" or window.shape != self.window_shape:
@@ -245,20 +249,20 @@ def _call_repeatedly(
     source_name: str,
     function: Callable[[], Any],
     reader: InstanceReader,
-    first_result: Any,
+    first_raw_instance: Any,
     stop_request: StopRequest,
 ) -> Iterator[list[SourcedInstance]]:
     """Call a function for each instance until it returns None.
 
     If a call raises an exception, its error replaces the instance.
     """
-    result = first_result
+    raw_instance = first_raw_instance
     pause_s = _FIRST_PAUSE_SECONDS
-    while result is not None:
-        yield [reader.read(result)]
+    while raw_instance is not None:
+        yield [reader.read(raw_instance)]
         while True:
             try:
-                (result,) = _next_rows(map(operator.call, (function,)), stop_request)
+                (raw_instance,) = _next_rows(map(operator.call, (function,)), stop_request)
             except Exception as error:
                 yield [(_failure(source_name, error), {})]
                 stop_request.pause(pause_s)

@@ -50,7 +50,7 @@ from gatewise_export.repository.release import RELEASE_FILE, Release, UpdateErro
 
 _LOG = logging.getLogger(__name__)
 #: Largest number of refused releases in the state.
-_MAX_REFUSED: Final = 16
+_MAX_REFUSED_RELEASES: Final = 16
 #: Largest number of starts of a release on trial without an answer; then it is put off.
 _MAX_STARTS: Final = 5
 #: Bytes of the disk that a release must leave free.
@@ -115,14 +115,14 @@ class State(Record, frozen=True):
     seen: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     @property
-    def on_trial(self) -> bool:
+    def is_on_trial(self) -> bool:
         """Whether the active release is on trial."""
         return self.active != self.proved
 
     @property
     def digests(self) -> list[str]:
         """The releases to keep in the store, in the order in which a start tries them."""
-        digests = [self.active, self.proved if self.on_trial else self.previous]
+        digests = [self.active, self.proved if self.is_on_trial else self.previous]
         return [digest for digest in digests if digest]
 
 
@@ -137,14 +137,14 @@ def read_state(folder: Path) -> tuple[State, bool]:
     """Read the newer of the undamaged state files; return the state, and whether it was lost."""
     states = []
     is_lost = False
-    for name in _STATE_FILES:
+    for file_name in _STATE_FILES:
         try:
-            with (folder / name).open("rb") as file:
+            with (folder / file_name).open("rb") as file:
                 states.append(_decode_state(file.read(_MAX_STATE_BYTES + 1)))
         except (FileNotFoundError, NotADirectoryError):
             pass
         except (OSError, DocumentError):
-            _LOG.error("%s is ignored: it is damaged or cannot be read", folder / name)
+            _LOG.error("%s is ignored: it is damaged or cannot be read", folder / file_name)
             is_lost = True
     if not states:
         return State(), is_lost
@@ -156,8 +156,8 @@ def write_state(folder: Path, state: State) -> None:
     # Convert the state as reading does: 1 becomes 1.0, which has another checksum.
     state = convert(plain_values(state), State)
     content = encode_json(_StateDocument(state, _checksum(state)), indent=1)
-    for name in _STATE_FILES:
-        replace_file(folder / name, content)
+    for file_name in _STATE_FILES:
+        replace_file(folder / file_name, content)
 
 
 def _checksum(state: State) -> str:
@@ -174,21 +174,21 @@ def _decode_state(content: bytes) -> State:
 class Store:
     """A folder with the last two releases of a device, readable by its owner only.
 
-    A release that gives no answer in several starts is put off for `pause` seconds of running time,
-    then for twice as long, and so on. The folders `bundles` and `partial` hold complete releases
-    and releases that are being fetched. `trouble` is the reason why the store cannot be written,
-    or None.
+    A release that gives no answer in several starts is put off for `first_pause_s` of running time,
+    then for twice as long, and so on. The folders `bundle_folder` and `partial_folder` hold
+    complete releases and releases that are being fetched. `trouble` is the reason why the store
+    cannot be written, or None.
     """
 
     def __init__(self, folder: str | Path, *, first_pause_s: float = 600.0) -> None:
         self.folder = Path(folder)
-        self.bundles = self.folder / "bundles"
-        self.partial = self.folder / "partial"
+        self.bundle_folder = self.folder / "bundles"
+        self.partial_folder = self.folder / "partial"
         self.trouble: str | None = None
         self._first_pause_s = first_pause_s
         self._lock: int | None = None
         try:
-            for path in (self.folder, self.bundles, self.partial):
+            for path in (self.folder, self.bundle_folder, self.partial_folder):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             self._record_trouble(error)
@@ -207,12 +207,12 @@ class Store:
 
     def refuse(self, digest: str, **changes: Any) -> None:
         """Add a release to the refused ones, so that it is not tried again."""
-        self.save(refused=(*self.state.refused, digest)[-_MAX_REFUSED:], **changes)
+        self.save(refused=(*self.state.refused, digest)[-_MAX_REFUSED_RELEASES:], **changes)
 
     def start(self) -> list[Path]:
         """Count a start; return the undamaged bundles that it can use, the preferred one first."""
         state = self.state
-        if state.on_trial and state.starts >= _MAX_STARTS:
+        if state.is_on_trial and state.starts >= _MAX_STARTS:
             _LOG.error("release %s gave no answer in %d starts", state.active, state.starts)
             wait_s = self._first_pause_s * 2.0 ** min(state.waits, 16)
             self.save(
@@ -222,17 +222,17 @@ class Store:
                 waits=state.waits + 1,
                 starts=0,
             )
-        elif state.on_trial:
+        elif state.is_on_trial:
             self.save(starts=state.starts + 1)
         return [self.path(digest) for digest in self.state.digests if self.is_complete(digest)]
 
     def path(self, digest: str) -> Path:
         """Folder of a release; it need not exist."""
-        return self.bundles / digest
+        return self.bundle_folder / digest
 
     def digest(self, bundle: Path) -> str:
         """Digest of a bundle's release; empty if the bundle is not in this store."""
-        return bundle.name if bundle.parent == self.bundles else ""
+        return bundle.name if bundle.parent == self.bundle_folder else ""
 
     def is_complete(self, digest: str) -> bool:
         """Whether the store has a release with all its files, undamaged."""
@@ -255,25 +255,25 @@ class Store:
         first_bundle: Path | None,
         fetch: Callable[[str, Path], None],
     ) -> None:
-        """Complete the release of which :attr:`partial` has the ``release.json``.
+        """Complete the release of which :attr:`partial_folder` has the ``release.json``.
 
         Files that another release or the `first_bundle` bundle has are copied; ``fetch(name,
         path)`` fetches the others. Incomplete files of other releases are removed. Raises
         UpdateError.
         """
-        staging = self.partial / digest
+        staging_folder = self.partial_folder / digest
         try:
             # Make room for the whole release before any file is fetched.
-            for path in self.partial.iterdir():
-                if path != staging:
+            for path in self.partial_folder.iterdir():
+                if path != staging_folder:
                     shutil.rmtree(path, ignore_errors=True)
             missing_files = {
-                name: spec
-                for name, spec in release.files.items()
-                if not has_file(staging / name, spec.sha256)
+                file_name: spec
+                for file_name, spec in release.files.items()
+                if not has_file(staging_folder / file_name, spec.sha256)
             }
             n_needed_bytes = sum(spec.size for spec in missing_files.values()) + _SPARE_BYTES
-            n_free_bytes = shutil.disk_usage(staging).free
+            n_free_bytes = shutil.disk_usage(staging_folder).free
             if missing_files and n_free_bytes < n_needed_bytes:
                 raise UpdateError(
                     "store",
@@ -281,49 +281,51 @@ class Store:
                     f"which {_SPARE_BYTES} stay free, and {n_free_bytes} bytes are free",
                 )
             # Copy the files that the device already has, and fetch the others.
-            for name, spec in missing_files.items():
-                path = staging / name
-                content = self._stored_content(name, spec.sha256, first_bundle)
+            for file_name, spec in missing_files.items():
+                path = staging_folder / file_name
+                content = self._stored_content(file_name, spec.sha256, first_bundle)
                 if content is None:
-                    fetch(name, path)
+                    fetch(file_name, path)
                 else:
                     path.write_bytes(content)
-            if release.damaged_file(staging) is not None:
+            if release.damaged_file(staging_folder) is not None:
                 raise UpdateError("store", f"{release} was damaged on the disk")
             # Write everything to the disk, then move the folder to its final name.
-            for path in [*staging.iterdir(), staging]:
+            for path in [*staging_folder.iterdir(), staging_folder]:
                 sync_folder(path)
             if self.path(digest).exists():  # it was damaged
-                damaged_folder = self.partial / f"{digest}.old"
+                damaged_folder = self.partial_folder / f"{digest}.old"
                 shutil.rmtree(damaged_folder, ignore_errors=True)
                 os.rename(self.path(digest), damaged_folder)
-            os.rename(staging, self.path(digest))
-            sync_folder(self.bundles)
+            os.rename(staging_folder, self.path(digest))
+            sync_folder(self.bundle_folder)
         except OSError as error:
             self._record_trouble(error)
             raise UpdateError("store", str(self.trouble)) from None
 
-    def _stored_content(self, name: str, sha256: str, first_bundle: Path | None) -> bytes | None:
+    def _stored_content(
+        self, file_name: str, sha256: str, first_bundle: Path | None
+    ) -> bytes | None:
         """Content of a file with this hash in another release or the first bundle, if any."""
-        for folder in self.bundles.iterdir():
+        for folder in self.bundle_folder.iterdir():
             with contextlib.suppress(OSError):
-                content = (folder / name).read_bytes()
+                content = (folder / file_name).read_bytes()
                 if hashlib.sha256(content).hexdigest() == sha256:
                     return content
         if first_bundle is not None:
             with contextlib.suppress(BundleError):
                 bundle = Bundle.open(first_bundle, for_device=True)
-                spec = bundle.manifest.files.get(name)
+                spec = bundle.manifest.files.get(file_name)
                 if spec is not None and spec.sha256 == sha256:
-                    return bundle.read(name)
+                    return bundle.read(file_name)
         return None
 
     def remove_old_releases(self) -> None:
         """Remove incomplete and old releases, unless the state was lost."""
         if self._is_state_lost or self.trouble:
             return
-        for path in [*self.bundles.iterdir(), *self.partial.iterdir()]:
-            if path.parent == self.partial or path.name not in self.state.digests:
+        for path in [*self.bundle_folder.iterdir(), *self.partial_folder.iterdir()]:
+            if path.parent == self.partial_folder or path.name not in self.state.digests:
                 shutil.rmtree(path, ignore_errors=True)
 
     def lock(self) -> None:

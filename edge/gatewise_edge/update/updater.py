@@ -128,7 +128,7 @@ class Updater:
         self._trial.deadline_ms = device.deadline_ms
         state = self.store.state
         if self._running_digest == state.active:
-            if state.on_trial:
+            if state.is_on_trial:
                 previous_counts = state.bad_before, state.answers_before
                 self._trial.begin(state.good, state.bad, state.seconds, previous_counts)
             elif self._running_digest in state.refused:
@@ -137,7 +137,7 @@ class Updater:
                 )
                 self.store.save(refused=refused_digests)
         elif self.store.is_complete(state.active):
-            if state.on_trial:
+            if state.is_on_trial:
                 _LOG.error("release %s does not run on this device", state.active)
                 self.store.refuse(state.active, active=state.proved)
             else:  # it ran before, so a wrong option or a sensor may be the cause
@@ -320,7 +320,7 @@ class Updater:
         if is_stored:
             release = self.store.release(offer.digest)
         else:
-            release = self._client.release(offer, self.store.partial / offer.digest)
+            release = self._client.release(offer, self.store.partial_folder / offer.digest)
         misfit = release.misfit_reason(
             model=self.model,
             features=self._device_features,
@@ -376,13 +376,13 @@ class Updater:
                     for field_name in ("good", "bad", "seconds", "starts")
                 },
             )
-            if self.store.state.on_trial:
+            if self.store.state.is_on_trial:
                 self._trial.begin(state_before.good, state_before.bad, state_before.seconds)
             self._release_status.publish()
             reason = "self-test" if isinstance(error, SelfTestError) else "bundle"
             raise UpdateError(reason, f"{release_name} is refused: {error}") from None
         self._running_digest = digest
-        if self.store.state.on_trial:
+        if self.store.state.is_on_trial:
             self._trial.begin()
         self._count("taken")
         self._release_status.begin(device)

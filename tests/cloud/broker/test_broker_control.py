@@ -12,7 +12,7 @@ from gatewise_cloud.broker.broker_control import apply_roles, operator_endpoint,
 from gatewise_cloud.broker.broker_init import find_plugin
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import MqttLink
-from gatewise_edge.link.wire import LABELS, REQUESTS, shared
+from gatewise_edge.link.wire import LABEL_TOPICS, REQUEST_TOPICS, shared_subscription
 from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.mqtt_clients import MqttClient
 from tests.support.waiting import wait_until
@@ -63,7 +63,7 @@ def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
         second_link.connect(10)
     second_link.close()
     assert clients_by_name(broker, capsys)["pi-9"]["rights"] is False
-    assert (first_link.ready, first_link.connection) == (True, 1)
+    assert (first_link.ready, first_link.connection_number) == (True, 1)
     first_link.close()
 
     broker_command(broker, capsys, "add", "pi-9")
@@ -75,7 +75,7 @@ def test_devices_are_added_and_revoked_without_a_restart(broker, capsys):
 def test_an_added_device_may_not_subscribe_to_the_pool(broker, capsys, caplog):
     broker_command(broker, capsys, "add", "pi-7")
     link = make_link(broker, "pi-7")
-    link.watch(shared(broker.broker_folder.roster.pool), lambda payload: None)
+    link.watch(shared_subscription(broker.broker_folder.roster.pool), lambda payload: None)
     link.connect(60)
     wait_until(
         lambda: f"{broker.broker_folder.roster.pool}/gw/v1/+/req is not allowed" in caplog.text
@@ -92,7 +92,7 @@ def test_an_added_labeller_may_send_labels_but_no_requests(broker, capsys):
     broker_command(broker, capsys, "add", "bench-9", "--labeller")
     assert clients_by_name(broker, capsys)["bench-9"]["role"] == "labellers"
     worker = MqttClient(
-        broker.url, LABELS, REQUESTS, files=broker.broker_folder.client_arguments("w-1")
+        broker.url, LABEL_TOPICS, REQUEST_TOPICS, files=broker.broker_folder.client_arguments("w-1")
     )
     labeller = MqttClient(broker.url, files=broker.broker_folder.client_arguments("bench-9"))
     labeller.publish("gw/v1/bench-9/req", b"a request")

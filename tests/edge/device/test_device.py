@@ -50,19 +50,30 @@ def count_routes(device: Device) -> dict[str, int]:
 
 def test_answer_comes_from_the_edge_the_cloud_or_as_a_fallback(bundle):
     with Device(bundle, link=InProcessLink(cloud_answers)) as device:
-        first, second, third = (
+        edge_answer, second_stage_answer, cloud_answer = (
             device.answer(row) for row in (SURE_ROW, SECOND_STAGE_ROW, UNSURE_ROW)
         )
         assert count_routes(device) == {"edge": 2, "cloud": 1, "fallback": 0, "errors": 0}
-    assert (first.label, first.class_index, first.route, first.stage) == ("yes", 1, "edge", 0)
-    assert (first.reason, first.acquired, first.cost) == ("stopped", (0, 1), 1.5)
-    assert (second.label, second.route, second.stage) == ("no", "edge", 1)
-    assert (second.acquired, second.cost) == ((0, 1, 2), 13.5)
-    assert (third.label, third.route, third.stage) == ("no", "cloud", 2)
-    assert (third.reason, third.acquired) == ("offloaded", (0, 1, 2, 4))
-    assert (third.feature_cost, third.cost) == (17.5, 17.5 + OFFLOAD_PRICE)
-    np.testing.assert_allclose(third.probabilities, [1 / (1 + np.exp(-10)), 4.54e-5], rtol=1e-3)
-    assert 0 < third.latency_ms < 500
+    assert (edge_answer.label, edge_answer.class_index, edge_answer.route, edge_answer.stage) == (
+        "yes",
+        1,
+        "edge",
+        0,
+    )
+    assert (edge_answer.reason, edge_answer.acquired, edge_answer.cost) == ("stopped", (0, 1), 1.5)
+    assert (second_stage_answer.label, second_stage_answer.route, second_stage_answer.stage) == (
+        "no",
+        "edge",
+        1,
+    )
+    assert (second_stage_answer.acquired, second_stage_answer.cost) == ((0, 1, 2), 13.5)
+    assert (cloud_answer.label, cloud_answer.route, cloud_answer.stage) == ("no", "cloud", 2)
+    assert (cloud_answer.reason, cloud_answer.acquired) == ("offloaded", (0, 1, 2, 4))
+    assert (cloud_answer.feature_cost, cloud_answer.cost) == (17.5, 17.5 + OFFLOAD_PRICE)
+    np.testing.assert_allclose(
+        cloud_answer.probabilities, [1 / (1 + np.exp(-10)), 4.54e-5], rtol=1e-3
+    )
+    assert 0 < cloud_answer.latency_ms < 500
 
 
 def test_rows_may_be_tables_series_and_mappings_by_name(bundle):

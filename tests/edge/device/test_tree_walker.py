@@ -140,18 +140,18 @@ def test_walker_has_the_outputs_and_acquired_features_of_training(seed, is_mixed
         walk = TreeWalker(flat_model).walk
     margins, is_visited_by_row = trees.margins(rows), trees.visited_features(rows)
     for row, expected_margins, is_visited in zip(rows, margins, is_visited_by_row, strict=True):
-        acquired: list[int] = []
+        acquired_columns: list[int] = []
 
-        def acquire(column, row=row, acquired=acquired):
-            acquired.append(column)
+        def acquire(column, row=row, acquired_columns=acquired_columns):
+            acquired_columns.append(column)
             return float(row[column])
 
         row_margins = walk(acquire)
         assert row_margins.shape == (1, trees.n_outputs)
         assert row_margins.dtype == np.float32
         assert row_margins[0].view(np.uint32).tolist() == expected_margins.view(np.uint32).tolist()
-        assert len(acquired) == len(set(acquired))
-        assert sorted(acquired) == np.flatnonzero(is_visited).tolist()
+        assert len(acquired_columns) == len(set(acquired_columns))
+        assert sorted(acquired_columns) == np.flatnonzero(is_visited).tolist()
 
 
 # -- a device ------------------------------------------------------------------------------
@@ -265,10 +265,15 @@ def test_missing_and_infinite_values_that_a_node_tests_are_refused(lazy_bundle, 
 def test_allowed_missing_value_is_tested_and_charged(make_lazy_bundle):
     bundle = make_lazy_bundle(missing=MissingSpec("allowed", "refused"))
     with Device(bundle, link=InProcessLink(cloud_answers)) as device:
-        first = device.answer([NAN, 0, 1.0, 1.0, 0, 0])  # NaN goes right at a
-        assert (first.route, first.label, first.cost) == ("edge", "yes", 16.0)
-        second = device.answer([1.0, 0, NAN, 1.0, 1.0, 0])  # NaN goes left at c, to a weak no
-        assert (second.route, second.reason, second.cost) == ("fallback", "missing:c", 17.0)
+        first_answer = device.answer([NAN, 0, 1.0, 1.0, 0, 0])  # NaN goes right at a
+        assert (first_answer.route, first_answer.label, first_answer.cost) == ("edge", "yes", 16.0)
+        # NaN goes left at c, to a weak no.
+        second_answer = device.answer([1.0, 0, NAN, 1.0, 1.0, 0])
+        assert (second_answer.route, second_answer.reason, second_answer.cost) == (
+            "fallback",
+            "missing:c",
+            17.0,
+        )
         with pytest.raises(SensorError, match="infinite"):
             device.answer([-np.inf, 0, 0, 0, 0, 0])
 

@@ -306,7 +306,7 @@ def test_watched_topics_are_subscribed_again_on_each_connection(broker, caplog):
     wait_until(lambda: ("small", b"2") in announcements, "the retained announcement", timeout_s=60)
     send("gw/v1/pi-1/rsp", b"r")
     wait_until(lambda: responses == [b"r"], "a response")
-    assert {name for name, _ in announcements} == {"small", "any"}
+    assert {handler_name for handler_name, _ in announcements} == {"small", "any"}
     link.close()
     assert "could not be handled" in caplog.text
 

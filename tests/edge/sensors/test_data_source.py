@@ -106,10 +106,10 @@ def test_function_that_fails_is_called_again_and_generator_that_fails_ends(load_
         "    if len(calls) in (2, 3): raise OSError('bus busy')\n"
         "    return [1, 2] if len(calls) < 5 else None\n"
     )
-    first, second, third, fourth = read_instances(load_source(code))
-    assert first == fourth == [1.0, 2.0]
-    assert str(second).endswith("failed: OSError: bus busy")
-    assert isinstance(third, InputError)
+    first_row, first_error, second_error, second_row = read_instances(load_source(code))
+    assert first_row == second_row == [1.0, 2.0]
+    assert str(first_error).endswith("failed: OSError: bus busy")
+    assert isinstance(second_error, InputError)
     source = load_source("def take():\n    yield [1, 2]\n    raise OSError('bus gone')\n")
     next(source)
     with pytest.raises(InputError, match=r":take failed: OSError: bus gone"):
@@ -155,12 +155,12 @@ def test_unknown_or_unsuitable_data_is_refused(
 
 def test_invalid_row_of_a_table_is_replaced_by_its_error(tmp_path):
     (tmp_path / "w.csv").write_text("a,b\n1,2\n3,warm\nhot,cold\n5,\n")
-    first, second, third, last = read_instances(
+    first_row, second_error, third_error, last_row = read_instances(
         open_source(str(tmp_path / "w.csv"), COLUMN_NAMES, StopRequest())
     )
-    assert (first, str(last)) == ([1.0, 2.0], "[5.0, nan]")
-    assert str(second).endswith("line 3: 'warm' in column 'b' is not a number")
-    assert str(third).endswith("line 4: 'hot' in column 'a' is not a number")
+    assert (first_row, str(last_row)) == ([1.0, 2.0], "[5.0, nan]")
+    assert str(second_error).endswith("line 3: 'warm' in column 'b' is not a number")
+    assert str(third_error).endswith("line 4: 'hot' in column 'a' is not a number")
 
 
 def test_parquet_rows_equal_csv_rows_and_the_rows_of_read_rows(tmp_path):

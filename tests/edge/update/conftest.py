@@ -154,7 +154,7 @@ class UpdatedDevice:
         self.announce()
 
         def runs_version() -> bool:
-            is_on_trial = self.store.state.on_trial
+            is_on_trial = self.store.state.is_on_trial
             return self.version == version and self.updater._trial.is_running == is_on_trial
 
         wait_until(runs_version, f"version {version}", TIMEOUT_S)
@@ -184,7 +184,7 @@ class UpdatedDevice:
 
         def has_ended() -> bool:
             self.device.answer(SURE_ROW)
-            return not self.store.state.on_trial
+            return not self.store.state.is_on_trial
 
         wait_until(has_ended, "the trial", TIMEOUT_S)
 

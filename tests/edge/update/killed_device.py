@@ -66,7 +66,7 @@ def run_device(settings: dict[str, Any], pipe: Connection) -> None:
         pipe.send(f"started {bundle.manifest.version}")
         updater.start(device)
         deadline = time.monotonic() + settings["wait"]
-        while device.bundle.manifest.version != settings["version"] or store.state.on_trial:
+        while device.bundle.manifest.version != settings["version"] or store.state.is_on_trial:
             device.answer([1.0, 0, 0, 0, 0, 0])
             time.sleep(0.002)
             if time.monotonic() > deadline:

@@ -120,7 +120,7 @@ def test_defaults_of_a_new_state():
         seen={},
     )  # fmt: skip
     assert len(State().device) == 16
-    assert not state.on_trial
+    assert not state.is_on_trial
     assert state.digests == []
     assert replace(state, active="1", proved="0", previous="9").digests == ["1", "0"]
     assert replace(state, active="1", proved="1", previous="9").digests == ["1", "9"]
@@ -147,7 +147,7 @@ def test_state_has_the_latest_sixteen_refused_releases(tmp_path):
 def test_store_is_readable_by_its_owner_only(tmp_path):
     store = Store(tmp_path / "store")
     store.lock()
-    paths = [store.folder, store.bundles, store.partial]
+    paths = [store.folder, store.bundle_folder, store.partial_folder]
     assert [path.stat().st_mode & 0o777 for path in paths] == [0o700] * 3
     assert (store.folder / "lock").stat().st_mode & 0o777 == 0o600
     store.unlock()
@@ -165,8 +165,8 @@ def begin_release(store, **contents):
     release = Release(1, "m", str(len(files)), files, ("a",), "0.1.0", ())
     content = release.to_json()
     digest = hashlib.sha256(content).hexdigest()
-    (store.partial / digest).mkdir()
-    (store.partial / digest / RELEASE_FILE).write_bytes(content)
+    (store.partial_folder / digest).mkdir()
+    (store.partial_folder / digest / RELEASE_FILE).write_bytes(content)
     return digest, release
 
 
@@ -185,11 +185,11 @@ def complete_release(store, first_path=None, **contents):
 
 def test_files_of_another_release_are_not_fetched_again(tmp_path):
     store = Store(tmp_path)
-    (store.partial / "stale").mkdir()
+    (store.partial_folder / "stale").mkdir()
     first_digest, fetched_names = complete_release(store, a_npz=b"a", b_npz=b"b")
     assert fetched_names == ["a.npz", "b.npz"]
     assert store.is_complete(first_digest)
-    assert list(store.partial.iterdir()) == []
+    assert list(store.partial_folder.iterdir()) == []
     second_digest, fetched_names = complete_release(store, a_npz=b"a", b_npz=b"other", c_npz=b"c")
     assert fetched_names == ["b.npz", "c.npz"]
     assert (store.path(second_digest) / "a.npz").read_bytes() == b"a"
@@ -249,6 +249,6 @@ def test_removal_keeps_two_releases_and_removes_incomplete_ones(tmp_path):
     begin_release(store, d_npz=b"d")
     store.save(active=digests[2], proved=digests[2], previous=digests[0])
     store.remove_old_releases()
-    assert {path.name for path in store.bundles.iterdir()} == {digests[0], digests[2]}
-    assert list(store.partial.iterdir()) == []
+    assert {path.name for path in store.bundle_folder.iterdir()} == {digests[0], digests[2]}
+    assert list(store.partial_folder.iterdir()) == []
     assert store.start() == [store.path(digests[2]), store.path(digests[0])]

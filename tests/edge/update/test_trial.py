@@ -168,9 +168,9 @@ def test_trial_continues_over_short_runs(run_device, device_on_trial):
         device.close()
         device = run_device(trial_answers=20)
         assert device.version == "8"
-        if not device.store.state.on_trial:
+        if not device.store.state.is_on_trial:
             break
-    wait_until(lambda: not device.store.state.on_trial, "the trial", TIMEOUT_S)
+    wait_until(lambda: not device.store.state.is_on_trial, "the trial", TIMEOUT_S)
     assert device.store.state.proved
 
 
@@ -207,13 +207,13 @@ def test_time_without_running_does_not_count(run_device, fleet, clock):
     device.device.answer(SURE_ROW)
     clock.now += 29.0
     device.updater.observe(device.device.answer(SURE_ROW))
-    assert device.store.state.on_trial
+    assert device.store.state.is_on_trial
     device.close()
     assert 29.0 <= device.store.state.seconds < 30.0
     clock.now += 1e6  # the device is off
     restarted_device = run_device(**options)
     restarted_device.device.answer(SURE_ROW)
-    assert restarted_device.store.state.on_trial
+    assert restarted_device.store.state.is_on_trial
     clock.now += 2.0
     restarted_device.pass_trial()
 

@@ -24,7 +24,7 @@ def test_device_adopts_releases_and_returns_to_earlier_ones(run_device, fleet, s
     for version in ("8", "9"):
         fleet.publish(version)
         device.wait_for_version(version)
-        assert device.store.state.on_trial
+        assert device.store.state.is_on_trial
         device.pass_trial()
     assert server.requested_files("8") == ["release.json", "manifest.json"]
     file_names = {path.name for path in device.device.bundle.path.iterdir()}
@@ -39,7 +39,7 @@ def test_device_adopts_releases_and_returns_to_earlier_ones(run_device, fleet, s
     counters = device.updater.counters
     assert (counters["taken"], counters["passed"], counters["rolled_back"]) == (3, 3, 0)
     assert device.updater.trouble is None
-    assert list(device.store.partial.iterdir()) == []
+    assert list(device.store.partial_folder.iterdir()) == []
 
 
 def test_rollout_reaches_its_share_of_the_fleet_and_grows(run_device, fleet):
@@ -198,7 +198,7 @@ def test_damaged_bundle_is_repaired(device_at_8, run_device, server):
     device_at_8.close()
     restarted_device = run_device(urls=[server.url])  # it starts with the release before
     restarted_device.wait_for_version("8")
-    assert not restarted_device.store.state.on_trial
+    assert not restarted_device.store.state.is_on_trial
 
 
 def test_withdrawn_release_does_not_replace_a_damaged_one(device_at_8, fleet):
@@ -243,7 +243,7 @@ def test_proved_release_that_did_not_start_once_is_tried_again(device_at_8, run_
     device_without_release.close()
     restarted_device = run_device()
     restarted_device.wait_for_check()
-    assert (restarted_device.version, restarted_device.store.state.on_trial) == ("9", False)
+    assert (restarted_device.version, restarted_device.store.state.is_on_trial) == ("9", False)
 
 
 def test_proved_release_that_runs_is_no_longer_refused(device_at_8, run_device):
@@ -294,11 +294,11 @@ def test_remainder_of_another_release_is_removed(run_device, fleet, server, monk
     listings = []
 
     def disk_usage(path):
-        listings.append(sorted(entry.name for entry in device.store.partial.iterdir()))
+        listings.append(sorted(entry.name for entry in device.store.partial_folder.iterdir()))
         return SimpleNamespace(free=n_free_bytes)
 
     device = run_device(urls=[server.url])
-    remainder = device.store.partial / "withdrawn"
+    remainder = device.store.partial_folder / "withdrawn"
     remainder.mkdir()
     (remainder / "stage_0.onnx").write_bytes(b"0")
     offer = fleet.publish("8")
