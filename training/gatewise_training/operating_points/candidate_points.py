@@ -134,9 +134,8 @@ def list_candidates(
         path = SettingsPath.through(ranking.records[base.chain], base)
         targets.append(_Target(path.point(ranking.farthest_log_power(path, margin_errors)), path))
         base_point = path.point(0.0)
-        if ranking.is_within(
-            base_point, margin_errors
-        ):  # the base may be better than the target of the path
+        # the base may be better than the target of the path
+        if ranking.is_within(base_point, margin_errors):
             targets.append(_Target(base_point, path, is_base=True))
     best_target = ranking.best_target(targets)
     path = best_target.path
@@ -245,37 +244,23 @@ class _RiskRanking:
             if self.promise.is_certain(self.records, point):
                 return class_margin(point)
             standard_error = max(self.deviation(point) / math.sqrt(n_rows), 1e-12)
-            return min(
-                class_margin(point), (self.promise.bound - self.risk(point)) / standard_error
-            )
+            margin = (self.promise.bound - self.risk(point)) / standard_error
+            return min(class_margin(point), margin)
 
         # paths through the best points that keep the bounds, and through the safest ones
-        distinct_settings = dict.fromkeys((p.chain, p.thresholds) for p in points)
-        measured_points = [
-            self.records[chain].measure(thresholds, chain)
-            for chain, thresholds in distinct_settings
-        ]
-        best_points = sorted(
-            (p for p in measured_points if distance(p) > 0), key=self.rank_key, reverse=True
-        )
+        settings = dict.fromkeys((p.chain, p.thresholds) for p in points)
+        measured_points = [self.records[c].measure(thresholds, c) for c, thresholds in settings]
+        inside_points = [p for p in measured_points if distance(p) > 0]
+        best_points = sorted(inside_points, key=self.rank_key, reverse=True)
         safest_points = sorted(measured_points, key=distance, reverse=True)
         for base in (*best_points[:N_BASES], *safest_points[: N_BASES // 2]):
             path = SettingsPath.through(self.records[base.chain], base)
-            measured_points += map(
-                path.point,
-                np.linspace(-MAX_CLASS_LOG_POWER, MAX_CLASS_LOG_POWER, N_COARSE_STEPS * 2),
-            )
+            powers = np.linspace(-MAX_CLASS_LOG_POWER, MAX_CLASS_LOG_POWER, N_COARSE_STEPS * 2)
+            measured_points += map(path.point, powers)
         # keep a setting only if it is better than all safer ones
-        points_by_distance = sorted(
-            (
-                (distance(p), p)
-                for p in {(p.chain, p.thresholds): p for p in measured_points}.values()
-            ),
-            key=lambda pair: pair[0],
-            reverse=True,
-        )
+        distinct_points = {(p.chain, p.thresholds): p for p in measured_points}.values()
         candidates: list[OperatingPoint] = []
-        for _, point in points_by_distance:
+        for point in sorted(distinct_points, key=distance, reverse=True):
             if not candidates or self.rank_key(point) > self.rank_key(candidates[-1]):
                 candidates.append(point)
         return candidates

@@ -163,17 +163,14 @@ class GroupLosses:
         for cost_share in COST_SHARES[:-1]:
             n_halves_within_loss = 0
             for choosing_groups, checking_groups in halves:
-                safe_points = np.flatnonzero(
-                    self.largest_nearby_bounds(self.bounds(choosing_groups), cost_share) <= max_loss
-                )
+                bounds = self.largest_nearby_bounds(self.bounds(choosing_groups), cost_share)
+                safe_points = np.flatnonzero(bounds <= max_loss)
                 if not len(safe_points):
                     n_halves_within_loss += 1
                     continue
-                mean_loss = (
-                    self.loss_sums[safe_points[0], checking_groups].sum()
-                    / self.weights[checking_groups].sum()
-                )
-                n_halves_within_loss += bool(mean_loss <= max_loss)
+                loss_sum = self.loss_sums[safe_points[0], checking_groups].sum()
+                loss = loss_sum / self.weights[checking_groups].sum()
+                n_halves_within_loss += bool(loss <= max_loss)
             if n_halves_within_loss >= MIN_SHARE_OF_HALVES * N_SPLITS:
                 return cost_share
         return COST_SHARES[-1]
@@ -183,12 +180,7 @@ class GroupLosses:
     ) -> NDArray[np.float64]:
         """Get the largest bound of each point and the points down to `cost_share` of its cost."""
         first_points = np.searchsorted(self.costs, cost_share * self.costs * (1 - 1e-9))
-        return np.array(
-            [
-                bounds[min(first_point, i) : i + 1].max()
-                for i, first_point in enumerate(first_points)
-            ]
-        )
+        return np.array([bounds[min(p, i) : i + 1].max() for i, p in enumerate(first_points)])
 
 
 def with_group_errors(
@@ -197,12 +189,13 @@ def with_group_errors(
     records: Sequence[CascadeRecord],
     max_loss: float,
 ) -> Frontier:
-    """Set the errors of a frontier's points for new groups, and add safer points to its others.
+    """Set the errors of a frontier's points for new groups, and add safer points off its curve.
 
     The error of a point is the bound on the loss of new groups minus the loss of the validation
     groups. `points` are all measured points, and `max_loss` sets
-    :meth:`GroupLosses.checked_share`. A safer point has a lower bound than all cheaper points. The
-    point that never loses is among the safer points. Without groups the frontier does not change.
+    :meth:`GroupLosses.choose_cost_share`. A safer point has a lower bound than all cheaper points.
+    The point that never loses is among the safer points. Without groups the frontier does not
+    change.
     """
     if records[-1].splitter.n_groups is None:
         return frontier
@@ -210,50 +203,41 @@ def with_group_errors(
     certain_promise = Promise("max_loss", 0.0, LOSS_LEVEL)
     chains = {p.chain for p in frontier.points}
     curve_points = set(frontier.points)
-    points_by_cost = sorted(
-        (p for p in points if p.chain in chains), key=lambda p: (p.cost, -p.effective_accuracy)
-    )
-    certain_point = next(
-        (p for p in points_by_cost if certain_promise.is_certain(records, p)), None
-    )
-    losses = GroupLosses.from_points(points_by_cost, records, reference_accuracy)
+    points = [p for p in points if p.chain in chains]
+    points.sort(key=lambda p: (p.cost, -p.effective_accuracy))
+    certain_point = next((p for p in points if certain_promise.is_certain(records, p)), None)
+    losses = GroupLosses.from_points(points, records, reference_accuracy)
     bounds = losses.bounds()
     is_safer = bounds < np.minimum.accumulate(np.append(np.inf, bounds[:-1]))
     near_points = [
-        i
-        for i, p in enumerate(points_by_cost)
-        if p in curve_points or (is_safer[i] and p != certain_point)
+        i for i, p in enumerate(points) if p in curve_points or (is_safer[i] and p != certain_point)
     ]
     # bounds of the points near the curve, over all points down to a share of their cost
     losses = losses.select_points(near_points)
     bounds = losses.largest_nearby_bounds(bounds[near_points], losses.choose_cost_share(max_loss))
-    points_with_errors = dict(
-        _with_errors([points_by_cost[i] for i in near_points], bounds, reference_accuracy)
-    )
-    # the frontier's others need only errors
+    with_error = _with_errors([points[i] for i in near_points], bounds, reference_accuracy)
+    # the frontier's points off the curve need only errors
     off_curve_points = [
-        p for p in frontier.off_curve_points if p not in points_with_errors and p != certain_point
+        p for p in frontier.off_curve_points if p not in with_error and p != certain_point
     ]
     if off_curve_points:
         bounds = GroupLosses.from_points(off_curve_points, records, reference_accuracy).bounds()
-        off_curve_points = [
-            p for _, p in _with_errors(off_curve_points, bounds, reference_accuracy)
-        ]
-    safer_points = [p for point, p in points_with_errors.items() if point not in curve_points]
-    certain_one = [] if certain_point is None or certain_point in curve_points else [certain_point]
+        off_curve_points = [*_with_errors(off_curve_points, bounds, reference_accuracy).values()]
+    off_curve_points += [p for point, p in with_error.items() if point not in curve_points]
+    if certain_point is not None and certain_point not in curve_points:
+        off_curve_points.append(certain_point)
     return replace(
         frontier,
-        points=tuple(points_with_errors[p] for p in frontier.points),
-        off_curve_points=(*off_curve_points, *safer_points, *certain_one),
+        points=tuple(with_error[p] for p in frontier.points),
+        off_curve_points=tuple(off_curve_points),
     )
 
 
 def _with_errors(
     points: Sequence[OperatingPoint], bounds: NDArray[np.float64], reference_accuracy: float
-) -> list[tuple[OperatingPoint, OperatingPoint]]:
-    """Pair each point with a copy that has the bound minus the point's loss as its error."""
-    loss_errors = np.maximum(
-        bounds - reference_accuracy + [p.effective_accuracy for p in points], 0.0
-    )
-    pairs = zip(points, loss_errors.tolist(), strict=True)
-    return [(p, msgspec.structs.replace(p, accuracy_error=error)) for p, error in pairs]
+) -> dict[OperatingPoint, OperatingPoint]:
+    """Map each point to a copy that has the bound minus the point's loss as its error."""
+    accuracies = [p.effective_accuracy for p in points]
+    errors = np.maximum(bounds - reference_accuracy + accuracies, 0.0)
+    pairs = zip(points, errors.tolist(), strict=True)
+    return {p: msgspec.structs.replace(p, accuracy_error=error) for p, error in pairs}

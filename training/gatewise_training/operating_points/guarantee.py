@@ -9,7 +9,7 @@ the bound holds on new instances", if these are independent and drawn like the c
 method is Learn-then-Test with a fixed sequence. The order of the candidates does not depend on the
 calibration rows. Each candidate is tested at the full level (:mod:`.risk_tests`), and the last one
 before the first failure is certified. More candidates do not lower the confidence, so that
-:func:`.candidates` lists many.
+:func:`.list_candidates` lists many.
 
 If rows have groups, groups are independent instead of rows. The promise is then about the mean over
 new groups of equal weight. Each test is a bet on the means of the groups, and is valid for any
