@@ -54,13 +54,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     xdist gives each process an equal part of the items, in their order.
     """
-    longest = [item for item in items if item.path.name in SLOW_FILES]
-    others = iter([item for item in items if item.path.name not in SLOW_FILES])
+    long_tests = [item for item in items if item.path.name in SLOW_FILES]
+    other_tests = iter([item for item in items if item.path.name not in SLOW_FILES])
     n_processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    shares = [longest[k::n_processes] for k in range(n_processes)]
-    for share in shares:
-        share.extend(islice(others, max(0, len(items) // n_processes - len(share))))
-    items[:] = [item for share in shares for item in share] + list(others)
+    tests_of_processes = [long_tests[k::n_processes] for k in range(n_processes)]
+    for tests_of_process in tests_of_processes:
+        tests_of_process.extend(
+            islice(other_tests, max(0, len(items) // n_processes - len(tests_of_process)))
+        )
+    items[:] = [
+        item for tests_of_process in tests_of_processes for item in tests_of_process
+    ] + list(other_tests)
 
 
 def pytest_collection_finish() -> None:

@@ -18,7 +18,7 @@ from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.broker.broker_files import access_list, secure_config
 from gatewise_cloud.broker.broker_init import init_broker
 from gatewise_edge.link.topics import answers_topic
-from gatewise_export.archive.true_figures import monitor
+from gatewise_export.archive import true_figures
 from tests.export.archive.archived_rows import FACTS, make_archived_rows
 from tests.export.archive.test_folder import NOW, open_folder
 from tests.support import small_bundle
@@ -56,29 +56,31 @@ def test_mosquitto_files_equal_the_output_of_broker_init():
 
 def test_mosquitto_accepts_the_configuration(tmp_path):
     """A real mosquitto starts with the file, with other paths, another port and another user."""
-    made = init_broker(tmp_path / "b", hosts=["127.0.0.1"], port=free_port())
+    broker_folder = init_broker(tmp_path / "b", hosts=["127.0.0.1"], port=free_port())
     text = (DEPLOY / "mosquitto" / "mosquitto.conf").read_text()
-    text = text.replace("/etc/mosquitto/gatewise", str(made.folder))
-    text = text.replace("/var/lib/mosquitto", str(made.folder / "data"))
-    text = text.replace("user mosquitto", "user root").replace("8883", str(made.roster.port))
-    made.config.write_text(text)
-    SecureBroker(made).close()
+    text = text.replace("/etc/mosquitto/gatewise", str(broker_folder.folder))
+    text = text.replace("/var/lib/mosquitto", str(broker_folder.folder / "data"))
+    text = text.replace("user mosquitto", "user root").replace(
+        "8883", str(broker_folder.roster.port)
+    )
+    broker_folder.config.write_text(text)
+    SecureBroker(broker_folder).close()
 
 
 # -- systemd -----------------------------------------------------------------------------------
 
 
-UNITS = sorted(p.name for p in DEPLOY.glob("*.service"))
+UNIT_FILES = sorted(p.name for p in DEPLOY.glob("*.service"))
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", UNIT_FILES)
 def test_systemd_units_run_valid_commands(unit):
     text = (DEPLOY / unit).read_text()
     lines = re.sub(r"\\\n\s*", "", text).splitlines()
-    (start,) = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
-    program, *words = shlex.split(start)
+    (start_command,) = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
+    program, *command_words = shlex.split(start_command)
     assert program.endswith("/gatewise")
-    check_command([word for word in words if not word.startswith("$")])
+    check_command([word for word in command_words if not word.startswith("$")])
 
 
 @pytest.mark.parametrize(
@@ -94,28 +96,28 @@ def test_units_get_key_files_as_credentials(unit, files):
     credentials = dict(re.findall(r"^LoadCredential=([\w.]+):/etc/gatewise/tls/(\S+)$", text, re.M))
     assert credentials.keys() == files
     assert set(re.findall(r"\$\{CREDENTIALS_DIRECTORY\}/([\w.]+)", text)) == files
-    start = text[text.index("ExecStart=") :]
-    assert "/etc/gatewise/tls" not in start[: start.index("\nRestart")]
+    start_lines = text[text.index("ExecStart=") :]
+    assert "/etc/gatewise/tls" not in start_lines[: start_lines.index("\nRestart")]
 
 
 def test_example_of_an_environment_is_a_valid_command():
     text = (DEPLOY / "gatewise-edge.service").read_text()
     lines = [line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#")]
-    first = next(i for i, line in enumerate(lines) if line.startswith("GATEWISE_OPTIONS="))
-    options = lines[first].partition("=")[2]
+    first_index = next(i for i, line in enumerate(lines) if line.startswith("GATEWISE_OPTIONS="))
+    options = lines[first_index].partition("=")[2]
     while options.endswith("\\"):
-        first += 1
-        options = options[:-1] + lines[first]
+        first_index += 1
+        options = options[:-1] + lines[first_index]
     assert "--trust" in options
     check_command(["edge", "bundle.gwb", *shlex.split(options)])
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", UNIT_FILES)
 def test_systemd_accepts_the_units(unit, tmp_path):
-    analyze = find_program("systemd-analyze", "apt install systemd")
-    verified = tmp_path / unit
-    verified.write_text(re.sub(r"(?<=ExecStart=)\S+", "/bin/true", (DEPLOY / unit).read_text()))
-    command = [analyze, "verify", "--man=no", verified]
+    systemd_analyze = find_program("systemd-analyze", "apt install systemd")
+    unit_copy = tmp_path / unit
+    unit_copy.write_text(re.sub(r"(?<=ExecStart=)\S+", "/bin/true", (DEPLOY / unit).read_text()))
+    command = [systemd_analyze, "verify", "--man=no", unit_copy]
     process = subprocess.run(command, capture_output=True, text=True)
     complaints = [line for line in process.stderr.splitlines() if unit in line]
     assert (process.returncode, complaints) == (0, []), process.stderr
@@ -128,22 +130,24 @@ def test_compose_services_use_existing_files_and_options(tmp_path):
     (compose,) = read_documents("compose.yaml")
     services = compose["services"]
     assert set(services) == {"broker", "worker", "prometheus", "grafana"}
-    made = init_broker(tmp_path / "broker", hosts=["broker"], **CONTAINER_SETTINGS)
+    broker_folder = init_broker(tmp_path / "broker", hosts=["broker"], **CONTAINER_SETTINGS)
     source_of_path = {}
     for name, service in services.items():
         for volume in service["volumes"]:
             source, target = volume.split(":")[:2]
             source_of_path[target] = source
             if source.startswith("./broker"):
-                assert (made.folder.parent / source).exists(), f"{name}: {source} does not exist"
+                assert (broker_folder.folder.parent / source).exists(), (
+                    f"{name}: {source} does not exist"
+                )
             elif source.startswith("./") and source != "./bundles":
                 assert (DEPLOY / source).exists(), f"{name}: {source} is missing"
             elif not source.startswith("./"):
                 assert source in compose["volumes"]
-        for needed in service.get("depends_on", []):
-            assert needed in services
+        for needed_service in service.get("depends_on", []):
+            assert needed_service in services
     # The container has the files that mosquitto reads, and no other secrets.
-    for path in re.findall(r"^\w+ (/mosquitto/\S+)$", made.config.read_text(), re.M):
+    for path in re.findall(r"^\w+ (/mosquitto/\S+)$", broker_folder.config.read_text(), re.M):
         assert path.rstrip("/") in source_of_path
     sources = source_of_path.values()
     assert not any(source.endswith(("ca.key", "/broker")) for source in sources)
@@ -170,18 +174,20 @@ def test_docker_compose_accepts_the_file():
 
 def test_dockerfile_copies_existing_files_and_runs_without_root():
     lines = re.sub(r"\\\n\s*", "", (DEPLOY / "Dockerfile").read_text()).splitlines()
-    steps = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
-    words = [step[0] for step in steps]
-    assert words[0] == "FROM"
-    assert set(words) <= {
+    instructions = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    instruction_names = [step[0] for step in instructions]
+    assert instruction_names[0] == "FROM"
+    assert set(instruction_names) <= {
         "FROM", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "ENV", "HEALTHCHECK", "ENTRYPOINT",
         "CMD",
     }  # fmt: skip
     # The last stage does not run as root.
-    assert words.index("USER") > max(i for i, word in enumerate(words) if word == "FROM")
-    for word, rest in steps:
-        if word == "COPY" and not rest.startswith("--from"):
-            assert (ROOT / rest.split()[0]).exists()
+    assert instruction_names.index("USER") > max(
+        i for i, word in enumerate(instruction_names) if word == "FROM"
+    )
+    for word, arguments_of in instructions:
+        if word == "COPY" and not arguments_of.startswith("--from"):
+            assert (ROOT / arguments_of.split()[0]).exists()
     # The build context contains only the sources of the wheel, and no keys.
     ignore_lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
@@ -189,10 +195,10 @@ def test_dockerfile_copies_existing_files_and_runs_without_root():
     files = {"!pyproject.toml", "!constraints.txt", "!README.md", "!LICENSE"}
     assert {line for line in ignore_lines if line.startswith("!")} == packages | files
     assert "*" in ignore_lines
-    arguments = dict(steps)
+    arguments = dict(instructions)
     assert json.loads(arguments["ENTRYPOINT"]) == ["gatewise"]
-    check = json.loads(arguments["HEALTHCHECK"].partition("CMD")[2])
-    compile(check[-1], "healthcheck", "exec")
+    health_command = json.loads(arguments["HEALTHCHECK"].partition("CMD")[2])
+    compile(health_command[-1], "healthcheck", "exec")
 
 
 # -- Telegraf ----------------------------------------------------------------------------------
@@ -201,8 +207,8 @@ def test_dockerfile_copies_existing_files_and_runs_without_root():
 @pytest.mark.slow
 def test_telegraf_reads_all_texts_that_a_device_publishes(bundle):
     """Telegraf's JSON parser drops texts that are neither tags nor listed as fields."""
-    conf = tomllib.loads((DEPLOY / "telegraf" / "telegraf.conf").read_text())
-    (consumer,) = conf["inputs"]["mqtt_consumer"]
+    configuration = tomllib.loads((DEPLOY / "telegraf" / "telegraf.conf").read_text())
+    (consumer,) = configuration["inputs"]["mqtt_consumer"]
     (parsing,) = consumer["topic_parsing"]
     assert consumer["topics"] == [parsing["topic"]] == [answers_topic("pi-1").replace("pi-1", "+")]
     levels = zip(answers_topic("pi-1").split("/"), parsing["tags"].split("/"), strict=True)
@@ -214,16 +220,16 @@ def test_telegraf_reads_all_texts_that_a_device_publishes(bundle):
         text=True,
         check=True,
     )
-    line = json.loads(process.stdout.splitlines()[0])
-    texts = {key for key, value in line.items() if isinstance(value, str)}
-    assert texts == {*consumer["tag_keys"], *consumer["json_string_fields"]}
+    answer_line = json.loads(process.stdout.splitlines()[0])
+    text_keys = {key for key, value in answer_line.items() if isinstance(value, str)}
+    assert text_keys == {*consumer["tag_keys"], *consumer["json_string_fields"]}
 
 
 # -- metrics -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def exposed(tmp_path_factory):
+def exposed_metrics(tmp_path_factory):
     """Names of the metrics of a worker, a device and `gatewise monitor`."""
     from gatewise_cloud.service.metrics import metrics_text
     from gatewise_cloud.worker.worker import Worker
@@ -235,7 +241,7 @@ def exposed(tmp_path_factory):
         updater = SimpleNamespace(counters={"taken": 0})
         text = metrics_text(worker) + EdgeMetrics(device, updater=updater).text()
     open_folder(path.parent / "kept").add(make_archived_rows(20), FACTS, NOW)
-    text += metrics_text(monitor(path.parent / "kept")).encode()
+    text += true_figures.metrics_text(true_figures.monitor(path.parent / "kept")).encode()
     names = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.M):
         ends = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
@@ -254,8 +260,8 @@ def expressions():
     for group in read_documents("prometheus/alerts.yml")[0]["groups"]:
         for rule in group["rules"]:
             yield rule["expr"]
-    (scaled,) = read_documents("kubernetes/keda/scaledobject.yaml")
-    for trigger in scaled["spec"]["triggers"]:
+    (scaled_object,) = read_documents("kubernetes/keda/scaledobject.yaml")
+    for trigger in scaled_object["spec"]["triggers"]:
         yield trigger["metadata"]["query"]
     (scaler,) = read_documents("kubernetes/hpa/hpa.yaml")
     for metric in scaler["spec"]["metrics"]:
@@ -263,27 +269,27 @@ def expressions():
             yield metric["pods"]["metric"]["name"]
 
 
-def test_dashboards_and_alerts_use_existing_metrics(exposed):
-    used = {name for e in expressions() for name in re.findall(r"gatewise_\w+", e)}
-    assert len(used) > 20
-    assert used <= exposed, used - exposed
+def test_dashboards_and_alerts_use_existing_metrics(exposed_metrics):
+    used_metrics = {name for e in expressions() for name in re.findall(r"gatewise_\w+", e)}
+    assert len(used_metrics) > 20
+    assert used_metrics <= exposed_metrics, used_metrics - exposed_metrics
 
 
 def test_dashboard_panels_do_not_overlap_and_have_data():
-    board = dashboard()
-    panels = board["panels"]
+    grafana_dashboard = dashboard()
+    panels = grafana_dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
-    occupied = set()
+    occupied_cells = set()
     for panel in panels:
         position = panel["gridPos"]
         assert position["x"] + position["w"] <= 24
         cells = {
-            (x, y)
-            for x in range(position["x"], position["x"] + position["w"])
-            for y in range(position["y"], position["y"] + position["h"])
+            (column, row)
+            for column in range(position["x"], position["x"] + position["w"])
+            for row in range(position["y"], position["y"] + position["h"])
         }
-        assert not cells & occupied, f"{panel['title']} overlaps another panel"
-        occupied |= cells
+        assert not cells & occupied_cells, f"{panel['title']} overlaps another panel"
+        occupied_cells |= cells
         if panel["type"] != "row":
             references = [target["refId"] for target in panel["targets"]]
             assert references
@@ -297,32 +303,36 @@ def test_dashboard_panels_do_not_overlap_and_have_data():
 
 
 def test_prometheus_accepts_its_files_and_the_panels(tmp_path):
-    tool = find_program("promtool", "apt install prometheus")
+    promtool = find_program("promtool", "apt install prometheus")
     process = subprocess.run(
-        [tool, "check", "config", DEPLOY / "prometheus" / "prometheus.yml"],
+        [promtool, "check", "config", DEPLOY / "prometheus" / "prometheus.yml"],
         capture_output=True,
         text=True,
     )
     assert process.returncode == 0, process.stdout + process.stderr
     # promtool also checks the expressions of the panels, with a value for Grafana's variable.
     rules = [
-        {"record": f"panel:{i}", "expr": e.replace("$__rate_interval", "1m")}
-        for i, e in enumerate(expressions())
+        {"record": f"panel:{i}", "expr": expression.replace("$__rate_interval", "1m")}
+        for i, expression in enumerate(expressions())
     ]
     path = tmp_path / "panels.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
-    process = subprocess.run([tool, "check", "rules", path], capture_output=True, text=True)
+    process = subprocess.run([promtool, "check", "rules", path], capture_output=True, text=True)
     assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_alerts_pass_their_tests():
-    tool = find_program("promtool", "apt install prometheus")
-    tests = DEPLOY / "prometheus" / "alerts_test.yml"
-    process = subprocess.run([tool, "test", "rules", tests], capture_output=True, text=True)
+    promtool = find_program("promtool", "apt install prometheus")
+    tests_path = DEPLOY / "prometheus" / "alerts_test.yml"
+    process = subprocess.run(
+        [promtool, "test", "rules", tests_path], capture_output=True, text=True
+    )
     assert process.returncode == 0, process.stdout + process.stderr
     (rules,) = read_documents("prometheus/alerts_test.yml")
-    tested = {case["alertname"] for test in rules["tests"] for case in test["alert_rule_test"]}
-    assert len(tested) >= 7
+    tested_alerts = {
+        case["alertname"] for test in rules["tests"] for case in test["alert_rule_test"]
+    }
+    assert len(tested_alerts) >= 7
 
 
 # -- the README --------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from tests.support.mqtt_clients import MqttClient
 from tests.support.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-EASY = [1, 0, 0, 0, 0, 0]
-HARD = [0.1, 0, 0.1, 0, 1, 0]
+SURE_ROW = [1, 0, 0, 0, 0, 0]
+HARD_ROW = [0.1, 0, 0.1, 0, 1, 0]
 
 pytestmark = pytest.mark.slow  # brokers, a worker, a process
 
@@ -29,20 +29,26 @@ pytestmark = pytest.mark.slow  # brokers, a worker, a process
 @pytest.fixture
 def broker(tmp_path):
     """Broker with a worker that serves the small bundle."""
-    with MosquittoBroker() as broker, Worker(bundle(tmp_path), broker.url):
+    with MosquittoBroker() as broker, Worker(write_small_bundle(tmp_path), broker.url):
         yield broker
 
 
-def bundle(folder):
+def write_small_bundle(folder):
     path = folder / "bundle"
     return path if path.exists() else small_bundle.write_bundle(path).path
 
 
 def test_gateway_answers_rows_of_the_sensors_at_its_site(tmp_path, broker):
-    with MosquittoBroker() as site:
-        command = [sys.executable, EXAMPLES / "gateway.py", bundle(tmp_path), site.url, broker.url]
+    with MosquittoBroker() as site_broker:
+        command = [
+            sys.executable,
+            EXAMPLES / "gateway.py",
+            write_small_bundle(tmp_path),
+            site_broker.url,
+            broker.url,
+        ]
         gateway = subprocess.Popen(command)
-        sensor = MqttClient(site.url, "site/+/answer")
+        sensor = MqttClient(site_broker.url, "site/+/answer")
         try:
 
             def answer_of(name, row):
@@ -53,8 +59,8 @@ def test_gateway_answers_rows_of_the_sensors_at_its_site(tmp_path, broker):
 
             # Wait until the gateway has subscribed and its link to the cloud is connected.
             wait_until(lambda: _is_ready(sensor), "the gateway to answer from the cloud", 30.0)
-            assert answer_of("valve-1", EASY)["route"] == "edge"
-            assert answer_of("valve-2", HARD)["route"] == "cloud"
+            assert answer_of("valve-1", SURE_ROW)["route"] == "edge"
+            assert answer_of("valve-2", HARD_ROW)["route"] == "cloud"
             assert "error" in answer_of("valve-3", [1, 2])
         finally:
             gateway.terminate()
@@ -63,7 +69,7 @@ def test_gateway_answers_rows_of_the_sensors_at_its_site(tmp_path, broker):
 
 
 def _is_ready(sensor):
-    sensor.publish("site/probe/row", json.dumps(HARD).encode())
+    sensor.publish("site/probe/row", json.dumps(HARD_ROW).encode())
     answers = []
     while True:
         try:
@@ -78,9 +84,11 @@ def test_custom_policy_offloads_at_most_a_share(tmp_path, broker, monkeypatch):
 
     link = gw.MqttLink(broker.url)
     policy = OffloadShare(0.25, burst=2.0)
-    with gw.Device(bundle(tmp_path), link=link, deadline_ms=20_000, policy=policy) as device:
+    with gw.Device(
+        write_small_bundle(tmp_path), link=link, deadline_ms=20_000, policy=policy
+    ) as device:
         link.connect(30)
-        routes = [device.answer(HARD).route for _ in range(20)]
+        routes = [device.answer(HARD_ROW).route for _ in range(20)]
     assert routes[:2] == ["cloud", "cloud"]
     assert routes.count("cloud") == 6  # the burst, and a quarter of the other instances
     assert set(routes) == {"cloud", "edge"}
@@ -90,11 +98,11 @@ def test_link_aware_policy_offloads_only_with_time_for_a_round_trip(monkeypatch)
     monkeypatch.syspath_prepend(str(EXAMPLES))
     from link_aware import decide
 
-    unsure = DecisionPoint(
+    unsure_decision = DecisionPoint(
         stage=1, is_last_stage=True, score=0.1, threshold=0.5, probabilities=np.array([0.5, 0.5]),
         cost=1.0, time_left_ms=400.0, is_connected=True, round_trip_ms=300.0, n_in_flight=0,
     )  # fmt: skip
-    assert decide(unsure) == "continue"
-    assert decide(replace(unsure, time_left_ms=200.0)) == "stop"
-    assert decide(replace(unsure, is_last_stage=False, time_left_ms=200.0)) == "continue"
-    assert decide(replace(unsure, score=0.6)) == "stop"
+    assert decide(unsure_decision) == "continue"
+    assert decide(replace(unsure_decision, time_left_ms=200.0)) == "stop"
+    assert decide(replace(unsure_decision, is_last_stage=False, time_left_ms=200.0)) == "continue"
+    assert decide(replace(unsure_decision, score=0.6)) == "stop"

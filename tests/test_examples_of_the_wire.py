@@ -33,28 +33,32 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoBroker
 
 
 @pytest.fixture(scope="module")
-def expected(broker: MosquittoBroker) -> tuple[list[int], Any]:
+def python_answers(broker: MosquittoBroker) -> tuple[list[int], Any]:
     """Labels and probabilities that a Python client gets for each row."""
-    caller = DeviceClient(broker.url, "python")
+    device_client = DeviceClient(broker.url, "python")
     answers = []
     for row in ROWS:
-        caller.ask(row[None])
-        answers.append(caller.response())
-    caller.close()
+        device_client.ask(row[None])
+        answers.append(device_client.response())
+    device_client.close()
     probabilities = np.concatenate([answer.probabilities for answer in answers])
     return [int(answer.labels[0]) for answer in answers], probabilities
 
 
-def run(command: list[Any], given: str) -> list[str]:
-    """Run a command with `given` as its input; return the lines of its output."""
+def run_lines(command: list[Any], stdin_text: str) -> list[str]:
+    """Run a command with `stdin_text` as its input; return the lines of its output."""
     process = subprocess.run(
-        [str(part) for part in command], input=given, capture_output=True, text=True, timeout=120
+        [str(part) for part in command],
+        input=stdin_text,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert process.returncode == 0, process.stderr
     return process.stdout.splitlines()
 
 
-def test_javascript_client_gets_the_same_answers(broker, expected, tmp_path):
+def test_javascript_client_gets_the_same_answers(broker, python_answers, tmp_path):
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node or npm is not installed")
     probe = "process.exit(typeof require('zlib').crc32 === 'function' ? 0 : 1)"
@@ -73,16 +77,16 @@ def test_javascript_client_gets_the_same_answers(broker, expected, tmp_path):
     if process.returncode:
         pytest.skip(f"npm cannot install mqtt and cbor-x: {process.stderr.strip()[-120:]}")
     shutil.copy(EXAMPLES / "device.mjs", tmp_path)
-    given = "\n".join([*(json.dumps(row.tolist()) for row in ROWS), "[1, 2]"])
+    stdin_text = "\n".join([*(json.dumps(row.tolist()) for row in ROWS), "[1, 2]"])
     command = ["node", tmp_path / "device.mjs", broker.url, "js", "tiny", "1"]
-    *answers, last = [json.loads(line) for line in run(command, given)]
-    labels, probabilities = expected
+    *answers, last_answer = [json.loads(line) for line in run_lines(command, stdin_text)]
+    labels, probabilities = python_answers
     assert [answer["label"] for answer in answers] == labels
     np.testing.assert_array_equal(np.array([a["p"] for a in answers], np.float32), probabilities)
-    assert last["error"] == "bad-request"
+    assert last_answer["error"] == "bad-request"
 
 
-def test_c_client_gets_the_same_answers(broker, expected, tmp_path):
+def test_c_client_gets_the_same_answers(broker, python_answers, tmp_path):
     if compiler_command() is None:
         pytest.skip("no C compiler is installed (cc, gcc or clang)")
     command = [*compiler_command(), "-std=c99", "-Wall", "-Wextra", "-Werror", "-O2"]
@@ -92,12 +96,12 @@ def test_c_client_gets_the_same_answers(broker, expected, tmp_path):
     )  # fmt: skip
     if probe.returncode:
         pytest.skip("mosquitto.h is not installed (apt install libmosquitto-dev)")
-    run([*command, EXAMPLES / "device.c", "-lmosquitto", "-o", tmp_path / "device"], "")
-    given = "\n".join([*(" ".join(repr(float(v)) for v in row) for row in ROWS), "1 2", ""])
+    run_lines([*command, EXAMPLES / "device.c", "-lmosquitto", "-o", tmp_path / "device"], "")
+    stdin_text = "\n".join([*(" ".join(repr(float(v)) for v in row) for row in ROWS), "1 2", ""])
     port = broker.url.rpartition(":")[2]
     client = [tmp_path / "device", "127.0.0.1", port, "c", "tiny", "1"]
-    *answers, last = [line.split() for line in run(client, given)]
-    labels, probabilities = expected
+    *answers, last_answer = [line.split() for line in run_lines(client, stdin_text)]
+    labels, probabilities = python_answers
     assert [int(answer[0]) for answer in answers] == labels
     np.testing.assert_array_equal(np.array([a[1:] for a in answers], np.float32), probabilities)
-    assert last == ["error", "bad-request"]
+    assert last_answer == ["error", "bad-request"]

@@ -27,7 +27,7 @@ PACKAGES = {
     "gatewise_cloud": ROOT / "cloud/gatewise_cloud",
     "gatewise_sim": ROOT / "sim/gatewise_sim",
 }
-HEAVY = (
+HEAVY_LIBRARIES = (
     "sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas", "joblib",
     "gatewise_training",
 )  # fmt: skip
@@ -50,32 +50,34 @@ BANNED_IN_FIRST_LINES = BANNED_IN_NAMES | {
 
 
 @cache
-def modules() -> dict[str, Path]:
+def product_modules() -> dict[str, Path]:
     """Find every module of the product by its dotted name."""
-    paths = {}
+    path_of_module = {}
     for package, folder in PACKAGES.items():
         for path in sorted(folder.rglob("*.py")):
-            parts = (package, *path.relative_to(folder).with_suffix("").parts)
-            paths[".".join(p for p in parts if p != "__init__")] = path
-    return paths
+            name_parts = (package, *path.relative_to(folder).with_suffix("").parts)
+            path_of_module[
+                ".".join(name_part for name_part in name_parts if name_part != "__init__")
+            ] = path
+    return path_of_module
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
+def parse_file(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
 @cache
-def imported(path: Path) -> tuple[str, ...]:
+def imported_names(path: Path) -> tuple[str, ...]:
     """List the dotted names that a file imports anywhere, including those for type checking."""
     names: list[str] = []
-    for node in ast.walk(parsed(path)):
+    for node in ast.walk(parse_file(path)):
         if isinstance(node, ast.Import):
             names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 full_name = f"{node.module}.{alias.name}"
-                names.append(full_name if full_name in modules() else node.module)
+                names.append(full_name if full_name in product_modules() else node.module)
         elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
             names += (a.value for a in node.args if isinstance(a, ast.Constant))
     return tuple(names)
@@ -90,56 +92,65 @@ def package_of(name: str) -> str:
 
 
 @cache
-def graph() -> dict[str, set[str]]:
+def import_graph() -> dict[str, set[str]]:
     """Map each module to the product's modules that it imports."""
     return {
-        name: {i for i in imported(path) if i in modules()} - {name}
-        for name, path in modules().items()
+        name: {
+            imported_name
+            for imported_name in imported_names(path)
+            if imported_name in product_modules()
+        }
+        - {name}
+        for name, path in product_modules().items()
     }
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_imports_run_one_way(package):
-    order = list(PACKAGES)
-    above = set(order[order.index(package) + 1 :])
-    for name, path in modules().items():
+    package_order = list(PACKAGES)
+    packages_above = set(package_order[package_order.index(package) + 1 :])
+    for name, path in product_modules().items():
         if package_of(name) == package and not is_facade(name):
-            forbidden = {i for i in imported(path) if package_of(i) in above}
-            assert not forbidden, f"{name} imports {sorted(forbidden)}"
+            forbidden_imports = {
+                imported_name
+                for imported_name in imported_names(path)
+                if package_of(imported_name) in packages_above
+            }
+            assert not forbidden_imports, f"{name} imports {sorted(forbidden_imports)}"
 
 
 @pytest.mark.parametrize("package", ["gatewise_edge", "gatewise_cloud"])
 def test_edge_and_cloud_import_nothing_of_training(package):
-    for name, path in modules().items():
+    for name, path in product_modules().items():
         if package_of(name) == package:
-            assert "gatewise_training" not in {package_of(i) for i in imported(path)}, name
+            assert "gatewise_training" not in {package_of(i) for i in imported_names(path)}, name
 
 
 def test_imports_have_no_cycle():
     try:
-        TopologicalSorter(graph()).prepare()
+        TopologicalSorter(import_graph()).prepare()
     except CycleError as error:
         pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_import_chains_within_a_package_are_short(package):
-    inside = {
-        name: {i for i in graph()[name] if package_of(i) == package}
-        for name in graph()
+    imports_inside = {
+        name: {i for i in import_graph()[name] if package_of(i) == package}
+        for name in import_graph()
         if package_of(name) == package
     }
-    longest: dict[str, tuple[str, ...]] = {}
-    for name in TopologicalSorter(inside).static_order():
-        below = max((longest[i] for i in inside[name]), key=len, default=())
-        longest[name] = (name, *below)
-    chain = max(longest.values(), key=len)
-    assert len(chain) <= MAX_IMPORT_CHAIN, " -> ".join(chain)
+    longest_chains: dict[str, tuple[str, ...]] = {}
+    for name in TopologicalSorter(imports_inside).static_order():
+        longest_below = max((longest_chains[i] for i in imports_inside[name]), key=len, default=())
+        longest_chains[name] = (name, *longest_below)
+    longest_chain = max(longest_chains.values(), key=len)
+    assert len(longest_chain) <= MAX_IMPORT_CHAIN, " -> ".join(longest_chain)
 
 
 def test_folders_have_few_modules():
     inside = defaultdict(list)
-    for path in (*modules().values(), *ROOT.glob("benchmarks/**/*.py")):
+    for path in (*product_modules().values(), *ROOT.glob("benchmarks/**/*.py")):
         if path.name != "__init__.py" and not path.name.startswith("bench_"):  # commands
             inside[path.parent].append(path.name)
     too_large = {
@@ -152,28 +163,34 @@ def test_folders_have_few_modules():
 
 def test_class_names_are_unique():
     modules_of_class = defaultdict(list)
-    for name, path in modules().items():
-        for node in ast.walk(parsed(path)):
+    for name, path in product_modules().items():
+        for node in ast.walk(parse_file(path)):
             if isinstance(node, ast.ClassDef):
                 modules_of_class[node.name].append(name)
-    assert not {name: where for name, where in modules_of_class.items() if len(where) > 1}
+    assert not {
+        name: module_names
+        for name, module_names in modules_of_class.items()
+        if len(module_names) > 1
+    }
 
 
 def test_no_module_defines_a_function_of_its_name():
-    for name, path in modules().items():
-        last = name.rpartition(".")[2]
+    for name, path in product_modules().items():
+        last_part = name.rpartition(".")[2]
         if path.name == "__init__.py":
             continue
-        defined = {n.name for n in parsed(path).body if isinstance(n, ast.FunctionDef)}
-        assert last not in defined, f"{name} defines a function of its own name"
+        defined_functions = {
+            n.name for n in parse_file(path).body if isinstance(n, ast.FunctionDef)
+        }
+        assert last_part not in defined_functions, f"{name} defines a function of its own name"
 
 
-def words_of(identifier: str) -> set[str]:
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", identifier)
-    return {word.lower() for word in spaced.split()}
+def words_in_name(identifier: str) -> set[str]:
+    spaced_name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", identifier)
+    return {word.lower() for word in spaced_name.split()}
 
 
-def names_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def defined_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.lineno, node.name
@@ -186,15 +203,15 @@ def names_in(tree: ast.Module) -> Iterator[tuple[int, str]]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_names_contain_no_banned_words(package):
     violations = []
-    for name, path in modules().items():
+    for name, path in product_modules().items():
         if package_of(name) != package:
             continue
-        banned = words_of(name.replace(".", "_")) & BANNED_IN_NAMES
+        banned = words_in_name(name.replace(".", "_")) & BANNED_IN_NAMES
         violations += [f"{name}: module" for word in banned]
-        for line, identifier in names_in(parsed(path)):
-            if words_of(identifier) & BANNED_IN_NAMES:
+        for line, identifier in defined_names(parse_file(path)):
+            if words_in_name(identifier) & BANNED_IN_NAMES:
                 violations.append(f"{name}:{line}: {identifier}")
-        for node in ast.walk(parsed(path)):
+        for node in ast.walk(parse_file(path)):
             if isinstance(node, ast.FunctionDef) and node.name in BANNED_FUNCTIONS:
                 violations.append(f"{name}:{node.lineno}: {node.name}()")
     assert not violations, "\n".join(violations)
@@ -203,10 +220,10 @@ def test_names_contain_no_banned_words(package):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_first_lines_contain_no_banned_words(package):
     violations = []
-    for name, path in modules().items():
+    for name, path in product_modules().items():
         if package_of(name) != package:
             continue
-        for node in ast.walk(parsed(path)):
+        for node in ast.walk(parse_file(path)):
             if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 continue
             first = (ast.get_docstring(node) or "").partition("\n")[0]
@@ -221,12 +238,12 @@ def test_first_lines_contain_no_banned_words(package):
 def test_package_folders_contain_only_the_package():
     for package, folder in PACKAGES.items():
         if package != "gatewise":
-            inside = {p.name for p in folder.parent.iterdir() if p.name != "__pycache__"}
-            assert inside == {package}
+            folder_entries = {p.name for p in folder.parent.iterdir() if p.name != "__pycache__"}
+            assert folder_entries == {package}
 
 
 def test_a_device_loads_nothing_heavy():
-    probe = (
+    code = (
         "import gatewise as gw, gatewise_edge, sys\n"
         "gw.Device, gw.MqttLink, gw.Sensors, gw.FeatureCosts, gw.Bundle\n"
         "for name in gatewise_edge.__all__:\n    getattr(gatewise_edge, name)\n"
@@ -234,15 +251,19 @@ def test_a_device_loads_nothing_heavy():
         "from gatewise_export import Bundle\n"
         "from gatewise.cli import main\n"
         "assert not main(['edge', '--help']) and not main(['inspect', '--help'])\n"
-        f"print('heavy:', *[m for m in {HEAVY!r} if m in sys.modules])"
+        f"print('heavy:', *[m for m in {HEAVY_LIBRARIES!r} if m in sys.modules])"
     )
-    assert run_python(probe).splitlines()[-1] == "heavy:"
+    assert run_python(code).splitlines()[-1] == "heavy:"
 
 
 def test_error_of_a_facade_name_names_the_missing_extra():
     code = "import sys; sys.modules['onnx'] = None; import gatewise as gw; gw.pack"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "this needs onnx, which is not installed: pip install 'gatewise[export]'" in done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert (
+        "this needs onnx, which is not installed: pip install 'gatewise[export]'" in process.stderr
+    )
 
 
 def test_all_names_of_the_facade_can_be_imported():
@@ -254,8 +275,8 @@ def test_all_names_of_the_facade_can_be_imported():
 
 
 def test_no_module_imports_pickle():
-    for name, path in modules().items():
-        assert not set(imported(path)) & {"pickle", "joblib.numpy_pickle"}, name
+    for name, path in product_modules().items():
+        assert not set(imported_names(path)) & {"pickle", "joblib.numpy_pickle"}, name
 
 
 def test_no_simple_queue_is_read_with_a_timeout():
@@ -264,6 +285,6 @@ def test_no_simple_queue_is_read_with_a_timeout():
     The remaining time is then negative, which its lock treats as no timeout. A reader with timeouts
     of 60 us blocked within seconds. `Queue.get` does not have this fault.
     """
-    for path in modules().values():
+    for path in product_modules().values():
         text = path.read_text()
         assert "SimpleQueue()" not in text or ".get(timeout" not in text, path

@@ -25,7 +25,7 @@ def manifests():
     ]
 
 
-def of_kind(*kinds):
+def manifests_of_kind(*kinds):
     return [d for d in manifests() if d["kind"] in kinds]
 
 
@@ -33,9 +33,9 @@ def test_every_file_is_in_a_kustomization():
     for path in KUBERNETES.rglob("kustomization.yaml"):
         (kustomization,) = read_documents(path.relative_to(DEPLOY))
         files = {p.name for p in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
-        listed = kustomization["resources"]
-        assert files == {r for r in listed if r.endswith(".yaml")}
-        assert all((path.parent / r).exists() for r in listed)
+        listed_resources = kustomization["resources"]
+        assert files == {r for r in listed_resources if r.endswith(".yaml")}
+        assert all((path.parent / r).exists() for r in listed_resources)
         assert kustomization["namespace"] == "gatewise"
 
 
@@ -45,14 +45,16 @@ def test_kustomize_builds_the_manifests(overlay):
     command = [kubectl, "kustomize", KUBERNETES / overlay]
     process = subprocess.run(command, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
-    built = list(yaml.safe_load_all(process.stdout))
-    assert {"Namespace", "Deployment", "StatefulSet", "NetworkPolicy"} <= {d["kind"] for d in built}
-    for document in built:
+    built_manifests = list(yaml.safe_load_all(process.stdout))
+    assert {"Namespace", "Deployment", "StatefulSet", "NetworkPolicy"} <= {
+        d["kind"] for d in built_manifests
+    }
+    for document in built_manifests:
         assert document["kind"] == "Namespace" or document["metadata"]["namespace"] == "gatewise"
 
 
 def test_only_the_autoscaler_sets_replicas_and_images_have_digests():
-    (deployment,) = of_kind("Deployment")
+    (deployment,) = manifests_of_kind("Deployment")
     assert "replicas" not in deployment["spec"]
     pod = deployment["spec"]["template"]["spec"]
     assert pod["topologySpreadConstraints"]
@@ -61,7 +63,7 @@ def test_only_the_autoscaler_sets_replicas_and_images_have_digests():
         (image,) = kustomization["images"]
         assert image["name"] == pod["containers"][0]["image"] == "gatewise"
         assert re.fullmatch(r"sha256:[0-9a-f]{64}", image["digest"])
-    (claim,) = of_kind("PersistentVolumeClaim")
+    (claim,) = manifests_of_kind("PersistentVolumeClaim")
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
 
 
@@ -69,24 +71,26 @@ def test_only_the_autoscaler_sets_replicas_and_images_have_digests():
 def test_manifests_match_the_schemas_of_kubernetes(overlay):
     kubectl = find_program("kubectl", "a binary of kubernetes.io")
     kubeconform = find_program("kubeconform", "a binary of github.com/yannh/kubeconform")
-    built = subprocess.run(
+    built_manifests = subprocess.run(
         [kubectl, "kustomize", KUBERNETES / overlay], capture_output=True, check=True
     )
-    checked = subprocess.run(
-        [kubeconform, "-strict", "-ignore-missing-schemas"], input=built.stdout, capture_output=True
+    schema_check = subprocess.run(
+        [kubeconform, "-strict", "-ignore-missing-schemas"],
+        input=built_manifests.stdout,
+        capture_output=True,
     )
-    assert checked.returncode == 0, checked.stdout
+    assert schema_check.returncode == 0, schema_check.stdout
 
 
 def test_manifests_are_consistent():
     for document in manifests():
         assert {"apiVersion", "kind", "metadata"} <= set(document)
         assert re.fullmatch(r"[a-z0-9-]+", document["metadata"]["name"])
-    workloads = {d["metadata"]["name"]: d for d in of_kind("Deployment", "StatefulSet")}
+    workloads = {d["metadata"]["name"]: d for d in manifests_of_kind("Deployment", "StatefulSet")}
     ports = {}
     readme = (DEPLOY / "README.md").read_text()
-    claims = {d["metadata"]["name"] for d in of_kind("PersistentVolumeClaim")}
-    maps = {d["metadata"]["name"]: d for d in of_kind("ConfigMap")}
+    claims = {d["metadata"]["name"] for d in manifests_of_kind("PersistentVolumeClaim")}
+    config_maps = {d["metadata"]["name"]: d for d in manifests_of_kind("ConfigMap")}
     for name, workload in workloads.items():
         template = workload["spec"]["template"]
         labels = template["metadata"]["labels"]
@@ -106,17 +110,17 @@ def test_manifests_are_consistent():
             assert {m["name"] for m in container["volumeMounts"]} <= set(volumes)
             assert "limits" in container["resources"]
             assert not container["securityContext"]["allowPrivilegeEscalation"]
-            named = {p["name"]: p["containerPort"] for p in container["ports"]}
-            ports[name] = named
+            ports_by_name = {p["name"]: p["containerPort"] for p in container["ports"]}
+            ports[name] = ports_by_name
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 if probe in container:
                     (handler,) = [v for v in container[probe].values() if isinstance(v, dict)]
-                    assert handler["port"] in named
+                    assert handler["port"] in ports_by_name
             for source in container.get("envFrom", []):
-                variables = maps[source["configMapRef"]["name"]]["data"]
+                variables = config_maps[source["configMapRef"]["name"]]["data"]
                 for variable in re.findall(r"\$\((\w+)\)", " ".join(container["args"])):
                     assert variable in variables
-    for service in of_kind("Service"):
+    for service in manifests_of_kind("Service"):
         (target,) = [
             name
             for name, w in workloads.items()
@@ -124,28 +128,32 @@ def test_manifests_are_consistent():
             <= w["spec"]["template"]["metadata"]["labels"].items()
         ]
         assert all(p["targetPort"] in ports[target] for p in service["spec"]["ports"])
-    for scaler in of_kind("HorizontalPodAutoscaler", "ScaledObject"):
+    for scaler in manifests_of_kind("HorizontalPodAutoscaler", "ScaledObject"):
         assert scaler["spec"]["scaleTargetRef"]["name"] in workloads
-    allowed = {
+    allowed_ports = {
         port["port"]
-        for policy in of_kind("NetworkPolicy")
+        for policy in manifests_of_kind("NetworkPolicy")
         for rule in policy["spec"].get("ingress", [])
         for port in rule["ports"]
     }
-    assert allowed == {number for named in ports.values() for number in named.values()}
+    assert allowed_ports == {
+        number for ports_by_name in ports.values() for number in ports_by_name.values()
+    }
 
 
 def test_worker_command_has_valid_options():
-    (deployment,) = of_kind("Deployment")
+    (deployment,) = manifests_of_kind("Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     check_command(container["args"])
 
 
 def test_broker_secret_contains_the_files_of_the_configuration(tmp_path):
     """The secret in the README contains exactly the files that mosquitto.conf names."""
-    made = init_broker(tmp_path, hosts=["b"], **CONTAINER_SETTINGS)
+    broker_folder = init_broker(tmp_path, hosts=["b"], **CONTAINER_SETTINGS)
     readme = (DEPLOY / "README.md").read_text()
     (line,) = re.findall(r".*create secret generic gatewise-broker .*", readme)
     secret_files = {Path(p).name for p in re.findall(r"--from-file=(\S+)", line)}
-    named = re.findall(r"^\w+ (/mosquitto/config/\S+)$", made.config.read_text(), re.M)
-    assert {Path(path).name for path in named} | {"mosquitto.conf"} == secret_files
+    ports_by_name = re.findall(
+        r"^\w+ (/mosquitto/config/\S+)$", broker_folder.config.read_text(), re.M
+    )
+    assert {Path(path).name for path in ports_by_name} | {"mosquitto.conf"} == secret_files

@@ -17,7 +17,7 @@ from tests.support.ports import free_port
 from tests.support.processes import default_signals
 from tests.support.waiting import holds_within, wait_until
 
-FLOW = Path(__file__).parents[1] / "examples" / "node-red" / "flow.json"
+FLOW_FILE = Path(__file__).parents[1] / "examples" / "node-red" / "flow.json"
 
 
 def node_red(folder: Path) -> str:
@@ -41,7 +41,7 @@ def test_flow_gets_the_answers_of_the_high_cost_model(tmp_path):
     program = node_red(tmp_path)
     home = tmp_path / "home"
     home.mkdir()
-    shutil.copy(FLOW, home / "flow.json")
+    shutil.copy(FLOW_FILE, home / "flow.json")
     bundle = tiny_bundle.write_bundle(tmp_path / "bundle")
     rows = tiny_bundle.random_rows(20)
     labels, probabilities = tiny_bundle.cloud_answers(rows)

@@ -18,27 +18,27 @@ from numpydoc.docscrape import NumpyDocString
 from docs.site_pages import PACKAGES
 from gatewise.settings import Settings
 
-FACADE = import_module("gatewise").__all__
+FACADE_NAMES = import_module("gatewise").__all__
 
 #: Estimators that implement the method of a paper.
-PAPERS = [
+PAPER_ESTIMATORS = [
     "AdaptGBRT", "AdaptLin", "AdaptLstsq", "BudgetForest", "BudgetPrune", "CEGBClassifier",
     "CEGBRanker", "CEGBRegressor", "GreedyMiser", "L1Cascade",
 ]  # fmt: skip
-SOURCE = re.compile(r"(ICML|NIPS) 20\d\d,\s+(sections?|algorithm|equations?) \d")
+CITATION = re.compile(r"(ICML|NIPS) 20\d\d,\s+(sections?|algorithm|equations?) \d")
 
 
-class Name(NamedTuple):
+class PublicName(NamedTuple):
     """A public class, function, method or property; `owner` is the class of a member."""
 
     title: str
-    obj: Any
+    member: Any
     owner: type | None = None
 
     @property
     def doc(self) -> str:
         """The docstring of the object, its own or an inherited one."""
-        return inspect.getdoc(self.obj) or self._inherited
+        return inspect.getdoc(self.member) or self._inherited
 
     @property
     def _inherited(self) -> str:
@@ -49,13 +49,13 @@ class Name(NamedTuple):
     @property
     def parameters(self) -> list[str]:
         """Names of the parameters, except for an error's `message`, which needs no description."""
-        if isinstance(self.obj, property):
+        if isinstance(self.member, property):
             return []
         try:
-            signature_parameters = inspect.signature(self.obj).parameters.values()
+            signature_parameters = inspect.signature(self.member).parameters.values()
         except ValueError:  # a builtin, such as the constructor of an exception
             return []
-        texts = ("message",) if _is_error(self.obj) else ()
+        texts = ("message",) if _is_error(self.member) else ()
         return [
             p.name
             for p in signature_parameters
@@ -72,56 +72,58 @@ def _function(member: Any) -> Any:
     return getattr(member, "__func__", member)
 
 
-def public_names(package: str) -> Iterator[Name]:
+def public_names(package: str) -> Iterator[PublicName]:
     """Yield the names of a package that the reference shows, and their members in the project."""
     module = import_module(package)
     for name in module.__all__:
         obj = getattr(module, name)
         if inspect.isclass(obj) or inspect.isfunction(obj):
-            yield Name(f"{package}.{name}", obj)
+            yield PublicName(f"{package}.{name}", obj)
         for member in dir(obj) if inspect.isclass(obj) else ():
             attribute = _function(inspect.getattr_static(obj, member))
             code = attribute.fget if isinstance(attribute, property) else attribute
             is_project_code = (getattr(code, "__module__", None) or "").startswith("gatewise")
             if not member.startswith("_") and inspect.isfunction(code) and is_project_code:
-                yield Name(f"{package}.{name}.{member}", attribute, obj)
+                yield PublicName(f"{package}.{name}.{member}", attribute, obj)
 
 
 @cache
-def parsed(doc: str) -> NumpyDocString:
+def parse_docstring(doc: str) -> NumpyDocString:
     """Parse the sections of a docstring."""
     return NumpyDocString(doc)
 
 
 @cache
-def listed(doc: str, *sections: str) -> dict[str, str]:
+def documented_names(doc: str, *sections: str) -> dict[str, str]:
     """Map the names in numpydoc sections of a docstring to their type, or else description."""
     types: dict[str, str] = {}
-    for entry in (entry for section in sections for entry in parsed(doc)[section]):
+    for entry in (entry for section in sections for entry in parse_docstring(doc)[section]):
         text = entry.type or " ".join(entry.desc)
         types |= {name.strip(" *"): text for name in entry.name.split(",")}
     return types
 
 
-def described(name: Name) -> set[str]:
+def described_parameters(name: PublicName) -> set[str]:
     """Collect the parameters that a docstring describes.
 
     They are listed in a section, named in backticks, or fields with a string below them.
     """
     docs = [name.doc]
     fields: set[str] = set()
-    if inspect.isclass(name.obj):
-        project_classes = [c for c in name.obj.__mro__ if is_project_class(c)]
+    if inspect.isclass(name.member):
+        project_classes = [c for c in name.member.__mro__ if is_project_class(c)]
         docs = [inspect.cleandoc(c.__doc__ or "") for c in project_classes]
         fields = set().union(*map(fields_with_docstrings, project_classes)) | fields_with_help(
-            name.obj
+            name.member
         )
     elif name.owner:  # a method inherits the descriptions of the methods that it overrides
         key = name.title.rpartition(".")[2]
         definitions = [vars(c).get(key) for c in name.owner.__mro__]
         docs += [inspect.getdoc(_function(k)) or "" for k in definitions if k]
     sections = ("Parameters", "Attributes")
-    return fields.union(*(set(listed(d, *sections)) | set(re.findall(r"`(\w+)`", d)) for d in docs))
+    return fields.union(
+        *(set(documented_names(d, *sections)) | set(re.findall(r"`(\w+)`", d)) for d in docs)
+    )
 
 
 @cache
@@ -148,15 +150,17 @@ def fields_with_help(owner: type) -> set[str]:
     }
 
 
-def parameters_with_types(name: Name) -> dict[str, str]:
+def parameters_with_types(name: PublicName) -> dict[str, str]:
     """Map each parameter to its type in the docstring, and for a class in those of its bases."""
     docs = [name.doc]
-    if inspect.isclass(name.obj):
-        docs = [inspect.cleandoc(c.__doc__ or "") for c in name.obj.__mro__ if is_project_class(c)]
-    typed: dict[str, str] = {}
+    if inspect.isclass(name.member):
+        docs = [
+            inspect.cleandoc(c.__doc__ or "") for c in name.member.__mro__ if is_project_class(c)
+        ]
+    types_by_parameter: dict[str, str] = {}
     for doc in reversed(docs):
-        typed |= listed(doc, "Parameters")
-    return typed
+        types_by_parameter |= documented_names(doc, "Parameters")
+    return types_by_parameter
 
 
 def is_project_class(kind: type) -> bool:
@@ -164,14 +168,14 @@ def is_project_class(kind: type) -> bool:
     return kind.__module__.startswith("gatewise")
 
 
-def docstring_problems(name: Name) -> Iterator[str]:
+def docstring_problems(name: PublicName) -> Iterator[str]:
     """Yield the parameters that a docstring lacks, and those that do not exist in the code."""
     if not name.doc:
         yield f"{name.title}: no docstring"
-    if missing := set(name.parameters) - described(name):
+    if missing := set(name.parameters) - described_parameters(name):
         yield f"{name.title}: no word on {sorted(missing)}"
-    if documented := set(listed(name.doc, "Parameters")):
-        unknown = documented - {*inspect.signature(name.obj).parameters}
+    if documented := set(documented_names(name.doc, "Parameters")):
+        unknown = documented - {*inspect.signature(name.member).parameters}
         if unknown:
             yield f"{name.title}: it has no {sorted(unknown)}"
 
@@ -186,34 +190,34 @@ def test_facade_docstrings_state_types_returns_and_errors():
     """Functions and estimators have these sections; a method may inherit the types."""
     problems = []
     for name in public_names("gatewise"):
-        top = name.owner or name.obj
+        top = name.owner or name.member
         if inspect.isclass(top) and not hasattr(top, "get_params"):
             continue
-        typed = parameters_with_types(name) if name.parameters else {}
-        if missing := [p for p in name.parameters if not typed.get(p)]:
+        types_by_parameter = parameters_with_types(name) if name.parameters else {}
+        if missing := [p for p in name.parameters if not types_by_parameter.get(p)]:
             problems.append(f"{name.title}: no type of {missing}")
-        if inspect.isclass(name.obj) or not name.parameters:
+        if inspect.isclass(name.member) or not name.parameters:
             continue
-        sections = parsed(name.doc)
-        if inspect.signature(name.obj).return_annotation != "None" and not sections["Returns"]:
+        sections = parse_docstring(name.doc)
+        if inspect.signature(name.member).return_annotation != "None" and not sections["Returns"]:
             problems.append(f"{name.title}: no Returns")
-        code = ast.parse(textwrap.dedent(inspect.getsource(name.obj)))
+        code = ast.parse(textwrap.dedent(inspect.getsource(name.member)))
         if any(isinstance(n, ast.Raise) for n in ast.walk(code)) and not sections["Raises"]:
             problems.append(f"{name.title}: no Raises")
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", PAPER_ESTIMATORS)
 def test_estimator_that_restates_a_paper_cites_it(name):
-    assert name in FACADE
-    assert SOURCE.search(getattr(import_module("gatewise"), name).__doc__)
+    assert name in FACADE_NAMES
+    assert CITATION.search(getattr(import_module("gatewise"), name).__doc__)
 
 
 def test_missing_and_unknown_parameters_are_found():
     def example(first, second, third):
         """Do nothing with `first`."""
 
-    def broken(first, second):
+    def wrongly_documented(first, second):
         """Do nothing.
 
         Parameters
@@ -222,8 +226,10 @@ def test_missing_and_unknown_parameters_are_found():
         second : int
         """
 
-    assert list(docstring_problems(Name("f", example))) == ["f: no word on ['second', 'third']"]
-    assert list(docstring_problems(Name("f", broken))) == [
+    assert list(docstring_problems(PublicName("f", example))) == [
+        "f: no word on ['second', 'third']"
+    ]
+    assert list(docstring_problems(PublicName("f", wrongly_documented))) == [
         "f: it has no ['']"
     ]  # numpydoc reads "first," as one name
-    assert not SOURCE.search("Nan & Saligrama, NIPS 2017.")
+    assert not CITATION.search("Nan & Saligrama, NIPS 2017.")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TOOL = ROOT.parent / "shared" / "tools" / "readability.py"
+READABILITY_TOOL = ROOT.parent / "shared" / "tools" / "readability.py"
 
 #: Largest allowed values.
 BOUNDS = {
@@ -31,11 +31,13 @@ MIN_COMMENTS = 1.5
 
 @pytest.mark.slow
 def test_readability_figures_are_within_bounds():
-    if not TOOL.is_file():
+    if not READABILITY_TOOL.is_file():
         pytest.skip("../shared/tools/readability.py does not exist")
-    command = [sys.executable, str(TOOL), str(ROOT), "--json"]
+    command = [sys.executable, str(READABILITY_TOOL), str(ROOT), "--json"]
     process = subprocess.run(command, capture_output=True, text=True)
     figures = json.loads(process.stdout)
-    above = {name: figures[name] for name, bound in BOUNDS.items() if figures[name] > bound}
-    assert not above
+    exceeded_bounds = {
+        name: figures[name] for name, bound in BOUNDS.items() if figures[name] > bound
+    }
+    assert not exceeded_bounds
     assert figures["comment lines, % of lines"] >= MIN_COMMENTS

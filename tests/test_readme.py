@@ -17,12 +17,12 @@ from tests.support.pages import Shell, blocks
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 #: Variables of this environment that a new user's shell does not have.
-HIDDEN = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
+HIDDEN_VARIABLES = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
 
 
-def without_project() -> dict[str, str]:
+def environment_without_project() -> dict[str, str]:
     """Make the environment variables of a new user's shell."""
-    variables = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+    variables = {name: value for name, value in os.environ.items() if name not in HIDDEN_VARIABLES}
     folders = variables["PATH"].split(os.pathsep)
     variables["PATH"] = os.pathsep.join(f for f in folders if not Path(f, "gatewise").exists())
     return variables
@@ -30,7 +30,7 @@ def without_project() -> dict[str, str]:
 
 @pytest.mark.slow
 def test_all_commands_run_in_an_empty_folder(tmp_path):
-    environment = without_project()
+    environment = environment_without_project()
     shell = Shell(tmp_path)
     shell.environment = {**environment, "OMP_NUM_THREADS": "1"}
     with pytest.raises(AssertionError):
@@ -43,7 +43,9 @@ def test_all_commands_run_in_an_empty_folder(tmp_path):
             figures = [float(f) for f in shell.run("python lines.py").split()[:4]]
             assert figures == pytest.approx(shown_figures(block.text), abs=0.011), figures
             continue
-        assert block.language == "sh", f"README shows {block.language!r} at line {block.line}"
+        assert block.language == "sh", (
+            f"README shows {block.language!r} at line {block.line_number}"
+        )
         for line in block.text.splitlines():
             command = line.partition(" #")[0].strip()
             commands.append(command)

@@ -20,7 +20,7 @@ if not os.environ.get("GATEWISE_PI"):
     collect_ignore_glob = ["*"]
 
 PROJECT = Path(__file__).parents[2]
-SUITE, PYTHON = "bookworm", "3.11"
+DEBIAN_SUITE, PYTHON_VERSION = "bookworm", "3.11"
 MIRROR = os.environ.get("GATEWISE_PI_MIRROR", "http://deb.debian.org/debian")
 #: onnxruntime reads from this description which instructions the processor has.
 CPUINFO = """\
@@ -59,7 +59,7 @@ class Pi:
         self._qemu = find_program("qemu-aarch64-static")
 
     def command(self, *args: object) -> list[str]:
-        python = self.root / "usr" / "bin" / f"python{PYTHON}"
+        python = self.root / "usr" / "bin" / f"python{PYTHON_VERSION}"
         qemu = [str(self._qemu), "-cpu", "cortex-a72", "-L", str(self.root)]
         return [*qemu, str(python), *map(str, args)]
 
@@ -73,13 +73,13 @@ class Pi:
             "OPENBLAS_NUM_THREADS": "1",
         }
 
-    def run(self, *args: object, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    def run(self, *args: object, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             self.command(*args),
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=timeout_s,
         )
 
     # -- installation ------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Pi:
             "--variant=minbase",
             "--include=python3",
         ]
-        run_tool([*command, SUITE, str(self.root), MIRROR])
+        run_tool([*command, DEBIAN_SUITE, str(self.root), MIRROR])
         for package in sorted((self.root / "var/cache/apt/archives").glob("*.deb")):
             run_tool(["dpkg-deb", "-x", str(package), str(self.root)])
         (self.root / "proc").mkdir(exist_ok=True)
@@ -119,7 +119,8 @@ class Pi:
         constraints = ["-c", str(PROJECT / "constraints.txt")]
         run_tool(
             [*pip, "install", "--target", str(self.site), *platforms,
-             "--only-binary=:all:", f"--python-version={PYTHON}", *constraints, f"{wheel}[edge]"]
+             "--only-binary=:all:", f"--python-version={PYTHON_VERSION}", *constraints,
+             f"{wheel}[edge]"]
         )  # fmt: skip
 
 

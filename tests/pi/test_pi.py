@@ -16,14 +16,14 @@ from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_export import pack
 from gatewise_training import CEGBClassifier, FeatureCosts, StagedCascade
 
-K = 8
+N_FEATURES = 8
 COSTS = FeatureCosts(
-    np.linspace(0.5, 2.0, K), group=["g"] * 3 + [None] * 5, shared={"g": 1.0},
+    np.linspace(0.5, 2.0, N_FEATURES), group=["g"] * 3 + [None] * 5, shared={"g": 1.0},
 )  # fmt: skip
 # The emulator's cpu cannot be compared with a Pi's; a minute is enough for anything.
 DEADLINE_MS = 60_000
-COMMAND = "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
-SELF_TEST = """
+COMMAND_CODE = "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
+SELF_TEST_CODE = """
 import json, platform, sys
 from gatewise_edge import self_test
 from gatewise_edge.device.stages import load_stages
@@ -39,91 +39,95 @@ print(json.dumps({"machine": platform.machine(), "rows": rows, "loaded": loaded}
 
 
 @pytest.fixture(scope="session")
-def packed(tmp_path_factory):
+def packed_systems(tmp_path_factory):
     """Two bundles: a staged cascade with a cloud, and trees bought node by node."""
-    X, y = make_classification(900, K, n_informative=5, flip_y=0.05, random_state=0)
+    X, y = make_classification(900, N_FEATURES, n_informative=5, flip_y=0.05, random_state=0)
     X = X.astype(np.float32)
     folder: Path = tmp_path_factory.mktemp("packed")
-    staged = StagedCascade(
+    staged_cascade = StagedCascade(
         RandomForestClassifier(50, random_state=0), COSTS, n_stages=3,
         families=("linear",), random_state=0,
     )  # fmt: skip
-    lazy = CEGBClassifier(COSTS, penalties=(0.01, 0.05), n_rounds=20, random_state=0)
-    made = {}
-    for name, system in {"staged": staged, "lazy": lazy}.items():
+    lazy_model = CEGBClassifier(COSTS, penalties=(0.01, 0.05), n_rounds=20, random_state=0)
+    systems = {}
+    for name, system in {"staged": staged_cascade, "lazy": lazy_model}.items():
         system.fit(X[:600], y[:600])
         if name == "staged":  # a point that sends a good part to the cloud
             points = [p for p in system.frontier_.points if p.offload_rate < 0.6]
             system = system.at(budget=max(points, key=lambda p: p.offload_rate).cost)
-        made[name] = system, pack(system, folder / name, sample=X[:32])
-    return made, X[600:680]
+        systems[name] = system, pack(system, folder / name, sample=X[:32])
+    return systems, X[600:680]
 
 
-def test_it_is_another_machine(pi):
-    done = pi.run("-c", "import platform, sys; print(platform.machine(), sys.version_info[:2])")
-    assert done.stdout.split(None, 1)[0] == "aarch64", done.stderr
+def test_emulated_machine_is_aarch64(pi):
+    process = pi.run("-c", "import platform, sys; print(platform.machine(), sys.version_info[:2])")
+    assert process.stdout.split(None, 1)[0] == "aarch64", process.stderr
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("runner", ["onnxruntime", "numpy"])
 @pytest.mark.parametrize("name", ["staged", "lazy"])
-def test_a_bundle_proves_itself(pi, packed, name, runner):
-    _, bundle = packed[0][name]
-    done = pi.run("-c", SELF_TEST, bundle.path, runner)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert (said["machine"], said["rows"]) == ("aarch64", 32)
-    light = ["onnxruntime"] if (name, runner) == ("staged", "onnxruntime") else []
-    assert said["loaded"] == light
+def test_self_test_passes_with_both_runners(pi, packed_systems, name, runner):
+    _, bundle = packed_systems[0][name]
+    process = pi.run("-c", SELF_TEST_CODE, bundle.path, runner)
+    assert process.returncode == 0, process.stderr
+    report = json.loads(process.stdout)
+    assert (report["machine"], report["rows"]) == ("aarch64", 32)
+    expected_modules = ["onnxruntime"] if (name, runner) == ("staged", "onnxruntime") else []
+    assert report["loaded"] == expected_modules
 
 
 @pytest.mark.timeout(1200)
-def test_the_command_answers_as_training_did(pi, packed, tmp_path):
-    made, rows = packed
-    system, bundle = made["lazy"]
-    done = pi.run("-c", COMMAND, "edge", bundle.path, "--data", write(rows, tmp_path), "--json")
-    assert done.returncode == 0, done.stderr
-    *answers, _ = [json.loads(line) for line in done.stdout.splitlines()]
+def test_command_answers_like_the_trained_system(pi, packed_systems, tmp_path):
+    systems, rows = packed_systems
+    system, bundle = systems["lazy"]
+    process = pi.run(
+        "-c", COMMAND_CODE, "edge", bundle.path, "--data", write_table(rows, tmp_path), "--json"
+    )
+    assert process.returncode == 0, process.stderr
+    *answers, _ = [json.loads(line) for line in process.stdout.splitlines()]
     assert [a["label"] for a in answers] == system.predict(rows).tolist()
     assert [a["cost"] for a in answers] == pytest.approx(system.cost(rows).tolist(), abs=1e-8)
 
 
 @pytest.mark.timeout(1800)
-def test_an_exchange_with_a_cloud_on_this_machine(pi, packed, tmp_path):
-    made, rows = packed
-    system, bundle = made["staged"]
+def test_hard_instances_are_answered_by_a_worker_on_this_machine(pi, packed_systems, tmp_path):
+    systems, rows = packed_systems
+    system, bundle = systems["staged"]
     settings = tmp_path / "settings.toml"
     settings.write_text("connect_timeout = 60.0\n")
     with MosquittoBroker() as broker:
         worker = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, "cloud", str(bundle.path), "--broker", broker.url],
+            [sys.executable, "-c", COMMAND_CODE, "cloud", str(bundle.path), "--broker", broker.url],
             stdout=subprocess.PIPE,
             text=True,
         )
         try:
             assert worker.stdout is not None
             assert worker.stdout.readline().startswith("ready:")
-            done = pi.run(
-                "-c", COMMAND, "edge", bundle.path, "--broker", broker.url, "--device", "pi-4",
-                "--data", write(rows, tmp_path), "--deadline-ms", DEADLINE_MS,
+            process = pi.run(
+                "-c", COMMAND_CODE, "edge", bundle.path, "--broker", broker.url, "--device", "pi-4",
+                "--data", write_table(rows, tmp_path), "--deadline-ms", DEADLINE_MS,
                 "--settings", settings, "--json",
             )  # fmt: skip
         finally:
             worker.terminate()
             worker.communicate(timeout=60)
-    assert done.returncode == 0, done.stderr
-    *answers, last = [json.loads(line) for line in done.stdout.splitlines()]
-    exits = system.exit_stage(rows)
-    assert [a["stage"] for a in answers] == exits.tolist()
+    assert process.returncode == 0, process.stderr
+    *answers, last_line = [json.loads(line) for line in process.stdout.splitlines()]
+    exit_stages = system.exit_stage(rows)
+    assert [a["stage"] for a in answers] == exit_stages.tolist()
     assert [a["label"] for a in answers] == system.predict(rows).tolist()
     assert [a["cost"] for a in answers] == pytest.approx(system.cost(rows).tolist(), abs=1e-8)
-    assert last["summary"]["answers"]["fallback"] == 0
-    assert last["summary"]["answers"]["cloud"] == int((exits == len(bundle.manifest.stages)).sum())
-    assert last["summary"]["answers"]["cloud"] > 0
+    assert last_line["summary"]["answers"]["fallback"] == 0
+    assert last_line["summary"]["answers"]["cloud"] == int(
+        (exit_stages == len(bundle.manifest.stages)).sum()
+    )
+    assert last_line["summary"]["answers"]["cloud"] > 0
 
 
-def write(rows, folder: Path) -> Path:
+def write_table(rows, folder: Path) -> Path:
     table = folder / "rows.csv"
-    header = ",".join(f"x{k}" for k in range(K))
+    header = ",".join(f"x{k}" for k in range(N_FEATURES))
     np.savetxt(table, rows, "%.9g", ",", header=header, comments="")
     return table

@@ -17,28 +17,28 @@ make_bundle = small_bundle.make_bundle
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> BrokerFolder:
+def broker_folder(tmp_path_factory: pytest.TempPathFactory) -> BrokerFolder:
     return make_broker_folder(tmp_path_factory.mktemp("secure") / "broker", labellers=["bench"])
 
 
 @pytest.fixture
-def secure(made: BrokerFolder) -> Iterator[SecureBroker]:
+def secure_broker(broker_folder: BrokerFolder) -> Iterator[SecureBroker]:
     # Delete the retained messages of other tests.
-    (made.folder / "data" / "mosquitto.db").unlink(missing_ok=True)
-    broker = SecureBroker(made)
+    (broker_folder.folder / "data" / "mosquitto.db").unlink(missing_ok=True)
+    broker = SecureBroker(broker_folder)
     yield broker
     broker.close()
 
 
 @pytest.fixture
-def enter(secure: SecureBroker) -> Iterator[Callable[..., MqttClient]]:
+def connect_client(secure_broker: SecureBroker) -> Iterator[Callable[..., MqttClient]]:
     """Fixture that connects a client of the roster once, and subscribes it to topics."""
     clients: dict[str, MqttClient] = {}
 
     def get_client(name: str, *topics: str) -> MqttClient:
         if name not in clients:
             clients[name] = MqttClient(
-                secure.url, *topics, files=secure.broker_folder.client_arguments(name)
+                secure_broker.url, *topics, files=secure_broker.broker_folder.client_arguments(name)
             )
         elif topics:
             clients[name].subscribe(*topics)

@@ -26,10 +26,12 @@ def repository(tmp_path, make_bundle):
 
 
 @pytest.fixture
-def running_device(tmp_path, secure, repository, make_bundle):
+def running_device(tmp_path, secure_broker, repository, make_bundle):
     """A device with version 7 that checks for updates on announcements."""
     first_bundle = make_bundle("first").path
-    link = MqttLink(secure.url, device="pi-1", **secure.broker_folder.client_arguments("pi-1"))
+    link = MqttLink(
+        secure_broker.url, device="pi-1", **secure_broker.broker_folder.client_arguments("pi-1")
+    )
     updater = Updater(
         Store(tmp_path / "store"),
         UpdateSettings(
@@ -48,9 +50,11 @@ def running_device(tmp_path, secure, repository, make_bundle):
 
 
 @pytest.fixture
-def announce(secure):
-    def announce(payload, *, who="boss", **options):
-        endpoint = Endpoint(secure.url, **secure.broker_folder.client_arguments(who))
+def announce(secure_broker):
+    def announce(payload, *, client_name="boss", **options):
+        endpoint = Endpoint(
+            secure_broker.url, **secure_broker.broker_folder.client_arguments(client_name)
+        )
         publish_retained(endpoint, TOPIC, payload, **options)
 
     return announce
@@ -78,4 +82,4 @@ def test_an_announcement_causes_a_check_and_nothing_else(repository, running_dev
 
 def test_an_announcement_by_a_device_is_not_delivered(announce):
     with pytest.raises(LinkError, match="does not deliver"):
-        announce(b"news", who="pi-2", timeout=0.5)
+        announce(b"news", client_name="pi-2", timeout=0.5)

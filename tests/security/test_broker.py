@@ -32,31 +32,33 @@ pytestmark = [
 ]
 
 
-def test_a_device_and_a_worker_exchange_messages(secure, bundle, caplog):
-    files = secure.broker_folder.client_arguments
-    with Worker(bundle, secure.url, **secure.broker_folder.worker_arguments("w-1")) as worker:
+def test_a_device_and_a_worker_exchange_messages(secure_broker, bundle, caplog):
+    client_arguments = secure_broker.broker_folder.client_arguments
+    with Worker(
+        bundle, secure_broker.url, **secure_broker.broker_folder.worker_arguments("w-1")
+    ) as worker:
         # the access list allows the round trip of its probe
         assert worker.subscription.startswith("$share/")
-        link = MqttLink(secure.url, device="pi-1", **files("pi-1"))
+        link = MqttLink(secure_broker.url, device="pi-1", **client_arguments("pi-1"))
         with Device(bundle, link=link, deadline_ms=20_000) as device:
             link.connect(60)
             answers = [device.answer(HARD_ROW) for _ in range(20)]
     assert {answer.route for answer in answers} == {"cloud"}
     assert worker.counters["answered"] == 20
-    assert "Denied" not in secure.log
+    assert "Denied" not in secure_broker.log
     assert "not allowed" not in caplog.text  # its subscriptions
 
 
-def test_presence_metrics_announcements_and_dead_letters_are_allowed(secure, enter):
-    boss = enter("boss", "gw/v1/+/status", "gw/v1/+/metrics", "gw/v1/dead/+")
-    device = enter("pi-1", "gw/v1/model/#")
+def test_presence_metrics_announcements_and_dead_letters_are_allowed(secure_broker, connect_client):
+    operator = connect_client("boss", "gw/v1/+/status", "gw/v1/+/metrics", "gw/v1/dead/+")
+    device = connect_client("pi-1", "gw/v1/model/#")
     device.publish("gw/v1/pi-1/status", b"online")
-    assert boss.get() == ("gw/v1/pi-1/status", b"online")
+    assert operator.get() == ("gw/v1/pi-1/status", b"online")
     device.publish("gw/v1/pi-1/metrics", b"{}")
-    assert boss.get() == ("gw/v1/pi-1/metrics", b"{}")
-    enter("w-1").publish("gw/v1/dead/cbor", b"noise")
-    assert boss.get() == ("gw/v1/dead/cbor", b"noise")
-    boss.publish("gw/v1/model/small/manifest", b"announced")
+    assert operator.get() == ("gw/v1/pi-1/metrics", b"{}")
+    connect_client("w-1").publish("gw/v1/dead/cbor", b"noise")
+    assert operator.get() == ("gw/v1/dead/cbor", b"noise")
+    operator.publish("gw/v1/model/small/manifest", b"announced")
     assert device.get() == ("gw/v1/model/small/manifest", b"announced")
 
 
@@ -101,72 +103,74 @@ FORBIDDEN_SUBSCRIPTIONS = [
 ]
 
 
-def test_forbidden_publishes_are_denied(secure, enter):
-    for who, topic, reader, writer in FORBIDDEN_PUBLISHES:
-        reads = enter(reader, topic)
-        enter(who).publish(topic, b"forged")
-        secure.wait_for_line(rf"Denied PUBLISH from {who} .*'{topic}'")
-        enter(writer).publish(topic, b"true")
-        assert reads.get() == (topic, b"true")
+def test_forbidden_publishes_are_denied(secure_broker, connect_client):
+    for publisher, topic, reader_name, writer_name in FORBIDDEN_PUBLISHES:
+        subscriber = connect_client(reader_name, topic)
+        connect_client(publisher).publish(topic, b"forged")
+        secure_broker.wait_for_line(rf"Denied PUBLISH from {publisher} .*'{topic}'")
+        connect_client(writer_name).publish(topic, b"true")
+        assert subscriber.get() == (topic, b"true")
 
 
-def test_labels_need_the_role_of_a_labeller_and_bear_its_name(secure, enter):
-    reads = enter("w-1", wire.LABEL_TOPICS, f"{wire.LABEL_TOPICS}/json")
-    enter("pi-1").publish("gw/v1/pi-1/labels", b"its own")
-    enter("bench").publish("gw/v1/pi-1/labels/json", b"under another name")
-    enter("bench").publish("gw/v1/bench/labels/json", b"true")
-    assert reads.get() == ("gw/v1/bench/labels/json", b"true")
-    secure.wait_for_line(r"Denied PUBLISH from pi-1 .*'gw/v1/pi-1/labels'")
+def test_labels_need_the_role_of_a_labeller_and_bear_its_name(secure_broker, connect_client):
+    worker = connect_client("w-1", wire.LABEL_TOPICS, f"{wire.LABEL_TOPICS}/json")
+    connect_client("pi-1").publish("gw/v1/pi-1/labels", b"its own")
+    connect_client("bench").publish("gw/v1/pi-1/labels/json", b"under another name")
+    connect_client("bench").publish("gw/v1/bench/labels/json", b"true")
+    assert worker.get() == ("gw/v1/bench/labels/json", b"true")
+    secure_broker.wait_for_line(r"Denied PUBLISH from pi-1 .*'gw/v1/pi-1/labels'")
 
 
-def test_the_command_in_the_docs_sends_a_label_with_a_certificate(secure, enter):
+def test_the_command_in_the_docs_sends_a_label_with_a_certificate(secure_broker, connect_client):
     program = find_program("mosquitto_pub", "apt install mosquitto-clients")
     page = (Path(__file__).parents[2] / "docs/audit.md").read_text()
     (command,) = re.findall(r"^(mosquitto_pub .*?)\n```", page, re.DOTALL | re.MULTILINE)
-    files = secure.broker_folder.client_arguments("bench")
-    for written, here in (
+    certificate_files = secure_broker.broker_folder.client_arguments("bench")
+    for text_in_docs, text_here in (
         ("mosquitto_pub", program),
         ("broker.example", "127.0.0.1"),
-        ("8883", str(secure.broker_folder.roster.port)),
-        ("ca.crt", files["ca_file"]),
-        ("bench-1.crt", files["cert_file"]),
-        ("bench-1.key", files["key_file"]),
+        ("8883", str(secure_broker.broker_folder.roster.port)),
+        ("ca.crt", certificate_files["ca_file"]),
+        ("bench-1.crt", certificate_files["cert_file"]),
+        ("bench-1.key", certificate_files["key_file"]),
         ("bench-1", "bench"),
     ):
-        assert written in command
-        command = command.replace(written, here)
-    reads = enter("w-1", f"{wire.LABEL_TOPICS}/json")
+        assert text_in_docs in command
+        command = command.replace(text_in_docs, text_here)
+    worker = connect_client("w-1", f"{wire.LABEL_TOPICS}/json")
     subprocess.run(shlex.split(command.replace("\\\n", "")), check=True)
-    topic, payload = reads.get()
+    topic, payload = worker.get()
     label = decode_label(topic, payload, 0.0)
     assert (label.by, label.device, label.label) == ("bench", "pi-1", "worn")
 
 
-def test_forbidden_subscriptions_get_no_message(enter):
-    for who, topic, writer in FORBIDDEN_SUBSCRIPTIONS:
-        own = f"gw/v1/{who}/probe"
-        reads = enter(who, topic, own)
-        concrete = topic.removeprefix("$share/gw/").replace("+", "pi-2")
-        enter(writer).publish(concrete, b"secret")
-        enter("boss", concrete)  # the broker has routed the message when it grants this
-        reads.publish(own, b"end")
-        assert reads.get() == (own, b"end")
+def test_forbidden_subscriptions_get_no_message(connect_client):
+    for subscriber_name, topic, writer_name in FORBIDDEN_SUBSCRIPTIONS:
+        own_topic = f"gw/v1/{subscriber_name}/probe"
+        subscriber = connect_client(subscriber_name, topic, own_topic)
+        concrete_topic = topic.removeprefix("$share/gw/").replace("+", "pi-2")
+        connect_client(writer_name).publish(concrete_topic, b"secret")
+        connect_client(
+            "boss", concrete_topic
+        )  # the broker has routed the message when it grants this
+        subscriber.publish(own_topic, b"end")
+        assert subscriber.get() == (own_topic, b"end")
         with pytest.raises(queue.Empty):
-            reads.get(0.1)
+            subscriber.get(0.1)
 
 
-def test_an_oversized_message_ends_the_connection(secure, enter):
-    reader = enter("w-1", wire.REQUEST_TOPICS)
-    largest = b"x" * wire.MAX_PAYLOAD
-    enter("pi-1").publish("gw/v1/pi-1/req", largest)
-    assert reader.get() == ("gw/v1/pi-1/req", largest)
-    sender = enter("pi-1")
-    sender.client.publish("gw/v1/pi-1/req", b"x" * (wire.MAX_PAYLOAD + 1), qos=1)
-    secure.wait_for_line(r"Dropped too large PUBLISH from pi-1")
-    sender.client.publish("gw/v1/pi-1/req", b"x" * (2 * wire.MAX_PAYLOAD), qos=1)
-    secure.wait_for_line(r"Client pi-1 disconnected due to oversize packet")
-    enter("pi-2").publish("gw/v1/pi-2/req", b"true")
-    assert reader.get() == ("gw/v1/pi-2/req", b"true")
+def test_an_oversized_message_ends_the_connection(secure_broker, connect_client):
+    worker = connect_client("w-1", wire.REQUEST_TOPICS)
+    largest_payload = b"x" * wire.MAX_PAYLOAD
+    connect_client("pi-1").publish("gw/v1/pi-1/req", largest_payload)
+    assert worker.get() == ("gw/v1/pi-1/req", largest_payload)
+    device = connect_client("pi-1")
+    device.client.publish("gw/v1/pi-1/req", b"x" * (wire.MAX_PAYLOAD + 1), qos=1)
+    secure_broker.wait_for_line(r"Dropped too large PUBLISH from pi-1")
+    device.client.publish("gw/v1/pi-1/req", b"x" * (2 * wire.MAX_PAYLOAD), qos=1)
+    secure_broker.wait_for_line(r"Client pi-1 disconnected due to oversize packet")
+    connect_client("pi-2").publish("gw/v1/pi-2/req", b"true")
+    assert worker.get() == ("gw/v1/pi-2/req", b"true")
 
 
 def connect(url, device="pi-1", **files):
@@ -178,70 +182,78 @@ def connect(url, device="pi-1", **files):
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory):
+def other_folder(tmp_path_factory):
     """Certificates of the same names from another authority."""
     return make_broker_folder(tmp_path_factory.mktemp("stranger") / "broker")
 
 
-def test_clients_without_a_certificate_of_the_authority_are_refused(secure, stranger):
-    ca = {"ca_file": secure.broker_folder.client_arguments("pi-1")["ca_file"]}
+def test_clients_without_a_certificate_of_the_authority_are_refused(secure_broker, other_folder):
+    authority_file = {"ca_file": secure_broker.broker_folder.client_arguments("pi-1")["ca_file"]}
     with pytest.raises(LinkError):
-        connect(secure.url, **ca)
-    secure.wait_for_line("peer did not return a certificate")
+        connect(secure_broker.url, **authority_file)
+    secure_broker.wait_for_line("peer did not return a certificate")
     with pytest.raises(LinkError):
-        connect(secure.url, **(stranger.client_arguments("pi-1") | ca))
-    secure.wait_for_line("certificate verify failed|unknown ca")
+        connect(secure_broker.url, **(other_folder.client_arguments("pi-1") | authority_file))
+    secure_broker.wait_for_line("certificate verify failed|unknown ca")
     # a device refuses a broker of another authority
-    for files in (stranger.client_arguments("pi-1"), {}):
+    for certificate_files in (other_folder.client_arguments("pi-1"), {}):
         with pytest.raises(LinkError, match="certificate verify failed"):
-            connect(secure.url, **files)
-    assert " as pi-1" not in secure.log
+            connect(secure_broker.url, **certificate_files)
+    assert " as pi-1" not in secure_broker.log
 
 
-def test_the_certificate_of_the_server_is_refused_for_a_client(secure):
-    files = secure.broker_folder.client_arguments("pi-1")
-    folder = secure.broker_folder.folder
-    files |= {"cert_file": folder / "server.crt", "key_file": folder / "server.key"}
+def test_the_certificate_of_the_server_is_refused_for_a_client(secure_broker):
+    certificate_files = secure_broker.broker_folder.client_arguments("pi-1")
+    folder = secure_broker.broker_folder.folder
+    certificate_files |= {"cert_file": folder / "server.crt", "key_file": folder / "server.key"}
     with pytest.raises(LinkError):
-        connect(secure.url, **files)
-    secure.wait_for_line("unsupported certificate purpose|certificate verify failed")
+        connect(secure_broker.url, **certificate_files)
+    secure_broker.wait_for_line("unsupported certificate purpose|certificate verify failed")
 
 
 def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path):
-    made = make_broker_folder(tmp_path / "broker")
-    old = {key: Path(path).read_text() for key, path in made.client_arguments("pi-1").items()}
-    again = make_broker_folder(tmp_path / "broker", devices=[], revoke=["pi-2"], renew=["pi-1"])
-    assert again.roster.devices == ("pi-1",)
-    copies = {}
-    for key, text in old.items():
-        copies[key] = tmp_path / f"old-{key}"
-        copies[key].write_text(text)
-    broker = SecureBroker(again)
+    broker_folder = make_broker_folder(tmp_path / "broker")
+    old_files = {
+        key: Path(path).read_text() for key, path in broker_folder.client_arguments("pi-1").items()
+    }
+    renewed_folder = make_broker_folder(
+        tmp_path / "broker", devices=[], revoke=["pi-2"], renew=["pi-1"]
+    )
+    assert renewed_folder.roster.devices == ("pi-1",)
+    copied_files = {}
+    for key, text in old_files.items():
+        copied_files[key] = tmp_path / f"old-{key}"
+        copied_files[key].write_text(text)
+    broker = SecureBroker(renewed_folder)
     try:
-        connect(broker.url, **again.client_arguments("pi-1"))
+        connect(broker.url, **renewed_folder.client_arguments("pi-1"))
         with pytest.raises(LinkError):
-            connect(broker.url, **copies)
+            connect(broker.url, **copied_files)
         broker.wait_for_line("certificate verify failed|revoked")
     finally:
         broker.close()
 
 
 def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path):
-    made = make_broker_folder(tmp_path / "broker")
+    broker_folder = make_broker_folder(tmp_path / "broker")
     link = MqttLink(
-        f"mqtts://127.0.0.1:{made.roster.port}", device="pi-1", **made.client_arguments("pi-1")
+        f"mqtts://127.0.0.1:{broker_folder.roster.port}",
+        device="pi-1",
+        **broker_folder.client_arguments("pi-1"),
     )
-    broker = SecureBroker(made)
+    broker = SecureBroker(broker_folder)
     link.open(lambda _: None)
     try:
         link.connect(60)
         broker.close()
         wait_until(lambda: not link.ready, "the end of the connection")
-        before = link.certificate_expires
-        again = make_broker_folder(made.folder, devices=[], renew=["pi-1"], port=made.roster.port)
-        broker = SecureBroker(again)  # refuses the old one
+        expiry_before = link.certificate_expires
+        renewed_folder = make_broker_folder(
+            broker_folder.folder, devices=[], renew=["pi-1"], port=broker_folder.roster.port
+        )
+        broker = SecureBroker(renewed_folder)  # refuses the old one
         wait_until(lambda: link.ready, "a connection with the new certificate")
-        assert link.certificate_expires >= before
+        assert link.certificate_expires >= expiry_before
     finally:
         link.close()
         broker.close()

@@ -14,7 +14,7 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
-from tests.security.fuzzing import mutants, requests, resident_mb, responses
+from tests.security.fuzzing import mutated_messages, requests, resident_mb, responses
 from tests.support.mqtt_clients import MqttClient
 from tests.support.small_bundle import HARD_ROW, answer_to
 
@@ -26,17 +26,17 @@ REASONS = {
 MAX_GROWTH = 10.0
 
 
-def steady(feed: Callable[[bytes], None], messages: list[bytes]) -> float:
+def memory_growth_mb(feed_message: Callable[[bytes], None], messages: list[bytes]) -> float:
     """Feed all messages; return the growth of resident memory over the last three quarters."""
-    quarter = len(messages) // 4
-    for message in messages[:quarter]:
-        feed(message)
+    n_warm_up = len(messages) // 4
+    for message in messages[:n_warm_up]:
+        feed_message(message)
     gc.collect()
-    before = resident_mb()
-    for message in messages[quarter:]:
-        feed(message)
+    mb_before = resident_mb()
+    for message in messages[n_warm_up:]:
+        feed_message(message)
     gc.collect()
-    return resident_mb() - before
+    return resident_mb() - mb_before
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def steady(feed: Callable[[bytes], None], messages: list[bytes]) -> float:
     ],
 )
 def test_a_decoder_gives_a_message_or_a_reason(kind, count):
-    decode, encode, seeds = {
+    decode_message, encode_message, valid_messages = {
         "request": (wire.decode_request, wire.encode_request, requests("small", "7", 3)),
         "response": (
             wire.decode_response,
@@ -62,27 +62,29 @@ def test_a_decoder_gives_a_message_or_a_reason(kind, count):
         ),
     }[kind]
     outcomes: Counter[str] = Counter()
-    ids: set[int | None] = set()
+    message_ids: set[int | None] = set()
 
-    def feed(payload: bytes) -> None:
+    def feed_message(payload: bytes) -> None:
         try:
-            message = decode(payload)
+            message = decode_message(payload)
         except WireError as error:
             outcomes[error.reason] += 1
-            ids.add(None if error.id is None else len(error.id))
+            message_ids.add(None if error.id is None else len(error.id))
         else:
             # an accepted message can be encoded and decoded again
-            assert decode(encode(message)).id == message.id
+            assert decode_message(encode_message(message)).id == message.id
             outcomes["taken"] += 1
 
-    growth = steady(feed, list(mutants(seeds, count, seed=20261)))
+    growth_mb = memory_growth_mb(
+        feed_message, list(mutated_messages(valid_messages, count, seed=20261))
+    )
     assert outcomes.total() == count
     assert set(outcomes) <= REASONS | {"taken"}
-    assert ids == {None, 16}
+    assert message_ids == {None, 16}
     # The mutations reach every check, and some messages stay valid.
-    rare = {"name", "infinite", "missing"}
-    assert set(outcomes) >= {"taken"} | REASONS - rare
-    assert growth < MAX_GROWTH
+    rare_reasons = {"name", "infinite", "missing"}
+    assert set(outcomes) >= {"taken"} | REASONS - rare_reasons
+    assert growth_mb < MAX_GROWTH
 
 
 class NoisyLink:
@@ -91,25 +93,25 @@ class NoisyLink:
     ready = True
 
     def __init__(self, answer: Callable[[bytes], bytes], n_messages: int) -> None:
-        self._answer = answer
+        self._respond = answer
         self._n_messages = n_messages
-        self.delivered = 0
-        self.requests = 0
+        self.n_delivered = 0
+        self.n_requests = 0
 
     def open(self, receive: Callable[[bytes], None]) -> None:
         self._receive = receive
 
     def send(self, payload: bytes) -> bool:
-        self.requests += 1
+        self.n_requests += 1
         request = wire.decode_request(payload)
-        seeds = responses(request.model, request.version, 2, [request.id, wire.new_id()])
-        for message in mutants(seeds, self._n_messages, seed=self.requests):
+        valid_responses = responses(request.model, request.version, 2, [request.id, wire.new_id()])
+        for message in mutated_messages(valid_responses, self._n_messages, seed=self.n_requests):
             self._deliver(message)
-        self._deliver(self._answer(payload))
+        self._deliver(self._respond(payload))
         return True
 
     def _deliver(self, message: bytes) -> None:
-        self.delivered += 1
+        self.n_delivered += 1
         self._receive(message)
 
     def close(self) -> None:
@@ -124,64 +126,76 @@ def test_a_device_counts_each_message_and_answers_each_instance(bundle, count):
     link = NoisyLink(answer, n_messages=100)
     routes: Counter[str] = Counter()
     with Device(bundle, link=link, deadline_ms=60_000) as device:
-        before = None
-        while link.delivered < count:
+        mb_before = None
+        while link.n_delivered < count:
             routes[device.answer(HARD_ROW).route] += 1
-            if before is None and link.delivered >= count // 4:
+            if mb_before is None and link.n_delivered >= count // 4:
                 gc.collect()
-                before = resident_mb()
+                mb_before = resident_mb()
         gc.collect()
-        assert before is not None
-        assert resident_mb() - before < MAX_GROWTH
+        assert mb_before is not None
+        assert resident_mb() - mb_before < MAX_GROWTH
         counters = device.counters
-    assert routes.total() == link.requests
+    assert routes.total() == link.n_requests
     # A mutation may be a valid response. In production the access list prevents it.
     assert routes["cloud"] > 0.9 * routes.total()
-    fates = ("invalid", "unknown", "mismatched", "duplicates", "late", "answered", "refused")
-    assert sum(counters[name] for name in fates) == link.delivered
+    counter_names = (
+        "invalid",
+        "unknown",
+        "mismatched",
+        "duplicates",
+        "late",
+        "answered",
+        "refused",
+    )
+    assert sum(counters[name] for name in counter_names) == link.n_delivered
     assert min(counters[name] for name in ("invalid", "unknown", "mismatched", "duplicates")) > 0
 
 
 @pytest.mark.slow
 def test_a_running_worker_and_device_over_a_broker(bundle, command):
-    count = 12_000  # the worker remembers 4096 responses
+    n_messages = 12_000  # the worker remembers 4096 responses
     with MosquittoBroker() as broker:
         worker = command("cloud", bundle.path, "--broker", broker.url, "--json")
         assert json.loads(worker.line())["ready"]
-        flood = MqttClient(broker.url, "gw/v1/mad/rsp", "gw/v1/dead/+", name="flood")
+        flooding_client = MqttClient(broker.url, "gw/v1/mad/rsp", "gw/v1/dead/+", name="flood")
         seeds = requests("small", "7", 3)
-        messages = [m for m in mutants(seeds, count, seed=7) if len(m) <= wire.MAX_PAYLOAD]
+        messages = [
+            m for m in mutated_messages(seeds, n_messages, seed=7) if len(m) <= wire.MAX_PAYLOAD
+        ]
         link = MqttLink(broker.url, device="pi-1")
         with Device(bundle, link=link, deadline_ms=60_000) as device:
             link.connect(60)
-            before = None
-            strays = iter(mutants(responses("small", "7", 2, [wire.new_id()]), count, seed=8))
-            sent = 0
+            mb_before = None
+            stray_responses = iter(
+                mutated_messages(responses("small", "7", 2, [wire.new_id()]), n_messages, seed=8)
+            )
+            n_sent = 0
             for index, message in enumerate(messages):
-                flood.publish("gw/v1/mad/req", message)
+                flooding_client.publish("gw/v1/mad/req", message)
                 if index % 10 == 0:
-                    flood.publish("gw/v1/pi-1/rsp", next(strays))
-                    sent += 1
+                    flooding_client.publish("gw/v1/pi-1/rsp", next(stray_responses))
+                    n_sent += 1
                 if index % 100 == 0:
                     assert device.answer(HARD_ROW).route == "cloud"
                 if index == len(messages) // 4:
-                    before = resident_mb(worker.process.pid)
+                    mb_before = resident_mb(worker.process.pid)
             assert device.answer(HARD_ROW).route == "cloud"
             counters = device.counters
-        assert before is not None
-        growth = resident_mb(worker.process.pid) - before
+        assert mb_before is not None
+        growth_mb = resident_mb(worker.process.pid) - mb_before
         n_requests = counters["sent"] + counters["retries"]
         worker.process.terminate()
-        status, out, err = worker.finish()
-        assert (status, err) == (0, "")
-        ended = json.loads(out)
-        flood.close()
-    assert ended["received"] == len(messages) + n_requests
-    fates = ("answered", "repeated", "duplicates", "expired", "abandoned")
-    refused = sum(ended["errors"].values()) + sum(ended["dead"].values())
-    assert sum(ended[name] for name in fates) + refused == ended["received"]
-    assert ended["unsent"] == 0
+        status, stdout, stderr = worker.finish()
+        assert (status, stderr) == (0, "")
+        summary = json.loads(stdout)
+        flooding_client.close()
+    assert summary["received"] == len(messages) + n_requests
+    counter_names = ("answered", "repeated", "duplicates", "expired", "abandoned")
+    n_refused = sum(summary["errors"].values()) + sum(summary["dead"].values())
+    assert sum(summary[name] for name in counter_names) + n_refused == summary["received"]
+    assert summary["unsent"] == 0
     # the worker remembers at most 4096 responses of some hundred bytes for duplicates
-    assert growth < MAX_GROWTH
+    assert growth_mb < MAX_GROWTH
     n_strays = sum(counters[name] for name in ("invalid", "unknown", "mismatched", "late"))
-    assert n_strays == sent
+    assert n_strays == n_sent

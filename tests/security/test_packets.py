@@ -27,60 +27,64 @@ PACKETS = {
 
 
 @pytest.fixture
-def raw():
+def raw_broker():
     with RawBroker() as broker:
         yield broker
 
 
-def send_each(raw):
+def send_each(raw_broker):
     """Send each of the packets, and wait until the client is connected."""
-    connections = 1
-    for name, (packet, stays) in PACKETS.items():
-        raw.send(packet)
-        if not stays:
-            connections += 1
-            raw.wait_for_connection(connections)
+    n_connections = 1
+    for name, (packet, stays_connected) in PACKETS.items():
+        raw_broker.send(packet)
+        if not stays_connected:
+            n_connections += 1
+            raw_broker.wait_for_connection(n_connections)
         yield name
 
 
 @pytest.mark.slow  # a client waits before it connects again
-def test_a_worker_answers_after_malformed_packets(raw, bundle):
-    with Worker(bundle, raw.url, shared=False) as worker:
-        for name in send_each(raw):
+def test_a_worker_answers_after_malformed_packets(raw_broker, bundle):
+    with Worker(bundle, raw_broker.url, shared=False) as worker:
+        for name in send_each(raw_broker):
             request = wire.Request(
                 id=wire.new_id(), model="small", version="7", ttl_ms=30_000, X=np.zeros((1, 3))
             )
-            raw.send(publish_packet(b"gw/v1/pi-1/req", wire.encode_request(request)))
-            topic, payload = raw.published_messages.get(timeout=30)
+            raw_broker.send(publish_packet(b"gw/v1/pi-1/req", wire.encode_request(request)))
+            topic, payload = raw_broker.published_messages.get(timeout=30)
             assert topic == b"gw/v1/pi-1/rsp", name
             assert wire.decode_response(payload).id == request.id
             assert worker.trouble is None
 
 
 @pytest.mark.slow
-def test_a_device_gets_responses_after_malformed_packets(raw):
-    link = MqttLink(raw.url, device="pi-1")
-    received, sent = [], []
-    link.open(received.append)
-    for name in send_each(raw):
-        sent.append(name.encode())
-        raw.send(publish_packet(b"gw/v1/pi-1/rsp", sent[-1]))
-        wait_until(lambda: received == sent, f"the response after {name}")
+def test_a_device_gets_responses_after_malformed_packets(raw_broker):
+    link = MqttLink(raw_broker.url, device="pi-1")
+    received_payloads, sent_payloads = [], []
+    link.open(received_payloads.append)
+    for name in send_each(raw_broker):
+        sent_payloads.append(name.encode())
+        raw_broker.send(publish_packet(b"gw/v1/pi-1/rsp", sent_payloads[-1]))
+        wait_until(lambda: received_payloads == sent_payloads, f"the response after {name}")
     link.close()
 
 
 #: Header of a PUBLISH of 250 MB, without a body.
-HUGE = bytes([0x30]) + bytes([0x80 | (250_000_000 >> shift) & 127 for shift in (0, 7, 14)])
-HUGE += bytes([250_000_000 >> 21])
+HUGE_HEADER = bytes([0x30]) + bytes([0x80 | (250_000_000 >> shift) & 127 for shift in (0, 7, 14)])
+HUGE_HEADER += bytes([250_000_000 >> 21])
 
 
 @pytest.mark.parametrize("client", ["worker", "device"])
-def test_a_message_of_250_mb_is_refused_at_its_header(raw, bundle, client):
-    device = MqttLink(raw.url, device="pi-1")
-    with Worker(bundle, raw.url, shared=False) if client == "worker" else closing(device) as peer:
+def test_a_message_of_250_mb_is_refused_at_its_header(raw_broker, bundle, client):
+    device = MqttLink(raw_broker.url, device="pi-1")
+    with (
+        Worker(bundle, raw_broker.url, shared=False)
+        if client == "worker"
+        else closing(device) as peer
+    ):
         if peer is device:
             device.open(lambda payload: None)
-        raw.send(HUGE)
+        raw_broker.send(HUGE_HEADER)
 
         def n_oversized():
             return peer.n_oversized if peer is device else peer.counters["oversized"]
@@ -90,19 +94,19 @@ def test_a_message_of_250_mb_is_refused_at_its_header(raw, bundle, client):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_worker_ends_with_an_error_if_its_network_thread_ends(raw, bundle, monkeypatch):
+def test_a_worker_ends_with_an_error_if_its_network_thread_ends(raw_broker, bundle, monkeypatch):
     def end_thread(*_):
         raise SystemExit
 
     monkeypatch.setattr(BatchServer, "receive", end_thread)
-    worker = Worker(bundle, raw.url, shared=False)
-    troubles = []
+    worker = Worker(bundle, raw_broker.url, shared=False)
+    errors = []
 
-    def ready(worker):
-        raw.send(publish_packet(b"gw/v1/pi-1/req", b"x"))
+    def on_ready(worker):
+        raw_broker.send(publish_packet(b"gw/v1/pi-1/req", b"x"))
         wait_until(lambda: worker.trouble is not None)
-        troubles.append(worker.trouble)
+        errors.append(worker.trouble)
 
     with pytest.raises(GatewiseError, match="network thread"):
-        worker.run(ready)
-    assert "network thread" in troubles[0]
+        worker.run(on_ready)
+    assert "network thread" in errors[0]

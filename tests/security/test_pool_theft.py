@@ -16,7 +16,7 @@ from gatewise_edge.link.mqtt import Endpoint, make_client
 from tests.support.mosquitto import SecureBroker, make_broker_folder
 from tests.support.mqtt_clients import MqttClient
 
-REQUESTS = 40
+N_REQUESTS = 40
 
 needs_plugin = pytest.mark.skipif(find_plugin() is None, reason="needs the plugin")
 
@@ -35,27 +35,31 @@ def json_request() -> bytes:
 
 @pytest.mark.parametrize("plugin", [pytest.param("auto", marks=needs_plugin), "none"])
 def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
-    made = make_broker_folder(tmp_path / "broker", plugin=plugin)
-    with SecureBroker(made) as broker:
+    broker_folder = make_broker_folder(tmp_path / "broker", plugin=plugin)
+    with SecureBroker(broker_folder) as broker:
         # Without the plugin the broker grants every subscription, but the thief does not know the
         # name of the pool.
-        pools = ["gw", made.roster.pool] if plugin == "auto" else ["gw"]
+        pools = ["gw", broker_folder.roster.pool] if plugin == "auto" else ["gw"]
         topics = (wire.REQUEST_TOPICS, wire.JSON_REQUEST_TOPICS)
-        filters = [wire.shared_subscription(pool, topic) for pool in pools for topic in topics]
-        thief = MqttClient(broker.url, *filters, files=made.client_arguments("pi-2"))
-        assert all(code >= 128 for code in thief.subscription_codes) == (plugin == "auto")
+        topic_filters = [
+            wire.shared_subscription(pool, topic) for pool in pools for topic in topics
+        ]
+        pool_intruder = MqttClient(
+            broker.url, *topic_filters, files=broker_folder.client_arguments("pi-2")
+        )
+        assert all(code >= 128 for code in pool_intruder.subscription_codes) == (plugin == "auto")
         topics = ["gw/v1/pi-1/rsp", "gw/v1/pi-1/rsp/json"]
-        device = MqttClient(broker.url, *topics, files=made.client_arguments("pi-1"))
-        with Worker(bundle, broker.url, **made.worker_arguments("w-1")):
-            for _ in range(REQUESTS):
+        device = MqttClient(broker.url, *topics, files=broker_folder.client_arguments("pi-1"))
+        with Worker(bundle, broker.url, **broker_folder.worker_arguments("w-1")):
+            for _ in range(N_REQUESTS):
                 device.publish("gw/v1/pi-1/req", small_request())
-            answers = [wire.decode_response(device.get()[1]) for _ in range(REQUESTS)]
-            for _ in range(REQUESTS):
+            answers = [wire.decode_response(device.get()[1]) for _ in range(N_REQUESTS)]
+            for _ in range(N_REQUESTS):
                 device.publish("gw/v1/pi-1/req/json", json_request())
-            plain = [json.loads(device.get()[1]) for _ in range(REQUESTS)]
+            json_answers = [json.loads(device.get()[1]) for _ in range(N_REQUESTS)]
         assert all(answer.error is None for answer in answers)
-        assert all("e" not in answer for answer in plain)
-        thief.close()
+        assert all("e" not in answer for answer in json_answers)
+        pool_intruder.close()
         device.close()
 
 
@@ -64,24 +68,24 @@ def leave_sleeping_session(broker: SecureBroker, client_id: str) -> None:
     endpoint = Endpoint(broker.url, **broker.broker_folder.client_arguments("pi-1"))
     client = make_client(endpoint, client_id, max_inflight=1)
     client._clean_session = False
-    granted = threading.Event()
+    is_subscribed = threading.Event()
     client.on_connect = lambda *_: client.subscribe("gw/v1/pi-1/rsp", qos=1)
-    client.on_subscribe = lambda *_: granted.set()
+    client.on_subscribe = lambda *_: is_subscribed.set()
     client.connect(endpoint.host, endpoint.port)
     client.loop_start()
-    assert granted.wait(30)
+    assert is_subscribed.wait(30)
     close_client(client)
 
 
-def test_sleeping_sessions_do_not_fill_the_broker(secure, enter):
-    for number in range(5):
-        leave_sleeping_session(secure, f"sleeper-{number}")
+def test_sleeping_sessions_do_not_fill_the_broker(secure_broker, connect_client):
+    for session_number in range(5):
+        leave_sleeping_session(secure_broker, f"sleeper-{session_number}")
     # one session per certificate
-    assert len(re.findall(r"New client connected from \S+ as pi-1", secure.log)) == 5
-    assert "as sleeper" not in secure.log
-    worker = enter("w-1")
+    assert len(re.findall(r"New client connected from \S+ as pi-1", secure_broker.log)) == 5
+    assert "as sleeper" not in secure_broker.log
+    worker = connect_client("w-1")
     for _ in range(200):
         worker.publish("gw/v1/pi-1/rsp", bytes(wire.MAX_PAYLOAD))
-    secure.close()
-    n_bytes = (secure.broker_folder.folder / "data" / "mosquitto.db").stat().st_size
+    secure_broker.close()
+    n_bytes = (secure_broker.broker_folder.folder / "data" / "mosquitto.db").stat().st_size
     assert 1e6 < n_bytes < 10e6

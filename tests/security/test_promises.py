@@ -13,9 +13,9 @@ def test_each_promise_is_held_by_tests_that_exist():
     table = text[text.index("## Promises") : text.index("## Known limits")]
     rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")][2:]
     assert len(rows) > 20
-    for _, who, tests in rows:
-        assert who.strip()
-        names = re.findall(r"`([^`]+)`", tests)
+    for _, promise_owner, test_cells in rows:
+        assert promise_owner.strip()
+        names = re.findall(r"`([^`]+)`", test_cells)
         assert names
         for name in names:
             path, _, test = name.partition("::")

@@ -14,14 +14,16 @@ from tests.support.waiting import wait_until
 
 
 @pytest.fixture
-def device(secure, bundle):
-    link = MqttLink(secure.url, device="pi-1", **secure.broker_folder.client_arguments("pi-1"))
+def device(secure_broker, bundle):
+    link = MqttLink(
+        secure_broker.url, device="pi-1", **secure_broker.broker_folder.client_arguments("pi-1")
+    )
     with Device(bundle, link=link, deadline_ms=30_000) as device:
         link.connect(60)
         yield device
 
 
-def ask(device, row):
+def answer_on_thread(device, row):
     """Answer an instance on a thread, into a list."""
     answers = []
     thread = threading.Thread(target=lambda: answers.append(device.answer(row)))
@@ -29,34 +31,36 @@ def ask(device, row):
     return answers, thread
 
 
-def test_a_response_counts_only_for_its_request(enter, device):
-    worker = enter("w-1", wire.REQUEST_TOPICS)
-    answers, thread = ask(device, HARD_ROW)
+def test_a_response_counts_only_for_its_request(connect_client, device):
+    worker = connect_client("w-1", wire.REQUEST_TOPICS)
+    answers, thread = answer_on_thread(device, HARD_ROW)
     topic, payload = worker.get()
     assert topic == "gw/v1/pi-1/req"
     request = wire.decode_request(payload)
-    forgeries = [
+    forged_responses = [
         {"id": wire.new_id()},
         {"model": "other"},
         {"version": "8"},
         {"labels": [0, 1], "probabilities": [[0.5, 0.5]] * 2},
     ]
-    for forgery in forgeries:
-        worker.publish("gw/v1/pi-1/rsp", wire.encode_response(answer_to(request, **forgery)))
+    for forged_response in forged_responses:
+        worker.publish(
+            "gw/v1/pi-1/rsp", wire.encode_response(answer_to(request, **forged_response))
+        )
     wait_until(lambda: device.counters["mismatched"] == 3, "the forgeries")
     assert device.counters["unknown"] == 1
     assert answers == []
-    true = wire.encode_response(answer_to(request))
-    worker.publish("gw/v1/pi-1/rsp", true)
+    true_response = wire.encode_response(answer_to(request))
+    worker.publish("gw/v1/pi-1/rsp", true_response)
     thread.join(20)
     assert [(a.route, a.class_index) for a in answers] == [("cloud", 0)]
 
     # the same response again, before and after the next request
-    worker.publish("gw/v1/pi-1/rsp", true)
+    worker.publish("gw/v1/pi-1/rsp", true_response)
     wait_until(lambda: device.counters["duplicates"] == 1, "the replay")
-    answers, thread = ask(device, [0.1, 0, 0.1, 0, 1.0, 0])
+    answers, thread = answer_on_thread(device, [0.1, 0, 0.1, 0, 1.0, 0])
     _, payload = worker.get()
-    worker.publish("gw/v1/pi-1/rsp", true)
+    worker.publish("gw/v1/pi-1/rsp", true_response)
     wait_until(lambda: device.counters["duplicates"] == 2, "the replay")
     assert answers == []
     response = answer_to(wire.decode_request(payload))

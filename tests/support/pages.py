@@ -17,13 +17,13 @@ from tests.support.ports import free_port
 from tests.support.processes import run_in_process
 from tests.support.waiting import wait_until
 
-FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+DOCTEST_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 #: Ports on pages, which tests replace by free ones.
 BROKER_PORT = "1883"
 SECURE_PORT = "8883"
 ENROLMENT_PORT = "8884"
 #: Line by which Gatewise, mosquitto or an answering device shows that it is ready.
-READY = re.compile(r"ready:|mosquitto version \S+ running|^\{\"row\"", re.M)
+READY_PATTERN = re.compile(r"ready:|mosquitto version \S+ running|^\{\"row\"", re.M)
 
 
 class Block(NamedTuple):
@@ -31,7 +31,7 @@ class Block(NamedTuple):
 
     language: str
     text: str
-    line: int
+    line_number: int
 
 
 def blocks(page: Path) -> Iterator[Block]:
@@ -74,12 +74,12 @@ class Shell:
         self._secure_port = secure_port
         self._runs_here = runs_here
         self._enrolment_port = free_port()
-        self._background: list[subprocess.Popen[str]] = []
+        self._background_processes: list[subprocess.Popen[str]] = []
 
     def run(self, text: str) -> str:
         """Run lines and return their standard output; AssertionError if one fails."""
-        joined = re.sub(r"\\\n\s*", "", text)
-        return "".join(self._line(line) for line in joined.splitlines() if line.strip())
+        joined_text = re.sub(r"\\\n\s*", "", text)
+        return "".join(self._line(line) for line in joined_text.splitlines() if line.strip())
 
     def _line(self, line: str) -> str:
         command = re.sub(r"\s+#\s.*", "", line).strip()
@@ -108,21 +108,24 @@ class Shell:
 
     def _start(self, command: str) -> None:
         """Start a service, and wait until its output shows that it is ready."""
-        log = self.folder / f".{len(self._background)}.log"
-        with log.open("w") as file:
-            child = subprocess.Popen(
+        log_path = self.folder / f".{len(self._background_processes)}.log"
+        with log_path.open("w") as file:
+            process = subprocess.Popen(
                 ["bash", "-ec", f"exec {command}"], cwd=self.folder, env=self.environment,
                 stdout=file, stderr=file, text=True,
             )  # fmt: skip
-        self._background.append(child)
-        wait_until(lambda: READY.search(log.read_text()) or child.poll() is not None, command)
-        assert child.poll() is None, log.read_text()
+        self._background_processes.append(process)
+        wait_until(
+            lambda: READY_PATTERN.search(log_path.read_text()) or process.poll() is not None,
+            command,
+        )
+        assert process.poll() is None, log_path.read_text()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for child in reversed(self._background):
+        for child in reversed(self._background_processes):
             child.terminate()
             child.wait(60)
 
@@ -134,21 +137,21 @@ def run_page(page: Path, shell: Shell | None = None) -> None:
     text.
     """
     variables: dict[str, Any] = {"__name__": "__main__"}
-    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    runner = doctest.DocTestRunner(optionflags=DOCTEST_FLAGS)
     output: str | None = None
     for block in blocks(page):
         if block.language == "sh" and shell is not None:
             output = shell.run(block.text)
             continue
         if block.language == "text" and output is not None:
-            matches = doctest.OutputChecker().check_output(block.text, output, FLAGS)
-            expected = f"{page.name}:{block.line} expects\n{block.text}"
+            matches = doctest.OutputChecker().check_output(block.text, output, DOCTEST_FLAGS)
+            expected = f"{page.name}:{block.line_number} expects\n{block.text}"
             assert matches, f"{expected}\nbut the output is\n{output}"
         elif ">>>" in block.text:
             examples = doctest.DocTestParser().get_doctest(
-                block.text, variables, page.name, str(page), block.line
+                block.text, variables, page.name, str(page), block.line_number
             )
             runner.run(examples, clear_globs=False)
             variables = examples.globs
-            assert not runner.failures, f"{page.name}:{block.line}"
+            assert not runner.failures, f"{page.name}:{block.line_number}"
         output = None

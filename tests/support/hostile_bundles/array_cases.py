@@ -15,13 +15,21 @@ from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from tests.support.hostile_bundles.good_bundle import F32, FILES, Cases, Make, with_file
 
 
-def arrays(file: str, **changed: Callable[[], NDArray[Any]] | None) -> Make:
+def arrays_changed(file: str, **changed: Callable[[], NDArray[Any]] | None) -> Make:
     """Replace arrays of a file, or remove those with the value None."""
 
     def content() -> bytes:
         contents = dict(read_arrays(FILES[file]))
-        contents |= {name: make() for name, make in changed.items() if make is not None}
-        return write_arrays({n: a for n, a in contents.items() if changed.get(n, a) is not None})
+        contents |= {
+            name: make_array() for name, make_array in changed.items() if make_array is not None
+        }
+        return write_arrays(
+            {
+                name: array
+                for name, array in contents.items()
+                if changed.get(name, array) is not None
+            }
+        )
 
     return with_file(file, content)
 
@@ -39,14 +47,14 @@ def array_with(name: str, index: int, value: int) -> Callable[[], NDArray[Any]]:
 
 def lying_header(length: int = 1 << 40, body: bytes = b"") -> bytes:
     """Make an npz file whose headers state another length than that of the data."""
-    member = io.BytesIO()
+    array_file = io.BytesIO()
     header = {"descr": "<i4", "fortran_order": False, "shape": (length,)}
-    np.lib.format.write_array_header_1_0(member, header)
-    member.write(body)
+    np.lib.format.write_array_header_1_0(array_file, header)
+    array_file.write(body)
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name in read_arrays(FILES["stage_2.npz"]):
-            archive.writestr(f"{name}.npy", member.getvalue())
+            archive.writestr(f"{name}.npy", array_file.getvalue())
     return content.getvalue()
 
 
@@ -60,19 +68,19 @@ def pickled() -> bytes:
 ARRAY_CASES: Cases = {
     # lazy stages and samples
     "cyclic lazy tree": (
-        arrays("stage_2.npz", left=array_with("left", 1, 0)),
+        arrays_changed("stage_2.npz", left=array_with("left", 1, 0)),
         r"stage_2\.npz: 'left' must point to a later node",
     ),
     "lazy tree with another feature": (
-        arrays("stage_2.npz", feature=array_with("feature", 0, 9)),
+        arrays_changed("stage_2.npz", feature=array_with("feature", 0, 9)),
         r"stage_2\.npz: 'feature' points outside",
     ),
     "npz bomb": (
-        arrays("stage_2.npz", feature=lambda: np.full(1 << 25, -1, np.int32)),
+        arrays_changed("stage_2.npz", feature=lambda: np.full(1 << 25, -1, np.int32)),
         r"stage_2\.npz cannot be read: arrays larger than",
     ),
     "npz bomb of many arrays": (
-        arrays(
+        arrays_changed(
             "stage_2.npz",
             **dict.fromkeys(("feature", "threshold", "left"), lambda: np.zeros(7 << 20, F32)),
         ),
@@ -91,23 +99,23 @@ ARRAY_CASES: Cases = {
         r"stage_2\.npz cannot be read: .*values that are not numbers",
     ),
     "linear stage that is not finite": (
-        arrays("stage_0.npz", weights=lambda: np.full((2, 1), np.inf, F32)),
+        arrays_changed("stage_0.npz", weights=lambda: np.full((2, 1), np.inf, F32)),
         r"stage_0\.npz: 'weights' holds values that are not finite",
     ),
     "linear stage of other inputs": (
-        arrays("stage_0.npz", mean=lambda: np.zeros(3, F32)),
+        arrays_changed("stage_0.npz", mean=lambda: np.zeros(3, F32)),
         r"stage_0\.npz: 'mean' has 3 inputs, not 2",
     ),
     "sample of the wrong shape": (
-        arrays("sample.npz", stage_1=lambda: np.zeros((12, 3), F32)),
+        arrays_changed("sample.npz", stage_1=lambda: np.zeros((12, 3), F32)),
         r"sample\.npz: 'stage_1' is float32",
     ),
     "sample without an array": (
-        arrays("sample.npz", bought_2=None),
+        arrays_changed("sample.npz", bought_2=None),
         r"sample\.npz lacks the array 'bought_2'",
     ),
     "sample bomb": (
-        arrays("sample.npz", X=lambda: np.zeros((1 << 23, 4), F32)),
+        arrays_changed("sample.npz", X=lambda: np.zeros((1 << 23, 4), F32)),
         r"sample\.npz cannot be read: arrays larger than",
     ),
 }
