@@ -21,7 +21,7 @@ def run_with_outages(small, table, *texts: str, **changes) -> tuple[LiveRun, lis
         **{
             "time": "12s",
             "workload": "periodic:100ms",
-            "devices": 4,
+            "devices": 2,
             "deadline_ms": 600.0,
             "outage": texts,
             **changes,

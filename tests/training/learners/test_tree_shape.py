@@ -23,9 +23,9 @@ pytestmark = pytest.mark.slow  # many fits
 
 
 def sums(n: int = 7000):
-    """Make noisy sums of twelve features, in which features do not interact."""
+    """Make noisy sums of six features, in which features do not interact."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(n, 12)).astype(np.float32)
+    x = rng.normal(size=(n, 6)).astype(np.float32)
     return x, (x.sum(axis=1) + rng.normal(size=n) > 0).astype(np.int64)
 
 
