@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 EXAMPLE = Path(__file__).parents[1] / "examples/router_config.py"
 
 
+@pytest.mark.slow
 def test_router_threshold_keeps_the_mean_grade(tmp_path):
     rng = np.random.default_rng(0)
     win_rate = rng.uniform(size=3000)

@@ -96,6 +96,7 @@ def test_debug_raises_the_error(monkeypatch):
         cli.main(["demo", "--debug"])
 
 
+@pytest.mark.slow
 def test_error_of_a_missing_package_names_its_extra(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sklearn_missing", None)
     monkeypatch.setitem(cli.SUBCOMMANDS, "demo", cli.Subcommand("sklearn_missing", "x", "train"))

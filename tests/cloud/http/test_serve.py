@@ -325,6 +325,7 @@ def test_concurrent_requests_all_get_answers(service):
     assert sorted(routes) == ["cloud"] * 160 + ["edge"] * 160
 
 
+@pytest.mark.slow
 def test_rows_get_fallback_answers_after_a_worker_is_killed(bundle, tmp_path):
     with MosquittoBroker() as broker:
         command = [sys.executable, "-m", "gatewise", "cloud", str(bundle.path)]
@@ -376,6 +377,7 @@ def test_without_a_cloud_hard_rows_get_fallback_answers(bundle, tmp_path):
         assert (answer["route"], answer["reason"]) == ("fallback", "no-link")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -42,6 +42,7 @@ def bundle_and_rows(tmp_path_factory):
     return gw.pack(system, folder / "bundle", sample=rows[:64]), rows
 
 
+@pytest.mark.slow
 def test_a_missing_provider_is_refused_with_the_list_of_providers(bundle_and_rows):
     bundle, _ = bundle_and_rows
     message = f"provider 'neuron' is not in the onnxruntime installed here, which has .*{CPU}"
@@ -82,6 +83,7 @@ def test_a_provider_beyond_the_tolerance_is_refused(bundle_and_rows, monkeypatch
         gw.Device(bundle, provider=OTHER_PROVIDERS[0])
 
 
+@pytest.mark.slow
 @needs_other_provider
 def test_models_without_a_graph_refuse_or_ignore_a_provider(tmp_path, caplog):
     import lightgbm

@@ -118,6 +118,7 @@ def test_walker_compares_each_value_that_it_reads_with_its_range(bundle_with_ran
     assert reading.implausible == "d"
 
 
+@pytest.mark.slow
 def test_reason_names_an_implausible_raw_column(make_once):
     _, _, path = make_once("raw-bundle", make_raw_bundle)
     frame, _ = machine_table(20, seed=1)

@@ -129,6 +129,7 @@ def test_error_names_an_unknown_or_repeated_key(key, value):
         decode_json_request(make_payload(**{f"{key}_": 1}))
 
 
+@pytest.mark.slow
 @given(payload=st.one_of(st.binary(max_size=99), st.text(max_size=99).map(str.encode)))
 @example(b'{"x":' * 900)
 def test_noise_is_refused_with_a_reason(payload):

@@ -42,6 +42,7 @@ def compiled() -> set[frozenset[bytes]]:
     return set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", BUILDS)
 def test_libraries_compile_without_warnings_as_c_and_cpp(bundle, tmp_path, compiled, build):
     source, reason = write_library(bundle, tmp_path / build, build, name="m")
@@ -79,6 +80,7 @@ def test_tables_take_no_ram_on_avr(bundle, tmp_path):
         assert int(sizes.get(".progmem.data", "0"), 16) > 0 or ".progmem" in sections
 
 
+@pytest.mark.slow
 def test_cmake_builds_the_library_and_a_program_that_uses_it(bundle, tmp_path):
     if shutil.which("cmake") is None:
         pytest.skip("cmake is not installed")
@@ -121,6 +123,7 @@ int main(void)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which(CORTEX[0]) is None, reason="arm-none-eabi-gcc is not installed")
 @pytest.mark.parametrize("json", [0, 1])
 def test_the_client_is_small_on_a_cortex_m0(bundle, tmp_path, json):

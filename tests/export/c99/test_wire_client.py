@@ -248,6 +248,7 @@ int main(void)
 """
 
 
+@pytest.mark.slow
 def test_damaged_messages_cause_no_memory_error(library, tmp_path):
     (tmp_path / "fuzz.c").write_text(FUZZ)
     sources = (tmp_path / "fuzz.c", *sorted((library / "src").glob("*.c")))

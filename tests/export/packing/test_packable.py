@@ -264,6 +264,7 @@ def test_values_between_categories_are_unknown_categories():
     assert_conversion_holds(make_pipeline(encoder, LogisticRegression()), X, y, n_rows=1000)
 
 
+@pytest.mark.slow
 def test_lightgbm_treats_tiny_numbers_as_zero():
     X = np.random.default_rng(0).choice([-1, 0, 1], (300, 2)).astype(np.float32)
     y = (X[:, 0] == 0) + (X[:, 1] > 0)  # splits between -1 and 0 have the threshold -1e-35

@@ -164,6 +164,7 @@ def test_arrays_of_wrong_shape_are_refused(manifest, X, y, message):
     assert_refused(Rows.from_arrays, "rows", X, y, manifest, message=message)
 
 
+@pytest.mark.slow
 def test_raw_columns_are_encoded_as_devices_encode_them(make_once, tmp_path):
     _, encoder, path = make_once("raw-bundle", make_raw_bundle)
     manifest = Bundle.open(path).manifest

@@ -42,6 +42,7 @@ def run_days(first_bundle, X, y, **rules):
     return simulate_loop(first_bundle, X, y, train=train, rules=LoopRules(**rules))
 
 
+@pytest.mark.slow
 def test_figures_without_a_drift_equal_those_of_the_rows(first_bundle):
     X, y = make_rows(900, 1)
     report = run_days(first_bundle, X, y, days=3, instances=300, audit=0.2, labels=40)

@@ -29,6 +29,7 @@ def rows_path(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_line_per_day_with_the_rules_of_the_docs(
     first_bundle, rows_path, tmp_path, capsys
 ):

@@ -31,6 +31,7 @@ def fine_grid(n, bound):
     return highest * np.sin(np.arange(0.001, np.pi / 2, 0.06 / np.sqrt(n * highest))) ** 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "bound", "level"),
     [

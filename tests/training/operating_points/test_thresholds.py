@@ -102,6 +102,7 @@ def test_no_change_of_one_threshold_improves_two_tuned_stages(seed, costs):
     )
 
 
+@pytest.mark.slow
 def test_sweeps_of_the_price_from_both_ends_nearly_always_find_the_best_setting():
     # of 240 prices, a sweep from the highest price alone fails at 29, both sweeps at 1
     lams = np.geomspace(1, 0.01, 12)

@@ -33,6 +33,7 @@ def table(rows, columns, **details) -> Outcomes:
     return Outcomes(**selection, **({"small_cost": 1.0, "big_cost": 20.0} | details))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "loss_limit", "max_loss"),
     [("answers", 1.0, 0.03), ("marks", 5.0, 0.1), ("votes", 1.0, 0.02)],

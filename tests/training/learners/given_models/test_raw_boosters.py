@@ -89,6 +89,7 @@ def test_boosters_are_high_cost_low_cost_and_first_models(tmp_path):
     assert pair.fit(x[300:], y[300:]).score(x[300:], y[300:]) > 0.9
 
 
+@pytest.mark.slow
 def test_columns_with_spaces_match_the_names_of_lightgbm():
     x, y = load_breast_cancer(return_X_y=True, as_frame=True)
     model = lightgbm.LGBMClassifier(n_estimators=5, verbose=-1, n_jobs=1).fit(x, y)
@@ -124,6 +125,7 @@ def test_models_that_are_not_classifiers_are_refused(tmp_path):
     assert as_classifier(None) is None
 
 
+@pytest.mark.slow
 def test_xgboost_with_categories_runs_by_its_library_as_high_cost_model(tmp_path):
     x, y = load_iris(return_X_y=True)
     x = np.round(x).astype(np.float32)
