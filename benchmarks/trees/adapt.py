@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import RandomForestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
+from benchmarks.trees.pruning import sklearn_forest
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training import AdaptGBRT, AdaptLin, BudgetPrune, GreedyMiser, L1Cascade
@@ -46,17 +46,12 @@ FIGURES = {"mbne_tiny": FIGURE_4, "forest-bin": FIGURE_4, "letter-bin": tuple(ME
 """Methods of each problem: those of figure 4, and on Letters also those of figure 5."""
 
 
-def measure_figure(
-    name: str, *, n_trees: int, n_rounds: int, fold: Fold | None = None
-) -> dict[str, Any]:
+def measure_figure(name: str, *, n_trees: int, n_rounds: int, fold: Fold) -> dict[str, Any]:
     """Fit the methods on one problem and measure them at budgets on test rows."""
     problem = problems.get(name)
-    fold = fold or problem.make_folds(0)[0]
     x, y = fold.train
     # f0: the forest and, for figure 5, a support vector machine
-    forest = RandomForestClassifier(
-        n_trees, criterion="entropy", max_features=None, random_state=0, n_jobs=1
-    ).fit(x, y)
+    forest = sklearn_forest(fold, n_trees)
     svm = None
     if "adapt-gbrt-svm" in FIGURES[name]:
         scale = 1 / x.shape[1]
@@ -128,7 +123,7 @@ def cheapest_within(curve: Sequence[dict[str, float] | None], max_error: float) 
     )
 
 
-def measure_synthetic(seed: int = 0) -> dict[str, Any]:
+def measure_synthetic(seed: int) -> dict[str, Any]:
     """Measure figure 2: accuracy of Adapt with simple models on Synthetic-1.
 
     The points of the figure are not published. The points here lie in a square, with a linear

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import RandomForestClassifier
 from sklearn.svm import LinearSVC
 
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
 from benchmarks.trees.curves import BUDGETS, CIFAR_BUDGETS, Curve, PrunedForest, at_budgets
-from benchmarks.trees.pruning import cost_complexity, grow_forest
+from benchmarks.trees.pruning import cost_complexity, grow_forest, sklearn_forest
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.prune import build_problem
@@ -83,16 +82,8 @@ def measure_usage(
 
 def best_subset_forest(fold: Fold, n_trees: int, seed: int) -> Forest:
     """Grow entropy forests and return the most accurate one on validation rows."""
-    models = [_entropy_forest(fold, n_trees, seed, n_features) for n_features in TRIED_SUBSETS]
+    models = [sklearn_forest(fold, n_trees, seed=seed, max_features=n) for n in TRIED_SUBSETS]
     return Forest.from_sklearn(max(models, key=lambda model: model.score(*fold.validation)))
-
-
-def _entropy_forest(
-    fold: Fold, n_trees: int, seed: int, n_features: int | None
-) -> RandomForestClassifier:
-    return RandomForestClassifier(
-        n_trees, criterion="entropy", max_features=n_features, random_state=seed, n_jobs=1
-    ).fit(*fold.train)
 
 
 def feature_uses(forest: Forest, x: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -128,29 +119,28 @@ def svm_costs(fold: Fold) -> FeatureCosts:
     return FeatureCosts(prices * len(prices) / prices.sum())
 
 
-def measure_prices(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
+def measure_prices(name: str, seeds: Sequence[int], *, n_trees: int, fold: Fold) -> dict[str, Any]:
     """Measure figure 5: BudgetPrune and cost-complexity pruning with uniform and other prices."""
-    fold = size.pop("fold", None) or problems.get(name).make_folds(0)[0]
     uniform, weighted = FeatureCosts.uniform(fold.train[0].shape[1]), svm_costs(fold)
     cases = {"uniform": ("entropy", None, uniform), "by weight": ("entropy", None, weighted)}
-    return _figure(name, cases, ("ensemble", "ccp"), seeds, fold, **size)
+    return _figure(name, cases, ("ensemble", "ccp"), seeds, fold, n_trees=n_trees)
 
 
-def measure_impurities(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
+def measure_impurities(
+    name: str, seeds: Sequence[int], *, n_trees: int, fold: Fold
+) -> dict[str, Any]:
     """Measure figure 6: prunings of entropy forests and of forests grown by Pairs."""
-    fold = size.pop("fold", None) or problems.get(name).make_folds(0)[0]
     costs = FeatureCosts.uniform(fold.train[0].shape[1])
     cases = {"entropy": ("entropy", None, costs), "Pairs": ("threshold_pairs", None, costs)}
-    return _figure(name, cases, ("ensemble", "ccp"), seeds, fold, **size)
+    return _figure(name, cases, ("ensemble", "ccp"), seeds, fold, n_trees=n_trees)
 
 
-def measure_subsets(name: str, seeds: Sequence[int], **size: Any) -> dict[str, Any]:
+def measure_subsets(name: str, seeds: Sequence[int], *, n_trees: int, fold: Fold) -> dict[str, Any]:
     """Measure figure 7: prunings of forests with 20 and 120 random features per split."""
-    fold = size.pop("fold", None) or problems.get(name).make_folds(0)[0]
     n_features = fold.train[0].shape[1]
     costs = FeatureCosts.uniform(n_features)
     cases = {f"k = {k}": ("entropy", min(k, n_features), costs) for k in (20, 120)}
-    return _figure(name, cases, ("ensemble", "greedy", "ccp"), seeds, fold, **size)
+    return _figure(name, cases, ("ensemble", "greedy", "ccp"), seeds, fold, n_trees=n_trees)
 
 
 def _figure(
@@ -172,7 +162,7 @@ def _figure(
         unpruned_figures = []
         for seed in seeds:
             if criterion == "entropy":
-                model = _entropy_forest(fold, n_trees, seed, n_features)
+                model = sklearn_forest(fold, n_trees, seed=seed, max_features=n_features)
                 forest = Forest.from_sklearn(model)
             else:
                 forest = grow_forest(fold, costs, n_trees, seed, criterion="threshold_pairs")

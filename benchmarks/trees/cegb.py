@@ -28,9 +28,7 @@ MISER_RATES = (0.1, 1.0)
 """Learning rates of GreedyMiser; its paper and the CEGB paper search them also."""
 
 
-def measure_figures(
-    name: str, *, n_rounds: int, n_penalties: int, fold: Fold | None = None
-) -> dict[str, Any]:
+def measure_figures(name: str, *, n_rounds: int, n_penalties: int, fold: Fold) -> dict[str, Any]:
     """Fit every method on one problem.
 
     Figure 3b has exactly `n_rounds` rounds, figure 2 at most that number. GreedyMiser has ten times
@@ -38,7 +36,6 @@ def measure_figures(
     the points of both of its learning rates.
     """
     problem = problems.get(name)
-    fold = fold or problem.make_folds(0)[0]
     common: dict[str, Any] = {
         "feature_costs": problem.costs,
         "n_rounds": n_rounds,

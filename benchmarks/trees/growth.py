@@ -9,12 +9,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble import RandomForestClassifier
 
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
 from benchmarks.trees.curves import BUDGETS, CIFAR_BUDGETS
-from benchmarks.trees.pruning import grow_forest
+from benchmarks.trees.pruning import grow_forest, sklearn_forest
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest
@@ -28,7 +27,6 @@ FOREST_KINDS = {
     "exact": "BudgetForest, alpha 0, exact thresholds",
     "rf-all": "random forest, entropy, all features at a node",
 }
-N_TURNS = 3
 
 PAPER_ALPHAS = (0, 2, 4, 6, 8, 10, 15, 25, 35, 45)
 """Thresholds of Pairs in figure 3."""
@@ -38,8 +36,8 @@ def measure_table(
     name: str,
     seeds: Sequence[int],
     *,
-    tree_counts: Sequence[int] = TREE_COUNTS,
-    fold: Fold | None = None,
+    tree_counts: Sequence[int],
+    fold: Fold,
 ) -> dict[str, Any]:
     """Measure the first trees of each kind of forest on test rows, for each of `tree_counts`.
 
@@ -47,7 +45,6 @@ def measure_table(
     averaged leaf distributions.
     """
     problem = problems.get(name)
-    fold = fold or problem.make_folds(0)[0]
     figures_by_kind: dict[str, list[dict[str, float]]] = {}
     for kind in FOREST_KINDS:
         runs = [
@@ -80,13 +77,11 @@ def measure_figure(
     name: str,
     seeds: Sequence[int],
     *,
-    alphas: Sequence[float] = PAPER_ALPHAS,
-    n_trees: int = 40,
-    fold: Fold | None = None,
+    alphas: Sequence[float],
+    n_trees: int,
+    fold: Fold,
 ) -> dict[str, Any]:
     """Measure figure 3, b to d: errors at budgets, with alpha and trees chosen on validation."""
-    problem = problems.get(name)
-    fold = fold or problem.make_folds(0)[0]
     budgets = BUDGETS.get(name, CIFAR_BUDGETS)
     x, y = fold.test
     runs = []
@@ -119,9 +114,9 @@ def measure_figure(
 
 def measure_ranking(
     *,
-    n_trees: int = 40,
-    tree_counts: Sequence[int] = TREE_COUNTS,
-    folds: Sequence[Fold] | None = None,
+    n_trees: int,
+    tree_counts: Sequence[int],
+    folds: Sequence[Fold] | None,
 ) -> dict[str, Any]:
     """Measure figure 3a on MQ2008: AP@5 of two ranking scores, over the queries of all folds."""
     rows = []
@@ -147,15 +142,15 @@ def measure_ranking(
     return {"rows": [dict(zip(names, row.round(5).tolist(), strict=True)) for row in means]}
 
 
-def measure_seconds(fold: Fold, n_trees: int, n_turns: int = N_TURNS) -> dict[str, Any]:
+def measure_seconds(fold: Fold, n_trees: int, n_turns: int) -> dict[str, Any]:
     """Median CPU seconds of fits with one thread, measured alternately.
 
     The times of BudgetForest include the evaluation of every operating point on validation rows.
     """
     growers = {
         "exact": lambda: _grow("exact", fold, n_trees, 0),
-        "rf-all": lambda: _sklearn(fold, n_trees, 0, "entropy", None),
-        "rf-all-gini": lambda: _sklearn(fold, n_trees, 0, "gini", None),
+        "rf-all": lambda: sklearn_forest(fold, n_trees),
+        "rf-all-gini": lambda: sklearn_forest(fold, n_trees, criterion="gini"),
     }
     _grow("exact", fold.sample(200), 2, 0)  # compile with numba before the measurement
     durations: dict[str, list[float]] = {grower: [] for grower in growers}
@@ -180,7 +175,9 @@ def _grow(kind: str, fold: Fold, n_trees: int, seed: int) -> Forest:
     if kind.startswith("rf"):
         criterion = "gini" if kind == "rf-gini" else "entropy"
         max_features = None if kind == "rf-all" else "sqrt"
-        return Forest.from_sklearn(_sklearn(fold, n_trees, seed, criterion, max_features))
+        return Forest.from_sklearn(
+            sklearn_forest(fold, n_trees, seed=seed, criterion=criterion, max_features=max_features)
+        )
     system = BudgetForest(
         alpha=0.0,
         splits="stumps" if kind == "stumps" else "exact",
@@ -190,14 +187,6 @@ def _grow(kind: str, fold: Fold, n_trees: int, seed: int) -> Forest:
     ).fit(*fold.train, validation=fold.validation)
     # each operating point has the whole forest and the number of its trees
     return max((forest for forest, _ in system.grown_), key=lambda forest: forest.n_trees)
-
-
-def _sklearn(
-    fold: Fold, n_trees: int, seed: int, criterion: str, max_features: str | None
-) -> RandomForestClassifier:
-    return RandomForestClassifier(
-        n_trees, criterion=criterion, max_features=max_features, random_state=seed, n_jobs=1
-    ).fit(*fold.train)
 
 
 def _rows(forest: Forest, fold: Fold, tree_counts: Sequence[int]) -> list[list[float]]:

@@ -66,6 +66,20 @@ def cost_complexity(problem: PruneProblem) -> PruneSequence:
     return PruneSequence(problem, np.where(inner, complexity, -np.inf))
 
 
+def sklearn_forest(
+    fold: Fold,
+    n_trees: int,
+    *,
+    seed: int = 0,
+    criterion: str = "entropy",
+    max_features: int | str | None = None,
+) -> RandomForestClassifier:
+    """Fit scikit-learn's forest on the training rows with one thread."""
+    return RandomForestClassifier(
+        n_trees, criterion=criterion, max_features=max_features, random_state=seed, n_jobs=1
+    ).fit(*fold.train)
+
+
 def grow_forest(
     fold: Fold, costs: FeatureCosts, n_trees: int, seed: int, *, criterion: Criterion, mu: float = 0
 ) -> Forest:
@@ -92,18 +106,13 @@ def grow_forest(
     return Forest.join(trees)
 
 
-def measure_figure(
-    name: str, *, n_trees: int, n_points: int, fold: Fold | None = None
-) -> dict[str, Any]:
+def measure_figure(name: str, *, n_trees: int, n_points: int, fold: Fold) -> dict[str, Any]:
     """Measure figure 2 of BudgetPrune on one problem: errors at budgets for each method."""
     problem = problems.get(name)
-    costs, fold = problem.costs, fold or problem.make_folds(0)[0]
+    costs = problem.costs
     assert fold.validation is not None
     # prune one forest by four methods
-    model = RandomForestClassifier(
-        n_trees, criterion="entropy", max_features=None, random_state=0, n_jobs=1
-    ).fit(*fold.train)
-    forest = Forest.from_sklearn(model)
+    forest = Forest.from_sklearn(sklearn_forest(fold, n_trees))
     unpruned = PrunedForest(lambda: forest, fold, costs)
     prune_problem = build_problem(forest, fold.validation[0], costs)
     ensemble_sequence = PruneSequence(prune_problem, breakpoints(prune_problem))

@@ -17,6 +17,7 @@ from sklearn.ensemble import RandomForestClassifier
 from benchmarks.data.folds import Fold
 from benchmarks.harness import memory, reset_memory_peak
 from benchmarks.trees import maxflow
+from benchmarks.trees.pruning import sklearn_forest
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.prune import PruneProblem, PruningPath, build_problem
@@ -48,7 +49,7 @@ def measure_timings(
     n_turns, instances = 1 if quick else N_TURNS, fold.validation[0]
     # build the problem of a forest and the instances that pay for features
     _warm(costs)
-    model, growth_seconds = _result_and_seconds(lambda: _forest(n_trees, fold))
+    model, growth_seconds = _result_and_seconds(lambda: sklearn_forest(fold, n_trees))
     forest = Forest.from_sklearn(model)
     bytes_before = memory(peak=False)
     reset_memory_peak()
@@ -152,7 +153,7 @@ def measure_solvers(
     for n_trees, n_instances in sizes:
         # make one problem and price for all solvers
         if n_trees not in models:
-            models = {n_trees: Forest.from_sklearn(_forest(n_trees, fold))}
+            models = {n_trees: Forest.from_sklearn(sklearn_forest(fold, n_trees))}
         problem = build_problem(models[n_trees], fold.validation[0][:n_instances], costs)
         path = PruningPath(models[n_trees], problem, breakpoints(problem))
         lam = path.at(budget=0.5 * float(path.sequence.costs[0])).lam * (1 + 1e-6)
@@ -188,13 +189,6 @@ def measure_solvers(
         if "highs" in slow_methods:
             break
     return rows
-
-
-def _forest(n_trees: int, fold: Fold) -> RandomForestClassifier:
-    model = RandomForestClassifier(
-        n_trees, criterion="entropy", max_features=None, random_state=0, n_jobs=1
-    )
-    return model.fit(*fold.train)
 
 
 def _warm(costs: FeatureCosts) -> None:

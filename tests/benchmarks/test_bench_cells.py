@@ -110,12 +110,12 @@ def test_quick_run_writes_figures_page_and_plot(tmp_path, monkeypatch):
         "--jobs", "1", "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out"),
     ]  # fmt: skip
     assert bench_adapt.main(arguments) == 0
-    found = json.loads((tmp_path / "out/adapt/breast_cancer.json").read_text())
-    assert set(found["methods"]) == {"staged", "f0", "two-stage", "cegb-lazy"}
-    assert len(found["budgets"]) == 12
-    assert set(found["against"]) == {"f0", "two-stage", "cegb-lazy"}
-    for figures in found["methods"].values():
-        assert 0 <= figures["within_1"]["cut"]["mean"] <= 1
-        assert [row["cost"]["mean"] for row in figures["at_budgets"]][-1] <= 30
+    figures = json.loads((tmp_path / "out/adapt/breast_cancer.json").read_text())
+    assert set(figures["methods"]) == {"staged", "f0", "two-stage", "cegb-lazy"}
+    assert len(figures["budgets"]) == 12
+    assert set(figures["against"]) == {"f0", "two-stage", "cegb-lazy"}
+    for method_figures in figures["methods"].values():
+        assert 0 <= method_figures["within_1"]["cut"]["mean"] <= 1
+        assert [row["cost"]["mean"] for row in method_figures["at_budgets"]][-1] <= 30
     assert "## breast_cancer" in (tmp_path / "out" / "adapt.md").read_text()
     assert (tmp_path / "out/adapt/breast_cancer.svg").read_text().startswith("<?xml")

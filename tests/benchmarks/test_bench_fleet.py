@@ -8,14 +8,14 @@ from benchmarks import bench_fleet
 from benchmarks.bench_fleet import RUNS, TARGETS, document, page, run_part, write_inputs
 
 
-def parts(error: float) -> dict:
+def run_figures(error: float) -> dict:
     run = {"cpu_seconds": 10.0, "peak_mb": 100.0, "policies": {"system": "all of 5 devices"}}
     compared = {"whole": {"cost": [2.0, 1.9, 2.1]}, "part": {"cost": [2.0 * error, 1.8, 2.2]}}
     return {name: dict(run) for name in RUNS} | {"error": compared}
 
 
 def test_each_target_is_compared_with_its_bound():
-    figures = document(parts(1.08), "1day")
+    figures = document(run_figures(1.08), "1day")
     assert figures["holds"] == dict.fromkeys(TARGETS, True) | {"largest_error": False}
     assert figures["figures"]["largest_error"] == 8.0
     assert json.loads(json.dumps(figures)) == figures

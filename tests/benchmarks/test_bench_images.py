@@ -12,21 +12,21 @@ from benchmarks.data import images, problems
 
 
 @pytest.fixture(scope="module")
-def files():
+def jpeg_images():
     rng = np.random.default_rng(0)
     # smooth images with low contrast, then brighter copies of them
-    coarse = rng.integers(60, 120, (50, 8, 8, 3)).repeat(4, axis=1).repeat(4, axis=2)
+    dark_images = rng.integers(60, 120, (50, 8, 8, 3)).repeat(4, axis=1).repeat(4, axis=2)
     encoded_images = []
-    for pixels in np.concatenate([coarse, coarse + 60]).astype(np.uint8):
+    for pixels in np.concatenate([dark_images, dark_images + 60]).astype(np.uint8):
         buffer = io.BytesIO()
         Image.fromarray(pixels).save(buffer, "jpeg", quality=100, subsampling=0)
         encoded_images.append(np.frombuffer(buffer.getvalue(), np.uint8))
     return np.concatenate(encoded_images), np.cumsum([0, *map(len, encoded_images)])
 
 
-def test_features_are_cached_and_ignore_brightness(files, tmp_path, monkeypatch):
+def test_features_are_cached_and_ignore_brightness(jpeg_images, tmp_path, monkeypatch):
     cache_file = tmp_path / "features.npz"
-    features = images.patch_features(*files, cache_file)
+    features = images.patch_features(*jpeg_images, cache_file)
     assert features.shape == (100, 400)
     assert features.dtype == np.float32
     assert (features >= 0).all()
@@ -34,14 +34,14 @@ def test_features_are_cached_and_ignore_brightness(files, tmp_path, monkeypatch)
     image_gap = np.abs(features[:49] - features[1:50]).mean()
     assert brightness_gap < 0.2 * image_gap
     monkeypatch.setattr(images, "_decode", None)
-    assert np.array_equal(images.patch_features(*files, cache_file), features)
+    assert np.array_equal(images.patch_features(*jpeg_images, cache_file), features)
     assert [p.name for p in tmp_path.iterdir()] == ["features.npz"]
 
 
 def test_each_quarter_pools_its_part_of_the_image():
-    active = np.zeros((1, 14, 14, images.CENTROIDS), np.float32)
-    active[0, 2, 9, 7] = 1.0  # above, to the right: the second quarter
-    pooled = images._pool(active.reshape(1, -1, images.CENTROIDS))
+    activation = np.zeros((1, 14, 14, images.CENTROIDS), np.float32)
+    activation[0, 2, 9, 7] = 1.0  # above, to the right: the second quarter
+    pooled = images._pool(activation.reshape(1, -1, images.CENTROIDS))
     assert np.flatnonzero(pooled[0]).tolist() == [images.CENTROIDS + 7]
 
 

@@ -38,12 +38,12 @@ def test_lazy_cost_equals_a_walk_through_every_tree(fold):
     penalty = {"num_leaves": 15, "cegb_penalty_feature_lazy": [0.01] * 30}
     model = booster_fit(plan, np.arange(30), 2, penalty, seed=0)(*plan.folds[0], None)
     x = fold.test[0][:40]
-    counted = peer_cegb.path_costs(model, x, costs)
+    path_costs = peer_cegb.path_costs(model, x, costs)
 
     frame = model.model.trees_to_dataframe()
     frame = frame[frame.tree_index < model.rounds].set_index("node_index")
     roots = frame[frame.node_depth == 1].index
-    for row, cost in zip(x.astype(float), counted, strict=True):
+    for row, cost in zip(x.astype(float), path_costs, strict=True):
         acquired: set[int] = set()
         for node in roots:
             while isinstance(frame.at[node, "split_feature"], str):
@@ -55,17 +55,17 @@ def test_lazy_cost_equals_a_walk_through_every_tree(fold):
 
 
 def test_sweep_places_its_fits_between_different_costs():
-    tried = []
+    tried_penalties = []
 
     def evaluate(penalty):
-        tried.append(penalty)
+        tried_penalties.append(penalty)
         return (30.0 if penalty < 1 else 3.0 if penalty < 2 else 1.0), penalty
 
     results = sweep_penalties(evaluate, 1e-4, 1e4, 12)
-    assert results == sorted(tried)
-    assert len(tried) <= 12
-    assert max(p for p in tried if p < 1) > 0.5
-    assert min(p for p in tried if p >= 1) < 1.5
+    assert results == sorted(tried_penalties)
+    assert len(tried_penalties) <= 12
+    assert max(p for p in tried_penalties if p < 1) > 0.5
+    assert min(p for p in tried_penalties if p >= 1) < 1.5
 
 
 def test_elimination_removes_whole_groups_of_free_features():
@@ -73,10 +73,10 @@ def test_elimination_removes_whole_groups_of_free_features():
     plan = plan_of(fold)
     costs = FeatureCosts(np.zeros(64), group=np.arange(64) // 8, shared=[1.0] * 8)
     model = booster_fit(plan, np.arange(64), 10, {"num_leaves": 7}, seed=0)(*plan.folds[0], 10)
-    remaining = peer_static._eliminate(model, costs, 3.0)
-    assert costs.price(remaining) == 3.0
-    assert set(remaining) == {
-        k for k in model.used_features() if costs.group[k] in costs.group[remaining]
+    kept_features = peer_static._eliminate(model, costs, 3.0)
+    assert costs.price(kept_features) == 3.0
+    assert set(kept_features) == {
+        k for k in model.used_features() if costs.group[k] in costs.group[kept_features]
     }
 
 
@@ -89,23 +89,23 @@ def test_sedna_rules_follow_their_formulas():
 
 
 def test_thresholds_include_never_and_always():
-    cuts = threshold_quantiles(np.array([0.3, 0.1, 0.2, 0.2]), 10)
-    assert cuts[0] == np.inf
-    assert cuts[-1] == -np.inf
-    assert sorted(cuts[1:-1]) == pytest.approx([0.15, 0.25])
+    thresholds = threshold_quantiles(np.array([0.3, 0.1, 0.2, 0.2]), 10)
+    assert thresholds[0] == np.inf
+    assert thresholds[-1] == -np.inf
+    assert sorted(thresholds[1:-1]) == pytest.approx([0.15, 0.25])
 
 
-def test_finished_keeps_the_free_answer_and_the_pareto_front(fold):
+def test_pareto_points_include_the_free_answer_and_the_pareto_front(fold):
     points = [
         Point(0.9, 5.0, 0.8, 5.0, 5.0),
         Point(0.85, 6.0, 0.99, 6.0, 6.0),  # higher cost and lower validation accuracy
         Point(0.95, 7.0, 0.7, 7.0, 7.0, nbytes=2**18),
         Point(0.93, 7.5, 0.7, 7.5, 7.5, nbytes=100),  # the best of the small ones
     ]
-    kept = pareto_points(points, fold)
-    assert kept[0].cost == 0
-    assert kept[0].accuracy == pytest.approx(np.mean(fold.test[1] == 0))  # benign
-    assert kept[1:] == [points[0], points[2], points[3]]
+    front = pareto_points(points, fold)
+    assert front[0].cost == 0
+    assert front[0].accuracy == pytest.approx(np.mean(fold.test[1] == 0))  # benign
+    assert front[1:] == [points[0], points[2], points[3]]
 
 
 def test_points_of_a_system_equal_its_own_figures(fold):
@@ -115,12 +115,12 @@ def test_points_of_a_system_equal_its_own_figures(fold):
     assert len(points) == len(system.frontier_.points)
     x, y = fold.test
     for point in points:
-        same = system.at(budget=point.val_cost)
-        assert same.operating_point_.accuracy == point.val_accuracy
-        assert point.accuracy == pytest.approx(np.mean(same.predict(x) == y))
-        assert point.cost == pytest.approx(same.cost(x).mean())
-        assert point.cost_paper == pytest.approx(same.cost(x, accounting="paper").mean())
-        assert point.offload_rate == pytest.approx(same.offload(x).mean())
+        point_system = system.at(budget=point.val_cost)
+        assert point_system.operating_point_.accuracy == point.val_accuracy
+        assert point.accuracy == pytest.approx(np.mean(point_system.predict(x) == y))
+        assert point.cost == pytest.approx(point_system.cost(x).mean())
+        assert point.cost_paper == pytest.approx(point_system.cost(x, accounting="paper").mean())
+        assert point.offload_rate == pytest.approx(point_system.offload(x).mean())
 
 
 @pytest.mark.parametrize(

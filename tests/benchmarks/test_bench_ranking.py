@@ -20,7 +20,7 @@ from gatewise_training.data.metrics import average_precision_at
 pytestmark = pytest.mark.slow  # fits of several seconds
 
 
-def part(seed, n_queries):
+def ranked_rows(seed, n_queries):
     """Queries of 5 to 12 documents whose relevance depends on the first three features."""
     rng = np.random.default_rng(seed)
     qid = np.repeat(np.arange(n_queries), rng.integers(5, 13, n_queries))
@@ -31,8 +31,12 @@ def part(seed, n_queries):
 
 @pytest.fixture(scope="module")
 def problem():
-    (train, _), (validation, before), (test, after) = part(0, 60), part(1, 30), part(2, 40)
-    fold = Fold(train, validation, test, (before, after))
+    (train, _), (validation, validation_queries), (test, test_queries) = (
+        ranked_rows(0, 60),
+        ranked_rows(1, 30),
+        ranked_rows(2, 40),
+    )
+    fold = Fold(train, validation, test, (validation_queries, test_queries))
     costs = FeatureCosts.uniform(6)
     return Problem("made", "made", costs, 2, 1.0, lambda _seed: [fold], metric="AP@5")
 
@@ -48,7 +52,7 @@ def system(fold):
     return cascade.fit(*fold.train, validation=fold.validation)
 
 
-def ap(system, table, qid):
+def average_precision(system, table, qid):
     return average_precision_at(system.predict_proba(table[0])[:, 1], table[1] == 1, qid)
 
 
@@ -68,18 +72,26 @@ def test_points_of_a_system_have_the_figures_of_its_rankings(system, fold):
     points = system_points(system, fold)
     assert len(points) == len(system.frontier_.points)
     for point in points:
-        same = system.at(budget=point.val_cost)
-        assert point.val_accuracy == pytest.approx(ap(same, fold.validation, fold.queries[0]))
-        assert point.accuracy == pytest.approx(ap(same, fold.test, fold.queries[1]))
-        assert point.cost == pytest.approx(same.cost(fold.test[0]).mean())
-        assert point.offload_rate == pytest.approx(same.offload(fold.test[0]).mean())
+        point_system = system.at(budget=point.val_cost)
+        assert point.val_accuracy == pytest.approx(
+            average_precision(point_system, fold.validation, fold.queries[0])
+        )
+        assert point.accuracy == pytest.approx(
+            average_precision(point_system, fold.test, fold.queries[1])
+        )
+        assert point.cost == pytest.approx(point_system.cost(fold.test[0]).mean())
+        assert point.offload_rate == pytest.approx(point_system.offload(fold.test[0]).mean())
 
 
 def test_own_choice_is_scored_as_a_ranking(system, fold):
     point = own_choice(system, fold, 0.05)
-    chosen = system.at(max_loss=0.05)
-    assert point.val_accuracy == pytest.approx(ap(chosen, fold.validation, fold.queries[0]))
-    assert point.accuracy == pytest.approx(ap(chosen, fold.test, fold.queries[1]))
+    chosen_system = system.at(max_loss=0.05)
+    assert point.val_accuracy == pytest.approx(
+        average_precision(chosen_system, fold.validation, fold.queries[0])
+    )
+    assert point.accuracy == pytest.approx(
+        average_precision(chosen_system, fold.test, fold.queries[1])
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,33 +106,33 @@ def test_every_peer_ranks_better_than_chance(method, problem, fold):
     assert points[-1].accuracy > chance + 0.15
 
 
-@pytest.mark.parametrize(("noisy", "leaves"), [(False, {255}), (True, {7, 31, 255})])
-def test_peers_try_small_trees_for_noisy_labels(noisy, leaves, problem, fold, monkeypatch):
-    tried = set()
+@pytest.mark.parametrize(("noisy", "leaf_counts"), [(False, {255}), (True, {7, 31, 255})])
+def test_peers_try_small_trees_for_noisy_labels(noisy, leaf_counts, problem, fold, monkeypatch):
+    tried_leaf_counts = set()
     fit = peer_cegb.booster_fit
 
-    def noting_fit(plan, columns, n_classes, params, **options):
-        tried.add(params["num_leaves"])
+    def recording_fit(plan, columns, n_classes, params, **options):
+        tried_leaf_counts.add(params["num_leaves"])
         return fit(plan, columns, n_classes, params, **options)
 
     monkeypatch.setattr(boosters, "LARGE_ROWS", 10)
-    monkeypatch.setattr(peer_cegb, "booster_fit", noting_fit)
+    monkeypatch.setattr(peer_cegb, "booster_fit", recording_fit)
     task = peers.Task(
         replace(problem, has_noisy_labels=noisy), fold, 0, 2, lambda _name, make: make()
     )
     peers.run_method("cegb-coupled", task)
-    assert tried == leaves
+    assert tried_leaf_counts == leaf_counts
 
 
-def test_thinned_fold_has_complete_queries(fold):
-    thin = fold.sample(120)
-    for qid, thin_qid, max_rows in zip(fold.queries, thin.queries, (60, 120), strict=True):
-        assert 0 < len(thin_qid) <= max_rows
-        for query in np.unique(thin_qid):
-            assert (thin_qid == query).sum() == (qid == query).sum()
-    assert len(thin.test_truth.y) == len(thin.queries[1]) == len(thin.test[0])
-    expected = part(2, 40)[0][0][np.isin(fold.queries[1], thin.queries[1])]
-    assert np.array_equal(thin.test[0], expected)
+def test_sampled_fold_has_complete_queries(fold):
+    sample = fold.sample(120)
+    for qid, sample_qid, max_rows in zip(fold.queries, sample.queries, (60, 120), strict=True):
+        assert 0 < len(sample_qid) <= max_rows
+        for query in np.unique(sample_qid):
+            assert (sample_qid == query).sum() == (qid == query).sum()
+    assert len(sample.test_truth.y) == len(sample.queries[1]) == len(sample.test[0])
+    expected = ranked_rows(2, 40)[0][0][np.isin(fold.queries[1], sample.queries[1])]
+    assert np.array_equal(sample.test[0], expected)
 
 
 def test_figures_name_their_metric(problem):
@@ -130,13 +142,13 @@ def test_figures_name_their_metric(problem):
         "seed": 0, "code": "c",
         "folds": [{"n_test": 40, "points": [free, row], "own": None, "seconds": 1.0, "about": {}}],
     }  # fmt: skip
-    found = summary.summarise(problem, {"staged": [cell]})
-    assert found["metric"] == "AP@5"
-    page = pages.markdown({"made": found})
+    figures = summary.summarise(problem, {"staged": [cell]})
+    assert figures["metric"] == "AP@5"
+    page = pages.markdown({"made": figures})
     assert "31.00 (AP@5, validation: staged)" in page
     assert "| best AP@5 |" in page
-    del found["metric"]  # like figures of older runs
-    assert "| best accuracy |" in pages.markdown({"made": found})
+    del figures["metric"]  # like figures of older runs
+    assert "| best accuracy |" in pages.markdown({"made": figures})
 
 
 @pytest.mark.skipif(
@@ -145,15 +157,15 @@ def test_figures_name_their_metric(problem):
 def test_mq2008_is_split_by_query():
     folds = problems.get("mq2008").make_folds(0)
     with np.load(problems.data_file("mq2008")) as file:
-        raw = {key: file[key] for key in file.files}
+        arrays = {key: file[key] for key in file.files}
     assert sorted(len(f.test_truth) for f in folds) == [156, 157, 157, 157, 157]
     assert np.array_equal(
-        np.unique(np.concatenate([f.queries[1] for f in folds])), np.unique(raw["qid"])
+        np.unique(np.concatenate([f.queries[1] for f in folds])), np.unique(arrays["qid"])
     )
-    for number, found in enumerate(folds):
-        train = set(np.unique(raw["qid"])) - set(found.queries[0]) - set(found.queries[1])
-        assert not set(found.queries[0]) & set(found.queries[1])
-        assert len(found.train[1]) == np.isin(raw["qid"], list(train)).sum()
-        ours = raw["part"] == (number + 4) % 5 + 1
-        assert np.array_equal(found.test[1], raw["y"][ours] > 0)
-        assert np.array_equal(found.queries[1], raw["qid"][ours])
+    for number, fold in enumerate(folds):
+        train = set(np.unique(arrays["qid"])) - set(fold.queries[0]) - set(fold.queries[1])
+        assert not set(fold.queries[0]) & set(fold.queries[1])
+        assert len(fold.train[1]) == np.isin(arrays["qid"], list(train)).sum()
+        is_test_row = arrays["part"] == (number + 4) % 5 + 1
+        assert np.array_equal(fold.test[1], arrays["y"][is_test_row] > 0)
+        assert np.array_equal(fold.queries[1], arrays["qid"][is_test_row])

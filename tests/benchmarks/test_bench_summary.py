@@ -19,56 +19,60 @@ def cell(seed, *points):
 
 
 @pytest.fixture
-def found():
+def summary_figures():
     problem = problems.get("breast_cancer")  # 30 features at price 1
-    good = [cell(s, row(0.5, 0, 0.5, 0), row(0.95, 3, 0.94, 3), row(0.96, 6, 0.95, 6))
+    accurate =  [cell(s, row(0.5, 0, 0.5, 0), row(0.95, 3, 0.94, 3), row(0.96, 6, 0.95, 6))
             for s in range(5)]  # fmt: skip
-    dear = [cell(s, row(0.5, 0, 0.5, 0), row(0.955, 15, 0.93, 15, 2**20)) for s in range(5)]
+    costly = [cell(s, row(0.5, 0, 0.5, 0), row(0.955, 15, 0.93, 15, 2**20)) for s in range(5)]
     weak = [cell(s, row(0.5, 0, 0.5, 0), row(0.7, 3, 0.99, 3)) for s in range(5)]
-    return summary.summarise(problem, {"staged": good, "dear": dear, "weak": weak})
+    return summary.summarise(problem, {"staged": accurate, "costly": costly, "weak": weak})
 
 
-def test_cut_belongs_to_the_cheapest_point_within_one_percent(found):
-    assert found["top_method"] == "staged"
-    assert found["top_accuracy"] == pytest.approx(0.99)  # of any method, on test
-    rule = found["methods"]["staged"]["within_1"]
+def test_cut_belongs_to_the_cheapest_point_within_one_percent(summary_figures):
+    assert summary_figures["top_method"] == "staged"
+    assert summary_figures["top_accuracy"] == pytest.approx(0.99)  # of any method, on test
+    rule = summary_figures["methods"]["staged"]["within_1"]
     assert rule["cut"]["mean"] == pytest.approx(0.9)
     assert rule["loss"]["mean"] == pytest.approx(0.05)
-    assert found["methods"]["staged"]["within_1_slack"]["cut"]["mean"] == pytest.approx(0.8)
+    assert summary_figures["methods"]["staged"]["within_1_slack"]["cut"]["mean"] == pytest.approx(
+        0.8
+    )
 
 
-def test_method_without_an_accurate_point_falls_back_to_the_top_method(found):
-    rule = found["methods"]["weak"]["within_1"]
+def test_method_without_an_accurate_point_falls_back_to_the_top_method(summary_figures):
+    rule = summary_figures["methods"]["weak"]["within_1"]
     assert rule["reached"]["mean"] == 0
     assert rule["cut"]["mean"] == 0
     assert rule["loss"]["mean"] == pytest.approx(0.99 - 0.95)
 
 
-def test_byte_bounds_exclude_large_models(found):
-    figures = found["methods"]["dear"]
-    assert figures["within_1_1024_kb"]["cut"]["mean"] == pytest.approx(0.5)
-    assert figures["within_1_64_kb"]["reached"]["mean"] == 0
+def test_byte_bounds_exclude_large_models(summary_figures):
+    costly_figures = summary_figures["methods"]["costly"]
+    assert costly_figures["within_1_1024_kb"]["cut"]["mean"] == pytest.approx(0.5)
+    assert costly_figures["within_1_64_kb"]["reached"]["mean"] == 0
 
 
 def test_byte_bound_uses_the_fit_within_this_bound():
     large = [cell(0, row(0.5, 0, 0.5, 0), row(0.96, 6, 0.95, 6, 2**17))]
     small = [cell(0, row(0.5, 0, 0.5, 0), row(0.955, 9, 0.94, 9, 2**15))]
     peer = [cell(0, row(0.5, 0, 0.5, 0), row(0.951, 12, 0.93, 12, 2**14))]
-    found = summary.summarise(
-        problems.get("breast_cancer"), {"staged": large, "staged-64kb": small, "dear": peer}
+    summary_figures = summary.summarise(
+        problems.get("breast_cancer"), {"staged": large, "staged-64kb": small, "costly": peer}
     )
-    assert found["methods"]["staged"]["within_1_64_kb"]["cut"]["mean"] == pytest.approx(0.7)
-    assert found["methods"]["staged"]["within_1_8_kb"]["reached"]["mean"] == 0
-    against = summary.compare(found, "staged", 1000, accuracies="at_budgets_64_kb")
-    assert list(against) == ["dear"]
-    assert max(against["dear"]["difference"]) == pytest.approx(0.94 - 0.5)
+    assert summary_figures["methods"]["staged"]["within_1_64_kb"]["cut"]["mean"] == pytest.approx(
+        0.7
+    )
+    assert summary_figures["methods"]["staged"]["within_1_8_kb"]["reached"]["mean"] == 0
+    against = summary.compare(summary_figures, "staged", 1000, accuracies="at_budgets_64_kb")
+    assert list(against) == ["costly"]
+    assert max(against["costly"]["difference"]) == pytest.approx(0.94 - 0.5)
 
 
-def test_budget_chooses_on_validation_and_reports_test_rows(found):
+def test_budget_chooses_on_validation_and_reports_test_rows(summary_figures):
     points = [Point(0.5, 0, 0.5, 0, 0), Point(0.7, 3, 0.99, 3, 3), Point(0.9, 4, 0.1, 9, 9)]
     assert summary.pick_budget(points, 3.5).accuracy == 0.99
     assert summary.pick_budget(points, 4).accuracy == 0.1
-    rows = found["methods"]["staged"]["at_budgets"]
+    rows = summary_figures["methods"]["staged"]["at_budgets"]
     assert rows[0]["accuracy"]["mean"] == 0.5
     assert rows[-1] == {
         "accuracy": {"mean": pytest.approx(0.95), "error": pytest.approx(0)},
@@ -77,14 +81,18 @@ def test_budget_chooses_on_validation_and_reports_test_rows(found):
     }
 
 
-def test_compare_counts_wins_ties_and_losses(found):
-    against = summary.compare(found, "staged", n_test=1000)
-    budgets = found["budgets"]
-    below = sum(b < 3 for b in budgets)
-    assert against["weak"]["plain"] == {"wins": 0, "ties": below, "losses": 12 - below}
-    assert against["weak"]["significant"]["losses"] == 12 - below
-    assert against["dear"]["plain"]["losses"] == 0
-    assert against["dear"]["difference"][-1] == pytest.approx(0.02)
+def test_compare_counts_wins_ties_and_losses(summary_figures):
+    against = summary.compare(summary_figures, "staged", n_test=1000)
+    budgets = summary_figures["budgets"]
+    n_budgets_below = sum(b < 3 for b in budgets)
+    assert against["weak"]["plain"] == {
+        "wins": 0,
+        "ties": n_budgets_below,
+        "losses": 12 - n_budgets_below,
+    }
+    assert against["weak"]["significant"]["losses"] == 12 - n_budgets_below
+    assert against["costly"]["plain"]["losses"] == 0
+    assert against["costly"]["difference"][-1] == pytest.approx(0.02)
 
 
 def test_holm_adjusts_p_values_in_ascending_order():

@@ -20,7 +20,7 @@ from gatewise_training.prune.solvers import mincut
 
 pytestmark = pytest.mark.slow  # compiles growth and pruning
 
-needs_data = pytest.mark.skipif(
+needs_shared_data = pytest.mark.skipif(
     find_file("mbne_tiny") is None or find_file("mq2008") is None,
     reason="mbne_tiny.npz or mq2008.npz is not there: python -m benchmarks.data fetch",
 )
@@ -58,9 +58,9 @@ def test_points_are_chosen_on_validation_rows(problem_and_fold):
             point_with_figures((2.0, 0.20), (2.1, 0.01), fold),
         ]
     )
-    chosen = at_budgets([curve], [1.0, 2.5, 9.0])
-    assert chosen[0] is None
-    assert [c and c["error"] for c in chosen[1:]] == [0.01, 0.40]  # the cheaper of equals
+    figures = at_budgets([curve], [1.0, 2.5, 9.0])
+    assert figures[0] is None
+    assert [c and c["error"] for c in figures[1:]] == [0.01, 0.40]  # the cheaper of equals
     assert cheapest_within([curve], [0.15])["cost"] == 3.2
     assert cheapest_within([curve], [0.05]) is None
 
@@ -118,10 +118,13 @@ def test_no_larger_problem_is_tried_after_highs_reaches_its_limit(problem_and_fo
 
 def test_cost_aware_growth_lowers_the_cost(problem_and_fold):
     costs, fold = problem_and_fold
-    plain, aware = (
+    plain_forest, aware_forest = (
         pruning.grow_forest(fold, costs, 5, 0, criterion="entropy", mu=mu) for mu in (0.0, 0.3)
     )
-    assert cost_and_error(aware, costs, fold.test)[0] < cost_and_error(plain, costs, fold.test)[0]
+    assert (
+        cost_and_error(aware_forest, costs, fold.test)[0]
+        < cost_and_error(plain_forest, costs, fold.test)[0]
+    )
 
 
 def test_uses_of_features_are_counted_node_by_node(problem_and_fold, forest):
@@ -142,16 +145,16 @@ def test_seg_measure_counts_only_flies_covered_by_more_than_half():
     assert cegb_prices.seg_measure(mask, flies) == pytest.approx((1 + 9 / 16) / 2)
 
 
-@needs_data
+@needs_shared_data
 def test_quick_run_writes_all_parts_into_one_page(tmp_path):
     problems.get.cache_clear()
     parts = ("budgetrf", "pruning", "budgetprune", "cegb", "adapt")
     for part in parts:
         section = bench_trees._measured(part, quick=True)
         bench_trees.write(tmp_path, part, json.loads(json.dumps(section)))
-    found = json.loads((tmp_path / "trees.json").read_text())
-    assert tuple(found["parts"]) == parts
-    _, pruning, _, cegb, adapt = found["parts"].values()
+    document = json.loads((tmp_path / "trees.json").read_text())
+    assert tuple(document["parts"]) == parts
+    _, pruning, _, cegb, adapt = document["parts"].values()
     assert pruning["figures"]["mbne_tiny"]["objective"]["least_advantage"] >= -1e-12
     points = pruning["tables"]["mbne_tiny"]["points"]
     assert points["ensemble-high"]["cost"] < points["unpruned"]["cost"]
@@ -167,4 +170,4 @@ def test_quick_run_writes_all_parts_into_one_page(tmp_path):
     for heading in ("Figure 2: Synthetic-1", "Figure 3a", "Figure 4", "Figure 7"):
         assert f"### {heading}" in page
     assert "<svg" in (tmp_path / "trees-mbne_tiny.svg").read_text()
-    assert pages.markdown(found) == page
+    assert pages.markdown(document) == page

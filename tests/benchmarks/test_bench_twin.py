@@ -12,7 +12,7 @@ from gatewise_sim.fleet.results import REASON, Answers
 TRUTH = np.array([0, 1, 0, 1])
 
 
-def run(offset_ms: float = 0.0, *, flip: int | None = None) -> Answers:
+def answers(offset_ms: float = 0.0, *, flip: int | None = None) -> Answers:
     """Answers to 100 instances, of which every fourth one is offloaded."""
     n = 100
     row = np.arange(n) % 4
@@ -37,7 +37,7 @@ def run(offset_ms: float = 0.0, *, flip: int | None = None) -> Answers:
     )
 
 
-def held_by_key(rows: list[dict]) -> dict[str, bool]:
+def is_held_by_key(rows: list[dict]) -> dict[str, bool]:
     return {row["key"]: row["held"] for row in rows}
 
 
@@ -60,20 +60,20 @@ def held_by_key(rows: list[dict]) -> dict[str, bool]:
     ],
 )
 def test_each_figure_has_its_own_tolerance(live, virtual, missed_keys):
-    run_figures = figures(run(), TRUTH)
+    run_figures = figures(answers(), TRUTH)
     assert run_figures["p50_ms"] == 0.5
     assert run_figures["offloaded_p50_ms"] == pytest.approx(20.0 + 5.1)
     assert run_figures["offload_rate"] == 0.25
     assert run_figures["accuracy"] == 0.75
     assert run_figures["bytes"] == 50.0
-    is_held = held_by_key(compare(run(**live), run(**virtual), TRUTH))
+    is_held = is_held_by_key(compare(answers(**live), answers(**virtual), TRUTH))
     assert {key for key, held in is_held.items() if not held} == missed_keys
 
 
 def test_missing_figure_is_not_held():
-    without_offloads = run()
+    without_offloads = answers()
     without_offloads.reason[:] = REASON["stopped"]
-    is_held = held_by_key(compare(without_offloads, without_offloads, TRUTH))
+    is_held = is_held_by_key(compare(without_offloads, without_offloads, TRUTH))
     assert not is_held["offloaded_p50_ms"]
     assert is_held["offload_rate"]
 
@@ -84,7 +84,7 @@ def test_page_shows_every_measure():
         "devices": 20,
         "link": "wifi",
         "instances": 100,
-        "rows": compare(run(), run(flip=0), TRUTH),
+        "rows": compare(answers(), answers(flip=0), TRUTH),
         "same_decisions": {"route": True, "label": False},
         "behind_ms": {"p50": 0.1, "p99": 0.9},
         "load_before": 0.25,
@@ -118,7 +118,7 @@ def test_quick_run_has_the_decisions_of_the_live_run(tmp_path):
     (cell,) = document["cells"]
     assert set(cell["same_decisions"].values()) == {True}
     assert cell["lost"] == 0
-    is_held = held_by_key(cell["rows"])
+    is_held = is_held_by_key(cell["rows"])
     assert is_held["offload_rate"]
     assert is_held["accuracy"]
     assert (tmp_path / "twin.md").read_text().startswith("# The twin")

@@ -26,23 +26,23 @@ def test_mutant_changes_one_line():
     mutants = mutants_of(BREAKER)
     assert len(mutants) > 20
     for mutant in mutants:
-        changed = mutant.source.splitlines()
-        lines = [n for n, (a, b) in enumerate(zip(source, changed, strict=True), 1) if a != b]
+        mutated_lines = mutant.source.splitlines()
+        lines = [n for n, (a, b) in enumerate(zip(source, mutated_lines, strict=True), 1) if a != b]
         assert lines == [mutant.line]
 
 
 @pytest.mark.slow
 def test_unchanged_module_survives_and_broken_module_does_not():
     """Run in a new process that has not loaded the module."""
-    assert _survivals(BREAKER) == ["True", "False"]
+    assert _survival_texts(BREAKER) == ["True", "False"]
 
 
 @pytest.mark.slow
 def test_broken_module_without_shared_fixtures_does_not_survive():
-    assert _survivals("gatewise/acquisition.py") == ["True", "False"]
+    assert _survival_texts("gatewise/acquisition.py") == ["True", "False"]
 
 
-def _survivals(module: str) -> list[str]:
+def _survival_texts(module: str) -> list[str]:
     """Whether the unchanged module and the broken module survive."""
     script = (
         "from benchmarks.mutants import ROOT, TARGETS, Mutant, survives\n"

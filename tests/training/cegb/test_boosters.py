@@ -13,14 +13,14 @@ from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.cegb.penalties import Charge, SplitPrices
 
 MIN_ROWS = 5
-RATE = 0.5
-N = 240
+LEARNING_RATE = 0.5
+N_ROWS = 240
 
 
 def table(seed):
     rng = np.random.default_rng(seed)
-    x = rng.integers(0, 6, size=(N, 4)).astype(np.float32)
-    y = x[:, 0] * (x[:, 1] > 2) + 0.5 * x[:, 2] + 0.3 * x[:, 3] + rng.normal(size=N)
+    x = rng.integers(0, 6, size=(N_ROWS, 4)).astype(np.float32)
+    y = x[:, 0] * (x[:, 1] > 2) + 0.5 * x[:, 2] + 0.3 * x[:, 3] + rng.normal(size=N_ROWS)
     return x, y - y.mean()
 
 
@@ -61,16 +61,19 @@ class PlainGrower:
         for k in range(4):
             for value in np.unique(self.x[rows, k])[:-1]:
                 goes_left = self.x[rows, k] <= value
-                sides = rows[goes_left], rows[~goes_left]
-                if min(map(len, sides)) < MIN_ROWS:
+                children_rows = rows[goes_left], rows[~goes_left]
+                if min(map(len, children_rows)) < MIN_ROWS:
                     continue
-                gain = sum(gradient[side].sum() ** 2 / len(side) for side in sides)
+                gain = sum(
+                    gradient[child_rows].sum() ** 2 / len(child_rows)
+                    for child_rows in children_rows
+                )
                 gain = 0.5 * (gain - gradient[rows].sum() ** 2 / len(rows)) - self.price(rows, k)
                 if gain > best[0] + 1e-9:
-                    best = (gain, (k, sides))
+                    best = (gain, (k, children_rows))
         return best
 
-    def tree(self, gradient):
+    def grow_tree(self, gradient):
         """Grow a tree; return feature and number of rows of each split, and each row's step."""
         leaves = [np.arange(len(self.x))]
         splits = []
@@ -79,27 +82,29 @@ class PlainGrower:
             leaf = max(range(len(leaves)), key=lambda i: candidates[i][0])
             if candidates[leaf][1] is None:
                 break
-            k, sides = candidates[leaf][1]
+            k, children_rows = candidates[leaf][1]
             splits.append((k, len(leaves[leaf])))
             self.has_feature[leaves[leaf], k] = True
             self.is_used[k] = True
             if self.group[k] >= 0:
                 self.has_group[leaves[leaf], self.group[k]] = True
                 self.is_group_used[self.group[k]] = True
-            leaves[leaf : leaf + 1] = [sides[0]]
-            leaves.append(sides[1])
+            leaves[leaf : leaf + 1] = [children_rows[0]]
+            leaves.append(children_rows[1])
         step = np.zeros(len(self.x))
         for rows in leaves:
-            step[rows] = -RATE * gradient[rows].mean()
+            step[rows] = -LEARNING_RATE * gradient[rows].mean()
         return splits, step
 
 
-GROUPED = FeatureCosts([0.5, 1.0, 0.3, 2.0], group=["a", "a", "b", None], shared={"a": 2, "b": 0.5})
-PLAIN = FeatureCosts([0.5, 1.0, 0.3, 2.0])
+GROUPED_COSTS = FeatureCosts(
+    [0.5, 1.0, 0.3, 2.0], group=["a", "a", "b", None], shared={"a": 2, "b": 0.5}
+)
+PLAIN_COSTS = FeatureCosts([0.5, 1.0, 0.3, 2.0])
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("costs", [GROUPED, PLAIN], ids=["groups", "plain"])
+@pytest.mark.parametrize("costs", [GROUPED_COSTS, PLAIN_COSTS], ids=["groups", "no groups"])
 @pytest.mark.parametrize(
     ("accounting", "coupled"),
     [("lazy", (0, 0, 0, 0)), ("lazy", (0.5, 0.1, 3.0, 0.2)), ("coupled", (0, 0, 0, 0))],
@@ -108,19 +113,19 @@ def test_trees_with_split_prices_by_feature_follow_equation_13(accounting, coupl
     x, y = table(seed)
     split = (0.05, 0.4, 0.1, 0.0)
     penalty = 0.15
-    growth = TreeGrowth(patience=None, num_leaves=8, learning_rate=RATE)
+    growth = TreeGrowth(patience=None, num_leaves=8, learning_rate=LEARNING_RATE)
     prices = SplitPrices(
         costs, accounting, np.array(split), np.array(coupled) if any(coupled) else None
     )
-    target = ValueTarget(y, np.ones(N), 1.0)
-    plain = PlainGrower(x, costs, accounting, split, coupled, penalty, 8)
-    margins = np.zeros(N)
+    target = ValueTarget(y, np.ones(N_ROWS), 1.0)
+    plain_grower = PlainGrower(x, costs, accounting, split, coupled, penalty, 8)
+    margins = np.zeros(N_ROWS)
     n_splits = 0
     for n_rounds in (1, 2, 3):
-        trees, n_kept = grow(x, target, growth, Charge(prices, penalty, x), rounds=n_rounds)
-        splits, step = plain.tree(margins - y)
+        trees, n_best_rounds = grow(x, target, growth, Charge(prices, penalty, x), rounds=n_rounds)
+        splits, step = plain_grower.grow_tree(margins - y)
         margins = margins + step
-        if n_kept < n_rounds:  # no further split is worth its price
+        if n_best_rounds < n_rounds:  # no further split is worth its price
             assert not splits
             break
         np.testing.assert_allclose(trees.margins(x)[:, 0], margins, atol=1e-4)
@@ -133,23 +138,23 @@ def test_trees_with_split_prices_by_feature_follow_equation_13(accounting, coupl
 def test_lightgbm_charges_lazy_and_coupled_prices_together(seed):
     """Stumps, because LightGBM overestimates other leaves at first uses below the root."""
     x, y = table(seed)
-    costs = PLAIN
+    costs = PLAIN_COSTS
     coupled = (0.5, 0.1, 3.0, 0.2)
     penalty = 0.05
-    growth = TreeGrowth(patience=None, num_leaves=2, learning_rate=RATE)
+    growth = TreeGrowth(patience=None, num_leaves=2, learning_rate=LEARNING_RATE)
     prices = SplitPrices(costs, "lazy", 0.3, np.array(coupled))
-    target = ValueTarget(y, np.ones(N), 1.0)
-    plain = PlainGrower(x, costs, "lazy", 0.3, coupled, penalty, 2)
-    margins = np.zeros(N)
+    target = ValueTarget(y, np.ones(N_ROWS), 1.0)
+    plain_grower = PlainGrower(x, costs, "lazy", 0.3, coupled, penalty, 2)
+    margins = np.zeros(N_ROWS)
     features = []
     for _ in range(12):
-        splits, step = plain.tree(margins - y)
+        splits, step = plain_grower.grow_tree(margins - y)
         if not splits:
             break
         margins = margins + step
         features.append(splits[0][0])
-    trees, n_kept = grow(x, target, growth, Charge(prices, penalty, x), rounds=12)
-    assert n_kept == len(features) >= 3
+    trees, n_best_rounds = grow(x, target, growth, Charge(prices, penalty, x), rounds=12)
+    assert n_best_rounds == len(features) >= 3
     assert trees.feature[trees.roots].tolist() == features
     np.testing.assert_allclose(trees.margins(x)[:, 0], margins, atol=1e-4)
 

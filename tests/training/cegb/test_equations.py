@@ -41,10 +41,12 @@ class Fit:
 def net_gain(fit, rows, column, value):
     """Compute twice equation 12, the gain of a split less its price, with hessians of 1."""
     goes_left = fit.x[rows, column] <= value
-    sides = rows[goes_left], rows[~goes_left]
-    if min(map(len, sides)) < MIN_ROWS:
+    children_rows = rows[goes_left], rows[~goes_left]
+    if min(map(len, children_rows)) < MIN_ROWS:
         return -np.inf
-    gain = sum(fit.gradient[side].sum() ** 2 / len(side) for side in sides)
+    gain = sum(
+        fit.gradient[child_rows].sum() ** 2 / len(child_rows) for child_rows in children_rows
+    )
     gain -= fit.gradient[rows].sum() ** 2 / len(rows)
     lazy_price = fit.price[column] * (~fit.acquired[rows, column]).sum()
     return gain - 2.0 * (lazy_price + fit.alpha * len(rows))
@@ -95,8 +97,8 @@ def test_every_split_is_the_best_by_equations_12_and_13(order, alpha, seed):
     margins = np.zeros(len(x))
     for n_rounds in (1, 2):
         charge = Charge(SplitPrices(FeatureCosts(price), "lazy", alpha), penalty, x)
-        trees, n_kept = grow(x, target, growth, charge, rounds=n_rounds, seed=0)
-        assert n_kept == n_rounds
+        trees, n_best_rounds = grow(x, target, growth, charge, rounds=n_rounds, seed=0)
+        assert n_best_rounds == n_rounds
         fit = Fit(x, margins - y, acquired, unit * price, unit * alpha)
         root = int(trees.roots[-1])
         _check_gains(list(visit_nodes(trees, fit, root, np.arange(len(x)))), order)

@@ -219,17 +219,19 @@ def test_penalties_do_not_depend_on_the_unit_of_the_values():
     for scale in (1.0, 1024.0):
         model = CEGBRegressor(penalties=(0.01,), **SETTINGS)
         fits.append(model.fit(X, scale * y, validation=(validation[0], scale * validation[1])))
-    original, scaled = fits
-    assert [p.cost for p in original.frontier_.points] == [p.cost for p in scaled.frontier_.points]
-    np.testing.assert_allclose(1024 * original.predict(X), scaled.predict(X), rtol=1e-5)
+    original_model, scaled_model = fits
+    assert [p.cost for p in original_model.frontier_.points] == [
+        p.cost for p in scaled_model.frontier_.points
+    ]
+    np.testing.assert_allclose(1024 * original_model.predict(X), scaled_model.predict(X), rtol=1e-5)
 
 
 def test_rows_without_weight_do_not_change_the_fit():
     X, y = load_diabetes(return_X_y=True)
     has_weight = np.arange(len(y)) % 2 == 1
-    shifted = np.where(has_weight, y, y + 1000.0)
+    shifted_values = np.where(has_weight, y, y + 1000.0)
     weight = has_weight.astype(np.float64)
-    model = CEGBRegressor(budget=5.0, **SETTINGS).fit(X, shifted, weight)
+    model = CEGBRegressor(budget=5.0, **SETTINGS).fit(X, shifted_values, weight)
     assert abs(model.predict(X).mean() - y.mean()) < 20
 
 

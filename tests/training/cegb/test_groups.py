@@ -23,25 +23,30 @@ def machine_rows(n=300, n_machines=12):
 
 def test_groups_are_not_split_between_fit_and_validation():
     x, y, groups = machine_rows()
-    shuffled = CEGBRegressor(**SETTINGS).fit(x, y)
-    grouped = CEGBRegressor(**SETTINGS).fit(x, y, groups=groups)
-    assert grouped.operating_point_.validation_groups == 12
-    assert shuffled.operating_point_.validation_groups is None
+    ungrouped_model = CEGBRegressor(**SETTINGS).fit(x, y)
+    grouped_model = CEGBRegressor(**SETTINGS).fit(x, y, groups=groups)
+    assert grouped_model.operating_point_.validation_groups == 12
+    assert ungrouped_model.operating_point_.validation_groups is None
     # the values of new machines cannot be predicted, those of known machines can
-    best_r2 = [max(p.accuracy for p in model.frontier_.points) for model in (shuffled, grouped)]
+    best_r2 = [
+        max(p.accuracy for p in model.frontier_.points)
+        for model in (ungrouped_model, grouped_model)
+    ]
     assert best_r2[0] > best_r2[1] + 0.3
     all_ones = np.ones(len(y))
-    weighted = CEGBRegressor(**SETTINGS).fit(x, y, groups=groups, sample_weight=all_ones)
-    np.testing.assert_array_equal(weighted.predict(x), grouped.predict(x))
+    weighted_model = CEGBRegressor(**SETTINGS).fit(x, y, groups=groups, sample_weight=all_ones)
+    np.testing.assert_array_equal(weighted_model.predict(x), grouped_model.predict(x))
 
 
 def test_last_fifth_in_time_is_used_for_validation():
     x, y, _ = machine_rows()
     time = np.arange(300)[::-1]
-    by_time = CEGBRegressor(**SETTINGS).fit(x, y, time=time)
-    explicit = CEGBRegressor(**SETTINGS).fit(x[60:], y[60:], validation=(x[:60], y[:60]))
-    assert [p.accuracy for p in by_time.frontier_.points] == pytest.approx(
-        [p.accuracy for p in explicit.frontier_.points]
+    model_by_time = CEGBRegressor(**SETTINGS).fit(x, y, time=time)
+    model_with_validation = CEGBRegressor(**SETTINGS).fit(
+        x[60:], y[60:], validation=(x[:60], y[:60])
+    )
+    assert [p.accuracy for p in model_by_time.frontier_.points] == pytest.approx(
+        [p.accuracy for p in model_with_validation.frontier_.points]
     )
 
 

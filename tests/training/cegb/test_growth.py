@@ -120,9 +120,9 @@ def test_loss_on_validation_rows_ends_the_growth():
     validation = x[validation_rows], target.take(validation_rows)
     charge = Charge(SplitPrices(FeatureCosts.uniform(6), "lazy"), 0.002, x[rows])
     growth = tree_growth(n_rounds=400, patience=10, num_leaves=31)
-    trees, n_kept = grow(x[rows], target.take(rows), growth, charge, validation=validation)
-    assert 5 < n_kept < 390
-    assert trees.n_trees == n_kept
+    trees, n_best_rounds = grow(x[rows], target.take(rows), growth, charge, validation=validation)
+    assert 5 < n_best_rounds < 390
+    assert trees.n_trees == n_best_rounds
 
     def validation_loss(model):
         return validation[1].loss(model.margins(x[validation_rows]).astype(np.float64))
@@ -131,9 +131,9 @@ def test_loss_on_validation_rows_ends_the_growth():
         charge = Charge(SplitPrices(FeatureCosts.uniform(6), "lazy"), 0.002, x[rows])
         return validation_loss(grow(x[rows], target.take(rows), growth, charge, rounds=rounds)[0])
 
-    best_loss = loss_after(n_kept)
+    best_loss = loss_after(n_best_rounds)
     assert best_loss == pytest.approx(validation_loss(trees))
-    assert all(best_loss <= loss_after(n_kept + step) + 1e-6 for step in (-1, 1, 4, 9))
+    assert all(best_loss <= loss_after(n_best_rounds + step) + 1e-6 for step in (-1, 1, 4, 9))
 
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
@@ -142,8 +142,8 @@ def test_model_is_the_prior_if_no_split_is_worth_its_price(accounting, n_classes
     x, target = classification_rows(500, n_classes)
     for rows, penalty in ((x, 1e6), (np.ones_like(x), 0.0), (np.full_like(x, np.nan), 0.0)):
         charge = Charge(SplitPrices(FeatureCosts.uniform(6), accounting), penalty, rows)
-        trees, n_kept = grow(rows, target, tree_growth(n_rounds=5), charge)
-        assert n_kept == 0
+        trees, n_best_rounds = grow(rows, target, tree_growth(n_rounds=5), charge)
+        assert n_best_rounds == 0
         assert not trees.visited_features(rows).any()
         np.testing.assert_allclose(
             trees.margins(rows), np.tile(target.base_margins(), (500, 1)), rtol=1e-6

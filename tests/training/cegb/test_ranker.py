@@ -42,10 +42,12 @@ def test_documents_of_a_query_need_not_be_adjacent():
     settings = SETTINGS | {"penalties": (0.02,), "max_loss": 0.2}
     names = np.array(["ab", "cd", "ef"])[qid % 3]
     order = np.argsort(names, kind="stable")
-    scattered = CEGBRanker(**settings).fit(X, y, qid=names)
-    sorted_rows = CEGBRanker(**settings).fit(X[order], y[order], qid=names[order])
-    np.testing.assert_array_equal(scattered.predict(X), sorted_rows.predict(X))
-    assert scattered.score(X, y, qid=names) > 0.5
+    model_of_scattered_rows = CEGBRanker(**settings).fit(X, y, qid=names)
+    model_of_sorted_rows = CEGBRanker(**settings).fit(X[order], y[order], qid=names[order])
+    np.testing.assert_array_equal(
+        model_of_scattered_rows.predict(X), model_of_sorted_rows.predict(X)
+    )
+    assert model_of_scattered_rows.score(X, y, qid=names) > 0.5
 
 
 @pytest.mark.parametrize(
@@ -74,13 +76,13 @@ def test_invalid_grades_and_validation_queries_are_refused():
 
 
 def test_mq2008_is_ranked_better_than_by_chance():
-    data = load(shared_data("mq2008.npz"))
-    query_of_row = data.row_arrays["qid"]
+    dataset = load(shared_data("mq2008.npz"))
+    query_of_row = dataset.row_arrays["qid"]
     with np.load(shared_data("mq2008.npz")) as file:
         part_of_row = file["part"]
     # LETOR's first fold: parts 1 to 3 for training, 4 for validation and 5 for the test
     training, validation, test = (
-        (data.X[rows], data.y[rows], query_of_row[rows])
+        (dataset.X[rows], dataset.y[rows], query_of_row[rows])
         for rows in (np.isin(part_of_row, (1, 2, 3)), part_of_row == 4, part_of_row == 5)
     )
     X, y, qid = training
@@ -91,5 +93,5 @@ def test_mq2008_is_ranked_better_than_by_chance():
     constant_score = average_precision_at(np.zeros(len(y_test)), y_test > 0, qid_test)
     assert model.score(X_test, y_test, qid=qid_test) > 2 * constant_score
     some_rows = X_test[:300]
-    row_costs, _ = costs_and_splits(model, some_rows, data.feature_costs)
+    row_costs, _ = costs_and_splits(model, some_rows, dataset.feature_costs)
     assert model.cost(some_rows).tolist() == row_costs.tolist()

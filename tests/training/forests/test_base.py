@@ -24,19 +24,25 @@ SETTINGS = {
 
 @pytest.fixture(
     scope="module",
-    params=[(kind, load) for kind in SETTINGS for load in (load_breast_cancer, load_wine)],
+    params=[
+        (estimator_class, load)
+        for estimator_class in SETTINGS
+        for load in (load_breast_cancer, load_wine)
+    ],
     ids=lambda p: f"{p[0].__name__}-{p[1].__name__}",
 )
-def fitted(request, make_once):
-    kind, load = request.param
+def fitted_system(request, make_once):
+    estimator_class, load = request.param
     X, y, X_test, y_test = two_thirds(load)
-    system = kind(prices_with_groups(X.shape[1]), random_state=0, **SETTINGS[kind])
-    name = f"{kind.__name__}-{load.__name__}"
+    system = estimator_class(
+        prices_with_groups(X.shape[1]), random_state=0, **SETTINGS[estimator_class]
+    )
+    name = f"{estimator_class.__name__}-{load.__name__}"
     return make_once(name, lambda _: system.fit(X, y)), X_test, y_test
 
 
-def test_frontier_reaches_from_no_cost_to_the_whole_forest(fitted):
-    system, X, y = fitted
+def test_frontier_reaches_from_no_cost_to_the_whole_forest(fitted_system):
+    system, X, y = fitted_system
     points = system.frontier_.points
     assert points[0].cost == 0.0  # a model without trees, or single leaves
     assert len(points) >= 3
@@ -49,16 +55,16 @@ def test_frontier_reaches_from_no_cost_to_the_whole_forest(fitted):
     assert system.at(budget=points[-1].cost / 2).cost(X).mean() < whole_forest.cost(X).mean()
 
 
-def test_costs_equal_the_prices_on_the_paths(fitted):
-    system, X, _ = fitted
+def test_costs_equal_the_prices_on_the_paths(fitted_system):
+    system, X, _ = fitted_system
     for point in system.frontier_.points[::2]:
         point_system = system.at(budget=point.cost)
         row_costs, _ = costs_and_splits(point_system, X, system.feature_costs_)
         np.testing.assert_allclose(point_system.cost(X), row_costs, rtol=1e-12)
 
 
-def test_probabilities_are_averaged_leaf_distributions(fitted):
-    system, X, _ = fitted
+def test_probabilities_are_averaged_leaf_distributions(fitted_system):
+    system, X, _ = fitted_system
     for point in system.frontier_.points[::2]:
         point_system = system.at(budget=point.cost)
         proba = point_system.predict_proba(X)
@@ -71,15 +77,15 @@ def test_probabilities_are_averaged_leaf_distributions(fitted):
             np.testing.assert_allclose(proba, point_system.forest_.proba(X), atol=1e-6)
 
 
-def test_pickled_forests_give_the_same_predictions(fitted):
-    system, X, _ = fitted
-    loaded = pickle.loads(pickle.dumps(system))
-    np.testing.assert_array_equal(system.predict_proba(X), loaded.predict_proba(X))
-    np.testing.assert_array_equal(system.forest_.counts, loaded.forest_.counts)
+def test_pickled_forests_give_the_same_predictions(fitted_system):
+    system, X, _ = fitted_system
+    loaded_system = pickle.loads(pickle.dumps(system))
+    np.testing.assert_array_equal(system.predict_proba(X), loaded_system.predict_proba(X))
+    np.testing.assert_array_equal(system.forest_.counts, loaded_system.forest_.counts)
 
 
 @pytest.mark.parametrize(
-    ("kind", "setting"),
+    ("estimator_class", "setting"),
     [
         (BudgetForest, {"criterion": "misses"}),
         (BudgetForest, {"alpha": -1.0}),
@@ -100,7 +106,7 @@ def test_pickled_forests_give_the_same_predictions(fitted):
         (BudgetPrune, {"estimator": RandomForestClassifier(), "growth": "cost-aware"}),
     ],
 )
-def test_invalid_settings_are_refused_by_name(kind, setting):
-    X, y, _, _ = two_thirds()
+def test_invalid_settings_are_refused_by_name(estimator_class, setting):
+    X, y, _, _ = thirds()
     with pytest.raises(InputError, match=next(iter(setting))):
-        kind(**setting).fit(X, y)
+        estimator_class(**setting).fit(X, y)

@@ -35,21 +35,23 @@ def test_tree_on_the_1024_examples_of_the_paper(alpha, cost, errors):
 def test_probabilities_of_majority_voting_are_shares_of_votes():
     X, y, X_test, _ = two_thirds(load_wine)
     settings = {"n_estimators": 5, "alpha": 6.0, "max_loss": 0.0, "random_state": 0}
-    voting = BudgetForest(voting="majority", **settings).fit(X, y)
-    np.testing.assert_allclose(voting.predict_proba(X_test), voting.forest_.vote(X_test), atol=1e-6)
+    voting_forest = BudgetForest(voting="majority", **settings).fit(X, y)
+    np.testing.assert_allclose(
+        voting_forest.predict_proba(X_test), voting_forest.forest_.vote(X_test), atol=1e-6
+    )
 
 
 def test_trees_are_added_until_the_validation_cost_exceeds_the_budget():
     X, y, X_val, y_val = two_thirds()
     costs = FeatureCosts.uniform(X.shape[1])
     settings = {"n_estimators": 16, "alpha": 0.0, "max_loss": 0.0, "random_state": 0}
-    unbounded = BudgetForest(costs, **settings).fit(X, y, validation=(X_val, y_val))
-    forest = largest_forest(unbounded)
+    system_without_budget = BudgetForest(costs, **settings).fit(X, y, validation=(X_val, y_val))
+    forest = largest_forest(system_without_budget)
     assert forest.n_trees == 16
     first_trees = [forest.select(range(t + 1)) for t in range(16)]
-    mean_cost = np.array([part.cost(X_val, costs).mean() for part in first_trees])
+    mean_cost = np.array([prefix.cost(X_val, costs).mean() for prefix in first_trees])
     accuracy = np.array(
-        [(part.proba(X_val).argmax(axis=1) == y_val).mean() for part in first_trees]
+        [(prefix.proba(X_val).argmax(axis=1) == y_val).mean() for prefix in first_trees]
     )
     for budget in (mean_cost[2], mean_cost[2] - 1e-6, (mean_cost[8] + mean_cost[9]) / 2):
         n_affordable = int((mean_cost <= budget).sum())
@@ -60,10 +62,10 @@ def test_trees_are_added_until_the_validation_cost_exceeds_the_budget():
         assert system.cost(X_val).mean() <= budget + 1e-9
         assert system.score(X_val, y_val) >= accuracy[n_affordable - 1] - 1e-12
         # algorithm 1 keeps all trees within the budget, whatever their accuracy
-        by_cost = clone(system).set_params(selection="cost")
-        by_cost.fit(X, y, validation=(X_val, y_val))
-        assert by_cost.at(budget=budget).forest_.n_trees == n_affordable
-        tree_counts = {count for source, count in by_cost.grown_ if source.n_nodes > 1}
+        system_by_cost = clone(system).set_params(selection="cost")
+        system_by_cost.fit(X, y, validation=(X_val, y_val))
+        assert system_by_cost.at(budget=budget).forest_.n_trees == n_affordable
+        tree_counts = {count for source, count in system_by_cost.grown_ if source.n_nodes > 1}
         assert tree_counts == {n_affordable}
         # the trees do not depend on the budget
         np.testing.assert_array_equal(
@@ -112,13 +114,13 @@ def test_predictions_do_not_depend_on_the_number_of_jobs():
         {"alpha": 0.0, "splits": "stumps"},
         {"criterion": "entropy"},
     ):
-        with_one_job = BudgetForest(n_estimators=4, random_state=3, max_loss=0.0, **settings)
-        with_two_jobs = clone(with_one_job)
-        with_one_job.fit(X, y)
+        one_job_forest = BudgetForest(n_estimators=4, random_state=3, max_loss=0.0, **settings)
+        two_job_forest = clone(one_job_forest)
+        one_job_forest.fit(X, y)
         with joblib.parallel_config(n_jobs=2):
-            with_two_jobs.fit(X, y)
+            two_job_forest.fit(X, y)
         np.testing.assert_array_equal(
-            with_one_job.predict_proba(X_test), with_two_jobs.predict_proba(X_test)
+            one_job_forest.predict_proba(X_test), two_job_forest.predict_proba(X_test)
         )
 
 

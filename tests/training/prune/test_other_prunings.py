@@ -24,7 +24,7 @@ from gatewise_training.prune.tree_by_tree import prune_each_tree, weakest_links
 
 pytestmark = pytest.mark.slow  # compiles all pruning methods
 
-PRICED = FeatureCosts(
+PRICED_COSTS = FeatureCosts(
     [1.0, 0.5, 2.0, 0.0, 0.0, 1.5, 1.0, 1.0],
     group=[None, "a", "a", "b", "b", None, None, None],
     shared={"a": 1.0, "b": 2.0},
@@ -51,10 +51,10 @@ class Case:
 
 @pytest.fixture(scope="module", params=["uniform", "groups"])
 def case(request):
-    return Case(FeatureCosts.uniform(8) if request.param == "uniform" else PRICED)
+    return Case(FeatureCosts.uniform(8) if request.param == "uniform" else PRICED_COSTS)
 
 
-def thinned(levels):
+def some_levels(levels):
     return levels[:: max(1, len(levels) // 12)]
 
 
@@ -64,7 +64,7 @@ def test_costs_and_errors_of_a_sequence_equal_those_of_the_pruned_forests(case):
         assert (np.diff(sequence.costs) <= 1e-12).all()
         assert (np.diff(sequence.errors) >= -1e-12).all()
         assert sequence.costs[-1] == pytest.approx(0.0, abs=1e-12)  # single leaves
-        for level in thinned(sequence.levels):
+        for level in some_levels(sequence.levels):
             index = int(np.searchsorted(sequence.levels, level))
             is_kept = sequence.kept_at(level)
             has_parent = problem.parent >= 0
@@ -106,8 +106,8 @@ def test_pruning_each_tree_alone_finds_the_optimum_of_the_tree(case):
 
 def optimum_of_tree(problem, is_in_tree, lam):
     """Compute the optimum if only nodes of one tree may stay."""
-    restricted = replace(problem, profit=np.where(is_in_tree, problem.profit, -1.0))
-    solution = lp.solve(restricted, lam)
+    tree_problem = replace(problem, profit=np.where(is_in_tree, problem.profit, -1.0))
+    solution = lp.solve(tree_problem, lam)
     assert not solution.is_kept[~is_in_tree].any()
     return problem.objective(solution.is_kept, lam)
 
@@ -147,7 +147,7 @@ def test_cost_complexity_pruning_follows_breimans_recursion(case):
     """``cost(h) = min(error_h + alpha, cost(left) + cost(right))``, with ``alpha`` per leaf."""
     problem = case.problem
     sequence = cost_complexity(problem)
-    for alpha in [0.0, *thinned(sequence.levels), 1.0]:
+    for alpha in [0.0, *some_levels(sequence.levels), 1.0]:
 
         def cost(h, alpha=alpha):
             if not problem.inner[h]:
@@ -169,7 +169,7 @@ def test_greedy_pruning_drops_the_item_with_the_best_ratio(case):
     groups = [np.flatnonzero(case.costs.group == g) for g in range(len(case.costs.shared))]
     candidates = [(k,) for k in range(8)] + [tuple(g.tolist()) for g in groups]
 
-    def without(is_kept, columns):
+    def drop_columns(is_kept, columns):
         is_kept = is_kept & ~np.isin(feature, columns)
         for h in np.flatnonzero(problem.parent >= 0):
             is_kept[h] &= is_kept[problem.parent[h]]
@@ -185,16 +185,16 @@ def test_greedy_pruning_drops_the_item_with_the_best_ratio(case):
         for columns in candidates:
             if not (is_kept & np.isin(feature, columns)).any():
                 continue
-            remaining = without(is_kept, columns)
-            loss = problem.training_error(remaining) - problem.training_error(is_kept)
-            saving = problem.cost(is_kept) - problem.cost(remaining)
+            is_kept_after = drop_columns(is_kept, columns)
+            loss = problem.training_error(is_kept_after) - problem.training_error(is_kept)
+            saving = problem.cost(is_kept) - problem.cost(is_kept_after)
             ratios.append(max(loss, 0.0) / saving if saving > 1e-12 else np.inf)
-            is_dropped.append((remaining == is_kept_next).all())
+            is_dropped.append((is_kept_after == is_kept_next).all())
         assert min(np.array(ratios)[is_dropped]) <= min(ratios) * (1 + 1e-9) + 1e-15
         is_kept = is_kept_next
 
 
-def test_levels_are_found_by_budget_and_thinned(case):
+def test_levels_are_found_by_budget_and_evenly_spaced(case):
     for sequence in case.sequences():
         highest_cost = sequence.costs[0]
         for budget in (0.0, 0.4 * highest_cost, highest_cost, 2 * highest_cost):
@@ -227,6 +227,6 @@ def test_prunings_between_exact_prunings_fill_the_gaps_of_the_hull(case):
         assert problem.training_error(is_kept) <= exact_error + 1e-12
         n_better += problem.training_error(is_kept) < exact_error - 1e-9
         if budget - problem.cost(is_kept_exactly) < 0.3:
-            keep_with_gap = pruning_within(exact, float(budget), baselines, gap=0.3)
-            np.testing.assert_array_equal(keep_with_gap, is_kept_exactly)
+            is_kept_with_gap = pruning_within(exact, float(budget), baselines, gap=0.3)
+            np.testing.assert_array_equal(is_kept_with_gap, is_kept_exactly)
     assert n_better >= 1

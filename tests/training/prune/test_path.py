@@ -40,15 +40,15 @@ def test_reduced_problem_has_the_same_optimum():
 
 
 @pytest.fixture(scope="module")
-def cancer():
+def cancer_forest():
     x, y = load_breast_cancer(return_X_y=True)
     names = np.array(["benign", "malignant"])[y]
     sklearn_forest = RandomForestClassifier(10, random_state=0).fit(x[:400], names[:400])
     return sklearn_forest, x[400:], names[400:], FeatureCosts(np.linspace(0.5, 2, 30))
 
 
-def test_frontier_equals_the_figures_of_the_pruned_forests(cancer):
-    sklearn_forest, x, y, costs = cancer
+def test_frontier_equals_the_figures_of_the_pruned_forests(cancer_forest):
+    sklearn_forest, x, y, costs = cancer_forest
     path = prune(sklearn_forest, x, y, costs)
     table = path.frontier()
     assert len(path) == len(table["cost"]) > 10
@@ -62,8 +62,8 @@ def test_frontier_equals_the_figures_of_the_pruned_forests(cancer):
         assert table["accuracy"][index] == pytest.approx(np.mean(predictions == y))
 
 
-def test_points_are_optimal_at_a_price_and_within_a_budget(cancer):
-    sklearn_forest, x, y, costs = cancer
+def test_points_are_optimal_at_a_price_and_within_a_budget(cancer_forest):
+    sklearn_forest, x, y, costs = cancer_forest
     path = prune(sklearn_forest, x, y, costs)
     for lam in (0.0, 0.002, 0.01):
         point = path.at(lam=lam)
@@ -82,9 +82,9 @@ def test_points_are_optimal_at_a_price_and_within_a_budget(cancer):
 
 
 @pytest.mark.parametrize("free_columns", [[], [0, 7, 20, 21, 22, 23, 27]])
-def test_breakpoints_of_parts_are_those_of_the_whole_problem(cancer, free_columns):
+def test_breakpoints_of_parts_are_those_of_the_whole_problem(cancer_forest, free_columns):
     """Free columns give nodes that stay at every price; rare labels give nodes without profit."""
-    _, x, _, costs = cancer
+    _, x, _, costs = cancer_forest
     rare_labels = np.random.default_rng(0).random(len(x)) < 0.15
     sklearn_forest = RandomForestClassifier(10, max_depth=4, random_state=0).fit(x, rare_labels)
     prices = costs.own.copy()
@@ -98,8 +98,8 @@ def test_breakpoints_of_parts_are_those_of_the_whole_problem(cancer, free_column
     assert np.isinf(prices_of_parts[problem.inner]).any() == bool(free_columns)
 
 
-def test_prunings_within_budgets_fill_gaps_of_the_hull(cancer):
-    sklearn_forest, x, y, costs = cancer
+def test_prunings_within_budgets_fill_gaps_of_the_hull(cancer_forest):
+    sklearn_forest, x, y, costs = cancer_forest
     path = prune(sklearn_forest, x, y, costs)
     budgets = np.linspace(path.at(lam=1.0).cost, path.at(lam=0.0).cost, 40)
     points = [path.within(budget=budget) for budget in budgets]
@@ -109,12 +109,14 @@ def test_prunings_within_budgets_fill_gaps_of_the_hull(cancer):
     hull_errors = np.array([point.training_error for point in hull_points])
     assert (errors <= hull_errors + 1e-12).all()
     assert (errors < hull_errors - 1e-12).any()
-    wide_gap = [path.within(budget=budget, gap=np.inf).training_error for budget in budgets]
-    np.testing.assert_allclose(wide_gap, hull_errors)
+    errors_with_wide_gap = [
+        path.within(budget=budget, gap=np.inf).training_error for budget in budgets
+    ]
+    np.testing.assert_allclose(errors_with_wide_gap, hull_errors)
 
 
-def test_invalid_arguments_are_refused(cancer):
-    sklearn_forest, x, y, costs = cancer
+def test_invalid_arguments_are_refused(cancer_forest):
+    sklearn_forest, x, y, costs = cancer_forest
     with pytest.raises(InputError, match="no solver 'magic'"):
         prune(sklearn_forest, x, y, costs, solver="magic")
     with pytest.raises(InputError, match="the forest has no class 'other'"):

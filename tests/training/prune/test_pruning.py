@@ -69,8 +69,10 @@ def test_node_errors_setting_chooses_the_rows_of_the_errors():
     x, y = rows(200, 2)
     settings = {"n_estimators": 4, "random_state": 0}
     validation = rows(100, 3)
-    of_training = BudgetPrune(**settings, node_errors="training").fit(x, y, validation=validation)
-    problem, forest = of_training.path_.problem, of_training.path_.forest
+    model_by_training_errors = BudgetPrune(**settings, node_errors="training").fit(
+        x, y, validation=validation
+    )
+    problem, forest = model_by_training_errors.path_.problem, model_by_training_errors.path_.forest
     expected = forest.with_counts_of(x, y).errors / (len(x) * 4)
     np.testing.assert_allclose(problem.error, expected, atol=1e-15)
     in_bag = BudgetPrune(**settings).fit(x, y, validation=validation)
@@ -83,11 +85,11 @@ def test_within_fills_the_gaps_of_the_hull_as_the_estimator_does(path):
         point = path.within(budget=float(budget))
         expected = pruning_within(path.sequence, float(budget), (path.per_tree, path.greedy))
         np.testing.assert_array_equal(point.is_kept, expected)
-        hull = path.at(budget=float(budget))
+        hull_point = path.at(budget=float(budget))
         assert point.cost <= budget + 1e-9
-        assert point.training_error <= hull.training_error + 1e-12
+        assert point.training_error <= hull_point.training_error + 1e-12
         assert point.forest.cost(path.x, COSTS).mean() == pytest.approx(point.cost)
-        n_better += point.training_error < hull.training_error - 1e-9
+        n_better += point.training_error < hull_point.training_error - 1e-9
     assert n_better
     with pytest.raises(InputError, match="needs the costs"):
         _ = PruningPath(path.forest, path.problem, path.breakpoints).greedy

@@ -171,25 +171,25 @@ def check_agreement(seeds):
         lam_index = seed // 12 % 2  # changes after all shapes, kinds of prices and depth costs
         lam = case.lams[lam_index]
         optimum = case.optimum(lam)
-        exact = [
+        exact_solutions = [
             mincut.solve(problem, lam),
             lp.solve(problem, lam),
             dantzig_wolfe.solve(problem, lam, master="convex"),
             dantzig_wolfe.solve(problem, lam, master="partition"),
         ]
-        for solution in exact:
+        for solution in exact_solutions:
             assert solution.objective == pytest.approx(optimum, abs=TOLERANCE), seed
             assert solution.bound == pytest.approx(optimum, abs=TOLERANCE), seed
             assert_pruning(problem, solution)
         if lam_index:
             assert papers_optimum(problem, lam) == pytest.approx(optimum, abs=TOLERANCE), seed
-        ascent = primal_dual.solve(problem, lam, max_iterations=30)
-        assert_pruning(problem, ascent)
-        assert ascent.bound <= optimum + 1e-12
-        assert ascent.objective >= optimum - 1e-12
+        ascent_solution = primal_dual.solve(problem, lam, max_iterations=30)
+        assert_pruning(problem, ascent_solution)
+        assert ascent_solution.bound <= optimum + 1e-12
+        assert ascent_solution.objective >= optimum - 1e-12
         for level in sequence.levels[:: max(1, len(sequence.levels) // 5)]:
             assert problem.objective(sequence.kept_at(level), lam) >= optimum - 1e-12
-        n_partial += 0 < exact[0].is_kept.sum() < problem.inner.sum()
+        n_partial += 0 < exact_solutions[0].is_kept.sum() < problem.inner.sum()
     return n_partial
 
 
@@ -252,9 +252,9 @@ def test_solvers_agree_on_a_problem_too_large_for_brute_force(problem_of_wine, l
     ):
         assert solution.objective == pytest.approx(optimum, abs=TOLERANCE)
         assert solution.bound == pytest.approx(optimum, abs=TOLERANCE)
-    ascent = primal_dual.solve(problem_of_wine, lam, tolerance=1e-2)
-    assert ascent.bound <= optimum + 1e-12 <= ascent.objective + 2e-12
-    assert ascent.objective - ascent.bound <= 1e-2 * ascent.objective
+    ascent_solution = primal_dual.solve(problem_of_wine, lam, tolerance=1e-2)
+    assert ascent_solution.bound <= optimum + 1e-12 <= ascent_solution.objective + 2e-12
+    assert ascent_solution.objective - ascent_solution.bound <= 1e-2 * ascent_solution.objective
 
 
 def test_fewer_iterations_leave_a_larger_gap(problem_of_wine):
@@ -324,8 +324,8 @@ def test_gains_equal_the_costs_of_the_papers_recursion(problem_of_wine):
 
 
 def test_all_nodes_with_a_profit_stay_if_features_or_cost_are_free(problem_of_wine):
-    free = replace(problem_of_wine, column_price=np.zeros(problem_of_wine.n_columns))
-    for problem, lam in ((problem_of_wine, 0.0), (free, 1.0)):
+    free_problem = replace(problem_of_wine, column_price=np.zeros(problem_of_wine.n_columns))
+    for problem, lam in ((problem_of_wine, 0.0), (free_problem, 1.0)):
         for module in (mincut, lp, dantzig_wolfe, primal_dual):
             solution = module.solve(problem, lam)
             assert solution.objective == pytest.approx(0.0, abs=1e-12)  # leaves are pure

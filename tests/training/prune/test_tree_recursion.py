@@ -60,15 +60,15 @@ def best_trees(problem, gain):
 def plain_round(problem, is_kept, lam):
     """Drop the nodes that lose on their own, then add the nodes that gain on their own."""
     columns = columns_of(problem)
-    for adding in (False, True):
+    for is_adding in (False, True):
         gain = problem.profit - lam * problem.depth_price
         for nodes, price in zip(columns, problem.column_price, strict=True):
             n_kept = is_kept[nodes].sum()
-            if adding and n_kept == 0:
+            if is_adding and n_kept == 0:
                 gain[nodes] -= lam * price  # any of them would pay the whole price
-            if not adding and n_kept == 1:
+            if not is_adding and n_kept == 1:
                 gain[nodes[is_kept[nodes]]] -= lam * price  # saved if this node is dropped
-        if not adding:
+        if not is_adding:
             gain[~is_kept] = -np.inf
         is_kept = best_trees(problem, gain)
     return is_kept

@@ -19,18 +19,18 @@ def wine():
 @pytest.fixture(scope="module")
 def system(wine, make_once):
     prices = dict(zip(wine[0].columns, (1, 2, 3, 4, 5, 6), strict=True))
-    unfitted = gw.StagedCascade(
+    unfitted_system = gw.StagedCascade(
         LogisticRegression(max_iter=2000), feature_costs=prices, n_stages=3,
         cloud_prices=gw.CloudPrices(request=2.0), families=("linear",), random_state=0,
     )  # fmt: skip
-    return make_once("explained-wine", lambda _: unfitted.fit(*wine).at(max_loss=0.0))
+    return make_once("explained-wine", lambda _: unfitted_system.fit(*wine).at(max_loss=0.0))
 
 
 @pytest.fixture(scope="module")
-def single(make_once):
-    unfitted = gw.GreedyMiser(penalties=(0.01,), n_rounds=10, random_state=0)
+def single_model(make_once):
+    unfitted_system = gw.GreedyMiser(penalties=(0.01,), n_rounds=10, random_state=0)
     rows = load_digits(n_class=3, return_X_y=True)
-    return make_once("explained-trees", lambda _: unfitted.fit(*rows))
+    return make_once("explained-trees", lambda _: unfitted_system.fit(*rows))
 
 
 @pytest.mark.slow
@@ -66,11 +66,11 @@ def test_an_explanation_is_printed_with_a_line_per_stage(system, wine):
     assert local_explanation.cost_of_offload == 23
 
 
-def test_explain_accepts_one_instance_in_any_form(system, wine, single):
+def test_explain_accepts_one_instance_in_any_form(system, wine, single_model):
     frame = wine[0].iloc[[3]]
     row = frame.iloc[0]
-    forms = [frame, row, row.to_dict(), row.to_numpy(), row.tolist(), frame.to_numpy()]
-    assert len({str(system.explain(form)) for form in forms}) == 1
+    instances = [frame, row, row.to_dict(), row.to_numpy(), row.tolist(), frame.to_numpy()]
+    assert len({str(system.explain(instance)) for instance in instances}) == 1
     with pytest.raises(InputError, match="the instance lacks 'ash'"):
         system.explain({name: value for name, value in row.items() if name != "ash"})
     with pytest.raises(InputError, match="explain takes one instance, not 2"):
@@ -78,24 +78,24 @@ def test_explain_accepts_one_instance_in_any_form(system, wine, single):
     with pytest.raises(InputError, match="has 5 features; 6 are needed"):
         system.explain(row.tolist()[:5])
     x = load_digits(n_class=3).data
-    explanation = single.explain(x[7])
-    assert explanation.label == single.predict(x[7:8])[0]
-    assert explanation.cost == pytest.approx(single.cost(x[7:8])[0])
+    explanation = single_model.explain(x[7])
+    assert explanation.label == single_model.predict(x[7:8])[0]
+    assert explanation.cost == pytest.approx(single_model.cost(x[7:8])[0])
     assert explanation.steps[-1].why == "always stops here"
 
 
-def test_summaries_show_stages_and_figures(system, single):
+def test_summaries_show_stages_and_figures(system, single_model):
     text = system.summary()
     point = system.operating_point_
     assert text.startswith("StagedCascade: 3 stages before a high-cost model (LogisticRegression)")
     assert f"accuracy {point.accuracy:.4f}" in text
     assert f"recall (the high-cost model): class_0 {point.recall[0]:.3f}" in text
     assert "3.4e" not in text + repr(point) + repr(system.frontier_) + repr(system.stages_)
-    assert "always" in single.summary()
-    assert "recall (the costliest model): " in single.summary()
+    assert "always" in single_model.summary()
+    assert "recall (the costliest model): " in single_model.summary()
     assert sum(point.exit_shares) == pytest.approx(1.0)
-    for described in (point, system.frontier_, system.stages_[0], single.frontier_):
-        assert len(repr(described)) < 200
+    for described_object in (point, system.frontier_, system.stages_[0], single_model.frontier_):
+        assert len(repr(described_object)) < 200
 
 
 def test_plot_frontier_draws_on_the_given_axes(system):

@@ -81,30 +81,32 @@ def test_rows_of_a_frequent_value_share_a_bin():
 
 
 def test_rows_reach_the_nodes_that_count_them():
-    x, y, drawn = noisy_rows()
+    x, y, n_draws = noisy_rows()
     codes = Codes.of_table(x)
     for rule_settings in ({"alpha": 0.0}, {"splits": "stumps"}, {"criterion": "entropy"}):
-        forest = grow(codes, y, drawn, 2, FeatureCosts.uniform(8), SplitRule(**rule_settings))
+        forest = grow(codes, y, n_draws, 2, FeatureCosts.uniform(8), SplitRule(**rule_settings))
         leaves = forest.trees.left < 0
         assert (forest.counts[leaves].max(axis=1) == forest.counts[leaves].sum(axis=1)).all()
-        in_bag = drawn > 0
+        in_bag = n_draws > 0
         assert (forest.proba(x[in_bag]).argmax(axis=1) == y[in_bag]).all()
         inner = ~leaves
         children = (
             forest.counts[forest.trees.left[inner]] + forest.counts[forest.trees.right[inner]]
         )
         np.testing.assert_array_equal(children, forest.counts[inner])
-        np.testing.assert_array_equal(forest.counts[0], np.bincount(y, weights=drawn, minlength=2))
+        np.testing.assert_array_equal(
+            forest.counts[0], np.bincount(y, weights=n_draws, minlength=2)
+        )
 
 
 def test_random_thresholds_depend_on_the_seed():
-    x, y, drawn = noisy_rows()
+    x, y, n_draws = noisy_rows()
     codes = Codes.of_table(x)
     costs = FeatureCosts.uniform(8)
 
     def root_thresholds(splits):
         rule = SplitRule(splits=splits)
-        forests = [grow(codes, y, drawn, 2, costs, rule, seed=seed) for seed in (0, 0, 1, 2, 3)]
+        forests = [grow(codes, y, n_draws, 2, costs, rule, seed=seed) for seed in (0, 0, 1, 2, 3)]
         return [float(forest.trees.threshold[0]) for forest in forests]
 
     stumps = root_thresholds("stumps")
@@ -114,24 +116,30 @@ def test_random_thresholds_depend_on_the_seed():
 
 
 def test_acquisitions_of_earlier_trees_are_free():
-    x, y, drawn = noisy_rows()
+    x, y, n_draws = noisy_rows()
     codes = Codes.of_table(x)
     costs = FeatureCosts([1.0, 2.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     priced_rule = SplitRule("entropy", mu=0.3)
-    without_price = grow(codes, y, drawn, 2, costs, SplitRule("entropy"), seed=1)
+    tree_without_price = grow(codes, y, n_draws, 2, costs, SplitRule("entropy"), seed=1)
     all_acquired = RowAcquisitions.empty(costs, len(x))
     all_acquired.items[:] = True
-    all_free = grow(codes, y, drawn, 2, costs, priced_rule, acquired=all_acquired, seed=1)
-    np.testing.assert_array_equal(without_price.trees.feature, all_free.trees.feature)
-    np.testing.assert_array_equal(without_price.trees.threshold, all_free.trees.threshold)
-    with_price = grow(codes, y, drawn, 2, costs, priced_rule, seed=1)
-    assert with_price.cost(x, costs).mean() < without_price.cost(x, costs).mean()
+    tree_with_free_features = grow(
+        codes, y, n_draws, 2, costs, priced_rule, acquired=all_acquired, seed=1
+    )
+    np.testing.assert_array_equal(
+        tree_without_price.trees.feature, tree_with_free_features.trees.feature
+    )
+    np.testing.assert_array_equal(
+        tree_without_price.trees.threshold, tree_with_free_features.trees.threshold
+    )
+    tree_with_price = grow(codes, y, n_draws, 2, costs, priced_rule, seed=1)
+    assert tree_with_price.cost(x, costs).mean() < tree_without_price.cost(x, costs).mean()
 
 
 def test_acquisitions_include_the_features_of_the_paths_and_their_groups():
-    x, y, drawn = noisy_rows()
+    x, y, n_draws = noisy_rows()
     costs = FeatureCosts(np.ones(8), group=["a", "a", None, "b", None, None, None, None])
-    tree = grow(Codes.of_table(x), y, drawn, 2, costs, SplitRule(max_depth=3))
+    tree = grow(Codes.of_table(x), y, n_draws, 2, costs, SplitRule(max_depth=3))
     acquired = RowAcquisitions.empty(costs, len(x))
     acquired.add(tree.trees, x)
     visited = tree.trees.visited_features(x)
@@ -143,11 +151,11 @@ def test_acquisitions_include_the_features_of_the_paths_and_their_groups():
 
 
 def test_joined_forest_averages_its_trees():
-    x, y, drawn = noisy_rows()
+    x, y, n_draws = noisy_rows()
     codes = Codes.of_table(x)
     costs = FeatureCosts.uniform(8)
     rule = SplitRule(alpha=4.0)
-    trees = [grow(codes, y, np.roll(drawn, shift), 2, costs, rule) for shift in range(5)]
+    trees = [grow(codes, y, np.roll(n_draws, shift), 2, costs, rule) for shift in range(5)]
     forest = Forest.join(trees)
     mean_proba = np.mean([tree.proba(x) for tree in trees], axis=0)
     np.testing.assert_allclose(forest.proba(x), mean_proba, atol=1e-6)
@@ -161,8 +169,8 @@ def test_entropy_without_prices_grows_the_trees_of_scikit_learn():
     x, y, _ = noisy_rows(n=2000)
     codes = Codes.of_table(x)
     costs = FeatureCosts.uniform(8)
-    drawn = np.ones(2000, np.int64)
-    forest = grow(codes, y, drawn, 2, costs, SplitRule("entropy", max_depth=4))
+    n_draws = np.ones(2000, np.int64)
+    forest = grow(codes, y, n_draws, 2, costs, SplitRule("entropy", max_depth=4))
     tree = DecisionTreeClassifier(criterion="entropy", max_depth=4, random_state=0).fit(x, y)
     assert forest.trees.n_nodes == tree.tree_.node_count
     assert forest.proba(x) == pytest.approx(tree.predict_proba(x), abs=1e-6)
@@ -187,8 +195,8 @@ def test_splits_separate_missing_values_that_occur_in_training():
     is_missing = rng.random(100) < 0.3
     x[is_missing] = np.nan
     y = is_missing.astype(np.int64)
-    drawn = np.ones(100, np.int64)
-    forest = grow(Codes.of_table(x), y, drawn, 2, FeatureCosts.uniform(1), SplitRule())
+    n_draws = np.ones(100, np.int64)
+    forest = grow(Codes.of_table(x), y, n_draws, 2, FeatureCosts.uniform(1), SplitRule())
     assert forest.trees.n_nodes == 3
     new_rows = np.array([[1e30], [-1e30], [np.nan]], np.float32)
     np.testing.assert_array_equal(forest.proba(new_rows).argmax(axis=1), [0, 0, 1])
@@ -197,8 +205,8 @@ def test_splits_separate_missing_values_that_occur_in_training():
 def test_missing_values_that_do_not_occur_in_training_go_to_the_larger_child():
     x = np.arange(10, dtype=np.float32)[:, None]
     y = (x[:, 0] > 6).astype(np.int64)
-    drawn = np.ones(10, np.int64)
-    forest = grow(Codes.of_table(x), y, drawn, 2, FeatureCosts.uniform(1), SplitRule())
+    n_draws = np.ones(10, np.int64)
+    forest = grow(Codes.of_table(x), y, n_draws, 2, FeatureCosts.uniform(1), SplitRule())
     assert forest.proba(np.array([[np.nan]], np.float32)).argmax() == 0
 
 
@@ -209,10 +217,10 @@ def test_sparse_entries_and_prevailing_codes_give_the_table():
     codes = Codes.of_table(x)
     sparse = codes.sparse
     assert (sparse.common >= 0).tolist() == [True, False, True, True, True, True]
-    restored = np.repeat(np.where(sparse.common < 0, 0, sparse.common)[:, None], 200, axis=1)
+    restored_codes = np.repeat(np.where(sparse.common < 0, 0, sparse.common)[:, None], 200, axis=1)
     for i in range(200):
         for entry in range(sparse.entry_start[i], sparse.entry_start[i + 1]):
             k = sparse.entry_feature[entry]
-            restored[k, i] = sparse.entry_slot[entry] - sparse.offset[k]
+            restored_codes[k, i] = sparse.entry_slot[entry] - sparse.offset[k]
     is_sparse = sparse.common >= 0
-    np.testing.assert_array_equal(restored[is_sparse], codes.codes[is_sparse])
+    np.testing.assert_array_equal(restored_codes[is_sparse], codes.codes[is_sparse])

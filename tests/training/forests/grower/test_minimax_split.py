@@ -34,8 +34,8 @@ def best_boundary(code, y, weight=None, n_classes=2, alpha=0.0):
     rows, counts = column_rows(code, y, weight, n_classes)
     impurity = threshold_pairs(counts, alpha)
     node = NodeRows(np.arange(len(code)), rows.y, rows.weight, counts, int(counts.sum()), impurity)
-    work = crossing_arrays(len(code), n_classes)
-    boundary = find_crossing(rows, int(min(code)), int(max(code)), node, alpha, work)
+    crossing_work = crossing_arrays(len(code), n_classes)
+    boundary = find_crossing(rows, int(min(code)), int(max(code)), node, alpha, crossing_work)
     return float(boundary.score), int(boundary.below), int(boundary.above)
 
 
@@ -75,13 +75,16 @@ def test_crossing_finds_the_best_of_all_boundaries(alpha):
         node = NodeRows(np.arange(n), y, weight, counts, int(counts.sum()), impurity)
         count = np.zeros((len(values), n_classes), np.int32)
         np.add.at(count, (np.searchsorted(values, code), y), weight)
-        work = crossing_arrays(n, n_classes)
-        best, event = minimax_pairs(count, len(values), node, alpha, np.zeros(0, bool), work)
+        crossing_work = crossing_arrays(n, n_classes)
+        is_allowed = np.zeros(0, bool)
+        best_impurity, event = minimax_pairs(
+            count, len(values), node, alpha, is_allowed, crossing_work
+        )
         boundary = best_boundary(code, y, weight, n_classes, alpha)
-        assert boundary == (best, values[event], values[event + 1])
+        assert boundary == (best_impurity, values[event], values[event + 1])
         impurities = all_boundaries(code, y, weight, n_classes, alpha)
-        assert best == min(impurities.values())
-        n_ties += list(impurities.values()).count(best) > 1
+        assert best_impurity == min(impurities.values())
+        n_ties += list(impurities.values()).count(best_impurity) > 1
     assert n_ties > 10
 
 
@@ -124,8 +127,8 @@ def test_weighted_rows_count_like_repeated_rows():
     weights = [1, 3, 2, 2]
     repeated_code = np.repeat([2, 4, 6, 8], weights)
     repeated_y = np.repeat([0, 1, 0, 1], weights)
-    weighted = best_boundary([2, 4, 6, 8], [0, 1, 0, 1], weights)
-    assert weighted == best_boundary(repeated_code, repeated_y)
+    boundary = best_boundary([2, 4, 6, 8], [0, 1, 0, 1], weights)
+    assert boundary == best_boundary(repeated_code, repeated_y)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 3.0])

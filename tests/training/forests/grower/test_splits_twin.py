@@ -22,7 +22,7 @@ class Case:
 
     x: np.ndarray
     y: np.ndarray
-    drawn: np.ndarray
+    n_draws: np.ndarray
     n_classes: int
     costs: FeatureCosts
     acquired: np.ndarray  # (n, n_features)
@@ -39,19 +39,19 @@ def impurity(counts, criterion, alpha):
 
 
 def class_counts(case, rows):
-    return [int(case.drawn[rows][case.y[rows] == m].sum()) for m in range(case.n_classes)]
+    return [int(case.n_draws[rows][case.y[rows] == m].sum()) for m in range(case.n_classes)]
 
 
-def toll(case, rows, k, path, mu):
+def acquisition_penalty(case, rows, k, path, mu):
     """Compute ``mu`` times the price that the examples at the node have to pay for column k."""
     costs = case.costs
     members = [] if costs.group[k] < 0 else np.flatnonzero(costs.group == costs.group[k])
     price = 0.0
     for i in rows:
         if k not in path and not case.acquired[i, k]:
-            price += case.drawn[i] * costs.own[k]
+            price += case.n_draws[i] * costs.own[k]
         if len(members) and not set(members) & path and not case.acquired[i, members].any():
-            price += case.drawn[i] * costs.shared[costs.group[k]]
+            price += case.n_draws[i] * costs.shared[costs.group[k]]
     return mu * price / costs.standalone_prices.mean()
 
 
@@ -80,7 +80,7 @@ def candidate_splits(case, rows, criterion, alpha, mu, path):
                     merit = (drop / price, 0.0) if price else (math.inf, drop)
                     column_splits.append((merit, left < right, rank, (k, below, above)))
             else:
-                gain = node_impurity - left - right - toll(case, rows, k, path, mu)
+                gain = node_impurity - left - right - acquisition_penalty(case, rows, k, path, mu)
                 yield k, below, above, (gain, 0.0)
         if column_splits:
             merit, _, _, split = max(column_splits)
@@ -91,9 +91,9 @@ def check_splits(case, forest, criterion, alpha=0.0, mu=0.0):
     """Check that each split of a tree is the best; return the number of inner nodes."""
     trees = forest.trees
     n_inner = 0
-    pending = [(0, np.flatnonzero(case.drawn), frozenset())]
-    while pending:
-        node, rows, path = pending.pop()
+    open_nodes = [(0, np.flatnonzero(case.n_draws), frozenset())]
+    while open_nodes:
+        node, rows, path = open_nodes.pop()
         counts = class_counts(case, rows)
         np.testing.assert_array_equal(forest.counts[node], counts)
         candidates = []
@@ -117,50 +117,50 @@ def check_splits(case, forest, criterion, alpha=0.0, mu=0.0):
             merit = merit_of[k, below, above]
             assert merit == pytest.approx(best_merit, rel=1e-9, abs=1e-9)
         if np.isfinite(above):
-            midway = np.float32(0.5 * (float(below) + float(above)))
-            assert trees.threshold[node] == midway
+            midpoint = np.float32(0.5 * (float(below) + float(above)))
+            assert trees.threshold[node] == midpoint
         if np.isinf(keys).any():
             assert not trees.nan_left[node]
         path = path | {k}
-        pending.append((int(trees.left[node]), rows[goes_left], path))
-        pending.append((int(trees.right[node]), rows[~goes_left], path))
+        open_nodes.append((int(trees.left[node]), rows[goes_left], path))
+        open_nodes.append((int(trees.right[node]), rows[~goes_left], path))
     return n_inner
 
 
-def make_case(seed, n=40, n_classes=3, missing=False):
+def make_case(seed, n=40, n_classes=3, has_missing=False):
     """Make a small table with columns of few and of many values, sparse columns and groups."""
     rng = np.random.default_rng(seed)
-    kinds = (
+    column_makers = (
         lambda: rng.integers(0, 5, n),
         lambda: rng.integers(0, 10 * n, n) / 4,
         lambda: rng.random(n) < 0.1,
         lambda: rng.choice([0, 1, 2], n, p=[0.07, 0.86, 0.07]),
     )
-    columns = [make_column() for make_column in kinds for _ in range(2)]
+    columns = [make_column() for make_column in column_makers for _ in range(2)]
     x = np.stack(columns, axis=1).astype(np.float32)
-    if missing:
+    if has_missing:
         x[rng.random(x.shape) < 0.15] = np.nan
     y = (np.nan_to_num(x[:, 0]) + rng.integers(0, 3, n)).astype(np.int64) % n_classes
-    drawn = rng.multinomial(n, np.full(n, 1 / n))
+    n_draws = rng.multinomial(n, np.full(n, 1 / n))
     group = [None, "a", "a", "b"] * 2
     own = rng.integers(0, 4, len(columns)) / 2
     shared = {"a": 1.0, "b": 0.5}
     acquired = rng.random(x.shape) < 0.3
-    return Case(x, y, drawn, n_classes, FeatureCosts(own, group=group, shared=shared), acquired)
+    return Case(x, y, n_draws, n_classes, FeatureCosts(own, group=group, shared=shared), acquired)
 
 
-@pytest.mark.parametrize("missing", [False, True], ids=["complete", "missing"])
+@pytest.mark.parametrize("has_missing", [False, True], ids=["complete", "missing"])
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 3.0])
-def test_minimax_splits_are_the_first_of_the_best(alpha, n_classes, missing):
+def test_minimax_splits_are_the_first_of_the_best(alpha, n_classes, has_missing):
     n_inner = 0
     for seed in range(8):
-        case = make_case(seed, n_classes=n_classes, missing=missing)
+        case = make_case(seed, n_classes=n_classes, has_missing=has_missing)
         case.costs = FeatureCosts(np.ceil(case.costs.own))  # so that merits are exact
         forest = grow(
             Codes.of_table(case.x),
             case.y,
-            case.drawn,
+            case.n_draws,
             n_classes,
             case.costs,
             SplitRule(alpha=alpha),
@@ -171,10 +171,10 @@ def test_minimax_splits_are_the_first_of_the_best(alpha, n_classes, missing):
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.1, 1.0])
-def test_entropy_splits_have_the_largest_gain_less_toll(mu):
+def test_entropy_splits_have_the_largest_gain_less_the_penalty(mu):
     n_inner = 0
     for seed in range(8):
-        case = make_case(seed, missing=seed % 2 == 1)
+        case = make_case(seed, has_missing=seed % 2 == 1)
         acquired = None
         if mu:
             acquired = RowAcquisitions.empty(case.costs, len(case.x))
@@ -183,7 +183,7 @@ def test_entropy_splits_have_the_largest_gain_less_toll(mu):
                 members = np.flatnonzero(case.costs.group == g)
                 acquired.items[case.x.shape[1] + g] = case.acquired[:, members].any(axis=1)
         forest = grow(
-            Codes.of_table(case.x), case.y, case.drawn, 3, case.costs,
+            Codes.of_table(case.x), case.y, case.n_draws, 3, case.costs,
             SplitRule("entropy", mu=mu), acquired=acquired, seed=seed,
         )  # fmt: skip
         if not mu:
@@ -205,14 +205,14 @@ def test_splits_of_large_nodes_are_the_best():
     zeros = np.zeros_like(values)
     x_all = np.concatenate([x, np.stack([zeros, values, zeros, zeros], axis=1)])
     y = np.concatenate([(x[:, 1] > 9000) ^ (x[:, 2] > 200) ^ (rng.random(n) < 0.2), zeros])
-    drawn = np.concatenate([rng.multinomial(n, np.full(n, 1 / n)), zeros]).astype(np.int64)
+    n_draws = np.concatenate([rng.multinomial(n, np.full(n, 1 / n)), zeros]).astype(np.int64)
     case = Case(
-        x_all, y.astype(np.int64), drawn, 2, FeatureCosts([1.0, 1.0, 2.0, 1.0]),
+        x_all, y.astype(np.int64), n_draws, 2, FeatureCosts([1.0, 1.0, 2.0, 1.0]),
         np.zeros(x_all.shape, bool),
     )  # fmt: skip
     for alpha in (0.0, 4.0):
-        forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, SplitRule(alpha=alpha))
+        forest = grow(Codes.of_table(x_all), case.y, n_draws, 2, case.costs, SplitRule(alpha=alpha))
         assert check_splits(case, forest, "threshold_pairs", alpha) > 10
-    forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, SplitRule("entropy"))
+    forest = grow(Codes.of_table(x_all), case.y, n_draws, 2, case.costs, SplitRule("entropy"))
     case.acquired[:] = True  # all features are free
     assert check_splits(case, forest, "entropy") > 10
