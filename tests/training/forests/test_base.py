@@ -107,6 +107,6 @@ def test_pickled_forests_give_the_same_predictions(fitted_system):
     ],
 )
 def test_invalid_settings_are_refused_by_name(estimator_class, setting):
-    X, y, _, _ = thirds()
+    X, y, _, _ = two_thirds()
     with pytest.raises(InputError, match=next(iter(setting))):
         estimator_class(**setting).fit(X, y)
