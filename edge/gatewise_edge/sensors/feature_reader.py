@@ -182,6 +182,10 @@ class Reading:
         """Whether all of `features` were read."""
         return bool(self.was_read[features].all())
 
+    def is_unread(self, feature: int) -> bool:
+        """Whether a feature was neither read nor failed."""
+        return not self.was_read[feature] and feature not in self.failures
+
     def lift_deadline(self) -> None:
         """Remove the deadline of an instance that has been answered."""
         self._seconds_left = lambda: math.inf
@@ -217,14 +221,7 @@ class Reading:
         if self._source is not None:
             unread_features = features[~self.was_read[features]]
             if self.failures:
-                unread_features = np.array(
-                    [
-                        feature
-                        for feature in unread_features.tolist()
-                        if feature not in self.failures
-                    ],
-                    np.intp,
-                )
+                unread_features = np.array([*filter(self.is_unread, features.tolist())], np.intp)
             if len(unread_features):
                 try:
                     self._source.read(

@@ -286,7 +286,7 @@ class _Sensor:
     `last_outcome` is the outcome of the last read, and `n_reads` the number of reads.
     """
 
-    sensor_name: str
+    name: str
     features: tuple[int, ...]
     read_values: Callable[[], dict[int, float]]
     state: _ReadState
@@ -334,8 +334,8 @@ class _Sensor:
         if isinstance(error, SensorError):
             return error
         tries_note = f" ({n_calls} tries)" if n_calls > 1 else ""
-        message = f"sensor {self.sensor_name!r} failed: {type(error).__name__}: {error}{tries_note}"
-        return SensorError(self.sensor_name, message)
+        message = f"sensor {self.name!r} failed: {type(error).__name__}: {error}{tries_note}"
+        return SensorError(self.name, message)
 
 
 class _BoundSensors:
@@ -366,7 +366,7 @@ class _BoundSensors:
                 # An audit does not wait for a sensor that hangs, because it has no deadline.
                 wait_until = min(deadline, time.monotonic() + sensor.timeout_s)
                 if wait_until == math.inf or not sensor.state.wait_for_return(wait_until):
-                    failure = self._enter_late(sensor.sensor_name, reading)
+                    failure = self._enter_late(sensor.name, reading)
                     if not allow_failure:
                         raise failure
         # Read the others: on this thread for an audit, in one call, or one by one with timeouts.
@@ -377,23 +377,15 @@ class _BoundSensors:
             self._run(feature_indices, reading, deadline, allow_failure)
             return
         for feature in feature_indices:
-            if reading.was_read[feature] or feature in reading.failures:
+            if not reading.is_unread(feature):
                 continue
-            now = time.monotonic()
+            sensor_deadline = time.monotonic() + self._sensors[feature].timeout_s
             try:
-                self._run(
-                    [feature],
-                    reading,
-                    min(deadline, now + self._sensors[feature].timeout_s),
-                    allow_failure,
-                )
+                self._run([feature], reading, min(deadline, sensor_deadline), allow_failure)
             except SensorError:
                 # Go on only after a late sensor itself, not after a wait for another sensor.
-                if (
-                    not allow_failure
-                    or feature not in reading.failures
-                    or time.monotonic() >= deadline
-                ):
+                is_sensor_late = feature in reading.failures and time.monotonic() < deadline
+                if not (allow_failure and is_sensor_late):
                     raise
 
     def _run(
@@ -404,7 +396,7 @@ class _BoundSensors:
         try:
             self._reader.run(read_in_turn, deadline - time.monotonic())
         except ReadTimeoutError as error:
-            sensor_name = error.sensor_name or self._sensors[features[0]].sensor_name
+            sensor_name = error.sensor_name or self._sensors[features[0]].name
             raise self._enter_late(sensor_name, reading, is_abandoned=error.is_abandoned) from None
 
     def _read_in_turn(
@@ -417,13 +409,13 @@ class _BoundSensors:
     ) -> None:
         """Read features on this thread; a `task` gets the name of each sensor before its read."""
         for feature in features:
-            if reading.was_read[feature] or feature in reading.failures:
+            if not reading.is_unread(feature):
                 continue
             if time.monotonic() >= deadline:
                 return  # the caller has stopped waiting
             sensor = self._sensors[feature]
             if task is not None:
-                task.sensor_name = sensor.sensor_name
+                task.sensor_name = sensor.name
             failure: SensorError | None = None
             values: dict[int, float] = {}
             try:
@@ -447,7 +439,7 @@ class _BoundSensors:
             sensor_name, f"sensor {sensor_name!r} did not answer in time", cause="sensor-late"
         )
         for feature, sensor in self._sensors.items():
-            if sensor.sensor_name == sensor_name:
+            if sensor.name == sensor_name:
                 if feature == sensor.features[0]:
                     sensor.state.counts.late += 1
                     sensor.state.counts.hung += is_abandoned
