@@ -160,29 +160,31 @@ def cloud_answers(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class FakeLink:
     """A link that calls a function of the test for each payload, on the sender's thread.
 
-    The function is `behave(payload, receive)`; by default it responds like the cloud. `deliver`
-    passes a payload to the device.
+    The function is `handle_payload(payload, receive)`; by default it responds like the cloud.
+    `deliver` passes a payload to the device.
     """
 
-    def __init__(self, behave: Callable[[bytes, Callable[[bytes], None]], object] | None = None):
+    def __init__(
+        self, handle_payload: Callable[[bytes, Callable[[bytes], None]], object] | None = None
+    ):
         self.ready = True
-        self.takes = True
-        self.sent: list[bytes] = []
-        self.closed = 0
-        self.behave = behave or respond
+        self.accepts = True
+        self.sent_payloads: list[bytes] = []
+        self.n_closes = 0
+        self.handle_payload = handle_payload or respond
         self.deliver: Callable[[bytes], None] = lambda payload: None
 
     def open(self, receive: Callable[[bytes], None]) -> None:
         self.deliver = receive
 
     def send(self, payload: bytes) -> bool:
-        self.sent.append(payload)
-        if self.takes:
-            self.behave(payload, self.deliver)
-        return self.takes
+        self.sent_payloads.append(payload)
+        if self.accepts:
+            self.handle_payload(payload, self.deliver)
+        return self.accepts
 
     def close(self) -> None:
-        self.closed += 1
+        self.n_closes += 1
 
 
 def respond(payload: bytes, receive: Callable[[bytes], None]) -> None:

@@ -118,11 +118,11 @@ def test_nothing_is_acquired_or_sent_for_an_audit_while_the_cloud_is_silent(bund
     with Device(bundle, link=link, sensors=sensors, audit=1.0, deadline_ms=100) as device:
         while not device.gauges["breaker_open"]:
             assert device.answer().route == "fallback"
-        n_sent = len(link.sent)
+        n_sent = len(link.sent_payloads)
         row[:] = SURE_ROW
         reads.clear()
         assert {device.answer().route for _ in range(20)} == {"edge"}
-        assert (len(link.sent), reads) == (n_sent, [])
+        assert (len(link.sent_payloads), reads) == (n_sent, [])
         assert device.gauges["audit_cost"] == 0
         assert device.gauges["audit_instances"] == 0
 
@@ -134,8 +134,8 @@ def test_audits_in_flight_do_not_count_against_the_bound_on_requests(bundle):
     ) as device:
         for _ in range(6):
             device.answer(SURE_ROW)
-        assert len(link.sent) == 4  # the largest number of audits in flight
-        link.behave = respond
+        assert len(link.sent_payloads) == 4  # the largest number of audits in flight
+        link.handle_payload = respond
         assert device.answer(UNSURE_ROW).route == "cloud"
 
 

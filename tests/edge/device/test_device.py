@@ -112,7 +112,7 @@ def test_last_stage_answers_if_no_request_can_be_sent(bundle, link_state, reason
     """The cloud's feature e is acquired only if a request is tried; no offload is charged."""
     link = None if link_state == "none" else FakeLink()
     if link is not None:
-        link.ready, link.takes = link_state != "down", False
+        link.ready, link.accepts = link_state != "down", False
     with Device(bundle, link=link) as device:
         answer = device.answer(UNSURE_ROW)
         assert (device.counters["unsent"], device.counters["bytes_up"]) == (link_state == "full", 0)
@@ -148,10 +148,10 @@ def test_instance_falls_back_at_its_deadline_when_the_cloud_is_silent(bundle, cl
     assert (answer.label, answer.route, answer.reason) == ("yes", "fallback", "timeout")
     assert answer.latency_ms == pytest.approx(95.0)
     # The request was sent twice with the same bytes.
-    assert len(link.sent) == 2
-    assert link.sent[0] == link.sent[1]
+    assert len(link.sent_payloads) == 2
+    assert link.sent_payloads[0] == link.sent_payloads[1]
     assert (counters["sent"], counters["retries"], counters["timeouts"]) == (1, 1, 1)
-    assert counters["bytes_up"] == 2 * len(link.sent[0])
+    assert counters["bytes_up"] == 2 * len(link.sent_payloads[0])
     assert answer.cost == pytest.approx(17.5 + 0.25 + 0.001 * request_bytes(3))
 
 
@@ -217,7 +217,7 @@ def test_error_of_the_cloud_gives_a_fallback_with_its_code(bundle, clock, caplog
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
     assert (answer.route, answer.reason) == ("fallback", f"cloud:{code}")
-    assert len(link.sent) == n_sent
+    assert len(link.sent_payloads) == n_sent
     assert answer.latency_ms == pytest.approx(95 / 4 if n_sent == 2 else 0.0)
     # It is logged once, although the request was refused twice.
     assert caplog.text.count("no worker serves small 7") == (code == "no-model")
@@ -227,12 +227,14 @@ def test_missing_model_is_logged_only_when_no_worker_has_it(bundle, clock, caplo
     def refuse_first_copy(payload, receive):
         request = wire.decode_request(payload)
         refusal = wire.Response.refusal(request, "no-model")
-        receive(wire.encode_response(refusal if len(link.sent) == 1 else answer_to(request)))
+        receive(
+            wire.encode_response(refusal if len(link.sent_payloads) == 1 else answer_to(request))
+        )
 
     link = FakeLink(refuse_first_copy)
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
-    assert (answer.route, len(link.sent)) == ("cloud", 2)
+    assert (answer.route, len(link.sent_payloads)) == ("cloud", 2)
     assert "no worker serves" not in caplog.text
 
 
@@ -421,7 +423,7 @@ def test_offloads_beyond_the_bound_are_fallbacks_with_their_own_reason(bundle, c
         "cloud",
     ]
     assert (answers[2].reason, answers[2].cost) == ("offload-limit", 13.5)  # e is not acquired
-    assert len(link.sent) == 3
+    assert len(link.sent_payloads) == 3
 
 
 def test_offload_that_is_not_made_does_not_count_against_the_bound(bundle, clock):

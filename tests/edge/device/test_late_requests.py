@@ -146,10 +146,10 @@ def test_late_request_waits_until_no_live_request_is_in_flight(bundle, make_late
         live_instance = device.begin(HARD_ROW)
         # The thread checks the link five times in this second.
         assert not holds_within(lambda: device.counters["sent"] > 1, timeout_s=1.0)
-        link.deliver(wire.encode_response(answer_to(wire.decode_request(link.sent[0]))))
+        link.deliver(wire.encode_response(answer_to(wire.decode_request(link.sent_payloads[0]))))
         assert device.finish(live_instance).route == "cloud"
         wait_until(lambda: device.counters["sent"] == 2, "the late request")
-        assert wire.decode_request(link.sent[1]).late_s >= 1
+        assert wire.decode_request(link.sent_payloads[1]).late_s >= 1
 
 
 @pytest.mark.slow

@@ -128,19 +128,19 @@ def test_silent_cloud_gets_no_requests_and_costs_no_features(bundle):
     ) as device:
         reasons = [answer_in_virtual_time(device, clock).reason for _ in range(5)]
         assert reasons == ["timeout"] * 5
-        n_sent = len(link.sent)
+        n_sent = len(link.sent_payloads)
         blocked_answers = [answer_in_virtual_time(device, clock) for _ in range(20)]
         assert {(answer.route, answer.reason, answer.latency_ms) for answer in blocked_answers} == {
             ("fallback", "breaker-open", 0.0)
         }
         # Feature e, which only the cloud reads, was not acquired.
         assert {answer.acquired for answer in blocked_answers} == {(0, 1, 2)}
-        assert len(link.sent) == n_sent
+        assert len(link.sent_payloads) == n_sent
         assert answer_in_virtual_time(device, clock, SURE_ROW).route == "edge"
         assert device.gauges["breaker_open"] == 1.0
         # After the pause the first instance is the probe, which the cloud answers.
         clock.now += 1.0
-        link.behave = respond
+        link.handle_payload = respond
         assert [answer_in_virtual_time(device, clock).route for _ in range(3)] == ["cloud"] * 3
         counters = device.counters
         assert (counters["breaker_opened"], counters["breaker_probes"]) == (1, 1)
@@ -171,15 +171,15 @@ def test_busy_cloud_gets_no_request_for_the_time_that_it_states(bundle):
     with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
         answers = [answer_in_virtual_time(device, clock) for _ in range(10)]
         assert {(answer.route, answer.reason) for answer in answers} == {("fallback", "cloud:busy")}
-        assert len(link.sent) == 1
+        assert len(link.sent_payloads) == 1
         clock.now += 0.5
-        link.behave = respond
+        link.handle_payload = respond
         assert answer_in_virtual_time(device, clock).route == "cloud"
 
 
 def test_link_that_refuses_all_requests_opens_the_breaker_if_there_is_one(bundle):
     clock, link = Clock(), FakeLink()
-    link.takes = False
+    link.accepts = False
     with Device(bundle, link=link, clock=clock) as device:
         reasons = [answer_in_virtual_time(device, clock).reason for _ in range(6)]
     assert reasons == ["unsent"] * 5 + ["breaker-open"]
@@ -200,7 +200,7 @@ def test_probe_without_its_features_does_not_block_the_next_probe(bundle):
         assert (
             answer_in_virtual_time(device, clock, [0.1, 0, 0.1, 0, np.nan, 0]).reason == "missing:e"
         )
-        link.behave = respond
+        link.handle_payload = respond
         assert answer_in_virtual_time(device, clock).route == "cloud"
 
 

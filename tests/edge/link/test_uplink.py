@@ -77,7 +77,7 @@ def test_answer_many_checks_all_rows_before_it_begins_one(bundle):
             with pytest.raises(InputError):
                 device.answer_many(rows)
         assert device.answer_many(np.empty((0, 6))) == []
-        assert link.sent == []
+        assert link.sent_payloads == []
 
 
 def test_row_that_fails_does_not_affect_the_other_rows_or_their_request(bundle):
@@ -118,7 +118,7 @@ def test_rows_share_one_request_with_the_deadline_of_the_first_row(bundle):
 
 def test_each_row_of_a_request_that_is_not_sent_gets_a_fallback(bundle):
     link = FakeLink()
-    link.takes = False
+    link.accepts = False
     with Device(
         bundle, link=link, offload_rules=OffloadRules(max_offloads="2/h", breaker=False)
     ) as device:
@@ -130,12 +130,12 @@ def test_time_to_live_is_bounded_if_the_deadline_is_days_away(bundle):
     link = FakeLink()
     with Device(bundle, link=link, deadline_ms=2 * MAX_TTL_MS) as device:
         assert device.answer(HARD_ROW).route == "cloud"
-    assert wire.decode_request(link.sent[0]).ttl_ms == MAX_TTL_MS
+    assert wire.decode_request(link.sent_payloads[0]).ttl_ms == MAX_TTL_MS
 
 
 def test_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
     def behave(payload, receive):
-        if len(link.sent) > 1:
+        if len(link.sent_payloads) > 1:
             respond(payload, receive)
             return
         refusal = wire.Response.refusal(wire.decode_request(payload), "busy")
@@ -146,7 +146,7 @@ def test_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
         # With this deviation no retry was planned when the request was sent.
         device._uplink._offloads.round_trip = RoundTrip(smoothed_s=0.05, deviation_s=9.0)
         assert device.answer(HARD_ROW).route == "cloud"
-    assert len(link.sent) == 2
+    assert len(link.sent_payloads) == 2
 
 
 @pytest.mark.parametrize("seed", range(10))
