@@ -416,10 +416,8 @@ def test_commands_sign_and_check_bundles(
         return str(stdout)
 
     # make keys as the help of `gatewise pack` shows
-    subprocess.run_command(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
-    subprocess.run_command(
-        ["openssl", "pkey", "-in", key, "-pubout", "-out", public_key_file], check=True
-    )
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
+    subprocess.run(["openssl", "pkey", "-in", key, "-pubout", "-out", public_key_file], check=True)
     key_id = PublicKey(public_key_file).key_id
     pack_output = run_successfully("pack", bundle, "--out", copy, "--sign", key, "--json")
     assert json.loads(pack_output)["key_id"] == key_id
