@@ -59,8 +59,10 @@ def test_libraries_compile_without_warnings_as_c_and_cpp(bundle, tmp_path, compi
             if shutil.which(command[0]) is None:
                 continue
             options = [*STRICT, "-Os", "-I", headers, "-c", "-o", "/dev/null", file]
-            done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
+            process = subprocess.run(
+                [*command, *options], capture_output=True, text=True, check=False
+            )
+            assert process.returncode == 0, process.stderr
     compiled.add(content)
 
 
@@ -74,8 +76,8 @@ def test_tables_take_no_ram_on_avr(bundle, tmp_path):
             ["avr-objdump", "-h", "out.o"], cwd=tmp_path, capture_output=True, text=True, check=True
         ).stdout
         sizes = dict(re.findall(r" (\.\S+) +([0-9a-f]{8}) ", sections))
-        in_ram = [name for name in sizes if name.startswith((".data", ".bss", ".rodata"))]
-        ram_bytes = sum(int(sizes[name], 16) for name in in_ram)
+        ram_sections = [name for name in sizes if name.startswith((".data", ".bss", ".rodata"))]
+        ram_bytes = sum(int(sizes[name], 16) for name in ram_sections)
         assert ram_bytes <= 16, sizes  # the texts of two error codes
         assert int(sizes.get(".progmem.data", "0"), 16) > 0 or ".progmem" in sections
 
@@ -85,18 +87,18 @@ def test_cmake_builds_the_library_and_a_program_that_uses_it(bundle, tmp_path):
     if shutil.which("cmake") is None:
         pytest.skip("cmake is not installed")
     write_library(bundle, tmp_path / "m", "cmake", name="m")
-    main = '#include "m_wire.h"\nint main() { m_wire_begin(0, 0, 0, 0); }\n'
-    (tmp_path / "main.cpp").write_text(main)
+    program = '#include "m_wire.h"\nint main() { m_wire_begin(0, 0, 0, 0); }\n'
+    (tmp_path / "main.cpp").write_text(program)
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.13)\nproject(user LANGUAGES C CXX)\nadd_subdirectory(m)\n"
         "add_executable(user main.cpp)\ntarget_link_libraries(user PRIVATE gatewise::m)\n"
     )
     for options in (("-S", ".", "-B", "build"), ("--build", "build")):
-        done = subprocess.run(["cmake", *options], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        process = subprocess.run(["cmake", *options], cwd=tmp_path, capture_output=True, text=True)
+        assert process.returncode == 0, process.stderr
 
 
-CORTEX = ("arm-none-eabi-gcc", "-mcpu=cortex-m0plus", "-mthumb", "-Os", "-std=c99")
+CORTEX_M0_COMPILER = ("arm-none-eabi-gcc", "-mcpu=cortex-m0plus", "-mthumb", "-Os", "-std=c99")
 LINK_FLAGS = (
     "-ffunction-sections", "-Wl,--gc-sections", "--specs=nano.specs", "--specs=nosys.specs",
 )  # fmt: skip
@@ -124,29 +126,40 @@ int main(void)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which(CORTEX[0]) is None, reason="arm-none-eabi-gcc is not installed")
+@pytest.mark.skipif(
+    shutil.which(CORTEX_M0_COMPILER[0]) is None, reason="arm-none-eabi-gcc is not installed"
+)
 @pytest.mark.parametrize("json", [0, 1])
 def test_the_client_is_small_on_a_cortex_m0(bundle, tmp_path, json):
     """With the library's functions it takes at most 8 KB of flash, and 2 KB of RAM."""
     write_library(bundle, tmp_path, "cmake", name="m")
     header = tmp_path / "include/m_wire.h"
     # enlarge the message buffers to those of 64 features
-    text = re.sub(r"(M_WIRE_JSON_BYTES) \d+", rf"\1 {130 + 15 * 64}", header.read_text())
-    header.write_text(re.sub(r"(M_WIRE_CBOR_BYTES) \d+", rf"\1 {70 + 4 * 64}", text))
+    header_text = re.sub(r"(M_WIRE_JSON_BYTES) \d+", rf"\1 {130 + 15 * 64}", header.read_text())
+    header.write_text(re.sub(r"(M_WIRE_CBOR_BYTES) \d+", rf"\1 {70 + 4 * 64}", header_text))
     (tmp_path / "main.c").write_text(FIRMWARE)
     sizes = {}
     for has_client in (0, 1):
         flags = (f"-DCLIENT={has_client}", f"-DM_WIRE_JSON={json}", "-I", "include", *LINK_FLAGS)
-        command = [*CORTEX, *flags, "main.c", "src/m_wire.c", "src/m.c", "-lm", "-o", "out.elf"]
+        command = [
+            *CORTEX_M0_COMPILER,
+            *flags,
+            "main.c",
+            "src/m_wire.c",
+            "src/m.c",
+            "-lm",
+            "-o",
+            "out.elf",
+        ]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-        measured = subprocess.run(
+        size_output = subprocess.run(
             ["arm-none-eabi-size", "out.elf"], cwd=tmp_path, capture_output=True, check=True
         )
-        sizes[has_client] = np.array(measured.stdout.decode().splitlines()[1].split()[:3], int)
-    flash, data, ram = sizes[1] - sizes[0]
-    print(f"flash {flash}, data {data}, bss {ram}")
-    assert flash + data <= 8192
-    assert ram + data <= 2048
+        sizes[has_client] = np.array(size_output.stdout.decode().splitlines()[1].split()[:3], int)
+    flash_bytes, data_bytes, ram_bytes = sizes[1] - sizes[0]
+    print(f"flash {flash_bytes}, data {data_bytes}, bss {ram_bytes}")
+    assert flash_bytes + data_bytes <= 8192
+    assert ram_bytes + data_bytes <= 2048
 
 
 def test_bundles_that_never_offload_have_no_client(tmp_path):
@@ -159,9 +172,9 @@ def test_bundles_that_never_offload_have_no_client(tmp_path):
 def test_unknown_builds_unusable_names_and_foreign_files_are_refused(tmp_path, bundle):
     with pytest.raises(InputError, match="choose one of arduino, zephyr"):
         write_library(bundle, tmp_path / "c", "make")
-    odd = small_bundle.write_bundle(tmp_path / "odd", name='a"b')
+    odd_bundle = small_bundle.write_bundle(tmp_path / "odd", name='a"b')
     with pytest.raises(InputError, match="plain ASCII"):
-        write_library(odd, tmp_path / "d", "cmake", name="m")
+        write_library(odd_bundle, tmp_path / "d", "cmake", name="m")
     (tmp_path / "e").mkdir()
     (tmp_path / "e/CMakeLists.txt").write_text("mine")
     with pytest.raises(InputError, match="not written by Gatewise"):

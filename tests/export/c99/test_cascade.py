@@ -12,31 +12,31 @@ from tests.support.c_cascades import step_cascade
 
 def test_stages_after_one_that_always_stops_are_left_out():
     stage = step_cascade(3, takes_missing=False).stages[0]
-    three = replace(step_cascade(3, takes_missing=False), stages=(stage,) * 3, offloads=True)
-    nearly_always = float(np.nextafter(np.float32(ALWAYS_STOP), np.float32(0)))
+    three_stages = replace(step_cascade(3, takes_missing=False), stages=(stage,) * 3, offloads=True)
+    almost_always = float(np.nextafter(np.float32(ALWAYS_STOP), np.float32(0)))
     for thresholds, n_stages in (
         ((0.5, ALWAYS_STOP, None), 2),
         ((ALWAYS_STOP, 0.5, ALWAYS_STOP), 1),
-        ((None, nearly_always, None), 3),
+        ((None, almost_always, None), 3),
         ((None, None, None), 3),
     ):
-        cascade = replace(three, thresholds=thresholds).without_unreachable_stages()
+        cascade = replace(three_stages, thresholds=thresholds).without_unreachable_stages()
         assert (len(cascade.stages), len(cascade.thresholds)) == (n_stages, n_stages)
         assert cascade.always_stops == (n_stages < 3)
 
 
 def test_lean_keeps_only_models_of_stages_that_may_answer():
     stage = step_cascade(3, takes_missing=False).stages[0]
-    lean = replace(
+    lean_cascade = replace(
         step_cascade(3, takes_missing=False),
         stages=(stage,) * 3,
         thresholds=(None, 0.5, None),
         is_lean=True,
     )
-    assert lean.has_model == (False, True, True)  # the last stage answers the rest
-    assert replace(lean, offloads=True).has_model == (False, True, False)
-    assert replace(lean, is_lean=False).has_model == (True, True, True)
-    assert replace(lean, thresholds=(None,) * 3).n_outputs == (0, 0, 1)
+    assert lean_cascade.has_model == (False, True, True)  # the last stage answers the rest
+    assert replace(lean_cascade, offloads=True).has_model == (False, True, False)
+    assert replace(lean_cascade, is_lean=False).has_model == (True, True, True)
+    assert replace(lean_cascade, thresholds=(None,) * 3).n_outputs == (0, 0, 1)
 
 
 def test_needed_features_include_those_of_a_possible_request():

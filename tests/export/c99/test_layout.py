@@ -70,7 +70,7 @@ def cascade_of_trees(*stages: Stage, **changes: Any) -> Cascade:
 
 
 #: Tests feature 1, then on the left feature 0, then on its right feature 1 again.
-DEEP = Tree(
+DEEP_TREE = Tree(
     [1, 0, -1, 1, -1, -1, -1],
     [4.0, 2.0, 0, 1.0, 0, 0, 0],
     [1, 2, -1, 4, -1, -1, -1],
@@ -80,7 +80,7 @@ DEEP = Tree(
 
 
 def test_packed_trees_count_the_inner_nodes_to_the_left():
-    trees = ensemble(DEEP, stump(2, 7.0), n_features=3)
+    trees = ensemble(DEEP_TREE, stump(2, 7.0), n_features=3)
     packed = pack_trees(trees, np.array([5, 3, 4]), takes_missing=True)
     assert packed.start.tolist() == [0, 3, 4]
     assert packed.slot.tolist() == [3, 5, 3, 4]
@@ -112,16 +112,20 @@ def test_slots_are_the_features_of_all_stages_in_order():
 def test_a_stage_whose_model_is_left_out_still_acquires_its_features():
     stage = Stage(ensemble(stump(0, 1.0), n_features=1), np.array([3]), "sigmoid")
     cascade = cascade_of_trees(stage, stage, thresholds=(None, 0.5), is_lean=True, offloads=True)
-    left_out, present = lay_out(cascade, 8).stages
-    assert (left_out.model, left_out.n_margins, left_out.score) == (None, 0, None)
-    assert left_out.slots.tolist() == present.slots.tolist() == [0]
-    assert isinstance(present.model, PackedTrees)
+    stage_without_model, stage_with_model = lay_out(cascade, 8).stages
+    assert (
+        stage_without_model.model,
+        stage_without_model.n_margins,
+        stage_without_model.score,
+    ) == (None, 0, None)
+    assert stage_without_model.slots.tolist() == stage_with_model.slots.tolist() == [0]
+    assert isinstance(stage_with_model.model, PackedTrees)
     is_lazy = Stage(stage.model, stage.features, "sigmoid", acquisition="node")
     assert lay_out(cascade_of_trees(is_lazy), None).stages[0].is_lazy
 
 
 def test_codes_count_the_thresholds_below():
-    first = Stage(ensemble(DEEP, n_features=2), np.array([0, 1]), "sigmoid")
+    first = Stage(ensemble(DEEP_TREE, n_features=2), np.array([0, 1]), "sigmoid")
     second = Stage(ensemble(stump(0, 3.0), n_features=1), np.array([1]), "sigmoid")
     layout = lay_out(cascade_of_trees(first, second, takes_missing=True), 8)
     assert layout.coded == 8
@@ -132,14 +136,21 @@ def test_codes_count_the_thresholds_below():
 
 
 def test_a_layout_without_thresholds_has_no_codes():
-    line = LinearModel(*np.ones((2, 3), "f4"), np.ones((3, 1), "f4"), np.ones(1, "f4"))
-    layout = lay_out(cascade_of_trees(Stage(line, np.arange(3), "sigmoid")), 8)
+    linear_model = LinearModel(*np.ones((2, 3), "f4"), np.ones((3, 1), "f4"), np.ones(1, "f4"))
+    layout = lay_out(cascade_of_trees(Stage(linear_model, np.arange(3), "sigmoid")), 8)
     assert layout.coded is None
     assert layout.forests == ()
     assert layout.nan_flag == 0
     assert layout.nan_code == 0
-    names = ("skip_type", "start_type", "row_type", "bound_type", "pick_type", "edge_start_type")
-    assert {layout.types[name] for name in names} == {"uint8_t"}
+    type_names = (
+        "skip_type",
+        "start_type",
+        "row_type",
+        "bound_type",
+        "pick_type",
+        "edge_start_type",
+    )
+    assert {layout.types[name] for name in type_names} == {"uint8_t"}
 
 
 def test_the_error_for_too_many_thresholds_names_a_larger_form():
@@ -161,24 +172,26 @@ def test_the_flag_of_nan_is_the_bit_above_all_slots(n_features, flag):
     assert lay_out(cascade_of_trees(stage), None).nan_flag == 0
 
 
-@pytest.mark.parametrize(("n_slots", "kind"), [(256, "uint8_t"), (257, "uint16_t")])
-def test_slots_and_columns_are_numbered_from_0(n_slots, kind):
+@pytest.mark.parametrize(("n_slots", "c_type"), [(256, "uint8_t"), (257, "uint16_t")])
+def test_slots_and_columns_are_numbered_from_0(n_slots, c_type):
     trees = ensemble(stump(0, 1.0), n_features=n_slots)
     types = lay_out(cascade_of_trees(Stage(trees, np.arange(n_slots), "sigmoid")), None).types
-    assert {types[name] for name in ("column_type", "list_type", "slot_type")} == {kind}
+    assert {types[name] for name in ("column_type", "list_type", "slot_type")} == {c_type}
 
 
-@pytest.mark.parametrize(("n_outputs", "kind"), [(256, "uint8_t"), (257, "uint16_t")])
-def test_outputs_are_numbered_from_0(n_outputs, kind):
+@pytest.mark.parametrize(("n_outputs", "c_type"), [(256, "uint8_t"), (257, "uint16_t")])
+def test_outputs_are_numbered_from_0(n_outputs, c_type):
     trees = ensemble(stump(0, 1.0), n_features=1, n_outputs=n_outputs)
     layout = lay_out(cascade_of_trees(Stage(trees, np.arange(1), "softmax")), None)
     assert layout.n_outputs == n_outputs
-    assert layout.types["output_type"] == kind
+    assert layout.types["output_type"] == c_type
 
 
-@pytest.mark.parametrize(("n_edges", "kind"), [(255, "uint8_t"), (256, "uint16_t")])
-def test_the_type_of_edge_starts_holds_the_number_of_all_edges(n_edges, kind):
-    assert lay_out(step_cascade(n_edges, takes_missing=False), 16).types["edge_start_type"] == kind
+@pytest.mark.parametrize(("n_edges", "c_type"), [(255, "uint8_t"), (256, "uint16_t")])
+def test_the_type_of_edge_starts_holds_the_number_of_all_edges(n_edges, c_type):
+    assert (
+        lay_out(step_cascade(n_edges, takes_missing=False), 16).types["edge_start_type"] == c_type
+    )
 
 
 def test_layouts_do_not_change():
@@ -193,9 +206,9 @@ def test_layouts_do_not_change():
 
 
 def test_types_are_the_smallest_that_hold_all_numbers():
-    n = 300
+    n_stumps = 300
     stage = Stage(
-        ensemble(*(stump(0, i) for i in range(n)), n_features=1), np.array([260]), "sigmoid"
+        ensemble(*(stump(0, i) for i in range(n_stumps)), n_features=1), np.array([260]), "sigmoid"
     )
     types = lay_out(replace(cascade_of_trees(stage)), 16).types
     assert types == {
@@ -212,13 +225,13 @@ def test_types_are_the_smallest_that_hold_all_numbers():
         "output_type": "uint8_t",
         "edge_start_type": "uint16_t",
     }
-    plain = lay_out(replace(cascade_of_trees(stage)), None).types
-    assert (plain["key_type"], plain["code_type"]) == ("float", "uint8_t")
-    assert plain["edge_start_type"] == "uint8_t"
+    float_types = lay_out(replace(cascade_of_trees(stage)), None).types
+    assert (float_types["key_type"], float_types["code_type"]) == ("float", "uint8_t")
+    assert float_types["edge_start_type"] == "uint8_t"
 
 
 @pytest.mark.parametrize(
-    ("n_features", "coded", "flags", "size"),
+    ("n_features", "coded", "n_flags", "instance_bytes"),
     [
         (1, None, 4, 16),  # 4 (1 value + 1 output + 1), a flag and 3 of padding
         (4, None, 4, 28),
@@ -229,47 +242,54 @@ def test_types_are_the_smallest_that_hold_all_numbers():
         (7, 8, 9, 52),  # 7 codes, 7 flags and 2 of padding
     ],
 )
-def test_an_instance_ends_at_a_whole_word(n_features, coded, flags, size):
+def test_an_instance_ends_at_a_whole_word(n_features, coded, n_flags, instance_bytes):
     trees = ensemble(stump(0, 1.0), n_features=n_features)
     layout = lay_out(cascade_of_trees(Stage(trees, np.arange(n_features), "sigmoid")), coded)
-    assert layout.n_flags == flags
-    assert layout.instance_bytes == size
-    assert size % 4 == 0
+    assert layout.n_flags == n_flags
+    assert layout.instance_bytes == instance_bytes
+    assert instance_bytes % 4 == 0
 
 
 def test_a_cascade_that_reads_nothing_has_one_value():
-    layout = lay_out(cascade_of_trees(Stage(constant(), np.arange(0), "sigmoid")), None)
+    layout = lay_out(cascade_of_trees(Stage(constant_model(), np.arange(0), "sigmoid")), None)
     assert (layout.n_slots, layout.n_values) == (0, 1)
     assert layout.instance_bytes == 16
 
 
-def constant() -> LinearModel:
+def constant_model() -> LinearModel:
     return LinearModel(
         np.zeros(0, "f4"), np.zeros(0, "f4"), np.zeros((0, 1), "f4"), np.ones(1, "f4")
     )
 
 
 def test_the_stack_holds_the_inputs_of_the_widest_kernel_machine():
-    def machine(k: int) -> Stage:
-        rows = np.ones((2, k), np.float32)
+    def kernel_stage(n_inputs: int) -> Stage:
+        rows = np.ones((2, n_inputs), np.float32)
         model = KernelModel(
             rows[0], rows[0], rows, np.float32(1), np.ones((2, 1), "f4"), np.ones(1, "f4")
         )
-        return Stage(model, np.arange(k), "sigmoid")
+        return Stage(model, np.arange(n_inputs), "sigmoid")
 
-    layout = lay_out(cascade_of_trees(machine(2), machine(5), machine(3)), None)
+    layout = lay_out(cascade_of_trees(kernel_stage(2), kernel_stage(5), kernel_stage(3)), None)
     assert layout.widest_kernel == 5
     assert layout.stack_bytes == CALL_STACK_BYTES + 20
-    plain = lay_out(cascade_of_trees(Stage(constant(), np.arange(0), "sigmoid")), None)
-    assert (plain.widest_kernel, plain.stack_bytes) == (0, CALL_STACK_BYTES)
+    layout_without_kernels = lay_out(
+        cascade_of_trees(Stage(constant_model(), np.arange(0), "sigmoid")), None
+    )
+    assert (layout_without_kernels.widest_kernel, layout_without_kernels.stack_bytes) == (
+        0,
+        CALL_STACK_BYTES,
+    )
 
 
-@pytest.mark.parametrize(("takes_missing", "most"), [(False, 255), (True, 254)])
-def test_codes_of_a_byte_leave_one_for_nan(takes_missing, most):
+@pytest.mark.parametrize(("takes_missing", "max_thresholds"), [(False, 255), (True, 254)])
+def test_codes_of_a_byte_leave_one_for_nan(takes_missing, max_thresholds):
     """n thresholds have n + 1 codes; where NaN is a value, it has the last code for itself."""
-    layout = lay_out(step_cascade(most, takes_missing=takes_missing), 8)
-    assert layout.forests[0].code.tolist() == list(range(most))
-    more = step_cascade(most + 1, takes_missing=takes_missing)
-    with pytest.raises(ConversionError, match=f"8-bit codes distinguish only {most}: use coded=16"):
-        lay_out(more, 8)
-    assert lay_out(more, 16).coded == 16
+    layout = lay_out(step_cascade(max_thresholds, takes_missing=takes_missing), 8)
+    assert layout.forests[0].code.tolist() == list(range(max_thresholds))
+    larger_cascade = step_cascade(max_thresholds + 1, takes_missing=takes_missing)
+    with pytest.raises(
+        ConversionError, match=f"8-bit codes distinguish only {max_thresholds}: use coded=16"
+    ):
+        lay_out(larger_cascade, 8)
+    assert lay_out(larger_cascade, 16).coded == 16

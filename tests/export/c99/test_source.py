@@ -52,117 +52,119 @@ class Answer:
     acquired: set[int]
 
 
-def walk_trees(trees: TreeEnsemble, row: Matrix, ask: Any) -> None:
-    """Walk through the trees, and stop when `ask` reports that a column is unusable."""
+def walk_trees(
+    trees: TreeEnsemble, row: Matrix, features: NDArray[np.int64], is_usable: Any
+) -> None:
+    """Walk through the trees, and stop when `is_usable` reports that a feature is unusable."""
     for root in trees.roots.tolist():
         node = root
         while trees.feature[node] >= 0:
-            column = int(trees.feature[node])
-            if not ask(column):
+            feature = int(features[trees.feature[node]])
+            if not is_usable(feature):
                 return
-            value = row[column]
+            value = row[feature]
             goes_left = value <= trees.threshold[node] or (np.isnan(value) and trees.nan_left[node])
             node = int((trees.left if goes_left else trees.right)[node])
 
 
-def decide(cascade: Cascade, row: Matrix) -> Answer:
+def decide_row(cascade: Cascade, row: Matrix) -> Answer:
     """Decide about one instance by the rules, feature by feature."""
     acquired: set[int] = set()
-    refused = label = last = -1
+    refused = label = last_stage = -1
 
-    def unusable(column: int) -> bool:
+    def acquire_and_check(column: int) -> bool:
         acquired.add(column)
-        missing = math.isnan(row[column]) and not cascade.takes_missing
-        return missing or math.isinf(row[column])
+        is_missing = math.isnan(row[column]) and not cascade.takes_missing
+        return is_missing or math.isinf(row[column])
 
-    def ask(column: int) -> bool:
+    def is_usable(column: int) -> bool:
         nonlocal refused
-        refused = column if unusable(column) else refused
+        refused = column if acquire_and_check(column) else refused
         return refused < 0
 
-    n = len(cascade.stages)
+    n_stages = len(cascade.stages)
     for s, (stage, threshold) in enumerate(zip(cascade.stages, cascade.thresholds, strict=True)):
         if stage.acquisition == "node":
-            walk_trees(stage.model, row[stage.features], lambda k: ask(int(stage.features[k])))  # noqa: B023
+            walk_trees(stage.model, row, stage.features, is_usable)
             unusable_columns = [refused] if refused >= 0 else []
         else:
             # A stage acquires all its features and refuses an infinite one before a missing one.
-            unusable_columns = [int(k) for k in stage.features if unusable(int(k))]
+            unusable_columns = [int(k) for k in stage.features if acquire_and_check(int(k))]
             refused = next(
                 (k for k in unusable_columns if math.isinf(row[k])),
                 next(iter(unusable_columns), -1),
             )
         if refused >= 0:
-            needed = (
+            request_features = (
                 cascade.request_features
                 if cascade.request_features is not None
                 else np.arange(len(row))
             )
             is_needed = any(
-                math.isinf(row[k]) or (not cascade.cloud_takes_missing and k in needed)
+                math.isinf(row[k]) or (not cascade.cloud_takes_missing and k in request_features)
                 for k in unusable_columns
             )
             may_offload = cascade.offloads and not cascade.takes_missing and not is_needed
-            outcome = OFFLOAD if may_offload else FALLBACK if last >= 0 else ERROR
-            return Answer(outcome, n, label, last, refused, acquired)
+            outcome = OFFLOAD if may_offload else FALLBACK if last_stage >= 0 else ERROR
+            return Answer(outcome, n_stages, label, last_stage, refused, acquired)
         margins, score = split_outputs(stage.margins(row[None]), stage.score)
         if cascade.has_model[s]:
-            label, last = int(labels(margins)[0]), s
-        if stop_mask(score, threshold)[0] or (s == n - 1 and not cascade.offloads):
-            return Answer(STOPPED, s, label, last, -1, acquired)
-    return Answer(OFFLOAD, n, label, last, -1, acquired)
+            label, last_stage = int(labels(margins)[0]), s
+        if stop_mask(score, threshold)[0] or (s == n_stages - 1 and not cascade.offloads):
+            return Answer(STOPPED, s, label, last_stage, -1, acquired)
+    return Answer(OFFLOAD, n_stages, label, last_stage, -1, acquired)
 
 
 # -- the tests -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: Any) -> list[tuple[Cascade, CompiledModel]]:
+def compiled_cascades(tmp_path_factory: Any) -> list[tuple[Cascade, CompiledModel]]:
     """Random cascades with thresholds as floats, 8-bit and 16-bit codes, in one library."""
     folder = tmp_path_factory.mktemp("c99")
     cascades = [random_cascade(seed) for seed in range(N_CASCADES)]
     sources = [
-        write_cascade(c, folder / str(i), coded=("float", 8, 16)[i % 3], name=f"m{i}")
-        for i, c in enumerate(cascades)
+        write_cascade(cascade, folder / str(i), coded=("float", 8, 16)[i % 3], name=f"m{i}")
+        for i, cascade in enumerate(cascades)
     ]
-    outputs = [c.n_outputs for c in cascades]
+    n_outputs = [cascade.n_outputs for cascade in cascades]
     flags = ("-O1", "-Wdouble-promotion", "-Wshadow", "-Wfloat-conversion", "-Wstrict-prototypes")
-    libraries = build(list(zip(sources, outputs, strict=True)), flags=flags)
+    libraries = build(list(zip(sources, n_outputs, strict=True)), flags=flags)
     return list(zip(cascades, libraries, strict=True))
 
 
 @pytest.mark.slow
-def test_the_random_cascades_cover_all_kinds(compiled):
-    stages = [stage for cascade, _ in compiled for stage in cascade.stages]
+def test_the_random_cascades_cover_all_kinds(compiled_cascades):
+    stages = [stage for cascade, _ in compiled_cascades for stage in cascade.stages]
     models = {type(stage.model) for stage in stages}
     assert models == {TreeEnsemble, LinearModel, KernelModel}
     for name in ("rows", "starts", "picks", "small"):
-        forests = [forest for c, _ in compiled for forest in lay_out(c, None).forests]
+        forests = [forest for c, _ in compiled_cascades for forest in lay_out(c, None).forests]
         assert {getattr(forest.leaves, name) is None for forest in forests} == {False, True}
     assert {stage.acquisition for stage in stages} == {"stage", "node"}
-    assert {all(c.has_model) for c, _ in compiled} == {False, True}
-    assert {(c.takes_missing, c.offloads) for c, _ in compiled} == {
+    assert {all(c.has_model) for c, _ in compiled_cascades} == {False, True}
+    assert {(c.takes_missing, c.offloads) for c, _ in compiled_cascades} == {
         (a, b) for a in (False, True) for b in (False, True)
     }
 
 
-def feature_values(cascade: Cascade) -> st.SearchStrategy[float]:
+def feature_value_strategy(cascade: Cascade) -> st.SearchStrategy[float]:
     """Numbers at and next to every threshold, any other floats, NaN and infinity."""
     trees = [stage.model for stage in cascade.stages if isinstance(stage.model, TreeEnsemble)]
-    marks = np.concatenate([DIFFICULT_VALUES, *(t.threshold for t in trees)])
-    neighbours = [np.nextafter(marks, np.float32(end)) for end in (-np.inf, np.inf)]
-    finite = np.concatenate([marks, *neighbours])
-    near = st.sampled_from(finite[np.isfinite(finite)].tolist())
-    offset = st.integers(-16, 16).map(lambda i: float(np.float32(1e6 + i / 16)))
+    marks = np.concatenate([DIFFICULT_VALUES, *(ensemble.threshold for ensemble in trees)])
+    neighbours = [np.nextafter(marks, np.float32(side)) for side in (-np.inf, np.inf)]
+    threshold_values = np.concatenate([marks, *neighbours])
+    near_threshold = st.sampled_from(threshold_values[np.isfinite(threshold_values)].tolist())
+    near_offset = st.integers(-16, 16).map(lambda i: float(np.float32(1e6 + i / 16)))
     not_finite = st.sampled_from([math.nan, math.nan, math.inf, -math.inf])
     any_float = st.floats(width=32, allow_nan=False, allow_infinity=False)
     return st.one_of(
-        near,
-        near,
-        near,
-        offset,
+        near_threshold,
+        near_threshold,
+        near_threshold,
+        near_offset,
         any_float,
-        not_finite if cascade.takes_missing else near,
+        not_finite if cascade.takes_missing else near_threshold,
         not_finite,
     )
 
@@ -173,63 +175,65 @@ def feature_values(cascade: Cascade) -> st.SearchStrategy[float]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(data=st.data())
-def test_c_decides_any_row_as_python(compiled, data):
-    cascade, c = compiled[data.draw(st.integers(0, N_CASCADES - 1))]
+def test_c_decides_any_row_as_python(compiled_cascades, data):
+    cascade, compiled = compiled_cascades[data.draw(st.integers(0, N_CASCADES - 1))]
     n_features = len(cascade.feature_names)
     values = data.draw(
-        st.lists(feature_values(cascade), min_size=3 * n_features, max_size=3 * n_features)
+        st.lists(feature_value_strategy(cascade), min_size=3 * n_features, max_size=3 * n_features)
     )
-    x = np.array(values, np.float32).reshape(3, n_features)
-    check_rows(cascade, c, x)
+    rows = np.array(values, np.float32).reshape(3, n_features)
+    check_rows(cascade, compiled, rows)
 
 
-def check_rows(cascade: Cascade, c: CompiledModel, x: Matrix) -> None:
-    result = c(x)
+def check_rows(cascade: Cascade, compiled: CompiledModel, rows: Matrix) -> None:
+    c_answers = compiled(rows)
     columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
-    for i, row in enumerate(x):
-        expected = decide(cascade, row)
+    for i, row in enumerate(rows):
+        expected = decide_row(cascade, row)
         answer = Answer(
-            int(result.outcomes[i]), int(result.exits[i]), int(result.labels[i]),
-            int(result.stages[i]), int(result.refused[i]),
-            set(columns[result.acquired[i]].tolist()),
+            int(c_answers.outcomes[i]), int(c_answers.exits[i]), int(c_answers.labels[i]),
+            int(c_answers.stages[i]), int(c_answers.refused[i]),
+            set(columns[c_answers.acquired[i]].tolist()),
         )  # fmt: skip
         assert answer == expected
     for stage, has_model, outputs in zip(
-        cascade.stages, cascade.has_model, result.outputs, strict=True
+        cascade.stages, cascade.has_model, c_answers.outputs, strict=True
     ):
         if not has_model:
             assert outputs.shape[1] == 0
             continue
-        values = x[:, stage.features]
-        unusable = np.isinf(values) | (np.isnan(values) & (not cascade.takes_missing))
+        values = rows[:, stage.features]
+        is_unusable = np.isinf(values) | (np.isnan(values) & (not cascade.takes_missing))
         # Only rows without unusable values are compared. Nodes may skip other values.
-        clean = ~np.isinf(x).any(axis=1) & ~unusable.any(axis=1)
-        clean &= cascade.takes_missing | ~np.isnan(x).any(axis=1)
-        expected_margins = stage.margins(x)[clean]
-        same = expected_margins.view(np.uint32) == outputs[clean].view(np.uint32)
-        assert (same | (np.isnan(expected_margins) & np.isnan(outputs[clean]))).all()
+        is_usable = ~np.isinf(rows).any(axis=1) & ~is_unusable.any(axis=1)
+        is_usable &= cascade.takes_missing | ~np.isnan(rows).any(axis=1)
+        expected_margins = stage.margins(rows)[is_usable]
+        is_same = expected_margins.view(np.uint32) == outputs[is_usable].view(np.uint32)
+        assert (is_same | (np.isnan(expected_margins) & np.isnan(outputs[is_usable]))).all()
 
 
-def test_c_decides_rows_of_thresholds_as_python(compiled):
+def test_c_decides_rows_of_thresholds_as_python(compiled_cascades):
     rng = np.random.default_rng(5)
-    for cascade, c in compiled:
-        check_rows(cascade, c, rng.choice(DIFFICULT_VALUES, (60, len(cascade.feature_names))))
+    for cascade, compiled in compiled_cascades:
+        check_rows(
+            cascade, compiled, rng.choice(DIFFICULT_VALUES, (60, len(cascade.feature_names)))
+        )
 
 
-def test_all_self_tests_pass(compiled):
-    assert [c.selftest() for _, c in compiled] == [0] * N_CASCADES
+def test_all_self_tests_pass(compiled_cascades):
+    assert [c.selftest() for _, c in compiled_cascades] == [0] * N_CASCADES
 
 
-def test_the_self_test_detects_repeated_acquisitions(compiled, tmp_path):
+def test_the_self_test_detects_repeated_acquisitions(compiled_cascades, tmp_path):
     # The self-test in C counts the calls of its callback and must detect a wrong count.
-    cascade, c = compiled[0]
-    text = (c.source.folder / "m0_selftest.c").read_text()
-    assert "source->calls++" in text
-    assert "if (source.calls != n_known)" in text
-    broken = text.replace("source->calls++", "source->calls += 2")
-    altered = write_cascade(cascade, tmp_path / "broken", name="m0")
-    (altered.folder / "m0_selftest.c").write_text(broken)
-    (library,) = build([(altered, cascade.n_outputs)], flags=("-O0",))
+    cascade, compiled = compiled_cascades[0]
+    selftest_text = (compiled.source.folder / "m0_selftest.c").read_text()
+    assert "source->calls++" in selftest_text
+    assert "if (source.calls != n_known)" in selftest_text
+    altered_text = selftest_text.replace("source->calls++", "source->calls += 2")
+    altered_source = write_cascade(cascade, tmp_path / "broken", name="m0")
+    (altered_source.folder / "m0_selftest.c").write_text(altered_text)
+    (library,) = build([(altered_source, cascade.n_outputs)], flags=("-O0",))
     assert library.selftest() > 0
 
 
@@ -237,20 +241,20 @@ def test_a_nan_margin_does_not_stop_and_has_the_label_of_numpy(tmp_path):
     # Sums overflow to both infinities, so that one margin is NaN.
     weights = np.array([[1, 1, -1], [1, -1, -1]], np.float32)
     ones = np.ones(2, np.float32)
-    line = LinearModel(0 * ones, np.float32(3e38) * ones, weights, np.zeros(3, np.float32))
-    stage = Stage(line, np.arange(2), "softmax")
-    x = np.array([[2, 2], [1, 0], [0, 0], [-2, -2], [0.5, -0.25]], np.float32)
+    linear_model = LinearModel(0 * ones, np.float32(3e38) * ones, weights, np.zeros(3, np.float32))
+    stage = Stage(linear_model, np.arange(2), "softmax")
+    rows = np.array([[2, 2], [1, 0], [0, 0], [-2, -2], [0.5, -0.25]], np.float32)
     cascade = Cascade(
         title="overflow", stages=(stage, stage), thresholds=(0.0, ALWAYS_STOP),
         feature_names=("a", "b"), classes=(0, 1, 2), takes_missing=False, offloads=True,
-        cloud_takes_missing=False, rows=x,
+        cloud_takes_missing=False, rows=rows,
     )  # fmt: skip
-    assert np.isnan(stage.margins(x)[0, 1])
+    assert np.isnan(stage.margins(rows)[0, 1])
     source = write_cascade(cascade, tmp_path, coded=8)
-    (c,) = build([(source, cascade.n_outputs)], flags=("-O0",))
-    assert c.selftest() == 0
-    check_rows(cascade, c, x)
-    assert c(x).exits[0] == 2
+    (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
+    assert compiled.selftest() == 0
+    check_rows(cascade, compiled, rows)
+    assert compiled(rows).exits[0] == 2
 
 
 # -- codes of thresholds, tables of leaves -----------------------------------------------------
@@ -263,13 +267,15 @@ def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
     """n thresholds need n + 1 codes, and NaN needs one more if it is allowed."""
     cascade = step_cascade(n_thresholds, takes_missing=takes_missing)
     source = write_cascade(cascade, tmp_path, coded=8)
-    (c,) = build([(source, cascade.n_outputs)], flags=("-O0",))
-    highest = np.arange(n_thresholds - 3, n_thresholds, dtype=np.float32)
-    neighbours = [np.nextafter(highest, np.float32(end)) for end in (-9, 999)]
-    x = np.concatenate([highest, *neighbours, np.float32([0, -1, 3e38, *[np.nan] * takes_missing])])
-    result = c(x[:, None])
-    expected = cascade.stages[0].margins(x[:, None])
-    assert result.outputs[0].tobytes() == expected.tobytes()
+    (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
+    highest_thresholds = np.arange(n_thresholds - 3, n_thresholds, dtype=np.float32)
+    neighbours = [np.nextafter(highest_thresholds, np.float32(side)) for side in (-9, 999)]
+    values = np.concatenate(
+        [highest_thresholds, *neighbours, np.float32([0, -1, 3e38, *[np.nan] * takes_missing])]
+    )
+    c_answers = compiled(values[:, None])
+    expected = cascade.stages[0].margins(values[:, None])
+    assert c_answers.outputs[0].tobytes() == expected.tobytes()
     assert expected.max() == n_thresholds
 
 
@@ -279,26 +285,28 @@ def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
 def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
     """Tables with more than 256 rows, values or entries need two bytes per index."""
     rng = np.random.default_rng(0)
-    n, n_rows, n_outputs = 500, 600, 8
+    n_thresholds, n_rows, n_outputs = 500, 600, 8
     if form == "picks":
-        rows = rng.choice(rng.random(500), (n_rows, n_outputs))
+        leaf_rows = rng.choice(rng.random(500), (n_rows, n_outputs))
     else:
-        rows = np.arange(1, n_rows + 1)[:, None] * (rng.random((n_rows, n_outputs)) < 0.25) / 97
-    stage = step_cascade(n, takes_missing=False).stages[0]
-    leaves = rows[np.resize(np.arange(n_rows), 3 * n)].astype(np.float32)
+        leaf_rows = (
+            np.arange(1, n_rows + 1)[:, None] * (rng.random((n_rows, n_outputs)) < 0.25) / 97
+        )
+    stage = step_cascade(n_thresholds, takes_missing=False).stages[0]
+    leaves = leaf_rows[np.resize(np.arange(n_rows), 3 * n_thresholds)].astype(np.float32)
     forest = replace(
-        stage.model, value=leaves, output=np.full(n, -1, np.int32),
+        stage.model, value=leaves, output=np.full(n_thresholds, -1, np.int32),
         base=np.zeros(n_outputs, np.float32),
     )  # fmt: skip
     cascade = replace(
-        step_cascade(n, takes_missing=False), stages=(Stage(forest, np.arange(1), "softmax"),),
-        classes=tuple(range(n_outputs)),
+        step_cascade(n_thresholds, takes_missing=False),
+        stages=(Stage(forest, np.arange(1), "softmax"),), classes=tuple(range(n_outputs)),
     )  # fmt: skip
     assert lay_out(cascade, None).forests[0].leaves.index_widths == widths
-    (c,) = build([(write_cascade(cascade, tmp_path), cascade.n_outputs)], flags=("-O0",))
-    assert c.selftest() == 0
-    x = np.arange(-1, n + 1, dtype=np.float32)[:, None]
-    assert c(x).outputs[0].tobytes() == cascade.stages[0].margins(x).tobytes()
+    (compiled,) = build([(write_cascade(cascade, tmp_path), cascade.n_outputs)], flags=("-O0",))
+    assert compiled.selftest() == 0
+    values = np.arange(-1, n_thresholds + 1, dtype=np.float32)[:, None]
+    assert compiled(values).outputs[0].tobytes() == cascade.stages[0].margins(values).tobytes()
 
 
 # -- the self-test without a sample ------------------------------------------------------------
@@ -313,10 +321,12 @@ def test_generated_rows_detect_a_wrong_comparison(tmp_path, coded):
         for name in ("right", "wrong")
     ]
     assert (sources[0].sample_rows, sources[0].made_rows) == (0, 256)
-    code = (tmp_path / "wrong" / "wrong.c").read_text()
-    altered = re.sub(r"if \(instance->(value|code)\[slot\] <=", r"if (instance->\1[slot] <", code)
-    assert altered != code
-    (tmp_path / "wrong" / "wrong.c").write_text(altered)
+    source_text = (tmp_path / "wrong" / "wrong.c").read_text()
+    altered_text = re.sub(
+        r"if \(instance->(value|code)\[slot\] <=", r"if (instance->\1[slot] <", source_text
+    )
+    assert altered_text != source_text
+    (tmp_path / "wrong" / "wrong.c").write_text(altered_text)
     libraries = build([(source, cascade.n_outputs) for source in sources], flags=("-O0",))
     assert libraries[0].selftest() == 0
     assert libraries[1].selftest() > 0
@@ -329,14 +339,14 @@ def test_generated_rows_hold_only_values_that_the_stages_accept():
         assert 16 <= len(rows) <= 256
         assert not np.isinf(rows).any()
         assert cascade.takes_missing or not np.isnan(rows).any()
-        read = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
-        assert not np.delete(rows, read, axis=1).any()
+        read_features = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
+        assert not np.delete(rows, read_features, axis=1).any()
     small_cascade = step_cascade(3, takes_missing=True)
     values = set(probe_rows(small_cascade)[:, 0].tolist())
     neighbours = [
-        np.nextafter(np.float32(threshold), np.float32(end))
+        np.nextafter(np.float32(threshold), np.float32(side))
         for threshold in range(3)
-        for end in (-9, 9)
+        for side in (-9, 9)
     ]
     assert {0.0, 1.0, 2.0, *map(float, neighbours)} <= values
 
@@ -344,9 +354,9 @@ def test_generated_rows_hold_only_values_that_the_stages_accept():
 # -- small machines ----------------------------------------------------------------------------
 
 
-def test_an_instance_has_its_stated_size_without_padding(compiled):
+def test_an_instance_has_its_stated_size_without_padding(compiled_cascades):
     """On AVR, a struct of bytes and floats has no padding."""
-    for _, c in compiled:
+    for _, compiled in compiled_cascades:
         command = [
             *(compiler_command() or ()),
             *STRICT_FLAGS,
@@ -354,27 +364,29 @@ def test_an_instance_has_its_stated_size_without_padding(compiled):
             "-w",
             "-fsyntax-only",
         ]
-        file = c.source.folder / f"{c.source.name}.c"
+        file = compiled.source.folder / f"{compiled.source.name}.c"
         process = subprocess.run([*command, file], capture_output=True, text=True, check=False)
         assert process.returncode == 0, process.stderr
 
 
 @avr.needs_avr_gcc
-def test_avr_holds_the_tables_in_flash(compiled):
-    for _, c in compiled[:8]:
-        folder, name = c.source.folder, c.source.name
-        text, *in_ram = avr.section_sizes(folder, f"{name}.c", "-fstack-usage")
-        assert in_ram == [0, 0]
-        assert text > c.source.table_bytes
-        frames = [int(line.split()[1]) for line in (folder / "avr.su").read_text().splitlines()]
-        assert sum(frames) <= c.source.stack_bytes
+def test_avr_holds_the_tables_in_flash(compiled_cascades):
+    for _, compiled in compiled_cascades[:8]:
+        folder, name = compiled.source.folder, compiled.source.name
+        text_bytes, *ram_bytes = avr.section_sizes(folder, f"{name}.c", "-fstack-usage")
+        assert ram_bytes == [0, 0]
+        assert text_bytes > compiled.source.table_bytes
+        frame_bytes = [
+            int(line.split()[1]) for line in (folder / "avr.su").read_text().splitlines()
+        ]
+        assert sum(frame_bytes) <= compiled.source.stack_bytes
 
 
 @avr.needs_avr_gcc
 @avr.needs_simavr
-@pytest.mark.parametrize("number", range(6))
-def test_the_self_test_passes_on_an_emulated_avr(compiled, number):
-    _, c = compiled[number]
-    name = c.source.name
+@pytest.mark.parametrize("cascade_index", range(6))
+def test_the_self_test_passes_on_an_emulated_avr(compiled_cascades, cascade_index):
+    _, compiled = compiled_cascades[cascade_index]
+    name = compiled.source.name
     call, files = f"{name}_selftest()", (f"{name}.c", f"{name}_selftest.c")
-    assert not count_differing(c.source.folder, call, f"int {name}_selftest(void);", *files)
+    assert not count_differing(compiled.source.folder, call, f"int {name}_selftest(void);", *files)

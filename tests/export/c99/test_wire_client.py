@@ -48,21 +48,21 @@ class CResponse(ctypes.Structure):
 class Client:
     """C client of the small bundle, loaded from a library; it records the sent messages."""
 
-    def __init__(self, library: Path, n_bytes: int, response_at: int) -> None:
-        self.c = ctypes.CDLL(str(library))
+    def __init__(self, library_folder: Path, n_bytes: int, response_offset: int) -> None:
+        self.library = ctypes.CDLL(str(library_folder))
         for name in ("encode_cbor", "encode_json"):
-            getattr(self.c, f"m_wire_{name}").restype = ctypes.c_size_t
-        self.state = ctypes.create_string_buffer(n_bytes)
-        self._response_at = response_at
-        self.sent: list[bytes] = []
-        self.connected = True
+            getattr(self.library, f"m_wire_{name}").restype = ctypes.c_size_t
+        self.state_buffer = ctypes.create_string_buffer(n_bytes)
+        self._response_offset = response_offset
+        self.sent_messages: list[bytes] = []
+        self.is_connected = True
         self._callbacks = PUBLISH(self._publish), RANDOM(self._random)
-        self.c.m_wire_begin(self.state, *self._callbacks, None)
+        self.library.m_wire_begin(self.state_buffer, *self._callbacks, None)
 
     def _publish(self, message: int, size: int, _: Any) -> int:
-        if self.connected:
-            self.sent.append(ctypes.string_at(message, size))
-        return int(self.connected)
+        if self.is_connected:
+            self.sent_messages.append(ctypes.string_at(message, size))
+        return int(self.is_connected)
 
     def _random(self, address: int, size: int, _: Any) -> None:
         ctypes.memmove(address, os.urandom(size), size)
@@ -71,27 +71,31 @@ class Client:
         """Encode a request of three columns."""
         message = ctypes.create_string_buffer(capacity)
         values = (ctypes.c_float * 3)(*row)
-        size = getattr(self.c, f"m_wire_encode_{form}")(message, capacity, ID, 500, values)
+        size = getattr(self.library, f"m_wire_encode_{form}")(message, capacity, ID, 500, values)
         return message.raw[:size]
 
     def decode(self, form: str, message: bytes) -> CResponse | None:
         response = CResponse()
-        decode = getattr(self.c, f"m_wire_decode_{form}")
+        decode = getattr(self.library, f"m_wire_decode_{form}")
         is_valid = decode(message, len(message), ID, ctypes.byref(response))
         return response if is_valid else None
 
     def offload(self, row: Any, now: int, deadline: int) -> int:
-        return int(self.c.m_wire_offload(self.state, (ctypes.c_float * 3)(*row), now, deadline))
+        return int(
+            self.library.m_wire_offload(
+                self.state_buffer, (ctypes.c_float * 3)(*row), now, deadline
+            )
+        )
 
     def receive(self, message: bytes, now: int) -> int:
-        return int(self.c.m_wire_receive(self.state, message, len(message), now))
+        return int(self.library.m_wire_receive(self.state_buffer, message, len(message), now))
 
     def poll(self, now: int) -> int:
-        return int(self.c.m_wire_poll(self.state, now))
+        return int(self.library.m_wire_poll(self.state_buffer, now))
 
     @property
     def response(self) -> CResponse:
-        return CResponse.from_buffer(self.state, self._response_at)
+        return CResponse.from_buffer(self.state_buffer, self._response_offset)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +104,7 @@ def bundle(tmp_path_factory) -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def library(bundle, tmp_path_factory) -> Path:
+def library_folder(bundle, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("wire_c")
     write_library(bundle, folder, "cmake", name="m")
     (folder / "sizes.c").write_text(
@@ -123,11 +127,11 @@ def make_client(folder: Path, *, json: bool = False) -> Client:
 
 
 @pytest.fixture
-def client(library) -> Client:
-    return make_client(library)
+def client(library_folder) -> Client:
+    return make_client(library_folder)
 
 
-def answer(message: bytes, *, label: int = 1, **changes: Any) -> Response:
+def worker_answer(message: bytes, *, label: int = 1, **changes: Any) -> Response:
     """Response of a worker to a request."""
     request = decode_request(message)
     fields = {"labels": [label], "probabilities": [[0.25, 0.75]], "worker_us": 40} | changes
@@ -139,7 +143,7 @@ def answer(message: bytes, *, label: int = 1, **changes: Any) -> Response:
 # -- messages ------------------------------------------------------------------------------
 
 
-def hard_floats(n: int) -> np.ndarray:
+def make_hard_floats(n: int) -> np.ndarray:
     """Floats of all sizes, with extremes, neighbours of powers of ten, and a missing value."""
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 1 << 32, n, dtype=np.uint32).view(np.float32)
@@ -154,7 +158,7 @@ def hard_floats(n: int) -> np.ndarray:
 
 @pytest.mark.slow
 def test_requests_keep_the_exact_floats(client):
-    values = hard_floats(7500)
+    values = make_hard_floats(7500)
     rows = np.resize(values, (10_000, 3))
     largest = {"cbor": 0, "json": 0}
     decoders = {"cbor": decode_request, "json": decode_json_request}
@@ -171,8 +175,8 @@ def test_requests_keep_the_exact_floats(client):
     assert largest["json"] < 160
 
 
-def test_requests_have_at_most_the_bytes_of_the_header(library, client):
-    header = (library / "include/m_wire.h").read_text()
+def test_requests_have_at_most_the_bytes_of_the_header(library_folder, client):
+    header = (library_folder / "include/m_wire.h").read_text()
     stated = re.findall(r"M_WIRE_(CBOR|JSON)_BYTES (\d+)", header)
     sizes = {form: int(size) for form, size in stated}
     worst = [-1.17549435e-38, -3.40282347e38, -1.40129846e-45]
@@ -219,7 +223,7 @@ def test_foreign_responses_are_ignored(client, changes):
     assert client.decode("json", encode_json_response(response)) is None
 
 
-FUZZ = """\
+FUZZ_PROGRAM = """\
 #include "m_wire.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -249,9 +253,9 @@ int main(void)
 
 
 @pytest.mark.slow
-def test_damaged_messages_cause_no_memory_error(library, tmp_path):
-    (tmp_path / "fuzz.c").write_text(FUZZ)
-    sources = (tmp_path / "fuzz.c", *sorted((library / "src").glob("*.c")))
+def test_damaged_messages_cause_no_memory_error(library_folder, tmp_path):
+    (tmp_path / "fuzz.c").write_text(FUZZ_PROGRAM)
+    sources = (tmp_path / "fuzz.c", *sorted((library_folder / "src").glob("*.c")))
     sanitizers = "-fsanitize=address,undefined"
     command = [
         *(compiler_command() or ()),
@@ -261,7 +265,7 @@ def test_damaged_messages_cause_no_memory_error(library, tmp_path):
         sanitizers,
         "-fno-sanitize-recover",
     ]
-    command += ["-I", library / "include", *sources, "-lm", "-o", tmp_path / "fuzz"]
+    command += ["-I", library_folder / "include", *sources, "-lm", "-o", tmp_path / "fuzz"]
     if subprocess.run(command, capture_output=True).returncode:
         pytest.skip("the compiler has no sanitizers")
     rng = np.random.default_rng(0)
@@ -291,10 +295,10 @@ def test_damaged_messages_cause_no_memory_error(library, tmp_path):
 def test_a_response_ends_a_request(client):
     assert client.poll(0) == IDLE
     assert client.offload([1, 2, 3], 1000, 500) == WAITING
-    (message,) = client.sent
+    (message,) = client.sent_messages
     assert decode_request(message).X.tolist() == [[1, 2, 3]]
     assert client.receive(b"noise", 1005) == WAITING
-    assert client.receive(encode_response(answer(message)), 1010) == ANSWERED
+    assert client.receive(encode_response(worker_answer(message)), 1010) == ANSWERED
     assert client.response.label == 1
     assert list(client.response.probability) == [0.25, 0.75]
 
@@ -303,44 +307,44 @@ def test_a_request_is_sent_again_once_and_then_times_out(client):
     client.offload([1, 2, 3], 0, 400)
     # Before the first round trip the client retries after half of the time to live.
     assert client.poll(199) == WAITING
-    assert len(client.sent) == 1
+    assert len(client.sent_messages) == 1
     assert client.poll(200) == WAITING
-    assert client.sent[0] == client.sent[1]
+    assert client.sent_messages[0] == client.sent_messages[1]
     assert client.poll(399) == WAITING
     assert client.poll(400) == TIMEOUT
-    assert len(client.sent) == 2
-    late = encode_response(answer(client.sent[0]))
+    assert len(client.sent_messages) == 2
+    late = encode_response(worker_answer(client.sent_messages[0]))
     assert client.receive(late, 401) == TIMEOUT
 
 
 def test_the_retry_waits_for_twice_the_round_trip(client):
     for start in range(0, 4000, 100):  # the deviation falls to zero
         client.offload([1, 2, 3], start, 400)
-        client.receive(encode_response(answer(client.sent[-1])), start + 40)
-    n_sent = len(client.sent)
+        client.receive(encode_response(worker_answer(client.sent_messages[-1])), start + 40)
+    n_sent = len(client.sent_messages)
     client.offload([1, 2, 3], 5000, 400)
     client.poll(5078)
-    assert len(client.sent) == n_sent + 1
+    assert len(client.sent_messages) == n_sent + 1
     client.poll(5084)
-    assert len(client.sent) == n_sent + 2
+    assert len(client.sent_messages) == n_sent + 2
 
 
 def test_deadlines_hold_when_the_clock_overflows(client):
     client.offload([1, 2, 3], 2**32 - 100, 400)
     assert client.poll(2**32 - 1) == WAITING
     assert client.poll(100) == WAITING
-    assert len(client.sent) == 2
+    assert len(client.sent_messages) == 2
     assert client.poll(300) == TIMEOUT
 
 
 def test_a_busy_response_is_followed_by_one_retry_after_its_wait_time(client):
     client.offload([1, 2, 3], 0, 1000)
-    busy = encode_response(answer(client.sent[0], error="busy", wait_ms=300))
+    busy = encode_response(worker_answer(client.sent_messages[0], error="busy", wait_ms=300))
     assert client.receive(busy, 10) == WAITING
     client.poll(309)
-    assert len(client.sent) == 1
+    assert len(client.sent_messages) == 1
     client.poll(310)
-    assert len(client.sent) == 2
+    assert len(client.sent_messages) == 2
     assert client.receive(busy, 400) == REFUSED
     assert client.response.error == b"busy"
     assert client.offload([1, 2, 3], 500, 1000) == UNSENT
@@ -349,20 +353,20 @@ def test_a_busy_response_is_followed_by_one_retry_after_its_wait_time(client):
 
 def test_a_failure_ends_a_request_but_an_unknown_model_does_not(client):
     client.offload([1, 2, 3], 0, 1000)
-    failed = encode_response(answer(client.sent[0], error="failed"))
+    failed = encode_response(worker_answer(client.sent_messages[0], error="failed"))
     assert client.receive(failed, 10) == REFUSED
     client.offload([1, 2, 3], 100, 1000)
-    unknown = encode_response(answer(client.sent[1], error="no-model"))
+    unknown = encode_response(worker_answer(client.sent_messages[1], error="no-model"))
     assert client.receive(unknown, 110) == WAITING
-    assert client.receive(encode_response(answer(client.sent[1])), 120) == ANSWERED
+    assert client.receive(encode_response(worker_answer(client.sent_messages[1])), 120) == ANSWERED
 
 
 def test_nothing_is_sent_without_a_connection_or_with_infinite_values(client):
-    client.connected = False
+    client.is_connected = False
     assert client.offload([1, 2, 3], 0, 1000) == UNSENT
-    client.connected = True
+    client.is_connected = True
     assert client.offload([1, np.inf, 3], 0, 1000) == UNSENT
-    assert client.sent == []
+    assert client.sent_messages == []
 
 
 # -- a real broker and worker --------------------------------------------------------------
@@ -378,40 +382,44 @@ def clock_ms() -> int:
     return time.monotonic_ns() // 1_000_000 % 2**32
 
 
-def ask(client: Client, mqtt: MqttClient, topic: str, row: np.ndarray, deadline: int) -> int:
+def offload_and_wait(
+    client: Client, mqtt: MqttClient, topic: str, row: np.ndarray, deadline: int
+) -> int:
     """Offload a row and exchange messages until the request ends."""
     client.offload(row, clock_ms(), deadline)
     n_published = 0
     while client.poll(clock_ms()) == WAITING:
-        for message in client.sent[n_published:]:
+        for message in client.sent_messages[n_published:]:
             mqtt.client.publish(topic, message, qos=1)
-        n_published = len(client.sent)
+        n_published = len(client.sent_messages)
         try:
             _, payload = mqtt.inbox.get(timeout=0.01)
         except Exception:
             continue
         client.receive(payload, clock_ms())
-    client.sent.clear()
+    client.sent_messages.clear()
     return client.poll(clock_ms())
 
 
 @pytest.mark.parametrize("json", [False, True])
-def test_a_worker_answers_the_c_client_as_in_python(library, broker, json):
-    client = make_client(library, json=json)
+def test_a_worker_answers_the_c_client_as_in_python(library_folder, broker, json):
+    client = make_client(library_folder, json=json)
     suffix = "/json" if json else ""
     mqtt = MqttClient(broker.url, f"gw/v1/c-{json}/rsp{suffix}")
     rows = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
     labels, shares = small_bundle.cloud_answers(rows)
     for row, label, expected in zip(rows, labels, shares, strict=True):
-        assert ask(client, mqtt, f"gw/v1/c-{json}/req{suffix}", row, 10_000) == ANSWERED
+        assert (
+            offload_and_wait(client, mqtt, f"gw/v1/c-{json}/req{suffix}", row, 10_000) == ANSWERED
+        )
         assert client.response.label == label
         np.testing.assert_allclose(list(client.response.probability), expected, atol=1e-6)
     mqtt.close()
 
 
 @pytest.mark.slow
-def test_each_row_has_one_outcome_while_the_link_is_cut(library, broker):
-    client = make_client(library)
+def test_each_row_has_one_outcome_while_the_link_is_cut(library_folder, broker):
+    client = make_client(library_folder)
     port = int(broker.url.rpartition(":")[2])
     rows = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
     labels, _ = small_bundle.cloud_answers(rows)
@@ -427,7 +435,7 @@ def test_each_row_has_one_outcome_while_the_link_is_cut(library, broker):
         thread = threading.Thread(target=cut)
         thread.start()
         for row, label in zip(rows, labels, strict=True):
-            outcome = ask(client, mqtt, "gw/v1/c-cut/req", row, 150)
+            outcome = offload_and_wait(client, mqtt, "gw/v1/c-cut/req", row, 150)
             outcomes.append(outcome)
             assert outcome != ANSWERED or client.response.label == label
         stop.set()

@@ -37,7 +37,7 @@ pytestmark = [
     needs_compiler,
 ]
 
-X, Y = load_wine(return_X_y=True)
+X, LABELS = load_wine(return_X_y=True)
 X = X.astype(np.float32)
 COSTS = FeatureCosts(
     np.linspace(0.2, 1.4, 13), group=["a"] * 4 + ["b"] * 3 + [None] * 6, shared={"a": 2, "b": 1}
@@ -45,7 +45,7 @@ COSTS = FeatureCosts(
 
 
 #: Fitted in tests/export/conftest.py.
-FITTED = ("cancer-1e6", "gated-trees", "gated-lines", "missing", "kernels", "lazy")
+FITTED_SYSTEMS = ("cancer-1e6", "gated-trees", "gated-lines", "missing", "kernels", "lazy")
 MODELS = {
     "budget-forest": lambda: BudgetForest(COSTS, alpha=0.0, n_estimators=6, random_state=0),
     "cegb": lambda: CEGBClassifier(COSTS, penalties=(0.02,), n_rounds=15, random_state=0),
@@ -53,33 +53,34 @@ MODELS = {
 
 
 @pytest.fixture(scope="module")
-def made(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
+def compiled_systems(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
     """Every system and its bundle, as C with float and with 16-bit thresholds."""
     folder = tmp_path_factory.mktemp("systems")
     systems: dict[str, tuple[Any, Any]] = {}
-    for name in FITTED:
+    for name in FITTED_SYSTEMS:
         fitted = fit_system(name)
         systems[name] = fitted.system, fitted.rows
     for name, make in MODELS.items():
-        systems[name] = make().fit(X, Y), X
-    sources, out = [], {}
+        systems[name] = make().fit(X, LABELS), X
+    sources, entries = [], {}
     for i, (name, (system, rows)) in enumerate(systems.items()):
         bundle = pack(system, folder / f"bundle{i}", sample=rows[:48], name=name)
-        sizes = [spec.outputs for spec in bundle.manifest.stages]
+        n_outputs = [spec.outputs for spec in bundle.manifest.stages]
         for coded in ("float", 16):
             c_name = f"m{i}_{coded}"
             source = to_c(bundle, folder / c_name, coded=coded, name=c_name)
-            sources.append((source, sizes))
-        out[name] = system, rows, bundle
+            sources.append((source, n_outputs))
+        entries[name] = system, rows, bundle
     libraries = build(sources, flags=("-O0",))
     return {
-        name: (*parts, libraries[2 * i : 2 * i + 2]) for i, (name, parts) in enumerate(out.items())
+        name: (*entry, libraries[2 * i : 2 * i + 2])
+        for i, (name, entry) in enumerate(entries.items())
     }
 
 
-@pytest.mark.parametrize("name", [*FITTED, *MODELS])
-def test_c_decides_and_acquires_as_the_system(made, name):
-    system, rows, bundle, libraries = made[name]
+@pytest.mark.parametrize("name", [*FITTED_SYSTEMS, *MODELS])
+def test_c_decides_and_acquires_as_the_system(compiled_systems, name):
+    system, rows, bundle, libraries = compiled_systems[name]
     stages = system.stages_
     columns = np.unique(np.concatenate([stage.features for stage in stages]))
     routed = system.exit_stage(rows_as_table(system, rows))
@@ -103,13 +104,13 @@ def test_c_decides_and_acquires_as_the_system(made, name):
             assert outputs.tobytes() == stage.margins(rows).tobytes()
 
 
-@pytest.mark.parametrize("name", [*FITTED, *MODELS])
-def test_c_refuses_values_and_acquires_as_a_device_in_python(made, name):
-    _, rows, bundle, (c, _) = made[name]
-    draw = np.random.default_rng(3)
+@pytest.mark.parametrize("name", [*FITTED_SYSTEMS, *MODELS])
+def test_c_refuses_values_and_acquires_as_a_device_in_python(compiled_systems, name):
+    _, rows, bundle, (c, _) = compiled_systems[name]
+    rng = np.random.default_rng(3)
     rows = np.array(rows[:60], np.float32)
-    rows[draw.random(rows.shape) < 0.1] = np.nan
-    rows[draw.random(rows.shape) < 0.04] = np.inf
+    rows[rng.random(rows.shape) < 0.1] = np.nan
+    rows[rng.random(rows.shape) < 0.04] = np.inf
     columns = lay_out(cascade_of(bundle), None).columns
     c_answers, names = c(rows), bundle.manifest.feature_names
     with Device(bundle, runner="numpy") as device:
@@ -127,76 +128,79 @@ def test_c_refuses_values_and_acquires_as_a_device_in_python(made, name):
             assert (answer.stage, answer.class_index) == (c_answers.stages[i], c_answers.labels[i])
 
 
-def test_a_system_and_its_bundle_give_the_same_tables(made, tmp_path):
+def test_a_system_and_its_bundle_give_the_same_tables(compiled_systems, tmp_path):
     for name in ("lazy", "kernels"):
-        system, rows, bundle, _ = made[name]
-        texts = []
+        system, rows, bundle, _ = compiled_systems[name]
+        source_texts = []
         for i, source in enumerate((system, bundle)):
-            out = to_c(source, tmp_path / f"{name}{i}", name="same", sample=rows[:9])
-            assert out.sample_rows == 9
-            text = (out.folder / "same.c").read_text()
-            texts.append(re.sub(r"-?0\.0f", "0.0f", text.split("\n", 1)[1]))
+            written = to_c(source, tmp_path / f"{name}{i}", name="same", sample=rows[:9])
+            assert written.sample_rows == 9
+            source_text = (written.folder / "same.c").read_text()
+            source_texts.append(re.sub(r"-?0\.0f", "0.0f", source_text.split("\n", 1)[1]))
         # a bundle stores 0 for -0, which changes no sum
-        assert texts[0] == texts[1]
+        assert source_texts[0] == source_texts[1]
 
 
-def test_the_header_states_the_sizes(made, tmp_path):
-    _, _, bundle, _ = made["gated-trees"]
-    out = to_c(bundle, tmp_path, coded=16, name="gate")
+def test_the_header_states_the_sizes(compiled_systems, tmp_path):
+    _, _, bundle, _ = compiled_systems["gated-trees"]
+    source = to_c(bundle, tmp_path, coded=16, name="gate")
     header = (tmp_path / "gate.h").read_text()
     constants = dict(re.findall(r"#define (GATE_\w+) (\d+)", header))
-    assert int(constants["GATE_TABLE_BYTES"]) == out.table_bytes
-    assert int(constants["GATE_INSTANCE_BYTES"]) == out.instance_bytes
-    assert int(constants["GATE_STACK_BYTES"]) == out.stack_bytes
+    assert int(constants["GATE_TABLE_BYTES"]) == source.table_bytes
+    assert int(constants["GATE_INSTANCE_BYTES"]) == source.instance_bytes
+    assert int(constants["GATE_STACK_BYTES"]) == source.stack_bytes
     assert (int(constants["GATE_FEATURES"]), int(constants["GATE_CLASSES"])) == (30, 2)
     # the compiler's stack use stays within the stated bound
     command = [*compiler_command(), *STRICT_FLAGS, "-c", "-Os", "-fstack-usage", "gate.c"]
     subprocess.run(command, cwd=tmp_path, check=True)
-    used = [int(line.split()[1]) for line in (tmp_path / "gate.su").read_text().splitlines()]
-    assert sum(used) <= out.stack_bytes
+    frame_bytes = [int(line.split()[1]) for line in (tmp_path / "gate.su").read_text().splitlines()]
+    assert sum(frame_bytes) <= source.stack_bytes
 
 
-def test_make_builds_and_runs_the_self_test(made, tmp_path):
-    bundle = made["gated-lines"][2]
-    out = to_c(bundle, tmp_path)
-    assert out.name == "gated_lines"
-    done = subprocess.run(["make", "-s", "test"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "0 of 304 rows differ (48 of the sample, 256 generated from the model)" in done.stdout
+def test_make_builds_and_runs_the_self_test(compiled_systems, tmp_path):
+    bundle = compiled_systems["gated-lines"][2]
+    source = to_c(bundle, tmp_path)
+    assert source.name == "gated_lines"
+    process = subprocess.run(["make", "-s", "test"], cwd=tmp_path, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert "0 of 304 rows differ (48 of the sample, 256 generated from the model)" in process.stdout
 
 
-def test_the_self_test_finds_one_wrong_bit(made, tmp_path):
-    _, _, bundle, _ = made["kernels"]
+def test_the_self_test_finds_one_wrong_bit(compiled_systems, tmp_path):
+    _, _, bundle, _ = compiled_systems["kernels"]
     cascade = cascade_of(bundle)
-    out = to_c(bundle, tmp_path, name="m")
-    text = (tmp_path / "m.c").read_text()
+    source = to_c(bundle, tmp_path, name="m")
+    source_text = (tmp_path / "m.c").read_text()
     bias = cascade.stages[0].model.bias
     from gatewise_export.c99.c_text import c_number
 
-    off = c_number(float(np.nextafter(bias[0], np.float32(9))))
-    (tmp_path / "m.c").write_text(text.replace(c_number(float(bias[0])), off, 1))
-    (c,) = build([(out, cascade.n_outputs)], flags=("-O0",))
-    assert c.selftest() > 0
+    wrong_number = c_number(float(np.nextafter(bias[0], np.float32(9))))
+    (tmp_path / "m.c").write_text(source_text.replace(c_number(float(bias[0])), wrong_number, 1))
+    (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
+    assert compiled.selftest() > 0
 
 
 # -- refused sources -----------------------------------------------------------------------
 
 
-def test_more_thresholds_than_codes_are_refused(made, tmp_path):
-    system, _, _, _ = made["gated-trees"]
+def test_more_thresholds_than_codes_are_refused(compiled_systems, tmp_path):
+    system, _, _, _ = compiled_systems["gated-trees"]
     cascade = cascade_of(system)
     stage = cascade.stages[0]
     trees = stage.model
-    many = replace(trees, threshold=np.arange(len(trees.threshold), dtype=np.float32))
-    wide = replace(cascade, stages=(replace(stage, model=replace(many, feature=many.feature * 0 +
-                   np.where(many.feature >= 0, 0, -1).astype(np.int32))),))  # fmt: skip
+    one_feature_trees = replace(
+        trees,
+        threshold=np.arange(len(trees.threshold), dtype=np.float32),
+        feature=np.minimum(trees.feature, 0),
+    )
+    wide_cascade = replace(cascade, stages=(replace(stage, model=one_feature_trees),))
     with pytest.raises(ConversionError, match="8-bit codes distinguish only 255"):
-        lay_out(wide, 8)
-    assert lay_out(wide, 16).coded == 16
+        lay_out(wide_cascade, 8)
+    assert lay_out(wide_cascade, 16).coded == 16
 
 
-def test_by_default_the_smallest_form_is_written(made, tmp_path):
-    for name, (_, _, bundle, _) in made.items():
+def test_by_default_the_smallest_form_is_written(compiled_systems, tmp_path):
+    for name, (_, _, bundle, _) in compiled_systems.items():
         sizes = {None: to_c(bundle, tmp_path / name, name="m").table_bytes}
         for coded in ("float", 8):
             with suppress(ConversionError):  # too many thresholds for 8 bits
@@ -204,15 +208,15 @@ def test_by_default_the_smallest_form_is_written(made, tmp_path):
         assert sizes.pop(None) == min(sizes.values())
 
 
-def test_unusable_sources_and_names_are_refused_and_files_are_kept(made, tmp_path):
-    model = CEGBRegressor(COSTS, penalties=(0.1,), n_rounds=5, random_state=0).fit(X, Y)
+def test_unusable_sources_and_names_are_refused_and_files_are_kept(compiled_systems, tmp_path):
+    model = CEGBRegressor(COSTS, penalties=(0.1,), n_rounds=5, random_state=0).fit(X, LABELS)
     with pytest.raises(ConversionError, match="it is not a classifier"):
         to_c(model, tmp_path)
     with pytest.raises(InputError, match="fitted system or a bundle, not int"):
         to_c(3, tmp_path)
     with pytest.raises(InputError, match="not StagedCascade; fit it first"):
         to_c(StagedCascade(), tmp_path)
-    bundle = made["kernels"][2]
+    bundle = compiled_systems["kernels"][2]
     for name in ("", "main", "while", "9lives", "a-b", "Model", "x" * 50):
         with pytest.raises(InputError, match="cannot begin C identifiers"):
             to_c(bundle, tmp_path, name=name)
@@ -228,8 +232,8 @@ def test_unusable_sources_and_names_are_refused_and_files_are_kept(made, tmp_pat
 # -- the command line ----------------------------------------------------------------------
 
 
-def test_the_command_writes_the_folder_and_prints_sizes(made, tmp_path, capsys):
-    bundle = made["lazy"][2]
+def test_c99_command_writes_the_folder_and_prints_sizes(compiled_systems, tmp_path, capsys):
+    bundle = compiled_systems["lazy"][2]
     for number in (0, len(bundle.manifest.operating_points) - 1):
         switched = bundle.with_active(number)
         thresholds = tuple(switched.manifest.active_point.thresholds)

@@ -33,18 +33,20 @@ CLASSES = ("ok", "not ok", "not-ok")
 ROW = np.array([[1.5, -2, 0.25, 8]], np.float32)
 
 
-def cascade() -> Cascade:
+def linear_cascade() -> Cascade:
     """Cascade of one linear stage that reads all columns and answers all rows."""
     weights = np.arange(12, dtype=np.float32).reshape(4, 3) - 4
-    line = LinearModel(np.zeros(4, np.float32), np.ones(4, np.float32), weights, np.zeros(3, "f4"))
+    linear_model = LinearModel(
+        np.zeros(4, np.float32), np.ones(4, np.float32), weights, np.zeros(3, "f4")
+    )
     return Cascade(
-        title="plant 1", stages=(Stage(line, np.arange(4), "softmax"),), thresholds=(None,),
+        title="plant 1", stages=(Stage(linear_model, np.arange(4), "softmax"),), thresholds=(None,),
         feature_names=NAMES, classes=CLASSES, takes_missing=False, offloads=False,
         cloud_takes_missing=False, rows=ROW,
     )  # fmt: skip
 
 
-def compiled(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+def compile_source(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     command = [*(compiler_command() or ()), *STRICT_FLAGS, "-c", *flags, "-o", "out.o", "m.c"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
@@ -53,7 +55,7 @@ def compiled(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_features_and_classes_have_enums_and_names(tmp_path):
-    write_cascade(cascade(), tmp_path, name="m")
+    write_cascade(linear_cascade(), tmp_path, name="m")
     assert re.findall(r"    (M_\w+ = \d)", (tmp_path / "m.h").read_text()) == [
         "M_FEATURE_TEMP___C = 0", "M_FEATURE_A_B = 1", "M_FEATURE_A_B_2 = 2", "M_FEATURE_____ = 3",
         "M_CLASS_OK = 0", "M_CLASS_NOT_OK = 1", "M_CLASS_NOT_OK_2 = 2",
@@ -75,11 +77,11 @@ def test_features_and_classes_have_enums_and_names(tmp_path):
 def test_names_of_static_functions_differ_from_public_ones():
     """A model with the name ``leaf`` has a public function ``leaf_value``."""
     templates = (resources.files("gatewise_export.c99") / "templates").iterdir()
-    text = "\n".join(file.read_text() for file in templates)
-    public = tuple(f"_{name}" for name in re.findall(r"\$\{p\}_(\w+)", text))
-    static_names = re.findall(r"^static [\w${} *]*?\b([a-z]\w*)\(", text, re.MULTILINE)
+    template_text = "\n".join(file.read_text() for file in templates)
+    public_endings = tuple(f"_{name}" for name in re.findall(r"\$\{p\}_(\w+)", template_text))
+    static_names = re.findall(r"^static [\w${} *]*?\b([a-z]\w*)\(", template_text, re.MULTILINE)
     assert {"acquire_slots", "leaf_number", "fft"} < set(static_names)
-    assert not [name for name in static_names if name.endswith(public)]
+    assert not [name for name in static_names if name.endswith(public_endings)]
 
 
 # -- minimal models ----------------------------------------------------------------------------
@@ -87,12 +89,12 @@ def test_names_of_static_functions_differ_from_public_ones():
 
 def test_the_self_test_passes_if_no_stage_has_a_model(tmp_path):
     """All rows are offloaded, so that the expected label is -1."""
-    offloading = replace(cascade(), offloads=True, is_lean=True)
-    (c,) = build(
+    offloading = replace(linear_cascade(), offloads=True, is_lean=True)
+    (compiled,) = build(
         [(write_cascade(offloading, tmp_path, name="m"), offloading.n_outputs)], flags=("-O0",)
     )
-    assert c.selftest() == 0
-    assert c(ROW).labels.tolist() == [-1]
+    assert compiled.selftest() == 0
+    assert compiled(ROW).labels.tolist() == [-1]
 
 
 @pytest.mark.parametrize("coded", [None, 8])
@@ -101,11 +103,11 @@ def test_trees_of_single_leaves_have_no_codes(tmp_path, coded):
         np.random.default_rng(0), 3, 0, 3, output_form="one", threshold_values=ROW[0]
     )
     stage = Stage(leaves, np.arange(0), "softmax", acquisition="node")
-    constant = replace(cascade(), stages=(stage,))
-    source = write_cascade(constant, tmp_path, name="m", coded=coded)
+    constant_cascade = replace(linear_cascade(), stages=(stage,))
+    source = write_cascade(constant_cascade, tmp_path, name="m", coded=coded)
     assert (source.coded, source.n_slots) == (None, 0)
-    (c,) = build([(source, constant.n_outputs)], flags=("-O0",))
-    assert c.selftest() == 0
+    (compiled,) = build([(source, constant_cascade.n_outputs)], flags=("-O0",))
+    assert compiled.selftest() == 0
 
 
 # -- compilers -------------------------------------------------------------------------------
@@ -115,25 +117,28 @@ def test_trees_of_single_leaves_have_no_codes(tmp_path, coded):
 def test_compilers_that_do_not_round_floats_after_each_step_are_refused(
     tmp_path, method, is_accepted
 ):
-    write_cascade(cascade(), tmp_path, name="m")
+    write_cascade(linear_cascade(), tmp_path, name="m")
     flags = ("-U__FLT_EVAL_METHOD__", f"-D__FLT_EVAL_METHOD__={method}")
-    result = compiled(tmp_path, *flags)
+    result = compile_source(tmp_path, *flags)
     assert (result.returncode == 0) == is_accepted, result.stderr
     assert is_accepted or "sums must be rounded to float after each step" in result.stderr
 
 
-@pytest.mark.parametrize("level", ["-O0", "-O1", "-O2", "-Os"])
-def test_kernel_machines_of_few_features_compile_without_a_warning(tmp_path, level):
-    def machine(k: int) -> Stage:
+@pytest.mark.parametrize("optimization", ["-O0", "-O1", "-O2", "-Os"])
+def test_kernel_machines_of_few_features_compile_without_a_warning(tmp_path, optimization):
+    def kernel_stage(n_inputs: int) -> Stage:
         model = KernelModel(
-            np.zeros(k, np.float32), np.ones(k, np.float32), np.ones((2, k), np.float32),
-            np.float32(0.5), np.ones((2, 3), np.float32), np.zeros(3, np.float32),
+            np.zeros(n_inputs, np.float32), np.ones(n_inputs, np.float32),
+            np.ones((2, n_inputs), np.float32), np.float32(0.5),
+            np.ones((2, 3), np.float32), np.zeros(3, np.float32),
         )  # fmt: skip
-        return Stage(model, np.arange(k), "softmax")
+        return Stage(model, np.arange(n_inputs), "softmax")
 
-    stages = machine(0), machine(1)
-    write_cascade(replace(cascade(), stages=stages, thresholds=(0.5, None)), tmp_path, name="m")
-    result = compiled(tmp_path, level)
+    stages = kernel_stage(0), kernel_stage(1)
+    write_cascade(
+        replace(linear_cascade(), stages=stages, thresholds=(0.5, None)), tmp_path, name="m"
+    )
+    result = compile_source(tmp_path, optimization)
     assert result.returncode == 0, result.stderr
 
 
@@ -144,7 +149,7 @@ def test_rows_are_offloaded_if_the_cloud_does_not_need_the_missing_value(tmp_pat
     """The stages read a and b, then c; the cloud reads a, c and e; none takes missing values."""
     bundle = small_bundle.write_bundle(tmp_path / "bundle")
     source = to_c(bundle, tmp_path / "c", name="m")
-    (c,) = build([(source, [1, 1])], flags=("-O0",))
+    (compiled,) = build([(source, [1, 1])], flags=("-O0",))
     nan, inf = np.nan, np.inf
     rows = np.array(
         [[1, nan, 0, 0, 0, 0], [nan, 0, 0, 0, 0, 0], [nan, nan, 0, 0, 0, 0], [0, inf, 0, 0, 0, 0],
@@ -157,9 +162,9 @@ def test_rows_are_offloaded_if_the_cloud_does_not_need_the_missing_value(tmp_pat
     routes = ["error" if isinstance(answer, SensorError) else answer.route for answer in answers]
     # C offloads the last row, and its caller finds that c is missing when it makes the request.
     assert routes == ["cloud", "error", "error", "error", "error", "fallback", "error"]
-    result = c(rows)
-    assert result.outcomes.tolist() == [1, 3, 3, 3, 3, 2, 1]
-    assert result.refused.tolist() == [1, 0, 0, 1, 1, 2, 1]
+    c_answers = compiled(rows)
+    assert c_answers.outcomes.tolist() == [1, 3, 3, 3, 3, 2, 1]
+    assert c_answers.refused.tolist() == [1, 0, 0, 1, 1, 2, 1]
 
 
 # -- builds without the flags of the Makefile --------------------------------------------------
@@ -174,21 +179,21 @@ def _has_fma() -> bool:
 def test_a_build_without_the_makefiles_flags_decides_the_same(tmp_path):
     """The sources forbid fused multiply-add, which gcc uses by default."""
     rng = np.random.default_rng(0)
-    line = LinearModel(
+    linear_model = LinearModel(
         rng.normal(size=4).astype("f4"), rng.gamma(2.0, size=4).astype("f4"),
         rng.normal(size=(4, 3)).astype("f4"), rng.normal(size=3).astype("f4"),
     )  # fmt: skip
-    stages = (Stage(line, np.arange(4), "softmax"),)
+    stages = (Stage(linear_model, np.arange(4), "softmax"),)
     rows = rng.normal(size=(64, 4)).astype("f4")
-    write_cascade(replace(cascade(), stages=stages, rows=rows), tmp_path, name="m")
+    write_cascade(replace(linear_cascade(), stages=stages, rows=rows), tmp_path, name="m")
 
-    def differs() -> bool:
+    def selftest_fails() -> bool:
         sources = ["m.c", "m_names.c", "m_selftest.c", "main.c"]
         command = [*(compiler_command() or ()), "-O2", "-mfma", *sources, "-o", "plain", "-lm"]
         subprocess.run(command, cwd=tmp_path, check=True)
         return subprocess.run([tmp_path / "plain"], capture_output=True, check=False).returncode > 0
 
-    assert not differs()
+    assert not selftest_fails()
     source = tmp_path / "m.c"
     source.write_text(re.sub("#pragma (GCC optimize|STDC FP_CONTRACT).*", "", source.read_text()))
-    assert differs()  # the rows reveal a fused multiply-add
+    assert selftest_fails()  # the rows reveal a fused multiply-add
