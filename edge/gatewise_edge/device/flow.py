@@ -113,8 +113,8 @@ class RowFlow:
                 return run_stages(bundle.stages, instance.reading, outputs, allow_missing=takes_nan)
             for stage in bundle.stages:
                 outputs.append(stage.run_instance(instance.reading, allow_missing=takes_nan))
-                point = self._decision_point(instance, outputs[-1])
-                decision = point.decide(self._custom_policy)
+                decision_point = self._decision_point(instance, outputs[-1])
+                decision = decision_point.decide(self._custom_policy)
                 if decision != "continue":
                     return decision == "stop"
         except SensorError as error:

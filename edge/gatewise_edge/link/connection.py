@@ -337,7 +337,7 @@ class BrokerConnection:
         self._events.append(partial(self._handle_message, message))
 
     def _on_disconnect(
-        self, _client: object, _data: object, _flags: object, reason: object, _p: object
+        self, _client: object, _data: object, _flags: object, reason: object, _properties: object
     ) -> None:
         # A refused connection already has its reason.
         self._reason = self._reason or disconnect_reason(reason)

@@ -243,7 +243,9 @@ class Sensors:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
             is_provided = [provides(name, group) for group in costs.group.tolist()]
             group_columns = list(dict.fromkeys(compress(column_of, is_provided)))
-            own_columns = [c for c in group_columns if columns[c] not in self._features]
+            own_columns = [
+                column for column in group_columns if columns[column] not in self._features
+            ]
             read_cells = partial(_group_cells, name, group_sensor, group_columns, columns)
             add_sensor(name, own_columns, read_cells)
         for name, sensor_function in self._features.items():

@@ -120,32 +120,32 @@ class AnswerFile:
 class AnswerLog(AnswerFile):
     """The answer log of ``--resume``, with one line for each row of a file. Thread-safe.
 
-    The first line of the log identifies the content of the file `data`. `answered` is the set of
-    rows with a line, which are not answered again. If a process was killed, the log may end with an
-    incomplete line, which is cut off. Raises InputError if the log belongs to other data, or cannot
-    be read or written.
+    The first line of the log identifies the content of the file `data_path`. `answered` is the set
+    of rows with a line, which are not answered again. If a process was killed, the log may end with
+    an incomplete line, which is cut off. Raises InputError if the log belongs to other data, or
+    cannot be read or written.
     """
 
-    def __init__(self, path: Path, data: Path) -> None:
+    def __init__(self, path: Path, data_path: Path) -> None:
         self.path = path
         self.answered_rows: set[int] = set()
         try:
-            digest = hashlib.sha256(data.read_bytes()).hexdigest()
+            digest = hashlib.sha256(data_path.read_bytes()).hexdigest()
         except OSError as error:
             raise InputError(f"--resume {path}: {error.strerror}: {error.filename}") from None
         super().__init__(path, option="--resume")
         try:
-            self._read({"data": data.name, "sha256": digest})
+            self._read({"data": data_path.name, "sha256": digest})
         except BaseException:
             super().__exit__()
             raise
 
     def _read(self, header: dict[str, str]) -> None:
         """Read the answered rows; write the header if the log is new."""
-        content = self.path.read_bytes()
-        complete_lines = content[: content.rfind(b"\n") + 1]
+        log_content = self.path.read_bytes()
+        complete_lines = log_content[: log_content.rfind(b"\n") + 1]
         try:
-            if not content.startswith(_LOG_PREFIX[: len(content)]):
+            if not log_content.startswith(_LOG_PREFIX[: len(log_content)]):
                 raise ValueError("another file")
             log_header, *lines = [json.loads(line) for line in complete_lines.splitlines()] or [
                 None
@@ -161,7 +161,7 @@ class AnswerLog(AnswerFile):
                 f"--resume {self.path}: the log belongs to other data than {header['data']}; "
                 "name a new file, or give the data of the log"
             )
-        if len(complete_lines) < len(content):
+        if len(complete_lines) < len(log_content):
             os.truncate(self.path, len(complete_lines))
         if log_header is None:
             self.write(header)

@@ -64,17 +64,19 @@ class ReleaseStatus:
             return
         manifest = self._device.bundle.manifest
         refused_digests = self._store.state.refused
-        words = [manifest.release]
+        status_words = [manifest.release]
         if refused_digests:
-            words += ["refused", refused_digests[-1][:12]]
+            status_words += ["refused", refused_digests[-1][:12]]
         counters = self._device.counters
         gauges = self._device.gauges
         counts = {
             name: counters[name] - self._counts_at_adoption[name] for name in _INSTANCE_COUNTS
         }
         if any(counts.values()):
-            words.append(f"seen={sum(counts.values())},{counts['errors']},{counts['fallback']}")
+            status_words.append(
+                f"seen={sum(counts.values())},{counts['errors']},{counts['fallback']}"
+            )
         if gauges.get("audit_instances"):
             audit_figures = gauges["audit_instances"], gauges["audit_weighted"]
-            words.append("audited={:.0f},{:.1f}".format(*audit_figures))
-        self._link.set_status(" ".join(words))
+            status_words.append("audited={:.0f},{:.1f}".format(*audit_figures))
+        self._link.set_status(" ".join(status_words))

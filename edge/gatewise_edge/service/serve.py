@@ -295,11 +295,11 @@ class AnswerTotals:
     def in_words(self) -> str:
         """Format the :meth:`summary` as a line of text."""
         summary = self.summary()
-        text = f"{summary['instances']} instances: {self}"
+        counts_text = f"{summary['instances']} instances: {self}"
         if summary["mean_cost"] is None:
-            return text
+            return counts_text
         quantiles = summary["latency_ms"]
         return (
-            f"{text}; mean cost {summary['mean_cost']:.4g}; "
+            f"{counts_text}; mean cost {summary['mean_cost']:.4g}; "
             f"latency p50 {quantiles['p50']:.2f} ms, p95 {quantiles['p95']:.2f} ms"
         )

@@ -108,16 +108,16 @@ def make_link(settings: EdgeSettings) -> MqttLink | None:
         cert_file=settings.cert_file,
         key_file=settings.key_file,
     )
-    answers_topic_of_user = settings.publish
+    publish_topic = settings.publish
     home_assistant = settings.home_assistant
-    for topic in (answers_topic_of_user, settings.corrections):
+    for topic in (publish_topic, settings.corrections):
         if topic is not None:
             link.check_answers_topic(topic)
     if home_assistant is not None:
         discovery(link.device, home_assistant)  # refuses invalid names before the device starts
-        if answers_topic_of_user == answers_topic(link.device):
+        if publish_topic == answers_topic(link.device):
             raise InputError(
-                f"--home-assistant already publishes on {answers_topic_of_user}: omit --publish"
+                f"--home-assistant already publishes on {publish_topic}: omit --publish"
             )
     return link
 
@@ -155,11 +155,11 @@ def serve_metrics(
     return metrics, status_server
 
 
-def open_log(path: Path, data: str) -> AnswerLog:
-    """Open the answer log of ``--resume``; `data` must be a file with row numbers."""
-    if Path(data).suffix.lower() not in TABLE_SUFFIXES:
+def open_log(path: Path, data_option: str) -> AnswerLog:
+    """Open the answer log of ``--resume``; `data_option` must be a file with row numbers."""
+    if Path(data_option).suffix.lower() not in TABLE_SUFFIXES:
         raise InputError("--resume needs a file as --data, whose rows always have the same numbers")
-    log = AnswerLog(path, Path(data))
+    log = AnswerLog(path, Path(data_option))
     if log.answered_rows:
         note(f"{len(log.answered_rows)} rows have an answer in {path} and are skipped")
     return log

@@ -449,6 +449,6 @@ class Updater:
                 self._next_check_at, self._clock() + pause_s * random.uniform(0.5, 1.5)
             )
 
-    def _count(self, name: str) -> None:
+    def _count(self, counter_name: str) -> None:
         with self._condition:
-            self._counts[name] += 1
+            self._counts[counter_name] += 1
