@@ -22,58 +22,67 @@ COSTS = FeatureCosts(
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
 def test_rows_pay_for_unions_and_for_each_group_once(seed, pays_for_stages, has_cloud):
     rng = np.random.default_rng(seed)
-    n, n_stages = 6, 3
-    acquired = [
-        rng.random(5) < 0.3 if rng.random() < 0.4 else rng.random((n, 5)) < 0.3
+    n_rows, n_stages = 6, 3
+    acquired_masks = [
+        rng.random(5) < 0.3 if rng.random() < 0.4 else rng.random((n_rows, 5)) < 0.3
         for _ in range(n_stages)
     ]
     cloud_mask = rng.random(5) < 0.6 if has_cloud else None
     costs_by_exit = exit_costs(
         COSTS,
-        acquired,
+        acquired_masks,
         cloud_mask,
         request_price=0.125 if has_cloud else 0.0,
         pays_for_stages=pays_for_stages,
     )
-    assert costs_by_exit.shape == ((4, n) if any(mask.ndim == 2 for mask in acquired) else (4,))
-    exits = rng.integers(0, 4, n)
+    assert costs_by_exit.shape == (
+        (4, n_rows) if any(mask.ndim == 2 for mask in acquired_masks) else (4,)
+    )
+    exits = rng.integers(0, 4, n_rows)
     costs = select_exit_costs(costs_by_exit, exits)
-    for i in range(n):
+    for row in range(n_rows):
         acquired_set = set()
-        for s in range(min(exits[i] + 1, n_stages)):
-            mask = acquired[s] if acquired[s].ndim == 1 else acquired[s][i]
+        for stage_number in range(min(exits[row] + 1, n_stages)):
+            mask = (
+                acquired_masks[stage_number]
+                if acquired_masks[stage_number].ndim == 1
+                else acquired_masks[stage_number][row]
+            )
             acquired_set |= set(np.flatnonzero(mask).tolist())
-        expected = price_of(COSTS, acquired_set)
-        if exits[i] == n_stages and has_cloud:
+        expected_cost = price_of(COSTS, acquired_set)
+        if exits[row] == n_stages and has_cloud:
             request_set = set(np.flatnonzero(cloud_mask).tolist())
-            expected = (
+            expected_cost = (
                 price_of(COSTS, request_set | acquired_set if pays_for_stages else request_set)
                 + 0.125
             )
-        assert costs[i] == pytest.approx(expected, abs=1e-12)
+        assert costs[row] == pytest.approx(expected_cost, abs=1e-12)
 
 
 def test_only_trees_acquire_node_by_node():
     ones = np.ones(2, np.float32)
     model = LinearModel(ones, ones, np.ones((2, 1), np.float32), np.zeros(1, np.float32))
     stage = Stage(model, np.array([3, 0]), "sigmoid")
-    acquired = stage.acquired(np.zeros((4, 5), np.float32))
-    assert np.flatnonzero(acquired).tolist() == [0, 3]
+    acquired_mask = stage.acquired(np.zeros((4, 5), np.float32))
+    assert np.flatnonzero(acquired_mask).tolist() == [0, 3]
     with pytest.raises(InputError, match="only a stage of trees"):
         Stage(model, np.array([3, 0]), "sigmoid", acquisition="node")
 
 
 @pytest.mark.parametrize(
-    ("maximum", "exit_number"),
+    ("max_cost", "exit_number"),
     [(0.9, -1), (1.0, 0), (2.9, 0), (3.0, 2), (6.9, 2), (7.0, 3), (99.0, 3)],
 )
-def test_last_exit_within_finds_the_last_affordable_exit(maximum, exit_number):
-    assert last_exit_within(np.array([1.0, 3.0, 3.0, 7.0]), maximum) == exit_number
+def test_last_exit_within_finds_the_last_affordable_exit(max_cost, exit_number):
+    assert last_exit_within(np.array([1.0, 3.0, 3.0, 7.0]), max_cost) == exit_number
 
 
 def test_a_request_without_a_price_is_free():
     costs = FeatureCosts([1.0, 2.0])
-    first, both = np.array([True, False]), np.array([True, True])
-    assert exit_costs(costs, [first], both).tolist() == [1.0, 3.0]
-    assert exit_costs(costs, [first], both, request_price=0.5).tolist() == [1.0, 3.5]
-    assert exit_costs(costs, [first]).tolist() == [1.0, 1.0]
+    first_feature, both_features = np.array([True, False]), np.array([True, True])
+    assert exit_costs(costs, [first_feature], both_features).tolist() == [1.0, 3.0]
+    assert exit_costs(costs, [first_feature], both_features, request_price=0.5).tolist() == [
+        1.0,
+        3.5,
+    ]
+    assert exit_costs(costs, [first_feature]).tolist() == [1.0, 1.0]

@@ -7,10 +7,10 @@ from gatewise.console import progress, showing_progress
 
 def test_a_new_step_is_shown_before_its_first_tenth(capsys):
     with showing_progress(), progress("fit") as report:
-        for what in ("boosting", "svm", "svm"):
-            report(0, 1, what)
-        for done in (1, 10, 14, 0, 20):
-            report(done, 100, "stages")
+        for step_name in ("boosting", "svm", "svm"):
+            report(0, 1, step_name)
+        for n_done in (1, 10, 14, 0, 20):
+            report(n_done, 100, "stages")
         report(0, 1)
     assert capsys.readouterr().err.splitlines() == [
         "fit", "  fit: 0% boosting", "  fit: 0% svm", "  fit: 10% stages", "  fit: 20% stages",

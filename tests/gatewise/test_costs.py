@@ -19,10 +19,10 @@ PRICE = st.floats(0, 100, allow_nan=False).map(lambda v: round(v, 3))
 
 
 @st.composite
-def priced(draw):
-    n = draw(st.integers(1, 8))
-    own = draw(st.lists(PRICE, min_size=n, max_size=n))
-    group = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
+def draw_prices(draw):
+    n_features = draw(st.integers(1, 8))
+    own = draw(st.lists(PRICE, min_size=n_features, max_size=n_features))
+    group = draw(st.lists(st.integers(-1, 2), min_size=n_features, max_size=n_features))
     shared = {g: draw(PRICE) for g in set(group) if g >= 0}
     return own, group, shared
 
@@ -33,22 +33,24 @@ def cost_by_definition(own, group, shared, features):
     return sum(own[k] for k in features) + sum(shared[g] for g in touched)
 
 
-@given(priced(), st.data())
-def test_cost_follows_the_definition(prices, data):
+@given(draw_prices(), st.data())
+def test_cost_follows_the_definition(prices, draws):
     own, group, shared = prices
     costs = FeatureCosts(own, group=group, shared=shared)
     subset = st.sets(st.integers(0, len(own) - 1))
-    chosen, acquired = data.draw(subset), data.draw(subset)
-    expected = cost_by_definition(own, group, shared, chosen)
-    assert costs.price(sorted(chosen)) == pytest.approx(expected)
-    both = cost_by_definition(own, group, shared, chosen | acquired)
-    paid = cost_by_definition(own, group, shared, acquired)
-    assert costs.price(sorted(chosen), sorted(acquired)) == pytest.approx(both - paid, abs=1e-9)
-    table = np.stack([costs.mask(sorted(chosen)), costs.mask(sorted(acquired))])
-    np.testing.assert_allclose(costs.instance_costs(table), [expected, paid])
+    new_features, acquired_features = draws.draw(subset), draws.draw(subset)
+    expected_price = cost_by_definition(own, group, shared, new_features)
+    assert costs.price(sorted(new_features)) == pytest.approx(expected_price)
+    price_of_both = cost_by_definition(own, group, shared, new_features | acquired_features)
+    price_paid = cost_by_definition(own, group, shared, acquired_features)
+    assert costs.price(sorted(new_features), sorted(acquired_features)) == pytest.approx(
+        price_of_both - price_paid, abs=1e-9
+    )
+    masks = np.stack([costs.mask(sorted(new_features)), costs.mask(sorted(acquired_features))])
+    np.testing.assert_allclose(costs.instance_costs(masks), [expected_price, price_paid])
     # Sums are equal to the last bit in any batch, because a device meters single rows.
-    assert costs.instance_costs(table).tolist() == [costs.price(row) for row in table]
-    assert costs.instance_costs(table[:0]).tolist() == []
+    assert costs.instance_costs(masks).tolist() == [costs.price(row) for row in masks]
+    assert costs.instance_costs(masks[:0]).tolist() == []
 
 
 @pytest.mark.parametrize(
@@ -138,19 +140,22 @@ def test_invalid_price_files_are_refused(tmp_path, name, text, message):
 
 
 def test_prices_by_name_can_be_reordered():
-    named = FeatureCosts({"age": 1.0, "chol": 5.17, "fbs": 3.10}, group={"chol": "blood"})
-    assert named == FeatureCosts(
+    named_costs = FeatureCosts({"age": 1.0, "chol": 5.17, "fbs": 3.10}, group={"chol": "blood"})
+    assert named_costs == FeatureCosts(
         pd.Series({"age": 1.0, "chol": 5.17, "fbs": 3.10}), group=[None, "blood", None]
     )
     assert FeatureCosts(pd.Series([1.0, 2.0])).names is None
-    reordered = named.in_order(["fbs", "chol", "age"])
-    assert (reordered.own.tolist(), reordered.group.tolist()) == ([3.10, 5.17, 1.0], [-1, 0, -1])
+    reordered_costs = named_costs.in_order(["fbs", "chol", "age"])
+    assert (reordered_costs.own.tolist(), reordered_costs.group.tolist()) == (
+        [3.10, 5.17, 1.0],
+        [-1, 0, -1],
+    )
     for names, message in (
         (["age", "chol"], "'fbs', which is not a column"),
         (["x", "y"], "'x', 'y'"),
     ):
         with pytest.raises(InputError, match=message):
-            named.in_order(names)
+            named_costs.in_order(names)
     with pytest.raises(InputError, match="group of 'x'"):
         FeatureCosts({"age": 1.0}, group={"x": "g"})
 
@@ -177,48 +182,60 @@ def test_a_price_file_may_have_a_default_price_and_dropped_columns(tmp_path):
 
 
 @st.composite
-def with_prerequisites(draw):
-    n, n_groups = draw(st.integers(1, 6)), draw(st.integers(1, 5))
-    own = draw(st.lists(PRICE, min_size=n, max_size=n))
-    group = draw(st.lists(st.integers(-1, n_groups - 1), min_size=n, max_size=n))
-    required = {g: draw(st.sets(st.integers(0, g - 1))) if g else set() for g in range(n_groups)}
-    present = {g for g in group if g >= 0}
-    needed = set().union(*(closure(g, required) for g in present), set())
-    shared = {g: draw(PRICE) for g in sorted(needed)}
-    requires = {g: sorted(required[g]) for g in needed if required[g]}
+def draw_prerequisites(draw):
+    n_features, n_groups = draw(st.integers(1, 6)), draw(st.integers(1, 5))
+    own = draw(st.lists(PRICE, min_size=n_features, max_size=n_features))
+    group = draw(st.lists(st.integers(-1, n_groups - 1), min_size=n_features, max_size=n_features))
+    prerequisites = {
+        g: draw(st.sets(st.integers(0, g - 1))) if g else set() for g in range(n_groups)
+    }
+    groups_of_features = {g for g in group if g >= 0}
+    needed_groups = set().union(
+        *(required_groups(g, prerequisites) for g in groups_of_features), set()
+    )
+    shared = {g: draw(PRICE) for g in sorted(needed_groups)}
+    requires = {g: sorted(prerequisites[g]) for g in needed_groups if prerequisites[g]}
     return own, group, shared, requires
 
 
-def closure(group, required):
-    return {group}.union(*(closure(other, required) for other in required.get(group, ())))
+def required_groups(group, prerequisites):
+    return {group}.union(
+        *(
+            required_groups(prerequisite, prerequisites)
+            for prerequisite in prerequisites.get(group, ())
+        )
+    )
 
 
-@given(with_prerequisites(), st.data())
-def test_a_group_and_its_prerequisites_are_paid_once(prices, data):
+@given(draw_prerequisites(), st.data())
+def test_a_group_and_its_prerequisites_are_paid_once(prices, draws):
     own, group, shared, requires = prices
     costs = FeatureCosts(own, group=group, shared=shared, requires=requires)
-    rows = data.draw(
+    rows = draws.draw(
         st.lists(st.lists(st.booleans(), min_size=len(own), max_size=len(own)), min_size=2)
     )
-    acquired = np.array(rows)
+    acquired_masks = np.array(rows)
 
-    def by_definition(row):
-        touched = set().union(
-            *(closure(group[k], requires) for k in np.flatnonzero(row) if group[k] >= 0), set()
+    def price_by_definition(row):
+        paid_groups = set().union(
+            *(required_groups(group[k], requires) for k in np.flatnonzero(row) if group[k] >= 0),
+            set(),
         )
-        return sum(np.array(own)[row]) + sum(shared[g] for g in touched)
+        return sum(np.array(own)[row]) + sum(shared[g] for g in paid_groups)
 
     np.testing.assert_allclose(
-        costs.instance_costs(acquired), [by_definition(row) for row in acquired]
+        costs.instance_costs(acquired_masks), [price_by_definition(row) for row in acquired_masks]
     )
-    for row, paid in zip(acquired, acquired[::-1], strict=True):
-        expected = by_definition(row | paid) - by_definition(paid)
-        assert costs.price(row, acquired=paid) == pytest.approx(expected, abs=1e-9)
-    remaining = costs.additional_prices(acquired[0])
+    for row, paid_mask in zip(acquired_masks, acquired_masks[::-1], strict=True):
+        expected_price = price_by_definition(row | paid_mask) - price_by_definition(paid_mask)
+        assert costs.price(row, acquired=paid_mask) == pytest.approx(expected_price, abs=1e-9)
+    remaining_prices = costs.additional_prices(acquired_masks[0])
     for k in range(len(own)):
         feature = np.arange(len(own)) == k
-        expected = by_definition(feature | acquired[0]) - by_definition(acquired[0])
-        assert remaining[k] == pytest.approx(expected, abs=1e-9)
+        expected_price = price_by_definition(feature | acquired_masks[0]) - price_by_definition(
+            acquired_masks[0]
+        )
+        assert remaining_prices[k] == pytest.approx(expected_price, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -247,15 +264,15 @@ def test_sums_of_any_prices_are_rounded_only_once(largest):
 
 
 def test_costs_are_equal_if_all_their_parts_are_equal():
-    parts = {"own": [1.0, 2.0], "group": ["a", "a"], "shared": {"a": 3.0}, "names": ["x", "y"]}
-    costs = FeatureCosts(**parts)
-    assert costs == FeatureCosts(**parts)
+    arguments = {"own": [1.0, 2.0], "group": ["a", "a"], "shared": {"a": 3.0}, "names": ["x", "y"]}
+    costs = FeatureCosts(**arguments)
+    assert costs == FeatureCosts(**arguments)
     changes = [
         {"own": [1.0, 2.5]}, {"group": ["a", None]}, {"shared": {"a": 4.0}}, {"names": ["x", "z"]},
         {"group": ["b", "b"], "shared": {"b": 3.0}},
     ]  # fmt: skip
     for change in changes:
-        assert costs != FeatureCosts(**(parts | change))
+        assert costs != FeatureCosts(**(arguments | change))
     assert costs != "prices"
 
 

@@ -1,3 +1,5 @@
+"""Stop scores, thresholds, labels and probabilities of arrays and of single rows."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -15,12 +17,14 @@ MARGINS = st.integers(1, 5).flatmap(lambda k: arrays(np.float32, (7, k), element
 @given(MARGINS)
 def test_score_grows_with_the_confidence_of_the_label(margins):
     link = "sigmoid" if margins.shape[1] == 1 else "softmax"
-    p = decision.probabilities(margins, link)
-    np.testing.assert_allclose(p.sum(axis=1), 1.0)
+    probabilities = decision.probabilities(margins, link)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
     score = decision.stop_score(margins)
     assert (score >= 0).all()
     is_clear = score > 1e-3
-    np.testing.assert_array_equal(p.argmax(axis=1)[is_clear], decision.labels(margins)[is_clear])
+    np.testing.assert_array_equal(
+        probabilities.argmax(axis=1)[is_clear], decision.labels(margins)[is_clear]
+    )
 
 
 def test_nan_margins_never_stop():
@@ -46,8 +50,8 @@ def test_column_score_is_the_last_output():
 
 
 @given(FLOATS, FLOATS)
-def test_midway_lies_between_two_scores(a, b):
-    low, high = np.float32(min(a, b)), np.float32(max(a, b))
+def test_a_midpoint_threshold_lies_between_two_scores(score, other_score):
+    low, high = np.float32(min(score, other_score)), np.float32(max(score, other_score))
     if low < high:
         threshold = np.float32(decision.midpoint_threshold(float(low), float(high)))
         assert low < threshold <= high
@@ -63,26 +67,30 @@ def test_a_binary_tie_is_class_zero(margin):
     assert decision.labels(np.array([[margin]], np.float32)).tolist() == [0]
 
 
-ANY = st.floats(width=32)  # NaN, infinities, subnormals and zeros of both signs among them
-ROWS = st.integers(1, 6).flatmap(lambda k: arrays(np.float32, (1, k), elements=ANY | FLOATS))
+ANY_FLOAT = st.floats(width=32)  # NaN, infinities, subnormals and zeros of both signs among them
+ROW_MARGINS = st.integers(1, 6).flatmap(
+    lambda k: arrays(np.float32, (1, k), elements=ANY_FLOAT | FLOATS)
+)
 
 
-@given(ROWS, st.floats(width=32, allow_nan=False) | st.none())
+@given(ROW_MARGINS, st.floats(width=32, allow_nan=False) | st.none())
 def test_decisions_on_plain_floats_equal_decisions_on_arrays(margins, threshold):
     row = margins[0].tolist()
     with np.errstate(all="ignore"):
         score = decision.stop_score(margins)
         np.testing.assert_array_equal(np.float32([decision.row_stop_score(row)]), score)
-        limit = decision.as_float32(threshold)
-        stopped = limit is not None and decision.row_stop_score(row) >= limit
-        assert stopped == decision.stop_mask(score, threshold)[0]
+        float32_threshold = decision.as_float32(threshold)
+        must_stop = (
+            float32_threshold is not None and decision.row_stop_score(row) >= float32_threshold
+        )
+        assert must_stop == decision.stop_mask(score, threshold)[0]
         links = ("sigmoid", "identity") if len(row) == 1 else ("softmax", "identity")
         for link in links:
             np.testing.assert_equal(
                 decision.row_answer(row, link), decision.answers(margins, link)[0].item()
             )
-            expected = decision.probabilities(margins, link)[0]
-            np.testing.assert_equal(decision.row_probabilities(row, link), expected)
+            expected_probabilities = decision.probabilities(margins, link)[0]
+            np.testing.assert_equal(decision.row_probabilities(row, link), expected_probabilities)
 
 
 @pytest.mark.parametrize("name", decision.STOP_RULES)
@@ -115,16 +123,18 @@ def run_nodes(rule, outputs):
     """Score of a rule's nodes, as ONNX defines the operators."""
     constants, nodes = rule.graph_nodes(outputs.shape[1] - rule.n_score_outputs)
     values = {"margins": outputs, **constants}
-    for operator, inputs, results, attributes in nodes:
-        data, *others = (values[name] for name in inputs.split())
+    for operator, inputs, result_names, attributes in nodes:
+        operand, *further_operands = (values[name] for name in inputs.split())
         if operator == "Gather":
-            values[results] = np.take(data, others[0], **attributes)
+            values[result_names] = np.take(operand, further_operands[0], **attributes)
         elif operator == "TopK":
-            indices = np.argsort(-data, kind="stable", **attributes)[:, : others[0][0]]
-            largest_values = np.take_along_axis(data, indices, **attributes)
-            values |= zip(results.split(), (largest_values, indices), strict=True)
+            indices = np.argsort(-operand, kind="stable", **attributes)[:, : further_operands[0][0]]
+            largest_values = np.take_along_axis(operand, indices, **attributes)
+            values |= zip(result_names.split(), (largest_values, indices), strict=True)
         else:
-            values[results] = {"Abs": np.abs, "Sub": np.subtract}[operator](data, *others)
+            values[result_names] = {"Abs": np.abs, "Sub": np.subtract}[operator](
+                operand, *further_operands
+            )
     return values["score"]
 
 
@@ -144,15 +154,17 @@ def test_a_score_of_many_classes_is_the_gap_between_the_two_largest():
 
 
 def test_sigmoid_and_softmax_have_their_known_values():
-    binary = np.array([[np.log(3.0)]], np.float32)
-    np.testing.assert_allclose(decision.probabilities(binary, "sigmoid"), [[0.25, 0.75]])
-    three = np.log(np.array([[1.0, 2.0, 5.0]])).astype(np.float32)
-    np.testing.assert_allclose(decision.probabilities(three, "softmax"), [[0.125, 0.25, 0.625]])
+    binary_margins = np.array([[np.log(3.0)]], np.float32)
+    np.testing.assert_allclose(decision.probabilities(binary_margins, "sigmoid"), [[0.25, 0.75]])
+    three_margins = np.log(np.array([[1.0, 2.0, 5.0]])).astype(np.float32)
+    np.testing.assert_allclose(
+        decision.probabilities(three_margins, "softmax"), [[0.125, 0.25, 0.625]]
+    )
     label, shares = decision.STOP_RULES["margin"].row_outcome([0.0, 0.0], "softmax")
     assert (label, shares.tolist()) == (0, [0.5, 0.5])
 
 
-def test_midway_is_the_middle_and_of_neighbours_the_upper_score():
+def test_a_midpoint_threshold_is_the_middle_or_of_neighbours_the_upper_score():
     assert decision.midpoint_threshold(1.0, 2.0) == 1.5
     below = np.float32(1.0)
     above = np.nextafter(below, np.float32(2.0))

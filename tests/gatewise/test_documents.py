@@ -57,7 +57,7 @@ class Everything(Record):
     folder: Path = Path("out")
 
 
-def values(**fields):
+def document_with(**fields):
     return {"items": [{"own": 1}], **fields}
 
 
@@ -78,35 +78,56 @@ def test_a_document_is_read_back_unchanged():
     [
         (3, "must be an object, not 3"),
         ({}, "lacks 'items'"),
-        (values(items=[]), "items: must have at least 1 entries, not 0"),
-        (values(items=[{"own": 1}] * 4), "items: must have at most 3 entries, not 4"),
-        (values(items=[{"own": -1}]), "items[0].own: must be a number of at least 0, not -1"),
-        (values(items=[{"own": 1e301}]), "items[0].own: must be a number of at most 1e+300"),
-        (values(items=[{"own": 7}]), "items[0]: seven is no price"),
-        (values(items=[{"own": 1}, {}]), "items[1]: lacks 'own'"),
-        (values(items=[{"own": 1, "z": 2}]), "items[0]: has an unknown key 'z'; there are own, k"),
-        (values(items=[{"own": 1, "kind": "c"}]), "items[0].kind: must be 'a' or 'b', not \"c\""),
-        (values(items=[{"own": "x"}]), 'items[0].own: must be a number, not "x"'),
-        (values(items=[{"own": True}]), "items[0].own: must be a number, not true"),
-        (values(by_name={"x": {"own": 1}, "y": {"own": []}, "z": {"own": 1}}), "by_name.y.own: "),
-        (values(by_name={"x": {"own": 1}, "": {"own": 1}}), "by_name.: its name must have at leas"),
-        (values(count=6), "count: must be a whole number of at most 5, not 6"),
-        (values(count=0), "count: must be a whole number of at least 1, not 0"),
-        (values(count=1.0), "count: must be a whole number or null, not 1.0"),
-        (values(pair=[1]), "pair: must have 2 entries, not 1"),
-        (values(model={"kind": "svm"}), "model.kind: must be 'linear' or 'trees', not "),
-        (values(model={"kind": "trees", "n_trees": 3}), "model.n_trees: must be a whole number of"),
-        (values(share=1.01), "share: must be a number of at most 1, not 1.01"),
-        (values(rate=0), "rate: must be a number above 0, not 0"),
-        (values(file="../a"), "file: must be a plain file name: letters, digits, . _ -, not "),
-        (values(file="a/b"), "file: must be a plain file name"),
-        (values(file="a\n"), "file: must be a plain file name"),
+        (document_with(items=[]), "items: must have at least 1 entries, not 0"),
+        (document_with(items=[{"own": 1}] * 4), "items: must have at most 3 entries, not 4"),
+        (
+            document_with(items=[{"own": -1}]),
+            "items[0].own: must be a number of at least 0, not -1",
+        ),
+        (document_with(items=[{"own": 1e301}]), "items[0].own: must be a number of at most 1e+300"),
+        (document_with(items=[{"own": 7}]), "items[0]: seven is no price"),
+        (document_with(items=[{"own": 1}, {}]), "items[1]: lacks 'own'"),
+        (
+            document_with(items=[{"own": 1, "z": 2}]),
+            "items[0]: has an unknown key 'z'; there are own, k",
+        ),
+        (
+            document_with(items=[{"own": 1, "kind": "c"}]),
+            "items[0].kind: must be 'a' or 'b', not \"c\"",
+        ),
+        (document_with(items=[{"own": "x"}]), 'items[0].own: must be a number, not "x"'),
+        (document_with(items=[{"own": True}]), "items[0].own: must be a number, not true"),
+        (
+            document_with(by_name={"x": {"own": 1}, "y": {"own": []}, "z": {"own": 1}}),
+            "by_name.y.own: ",
+        ),
+        (
+            document_with(by_name={"x": {"own": 1}, "": {"own": 1}}),
+            "by_name.: its name must have at leas",
+        ),
+        (document_with(count=6), "count: must be a whole number of at most 5, not 6"),
+        (document_with(count=0), "count: must be a whole number of at least 1, not 0"),
+        (document_with(count=1.0), "count: must be a whole number or null, not 1.0"),
+        (document_with(pair=[1]), "pair: must have 2 entries, not 1"),
+        (document_with(model={"kind": "svm"}), "model.kind: must be 'linear' or 'trees', not "),
+        (
+            document_with(model={"kind": "trees", "n_trees": 3}),
+            "model.n_trees: must be a whole number of",
+        ),
+        (document_with(share=1.01), "share: must be a number of at most 1, not 1.01"),
+        (document_with(rate=0), "rate: must be a number above 0, not 0"),
+        (
+            document_with(file="../a"),
+            "file: must be a plain file name: letters, digits, . _ -, not ",
+        ),
+        (document_with(file="a/b"), "file: must be a plain file name"),
+        (document_with(file="a\n"), "file: must be a plain file name"),
         *(
-            (values(by_name={f"a{character}": {"own": 1}}), "by_name.")
+            (document_with(by_name={f"a{character}": {"own": 1}}), "by_name.")
             for character in ("\n", "\0", "\x7f", "\u202e", "\u200b", "\ufeff")
         ),
-        (values(on=1), "on: must be true or false, not 1"),
-        (values(folder=3), "folder: must be text, not 3"),
+        (document_with(on=1), "on: must be true or false, not 1"),
+        (document_with(folder=3), "folder: must be text, not 3"),
     ],
 )
 def test_an_error_names_the_field_and_the_allowed_values(document, message):
@@ -121,7 +142,7 @@ def test_an_error_names_the_field_and_the_allowed_values(document, message):
 @pytest.mark.parametrize("name", ["share", "rate"])
 def test_nan_and_infinity_are_refused_for_bounded_numbers(name, value):
     with pytest.raises(DocumentError, match=f"{name}: must be a number"):
-        convert(values(**{name: value}), Everything)
+        convert(document_with(**{name: value}), Everything)
 
 
 @pytest.mark.parametrize(

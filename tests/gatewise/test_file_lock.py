@@ -44,7 +44,7 @@ def test_training_packing_and_simulating_need_no_posix_modules():
         "import gatewise as gw\n"
         "for name in gw.__all__: getattr(gw, name)\n"
         "from gatewise import cli\n"
-        "for name in cli.TABLE: cli.build(name)\n"
+        "for name in cli.SUBCOMMANDS: cli.build_command(name)\n"
         "print('built')"
     )
     assert run_python(code).splitlines()[-1] == "built"

@@ -1,3 +1,5 @@
+"""Settings from a command line, a file and Python, and the help that lists them."""
+
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,7 +28,7 @@ class OneSetting(Settings):
     name: Annotated[str, typer.Option(help="Name.")] = "x"
 
 
-def run(*words, record=Fleet):
+def run_command(*arguments, record=Fleet):
     """Records and further arguments that a command gets, and its standard output."""
     calls = []
 
@@ -37,41 +39,41 @@ def run(*words, record=Fleet):
     command.__annotations__["settings"] = record
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command()(with_options(command))
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return (calls[0] if calls else None), result.output
+    cli_result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if cli_result.exception and not isinstance(cli_result.exception, SystemExit):
+        raise cli_result.exception
+    return (calls[0] if calls else None), cli_result.output
 
 
 def test_options_become_a_record():
-    words = ("--devices", 5, "--link", "4g", "--budget", 2, "--column", "x", "--column", "y")
-    (settings, as_json), _ = run("b", *words, "--no-breaker", "--time", 9, "--json")
+    arguments = ("--devices", 5, "--link", "4g", "--budget", 2, "--column", "x", "--column", "y")
+    (settings, as_json), _ = run_command("b", *arguments, "--no-breaker", "--time", 9, "--json")
     assert as_json
     assert settings == Fleet(
         bundle=Path("b"), devices=5, link="4g", budget=2.0, column=("x", "y"), breaker=False,
         seconds=9.0,
     )  # fmt: skip
-    assert run("b")[0] == (Fleet(bundle=Path("b")), False)
+    assert run_command("b")[0] == (Fleet(bundle=Path("b")), False)
 
 
 def test_the_command_line_precedes_the_file_and_the_file_precedes_defaults(tmp_path):
     file = tmp_path / "s.toml"
     file.write_text('devices = 7\nqueue = 3\nlink = "4g"\n')
-    (settings, _), _ = run("b", "--settings", file, "--devices", 4)
+    (settings, _), _ = run_command("b", "--settings", file, "--devices", 4)
     assert settings == Fleet(bundle=Path("b"), devices=4, queue=3, link="4g")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("arguments", "message"),
     [
         (("--devices", 65), "--devices: must be a whole number of at most 64, not 65"),
         (("--budget", 0), "--budget: must be a number above 0, not 0.0"),
         (("--budget", "nan"), "--budget: must be a number above 0, not NaN"),
     ],
 )
-def test_a_value_out_of_bounds_is_refused_by_its_option(words, message):
+def test_a_value_out_of_bounds_is_refused_by_its_option(arguments, message):
     with pytest.raises(InputError, match=f"^{message}$"):
-        run("b", *words)
+        run_command("b", *arguments)
 
 
 @pytest.mark.parametrize(
@@ -86,17 +88,17 @@ def test_an_invalid_value_in_a_file_is_refused_by_name(tmp_path, text, message):
     file = tmp_path / "s.toml"
     file.write_text(text)
     with pytest.raises(InputError, match=f"^{file}: {message}"):
-        run("b", "--settings", file)
+        run_command("b", "--settings", file)
 
 
 def test_help_lists_options_and_settings_of_the_file():
-    _, text = run("--help")
+    _, text = run_command("--help")
     assert "--time <float>" in text
     assert "Only in --settings FILE.toml:" in text
     assert "queue  Requests in a queue." in text
     assert "--queue" not in text
     assert "policy" not in text
-    assert "--settings" not in run("--help", record=OneSetting)[1]
+    assert "--settings" not in run_command("--help", record=OneSetting)[1]
 
 
 def test_a_record_checks_its_values_in_python():
@@ -106,8 +108,8 @@ def test_a_record_checks_its_values_in_python():
 
 def test_settings_are_written_as_the_words_of_a_command_line():
     settings = Fleet(bundle=Path("a b"), column=("x", "y z"), breaker=False, seconds=0.1, queue=7)
-    words = "'a b' --link wifi --column x --column 'y z' --no-breaker --time 0.1"
-    assert " ".join(option_words(settings, always_written=("link",))) == words
+    arguments = "'a b' --link wifi --column x --column 'y z' --no-breaker --time 0.1"
+    assert " ".join(option_words(settings, always_written=("link",))) == arguments
     assert option_words(OneSetting(name="secret"), replacement_texts={"name": "***"}) == [
         "--name",
         "'***'",

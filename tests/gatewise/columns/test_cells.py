@@ -30,7 +30,7 @@ def test_categories_are_the_same_in_a_frame_and_in_its_csv(
 
 
 @pytest.mark.parametrize(
-    ("labels", "classes", "result"),
+    ("labels", "classes", "expected_indices"),
     [
         ([3, 7, 8], (3, 7), [0, 1, -2]),
         (["3", "7.0", " 3 ", "x"], (3, 7), [0, 1, 0, -2]),
@@ -42,6 +42,6 @@ def test_categories_are_the_same_in_a_frame_and_in_its_csv(
     ],
 )
 def test_labels_are_classes_by_text_or_number(
-    labels: list[Any], classes: tuple[Any, ...], result: list[int]
+    labels: list[Any], classes: tuple[Any, ...], expected_indices: list[int]
 ) -> None:
-    assert class_indices(labels, classes).tolist() == result
+    assert class_indices(labels, classes).tolist() == expected_indices

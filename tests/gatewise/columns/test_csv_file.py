@@ -55,9 +55,9 @@ def test_the_header_determines_the_separator(tmp_path, text, rows):
 def test_ambiguous_cells_are_refused_with_their_line(tmp_path, text, message):
     path = tmp_path / "t.csv"
     path.write_text(text)
-    for read in (csv_rows, plain_csv):
+    for reader in (csv_rows, plain_csv):
         with pytest.raises(InputError, match=message):
-            list(read(path))
+            list(reader(path))
 
 
 def test_prices_may_be_separated_by_semicolons(tmp_path):

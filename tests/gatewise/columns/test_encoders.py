@@ -43,16 +43,16 @@ OPTIONS = ColumnOptions(
 
 
 @st.composite
-def tables(draw):
-    n = draw(st.integers(4, 10))
+def draw_table(draw):
+    n_rows = draw(st.integers(4, 10))
     columns = {
-        name: draw(st.lists(st.one_of(cells, MISSING), min_size=n, max_size=n))
+        name: draw(st.lists(st.one_of(cells, MISSING), min_size=n_rows, max_size=n_rows))
         for name, cells in CELLS.items()
     }
-    return columns, draw(st.booleans()), draw(st.sampled_from([0, 3, 12])), n // 2
+    return columns, draw(st.booleans()), draw(st.sampled_from([0, 3, 12])), n_rows // 2
 
 
-def bits(x: np.ndarray) -> list[list[int]]:
+def as_bits(x: np.ndarray) -> list[list[int]]:
     return np.ascontiguousarray(x, np.float32).view(np.uint32).tolist()
 
 
@@ -61,7 +61,7 @@ def through_json(encoder: RowEncoder) -> RowEncoder:
 
 
 @pytest.mark.slow
-@given(tables())
+@given(draw_table())
 @example((SIGNED_ZEROS, False, 0, 2))
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_device_encodes_as_training_does(tmp_path_factory, example_table):
@@ -77,24 +77,26 @@ def test_a_device_encodes_as_training_does(tmp_path_factory, example_table):
         encoder.fit(frame.iloc[:n_training])
     except InputError:  # a column that is empty
         assume(False)
-    device = through_json(encoder.encoder_)
-    assert device == encoder.encoder_
-    trained = encoder.transform(frame)
-    assert trained.columns.tolist() == list(device.feature_names)
-    rows_of_file = table.read_table(path, device.names, device)
-    assert (bits(device.rows(rows_of_file.rows)), rows_of_file.ignored_columns) == (
-        bits(trained),
+    device_encoder = through_json(encoder.encoder_)
+    assert device_encoder == encoder.encoder_
+    training_features = encoder.transform(frame)
+    assert training_features.columns.tolist() == list(device_encoder.feature_names)
+    rows_of_file = table.read_table(path, device_encoder.names, device_encoder)
+    assert (as_bits(device_encoder.rows(rows_of_file.rows)), rows_of_file.ignored_columns) == (
+        as_bits(training_features),
         ("label",),
     )
-    by_name = [dict(zip(device.names, row, strict=True)) for row in rows_of_file.rows]
-    assert bits(device.rows(by_name)) == bits(trained)
+    rows_by_name = [dict(zip(device_encoder.names, row, strict=True)) for row in rows_of_file.rows]
+    assert as_bits(device_encoder.rows(rows_by_name)) == as_bits(training_features)
     # the same cells with their types, as a program has them
-    assert bits(encode_frame(device, frame.astype(object))) == bits(trained)
+    assert as_bits(encode_frame(device_encoder, frame.astype(object))) == as_bits(training_features)
     if impute:  # but for columns without a missing cell in training
-        empty = trained.columns[trained.isna().any()]
-        known = {f for c in device.columns if c.fill is not None for f in c.features}
-        assert known.isdisjoint(empty)
-        assert not np.isnan(trained[:n_training]).to_numpy().any()
+        incomplete_features = training_features.columns[training_features.isna().any()]
+        filled_features = {
+            f for c in device_encoder.columns if c.fill is not None for f in c.features
+        }
+        assert filled_features.isdisjoint(incomplete_features)
+        assert not np.isnan(training_features[:n_training]).to_numpy().any()
 
 
 def test_cells_of_all_types_are_encoded_or_refused():
@@ -115,11 +117,11 @@ def test_cells_of_all_types_are_encoded_or_refused():
         [" 1 ", " 3", np.datetime64(moment)],
     ):
         assert encoder.row(row).tolist() == np.float32(expected).tolist()
-    empty = encoder.row([pd.NA, None, pd.NaT]).tolist()
-    assert math.isnan(empty[0])
-    assert empty[1:3] == [7.0, 1.0]
+    row_without_values = encoder.row([pd.NA, None, pd.NaT]).tolist()
+    assert math.isnan(row_without_values[0])
+    assert row_without_values[1:3] == [7.0, 1.0]
     assert encoder.row([2.5, 1e300, moment])[1] == np.inf
-    for bad, message in (
+    for invalid_row, message in (
         ([1, "warm", moment], "column 'n': 'warm' is not a number"),
         ([1, True, moment], "column 'n': 'True' is not a number"),
         ([1, "1_000", moment], "column 'n'"),
@@ -132,16 +134,21 @@ def test_cells_of_all_types_are_encoded_or_refused():
         ("abc", "a mapping by column"),
     ):
         with pytest.raises(InputError, match=message):
-            encoder.row(bad)
+            encoder.row(invalid_row)
     assert {"", "nan", "?"} <= MISSING_WORDS
 
 
 def test_formats_of_times():
     assert read_time("1.3.2025 08:30", "%d.%m.%Y %H:%M") == datetime(2025, 3, 1, 8, 30)
     assert read_time("1740818096", "unix") == datetime(2025, 3, 1, 8, 34, 56)
-    for form in ("%A", "%b %Y", "2025", "%"):  # names of days and months depend on the locale
+    for time_format in (
+        "%A",
+        "%b %Y",
+        "2025",
+        "%",
+    ):  # names of days and months depend on the locale
         with pytest.raises(InputError, match="not a format of a time"):
-            check_time_format(form)
+            check_time_format(time_format)
 
 
 DOCUMENT = {
@@ -157,7 +164,7 @@ DOCUMENT = {
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "message"),
+    ("location", "value", "message"),
     [
         ((0, "kind"), "pickle", r"columns\[0\].kind: must be 'number' or 'boolean'"),
         ((0, "code"), "x", "unknown key 'code'"),
@@ -176,10 +183,10 @@ DOCUMENT = {
         ((2, "format"), "%A", "not a format of a time"),
     ],
 )
-def test_invalid_encoders_in_a_manifest_are_refused(place, value, message):
+def test_invalid_encoders_in_a_manifest_are_refused(location, value, message):
     names = ("a", "c=x", "c=y", "c_missing", "t_hour")
     assert convert(DOCUMENT, RowEncoder).feature_names == names
     document = json.loads(json.dumps(DOCUMENT))
-    document["columns"][place[0]][place[1]] = value
+    document["columns"][location[0]][location[1]] = value
     with pytest.raises(DocumentError, match=message):
         convert(document, RowEncoder)

@@ -34,15 +34,15 @@ def test_a_kind_learns_encodes_and_survives_a_document(kind, fill_missing, has_m
     options = LearningOptions(has_missing=has_missing, fill_missing=fill_missing)
     column = KINDS[kind].learn("c", cells, options)
     assert column.kind == kind
-    filled = fill_missing or (has_missing and column.takes_missing)
-    n_indicators = int(has_missing and filled)
+    is_filled = fill_missing or (has_missing and column.takes_missing)
+    n_indicators = int(has_missing and is_filled)
     assert len(column.features) == column.width + n_indicators
     encoder = RowEncoder((column,))
     assert decode_json(encode_json(encoder), RowEncoder, "encoder") == encoder
     assert encoder.row([cells[-1]]).tolist() == features + [0.0] * n_indicators
-    missing = encoder.row([None])
-    assert np.isnan(missing).any() != filled
-    assert missing.tolist()[column.width :] == [1.0] * n_indicators
+    features_of_missing = encoder.row([None])
+    assert np.isnan(features_of_missing).any() != is_filled
+    assert features_of_missing.tolist()[column.width :] == [1.0] * n_indicators
     for cell in cells:
         KINDS[kind].check_cell(cell, "")
     with pytest.raises(InputError):
@@ -50,15 +50,15 @@ def test_a_kind_learns_encodes_and_survives_a_document(kind, fill_missing, has_m
 
 
 def test_missing_cells_are_filled_with_the_median_or_mode():
-    def filled(kind, cells):
+    def learnt_fill(kind, cells):
         return KINDS[kind].learn("c", cells, LearningOptions(fill_missing=True)).fill
 
-    assert filled("number", ["1", "2", "9"]) == (2.0,)
-    assert filled("boolean", ["yes", "no"]) == (1.0,)
-    assert filled("boolean", ["yes", "no", "no"]) == (0.0,)
-    assert filled("category", ["a", "b"]) == (0.0, 0.0)
-    assert filled("ordinal", ["a", "b"]) == (-1.0,)
-    assert filled("time", ["2025-03-01", "2025-01-01", "2025-02-01"]) == (2.0, 5.0)
+    assert learnt_fill("number", ["1", "2", "9"]) == (2.0,)
+    assert learnt_fill("boolean", ["yes", "no"]) == (1.0,)
+    assert learnt_fill("boolean", ["yes", "no", "no"]) == (0.0,)
+    assert learnt_fill("category", ["a", "b"]) == (0.0, 0.0)
+    assert learnt_fill("ordinal", ["a", "b"]) == (-1.0,)
+    assert learnt_fill("time", ["2025-03-01", "2025-01-01", "2025-02-01"]) == (2.0, 5.0)
 
 
 def test_a_column_with_many_categories_becomes_ordinal():

@@ -12,9 +12,9 @@ from gatewise.errors import InputError
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("maximum", [7, 1 << 20])
-def test_ranges_ignore_missing_values(maximum, monkeypatch):
-    monkeypatch.setattr(value_ranges, "MAX_VALUES", maximum)
+@pytest.mark.parametrize("max_values", [7, 1 << 20])
+def test_ranges_ignore_missing_values(max_values, monkeypatch):
+    monkeypatch.setattr(value_ranges, "MAX_VALUES", max_values)
     x = (RNG.normal(size=(50, 4)) * [1, 1e-3, 1e6, 1] + [0, 1e3, 0, 5]).astype(np.float32)
     x[3, 1] = np.nan
     x[:, 3] = 5.0

@@ -27,7 +27,7 @@ FORMS = {
 }
 
 
-def numbers_of(tables: LeafTables, n_leaves: int, n_outputs: int) -> np.ndarray:
+def decode_numbers(tables: LeafTables, n_leaves: int, n_outputs: int) -> np.ndarray:
     """Rows of numbers, decoded as the generated C decodes them."""
     numbers = tables.value
     if tables.small is not None:
@@ -49,7 +49,7 @@ def numbers_of(tables: LeafTables, n_leaves: int, n_outputs: int) -> np.ndarray:
 def test_the_smallest_form_holds_the_same_numbers(form):
     rows = FORMS[form].astype(np.float32) + np.float32(0)  # turn -0 into 0
     tables = pack_leaves(rows)
-    assert numbers_of(tables, *rows.shape).tobytes() == rows.tobytes()
+    assert decode_numbers(tables, *rows.shape).tobytes() == rows.tobytes()
     assert (tables.rows is not None) == ("rows" in form)
     assert (tables.starts is not None) == ("sparse" in form)
     assert (tables.small is not None) == ("bytes" in form)
@@ -68,7 +68,7 @@ def test_table_sizes_count_indices_with_the_given_widths():
 def test_negative_zero_is_stored_as_zero():
     """Both zeros add the same to a sum that begins with 0."""
     tables = pack_leaves(np.float32([[0.0], [-0.0], [0.5]] * 9))
-    assert not np.signbit(numbers_of(tables, 27, 1)).any()
+    assert not np.signbit(decode_numbers(tables, 27, 1)).any()
 
 
 def test_leaf_rows_of_trees_with_one_output_and_with_all_outputs():
@@ -79,9 +79,11 @@ def test_leaf_rows_of_trees_with_one_output_and_with_all_outputs():
     assert output is None
     leaf_tree = np.searchsorted(trees.roots, np.flatnonzero(trees.feature < 0), side="right") - 1
     values = trees.value[trees.feature < 0]
-    for row, value, k in zip(rows, values, trees.output[leaf_tree], strict=True):
-        expected = value if k < 0 else value[0] * np.eye(4, dtype=np.float32)[k]
-        np.testing.assert_array_equal(row, expected)
+    for row, value, output_index in zip(rows, values, trees.output[leaf_tree], strict=True):
+        expected_row = (
+            value if output_index < 0 else value[0] * np.eye(4, dtype=np.float32)[output_index]
+        )
+        np.testing.assert_array_equal(row, expected_row)
 
 
 def test_a_forest_with_pure_leaves_needs_a_byte_per_leaf():
