@@ -15,23 +15,23 @@ import paho.mqtt.client as paho
 import gatewise as gw
 
 
-def main(bundle, site, cloud):
+def main(bundle, site_url, cloud_url):
     """Answer the rows on the site's broker until the process ends."""
-    link = gw.MqttLink(cloud, device="gateway-1")
+    link = gw.MqttLink(cloud_url, device="gateway-1")
     with gw.Device(bundle, link=link, deadline_ms=2000) as device:
 
-        def answer(client, _userdata, message):
+        def answer_row(client, _userdata, message):
             try:
-                result = device.answer(json.loads(message.payload))
-                reply = {"label": result.label, "route": result.route, "cost": result.cost}
+                answer = device.answer(json.loads(message.payload))
+                reply = {"label": answer.label, "route": answer.route, "cost": answer.cost}
             except ValueError as error:  # invalid JSON, or not a row of this bundle
                 reply = {"error": str(error)}
             client.publish(message.topic.replace("/row", "/answer"), json.dumps(reply), qos=1)
 
         client = paho.Client(paho.CallbackAPIVersion.VERSION2)
         client.on_connect = lambda client, *_: client.subscribe("site/+/row", qos=1)
-        client.on_message = answer
-        client.connect(urlsplit(site).hostname, urlsplit(site).port or 1883)
+        client.on_message = answer_row
+        client.connect(urlsplit(site_url).hostname, urlsplit(site_url).port or 1883)
         client.loop_forever()
 
 

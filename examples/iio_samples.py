@@ -32,14 +32,14 @@ parser.add_argument(
 options = parser.parse_args()
 
 files = [options.device / f"{name}_raw" for name in options.channels]
-start = time.monotonic()
-number = n_printed = 0
+start_s = time.monotonic()
+sample_number = n_printed = 0
 while not options.samples or n_printed < options.samples:
-    time.sleep(max(0.0, start + number / options.rate_hz - time.monotonic()))
+    time.sleep(max(0.0, start_s + sample_number / options.rate_hz - time.monotonic()))
     cells = [file.read_text().strip() for file in files]  # each read makes a measurement
-    late = time.monotonic() - start - number / options.rate_hz
-    if late * options.rate_hz > 1:  # skip the samples that were missed
-        number += int(late * options.rate_hz)
-    print(f"{number / options.rate_hz:.6f},{','.join(cells)}", flush=True)
-    number += 1
+    late_s = time.monotonic() - start_s - sample_number / options.rate_hz
+    if late_s * options.rate_hz > 1:  # skip the samples that were missed
+        sample_number += int(late_s * options.rate_hz)
+    print(f"{sample_number / options.rate_hz:.6f},{','.join(cells)}", flush=True)
+    sample_number += 1
     n_printed += 1

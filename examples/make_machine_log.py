@@ -21,49 +21,49 @@ SUPPLIERS = np.array(["ACME", "Bölt & Söhne", "東海", "Cog, Ltd."])
 NOTES = ("checked at {}, all well", "oil topped up, {} ml", '"loud", says operator {}')
 
 
-def rows(n, rng):
-    """Yield n rows."""
-    health = rng.beta(1.2, 6.0, n)  # 0 is new, 1 is broken
-    supplier = rng.integers(0, len(SUPPLIERS), n)
+def draw_rows(n_rows, rng):
+    """Yield `n_rows` rows."""
+    damage = rng.beta(1.2, 6.0, n_rows)  # 0 is new, 1 is broken
+    supplier = rng.integers(0, len(SUPPLIERS), n_rows)
     start = datetime(2025, 1, 6, 5, 30)
-    times = [start + timedelta(minutes=37 * i + int(rng.integers(0, 30))) for i in range(n)]
-    night = np.array([t.hour < 6 or t.hour >= 22 for t in times])
-    heat = 55 + 30 * health + 6 * (supplier == 2) - 5 * night + rng.normal(0, 2.5, n)
-    pressure = 6.0 - 1.5 * health + rng.normal(0, 0.25, n)
-    current = 11 + 7 * health**2 + rng.normal(0, 0.6, n)
-    oil = rng.gamma(4, 20, n) * (0.5 + health)
-    vibration = 0.4 + (1.6 * health + 0.002 * oil)[:, None] + rng.normal(0, 0.12, (n, 3))
-    strain = health + 0.12 * (supplier == 2) + 0.0012 * oil + rng.normal(0, 0.02, n)
-    label = np.where(strain > 0.56, "fault", np.where(strain > 0.4, "wear", "fine"))
-    for i in range(n):
+    times = [start + timedelta(minutes=37 * i + int(rng.integers(0, 30))) for i in range(n_rows)]
+    is_night = np.array([time.hour < 6 or time.hour >= 22 for time in times])
+    temperature = 55 + 30 * damage + 6 * (supplier == 2) - 5 * is_night + rng.normal(0, 2.5, n_rows)
+    pressure = 6.0 - 1.5 * damage + rng.normal(0, 0.25, n_rows)
+    current = 11 + 7 * damage**2 + rng.normal(0, 0.6, n_rows)
+    oil_age = rng.gamma(4, 20, n_rows) * (0.5 + damage)
+    vibration = 0.4 + (1.6 * damage + 0.002 * oil_age)[:, None] + rng.normal(0, 0.12, (n_rows, 3))
+    strain = damage + 0.12 * (supplier == 2) + 0.0012 * oil_age + rng.normal(0, 0.02, n_rows)
+    labels = np.where(strain > 0.56, "fault", np.where(strain > 0.4, "wear", "fine"))
+    for i in range(n_rows):
         cells = [
             f"SN-{i:06}",
             times[i].isoformat(" ", "minutes"),
             f"M{int(rng.integers(1, 6))}",
             str(SUPPLIERS[supplier[i]]),
             str(rng.choice(["no", "no", "no", "yes"])),
-            f"{heat[i]:.1f}",
+            f"{temperature[i]:.1f}",
             f"{pressure[i]:.2f}",
             f"{current[i]:.2f}",
-            f"{oil[i]:.0f}",
-            *(f"{v:.3f}" for v in vibration[i]),
+            f"{oil_age[i]:.0f}",
+            *(f"{axis_value:.3f}" for axis_value in vibration[i]),
             NOTES[int(rng.integers(0, 3))].format(int(rng.integers(100, 9999))),
-            str(label[i]),
+            str(labels[i]),
         ]
         if rng.random() < 0.04:  # value of a failed pressure sensor
             cells[6] = "ERR"
-        for column, share in ((3, 0.03), (5, 0.02), (8, 0.15)):
-            if rng.random() < share:
+        for column, empty_share in ((3, 0.03), (5, 0.02), (8, 0.15)):
+            if rng.random() < empty_share:
                 cells[column] = ""
         yield cells
 
 
 def main():
     """Write the table to standard output."""
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    n_rows = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(HEADER)
-    writer.writerows(rows(n, np.random.default_rng(7)))
+    writer.writerows(draw_rows(n_rows, np.random.default_rng(7)))
 
 
 if __name__ == "__main__":

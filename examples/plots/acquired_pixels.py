@@ -8,23 +8,23 @@ from sklearn.ensemble import ExtraTreesClassifier
 import gatewise as gw
 
 X, y = load_digits(return_X_y=True)
-f0 = ExtraTreesClassifier(30, random_state=0)
+forest = ExtraTreesClassifier(30, random_state=0)
 system = gw.StagedCascade(
-    f0, n_stages=4, families=("linear",), effort="low", max_loss=0.02, random_state=0
+    forest, n_stages=4, families=("linear",), effort="low", max_loss=0.02, random_state=0
 )
 system.fit(X[:600], y[:600])
 rows, digits = X[600:], y[600:]
 
 last_stage = np.minimum(system.exit_stage(rows), len(system.stages_) - 1)
-offloaded = system.offload(rows)
-acquired = np.zeros(rows.shape)
-for number, stage in enumerate(system.stages_):
-    acquired[np.ix_(last_stage >= number, stage.features)] = 1
-acquired[offloaded] = 1  # the high-cost model reads all pixels
+is_offloaded = system.offload(rows)
+is_acquired = np.zeros(rows.shape)
+for stage_number, stage in enumerate(system.stages_):
+    is_acquired[np.ix_(last_stage >= stage_number, stage.features)] = 1
+is_acquired[is_offloaded] = 1  # the high-cost model reads all pixels
 
 _, axes = plt.subplots(2, 5, figsize=(7.2, 3.2), layout="constrained")
 for digit, ax in enumerate(axes.flat):
-    image = ax.imshow(acquired[digits == digit].mean(axis=0).reshape(8, 8), vmin=0, vmax=1)
+    image = ax.imshow(is_acquired[digits == digit].mean(axis=0).reshape(8, 8), vmin=0, vmax=1)
     ax.set(title=str(digit), xticks=[], yticks=[])
 plt.colorbar(image, ax=axes, label="share of instances")
 plt.savefig("acquired_pixels.svg")

@@ -7,16 +7,17 @@ from sklearn.ensemble import ExtraTreesClassifier
 import gatewise as gw
 
 X, y = load_digits(return_X_y=True)
-f0 = ExtraTreesClassifier(30, random_state=0)
+forest = ExtraTreesClassifier(30, random_state=0)
 system = gw.StagedCascade(
-    f0, n_stages=3, families=("boosting",), effort="low", max_bytes=64_000, random_state=0
+    forest, n_stages=3, families=("boosting",), effort="low", max_bytes=64_000, random_state=0
 )
 system.fit(X, y >= 5)
 
 _, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-for size in (64_000, 16_000, 4_000):
-    points = system.frontier_.within_bytes(size).hull().points
-    ax.plot([p.cost for p in points], [p.accuracy for p in points], ".-", label=f"{size} bytes")
+for max_bytes in (64_000, 16_000, 4_000):
+    points = system.frontier_.within_bytes(max_bytes).hull().points
+    costs = [point.cost for point in points]
+    ax.plot(costs, [point.accuracy for point in points], ".-", label=f"{max_bytes} bytes")
 ax.set(xlabel="mean cost per instance", ylabel="accuracy on validation data")
 ax.legend(frameon=False)
 plt.savefig("memory.svg")

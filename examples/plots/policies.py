@@ -7,9 +7,9 @@ from sklearn.ensemble import ExtraTreesClassifier
 import gatewise as gw
 
 X, y = load_digits(return_X_y=True)
-f0 = ExtraTreesClassifier(30, random_state=0)
+forest = ExtraTreesClassifier(30, random_state=0)
 system = gw.StagedCascade(
-    f0, n_stages=2, families=("linear",), effort="low", offload_rate=0.15, random_state=0
+    forest, n_stages=2, families=("linear",), effort="low", offload_rate=0.15, random_state=0
 )
 bundle = gw.pack(system.fit(X[:600], y[:600]), "bundle-policies", sample=X[:32])
 report = gw.simulate(bundle, X[600:], y[600:], devices=200, link="4g").report
@@ -18,8 +18,8 @@ _, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
 for policy in report.policies:
     n_bytes = policy.bytes.up.value + policy.bytes.down.value
     accuracy = policy.accuracy
-    error = [[accuracy.value - accuracy.low], [accuracy.high - accuracy.value]]
-    ax.errorbar(n_bytes, accuracy.value, yerr=error, fmt="o", label=policy.name)
+    error_lengths = [[accuracy.value - accuracy.low], [accuracy.high - accuracy.value]]
+    ax.errorbar(n_bytes, accuracy.value, yerr=error_lengths, fmt="o", label=policy.name)
 ax.set(xlabel="bytes per instance, in both directions", ylabel="accuracy, 95 % interval")
 ax.grid(alpha=0.25)
 ax.legend(frameon=False)

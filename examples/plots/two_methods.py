@@ -7,11 +7,15 @@ from sklearn.ensemble import ExtraTreesClassifier
 import gatewise as gw
 
 X, y = load_digits(return_X_y=True)
-f0 = ExtraTreesClassifier(30, random_state=0)
-staged = gw.StagedCascade(f0, n_stages=3, families=("linear",), effort="low", random_state=0)
-threshold = gw.ConfidenceCascade(f0, low_cost_model="linear", n_subsets=4, random_state=0)
+forest = ExtraTreesClassifier(30, random_state=0)
+staged_cascade = gw.StagedCascade(
+    forest, n_stages=3, families=("linear",), effort="low", random_state=0
+)
+confidence_cascade = gw.ConfidenceCascade(
+    forest, low_cost_model="linear", n_subsets=4, random_state=0
+)
 
 _, ax = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
-for system in (staged, threshold):
+for system in (staged_cascade, confidence_cascade):
     system.fit(X[:600], y[:600]).plot_frontier(ax=ax)
 plt.savefig("two_methods.svg")

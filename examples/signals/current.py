@@ -8,28 +8,28 @@ The data set does not name the house of a recording, so rows are split at random
 import tempfile
 
 import numpy as np
-from live import answer_live, arrays, fitted, report
+from live import answer_live, fit_cascade, load_arrays, print_report
 
 import gatewise_signals as sig
 
 LENGTH = 512
-KINDS = (1, 2, 4, 6, 7, 8)
+APPLIANCES = (1, 2, 4, 6, 7, 8)
 
 
 def main():
     """Fit on the training part of the data set, and test on the other part."""
-    raw = arrays("plaid")
-    pairs = zip(raw["offset"][:-1], raw["offset"][1:], strict=True)
+    data_set = load_arrays("plaid")
+    bounds = zip(data_set["offset"][:-1], data_set["offset"][1:], strict=True)
     # Repeat shorter recordings, because a current is periodic.
-    recordings = [raw["x"][begin : min(end, begin + LENGTH)] for begin, end in pairs]
+    recordings = [data_set["x"][begin : min(end, begin + LENGTH)] for begin, end in bounds]
     windows = np.stack([np.resize(recording, LENGTH) for recording in recordings])
-    chosen = np.isin(raw["y"], KINDS)
-    windows = windows[chosen]
-    y = raw["y"][chosen].astype(int)
-    is_test = raw["part"][chosen] == 1
+    is_frequent = np.isin(data_set["y"], APPLIANCES)
+    windows = windows[is_frequent]
+    y = data_set["y"][is_frequent].astype(int)
+    is_test = data_set["part"][is_frequent] == 1
     blocks = sig.standard_blocks(rate_hz=30_000, channels=["current"], samples=LENGTH)
-    system = fitted(blocks, windows[~is_test], y[~is_test])
-    report(system, windows[is_test], y[is_test])
+    system = fit_cascade(blocks, windows[~is_test], y[~is_test])
+    print_report(system, windows[is_test], y[is_test])
     with tempfile.TemporaryDirectory() as folder:
         answer_live(system, windows[~is_test], windows[is_test][::5], folder)
 

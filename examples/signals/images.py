@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from live import answer_live, arrays, fitted, report
+from live import answer_live, fit_cascade, load_arrays, print_report
 from sklearn.datasets import load_digits
 
 import gatewise_signals as sig
@@ -19,9 +19,9 @@ import gatewise_signals as sig
 def load_images():
     """Load images, labels, and a mask of the test images."""
     if (Path(os.environ.get("GATEWISE_DATA", "../shared/data")) / "pneumonia_mnist.npz").is_file():
-        raw = arrays("pneumonia_mnist")
-        rows = np.flatnonzero((np.arange(len(raw["y"])) % 5 == 0) | (raw["part"] == 2))
-        return raw["X"][rows], raw["y"][rows].astype(int), raw["part"][rows] == 2
+        data_set = load_arrays("pneumonia_mnist")
+        rows = np.flatnonzero((np.arange(len(data_set["y"])) % 5 == 0) | (data_set["part"] == 2))
+        return data_set["X"][rows], data_set["y"][rows].astype(int), data_set["part"][rows] == 2
     digits = load_digits()
     return digits.images.astype(np.uint8), digits.target, np.arange(len(digits.target)) >= 1300
 
@@ -30,9 +30,10 @@ def main():
     """Fit, test on new images, and answer some of them live."""
     images, y, is_test = load_images()
     # Without the two blocks of most features, which take longest to search.
-    blocks = [b for b in sig.standard_image_blocks(images.shape[1:]) if len(b.names) < 100]
-    system = fitted(blocks, images[~is_test], y[~is_test])
-    report(system, images[is_test], y[is_test])
+    blocks = sig.standard_image_blocks(images.shape[1:])
+    blocks = [block for block in blocks if len(block.names) < 100]
+    system = fit_cascade(blocks, images[~is_test], y[~is_test])
+    print_report(system, images[is_test], y[is_test])
     with tempfile.TemporaryDirectory() as folder:
         answer_live(system, images[~is_test], images[is_test][::5], folder)
 

@@ -19,7 +19,7 @@ SEARCH = {
 }  # fmt: skip
 
 
-def arrays(name):
+def load_arrays(name):
     """Load NAME.npz from the folder GATEWISE_DATA, or exit with a message."""
     folder = Path(os.environ.get("GATEWISE_DATA", "../shared/data"))
     path = folder / f"{name}.npz"
@@ -29,34 +29,36 @@ def arrays(name):
         return {key: file[key] for key in file.files}  # decompress each array once
 
 
-def thinned(groups, max_rows):
+def thin_rows(groups, max_rows):
     """Choose at most `max_rows` rows of each group, at equal distances."""
-    parts = [np.flatnonzero(groups == g) for g in np.unique(groups)]
-    return np.sort(np.concatenate([p[:: -(-len(p) // max_rows)] for p in parts]))
+    rows_by_group = [np.flatnonzero(groups == group) for group in np.unique(groups)]
+    return np.sort(np.concatenate([rows[:: -(-len(rows) // max_rows)] for rows in rows_by_group]))
 
 
-def fitted(blocks, windows, y, groups=None, **settings):
+def fit_cascade(blocks, windows, y, groups=None, **settings):
     """Fit a cascade on four fifths of the groups; the others choose stages and thresholds.
 
     By default a cascade uses all windows for both, by cross-fitting, which needs six times as many
     fits.
     """
     groups = np.arange(len(y)) if groups is None else groups
-    train, validation_rows = next(StratifiedGroupKFold(5).split(windows, y, groups))
+    train_rows, validation_rows = next(StratifiedGroupKFold(5).split(windows, y, groups))
     system = gw.StagedCascade(blocks=blocks, **SEARCH, **settings)
     validation = windows[validation_rows], y[validation_rows], groups[validation_rows]
-    return system.fit(windows[train], y[train], groups=groups[train], validation=validation)
+    return system.fit(
+        windows[train_rows], y[train_rows], groups=groups[train_rows], validation=validation
+    )
 
 
-def report(system, windows, y):
+def print_report(system, windows, y):
     """Print the system's accuracy and cost on windows of new groups; return its labels."""
     predicted = system.predict(windows)
-    cost = system.cost(windows).mean()
-    total = system.feature_costs_.total
+    mean_cost = system.cost(windows).mean()
+    total_cost = system.feature_costs_.total
     print(system.summary())
     print(
-        f"new groups: accuracy {(predicted == y).mean():.3f}, {cost:.0f} of {total:.0f} us of "
-        f"features per window; {system.offload(windows).mean():.1%} offloaded"
+        f"new groups: accuracy {(predicted == y).mean():.3f}, {mean_cost:.0f} of {total_cost:.0f} "
+        f"us of features per window; {system.offload(windows).mean():.1%} offloaded"
     )
     return predicted
 
@@ -71,6 +73,7 @@ def answer_live(system, sample, windows, folder):
             link.connect(5.0)
             answers = [device.answer(window) for window in windows]
     routes = Counter(answer.route for answer in answers)
-    times = np.array([answer.latency_ms for answer in answers])
-    print(f"live: {dict(routes)}; median {np.median(times):.2f} ms, slowest {times.max():.1f} ms")
+    latencies_ms = np.array([answer.latency_ms for answer in answers])
+    median_ms, slowest_ms = np.median(latencies_ms), latencies_ms.max()
+    print(f"live: {dict(routes)}; median {median_ms:.2f} ms, slowest {slowest_ms:.1f} ms")
     return answers

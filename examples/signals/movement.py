@@ -9,7 +9,7 @@ streams a whole recording of another volunteer, in which some seconds are missin
 import tempfile
 
 import numpy as np
-from live import answer_live, arrays, fitted, report, thinned
+from live import answer_live, fit_cascade, load_arrays, print_report, thin_rows
 
 import gatewise_signals as sig
 
@@ -17,44 +17,49 @@ RATE, LENGTH, HOP = 50, 128, 64
 TEST_VOLUNTEERS = (4, 9, 10, 12, 18)
 
 
-def labelled_windows(raw):
+def cut_labelled_windows(data_set):
     """Cut windows of the six activities; return windows, labels, volunteers and recordings."""
-    parts = []
-    for recording, volunteer, activity, first, last in raw["segment"]:
+    segments = []
+    for recording, volunteer, activity, first, last in data_set["segment"]:
         if activity <= 6:
-            begin = np.searchsorted(raw["experiment"], recording)  # recordings are concatenated
-            signal = raw["signal"][begin + first : begin + last + 1, :3]
+            # recordings are concatenated
+            begin = np.searchsorted(data_set["experiment"], recording)
+            signal = data_set["signal"][begin + first : begin + last + 1, :3]
             windows, _ = sig.cut_windows(signal, LENGTH, HOP)
-            parts.append(
+            segments.append(
                 (windows, *np.repeat([[activity], [volunteer], [recording]], len(windows), 1))
             )
-    return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    return [np.concatenate(arrays) for arrays in zip(*segments, strict=True)]
 
 
 def main():
     """Fit, test on new volunteers, and stream one of their recordings."""
-    raw = arrays("hapt_raw")
-    windows, y, volunteers, recordings = labelled_windows(raw)
+    data_set = load_arrays("hapt_raw")
+    windows, y, volunteers, recordings = cut_labelled_windows(data_set)
     is_test = np.isin(volunteers, TEST_VOLUNTEERS)
-    train = np.flatnonzero(~is_test)
-    train = train[thinned(volunteers[train], 30)]
-    axes = [str(name) for name in raw["channel"][:3]]
+    train_rows = np.flatnonzero(~is_test)
+    train_rows = train_rows[thin_rows(volunteers[train_rows], 30)]
+    axes = [str(name) for name in data_set["channel"][:3]]
     blocks = sig.standard_blocks(rate_hz=RATE, channels=axes, samples=LENGTH)
     # A fifth of the volunteers is too few for a bound on a smaller loss.
-    system = fitted(blocks, windows[train], y[train], volunteers[train], max_loss=0.05)
-    report(system, windows[is_test], y[is_test])
+    system = fit_cascade(
+        blocks, windows[train_rows], y[train_rows], volunteers[train_rows], max_loss=0.05
+    )
+    print_report(system, windows[is_test], y[is_test])
 
-    number = recordings[is_test][0]
-    signal = raw["signal"][raw["experiment"] == number, :3]
+    recording = recordings[is_test][0]
+    signal = data_set["signal"][data_set["experiment"] == recording, :3]
     windower = sig.Windower(LENGTH, HOP, rate_hz=RATE)
     stream = []
     for first in range(0, len(signal), 500):  # in chunks; every tenth lacks its first second
         n_lost = 50 if first % 5000 == 0 else 0
         time = first / RATE
         stream += windower.push(signal[first + n_lost : first + 500], time + n_lost / RATE)
-    print(f"recording {number}: {len(stream)} windows, {windower.n_gaps} gaps")
+    print(f"recording {recording}: {len(stream)} windows, {windower.n_gaps} gaps")
     with tempfile.TemporaryDirectory() as folder:
-        answers = answer_live(system, windows[train], [w.values for w in stream], folder)
+        answers = answer_live(
+            system, windows[train_rows], [window.values for window in stream], folder
+        )
     activities = "".join(str(answer.label) for answer in answers)
     print("activities over time:", activities)
 
