@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import table_lines
+
 OURS = "staged"
 
 BYTE_RULES = {
@@ -59,14 +61,14 @@ def bytes_markdown(problems: Mapping[str, Any]) -> str:
     rules = ["within_1", *BYTE_RULES.values()]
     header = ["problem", "seeds", "any size", *BYTE_RULES]
     header += [f"best other, {bound}" for bound in list(BYTE_RULES)[1:]]
-    lines += [f"| {' | '.join(header)} |", "| --- " * len(header) + "|"]
+    rows = []
     for name, figures in problems.items():
         ours = figures["methods"].get(OURS, {})
         n_seeds = str(len(figures["top_accuracy_of_seeds"]))
         cells = [_cut_and_loss(ours[rule]) if rule in ours else "" for rule in rules]
         best_peers = [_best_peer(figures, rule) for rule in rules[2:]]
-        lines.append(f"| {' | '.join([name, n_seeds, *cells, *best_peers])} |")
-    return "\n".join([*lines, ""])
+        rows.append([name, n_seeds, *cells, *best_peers])
+    return "\n".join([*lines, *table_lines(header, rows), ""])
 
 
 def _best_peer(results: Mapping[str, Any], rule: str) -> str:
@@ -150,21 +152,21 @@ def _section(name: str, results: Mapping[str, Any]) -> list[str]:
 
 def _against(results: Mapping[str, Any]) -> list[str]:
     budgets = results["budgets"]
-    lines = [
+    rows = []
+    for peer, figures in results["against"].items():
+        gaps = (f"{100 * gap:+.2f}" for gap in figures["difference"])
+        counts = (
+            "{wins}-{ties}-{losses}".format(**figures[kind]) for kind in ("significant", "plain")
+        )
+        rows.append([peer, *gaps, *counts])
+    header = ["against", *(f"{budget:.3g}" for budget in budgets), "significant", "plain"]
+    return [
         f"`{OURS}` against each at {len(budgets)} budgets, difference of test {_metric(results)} "
         "in points (below 0: it loses). Wins-ties-losses: significant after Holm's correction, "
         "and by means further apart than 0.1 points.",
         "",
-        "| against | " + " | ".join(f"{b:.3g}" for b in budgets) + " | significant | plain |",
-        "| --- " * (len(budgets) + 3) + "|",
+        *table_lines(header, rows),
     ]
-    for peer, figures in results["against"].items():
-        gaps = " | ".join(f"{100 * gap:+.2f}" for gap in figures["difference"])
-        counts = " | ".join(
-            "{wins}-{ties}-{losses}".format(**figures[kind]) for kind in ("significant", "plain")
-        )
-        lines.append(f"| {peer} | {gaps} | {counts} |")
-    return lines
 
 
 def _against_within_bytes(results: Mapping[str, Any]) -> list[str]:
