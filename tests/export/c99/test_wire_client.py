@@ -421,7 +421,7 @@ def test_a_worker_answers_the_c_client_as_in_python(library_folder, broker, json
 def test_each_row_has_one_outcome_while_the_link_is_cut(library_folder, broker):
     client = make_client(library_folder)
     port = int(broker.url.rpartition(":")[2])
-    rows = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    rows = np.random.default_rng(0).normal(size=(120, 3)).astype(np.float32)
     labels, _ = small_bundle.cloud_answers(rows)
     outcomes = []
     with Relay(port) as relay:
