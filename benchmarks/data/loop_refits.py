@@ -174,7 +174,7 @@ def _keep(
     else:
         probability = np.full(len(rows), min(1.0, N_LABELS / len(rows)))
         drawn = np.flatnonzero(rng.random(len(rows)) < probability)
-        offered = ChoiceFacts((shard.name,), float(rows.weights.sum()), 1.0)
+        offered = ChoiceFacts((shard.name,), float(rows.weights.sum()), 0.0)
         reason = np.full(len(drawn), "even")
         choice = LabelChoice(rows.take(drawn), probability[drawn], reason, facts, offered)
     write_choice(path, choice, "1")

@@ -35,8 +35,9 @@ Floats = NDArray[np.float64]
 #: Number of labels at which the sequence is tightest relative to a fixed-sample interval.
 _BEST_LABELS: Final = 100
 #: Squared residual of one additional, assumed label with the largest weight. Without it, the
-#: interval would have no width if all labels agree with the predictions.
-_UNSEEN_RESIDUAL: Final = 0.25
+#: interval would have no width if all labels agree with the predictions. With a smaller one,
+#: intervals from 25 labels missed the truth too often beside a model that is right for 99 %.
+_UNSEEN_RESIDUAL: Final = 0.04
 _TUNING_ROUNDS: Final = 3
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.archive.alarm import TOLERANCE, LabelBatch, evidence
-from gatewise_export.archive.choice import read_choices
+from gatewise_export.archive.choice import correct_probability, read_choices
 from gatewise_export.archive.estimate import FigureData, Terms, estimate_figure
 from gatewise_export.archive.folder import read_archive, shards_in
 from gatewise_export.archive.labels import LabelledInstances, read_labelled_rows
@@ -90,11 +90,11 @@ def monitor(
         start_time = rows.time.max() - days * _SECONDS_A_DAY
         rows = rows.take(rows.time >= start_time)
         labelled_rows = labelled_rows.take(labelled_rows.rows.time >= start_time)
-    accuracy_bound = None if facts.accuracy is None else facts.accuracy - TOLERANCE
+    tolerated_rate = None if facts.accuracy is None else 1 - facts.accuracy + TOLERANCE
     alarm_evidence = None
-    if accuracy_bound is not None and 0 < accuracy_bound < 1 and len(labelled_rows):
+    if tolerated_rate is not None and tolerated_rate < 1 and len(labelled_rows):
         batches = _label_batches(archive_path, monitored_version, labelled_rows)
-        alarm_evidence = evidence(batches, accuracy_bound)
+        alarm_evidence = evidence(batches, tolerated_rate)
     return MonitorReport(
         model=facts.model,
         version=facts.version,
@@ -242,17 +242,20 @@ def _label_batches(
         # the labelled instances come first in `rows_of_choice`
         label_weights = np.zeros(len(rows_of_choice))
         label_weights[:n_labels] = labelled_in_choice.weights
-        is_correct = np.zeros(len(rows_of_choice))
-        is_correct[:n_labels] = labelled_in_choice.truth == labelled_in_choice.rows.answers
+        is_wrong = np.zeros(len(rows_of_choice))
+        is_wrong[:n_labels] = labelled_in_choice.truth != labelled_in_choice.rows.answers
+        # q (W - w) with W = w / (c labelled_share), which is largest if both parts are
+        labelled_share = n_labels / len(choice.rows)
+        largest_missing = float(rows_of_choice.weights.max()) * (1 - labelled_share)
+        largest_correction = choice.choice_facts.largest_correction + largest_missing
+        by_time = np.argsort(rows_of_choice.time, kind="stable")
         batches.append(
             LabelBatch(
-                weights=rows_of_choice.weights,
-                label_weights=label_weights,
-                correct_probability=predictions(
-                    rows_of_choice, rows_of_choice.answers, None
-                ).numerators,
-                is_correct=is_correct,
-                largest_weight=choice.choice_facts.largest_weight * len(choice.rows) / n_labels,
+                weights=rows_of_choice.weights[by_time],
+                label_weights=label_weights[by_time],
+                wrong_probability=1 - correct_probability(rows_of_choice)[by_time],
+                is_wrong=is_wrong[by_time],
+                largest_correction=largest_correction / labelled_share,
             )
         )
     return batches

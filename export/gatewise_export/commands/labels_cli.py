@@ -64,10 +64,10 @@ def choose_instances(
 ) -> None:
     """Choose informative instances for people to label, with known probabilities.
 
-    Half of the instances are chosen evenly from the traffic. The other half prefers doubtful
-    answers, small margins, answers that differ from the high-cost model's, and regions with few
-    instances. Each choice uses only instances that no earlier choice covered. DIR/labels keeps a
-    copy of each chosen instance, because the archive may delete the original.
+    A quarter of the instances is chosen evenly from the traffic. The others are mostly doubtful
+    answers; some differ from the high-cost model's or are in regions with few instances. Each
+    choice uses only instances that no earlier choice covered. DIR/labels keeps a copy of each
+    chosen instance, because the archive may delete the original.
 
       gatewise labels choose kept --n 200
       gatewise labels choose kept --n 200 --page label.html

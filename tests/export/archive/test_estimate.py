@@ -64,7 +64,7 @@ def test_estimate_from_labels_only_equals_horvitz_thompson():
     figure = estimate_figure(FigureData(no_predictions, labels, no_predictions), tuning=0.0)
     assert figure.value == pytest.approx(7 / 8)
     residuals = np.array([2 * (1 - 7 / 8), -7 / 8, 5 * (1 - 7 / 8)])
-    error = np.sqrt(residuals @ residuals + 0.25 * 25) / 8
+    error = np.sqrt(residuals @ residuals + 0.04 * 25) / 8
     assert figure.high - figure.value == pytest.approx(boundary(3, 0.05) * error)
 
 

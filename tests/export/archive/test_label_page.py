@@ -21,7 +21,7 @@ def make_choice(X, shape, **facts):
     names = tuple(f"<{k}>" for k in range(n_values))
     facts = msgspec.structs.replace(FACTS, shape=shape, inputs=names, **facts)
     reason = np.array(["even"] * len(X))
-    return LabelChoice(rows, np.ones(len(X)), reason, facts, ChoiceFacts((), 1.0, 1.0))
+    return LabelChoice(rows, np.ones(len(X)), reason, facts, ChoiceFacts((), 1.0, 0.0))
 
 
 @pytest.mark.parametrize("shape", [(4, 5), (4, 5, 3), (3, 4, 5), (1, 4, 5)])

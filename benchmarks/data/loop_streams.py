@@ -1,0 +1,150 @@
+"""Streams of answered instances with two classes, and the archive of their offloads and audits."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.data import problems
+from gatewise.decision import exit_stages, labels, probabilities, split_outputs
+from gatewise_edge.device.audit import AuditSampler
+from gatewise_export.archive.shard import ArchivedRows
+from gatewise_training import StagedCascade
+from gatewise_training.data.datasets import load
+
+AUDITS: Final = 0.02
+_N_TRAINING_ROWS: Final = 2000
+_N_VALIDATION_ROWS: Final = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """n answered instances.
+
+    `truth`, `cloud` and `device` are class indices, of which `device` is the answer of an instance
+    that is not offloaded. `p_one` is the high-cost model's probability of class 1. An instance
+    reaches the worker with the probability `sent_probability`, which is 1 for an offload.
+    """
+
+    truth: NDArray[np.int32]
+    cloud: NDArray[np.int32]
+    device: NDArray[np.int32]
+    p_one: NDArray[np.float64]
+    is_offloaded: NDArray[np.bool_]
+    sent_probability: NDArray[np.float64]
+
+    @property
+    def is_right(self) -> NDArray[np.bool_]:
+        """Whether the answer of each instance is right."""
+        return np.where(self.is_offloaded, self.cloud, self.device) == self.truth
+
+    def archive(self, rng: np.random.Generator) -> tuple[ArchivedRows, NDArray[np.float64]]:
+        """Draw the instances that reach the archive, and 1 for each right answer."""
+        sent = np.flatnonzero(rng.random(len(self.truth)) < self.sent_probability)
+        n = len(sent)
+        rows = ArchivedRows(
+            ids=np.full(n, f"{0:032x}-0"),
+            device=np.full(n, "d"),
+            time=sent.astype(np.float64),
+            X=rng.normal(size=(n, 2)).astype(np.float32),
+            cloud_label=self.cloud[sent],
+            probabilities=np.column_stack([1 - self.p_one[sent], self.p_one[sent]]).astype("f4"),
+            device_label=np.where(self.is_offloaded[sent], -1, self.device[sent]).astype(np.int32),
+            confidence=np.full(n, np.nan, np.float32),
+            sent_chance=self.sent_probability[sent],
+            stored_chance=np.ones(n),
+            late=np.zeros(n, bool),
+        )
+        return rows, self.is_right[sent].astype(np.float64)
+
+
+def drawn_stream(rng: np.random.Generator, n: int, accuracy: float, loss: float = 0.0) -> Stream:
+    """Draw n instances of a made-up system whose high-cost model has an accuracy.
+
+    The high-cost model is correct with a probability whose mean is `accuracy`. It is nearly certain
+    about three quarters of the instances and uncertain about the others. The device answers 70 % of
+    the instances. Its error rate exceeds the one of the model by 2 % plus `loss`. Audits do not
+    depend on the confidence.
+    """
+    is_uncertain = rng.random(n) < 0.25
+    p_uncertain = 1 - 4 * (1 - accuracy) + 0.003
+    p_right = np.where(is_uncertain, np.clip(rng.normal(p_uncertain, 0.05, n), 0.5, 0.999), 0.999)
+    truth = rng.integers(0, 2, n).astype(np.int32)
+    cloud = np.where(rng.random(n) < p_right, truth, 1 - truth)
+    is_offloaded = rng.random(n) < np.where(is_uncertain, 0.8, 0.13)
+    differs = ~is_offloaded & (rng.random(n) < (0.02 + loss) / 0.7)
+    return Stream(
+        truth=truth,
+        cloud=cloud,
+        device=np.where(differs, 1 - cloud, cloud),
+        p_one=np.where(cloud == 1, p_right, 1 - p_right),
+        is_offloaded=is_offloaded,
+        sent_probability=np.where(is_offloaded, 1.0, AUDITS),
+    )
+
+
+class LettersStreams:
+    """Streams of Letters (A to M against N to Z) through a cascade, with a device's audits."""
+
+    def __init__(self) -> None:
+        data = load(problems.data_file("letter"))
+        y = (data.y >= 13).astype(np.int32)
+        training, validation, unseen = np.split(
+            np.random.default_rng(0).permutation(len(y)),
+            [_N_TRAINING_ROWS, _N_TRAINING_ROWS + _N_VALIDATION_ROWS],
+        )
+        system = StagedCascade(random_state=0, offload_rate=0.3).fit(
+            data.X[training], y[training], validation=(data.X[validation], y[validation])
+        )
+        x = data.X[unseen]
+        n_stages = len(system.stages_)
+        margins, stop_scores = zip(
+            *(split_outputs(stage.margins(x), stage.score) for stage in system.stages_), strict=True
+        )
+        exits = exit_stages(stop_scores, system.operating_point_.thresholds)
+        stage_of_row = np.minimum(exits, n_stages - 1), np.arange(len(x))
+        stage_probabilities = [
+            probabilities(stage_margins, stage.link)
+            for stage_margins, stage in zip(margins, system.stages_, strict=True)
+        ]
+        self._confidence = np.stack([p.max(axis=1) for p in stage_probabilities])[stage_of_row]
+        self._pool = Stream(
+            truth=y[unseen],
+            cloud=system.high_cost_model_.labels(x).astype(np.int32),
+            device=np.stack([labels(m) for m in margins])[stage_of_row].astype(np.int32),
+            p_one=system.high_cost_model_.predict_proba(x)[:, 1],
+            is_offloaded=exits == n_stages,
+            sent_probability=np.ones(len(x)),
+        )
+        self.accuracy = float(self._pool.is_right.mean())
+        self.offload_rate = float(self._pool.is_offloaded.mean())
+
+    def stream(
+        self, rng: np.random.Generator, n: int, loss: float, sampler: AuditSampler
+    ) -> Stream:
+        """Draw n rows of which `loss` more are answered wrongly than of all rows."""
+        pool = self._pool
+        right_rows = np.flatnonzero(pool.is_right)
+        wrong_rows = np.flatnonzero(~pool.is_right)
+        is_wrong = rng.random(n) < 1 - self.accuracy + loss
+        rows = np.where(is_wrong, rng.choice(wrong_rows, n), rng.choice(right_rows, n))
+        sent_probability = np.ones(n)
+        for i in np.flatnonzero(~pool.is_offloaded[rows]).tolist():
+            sent_probability[i] = sampler.record_confidence(float(self._confidence[rows[i]]))
+        return Stream(
+            truth=pool.truth[rows],
+            cloud=pool.cloud[rows],
+            device=pool.device[rows],
+            p_one=pool.p_one[rows],
+            is_offloaded=pool.is_offloaded[rows],
+            sent_probability=sent_probability,
+        )
+
+
+def audit_sampler(seed: int) -> AuditSampler:
+    """Make the sampler of a device that audits :data:`AUDITS` of its answers."""
+    return AuditSampler(AUDITS, random.Random(seed))
