@@ -17,7 +17,7 @@ from tests.support.small_fits import fast_fits
 command = processes.command
 
 
-def _small(folder: Path) -> SimpleNamespace:
+def _fit_digits(folder: Path) -> SimpleNamespace:
     from sklearn.ensemble import ExtraTreesClassifier
 
     from gatewise_export import pack
@@ -50,17 +50,17 @@ def _small(folder: Path) -> SimpleNamespace:
 
 
 @pytest.fixture(scope="session")
-def small(make_once: MakeOnce) -> SimpleNamespace:
+def digits(make_once: MakeOnce) -> SimpleNamespace:
     """A small fitted system, its bundle, and test rows as arrays and as a CSV file."""
-    return make_once("small", _small)
+    return make_once("digits-system", _fit_digits)
 
 
 @pytest.fixture(scope="session")
-def table(small: SimpleNamespace) -> Any:
+def table(digits: SimpleNamespace) -> Any:
     """Outcomes of the small system's rows."""
     from gatewise_sim.experiment.row_table import make_row_table
 
-    return make_row_table(small.bundle, small.rows, small.truth)[0]
+    return make_row_table(digits.bundle, digits.rows, digits.truth)[0]
 
 
 @pytest.fixture
@@ -75,14 +75,16 @@ def quick_demo(make_once: MakeOnce) -> SimpleNamespace:
     """A demo of 90 instances: its arguments, its folder and its output."""
 
     def make(folder: Path) -> SimpleNamespace:
-        words = (
+        arguments = (
             "demo", "--dataset", "breast_cancer", "--method", "confidence", "--link", "none",
             "--instances", "90", "--devices", "2", "--json",
         )  # fmt: skip
         with fast_fits():
-            process = run_in_process(*words, folder=folder)
+            process = run_in_process(*arguments, folder=folder)
         assert process.returncode == 0, process.stderr
-        return SimpleNamespace(words=words, folder=folder / "demo-out", printed=process.stdout)
+        return SimpleNamespace(
+            arguments=arguments, folder=folder / "demo-out", printed=process.stdout
+        )
 
     return make_once("quick-demo", make)
 

@@ -36,14 +36,14 @@ def test_version():
 
 
 @pytest.mark.parametrize(
-    ("args", "line"),
+    ("arguments", "line"),
     [
         (["dmo"], "gatewise: no command 'dmo', did you mean 'demo'? (see `gatewise --help`)"),
         (["--frob"], "gatewise: No such option: --frob (see `gatewise --help`)"),
     ],
 )
-def test_wrong_command_line_exits_2_with_one_line(args, line):
-    process = run_in_process(*args)
+def test_wrong_command_line_exits_2_with_one_line(arguments, line):
+    process = run_in_process(*arguments)
     assert (process.returncode, process.stdout, process.stderr) == (2, "", line + "\n")
 
 

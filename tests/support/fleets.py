@@ -111,7 +111,7 @@ def make_policy_result(
 ) -> PolicyResult:
     """Make the report's record of a run."""
     policy_figures = PolicyFigures(
-        fleet_run=fleet_run,
+        run=fleet_run,
         table=table,
         scenario=scenario,
         energy=energy or DeviceEnergy(),

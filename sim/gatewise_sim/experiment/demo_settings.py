@@ -71,7 +71,7 @@ class DemoSettings(Settings, frozen=True, kw_only=True):
     def command(self) -> str:
         """Command line that repeats the run, without the broker's password."""
         texts = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
-        words = option_words(
+        options = option_words(
             self, always_written=("dataset", "method", "seed"), replacement_texts=texts
         )
-        return " ".join(["gatewise demo", *words])
+        return " ".join(["gatewise demo", *options])

@@ -55,7 +55,7 @@ class PolicyFigures:
     bundle's.
     """
 
-    fleet_run: FleetRun
+    run: FleetRun
     table: RowTable
     scenario: Scenario
     energy: DeviceEnergy
@@ -64,21 +64,21 @@ class PolicyFigures:
 
     def make_result(self, key: str, name: str, engine: EngineName) -> PolicyResult:
         """Make the report's record of the run; InputError if no instance arrived."""
-        fleet_run = self.fleet_run
-        answers = fleet_run.answers
+        run = self.run
+        answers = run.answers
         if not len(answers):
             raise InputError("no instance arrived: simulate more devices or a longer time")
         active_joules = float(self._joules_of_instances().sum())
         radio = self.scenario.link_profile.radio
-        active_joules_per_day = active_joules / fleet_run.n_devices / (fleet_run.seconds / DAY)
+        active_joules_per_day = active_joules / run.n_devices / (run.seconds / DAY)
         idle_joules_per_day = (radio.idle_w + self.energy.idle_w) * DAY
         return PolicyResult(
             key=key,
             name=name,
             engine=engine,
-            sampling=fleet_run.sampling,
-            scaled=fleet_run.scale > 1.0,
-            instances=round((len(answers) + fleet_run.n_lost) * fleet_run.scale),
+            sampling=run.sampling,
+            scaled=run.scale > 1.0,
+            instances=round((len(answers) + run.n_lost) * run.scale),
             **self._share_estimates(),
             **self._cost_estimates(),
             latency_ms=self._latency_estimates(),
@@ -88,10 +88,10 @@ class PolicyFigures:
             battery_days=self.energy.battery_days(active_joules_per_day, radio),
             answers=self._answer_counts(),
             money=self._monthly_bill(
-                active_joules + fleet_run.n_devices * idle_joules_per_day * fleet_run.seconds / DAY
+                active_joules + run.n_devices * idle_joules_per_day * run.seconds / DAY
             ),
-            utilisation=fleet_run.worker_counts.get("utilisation"),
-            workers={name: float(count) for name, count in fleet_run.worker_counts.items()},
+            utilisation=run.worker_counts.get("utilisation"),
+            workers={name: float(count) for name, count in run.worker_counts.items()},
             histogram=self._latency_histogram(),
             breakdown_ms=self._latency_parts(),
             reasons=self._count_reasons(),
@@ -104,33 +104,33 @@ class PolicyFigures:
 
     @cached_property
     def _batches(self) -> Batches:
-        return Batches.deal(self.fleet_run.answers, self.fleet_run.seconds, len(self.table))
+        return Batches.deal(self.run.answers, self.run.seconds, len(self.table))
 
     @cached_property
     def _truth(self) -> IntArray:
-        return self.table.truth[self.fleet_run.answers.row]
+        return self.table.truth[self.run.answers.row]
 
     @cached_property
     def _is_correct(self) -> BoolArray:
-        is_correct = (self._truth != NO_LABEL) & (self.fleet_run.answers.label == self._truth)
+        is_correct = (self._truth != NO_LABEL) & (self.run.answers.label == self._truth)
         return np.asarray(is_correct, np.bool_)
 
     @cached_property
     def _is_edge_correct(self) -> BoolArray:
-        local_label = self.table.local_label[self.fleet_run.answers.row]
+        local_label = self.table.local_label[self.run.answers.row]
         return np.asarray((self._truth != NO_LABEL) & (local_label == self._truth), np.bool_)
 
     @cached_property
     def _acquired_set_index(self) -> IntArray:
         """Index of the set of features acquired for each instance."""
-        answers = self.fleet_run.answers
+        answers = self.run.answers
         table = self.table
         set_index = np.where(
             answers.has_request_features | answers.is_audited,
             table.request_set_index[answers.row],
             table.local_set_index[answers.row],
         )
-        if self.fleet_run.is_cloud_first:
+        if self.run.is_cloud_first:
             set_index = np.where(answers.route == CLOUD, len(table.feature_sets) - 1, set_index)
         return set_index
 
@@ -141,14 +141,14 @@ class PolicyFigures:
 
     @cached_property
     def _stage_joules(self) -> FloatArray:
-        answers = self.fleet_run.answers
+        answers = self.run.answers
         table = self.table
         joules = self.energy.stage_joules(table.n_stages)[np.maximum(table.last_stage + 1, 0)]
-        has_run_stages = ~((answers.route == CLOUD) & self.fleet_run.is_cloud_first)
+        has_run_stages = ~((answers.route == CLOUD) & self.run.is_cloud_first)
         return np.asarray(joules[answers.row] * has_run_stages, np.float64)
 
     def _joules_of_instances(self) -> FloatArray:
-        joules = self.fleet_run.answers.radio_joules + self._feature_joules + self._stage_joules
+        joules = self.run.answers.radio_joules + self._feature_joules + self._stage_joules
         return np.asarray(joules, np.float64)
 
     # -- figures ----------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class PolicyFigures:
         has_label = self._truth != NO_LABEL
         # Instances of the same row depend on each other. The effective sample size (Kish 1965) of
         # rows with n_r instances is sum(n_r)^2 / sum(n_r^2).
-        instances_per_row = np.bincount(self.fleet_run.answers.row).astype(np.float64)
+        instances_per_row = np.bincount(self.run.answers.row).astype(np.float64)
         n_independent = float(instances_per_row.sum() ** 2 / (instances_per_row**2).sum())
         shares: dict[str, Any] = {}
         for name, is_correct in (
@@ -169,22 +169,22 @@ class PolicyFigures:
             shares[name] = (
                 None if estimate is None else widen_share_interval(estimate, n_independent)
             )
-        offload_rate = batches.mean(self.fleet_run.answers.is_requested, None, 1.0)
+        offload_rate = batches.mean(self.run.answers.is_requested, None, 1.0)
         assert offload_rate is not None
-        is_fixed = self.fleet_run.is_cloud_first or offload_rate.value == 0.0
+        is_fixed = self.run.is_cloud_first or offload_rate.value == 0.0
         shares["offload_rate"] = (
             offload_rate if is_fixed else widen_share_interval(offload_rate, n_independent)
         )
         return shares
 
     def _cost_estimates(self) -> dict[str, Any]:
-        answers = self.fleet_run.answers
+        answers = self.run.answers
         return {
             name: self._batches.mean(getattr(answers, name)) for name in ("cost", "feature_cost")
         }
 
     def _latency_estimates(self) -> dict[str, Estimate]:
-        answers = self.fleet_run.answers
+        answers = self.run.answers
         is_answered = answers.route >= 0
         latencies = {}
         for prefix, is_selected in (
@@ -198,7 +198,7 @@ class PolicyFigures:
         return latencies
 
     def _byte_use(self) -> ByteUse:
-        answers = self.fleet_run.answers
+        answers = self.run.answers
         bytes_up = self._batches.mean(answers.bytes_up)
         bytes_down = self._batches.mean(answers.bytes_down)
         assert bytes_up is not None
@@ -215,24 +215,22 @@ class PolicyFigures:
 
     def _joule_use(self) -> JouleUse:
         return JouleUse(
-            radio=float(self.fleet_run.answers.radio_joules.mean(dtype=np.float64)),
+            radio=float(self.run.answers.radio_joules.mean(dtype=np.float64)),
             features=float(self._feature_joules.mean()),
             stages=float(self._stage_joules.mean()),
         )
 
     def _answer_counts(self) -> AnswerCounts:
-        fleet_run = self.fleet_run
-        by_route = np.bincount(
-            fleet_run.answers.route[fleet_run.answers.route >= 0], minlength=len(ROUTES)
-        )
+        run = self.run
+        by_route = np.bincount(run.answers.route[run.answers.route >= 0], minlength=len(ROUTES))
         counts = {name: int(n_answers) for name, n_answers in zip(ROUTES, by_route, strict=True)}
-        counts["lost"] = fleet_run.n_lost + int((fleet_run.answers.route < 0).sum())
-        counts["late"] = int(fleet_run.device_counts.get("late", 0))
-        counts["retries"] = int(fleet_run.device_counts.get("retries", 0))
-        counts["audits"] = int(fleet_run.worker_counts.get("audits", 0))
-        counts["audits_disagreed"] = int(fleet_run.worker_counts.get("audits_disagreed", 0))
+        counts["lost"] = run.n_lost + int((run.answers.route < 0).sum())
+        counts["late"] = int(run.device_counts.get("late", 0))
+        counts["retries"] = int(run.device_counts.get("retries", 0))
+        counts["audits"] = int(run.worker_counts.get("audits", 0))
+        counts["audits_disagreed"] = int(run.worker_counts.get("audits_disagreed", 0))
         return AnswerCounts(
-            **{name: round(n_answers * fleet_run.scale) for name, n_answers in counts.items()}
+            **{name: round(n_answers * run.scale) for name, n_answers in counts.items()}
         )
 
     def _monthly_bill(self, joules: float) -> Bill | None:
@@ -242,10 +240,10 @@ class PolicyFigures:
         """
         if self.prices is None:
             return None
-        fleet_run = self.fleet_run
-        answers = fleet_run.answers
-        scale = fleet_run.scale
-        device_counts = fleet_run.device_counts
+        run = self.run
+        answers = run.answers
+        scale = run.scale
+        device_counts = run.device_counts
         n_requests = (
             device_counts.get("sent", 0)
             + device_counts.get("retries", 0)
@@ -259,27 +257,27 @@ class PolicyFigures:
         )
         uses_cloud = answers.is_requested.any() or answers.is_audited.any()
         usage = Usage(
-            seconds=fleet_run.seconds,
+            seconds=run.seconds,
             n_devices=self.scenario.devices,
             n_workers=self.scenario.workers if uses_cloud else 0,
             n_bytes=scale
             * (float(answers.bytes_up.sum()) + float(answers.bytes_down.sum()) + header_bytes),
             joules=scale * joules,
-            feature_units=scale * (float(answers.feature_cost.sum()) + fleet_run.audit_cost),
+            feature_units=scale * (float(answers.feature_cost.sum()) + run.audit_cost),
             n_requests=scale * n_requests,
         )
         return self.prices.monthly_bill(usage)
 
     def _latency_histogram(self) -> LatencyHistogram:
         """Count instances by latency, in ten bins per decade."""
-        answers = self.fleet_run.answers
+        answers = self.run.answers
         is_answered = answers.route >= 0
         exponents = np.floor(10 * np.log10(np.maximum(answers.latency_ms[is_answered], 1e-6)))
         lowest_exponent = int(exponents.min())
         bin_index = (exponents - lowest_exponent).astype(np.int64)
         n_bins = int(bin_index.max()) + 1
         offloaded_bin_index = bin_index[answers.is_offloaded[is_answered]]
-        scale = self.fleet_run.scale
+        scale = self.run.scale
         return LatencyHistogram(
             edges_ms=tuple(10.0 ** ((lowest_exponent + i) / 10) for i in range(n_bins + 1)),
             all=tuple((scale * np.bincount(bin_index, minlength=n_bins)).tolist()),
@@ -287,7 +285,7 @@ class PolicyFigures:
         )
 
     def _latency_parts(self) -> dict[str, float]:
-        answers = self.fleet_run.answers
+        answers = self.run.answers
         remainder_ms = answers.latency_ms - answers.device_ms - answers.cloud_ms
         is_waiting = (answers.route == FALLBACK) | (answers.route == ERROR)
         device_ms = (
@@ -302,33 +300,33 @@ class PolicyFigures:
         }
 
     def _count_reasons(self) -> dict[str, float]:
-        is_answered = self.fleet_run.answers.route >= 0
-        counts = np.bincount(self.fleet_run.answers.reason[is_answered], minlength=len(REASONS))
+        is_answered = self.run.answers.route >= 0
+        counts = np.bincount(self.run.answers.reason[is_answered], minlength=len(REASONS))
         return {
-            name: float(n_answers * self.fleet_run.scale)
+            name: float(n_answers * self.run.scale)
             for name, n_answers in zip(REASONS, counts, strict=True)
             if n_answers
         }
 
     def _timeline_bins(self) -> tuple[TimelineBin, ...]:
         """Bins of equal length, with more edges during outages."""
-        edges = set(np.linspace(0.0, self.fleet_run.seconds, _N_BINS + 1).tolist())
+        edges = set(np.linspace(0.0, self.run.seconds, _N_BINS + 1).tolist())
         for _, begin, end, _ in self.scenario.outages.faults():
             edges.update(
-                np.linspace(begin, min(end, self.fleet_run.seconds), _N_EDGES_PER_FAULT).tolist()
+                np.linspace(begin, min(end, self.run.seconds), _N_EDGES_PER_FAULT).tolist()
             )
         times = sorted(edges)
-        positions = np.searchsorted(self.fleet_run.answers.time, times).tolist()
-        positions[-1] = len(self.fleet_run.answers)
+        positions = np.searchsorted(self.run.answers.time, times).tolist()
+        positions[-1] = len(self.run.answers)
         return tuple(
             self._timeline_bin(times[i], times[i + 1], slice(positions[i], positions[i + 1]))
             for i in range(len(times) - 1)
         )
 
     def _timeline_bin(self, begin: float, end: float, instances: slice) -> TimelineBin:
-        answers = self.fleet_run.answers
+        answers = self.run.answers
         route = answers.route[instances]
-        by_route = np.bincount(route.clip(0), minlength=len(ROUTES)) * self.fleet_run.scale
+        by_route = np.bincount(route.clip(0), minlength=len(ROUTES)) * self.run.scale
         n_labelled = int((self._truth[instances] != NO_LABEL).sum())
         is_offloaded = answers.is_offloaded[instances] & (route >= 0)
         latencies = answers.latency_ms[instances][is_offloaded]
@@ -336,7 +334,7 @@ class PolicyFigures:
         return TimelineBin(
             begin=begin,
             end=end,
-            instances=len(route) * self.fleet_run.scale,
+            instances=len(route) * self.run.scale,
             **{name: float(n_answers) for name, n_answers in zip(ROUTES, by_route, strict=True)},
             accuracy=_ratio(self._is_correct[instances].sum(), n_labelled),
             edge_accuracy=_ratio(self._is_edge_correct[instances].sum(), n_labelled),
@@ -345,7 +343,7 @@ class PolicyFigures:
         )
 
     def _class_results(self) -> tuple[ClassResult, ...]:
-        answers = self.fleet_run.answers
+        answers = self.run.answers
         n_classes = len(self.table.classes)
         has_class = self._truth >= 0
         truth = self._truth[has_class]
@@ -364,7 +362,7 @@ class PolicyFigures:
         return tuple(
             ClassResult(
                 label=label,
-                instances=float(n_instances[class_index] * self.fleet_run.scale),
+                instances=float(n_instances[class_index] * self.run.scale),
                 offload_rate=_ratio(n_requested[class_index], n_instances[class_index]),
                 accuracy=_ratio(n_correct[class_index], n_instances[class_index]),
                 edge_accuracy=_ratio(n_edge_correct[class_index], n_instances[class_index]),
@@ -374,33 +372,31 @@ class PolicyFigures:
         )
 
     def _audit_use(self) -> AuditUse | None:
-        fleet_run = self.fleet_run
-        share = self.scenario.audit
-        compared = fleet_run.worker_counts.get("audits", 0.0)
+        run = self.run
+        audit_share = self.scenario.audit
+        n_compared = run.worker_counts.get("audits", 0.0)
         if (
-            share is None
+            audit_share is None
             or self.table.max_disagreement is None
-            or not fleet_run.answers.is_audited.any()
+            or not run.answers.is_audited.any()
         ):
             return None
-        answers = fleet_run.answers
+        answers = run.answers
         n_instances = len(answers)
-        n_observed = fleet_run.worker_counts.get("audit_instances", 0.0)
+        n_observed = run.worker_counts.get("audit_instances", 0.0)
         audit_bytes = (answers.bytes_up.astype(np.int64) + answers.bytes_down)[answers.is_audited]
         return AuditUse(
-            share=share,
-            compared=round(compared * fleet_run.scale),
-            disagreed=round(fleet_run.worker_counts.get("audits_disagreed", 0.0) * fleet_run.scale),
-            agreement=1.0 - fleet_run.worker_counts["audit_weighted"] / n_observed
+            share=audit_share,
+            compared=round(n_compared * run.scale),
+            disagreed=round(run.worker_counts.get("audits_disagreed", 0.0) * run.scale),
+            agreement=1.0 - run.worker_counts["audit_weighted"] / n_observed
             if n_observed
             else None,
             promised=1.0 - self.table.max_disagreement,
             bytes=float(audit_bytes.sum() / n_instances),
-            feature_cost=fleet_run.audit_cost / n_instances,
-            alarms=len(fleet_run.instances_at_alarms),
-            alarm_instances=min(fleet_run.instances_at_alarms)
-            if fleet_run.instances_at_alarms
-            else None,
+            feature_cost=run.audit_cost / n_instances,
+            alarms=len(run.instances_at_alarms),
+            alarm_instances=min(run.instances_at_alarms) if run.instances_at_alarms else None,
         )
 
 

@@ -42,21 +42,17 @@ def _broken_guarantee(operating_point: OperatingPoint, table: RowTable) -> str |
     has_label = table.truth >= 0
     if guarantee_kind == "max_loss" and has_label.any():
         is_cloud_right = (table.cloud_label == table.truth)[has_label].astype(np.float64)
-        loss = is_cloud_right - (_answer_labels(table) == table.truth)[has_label]
+        loss = is_cloud_right - (table.label == table.truth)[has_label]
         if _exceeds(loss, bound):
             return (
                 f"their accuracy is {percent(float(loss.mean()))} below that of the high-cost "
                 f"model, but at most {percent(bound)} is guaranteed"
             )
-    if guarantee_kind == "budget":
-        cost = np.where(
-            table.is_offloaded, table.request_cost + table.offload_price, table.local_cost
+    if guarantee_kind == "budget" and _exceeds(table.cost, bound):
+        return (
+            f"an instance costs {number(table.cost.mean())} on average, but at most "
+            f"{number(bound)} is guaranteed"
         )
-        if _exceeds(cost, bound):
-            return (
-                f"an instance costs {number(cost.mean())} on average, but at most {number(bound)} "
-                "is guaranteed"
-            )
     if guarantee_kind == "offload_rate" and _exceeds(table.is_offloaded.astype(np.float64), bound):
         return (
             f"{percent(float(table.is_offloaded.mean()))} of the rows are offloaded, but at most "
@@ -72,41 +68,32 @@ def _lower_accuracy(
     has_label = table.truth >= 0
     if operating_point.measured != "accuracy" or not has_label.any():
         return None
-    is_wrong = (_answer_labels(table) != table.truth)[has_label].astype(np.float64)
+    is_wrong = (table.label != table.truth)[has_label].astype(np.float64)
+    accuracy = operating_point.accuracy
     bound_error = 0.0
     if operating_point.interval is not None:
-        bound_error = (operating_point.interval[1] - operating_point.interval[0]) / (
-            2 * _Z_TWO_SIDED
-        )
+        low, high = operating_point.interval
+        bound_error = (high - low) / (2 * _Z_TWO_SIDED)
     elif n_validation:
-        bound_error = float(
-            np.sqrt(operating_point.accuracy * (1.0 - operating_point.accuracy) / n_validation)
-        )
-    if not _exceeds(is_wrong, 1.0 - operating_point.accuracy, bound_error=bound_error):
+        bound_error = float(np.sqrt(accuracy * (1.0 - accuracy) / n_validation))
+    if not _exceeds(is_wrong, 1.0 - accuracy, bound_error=bound_error):
         return None
     return (
         f"{percent(1.0 - float(is_wrong.mean()))} of their answers are correct, but "
-        f"{percent(operating_point.accuracy)} of the answers on the validation rows were"
+        f"{percent(accuracy)} of the answers on the validation rows were"
     )
 
 
 def _lower_agreement(table: RowTable) -> str | None:
     if not table.has_cloud or table.max_disagreement is None:
         return None
-    is_different = (_answer_labels(table) != table.cloud_label)[table.can_offload].astype(
-        np.float64
-    )
+    is_different = (table.label != table.cloud_label)[table.can_offload].astype(np.float64)
     if not _exceeds(is_different, table.max_disagreement):
         return None
     return (
         f"{percent(float(is_different.mean()))} of their answers differ from those of the "
         f"high-cost model, but at most {percent(table.max_disagreement)} is promised"
     )
-
-
-def _answer_labels(table: RowTable) -> NDArray[np.int64]:
-    """Class indices of the answers at the operating point, shape (n,)."""
-    return np.where(table.is_offloaded, table.cloud_label, table.local_label)
 
 
 def _exceeds(values: NDArray[np.float64], bound: float, *, bound_error: float = 0.0) -> bool:

@@ -31,6 +31,7 @@ from gatewise_sim.fleet.results import (
     FALLBACK,
     NO_LABEL,
     BoolArray,
+    FloatArray,
     IntArray,
     RowTable,
     stage_medians,
@@ -43,8 +44,6 @@ _TIMED_BATCH_SIZES: Final = (1, 4, 16)
 _TIMING_SECONDS: Final = 0.3
 #: Microseconds of a run and of each of its instances, if the high-cost model accepts no row.
 _ASSUMED_RUN_US: Final = (115.0, 29.0)
-
-FloatArray = NDArray[np.float64]
 
 
 def make_row_table(

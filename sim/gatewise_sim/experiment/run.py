@@ -26,14 +26,7 @@ from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.simulated_bundle import bundle_at_goal, bundle_on_disk, frontier_points
 from gatewise_sim.experiment.stage_report import stage_results
 from gatewise_sim.fleet.energy import DeviceEnergy, Prices
-from gatewise_sim.fleet.results import (
-    CLOUD,
-    EDGE,
-    NO_LABEL,
-    Answers,
-    FleetRun,
-    RowTable,
-)
+from gatewise_sim.fleet.results import CLOUD, EDGE, NO_LABEL, Answers, FleetRun, RowTable
 from gatewise_sim.fleet.run import MAX_REQUESTS, FleetPolicy, choose_n_devices, run_fleet
 from gatewise_sim.report.document import (
     EnergyUse,
@@ -83,7 +76,7 @@ class Experiment:
     ) -> PolicyResult:
         """Make the report's record of a policy's run."""
         figures = PolicyFigures(
-            fleet_run=run,
+            run=run,
             table=self.table,
             scenario=self.scenario,
             energy=self.energy,
@@ -193,8 +186,10 @@ class _RunProgress:
 
     def __call__(self, now: float, n_instances: int) -> None:
         """Report that the current policy's run has reached the time `now`, in s."""
-        share = min(now / self._seconds, 1.0)
-        self._report_progress(self._policy_index + share, 1 + len(POLICIES), self._policy_name)
+        progress_share = min(now / self._seconds, 1.0)
+        self._report_progress(
+            self._policy_index + progress_share, 1 + len(POLICIES), self._policy_name
+        )
 
 
 def _run_virtual(
@@ -338,15 +333,10 @@ def _compare_with_table(answers: Answers, table: RowTable) -> RowCheck:
     is_compared = np.isin(answers.route, (EDGE, CLOUD))
     rows = answers.row[is_compared]
     is_cloud = answers.route[is_compared] == CLOUD
-    is_offloaded = table.is_offloaded[rows]
-    expected_label = np.where(is_offloaded, table.cloud_label[rows], table.local_label[rows])
-    expected_cost = np.where(
-        is_offloaded, table.request_cost[rows] + table.offload_price, table.local_cost[rows]
-    )
     differences = {
-        "labels": answers.label[is_compared] != expected_label,
-        "routes": is_cloud != is_offloaded,
-        "costs": answers.cost[is_compared] != expected_cost,
+        "labels": answers.label[is_compared] != table.label[rows],
+        "routes": is_cloud != table.is_offloaded[rows],
+        "costs": answers.cost[is_compared] != table.cost[rows],
     }
     return RowCheck(
         compared=int(is_compared.sum()),

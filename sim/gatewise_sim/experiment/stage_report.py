@@ -6,10 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_sim.fleet.results import RowTable
+from gatewise_sim.fleet.results import FloatArray, RowTable
 from gatewise_sim.report.document import StageResult
-
-FloatArray = NDArray[np.float64]
 
 
 def stage_results(

@@ -156,7 +156,7 @@ class VirtualDevice:
 
     # -- one instance ---------------------------------------------------------------------------
 
-    def offload(self, position: int, row: int, arrival: float) -> None:
+    def offload_instance(self, position: int, row: int, arrival: float) -> None:
         """Offload an instance after its stages, or fall back.
 
         The deadline counts from its `arrival`, in s.
@@ -267,7 +267,7 @@ class VirtualDevice:
         is_closed = self._breaker is None or self._breaker.state == "closed"
         return is_closed and self.offloads.admit_audit(self.fleet.clock.now)
 
-    def audit(self, position: int, row: int) -> None:
+    def audit_instance(self, position: int, row: int) -> None:
         """Send a request that audits the device's answer, if the sampler chooses it."""
         fleet = self.fleet
         label = fleet.local_label[row]

@@ -77,11 +77,7 @@ class OutageWindow:
         # A beginning of 24:00 is midnight.
         begin = read_clock(begin_text, context) % DAY
         return cls(
-            component,
-            begin,
-            read_clock(end_text, context),
-            is_daily=True,
-            n_workers=n_workers,
+            component, begin, read_clock(end_text, context), is_daily=True, n_workers=n_workers
         )
 
     def spans(self, horizon_s: float, start_time_of_day: float) -> Iterator[tuple[float, float]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -142,6 +142,17 @@ class RowTable:
         return np.asarray(self.cloud_label != NO_LABEL, np.bool_)
 
     @cached_property
+    def label(self) -> IntArray:
+        """Class index of the answer at the operating point, if the cloud answers in time."""
+        return np.where(self.is_offloaded, self.cloud_label, self.local_label)
+
+    @cached_property
+    def cost(self) -> FloatArray:
+        """Cost of the answer at the operating point, if the cloud answers in time."""
+        cloud_cost = self.request_cost + self.offload_price
+        return np.where(self.is_offloaded, cloud_cost, self.local_cost)
+
+    @cached_property
     def response(self) -> Response:
         """Response with an answer. The object is reused, with the id of the latest request."""
         return Response(
@@ -215,10 +226,6 @@ class Answers:
     def has_request_features(self) -> BoolArray:
         """Whether the device acquired the features of a request, shape (n,)."""
         return np.asarray(self.is_requested | np.isin(self.reason, _ACQUIRED_REASONS), np.bool_)
-
-    def subset(self, selection: Any) -> Answers:
-        """Select answers by indices or a mask."""
-        return Answers(*(getattr(self, column.name)[selection] for column in fields(self)))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -178,19 +178,19 @@ class VirtualFleet:
         process = scenario.arrival_process
         load_level = 0
         if isinstance(process, Diurnal):
-            share = float(process.rate_at(np.array([now]))[0]) / (process.rate * 2)
-            load_level = round(_N_LOAD_LEVELS * share)
+            relative_rate = float(process.rate_at(np.array([now]))[0]) / (process.rate * 2)
+            load_level = round(_N_LOAD_LEVELS * relative_rate)
             process = Poisson(max(process.rate * 2 * load_level / _N_LOAD_LEVELS, 1e-9))
         # A retry that reaches another worker is an additional request.
         n_sent = max(self._counts.sent, _MIN_REQUESTS_FOR_RETRIES)
         retry_level = round(_N_LOAD_LEVELS * self._counts.retries / n_sent)
         if (load_level, retry_level) not in self._queue_samples:
             rng = np.random.default_rng([scenario.seed, 5, load_level, retry_level])
-            share = self._policy.expected_offload_rate(self._table)
-            share *= 1 + retry_level / _N_LOAD_LEVELS * (1 - 1 / scenario.workers)
+            offload_rate = self._policy.expected_offload_rate(self._table)
+            offload_rate *= 1 + retry_level / _N_LOAD_LEVELS * (1 - 1 / scenario.workers)
             # The broker sends requests to n workers in turn, so one worker gets every n-th request.
             n_workers = min(scenario.workers, _MAX_SAMPLED_WORKERS)
-            n_requesters = share * scenario.devices * n_workers / scenario.workers
+            n_requesters = offload_rate * scenario.devices * n_workers / scenario.workers
             n_devices = max(1, round(n_requesters))
             seconds = _SAMPLED_REQUESTS * n_workers / (process.mean_rate * n_devices)
             events = process.draw(n_devices, max(seconds, 1.0 / process.mean_rate), rng)
@@ -294,10 +294,10 @@ class VirtualFleet:
             device = self._find_or_make_device(fleet_context, devices[position])
             row = rows[position]
             if offload_flags[position]:
-                device.offload(position, row, arrival_times[position])
+                device.offload_instance(position, row, arrival_times[position])
             else:
                 columns.end[position] = due_times[position]
-                device.audit(position, row)
+                device.audit_instance(position, row)
             if on_progress is not None and n_started % _REPORT_INTERVAL == 0:
                 on_progress(clock.now, n_started)
 

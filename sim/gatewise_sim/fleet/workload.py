@@ -25,10 +25,7 @@ from numpy.typing import NDArray
 from gatewise.columns.csv_file import csv_rows
 from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_number, read_rate, read_span
-from gatewise_sim.fleet.row_mix import RowMix
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from gatewise_sim.fleet.row_mix import FloatArray, IntArray, RowMix
 
 
 class Arrivals(NamedTuple):
@@ -60,10 +57,6 @@ class Workload(ABC):
     def mean_rate(self) -> float:
         """Long-term mean of a device's arrivals per second."""
         return self.rate
-
-    def rate_at(self, times: FloatArray) -> FloatArray:
-        """Arrivals per second of a device at `times` (s), shape (n,)."""
-        return np.full(len(times), self.mean_rate)
 
     @abstractmethod
     def draw(self, n_devices: int, seconds: float, rng: np.random.Generator) -> Events:
@@ -208,6 +201,7 @@ class Diurnal(Workload):
         return 1 - 2 / (self.rate_ratio + 1)
 
     def rate_at(self, times: FloatArray) -> FloatArray:
+        """Arrivals per second of a device at `times` (s), shape (n,)."""
         angles = 2 * np.pi / DAY * (times + self.start_time_of_day - self.peak_time_of_day)
         return np.asarray(self.rate * (1 + self.relative_amplitude * np.cos(angles)), np.float64)
 

@@ -163,11 +163,10 @@ class EdgeProcesses:
     @property
     def _n_unanswered(self) -> int:
         """Number of unanswered instances at devices that run."""
-        return sum(len(self._sent_instances[device]) for device in self._running_devices) - sum(
-            1
+        return sum(
+            instance not in self.lines
             for device in self._running_devices
             for instance in self._sent_instances[device]
-            if instance in self.lines
         )
 
     def _send(self, instance: int, arrivals: Arrivals, instances: Sequence[Any]) -> None:

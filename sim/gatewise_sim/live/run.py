@@ -229,12 +229,11 @@ def _measured_timings(
     if not len(live_ms):
         return timings
     policy = FleetPolicy(
-        key="system", name="", is_offloaded=table.is_offloaded, is_cloud_first=fleet.is_cloud_first
+        key="system",
+        name="",
+        is_offloaded=table.can_offload if fleet.is_cloud_first else table.is_offloaded,
+        is_cloud_first=fleet.is_cloud_first,
     )
-    if fleet.is_cloud_first:
-        policy = FleetPolicy(
-            key="system", name="", is_offloaded=table.can_offload, is_cloud_first=True
-        )
     virtual_answers = run_fleet(table, scenario, policy, timings, arrivals=arrivals).answers
     virtual_ms = virtual_answers.latency_ms[virtual_answers.is_offloaded]
     hop_ms = 0.0

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.decision import probabilities, split_outputs
 from gatewise.errors import InputError
+from gatewise.formats import DAY
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_export.archive.choice import choose, write_choice
 from gatewise_export.archive.folder import ArchiveFolder
@@ -34,7 +35,6 @@ from gatewise_sim.fleet.link import MessageSizes
 from gatewise_sim.fleet.row_mix import RowMix
 from gatewise_sim.loop.loop_rules import LoopRules
 
-_DAY_SECONDS: Final = 86_400.0
 _ARCHIVE_MAX_BYTES: Final = 1e12
 #: Typical values of two message fields, because their sizes depend on their values.
 _TTL_MS: Final = 500
@@ -179,7 +179,7 @@ class _LearningFleet:
         self._bundle = bundle
         self._X = rows.X
         assert rows.truth is not None
-        self._truth = np.array([str(label) for label in bundle.manifest.classes])[rows.truth]
+        self._truth = _class_names(bundle)[rows.truth]
         self._rules = rules
         self._folder = folder
         self._training_source: dict[str, Any] = {"train": training_path, "target": target}
@@ -242,7 +242,7 @@ class _LearningFleet:
     def _draw_instances(self, day: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Positions in the table and Unix times of a day's instances, each of shape (n,)."""
         n = self._rules.instances
-        times = (day + (np.arange(n) + 0.5) / n) * _DAY_SECONDS
+        times = (day + (np.arange(n) + 0.5) / n) * DAY
         if self._row_mix is not None:
             return self._row_mix.draw_rows(times, self._rng), times
         return (day * n + np.arange(n)) % len(self._X), times

@@ -81,7 +81,7 @@ def _run_summary(report: Report) -> tuple[str, str]:
     if not system.answers.n_answered:
         return "No instance was answered", "."
     if system.answers.is_cloud_too_late and not report.faults:
-        share = percent(system.answers.fallback / system.instances)
+        fallback_share = percent(system.answers.fallback / system.instances)
         deadline = millis(report.settings.get("deadline_ms"))
         accuracy_text = (
             "" if system.accuracy is None else f"; {percent(system.accuracy.value)} right"
@@ -89,7 +89,7 @@ def _run_summary(report: Report) -> tuple[str, str]:
         quantifier = "Hardly any" if system.answers.cloud else "No"
         return (
             f"{quantifier} answer of the cloud comes within the deadline of {deadline}",
-            f": devices answer {share} of all instances as fallbacks{accuracy_text}.",
+            f": devices answer {fallback_share} of all instances as fallbacks{accuracy_text}.",
         )
     clauses = []
     p95 = value_of(system.latency_ms.get("p95"))
@@ -104,8 +104,8 @@ def _run_summary(report: Report) -> tuple[str, str]:
 def _main_clause(report: Report) -> str:
     """Describe the accuracy, and the savings compared with offloading every instance."""
     system = report.system
-    cloud = report.find_policy("cloud_only")
-    savings = listed(_savings(report, system, cloud))
+    cloud_only = report.find_policy("cloud_only")
+    savings = listed(_savings(report, system, cloud_only))
     remark = _interval_remark(system)
     if system.accuracy is None:
         text = f"{percent(report.offload_rate)} of the instances go to the cloud"
@@ -113,17 +113,17 @@ def _main_clause(report: Report) -> str:
             text += f", which takes {savings} than offloading all of them"
     else:
         text = f"{percent(system.accuracy.value)} right"
-        if cloud is not None and cloud.accuracy is not None:
-            cloud_accuracy = percent(cloud.accuracy.value)
+        if cloud_only is not None and cloud_only.accuracy is not None:
+            cloud_accuracy = percent(cloud_only.accuracy.value)
             is_same = cloud_accuracy == percent(system.accuracy.value) and not remark
             text += ", the same as" if is_same else f" against {cloud_accuracy} for"
             text += " offloading every instance"
-        if cloud is not None and not system.offload_rate.value:
+        if cloud_only is not None and not system.offload_rate.value:
             text += "; no instance leaves its device"
         if savings:
             text += f", with {savings}"
     bill = report.money
-    if cloud is None and bill is not None and bill.total > 0:
+    if cloud_only is None and bill is not None and bill.total > 0:
         text += f", for {money(bill.total, bill.currency)} a month"
     return text + remark
 
@@ -138,26 +138,24 @@ def _interval_remark(system: PolicyResult) -> str:
     return f" (too few rows to tell more than {listed(texts)})" if texts else ""
 
 
-def _savings(report: Report, system: PolicyResult, cloud: PolicyResult | None) -> list[str]:
+def _savings(report: Report, system: PolicyResult, cloud_only: PolicyResult | None) -> list[str]:
     # Savings make no sense for a system that never offloads, because its accuracy is different.
-    if cloud is None or not system.offload_rate.value:
+    if cloud_only is None or not system.offload_rate.value:
         return []
     savings = []
 
-    def add(share: float, comparative: str, resource: str) -> None:
-        digits = 0 if abs(share) < _ROUNDS_TO_ALL else 1
-        savings.append(
-            f"{percent(abs(share), digits)} {comparative if share >= 0 else 'more'} {resource}"
-        )
+    def add(saved_share: float, comparative: str, resource: str) -> None:
+        share_text = percent(abs(saved_share), 0 if abs(saved_share) < _ROUNDS_TO_ALL else 1)
+        savings.append(f"{share_text} {comparative if saved_share >= 0 else 'more'} {resource}")
 
-    if cloud.bytes.total:
-        add(1 - system.bytes.total / cloud.bytes.total, "fewer", "bytes")
-    if cloud.joules_per_device_day:
-        add(1 - system.joules_per_device_day / cloud.joules_per_device_day, "less", "energy")
+    if cloud_only.bytes.total:
+        add(1 - system.bytes.total / cloud_only.bytes.total, "fewer", "bytes")
+    if cloud_only.joules_per_device_day:
+        add(1 - system.joules_per_device_day / cloud_only.joules_per_device_day, "less", "energy")
     elif report.cost_reduction is not None:
         add(report.cost_reduction, "less", "feature cost")
-    if system.money is not None and cloud.money is not None and cloud.money.total > 0:
-        cloud_money = money(cloud.money.total, system.money.currency)
+    if system.money is not None and cloud_only.money is not None and cloud_only.money.total > 0:
+        cloud_money = money(cloud_only.money.total, system.money.currency)
         savings.append(f"{number(system.money.total)} instead of {cloud_money} a month")
     return savings
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import json
-import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from gatewise.errors import InputError
-from gatewise_export.bundle.storage import replace_file
 
 _REPORT_FILE: Final = "report.json"
 TIMINGS_FILE: Final = "timings.toml"
@@ -36,14 +33,33 @@ class OutputFolder:
     files: tuple[str, ...]
 
     def check(self, folder: Path) -> None:
-        """Refuse a folder with files that an earlier run did not write."""
-        has_results = read_kind(folder / _REPORT_FILE) == self.kind
-        if not has_results and (folder / _REPORT_FILE).exists():
+        """Refuse a folder that cannot be written, or with files that an earlier run did not write.
+
+        A folder with a report of the same kind may have other files, which stay.
+        """
+        report_path = folder / _REPORT_FILE
+        has_results = _read_kind(report_path) == self.kind
+        if not has_results and report_path.exists():
             run_name = self.kind.removeprefix("gatewise-")
+            raise InputError(f"{report_path} does not belong to a {run_name}: give another --out")
+        parent = folder
+        while not parent.exists() and parent != parent.parent:
+            parent = parent.parent
+        if not parent.is_dir():
+            raise InputError(f"{parent} is a file, not a folder: give another --out")
+        if parent == folder and not has_results:
+            names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
+            if names - set(self.files):
+                raise InputError(
+                    f"{folder} contains other files: give another --out, or an empty folder"
+                )
+        # Try to write, because permissions alone do not show this (in /proc, for example).
+        try:
+            tempfile.TemporaryDirectory(dir=parent, prefix=".new.").cleanup()
+        except OSError as error:
             raise InputError(
-                f"{folder}/{_REPORT_FILE} does not belong to a {run_name}: give another --out"
-            )
-        check_folder(folder, self.files, has_results=has_results)
+                f"cannot write to {parent} ({error.strerror}): give another --out"
+            ) from error
 
     def write(self, folder: Path, contents: Mapping[str, str | Path]) -> None:
         """Write all contents into the folder; if writing one fails, the folder is unchanged.
@@ -61,7 +77,7 @@ class OutputFolder:
                 if isinstance(content, Path):
                     shutil.copytree(content, new_folder / name)
                 else:
-                    write_text(new_folder / name, content)
+                    (new_folder / name).write_text(content, encoding="utf-8")
             try:
                 # The old report is moved first and the new one last, so that a report is never in
                 # a folder with files of another run, even if the process is killed.
@@ -80,35 +96,13 @@ def _move(names: Iterable[str], source: Path, target: Path) -> None:
             (source / name).rename(target / name)
 
 
-def read_kind(path: Path) -> str | None:
+def _read_kind(path: Path) -> str | None:
     """Read the kind of a JSON document; None if it cannot be read."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return document.get("kind") if isinstance(document, dict) else None
-
-
-def check_folder(folder: Path, file_names: Collection[str], *, has_results: bool) -> None:
-    """Refuse a folder that cannot be written, or that has other files and no results."""
-    parent = folder
-    while not parent.exists() and parent != parent.parent:
-        parent = parent.parent
-    if not parent.is_dir():
-        raise InputError(f"{parent} is a file, not a folder: give another --out")
-    if parent == folder and not has_results:
-        present_names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
-        if present_names - set(file_names):
-            raise InputError(
-                f"{folder} contains other files: give another --out, or an empty folder"
-            )
-    # Try to write, because permissions alone do not show this (in /proc, for example).
-    try:
-        tempfile.TemporaryDirectory(dir=parent, prefix=".new.").cleanup()
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {parent} ({error.strerror}): give another --out"
-        ) from error
 
 
 #: Results of ``gatewise demo``.
@@ -132,13 +126,6 @@ SIMULATION: Final = OutputFolder(
     "gatewise-simulation",
     (TIMINGS_FILE, "policies.csv", "timeline.csv", "classes.csv", "report.html", "report.json"),
 )
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file atomically."""
-    if path.is_dir():  # a path such as "." has no file name
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    replace_file(path, text.encode())
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:

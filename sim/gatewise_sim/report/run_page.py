@@ -25,11 +25,7 @@ from gatewise_sim.report.findings import (
 )
 from gatewise_sim.report.output import to_csv
 from gatewise_sim.report.page import Page, Plot, Section, write_page
-from gatewise_sim.report.plots.run_plots import (
-    frontier_limits,
-    frontier_plot,
-    latency_plot,
-)
+from gatewise_sim.report.plots.run_plots import frontier_limits, frontier_plot, latency_plot
 from gatewise_sim.report.plots.timeline import timeline_plot
 from gatewise_sim.report.tables import PageTable
 
@@ -114,12 +110,12 @@ def _describe_run(report: Report) -> str:
     seconds = float(settings.get("seconds") or 0.0)
     workload = settings.get("workload", "")
     engine = "run live over MQTT" if report.engine == "live" else "simulated in virtual time"
-    parts = [
+    phrases = [
         f"{plural(settings.get('devices') or 0, 'device')} over {report.transport.link}",
         plural(settings.get("workers") or 0, "cloud worker"),
         f"{duration(seconds)} of {workload}" if seconds else workload,
     ]
-    return f"{report.dataset}, {engine}: {', '.join(parts)}"
+    return f"{report.dataset}, {engine}: {', '.join(phrases)}"
 
 
 # -- accuracy against cost --------------------------------------------------------------------
@@ -148,11 +144,7 @@ def _accuracy_section(report: Report) -> Section:
     if report.balanced_accuracy is not None:
         text += f" The mean recall of the classes is {percent(report.balanced_accuracy)}."
     return Section(
-        key="frontier",
-        title="Accuracy against cost",
-        text=text,
-        plots=plots,
-        tables=page_tables,
+        key="frontier", title="Accuracy against cost", text=text, plots=plots, tables=page_tables
     )
 
 

@@ -12,13 +12,7 @@ import msgspec
 
 from gatewise import console
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
-from gatewise_sim.report.document import (
-    AnswerCounts,
-    ClassResult,
-    Estimate,
-    PolicyResult,
-    Report,
-)
+from gatewise_sim.report.document import AnswerCounts, ClassResult, Estimate, PolicyResult, Report
 from gatewise_sim.report.findings import audit_findings, caveats, format_interval, summary_sentence
 
 #: A text, or a text and a smaller text below it.
@@ -178,20 +172,20 @@ def _first_names(feature_names: Sequence[str]) -> str:
 POLICY_FIGURES: Final[
     Sequence[tuple[str, Format, Callable[[PolicyResult], Estimate | float | None]]]
 ] = (
-    ("accuracy", percent, lambda p: p.accuracy),
-    ("offloaded", percent, lambda p: p.offload_rate),
-    ("cost per instance", number, lambda p: p.cost),
-    ("feature cost", number, lambda p: p.feature_cost),
-    ("half answered within", millis, lambda p: p.latency_ms.get("p50")),
-    ("95 % answered within", millis, lambda p: p.latency_ms.get("p95")),
-    ("99 % answered within", millis, lambda p: p.latency_ms.get("p99")),
-    ("offloaded: half within", millis, lambda p: p.latency_ms.get("offloaded_p50")),
-    ("offloaded: 95 % within", millis, lambda p: p.latency_ms.get("offloaded_p95")),
-    ("bytes up per instance", number, lambda p: p.bytes.up),
-    ("bytes down", number, lambda p: p.bytes.down),
-    ("energy, device and day", joules, lambda p: p.joules_per_device_day),
-    ("battery, days", number, lambda p: p.battery_days),
-    ("workers busy", percent, lambda p: p.utilisation),
+    ("accuracy", percent, lambda policy: policy.accuracy),
+    ("offloaded", percent, lambda policy: policy.offload_rate),
+    ("cost per instance", number, lambda policy: policy.cost),
+    ("feature cost", number, lambda policy: policy.feature_cost),
+    ("half answered within", millis, lambda policy: policy.latency_ms.get("p50")),
+    ("95 % answered within", millis, lambda policy: policy.latency_ms.get("p95")),
+    ("99 % answered within", millis, lambda policy: policy.latency_ms.get("p99")),
+    ("offloaded: half within", millis, lambda policy: policy.latency_ms.get("offloaded_p50")),
+    ("offloaded: 95 % within", millis, lambda policy: policy.latency_ms.get("offloaded_p95")),
+    ("bytes up per instance", number, lambda policy: policy.bytes.up),
+    ("bytes down", number, lambda policy: policy.bytes.down),
+    ("energy, device and day", joules, lambda policy: policy.joules_per_device_day),
+    ("battery, days", number, lambda policy: policy.battery_days),
+    ("workers busy", percent, lambda policy: policy.utilisation),
 )
 
 

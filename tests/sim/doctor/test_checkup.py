@@ -172,10 +172,7 @@ def clock_shifted_by(days):
     return lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
 
 
-@pytest.mark.parametrize(
-    ("shift_days", "code"),
-    [(-500, "tls-expired"), (20, "clock-behind")],
-)
+@pytest.mark.parametrize(("shift_days", "code"), [(-500, "tls-expired"), (20, "clock-behind")])
 def test_server_certificate_outside_its_validity_is_found(tmp_path, broker_files, shift_days, code):
     """The authority is valid, and the server's certificate is issued `shift_days` days from now."""
     folder = tmp_path / "broker"

@@ -61,8 +61,8 @@ def project(tmp_path_factory):
 def run_in_project(project):
     """A function that runs a command in the folder and returns its status and both outputs."""
 
-    def run_command(*args):
-        process = run_in_process(*args, folder=project[0])
+    def run_command(*arguments):
+        process = run_in_process(*arguments, folder=project[0])
         return process.returncode, process.stdout, process.stderr
 
     return run_command
@@ -70,12 +70,12 @@ def run_in_project(project):
 
 def test_verify_runs_the_backend_on_sample_and_data(project, run_in_project):
     _, system, _, frame, y = project
-    args = ("verify", "bundle", "--data", "iris.csv", "--target", "species")
-    status, out, err = run_in_project(*args)
-    assert (status, out) == (2, "")
-    assert "--backend python:module:attribute" in err
-    status, out, _ = run_in_project(*args, "--backend", BACKEND, "--json")
-    document = json.loads(out)
+    arguments = ("verify", "bundle", "--data", "iris.csv", "--target", "species")
+    status, output, error_output = run_in_project(*arguments)
+    assert (status, output) == (2, "")
+    assert "--backend python:module:attribute" in error_output
+    status, output, _ = run_in_project(*arguments, "--backend", BACKEND, "--json")
+    document = json.loads(output)
     assert (status, document["agrees"]) == (0, True)
     assert document["data"]["accuracy"] == np.mean(system.predict(frame) == y)
     assert document["data"]["offload_rate"] == np.mean(system.offload(frame))
@@ -84,10 +84,10 @@ def test_verify_runs_the_backend_on_sample_and_data(project, run_in_project):
 
 
 def test_verify_finds_a_backend_with_another_model(project, run_in_project):
-    status, out, _ = run_in_project(
+    status, output, _ = run_in_project(
         "verify", "bundle", "--backend", "python:iris_backend:permuted", "--json"
     )
-    document = json.loads(out)
+    document = json.loads(output)
     assert (status, document["agrees"]) == (1, False)
     assert document["sample"]["cloud_label_differences"] == 30
 
@@ -101,9 +101,9 @@ def test_verify_finds_a_backend_with_another_model(project, run_in_project):
     ],
 )
 def test_wrong_backend_is_refused_in_one_line(run_in_project, backend, message):
-    status, out, err = run_in_project("verify", "bundle", "--backend", backend)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert message in err
+    status, output, error_output = run_in_project("verify", "bundle", "--backend", backend)
+    assert (status, output, error_output.count("\n")) == (2, "", 1)
+    assert message in error_output
 
 
 def test_simulation_uses_the_answers_of_the_backend(project, run_in_project):
@@ -113,9 +113,9 @@ def test_simulation_uses_the_answers_of_the_backend(project, run_in_project):
     assert system.classes_[label].tolist() == system.predict(frame).tolist()
     with pytest.raises(ModelError, match="--backend python:module:attribute"):
         make_row_table(bundle, frame)
-    args = ("simulate", "bundle", "--data", "iris.csv", "--target", "species")
-    status, out, _ = run_in_project(*args, "--devices", "5", "--backend", BACKEND, "--json")
-    report = json.loads(out)
+    arguments = ("simulate", "bundle", "--data", "iris.csv", "--target", "species")
+    status, output, _ = run_in_project(*arguments, "--devices", "5", "--backend", BACKEND, "--json")
+    report = json.loads(output)
     assert status == 0
     assert f"--backend {BACKEND}" in report["command"]
     assert report["answers"]["cloud"] > 0

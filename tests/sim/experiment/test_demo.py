@@ -33,7 +33,7 @@ def test_second_run_with_two_workers_gives_the_same_report(quick_demo, tmp_path)
     shutil.copytree(quick_demo.folder, tmp_path / "demo-out")
     with MosquittoBroker() as broker:
         worker_options = ("--broker", broker.url, "--workers", "2")
-        process = run_in_process(*quick_demo.words, *worker_options, folder=tmp_path)
+        process = run_in_process(*quick_demo.arguments, *worker_options, folder=tmp_path)
     assert process.returncode == 0, process.stderr
     second_report = json.loads(process.stdout)
     check_report(second_report)
@@ -53,8 +53,8 @@ def test_interrupted_demo_leaves_no_files_or_processes(tmp_path, command):
         folder=tmp_path, environment={"TMPDIR": str(scratch)},
     )  # fmt: skip
     find_edge_pids = lambda: descendants_named("gatewise edge", demo.process.pid)  # noqa: E731
-    status, out, err, children = interrupt(demo, signal.SIGINT, find_edge_pids)
-    assert (status, out) == (130, ""), err
+    status, output, error_output, children = interrupt(demo, signal.SIGINT, find_edge_pids)
+    assert (status, output) == (130, ""), error_output
     assert len(children) >= 3  # broker, worker, devices
     assert not (tmp_path / "out").exists()
     assert list(scratch.iterdir()) == []
@@ -101,7 +101,7 @@ def test_invalid_table_gives_one_line_and_no_files(folder, table_name):
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("arguments", "message"),
     [
         (["--dataset", "nowhere.csv"], "nowhere.csv is neither a file nor a bundled set"),
         (["--dataset", "data.csv", "--target", "z"], "has no column 'z'"),
@@ -121,11 +121,11 @@ def test_invalid_table_gives_one_line_and_no_files(folder, table_name):
         (["--out", "."], "contains other files"),
     ],
 )
-def test_invalid_setting_gives_one_line_and_no_files(folder, args, message):
+def test_invalid_setting_gives_one_line_and_no_files(folder, arguments, message):
     Path("data.csv").write_text(make_csv())
     Path("unknown.toml").write_text("[features]\na = 1\nb = 1\nc = 1\n")
     names_before = {path.name for path in folder.iterdir()}
-    assert message in assert_command_refused("demo", *args)
+    assert message in assert_command_refused("demo", *arguments)
     assert {path.name for path in folder.iterdir()} == names_before
 
 

@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.experiment.policies import (
-    POLICIES,
-    PolicyContext,
-    select_share,
-    system_policy,
-)
+from gatewise_sim.experiment.policies import POLICIES, PolicyContext, select_share, system_policy
 from gatewise_sim.fleet.results import NO_LABEL
 from gatewise_sim.scenario import Scenario
 from tests.support.fleets import make_table

@@ -10,8 +10,8 @@ from gatewise_training import StagedCascade
 from tests.support.refused import assert_refused
 
 
-def test_outcomes_equal_those_of_the_estimator(small, table):
-    system, rows = small.system, small.rows
+def test_outcomes_equal_those_of_the_estimator(digits, table):
+    system, rows = digits.system, digits.rows
     expected_label = np.where(table.is_offloaded, table.cloud_label, table.local_label)
     expected_cost = np.where(
         table.is_offloaded, table.request_cost + table.offload_price, table.local_cost
@@ -22,7 +22,7 @@ def test_outcomes_equal_those_of_the_estimator(small, table):
     assert (table.local_route == EDGE).all()
     assert table.classes == tuple(map(str, system.classes_))
     # the price of a row's acquired features is its cost
-    costs = small.bundle.manifest.feature_costs()
+    costs = digits.bundle.manifest.feature_costs()
     for row in (0, 1, 17):
         assert costs.price(table.feature_sets[table.local_set_index[row]]) == table.local_cost[row]
         assert (
@@ -31,17 +31,17 @@ def test_outcomes_equal_those_of_the_estimator(small, table):
     assert costs.price(table.feature_sets[-1]) == table.request_only_cost
 
 
-def test_models_are_timed_and_other_times_are_assumed(small, table):
-    _, timings = make_row_table(small.bundle, small.rows[:60], small.truth[:60])
+def test_models_are_timed_and_other_times_are_assumed(digits, table):
+    _, timings = make_row_table(digits.bundle, digits.rows[:60], digits.truth[:60])
     assert len(timings.edge_ms) == table.n_stages == 2
     assert all(0.001 < ms < 50 for ms in timings.edge_ms)
     assert 1 < timings.run_us + timings.instance_us < 50_000
     assert timings.assumed == ("message_us", "broker_us", "hop_ms")
 
 
-def test_times_without_a_measurement_are_assumed(small):
-    row = np.array([[np.inf] * small.rows.shape[1]], np.float32)
-    _, timings = make_row_table(small.bundle, row)
+def test_times_without_a_measurement_are_assumed(digits):
+    row = np.array([[np.inf] * digits.rows.shape[1]], np.float32)
+    _, timings = make_row_table(digits.bundle, row)
     assert timings.assumed[:3] == ("edge_ms", "run_us", "instance_us")
 
 
@@ -71,11 +71,15 @@ def test_rows_with_invalid_values_become_fallbacks_or_errors(strict_system, tmp_
     assert (table.local_route[2:] == EDGE).all()
 
 
-def test_rows_of_wrong_shape_are_refused(small):
+def test_rows_of_wrong_shape_are_refused(digits):
     assert_refused(
-        make_row_table, small.bundle, small.rows[:, :5], message="the bundle has 64 columns"
+        make_row_table, digits.bundle, digits.rows[:, :5], message="the bundle has 64 columns"
     )
-    assert_refused(make_row_table, small.bundle, small.rows[:0], message="rows of shape (0, 64)")
+    assert_refused(make_row_table, digits.bundle, digits.rows[:0], message="rows of shape (0, 64)")
     assert_refused(
-        make_row_table, small.bundle, small.rows[:2], [1], message="labels of shape (1,) for 2 rows"
+        make_row_table,
+        digits.bundle,
+        digits.rows[:2],
+        [1],
+        message="labels of shape (1,) for 2 rows",
     )

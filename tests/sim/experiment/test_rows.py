@@ -23,8 +23,8 @@ def write_csv(path, column_names, rows, labels=None, target="label"):
 
 
 @pytest.fixture
-def manifest(small) -> Manifest:
-    return small.bundle.manifest
+def manifest(digits) -> Manifest:
+    return digits.bundle.manifest
 
 
 @pytest.fixture
@@ -38,14 +38,14 @@ def matrix():
 
 
 @pytest.mark.slow
-def test_csv_file_is_read_without_training_libraries(small, feature_names, matrix, tmp_path):
+def test_csv_file_is_read_without_training_libraries(digits, feature_names, matrix, tmp_path):
     """Importing these libraries would take most of the start-up time of `simulate`."""
     path = write_csv(tmp_path / "rows.csv", feature_names, matrix)
     module_names = run_python(
         "import sys; from gatewise_export import Bundle\n"
         "import gatewise_sim.experiment.simulation\n"
         "from gatewise_sim.experiment.rows import Rows\n"
-        f"Rows.load({path!r}, Bundle.open({str(small.bundle.path)!r}).manifest)\n"
+        f"Rows.load({path!r}, Bundle.open({str(digits.bundle.path)!r}).manifest)\n"
         "print(*sys.modules)"
     )
     assert not {"sklearn", "pandas", "matplotlib"} & set(module_names.split())

@@ -23,14 +23,14 @@ QUICK = Scenario(
 )
 
 
-def simulate_briefly(small, **changes) -> Report:
+def simulate_briefly(digits, **changes) -> Report:
     """Simulate the small system briefly and return the report."""
-    return simulate(small.bundle, small.rows, small.truth, scenario=QUICK, **changes).report
+    return simulate(digits.bundle, digits.rows, digits.truth, scenario=QUICK, **changes).report
 
 
 @pytest.fixture(scope="module")
-def full_report(small, make_once):
-    return make_once("full-report", lambda _: simulate_briefly(small))
+def full_report(digits, make_once):
+    return make_once("full-report", lambda _: simulate_briefly(digits))
 
 
 def test_report_survives_a_round_trip_and_has_all_parts(full_report):
@@ -53,7 +53,7 @@ def test_report_survives_a_round_trip_and_has_all_parts(full_report):
     assert full_report.timings == TIMINGS
 
 
-def test_system_figures_equal_those_of_its_fleet(small, table, full_report):
+def test_system_figures_equal_those_of_its_fleet(digits, table, full_report):
     policy = system_policy(QUICK, table)
     answers = run_fleet(table, QUICK, policy, TIMINGS).answers
     assert full_report.instances == full_report.system.instances == len(answers)
@@ -83,17 +83,17 @@ def test_all_policies_answer_the_same_instances(full_report):
     assert full_report.find_policy("cloud_only").offload_rate.value == 1
 
 
-def test_report_is_the_same_for_the_same_seed_and_timings(small):
+def test_report_is_the_same_for_the_same_seed_and_timings(digits):
     report, repeated, other_seed = (
-        simulate_briefly(small, outage=("cloud:+200s-+300s",), seed=seed) for seed in (3, 3, 9)
+        simulate_briefly(digits, outage=("cloud:+200s-+300s",), seed=seed) for seed in (3, 3, 9)
     )
     assert report.to_json() == repeated.to_json()
     assert report.answers != other_seed.answers
 
 
-def test_outage_causes_fallbacks_and_lower_accuracy(small):
-    undisturbed = simulate_briefly(small, baselines=False)
-    report = simulate_briefly(small, outage=("cloud:+200s-+400s",), baselines=False)
+def test_outage_causes_fallbacks_and_lower_accuracy(digits):
+    undisturbed = simulate_briefly(digits, baselines=False)
+    report = simulate_briefly(digits, outage=("cloud:+200s-+400s",), baselines=False)
     assert undisturbed.faults == ()
     assert [(f.what, f.begin, f.end) for f in report.faults] == [("cloud", 200.0, 400.0)]
     assert report.instances == undisturbed.instances
@@ -105,13 +105,11 @@ def test_outage_causes_fallbacks_and_lower_accuracy(small):
     assert sum(b.cloud for b in later_bins) > 0
 
 
-def test_prices_and_energy_are_read_from_files(small, tmp_path):
+def test_prices_and_energy_are_read_from_files(digits, tmp_path):
     (tmp_path / "prices.toml").write_text("per_worker_hour = 1\nper_mb = 1\n")
     (tmp_path / "pi.toml").write_text("idle_w = 0.01\nbattery_wh = 20\nfeature_j = 0.002\n")
     report = simulate_briefly(
-        small,
-        prices=str(tmp_path / "prices.toml"),
-        device_energy=str(tmp_path / "pi.toml"),
+        digits, prices=str(tmp_path / "prices.toml"), device_energy=str(tmp_path / "pi.toml")
     )
     assert report.money == report.system.money
     assert report.system.money.workers == pytest.approx(730.5)
@@ -125,25 +123,25 @@ def test_prices_and_energy_are_read_from_files(small, tmp_path):
         assert policy.battery_days == pytest.approx(72_000 / (active_joules + 864), rel=1e-9)
 
 
-def test_drifting_class_mix_changes_the_answers(small):
+def test_drifting_class_mix_changes_the_answers(digits):
     mix = "steps,0s=1/1/0/0/0/0/0/0/0/0,5min=0/0/0/0/0/0/0/0/1/1"
-    report = simulate_briefly(small, mix=mix, baselines=False)
+    report = simulate_briefly(digits, mix=mix, baselines=False)
     assert [
         class_result.label for class_result in report.system.classes if class_result.instances
     ] == ["0", "1", "8", "9"]
     with pytest.raises(InputError, match="need the rows' labels"):
-        simulate(small.bundle, small.rows, scenario=QUICK, mix=mix)
-    labels = small.truth.copy()
+        simulate(digits.bundle, digits.rows, scenario=QUICK, mix=mix)
+    labels = digits.truth.copy()
     labels[0] = 99
     with pytest.raises(InputError, match="mix: 1 rows have a label that is not a class"):
-        simulate(small.bundle, small.rows, labels, scenario=QUICK, mix=mix)
+        simulate(digits.bundle, digits.rows, labels, scenario=QUICK, mix=mix)
 
 
-def test_audits_detect_changed_data(small):
+def test_audits_detect_changed_data(digits):
     """After 5 minutes only nines arrive, on which the device errs more often than it promises."""
     mix = f"steps,0s={'1/' * 9}1,5min={'0/' * 9}1"
-    unaudited_system = simulate_briefly(small, mix=mix, baselines=False).system
-    report = simulate_briefly(small, mix=mix, audit=0.2)
+    unaudited_system = simulate_briefly(digits, mix=mix, baselines=False).system
+    report = simulate_briefly(digits, mix=mix, audit=0.2)
     system, audit = report.system, report.system.audit
     # audits change no answer; they add bytes, energy and load on the workers
     assert system.accuracy == unaudited_system.accuracy
@@ -159,61 +157,63 @@ def test_audits_detect_changed_data(small):
     assert audit.alarm_instances > 0
 
 
-def test_run_without_labels_has_no_accuracy(small):
-    report = simulate(small.bundle, small.rows, scenario=QUICK).report
+def test_run_without_labels_has_no_accuracy(digits):
+    report = simulate(digits.bundle, digits.rows, scenario=QUICK).report
     assert report.accuracy == {"system": None, "edge_only": None, "cloud_only": None}
     assert [policy.key for policy in report.policies] == KEYS[:-1]
     assert all(policy.accuracy is None for policy in report.policies)
     assert not report.has_labels
 
 
-def test_unknown_class_counts_as_wrong(small):
-    labels = small.truth.astype(object)
+def test_unknown_class_counts_as_wrong(digits):
+    labels = digits.truth.astype(object)
     labels[:100] = "other"
     report = simulate(
-        small.bundle, small.rows, labels, scenario=QUICK, baselines=False, workload="periodic:1s"
+        digits.bundle, digits.rows, labels, scenario=QUICK, baselines=False, workload="periodic:1s"
     ).report
     assert report.accuracy["system"] < 1 - 0.8 * 100 / len(labels)
     assert "100 of 300 rows have a label that is no class of the bundle" in report.notes[0]
     assert sum(class_result.instances for class_result in report.system.classes) < report.instances
 
 
-def test_broken_promise_is_reported_first(small):
-    is_nine = small.truth == 9
-    simulation = simulate(small.bundle, small.rows[is_nine], small.truth[is_nine], scenario=QUICK)
+def test_broken_promise_is_reported_first(digits):
+    is_nine = digits.truth == 9
+    simulation = simulate(
+        digits.bundle, digits.rows[is_nine], digits.truth[is_nine], scenario=QUICK
+    )
     assert simulation.summary.startswith("The rows break the bundle's promise")
 
 
-def test_outage_outside_the_run_is_noted(small):
+def test_outage_outside_the_run_is_noted(digits):
     early_scenario = QUICK.changed(
         outage=("cloud:12:00-12:10", "link:+20min-+30min"), baselines=False
     )
     noon_scenario = early_scenario.changed(day_start="11:55", time="30min")
     for scenario, components in ((early_scenario, ["cloud", "link"]), (noon_scenario, [])):
-        notes = simulate(small.bundle, small.rows, scenario=scenario).report.notes
+        notes = simulate(digits.bundle, digits.rows, scenario=scenario).report.notes
         assert [
             note.split()[4] for note in notes if note.startswith("The outage of the")
         ] == components
 
 
-def test_run_without_an_instance_is_refused(small):
+def test_run_without_an_instance_is_refused(digits):
     with pytest.raises(InputError, match="no instance arrived"):
-        simulate(small.bundle, small.rows, devices=1, time="1s", workload="poisson:1/day")
+        simulate(digits.bundle, digits.rows, devices=1, time="1s", workload="poisson:1/day")
 
 
-def test_timings_with_a_wrong_number_of_stages_are_refused(small):
+def test_timings_with_a_wrong_number_of_stages_are_refused(digits):
     timings = Timings(edge_ms=(1.0,), run_us=1, instance_us=1)
     with pytest.raises(InputError, match="edge_ms has 1 entries; 2 stages"):
-        simulate_briefly(small, timings=timings)
+        simulate_briefly(digits, timings=timings)
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_live_run_uses_another_operating_point(small):
+def test_live_run_uses_another_operating_point(digits):
     scenario = Scenario(
         devices=6, time="5s", workload="poisson:2/s", link="wifi", deadline_ms=4000.0,
         engine="live", offload_rate=0.3, seed=1,
     )  # fmt: skip
-    report = simulate(small.bundle, small.rows, small.truth, scenario=scenario).report
+    report = simulate(digits.bundle, digits.rows, digits.truth, scenario=scenario).report
     assert report.engine == "live"
     assert [policy.engine for policy in report.policies] == ["live"] + ["virtual"] * 5
     assert (report.transport.kind, report.transport.link) == ("mqtt", "wifi")

@@ -17,13 +17,13 @@ RESULT_FILES = sorted(SIMULATION.files)
 
 
 @pytest.fixture(scope="module")
-def folder(small, tmp_path_factory):
+def folder(digits, tmp_path_factory):
     """A folder with a bundle and rows that training has not seen."""
     from gatewise_export.bundle.repacking import repack
 
     folder = tmp_path_factory.mktemp("user")
-    repack(small.bundle.path, folder / "digits.gwb")
-    shutil.copy(small.table, folder)
+    repack(digits.bundle.path, folder / "digits.gwb")
+    shutil.copy(digits.table, folder)
     return folder
 
 
@@ -67,8 +67,8 @@ def test_command_of_a_report_repeats_it_exactly(folder):
     report_bytes = (folder / "out-1" / "report.json").read_bytes()
     report = json.loads(report_bytes)
     # the command names the file of timings, so that the models are not timed again
-    args = [*shlex.split(report["command"])[1:], "--out", "out-1", "--json"]
-    second_process = run_gatewise(*args, folder=folder, PYTHONHASHSEED="2")
+    arguments = [*shlex.split(report["command"])[1:], "--out", "out-1", "--json"]
+    second_process = run_gatewise(*arguments, folder=folder, PYTHONHASHSEED="2")
     assert second_process.returncode == 0, second_process.stderr
     assert json.loads(second_process.stdout) == report
     assert (folder / "out-1" / "report.json").read_bytes() == report_bytes
@@ -84,7 +84,7 @@ def test_sweep_writes_a_table_a_file_and_a_plot(folder):
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("arguments", "message"),
     [
         (["nowhere", "--data", "rows.csv"], "nowhere"),
         (["digits.gwb", "--data", "nothing.csv"], "nothing.csv does not exist"),
@@ -101,12 +101,12 @@ def test_sweep_writes_a_table_a_file_and_a_plot(folder):
         (["--out", "rows.csv"], "is a file, not a folder"),
     ],
 )
-def test_invalid_input_exits_2_with_one_line(folder, monkeypatch, capsys, args, message):
+def test_invalid_input_exits_2_with_one_line(folder, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(folder)
     names_before = {path.name for path in folder.iterdir()}
-    if args[0].startswith("-"):
-        args = ["digits.gwb", "--data", "rows.csv", *args]
-    assert cli.main(["simulate", *args]) == 2
+    if arguments[0].startswith("-"):
+        arguments = ["digits.gwb", "--data", "rows.csv", *arguments]
+    assert cli.main(["simulate", *arguments]) == 2
     printed = capsys.readouterr()
     lines = printed.err.strip().splitlines()
     assert message in lines[-1]
@@ -117,15 +117,24 @@ def test_invalid_input_exits_2_with_one_line(folder, monkeypatch, capsys, args, 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_run_leaves_no_files_or_processes(folder, command, signal_number):
-    out = folder / f"interrupted-{signal_number}"
-    args = ("simulate", "digits.gwb", "--data", "rows.csv", "--engine", "live", "--devices", "4")
-    options = ("--time", "10min", "--workload", "poisson:2/s", "--out", out)
-    run = command(*args, *options, folder=folder)
-    status, printed, err, children = interrupt(
+    out_folder = folder / f"interrupted-{signal_number}"
+    arguments = (
+        "simulate",
+        "digits.gwb",
+        "--data",
+        "rows.csv",
+        "--engine",
+        "live",
+        "--devices",
+        "4",
+    )
+    options = ("--time", "10min", "--workload", "poisson:2/s", "--out", out_folder)
+    run = command(*arguments, *options, folder=folder)
+    status, printed, error_output, children = interrupt(
         run, signal_number, lambda: bool(descendants_named("gatewise", run.process.pid))
     )
-    assert status == (130 if signal_number == signal.SIGINT else 128 + signal_number), err
-    assert "Traceback" not in err
+    assert status == (130 if signal_number == signal.SIGINT else 128 + signal_number), error_output
+    assert "Traceback" not in error_output
     assert printed == ""
     assert children
-    assert not out.exists() or not list(out.iterdir())
+    assert not out_folder.exists() or not list(out_folder.iterdir())

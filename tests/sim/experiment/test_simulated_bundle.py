@@ -20,9 +20,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def bundle(small, tmp_path):
+def bundle(digits, tmp_path):
     """A copy of the small system's bundle."""
-    shutil.copytree(small.bundle.path, tmp_path / "bundle")
+    shutil.copytree(digits.bundle.path, tmp_path / "bundle")
     return Bundle.open(tmp_path / "bundle")
 
 
@@ -34,12 +34,15 @@ def other_bundle(bundle):
     return chosen_bundle
 
 
-def test_goal_chooses_the_same_point_as_the_estimator(small, bundle):
-    points = small.system.frontier_.points
+def test_goal_chooses_the_same_point_as_the_estimator(digits, bundle):
+    points = digits.system.frontier_.points
     for goal in ({"budget": points[2].cost}, {"offload_rate": 0.2}, {"max_loss": 0.03}):
-        point = bundle_at_goal(bundle, goal).manifest.active_point
-        expected = small.system.at(**goal).operating_point_
-        assert (point.cost, point.accuracy) == (expected.cost, expected.accuracy)
+        operating_point = bundle_at_goal(bundle, goal).manifest.active_point
+        expected_point = digits.system.at(**goal).operating_point_
+        assert (operating_point.cost, operating_point.accuracy) == (
+            expected_point.cost,
+            expected_point.accuracy,
+        )
     assert bundle_at_goal(bundle, {}) is bundle
     with pytest.raises(InputError, match=r"no operating point costs at most 0\.001; the"):
         bundle_at_goal(bundle, {"budget": 0.001})
@@ -76,14 +79,14 @@ def test_signed_bundle_is_not_changed_to_another_point(bundle, other_bundle, tmp
         pass
 
 
-def test_frontier_equals_the_frontier_of_the_estimator(small, bundle):
+def test_frontier_equals_the_frontier_of_the_estimator(digits, bundle):
     frontier = frontier_points(bundle)
-    assert [p.cost for p in frontier.points] == [p.cost for p in small.system.frontier_.points]
-    assert frontier.active.cost == small.system.operating_point_.cost
-    assert frontier.reference_accuracy == small.system.frontier_.reference_accuracy
+    assert [p.cost for p in frontier.points] == [p.cost for p in digits.system.frontier_.points]
+    assert frontier.active.cost == digits.system.operating_point_.cost
+    assert frontier.reference_accuracy == digits.system.frontier_.reference_accuracy
     assert all(point in frontier.points for point in frontier.hull)
     # recalls are keyed by the names of the classes
-    assert list(frontier.active.recall) == [str(label) for label in small.system.classes_]
+    assert list(frontier.active.recall) == [str(label) for label in digits.system.classes_]
 
 
 def test_device_bundle_is_refused(bundle):

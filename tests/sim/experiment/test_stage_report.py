@@ -11,8 +11,8 @@ from tests.support.machine_table import machine_table, make_raw_bundle
 
 
 @pytest.mark.slow
-def test_each_column_is_acquired_by_one_stage(small, table):
-    manifest = small.bundle.manifest
+def test_each_column_is_acquired_by_one_stage(digits, table):
+    manifest = digits.bundle.manifest
     row_weights = np.ones(len(table))
     stages = stage_results(manifest, table, 1000, row_weights)
     assert [stage.name for stage in stages] == ["stage 0", "stage 1", "cloud"]

@@ -15,10 +15,10 @@ pytestmark = pytest.mark.slow  # fleets are simulated
 
 
 @pytest.fixture
-def job(small):
+def job(digits):
     """A brief simulation of the small system."""
     scenario = Scenario(time="2min", workload="poisson:6/min")
-    return Job(str(small.bundle.path), str(small.table), None, scenario)
+    return Job(str(digits.bundle.path), str(digits.table), None, scenario)
 
 
 def test_each_combination_has_a_row_a_point_and_a_line(job, tmp_path, capsys):

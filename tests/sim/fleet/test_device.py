@@ -129,7 +129,7 @@ class ClockLink:
         self.on_response()
 
 
-def run_real(small, scenario: Scenario, arrivals, outages, max_disagreement):
+def run_real(digits, scenario: Scenario, arrivals, outages, max_disagreement):
     """Run the real device; return its ordered answers, its counters, its audits and its worker."""
     clock = Clock()
     rng = random.Random(f"{scenario.seed}/system")
@@ -139,7 +139,7 @@ def run_real(small, scenario: Scenario, arrivals, outages, max_disagreement):
     for begin, end in outages:
         clock.call_at(begin, worker.fail)
         clock.call_at(end, setattr, worker, "is_up", True)
-    cloud_model = CloudModel.from_bundle(small.bundle)
+    cloud_model = CloudModel.from_bundle(digits.bundle)
     link = ClockLink(clock, virtual_link, worker, cloud_model)
     answers = {}
     pending_answers = {}
@@ -147,7 +147,7 @@ def run_real(small, scenario: Scenario, arrivals, outages, max_disagreement):
     if scenario.audit is not None:
         sampler = AuditSampler(scenario.audit, random.Random(audit_seed(scenario.seed, 0)))
     with Device(
-        small.bundle,
+        digits.bundle,
         link=link,
         deadline_ms=scenario.deadline_ms,
         offload_rules=OffloadRules(
@@ -175,7 +175,7 @@ def run_real(small, scenario: Scenario, arrivals, outages, max_disagreement):
         ):
             clock.call_at(
                 arrival_time,
-                lambda position=position, row=row: record(position, device.begin(small.rows[row])),
+                lambda position=position, row=row: record(position, device.begin(digits.rows[row])),
             )
         clock.run()
         cloud_model.close()
@@ -207,12 +207,12 @@ def run_real(small, scenario: Scenario, arrivals, outages, max_disagreement):
     ids=lambda value: value[0] if isinstance(value, tuple) and value else "",
 )
 def test_virtual_device_has_exactly_the_outcomes_of_the_real_device(
-    small, table, tmp_path, monkeypatch, link, queue, deadline_ms, mean_gap, outages, audit
+    digits, table, tmp_path, monkeypatch, link, queue, deadline_ms, mean_gap, outages, audit
 ):
     rng = np.random.default_rng(7)
     n_instances = 400
     times = np.cumsum(rng.exponential(mean_gap, n_instances))
-    rows = rng.integers(0, len(small.rows), n_instances)
+    rows = rng.integers(0, len(digits.rows), n_instances)
     if audit is not None:  # the device errs on half of the later rows
         is_wrong = ~table.is_offloaded & (table.local_label != table.cloud_label)
         rows[n_instances // 2 :: 2] = rng.choice(
@@ -235,7 +235,7 @@ def test_virtual_device_has_exactly_the_outcomes_of_the_real_device(
         key="system", name="Gatewise", is_offloaded=table.is_offloaded, has_audits_and_limit=True
     )
     real_answers, real_counters, real_audits, context = run_real(
-        small, scenario, arrivals, outages, table.max_disagreement
+        digits, scenario, arrivals, outages, table.max_disagreement
     )
     # a real device starts without an estimate of the round trip
     monkeypatch.setattr(VirtualFleet, "_measure_round_trip", lambda _: RoundTrip())

@@ -81,7 +81,7 @@ def test_energy_of_a_fleet_is_the_sum_over_its_devices(steps, radio_name, n_devi
     radio = RADIOS[radio_name]
     device_spans = sorted((random_source.randrange(n_devices), *span) for span in to_spans(steps))
     spans_by_device = [
-        [span for device, *span in device_spans if device == d] for d in range(n_devices)
+        [span for device, *span in device_spans if device == number] for number in range(n_devices)
     ]
     separate_joules = np.concatenate([joules(radio, *spans) for spans in spans_by_device if spans])
     # the fleet's exchanges are in the order of time, not of devices
@@ -195,9 +195,9 @@ def test_bill_is_the_sum_of_its_parts():
     )
     bill = prices.monthly_bill(usage)
     assert bill.currency == "CHF"
-    parts = (bill.data, bill.workers, bill.energy, bill.features, bill.requests, bill.devices)
-    assert parts == pytest.approx((15.0, 0.4 * 730.5, 20.0, 5.0, 2.0, 21.0))
-    assert bill.total == pytest.approx(sum(parts))
+    bill_parts = (bill.data, bill.workers, bill.energy, bill.features, bill.requests, bill.devices)
+    assert bill_parts == pytest.approx((15.0, 0.4 * 730.5, 20.0, 5.0, 2.0, 21.0))
+    assert bill.total == pytest.approx(sum(bill_parts))
 
 
 amounts = st.floats(0, 1e9)

@@ -169,15 +169,15 @@ def test_new_connection_starts_with_handshakes(tmp_path, tls, n_round_trips):
 # -- seeds, costs, policies -----------------------------------------------------------------------
 
 
-def test_costs_and_labels_equal_the_figures_of_the_estimator(small, table):
+def test_costs_and_labels_equal_the_figures_of_the_estimator(digits, table):
     """If the cloud answers in time, each instance costs as much as the estimator states."""
     timings = Timings(edge_ms=(0.0, 0.0), run_us=1000, instance_us=0)
     scenario = make_scenario(devices=20, time="60s", workload="poisson:2/s", link="4g")
     answers = run_policy(table, scenario, timings).answers
     assert set(answers.route.tolist()) == {EDGE, CLOUD}
-    assert np.array_equal(answers.cost, small.system.cost(small.rows)[answers.row])
-    assert np.array_equal(answers.label, small.system.predict(small.rows)[answers.row])
-    assert np.array_equal(answers.route == CLOUD, small.system.offload(small.rows)[answers.row])
+    assert np.array_equal(answers.cost, digits.system.cost(digits.rows)[answers.row])
+    assert np.array_equal(answers.label, digits.system.predict(digits.rows)[answers.row])
+    assert np.array_equal(answers.route == CLOUD, digits.system.offload(digits.rows)[answers.row])
 
 
 def test_request_first_runs_stages_only_for_fallbacks(tmp_path):

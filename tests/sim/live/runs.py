@@ -31,10 +31,10 @@ def make_live_scenario(**changes: Any) -> Scenario:
     return Scenario(**{**common, **changes})
 
 
-def run_live_fleet(small: Any, table: RowTable, scenario: Scenario, **options: Any) -> LiveRun:
+def run_live_fleet(digits: Any, table: RowTable, scenario: Scenario, **options: Any) -> LiveRun:
     """Run a live fleet on the small system's rows."""
-    rows = Rows("rows", small.rows, None)
-    return run_live(small.bundle.path, rows.instances, scenario, table, **options)
+    rows = Rows("rows", digits.rows, None)
+    return run_live(digits.bundle.path, rows.instances, scenario, table, **options)
 
 
 def run_virtual(table: RowTable, scenario: Scenario, live_run: LiveRun) -> FleetRun:

@@ -13,17 +13,17 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_run_uses_the_embedded_or_a_given_broker(small, table, monkeypatch):
+def test_run_uses_the_embedded_or_a_given_broker(digits, table, monkeypatch):
     with EmbeddedBroker() as broker:
         with pytest.raises(InputError, match="does not support shared subscriptions"):
             check_live(make_live_scenario(workers=2, broker=broker.url))
         live_run = run_live_fleet(
-            small, table, make_live_scenario(devices=2, time="2s", broker=broker.url)
+            digits, table, make_live_scenario(devices=2, time="2s", broker=broker.url)
         )
         assert (live_run.broker, live_run.fleet.n_lost) == (broker.url, 0)
     monkeypatch.setattr("gatewise_sim.live.brokers.find_mosquitto", lambda: None)
     live_run = run_live_fleet(
-        small, table, make_live_scenario(devices=2, time="4s", outage=("broker:+1s-+2s",))
+        digits, table, make_live_scenario(devices=2, time="4s", outage=("broker:+1s-+2s",))
     )
     assert (live_run.broker, live_run.fleet.n_lost) == ("embedded", 0)
     assert [(fault["what"], fault["up"]) for fault in live_run.faults] == [
@@ -32,9 +32,9 @@ def test_run_uses_the_embedded_or_a_given_broker(small, table, monkeypatch):
     ]
 
 
-def test_given_broker_keeps_no_status_of_the_devices(small, table):
+def test_given_broker_keeps_no_status_of_the_devices(digits, table):
     with MosquittoBroker() as broker:
-        run_live_fleet(small, table, make_live_scenario(devices=2, time="1s", broker=broker.url))
+        run_live_fleet(digits, table, make_live_scenario(devices=2, time="1s", broker=broker.url))
         retained_topics = list_retained_topics(broker.url)
     assert retained_topics == []
 

@@ -15,7 +15,7 @@ from tests.support.processes import command_line, descendants, descendants_named
 pytestmark = pytest.mark.slow
 
 
-def run_with_outages(small, table, *texts: str, **changes) -> tuple[LiveRun, list]:
+def run_with_outages(digits, table, *texts: str, **changes) -> tuple[LiveRun, list]:
     """Run a live fleet with outages; return the run and its faults as (part, is_up, time)."""
     scenario = make_live_scenario(
         **{
@@ -27,7 +27,7 @@ def run_with_outages(small, table, *texts: str, **changes) -> tuple[LiveRun, lis
             **changes,
         }
     )
-    live_run = run_live_fleet(small, table, scenario)
+    live_run = run_live_fleet(digits, table, scenario)
     assert (live_run.fleet.n_lost, live_run.troubles) == (0, [])
     return live_run, [tuple(fault.values()) for fault in live_run.faults]
 
@@ -44,10 +44,10 @@ def count_routes(live_run: LiveRun, begin: float, end: float) -> tuple[int, int]
     return int((routes == CLOUD).sum()), int((routes == FALLBACK).sum())
 
 
-def test_killed_workers_are_started_again(small, table):
+def test_killed_workers_are_started_again(digits, table):
     """First one of two workers is killed, and later both."""
     texts = ("workers:1:+1s-+2500ms", "cloud:+13s-+15s")
-    live_run, faults = run_with_outages(small, table, *texts, time="26s", workers=2)
+    live_run, faults = run_with_outages(digits, table, *texts, time="26s", workers=2)
     first_faults = faults[:2]
     later_faults = faults[2:]
     assert [(component, is_up) for component, is_up, _ in first_faults] == [
@@ -70,8 +70,8 @@ def test_killed_workers_are_started_again(small, table):
     assert set(reasons.tolist()) <= {REASON[name] for name in ("timeout", "breaker-open", "full")}
 
 
-def test_killed_broker_is_started_again_on_its_port(small, table):
-    live_run, faults = run_with_outages(small, table, "broker:+2s-+3s", time="13s")
+def test_killed_broker_is_started_again_on_its_port(digits, table):
+    live_run, faults = run_with_outages(digits, table, "broker:+2s-+3s", time="13s")
     assert [(component, is_up) for component, is_up, _ in faults] == [
         ("broker", False),
         ("broker", True),
@@ -85,8 +85,8 @@ def test_killed_broker_is_started_again_on_its_port(small, table):
     assert count_routes(live_run, up_time + 6.0, 13.0)[0] > 0
 
 
-def test_silent_link_causes_fallbacks_until_the_outage_ends(small, table):
-    live_run, faults = run_with_outages(small, table, "link:+4s-+6500ms", time="11s", link="wifi")
+def test_silent_link_causes_fallbacks_until_the_outage_ends(digits, table):
+    live_run, faults = run_with_outages(digits, table, "link:+4s-+6500ms", time="11s", link="wifi")
     assert [(component, is_up) for component, is_up, _ in faults] == [
         ("link", False),
         ("link", True),
@@ -99,7 +99,7 @@ def test_silent_link_causes_fallbacks_until_the_outage_ends(small, table):
     assert live_run.fleet.device_counts["late"] > 0
 
 
-def test_unexpected_ends_of_a_worker_and_the_broker_are_reported(small, table):
+def test_unexpected_ends_of_a_worker_and_the_broker_are_reported(digits, table):
     kill_times: list[float] = []
     other_pids = descendants()  # tests may share a broker, which must not be killed
 
@@ -116,7 +116,7 @@ def test_unexpected_ends_of_a_worker_and_the_broker_are_reported(small, table):
             os.kill(broker_pid, signal.SIGKILL)
 
     scenario = make_live_scenario(time="4s", devices=2, deadline_ms=300.0)
-    live_run = run_live_fleet(small, table, scenario, on_progress=kill)
+    live_run = run_live_fleet(digits, table, scenario, on_progress=kill)
     assert live_run.fleet.n_lost == 0
     assert any("the mosquitto broker ended" in trouble for trouble in live_run.troubles)
     assert any("worker 1: ended with status -9" in trouble for trouble in live_run.troubles)
@@ -124,8 +124,8 @@ def test_unexpected_ends_of_a_worker_and_the_broker_are_reported(small, table):
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_worker_that_does_not_start_leaves_no_process(small, table):
+def test_worker_that_does_not_start_leaves_no_process(digits, table):
     with pytest.raises(RunError, match=r"worker 1: .*no_such_module"):
         run_live_fleet(
-            small, table, make_live_scenario(devices=2, backend="python:no_such_module:f")
+            digits, table, make_live_scenario(devices=2, backend="python:no_such_module:f")
         )

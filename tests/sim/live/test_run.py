@@ -25,11 +25,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_live_fleet_has_the_answers_and_bytes_of_virtual_time(small, table):
+def test_live_fleet_has_the_answers_and_bytes_of_virtual_time(digits, table):
     progress: list[tuple[float, int]] = []
     scenario = make_live_scenario(link="wifi")
     live_run = run_live_fleet(
-        small, table, scenario, on_progress=lambda now, n_answers: progress.append((now, n_answers))
+        digits,
+        table,
+        scenario,
+        on_progress=lambda now, n_answers: progress.append((now, n_answers)),
     )
     answers = live_run.fleet.answers
     virtual_run = run_virtual(table, scenario, live_run)
@@ -61,9 +64,9 @@ def test_live_fleet_has_the_answers_and_bytes_of_virtual_time(small, table):
 
 
 @pytest.mark.parametrize("policy", ["edge-only", "cloud-only"])
-def test_policy_has_the_routes_of_virtual_time(small, table, policy):
+def test_policy_has_the_routes_of_virtual_time(digits, table, policy):
     scenario = make_live_scenario(time="3s", policy=policy, devices=2)
-    live_run = run_live_fleet(small, table, scenario)
+    live_run = run_live_fleet(digits, table, scenario)
     assert live_run.fleet.n_lost == 0
     routes = live_run.fleet.answers.route
     assert (routes == (EDGE if policy == "edge-only" else CLOUD)).all()
@@ -74,11 +77,11 @@ def test_policy_has_the_routes_of_virtual_time(small, table, policy):
     )
 
 
-def test_two_workers_share_the_requests_and_count_the_audits(small, table):
+def test_two_workers_share_the_requests_and_count_the_audits(digits, table):
     scenario = make_live_scenario(
         devices=3, workload="periodic:50ms", time="3s", workers=2, audit=0.5
     )
-    live_run = run_live_fleet(small, table, scenario)
+    live_run = run_live_fleet(digits, table, scenario)
     assert live_run.fleet.n_lost == 0
     n_local = int((live_run.fleet.answers.route == EDGE).sum())
     assert 0.3 * n_local < live_run.fleet.worker_counts["audits"] < 0.7 * n_local
@@ -88,7 +91,7 @@ def test_two_workers_share_the_requests_and_count_the_audits(small, table):
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_killed_device_is_reported_and_loses_only_its_instances(small, table):
+def test_killed_device_is_reported_and_loses_only_its_instances(digits, table):
     kill_times: list[float] = []
 
     def kill(now: float, n_answers: int) -> None:
@@ -97,7 +100,7 @@ def test_killed_device_is_reported_and_loses_only_its_instances(small, table):
             os.kill(descendants_named("gatewise edge")[0], signal.SIGKILL)
 
     scenario = make_live_scenario(devices=2)
-    live_run = run_live_fleet(small, table, scenario, on_progress=kill)
+    live_run = run_live_fleet(digits, table, scenario, on_progress=kill)
     n_instances = len(scenario.draw_fleet_arrivals(len(table)).time)
     assert live_run.fleet.n_lost > 0
     assert len(live_run.fleet.answers) + live_run.fleet.n_lost == n_instances
@@ -107,7 +110,7 @@ def test_killed_device_is_reported_and_loses_only_its_instances(small, table):
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_killed_run_leaves_no_process_and_no_file(small, tmp_path, signal_number):
+def test_killed_run_leaves_no_process_and_no_file(digits, tmp_path, signal_number):
     code = """
         import sys
         from pathlib import Path
@@ -120,11 +123,11 @@ def test_killed_run_leaves_no_process_and_no_file(small, tmp_path, signal_number
         simulate(Path(sys.argv[1]), np.load(sys.argv[2]), scenario=scenario)
     """
     rows = tmp_path / "rows.npy"
-    np.save(rows, small.rows)
+    np.save(rows, digits.rows)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     simulation = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(code), str(small.bundle.path), str(rows)],
+        [sys.executable, "-c", textwrap.dedent(code), str(digits.bundle.path), str(rows)],
         env={**os.environ, "TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -145,20 +148,20 @@ def test_killed_run_leaves_no_process_and_no_file(small, tmp_path, signal_number
     finally:
         simulation.kill()
         simulation.communicate()
-    expected = {
+    expected_status = {
         signal.SIGTERM: 128 + signal_number,
         signal.SIGKILL: -signal_number,
         signal.SIGINT: -signal_number,
     }
-    assert simulation.returncode == expected[signal_number], errors
+    assert simulation.returncode == expected_status[signal_number], errors
     assert all_end_in_time(children)
     if signal_number != signal.SIGKILL:
         assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_unreachable_broker_is_named_in_the_error(small, table):
+def test_unreachable_broker_is_named_in_the_error(digits, table):
     with pytest.raises((RunError, LinkError), match=r"127\.0\.0\.1:9"):
         run_live_fleet(
-            small, table, make_live_scenario(devices=2, time="1s", broker="mqtt://127.0.0.1:9")
+            digits, table, make_live_scenario(devices=2, time="1s", broker="mqtt://127.0.0.1:9")
         )

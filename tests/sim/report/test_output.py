@@ -42,38 +42,40 @@ def list_files(folder: Path) -> set[str]:
 
 
 def test_folder_has_exactly_the_results(tmp_path, demo_contents):
-    out = tmp_path / "deep" / "out"
-    DEMO.check(out)
-    DEMO.write(out, demo_contents)
-    assert list_files(out) == {*demo_contents, "bundle/manifest.json"} - {"bundle"}
-    assert (out / "report.html").read_text() == "<p>"
-    assert (out / "report.html").stat().st_mode & 0o077 == 0o044
+    out_folder = tmp_path / "deep" / "out"
+    DEMO.check(out_folder)
+    DEMO.write(out_folder, demo_contents)
+    assert list_files(out_folder) == {*demo_contents, "bundle/manifest.json"} - {"bundle"}
+    assert (out_folder / "report.html").read_text() == "<p>"
+    assert (out_folder / "report.html").stat().st_mode & 0o077 == 0o044
 
 
 def test_earlier_results_are_replaced_and_other_files_stay(tmp_path, demo_contents):
-    out = tmp_path / "out"
-    DEMO.write(out, demo_contents)
-    (out / "notes.txt").write_text("mine")
+    out_folder = tmp_path / "out"
+    DEMO.write(out_folder, demo_contents)
+    (out_folder / "notes.txt").write_text("mine")
     (demo_contents["bundle"] / "manifest.json").rename(demo_contents["bundle"] / "stage_0.onnx")
-    DEMO.check(out)
+    DEMO.check(out_folder)
     del demo_contents["instances.csv"]
-    DEMO.write(out, {**demo_contents, "report.html": "<p>2"})
-    assert list_files(out) == {*demo_contents, "bundle/stage_0.onnx", "notes.txt"} - {"bundle"}
-    assert (out / "report.html").read_text() == "<p>2"
-    (out / "report.json").unlink()  # an interrupted run leaves no report
-    (out / "notes.txt").unlink()
-    DEMO.check(out)
+    DEMO.write(out_folder, {**demo_contents, "report.html": "<p>2"})
+    assert list_files(out_folder) == {*demo_contents, "bundle/stage_0.onnx", "notes.txt"} - {
+        "bundle"
+    }
+    assert (out_folder / "report.html").read_text() == "<p>2"
+    (out_folder / "report.json").unlink()  # an interrupted run leaves no report
+    (out_folder / "notes.txt").unlink()
+    DEMO.check(out_folder)
 
 
 def test_failed_write_leaves_the_earlier_results_unchanged(tmp_path, simulation_contents):
-    out = tmp_path / "out"
-    SIMULATION.write(out, simulation_contents)
+    out_folder = tmp_path / "out"
+    SIMULATION.write(out_folder, simulation_contents)
     with pytest.raises(UnicodeEncodeError):
         SIMULATION.write(
-            out, {**simulation_contents, "policies.csv": "new", "report.html": "\ud800"}
+            out_folder, {**simulation_contents, "policies.csv": "new", "report.html": "\ud800"}
         )
-    assert list_files(out) == set(SIMULATION.files)
-    assert (out / "policies.csv").read_text() == "policies.csv"
+    assert list_files(out_folder) == set(SIMULATION.files)
+    assert (out_folder / "policies.csv").read_text() == "policies.csv"
 
 
 def read_files(folder: Path) -> dict[str, str]:
@@ -103,41 +105,45 @@ N_RENAMES = 12
 @pytest.fixture
 def replaced_demo(tmp_path, demo_contents) -> tuple[Path, dict]:
     """A folder with a demo, and the contents of another demo with one result less and one more."""
-    out = tmp_path / "out"
-    DEMO.write(out, demo_contents | {"arrivals.csv": "old"})
+    out_folder = tmp_path / "out"
+    DEMO.write(out_folder, demo_contents | {"arrivals.csv": "old"})
     new_contents = {name: demo_contents[name] for name in demo_contents if name != "frontier.svg"}
     report = json.dumps({"kind": DEMO.kind, "instances": 9})
-    return out, new_contents | {"timings.toml": "new", "classes.csv": "", "report.json": report}
+    return out_folder, new_contents | {
+        "timings.toml": "new",
+        "classes.csv": "",
+        "report.json": report,
+    }
 
 
 @pytest.mark.parametrize("number", range(N_RENAMES + 1))
 def test_failed_rename_leaves_the_earlier_results_unchanged(replaced_demo, monkeypatch, number):
-    out, new_contents = replaced_demo
-    files_before = read_files(out)
+    out_folder, new_contents = replaced_demo
+    files_before = read_files(out_folder)
     fail_at_rename(monkeypatch, number, for_ever=False)
     if number == N_RENAMES:
-        DEMO.write(out, new_contents)
-        assert read_files(out) == {
+        DEMO.write(out_folder, new_contents)
+        assert read_files(out_folder) == {
             "bundle/manifest.json": "{}",
             **{name: text for name, text in new_contents.items() if name != "bundle"},
         }
         return
     with pytest.raises(OSError, match="injected fault"):
-        DEMO.write(out, new_contents)
-    assert read_files(out) == files_before
+        DEMO.write(out_folder, new_contents)
+    assert read_files(out_folder) == files_before
 
 
 @pytest.mark.parametrize("number", range(N_RENAMES))
 def test_killed_write_leaves_no_report_beside_files_of_another_run(
     replaced_demo, monkeypatch, number
 ):
-    out, new_contents = replaced_demo
-    files_before = read_files(out)
+    out_folder, new_contents = replaced_demo
+    files_before = read_files(out_folder)
     fail_at_rename(monkeypatch, number, for_ever=True)
     with pytest.raises(OSError, match="injected fault"):
-        DEMO.write(out, new_contents)
-    assert not (out / "report.json").exists() or read_files(out) == files_before
-    DEMO.check(out)  # the next run may write into the folder
+        DEMO.write(out_folder, new_contents)
+    assert not (out_folder / "report.json").exists() or read_files(out_folder) == files_before
+    DEMO.check(out_folder)  # the next run may write into the folder
 
 
 @pytest.mark.parametrize(
@@ -150,19 +156,19 @@ def test_killed_write_leaves_no_report_beside_files_of_another_run(
     ],
 )
 def test_folder_with_other_files_is_refused_and_unchanged(tmp_path, name, content, message):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / name).write_text(content)
+    out_folder = tmp_path / "out"
+    out_folder.mkdir()
+    (out_folder / name).write_text(content)
     with pytest.raises(InputError, match=message):
-        SIMULATION.check(out)
-    assert (out / name).read_text() == content
+        SIMULATION.check(out_folder)
+    assert (out_folder / name).read_text() == content
 
 
 def test_file_as_output_folder_is_refused(tmp_path):
     (tmp_path / "out").write_text("")
-    for out in (tmp_path / "out", tmp_path / "out" / "deeper"):
+    for out_folder in (tmp_path / "out", tmp_path / "out" / "deeper"):
         with pytest.raises(InputError, match=r"out is a file, not a folder"):
-            DEMO.check(out)
+            DEMO.check(out_folder)
 
 
 @pytest.mark.skipif(

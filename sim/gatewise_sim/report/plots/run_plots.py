@@ -14,7 +14,6 @@ from gatewise.formats import millis, number, percent
 from gatewise_sim.report.document import Estimate, PolicyResult, Report
 from gatewise_sim.report.plots.style import (
     COLOURS,
-    ArtistOptions,
     draw_svg,
     error_bars,
     log_ticks,
@@ -51,25 +50,18 @@ def frontier_plot(report: Report) -> Markup:
         # operating points, their hull, and a ring around the active one
         axes = figure.add_subplot()
         blue = COLOURS["system"]
-        dot_options: ArtistOptions = {"s": 12, "color": blue, "alpha": 0.45, "linewidths": 0}
-        axes.scatter(*_coordinates(frontier.points), **dot_options)
+        points = _coordinates(frontier.points)
+        axes.scatter(*points, s=12, color=blue, alpha=0.45, linewidths=0)
         axes.plot(*_coordinates(frontier.hull), color=blue, linewidth=1.4)
-        ring_options: ArtistOptions = {
-            "markersize": 13,
-            "fillstyle": "none",
-            "markeredgewidth": 1.5,
-            "clip_on": False,
-        }
         axes.plot(
-            *_coordinates([frontier.active]), "o", color=blue, label="active point", **ring_options
-        )
+            *_coordinates([frontier.active]), "o", color=blue, label="active point", markersize=13,
+            fillstyle="none", markeredgewidth=1.5, clip_on=False,
+        )  # fmt: skip
         if frontier.reference_accuracy is not None:
-            line_options: ArtistOptions = {
-                "color": COLOURS["muted"],
-                "linestyle": (0, (5, 3)),
-                "linewidth": 1.2,
-            }
-            axes.axhline(frontier.reference_accuracy, label="high-cost model", **line_options)
+            axes.axhline(
+                frontier.reference_accuracy, label="high-cost model", color=COLOURS["muted"],
+                linestyle=(0, (5, 3)), linewidth=1.2,
+            )  # fmt: skip
         # a mark for each policy; overlapping marks have different sizes
         limits = frontier_limits(report)
         if limits is not None:
@@ -77,15 +69,9 @@ def frontier_plot(report: Report) -> Markup:
             axes.set_ylim(*limits[1])
             sizes = _mark_sizes(marks, limits)
             for mark in marks:
-                policy_key = mark.policy.key
-                error_bars(
-                    axes,
-                    mark.cost,
-                    mark.accuracy,
-                    policy_key,
-                    label=mark.policy.name,
-                    size=sizes[policy_key],
-                )
+                key = mark.policy.key
+                label = mark.policy.name
+                error_bars(axes, mark.cost, mark.accuracy, key, label=label, size=sizes[key])
         percent_ticks(axes.yaxis)
         title_y_axis(axes, "accuracy")
         axes.set_xlabel("cost per instance", loc="right")
@@ -204,15 +190,14 @@ def latency_plot(report: Report) -> Markup | None:
         axes.set_xscale("log")
         for curve in curves:
             shares = [0.0, *(count / sum(curve.counts) for count in accumulate(curve.counts))]
-            curve_options: ArtistOptions = {"color": COLOURS[curve.policy.key], "label": curve.name}
-            axes.plot(curve.policy.histogram.edges_ms, shares, curve.style, **curve_options)
+            edges_ms = curve.policy.histogram.edges_ms
+            colour = COLOURS[curve.policy.key]
+            axes.plot(edges_ms, shares, curve.style, color=colour, label=curve.name)
         if deadline:
-            line_options: ArtistOptions = {
-                "color": COLOURS["muted"],
-                "linestyle": (0, (2, 3)),
-                "linewidth": 1.4,
-            }
-            axes.axvline(deadline, label="deadline", **line_options)
+            axes.axvline(
+                deadline, label="deadline", color=COLOURS["muted"], linestyle=(0, (2, 3)),
+                linewidth=1.4,
+            )  # fmt: skip
         log_ticks(axes.xaxis, number)
         percent_ticks(axes.yaxis)
         axes.set_ylim(0, 1.02)
@@ -222,9 +207,8 @@ def latency_plot(report: Report) -> Markup | None:
 
     texts = []
     for curve in curves:
-        p50, p95 = (
-            curve.policy.latency_ms.get(curve.prefix + quantile) for quantile in ("p50", "p95")
-        )
+        latencies = curve.policy.latency_ms
+        p50, p95 = (latencies.get(curve.prefix + name) for name in ("p50", "p95"))
         if p50 is not None and p95 is not None:
             latency_text = f"half within {millis(p50.value)}, 95 % within {millis(p95.value)}"
             texts.append(f"{curve.name}: {latency_text}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Final
 
 from markupsafe import Markup
@@ -24,6 +25,7 @@ from gatewise_sim.report.plots.style import (
 )
 
 _ROUTES: Final = {"edge": "edge", "cloud": "cloud", "fallback": "waiting", "error": "muted"}
+_STEPS: Final[ArtistOptions] = {"drawstyle": "steps-post", "linewidth": 1.5}
 _UNITS: Final = ((6 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
@@ -73,18 +75,13 @@ class _Timeline:
                 figure.legend(loc="outside lower left", ncols=7)
 
         return draw_svg(
-            paint,
-            "time",
-            "The run over time",
-            description=self._description(),
-            height=400,
+            paint, "time", "The run over time", description=self._description(), height=400
         )
 
     @property
     def _bin_edges(self) -> list[float]:
-        return [time_bin.begin / self.unit_seconds for time_bin in self.bins] + [
-            self.bins[-1].end / self.unit_seconds
-        ]
+        times = [*(time_bin.begin for time_bin in self.bins), self.bins[-1].end]
+        return [time / self.unit_seconds for time in times]
 
     def _step_values(self, values: Sequence[float | None]) -> list[float]:
         """Give each edge the value of its bin; NaN leaves a gap."""
@@ -93,24 +90,14 @@ class _Timeline:
 
     def _paint_answers(self, axes: Axes) -> None:
         lower_edge = [0.0] * len(self._bin_edges)
-        area_options: ArtistOptions = {"step": "post", "alpha": 0.75, "linewidth": 0}
         for route, colour in _ROUTES.items():
-            rates = [
-                getattr(time_bin, route) / (time_bin.end - time_bin.begin) for time_bin in self.bins
-            ]
+            rates = [getattr(b, route) / (b.end - b.begin) for b in self.bins]
             if not any(rates):
                 continue
-            upper_edge = [
-                lower + rate
-                for lower, rate in zip(lower_edge, self._step_values(rates), strict=True)
-            ]
+            upper_edge = list(map(add, lower_edge, self._step_values(rates)))
+            style: ArtistOptions = {"color": COLOURS[colour], "alpha": 0.75, "linewidth": 0}
             axes.fill_between(
-                self._bin_edges,
-                lower_edge,
-                upper_edge,
-                color=COLOURS[colour],
-                label=route,
-                **area_options,
+                self._bin_edges, lower_edge, upper_edge, step="post", label=route, **style
             )
             lower_edge = upper_edge
         axes.set_ylim(bottom=0)
@@ -124,12 +111,8 @@ class _Timeline:
             ("edge_accuracy", "--", "edge", "device alone"),
         ):
             values = self._step_values([getattr(time_bin, name) for time_bin in self.bins])
-            line_options: ArtistOptions = {
-                "drawstyle": "steps-post",
-                "color": COLOURS[colour_name],
-                "linewidth": 1.5,
-            }
-            axes.plot(self._bin_edges, values, line_style, label=label, **line_options)
+            colour = COLOURS[colour_name]
+            axes.plot(self._bin_edges, values, line_style, color=colour, label=label, **_STEPS)
         percent_ticks(axes.yaxis)
         limit_to_shares(axes, "y")
         title_y_axis(axes, "accuracy")
@@ -137,12 +120,7 @@ class _Timeline:
     def _paint_latency(self, axes: Axes) -> None:
         axes.set_yscale("log")
         values = self._step_values([time_bin.p95_ms for time_bin in self.bins])
-        line_options: ArtistOptions = {
-            "drawstyle": "steps-post",
-            "color": COLOURS["network"],
-            "linewidth": 1.5,
-        }
-        axes.plot(self._bin_edges, values, label="latency", **line_options)
+        axes.plot(self._bin_edges, values, color=COLOURS["network"], label="latency", **_STEPS)
         log_ticks(axes.yaxis, number)
         title_y_axis(axes, "95th percentile of the latency of offloaded instances, in ms")
 
