@@ -120,10 +120,10 @@ class AnswerFile:
 class AnswerLog(AnswerFile):
     """The answer log of ``--resume``, with one line for each row of a file. Thread-safe.
 
-    The first line of the log identifies the content of the file `data_path`. `answered` is the set
-    of rows with a line, which are not answered again. If a process was killed, the log may end with
-    an incomplete line, which is cut off. Raises InputError if the log belongs to other data, or
-    cannot be read or written.
+    The first line of the log identifies the content of the file `data_path`. `answered_rows` is
+    the set of rows with a line, which are not answered again. If a process was killed, the log may
+    end with an incomplete line, which is cut off. Raises InputError if the log belongs to other
+    data, or cannot be read or written.
     """
 
     def __init__(self, path: Path, data_path: Path) -> None:
