@@ -29,40 +29,40 @@ Refused = Callable[..., str]
 
 
 def test_showing_the_frontier_changes_nothing(bundle: Path, run: Run, refused: Refused) -> None:
-    before = contents(bundle)
-    status, text, _ = run("frontier", bundle)
+    files_before = contents(bundle)
+    status, stdout, _ = run("frontier", bundle)
     assert status == 0
     assert "only one of" in refused("frontier", bundle, "--budget", "1", "--offload-rate", "0.5")
     assert "nan" in refused("frontier", bundle, "--max-loss", "nan")
-    assert text.count("<- active") == 1
-    status, text, _ = run("frontier", bundle, "--json")
-    document = json.loads(text)
+    assert stdout.count("<- active") == 1
+    status, stdout, _ = run("frontier", bundle, "--json")
+    document = json.loads(stdout)
     manifest = Bundle.open(bundle).manifest
     assert document["active"] == manifest.active
     assert [p["cost"] for p in document["points"]] == [p.cost for p in manifest.operating_points]
-    assert contents(bundle) == before
+    assert contents(bundle) == files_before
 
 
 @pytest.mark.parametrize("goal", ["budget", "max_loss", "offload_rate"])
 def test_a_goal_switches_the_operating_point(bundle: Path, run: Run, goal: str) -> None:
     points = Bundle.open(bundle).manifest.operating_points
-    value = {
+    goal_value = {
         "budget": points[0].cost,
         "max_loss": 1.0,
         "offload_rate": min(p.offload_rate for p in points),
     }[goal]
-    before = contents(bundle)
-    status, text, _ = run("frontier", bundle, f"--{goal.replace('_', '-')}", value, "--json")
+    files_before = contents(bundle)
+    status, stdout, _ = run("frontier", bundle, f"--{goal.replace('_', '-')}", goal_value, "--json")
     assert status == 0
-    after = contents(bundle)
+    files_after = contents(bundle)
     manifest = Bundle.open(bundle).manifest
-    assert json.loads(text)["active"] == manifest.active
+    assert json.loads(stdout)["active"] == manifest.active
     if goal != "offload_rate":
         assert manifest.active == 0
     else:
-        assert manifest.active_point.offload_rate == value
-    assert after.pop("manifest.json") != before.pop("manifest.json")
-    assert after == before
+        assert manifest.active_point.offload_rate == goal_value
+    assert files_after.pop("manifest.json") != files_before.pop("manifest.json")
+    assert files_after == files_before
     assert run("verify", bundle)[0] == 0
 
 
@@ -75,17 +75,17 @@ def test_plot_writes_a_picture(bundle: Path, run: Run, refused: Refused, tmp_pat
 
 def test_only_points_within_max_bytes_are_chosen(bundle: Path, run: Run, refused: Refused) -> None:
     points = json.loads(run("frontier", bundle, "--json")[1])["points"]
-    sizes = sorted({p["bytes"] for p in points})
-    status, text, _ = run("frontier", bundle, "--max-bytes", sizes[0], "--json")
-    shown = json.loads(text)
+    point_bytes = sorted({p["bytes"] for p in points})
+    status, stdout, _ = run("frontier", bundle, "--max-bytes", point_bytes[0], "--json")
+    document = json.loads(stdout)
     assert status == 0
-    assert {p["bytes"] for p in shown["points"] if p["on_curve"]} == {sizes[0]}
-    status, text, _ = run("frontier", bundle, "--max-bytes", sizes[0], "--max-loss", 1)
+    assert {p["bytes"] for p in document["points"] if p["on_curve"]} == {point_bytes[0]}
+    status, stdout, _ = run("frontier", bundle, "--max-bytes", point_bytes[0], "--max-loss", 1)
     assert status == 0
-    assert "as C tables" in text
+    assert "as C tables" in stdout
     manifest = Bundle.open(bundle).manifest
-    assert manifest.active_point.bytes == sizes[0]
-    assert str(sizes[0]) in refused("frontier", bundle, "--max-bytes", sizes[0] - 1)
+    assert manifest.active_point.bytes == point_bytes[0]
+    assert str(point_bytes[0]) in refused("frontier", bundle, "--max-bytes", point_bytes[0] - 1)
     assert "--max-bytes lots" in refused("frontier", bundle, "--max-bytes", "lots")
 
 
@@ -93,16 +93,16 @@ def test_an_active_point_without_unused_stages_is_listed_once(bundle: Path, caps
     """An active point whose stages that never stop were removed equals a point of the curve."""
     manifest = Bundle.open(bundle).manifest
     points = manifest.operating_points
-    twin = msgspec.structs.replace(points[0], chain=len(manifest.chains))
+    copied_point = msgspec.structs.replace(points[0], chain=len(manifest.chains))
     chains = (*manifest.chains, manifest.chains[points[0].chain])
-    with_twin = msgspec.structs.replace(
-        manifest, chains=chains, operating_points=(*points, twin), active=len(points)
+    manifest_with_copy = msgspec.structs.replace(
+        manifest, chains=chains, operating_points=(*points, copied_point), active=len(points)
     )
-    print_frontier(with_twin, hull_only=False)
-    (row,) = (line for line in capsys.readouterr().out.splitlines() if "<- active" in line)
-    assert row.split()[0] == str(len(points))
-    assert "hull" in row
-    assert "off the curve" not in row
+    print_frontier(manifest_with_copy, hull_only=False)
+    (active_line,) = (line for line in capsys.readouterr().out.splitlines() if "<- active" in line)
+    assert active_line.split()[0] == str(len(points))
+    assert "hull" in active_line
+    assert "off the curve" not in active_line
 
 
 # -- inspect -------------------------------------------------------------------------------
@@ -123,16 +123,18 @@ def test_inspect_prints_the_contents(bundle: Path, run: Run) -> None:
 
 
 def test_inspect_is_light_enough_for_a_device(bundle: Path) -> None:
-    heavy = "{'sklearn', 'scipy', 'lightgbm', 'onnx', 'skl2onnx', 'matplotlib', 'numba', 'pandas'}"
-    code = (
+    heavy_packages = (
+        "{'sklearn', 'scipy', 'lightgbm', 'onnx', 'skl2onnx', 'matplotlib', 'numba', 'pandas'}"
+    )
+    program = (
         "import sys, contextlib, io\n"
         "from gatewise_export.commands.cli import commands\n"
         "from pathlib import Path\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n"
         f"    commands['inspect'](Path({str(bundle)!r}))\n"
-        f"print(sorted({heavy} & {{m.split('.')[0] for m in sys.modules}}))"
+        f"print(sorted({heavy_packages} & {{m.split('.')[0] for m in sys.modules}}))"
     )
-    assert run_python(code) == "[]"
+    assert run_python(program) == "[]"
 
 
 @pytest.mark.parametrize("command", ["inspect", "frontier", "verify"])
@@ -159,28 +161,41 @@ def test_verify_compares_decisions_on_rows(home: Path, bundle: Path, run: Run) -
     status, text, _ = run(*args, "--json")
     document = json.loads(text)
     assert document["agrees"] is True
-    data = document["data"]
-    assert (data["rows"], data["differing_decisions"], data["max_margin_difference"]) == (178, 0, 0)
-    assert data["accuracy"] > 0.8
-    assert 0 <= data["offload_rate"] <= 1
+    figures = document["data"]
+    assert (figures["rows"], figures["differing_decisions"], figures["max_margin_difference"]) == (
+        178,
+        0,
+        0,
+    )
+    assert figures["accuracy"] > 0.8
+    assert 0 <= figures["offload_rate"] <= 1
     wine().assign(spare=1.0).iloc[:, ::-1].to_csv(home / "reversed.csv", index=False)
     args[3] = home / "reversed.csv"  # columns are found by their names
-    assert json.loads(run(*args, "--json")[1])["data"] == data
+    assert json.loads(run(*args, "--json")[1])["data"] == figures
     wine().drop(columns="cultivar").to_csv(home / "unlabelled.csv", index=False)
     args = ["verify", bundle, "--data", home / "unlabelled.csv"]
     assert "note: " + str(args[3]) + " has no label, so accuracy is not measured" in run(*args)[1]
-    unlabelled = json.loads(run(*args, "--json")[1])["data"]
-    assert "accuracy" not in unlabelled
-    assert data.items() >= {k: v for k, v in unlabelled.items() if k != "remarks"}.items()
-    grams = wine().assign(**{name: wine()[name] * 1000 for name in wine().columns[:1]})
-    grams.to_csv(home / "grams.csv", index=False)
+    figures_without_labels = json.loads(run(*args, "--json")[1])["data"]
+    assert "accuracy" not in figures_without_labels
+    assert (
+        figures.items()
+        >= {k: v for k, v in figures_without_labels.items() if k != "remarks"}.items()
+    )
+    rows_in_grams = wine().assign(**{name: wine()[name] * 1000 for name in wine().columns[:1]})
+    rows_in_grams.to_csv(home / "grams.csv", index=False)
     text = run("verify", bundle, "--data", home / "grams.csv", "--target", "cultivar")[1]
     assert "of these 178 rows have values far outside the training ranges, most" in text
-    assert f"often in column {grams.columns[0]!r}" in text
-    held_out = ["verify", bundle, "--data", home / "bundle-test.csv", "--json"]  # no --target
-    data = json.loads(run(*held_out)[1])["data"]
-    assert data["rows"] == 36
-    assert "remarks" not in data
+    assert f"often in column {rows_in_grams.columns[0]!r}" in text
+    test_rows_command = [
+        "verify",
+        bundle,
+        "--data",
+        home / "bundle-test.csv",
+        "--json",
+    ]  # no --target
+    figures = json.loads(run(*test_rows_command)[1])["data"]
+    assert figures["rows"] == 36
+    assert "remarks" not in figures
 
 
 def test_a_bundle_with_other_decisions_fails_verify(bundle: Path, run: Run) -> None:

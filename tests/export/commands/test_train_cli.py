@@ -36,15 +36,15 @@ def test_training_prints_its_result_as_json(home: Path) -> None:
     assert result["operating_point"]["expected_cost"] == manifest.active_point.cost
 
 
-def measured(frame: pd.DataFrame) -> pd.DataFrame:
+def measure_labels(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(cultivar=frame.ash + 0.001)
 
 
-def counted(frame: pd.DataFrame) -> pd.DataFrame:
+def count_labels(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(cultivar=(1000 * frame.ash + 100 * frame.hue).astype(int))
 
 
-def doubled(frame: pd.DataFrame) -> pd.DataFrame:
+def double_a_column(frame: pd.DataFrame) -> pd.DataFrame:
     frame.columns = ["ash", *frame.columns[1:]]
     return frame
 
@@ -78,12 +78,15 @@ INVALID_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
     ),
     (set_cell("cultivar", "moon"), "class 'moon' has only one row"),
     (set_cell("cultivar", np.nan), "'cultivar' is missing in 1 row"),
-    (doubled, "column name 'ash' stands twice"),
+    (double_a_column, "column name 'ash' stands twice"),
     (lambda f: f.head(0), "has no rows"),
     (lambda f: f[f.cultivar == "north"], "only one class"),
     (lambda f: f[["cultivar"]], "no column beside the label"),
-    (measured, "label type: continuous. This learns classes: bin measured values into classes"),
-    (counted, "of them once, as measured values have. This learns classes: bin the values"),
+    (
+        measure_labels,
+        "label type: continuous. This learns classes: bin measured values into classes",
+    ),
+    (count_labels, "of them once, as measured values have. This learns classes: bin the values"),
 ]
 
 
@@ -222,20 +225,28 @@ def test_losses_by_class_hold_with_and_without_another_goal(
     home: Path, run: Run, refused: Refused, tmp_path: Path
 ) -> None:
     out = tmp_path / "b"
-    losses = ["--max-loss", "north=0.3", "--max-loss", "south=0.5"]
-    train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "adapt-gbrt", *losses]
+    loss_options = ["--max-loss", "north=0.3", "--max-loss", "south=0.5"]
+    train_command = [
+        "train",
+        home / "wine.csv",
+        "--target",
+        "cultivar",
+        "--method",
+        "adapt-gbrt",
+        *loss_options,
+    ]
     for goal in ([], ["--budget", "5"], ["--max-loss", "0.05"]):
-        status, _, err = run(*train, *goal, "--out", out, "--json")
+        status, _, err = run(*train_command, *goal, "--out", out, "--json")
         assert (status, err) == (0, "")
         manifest = Bundle.open(out).manifest
         point = manifest.active_point
-        reference = manifest.reference_recall
+        reference_recall = manifest.reference_recall
         middle, north, south = range(3)
-        assert point.recall[north] >= reference[north] - 0.3 - 1e-6
-        assert point.recall[south] >= reference[south] - 0.5 - 1e-6
+        assert point.recall[north] >= reference_recall[north] - 0.3 - 1e-6
+        assert point.recall[south] >= reference_recall[south] - 0.5 - 1e-6
         # a bundle stores losses of recall as the remaining recalls
         assert manifest.min_recall[middle] is None
-        assert manifest.min_recall[north] == pytest.approx(reference[north] - 0.3, abs=1e-5)
+        assert manifest.min_recall[north] == pytest.approx(reference_recall[north] - 0.3, abs=1e-5)
         if "--budget" in goal:
             assert point.cost <= 5
         if "0.05" in goal:
@@ -244,14 +255,16 @@ def test_losses_by_class_hold_with_and_without_another_goal(
     assert "remove one with --min-recall LABEL=0 or --min-precision LABEL=0" in err
     err = refused("frontier", out, "--budget", "0.001", "--min-recall", "north=0")
     assert "remove one" not in err
-    single = ["--method", "greedy-miser", *losses, "--out", tmp_path / "none"]
-    assert "'max_loss'" in refused("train", home / "wine.csv", "--target", "cultivar", *single)
+    single_model_options = ["--method", "greedy-miser", *loss_options, "--out", tmp_path / "none"]
+    assert "'max_loss'" in refused(
+        "train", home / "wine.csv", "--target", "cultivar", *single_model_options
+    )
 
 
 def test_a_lazy_bundle_works_with_all_commands(home: Path, run: Run, tmp_path: Path) -> None:
     out = tmp_path / "lazy.gwb"
-    train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "cegb"]
-    status, text, err = run(*train, "--costs", home / "prices.toml", "--out", out, "--json")
+    train_command = ["train", home / "wine.csv", "--target", "cultivar", "--method", "cegb"]
+    status, text, err = run(*train_command, "--costs", home / "prices.toml", "--out", out, "--json")
     assert (status, err) == (0, "")
     report = json.loads(text)["verify"]
     assert report["rows"] == 45
@@ -268,18 +281,18 @@ def test_a_lazy_bundle_works_with_all_commands(home: Path, run: Run, tmp_path: P
         "edge", out, "--data", home / "wine.csv", "--policy", "edge-only", "--json"
     )
     assert status == 0
-    *answers, last = (json.loads(line) for line in text.splitlines())
-    assert last["summary"]["answers"]["edge"] == len(answers) == 178
-    opened = Bundle.open(out)
-    rows = wine()[list(opened.manifest.feature_names)].to_numpy(np.float32)
-    expected = graph_outcome(opened, rows)
-    stopped = expected.exits < len(opened.manifest.stages)
-    assert stopped.any()
-    for answer, cost, exit_, stops in zip(
-        answers, expected.costs.tolist(), expected.exits.tolist(), stopped, strict=True
+    *answers, summary_line = (json.loads(line) for line in text.splitlines())
+    assert summary_line["summary"]["answers"]["edge"] == len(answers) == 178
+    opened_bundle = Bundle.open(out)
+    rows = wine()[list(opened_bundle.manifest.feature_names)].to_numpy(np.float32)
+    expected = graph_outcome(opened_bundle, rows)
+    is_answered = expected.exits < len(opened_bundle.manifest.stages)
+    assert is_answered.any()
+    for answer, cost, exit_index, is_answered_by_stage in zip(
+        answers, expected.costs.tolist(), expected.exits.tolist(), is_answered, strict=True
     ):
-        if stops:
-            assert (answer["cost"], answer["stage"]) == (round(cost, 9), exit_)
+        if is_answered_by_stage:
+            assert (answer["cost"], answer["stage"]) == (round(cost, 9), exit_index)
 
 
 def test_a_bundle_without_a_cloud_works_with_all_commands(
@@ -320,17 +333,26 @@ def test_figures_of_few_rows_have_intervals(run: Run, refused: Refused, tmp_path
     frame = wine()[::5]
     frame.loc[frame.index[[1, 30]], "cultivar"] = "moon"
     frame.to_csv(data, index=False)
-    fit = ["train", data, "--target", "cultivar", "--method", "adapt-gbrt", "--drop", "hue"]
-    status, text, _ = run(*fit, "--slack", "0", "--out", tmp_path / "b")
+    train_command = [
+        "train",
+        data,
+        "--target",
+        "cultivar",
+        "--method",
+        "adapt-gbrt",
+        "--drop",
+        "hue",
+    ]
+    status, text, _ = run(*train_command, "--slack", "0", "--out", tmp_path / "b")
     assert status == 0  # both rows of a class of two are training rows
     assert re.search(r"^system +0\.\d\d to \d\.\d\d \(", text, re.M)
     assert re.search(r"^reached on 9 rows held out: .*\(on these rows ", text, re.M)
     assert "hue" not in Bundle.open(tmp_path / "b").manifest.feature_names
     frame.assign(cultivar=np.where(np.arange(36) == 7, "moon", "north")).to_csv(data, index=False)
-    assert "class 'moon' has only one row" in refused(*fit, "--out", tmp_path / "c")
+    assert "class 'moon' has only one row" in refused(*train_command, "--out", tmp_path / "c")
 
 
-def machines(seed: int = 0) -> pd.DataFrame:
+def machine_log(seed: int = 0) -> pd.DataFrame:
     """Make a log of 16 machines with 25 successive rows each."""
     rng = np.random.default_rng(seed)
     offset = np.repeat(rng.normal(size=16), 25)
@@ -351,18 +373,18 @@ def test_whole_groups_or_the_latest_rows_are_held_out(
     run: Run, refused: Refused, tmp_path: Path
 ) -> None:
     log = tmp_path / "log.csv"
-    frame = machines()
+    frame = machine_log()
     frame.to_csv(log, index=False)
-    fit = ["train", log, "--target", "state", "--method", "cegb", "--json"]
+    train_command = ["train", log, "--target", "state", "--method", "cegb", "--json"]
     status, text, _ = run(
-        *fit, "--groups", "machine", "--column", "when=drop", "--out", tmp_path / "a"
+        *train_command, "--groups", "machine", "--column", "when=drop", "--out", tmp_path / "a"
     )
     result = json.loads(text)
     assert (status, result["test"]["groups"]) == (0, 4)
     assert result["operating_point"]["validation_groups"] == 12
-    held_out = pd.read_csv(tmp_path / "a-test.csv")
-    assert [*held_out] == ["temp", "vibration", "label"]  # without the machine
-    groups = frame.machine[frame.temp.isin(held_out.temp)].value_counts()
+    held_out_rows = pd.read_csv(tmp_path / "a-test.csv")
+    assert [*held_out_rows] == ["temp", "vibration", "label"]  # without the machine
+    groups = frame.machine[frame.temp.isin(held_out_rows.temp)].value_counts()
     assert sorted(groups) == [25, 25, 25, 25]
     manifest = Bundle.open(tmp_path / "a").manifest
     assert [f.name for f in manifest.features] == ["temp", "vibration"]
@@ -370,14 +392,16 @@ def test_whole_groups_or_the_latest_rows_are_held_out(
 
     # `init` lists every column; an option that drops a column also ignores its price
     assert run("init", log, "--target", "state", "--out", tmp_path / "prices.toml")[0] == 0
-    fit += ["--costs", tmp_path / "prices.toml"]
-    split = ["--time-split", "when=%d.%m.%Y %H:%M", "--column", "machine=drop"]
-    assert run(*fit, *split, "--out", tmp_path / "b")[0] == 0
-    held_out = pd.read_csv(tmp_path / "b-test.csv")
-    assert held_out.temp.tolist() == pytest.approx(frame.temp[-100:].tolist())
+    train_command += ["--costs", tmp_path / "prices.toml"]
+    split_options = ["--time-split", "when=%d.%m.%Y %H:%M", "--column", "machine=drop"]
+    assert run(*train_command, *split_options, "--out", tmp_path / "b")[0] == 0
+    held_out_rows = pd.read_csv(tmp_path / "b-test.csv")
+    assert held_out_rows.temp.tolist() == pytest.approx(frame.temp[-100:].tolist())
 
     for options, message in [
         (["--groups", "who"], "'who' is named, but there is no such column"),
         (["--groups", "machine", "--time-split", "when"], "is not a date"),
     ]:
-        assert message in refused(*fit, *options, "--column", "when=drop", "--out", tmp_path / "c")
+        assert message in refused(
+            *train_command, *options, "--column", "when=drop", "--out", tmp_path / "c"
+        )
