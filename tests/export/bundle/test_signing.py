@@ -404,14 +404,14 @@ def test_a_file_larger_than_the_limit_is_not_read(signed_path: Path) -> None:
 def test_commands_sign_and_check_bundles(
     write_bundle: WriteBundle,
     tmp_path: Path,
-    run_command: Callable[..., Any],
-    refused_message: Callable[..., str],
+    run: Callable[..., Any],
+    refused: Callable[..., str],
 ) -> None:
     bundle, key_name, copy = write_bundle(), tmp_path / "ops", tmp_path / "x.gwb"
     key, public_key_file = f"{key_name}.key", f"{key_name}.pub"
 
     def run_successfully(*args: object) -> str:
-        status, stdout, stderr = run_command(*args)
+        status, stdout, stderr = run(*args)
         assert status == 0, stderr
         return str(stdout)
 
@@ -421,7 +421,7 @@ def test_commands_sign_and_check_bundles(
     key_id = PublicKey(public_key_file).key_id
     pack_output = run_successfully("pack", bundle, "--out", copy, "--sign", key, "--json")
     assert json.loads(pack_output)["key_id"] == key_id
-    assert "--for fun" in refused_message("pack", bundle, "--out", copy, "--for", "fun")
+    assert "--for fun" in refused("pack", bundle, "--out", copy, "--for", "fun")
     inspect_document = json.loads(run_successfully("inspect", copy, "--json"))
     assert (
         inspect_document["signed"],
@@ -432,8 +432,8 @@ def test_commands_sign_and_check_bundles(
     assert f"signed by key {key_id}: the signature is valid" in inspect_output
     assert "not signed" in run_successfully("inspect", bundle)
     for command in ("inspect", "verify"):
-        assert "is not signed" in refused_message(command, bundle, "--public-key", public_key_file)
-    assert "signed by key" in refused_message("frontier", copy, "--budget", "200")
+        assert "is not signed" in refused(command, bundle, "--public-key", public_key_file)
+    assert "signed by key" in refused("frontier", copy, "--budget", "200")
     run_successfully("frontier", copy, "--budget", "200", "--sign", key)
     assert Bundle.open(copy, public_key=public_key_file).manifest.active == 1
 
