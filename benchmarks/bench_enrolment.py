@@ -34,7 +34,7 @@ from gatewise_cloud.child_process import ChildProcess
 from gatewise_edge.service.enrolment import enrol
 
 TARGETS: dict[str, tuple[str, str, float]] = {
-    "per_minute": ("enrolments a minute", "at least", 1000),
+    "per_minute": ("enrolments a minute", "at least", 1000)
 }
 
 

@@ -415,10 +415,7 @@ BENCHMARK = harness.Benchmark(
     page=page,
     parts=tuple(SIGNAL_SETS),
     options={
-        "--finished": {
-            "action": "store_true",
-            "help": "use only cached splits and fit nothing",
-        }
+        "--finished": {"action": "store_true", "help": "use only cached splits and fit nothing"}
     },
 )
 

@@ -26,16 +26,7 @@ from benchmarks import harness
 from benchmarks.cache import code_version, write_whole
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
-from benchmarks.trees import (
-    adapt,
-    budget_prune,
-    cegb,
-    cegb_prices,
-    growth,
-    pages,
-    pruning,
-    timing,
-)
+from benchmarks.trees import adapt, budget_prune, cegb, cegb_prices, growth, pages, pruning, timing
 from gatewise.console import as_json_value, note
 
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba", "ortools")

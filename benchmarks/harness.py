@@ -81,11 +81,7 @@ class Benchmark:
         if self.parts:
             options.only = chosen_parts(options, self.parts)
             is_partial = is_partial or set(options.only) != set(self.parts)
-        figures = {
-            "quick": options.quick,
-            **environment(self.packages),
-            **self.measure(options),
-        }
+        figures = {"quick": options.quick, **environment(self.packages), **self.measure(options)}
         page = "\n".join([*self.page(figures), ""])
         folder = out_folder(options, is_partial=is_partial)
         document = json.dumps(as_json_value(figures), indent=1)

@@ -17,15 +17,7 @@ from gatewise_training.data.validation_split import ValidationSplit
 BYTE_BOUNDS = {"1mb": 2**20, "64kb": 2**16, "8kb": 2**13}
 """Bounds on the bytes of models, by the suffix of the methods that are fitted within them."""
 
-COLUMNS = (
-    "val_accuracy",
-    "val_cost",
-    "accuracy",
-    "cost",
-    "cost_paper",
-    "offload_rate",
-    "nbytes",
-)
+COLUMNS = ("val_accuracy", "val_cost", "accuracy", "cost", "cost_paper", "offload_rate", "nbytes")
 
 
 @dataclass(frozen=True)

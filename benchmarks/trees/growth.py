@@ -33,11 +33,7 @@ PAPER_ALPHAS = (0, 2, 4, 6, 8, 10, 15, 25, 35, 45)
 
 
 def measure_table(
-    name: str,
-    seeds: Sequence[int],
-    *,
-    tree_counts: Sequence[int],
-    fold: Fold,
+    name: str, seeds: Sequence[int], *, tree_counts: Sequence[int], fold: Fold
 ) -> dict[str, Any]:
     """Measure the first trees of each kind of forest on test rows, for each of `tree_counts`.
 
@@ -74,12 +70,7 @@ def measure_table(
 
 
 def measure_figure(
-    name: str,
-    seeds: Sequence[int],
-    *,
-    alphas: Sequence[float],
-    n_trees: int,
-    fold: Fold,
+    name: str, seeds: Sequence[int], *, alphas: Sequence[float], n_trees: int, fold: Fold
 ) -> dict[str, Any]:
     """Measure figure 3, b to d: errors at budgets, with alpha and trees chosen on validation."""
     budgets = BUDGETS.get(name, CIFAR_BUDGETS)
@@ -113,10 +104,7 @@ def measure_figure(
 
 
 def measure_ranking(
-    *,
-    n_trees: int,
-    tree_counts: Sequence[int],
-    folds: Sequence[Fold] | None,
+    *, n_trees: int, tree_counts: Sequence[int], folds: Sequence[Fold] | None
 ) -> dict[str, Any]:
     """Measure figure 3a on MQ2008: AP@5 of two ranking scores, over the queries of all folds."""
     rows = []
