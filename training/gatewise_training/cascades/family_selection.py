@@ -81,9 +81,8 @@ class FamilySelection:
         shaped_families = self._shaped_families
         probe_step = self.probe_step if len(shaped_families) > 1 else 1
         probes = sorted({*range(0, len(sets_by_cost), probe_step), len(sets_by_cost) - 1})
-        first_sets = [
-            sets_by_cost[probe] for probe in sorted({probes[len(probes) // 3], probes[-1]})
-        ]
+        first_probes = sorted({probes[len(probes) // 3], probes[-1]})
+        first_sets = [sets_by_cost[probe] for probe in first_probes]
         n_total = len(probes) * len(shaped_families) + 2 * (len(sets_by_cost) - len(probes))
         n_done = 0
         plan = self.problem.plan
@@ -107,9 +106,7 @@ class FamilySelection:
             for family in shaped_families
             if any(self._is_near(features, family) for features in first_sets)
         ]
-        later_sets = [
-            sets_by_cost[probe] for probe in probes if sets_by_cost[probe] not in first_sets
-        ]
+        later_sets = [sets_by_cost[probe] for probe in probes if probe not in first_probes]
         fit_jobs([(features, family) for features in later_sets for family in near_families])
         # 3. the families of the nearest probes, on the sets between them
         fit_jobs(self._jobs_between(sets_by_cost, probes))

@@ -272,11 +272,10 @@ class PairCascade(CascadeClassifier):
         classes = self._all_classes(low_cost_model, high_cost_model, y)
         if isinstance(high_cost_model, FormedGraph):
             high_cost_model.form = high_cost_model.named_form(classes.tolist())
-        if low_cost_model.classes is not None and set(low_cost_model.classes) == set(
-            classes.tolist()
-        ):
+        low_cost_classes = low_cost_model.classes
+        if low_cost_classes is not None and set(low_cost_classes) == set(classes.tolist()):
             # the order of the low-cost model keeps its answers where margins tie
-            classes = np.asarray(low_cost_model.classes)
+            classes = np.asarray(low_cost_classes)
         stage = low_cost_model.stage(classes, np.arange(x.shape[1]))
         names = getattr(self, "feature_names_in_", None)
         f0 = HighCostModel.from_model(high_cost_model, classes, x.shape[1], names)

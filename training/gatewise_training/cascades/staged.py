@@ -195,17 +195,12 @@ class StagedCascade(WindowSettings, CascadeClassifier):
                     if bounds.allows(stage_before.stage)
                 },
             )
-            best_stages = selection.select(
-                [features for sets in set_sequences for features in sets]
-            )
+            all_sets = [features for sets in set_sequences for features in sets]
+            best_stages = selection.select(all_sets)
             rejected_sizes += selection.rejected_sizes
             for sets in set_sequences:
                 features_of_sets = [tuple(columns.tolist()) for columns in sets]
-                selected_stages = [
-                    best_stages[features]
-                    for features in features_of_sets
-                    if features in best_stages
-                ]
+                selected_stages = [best_stages[f] for f in features_of_sets if f in best_stages]
                 if selected_stages:
                     stages = tuple(selected.stage for selected in selected_stages)
                     outputs = tuple(selected.outputs for selected in selected_stages)
@@ -232,10 +227,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         if threshold_grid is not None:
             bounds = replace(bounds, n_thresholds=threshold_grid[0], grid_bytes=threshold_grid[1])
             bytes_left -= threshold_grid[1]
-        stage_counts = [stage_count for stage_count in STAGE_COUNTS if stage_count <= self.n_stages]
         return [
             replace(bounds, max_bytes=bytes_left // stage_count).with_shape(tree_shape)
-            for stage_count in stage_counts
+            for stage_count in STAGE_COUNTS
+            if stage_count <= self.n_stages
         ]
 
     def _families_to_try(self, n_rows: int) -> tuple[str, ...]:
@@ -243,12 +238,9 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         usable_families = families_for(n_rows, allow_missing=self.allow_missing)
         if self.families is None:
             return usable_families
-        families = tuple(
-            family
-            for family in self.families
-            if not self.allow_missing or family in usable_families
-        )
-        return families or usable_families
+        if not self.allow_missing:
+            return tuple(self.families)
+        return tuple(f for f in self.families if f in usable_families) or usable_families
 
     def _max_stages(self, problem: Problem) -> int:
         return max(1, min(self.n_stages, len(problem.plan.validation_rows) // MIN_ROWS_PER_STAGE))
