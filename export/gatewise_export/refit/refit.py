@@ -156,7 +156,9 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
     row_split = split_kept_rows(
         settings.kept, old_bundle.manifest, comparison_share=settings.held, rng=rng
     )
-    if keeps_high_cost_model and (row_split.fit_labels.truth < 0).any():
+    fit_labels = [row_split.fit_labels, *row_split.earlier_labels]
+    label_names = set(np.concatenate([part.labels for part in fit_labels]).tolist())
+    if keeps_high_cost_model and not label_names <= set(map(str, old_bundle.manifest.classes)):
         raise InputError(
             "labels name a class that the high-cost model does not have: use --high-cost new"
         )
@@ -198,7 +200,7 @@ def refit_bundle(settings: RefitSettings) -> tuple[Bundle, RefitReport]:
         new=new_bundle.manifest.title,
         n_old=len(training_rows.y),
         n_kept=len(kept_rows.y),
-        n_labels=len(row_split.fit_labels),
+        n_labels=sum(map(len, fit_labels)),
         cap=settings.cap,
         comparisons=comparisons,
         offload_rates=offload_rates,

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise_export.archive.choice import read_choices
 from gatewise_export.archive.folder import read_archive
 from gatewise_export.archive.labels import LabelledInstances, read_labelled_rows
 from gatewise_export.archive.machine_labels import read_machine_rows
@@ -47,13 +48,15 @@ class KeptRowSplit:
     """Kept instances of a version, split for the fit and the comparison.
 
     `fit_rows` and `comparison_rows` are all instances; `fit_labels` and `comparison_labels` are
-    those with a label. Labels from machines are only in `fit_labels`.
+    those with a label. Labels from machines are only in `fit_labels`. `earlier_labels` are those of
+    other versions of the same model, one item a version; they are for the fit alone.
     """
 
     fit_rows: ArchivedRows
     fit_labels: LabelledInstances
     comparison_rows: ArchivedRows
     comparison_labels: LabelledInstances
+    earlier_labels: tuple[LabelledInstances, ...]
 
 
 def read_old_rows(source: str, target: str | None, manifest: Manifest) -> FitRows:
@@ -110,7 +113,22 @@ def split_kept_rows(
         fit_labels=fit_labels,
         comparison_rows=rows.take(is_compared),
         comparison_labels=labelled_rows.take(label_is_compared),
+        earlier_labels=_read_earlier_labels(path, manifest),
     )
+
+
+def _read_earlier_labels(path: Path, manifest: Manifest) -> tuple[LabelledInstances, ...]:
+    """Read the labels of other versions of the model whose requests have the same features."""
+    assert manifest.cloud is not None
+    versions = {
+        choice.facts.version
+        for choice in read_choices(path)
+        if (choice.facts.model, choice.facts.inputs) == (manifest.name, manifest.cloud.inputs)
+    }
+    labelled_of_version = (
+        read_labelled_rows(path, version) for version in sorted(versions - {manifest.version})
+    )
+    return tuple(labelled for labelled in labelled_of_version if labelled is not None)
 
 
 def feature_order(manifest: Manifest) -> NDArray[np.intp]:
@@ -156,25 +174,36 @@ def fit_rows_of(
     label; otherwise these instances are left out. Weights are at most `cap` times the mean.
     """
     order = feature_order(manifest)
-    labelled_rows = row_split.fit_labels
-    y = typed_labels(labelled_rows.labels, manifest)
-    X = labelled_rows.rows.X[:, order].astype(np.float32)
-    if not uses_unlabelled:
-        return FitRows(X, y, cap_weights(labelled_rows.weights, cap))
-    unlabelled_rows = row_split.fit_rows.take(
-        ~np.isin(row_split.fit_rows.ids, labelled_rows.rows.ids)
-    )
-    if len(unlabelled_rows) > MAX_UNLABELLED:
-        unlabelled_rows = unlabelled_rows.take(
-            np.sort(rng.permutation(len(unlabelled_rows))[:MAX_UNLABELLED])
+    labelled_parts = [row_split.fit_labels, *row_split.earlier_labels]
+    labelled = [
+        FitRows(
+            part.rows.X[:, order].astype(np.float32),
+            typed_labels(part.labels, manifest),
+            part.rows.weights if uses_unlabelled else part.weights,
         )
-    cloud_labelled = FitRows(
-        unlabelled_rows.X[:, order].astype(np.float32),
-        np.array(manifest.classes)[unlabelled_rows.cloud_label],
-        unlabelled_rows.weights,
-    )
-    rows = FitRows(X, y, labelled_rows.rows.weights).concatenate(cloud_labelled)
+        for part in labelled_parts
+    ]
+    rows = labelled[0]
+    for earlier_rows in labelled[1:]:
+        rows = rows.concatenate(earlier_rows)
+    if uses_unlabelled:
+        rows = rows.concatenate(_cloud_labelled_rows(row_split, manifest, order, rng))
     return FitRows(rows.X, rows.y, cap_weights(rows.weights, cap))
+
+
+def _cloud_labelled_rows(
+    row_split: KeptRowSplit, manifest: Manifest, order: NDArray[np.intp], rng: np.random.Generator
+) -> FitRows:
+    """Instances without a label, with the high-cost model's answers as labels."""
+    labelled_ids = row_split.fit_labels.rows.ids
+    rows = row_split.fit_rows.take(~np.isin(row_split.fit_rows.ids, labelled_ids))
+    if len(rows) > MAX_UNLABELLED:
+        rows = rows.take(np.sort(rng.permutation(len(rows))[:MAX_UNLABELLED]))
+    return FitRows(
+        rows.X[:, order].astype(np.float32),
+        np.array(manifest.classes)[rows.cloud_label],
+        rows.weights,
+    )
 
 
 def cap_weights(weights: Floats, cap: float) -> Floats:

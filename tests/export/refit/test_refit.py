@@ -17,7 +17,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import graph_outcome
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
-from gatewise_export.refit.refit_rows import split_kept_rows
+from gatewise_export.refit.refit_rows import fit_rows_of, split_kept_rows
 from tests.export.archive.test_folder import NOW, open_folder
 
 pytest.importorskip("pyarrow")
@@ -70,7 +70,7 @@ def deployed(tmp_path_factory):
     return path
 
 
-def keep_rows(path, bundle, X, y, n_labels, *, share=0.2):
+def keep_rows(path, bundle, X, y, n_labels, *, share=0.2, version=None, first_id=0):
     """Archive the rows that a fleet would send, and label some of them."""
     bundle = Bundle.open(bundle)
     manifest = bundle.manifest
@@ -80,7 +80,7 @@ def keep_rows(path, bundle, X, y, n_labels, *, share=0.2):
     is_sent = offloaded | (rng.random(len(X)) < share)
     order = manifest.cloud_inputs()
     rows = ArchivedRows(
-        ids=np.array([f"{i:032x}-0" for i in range(len(X))]),
+        ids=np.array([f"{first_id + i:032x}-0" for i in range(len(X))]),
         device=np.full(len(X), "pi-1"),
         time=NOW + np.arange(len(X), dtype=float),
         X=X[:, order],
@@ -93,13 +93,13 @@ def keep_rows(path, bundle, X, y, n_labels, *, share=0.2):
         late=np.zeros(len(X), bool),
     ).take(is_sent)
     facts = ShardFacts(
-        model=manifest.name, version=manifest.version, classes=manifest.classes,
+        model=manifest.name, version=version or manifest.version, classes=manifest.classes,
         inputs=manifest.cloud.inputs, shape=(3,), accuracy=0.95,
     )  # fmt: skip
     open_folder(path).add(rows, facts, NOW)
     choice = choose(path, n_labels, rng)
-    write_choice(path, choice, "1")
-    truth = {f"{i:032x}-0": str(label) for i, label in enumerate(y)}
+    write_choice(path, choice, f"{first_id}")
+    truth = {f"{first_id + i:032x}-0": str(label) for i, label in enumerate(y)}
     add_labels(
         path, {row_id: truth[row_id] for row_id in choice.rows.ids.tolist()}, by="truth", at=NOW
     )
@@ -176,6 +176,32 @@ def test_too_few_labels_and_other_bundles_are_refused(deployed, tmp_path):
     )
     with pytest.raises(InputError, match="kept instances lack"):
         refit_bundle(other_settings)
+
+
+def test_labels_of_an_earlier_version_are_used_to_fit_but_not_to_compare(deployed, tmp_path):
+    path = tmp_path / "kept"
+    old_bundle = Bundle.open(deployed / "bundle")
+    X, y = make_rows(800, 50)
+    keep_rows(path, deployed / "bundle", X, y, 40, version="6")
+    X, y = make_rows(800, 51)
+    keep_rows(path, deployed / "bundle", X, y, 60, first_id=1000)
+    row_split = split_kept_rows(
+        path, old_bundle.manifest, comparison_share=0.4, rng=np.random.default_rng(3)
+    )
+    assert len(row_split.earlier_labels) == 1
+    earlier_ids = row_split.earlier_labels[0].rows.ids
+    assert 20 <= len(earlier_ids) <= 60
+    assert all(int(row_id[:32], 16) < 800 for row_id in earlier_ids)
+    for part in (row_split.comparison_rows, row_split.comparison_labels.rows):
+        assert not np.isin(part.ids, earlier_ids).any()
+    rows = fit_rows_of(
+        row_split, old_bundle.manifest, cap=10.0, uses_unlabelled=False,
+        rng=np.random.default_rng(0),
+    )  # fmt: skip
+    assert len(rows.y) == len(row_split.fit_labels) + len(earlier_ids)
+    np.testing.assert_array_equal(
+        rows.X[len(row_split.fit_labels) :], row_split.earlier_labels[0].rows.X
+    )
 
 
 def test_machine_labels_are_used_to_fit_but_not_to_compare(deployed, tmp_path):
