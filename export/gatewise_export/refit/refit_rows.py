@@ -118,7 +118,7 @@ def split_kept_rows(
 
 
 def _read_earlier_labels(path: Path, manifest: Manifest) -> tuple[LabelledInstances, ...]:
-    """Read the labels of other versions of the model whose requests have the same features."""
+    """Read the labels of other versions of the model with the same features in requests."""
     assert manifest.cloud is not None
     versions = {
         choice.facts.version
