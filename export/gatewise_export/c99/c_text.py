@@ -61,7 +61,8 @@ def template_sections(file: str) -> dict[str, str]:
 def needed_functions(texts: Mapping[str, str], calling_text: str) -> dict[str, str]:
     """Select the C functions and types that `calling_text` uses, directly or through each other.
 
-    >>> needed({"one": "one() {}", "two": "two() { one(); }", "three": "three() {}"}, "two();")
+    >>> texts = {"one": "one() {}", "two": "two() { one(); }", "three": "three() {}"}
+    >>> needed_functions(texts, "two();")
     {'one': 'one() {}', 'two': 'two() { one(); }'}
     """
     names: set[str] = set()
@@ -82,7 +83,7 @@ def unsigned_type(largest: int) -> str:
 def c_number(value: float) -> str:
     """Format a float32 value as a C constant, exact to the bit (hexadecimal, C99 6.4.4.2).
 
-    >>> number(0.5), number(-3.0), number(float("-inf"))
+    >>> c_number(0.5), c_number(-3.0), c_number(float("-inf"))
     ('0x1p-1f', '-0x1.8p+1f', '-INFINITY')
     """
     if math.isnan(value):
@@ -103,7 +104,7 @@ def safe_name(value: object) -> str:
 def enum_lines(prefix: str, values: Sequence[object]) -> str:
     """Write the lines of an enum: one constant per value, numbered from 0, with distinct names.
 
-    >>> print(enumerated("M_CLASS", ["hot-dog", "hot dog"]))
+    >>> print(enum_lines("M_CLASS", ["hot-dog", "hot dog"]))
         M_CLASS_HOT_DOG = 0,
         M_CLASS_HOT_DOG_1 = 1
     """
@@ -119,7 +120,7 @@ def enum_lines(prefix: str, values: Sequence[object]) -> str:
 def c_string(value: object) -> str:
     r"""Format a text as a C string constant in UTF-8, with octal escapes for non-ASCII bytes.
 
-    >>> print(quoted('a "b" é'))
+    >>> print(c_string('a "b" é'))
     "a \042b\042 \303\251"
     """
     printable_bytes = set(range(0x20, 0x7F)) - set(b'"\\?')  # ??/ would be a trigraph

@@ -63,7 +63,7 @@ def test_a_disk_failure_loses_no_answer(tmp_path, bundle, mosquitto, connect_cal
         folder.rmdir()
         client = connect_caller(mosquitto)
         client.ask(tiny.random_rows(3))
-        assert client.response().rows == 3
+        assert client.response().n_rows == 3
     assert worker.counters["archive"]["lost"] == 3
 
 

@@ -281,7 +281,7 @@ def test_a_request_whose_response_would_be_too_large_is_refused(
         assert "at most 3847 instances per request" in answer.detail
         assert worker.counters["batches"] == 0
         client.ask(tiny.random_rows(3633))
-        assert client.response().rows == 3633
+        assert client.response().n_rows == 3633
 
 
 def test_retained_requests_and_reserved_device_names_are_dead_letters(

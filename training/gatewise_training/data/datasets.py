@@ -138,7 +138,7 @@ class RawTable:
 def bundled_names() -> tuple[str, ...]:
     """List the bundled data sets.
 
-    >>> names()
+    >>> bundled_names()
     ('breast_cancer', 'digits', 'iris', 'wine')
     """
     return _BUNDLED_NAMES

@@ -165,7 +165,7 @@ def default_folds(
 def validation_after_training(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
     """Make one fold of rows in which the validation rows follow the training rows.
 
-    >>> after(3, 2)
+    >>> validation_after_training(3, 2)
     ((array([0, 1, 2]), array([3, 4])),)
     """
     return ((np.arange(n_fit), np.arange(n_fit, n_fit + n_validation)),)
@@ -174,7 +174,7 @@ def validation_after_training(n_fit: int, n_validation: int) -> tuple[tuple[Rows
 def unit_folds(unit_of_row: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...]:
     """Assign rows without classes to folds, so that rows with the same `unit_of_row` stay together.
 
-    >>> [rows.tolist() for _, rows in folds_of(np.array([0, 0, 1, 1]), seed=0)]
+    >>> [rows.tolist() for _, rows in unit_folds(np.array([0, 0, 1, 1]), seed=0)]
     [[0, 1], [2, 3]]
     """
     distinct_units, unit_index = np.unique(unit_of_row, return_inverse=True)

@@ -79,7 +79,7 @@ def capacity_params(n_rows: int, n_classes: int, *, has_groups: bool = False) ->
     256,000 rows of Forest the log loss is .077 in 11 s, and .092 in 16 s with 255 leaves at rate
     0.1. `has_groups` says whether the rows have groups.
 
-    >>> capacity(1000, 2)
+    >>> capacity_params(1000, 2)
     {'num_leaves': 15, 'learning_rate': 0.1, 'max_bin': 63}
     """
     if n_rows <= LARGE_ROWS:

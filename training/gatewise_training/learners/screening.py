@@ -25,17 +25,22 @@ def most_different_columns(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDAr
 def class_contrasts(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.float64]:
     """Compute the ratio of variances between and within classes, shape (n_features,).
 
+    A column that separates the classes perfectly has the ratio infinity, and a constant column 0.
     Shapes: `x` (n, n_features), `y` (n,). Missing values are replaced by the mean of the column.
     """
     values = x.astype(np.float64)
     with np.errstate(invalid="ignore"):
         means = np.nansum(values, axis=0) / np.maximum((~np.isnan(values)).sum(axis=0), 1)
-    values = np.where(np.isnan(values), means, values) - means
-    between = np.zeros(x.shape[1])
+    deviations = np.where(np.isnan(values), means, values) - means
+    # sums of squares: sum_c n_c (mean_c - mean)^2 between classes, and the rest within classes
+    total_squares = (deviations**2).sum(axis=0)
+    squares_between = np.zeros(x.shape[1])
     for c in np.unique(y):
         is_class = y == c
-        between += is_class.sum() * values[is_class].mean(axis=0) ** 2
-    within = (values**2).sum(axis=0) - between
-    contrasts = np.zeros(x.shape[1])
-    np.divide(between, within, out=contrasts, where=within > 0)
+        squares_between += is_class.sum() * deviations[is_class].mean(axis=0) ** 2
+    squares_within = total_squares - squares_between
+    # 0, up to rounding, for a column that is constant within each class
+    is_separating = squares_within <= 1e-12 * total_squares
+    contrasts = np.where(is_separating & (total_squares > 0), np.inf, 0.0)
+    np.divide(squares_between, squares_within, out=contrasts, where=~is_separating)
     return contrasts

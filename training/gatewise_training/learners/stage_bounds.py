@@ -105,7 +105,7 @@ def grid_size(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
     None if the bytes are enough for too few thresholds. Shapes: `x` (n, n_features). Ten features
     with values 0 and 1 need one threshold each:
 
-    >>> grid_of(np.tile(np.float32([[0], [1]]), 10), 8192)
+    >>> grid_size(np.tile(np.float32([[0], [1]]), 10), 8192)
     (25, 40)
     """
     n_thresholds = max_bytes // (4 * GRID_BYTES_DIVISOR)

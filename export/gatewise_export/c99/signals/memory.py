@@ -30,7 +30,7 @@ def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, 
     >>> channels, power = Buffer("channels", 64, {0, 1}), Buffer("power", 33, {1, 2, 3})
     >>> place_buffers([channels, power, Buffer("bands", 5, {2, 3})])
     ({'channels': 0, 'power': 64, 'bands': 0}, 97)
-    >>> place_buffers([channels, replace(power, host="channels"), Buffer("bands", 5, {2, 3})])
+    >>> place_buffers([channels, replace(power, container="channels"), Buffer("bands", 5, {2, 3})])
     ({'channels': 0, 'power': 0, 'bands': 33}, 64)
     """
     offsets: dict[str, int] = {}
