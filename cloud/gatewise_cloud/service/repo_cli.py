@@ -178,6 +178,8 @@ def publish(
         gatewise repo publish fleet digits/8 --rollout 5%,25%,100% --every 3600 \
             --above 5% --worse-by 1% --broker mqtts://broker.example
     """
+    if at_version is not None and (every is not None or release is None):
+        raise InputError("--at-version needs a release, and cannot be used with --every")
     repository = Repository(repo, keys)
     if every is not None:
         if release is None:
@@ -215,7 +217,7 @@ class _WatchedRollout(NamedTuple):
     limits: AbortLimits
 
     def run(
-        self, release: str, shares: list[float], report_interval_s: float, *, as_json: bool
+        self, release: str, shares: list[float], check_interval_s: float, *, as_json: bool
     ) -> None:
         """Roll a release out, print the result, and exit with its status."""
         repository = self.repository
@@ -228,7 +230,7 @@ class _WatchedRollout(NamedTuple):
             self.limits,
             announce=lambda offer: announce(repository, [offer], self.endpoint),
             read_report=self._read_report,
-            wait=lambda: time.sleep(report_interval_s),
+            wait=lambda: time.sleep(check_interval_s),
             show_progress=lambda offer, report: note(
                 f"{offer} at {_share_text(offer)}: {_report_text(report)}"
             ),
@@ -356,7 +358,7 @@ def status(
     formatters: dict[str, Any] = {
         "rollout": lambda share: f"{100 * share:g}%",
         "features": len,
-        "hardware": lambda columns: ", ".join(columns) or "all",
+        "hardware": lambda machines: ", ".join(machines) or "all",
         **dict.fromkeys(METRICS, lambda share: percent(float("nan") if share is None else share)),
     }
     columns = list(release_rows[0]) if release_rows else ["release"]

@@ -392,3 +392,10 @@ def test_repo_status_counts_reports_and_rollback_checks_the_version(repository, 
     assert f"it is at version {version}, not {version - 1}" in capsys.readouterr().err
     assert main([*command, str(version)]) == 0
     assert "no release of small is offered now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["small/8", "--every", "0.1"]])
+def test_publish_refuses_a_version_that_it_would_not_check(repository, options, capsys):
+    command = ["repo", "publish", str(repository.folder), *options, "--at-version", "1"]
+    assert main(command) == 2
+    assert "--at-version needs a release" in capsys.readouterr().err
