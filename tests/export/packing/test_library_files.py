@@ -22,7 +22,7 @@ from gatewise_export import Bundle, pack, self_test, verify
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.packing.converters import convert_and_probe
 from gatewise_training import StagedCascade
-from gatewise_training.learners.given_models.library_files import library_file
+from gatewise_training.learners.given_models.library_files import write_library_file
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 _DATA, _LABELS = load_breast_cancer(return_X_y=True)
@@ -124,7 +124,7 @@ def test_a_booster_with_exact_trees_stays_a_graph() -> None:
 
 
 def predict_with_file(model: Any) -> NDArray[np.float64]:
-    kind_and_content = library_file(HighCostModel.from_model(model, np.unique(Y), X.shape[1]))
+    kind_and_content = write_library_file(HighCostModel.from_model(model, np.unique(Y), X.shape[1]))
     assert kind_and_content is not None
     return BoosterFile(*kind_and_content, 2).predict_proba(X)
 
@@ -142,8 +142,8 @@ def test_a_file_uses_the_best_rounds_after_early_stopping() -> None:
 
 def test_a_model_of_only_some_classes_has_no_library_file() -> None:
     model = lightgbm.LGBMClassifier(**SMALL_BOOSTER).fit(X, Y)
-    assert library_file(HighCostModel.from_model(model, np.array([1, 0]), X.shape[1])) is None
-    assert library_file(HighCostModel.from_model(model, np.arange(3), X.shape[1])) is None
+    assert write_library_file(HighCostModel.from_model(model, np.array([1, 0]), X.shape[1])) is None
+    assert write_library_file(HighCostModel.from_model(model, np.arange(3), X.shape[1])) is None
 
 
 @pytest.mark.parametrize("library", LOADERS)

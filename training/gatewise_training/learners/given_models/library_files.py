@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.models.booster_files import LIBRARIES, BoosterFile, Library
+from gatewise.models.booster_files import BoosterFile, Library
 from gatewise_training.learners.given_models.packable import Estimator, library_of
 from gatewise_training.learners.given_models.probe_rows import N_ROWS
 from gatewise_training.learners.given_models.probing import Answers, ProbeFigures, probe
 from gatewise_training.learners.given_models.sklearn_classifiers import inner_estimator
 from gatewise_training.learners.high_cost_model import HighCostModel
 
-WHAT = "high_cost_model"
+MODEL_NAME = "high_cost_model"
 
 
-def library_file(model: HighCostModel) -> tuple[Library, bytes] | None:
+def write_library_file(model: HighCostModel) -> tuple[Library, bytes] | None:
     """Write a high-cost booster in the format of its library; None if it is not a booster.
 
     It is also None if the booster's classes differ from the classes of the data or have another
@@ -49,7 +50,7 @@ def probe_library_file(
     model : HighCostModel
     sample : ndarray of float32, shape (n, n_used)
         Rows of the features that the model reads.
-    missing : bool
+    allow_missing : bool
         Whether rows may have NaN.
     n_rows : int
         Number of adversarial rows.
@@ -64,7 +65,7 @@ def probe_library_file(
     InputError
         If the booster loaded from the file gives another answer for a row.
     """
-    library_and_content = library_file(model)
+    library_and_content = write_library_file(model)
     if library_and_content is None:
         return None
     library, content = library_and_content
@@ -82,7 +83,7 @@ def probe_library_file(
         source,
         answer_from_file,
         sample,
-        WHAT,
+        MODEL_NAME,
         allow_missing=allow_missing,
         n_rows=n_rows,
     )
@@ -97,9 +98,9 @@ def _lightgbm_text(estimator: Estimator) -> bytes:
 def _xgboost_binary(estimator: Estimator) -> bytes:
     booster = estimator.get_booster()
     # after early stopping a classifier predicts with its best rounds, but its booster with all
-    best = booster.attributes().get("best_iteration")
-    if best is not None:
-        booster = booster[: int(best) + 1]
+    best_round = booster.attributes().get("best_iteration")
+    if best_round is not None:
+        booster = booster[: int(best_round) + 1]
     return bytes(booster.save_raw("ubj"))
 
 
@@ -110,4 +111,8 @@ def _catboost_binary(estimator: Estimator) -> bytes:
         return path.read_bytes()
 
 
-WRITERS = dict(zip(LIBRARIES, (_lightgbm_text, _xgboost_binary, _catboost_binary), strict=True))
+WRITERS: Final[Mapping[Library, Callable[[Estimator], bytes]]] = {
+    "lightgbm": _lightgbm_text,
+    "xgboost": _xgboost_binary,
+    "catboost": _catboost_binary,
+}
