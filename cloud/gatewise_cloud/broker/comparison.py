@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-#: Number of cases on one device, for example errors, and number of its instances.
+#: Number of cases on one device, for example errors, and number of its answers.
 Counts = tuple[float, float]
 
 #: Smallest number of devices in each group of a comparison.
@@ -29,16 +29,16 @@ MIN_DEVICES: Final = 3
 EFFECT: Final = 0.02
 #: Largest probability of withdrawing a release that keeps the limit, over all metrics and reports.
 ALPHA: Final = 0.05
-#: Number of standard errors in EFFECT at which it is detected with probability 0.95. Here w = 24,
-#: and E exceeds 60, the threshold for one of three metrics, at z = 3.25. With probability 0.95, z
-#: is at least its mean less 1.65.
-DETECTABLE_ERRORS: Final = 4.9
-#: Largest weight of a device: its instances count up to this multiple of its group's median.
+#: Ratio of EFFECT to the standard error at which EFFECT is detected with probability 0.95. Here
+#: w = 24, and E exceeds 60, the threshold for one of three metrics, at z = 3.25. With probability
+#: 0.95, z is at least its mean less 1.65.
+EFFECT_IN_STANDARD_ERRORS: Final = 4.9
+#: Largest weight of a device: its answers count up to this multiple of its group's median.
 _MAX_WEIGHT: Final = 4.0
 
 
 class GroupShare(NamedTuple):
-    """Share of cases among a group's instances, its standard error, and the number of devices."""
+    """Share of cases among a group's answers, its standard error, and the number of devices."""
 
     share: float
     standard_error: float
@@ -46,28 +46,28 @@ class GroupShare(NamedTuple):
 
     @classmethod
     def from_counts(cls, device_counts: Sequence[Counts]) -> GroupShare:
-        """Estimate a group's share; both numbers are NaN if the group has too few devices."""
+        """Estimate a share; share and standard error are NaN if the group has too few devices."""
         n_devices = len(device_counts)
         if n_devices < MIN_DEVICES:
             return cls(math.nan, math.nan, n_devices)
         # limit the weight of each device
-        max_instances = (
+        max_answers = (
             _MAX_WEIGHT * sorted(n_answers for _, n_answers in device_counts)[n_devices // 2]
         )
         limited_counts = [
-            (n_cases * min(1.0, max_instances / n_answers), min(n_answers, max_instances))
+            (n_cases * min(1.0, max_answers / n_answers), min(n_answers, max_answers))
             for n_cases, n_answers in device_counts
         ]
         # Ratio estimator: share = sum c / sum n, with the variance
         # m / (m - 1) * sum (c - share * n)^2 / (sum n)^2 for m devices.
-        n_instances = sum(n_answers for _, n_answers in limited_counts)
-        share = sum(n_cases for n_cases, _ in limited_counts) / n_instances
+        n_group_answers = sum(n_answers for _, n_answers in limited_counts)
+        share = sum(n_cases for n_cases, _ in limited_counts) / n_group_answers
         squared_deviations = sum(
             (n_cases - share * n_answers) ** 2 for n_cases, n_answers in limited_counts
         )
         # if all devices are alike, use the effect of one more case as the standard error
         standard_error = (
-            math.sqrt(max(squared_deviations * n_devices / (n_devices - 1), 1.0)) / n_instances
+            math.sqrt(max(squared_deviations * n_devices / (n_devices - 1), 1.0)) / n_group_answers
         )
         return cls(share, standard_error, n_devices)
 
@@ -105,7 +105,7 @@ class Comparison(NamedTuple):
     @property
     def information_fraction(self) -> float:
         """Information as a share of the information that detects EFFECT with probability 0.95."""
-        return (self._z_value(EFFECT) / DETECTABLE_ERRORS) ** 2
+        return (self._z_value(EFFECT) / EFFECT_IN_STANDARD_ERRORS) ** 2
 
     def _z_value(self, excess: float) -> float:
         """Compute the normal z value of `excess`; 0 if the error is unknown."""
@@ -132,4 +132,4 @@ def answers_to_detect(device_counts: Sequence[Counts]) -> float:
     # error^2 = variance / n for n answers
     standard_error = GroupShare.from_counts(device_counts).standard_error
     variance = standard_error * standard_error * sum(n_answers for _, n_answers in device_counts)
-    return variance * (DETECTABLE_ERRORS / EFFECT) ** 2
+    return variance * (EFFECT_IN_STANDARD_ERRORS / EFFECT) ** 2

@@ -13,8 +13,8 @@ from scipy.stats import t as t_distribution
 
 from gatewise_cloud.broker.comparison import (
     ALPHA,
-    DETECTABLE_ERRORS,
     EFFECT,
+    EFFECT_IN_STANDARD_ERRORS,
     Comparison,
     GroupShare,
     answers_to_detect,
@@ -71,7 +71,7 @@ def test_the_information_fraction_of_few_devices_uses_student_t():
     group = GroupShare(0.05, 0.01 / math.sqrt(2.0), 3)  # two groups of 3: 4 degrees of freedom
     information_fraction = Comparison(group, group).information_fraction
     z = norm.isf(t_distribution.sf(EFFECT / 0.01, 4.0))
-    assert math.sqrt(information_fraction) * DETECTABLE_ERRORS == pytest.approx(z, rel=0.02)
+    assert math.sqrt(information_fraction) * EFFECT_IN_STANDARD_ERRORS == pytest.approx(z, rel=0.02)
 
 
 def test_answers_to_detect_agrees_with_the_variance_of_independent_answers():
