@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, ValuesView
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 class ServedModels(Mapping[ModelKey, CloudModel]):
     """Mapping from name and version to a model; thread-safe.
 
-    For `n_threads`, `provider`, `public_key` and `backend` see :class:`.Worker`. Loading a graph
-    may not exceed the `load_limits`.
+    For `n_threads`, `provider`, `public_key` and `make_backend` see :class:`.Worker`. Loading a
+    graph may not exceed the `load_limits`.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class ServedModels(Mapping[ModelKey, CloudModel]):
         self._load_limits = load_limits
         # this dict is replaced and never changed, so that readers need no lock
         self._active_models: dict[ModelKey, CloudModel] = {}
-        self._retired_models: dict[ModelKey, CloudModel] = {}
+        self._retired_models: dict[ModelKey, list[CloudModel]] = {}
         self._lock = threading.Lock()
 
     def __getitem__(self, key: ModelKey) -> CloudModel:
@@ -80,38 +81,40 @@ class ServedModels(Mapping[ModelKey, CloudModel]):
                 raise InputError(
                     f"{' '.join(key)} is served already: give this bundle another version"
                 )
-            self._retired_models.pop(key, None)
+            # a retired model of this key may have requests, so it stays until `drop`
             self._active_models = {**self._active_models, key: model}
         return key
 
     def retire(self, key: ModelKey) -> None:
         """Accept no new requests for a model; accepted requests are still answered."""
         with self._lock:
-            self._retired_models[key] = self._active_models[key]
+            model = self._active_models[key]
+            self._retired_models.setdefault(key, []).append(model)
             self._active_models = {
-                other_key: model
-                for other_key, model in self._active_models.items()
+                other_key: other_model
+                for other_key, other_model in self._active_models.items()
                 if other_key != key
             }
 
     def find(self, key: ModelKey) -> CloudModel:
         """Get the model of an accepted request, which may be retired."""
+        # no lock: `retire` adds a model to the retired ones before it removes it from the active
         model = self._active_models.get(key)
-        return self._retired_models[key] if model is None else model
+        return self._retired_models[key][-1] if model is None else model
 
     @property
     def retired_keys(self) -> tuple[ModelKey, ...]:
-        """Models that accept no new requests."""
+        """Keys of models that accept no new requests."""
         return tuple(self._retired_models)
 
     def drop(self, key: ModelKey) -> None:
-        """Close a retired model after its last request."""
+        """Close the retired models of a key after its last request."""
         with self._lock:
-            model = self._retired_models.pop(key, None)
-        if model is not None:
+            retired_models = self._retired_models.pop(key, [])
+        for model in retired_models:
             model.close()
 
     def close(self) -> None:
         """Close all models."""
-        for model in [*self._active_models.values(), *self._retired_models.values()]:
+        for model in [*self._active_models.values(), *chain(*self._retired_models.values())]:
             model.close()
