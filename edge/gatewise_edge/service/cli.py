@@ -144,7 +144,7 @@ def edge(
             _print_summary(parts, totals, as_json=as_json)
     if stop_request.signal_name == "SIGINT":
         raise KeyboardInterrupt
-    if totals.errors and not stop_request.signal_name:
+    if totals.n_errors and not stop_request.signal_name:
         raise typer.Exit(1)
 
 
@@ -296,7 +296,7 @@ def _print_summary(parts: _ServiceParts, totals: AnswerTotals, *, as_json: bool)
     """Print the counts of the run as a JSON line or as notes."""
     counts = parts.instances.counts
     if not as_json:
-        note(totals.in_words())
+        note(totals.summary_text())
         if counts:
             listing = [
                 f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count

@@ -107,11 +107,13 @@ class AnswerWriter:
         """Numbers of the rows in the log."""
         return frozenset() if self._log is None else self._log.answered_rows
 
-    def write(self, row: int, outcome: Answer | Exception, fields: Mapping[str, Any]) -> None:
+    def write(
+        self, row_number: int, outcome: Answer | Exception, fields: Mapping[str, Any]
+    ) -> None:
         """Write the line of an instance's `outcome`, with further `fields` of the instance."""
         if self._smoothing is not None and "gap" in fields:
             self._smoothing.restart()
-        document = {"row": row, **fields, **_outcome_fields(outcome, self._smoothing)}
+        document = {"row": row_number, **fields, **_outcome_fields(outcome, self._smoothing)}
         try:
             if self._log is not None:
                 self._log.write(document)
@@ -146,8 +148,8 @@ def run_loop(
     instances have been answered.
     """
 
-    def answer_one(number: int, instance: Instance, fields: Mapping[str, Any]) -> None:
-        heartbeat.begin(number)
+    def answer_one(row_number: int, instance: Instance, fields: Mapping[str, Any]) -> None:
+        heartbeat.begin(row_number)
         try:
             outcome = _classify(classify, instance)
             if isinstance(outcome, Answer):
@@ -156,9 +158,9 @@ def run_loop(
                 heartbeat.note_failure()
             for observe in observers:
                 observe(outcome)
-            writer.write(number, outcome, fields)
+            writer.write(row_number, outcome, fields)
         finally:
-            heartbeat.end(number)
+            heartbeat.end(row_number)
 
     due_instances = _due_instances(instances, stop_request, limit, interval_s, writer.answered_rows)
     # Answer one instance at a time on this thread.
@@ -227,18 +229,20 @@ def _due_instances(
     interval_s: float,
     answered_rows: Set[int],
 ) -> Iterator[tuple[int, Instance, Mapping[str, Any]]]:
-    """Yield unanswered instances, with number and fields, when each is due.
+    """Yield unanswered instances, with row number and fields, when each is due.
 
     A request to stop ends the iterator after the instances that were already read. The first field
     is ``at``, the time in Unix seconds at which the instance was read.
     """
-    number = -1
+    row_number = -1
     n_due = 0
     due_at = time.monotonic()
+    # A stop may be requested while an instance is answered, in the pause, or during the read. After
+    # it, buffered instances follow without a pause.
     while n_due != limit and not (stop_request.signal_name and not instances.n_buffered):
-        number += 1
+        row_number += 1
         with suppress(StopInterrupt):
-            if interval_s and not stop_request.signal_name and number not in answered_rows:
+            if interval_s and not stop_request.signal_name and row_number not in answered_rows:
                 stop_request.pause(due_at - time.monotonic())
         if stop_request.signal_name and not instances.n_buffered:
             return
@@ -246,11 +250,11 @@ def _due_instances(
             instance, fields = next(instances)
         except (StopIteration, StopInterrupt):
             return
-        if number not in answered_rows:
+        if row_number not in answered_rows:
             n_due += 1
             due_at = max(due_at, time.monotonic()) + interval_s
             # Lines may be published only after an outage, so they state when the instance was read.
-            yield number, instance, {"at": round(time.time(), 3), **fields}
+            yield row_number, instance, {"at": round(time.time(), 3), **fields}
 
 
 class AnswerTotals:
@@ -258,7 +262,7 @@ class AnswerTotals:
 
     def __init__(self) -> None:
         self.routes: Counter[str] = Counter()
-        self.errors = 0
+        self.n_errors = 0
         self._cost = 0.0
         # Only the latest, because a device may run for years.
         self._latencies_ms: deque[float] = deque(maxlen=100_000)
@@ -268,7 +272,7 @@ class AnswerTotals:
         """Add an answer or an error."""
         with self._lock:
             if isinstance(outcome, Exception):
-                self.errors += 1
+                self.n_errors += 1
                 return
             self.routes[outcome.route] += 1
             self._cost += outcome.cost
@@ -276,23 +280,27 @@ class AnswerTotals:
 
     def summary(self) -> dict[str, Any]:
         """Get the counts, the mean cost, and quantiles of the latest latencies in ms."""
-        n_answers = self.routes.total()
-        latencies_ms = sorted(self._latencies_ms)
+        with self._lock:
+            n_answers = self.routes.total()
+            routes = {route: self.routes[route] for route in ("edge", "cloud", "fallback")}
+            n_errors = self.n_errors
+            mean_cost = self._cost / n_answers if n_answers else None
+            latencies_ms = sorted(self._latencies_ms)
         ranks = (math.ceil(level * len(latencies_ms)) - 1 for level in (0.5, 0.95, 0.99))
         quantiles = (latencies_ms[rank] if latencies_ms else None for rank in ranks)
         return {
-            "instances": n_answers + self.errors,
-            "answers": {route: self.routes[route] for route in ("edge", "cloud", "fallback")},
-            "errors": self.errors,
-            "mean_cost": self._cost / n_answers if n_answers else None,
+            "instances": n_answers + n_errors,
+            "answers": routes,
+            "errors": n_errors,
+            "mean_cost": mean_cost,
             "latency_ms": dict(zip(("p50", "p95", "p99"), quantiles, strict=True)),
         }
 
     def __str__(self) -> str:
         routes = ", ".join(f"{self.routes[route]} {route}" for route in ("edge", "cloud"))
-        return f"{routes}, {self.routes['fallback']} fallback, {self.errors} errors"
+        return f"{routes}, {self.routes['fallback']} fallback, {self.n_errors} errors"
 
-    def in_words(self) -> str:
+    def summary_text(self) -> str:
         """Format the :meth:`summary` as a line of text."""
         summary = self.summary()
         counts_text = f"{summary['instances']} instances: {self}"
