@@ -153,7 +153,7 @@ def test_broker_secret_contains_the_files_of_the_configuration(tmp_path):
     readme = (DEPLOY / "README.md").read_text()
     (line,) = re.findall(r".*create secret generic gatewise-broker .*", readme)
     secret_files = {Path(p).name for p in re.findall(r"--from-file=(\S+)", line)}
-    ports_by_name = re.findall(
+    config_paths = re.findall(
         r"^\w+ (/mosquitto/config/\S+)$", broker_folder.config.read_text(), re.M
     )
-    assert {Path(path).name for path in ports_by_name} | {"mosquitto.conf"} == secret_files
+    assert {Path(path).name for path in config_paths} | {"mosquitto.conf"} == secret_files

@@ -190,7 +190,7 @@ class TreeEnsemble:
     def run_and_visit(
         self, x: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Compute :meth:`margins` and :meth:`is_visited` without compiled code."""
+        """Compute :meth:`margins` and :meth:`visited_features` without compiled code."""
         margins = np.zeros((len(x), self.n_outputs), np.float32)
         is_visited = np.zeros((len(x), self.n_features), np.bool_)
         for root, output in zip(self.roots.tolist(), self.output.tolist(), strict=True):

@@ -19,7 +19,7 @@ class MakeOnce:
 
     Parameters
     ----------
-    factory : pytest.TempPathFactory
+    folder_factory : pytest.TempPathFactory
         Factory of the test run, whose folder contains the cache.
     """
 
