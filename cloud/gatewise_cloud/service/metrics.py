@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from gatewise_cloud.worker.counters import COUNTS, HISTOGRAMS, LABELLED_COUNTS
 from gatewise_edge.service.edge_metrics import counter, gauge
-from gatewise_edge.service.endpoints import StatusServer
+from gatewise_edge.service.status_server import StatusServer
 
 _PREFIX = "gatewise_worker_"
 _LABEL_NAMES = {
@@ -158,5 +158,8 @@ def metrics_text(worker: MeasuredWorker) -> bytes:
 def worker_endpoints(worker: MeasuredWorker, port: int, *, host: str = "127.0.0.1") -> StatusServer:
     """Make the pages ``/metrics`` and ``/healthz`` of a worker."""
     return StatusServer(
-        port, metrics=lambda: metrics_text(worker), trouble=lambda: worker.trouble, host=host
+        port,
+        read_metrics=lambda: metrics_text(worker),
+        read_trouble=lambda: worker.trouble,
+        host=host,
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gatewise_edge.device.late_requests import LateRequests
     from gatewise_edge.link.mqtt import MqttLink
     from gatewise_edge.service.edge_metrics import EdgeMetrics, MeasuredDevice
-    from gatewise_edge.service.endpoints import StatusServer
+    from gatewise_edge.service.status_server import StatusServer
     from gatewise_edge.update import Store, Updater
 
 _LOG = logging.getLogger(__name__)
@@ -145,11 +145,11 @@ def serve_metrics(
         from gatewise_edge.service.edge_metrics import EdgeMetrics
     except ModuleNotFoundError as error:
         raise not_installed(error, "edge") from None
-    from gatewise_edge.service.endpoints import StatusServer
+    from gatewise_edge.service.status_server import StatusServer
 
     metrics = EdgeMetrics(device, **parts)
     status_server = StatusServer(
-        port, metrics=metrics.text, trouble=lambda: heartbeat.trouble, host=host
+        port, read_metrics=metrics.text, read_trouble=lambda: heartbeat.trouble, host=host
     )
     note(f"metrics at http://{host}:{status_server.port}/metrics")
     return metrics, status_server

@@ -19,7 +19,7 @@ from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.instance_source import InstanceSource
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.service.edge_metrics import EdgeMetrics
-from gatewise_edge.service.endpoints import StatusServer
+from gatewise_edge.service.status_server import StatusServer
 from tests.support.small_bundle import cloud_answers
 from tests.support.waiting import wait_until
 
@@ -121,7 +121,9 @@ def test_number_of_fallback_reasons_is_bounded(bundle):
 
 def test_metrics_and_health_are_served():
     troubles: list[str | None] = [None]
-    with StatusServer(0, metrics=lambda: b"x 1\n", trouble=lambda: troubles[0]) as status_server:
+    with StatusServer(
+        0, read_metrics=lambda: b"x 1\n", read_trouble=lambda: troubles[0]
+    ) as status_server:
         url = f"http://127.0.0.1:{status_server.port}"
         assert fetch(url + "/healthz") == (200, "ok\n")
         assert fetch(url + "/metrics?x=1") == (200, "x 1\n")
@@ -131,11 +133,13 @@ def test_metrics_and_health_are_served():
         with pytest.raises(
             InputError, match=f"metrics-port {status_server.port} on 127.0.0.1 cannot be"
         ):
-            StatusServer(status_server.port, metrics=bytes, trouble=lambda: None)
+            StatusServer(status_server.port, read_metrics=bytes, read_trouble=lambda: None)
 
 
 def test_status_server_can_listen_on_ipv6():
-    with StatusServer(0, metrics=bytes, trouble=lambda: None, host="::1") as status_server:
+    with StatusServer(
+        0, read_metrics=bytes, read_trouble=lambda: None, host="::1"
+    ) as status_server:
         assert fetch(f"http://[::1]:{status_server.port}/healthz") == (200, "ok\n")
 
 
@@ -143,8 +147,8 @@ def test_status_server_can_listen_on_ipv6():
 @pytest.mark.parametrize("request_start", [b"", b"GET /metrics HTTP/1.1\r\nX: "])
 def test_slow_clients_start_a_bounded_number_of_threads(request_start, monkeypatch):
     """Once, a device with TasksMax=64 could start no thread for its answers."""
-    monkeypatch.setattr("gatewise_edge.service.endpoints._MAX_CONNECTION_SECONDS", 0.1)
-    with StatusServer(0, metrics=lambda: b"x 1\n", trouble=lambda: None) as status_server:
+    monkeypatch.setattr("gatewise_edge.service.status_server._MAX_CONNECTION_SECONDS", 0.1)
+    with StatusServer(0, read_metrics=lambda: b"x 1\n", read_trouble=lambda: None) as status_server:
         n_threads_before = threading.active_count()
         clients = [socket.create_connection(("127.0.0.1", status_server.port)) for _ in range(20)]
         try:

@@ -14,7 +14,8 @@ from gatewise.errors import InputError
 
 #: Largest number of open connections.
 _MAX_CONNECTIONS: Final = 8
-#: Age in seconds after which a connection is closed when another one arrives.
+#: Age in seconds after which a connection is closed when another one arrives, and longest wait for
+#: data of a client.
 _MAX_CONNECTION_SECONDS: Final = 5.0
 
 _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -24,8 +25,9 @@ _TEXT_TYPE: Final = "text/plain; charset=utf-8"
 class StatusServer(ThreadingHTTPServer):
     """An HTTP server of two pages that runs inside a ``with`` block.
 
-    ``/metrics`` responds with the text that `metrics` returns. ``/healthz`` responds with status
-    200 and ``ok`` if `trouble` returns None, otherwise with status 503 and the returned text.
+    ``/metrics`` responds with the text that `read_metrics` returns. ``/healthz`` responds with
+    status 200 and ``ok`` if `read_trouble` returns None, otherwise with status 503 and the returned
+    text.
     With port 0 the system chooses a free port; the attribute `port` is the actual one.
 
     The server handles at most 8 connections at a time and closes those that take longer than 5 s
@@ -34,19 +36,19 @@ class StatusServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
-    block_on_close = False
+    block_on_close = False  # server_close must not wait for slow clients
     allow_reuse_address = True
 
     def __init__(
         self,
         port: int,
         *,
-        metrics: Callable[[], bytes],
-        trouble: Callable[[], str | None],
+        read_metrics: Callable[[], bytes],
+        read_trouble: Callable[[], str | None],
         host: str = "127.0.0.1",
     ) -> None:
-        self.metrics = metrics
-        self.trouble = trouble
+        self.read_metrics = read_metrics
+        self.read_trouble = read_trouble
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._opened_at: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
@@ -102,16 +104,16 @@ class StatusServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: StatusServer
-    timeout = 5.0
+    timeout = _MAX_CONNECTION_SECONDS
     server_version = "gatewise"
     sys_version = ""
 
     def do_GET(self) -> None:
         path = self.path.split("?", 1)[0]
         if path == "/metrics":
-            self._respond(200, self.server.metrics(), _METRICS_TYPE)
+            self._respond(200, self.server.read_metrics(), _METRICS_TYPE)
         elif path == "/healthz":
-            trouble = self.server.trouble()
+            trouble = self.server.read_trouble()
             self._respond(200 if trouble is None else 503, f"{trouble or 'ok'}\n".encode())
         else:
             self._respond(404, b"not found: this server has /metrics and /healthz\n")
