@@ -1,3 +1,3 @@
 # The package's public names; loaded on first use.
 from .checkup import examine as examine
-from .findings import DeviceSettings as DeviceSettings
+from .settings import DeviceSettings as DeviceSettings

@@ -14,8 +14,9 @@ from typing import Any, Final
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link import wire
 from gatewise_edge.link.broker_url import Endpoint
-from gatewise_sim.doctor.findings import ACCESS_LIST, BROKER, SET_CLOCK, DeviceSettings, Finding
+from gatewise_sim.doctor.findings import ACCESS_LIST, BROKER, SET_CLOCK, Finding
 from gatewise_sim.doctor.probe import DENIED, FAILURE, NO_SUBSCRIBER, UNKNOWN, Probe
+from gatewise_sim.doctor.settings import DeviceSettings
 
 #: Time after the TLS handshake in which a broker may refuse this client's certificate.
 _ALERT_SECONDS: Final = 0.5

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gatewise.errors import GatewiseError
-from gatewise_sim.doctor.findings import BUNDLE, DeviceSettings, Finding
+from gatewise_sim.doctor.findings import BUNDLE, Finding
 from gatewise_sim.doctor.installation import check_clock, check_installation
+from gatewise_sim.doctor.settings import DeviceSettings
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle

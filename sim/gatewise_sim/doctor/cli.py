@@ -12,7 +12,8 @@ from gatewise.formats import plural
 from gatewise.settings import with_options
 from gatewise_export.commands.options import AsJson
 from gatewise_sim.doctor.checkup import examine
-from gatewise_sim.doctor.findings import DeviceSettings, Finding
+from gatewise_sim.doctor.findings import Finding
+from gatewise_sim.doctor.settings import DeviceSettings
 
 
 @with_options

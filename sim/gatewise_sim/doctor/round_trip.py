@@ -10,7 +10,7 @@ import numpy as np
 
 from gatewise_edge.errors import LinkError, WireError
 from gatewise_edge.link import wire
-from gatewise_sim.doctor.findings import ACCESS_LIST, ROUND_TRIP, WORKER, DeviceSettings, Finding
+from gatewise_sim.doctor.findings import ACCESS_LIST, ROUND_TRIP, WORKER, Finding
 from gatewise_sim.doctor.probe import (
     DENIED,
     FAILURE,
@@ -20,6 +20,7 @@ from gatewise_sim.doctor.probe import (
     UNKNOWN,
     Probe,
 )
+from gatewise_sim.doctor.settings import DeviceSettings
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle

@@ -22,8 +22,8 @@ from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import Endpoint, MqttLink
 from gatewise_sim.doctor.checkup import examine
-from gatewise_sim.doctor.findings import DeviceSettings
 from gatewise_sim.doctor.probe import Probe
+from gatewise_sim.doctor.settings import DeviceSettings
 from tests.support import small_bundle
 from tests.support.mosquitto import Mosquitto, SecureBroker, make_broker_folder, mosquitto_user
 from tests.support.ports import free_port

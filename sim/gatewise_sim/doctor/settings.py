@@ -1,0 +1,55 @@
+"""Settings of the device that the doctor examines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gatewise.documents import Meta
+from gatewise.settings import Settings
+
+if TYPE_CHECKING:
+    from gatewise_edge.link.broker_url import Endpoint
+
+
+class DeviceSettings(Settings, frozen=True):
+    """Settings of the device to examine."""
+
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(help="Bundle of the device; the worker must answer one of its sample rows."),
+    ] = None
+    broker: Annotated[
+        str | None, typer.Option(help="URL of the broker, mqtt://user:password@host or mqtts://.")
+    ] = None
+    device: Annotated[
+        str | None, typer.Option(help="Id of the device; by default the name in its certificate.")
+    ] = None
+    ca_file: Annotated[
+        Path | None, typer.Option(help="Certificates of the trusted authorities, for mqtts://.")
+    ] = None
+    cert_file: Annotated[Path | None, typer.Option(help="Certificate of the device.")] = None
+    key_file: Annotated[Path | None, typer.Option(help="Key of the device's certificate.")] = None
+    timeout: Annotated[
+        float, Meta(gt=0, le=60), typer.Option(help="Time to wait for each reply, in s.")
+    ] = 3.0
+    block: Annotated[
+        tuple[str, ...],
+        typer.Option(
+            metavar="NAME=MODULE:FUNCTION", help="Python function of a block of the bundle."
+        ),
+    ] = ()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Address of the broker, with the files for TLS."""
+        from gatewise_edge.link.broker_url import Endpoint
+
+        return Endpoint(
+            self.broker or "",
+            ca_file=self.ca_file,
+            cert_file=self.cert_file,
+            key_file=self.key_file,
+        )
