@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from gatewise.formats import (
     Format,
@@ -65,15 +65,22 @@ def format_interval(estimate: Estimate | None, formatter: Format) -> str:
     return interval(estimate.low, estimate.high, formatter)
 
 
-def summary_sentence(report: Report) -> tuple[str, str]:
-    """Summarise the run in one sentence, split into its main clause and the rest.
+class SummarySentence(NamedTuple):
+    """Sentence that summarises a run."""
+
+    main_clause: str
+    rest: str
+
+
+def summary_sentence(report: Report) -> SummarySentence:
+    """Summarise the run in one sentence.
 
     If the rows break a promise of the bundle, a sentence about it comes first.
     """
     main_clause, rest = _run_summary(report)
     if report.promise is None:
-        return main_clause, rest
-    return report.promise, f" {main_clause}{rest}"
+        return SummarySentence(main_clause, rest)
+    return SummarySentence(report.promise, f" {main_clause}{rest}")
 
 
 def _run_summary(report: Report) -> tuple[str, str]:

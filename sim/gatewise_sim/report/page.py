@@ -12,7 +12,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from gatewise_sim.report.findings import KeyFigure
+from gatewise_sim.report.findings import KeyFigure, SummarySentence
 from gatewise_sim.report.tables import PageTable
 
 _PACKAGE: Final = "gatewise_sim.report"
@@ -47,11 +47,11 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Contents of a page; `headline` is the main clause of the summary, and its rest."""
+    """Contents of a page; `description` says which run or sweep it shows."""
 
     title: str
-    about: str
-    headline: tuple[str, str]
+    description: str
+    headline: SummarySentence
     warnings: Sequence[str] = ()
     key_figures: Sequence[KeyFigure] = ()
     sections: Sequence[Section]
@@ -84,13 +84,18 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["with_units"] = lambda text: _SPACE_BEFORE_UNIT.sub(
-        "\N{NO-BREAK SPACE}", text
-    )
-    # Split a long command into lines with backslashes for a shell.
-    environment.filters["shell_lines"] = lambda command: (
-        command
-        if len(command) <= _MAX_COMMAND_LENGTH
-        else command.strip().replace(" --", " \\\n    --")
-    )
+    environment.filters["nonbreaking_units"] = _nonbreaking_units
+    environment.filters["shell_lines"] = _shell_lines
     return environment
+
+
+def _nonbreaking_units(text: str) -> str:
+    """Replace the space between a number and its unit by one that does not break a line."""
+    return _SPACE_BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", text)
+
+
+def _shell_lines(command: str) -> str:
+    """Split a long command into lines with backslashes for a shell."""
+    if len(command) <= _MAX_COMMAND_LENGTH:
+        return command
+    return command.strip().replace(" --", " \\\n    --")

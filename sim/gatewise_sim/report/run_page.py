@@ -55,7 +55,7 @@ def render_page(report: Report) -> str:
     return write_page(
         Page(
             title=f"{report.dataset}, {plural(report.settings.get('devices') or 0, 'device')}",
-            about=_describe_run(report),
+            description=_describe_run(report),
             headline=summary_sentence(report),
             warnings=caveats(report),
             key_figures=key_figures(report),

@@ -70,7 +70,7 @@ def test_summary_mentions_wide_intervals():
     unlabelled = with_system(
         make_report(accuracy=None), offload_rate=Estimate(value=0.0, low=0.0, high=0.56)
     )
-    assert summary_sentence(unlabelled)[0].endswith(
+    assert summary_sentence(unlabelled).main_clause.endswith(
         "(too few rows to tell more than 0 to 56.0 % offloaded)"
     )
 
@@ -84,7 +84,7 @@ def test_system_without_offloads_has_no_savings():
 
 def test_broken_promise_is_the_first_sentence():
     report = make_report(promise="The rows break the bundle's promise: 95.0 % are right.")
-    assert summary_sentence(report)[0] == report.promise
+    assert summary_sentence(report).main_clause == report.promise
     text = summary_text(report)
     assert text == f"{report.promise} {summary_text(replace(report, promise=None))}"
     assert report.promise not in caveats(report)
