@@ -58,14 +58,23 @@ def show_days(report: LoopReport) -> None:
     """Print a table with a row per day, and the totals of labels, bytes and releases."""
     print_table("A fleet that learns", _COLUMN_NAMES, [_row_cells(day) for day in report.days])
     print(
-        f"{report.n_asked} labels asked for, {byte_size(report.n_bytes)} sent, "
+        f"{report.n_asked} labels requested, {byte_size(report.n_bytes)} sent, "
         f"{report.n_releases} releases after the first"
     )
 
 
 _COLUMN_NAMES: Final = (
-    *("day", "release", "right", "high-cost", "estimate", "95 % interval", "offloaded"),
-    *("asked", "labels", "bytes", "in the evening"),
+    "day",
+    "release",
+    "accuracy",
+    "high-cost accuracy",
+    "estimate",
+    "95 % interval",
+    "offloaded",
+    "labels requested",
+    "labels",
+    "bytes",
+    "in the evening",
 )
 
 

@@ -43,7 +43,7 @@ def test_the_command_prints_a_line_per_day_with_the_rules_of_the_docs(
     assert main([*map(str, command)]) == 0
     output = capsys.readouterr().out
     assert re.search(r"^1 +7 .*\n2 +7 ", output, re.MULTILINE), output
-    assert "labels asked for" in output
+    assert "labels requested" in output
     assert main([*map(str, command), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert [day["day"] for day in document["days"]] == [1, 2]
