@@ -9,8 +9,11 @@ from benchmarks.comparison.record import Point
 from benchmarks.data import problems
 
 
-def row(val_accuracy, val_cost, accuracy, cost, nbytes=0):
-    return [val_accuracy, val_cost, accuracy, cost, cost, 0.0, nbytes]
+def row(*, val_accuracy, accuracy, cost, nbytes=0):
+    return [val_accuracy, cost, accuracy, cost, cost, 0.0, nbytes]
+
+
+CONSTANT_MODEL = row(val_accuracy=0.5, accuracy=0.5, cost=0)
 
 
 def cell(seed, *points):
@@ -21,29 +24,42 @@ def cell(seed, *points):
 @pytest.fixture
 def summary_figures():
     problem = problems.get("breast_cancer")  # 30 features at price 1
-    accurate =  [cell(s, row(0.5, 0, 0.5, 0), row(0.95, 3, 0.94, 3), row(0.96, 6, 0.95, 6))
-            for s in range(5)]  # fmt: skip
-    costly = [cell(s, row(0.5, 0, 0.5, 0), row(0.955, 15, 0.93, 15, 2**20)) for s in range(5)]
-    weak = [cell(s, row(0.5, 0, 0.5, 0), row(0.7, 3, 0.99, 3)) for s in range(5)]
+    accurate = [
+        cell(
+            seed,
+            CONSTANT_MODEL,
+            row(val_accuracy=0.95, accuracy=0.94, cost=3),
+            row(val_accuracy=0.96, accuracy=0.95, cost=6),
+        )
+        for seed in range(5)
+    ]
+    costly = [
+        cell(seed, CONSTANT_MODEL, row(val_accuracy=0.955, accuracy=0.93, cost=15, nbytes=2**20))
+        for seed in range(5)
+    ]
+    weak = [
+        cell(seed, CONSTANT_MODEL, row(val_accuracy=0.7, accuracy=0.99, cost=3))
+        for seed in range(5)
+    ]
     return summary.summarise(problem, {"staged": accurate, "costly": costly, "weak": weak})
 
 
 def test_cut_belongs_to_the_cheapest_point_within_one_percent(summary_figures):
     assert summary_figures["top_method"] == "staged"
     assert summary_figures["top_accuracy"] == pytest.approx(0.99)  # of any method, on test
-    rule = summary_figures["methods"]["staged"]["within_1"]
-    assert rule["cut"]["mean"] == pytest.approx(0.9)
-    assert rule["loss"]["mean"] == pytest.approx(0.05)
-    assert summary_figures["methods"]["staged"]["within_1_slack"]["cut"]["mean"] == pytest.approx(
-        0.8
-    )
+    figures = summary_figures["methods"]["staged"]["within_1"]
+    assert figures["cut"]["mean"] == pytest.approx(1 - 3 / 30)  # all features cost 30
+    assert figures["loss"]["mean"] == pytest.approx(0.99 - 0.94)
+    # the first point is within 1 % of 0.96, but not with the slack of 0.2 %
+    slack_figures = summary_figures["methods"]["staged"]["within_1_slack"]
+    assert slack_figures["cut"]["mean"] == pytest.approx(1 - 6 / 30)
 
 
 def test_method_without_an_accurate_point_falls_back_to_the_top_method(summary_figures):
-    rule = summary_figures["methods"]["weak"]["within_1"]
-    assert rule["reached"]["mean"] == 0
-    assert rule["cut"]["mean"] == 0
-    assert rule["loss"]["mean"] == pytest.approx(0.99 - 0.95)
+    figures = summary_figures["methods"]["weak"]["within_1"]
+    assert figures["reached"]["mean"] == 0
+    assert figures["cut"]["mean"] == 0
+    assert figures["loss"]["mean"] == pytest.approx(0.99 - 0.95)  # against the best test accuracy
 
 
 def test_byte_bounds_exclude_large_models(summary_figures):
@@ -53,19 +69,18 @@ def test_byte_bounds_exclude_large_models(summary_figures):
 
 
 def test_byte_bound_uses_the_fit_within_this_bound():
-    large = [cell(0, row(0.5, 0, 0.5, 0), row(0.96, 6, 0.95, 6, 2**17))]
-    small = [cell(0, row(0.5, 0, 0.5, 0), row(0.955, 9, 0.94, 9, 2**15))]
-    peer = [cell(0, row(0.5, 0, 0.5, 0), row(0.951, 12, 0.93, 12, 2**14))]
+    large = [cell(0, CONSTANT_MODEL, row(val_accuracy=0.96, accuracy=0.95, cost=6, nbytes=2**17))]
+    small = [cell(0, CONSTANT_MODEL, row(val_accuracy=0.955, accuracy=0.94, cost=9, nbytes=2**15))]
+    peer = [cell(0, CONSTANT_MODEL, row(val_accuracy=0.951, accuracy=0.93, cost=12, nbytes=2**14))]
     summary_figures = summary.summarise(
         problems.get("breast_cancer"), {"staged": large, "staged-64kb": small, "costly": peer}
     )
-    assert summary_figures["methods"]["staged"]["within_1_64_kb"]["cut"]["mean"] == pytest.approx(
-        0.7
-    )
+    bounded_figures = summary_figures["methods"]["staged"]["within_1_64_kb"]
+    assert bounded_figures["cut"]["mean"] == pytest.approx(1 - 9 / 30)
     assert summary_figures["methods"]["staged"]["within_1_8_kb"]["reached"]["mean"] == 0
-    against = summary.compare(summary_figures, "staged", 1000, accuracies="at_budgets_64_kb")
-    assert list(against) == ["costly"]
-    assert max(against["costly"]["difference"]) == pytest.approx(0.94 - 0.5)
+    comparisons = summary.compare(summary_figures, "staged", 1000, accuracies="at_budgets_64_kb")
+    assert list(comparisons) == ["costly"]
+    assert max(comparisons["costly"]["difference"]) == pytest.approx(0.94 - 0.5)
 
 
 def test_budget_chooses_on_validation_and_reports_test_rows(summary_figures):
@@ -82,17 +97,17 @@ def test_budget_chooses_on_validation_and_reports_test_rows(summary_figures):
 
 
 def test_compare_counts_wins_ties_and_losses(summary_figures):
-    against = summary.compare(summary_figures, "staged", n_test=1000)
+    comparisons = summary.compare(summary_figures, "staged", n_test=1000)
     budgets = summary_figures["budgets"]
-    n_budgets_below = sum(b < 3 for b in budgets)
-    assert against["weak"]["plain"] == {
+    n_budgets_below = sum(b < 3 for b in budgets)  # where both have only the constant model
+    assert comparisons["weak"]["plain"] == {
         "wins": 0,
         "ties": n_budgets_below,
         "losses": 12 - n_budgets_below,
     }
-    assert against["weak"]["significant"]["losses"] == 12 - n_budgets_below
-    assert against["costly"]["plain"]["losses"] == 0
-    assert against["costly"]["difference"][-1] == pytest.approx(0.02)
+    assert comparisons["weak"]["significant"]["losses"] == 12 - n_budgets_below
+    assert comparisons["costly"]["plain"]["losses"] == 0
+    assert comparisons["costly"]["difference"][-1] == pytest.approx(0.02)
 
 
 def test_holm_adjusts_p_values_in_ascending_order():

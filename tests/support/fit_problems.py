@@ -20,4 +20,11 @@ def problem_of(x: Any, y: Any, costs: FeatureCosts | None = None) -> Problem:
     y = np.asarray(y, np.int64)
     plan = ValidationSplit.choose(x, y, np.ones(len(y)), validation=None, seed=0)
     costs = FeatureCosts.uniform(x.shape[1]) if costs is None else costs
-    return Problem(plan, plan, len(np.unique(y)), costs, 0, lambda *_: None)
+    return Problem(
+        plan=plan,
+        cloud_plan=plan,
+        n_classes=len(np.unique(y)),
+        costs=costs,
+        seed=0,
+        report=lambda *_: None,
+    )

@@ -13,8 +13,8 @@ from gatewise_signals.document import SignalRecord, read_signal, write_signal
 from gatewise_signals.signal_input import SignalInput
 
 RATE = 8000.0
-X = sig.Channels()
-FRAMES = sig.Spectrogram(X, RATE, 200, 80)
+SIGNAL = sig.Channels()
+FRAMES = sig.Spectrogram(SIGNAL, RATE, 200, 80)
 MEL = sig.MelSpectrogram(FRAMES, 20, 60.0, 3800.0)
 
 
@@ -34,11 +34,10 @@ def scipy_mel(windows):
     )  # fmt: skip
     power[:, 1:-1] /= 2  # scipy adds the negative frequencies to the positive ones
     hz = hz * RATE
-    edges = 700 * (
-        10 ** (np.linspace(*2595 * np.log10(1 + np.array([60, 3800]) / 700), 22) / 2595) - 1
-    )
+    lowest_mel, highest_mel = 2595 * np.log10(1 + np.array([60, 3800]) / 700)
+    band_edges_hz = 700 * (10 ** (np.linspace(lowest_mel, highest_mel, 22) / 2595) - 1)
     weights = np.stack(
-        [np.interp(hz, edges[b : b + 3], [0, 1, 0], left=0, right=0) for b in range(20)]
+        [np.interp(hz, band_edges_hz[b : b + 3], [0, 1, 0], left=0, right=0) for b in range(20)]
     )
     weights /= weights.sum(1, keepdims=True)
     return np.log(np.einsum("bf,nft->ntb", weights, power) + 1e-12)

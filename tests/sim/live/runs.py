@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ COLUMNS = ("time", "device", "row", "route", "stage", "label", "cost", "feature_
 
 def make_live_scenario(**changes: Any) -> Scenario:
     """Make a live scenario of a few devices with a long deadline."""
-    common = {
+    default_settings = {
         "devices": 4,
         "time": "6s",
         "deadline_ms": 10_000.0,
@@ -28,13 +29,15 @@ def make_live_scenario(**changes: Any) -> Scenario:
         "link": "none",
         "engine": "live",
     }
-    return Scenario(**{**common, **changes})
+    return Scenario(**{**default_settings, **changes})
 
 
-def run_live_fleet(digits: Any, table: RowTable, scenario: Scenario, **options: Any) -> LiveRun:
+def run_live_fleet(
+    digits_system: SimpleNamespace, table: RowTable, scenario: Scenario, **options: Any
+) -> LiveRun:
     """Run a live fleet on the small system's rows."""
-    rows = Rows("rows", digits.rows, None)
-    return run_live(digits.bundle.path, rows.instances, scenario, table, **options)
+    rows = Rows("rows", digits_system.rows, None)
+    return run_live(digits_system.bundle.path, rows.instances, scenario, table, **options)
 
 
 def run_virtual(table: RowTable, scenario: Scenario, live_run: LiveRun) -> FleetRun:
@@ -48,7 +51,7 @@ def run_virtual(table: RowTable, scenario: Scenario, live_run: LiveRun) -> Fleet
     )
 
 
-def assert_same(
+def assert_same_answers(
     live_answers: Answers, virtual_answers: Answers, names: Iterable[str] = COLUMNS
 ) -> None:
     """Assert that the answers of a live run equal those in virtual time."""

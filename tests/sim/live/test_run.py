@@ -14,7 +14,7 @@ from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.results import CLOUD, EDGE
 from tests.sim.live.runs import (
     COLUMNS,
-    assert_same,
+    assert_same_answers,
     make_live_scenario,
     run_live_fleet,
     run_virtual,
@@ -37,7 +37,7 @@ def test_live_fleet_has_the_answers_and_bytes_of_virtual_time(digits, table):
     answers = live_run.fleet.answers
     virtual_run = run_virtual(table, scenario, live_run)
     assert (live_run.fleet.n_lost, live_run.troubles, live_run.broker) == (0, [], "mosquitto")
-    assert_same(answers, virtual_run.answers)
+    assert_same_answers(answers, virtual_run.answers)
     is_cloud = answers.route == CLOUD
     assert set(answers.route.tolist()) == {EDGE, CLOUD}
     assert (is_cloud == table.is_offloaded[answers.row]).all()
@@ -70,7 +70,7 @@ def test_policy_has_the_routes_of_virtual_time(digits, table, policy):
     assert live_run.fleet.n_lost == 0
     routes = live_run.fleet.answers.route
     assert (routes == (EDGE if policy == "edge-only" else CLOUD)).all()
-    assert_same(
+    assert_same_answers(
         live_run.fleet.answers,
         run_virtual(table, scenario, live_run).answers,
         set(COLUMNS) - {"reason"},

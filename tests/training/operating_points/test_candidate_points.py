@@ -15,34 +15,36 @@ from gatewise_training.operating_points.candidate_points import SettingsPath, li
 from gatewise_training.operating_points.guarantee import Promise
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
-pytestmark = pytest.mark.slow  # fits of several seconds
+pytestmark = pytest.mark.slow  # tests thousands of rows, for up to a second
 
-promise = Promise.from_bounds
+make_promise = Promise.from_bounds
 
 
-def make_record(seed, n=400, stages=3, has_ties=False, has_nan=False, has_cloud=True):
+def make_record(seed, n_rows=400, n_stages=3, has_ties=False, has_nan=False, has_cloud=True):
     rng = np.random.default_rng(seed)
-    scores = rng.gamma(2.0, size=(stages, n)).astype(np.float32)
+    scores = rng.gamma(2.0, size=(n_stages, n_rows)).astype(np.float32)
     if has_ties:
         scores = np.round(scores, 1)
-    is_right = rng.random((stages, n)) < 1 - 0.5 * np.exp(
-        -scores * np.arange(1, stages + 1)[:, None]
+    is_right = rng.random((n_stages, n_rows)) < 1 - 0.5 * np.exp(
+        -scores * np.arange(1, n_stages + 1)[:, None]
     )
     if has_nan:
         scores[rng.random(scores.shape) < 0.1] = np.nan
-    is_last_right = rng.random(n) < 0.97 if has_cloud else is_right[-1]
-    costs = np.cumsum(np.arange(1.0, stages + 2))
+    is_reference_right = rng.random(n_rows) < 0.97 if has_cloud else is_right[-1]
+    costs = np.cumsum(np.arange(1.0, n_stages + 2))
     if not has_cloud:
         costs[-1] = costs[-2]
-    correctness = np.vstack([is_right, is_last_right]).astype(float)
-    return CascadeRecord(scores, correctness, costs, np.ones(n), RowSplitter(n), has_cloud)
+    correctness = np.vstack([is_right, is_reference_right]).astype(float)
+    return CascadeRecord(
+        scores, correctness, costs, np.ones(n_rows), RowSplitter(n_rows), has_cloud
+    )
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_no_row_of_other_data_stops_later_along_a_path(seed, ties, nan, has_cloud):
-    tuning_record = make_record(seed, has_ties=ties, has_nan=nan, has_cloud=has_cloud)
-    other_record = make_record(seed + 1, has_nan=nan, has_cloud=has_cloud)
+def test_no_row_of_other_data_stops_later_along_a_path(seed, has_ties, has_nan, has_cloud):
+    tuning_record = make_record(seed, has_ties=has_ties, has_nan=has_nan, has_cloud=has_cloud)
+    other_record = make_record(seed + 1, has_nan=has_nan, has_cloud=has_cloud)
     points = frontier_points(tuning_record, n_lams=10, n_thresholds=5)
     path = SettingsPath.through(tuning_record, points[seed % len(points)])
     previous_exits = None
@@ -76,9 +78,9 @@ def test_a_path_contains_its_base_point(has_cloud):
     ],
 )
 def test_candidates_are_dense_near_the_bound(bound, risk):
-    tuning_record = make_record(3, n=4000)
+    tuning_record = make_record(3, n_rows=4000)
     candidates = list_candidates(
-        tuning_record, frontier_points(tuning_record), promise(**bound), n_rows=4000
+        tuning_record, frontier_points(tuning_record), make_promise(**bound), n_rows=4000
     )
     risks = np.array([risk(p) for p in candidates[1:] if p.thresholds != candidates[0].thresholds])
     limit = next(iter(bound.values()))
@@ -89,9 +91,9 @@ def test_candidates_are_dense_near_the_bound(bound, risk):
 
 
 def test_candidates_for_a_loss_start_with_cloud_only_and_get_cheaper():
-    tuning_record = make_record(3, n=4000)
+    tuning_record = make_record(3, n_rows=4000)
     candidates = list_candidates(
-        tuning_record, frontier_points(tuning_record), promise(max_loss=0.01), n_rows=4000
+        tuning_record, frontier_points(tuning_record), make_promise(max_loss=0.01), n_rows=4000
     )
     assert candidates[0].thresholds == (None, None, None)
     costs = [p.cost for p in candidates]
@@ -102,24 +104,29 @@ def test_candidates_for_a_loss_start_with_cloud_only_and_get_cheaper():
 def test_the_first_candidate_keeps_the_bound_on_any_rows():
     tuning_record = make_record(4)
     points = frontier_points(tuning_record)
-    first_candidate = list_candidates(
-        tuning_record, points, promise(offload_rate=0.05), n_rows=100
-    )[0]
+    first_candidate, *_ = list_candidates(
+        tuning_record, points, make_promise(offload_rate=0.05), n_rows=100
+    )
     assert make_record(99).measure(first_candidate.thresholds).offload_rate == 0
-    first_candidate = list_candidates(tuning_record, points, promise(budget=3.0), n_rows=100)[0]
+    first_candidate, *_ = list_candidates(
+        tuning_record, points, make_promise(budget=3.0), n_rows=100
+    )
     assert (
         make_record(99).exit_costs[make_record(99).exits(first_candidate.thresholds)].max() <= 3.0
     )
     # no candidate is certain to cost less than the cheapest stage
-    assert list_candidates(tuning_record, points, promise(budget=0.5), n_rows=100)[0].cost >= 0.5
+    first_candidate, *_ = list_candidates(
+        tuning_record, points, make_promise(budget=0.5), n_rows=100
+    )
+    assert first_candidate.cost >= 0.5
 
 
 def test_candidates_for_an_offload_rate_may_cost_more_than_points_of_the_frontier():
-    tuning_record = make_record(8, n=4000)
+    tuning_record = make_record(8, n_rows=4000)
     points = [p for p in frontier_points(tuning_record) if p.thresholds[2] in (None, ALWAYS_STOP)]
     cheap_points = [p for p in points if p.cost < 3]
     candidates = list_candidates(
-        tuning_record, cheap_points, promise(offload_rate=0.1), n_rows=4000
+        tuning_record, cheap_points, make_promise(offload_rate=0.1), n_rows=4000
     )
     candidates_within_rate = [p for p in candidates if p.offload_rate <= 0.1]
     assert (
@@ -131,7 +138,7 @@ def test_candidates_for_an_offload_rate_may_cost_more_than_points_of_the_frontie
 def test_the_last_stage_is_the_reference_without_a_cloud():
     tuning_record = make_record(6, has_cloud=False)
     candidates = list_candidates(
-        tuning_record, frontier_points(tuning_record), promise(max_loss=0.05), n_rows=400
+        tuning_record, frontier_points(tuning_record), make_promise(max_loss=0.05), n_rows=400
     )
     assert candidates[0].thresholds == (None, None, ALWAYS_STOP)
     assert all(p.thresholds[-1] == ALWAYS_STOP for p in candidates)
@@ -141,16 +148,18 @@ def test_candidates_need_points_and_rows():
     tuning_record = make_record(7)
     for points, n_rows in (([], 10), ([OperatingPoint((None,) * 3, 1, 1, 1)], 0)):
         with pytest.raises(InputError, match="at least one"):
-            list_candidates(tuning_record, points, promise(budget=3), n_rows=n_rows)
+            list_candidates(tuning_record, points, make_promise(budget=3), n_rows=n_rows)
 
 
 def test_single_models_are_candidates_in_order_of_their_risk():
-    records = [make_record(seed, stages=1, has_cloud=False) for seed in range(3)]
+    records = [make_record(seed, n_stages=1, has_cloud=False) for seed in range(3)]
     for number, record in enumerate(records):
         record.exit_costs[:] = 5.0 - number if number < 2 else 9.0
     points = [record.measure((ALWAYS_STOP,), number) for number, record in enumerate(records)]
-    candidates_for_budget = list_candidates(records, points, promise(budget=6.0), n_rows=300)
+    candidates_for_budget = list_candidates(records, points, make_promise(budget=6.0), n_rows=300)
     assert [p.chain for p in candidates_for_budget] == [1, 0, 2]
-    candidates_for_loss = list_candidates(records, points[:2], promise(max_loss=0.1), n_rows=300)
+    candidates_for_loss = list_candidates(
+        records, points[:2], make_promise(max_loss=0.1), n_rows=300
+    )
     # the reference is first although it is on no frontier
     assert [p.chain for p in candidates_for_loss] == [2, 0, 1]
