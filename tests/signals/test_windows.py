@@ -195,6 +195,23 @@ def test_delays_are_measured_against_the_mean_rate_of_the_clock(delay, n_gaps):
     assert (windower.n_gaps, windower.n_samples) == (n_gaps, 85)
 
 
+@pytest.mark.parametrize(("delay", "n_gaps"), [(1.9, 0), (2.1, 1)])
+def test_the_mean_rate_is_the_median_of_the_latest_rates(delay, n_gaps):
+    """Of 24 pushes of four samples, 14 come 0.4 intervals late and 10 in time.
+
+    The median is 0.4 intervals, and four times the third quartile of the distances 1.6 more.
+    """
+    windower = Windower(1000, rate_hz=1.0)
+    time = 0.0
+    windower.push([0, 0, 0, 0], time=time)
+    for lateness in [0.4, 0.0] * 10 + [0.4] * 4:
+        time += 4.0 + lateness
+        windower.push([0, 0, 0, 0], time=time)
+    windower.push([0], time=time + 4.0 + delay)
+    windower.reset()
+    assert windower.n_gaps == n_gaps
+
+
 def test_a_reset_drops_the_unfinished_window_and_counts_its_samples():
     windower = Windower(4, rate_hz=1.0)
     windower.reset()

@@ -125,6 +125,14 @@ def test_the_queue_holds_at_most_its_bytes(queue_bytes, is_queued):
     assert batcher.admit(make_ticket(1, device="b"), 0.0).is_queued == is_queued
 
 
+@pytest.mark.parametrize(("queue_bytes", "is_queued"), [(36, True), (35, False)])
+def test_a_device_takes_at_most_half_of_the_bytes_that_are_left(queue_bytes, is_queued):
+    """Of 36 bytes, 12 are left beside the device's 12 and the 12 of its second request."""
+    batcher = Batcher(queue_bytes=queue_bytes)
+    assert batcher.admit(make_ticket(0), 0.0).is_queued
+    assert batcher.admit(make_ticket(1), 0.0).is_queued == is_queued
+
+
 def test_repeated_requests_get_the_stored_answer_within_bytes_and_time():
     batcher = Batcher(max_answer_bytes=4, max_answer_seconds=5.0)
     for number, answer in enumerate((b"1234", b"5")):
@@ -230,6 +238,8 @@ def test_a_duplicate_is_dropped_before_the_answer_and_repeated_after_it():
     [
         ({"max_answers": 3}, 3),
         ({"max_answer_bytes": 25}, 2),
+        ({"max_answer_bytes": 20}, 2),
+        ({"max_answer_bytes": 19}, 1),
         ({"max_answer_seconds": 4.5}, 5),
     ],
 )

@@ -44,6 +44,15 @@ def test_breaker_opens_when_a_share_of_the_window_failed():
     assert breaker.state == "open"
 
 
+def test_replies_count_as_not_silent_in_the_share():
+    breaker = Breaker(max_failures=100, max_silent_share=0.8, n_recent=4)
+    for has_reply in (False, True, False, False):
+        breaker.record(has_reply, sent_at=0.0, now=0.0)
+    assert breaker.state == "closed"  # 3 of 4 requests were silent
+    record_failures(breaker, 2, 0.0)
+    assert breaker.state == "open"  # all of the latest 4
+
+
 def test_breaker_admits_one_probe_at_a_time_and_closes_after_a_reply():
     breaker = Breaker(max_failures=1, first_pause_s=2.0, draw=lambda: 0.5)
     record_failures(breaker, 1, 10.0)
