@@ -245,12 +245,12 @@ def _hold_out_groups_or_latest(
     test_share = settings.test_size
     if splitter.time is None:
         test = _whole_groups(splitter, y, test_share, settings.seed)
-        training = np.setdiff1d(np.arange(splitter.n), test)
+        training = np.setdiff1d(np.arange(splitter.n_rows), test)
     else:
-        n_training = round((1 - test_share) * splitter.n)
+        n_training = round((1 - test_share) * splitter.n_rows)
         training, test = (
             np.sort(rows_of_part)
-            for rows_of_part in splitter.cut(splitter.order(None), n_training, splitter.n)
+            for rows_of_part in splitter.cut(splitter.order(None), n_training, splitter.n_rows)
         )
     return training, np.zeros(0, np.intp), test
 
@@ -276,7 +276,7 @@ def _whole_groups(
     test = first_fold
     for fold in other_folds:
         larger_test = np.concatenate([test, fold])
-        n_test_rows = test_share * splitter.n
+        n_test_rows = test_share * splitter.n_rows
         is_nearer = abs(len(larger_test) - n_test_rows) < abs(len(test) - n_test_rows)
         if is_nearer and n_classes(larger_test) == n_classes(first_fold):
             test = larger_test

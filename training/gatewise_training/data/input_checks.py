@@ -267,7 +267,7 @@ def checked_splits(
     except ValueError as error:
         raise InputError(one_line(error)) from None
     validation, splitter = _checked_splitter(len(x), groups, time, validation)
-    all_validation_rows = np.ones(splitter.n - len(x), bool)
+    all_validation_rows = np.ones(splitter.n_rows - len(x), bool)
     return weight, validation, splitter.take(np.concatenate([weight > 0, all_validation_rows]))
 
 

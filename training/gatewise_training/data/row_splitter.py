@@ -22,10 +22,16 @@ from gatewise.errors import InputError
 Rows = NDArray[np.intp]
 
 MAX_STRATIFIED_GROUPS = 2000
-"""Largest number of groups that are stratified by class."""
+"""Largest number of groups that are stratified by class.
+
+Stratification loops over the groups in Python, and random parts of more groups are nearly equal.
+"""
 
 MAX_TRIES = 20
-"""Largest number of random assignments of groups to parts, until every class is in two parts."""
+"""Largest number of random assignments of groups to parts.
+
+The first one is used in which every class of several groups is in several parts.
+"""
 
 N_BLOCKS = 6
 """Number of parts in the cross-validation inside a model's fit."""
@@ -38,13 +44,13 @@ class RowSplitter:
     With both groups and times, groups stay whole, and the latest groups are validation rows.
     """
 
-    n: int
+    n_rows: int
     groups: NDArray[np.int64] | None = None  # (n,): numbers of groups
     time: NDArray[np.int64] | None = None  # (n,): ranks of times
 
     @classmethod
-    def checked(cls, n: int, groups: Any = None, time: Any = None) -> RowSplitter:
-        """Make the splitter of `n` rows; raise InputError for unusable groups or times.
+    def checked(cls, n_rows: int, groups: Any = None, time: Any = None) -> RowSplitter:
+        """Make the splitter of `n_rows` rows; raise InputError for unusable groups or times.
 
         >>> RowSplitter.checked(3, groups=["b", "a", "b"]).groups
         array([1, 0, 1])
@@ -55,7 +61,7 @@ class RowSplitter:
                 continue
             try:
                 distinct_values, rank_of_row = np.unique(
-                    cls.checked_values(name, values, n), return_inverse=True
+                    cls.checked_values(name, values, n_rows), return_inverse=True
                 )
             except TypeError:
                 raise InputError(f"{name} holds values that cannot be compared") from None
@@ -65,17 +71,18 @@ class RowSplitter:
                     f"to validate on; give more, or leave {name} out"
                 )
             ranks[name] = rank_of_row.astype(np.int64)
-        return cls(n, **ranks)
+        return cls(n_rows, **ranks)
 
     @staticmethod
-    def checked_values(name: str, values: Any, n: int) -> NDArray[Any]:
-        """Check that each of `n` rows has a value; convert values of several types to text."""
+    def checked_values(name: str, values: Any, n_rows: int) -> NDArray[Any]:
+        """Check that each of `n_rows` rows has a value; convert values of several types to text."""
         import pandas as pd
 
         row_values = np.asarray(values)
-        if row_values.shape != (n,):
+        if row_values.shape != (n_rows,):
             raise InputError(
-                f"{name} must have one value for each of the {n} rows, not shape {row_values.shape}"
+                f"{name} must have one value for each of the {n_rows} rows, "
+                f"not shape {row_values.shape}"
             )
         missing_rows = np.flatnonzero(pd.isna(row_values)).tolist()
         if missing_rows:
@@ -109,7 +116,7 @@ class RowSplitter:
         """Return the splitter of some of the rows, in this order."""
         groups = None if self.groups is None else self.groups[rows]
         time = None if self.time is None else self.time[rows]
-        return RowSplitter(len(np.arange(self.n)[rows]), groups, time)
+        return RowSplitter(len(np.arange(self.n_rows)[rows]), groups, time)
 
     # -- splits ----------------------------------------------------------------------------
 
@@ -123,7 +130,7 @@ class RowSplitter:
         it.
         """
         if self.time is not None and self._units[1] > 1:
-            return self._in_time(k)
+            return self._time_folds(k)
         part_of = self._parts(y, k, seed)
         folds = ((np.flatnonzero(part_of != i), np.flatnonzero(part_of == i)) for i in range(k))
         return tuple(pair for pair in folds if len(pair[0]) and len(pair[1]))
@@ -140,7 +147,7 @@ class RowSplitter:
         """Order the rows for :meth:`cut`: at random, by random groups, or by time."""
         if self.groups is None and self.time is None:
             assert rng is not None
-            return np.asarray(rng.permutation(self.n), np.intp)
+            return np.asarray(rng.permutation(self.n_rows), np.intp)
         unit_of_row, n_units = self._units
         if self.time is None:
             assert rng is not None
@@ -152,7 +159,7 @@ class RowSplitter:
         return np.argsort(unit_rank[unit_of_row], kind="stable")
 
     def cut(self, rows: Rows, numerator: int, denominator: int) -> tuple[Rows, Rows]:
-        """Cut rows, in the order of :meth:`order`, after the share `part / whole`.
+        """Cut rows, in the order of :meth:`order`, after the share `numerator / denominator`.
 
         Groups and times stay whole: the cut is at the boundary nearest to the share.
         """
@@ -178,7 +185,7 @@ class RowSplitter:
         return rows[:position], rows[position:]
 
     def blocks(self, seed: int) -> NDArray[np.intp] | None:
-        """Number the parts of the cross-validation inside a model's fit, (n,).
+        """Assign each row to a part of the cross-validation inside a model's fit, (n,).
 
         The result is None if splits are random. With times, the parts are periods, so that
         neighbouring rows stay together.
@@ -189,13 +196,13 @@ class RowSplitter:
         if self.time is None:
             return self._grouped_parts(None, min(N_BLOCKS, n_units), seed)
         row_order = self.order(None)
-        block_of_row = np.empty(self.n, np.intp)
-        block_of_row[row_order] = np.arange(self.n) * N_BLOCKS // self.n
+        block_of_row = np.empty(self.n_rows, np.intp)
+        block_of_row[row_order] = np.arange(self.n_rows) * N_BLOCKS // self.n_rows
         first_block_of_unit = np.full(n_units, N_BLOCKS, np.intp)
         np.minimum.at(first_block_of_unit, unit_of_row, block_of_row)
         return first_block_of_unit[unit_of_row]
 
-    def _in_time(self, k: int) -> tuple[tuple[Rows, Rows], ...]:
+    def _time_folds(self, k: int) -> tuple[tuple[Rows, Rows], ...]:
         order = self.order(None)
         folds = []
         early_rows = [self.cut(order, k + i, 2 * k)[0] for i in range(k)] + [order]
@@ -210,7 +217,7 @@ class RowSplitter:
             return self._grouped_parts(y, k, seed)
         if y is not None:
             return strata(y, k, seed)
-        return np.random.default_rng(seed).permutation(self.n) % k
+        return np.random.default_rng(seed).permutation(self.n_rows) % k
 
     def _grouped_parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
         """Assign whole groups to parts so that a class of several groups is in several parts."""
@@ -218,13 +225,12 @@ class RowSplitter:
         k = min(k, n_units)
         if k < 2:
             raise InputError(f"{n_units} group(s) are too few to fit and validate a model")
-        classes = np.zeros(self.n, np.int64) if y is None else y
-        class_unit_pairs = np.unique(np.stack([classes, unit_of_row]), axis=1)[0]
-        shared_classes = [
-            c for c in np.unique(classes).tolist() if np.sum(class_unit_pairs == c) > 1
-        ]
-        part_of = np.empty(self.n, np.intp)
+        classes = np.zeros(self.n_rows, np.int64) if y is None else y
+        class_of_pair = np.unique(np.stack([classes, unit_of_row]), axis=1)[0]
+        shared_classes = [c for c in np.unique(classes).tolist() if np.sum(class_of_pair == c) > 1]
+        part_of = np.empty(self.n_rows, np.intp)
         for attempt in range(MAX_TRIES):
+            # StratifiedGroupKFold refuses more parts than the most frequent class has rows
             if n_units > MAX_STRATIFIED_GROUPS or np.bincount(classes).max() < k:
                 part_of = (np.random.default_rng(seed + attempt).permutation(n_units) % k)[
                     unit_of_row
@@ -258,8 +264,9 @@ class RowSplitter:
     def clustered_error(self, contributions: NDArray[np.float64]) -> float:
         """Compute the standard error of a mean over groups.
 
-        `contributions` (n,) are the contributions of rows to the deviation of the mean. For few
-        groups, Student's t widens the error to the coverage of one normal standard error.
+        `contributions`, (n,), are those of the rows to the deviation of the mean. With few groups
+        an interval of one error would cover too little, so Student's t widens it to the coverage of
+        one standard error of a normal distribution.
         """
         if self.groups is None or self._units[1] < 2:
             return 0.0

@@ -154,11 +154,11 @@ def default_folds(
 ) -> tuple[tuple[Rows, Rows], ...]:
     """Make five folds, or hold out a fifth of many rows, or the last fifth of rows with times."""
     has_enough_groups = rows.n_groups is None or rows.n_groups >= 5 * MIN_HELD_OUT_GROUPS
-    if rows.time is not None or (rows.n > MAX_CROSS_FIT_ROWS and has_enough_groups):
+    if rows.time is not None or (rows.n_rows > MAX_CROSS_FIT_ROWS and has_enough_groups):
         return (rows.hold_out(y, 5, seed),)
     folds = rows.folds(y, 5, seed)
     if not folds:
-        raise InputError(f"{rows.n} row(s) are too few to fit and validate a model; give more")
+        raise InputError(f"{rows.n_rows} row(s) are too few to fit and validate a model; give more")
     return folds
 
 

@@ -47,7 +47,7 @@ def check_class_rows(
             continue
         class_splitter = splitter.take(truth == c)
         n_needed = min_rows(max_share, level)
-        n_units = class_splitter.n_groups or class_splitter.n
+        n_units = class_splitter.n_groups or class_splitter.n_rows
         unit_text = "rows of" if class_splitter.n_groups is None else "groups with"
         if n_units < n_needed:
             need_text = f"{n_needed} calibration {unit_text} this class"
