@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gatewise_training.data.input_checks import named_rows
 from gatewise_training.data.parallel_fits import parallel_results
+from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.boosting import LARGE_ROWS
 from gatewise_training.learners.given_models.estimator_fits import fit_weights, scalers
@@ -81,7 +82,7 @@ def _clone(
 
 
 def excess_accuracy(
-    plan: ValidationSplit, answers: NDArray[np.int64], *, allow_missing: bool, seed: int
+    plan: ValidationSplit, labels: NDArray[np.int64], *, allow_missing: bool, seed: int
 ) -> tuple[float, float] | None:
     """Compare a model that may have seen the rows with reference models that have not.
 
@@ -91,9 +92,8 @@ def excess_accuracy(
     the two is right. If rows have groups, the mean difference is tested with its error between
     groups.
 
-    Shapes: `answers` (n_validation,), class indices.
+    Shapes: `labels` (n_validation,), class indices.
     """
-    from scipy.stats import binomtest, norm
     from sklearn.ensemble import ExtraTreesClassifier
     from sklearn.pipeline import make_pipeline
     from sklearn.svm import SVC
@@ -112,20 +112,30 @@ def excess_accuracy(
         is_correct = np.concatenate(predictions) == y
         if is_correct.sum() > reference_is_correct.sum():
             reference_is_correct = is_correct
-    model_is_correct = answers == y
+    model_is_correct = labels == y
+    if _pvalue(model_is_correct, reference_is_correct, splitter) > MAX_PVALUE:
+        return None
+    return float(model_is_correct.mean()), float(reference_is_correct.mean())
+
+
+def _pvalue(
+    model_is_correct: NDArray[np.bool_],
+    reference_is_correct: NDArray[np.bool_],
+    splitter: RowSplitter,
+) -> float:
+    """P-value of the hypothesis that the model is not better than the reference."""
+    from scipy.stats import binomtest, norm
+
     n_better = int((model_is_correct & ~reference_is_correct).sum())
     n_worse = int((reference_is_correct & ~model_is_correct).sum())
     if n_better <= n_worse:
-        return None
+        return 1.0
     # a test of the mean difference of the groups, or a sign test of the rows
     if splitter.n_groups is not None:
-        accuracy_gain = model_is_correct.astype(float) - reference_is_correct
-        error = splitter.clustered_error(
-            (accuracy_gain - accuracy_gain.mean()) / len(accuracy_gain)
+        correctness_difference = model_is_correct.astype(float) - reference_is_correct
+        mean_difference = correctness_difference.mean()
+        standard_error = splitter.clustered_error(
+            (correctness_difference - mean_difference) / len(correctness_difference)
         )
-        pvalue = float(norm.sf(accuracy_gain.mean() / max(error, 1e-12)))
-    else:
-        pvalue = binomtest(n_better, n_better + n_worse, alternative="greater").pvalue
-    if pvalue > MAX_PVALUE:
-        return None
-    return float(model_is_correct.mean()), float(reference_is_correct.mean())
+        return float(norm.sf(mean_difference / max(standard_error, 1e-12)))
+    return float(binomtest(n_better, n_better + n_worse, alternative="greater").pvalue)

@@ -1,0 +1,53 @@
+"""Answers of clones, and the comparison with reference models, for a model that remembers rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.neighbors import KNeighborsClassifier
+
+from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.data.validation_split import ValidationSplit
+from gatewise_training.learners.given_models.given_model_check import (
+    excess_accuracy,
+    unseen_answers,
+)
+
+CLASSES = np.array(["no", "yes"])
+
+
+@pytest.fixture(params=[False, True], ids=["no groups", "groups"])
+def plan(request):
+    """Rows with random labels, which nobody can predict without having seen them."""
+    rng = np.random.default_rng(0)
+    n = 300
+    x = rng.normal(size=(n, 3)).astype(np.float32)
+    y = rng.integers(0, 2, n)
+    splitter = RowSplitter(n, rng.permutation(n) % 60) if request.param else None
+    return ValidationSplit.choose(x, y, np.ones(n), validation=None, seed=0, splitter=splitter)
+
+
+def test_unseen_answers_are_those_of_models_fitted_without_the_rows(plan):
+    rng = np.random.default_rng(1)
+    model = KNeighborsClassifier(1).fit(plan.x, CLASSES[plan.y])
+    assert (model.predict(plan.x) == CLASSES[plan.y]).all()
+    x_calibration = rng.normal(size=(50, 3)).astype(np.float32)
+    labels, probabilities, calibration_labels = unseen_answers(plan, model, CLASSES, x_calibration)
+    expected_labels = [
+        KNeighborsClassifier(1).fit(plan.x[rows], plan.y[rows]).predict(plan.x[unseen_rows])
+        for rows, unseen_rows in plan.folds
+    ]
+    np.testing.assert_array_equal(labels, np.concatenate(expected_labels))
+    np.testing.assert_array_equal(probabilities.argmax(axis=1), labels)
+    fit_rows_model = KNeighborsClassifier(1).fit(plan.x[plan.fit_rows], plan.y[plan.fit_rows])
+    np.testing.assert_array_equal(calibration_labels, fit_rows_model.predict(x_calibration))
+
+
+def test_only_a_model_that_has_seen_the_rows_exceeds_the_references(plan):
+    y = plan.y[plan.validation_rows]
+    accuracy, reference_accuracy = excess_accuracy(plan, y, allow_missing=False, seed=0)
+    assert accuracy == 1.0
+    assert reference_accuracy < 0.65
+    model = KNeighborsClassifier(1)
+    labels, _, _ = unseen_answers(plan, model.fit(plan.x, CLASSES[plan.y]), CLASSES, None)
+    assert excess_accuracy(plan, labels, allow_missing=False, seed=0) is None
