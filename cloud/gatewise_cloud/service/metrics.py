@@ -13,9 +13,13 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from gatewise_cloud.worker.batcher import ModelKey
 from gatewise_cloud.worker.counters import COUNTS, HISTOGRAMS, LABELLED_COUNTS
 from gatewise_edge.service.edge_metrics import counter, gauge
 from gatewise_edge.service.status_server import StatusServer
+
+MAX_MODEL_LABELS = 100
+"""Number of models and versions that have their own labels."""
 
 _PREFIX = "gatewise_worker_"
 _LABEL_NAMES = {
@@ -60,10 +64,16 @@ class WorkerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Make the metrics of one scrape."""
         counters = self._worker.counters
-        models = [(entry["name"], entry["version"]) for entry in counters["models"]]
         # look names and versions up, because both may contain spaces
-        model_by_label = {f"{name} {version}": (name, version) for name, version in models}
-        # counts and histograms
+        models = ((model["name"], model["version"]) for model in counters["models"])
+        model_keys = {" ".join(model_key): model_key for model_key in models}
+        yield from self._counts_and_histograms(counters, model_keys)
+        yield from self._state_and_archive(counters)
+        yield from _models_and_audits(counters, model_keys)
+
+    def _counts_and_histograms(
+        self, counters: Mapping[str, Any], model_keys: Mapping[str, ModelKey]
+    ) -> Iterator[Metric]:
         for name, help_text in COUNTS.items():
             if name.endswith("_us"):  # times are in seconds by Prometheus's convention
                 seconds = [((), 1e-6 * counters[name])]
@@ -73,7 +83,7 @@ class WorkerCollector(Collector):
                 yield counter(_PREFIX + name, help_text, [((), counters[name])])
         for name, help_text in LABELLED_COUNTS.items():
             counts = [
-                (_label_values(name, label, model_by_label), count)
+                (_label_values(name, label, model_keys), count)
                 for label, count in counters[name].items()
             ]
             yield counter(_PREFIX + name, help_text, counts, *_LABEL_NAMES[name])
@@ -86,25 +96,31 @@ class WorkerCollector(Collector):
             yield HistogramMetricFamily(
                 _PREFIX + name, help_text, buckets=buckets, sum_value=sum_of_values
             )
-        # gauges of the state, and counts of the archive
+
+    def _state_and_archive(self, counters: dict[str, Any]) -> Iterator[Metric]:
         state_values = counters | {"serving": self._worker.trouble is None}
         for name, (count_name, help_text) in _STATE_GAUGES.items():
             if count_name in state_values:
                 yield gauge(_PREFIX + name, help_text, [((), state_values[count_name])])
         for name, count in counters.get("archive", {}).items():
             yield counter(f"{_PREFIX}archive_{name}", _ARCHIVE_HELP[name], [((), count)])
-        # models and audits
-        model_samples = [(model, 1) for model in models[:100]]
-        yield gauge(
-            f"{_PREFIX}model_info", "1 for each model served", model_samples, "model", "version"
-        )
-        audits = [*counters["audits"].items()][:100]
-        for make_family, count_name, name, help_text in _AUDIT_METRICS:
-            samples = [
-                (_label_values("audits", model, model_by_label), counts.get(count_name))
-                for model, counts in audits
-            ]
-            yield make_family(_PREFIX + name, help_text, samples, "model", "version")
+
+
+def _models_and_audits(
+    counters: Mapping[str, Any], model_keys: Mapping[str, ModelKey]
+) -> Iterator[Metric]:
+    models = counters["models"][:MAX_MODEL_LABELS]
+    model_samples = [((model["name"], model["version"]), 1) for model in models]
+    yield gauge(
+        f"{_PREFIX}model_info", "1 for each model served", model_samples, "model", "version"
+    )
+    audits = [*counters["audits"].items()][:MAX_MODEL_LABELS]
+    for make_family, count_name, name, help_text in _AUDIT_METRICS:
+        samples = [
+            (_label_values("audits", model_label, model_keys), counts.get(count_name))
+            for model_label, counts in audits
+        ]
+        yield make_family(_PREFIX + name, help_text, samples, "model", "version")
 
 
 #: Help texts for the counts of the archive of instances.
@@ -138,14 +154,12 @@ _AUDIT_METRICS = (
 )
 
 
-def _label_values(
-    name: str, label: str, model_by_label: Mapping[str, tuple[str, str]]
-) -> Sequence[str]:
-    """Return the label values of a count; `model_by_label` has the served models."""
+def _label_values(name: str, label: str, model_keys: Mapping[str, ModelKey]) -> Sequence[str]:
+    """Return the label values of a count; `model_keys` has the served models by label."""
     if name not in ("model_instances", "audits"):
         return [label]
     # for a model that is no longer served, assume that its version contains no space
-    return model_by_label.get(label) or label.rpartition(" ")[::2]
+    return model_keys.get(label) or label.rpartition(" ")[::2]
 
 
 def metrics_text(worker: MeasuredWorker) -> bytes:
