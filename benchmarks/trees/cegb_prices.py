@@ -100,7 +100,7 @@ def measure_multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) 
         for table, (_, flies) in zip(tables[n_frames:], frames[n_frames:], strict=True):
             mask = trees.margins(table)[:, 0].reshape(flies.shape) > 0
             scores.append(seg_measure(mask, flies))
-            costs.append(float(pixel_prices.evaluation(trees, table).mean()))
+            costs.append(float(pixel_prices.evaluation_prices(trees, table).mean()))
         feature_blocks = trees.feature[trees.feature >= 0] // (x.shape[1] // len(BLOCKS))
         point = {"strength": strength, "seg": float(np.mean(scores)), "cost": float(np.mean(costs))}
         shares = np.bincount(feature_blocks, minlength=len(BLOCKS)) / max(1, len(feature_blocks))

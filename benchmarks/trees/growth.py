@@ -187,7 +187,7 @@ def _rows(forest: Forest, fold: Fold, tree_counts: Sequence[int]) -> list[list[f
         rows.append(
             [
                 float(first_trees.cost(x, costs).mean()) / costs.total,
-                float(np.mean(first_trees.vote(x).argmax(axis=1) != y)),
+                float(np.mean(first_trees.vote_shares(x).argmax(axis=1) != y)),
                 float(np.mean(first_trees.proba(x).argmax(axis=1) != y)),
             ]
         )

@@ -103,7 +103,7 @@ class TreeEnsemble:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the flat arrays."""
+        """Bytes of the arrays of nodes, without `roots`, `output` and `base`."""
         return self.n_nodes * (NODE_BYTES - 4) + self.value.nbytes
 
     @property
@@ -130,9 +130,9 @@ class TreeEnsemble:
             from gatewise.models.compiled import add_leaves
         except ModuleNotFoundError:  # devices have no numba
             return self.run(x)
-        out = np.zeros((len(x), self.n_outputs), np.float32)
-        self._walk(add_leaves, x, self.value, self.output, self.base, out)
-        return out
+        margins = np.zeros((len(x), self.n_outputs), np.float32)
+        self._run_kernel(add_leaves, x, self.value, self.output, self.base, margins)
+        return margins
 
     def visited_features(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Compute the mask of the columns that are tested on each row's paths.
@@ -143,9 +143,9 @@ class TreeEnsemble:
             from gatewise.models.compiled import mark_paths
         except ModuleNotFoundError:
             return self.run_and_visit(x)[1]
-        out = np.zeros((len(x), self.n_features), np.bool_)
-        self._walk(mark_paths, x, out)
-        return out
+        is_visited = np.zeros((len(x), self.n_features), np.bool_)
+        self._run_kernel(mark_paths, x, is_visited)
+        return is_visited
 
     def first_visits(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Find the leaf of each row in each tree, and the first tree that tests each column.
@@ -156,7 +156,7 @@ class TreeEnsemble:
 
         leaf = np.empty((self.n_trees, len(x)), np.int32)
         first_tree = np.full((len(x), self.n_features), np.iinfo(np.int32).max, np.int32)
-        self._walk(find_leaves, x, leaf, first_tree)
+        self._run_kernel(find_leaves, x, leaf, first_tree)
         return leaf, first_tree
 
     def splits_passed(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -176,7 +176,7 @@ class TreeEnsemble:
         )
         return depth_trees.margins(x)[:, 0].astype(np.int64)
 
-    def _walk(self, kernel: Any, x: NDArray[np.float32], *arguments: NDArray[Any]) -> None:
+    def _run_kernel(self, kernel: Any, x: NDArray[np.float32], *arguments: NDArray[Any]) -> None:
         """Run a compiled kernel on rows, the arrays of nodes, and further arguments."""
         nodes = (self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots)
         # kernels are compiled for writable arrays, so that read-only arrays of a file are copied
@@ -230,7 +230,7 @@ class TreeEnsemble:
         Entries that no evaluation reads become 0. Infinite thresholds, with which scikit-learn
         tests for missing values, become the largest float32 number. Margins keep their bits.
         """
-        nodes = self._walk_order()
+        nodes = self._depth_first_order()
         is_inner = self.feature[nodes] >= 0
         width = self.value.shape[1] if (self.output < 0).any() else 1
         ordered_trees = self.take_nodes(nodes)
@@ -241,7 +241,7 @@ class TreeEnsemble:
             base=self.base + np.float32(0),  # -0 becomes 0, as in a sum that starts at 0
         )
 
-    def _walk_order(self) -> NDArray[np.intp]:
+    def _depth_first_order(self) -> NDArray[np.intp]:
         """List the nodes in depth-first order, left children first."""
         left = self.left.tolist()
         right = self.right.tolist()
@@ -321,10 +321,10 @@ class TreeEnsemble:
         self,
         nodes: NDArray[np.intp],
         trees: NDArray[np.intp] | slice = slice(None),
-        inner: NDArray[np.bool_] | None = None,
+        is_inner: NDArray[np.bool_] | None = None,
     ) -> TreeEnsemble:
-        """Return an ensemble of these nodes; nodes outside the mask `inner` become leaves."""
-        stays_inner = (self.left >= 0 if inner is None else inner)[nodes]
+        """Return an ensemble of these nodes; nodes outside the mask `is_inner` become leaves."""
+        stays_inner = (self.left >= 0 if is_inner is None else is_inner)[nodes]
         # new index of each node; index -1 selects the last entry, which is -1
         new_index = np.full(self.n_nodes + 1, LEAF, np.int32)
         new_index[nodes] = np.arange(len(nodes), dtype=np.int32)

@@ -37,7 +37,7 @@ def test_probabilities_of_majority_voting_are_shares_of_votes():
     settings = {"n_estimators": 5, "alpha": 6.0, "max_loss": 0.0, "random_state": 0}
     voting_forest = BudgetForest(voting="majority", **settings).fit(X, y)
     np.testing.assert_allclose(
-        voting_forest.predict_proba(X_test), voting_forest.forest_.vote(X_test), atol=1e-6
+        voting_forest.predict_proba(X_test), voting_forest.forest_.vote_shares(X_test), atol=1e-6
     )
 
 

@@ -37,7 +37,7 @@ def test_predictions_equal_those_of_the_scikit_learn_forest(sklearn_forest, fore
     )
     leaves = [e.tree_.value[e.apply(X), 0] for e in sklearn_forest.estimators_]
     has_no_tie = np.all([np.ptp(np.sort(v)[:, -2:], axis=1) > 1e-9 for v in leaves], axis=0)
-    np.testing.assert_allclose(forest.vote(X)[has_no_tie], votes[has_no_tie], atol=1e-6)
+    np.testing.assert_allclose(forest.vote_shares(X)[has_no_tie], votes[has_no_tie], atol=1e-6)
 
 
 def test_node_counts_add_up_to_the_bootstrap_samples(forest):
@@ -45,7 +45,7 @@ def test_node_counts_add_up_to_the_bootstrap_samples(forest):
     inner = forest.trees.left >= 0
     children = forest.counts[forest.trees.left[inner]] + forest.counts[forest.trees.right[inner]]
     np.testing.assert_allclose(forest.counts[inner], children, atol=1e-8)
-    assert (forest.errors >= 0).all()
+    assert (forest.node_errors >= 0).all()
 
 
 def test_summed_counts_add_the_counts_of_the_leaves_of_a_row(forest):

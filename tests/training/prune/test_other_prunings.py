@@ -74,7 +74,7 @@ def test_costs_and_errors_of_a_sequence_equal_those_of_the_pruned_forests(case):
             mean_cost = pruned.cost(case.x, case.costs).mean()
             assert sequence.costs[index] == pytest.approx(mean_cost, abs=1e-6)
             leaves = pruned.trees.left < 0
-            error = pruned.errors[leaves].sum() / pruned.counts[pruned.trees.roots].sum()
+            error = pruned.node_errors[leaves].sum() / pruned.counts[pruned.trees.roots].sum()
             assert sequence.errors[index] == pytest.approx(error, abs=1e-9)
 
 

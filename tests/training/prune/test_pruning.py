@@ -73,10 +73,10 @@ def test_node_errors_setting_chooses_the_rows_of_the_errors():
         x, y, validation=validation
     )
     problem, forest = model_by_training_errors.path_.problem, model_by_training_errors.path_.forest
-    expected = forest.with_counts_of(x, y).errors / (len(x) * 4)
+    expected = forest.with_counts_of(x, y).node_errors / (len(x) * 4)
     np.testing.assert_allclose(problem.error, expected, atol=1e-15)
     in_bag = BudgetPrune(**settings).fit(x, y, validation=validation)
-    np.testing.assert_allclose(in_bag.path_.problem.error, forest.errors / (len(x) * 4))
+    np.testing.assert_allclose(in_bag.path_.problem.error, forest.node_errors / (len(x) * 4))
 
 
 def test_within_fills_the_gaps_of_the_hull_as_the_estimator_does(path):
@@ -105,7 +105,7 @@ def test_usage_is_the_share_of_rows_that_test_a_feature(sklearn_forest, path):
                 is_tested[:, k] |= (
                     estimator.decision_path(x)[:, [node]].toarray()[:, 0].astype(bool)
                 )
-    np.testing.assert_allclose(path.forest.usage(x), is_tested.mean(axis=0))
+    np.testing.assert_allclose(path.forest.feature_usage(x), is_tested.mean(axis=0))
 
 
 @pytest.mark.parametrize("seed", range(3))

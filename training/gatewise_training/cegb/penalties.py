@@ -16,10 +16,11 @@ be changed between rounds:
 
 - With coupled prices, a feature carries the shared price of its group until a tree uses a feature
   of the group.
-- With lazy prices, the price of a feature is its own price plus a share of the group's price. The
-  share is the part of the rows without the feature that have not acquired any feature of the group.
-  At the start this is the full price, and it is correct on average later. Prices do not change
-  within a round, so two features of a group may both pay the shared price.
+- With lazy prices, the price of a feature is its own price plus a part of the group's price. The
+  part is, among the rows without the feature, the share that also lacks every feature of the group.
+  At the start this is the full price. Later it is the mean of what the rows without the feature
+  would pay. Prices do not change within a round, so two features of a group may both pay the shared
+  price.
 
 The costs of instances after the fit are exact in both cases
 (:meth:`gatewise.costs.FeatureCosts.instance_costs`).
@@ -74,7 +75,7 @@ class SplitPrices:
         split: float | Sequence[float],
         coupled: Sequence[float] | None,
     ) -> SplitPrices:
-        """Make the prices from the settings of an estimator, which are checked.
+        """Check the settings of an estimator and make the prices.
 
         Equal prices of splits become a single one, which LightGBM can charge.
         """
@@ -103,7 +104,7 @@ class SplitPrices:
             return self
         return replace(self, split=self.split[features])
 
-    def evaluation(self, trees: TreeEnsemble, x: NDArray[np.float32]) -> Array:
+    def evaluation_prices(self, trees: TreeEnsemble, x: NDArray[np.float32]) -> Array:
         """Price of the splits that each row passes (equation 6), shape (n,)."""
         if not isinstance(self.split, np.ndarray):
             return np.asarray(self.split * trees.splits_passed(x), np.float64)
@@ -135,20 +136,20 @@ class Charge:
     """Penalties of one fit, which change between rounds if features have groups.
 
     A unit of cost is charged as ``strength / (mean price of a feature)`` nats of mean loss, so
-    `strength` is the mean loss that a feature of mean price must save. `factor` contains a factor
-    of 2, because LightGBM's gain is twice the decrease of the summed loss.
+    `strength` is the mean loss that a feature of mean price must save. `price_factor` contains
+    a factor of 2, because LightGBM's gain is twice the decrease of the summed loss.
     """
 
     def __init__(self, prices: SplitPrices, strength: float, x: NDArray[np.float32]) -> None:
         costs = prices.costs
-        unit = costs.total / costs.n_features or 1.0
+        mean_price = costs.total / costs.n_features or 1.0  # all prices may be 0
         self.prices = prices
-        self.price_factor = 2.0 * strength / unit
+        self.price_factor = 2.0 * strength / mean_price
         self._x = x
         self._has_open_groups = bool(costs.shared.any()) and strength > 0
 
     @cached_property
-    def _first_uses(self) -> FirstUsePrices | None:
+    def _first_use_prices(self) -> FirstUsePrices | None:
         """Coupled prices of features and groups; None with lazy accounting."""
         if self.prices.accounting == "lazy":
             return None
@@ -159,13 +160,13 @@ class Charge:
         """LightGBM's parameters at the start of the fit; empty if nothing is charged."""
         params: dict[str, Any] = {}
         lazy_prices = self.price_factor * self.prices.costs.standalone_prices
-        if self._first_uses is not None:
-            params |= self._first_uses.params
+        if self._first_use_prices is not None:
+            params |= self._first_use_prices.params
         elif lazy_prices.any():
             params["cegb_penalty_feature_lazy"] = lazy_prices.tolist()
         coupled_prices = self.prices.coupled
         if coupled_prices is not None and (self.price_factor * coupled_prices).any():
-            # LightGBM's gain is a sum over the n rows: n * factor * gamma
+            # LightGBM's gain is a sum over the n rows: n * price_factor * gamma
             params["cegb_penalty_feature_coupled"] = (
                 self.price_factor * len(self._x) * coupled_prices
             ).tolist()
@@ -185,8 +186,8 @@ class Charge:
 
     def update_group_prices(self, booster: lgb.Booster, round_number: int) -> None:
         """Update the prices of groups after round `round_number`, counted from 0."""
-        if self._first_uses is not None:
-            self._first_uses.update(booster)
+        if self._first_use_prices is not None:
+            self._first_use_prices.update(booster)
         elif self._has_open_groups:
             feature_prices = self._lazy_prices(booster, round_number)
             booster.reset_parameter({"cegb_penalty_feature_lazy": feature_prices.tolist()})

@@ -203,7 +203,7 @@ def evaluation_cost(
     """Compute the price of the splits that each row passes in a stage, shape (n,)."""
     assert isinstance(stage.model, TreeEnsemble)
     stage_prices = prices.select_features(stage.features)
-    return stage_prices.evaluation(stage.model, x[:, stage.features])
+    return stage_prices.evaluation_prices(stage.model, x[:, stage.features])
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class Forest:
         The values of the trees are replaced by the class distributions.
         """
         n_classes = counts.shape[1]
+        # the counts of a node without rows are 0, and its shares are 0 rather than 0 / 0
         total = np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
         value = (counts / total / max(trees.n_trees, 1)).astype(np.float32)
         output = np.full(trees.n_trees, -1, np.int32)
@@ -66,6 +67,7 @@ class Forest:
 
         Counts are in-bag, so a row that was drawn twice for a tree counts twice in that tree.
         """
+        # `value` has the shares of the classes, whose sum is 1 only up to rounding
         counts = [
             estimator.tree_.value[:, 0, :]
             / estimator.tree_.value[:, 0, :].sum(axis=1, keepdims=True)
@@ -111,7 +113,7 @@ class Forest:
         return self.trees.parent
 
     @property
-    def errors(self) -> NDArray[np.float64]:
+    def node_errors(self) -> NDArray[np.float64]:
         """Total weight of the training rows that each node misclassifies as a leaf, (n_nodes,)."""
         return np.asarray(self.counts.sum(axis=1) - self.counts.max(axis=1))
 
@@ -136,7 +138,7 @@ class Forest:
                 counts[self.parent[node]] += counts[node]
         return replace(self, counts=counts)
 
-    def usage(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+    def feature_usage(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Share of the rows that use each feature on at least one path, shape (n_features,)."""
         return np.asarray(self.trees.visited_features(x).mean(axis=0), np.float64)
 
@@ -157,7 +159,7 @@ class Forest:
         leaves, _ = self.trees.first_visits(np.ascontiguousarray(x, np.float32))
         return np.asarray(self.counts[leaves].sum(axis=0))
 
-    def vote(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+    def vote_shares(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Share of the trees that vote for each class, shape (n, n_classes)."""
         votes = Forest.of_counts(self.trees, self.node_shares("majority"))
         return votes.proba(x).astype(np.float64)
@@ -178,13 +180,15 @@ class Forest:
         """Turn the inner nodes outside `is_kept`, bool (n_nodes,), into leaves."""
         is_inner = is_kept & (self.trees.left >= 0)
         nodes = np.flatnonzero(_mark_reachable(is_inner, self.parent))
-        return Forest(self.trees.take_nodes(nodes, inner=is_inner), self.counts[nodes])
+        return Forest(self.trees.take_nodes(nodes, is_inner=is_inner), self.counts[nodes])
 
 
 @numba.njit(cache=True, nogil=True)
 def _mark_reachable(is_inner: Any, parent: Any) -> Any:
     """Mark the nodes that have only inner nodes as ancestors."""
     is_reachable = np.zeros(len(is_inner), np.bool_)
-    for h in range(len(is_inner)):  # a parent's index is below its children's
-        is_reachable[h] = parent[h] < 0 or (is_reachable[parent[h]] and is_inner[parent[h]])
+    for node in range(len(is_inner)):  # a parent's index is below its children's
+        is_reachable[node] = parent[node] < 0 or (
+            is_reachable[parent[node]] and is_inner[parent[node]]
+        )
     return is_reachable
