@@ -71,7 +71,10 @@ class PriceTable(Record, frozen=True):
 
     def price(self, label: str) -> float:
         """Compute the price of the step `label` in the table's unit."""
-        return self.microseconds[label] * (self.watts or 0.0 if self.unit == "uj" else 1.0)
+        if self.unit == "us":
+            return self.microseconds[label]
+        assert self.watts is not None  # __post_init__ refuses such a table
+        return self.microseconds[label] * self.watts
 
     def microjoules(self, label: str) -> float | None:
         """Compute the energy of the step `label` in microjoules; None if the power is unknown."""

@@ -36,7 +36,7 @@ class Outcome:
         Class indices; float32 values if the bundle answers with values.
     costs : ndarray of shape (n,)
     cloud_labels, cloud_probabilities : ndarray of shape (n,) and (n, n_classes), or None
-        Answers of the high-cost model to all rows; None without one.
+        Answers of the high-cost model to all rows; None without a high-cost model.
     """
 
     margins: tuple[NDArray[np.float32], ...]
@@ -69,7 +69,7 @@ def decide_outcome(
     ]
     if cloud_labels is not None:
         exit_answers.append(cloud_labels)
-    # without a cloud the last stage answers
+    # without a cloud the last stage answers, or an earlier one if later ones cost too much
     exits = np.minimum(exits, min(len(exit_answers) - 1, manifest.last_exit))
     return Outcome(
         margins=tuple(margins),
@@ -126,8 +126,8 @@ def expected_sample(
         sample["cloud_probabilities"] = _checked_array(
             arrays, "cloud_probabilities", np.float32, shape
         )
-    cloud = sample.get("cloud_label"), sample.get("cloud_probabilities")
-    outcome = decide_outcome(manifest, margins, acquired, *cloud)
+    cloud_answers = sample.get("cloud_label"), sample.get("cloud_probabilities")
+    outcome = decide_outcome(manifest, margins, acquired, *cloud_answers)
     return sample | {"exit": outcome.exits, "label": outcome.labels, "cost": outcome.costs}
 
 
@@ -137,13 +137,15 @@ def differing_windows(manifest: Manifest, sample: Mapping[str, NDArray[Any]]) ->
     Differences up to :data:`FEATURE_TOLERANCE` are allowed, because processors differ in the last
     bits of Fourier transforms and logarithms.
     """
-    expected = sample["X"]
+    expected_features = sample["X"]
     if manifest.signal is None:
-        return np.zeros(len(expected), np.bool_)
+        return np.zeros(len(expected_features), np.bool_)
     features = manifest.signal.features(sample["windows"])
-    scale = np.maximum(np.nanmax(np.abs(expected), axis=0, initial=0.0), 1e-6)
-    is_different = np.abs(features - expected) > FEATURE_TOLERANCE * scale
-    return np.asarray((is_different | (np.isnan(features) != np.isnan(expected))).any(axis=1))
+    scale = np.maximum(np.nanmax(np.abs(expected_features), axis=0, initial=0.0), 1e-6)
+    is_different = np.abs(features - expected_features) > FEATURE_TOLERANCE * scale
+    return np.asarray(
+        (is_different | (np.isnan(features) != np.isnan(expected_features))).any(axis=1)
+    )
 
 
 def _checked_array(

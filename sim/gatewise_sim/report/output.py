@@ -42,12 +42,12 @@ class OutputFolder:
         if not has_results and report_path.exists():
             run_name = self.kind.removeprefix("gatewise-")
             raise InputError(f"{report_path} does not belong to a {run_name}: give another --out")
-        parent = folder
-        while not parent.exists() and parent != parent.parent:
-            parent = parent.parent
-        if not parent.is_dir():
-            raise InputError(f"{parent} is a file, not a folder: give another --out")
-        if parent == folder and not has_results:
+        existing_folder = folder
+        while not existing_folder.exists() and existing_folder != existing_folder.parent:
+            existing_folder = existing_folder.parent
+        if not existing_folder.is_dir():
+            raise InputError(f"{existing_folder} is a file, not a folder: give another --out")
+        if existing_folder == folder and not has_results:
             names = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
             if names - set(self.files):
                 raise InputError(
@@ -55,10 +55,10 @@ class OutputFolder:
                 )
         # Try to write, because permissions alone do not show this (in /proc, for example).
         try:
-            tempfile.TemporaryDirectory(dir=parent, prefix=".new.").cleanup()
+            tempfile.TemporaryDirectory(dir=existing_folder, prefix=".new.").cleanup()
         except OSError as error:
             raise InputError(
-                f"cannot write to {parent} ({error.strerror}): give another --out"
+                f"cannot write to {existing_folder} ({error.strerror}): give another --out"
             ) from error
 
     def write(self, folder: Path, contents: Mapping[str, str | Path]) -> None:
@@ -84,6 +84,7 @@ class OutputFolder:
                 _move(reversed(self.files), folder, old_folder)
                 _move(self.files, new_folder, folder)
             except BaseException:
+                # `_move` skips names that the target still has: contents that were not moved yet
                 _move([name for name in self.files if name in contents], folder, new_folder)
                 _move(self.files, old_folder, folder)
                 raise
