@@ -35,7 +35,9 @@ def _xgboost(x, y):
 
 
 def _catboost(x, y):
-    return CatBoostClassifier(iterations=8, verbose=0, thread_count=1).fit(x, y)
+    return CatBoostClassifier(
+        iterations=8, verbose=0, thread_count=1, allow_writing_files=False
+    ).fit(x, y)
 
 
 TRAINERS_AND_FILES = [
