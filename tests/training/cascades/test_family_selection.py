@@ -70,7 +70,7 @@ def test_a_family_that_wins_neither_of_the_first_probes_is_dropped_on_many_rows(
 
 def test_families_are_chosen_on_a_sample_of_many_rows_and_fitted_on_all_rows(monkeypatch) -> None:
     selection_on_all_rows, _ = make_selection(6600)
-    monkeypatch.setattr(family_selection, "MANY_ROWS", 5000)
+    monkeypatch.setattr(family_selection, "MAX_MEDIUM_ROWS", 5000)
     monkeypatch.setattr(family_selection, "TRIAL_ROWS", 300)
     selection_on_a_sample, fits = make_selection(6600)
     selected_stages = selection_on_a_sample.select(FEATURE_SETS)

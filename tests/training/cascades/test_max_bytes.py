@@ -49,7 +49,7 @@ def test_trees_on_a_grid_score_rows_as_the_free_trees_score_rounded_rows(
     x[rng.random(x.shape) < 0.1 * missing] = np.nan
     y = (np.nan_to_num(x).sum(axis=1) > 0).astype(int)
     grid = ThresholdGrid.of_table(x, max_thresholds)
-    free_trees, _ = fit_boosting(grid.rounded(x), y, 2, rounds=8)
+    free_trees, _ = fit_boosting(grid.rounded(x), y, 2, max_rounds=8)
     trees = grid.snapped(free_trees)
     unseen_rows = np.concatenate([x, 3 * rng.normal(size=(80, 3)).astype(np.float32), x * 1e6])
     np.testing.assert_array_equal(

@@ -117,7 +117,7 @@ def test_cross_fitting_scores_on_rows_that_are_not_fitted():
 @pytest.mark.parametrize(("load", "penalty"), [(load_breast_cancer, 0.02), (load_wine, 0.003)])
 def test_greedy_miser_grows_first_order_coupled_trees_of_cegb(load, penalty, monkeypatch):
     """CEGB, section 4.3: both grow the same trees when both run on LightGBM."""
-    monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
+    monkeypatch.setattr(gated_trees, "MAX_SMALL_ROWS", 0)
     X, y = load(return_X_y=True)
     group = [f"g{k // 3}" for k in range(X.shape[1])]
     costs = FeatureCosts(np.ones(len(group)), group=group, shared=dict.fromkeys(set(group), 2.0))

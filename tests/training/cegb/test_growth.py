@@ -42,7 +42,7 @@ def test_trees_without_prices_are_those_of_plain_boosting(n_classes):
     assert charge.params == {}
     trees, _ = grow(x, target, tree_growth(n_rounds=5, num_leaves=7), charge)
     boosting_params = {"num_leaves": 7, "max_delta_step": 0.0}
-    boosted_trees, _ = fit_boosting(x, target.y, n_classes, rounds=5, params=boosting_params)
+    boosted_trees, _ = fit_boosting(x, target.y, n_classes, max_rounds=5, params=boosting_params)
     np.testing.assert_allclose(trees.margins(x), boosted_trees.margins(x), atol=2e-2)
 
 

@@ -36,7 +36,7 @@ def test_compiled_trees_equal_those_of_lightgbm(n_classes, newton, leaves_and_de
     growth = Growth(n_rounds=5, num_leaves=leaves, max_depth=depth, newton=newton)
     settings = {"p_full": 0.4, "warm_up": 2, "seed": 0}
     compiled_trees = grow(sample, growth, 0.0, **settings)
-    monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
+    monkeypatch.setattr(gated_trees, "MAX_SMALL_ROWS", 0)
     lightgbm_trees = grow(sample, growth, 0.0, **settings)
     assert compiled_trees.n_trees == 5 * (lightgbm_trees.n_outputs - 1) + 3
     difference = compiled_trees.margins(sample.x) - lightgbm_trees.margins(sample.x)
@@ -58,7 +58,7 @@ def test_fewer_features_are_used_at_higher_prices(costs, monkeypatch):
     )
     if costs is not None:  # on LightGBM several trees of one round may pay for the same group
         return
-    monkeypatch.setattr(gated_trees, "LARGE_ROWS", 0)
+    monkeypatch.setattr(gated_trees, "MAX_SMALL_ROWS", 0)
     lightgbm_trees = grow(sample, growth, 0.05, p_full=0.3, warm_up=5, seed=0)
     assert set(lightgbm_trees.used_features().tolist()) == used_features[1]
 

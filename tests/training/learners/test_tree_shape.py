@@ -54,7 +54,7 @@ def fit_with(plan: ValidationSplit, n_leaves: int):
         2,
         weight=plan.weight[rows],
         validation=(plan.x[unseen_rows], plan.y[unseen_rows], plan.weight[unseen_rows]),
-        rounds=600,
+        max_rounds=600,
         params=capacity_params(len(plan.fit_rows), 2) | {"num_leaves": n_leaves},
     )
 
@@ -90,7 +90,7 @@ def test_shape_has_the_lowest_loss_of_all_numbers_of_leaves() -> None:
 
 def test_shape_is_chosen_on_a_sample_of_many_rows_and_fitted_on_all(monkeypatch) -> None:
     for module in (boosting, high_cost_training):
-        monkeypatch.setattr(module, "MANY_ROWS", 5500)
+        monkeypatch.setattr(module, "MAX_MEDIUM_ROWS", 5500)
     plan = split_of(squares(8000))
     trained_model = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
     largest_params = capacity_params(len(plan.fit_rows), 2)
@@ -107,7 +107,7 @@ def test_early_stopping_uses_a_sample_of_many_validation_rows(monkeypatch) -> No
     validation = x[1000:], y[1000:], weight[1000:]
 
     def n_rounds(*arrays):
-        return fit_boosting(x[:1000], y[:1000], 2, validation=arrays, rounds=600)[1]
+        return fit_boosting(x[:1000], y[:1000], 2, validation=arrays, max_rounds=600)[1]
 
     with_all_rows = n_rounds(*validation)
     with_every_third = n_rounds(*(array[::3] for array in validation))

@@ -35,7 +35,7 @@ from gatewise_training.cascades.fit_problem import (
 )
 from gatewise_training.data.input_checks import UNIT_INTERVAL, Constraints
 from gatewise_training.data.validation_split import Rows
-from gatewise_training.learners.boosting import LARGE_ROWS
+from gatewise_training.learners.boosting import MAX_SMALL_ROWS
 from gatewise_training.learners.row_acquisitions import Accounting, acquired_by_high_cost
 
 Stop = Literal["auto", "gate", "margin"]
@@ -110,7 +110,7 @@ class Adapt(PenalisedCascade):
         fit_sample = sample.take(problem.plan.fit_rows)
         p_full_values = self.p_full
         if p_full_values is None:
-            p_full_values = self._default_p_full[len(fit_sample.x) > LARGE_ROWS]
+            p_full_values = self._default_p_full[len(fit_sample.x) > MAX_SMALL_ROWS]
         settings_fits = []
         for p_full in p_full_values:
             penalties_or_starts = self._find_penalties_or_starts(fit_sample, p_full)

@@ -26,11 +26,11 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.adapt.qstep import q_step
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.learners.boosting import (
-    LARGE_ROWS,
+    MAX_SMALL_ROWS,
     FirstUsePrices,
+    has_varying_column,
     objective_of,
     tree_params,
-    varies,
 )
 from gatewise_training.learners.gated_rounds import boost
 from gatewise_training.learners.growth_settings import Growth, tree_settings
@@ -82,7 +82,7 @@ def grow(
         **few_rows_setting,
     )
     warm_up = warm_up if p_full else growth.n_rounds
-    if len(sample.x) <= LARGE_ROWS:
+    if len(sample.x) <= MAX_SMALL_ROWS:
         return boost(
             sample.codes,
             target,
@@ -103,7 +103,7 @@ def grow(
     params |= settings | prices.params
     dataset = lgb.Dataset(sample.x, np.zeros(len(sample.x)), params=params, free_raw_data=True)
     booster = lgb.Booster(params, dataset)
-    has_splits = varies(sample.x)
+    has_splits = has_varying_column(sample.x)
     for p_full_of_rounds, n_rounds in ((0.0, warm_up), (p_full or 0.0, growth.n_rounds - warm_up)):
         derivatives = partial(
             _derivatives, sample, target, base_margins, p_full_of_rounds, growth.newton

@@ -27,7 +27,7 @@ from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.cegb.penalty_search import spread_penalties
 from gatewise_training.data.input_checks import Constraints
-from gatewise_training.learners.boosting import LARGE_ROWS, link_of
+from gatewise_training.learners.boosting import MAX_SMALL_ROWS, link_of
 from gatewise_training.learners.growth_settings import Growth, check_prefixes
 
 Array = NDArray[np.float64]
@@ -36,7 +36,7 @@ N_PENALTIES = 16
 """Number of penalties that a search finds."""
 
 N_PENALTIES_LARGE = 8
-"""Number of penalties that a search finds on more than LARGE_ROWS rows."""
+"""Number of penalties that a search finds on more than MAX_SMALL_ROWS rows."""
 
 MAX_SHORT_FIT_ROWS = 2000
 """Largest number of rows of a short fit, which only measures the cost of the features."""
@@ -124,7 +124,7 @@ class AdaptGBRT(Growth, Adapt):
         return spread_penalties(
             partial(_cost_of_short_fit, _rows_of_short_fit(sample), self, p_full),
             sample.costs,
-            N_PENALTIES if len(sample.x) <= LARGE_ROWS else N_PENALTIES_LARGE,
+            N_PENALTIES if len(sample.x) <= MAX_SMALL_ROWS else N_PENALTIES_LARGE,
         )
 
     def _fit_path(

@@ -23,7 +23,7 @@ from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.penalised_selection import nested_sets
 from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.learners.boosting import LARGE_ROWS, MANY_ROWS
+from gatewise_training.learners.boosting import MAX_MEDIUM_ROWS, MAX_SMALL_ROWS
 from gatewise_training.learners.high_cost_training import tree_shape
 from gatewise_training.learners.model_families import cross_fitted_stage
 from gatewise_training.learners.stage_bounds import Bounds, TreeShape, models_to_try
@@ -34,7 +34,7 @@ MAX_REGRET_RATIOS = 1.15, 1.0
 regrets are uncertain, and the second for more than 5,000 rows."""
 
 TRIAL_ROWS = 20_000
-"""Number of rows that select the families if there are more than `MANY_ROWS`."""
+"""Number of rows that select the families if there are more than `MAX_MEDIUM_ROWS`."""
 
 FeatureSet = tuple[int, ...]
 
@@ -142,7 +142,7 @@ class FamilySelection:
     def _trial_plan(self) -> ValidationSplit:
         """Rows on which families are tried: a sample of many rows, or all."""
         plan = self.problem.plan
-        if len(plan.fit_rows) <= MANY_ROWS or len(plan.folds) > 1:
+        if len(plan.fit_rows) <= MAX_MEDIUM_ROWS or len(plan.folds) > 1:
             return plan
         return plan.with_fit_rows(TRIAL_ROWS, self.problem.seed)
 
@@ -157,7 +157,7 @@ class FamilySelection:
     def _is_near(self, features: FeatureSet, family: str) -> bool:
         """Whether the regret of a family is near the smallest on a set."""
         has_sure_regrets = (
-            len(self.problem.plan.fit_rows) > LARGE_ROWS and self.bounds.max_bytes is None
+            len(self.problem.plan.fit_rows) > MAX_SMALL_ROWS and self.bounds.max_bytes is None
         )
         regret = self.regrets.get((features, family), np.inf)
         return (
@@ -219,7 +219,7 @@ def best_shape(
     With a bound on bytes (`has_size_bound`), many rows have standard bins, and the number of leaves
     is searched later.
     """
-    searches_leaves_later = has_size_bound and len(problem.plan.fit_rows) > LARGE_ROWS
+    searches_leaves_later = has_size_bound and len(problem.plan.fit_rows) > MAX_SMALL_ROWS
     if problem.tree_shape is not None or "boosting" not in families or searches_leaves_later:
         return problem.tree_shape
     return tree_shape(problem.plan, problem.n_classes, problem.seed)

@@ -14,7 +14,7 @@ from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cegb.base import CostEfficientModel
 from gatewise_training.cegb.objectives import ClassTarget
-from gatewise_training.learners.boosting import LARGE_ROWS
+from gatewise_training.learners.boosting import MAX_SMALL_ROWS
 from gatewise_training.learners.high_cost_training import tree_shape
 from gatewise_training.learners.row_acquisitions import Accounting
 
@@ -125,7 +125,7 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
         plan = problem.plan
         target = ClassTarget(plan.y, plan.weight, problem.n_classes)
         leaves = None
-        if self.num_leaves is None and len(plan.fit_rows) > LARGE_ROWS:
+        if self.num_leaves is None and len(plan.fit_rows) > MAX_SMALL_ROWS:
             problem.report(0, 1, "choosing the size of the trees")
             leaves = tree_shape(plan, problem.n_classes, problem.seed).n_leaves
         fits = self._sweep(

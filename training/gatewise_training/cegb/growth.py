@@ -25,7 +25,7 @@ from gatewise_training.cegb.boosters import Booster, CodedBooster, LightGBMBoost
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Charge
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
-from gatewise_training.learners.boosting import tree_params, varies
+from gatewise_training.learners.boosting import has_varying_column, tree_params
 from gatewise_training.learners.growth_settings import Growth, tree_settings
 
 Array = NDArray[np.float64]
@@ -77,7 +77,7 @@ def grow(
     The loss on validation rows ends the growth, and the rounds after the best one are dropped.
     `rounds` replaces the maximum number of rounds of `growth`.
     """
-    if not varies(x):
+    if not has_varying_column(x):
         return constant_model(target, x.shape[1]), 0
     base_margins = target.base_margins()
     booster = _make_booster(x, target, growth, charge, seed)

@@ -21,16 +21,12 @@ from gatewise.models.trees import TreeEnsemble
 
 Derivatives = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
-LARGE_ROWS = 5000
-"""With more rows than this, boosted trees may be large."""
+MAX_SMALL_ROWS = 5000
+"""Largest number of rows of a small table. With more rows, boosted trees may be large."""
 
-MANY_ROWS = 50_000
-"""With more rows than this, settings are chosen on a sample of the rows, boosted trees are larger,
-and forests have fewer trees."""
-
-MAX_SVM_ROWS = 16_000
-"""With more rows than this, kernel machines are not tried, because their time is quadratic in the
-rows."""
+MAX_MEDIUM_ROWS = 50_000
+"""Largest number of rows of a medium table. With more rows, settings are chosen on a sample of the
+rows, boosted trees are larger, and forests have fewer trees."""
 
 MAX_STOPPING_ROWS = 20_000
 """Maximum number of validation rows for early stopping. Each of them passes every tree, which takes
@@ -41,9 +37,9 @@ COARSE_BINS = 63
 Finer thresholds overfit to the known rows and groups, and take up to three times as long."""
 
 PATIENCE = (12, 0.003), (20, 0.0)
-"""Number of rounds and amount for early stopping, on up to 5,000 rows and on more. A fit ends if
-the mean log loss of validation rows has not fallen by this amount for this number of rounds. If the
-entropy of the classes is below one bit, the amount is multiplied by it."""
+"""Number of rounds and smallest decrease for early stopping, on small tables and on larger ones. A
+fit ends if the mean log loss of validation rows has not fallen by this decrease for this number of
+rounds. If the entropy of the classes is below one bit, the decrease is multiplied by it."""
 
 MAX_STEP = 1.5
 """Largest absolute value of a leaf in a model of several classes, before the learning rate. Newton
@@ -82,12 +78,12 @@ def capacity_params(n_rows: int, n_classes: int, *, has_groups: bool = False) ->
     >>> capacity_params(1000, 2)
     {'num_leaves': 15, 'learning_rate': 0.1, 'max_bin': 63}
     """
-    if n_rows <= LARGE_ROWS:
+    if n_rows <= MAX_SMALL_ROWS:
         return {"num_leaves": 15, "learning_rate": 0.1, "max_bin": COARSE_BINS}
     bin_params = {"max_bin": COARSE_BINS} if has_groups else {}
     n_leaves = 255 if n_classes == 2 else 63
     rate = 0.1 if n_classes == 2 else 0.15
-    if n_rows > MANY_ROWS:
+    if n_rows > MAX_MEDIUM_ROWS:
         n_leaves = 1023 if n_classes == 2 else 255
         rate = 0.2
     return {"num_leaves": n_leaves, "learning_rate": rate} | bin_params
@@ -117,7 +113,7 @@ def fit_boosting(
     *,
     weight: NDArray[np.float64] | None = None,
     validation: tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float64]] | None = None,
-    rounds: int = 200,
+    max_rounds: int = 200,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
 ) -> tuple[TreeEnsemble, int]:
@@ -134,13 +130,13 @@ def fit_boosting(
         every_nth = slice(None, None, -(-len(validation[1]) // MAX_STOPPING_ROWS))
         val_x, val_y, val_weight = (array[every_nth] for array in validation)
         valid_sets = [dataset.create_valid(val_x, val_y, weight=val_weight)]
-        n_patience_rounds, min_decrease = PATIENCE[len(x) > LARGE_ROWS]
+        n_patience_rounds, min_decrease = PATIENCE[len(x) > MAX_SMALL_ROWS]
         min_decrease *= min(1.0, _class_entropy(y, weight))
         callbacks = [lgb.early_stopping(n_patience_rounds, verbose=False, min_delta=min_decrease)]
     booster = lgb.train(
         settings,
         dataset,
-        rounds,
+        max_rounds,
         valid_sets=valid_sets,
         callbacks=callbacks,
         keep_training_booster=True,  # avoids a copy of the model through text
@@ -156,7 +152,7 @@ def _class_entropy(y: NDArray[np.int64], weight: NDArray[np.float64] | None) -> 
     return float(-(class_shares * np.log2(class_shares)).sum())
 
 
-def varies(x: NDArray[np.float32]) -> bool:
+def has_varying_column(x: NDArray[np.float32]) -> bool:
     """Whether any column has two values; otherwise LightGBM fails with an error."""
     return bool((np.fmin.reduce(x, axis=0) < np.fmax.reduce(x, axis=0)).any())
 
@@ -174,9 +170,9 @@ def objective_of(derivatives: Derivatives) -> Callable[[Any, Any], tuple[Any, An
 class FirstUsePrices:
     """LightGBM's prices of first uses in one fit, where each feature and group is paid once.
 
+    With ``strength = 2 * n * gamma``, a fit adds ``gamma * cost`` to the mean loss over ``n`` rows:
     `strength` is the price of one unit of cost in LightGBM's gain, which is twice the decrease of
-    the summed loss. To add ``gamma * cost`` to the mean loss over ``n`` rows, it is
-    ``2 * n * gamma``. `params` are LightGBM's parameters at the start, and are empty if nothing is
+    the summed loss. `params` are LightGBM's parameters at the start, and are empty if nothing is
     charged. :meth:`update` must be called after each round. Once a tree uses a feature of a group,
     the other features of the group cost only their own price.
     """

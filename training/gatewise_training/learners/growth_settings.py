@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
-from gatewise_training.learners.boosting import LARGE_ROWS
+from gatewise_training.learners.boosting import MAX_SMALL_ROWS
 
 MIN_LEAVES_OF_FIXED_ROUNDS = 31
 """Smallest number of leaves on more than 5,000 rows if the number of rounds is fixed, because
@@ -77,7 +77,7 @@ def tree_settings(
     """
     n_leaves = few_leaves
     learning_rate = 0.1
-    if n_rows > LARGE_ROWS:
+    if n_rows > MAX_SMALL_ROWS:
         n_leaves, learning_rate = (127, 0.2) if n_classes == 2 else (63, 0.1)
         if best_leaves is not None:
             n_leaves = min(n_leaves, max(2 * best_leaves, MIN_LEAVES_OF_FIXED_ROUNDS))

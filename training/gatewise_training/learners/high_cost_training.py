@@ -15,9 +15,8 @@ from scipy import optimize, special
 from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
-    LARGE_ROWS,
-    MANY_ROWS,
-    MAX_SVM_ROWS,
+    MAX_MEDIUM_ROWS,
+    MAX_SMALL_ROWS,
     RANDOM_THRESHOLDS,
     capacity_params,
     fit_boosting,
@@ -32,6 +31,7 @@ from gatewise_training.learners.given_models.estimator_fits import (
     selects_by_name,
 )
 from gatewise_training.learners.high_cost_model import HighCostModel
+from gatewise_training.learners.kernel_fitting import MAX_SVM_ROWS
 from gatewise_training.learners.screening import most_different_columns
 from gatewise_training.learners.stage_bounds import TreeShape
 
@@ -230,7 +230,7 @@ def _train_forest_trial(n_classes: int, seed: int, plan: ValidationSplit) -> Tra
 
 def _trial_plan(plan: ValidationSplit, seed: int) -> ValidationSplit:
     """Reduce a plan to as many training rows as a comparison of models needs."""
-    return plan.with_fit_rows(MANY_ROWS, seed) if len(plan.folds) == 1 else plan
+    return plan.with_fit_rows(MAX_MEDIUM_ROWS, seed) if len(plan.folds) == 1 else plan
 
 
 def _tree_params(shape: TreeShape) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
     learning_rate = params["learning_rate"]
     default_bins = params.get("max_bin")
     candidates = [(n_leaves, default_bins) for n_leaves in LEAVES_TO_TRY if n_leaves <= max_leaves]
-    if len(plan.fit_rows) <= LARGE_ROWS:
+    if len(plan.fit_rows) <= MAX_SMALL_ROWS:
         candidates = [(max_leaves, default_bins), (max_leaves, FINE_BINS)]
     trials: list[tuple[float, TreeShape, TrainedModel]] = []
     for n_leaves, n_bins in candidates:
@@ -291,7 +291,7 @@ def _train_boosted_trees(
             n_classes,
             weight=plan.weight[rows],
             validation=validation,
-            rounds=fixed_rounds or rounds or 600,
+            max_rounds=fixed_rounds or rounds or 600,
             seed=seed,
             params=lightgbm_params,
         )
@@ -323,8 +323,8 @@ def _recipes(
         kind = type(template).__name__
         used_names = names if selects_by_name(template) else None
         return [_F0Recipe(kind, partial(_train_clones, n_classes, "given", template, used_names))]
-    is_large = len(plan.fit_rows) > LARGE_ROWS
-    is_very_large = len(plan.fit_rows) > MANY_ROWS
+    is_large = len(plan.fit_rows) > MAX_SMALL_ROWS
+    is_very_large = len(plan.fit_rows) > MAX_MEDIUM_ROWS
     boosting = partial(_train_boosting, n_classes, seed, shape)
     has_trial = is_very_large and len(plan.folds) == 1
     recipes = [_F0Recipe("boosting", boosting, boosting if has_trial else None)]

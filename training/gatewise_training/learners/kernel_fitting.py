@@ -21,6 +21,9 @@ RIDGES_TO_TRY = (1e-3, 1e-2, 1e-1, 1.0)
 #: Widths of the kernel to try, as multiples of one over the summed variance of the features.
 GAMMA_FACTORS_TO_TRY = (0.25, 0.5, 1.0, 2.0, 4.0)
 
+#: With more rows than this, kernel machines are not tried, because their time is quadratic in the
+#: rows.
+MAX_SVM_ROWS = 16_000
 #: Numbers of rows and landmarks on which scaling, gamma and ridge are chosen.
 N_TUNING_ROWS = 1500
 N_TUNING_LANDMARKS = 200

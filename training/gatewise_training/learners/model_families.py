@@ -20,15 +20,14 @@ from gatewise.models.stage import FlatModel, Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
-    LARGE_ROWS,
-    MAX_SVM_ROWS,
+    MAX_SMALL_ROWS,
     RANDOM_THRESHOLDS,
     capacity_params,
     fit_boosting,
     link_of,
 )
 from gatewise_training.learners.extra_trees import fit_extra_trees
-from gatewise_training.learners.kernel_fitting import fit_kernel
+from gatewise_training.learners.kernel_fitting import MAX_SVM_ROWS, fit_kernel
 from gatewise_training.learners.stage_bounds import (
     MAX_STAGE_BYTES,
     MAX_STEP_OF_FEW_TREES,
@@ -120,7 +119,7 @@ def _fit_boosted_trees(task: _Task, params: dict[str, Any]) -> _FamilyFit:
         validation=None
         if unseen_rows is None
         else (task.x[unseen_rows], *task.plan.labels_and_weights(unseen_rows)),
-        rounds=task.rounds or max(1, n_trees // n_outputs),
+        max_rounds=task.rounds or max(1, n_trees // n_outputs),
         seed=task.seed,
         params=params | {"num_leaves": n_leaves},
     )
@@ -128,7 +127,7 @@ def _fit_boosted_trees(task: _Task, params: dict[str, Any]) -> _FamilyFit:
 
 
 def _fit_extra_trees_family(task: _Task) -> _FamilyFit:
-    shape = task.bounds.forest_shape or ForestShape(100 if len(task.rows) <= LARGE_ROWS else 50)
+    shape = task.bounds.forest_shape or ForestShape(100 if len(task.rows) <= MAX_SMALL_ROWS else 50)
     if task.bounds.max_bytes is None:
         leaf_rows = _fitting_leaf_rows(task, shape.n_trees, shape.min_leaf_rows)
         return _fit_forest(task, ForestShape(shape.n_trees, leaf_rows)), "identity", 0
@@ -244,7 +243,7 @@ def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]
     ('boosting', 'extra-trees', 'linear')
     """
     families = ["boosting"]
-    if n_rows <= LARGE_ROWS:
+    if n_rows <= MAX_SMALL_ROWS:
         families.append("random-boosting")
     if not allow_missing:
         families += ["extra-trees", "linear"]

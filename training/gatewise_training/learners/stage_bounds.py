@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.learners.boosting import LARGE_ROWS, capacity_params
+from gatewise_training.learners.boosting import MAX_SMALL_ROWS, capacity_params
 from gatewise_training.operating_points.packed_size import packed_sizes, tree_bytes
 
 LEAVES_TO_TRY = (4, 8, 16, 31, 63, 127, 255)
@@ -314,7 +314,7 @@ def models_to_try(
     """
     models = {family: (family, bounds) for family in families}
     if bounds.max_bytes is None:
-        if bounds.without_high_cost_model and n_rows > LARGE_ROWS and "extra-trees" in models:
+        if bounds.without_high_cost_model and n_rows > MAX_SMALL_ROWS and "extra-trees" in models:
             del models["extra-trees"]
             for min_leaf_rows in MIN_LEAF_ROWS_TO_TRY:
                 forest = ForestShape(N_FOREST_TREES, min_leaf_rows)

@@ -18,7 +18,7 @@ from gatewise_training.data.input_checks import named_rows
 from gatewise_training.data.parallel_fits import parallel_results
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows, ValidationSplit
-from gatewise_training.learners.boosting import LARGE_ROWS
+from gatewise_training.learners.boosting import MAX_SMALL_ROWS
 from gatewise_training.learners.given_models.estimator_fits import fit_weights, scalers
 from gatewise_training.learners.high_cost_model import HighCostModel
 
@@ -99,7 +99,7 @@ def excess_accuracy(
     from sklearn.svm import SVC
 
     references: list[Any] = [ExtraTreesClassifier(100, random_state=seed)]
-    if not allow_missing and len(plan.fit_rows) <= LARGE_ROWS:
+    if not allow_missing and len(plan.fit_rows) <= MAX_SMALL_ROWS:
         references += [make_pipeline(scaler, SVC(C=10.0)) for _, scaler in scalers()]
     y = plan.y[plan.validation_rows]
     reference_is_correct = np.zeros(len(y), bool)
