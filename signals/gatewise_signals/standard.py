@@ -109,6 +109,7 @@ def standard_blocks(
         signal = replace(signal, scale=float(scale), unit=unit, rate_hz=rate)
         ranked_blocks += enumerate(_signal_blocks(signal, rate, n_samples))
         if rate >= SOUND_HZ:
+            # after the other blocks of all signals, which are cheaper
             ranked_blocks += enumerate(_sound_blocks(signal, rate, samples), start=100)
     return [
         block for _, block in sorted(ranked_blocks, key=lambda rank_and_block: rank_and_block[0])
@@ -166,12 +167,13 @@ def standard_image_blocks(
             GreyHistogram(difference, 16, lowest, highest),
             Thumbnail(difference, sides[0], sides[0]),
         ]
-    cells = sides[0]
+    cells_per_side = sides[0]
+    fine_cells_per_side = sides[-2:][0]  # the second largest, or the only one
     return [
         *blocks,
-        BlockStatistics(picture, cells, cells),
-        Edges(picture, cells, cells),
-        Edges(picture, sides[-2:][0], sides[-2:][0], 8),
+        BlockStatistics(picture, cells_per_side, cells_per_side),
+        Edges(picture, cells_per_side, cells_per_side),
+        Edges(picture, fine_cells_per_side, fine_cells_per_side, 8),
     ]
 
 
@@ -230,7 +232,7 @@ def _stem_and_axis(name: str, names: Sequence[str]) -> tuple[str, str]:
 def _signal_blocks(signal: Channels, rate: float, n_samples: int) -> list[Block]:
     """List the blocks of one signal, beginning with the cheap ones."""
     # edges of the octaves: 0, ..., rate / 4, rate / 2
-    octaves = (0.0, *(rate / 2 / 2**k for k in range(OCTAVES, -1, -1)))
+    octave_edges = (0.0, *(rate / 2 / 2**k for k in range(OCTAVES, -1, -1)))
     # lags 1, 2, 4, ... up to half a window
     lags = tuple(2**k for k in range(12) if 2**k <= max(1, n_samples // 2))[:6]
     # each level of the wavelet transform halves the samples
@@ -243,30 +245,30 @@ def _signal_blocks(signal: Channels, rate: float, n_samples: int) -> list[Block]
     blocks += [ZeroCrossings(signal), Quantiles(signal), Statistics(signal)]
     if len(signal.channels) > 1:
         magnitude = Magnitude(signal)
-        blocks += [Statistics(magnitude), BandPowers(Spectrum(magnitude, rate), octaves)]
+        blocks += [Statistics(magnitude), BandPowers(Spectrum(magnitude, rate), octave_edges)]
         blocks.append(Statistics(Jerk(signal, rate)))
     return [
         *blocks,
         WaveletEnergies(signal, levels),
         Autocorrelation(signal, lags),
-        BandPowers(spectrum, octaves),
+        BandPowers(spectrum, octave_edges),
         SpectralMoments(spectrum),
     ]
 
 
-def _sound_blocks(signal: Signal, rate: float, samples: int | None) -> list[Block]:
+def _sound_blocks(signal: Signal, rate: float, n_samples: int | None) -> list[Block]:
     """List the additional blocks of sound and vibration."""
     # the largest power of two that is at most 32 ms of samples
-    frame = 1 << round(FRAME_SECONDS * rate).bit_length() - 1
+    frame_samples = 1 << (round(FRAME_SECONDS * rate).bit_length() - 1)
     envelope = Envelope(signal, 8)
     # edges of the octaves of the envelope, which has an eighth of the rate
-    octaves = (0.0, *(rate / 16 / 2**k for k in range(OCTAVES, -1, -1)))
+    octave_edges = (0.0, *(rate / 16 / 2**k for k in range(OCTAVES, -1, -1)))
     blocks: list[Block] = []
-    if samples is None or samples >= 64:
-        blocks.append(BandPowers(Spectrum(envelope, rate / 8), octaves))
-    if samples is None or samples >= frame:
-        mel = MelSpectrogram(Spectrogram(signal, rate, frame, frame // 2))
-        n_frames = 1 + ((samples or frame) - frame) // (frame // 2)
+    if n_samples is None or n_samples >= 64:
+        blocks.append(BandPowers(Spectrum(envelope, rate / 8), octave_edges))
+    if n_samples is None or n_samples >= frame_samples:
+        mel = MelSpectrogram(Spectrogram(signal, rate, frame_samples, frame_samples // 2))
+        n_frames = 1 + ((n_samples or frame_samples) - frame_samples) // (frame_samples // 2)
         # use parts only if each of them has at least four frames
         blocks += [MelEnergies(mel), Mfcc(mel, parts=PARTS if n_frames >= 4 * PARTS else 1)]
     return blocks

@@ -84,7 +84,7 @@ def test_search_covers_the_range_of_costs_and_reaches_its_goal(budget, max_loss)
     target = ClassTarget(y.astype(np.int64), np.ones(len(y)), 2)
     growth = TreeGrowth(n_rounds=30, patience=None, num_leaves=15)
     prices = SplitPrices(FeatureCosts.uniform(30), "lazy")
-    task = Task(X, target, prices, growth, prefixes=(1.0,), seed=0)
+    task = Task(X, target, prices, growth, round_shares=(1.0,), seed=0)
     folds = ((np.arange(300), np.arange(300, len(y))),)
     fits = sweep_penalties(
         task, folds, penalties=None, n_penalties=12, goal=Goal(budget, max_loss),

@@ -31,7 +31,7 @@ from gatewise_training.cegb.sweep import (
     Goal,
     ScoredFit,
     Task,
-    evaluation_cost,
+    evaluation_costs,
     sweep_penalties,
 )
 from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints
@@ -101,7 +101,7 @@ class CostEfficientModel(TreeGrowth, BudgetedModel):
             acquired=acquired,
             features=self.feature_costs_.instance_costs(acquired),
             splits=stage.model.splits_passed(x[:, stage.features]),
-            evaluation=evaluation_cost(stage, x, prices),
+            evaluation=evaluation_costs(stage, x, prices),
             coupled=prices.coupled_price(stage.features),
         )
 
@@ -126,7 +126,7 @@ class CostEfficientModel(TreeGrowth, BudgetedModel):
             target=target,
             prices=self._split_prices(costs),
             growth=self if best_leaves is None else replace(self, num_leaves=best_leaves),
-            prefixes=sorted({*self.prefixes, 1.0}),
+            round_shares=sorted({*self.prefixes, 1.0}),
             seed=seed,
         )
         goal = Goal(
@@ -185,7 +185,7 @@ class ScoredModel(CostEfficientModel):
         points = [
             OperatingPoint(
                 thresholds=(ALWAYS_STOP,),
-                cost=fit.cost + self._counts_splits * fit.evaluation,
+                cost=fit.cost + self._counts_splits * fit.evaluation_cost,
                 accuracy=fit.score,
                 offload_rate=0.0,
                 accuracy_error=fit.error_against(fits[-1], groups),

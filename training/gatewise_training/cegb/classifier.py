@@ -142,7 +142,7 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
                 (fit.stage,),
                 (fit.outputs,),
                 (fit.acquired,),
-                evaluation_costs=fit.evaluation_by_row if self._counts_splits else None,
+                evaluation_costs=fit.row_evaluation_costs if self._counts_splits else None,
             )
             for fit in fits
         ]

@@ -58,8 +58,8 @@ class ScoredFit:
     acquired: AcquiredMask
     cost: float  # mean feature cost over the validation rows
     # (n_validation,): price of the splits of each row, plus the coupled prices
-    evaluation_by_row: NDArray[np.float64]
-    evaluation: float  # mean of these prices
+    row_evaluation_costs: NDArray[np.float64]
+    evaluation_cost: float  # mean of these prices
     merits: NDArray[np.float64]  # (n_validation,) or (n_queries,); the weighted mean is the score
     weights: NDArray[np.float64]  # weights of the merits, in the same shape
 
@@ -89,7 +89,7 @@ class ScoredFit:
         return max(error, bound + mean_difference)  # the mean loss is -mean_difference
 
 
-class Model(NamedTuple):
+class GrownTrees(NamedTuple):
     """Trees of a fit, and their number of rounds."""
 
     trees: TreeEnsemble
@@ -104,7 +104,7 @@ class Task:
     target: Target  # of the same rows
     prices: SplitPrices
     growth: TreeGrowth
-    prefixes: Sequence[float]  # shares of the rounds, ascending to 1
+    round_shares: Sequence[float]  # shares of the rounds, ascending to 1
     seed: int
 
     def fit(
@@ -113,11 +113,11 @@ class Task:
         rows: Rows,
         validation_rows: Rows | None,
         rounds: int | None = None,
-    ) -> Model:
+    ) -> GrownTrees:
         """Fit a model; the loss on `validation_rows`, or a number of rounds, ends the fit."""
         target = self.target.take(rows)
         if math.isinf(penalty) or rounds == 0:
-            return Model(constant_model(target, self.x.shape[1]), 0)
+            return GrownTrees(constant_model(target, self.x.shape[1]), 0)
         x = np.ascontiguousarray(self.x[rows])
         charge = Charge(self.prices, penalty, x)
         validation = None
@@ -126,19 +126,19 @@ class Task:
         trees, n_rounds = grow(
             x, target, self.growth, charge, validation=validation, rounds=rounds, seed=self.seed
         )
-        return Model(trees, n_rounds)
+        return GrownTrees(trees, n_rounds)
 
     def score_rounds(
         self,
         penalty: float,
-        final_model: Model,
-        fold_models: Sequence[Model],
+        final_model: GrownTrees,
+        fold_models: Sequence[GrownTrees],
         validation_rows: Sequence[Rows],
     ) -> list[ScoredFit]:
         """Score the models of the first rounds, and the whole model last."""
         fits = []
         last_size = -1
-        for round_share in self.prefixes:
+        for round_share in self.round_shares:
             stage = self._stage(first_rounds(final_model.trees, round_share))
             if stage.n_trees == last_size:
                 continue
@@ -161,24 +161,24 @@ class Task:
     ) -> ScoredFit:
         """Score a stage by the outputs of the stages of all folds on their validation rows."""
         x_by_fold = [np.ascontiguousarray(self.x[rows]) for rows in validation_rows]
-        pairs = list(zip(fold_stages, x_by_fold, strict=True))
-        outputs = np.concatenate([fold_stage.margins(x) for fold_stage, x in pairs])
+        stages_and_rows = list(zip(fold_stages, x_by_fold, strict=True))
+        outputs = np.concatenate([fold_stage.margins(x) for fold_stage, x in stages_and_rows])
         target = self.target.take(np.concatenate(validation_rows))
         # features that the rows acquire, and their mean cost
         costs = self.prices.costs
         acquired = stage.feature_mask(self.x.shape[1])
         if stage.acquisition == "node":
-            acquired = np.concatenate([fold_stage.acquired(x) for fold_stage, x in pairs])
+            acquired = np.concatenate([fold_stage.acquired(x) for fold_stage, x in stages_and_rows])
             cost = float(np.average(costs.instance_costs(acquired), weights=target.weight))
         else:
             cost = costs.price(acquired)
         # prices of splits, and coupled prices
-        evaluation = np.zeros(len(outputs))
+        row_costs = np.zeros(len(outputs))
         if np.any(self.prices.split):
-            evaluation = np.concatenate(
-                [evaluation_cost(fold_stage, x, self.prices) for fold_stage, x in pairs]
+            row_costs = np.concatenate(
+                [evaluation_costs(fold_stage, x, self.prices) for fold_stage, x in stages_and_rows]
             )
-        evaluation += self.prices.coupled_price(stage.features)
+        row_costs += self.prices.coupled_price(stage.features)
         merits, weights = target.merits(outputs)
         return ScoredFit(
             penalty=penalty,
@@ -186,8 +186,8 @@ class Task:
             outputs=outputs,
             acquired=acquired,
             cost=cost,
-            evaluation_by_row=evaluation,
-            evaluation=float(np.average(evaluation, weights=target.weight)),
+            row_evaluation_costs=row_costs,
+            evaluation_cost=float(np.average(row_costs, weights=target.weight)),
             merits=merits,
             weights=weights,
         )
@@ -197,7 +197,7 @@ class Task:
         return Stage.from_model(trees, self.target.link, acquisition=acquisition)
 
 
-def evaluation_cost(
+def evaluation_costs(
     stage: Stage, x: NDArray[np.float32], prices: SplitPrices
 ) -> NDArray[np.float64]:
     """Compute the price of the splits that each row passes in a stage, shape (n,)."""
@@ -216,7 +216,7 @@ class Goal:
 
     def cost(self, fit: ScoredFit) -> float:
         """Compute the cost of a fit that is compared with the budget."""
-        return fit.cost + self.counts_splits * fit.evaluation
+        return fit.cost + self.counts_splits * fit.evaluation_cost
 
     def next_penalty(self, fits: Mapping[float, ScoredFit]) -> float | None:
         """Find a penalty between the two neighbouring penalties around the goal.
@@ -252,17 +252,19 @@ def sweep_penalties(
 ) -> list[ScoredFit]:
     """Fit the constant model, and the models of the given penalties or of a search.
 
-    Returns the fits from the highest penalty down to 0, with all prefixes of each.
+    Returns the fits from the highest penalty down to 0, with all shares of the rounds of each.
     """
     if task.prices.accounting == "lazy":
         check_lazy_size(*task.x.shape)
     first_penalties = FIRST_PENALTIES[: n_penalties - 1] if penalties is None else penalties
     fits = _fit_all(task, folds, sorted({0.0, math.inf, *first_penalties}))
+    # the constant model is not counted
     while penalties is None and len(fits) <= n_penalties and fits[0.0][-1].cost > 0:
         report_progress(len(fits) - 1, n_penalties, "sweeping the penalty")
         whole_models = {penalty: prefix_fits[-1] for penalty, prefix_fits in fits.items()}
         n_fits_left = n_penalties + 1 - len(fits)
         next_penalty = None
+        # at least half of the fits spread over the costs
         if n_fits_left <= min(GOAL_FITS, n_penalties // 2):
             next_penalty = goal.next_penalty(whole_models)
         if next_penalty is None:

@@ -32,7 +32,7 @@ ALPHAS = (35.0, 15.0, 6.0, 2.0, 0.0)
 """Thresholds of Pairs to try, about every other one of the paper's ten (section 3)."""
 
 MUS = (0.3, 0.1, 0.03, 0.01, 0.0)
-"""Bits that an acquisition of mean price must save, to try."""
+"""Values of `mu` to try: bits that an acquisition of mean price must save."""
 
 TREES_PER_CHECK = 8
 """Number of trees grown between two checks of the cost, independent of the number of jobs."""
@@ -146,8 +146,8 @@ class BudgetForest(ForestModel):
         if len(row_sets) > 1:
             row_sets.append(plan.fit_rows)
         codes = Codes.of_table(plan.x[plan.fit_rows])
-        code_row = np.zeros(len(plan.x), np.intp)
-        code_row[plan.fit_rows] = np.arange(len(plan.fit_rows))
+        code_position = np.zeros(len(plan.x), np.intp)
+        code_position[plan.fit_rows] = np.arange(len(plan.fit_rows))
         growths = []
         for alpha, mu in self._rules():
             rule = SplitRule(
@@ -158,7 +158,9 @@ class BudgetForest(ForestModel):
                 max_depth=self.max_depth,
             )
             growing_forests = [
-                GrowingForest(problem, rows, codes.take(code_row[rows]), (problem.seed, i), rule)
+                GrowingForest(
+                    problem, rows, codes.take(code_position[rows]), (problem.seed, i), rule
+                )
                 for i, rows in enumerate(row_sets)
             ]
             growths.append(_RuleGrowth(problem, growing_forests))
@@ -172,7 +174,7 @@ class BudgetForest(ForestModel):
         for growth in growths:
             tree_counts = _tree_counts(growth.n_trees, growth.n_over_budget)
             if self.selection == "cost":
-                tree_counts = growth.largest_affordable()
+                tree_counts = growth.affordable_counts()
             if tree_counts:
                 forests = [
                     Forest.join(growing_forest.trees) for growing_forest in growth.growing_forests
@@ -248,11 +250,11 @@ class _RuleGrowth:
         """Find the smallest number of trees that costs more than the budget on validation rows."""
         plan = self.problem.plan
         folds = zip(self.growing_forests, plan.folds, strict=False)
-        visits = [
+        leaves_and_first_trees = [
             Forest.join(growing_forest.trees).trees.first_visits(plan.x[validation_rows])
             for growing_forest, (_, validation_rows) in folds
         ]
-        first_tree = np.concatenate([fold_first_tree for _, fold_first_tree in visits])
+        first_tree = np.concatenate([trees_of_fold for _, trees_of_fold in leaves_and_first_trees])
         weight = plan.weight[plan.validation_rows]
         # bisection, because costs rise with the number of trees
         n_affordable = 0
@@ -266,8 +268,8 @@ class _RuleGrowth:
                 n_affordable = n_middle
         self.n_over_budget = n_over_budget if n_over_budget <= self.n_trees else None
 
-    def largest_affordable(self) -> list[int]:
-        """List the largest number of trees within the budget (algorithm 1), or no number."""
+    def affordable_counts(self) -> list[int]:
+        """List the largest number of trees within the budget (algorithm 1), unless it is 0."""
         n_trees = self.n_trees if self.n_over_budget is None else self.n_over_budget - 1
         return [n_trees] if n_trees else []
 
@@ -330,7 +332,7 @@ def _first_trees(forest: Forest, n_trees: int, shares: NDArray[np.float64]) -> T
 def _first_margins(
     leaves: NDArray[np.int32], shares: NDArray[np.float64], n_trees: int
 ) -> NDArray[np.float32]:
-    """Compute the margins of :func:`_first_trees` from the leaves of each tree, bit by bit.
+    """Compute the margins of :func:`_first_trees`, with exactly the same bits, from the leaves.
 
     Shapes: `leaves` (n_all_trees, n), `shares` (n_nodes, n_classes); returns (n, n_classes).
     """
