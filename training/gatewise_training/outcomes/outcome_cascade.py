@@ -37,8 +37,12 @@ N_THRESHOLDS = 200
 class OutcomeCascade:
     """Thresholds on the scores of small systems; rows with lower scores go to the big system.
 
-    A single threshold with a guarantee is tested on all rows. Otherwise half of the rows choose the
-    thresholds, and the other half measure or certify them, so that figures are valid for new rows.
+    They are called systems, not low-cost and high-cost models, because only their outcomes are
+    known: each may consist of several models, services or people.
+
+    A single threshold with a guarantee is tested on all rows. Otherwise half of the rows, the
+    validation rows, choose the thresholds. The other half, the calibration rows, measure or certify
+    them, so that figures are valid for new rows.
 
     Parameters
     ----------
@@ -52,15 +56,15 @@ class OutcomeCascade:
         Largest share of rows that the big system answers.
     guarantee : float or None, default 0.95
         Confidence with which the bound holds for new rows. With None there is no test, and the loss
-        on the choosing rows keeps a margin of one standard error.
+        on the validation rows keeps a margin of one standard error.
     random_state : int, RandomState or None
         Source of the random split of the rows.
 
     Attributes
     ----------
     operating_point_ : OperatingPoint
-        The thresholds, and their figures on the measuring rows. Its `accuracy` is 1 minus the mean
-        loss as a share of the largest loss.
+        The thresholds, and their figures on the calibration rows. Its `accuracy` is 1 minus the
+        mean loss as a share of the largest loss.
     frontier_ : Frontier
         All useful settings, measured on the same rows.
     loss_, big_loss_, lost_ : MeasuredFigure
@@ -118,29 +122,29 @@ class OutcomeCascade:
         record = outcomes.record
         # thresholds that were not chosen by losses can be tested on the same rows
         if record.n_stages == 1 and self.guarantee is not None:
-            self._tuning_record = record
-            self._measuring_record = record
+            self._validation_record = record
+            self._calibration_record = record
         else:
             rows = record.splitter.order(check_random_state(self.random_state))
-            choosing_rows, measuring_rows = record.splitter.cut(rows, 1, 2)
-            self._tuning_record = outcomes.take(choosing_rows).record
-            self._measuring_record = outcomes.take(measuring_rows).record
-        # find the frontier on the choosing rows, and measure its settings on the measuring rows
-        self._points = frontier_points(self._tuning_record, n_thresholds=N_THRESHOLDS)
+            validation_rows, calibration_rows = record.splitter.cut(rows, 1, 2)
+            self._validation_record = outcomes.take(validation_rows).record
+            self._calibration_record = outcomes.take(calibration_rows).record
+        # find the frontier on the validation rows, and measure its settings on the calibration rows
+        self._points = frontier_points(self._validation_record, n_thresholds=N_THRESHOLDS)
         tuned_frontier = Frontier.from_points(
-            self._points, reference_accuracy=self._tuning_record.reference_effective_accuracy()
+            self._points, reference_accuracy=self._validation_record.reference_effective_accuracy()
         )
         tuned_frontier = tuned_frontier.with_less_offload(self._points)
         max_loss = self._goal().get("max_loss", DEFAULT_LOSS)
         self._tuned_frontier = with_group_errors(
-            tuned_frontier, self._points, [self._tuning_record], max_loss
+            tuned_frontier, self._points, [self._validation_record], max_loss
         )
         measured_points = [
-            self._measuring_record.measure(p.thresholds) for p in self._tuned_frontier.points
+            self._calibration_record.measure(p.thresholds) for p in self._tuned_frontier.points
         ]
         self.frontier_ = Frontier.from_points(
             measured_points,
-            reference_accuracy=self._measuring_record.reference_effective_accuracy(),
+            reference_accuracy=self._calibration_record.reference_effective_accuracy(),
         )
         self._activate(self._choose_thresholds(self._goal()))
         return self
@@ -182,11 +186,13 @@ class OutcomeCascade:
         -------
         ndarray of bool, shape (n,)
         """
-        by_stage = stage_scores(scores)
+        scores_by_stage = stage_scores(scores)
         n_stages = len(self.operating_point_.thresholds)
-        if len(by_stage) != n_stages:
-            raise InputError(f"scores must be of {plural(n_stages, 'system')}, not {len(by_stage)}")
-        exits = exit_stages(list(by_stage), self.operating_point_.thresholds)
+        if len(scores_by_stage) != n_stages:
+            raise InputError(
+                f"scores must be of {plural(n_stages, 'system')}, not {len(scores_by_stage)}"
+            )
+        exits = exit_stages(list(scores_by_stage), self.operating_point_.thresholds)
         is_offloaded: NDArray[np.bool_] = exits == n_stages
         return is_offloaded
 
@@ -204,7 +210,7 @@ class OutcomeCascade:
             "offload_rate": point.offload_rate,
             **{name: figure.value for name, figure in measured_figures.items()},
             **{f"{name}_interval": figure.ends() for name, figure in measured_figures.items()},
-            "rows": len(self._measuring_record.weights),
+            "rows": len(self._calibration_record.weights),
             "guarantee": guarantee,
             "frontier": [
                 {
@@ -220,15 +226,15 @@ class OutcomeCascade:
     def summary(self) -> str:
         """Write thresholds, figures and guarantee in a few lines."""
         point = self.operating_point_
-        n_rows = len(self._measuring_record.weights)
+        n_rows = len(self._calibration_record.weights)
         saved_share = 1.0 - point.cost / self.big_cost_ if self.big_cost_ else 0.0
         comparison = f"{abs(saved_share):.1%} {'less' if saved_share >= 0 else 'more'}"
         threshold_list = ", ".join(threshold_text(t, 6) for t in point.thresholds)
         lines = [
-            f"a small system answers where its score reaches {threshold_list}; else the "
-            "next one or the big one",
-            f"cost {point.cost:.4g} a row, {comparison} than the big system alone; "
-            f"{point.offload_rate:.1%} of the rows go to it",
+            f"a small system answers rows with a score of at least {threshold_list}; the other "
+            "rows go to the next system",
+            f"cost {point.cost:.4g} per row, {comparison} than the big system alone, to which "
+            f"{point.offload_rate:.1%} of the rows go",
             f"loss {self.loss_.text(n_rows)}; of the big system {self.big_loss_.text(n_rows)}",
             f"loss above the big system's {self.lost_.text(n_rows)}, on {plural(n_rows, 'row')}",
         ]
@@ -262,14 +268,14 @@ class OutcomeCascade:
         """Choose thresholds, which must pass the tests of a guarantee if there is one."""
         if self.guarantee is None:
             return self._tuned_frontier.choose(None, slack=DEFAULT_SLACK, **goal).point.thresholds
-        if "budget" in goal and self._measuring_record.exit_costs.ndim == 2:
+        if "budget" in goal and self._calibration_record.exit_costs.ndim == 2:
             raise InputError(
                 "a budget cannot be guaranteed if costs differ between rows, because new rows "
                 "may cost more: give one cost for all rows, or guarantee=None"
             )
-        if self._measuring_record.n_stages > 1:
+        if self._calibration_record.n_stages > 1:
             records = CalibrationRecords(
-                (self._tuning_record,), (self._measuring_record,), self.guarantee
+                (self._validation_record,), (self._calibration_record,), self.guarantee
             )
             point = records.certify(self._tuned_frontier, **goal)
         else:
@@ -289,15 +295,15 @@ class OutcomeCascade:
         is_loss = promise.kind == "max_loss"
         # the safest first: for a loss all rows go to the big system, for a budget or a rate none
         candidates = sorted(self._points, key=attrgetter("offload_rate"), reverse=is_loss)
-        boldest_point = certify(self._measuring_record, candidates, promise)
+        boldest_point = certify(self._calibration_record, candidates, promise)
         if boldest_point is None:
             row_text = plural(
-                self._measuring_record.n_independent_units,
-                "row" if self._measuring_record.splitter.n_groups is None else "group",
+                self._calibration_record.n_independent_units,
+                "row" if self._calibration_record.splitter.n_groups is None else "group",
             )
             raise InputError(
                 f"{promise.kind}={promise.bound:g} cannot be guaranteed at {self.guarantee:g} with "
-                f"{row_text}; give more or a looser bound"
+                f"{row_text}: give more data or a looser bound"
             )
         if is_loss:
             return boldest_point
@@ -307,7 +313,7 @@ class OutcomeCascade:
         return msgspec.structs.replace(best_point, guarantee=boldest_point.guarantee)
 
     def _activate(self, thresholds: Sequence[float | None]) -> None:
-        record = self._measuring_record
+        record = self._calibration_record
         point = record.measure(thresholds)
         exits = record.exits(thresholds)
         # 1 - loss / limit of the answer of each row
@@ -328,7 +334,7 @@ class OutcomeCascade:
         )
 
     def _mean_loss(self, correctness: NDArray[np.float64]) -> MeasuredFigure:
-        record = self._measuring_record
+        record = self._calibration_record
         losses = 1.0 - correctness
         if np.isin(losses, (0, 1)).all():
             return self._in_unit(MeasuredFigure.share(losses == 1, record.weights, record.splitter))
