@@ -34,7 +34,8 @@ TIMES = st.datetimes(datetime.datetime(1970, 1, 2), datetime.datetime(2100, 1, 1
 )
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=12)
 
-#: Strategy for the cells of a column, its numpy or pandas dtype and the kinds it may have.
+#: Strategy for the cells of a column, its numpy or pandas dtype and the kinds it may have. Numbers
+#: with a different text in each source, such as 7 and 7.0, are tested as categories.
 CELLS_OF_COLUMNS: dict[str, tuple[st.SearchStrategy[Any], Any, tuple[str, ...]]] = {
     "whole numbers": (INTEGERS, "int64", ("number", "category", "ordinal")),
     "whole numbers with gaps": (INTEGERS | st.none(), "Int64", ("number", "category")),
@@ -47,25 +48,25 @@ CELLS_OF_COLUMNS: dict[str, tuple[st.SearchStrategy[Any], Any, tuple[str, ...]]]
     "flags with gaps": (st.booleans() | st.none(), "boolean", ("boolean", "category")),
     "words": (WORDS, "object", ("category", "ordinal")),
     "codes": (st.sampled_from(["007", "7", "7.0", "True", "TRUE", "NA"]), "object", ("category",)),
-    "days": (DAYS.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
-    "moments": (TIMES.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
+    "dates": (DAYS.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
+    "dates and times": (TIMES.map(pd.Timestamp), "datetime64[ns]", ("time", "category")),
     "decimals": (st.decimals(-9999, 9999, places=2), "object", ("number", "category")),
     "shades": (st.sampled_from(["pale", "deep", None]), "category", ("category",)),
 }  # fmt: skip
 
 
-def table_of_carrier(carrier: str, frame: pd.DataFrame, folder: Path, kind: str) -> Any:
+def table_from_source(source: str, frame: pd.DataFrame, folder: Path, kind: str) -> Any:
     """Return the frame as a table of a library or as read from a file."""
-    if carrier == "pandas":
+    if source == "pandas":
         return frame
-    if carrier == "polars":
+    if source == "polars":
         cells = frame["v"].astype(object).where(frame["v"].notna(), None).to_list()
         is_decimal = any(isinstance(cell, Decimal) for cell in cells)
         dtype = pl.Float32 if str(frame["v"].dtype) == "float32" else None
         column = pl.Series("v", cells, dtype=pl.Decimal(12, 2) if is_decimal else dtype)
         return pl.DataFrame({"v": column, "z": frame["z"].to_list()})
-    path = folder / f"t.{carrier}"
-    if carrier == "csv":
+    path = folder / f"t.{source}"
+    if source == "csv":
         frame.to_csv(path, index=False)
     else:
         frame.to_parquet(path)
@@ -82,11 +83,13 @@ def json_value(cell: Any) -> Any:
     if isinstance(cell, datetime.date):
         return cell.isoformat()
     if isinstance(cell, np.floating):
-        return float(str(cell))
+        return float(str(cell))  # a float32 as the number that CSV files hold
     return cell.item() if hasattr(cell, "item") else cell
 
 
-CARRIERS = ("pandas", "csv", "parquet") if pl is None else ("pandas", "polars", "csv", "parquet")
+TABLE_SOURCES = (
+    ("pandas", "csv", "parquet") if pl is None else ("pandas", "polars", "csv", "parquet")
+)
 """Without polars, tests/training/data/test_frames.py reports skipped tests."""
 
 
@@ -95,7 +98,7 @@ CARRIERS = ("pandas", "csv", "parquet") if pl is None else ("pandas", "polars", 
     max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_cells_are_encoded_equally_from_every_carrier(
+def test_cells_are_encoded_equally_from_every_source(
     column_name: str, tmp_path: Path, data: Any
 ) -> None:
     strategy, dtype, kinds = CELLS_OF_COLUMNS[column_name]
@@ -104,16 +107,16 @@ def test_cells_are_encoded_equally_from_every_carrier(
     assume(not all(map(is_missing, cells)))
     frame = pd.DataFrame({"v": pd.Series(cells).astype(dtype), "z": np.arange(len(cells)) / 2})
     encoders = {}
-    for carrier in CARRIERS:
+    for source in TABLE_SOURCES:
         encoder = TableEncoder(columns={"v": kind}, impute=True, max_one_hot=4)
-        encoders[carrier] = encoder.fit(table_of_carrier(carrier, frame, tmp_path, kind))
+        encoders[source] = encoder.fit(table_from_source(source, frame, tmp_path, kind))
     pandas_encoder = encoders["pandas"]
-    for carrier, encoder in encoders.items():
-        assert encoder.encoder_ == pandas_encoder.encoder_, carrier
+    for source, encoder in encoders.items():
+        assert encoder.encoder_ == pandas_encoder.encoder_, source
     expected = pandas_encoder.transform(frame).to_numpy()
-    for carrier in CARRIERS[1:]:
-        table = table_of_carrier(carrier, frame, tmp_path, kind)
-        np.testing.assert_array_equal(pandas_encoder.transform(table).to_numpy(), expected, carrier)
+    for source in TABLE_SOURCES[1:]:
+        table = table_from_source(source, frame, tmp_path, kind)
+        np.testing.assert_array_equal(pandas_encoder.transform(table).to_numpy(), expected, source)
     for suffix in ("csv", "parquet"):
         rows, _ = read_rows(tmp_path / f"t.{suffix}", ("v", "z"), pandas_encoder.encoder_)
         np.testing.assert_array_equal(rows, expected, suffix)
