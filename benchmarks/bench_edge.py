@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from benchmarks import harness
 from benchmarks.data import problems
 from benchmarks.edge import process as edge_process
-from benchmarks.edge.models import Model, make_models
+from benchmarks.edge.models import PackedModel, make_models
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge import Device
@@ -63,7 +63,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 # -- what is timed -----------------------------------------------------------------------------
 
 
-def _items(models: Mapping[str, Model], folder: Path) -> tuple[dict[str, Call], dict[str, str]]:
+def _items(
+    models: Mapping[str, PackedModel], folder: Path
+) -> tuple[dict[str, Call], dict[str, str]]:
     """Calls to time, by item, and the reason for each item that cannot run."""
     items: dict[str, Call] = {NOOP: _noop_call()}
     skipped: dict[str, str] = {}
@@ -106,25 +108,25 @@ def _noop_call() -> Call:
     return lambda: session.run(None, {"x": x})
 
 
-def _first_stage_rows(model: Model, stage: DeviceStage) -> list[NDArray[np.float32]]:
+def _first_stage_rows(model: PackedModel, stage: DeviceStage) -> list[NDArray[np.float32]]:
     return list(np.ascontiguousarray(model.rows[:, stage.inputs]))
 
 
-def _graph_call(model: Model) -> Call:
+def _graph_call(model: PackedModel) -> Call:
     """Run the graph of the first stage without a decision."""
     stage = load_stages(model.bundle, "onnxruntime")[0]
     rows = cycle(_first_stage_rows(model, stage))
     return lambda: stage.model.run_row(next(rows))
 
 
-def _decision_call(model: Model, runner: Any) -> Call:
+def _decision_call(model: PackedModel, runner: Any) -> Call:
     """Compute margins and stop score of the first stage, and compare with its threshold."""
     stage = load_stages(model.bundle, runner)[0]
     rows = cycle(_first_stage_rows(model, stage))
     return lambda: StageOutput(stage, stage.model.run_row(next(rows))).stops
 
 
-def _visit_call(model: Model) -> Call:
+def _visit_call(model: PackedModel) -> Call:
     """Walk the trees of the first stage and acquire features of a row node by node."""
     stage = load_stages(model.bundle)[0]
     meter = Meter(model.bundle.manifest.feature_costs())
@@ -137,13 +139,13 @@ def _visit_call(model: Model) -> Call:
     return call
 
 
-def _answer_call(model: Model) -> Call:
+def _answer_call(model: PackedModel) -> Call:
     """Answer instances on the device with all stages, label and cost, but without a cloud."""
     device, rows = Device(model.bundle), cycle(model.rows)
     return lambda: device.answer(next(rows))
 
 
-def _c99_call(name: str, model: Model, folder: Path) -> Call:
+def _c99_call(name: str, model: PackedModel, folder: Path) -> Call:
     """Decide in generated C, through cffi."""
     from benchmarks.c99.compiled import build
     from gatewise_export.c99.cascade_reader import cascade_of
@@ -183,7 +185,7 @@ def time_items(items: Mapping[str, Call], n_rounds: int, n_calls: int) -> dict[s
 
 
 def _measure_processes(
-    models: Mapping[str, Model], folder: Path, n_runs: int
+    models: Mapping[str, PackedModel], folder: Path, n_runs: int
 ) -> dict[str, dict[str, float]]:
     """Start-up time and memory of new processes, with a broker if mosquitto is installed."""
     from gatewise_cloud.broker.broker import MosquittoBroker, find_mosquitto
@@ -229,7 +231,7 @@ def _measure_processes(
 
 def document(
     runs: Mapping[str, Sequence[float]],
-    models: Mapping[str, Model],
+    models: Mapping[str, PackedModel],
     processes: Mapping[str, Mapping[str, float]],
     skipped: Mapping[str, str],
     *,

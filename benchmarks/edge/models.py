@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +14,19 @@ from benchmarks.comparison import peers
 from benchmarks.data import problems
 from gatewise_export import Bundle, pack
 from gatewise_training import methods
+from gatewise_training.cascades.base import BudgetedClassifier
 
 PROBLEM = "letter-bin"
 #: Size of the tree models on the 16 features of Letters.
-TREES, DEPTH = 50, 4
+N_TREES, MAX_DEPTH = 50, 4
 QUICK_ROWS = 1500
 SMALL_BYTES = 2**16
+#: Bound on the tables in C, which take fewer bytes than flat arrays.
+SMALL_TABLE_BYTES = 2**14
 
 
 @dataclass(frozen=True)
-class Model:
+class PackedModel:
     """Packed model, and test rows of Letters of shape (n, 16)."""
 
     title: str
@@ -31,39 +35,68 @@ class Model:
     figures: dict[str, Any]  # sizes, and figures of the model on those rows
 
 
-def make_models(folder: Path, is_quick: bool) -> dict[str, Model]:
+class _Specification(NamedTuple):
+    title: str
+    method: str
+    params: Mapping[str, Any]
+    choose_point: Callable[[BudgetedClassifier], BudgetedClassifier] = lambda system: system
+
+
+def make_models(folder: Path, is_quick: bool) -> dict[str, PackedModel]:
     """Fit the models on Letters, N-Z against A-M, and pack them into a folder."""
     problem = problems.get(PROBLEM)
     fold = problem.make_folds(0)[0]
     if is_quick:
         fold = fold.sample(QUICK_ROWS)
-    trees = {"n_rounds": TREES, "max_depth": DEPTH, "num_leaves": 2**DEPTH, "penalties": (0.0,)}
-    specifications: dict[str, tuple[str, str, dict[str, Any]]] = {
-        "trees-50": (f"{TREES} trees of depth {DEPTH}, one graph", "greedy-miser", trees),
-        "lazy-50": (f"{TREES} trees of depth {DEPTH}, acquired node by node", "cegb", trees),
-        "letters": ("Letters' cascade, within 1 % of its high-cost model", "staged", {}),
-        "letters-64kb": (
+    # a loss of 0 selects the penalty with all trees
+    tree_params = {
+        "n_rounds": N_TREES,
+        "max_depth": MAX_DEPTH,
+        "num_leaves": 2**MAX_DEPTH,
+        "penalties": (0.0,),
+        "max_loss": 0.0,
+    }
+    cascade_params = {"max_loss": peers.MAX_LOSS}
+
+    def all_trees(system: BudgetedClassifier) -> BudgetedClassifier:
+        return system.at(budget=problem.costs.total)
+
+    specifications = {
+        "trees-50": _Specification(
+            f"{N_TREES} trees of depth {MAX_DEPTH}, one graph",
+            "greedy-miser",
+            tree_params,
+            all_trees,
+        ),
+        "lazy-50": _Specification(
+            f"{N_TREES} trees of depth {MAX_DEPTH}, acquired node by node",
+            "cegb",
+            tree_params,
+            all_trees,
+        ),
+        "letters": _Specification(
+            "Letters' cascade, within 1 % of its high-cost model", "staged", cascade_params
+        ),
+        "letters-64kb": _Specification(
             "its most accurate point within 64 KB of flat arrays",
             "staged",
-            {"max_bytes": 2**14},
+            cascade_params | {"max_bytes": SMALL_TABLE_BYTES},
+            _within_small_bytes,
         ),
     }
     models = {}
-    for name, (title, method, params) in specifications.items():
-        if name.startswith("letters"):
-            params = params | {"max_loss": peers.MAX_LOSS}
-        else:
-            # A loss of 0 selects the point with all trees.
-            params = params | {"max_loss": 0.0}
-        system: Any = methods.make(method, feature_costs=problem.costs, random_state=0, **params)
-        system.fit(*fold.train, validation=fold.validation)
-        if not name.startswith("letters"):
-            system = system.at(budget=problem.costs.total)
-        elif name.endswith("64kb"):
-            system = _within_bytes(system, SMALL_BYTES)
+    for name, specification in specifications.items():
+        fitted_system = methods.make(
+            specification.method,
+            feature_costs=problem.costs,
+            random_state=0,
+            **specification.params,
+        )
+        fitted_system.fit(*fold.train, validation=fold.validation)
+        system = specification.choose_point(fitted_system)
         bundle = pack(system, folder / name, sample=fold.test[0][:32])
         x = np.ascontiguousarray(fold.test[0], np.float32)
-        exits = np.asarray(system.exit_stage(x)) if hasattr(system, "exit_stage") else np.zeros(1)
+        exits = system.exit_stage(x)
         stages = bundle.manifest.stages
         figures = {
             "stages": len(stages),
@@ -78,12 +111,12 @@ def make_models(folder: Path, is_quick: bool) -> dict[str, Model]:
             "accuracy": round(float(np.mean(system.predict(x) == fold.test[1])), 4),
             "mean_cost": round(float(system.cost(x).mean()), 3),
         }
-        models[name] = Model(title, bundle, x, figures)
+        models[name] = PackedModel(specification.title, bundle, x, figures)
     return models
 
 
-def _within_bytes(system: Any, max_bytes: int) -> Any:
-    """System at its most accurate operating point, by validation, within `max_bytes`."""
-    points = [p for p in system.frontier_.points if p.nbytes <= max_bytes]
+def _within_small_bytes(system: BudgetedClassifier) -> BudgetedClassifier:
+    """System at its most accurate operating point, by validation, within SMALL_BYTES."""
+    points = [p for p in system.frontier_.points if p.nbytes <= SMALL_BYTES]
     best_point = max(points, key=lambda p: (p.accuracy, -p.cost))
     return system.at(budget=best_point.cost)
