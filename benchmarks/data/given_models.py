@@ -102,7 +102,7 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
         cv=3,
     ),
 }
-"""Fitted on tables with column names if the model needs them, otherwise on arrays."""
+"""Fitted on the frames of FRAMES, otherwise on arrays."""
 
 REFUSED: dict[str, Callable[[], Any]] = {
     "AdaBoost": AdaBoostClassifier,
@@ -121,6 +121,12 @@ def polars_frame(X: NDArray[np.float32]) -> Any:
     import polars
 
     return polars.DataFrame(X, schema=PIXEL_NAMES)
+
+
+FRAMES: dict[str, Callable[[NDArray[np.float32]], Any]] = {
+    "random forest of a polars frame": polars_frame,
+    "ColumnTransformer by names": pandas_frame,
+}
 
 
 def _forest_graph(X: NDArray[np.float32], y: NDArray[Any], *, zipmap: bool) -> bytes:
@@ -299,7 +305,13 @@ BOOSTERS: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
         _catboost_categories(X, y), "model.cbm"
     ),
 }
-"""Fitted on rows with NaN if the name contains "missing values"."""
+"""Fitted on rows with NaN if WITH_MISSING_VALUES has the name."""
+
+WITH_MISSING_VALUES = {
+    "lightgbm.Booster, missing values",
+    "XGBoost's UBJSON, missing values",
+    "CatBoost's file, missing values",
+}
 
 
 # -- code ----------------------------------------------------------------------------------
