@@ -17,7 +17,8 @@ from PIL import Image
 
 from gatewise.cli import main as gatewise
 
-#: Options of Chromium, which turn off all its requests to the network.
+#: Options of Chromium for pictures without a window, which turn off its requests to the network.
+#: Without its sandbox it also runs as root, such as in a container; the page is our own.
 BROWSER_OPTIONS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-quic",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -31,8 +32,10 @@ def main(demo: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         work_dir = Path(scratch)
-        if gatewise(["frontier", str(demo / "bundle"), "--plot", str(work_dir / "frontier.png")]):
-            raise SystemExit(1)
+        plot_options = ["--plot", str(work_dir / "frontier.png")]
+        exit_status = gatewise(["frontier", str(demo / "bundle"), *plot_options])
+        if exit_status:
+            raise SystemExit(exit_status)
         save_screenshot(demo / "report.html", work_dir / "report.png", REPORT_SIZE)
         for picture in ("frontier.png", "report.png"):
             shrink(work_dir / picture, folder / picture)
