@@ -50,21 +50,37 @@ class FaultInjector(threading.Thread):
                 n_kills += 1
 
 
+def read_counted_answers(devices):
+    """Read the answers of devices, and check them against the devices' counters."""
+    answers = []
+    for device in devices:
+        device_answers = device.answers()
+        counters = device.find_events("done")[0]["counters"]
+        n_counted = sum(counters[route] for route in ("edge", "cloud", "fallback"))
+        assert n_counted == len(device_answers)
+        assert counters["mismatched"] == counters["invalid"] == counters["unknown"] == 0
+        answers += device_answers
+    return answers
+
+
 @pytest.mark.slow
-def test_killed_workers_a_killed_broker_and_a_cut_link(fleet, feature_system, window_system):
+def test_killed_workers_a_killed_broker_and_a_cut_link_lose_no_answer(
+    fleet, feature_system, window_system
+):
     """One device sends raw windows, and the others send features."""
     fleet.start_broker()
     bundles = feature_system.bundle, window_system.bundle
     for number in range(2):
         fleet.start_worker(number, *bundles)
     rng = np.random.default_rng(0)
-    systems = [window_system, *[feature_system] * (N_DEVICES - 1)]
+    packed_systems = [window_system, *[feature_system] * (N_DEVICES - 1)]
     devices = [
         fleet.start_device(
-            f"pi-{i}", system.bundle, system.rows,
-            rng.permutation(len(system.rows)).tolist(), rate=INSTANCES_PER_SECOND, repeats=True,
+            f"pi-{i}", packed_system.bundle, packed_system.rows,
+            rng.permutation(len(packed_system.rows)).tolist(), rate=INSTANCES_PER_SECOND,
+            repeats=True,
         )
-        for i, system in enumerate(systems)
+        for i, packed_system in enumerate(packed_systems)
     ]  # fmt: skip
     fleet.start_answering(devices)
     fault_injector = FaultInjector(fleet, *bundles)
@@ -74,28 +90,24 @@ def test_killed_workers_a_killed_broker_and_a_cut_link(fleet, feature_system, wi
     assert fault_injector.error is None
     fleet.stop_devices(devices)
     assert fleet.n_killed["broker"] == 2
+    # 12 are planned in 25 s, but a worker may take longer to start
     assert fleet.n_killed["worker"] >= 9
 
-    answers, n_excused, late_without_excuse = [], 0, []
+    n_excused, late_without_excuse = 0, []
     for device in devices:
-        device_answers = device.answers()
-        counters = device.find_events("done")[0]["counters"]
-        assert sum(counters[route] for route in ("edge", "cloud", "fallback")) == len(
-            device_answers
-        )
-        assert counters["mismatched"] == counters["invalid"] == counters["unknown"] == 0
-        answers += device_answers
-        late_answers = device.split_late_answers()
-        n_excused += len(late_answers[0])
+        excused_answers, unexcused_answers = device.split_late_answers()
+        n_excused += len(excused_answers)
         late_without_excuse += [
-            (device.name, answer["route"], answer["late_ms"]) for answer in late_answers[1]
+            (device.name, answer["route"], answer["late_ms"]) for answer in unexcused_answers
         ]
 
-    window_answers = devices[0].answers()
-    feature_answers = answers[len(window_answers) :]
+    window_answers = read_counted_answers(devices[:1])
+    feature_answers = read_counted_answers(devices[1:])
+    answers = window_answers + feature_answers
     answers_by_system = [(window_system, window_answers), (feature_system, feature_answers)]
     assert [
-        system.find_differing(device_answers) for system, device_answers in answers_by_system
+        packed_system.find_differing(system_answers)
+        for packed_system, system_answers in answers_by_system
     ] == [[], []]
     window_routes = Counter(answer["route"] for answer in window_answers)
     assert min(window_routes["edge"], window_routes["cloud"], window_routes["fallback"]) > 0
@@ -104,8 +116,8 @@ def test_killed_workers_a_killed_broker_and_a_cut_link(fleet, feature_system, wi
     classes = feature_system.system.classes_
     accuracy = np.mean(classes[labels] == feature_system.truth[rows])
     edge_labels = [
-        system.compute_edge_labels()[[answer["row"] for answer in device_answers]]
-        for system, device_answers in answers_by_system
+        packed_system.compute_edge_labels()[[answer["row"] for answer in system_answers]]
+        for packed_system, system_answers in answers_by_system
     ]
     edge_accuracy = np.mean(classes[np.concatenate(edge_labels)] == feature_system.truth[rows])
     routes = Counter(answer["route"] for answer in answers)
@@ -120,10 +132,12 @@ def test_killed_workers_a_killed_broker_and_a_cut_link(fleet, feature_system, wi
     # The failures had an effect, and the cloud still answered some hard instances.
     assert routes["fallback"] > 0
     n_hard = sum(
-        system.system.offload(system.rows)[[answer["row"] for answer in device_answers]].sum()
-        for system, device_answers in answers_by_system
+        packed_system.system.offload(packed_system.rows)[
+            [answer["row"] for answer in system_answers]
+        ].sum()
+        for packed_system, system_answers in answers_by_system
     )
-    assert routes["cloud"] > n_hard // 4
+    assert routes["cloud"] > n_hard // 4  # the failures prevent many offloads
     assert accuracy >= edge_accuracy
 
 
@@ -148,13 +162,16 @@ def test_a_link_that_stops_forwarding(proxied_fleet, feature_system):
         30,
     )
     fleet.network.cut()
-    n_before = len(device.find_events("answer"))
+    n_answers_before = len(device.find_events("answer"))
     wait_until(
-        lambda: len(device.find_events("answer")) > n_before + 20, "answers without a cloud", 60
+        lambda: len(device.find_events("answer")) > n_answers_before + 20,
+        "answers without a cloud",
+        60,
     )
     fleet.network.restore()
     wait_until(lambda: device.is_done, "the last answer", 120)
     answers = device.find_events("answer")
     assert len(answers) == 3 * len(offloaded_rows)
-    assert device.split_late_answers()[1] == []
+    _, unexcused_answers = device.split_late_answers()
+    assert unexcused_answers == []
     assert {answer["route"] for answer in answers} == {"cloud", "fallback"}
