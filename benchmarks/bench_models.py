@@ -1,4 +1,4 @@
-"""Benchmark of serving all kinds of high-cost models, and of estimates for models fitted before.
+"""Benchmark of high-cost models of all kinds, and of estimates for models fitted on the same rows.
 
     python -m benchmarks.bench_models [--quick] [--only table,leak]
 
