@@ -28,8 +28,8 @@ except ImportError:
 
 INTEGERS = st.integers(-(10**6), 10**6)
 NUMBERS = st.floats(-1e6, 1e6, width=64).map(lambda value: round(value, 4))
-DAYS = st.dates(datetime.date(1970, 1, 2), datetime.date(2100, 1, 1))
-TIMES = st.datetimes(datetime.datetime(1970, 1, 2), datetime.datetime(2100, 1, 1)).map(
+DAYS = st.dates(datetime.date(1900, 1, 1), datetime.date(2100, 1, 1))
+TIMES = st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2100, 1, 1)).map(
     lambda value: value.replace(microsecond=0)
 )
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=12)
