@@ -28,11 +28,11 @@ def markdown(problems: Mapping[str, Any]) -> str:
         "highest of any method on test rows, and the method that is highest on validation rows "
         "(of those without a bound of bytes). "
         "**Cut**: share of the price of all features that is saved within 1 % absolute of that "
-        "method on validation rows. **Loss**: what that choice really loses on test rows against "
-        "the top accuracy, in points; above 1 is an overshoot. A method without a point good "
+        "method on validation rows. **Loss**: the difference from the top accuracy on test rows, "
+        "in points; above 1 is an overshoot. A method without a point good "
         "enough on validation falls back to the top method at the full price: cut 0. Bold: "
-        "the highest cut. With at most so many bytes, all models of a device as tables of C99, "
-        "`staged` is fitted anew.",
+        "the highest cut. For each bound of bytes, `staged` is fitted again; the size is that of "
+        "all models of a device as C99 tables.",
         "",
         "| problem | seeds | top accuracy | target | " + " | ".join(_method_names(problems)) + " |",
         "| --- " * (4 + len(_method_names(problems))) + "|",
@@ -41,7 +41,7 @@ def markdown(problems: Mapping[str, Any]) -> str:
         lines.append(_overview(name, figures, _method_names(problems)))
     lines += [
         "",
-        "Not here: the full MiniBooNE, Yahoo, HEPMASS and Scene15, which are not to be had.",
+        "Not here: the full MiniBooNE, Yahoo, HEPMASS and Scene15, which were not available.",
     ]
     for name, figures in problems.items():
         lines += ["", *_section(name, figures)]
@@ -58,32 +58,33 @@ def bytes_markdown(problems: Mapping[str, Any]) -> str:
         "fitted for each size, and all models are counted as C99 tables.",
         "",
     ]
-    rules = ["within_1", *BYTE_RULES.values()]
+    rule_names = ["within_1", *BYTE_RULES.values()]
     header = ["problem", "seeds", "any size", *BYTE_RULES]
     header += [f"best other, {bound}" for bound in list(BYTE_RULES)[1:]]
     rows = []
     for name, figures in problems.items():
+        # the bound of 1 MB excludes the best peer of no problem, so its column is left out
         ours = figures["methods"].get(OURS, {})
         n_seeds = str(len(figures["top_accuracy_of_seeds"]))
-        cells = [_cut_and_loss(ours[rule]) if rule in ours else "" for rule in rules]
-        best_peers = [_best_peer(figures, rule) for rule in rules[2:]]
+        cells = [_cut_and_loss(ours[name]) if name in ours else "" for name in rule_names]
+        best_peers = [_best_peer(figures, rule_name) for rule_name in rule_names[2:]]
         rows.append([name, n_seeds, *cells, *best_peers])
     return "\n".join([*lines, *table_lines(header, rows), ""])
 
 
-def _best_peer(results: Mapping[str, Any], rule: str) -> str:
+def _best_peer(problem_figures: Mapping[str, Any], rule_name: str) -> str:
     """Cut and loss of the peer that saves most within a bound of bytes."""
-    figures = {
-        method: method_figures[rule]
-        for method, method_figures in results["methods"].items()
+    rule_figures = {
+        method: method_figures[rule_name]
+        for method, method_figures in problem_figures["methods"].items()
         if not method.startswith((OURS, "f0"))
-        and rule in method_figures
-        and method_figures[rule]["reached"]["mean"] > 0
+        and rule_name in method_figures
+        and method_figures[rule_name]["reached"]["mean"] > 0
     }
-    if not figures:
+    if not rule_figures:
         return "none"
-    method = max(figures, key=lambda m: figures[m]["cut"]["mean"])
-    return f"{_cut_and_loss(figures[method])} ({method})"
+    method = max(rule_figures, key=lambda m: rule_figures[m]["cut"]["mean"])
+    return f"{_cut_and_loss(rule_figures[method])} ({method})"
 
 
 def _method_names(problems: Mapping[str, Any]) -> list[str]:
@@ -93,111 +94,118 @@ def _method_names(problems: Mapping[str, Any]) -> list[str]:
     return list(names)
 
 
-def _overview(name: str, results: Mapping[str, Any], names: list[str]) -> str:
-    methods = results["methods"]
+def _overview(name: str, problem_figures: Mapping[str, Any], names: list[str]) -> str:
+    methods = problem_figures["methods"]
     highest_cut = max(m["within_1"]["cut"]["mean"] for m in methods.values())
     cells = []
     for method in names:
         if method not in methods:
             cells.append("")
             continue
-        rule = methods[method]["within_1"]
-        cut = f"{100 * rule['cut']['mean']:.0f}"
-        if rule["cut"]["mean"] >= highest_cut - 5e-3:
+        rule_figures = methods[method]["within_1"]
+        cut = f"{100 * rule_figures['cut']['mean']:.0f}"
+        if rule_figures["cut"]["mean"] >= highest_cut - 5e-3:  # half of the last digit shown
             cut = f"**{cut}**"
-        cells.append(f"{cut} / {100 * rule['loss']['mean']:.1f}")
-    target = "" if results["target"] is None else f"{100 * results['target']:.0f}"
-    unit = "" if _metric(results) == "accuracy" else f"{_metric(results)}, "
+        cells.append(f"{cut} / {100 * rule_figures['loss']['mean']:.1f}")
+    target = "" if problem_figures["target"] is None else f"{100 * problem_figures['target']:.0f}"
+    unit = "" if _metric(problem_figures) == "accuracy" else f"{_metric(problem_figures)}, "
     n_seeds = max(len(m["seeds"]) for m in methods.values())
-    top = f"{100 * results['top_accuracy']:.2f} ({unit}validation: {results['top_method']})"
+    top_accuracy = f"{100 * problem_figures['top_accuracy']:.2f}"
+    top = f"{top_accuracy} ({unit}validation: {problem_figures['top_method']})"
     return f"| [{name}](#{name}) | {n_seeds} | {top} | {target} | " + " | ".join(cells) + " |"
 
 
-def _section(name: str, results: Mapping[str, Any]) -> list[str]:
+def _section(name: str, problem_figures: Mapping[str, Any]) -> list[str]:
+    metric = _metric(problem_figures)
+    header = ["method", f"best {metric}", "cut / loss", "paper's accounting", "with 0.2 slack"]
+    header += ["own choice", *BYTE_RULES, "offloaded", "model KB", "fit CPU s"]
+    rows = []
+    for method, method_figures in problem_figures["methods"].items():
+        rule_figures = method_figures["within_1"]
+        cut = _mean_and_error(rule_figures["cut"], 100, 1)
+        loss = _mean_and_error(rule_figures["loss"], 100, 2)
+        note = "" if rule_figures["reached"]["mean"] > 0 else " (not reached)"
+        rows.append(
+            [
+                method,
+                _mean_and_error(method_figures["best_accuracy"], 100, 2),
+                f"{cut} / {loss}{note}",
+                _mean_and_error(rule_figures["cut_paper"], 100, 1),
+                _cut_and_loss(method_figures["within_1_slack"]),
+                *(
+                    _cut_and_loss(method_figures[rule_name]) if rule_name in method_figures else ""
+                    for rule_name in ("own_choice", *BYTE_RULES.values())
+                ),
+                f"{100 * rule_figures['offload_rate']['mean']:.0f} %",
+                f"{rule_figures['nbytes']['mean'] / 1024:.0f}",
+                f"{method_figures['fit_seconds']['mean']:.0f}",
+            ]
+        )
     lines = [
         f"## {name}",
         "",
-        f"{results['title']}: {results['note']}. Full price {results['full_price']:g}.",
+        f"{problem_figures['title']}: {problem_figures['note']}. "
+        f"Full price {problem_figures['full_price']:g}.",
         "",
         f"![accuracy against cost](adapt/{name}.svg)",
         "",
-        f"| method | best {_metric(results)} | cut / loss | paper's accounting | with 0.2 slack | "
-        "own choice | " + " | ".join(BYTE_RULES) + " | offloaded | model KB | fit CPU s |",
-        "| --- " * (9 + len(BYTE_RULES)) + "|",
+        *table_lines(header, rows),
     ]
-    byte_rules = BYTE_RULES.values()
-    for method, figures in results["methods"].items():
-        rule = figures["within_1"]
-        note = "" if rule["reached"]["mean"] > 0 else " (not reached)"
-        row = [
-            method,
-            _mean_and_error(figures["best_accuracy"], 100, 2),
-            f"{_mean_and_error(rule['cut'], 100, 1)} / "
-            f"{_mean_and_error(rule['loss'], 100, 2)}{note}",
-            _mean_and_error(rule["cut_paper"], 100, 1),
-            _cut_and_loss(figures["within_1_slack"]),
-            _cut_and_loss(figures["own_choice"]) if "own_choice" in figures else "",
-            *(_cut_and_loss(figures[key]) if key in figures else "" for key in byte_rules),
-            f"{100 * rule['offload_rate']['mean']:.0f} %",
-            f"{rule['nbytes']['mean'] / 1024:.0f}",
-            f"{figures['fit_seconds']['mean']:.0f}",
-        ]
-        lines.append("| " + " | ".join(row) + " |")
-    if "against" in results:
-        lines += ["", *_against(results)]
-    if all(_against_key(rule) in results for rule in byte_rules):
-        lines += ["", *_against_within_bytes(results)]
+    if "against" in problem_figures:
+        lines += ["", *_comparison_lines(problem_figures)]
+    if all(_against_key(rule_name) in problem_figures for rule_name in BYTE_RULES.values()):
+        lines += ["", *_comparison_lines_within_bytes(problem_figures)]
     return lines
 
 
-def _against(results: Mapping[str, Any]) -> list[str]:
-    budgets = results["budgets"]
+def _comparison_lines(problem_figures: Mapping[str, Any]) -> list[str]:
+    budgets = problem_figures["budgets"]
     rows = []
-    for peer, figures in results["against"].items():
-        gaps = (f"{100 * gap:+.2f}" for gap in figures["difference"])
-        counts = (
-            "{wins}-{ties}-{losses}".format(**figures[kind]) for kind in ("significant", "plain")
-        )
-        rows.append([peer, *gaps, *counts])
+    for peer, comparison in problem_figures["against"].items():
+        gaps = (f"{100 * gap:+.2f}" for gap in comparison["difference"])
+        rows.append([peer, *gaps, *_wins_ties_losses(comparison)])
     header = ["against", *(f"{budget:.3g}" for budget in budgets), "significant", "plain"]
     return [
-        f"`{OURS}` against each at {len(budgets)} budgets, difference of test {_metric(results)} "
-        "in points (below 0: it loses). Wins-ties-losses: significant after Holm's correction, "
+        f"`{OURS}` against each at {len(budgets)} budgets, difference of test "
+        f"{_metric(problem_figures)} in points (negative if it is less accurate). "
+        "Wins-ties-losses: significant after Holm's correction, "
         "and by means further apart than 0.1 points.",
         "",
         *table_lines(header, rows),
     ]
 
 
-def _against_within_bytes(results: Mapping[str, Any]) -> list[str]:
-    lines = [
-        f"With so much room on the device ({OURS} fitted for it, of the others what is small "
-        "enough), at the same budgets: wins-ties-losses, significant and plain, and the worst "
+def _comparison_lines_within_bytes(problem_figures: Mapping[str, Any]) -> list[str]:
+    rows = []
+    for peer in problem_figures["against"]:
+        cells = []
+        for rule_name in BYTE_RULES.values():
+            comparison = problem_figures[_against_key(rule_name)][peer]
+            worst_gap = f"{100 * min(comparison['difference']):+.2f}"
+            cells.append(", ".join([*_wins_ties_losses(comparison), worst_gap]))
+        rows.append([peer, *cells])
+    return [
+        f"Within each bound of bytes ({OURS} is fitted for it; other methods are included if they "
+        "fit), at the same budgets: wins-ties-losses, significant and plain, and the worst "
         "difference in points.",
         "",
-        "| against | " + " | ".join(BYTE_RULES) + " |",
-        "| --- " * (1 + len(BYTE_RULES)) + "|",
+        *table_lines(["against", *BYTE_RULES], rows),
     ]
-    for peer in results["against"]:
-        cells = []
-        for rule in BYTE_RULES.values():
-            figures = results[_against_key(rule)][peer]
-            significant, plain = (
-                "{wins}-{ties}-{losses}".format(**figures[kind])
-                for kind in ("significant", "plain")
-            )
-            cells.append(f"{significant}, {plain}, {100 * min(figures['difference']):+.2f}")
-        lines.append(f"| {peer} | " + " | ".join(cells) + " |")
-    return lines
 
 
-def _against_key(rule: str) -> str:
-    return rule.replace("within_1", "against")
+def _wins_ties_losses(comparison: Mapping[str, Any]) -> list[str]:
+    return [
+        "{wins}-{ties}-{losses}".format(**comparison[kind]) for kind in ("significant", "plain")
+    ]
 
 
-def _metric(results: Mapping[str, Any]) -> str:
+def _against_key(rule_name: str) -> str:
+    return rule_name.replace("within_1", "against")
+
+
+def _metric(problem_figures: Mapping[str, Any]) -> str:
     """Name of the metric; figures of older runs have only accuracy."""
-    return str(results.get("metric", "accuracy"))
+    return str(problem_figures.get("metric", "accuracy"))
 
 
 def _mean_and_error(mean_and_error: Mapping[str, float | None], scale: float, digits: int) -> str:
@@ -207,11 +215,12 @@ def _mean_and_error(mean_and_error: Mapping[str, float | None], scale: float, di
     return mean_text if error is None else f"{mean_text} ± {scale * error:.{digits}f}"
 
 
-def _cut_and_loss(rule: Mapping[str, Any]) -> str:
-    return f"{100 * rule['cut']['mean']:.1f} / {100 * rule['loss']['mean']:.2f}"
+def _cut_and_loss(rule_figures: Mapping[str, Any]) -> str:
+    cut, loss = rule_figures["cut"]["mean"], rule_figures["loss"]["mean"]
+    return f"{100 * cut:.1f} / {100 * loss:.2f}"
 
 
-def plot(name: str, results: Mapping[str, Any], path: Path) -> None:
+def plot(name: str, problem_figures: Mapping[str, Any], path: Path) -> None:
     """Draw accuracy against cost on test rows as an SVG with one line per method."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -223,10 +232,10 @@ def plot(name: str, results: Mapping[str, Any], path: Path) -> None:
         colours = [mpl.colormaps["tab20"](k) for k in range(20)]
         ax.set_prop_cycle(color=colours[::2] + colours[1::2])  # dark colours first
         lowest_accuracy = 1.0
-        for method, figures in results["methods"].items():
+        for method, method_figures in problem_figures["methods"].items():
             # a logarithmic axis cannot show a cost of 0
-            points = [p for p in figures["at_budgets"] if p["cost"]["mean"] > 0]
-            x = [p["cost"]["mean"] / results["full_price"] for p in points]
+            points = [p for p in method_figures["at_budgets"] if p["cost"]["mean"] > 0]
+            x = [p["cost"]["mean"] / problem_figures["full_price"] for p in points]
             y = [p["accuracy"]["mean"] for p in points]
             error = [p["accuracy"]["error"] or 0.0 for p in points]
             if method == "f0":
@@ -237,13 +246,13 @@ def plot(name: str, results: Mapping[str, Any], path: Path) -> None:
             # dashed lines for peers, because there are more methods than dark colours
             style = "-" if method.startswith((OURS, "adapt")) else "--"
             ax.errorbar(x, y, error, marker=".", ms=4, lw=width, ls=style, capsize=2, label=method)
-        top_accuracy = results["top_accuracy"]
+        top_accuracy = problem_figures["top_accuracy"]
         ax.axhspan(top_accuracy - 0.01, top_accuracy, color="green", alpha=0.08, lw=0)
         ax.set(
             xscale="log",
             xlabel="mean cost per instance, share of the full price",
-            ylabel=f"{_metric(results)} on test rows",
-            title=results["title"],
+            ylabel=f"{_metric(problem_figures)} on test rows",
+            title=problem_figures["title"],
             ylim=(max(lowest_accuracy - 0.01, top_accuracy - 0.3), top_accuracy + 0.01),
         )
         ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -13,6 +13,7 @@ from benchmarks.afabench.acquisition_policy import (
     AcquisitionPolicy,
     prices_of_selections,
 )
+from benchmarks.afabench.metrics import record_of_row
 from gatewise_training import AdaptGBRT, StagedCascade
 
 
@@ -104,3 +105,18 @@ def test_page_ranks_methods_within_each_budget():
     page = bench_afabench.page(figures)
     assert "| cube, accuracy | 3 | 70.0 (2) | **80.0** (1) |" in page
     assert "| mean rank |  | 2.0 | 1.0 |" in page
+
+
+@pytest.mark.parametrize(
+    ("has_f_score", "metric", "metric_name"), [(False, 0.9, "accuracy"), (True, 0.7, "macro F1")]
+)
+def test_records_have_the_metric_of_their_set(has_f_score, metric, metric_name):
+    row = {
+        "afa_method": "cae", "dataset": "cube", "train_seed": 1, "eval_hard_budget": 3.0,
+        "soft_budget_param": None, "f_score": 0.7, "accuracy": 0.9, "avg_accumulated_cost": 2.5,
+    }  # fmt: skip
+    record = record_of_row(row, "builtin", has_f_score=has_f_score)
+    assert (record["metric"], record["metric_name"]) == (metric, metric_name)
+    assert (record["method"], record["set"], record["instance"]) == ("cae", "cube", 1)
+    assert (record["hard_budget"], record["soft_budget"], record["cost"]) == (3.0, None, 2.5)
+    assert record["classifier"] == "builtin"
