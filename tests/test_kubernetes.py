@@ -26,7 +26,7 @@ def manifests():
 
 
 def manifests_of_kind(*kinds):
-    return [d for d in manifests() if d["kind"] in kinds]
+    return [manifest for manifest in manifests() if manifest["kind"] in kinds]
 
 
 def test_every_file_is_in_a_kustomization():
@@ -47,22 +47,29 @@ def test_kustomize_builds_the_manifests(overlay):
     assert process.returncode == 0, process.stderr
     built_manifests = list(yaml.safe_load_all(process.stdout))
     assert {"Namespace", "Deployment", "StatefulSet", "NetworkPolicy"} <= {
-        d["kind"] for d in built_manifests
+        manifest["kind"] for manifest in built_manifests
     }
-    for document in built_manifests:
-        assert document["kind"] == "Namespace" or document["metadata"]["namespace"] == "gatewise"
+    for manifest in built_manifests:
+        assert manifest["kind"] == "Namespace" or manifest["metadata"]["namespace"] == "gatewise"
 
 
-def test_only_the_autoscaler_sets_replicas_and_images_have_digests():
+def test_only_the_autoscaler_sets_replicas_of_the_spread_workers():
     (deployment,) = manifests_of_kind("Deployment")
     assert "replicas" not in deployment["spec"]
-    pod = deployment["spec"]["template"]["spec"]
-    assert pod["topologySpreadConstraints"]
-    for name in ("base", "fill"):
-        (kustomization,) = read_documents(f"kubernetes/{name}/kustomization.yaml")
-        (image,) = kustomization["images"]
-        assert image["name"] == pod["containers"][0]["image"] == "gatewise"
-        assert re.fullmatch(r"sha256:[0-9a-f]{64}", image["digest"])
+    assert deployment["spec"]["template"]["spec"]["topologySpreadConstraints"]
+
+
+@pytest.mark.parametrize("name", ["base", "fill"])
+def test_images_have_digests(name):
+    (deployment,) = manifests_of_kind("Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (kustomization,) = read_documents(f"kubernetes/{name}/kustomization.yaml")
+    (image,) = kustomization["images"]
+    assert image["name"] == container["image"] == "gatewise"
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", image["digest"])
+
+
+def test_pods_on_several_nodes_can_mount_the_claim():
     (claim,) = manifests_of_kind("PersistentVolumeClaim")
     assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
 
@@ -82,62 +89,123 @@ def test_manifests_match_the_schemas_of_kubernetes(overlay):
     assert schema_check.returncode == 0, schema_check.stdout
 
 
-def test_manifests_are_consistent():
-    for document in manifests():
-        assert {"apiVersion", "kind", "metadata"} <= set(document)
-        assert re.fullmatch(r"[a-z0-9-]+", document["metadata"]["name"])
-    workloads = {d["metadata"]["name"]: d for d in manifests_of_kind("Deployment", "StatefulSet")}
-    ports = {}
+def workloads_by_name():
+    workloads = manifests_of_kind("Deployment", "StatefulSet")
+    return {workload["metadata"]["name"]: workload for workload in workloads}
+
+
+def names_of_kind(kind):
+    return {manifest["metadata"]["name"] for manifest in manifests_of_kind(kind)}
+
+
+def ports_by_name(container):
+    return {port["name"]: port["containerPort"] for port in container["ports"]}
+
+
+def ports_of_workload(workload):
+    """Get the ports of the only container of a workload, by name."""
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    return ports_by_name(container)
+
+
+@pytest.fixture(params=workloads_by_name())
+def workload(request):
+    return workloads_by_name()[request.param]
+
+
+@pytest.fixture
+def volumes(workload):
+    """Volumes of a workload by name, including those of its claims."""
+    claims = workload["spec"].get("volumeClaimTemplates", [])
+    volumes = {volume["name"]: volume for volume in workload["spec"]["template"]["spec"]["volumes"]}
+    return volumes | {claim["metadata"]["name"]: claim for claim in claims}
+
+
+@pytest.fixture
+def containers(workload):
+    return workload["spec"]["template"]["spec"]["containers"]
+
+
+def test_manifests_have_a_version_a_kind_and_a_valid_name():
+    for manifest in manifests():
+        assert {"apiVersion", "kind", "metadata"} <= set(manifest)
+        assert re.fullmatch(r"[a-z0-9-]+", manifest["metadata"]["name"])
+
+
+def test_selectors_match_the_labels_of_their_pods(workload):
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    assert workload["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_pods_run_without_privileges_and_within_limits(workload, containers):
+    assert workload["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"]
+    for container in containers:
+        assert "limits" in container["resources"]
+        assert not container["securityContext"]["allowPrivilegeEscalation"]
+
+
+def test_the_readme_creates_the_secrets_of_volumes(volumes):
     readme = (DEPLOY / "README.md").read_text()
-    claims = {d["metadata"]["name"] for d in manifests_of_kind("PersistentVolumeClaim")}
-    config_maps = {d["metadata"]["name"]: d for d in manifests_of_kind("ConfigMap")}
-    for name, workload in workloads.items():
-        template = workload["spec"]["template"]
-        labels = template["metadata"]["labels"]
-        assert workload["spec"]["selector"]["matchLabels"].items() <= labels.items()
-        pod = template["spec"]
-        assert pod["securityContext"]["runAsNonRoot"]
-        volumes = {v["name"]: v for v in pod["volumes"]}
-        for claim in workload["spec"].get("volumeClaimTemplates", []):
-            volumes[claim["metadata"]["name"]] = claim
-        for volume in volumes.values():
-            if "secret" in volume:
-                secret = volume["secret"]["secretName"]
-                assert f"create secret generic {secret} " in readme
-            if "persistentVolumeClaim" in volume:
-                assert volume["persistentVolumeClaim"]["claimName"] in claims
-        for container in pod["containers"]:
-            assert {m["name"] for m in container["volumeMounts"]} <= set(volumes)
-            assert "limits" in container["resources"]
-            assert not container["securityContext"]["allowPrivilegeEscalation"]
-            ports_by_name = {p["name"]: p["containerPort"] for p in container["ports"]}
-            ports[name] = ports_by_name
-            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-                if probe in container:
-                    (handler,) = [v for v in container[probe].values() if isinstance(v, dict)]
-                    assert handler["port"] in ports_by_name
-            for source in container.get("envFrom", []):
-                variables = config_maps[source["configMapRef"]["name"]]["data"]
-                for variable in re.findall(r"\$\((\w+)\)", " ".join(container["args"])):
-                    assert variable in variables
+    secrets = [volume["secret"]["secretName"] for volume in volumes.values() if "secret" in volume]
+    assert all(f"create secret generic {secret} " in readme for secret in secrets)
+
+
+def test_volumes_and_their_claims_exist(volumes, containers):
+    for volume in volumes.values():
+        if "persistentVolumeClaim" in volume:
+            claim_name = volume["persistentVolumeClaim"]["claimName"]
+            assert claim_name in names_of_kind("PersistentVolumeClaim")
+    for container in containers:
+        assert {mount["name"] for mount in container["volumeMounts"]} <= set(volumes)
+
+
+def test_probes_use_ports_of_their_container(containers):
+    for container in containers:
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            if probe in container:
+                (handler,) = [v for v in container[probe].values() if isinstance(v, dict)]
+                assert handler["port"] in ports_by_name(container)
+
+
+def test_variables_in_arguments_are_in_the_config_map(containers):
+    config_maps = {
+        config_map["metadata"]["name"]: config_map for config_map in manifests_of_kind("ConfigMap")
+    }
+    for container in containers:
+        for source in container.get("envFrom", []):
+            variables = config_maps[source["configMapRef"]["name"]]["data"]
+            for variable in re.findall(r"\$\((\w+)\)", " ".join(container["args"])):
+                assert variable in variables
+
+
+def test_services_select_one_workload_and_its_ports():
     for service in manifests_of_kind("Service"):
         (target,) = [
-            name
-            for name, w in workloads.items()
+            workload
+            for workload in workloads_by_name().values()
             if service["spec"]["selector"].items()
-            <= w["spec"]["template"]["metadata"]["labels"].items()
+            <= workload["spec"]["template"]["metadata"]["labels"].items()
         ]
-        assert all(p["targetPort"] in ports[target] for p in service["spec"]["ports"])
+        ports = ports_of_workload(target)
+        assert all(port["targetPort"] in ports for port in service["spec"]["ports"])
+
+
+def test_autoscalers_scale_a_workload():
     for scaler in manifests_of_kind("HorizontalPodAutoscaler", "ScaledObject"):
-        assert scaler["spec"]["scaleTargetRef"]["name"] in workloads
+        assert scaler["spec"]["scaleTargetRef"]["name"] in workloads_by_name()
+
+
+def test_network_policies_allow_exactly_the_ports_of_containers():
+    """A port without a policy would be unreachable, and a further port would be open needlessly."""
     allowed_ports = {
         port["port"]
         for policy in manifests_of_kind("NetworkPolicy")
         for rule in policy["spec"].get("ingress", [])
         for port in rule["ports"]
     }
+    workloads = workloads_by_name().values()
     assert allowed_ports == {
-        number for ports_by_name in ports.values() for number in ports_by_name.values()
+        number for workload in workloads for number in ports_of_workload(workload).values()
     }
 
 
