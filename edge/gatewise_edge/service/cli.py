@@ -76,10 +76,11 @@ def edge(
     instance is a mapping by feature name, or a row in the bundle's order. An absent feature is a
     missing value, which matters only if a stage needs it.
 
-    A bundle with blocks takes windows of a signal, or pictures. --data reads them as arrays of that
-    shape. --signal cuts them from samples, but never across a gap, and adds the number (start) and
-    the time of their first sample to the line. In a csv each line has the channels of one sample,
-    perhaps after its time in seconds; a line with the word gap stands for lost samples.
+    A bundle with blocks takes windows of a signal, or pictures. --data reads them as arrays of the
+    window's shape. --signal cuts them from samples, but never across a gap, and adds the number
+    (start) and the time of their first sample to the line. In a csv each line has the channels of
+    one sample, optionally preceded by its time in seconds; a line with the word gap stands for lost
+    samples.
 
     SIGTERM and Ctrl-C end the command after all instances that were read have their line. Under
     systemd it reports that it is ready and that it is alive (deploy/gatewise-edge.service).
@@ -169,39 +170,22 @@ def _open_parts(
     settings: EdgeSettings, stop_request: StopRequest, stack: ExitStack
 ) -> _ServiceParts:
     """Open the store and its bundles, the instances, the link, the device and its files."""
-    # The bundles, the instances and the log.
     store = None if settings.store is None else Store(settings.store)
+    # the bundles of the store come first, and then the configured one
     bundles = open_bundles(settings.bundle, store, settings.public_key)
-    first_manifest = bundles[-1].manifest
+    configured_manifest = bundles[-1].manifest
     instances = open_instances(settings, bundles[-1], stop_request)
-    log_path = settings.resume
-    answer_log = (
-        None if log_path is None else stack.enter_context(open_log(log_path, settings.data))
-    )
-    # The link, and the updater, which must subscribe to announcements before the link is opened.
+    answer_log = None
+    if settings.resume is not None:
+        answer_log = stack.enter_context(open_log(settings.resume, settings.data))
+    # the updater must subscribe to announcements before the link is opened
     link = make_link(settings)
     updater = make_updater(settings, store, bundles[-1], link)
     if store is not None and updater is None:
         # Without an updater there is no trial, so that this start does not count against one.
         stack.callback(store.save, starts=0)
-    # The device.
-    late_requests = make_late_requests(settings)
-    if late_requests is not None and link is not None and settings.corrections is not None:
-        late_requests.on_correction = stack.enter_context(
-            AnswerPublisher(link, settings.corrections)
-        ).write
-    row_names = first_manifest.column_names
-    make_device = partial(_make_device, settings, link, late_requests, instances.sensors, row_names)
-    device = stack.enter_context(make_with_first_usable(make_device, bundles))
-    if link is not None:
-        link.set_status(device.bundle.manifest.release)
-    # The output of the answers.
+    device = _open_device(settings, link, instances.sensors, bundles, stack)
     answer_file = stack.enter_context(AnswerFile(settings.out))
-    smoothing = None
-    if settings.smooth is not None:
-        smoothing = Smoothing(settings.smooth, has_classes=bool(first_manifest.classes))
-        delay = f"a lasting change shows {smoothing.delay_windows} windows later"
-        note(f"smooth {settings.smooth}: {delay}")
     troubles = Troubles(
         link,
         {
@@ -219,9 +203,48 @@ def _open_parts(
         updater=updater,
         answer_file=answer_file,
         answer_log=answer_log,
-        smoothing=smoothing,
+        smoothing=_make_smoothing(settings, has_classes=bool(configured_manifest.classes)),
         troubles=troubles,
     )
+
+
+def _open_device(
+    settings: EdgeSettings,
+    link: MqttLink | None,
+    sensors: Sensors | None,
+    bundles: Sequence[Bundle],
+    stack: ExitStack,
+) -> Device:
+    """Open the device with the first usable bundle, and state its release on the link."""
+    late_requests = _open_late_requests(settings, link, stack)
+    column_names = bundles[-1].manifest.column_names
+    make_device = partial(_make_device, settings, link, late_requests, sensors, column_names)
+    device = stack.enter_context(make_with_first_usable(make_device, bundles))
+    if link is not None:
+        link.set_status(device.bundle.manifest.release)
+    return device
+
+
+def _open_late_requests(
+    settings: EdgeSettings, link: MqttLink | None, stack: ExitStack
+) -> LateRequests | None:
+    """Make the late requests and publish their corrections."""
+    late_requests = make_late_requests(settings)
+    if late_requests is not None and link is not None and settings.corrections is not None:
+        late_requests.on_correction = stack.enter_context(
+            AnswerPublisher(link, settings.corrections)
+        ).write
+    return late_requests
+
+
+def _make_smoothing(settings: EdgeSettings, *, has_classes: bool) -> Smoothing | None:
+    """Make the filter of ``smooth``, and print its delay."""
+    if settings.smooth is None:
+        return None
+    smoothing = Smoothing(settings.smooth, has_classes=has_classes)
+    delay = f"a lasting change shows {smoothing.delay_windows} windows later"
+    note(f"smooth {settings.smooth}: {delay}")
+    return smoothing
 
 
 def _open_observers(
@@ -252,17 +275,17 @@ def _make_device(
     link: MqttLink | None,
     late_requests: LateRequests | None,
     sensors: Sensors | None,
-    row_names: Sequence[str],
+    column_names: Sequence[str],
     bundle: Bundle,
 ) -> Device:
-    """Make the device; rows have the column order of the bundle that it was set up with."""
+    """Make the device of `bundle`; rows have the column order of the configured bundle."""
     policy: Any = settings.policy  # Device checks it
     return Device(
         bundle,
         link=link,
         sensors=sensors,
         blocks=load_block_functions(settings.block),
-        row_names=row_names,
+        row_names=column_names,
         deadline_ms=settings.deadline_ms,
         policy=import_object("policy", policy) if ":" in policy else policy,
         runner=settings.runner,
@@ -298,10 +321,10 @@ def _print_summary(parts: _ServiceParts, totals: AnswerTotals, *, as_json: bool)
     if not as_json:
         note(totals.summary_text())
         if counts:
-            listing = [
+            count_texts = [
                 f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count
             ]
-            note(", ".join(listing))
+            note(", ".join(count_texts))
         return
     answer_files = [file for file in (parts.answer_file, parts.answer_log) if file is not None]
     summary = totals.summary() | {
