@@ -1,3 +1,5 @@
+"""Tests of packed bundles: they decide as their system, and only bundles are overwritten."""
+
 from __future__ import annotations
 
 import copy
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.slow  # fits models or starts processes
 
 
 @pytest.fixture
-def small(fit_system: Any) -> Any:
+def small_fit(fit_system: Any) -> Any:
     """A system that is packed fast."""
     return fit_system("alone")
 
@@ -134,15 +136,15 @@ def test_switching_the_operating_point_changes_no_graph(cancer: Any, tmp_path: P
     assert not report.agrees
 
 
-def test_a_zip_holds_the_same_files(small: Any, tmp_path: Path) -> None:
+def test_a_zip_holds_the_same_files(small_fit: Any, tmp_path: Path) -> None:
     created = datetime(2026, 1, 1, tzinfo=UTC)
-    folder = pack(small.system, tmp_path / "b", sample=small.rows[:9], created=created)
-    archive = pack(small.system, tmp_path / "b.gwb", sample=small.rows[:9], created=created)
+    folder = pack(small_fit.system, tmp_path / "b", sample=small_fit.rows[:9], created=created)
+    archive = pack(small_fit.system, tmp_path / "b.gwb", sample=small_fit.rows[:9], created=created)
     assert archive.manifest == folder.manifest
     for name in folder.manifest.files:
         assert archive.read(name) == folder.read(name)
     bytes_of_archive = (tmp_path / "b.gwb").read_bytes()
-    pack(small.system, tmp_path / "b.gwb", sample=small.rows[:9], created=created)
+    pack(small_fit.system, tmp_path / "b.gwb", sample=small_fit.rows[:9], created=created)
     assert (tmp_path / "b.gwb").read_bytes() == bytes_of_archive
     assert len(bytes_of_archive) < sum(f.stat().st_size for f in (tmp_path / "b").iterdir())
 
@@ -150,27 +152,27 @@ def test_a_zip_holds_the_same_files(small: Any, tmp_path: Path) -> None:
 # -- destination ---------------------------------------------------------------------------
 
 
-def test_pack_replaces_an_existing_bundle(small: Any, tmp_path: Path) -> None:
+def test_pack_replaces_an_existing_bundle(small_fit: Any, tmp_path: Path) -> None:
     path = tmp_path / "deep" / "bundle"
     path.mkdir(parents=True)  # an empty folder is accepted
-    pack(small.system, path, sample=small.rows[:5], version="1")
-    bundle = pack(small.system, path, sample=small.rows[:5], version="2")
+    pack(small_fit.system, path, sample=small_fit.rows[:5], version="1")
+    bundle = pack(small_fit.system, path, sample=small_fit.rows[:5], version="2")
     assert Bundle.open(path).manifest == bundle.manifest
     assert bundle.manifest.version == "2"
     assert leftover_files(path) == []
 
 
-def test_a_link_stays_and_its_target_is_replaced(small: Any, tmp_path: Path) -> None:
-    pack(small.system, tmp_path / "v1", sample=small.rows[:5])
+def test_a_link_stays_and_its_target_is_replaced(small_fit: Any, tmp_path: Path) -> None:
+    pack(small_fit.system, tmp_path / "v1", sample=small_fit.rows[:5])
     (tmp_path / "current").symlink_to("v1")
-    pack(small.system, tmp_path / "current", sample=small.rows[:5], version="2")
+    pack(small_fit.system, tmp_path / "current", sample=small_fit.rows[:5], version="2")
     assert (tmp_path / "current").is_symlink()
     assert Bundle.open(tmp_path / "current").manifest.version == "2"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["current", "v1"]
 
 
 @pytest.mark.parametrize(
-    ("place", "files", "message"),
+    ("name", "files", "message"),
     [
         ("notes", {"thesis.txt": "years of work"}, "is not a bundle"),
         ("notes", {"thesis.txt": "x", "manifest.json": '{"name": "an extension"}'}, "not a bundle"),
@@ -180,20 +182,20 @@ def test_a_link_stays_and_its_target_is_replaced(small: Any, tmp_path: Path) -> 
     ],
 )
 def test_only_a_bundle_is_overwritten(
-    small: Any, tmp_path: Path, place: str, files: dict[str, str] | str, message: str
+    small_fit: Any, tmp_path: Path, name: str, files: dict[str, str] | str, message: str
 ) -> None:
-    path = tmp_path / place
-    if place == "bundle":
-        pack(small.system, path, sample=small.rows[:5])
+    path = tmp_path / name
+    if name == "bundle":
+        pack(small_fit.system, path, sample=small_fit.rows[:5])
     if isinstance(files, str):
         path.write_text(files)
     else:
         path.mkdir(exist_ok=True)
-        for name, text in files.items():
-            (path / name).write_text(text)
+        for file_name, text in files.items():
+            (path / file_name).write_text(text)
     before = contents(path) if path.is_dir() else path.read_bytes()
     with pytest.raises(BundleError, match=message):
-        pack(small.system, path, sample=small.rows[:5])
+        pack(small_fit.system, path, sample=small_fit.rows[:5])
     assert before == (contents(path) if path.is_dir() else path.read_bytes())
 
 
@@ -224,42 +226,42 @@ def test_probing_detects_a_wrong_converter(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_stage_that_is_too_large_for_devices_is_refused(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_fit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bundle_writer, "MAX_BYTES", 100)
     expected = r"files of at most 100 B.* stage_0\.npz of [0-9]+ B.*: fit with max_bytes="
     with pytest.raises(InputError, match=expected):
-        pack(small.system, tmp_path / "b", sample=small.rows)
+        pack(small_fit.system, tmp_path / "b", sample=small_fit.rows)
     assert leftover_files(tmp_path / "b") == []
 
 
 def test_a_failure_keeps_the_old_bundle(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_fit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = pack(small.system, tmp_path / "bundle", sample=small.rows[:5]).path
+    path = pack(small_fit.system, tmp_path / "bundle", sample=small_fit.rows[:5]).path
     before = contents(path)
 
-    def full(*_: Any) -> None:
+    def raise_disk_full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", raise_disk_full)
     with pytest.raises(OSError, match="No space left"):
-        pack(small.system, path, sample=small.rows[:5], version="2")
+        pack(small_fit.system, path, sample=small_fit.rows[:5], version="2")
     assert contents(path) == before
     assert leftover_files(path) == []
 
 
-def test_a_system_is_packed_and_signed(small: Any, tmp_path: Path) -> None:
+def test_a_system_is_packed_and_signed(small_fit: Any, tmp_path: Path) -> None:
     (key, pub), (other_key, other_pub) = (keygen(tmp_path / name) for name in ("one", "other"))
     for path in (tmp_path / "made", tmp_path / "made.gwb"):
-        bundle = pack(small.system, path, sample=small.rows[:32], sign=key)
+        bundle = pack(small_fit.system, path, sample=small_fit.rows[:32], sign=key)
         assert bundle.signed_by == PublicKey(pub).key_id
-        replaced = pack(small.system, path, sample=small.rows[:32], sign=other_key)
+        replaced = pack(small_fit.system, path, sample=small_fit.rows[:32], sign=other_key)
         assert replaced.signed_by == PublicKey(other_pub).key_id
-        unsigned = pack(small.system, path, sample=small.rows[:32])
+        unsigned = pack(small_fit.system, path, sample=small_fit.rows[:32])
         assert unsigned.claimed_key_ids() == ()
     with pytest.raises(InputError, match="cannot be read"):
-        pack(small.system, tmp_path / "none", sample=small.rows[:32], sign="nowhere.key")
+        pack(small_fit.system, tmp_path / "none", sample=small_fit.rows[:32], sign="nowhere.key")
     assert not (tmp_path / "none").exists()
 
 
@@ -284,8 +286,8 @@ def test_trees_with_invalid_thresholds_are_not_packed(fit_system: Any, tmp_path:
     stage = system.stages_[0]
     threshold = stage.model.threshold.copy()
     threshold[0] = np.nan
-    broken = replace(stage, model=replace(stage.model, threshold=threshold))
-    system.chains_ = tuple((broken,) for _ in system.chains_)
+    broken_stage = replace(stage, model=replace(stage.model, threshold=threshold))
+    system.chains_ = tuple((broken_stage,) for _ in system.chains_)
     with pytest.raises(BundleError, match="the stage: 'threshold' holds values that") as caught:
         pack(system, tmp_path / "deep" / "bundle", sample=fit_system("lazy-forest").rows[:5])
     assert len(str(caught.value).splitlines()) == 1
@@ -307,9 +309,9 @@ def test_trees_with_invalid_thresholds_are_not_packed(fit_system: Any, tmp_path:
     ],
 )
 def test_systems_and_samples_that_cannot_be_packed_are_refused(
-    small: Any, tmp_path: Path, change: dict[str, Any], message: str
+    small_fit: Any, tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    arguments = {"system": small.system, "sample": small.rows[:5]} | change
+    arguments = {"system": small_fit.system, "sample": small_fit.rows[:5]} | change
     with pytest.raises(GatewiseError, match=message) as caught:
         pack(path=tmp_path / "bundle", **arguments)
     assert "\n" not in str(caught.value)

@@ -9,8 +9,8 @@ from scipy import signal
 import gatewise_signals as sig
 
 RATE = 400.0
-X = sig.Channels()
-SPECTRUM = sig.Spectrum(X, RATE)
+CHANNELS = sig.Channels()
+SPECTRUM = sig.Spectrum(CHANNELS, RATE)
 
 
 def compute_features(block, windows):
@@ -56,15 +56,15 @@ def test_band_powers_are_log_means_of_bins_or_zero_without_bins(windows):
 
 def test_moments_follow_their_formulas(windows):
     hz, power = scipy_spectrum(windows)
-    q = power / power.sum(1, keepdims=True)
-    centroid = q @ hz
-    spread = np.sqrt((q * (hz - centroid[:, None]) ** 2).sum(1))
-    entropy = -(q * np.log(q + 1e-12)).sum(1) / np.log(len(hz))
+    power_shares = power / power.sum(1, keepdims=True)
+    centroid = power_shares @ hz
+    spread = np.sqrt((power_shares * (hz - centroid[:, None]) ** 2).sum(1))
+    entropy = -(power_shares * np.log(power_shares + 1e-12)).sum(1) / np.log(len(hz))
     features = compute_features(sig.SpectralMoments(SPECTRUM), windows)
     np.testing.assert_allclose(features[:, 0], centroid, rtol=1e-4)
     np.testing.assert_allclose(features[:, 1], spread, rtol=1e-4)
     np.testing.assert_allclose(features[:, 2], entropy, rtol=1e-4)
-    rolloff = hz[(np.cumsum(q, 1) >= 0.85).argmax(1)]
+    rolloff = hz[(np.cumsum(power_shares, 1) >= 0.85).argmax(1)]
     assert (features[:, 3] == rolloff).mean() > 0.9  # a sum next to 0.85 may fall on either side
     assert np.abs(features[:, 3] - rolloff).max() <= hz[1] * 1.01
     np.testing.assert_array_equal(features[:, 4], hz[power.argmax(1)])

@@ -40,21 +40,26 @@ def test_given_broker_keeps_no_status_of_the_devices(digits, table):
 
 
 def list_retained_topics(url: str) -> list[str]:
+    """List the topics of retained messages, which a broker sends before any new message.
+
+    A publication after the subscription therefore marks their end.
+    """
     from gatewise_cloud.broker.mqtt_client import close_client, open_client
     from gatewise_edge.link.mqtt import Endpoint, make_client
 
     topics: list[str] = []
-    endpoint, is_done = Endpoint(url), threading.Event()
+    end_topic = "last"
+    endpoint, all_received = Endpoint(url), threading.Event()
     client = make_client(endpoint, "looker", max_inflight=1)
-    client.on_connect = lambda *_: client.subscribe([("#", 0), ("last", 0)])
-    client.on_subscribe = lambda *_: client.publish("last", b"")
+    client.on_connect = lambda *_: client.subscribe([("#", 0), (end_topic, 0)])
+    client.on_subscribe = lambda *_: client.publish(end_topic, b"")
     client.on_message = lambda _c, _u, message: (
-        is_done.set() if message.topic == "last" else topics.append(message.topic)
+        all_received.set() if message.topic == end_topic else topics.append(message.topic)
     )
     open_client(client, endpoint)
     client.loop_start()
     try:
-        assert is_done.wait(30.0)
+        assert all_received.wait(30.0)
     finally:
         close_client(client)
     return topics

@@ -7,7 +7,7 @@ import onnxruntime
 import pandas as pd
 import pytest
 import skl2onnx
-from onnx import helper
+from onnx import TensorProto, helper
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.ensemble import (
@@ -45,8 +45,9 @@ def run(content: bytes, x: np.ndarray) -> list:
 
 def scores_graph(*nodes, columns=3, dtype=np.float32, **constants) -> bytes:
     """Return an ONNX graph that computes the scores ``out`` from the columns ``v``."""
-    declared = ("out", 1 if dtype == np.float32 else 7, ["n", columns] if columns else ["n"])
-    return graph_of(nodes, ("v", 1, ["n", "k"]), declared, **constants)
+    element_type = TensorProto.FLOAT if dtype == np.float32 else TensorProto.INT64
+    output_spec = ("out", element_type, ["n", columns] if columns else ["n"])
+    return graph_of(nodes, ("v", TensorProto.FLOAT, ["n", "k"]), output_spec, **constants)
 
 
 IDENTITY, SIGMOID = (helper.make_node(kind, ["v"], ["out"]) for kind in ("Identity", "Sigmoid"))
@@ -96,6 +97,7 @@ def test_pairs_measure_accuracy_when_labels_are_given(image_models):
     flat_images = images[UNSEEN].reshape(-1, 64).astype(np.float32)
     cloud_accuracy = np.mean(run(image_models[1], flat_images)[0] == y[UNSEEN])
     assert pair.frontier_.reference_accuracy == pytest.approx(cloud_accuracy, abs=0.02)
+    # half of the 1097 unseen rows
     assert pair.operating_point_.guarantee["calibration_rows"] == 549
 
 
@@ -119,10 +121,12 @@ def test_images_of_integers_with_the_channels_last_are_accepted():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 255, (60, 4, 5, 3), dtype=np.uint8)
     nodes = [
-        helper.make_node("Cast", ["v"], ["f"], to=1),
+        helper.make_node("Cast", ["v"], ["f"], to=TensorProto.FLOAT),
         helper.make_node("ReduceMean", ["f"], ["out"], axes=[2, 3], keepdims=0),
     ]
-    mean_graph = graph_of(nodes, ("v", 2, ["n", 3, 4, 5]), ("out", 1, ["n", 3]))
+    mean_graph = graph_of(
+        nodes, ("v", TensorProto.UINT8, ["n", 3, 4, 5]), ("out", TensorProto.FLOAT, ["n", 3])
+    )
     pair = pair_of(mean_graph, mean_graph).fit(images)
     flat_images = pair.instance_.flat(images)
     np.testing.assert_allclose(
@@ -178,22 +182,24 @@ def test_pairs_match_the_class_names_of_both_models(names):
 BOOSTED_TREES = HistGradientBoostingClassifier(max_iter=5)
 
 
-@pytest.mark.parametrize("low", [BOOSTED_TREES, RandomForestClassifier(5), LogisticRegression()])
+@pytest.mark.parametrize(
+    "low_cost_model", [BOOSTED_TREES, RandomForestClassifier(5), LogisticRegression()]
+)
 @pytest.mark.parametrize("names", [["ok", "fault"], ["ok", "warn", "fault"]])
-def test_onnx_labels_keep_the_order_of_the_given_class_names(names, low):
+def test_onnx_labels_keep_the_order_of_the_given_class_names(names, low_cost_model):
     rng = np.random.default_rng(0)
     v = rng.normal(size=(200, 3)).astype(np.float32)
     y = np.array(names)[v[:, : len(names)].argmax(axis=1)]
     w = np.eye(3, len(names), dtype=np.float32)
     graph = graph_of(
         [helper.make_node("MatMul", ["v", "w"], ["out"])],
-        ("v", 1, ["n", 3]),
-        ("out", 1, ["n", len(names)]),
+        ("v", TensorProto.FLOAT, ["n", 3]),
+        ("out", TensorProto.FLOAT, ["n", len(names)]),
         w=w,
     )
-    pair = pair_of(low.fit(v, y), gw.OnnxModel(graph, classes=names)).fit(v, y)
+    pair = pair_of(low_cost_model.fit(v, y), gw.OnnxModel(graph, classes=names)).fit(v, y)
     assert pair.classes_.tolist() == sorted(names)  # the low-cost model's order
-    np.testing.assert_array_equal(pair.at(offload_rate=0.0).predict(v), low.predict(v))
+    np.testing.assert_array_equal(pair.at(offload_rate=0.0).predict(v), low_cost_model.predict(v))
     np.testing.assert_array_equal(
         pair.at(offload_rate=1.0).predict(v)[pair.offload(v)], y[pair.offload(v)]
     )
@@ -240,10 +246,14 @@ def test_low_cost_models_need_scores_and_high_cost_models_only_labels():
     X, y = load_iris(return_X_y=True)
     x = X.astype(np.float32)
     low_cost_model = LinearSVC(random_state=0).fit(x, y)
+    nodes = [
+        helper.make_node("Gather", ["v", "c"], ["w"], axis=1),
+        helper.make_node("ArgMax", ["w"], ["out"], axis=1, keepdims=0),
+    ]
     high_cost_graph = graph_of(
-        [helper.make_node("Gather", ["v", "c"], ["w"], axis=1), ARGMAX_W],
-        ("v", 1, ["n", 4]),
-        ("out", 7, ["n"]),
+        nodes,
+        ("v", TensorProto.FLOAT, ["n", 4]),
+        ("out", TensorProto.INT64, ["n"]),
         c=np.array([0, 2, 3]),
     )
     pair = pair_of(low_cost_model, high_cost_graph).fit(X)
@@ -271,11 +281,8 @@ def test_a_single_score_column_belongs_to_the_second_named_label():
     assert pair.operating_point_.agreement == 1.0
 
 
-ARGMAX_W = helper.make_node("ArgMax", ["w"], ["out"], axis=1, keepdims=0)
-
-
 @pytest.mark.parametrize(
-    ("settings", "rows", "message"),
+    ("settings", "shape", "message"),
     [
         ({"low_cost_model": None}, (60, 3), "low_cost_model must be a fitted classifier"),
         ({"low_cost_model": LogisticRegression()}, (60, 3), "is no fitted classifier"),
@@ -288,14 +295,14 @@ ARGMAX_W = helper.make_node("ArgMax", ["w"], ["out"], axis=1, keepdims=0)
         ({"low_cost_model": "fixed"}, (60, 3), "free first dimension"),
     ],
 )
-def test_unusable_pairs_are_refused(settings, rows, message):
+def test_unusable_pairs_are_refused(settings, shape, message):
     graph = scores_graph(IDENTITY)
     if settings.get("low_cost_model") == "fixed":
         nodes = [helper.make_node("Reshape", ["v", "s"], ["out"])]
         settings = {"low_cost_model": scores_graph(*nodes, s=np.array([1, 3]))}
     pair = pair_of(graph, graph, **settings)
     with pytest.raises(InputError, match=message):
-        pair.fit(np.random.default_rng(0).normal(size=rows).astype(np.float32))
+        pair.fit(np.random.default_rng(0).normal(size=shape).astype(np.float32))
 
 
 def test_errors_name_unknown_labels():
@@ -337,6 +344,13 @@ def test_missing_values_are_allowed_if_both_models_accept_them():
         pair_of(low_cost_model, high_cost_model, allow_missing=True).fit(X, [None, *y.tolist()[1:]])
 
 
+def measured_rate(point, scores, stage_labels, cloud_labels, expected_labels):
+    """Measure the share of rows for which the labels at an operating point are as expected."""
+    (threshold,) = point.thresholds
+    is_stopped = scores >= np.float32(np.inf if threshold is None else threshold)
+    return np.mean(np.where(is_stopped, stage_labels, cloud_labels) == expected_labels)
+
+
 @pytest.mark.slow  # 200 fits
 def test_rates_on_unseen_rows_lie_in_the_stated_interval():
     """Check 100 resamplings of recorded outputs for each way to choose a point."""
@@ -371,13 +385,13 @@ def test_rates_on_unseen_rows_lie_in_the_stated_interval():
             pair.fit(rows[validation], y[validation] if has_labels else None)
             for number, goal in enumerate(goals):
                 point = pair.at(**goal).operating_point_
-                (threshold,) = point.thresholds
-                is_stopped = scores[unseen] >= np.float32(
-                    np.inf if threshold is None else threshold
+                expected_labels = y if has_labels else cloud_labels
+                rate = measured_rate(
+                    point,
+                    *(a[unseen] for a in (scores, stage_labels, cloud_labels, expected_labels)),
                 )
-                answers = np.where(is_stopped, stage_labels[unseen], cloud_labels[unseen])
-                rate = np.mean(answers == (y if has_labels else cloud_labels)[unseen])
                 low_end, high_end = point.interval
                 is_inside.setdefault((has_labels, number), []).append(low_end <= rate <= high_end)
     coverage = {key: np.mean(flags) for key, flags in is_inside.items()}
+    # the stated 0.95 less one standard deviation of a share of 100 resamplings, 0.02
     assert min(coverage.values()) >= 0.93, coverage

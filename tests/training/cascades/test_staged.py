@@ -27,6 +27,7 @@ def test_points_are_as_good_as_those_of_confidence_cascade_on_few_rows(wine):
 @pytest.mark.parametrize("settings", [{"effort": "low"}, {"families": ("linear",)}])
 def test_candidates_exclude_single_models_at_low_effort_and_without_boosting(wine, settings):
     staged_cascade = StagedCascade(random_state=0, n_stages=2, **settings).fit(*wine)
-    # each sequence has at most two stages and so two feature sets
+    # three ways to select features give a sequence of at most two sets each, and single models,
+    # which have further sets, are not among the candidates
     feature_sets = {tuple(stage.features) for stages in staged_cascade.chains_ for stage in stages}
     assert len(feature_sets) <= 6

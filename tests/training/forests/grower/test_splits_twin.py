@@ -29,6 +29,11 @@ class Case:
 
 
 def impurity(counts, criterion, alpha):
+    """Compute the impurity of a node from its class counts ``n_m``: threshold-Pairs or entropy.
+
+    Threshold-Pairs (ICML 2015) is the sum over pairs of different classes of
+    ``[[n_i - alpha]_+ [n_j - alpha]_+ - alpha^2]_+``.
+    """
     n = sum(counts)
     if criterion == "threshold_pairs":
         surpluses = [max(c - alpha, 0.0) for c in counts]
@@ -42,25 +47,29 @@ def class_counts(case, rows):
     return [int(case.n_draws[rows][case.y[rows] == m].sum()) for m in range(case.n_classes)]
 
 
-def acquisition_penalty(case, rows, k, path, mu):
+def acquisition_penalty(case, rows, k, path_features, mu):
     """Compute ``mu`` times the price that the examples at the node have to pay for column k."""
     costs = case.costs
     members = [] if costs.group[k] < 0 else np.flatnonzero(costs.group == costs.group[k])
     price = 0.0
     for i in rows:
-        if k not in path and not case.acquired[i, k]:
+        if k not in path_features and not case.acquired[i, k]:
             price += case.n_draws[i] * costs.own[k]
-        if len(members) and not set(members) & path and not case.acquired[i, members].any():
+        if (
+            len(members)
+            and not set(members) & path_features
+            and not case.acquired[i, members].any()
+        ):
             price += case.n_draws[i] * costs.shared[costs.group[k]]
     return mu * price / costs.standalone_prices.mean()
 
 
-def candidate_splits(case, rows, criterion, alpha, mu, path):
+def candidate_splits(case, rows, criterion, alpha, mu, path_features):
     """Yield splits that may be the best: column, values below and above, and merit.
 
     With threshold-Pairs only the best split of each column is yielded. Free splits are compared by
     the decrease of the impurity. Of equally good splits of a column, the one nearest to the
-    crossing of the children's impurities is the best, and the lower one of two.
+    crossing of the children's impurities is the best. Of two such splits it is the lower one.
     """
     node_impurity = impurity(class_counts(case, rows), criterion, alpha)
     for k in range(case.x.shape[1]):
@@ -69,18 +78,22 @@ def candidate_splits(case, rows, criterion, alpha, mu, path):
         price = case.costs.standalone_prices[k]
         column_splits = []
         for below, above in pairwise(np.unique(keys)):
-            left, right = (
+            left_impurity, right_impurity = (
                 impurity(class_counts(case, child_rows), criterion, alpha)
                 for child_rows in (rows[keys <= below], rows[keys > below])
             )
             if criterion == "threshold_pairs":
-                drop = node_impurity - max(left, right)
-                rank = len(column_splits) if left < right else -len(column_splits)
-                if drop > 0:
-                    merit = (drop / price, 0.0) if price else (math.inf, drop)
-                    column_splits.append((merit, left < right, rank, (k, below, above)))
+                decrease = node_impurity - max(left_impurity, right_impurity)
+                is_below_crossing = left_impurity < right_impurity
+                # the last split below the crossing and the first one above it are nearest to it
+                rank = len(column_splits) if is_below_crossing else -len(column_splits)
+                if decrease > 0:
+                    merit = (decrease / price, 0.0) if price else (math.inf, decrease)
+                    # the order of these tuples is by merit, then the side, then the nearness
+                    column_splits.append((merit, is_below_crossing, rank, (k, below, above)))
             else:
-                gain = node_impurity - left - right - acquisition_penalty(case, rows, k, path, mu)
+                penalty = acquisition_penalty(case, rows, k, path_features, mu)
+                gain = node_impurity - left_impurity - right_impurity - penalty
                 yield k, below, above, (gain, 0.0)
         if column_splits:
             merit, _, _, split = max(column_splits)
@@ -93,12 +106,12 @@ def check_splits(case, forest, criterion, alpha=0.0, mu=0.0):
     n_inner = 0
     open_nodes = [(0, np.flatnonzero(case.n_draws), frozenset())]
     while open_nodes:
-        node, rows, path = open_nodes.pop()
+        node, rows, path_features = open_nodes.pop()
         counts = class_counts(case, rows)
         np.testing.assert_array_equal(forest.counts[node], counts)
         candidates = []
         if impurity(counts, criterion, alpha):
-            candidates = list(candidate_splits(case, rows, criterion, alpha, mu, path))
+            candidates = list(candidate_splits(case, rows, criterion, alpha, mu, path_features))
         k = int(trees.feature[node])
         if k < 0:
             assert not candidates
@@ -121,9 +134,9 @@ def check_splits(case, forest, criterion, alpha=0.0, mu=0.0):
             assert trees.threshold[node] == midpoint
         if np.isinf(keys).any():
             assert not trees.nan_left[node]
-        path = path | {k}
-        open_nodes.append((int(trees.left[node]), rows[goes_left], path))
-        open_nodes.append((int(trees.right[node]), rows[~goes_left], path))
+        path_features = path_features | {k}
+        open_nodes.append((int(trees.left[node]), rows[goes_left], path_features))
+        open_nodes.append((int(trees.right[node]), rows[~goes_left], path_features))
     return n_inner
 
 
