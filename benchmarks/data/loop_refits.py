@@ -19,6 +19,7 @@ from gatewise_export.archive.labels import add_labels
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts
 from gatewise_export.packing.verification import graph_outcome
 from gatewise_export.refit.refit import RefitSettings, refit_bundle
+from gatewise_export.refit.refit_rows import MIN_LABELS
 from gatewise_training import StagedCascade
 
 N_SEEDS: Final = 10
@@ -96,7 +97,7 @@ def refit_case(name: str, seed: int) -> dict[str, Any]:
         for strategy in ("chosen", "random", "offloaded"):
             archive_folder = folder / strategy
             if not _keep(archive_folder, old, X_new[week], y_new[week], strategy, seed):
-                # nothing was offloaded, so no rows have labels
+                # too few rows were offloaded for a refit
                 figures[f"200 {strategy}"] = figures["before refit"]
                 continue
             settings = RefitSettings(
@@ -136,7 +137,7 @@ def _accuracy(bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any]) -> float:
 def _keep(
     path: Path, bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any], strategy: str, seed: int
 ) -> bool:
-    """Archive the sent instances of a week and label about 200; False if nothing was sent."""
+    """Archive the sent instances of a week and label about 200; False if too few were sent."""
     manifest = bundle.manifest
     outcome = graph_outcome(bundle, X)
     assert outcome.cloud_labels is not None
@@ -160,7 +161,7 @@ def _keep(
         stored_chance=np.ones(n),
         late=np.zeros(n, bool),
     ).take(offloaded | audited)
-    if not len(rows):
+    if len(rows) < MIN_LABELS:
         return False
     facts = ShardFacts(
         model=manifest.name, version=manifest.version, classes=manifest.classes,
