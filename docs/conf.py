@@ -2,11 +2,7 @@
 
 project = "Gatewise"
 project_copyright = "2026, the Gatewise authors"
-extensions = [
-    "myst_parser",
-    "numpydoc",
-    "sphinx.ext.autodoc",
-]
+extensions = ["myst_parser", "numpydoc", "sphinx.ext.autodoc"]
 exclude_patterns = ["**/*.json"]
 html_theme = "furo"
 html_title = "Gatewise"

@@ -170,11 +170,7 @@ class FeatureCosts:
 
     @classmethod
     def from_file(
-        cls,
-        path: str | Path,
-        *,
-        names: Sequence[str] | None = None,
-        default: float | None = None,
+        cls, path: str | Path, *, names: Sequence[str] | None = None, default: float | None = None
     ) -> FeatureCosts:
         """Read prices from a TOML or CSV file.
 
@@ -206,11 +202,7 @@ class FeatureCosts:
 
     @classmethod
     def from_prices(
-        cls,
-        prices: PriceList,
-        *,
-        names: Sequence[str] | None = None,
-        default: float | None = None,
+        cls, prices: PriceList, *, names: Sequence[str] | None = None, default: float | None = None
     ) -> FeatureCosts:
         """Make costs from a list of `prices`; see :meth:`from_file` for `names` and `default`."""
         feature_names = (

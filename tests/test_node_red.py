@@ -54,10 +54,7 @@ def test_flow_gets_the_answers_of_the_high_cost_model(tmp_path):
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
                 env=os.environ
-                | {
-                    "GATEWISE_BROKER_HOST": "127.0.0.1",
-                    "GATEWISE_BROKER_PORT": str(broker.port),
-                },
+                | {"GATEWISE_BROKER_HOST": "127.0.0.1", "GATEWISE_BROKER_PORT": str(broker.port)},
                 preexec_fn=default_signals,  # noqa: PLW1509  no thread holds a lock here
             )
         try:

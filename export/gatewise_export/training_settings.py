@@ -36,8 +36,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
     """
 
     dataset: Annotated[
-        str,
-        Argument(help="File: .csv, .parquet or .npz; or digits, wine, iris or breast_cancer."),
+        str, Argument(help="File: .csv, .parquet or .npz; or digits, wine, iris or breast_cancer.")
     ]
     out: options.Out
     target: options.Target = None
@@ -180,10 +179,7 @@ class TrainingSettings(Settings, frozen=True, kw_only=True):
             kinds[name] = kind
         kinds |= dict.fromkeys(self.drop, DROP)
         return ColumnOptions(
-            kinds=kinds,
-            impute=self.impute,
-            allow_missing=self.allow_missing,
-            missing_words=self.na,
+            kinds=kinds, impute=self.impute, allow_missing=self.allow_missing, missing_words=self.na
         )
 
     @property

@@ -86,10 +86,7 @@ class SignalInput:
 
     @classmethod
     def from_windows(
-        cls,
-        blocks: Sequence[Block],
-        windows: ArrayLike,
-        has_window_values: bool = False,
+        cls, blocks: Sequence[Block], windows: ArrayLike, has_window_values: bool = False
     ) -> Self:
         """Make the input for `windows`, (n, ...), and measure `blocks` if one has no price.
 

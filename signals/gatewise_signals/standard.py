@@ -29,14 +29,7 @@ from gatewise_signals.blocks.time_domain import (
     WaveletEnergies,
     ZeroCrossings,
 )
-from gatewise_signals.steps import (
-    Channels,
-    Picture,
-    Pixels,
-    Signal,
-    check_number,
-    check_whole,
-)
+from gatewise_signals.steps import Channels, Picture, Pixels, Signal, check_number, check_whole
 
 AXES = "xyz"
 OCTAVES = 5

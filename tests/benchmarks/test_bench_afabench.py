@@ -8,11 +8,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks import bench_afabench
-from benchmarks.afabench.acquisition_policy import (
-    STOP,
-    AcquisitionPolicy,
-    prices_of_selections,
-)
+from benchmarks.afabench.acquisition_policy import STOP, AcquisitionPolicy, prices_of_selections
 from benchmarks.afabench.metrics import record_of_row
 from gatewise_training import AdaptGBRT, StagedCascade
 

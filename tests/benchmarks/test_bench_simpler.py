@@ -8,10 +8,7 @@ from benchmarks.comparison import simpler_page
 def figures(cut, error, accuracies):
     return {
         "seeds": [0, 1, 2],
-        "within_1": {
-            "cut": {"mean": cut, "error": error},
-            "loss": {"mean": 0.004, "error": 0.0},
-        },
+        "within_1": {"cut": {"mean": cut, "error": error}, "loss": {"mean": 0.004, "error": 0.0}},
         "at_budgets": [{"of_seeds": accuracies}],
     }
 

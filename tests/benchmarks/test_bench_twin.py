@@ -46,11 +46,7 @@ def is_held_by_key(rows: list[dict]) -> dict[str, bool]:
     [
         ({}, {}, set()),
         ({}, {"offset_ms": 2.9}, set()),
-        (
-            {},
-            {"offset_ms": 3.1},
-            {"p50_ms", "p95_ms", "offloaded_p50_ms", "offloaded_p95_ms"},
-        ),
+        ({}, {"offset_ms": 3.1}, {"p50_ms", "p95_ms", "offloaded_p50_ms", "offloaded_p95_ms"}),
         (
             {"offset_ms": 100.0},
             {"offset_ms": 109.0},

@@ -117,10 +117,7 @@ def test_a_device_offloads_nothing_if_an_offload_exceeds_the_cap(capped_system):
     def fail_if_sent(X):
         raise AssertionError("sent")
 
-    with pytest.raises(
-        InputError,
-        match="cloud-only: an offload may cost more than",
-    ):
+    with pytest.raises(InputError, match="cloud-only: an offload may cost more than"):
         Device(bundle, link=InProcessLink(fail_if_sent), policy="cloud-only")
     incomplete_rows = rows.copy()
     incomplete_rows[np.random.default_rng(2).random(rows.shape) < 0.2] = np.nan

@@ -39,9 +39,7 @@ def settings(tmp_path: Path) -> TrainingSettings:
     )
 
 
-def test_a_run_returns_the_system_the_bundle_and_the_test_rows(
-    settings: TrainingSettings,
-) -> None:
+def test_a_run_returns_the_system_the_bundle_and_the_test_rows(settings: TrainingSettings) -> None:
     run = train_bundle(replace(settings, test_rows=20), quiet=True)
     assert run.verification.rows == len(run.split.test) == len(run.test_labels) == 20
     assert run.verification.agrees
@@ -130,9 +128,7 @@ def test_impossible_shares_of_test_rows_are_refused(
         split_rows(load_dataset(settings), settings)
 
 
-def test_needs_cloud_refuses_a_method_without_a_cloud(
-    settings: TrainingSettings,
-) -> None:
+def test_needs_cloud_refuses_a_method_without_a_cloud(settings: TrainingSettings) -> None:
     with pytest.raises(InputError, match="cegb"):
         train_bundle(replace(settings, method="cegb", needs_cloud=True, parameters={}), quiet=True)
 

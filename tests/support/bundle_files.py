@@ -25,10 +25,7 @@ def contents(path: Path) -> dict[str, bytes]:
 def replace_file(path: Path, name: str, content: bytes) -> None:
     """Replace a file in the directory of a bundle, and its hash and size in the manifest."""
     document = json.loads((path / "manifest.json").read_text())
-    document["files"][name] = {
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "size": len(content),
-    }
+    document["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
     for stage in document["stages"]:
         names = [stage[key] for key in ("arrays", "graph") if key in stage]
         stage["bytes"] = sum(document["files"][n]["size"] for n in names)

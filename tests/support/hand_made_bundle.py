@@ -43,10 +43,7 @@ DOCUMENT: Document = {
     "groups": [{"name": "blood", "shared": 2.1}],
     "prices": {"request": 1.0, "byte": 0.01, "evaluation": 0.5},
     "missing": {"stages": "refused", "cloud": "refused"},
-    "stages": [
-        stage_entry(0, ["age"]),
-        stage_entry(1, ["fbs", "age"], score="column", outputs=2),
-    ],
+    "stages": [stage_entry(0, ["age"]), stage_entry(1, ["fbs", "age"], score="column", outputs=2)],
     "chains": [[0, 1]],
     "cloud": {
         "file": "cloud.onnx",
@@ -56,12 +53,7 @@ DOCUMENT: Document = {
     },
     "largest_request": 0,
     "operating_points": [
-        {
-            "thresholds": [0.5, -1.25],
-            "expected_cost": 4.0,
-            "accuracy": 0.8,
-            "offload_rate": 0.25,
-        },
+        {"thresholds": [0.5, -1.25], "expected_cost": 4.0, "accuracy": 0.8, "offload_rate": 0.25},
         {
             "thresholds": [None, None],
             "expected_cost": 115.0,

@@ -37,10 +37,7 @@ def close_client(client: paho.Client) -> None:
 
 @contextmanager
 def subscribed(
-    endpoint: Endpoint,
-    *topics: str,
-    on_message: Callable[[paho.MQTTMessage], None],
-    timeout: float,
+    endpoint: Endpoint, *topics: str, on_message: Callable[[paho.MQTTMessage], None], timeout: float
 ) -> Iterator[tuple[paho.Client, bool | None]]:
     """Connect and subscribe; :func:`run_until` then calls `on_message` with each message.
 

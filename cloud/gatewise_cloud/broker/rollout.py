@@ -26,12 +26,7 @@ from msgspec import Meta
 
 from gatewise.errors import InputError
 from gatewise.settings import Settings
-from gatewise_cloud.broker.comparison import (
-    ALPHA,
-    EFFECT,
-    MIN_DEVICES,
-    answers_to_detect,
-)
+from gatewise_cloud.broker.comparison import ALPHA, EFFECT, MIN_DEVICES, answers_to_detect
 from gatewise_cloud.broker.mqtt_client import publish_retained
 from gatewise_cloud.broker.rollout_report import METRICS, RolloutReport
 from gatewise_edge.link.broker_url import Endpoint

@@ -122,10 +122,7 @@ class OipBackend(Backend):
         self._path = url_parts.path.rstrip("/")
         try:
             self._pool = urllib3.connection_from_url(
-                url,
-                maxsize=_MAX_CONNECTIONS,
-                timeout=urllib3.Timeout(total=timeout),
-                retries=False,
+                url, maxsize=_MAX_CONNECTIONS, timeout=urllib3.Timeout(total=timeout), retries=False
             )
         except urllib3.exceptions.LocationParseError as error:
             raise InputError(f"backend {url}: {error}") from None

@@ -59,8 +59,7 @@ def run(
     embedded: Annotated[
         bool | None,
         typer.Option(
-            "--embedded/--mosquitto",
-            help="Broker to run; default: mosquitto if it is installed.",
+            "--embedded/--mosquitto", help="Broker to run; default: mosquitto if it is installed."
         ),
     ] = None,
     as_json: _Json = False,

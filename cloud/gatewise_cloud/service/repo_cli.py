@@ -249,10 +249,7 @@ class _WatchedRollout(NamedTuple):
         }
         text = _offer_text(offer)
         if rollout_end.abort_reason is not None:
-            end_states = {
-                "superseded": "superseded",
-                "undecided": f"held at {_share_text(offer)}",
-            }
+            end_states = {"superseded": "superseded", "undecided": f"held at {_share_text(offer)}"}
             end_state = end_states.get(rollout_end.outcome, "withdrawn")
             text = f"{offer} is {end_state}: {rollout_end.abort_reason}"
         _print(as_json, document, text)

@@ -159,10 +159,7 @@ class RowFlow:
             return instance
         manifest = instance.bundle.manifest
         offload_or_reason = self._uplink.send(
-            instance.values[np.newaxis],
-            manifest.name,
-            manifest.version,
-            deadline=instance.deadline,
+            instance.values[np.newaxis], manifest.name, manifest.version, deadline=instance.deadline
         )
         if isinstance(offload_or_reason, str):
             return self._fall_back(instance, _failure_reason(instance.error, offload_or_reason))

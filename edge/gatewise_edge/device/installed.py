@@ -22,11 +22,7 @@ from gatewise_edge.device.stages import DeviceStage, Runner, load_stages
 from gatewise_edge.link.messages import MAX_VALUE_BYTES
 from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, Values, row_values
-from gatewise_edge.sensors.feature_sources import (
-    ChannelLimits,
-    RawRowSource,
-    WindowSource,
-)
+from gatewise_edge.sensors.feature_sources import ChannelLimits, RawRowSource, WindowSource
 from gatewise_edge.sensors.fetched_row import FetchedRow, FetchedSource
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import in_order

@@ -91,10 +91,7 @@ class LateRequests:
     @property
     def gauges(self) -> dict[str, float]:
         """Numbers of requests and bytes in the store."""
-        return {
-            "unsent": float(len(self._store)),
-            "unsent_bytes": float(self._store.n_bytes),
-        }
+        return {"unsent": float(len(self._store)), "unsent_bytes": float(self._store.n_bytes)}
 
     def start(self, uplink: Uplink, manifest: Manifest) -> None:
         """Start the thread that sends over `uplink`; `manifest` is that of the active bundle."""

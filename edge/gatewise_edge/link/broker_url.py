@@ -161,10 +161,7 @@ def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> pah
     header of a packet above :data:`.MAX_PACKET_BYTES` ends the connection.
     """
     client = paho.Client(
-        CallbackAPIVersion.VERSION2,
-        client_id=client_id,
-        protocol=paho.MQTTv311,
-        clean_session=True,
+        CallbackAPIVersion.VERSION2, client_id=client_id, protocol=paho.MQTTv311, clean_session=True
     )
     client.max_inflight_messages_set(max_inflight)
     client.max_queued_messages_set(max_inflight)

@@ -17,11 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.encoding import decode_request, encode_response
-from gatewise_edge.link.messages import (
-    BAD_REQUEST,
-    FAILED,
-    Response,
-)
+from gatewise_edge.link.messages import BAD_REQUEST, FAILED, Response
 
 PayloadHandler = Callable[[bytes], None]
 

@@ -11,13 +11,7 @@ from numpy.typing import NDArray
 
 from gatewise.models.instances import DTYPES
 from gatewise.prices import request_bytes
-from gatewise_edge.checks import (
-    MAX_PAYLOAD,
-    check_id,
-    check_int,
-    check_model,
-    check_text,
-)
+from gatewise_edge.checks import MAX_PAYLOAD, check_id, check_int, check_model, check_text
 from gatewise_edge.errors import WireError
 
 #: Largest size of a request's values in bytes; the other fields fit the message with them.

@@ -145,10 +145,7 @@ class Reading:
     """
 
     def __init__(
-        self,
-        source: FeatureSource | Values,
-        meter: Meter,
-        seconds_left: Callable[[], float],
+        self, source: FeatureSource | Values, meter: Meter, seconds_left: Callable[[], float]
     ) -> None:
         n_features = len(meter.all_features)
         self._source: FeatureSource | None = None

@@ -81,9 +81,7 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     # Write the files.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     encoded_key = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     with os.fdopen(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(encoded_key)

@@ -131,8 +131,7 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
         _Port | None, typer.Option(help="Port of /metrics and /healthz; 0 chooses a free one.")
     ] = None
     ca_file: Annotated[
-        Path | None,
-        typer.Option(help="Certificates of the authorities to trust for mqtts://."),
+        Path | None, typer.Option(help="Certificates of the authorities to trust for mqtts://.")
     ] = None
     cert_file: Annotated[Path | None, typer.Option(help="This device's certificate.")] = None
     key_file: Annotated[Path | None, typer.Option(help="Private key of --cert-file.")] = None

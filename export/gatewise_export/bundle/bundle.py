@@ -35,13 +35,7 @@ from gatewise_export.bundle.errors import (
 from gatewise_export.bundle.flat_models import MAX_BYTES, FlatModel, read_model
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_reader import read_manifest
-from gatewise_export.bundle.manifest_records import (
-    MANIFEST,
-    RANGES,
-    SAMPLE,
-    FileSpec,
-    StageSpec,
-)
+from gatewise_export.bundle.manifest_records import MANIFEST, RANGES, SAMPLE, FileSpec, StageSpec
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, PublicKey, Signer
 from gatewise_export.bundle.storage import Storage, open_storage, read_signature_file
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock

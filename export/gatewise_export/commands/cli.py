@@ -228,7 +228,7 @@ def _frontier_document(curve: Frontier, manifest: Manifest) -> dict[str, Any]:
         "points": [
             msgspec.structs.asdict(point) | {"hull": point in hull, "on_curve": point in on_curve}
             for point in manifest.operating_points
-        ],
+        ]
     }
 
 

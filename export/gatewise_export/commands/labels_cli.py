@@ -18,11 +18,7 @@ from gatewise_export.archive.label_page import label_studio_tasks, page_of_choic
 from gatewise_export.archive.labels import add_labels, check_labels, read_label_csv
 from gatewise_export.commands.options import AsJson
 
-_app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+_app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 Archive = Annotated[
     Path, typer.Argument(metavar="DIR", help="Archive folder of `gatewise cloud --keep`.")
 ]

@@ -48,10 +48,7 @@ def effective_bounds(
 
 
 def choose_point(
-    manifest: Manifest,
-    goal: Mapping[str, float],
-    bounds: ClassBounds,
-    max_bytes: int | None = None,
+    manifest: Manifest, goal: Mapping[str, float], bounds: ClassBounds, max_bytes: int | None = None
 ) -> int:
     """Choose the point for a goal as training does; return its index."""
     if "max_loss" in goal and manifest.reference_accuracy is None:

@@ -54,8 +54,7 @@ def outcomes(
         ),
     ] = None,
     truth: Annotated[
-        str | None,
-        typer.Option(help="Column of the correct answer; required with --agreement."),
+        str | None, typer.Option(help="Column of the correct answer; required with --agreement.")
     ] = None,
     big_answer: Annotated[
         str | None,

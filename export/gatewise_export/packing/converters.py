@@ -119,11 +119,7 @@ def high_cost_graph(model: HighCostModel, *, allows_flat_trees: bool = True) -> 
 
 
 def convert_and_probe(
-    model: HighCostModel,
-    sample: NDArray[np.float32],
-    *,
-    allow_missing: bool,
-    n_rows: int = N_ROWS,
+    model: HighCostModel, sample: NDArray[np.float32], *, allow_missing: bool, n_rows: int = N_ROWS
 ) -> CloudFile:
     """Convert a high-cost model to a file, and compare the two on adversarial rows.
 

@@ -54,8 +54,7 @@ class RefitSettings(Settings, frozen=True, kw_only=True):
         str, Option(help="File of the bundle's training rows: .csv, .parquet or .npz.")
     ]
     kept: Annotated[
-        Path,
-        Option(metavar="DIR", help="Folder that `gatewise cloud --keep` writes, with labels."),
+        Path, Option(metavar="DIR", help="Folder that `gatewise cloud --keep` writes, with labels.")
     ]
     out: Annotated[Path, Option(help="Bundle to write: a directory or a .gwb file.")]
     target: Annotated[str | None, Option(help="Column of the label in --train.")] = None

@@ -156,8 +156,7 @@ class RepositoryClient:
         expected = (file_spec.size, file_spec.sha256)
         if target is None or (target.length, target.hashes.get("sha256")) != expected:
             raise UpdateError(
-                "bundle",
-                f"{release}: {name} has another size or hash in the signed metadata",
+                "bundle", f"{release}: {name} has another size or hash in the signed metadata"
             )
         self._download(target, path)
 

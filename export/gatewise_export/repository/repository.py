@@ -171,11 +171,7 @@ class Repository:
     # -- changing --------------------------------------------------------------------------
 
     def add(
-        self,
-        bundle: str | Path,
-        *,
-        hardware: Sequence[str] = (),
-        sign: str | Path | None = None,
+        self, bundle: str | Path, *, hardware: Sequence[str] = (), sign: str | Path | None = None
     ) -> Release:
         """Add a bundle as a release, which is not offered to devices yet.
 

@@ -7,11 +7,7 @@ import pytest
 
 from gatewise_cloud import shared_subscriptions_work
 from gatewise_cloud.broker import broker as broker_module
-from gatewise_cloud.broker.broker import (
-    EmbeddedBroker,
-    MosquittoBroker,
-    find_mosquitto,
-)
+from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
 from gatewise_cloud.errors import BrokerError
 from gatewise_edge.errors import LinkError
 from tests.support.mosquitto import Mosquitto

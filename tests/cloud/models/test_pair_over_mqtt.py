@@ -31,10 +31,7 @@ def test_a_pair_fitted_to_unlabelled_images_answers_over_a_real_broker(tmp_path)
         )
         bundle = gw.pack(pair, folder, sample=training_images[:64], name="digits")
         link = gw.MqttLink(url)
-        with (
-            gw.Worker(bundle, url),
-            gw.Device(bundle, link=link, deadline_ms=10_000) as device,
-        ):
+        with gw.Worker(bundle, url), gw.Device(bundle, link=link, deadline_ms=10_000) as device:
             link.connect(30)
             answers = [device.answer(image) for image in new_images]
         assert time.monotonic() - start < 120

@@ -52,12 +52,7 @@ def test_an_audit_that_agrees_changes_the_evidence_like_a_skipped_instance():
         test_with_audit.n_instances,
         test_with_skip.n_audits,
         test_with_skip.n_instances,
-    ) == (
-        1,
-        1,
-        0,
-        1,
-    )
+    ) == (1, 1, 0, 1)
 
 
 @given(st.lists(st.integers(0, 700), max_size=8))

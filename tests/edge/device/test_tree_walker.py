@@ -367,9 +367,6 @@ def test_bundle_with_only_trees_needs_neither_onnxruntime_nor_numba(make_lazy_bu
     ]
     (bundle.path / "cloud.onnx").unlink()
     bundle_without_cloud = replace_files(
-        bundle,
-        {"sample.npz": write_arrays(sample)},
-        cloud=None,
-        operating_points=operating_points,
+        bundle, {"sample.npz": write_arrays(sample)}, cloud=None, operating_points=operating_points
     )
     run_python(WITHOUT_GRAPHS, bundle_without_cloud.path)

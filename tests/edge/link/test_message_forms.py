@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
-from gatewise_edge.link.message_forms import (
-    CBOR,
-    JSON,
-    decode_json_request,
-    encode_json_response,
-)
+from gatewise_edge.link.message_forms import CBOR, JSON, decode_json_request, encode_json_response
 from gatewise_edge.link.wire import Request, Response
 
 ID = bytes(range(16))

@@ -10,13 +10,7 @@ import pytest
 import gatewise as gw
 from gatewise_signals import MajorityFilter, cut_windows
 from tests.support.processes import run_in_process
-from tests.support.window_system import (
-    RATE_HZ,
-    SAMPLES,
-    make_window_bundle,
-    roughness,
-    windows,
-)
+from tests.support.window_system import RATE_HZ, SAMPLES, make_window_bundle, roughness, windows
 
 pytestmark = pytest.mark.slow  # processes start
 

@@ -14,12 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.columns.encoders import RowEncoder
-from gatewise.columns.kinds import (
-    BooleanColumn,
-    CategoryColumn,
-    NumberColumn,
-    OrdinalColumn,
-)
+from gatewise.columns.kinds import BooleanColumn, CategoryColumn, NumberColumn, OrdinalColumn
 from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
 from gatewise.decision import ALWAYS_STOP
 from gatewise.documents import encode_json, json_schema

@@ -29,9 +29,7 @@ from tests.support.processes import run_python
 WriteBundle = Callable[..., Path]
 BundleChange = Callable[[Path, Path], None]
 FEW_EXAMPLES = settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -402,10 +400,7 @@ def test_a_file_larger_than_the_limit_is_not_read(signed_path: Path) -> None:
 
 @pytest.mark.slow
 def test_commands_sign_and_check_bundles(
-    write_bundle: WriteBundle,
-    tmp_path: Path,
-    run: Callable[..., Any],
-    refused: Callable[..., str],
+    write_bundle: WriteBundle, tmp_path: Path, run: Callable[..., Any], refused: Callable[..., str]
 ) -> None:
     bundle, key_name, copy = write_bundle(), tmp_path / "ops", tmp_path / "x.gwb"
     key, public_key_file = f"{key_name}.key", f"{key_name}.pub"

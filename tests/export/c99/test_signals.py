@@ -203,10 +203,7 @@ def program(tmp_path_factory):
     """The program of all cases, compiled once."""
     folder = tmp_path_factory.mktemp("signals")
     files = write_all(folder, CASES)
-    run(
-        [*(compiler_command() or ()), *STRICT_FLAGS, *WARNINGS, "-o", "run", *files, "-lm"],
-        folder,
-    )
+    run([*(compiler_command() or ()), *STRICT_FLAGS, *WARNINGS, "-o", "run", *files, "-lm"], folder)
     return folder
 
 

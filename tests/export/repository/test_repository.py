@@ -18,11 +18,7 @@ from gatewise.documents import DocumentError
 from gatewise.errors import InputError
 from gatewise_export.bundle.manifest_records import FileSpec
 from gatewise_export.repository.release import Release
-from gatewise_export.repository.repository import (
-    LIFETIME_DAYS,
-    Repository,
-    StaleVersionError,
-)
+from gatewise_export.repository.repository import LIFETIME_DAYS, Repository, StaleVersionError
 from tests.support.small_bundle import write_bundle
 
 RELEASE = Release(

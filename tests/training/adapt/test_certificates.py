@@ -23,10 +23,7 @@ from gatewise_training.adapt.gated_trees import grow
 from gatewise_training.adapt.lin import AdaptLin, fit_path
 from gatewise_training.adapt.lstsq import AdaptLstsq
 from gatewise_training.adapt.m_step import LinearPair
-from gatewise_training.adapt.qstep import (
-    KullbackLeibler,
-    LogOdds,
-)
+from gatewise_training.adapt.qstep import KullbackLeibler, LogOdds
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.learners.growth_settings import Growth
 from gatewise_training.learners.losses import log_loss

@@ -57,10 +57,7 @@ def fit_and_measure(method_class, sizes, validation=None, **settings):
 
 @pytest.mark.parametrize(
     ("sizes", "validation"),
-    [
-        ([300, 300, 200, 200], draw_rows([250] * 4, 1)[:2]),
-        pytest.param([180, 180, 120, 120], None),
-    ],
+    [([300, 300, 200, 200], draw_rows([250] * 4, 1)[:2]), pytest.param([180, 180, 120, 120], None)],
     ids=["3 to 2", "3 to 2, cross-fitted"],
 )
 def test_adapt_finds_the_shared_feature_and_l1_does_not(sizes, validation):

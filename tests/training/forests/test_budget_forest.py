@@ -110,10 +110,7 @@ def test_forest_costs_less_if_acquisitions_of_earlier_trees_are_free(monkeypatch
 
 def test_predictions_do_not_depend_on_the_number_of_jobs():
     X, y, X_test, _ = two_thirds()
-    for settings in (
-        {"alpha": 0.0, "splits": "stumps"},
-        {"criterion": "entropy"},
-    ):
+    for settings in ({"alpha": 0.0, "splits": "stumps"}, {"criterion": "entropy"}):
         one_job_forest = BudgetForest(n_estimators=4, random_state=3, max_loss=0.0, **settings)
         two_job_forest = clone(one_job_forest)
         one_job_forest.fit(X, y)

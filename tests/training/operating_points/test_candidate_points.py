@@ -72,10 +72,7 @@ def test_a_path_contains_its_base_point(has_cloud):
 
 @pytest.mark.parametrize(
     ("bound", "risk"),
-    [
-        ({"offload_rate": 0.2}, lambda p: p.offload_rate),
-        ({"budget": 5.0}, lambda p: p.cost),
-    ],
+    [({"offload_rate": 0.2}, lambda p: p.offload_rate), ({"budget": 5.0}, lambda p: p.cost)],
 )
 def test_candidates_are_dense_near_the_bound(bound, risk):
     tuning_record = make_record(3, n_rows=4000)

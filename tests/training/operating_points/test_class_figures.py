@@ -14,11 +14,7 @@ from gatewise.decision import ALWAYS_STOP, midpoint_threshold
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.candidate_points import CalibrationRecords, list_candidates
-from gatewise_training.operating_points.class_figures import (
-    ClassBounds,
-    ExitAnswers,
-    class_weights,
-)
+from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, class_weights
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points, tune
@@ -80,9 +76,7 @@ def test_figures_equal_those_of_scikit_learn(n_classes):
     )
     assert figures["brier_score"] == pytest.approx(
         metrics.brier_score_loss(
-            truth,
-            probabilities[:, 1] if n_classes == 2 else probabilities,
-            sample_weight=weights,
+            truth, probabilities[:, 1] if n_classes == 2 else probabilities, sample_weight=weights
         )
     )
 

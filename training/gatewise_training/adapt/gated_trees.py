@@ -136,10 +136,7 @@ def _derivatives(
     if p_full > 0.0:
         g = scores[:, -1]
         q = q_step(
-            log_loss(f1, target) + softplus(g),
-            sample.f0_loss + softplus(-g),
-            p_full,
-            sample.weight,
+            log_loss(f1, target) + softplus(g), sample.f0_loss + softplus(-g), p_full, sample.weight
         )
         f1_weight = (1.0 - q) * sample.weight
         gate_probability = expit(g)

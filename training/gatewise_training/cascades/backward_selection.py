@@ -18,11 +18,7 @@ from gatewise_training.cascades.forward_selection import (
     spaced_sets,
     units_of_acquisition,
 )
-from gatewise_training.learners.boosting import (
-    COARSE_BINS,
-    log_loss_params,
-    tree_params,
-)
+from gatewise_training.learners.boosting import COARSE_BINS, log_loss_params, tree_params
 
 MAX_ROWS = 20_000
 """Largest number of rows for the selection of features, which needs fewer rows than a model."""

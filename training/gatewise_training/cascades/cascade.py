@@ -241,7 +241,7 @@ class WindowSettings:
     high_cost_input: Literal["features", "window"] = "features"
 
     _parameter_constraints: ClassVar[Constraints] = {
-        "high_cost_input": [StrOptions({"features", "window"})],
+        "high_cost_input": [StrOptions({"features", "window"})]
     }
 
     def _check_settings(self) -> None:

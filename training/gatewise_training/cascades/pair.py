@@ -23,11 +23,7 @@ from gatewise.operating_point import OperatingPoint
 from gatewise_training.cascades.budgeted_model import MAX_LOSS
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.fitting import LabelledRows
-from gatewise_training.data.input_checks import (
-    check_costs,
-    check_labels_known,
-    feature_names,
-)
+from gatewise_training.data.input_checks import check_costs, check_labels_known, feature_names
 from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
 from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.learners.given_models.given_classifiers import (

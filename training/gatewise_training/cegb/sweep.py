@@ -108,11 +108,7 @@ class Task:
     seed: int
 
     def fit(
-        self,
-        penalty: float,
-        rows: Rows,
-        validation_rows: Rows | None,
-        rounds: int | None = None,
+        self, penalty: float, rows: Rows, validation_rows: Rows | None, rounds: int | None = None
     ) -> GrownTrees:
         """Fit a model; the loss on `validation_rows`, or a number of rounds, ends the fit."""
         target = self.target.take(rows)

@@ -263,11 +263,7 @@ def read_table(
 
 
 def read_rows(
-    path: str | Path,
-    names: Sequence[str],
-    encoder: RowEncoder | None,
-    *,
-    target: str | None = None,
+    path: str | Path, names: Sequence[str], encoder: RowEncoder | None, *, target: str | None = None
 ) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
     """Read the features, (n, n_features), and labels, (n,), of rows for a bundle.
 

@@ -126,10 +126,7 @@ class TableRemark:
 
 
 def table_remarks(
-    frame: DataFrame,
-    y: NDArray[Any],
-    facts: Mapping[str, ColumnFacts],
-    dropped: Sequence[str] = (),
+    frame: DataFrame, y: NDArray[Any], facts: Mapping[str, ColumnFacts], dropped: Sequence[str] = ()
 ) -> list[TableRemark]:
     """List the columns of a table that mislead training.
 

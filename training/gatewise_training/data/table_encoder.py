@@ -14,13 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from gatewise.columns.cells import is_missing
 from gatewise.columns.encoders import RowEncoder
-from gatewise.columns.kinds import (
-    KINDS,
-    Column,
-    LearningOptions,
-    NumberColumn,
-    read_kind,
-)
+from gatewise.columns.kinds import KINDS, Column, LearningOptions, NumberColumn, read_kind
 from gatewise.costs import CostsLike, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.prices import PriceList

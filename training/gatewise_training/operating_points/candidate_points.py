@@ -31,11 +31,7 @@ from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.class_guarantee import highest_recalls
 from gatewise_training.operating_points.cost_cap import keeps_cost
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.guarantee import (
-    Promise,
-    certify,
-    checked_records,
-)
+from gatewise_training.operating_points.guarantee import Promise, certify, checked_records
 from gatewise_training.operating_points.thresholds import CascadeRecord, tune, with_smoothed_answers
 
 MAX_LOG_POWER = 5.0

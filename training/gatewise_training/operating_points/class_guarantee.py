@@ -19,16 +19,8 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_training.data.row_splitter import RowSplitter
-from gatewise_training.operating_points.class_figures import (
-    ClassBounds,
-    ExitAnswers,
-    bound_masks,
-)
-from gatewise_training.operating_points.risk_tests import (
-    loss_limits,
-    mean_pvalue,
-    rate_pvalue,
-)
+from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, bound_masks
+from gatewise_training.operating_points.risk_tests import loss_limits, mean_pvalue, rate_pvalue
 
 
 def check_class_rows(

@@ -42,11 +42,7 @@ from gatewise_training.operating_points.class_guarantee import (
     classes_pass,
     unused_losses,
 )
-from gatewise_training.operating_points.risk_tests import (
-    loss_limits,
-    mean_pvalue,
-    rate_pvalue,
-)
+from gatewise_training.operating_points.risk_tests import loss_limits, mean_pvalue, rate_pvalue
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 CANDIDATES_PER_STEP = 32
@@ -177,9 +173,7 @@ class _Candidate(NamedTuple):
 
 
 def _test_candidates(
-    records: Sequence[CascadeRecord],
-    candidates: Sequence[OperatingPoint],
-    promise: Promise,
+    records: Sequence[CascadeRecord], candidates: Sequence[OperatingPoint], promise: Promise
 ) -> Iterator[tuple[OperatingPoint, str | None]]:
     """Yield each candidate with the name of the test that it passes; None if it fails."""
     reference_record = records[-1]

@@ -70,9 +70,7 @@ def packed_bytes(stages: Sequence[Stage]) -> int:
     return packed_sizes(stages).total(range(len(stages)))
 
 
-def _table_forms(
-    stages: Sequence[Stage],
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+def _table_forms(stages: Sequence[Stage]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
     """Yield the forms of the tables: thresholds as floats and, if few, as ranks of 1 or 2 bytes."""
     read_columns = {int(c) for stage in stages for c in stage.features}
     tree_models = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]

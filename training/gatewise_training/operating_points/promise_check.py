@@ -56,10 +56,7 @@ class MeasuredFigure(NamedTuple):
 
     @classmethod
     def loss(
-        cls,
-        losses: NDArray[np.float64],
-        weights: NDArray[np.float64],
-        splitter: RowSplitter,
+        cls, losses: NDArray[np.float64], weights: NDArray[np.float64], splitter: RowSplitter
     ) -> MeasuredFigure:
         """Measure a mean of paired losses, each -1, 0 or 1.
 

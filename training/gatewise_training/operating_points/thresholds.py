@@ -223,10 +223,7 @@ class CascadeRecord:
 
 
 def tune(
-    record: CascadeRecord,
-    lams: NDArray[np.float64],
-    *,
-    max_passes: int = 6,
+    record: CascadeRecord, lams: NDArray[np.float64], *, max_passes: int = 6
 ) -> list[tuple[float | None, ...]]:
     """Find thresholds of high gain for each price in `lams`, from the highest to the lowest.
 

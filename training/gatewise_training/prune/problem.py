@@ -269,9 +269,7 @@ def _list_columns(x: Any, paths: Any, item_prices: Any) -> Any:
     row_share = 1.0 / len(x)
     max_uses = min(len(paths.feature) * np.diff(paths.item_start).max(), n_trees * n_items)
     uses = RowUses(
-        np.empty(max_uses, np.int64),
-        np.empty(max_uses, np.int32),
-        np.full(n_items, -1, np.int64),
+        np.empty(max_uses, np.int64), np.empty(max_uses, np.int32), np.full(n_items, -1, np.int64)
     )
     # first pass over the rows: count columns and uses, and sum the visits of each node
     visit_shares = np.zeros(len(paths.feature))

@@ -165,14 +165,7 @@ def _move_bins(bins: Any, left: Any, right: Any, sums: Any, alpha: float) -> Any
 
 @numba.njit(cache=True, nogil=True)
 def _select_codes(
-    code: Any,
-    y: Any,
-    weight: Any,
-    begin: int,
-    end: int,
-    inner_rows: Any,
-    below: int,
-    above: int,
+    code: Any, y: Any, weight: Any, begin: int, end: int, inner_rows: Any, below: int, above: int
 ) -> Any:
     """Copy the rows with codes from `begin` up to `end` to `inner_rows`.
 

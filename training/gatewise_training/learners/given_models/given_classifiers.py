@@ -17,11 +17,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.input_checks import is_fitted, named_rows
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.given_models.flat_forms import FOREST_CLASSES, flat_trees
-from gatewise_training.learners.given_models.given_graph import (
-    FormedGraph,
-    OnnxModel,
-    graph_answer,
-)
+from gatewise_training.learners.given_models.given_graph import FormedGraph, OnnxModel, graph_answer
 from gatewise_training.learners.given_models.given_model_check import can_be_cloned
 from gatewise_training.learners.given_models.library_files import probe_library_file
 from gatewise_training.learners.given_models.packable import (

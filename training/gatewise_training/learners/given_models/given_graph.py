@@ -22,11 +22,7 @@ from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError, one_line
 from gatewise.imports import open_session
 from gatewise.models.graph_model import GraphModel
-from gatewise_training.learners.given_models.graph_files import (
-    GraphTail,
-    read_graph,
-    row_by_row,
-)
+from gatewise_training.learners.given_models.graph_files import GraphTail, read_graph, row_by_row
 from gatewise_training.learners.torch_models import export_module, is_torch
 
 Scores = Literal["probabilities", "logits", "labels"]

@@ -37,11 +37,7 @@ def write_library_file(model: HighCostModel) -> tuple[Library, bytes] | None:
 
 
 def probe_library_file(
-    model: HighCostModel,
-    sample: NDArray[np.float32],
-    *,
-    allow_missing: bool,
-    n_rows: int = N_ROWS,
+    model: HighCostModel, sample: NDArray[np.float32], *, allow_missing: bool, n_rows: int = N_ROWS
 ) -> tuple[Library, bytes, ProbeFigures] | None:
     """Write a booster in the format of its library, and compare both on adversarial rows.
 

@@ -19,12 +19,7 @@ from gatewise_training.learners.given_models.flat_forms import flat_trees
 from gatewise_training.learners.given_models.given_graph import OnnxModel
 from gatewise_training.learners.torch_models import is_torch
 
-LIBRARY_OF_SUFFIX = {
-    ".txt": "lightgbm",
-    ".json": "xgboost",
-    ".ubj": "xgboost",
-    ".cbm": "catboost",
-}
+LIBRARY_OF_SUFFIX = {".txt": "lightgbm", ".json": "xgboost", ".ubj": "xgboost", ".cbm": "catboost"}
 """Library of a booster's file, by the suffix of its name."""
 
 CLASS_OF_LIBRARY = {

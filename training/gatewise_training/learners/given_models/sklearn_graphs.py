@@ -8,16 +8,8 @@ import numpy as np
 
 from gatewise.errors import InputError, one_line
 from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET
-from gatewise_training.learners.given_models.graph_values import (
-    GraphAnswers,
-    GraphOfRows,
-    Value,
-)
-from gatewise_training.learners.given_models.packable import (
-    STAGE_ADVICE,
-    Estimator,
-    needs_skl2onnx,
-)
+from gatewise_training.learners.given_models.graph_values import GraphAnswers, GraphOfRows, Value
+from gatewise_training.learners.given_models.packable import STAGE_ADVICE, Estimator, needs_skl2onnx
 from gatewise_training.learners.given_models.sklearn_classifiers import write_classifier
 
 if TYPE_CHECKING:

@@ -28,11 +28,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem, Solution, check_price
-from gatewise_training.prune.solvers.highs import (
-    closure_rows,
-    incidence,
-    minimise_shares,
-)
+from gatewise_training.prune.solvers.highs import closure_rows, incidence, minimise_shares
 from gatewise_training.prune.tree_recursion import (
     PricedTrees,
     best_level_set,

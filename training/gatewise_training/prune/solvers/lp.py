@@ -22,12 +22,7 @@ from gatewise_training.prune.solvers.highs import closure_rows, incidence, minim
 from gatewise_training.prune.tree_recursion import PricedTrees, best_level_set, merge_columns
 
 
-def solve(
-    problem: PruneProblem,
-    lam: float,
-    *,
-    time_limit: float | None = None,
-) -> Solution:
+def solve(problem: PruneProblem, lam: float, *, time_limit: float | None = None) -> Solution:
     """Solve the linear relaxation with HiGHS; `iterations` counts HiGHS's iterations."""
     lam = check_price(lam)
     problem = merge_columns(problem)
@@ -37,12 +32,7 @@ def solve(
     nodes = np.flatnonzero(inner)
     node_matrix = incidence(nodes, np.arange(len(nodes)), (problem.n_nodes, len(nodes)))
     share, multipliers, iterations = minimise_shares(
-        problem,
-        lam,
-        node_matrix,
-        closure_rows(problem, node_matrix),
-        0.0,
-        time_limit=time_limit,
+        problem, lam, node_matrix, closure_rows(problem, node_matrix), 0.0, time_limit=time_limit
     )
     share = np.where(inner, share, 0.0)
     # HiGHS may leave a child's share above its parent's, within its tolerance

@@ -47,11 +47,7 @@ REPAIR_INTERVAL = 10
 
 
 def solve(
-    problem: PruneProblem,
-    lam: float,
-    *,
-    tolerance: float = 1e-4,
-    max_iterations: int = 500,
+    problem: PruneProblem, lam: float, *, tolerance: float = 1e-4, max_iterations: int = 500
 ) -> Solution:
     """Prune by dual ascent, which is not exact but proves its gap."""
     lam = check_price(lam)
