@@ -185,6 +185,7 @@ class FakeLink:
 
     def close(self) -> None:
         self.n_closes += 1
+        self.ready = False
 
 
 def respond(payload: bytes, receive: Callable[[bytes], None]) -> None:

@@ -57,6 +57,7 @@ def archiving_worker(tmp_path, bundle, mosquitto):
         yield worker
 
 
+@pytest.mark.slow
 def test_labels_in_cbor_and_json_are_recorded_with_their_sender(
     archiving_worker, tmp_path, mosquitto, connect_caller, bench_client
 ):
@@ -84,6 +85,7 @@ def test_labels_in_cbor_and_json_are_recorded_with_their_sender(
     assert b'gatewise_worker_labels_total{outcome="added"} 2.0' in metrics_text(archiving_worker)
 
 
+@pytest.mark.slow
 def test_answers_of_a_device_name_the_instance_to_label(
     archiving_worker, tmp_path, bundle, mosquitto, bench_client
 ):
@@ -105,6 +107,7 @@ def test_answers_of_a_device_name_the_instance_to_label(
     assert labels[answers[2].request].label == "c"
 
 
+@pytest.mark.slow
 def test_refused_labels_are_counted_by_reason_and_logged(
     archiving_worker, tmp_path, mosquitto, connect_caller, bench_client, caplog, monkeypatch
 ):
@@ -149,6 +152,7 @@ def test_a_worker_without_an_archive_reads_no_labels(
         assert (worker.counters["received"], label_outcomes(worker)) == (2, {})
 
 
+@pytest.mark.slow
 def test_several_connections_record_each_label_once(
     tmp_path, bundle, mosquitto, connect_caller, bench_client
 ):
@@ -162,6 +166,7 @@ def test_several_connections_record_each_label_once(
         wait_until(lambda: label_outcomes(worker) == {"added": 1})
 
 
+@pytest.mark.slow
 def test_the_command_in_the_docs_labels_an_instance(
     archiving_worker, tmp_path, mosquitto, connect_caller
 ):
@@ -212,6 +217,7 @@ def test_labels_beyond_the_limit_are_refused_and_the_others_wait(tmp_path, bundl
     assert set(read_labels(tmp_path)) == {f"{request_id.hex()}-0" for request_id in request_ids[:2]}
 
 
+@pytest.mark.slow
 def test_a_failed_write_delays_labels_and_loses_none(
     tmp_path, bundle, mosquitto, connect_caller, bench_client, monkeypatch
 ):
