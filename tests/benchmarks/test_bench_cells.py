@@ -26,6 +26,7 @@ def test_cell_is_run_once_and_then_read_from_the_cache(tmp_path, monkeypatch):
     assert cells.run_cell(cell, QUICK, tmp_path) == first
 
 
+@pytest.mark.slow
 def test_interrupted_run_continues_with_the_missing_cells(tmp_path, monkeypatch):
     pending_cells = [Cell("breast_cancer", m, 0) for m in ("static", "cegb-coupled")]
     solve = peers.run_method

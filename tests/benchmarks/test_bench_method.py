@@ -46,6 +46,7 @@ def test_points_of_the_example_have_accuracy_and_cost_of_its_trees(task):
     assert outcome.points[0].cost == 0  # the most frequent class without features
 
 
+@pytest.mark.slow
 def test_method_of_a_user_has_a_column_on_the_page(tmp_path):
     arguments = ["--quick", "--only", "breast_cancer", "--methods", "static", "--add", EXAMPLE]
     folders = ["--cache", str(tmp_path / "cache"), "--out", str(tmp_path)]

@@ -70,6 +70,7 @@ def test_close_kills_a_child_that_ignores_sigterm(follows_input):
         os.killpg(child.pid, 0)  # the guard of its process group ended as well
 
 
+@pytest.mark.slow
 def test_close_all_ends_several_children():
     children = [
         start_python("import sys, time; sys.stdin.read(); time.sleep(0.5)")[0] for _ in range(4)

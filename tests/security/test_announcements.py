@@ -60,6 +60,7 @@ def announce(secure_broker):
     return announce
 
 
+@pytest.mark.slow
 def test_an_announcement_causes_a_check_and_nothing_else(repository, running_device, announce):
     device, updater = running_device
     wait_until(lambda: updater.counters["checks"] >= 1, "the first check")
@@ -80,6 +81,7 @@ def test_an_announcement_causes_a_check_and_nothing_else(repository, running_dev
     wait_until(lambda: device.bundle.manifest.version == "9", "version 9")
 
 
+@pytest.mark.slow
 def test_an_announcement_by_a_device_is_not_delivered(announce):
     with pytest.raises(LinkError, match="does not deliver"):
         announce(b"news", client_name="pi-2", timeout=0.5)

@@ -48,6 +48,7 @@ def make_token(broker_folder):
     return make_tokens(broker_folder.folder, ["pi-5"])["pi-5"]
 
 
+@pytest.mark.slow
 def test_a_token_is_valid_once_and_the_broker_never_gets_the_key(broker_folder, tmp_path):
     token = make_token(broker_folder)
     with serve_enrolments(broker_folder) as (url, groups):
@@ -72,6 +73,7 @@ def test_a_token_is_valid_once_and_the_broker_never_gets_the_key(broker_folder, 
     assert "pi-5" in extended_folder.roster.devices
 
 
+@pytest.mark.slow
 def test_invalid_tokens_and_plain_http_are_refused(broker_folder, tmp_path):
     token = make_token(broker_folder)
     name, secret, digest = token.split(".")
@@ -90,6 +92,7 @@ def test_invalid_tokens_and_plain_http_are_refused(broker_folder, tmp_path):
         make_tokens(broker_folder.folder, ["pi-1"])
 
 
+@pytest.mark.slow
 def test_a_token_expires_after_a_day(broker_folder, tmp_path):
     token = make_token(broker_folder)
     tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1, minutes=1)
@@ -98,6 +101,7 @@ def test_a_token_expires_after_a_day(broker_folder, tmp_path):
         enrol(url, token, tmp_path / "tls")
 
 
+@pytest.mark.slow
 def test_simultaneous_devices_are_enrolled_together(broker_folder, tmp_path):
     tokens = make_tokens(broker_folder.folder, [f"new-{i}" for i in range(8)])
     with serve_enrolments(broker_folder) as (url, groups), ThreadPoolExecutor(8) as pool:
@@ -108,6 +112,7 @@ def test_simultaneous_devices_are_enrolled_together(broker_folder, tmp_path):
     assert set(tokens) <= set(read_roster(broker_folder.folder).devices)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "failure",
     [LinkError("mqtts://localhost", "it cannot be reached"), RuntimeError("an unexpected error")],

@@ -345,6 +345,7 @@ def test_rows_get_fallback_answers_after_a_worker_is_killed(bundle, tmp_path):
     assert len(answers) == 28
 
 
+@pytest.mark.slow
 def test_features_are_fetched_in_the_order_of_the_stages(bundle, tmp_path):
     options = ("--features", "my_store:fetch", "--backend", "python:my_store:answer")
     with serve_by_command(bundle, tmp_path, *options, "--deadline-ms", "20000") as service:
@@ -364,6 +365,7 @@ def test_features_are_fetched_in_the_order_of_the_stages(bundle, tmp_path):
     assert fetched_names == ["a b", "c", "e"]
 
 
+@pytest.mark.slow
 def test_the_command_prints_its_address_as_json(bundle, tmp_path):
     with serve_by_command(bundle, tmp_path, "--json") as service:
         address = json.loads(service.lines[-1])
@@ -371,6 +373,7 @@ def test_the_command_prints_its_address_as_json(bundle, tmp_path):
         assert service.get("/healthz")[0] == 200
 
 
+@pytest.mark.slow
 def test_without_a_cloud_hard_rows_get_fallback_answers(bundle, tmp_path):
     with serve_by_command(bundle, tmp_path) as service:
         (answer,) = service.predict(HARD)

@@ -160,6 +160,7 @@ def test_a_python_object_answers_as_the_high_cost_model(packed_system, attribute
     assert model.local
 
 
+@pytest.mark.slow
 def test_the_example_backend_answers_through_an_http_service(packed_system, monkeypatch):
     system, bundle = packed_system
     monkeypatch.syspath_prepend(str(EXAMPLES))

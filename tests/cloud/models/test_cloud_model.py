@@ -73,6 +73,7 @@ def test_a_graph_that_needs_gigabytes_is_not_served(tmp_path):
     assert resource.getrlimit(resource.RLIMIT_DATA) == limit_before
 
 
+@pytest.mark.slow
 def test_a_graph_that_loads_slowly_is_not_served(tmp_path):
     """The graph is small, but its constants are nested products that take seconds to compute."""
     graph = tiny.costly_graph()

@@ -4,6 +4,7 @@ import threading
 import time
 
 import numpy as np
+import pytest
 
 from gatewise_cloud import Worker
 from gatewise_cloud.models.cloud_model import CloudModel
@@ -15,6 +16,7 @@ MESSAGES_PER_SECOND = 150  # three times the capacity of the worker
 N_QUIET_REQUESTS = 15
 
 
+@pytest.mark.slow
 def test_quiet_devices_get_answers_while_a_noisy_device_overloads_the_worker(
     bundle, mosquitto, connect_caller, monkeypatch
 ):

@@ -134,6 +134,7 @@ def test_request_that_workers_refuse_permanently_is_removed_from_the_store(
     assert all(request.private for request in requests)
 
 
+@pytest.mark.slow
 def test_late_request_waits_until_no_live_request_is_in_flight(bundle, make_late_requests):
     link = FakeLink(lambda payload, receive: None)  # it answers no request
     with Device(

@@ -290,6 +290,7 @@ def test_blocking_sensor_is_abandoned(make_sensors, has_timeout):
     assert sensors.trouble is None
 
 
+@pytest.mark.slow
 def test_other_sensors_are_read_and_each_hung_sensor_takes_one_thread(make_sensors):
     may_return = threading.Event()
     hanging_sensors = {name: (lambda: float(may_return.wait(60))) for name in ("chol", "fbs", "ph")}

@@ -183,6 +183,7 @@ def test_signal_that_does_not_match_the_bundle_is_refused_before_it_is_read(tmp_
         open_signal("-", picture_input, StopRequest())
 
 
+@pytest.mark.slow
 def test_example_of_an_iio_sensor_writes_samples(tmp_path):
     """The example reads a folder like the driver's; its lines are cut into windows."""
     for axis, count in (("x", -512), ("y", 7)):

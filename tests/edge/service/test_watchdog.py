@@ -80,6 +80,7 @@ def test_watchdog_time_is_read_only_if_it_is_for_this_process(variables, expecte
     assert Notifier({"NOTIFY_SOCKET": "/run/n", **variables}).watchdog_s == expected_seconds
 
 
+@pytest.mark.slow
 def test_heartbeat_ends_when_the_device_hangs(service_manager):
     now = [0.0]
     notifier = Notifier(service_manager.environment | {"WATCHDOG_USEC": "100000"})

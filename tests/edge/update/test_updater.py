@@ -116,6 +116,7 @@ def test_bundle_must_be_signed_if_the_device_has_a_key(run_device, fleet, tmp_pa
     device.wait_for_version("9")
 
 
+@pytest.mark.slow
 def test_announcements_cause_few_checks(run_device):
     device = run_device(min_interval=0.5)
     device.wait_for_check()

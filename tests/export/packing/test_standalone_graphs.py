@@ -15,6 +15,7 @@ from tests.support.bundle_files import run_onnx
 from tests.support.fitted_systems import FittedSystem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cancer", "digits", "gated-trees", "gated-lines", "kernels"])
 def test_a_stage_answers_as_in_training(
     fit_system: Callable[[str], FittedSystem], name: str

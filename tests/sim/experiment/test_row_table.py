@@ -31,6 +31,7 @@ def test_outcomes_equal_those_of_the_estimator(digits, table):
     assert costs.price(table.feature_sets[-1]) == table.request_only_cost
 
 
+@pytest.mark.slow
 def test_models_are_timed_and_other_times_are_assumed(digits, table):
     _, timings = make_row_table(digits.bundle, digits.rows[:60], digits.truth[:60])
     assert len(timings.edge_ms) == table.n_stages == 2

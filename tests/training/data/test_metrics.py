@@ -44,6 +44,7 @@ documents = st.lists(
 ).filter(lambda rows: max(sum(q == i for *_, q in rows) for i in range(3)) <= 6)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(documents, st.integers(1, 7))
 def test_the_metric_is_the_mean_over_all_orders_of_ties(rows, k):

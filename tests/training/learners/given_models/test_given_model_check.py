@@ -43,6 +43,7 @@ def test_unseen_answers_are_those_of_models_fitted_without_the_rows(plan):
     np.testing.assert_array_equal(calibration_labels, fit_rows_model.predict(x_calibration))
 
 
+@pytest.mark.slow
 def test_only_a_model_that_has_seen_the_rows_exceeds_the_references(plan):
     y = plan.y[plan.validation_rows]
     accuracy, reference_accuracy = excess_accuracy(plan, y, allow_missing=False, seed=0)
