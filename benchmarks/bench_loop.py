@@ -33,7 +33,11 @@ from benchmarks.data.loop_streams import LettersStreams, Stream, audit_sampler, 
 from gatewise.console import note
 from gatewise_edge.device.audit import AuditSampler
 from gatewise_export.archive.alarm import TOLERANCE, LabelBatch, evidence
-from gatewise_export.archive.choice import choice_probabilities, correct_probability
+from gatewise_export.archive.choice import (
+    choice_probabilities,
+    correct_probability,
+    largest_correction,
+)
 from gatewise_export.archive.estimate import FigureData, Terms, TrueFigure, estimate_figure
 from gatewise_export.archive.folder import ArchiveFolder, read_archive, shards_in
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts, read_facts, read_shard
@@ -130,13 +134,12 @@ def _batch(rng: np.random.Generator, stream: Stream) -> tuple[LabelBatch, int]:
     rows, right = stream.archive(rng)
     probability, _ = choice_probabilities(rows, LABELS_A_WEEK, rng)
     is_labelled = rng.random(len(rows)) < probability
-    q = 1 - correct_probability(rows)
     batch = LabelBatch(
         weights=rows.weights,
         label_weights=np.where(is_labelled, rows.weights / probability, 0.0),
-        wrong_probability=q,
+        wrong_probability=1 - correct_probability(rows),
         is_wrong=(1 - right) * is_labelled,
-        largest_correction=float((q * rows.weights * (1 / probability - 1)).max()),
+        largest_correction=largest_correction(rows, probability),
     )
     return batch, len(rows)
 

@@ -85,6 +85,12 @@ def correct_probability(rows: ArchivedRows) -> Floats:
     return rows.probabilities[np.arange(len(rows)), rows.answers].astype(np.float64)
 
 
+def largest_correction(rows: ArchivedRows, probability: Floats) -> float:
+    """Largest q (W - w) of instances that are chosen with a probability of shape (n,)."""
+    wrong_probability = 1 - correct_probability(rows)
+    return float((wrong_probability * rows.weights * (1 / probability - 1)).max())
+
+
 def reason_scores(rows: ArchivedRows, rng: np.random.Generator) -> dict[str, Floats]:
     """Score, of at least 0, of each instance for each reason of :data:`REASON_SHARES`."""
     answer_probability = correct_probability(rows)
@@ -171,9 +177,7 @@ def choose(
     choice_facts = ChoiceFacts(
         shards=tuple(shard.name for shard in shards),
         total_weight=float(rows.weights.sum()),
-        largest_correction=float(
-            ((1 - correct_probability(rows)) * rows.weights * (1 / probability - 1)).max()
-        ),
+        largest_correction=largest_correction(rows, probability),
     )
     return LabelChoice(
         rows.take(chosen_rows),
