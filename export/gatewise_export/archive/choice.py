@@ -6,9 +6,9 @@ Each instance i gets a share q_i of the n labels, and is chosen with the probabi
 
 where s_k is the share of reason k (:data:`REASON_SHARES`), and u_ik is the weight w_i of the
 instance times its score for reason k. The number n' is set so that the c_i sum to n. Instances are
-drawn independently, so that n of them are chosen on average. Half of the labels are spread evenly
-over the traffic that the instances represent. Because of this, no weight w_i / c_i in an estimate
-exceeds twice the mean weight.
+drawn independently, so that n of them are chosen on average. A quarter of the labels is spread
+evenly over the traffic that the instances represent. Because of this, no weight w_i / c_i in an
+estimate exceeds four times the mean weight.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
@@ -37,9 +37,18 @@ from gatewise_export.archive.shard import (
 
 Floats = NDArray[np.float64]
 
+Purpose = Literal["estimate", "refit"]
+
 #: Share of the labels that is chosen for each reason. An estimate varies least if labels are chosen
-#: in proportion to the doubt; the other reasons find errors that the high-cost model does not see.
-REASON_SHARES: Final = {"even": 0.25, "doubt": 0.65, "disagreement": 0.05, "region": 0.05}
+#: in proportion to the doubt; disagreements and regions find errors that the high-cost model does
+#: not see. A refit learns most where two classes meet.
+REASON_SHARES: Final[dict[Purpose, dict[str, float]]] = {
+    "estimate": {"even": 0.25, "doubt": 0.65, "disagreement": 0.05, "region": 0.05},
+    "refit": {"even": 0.25, "margin": 0.75},
+}
+#: Exponent of 1 - margin. The score halves if 1 - margin falls by 16 %, so that most of these
+#: labels are at the borders between classes.
+_MARGIN_POWER: Final = 4
 #: Number of random hyperplanes. A region is the set of instances on the same sides of all planes.
 _N_PLANES: Final = 8
 _CHOICE_FACTS_KEY: Final = b"gatewise_choice"
@@ -91,8 +100,12 @@ def largest_correction(rows: ArchivedRows, probability: Floats) -> float:
     return float((wrong_probability * rows.weights * (1 / probability - 1)).max())
 
 
-def reason_scores(rows: ArchivedRows, rng: np.random.Generator) -> dict[str, Floats]:
-    """Score, of at least 0, of each instance for each reason of :data:`REASON_SHARES`."""
+def reason_scores(
+    rows: ArchivedRows, rng: np.random.Generator, purpose: Purpose = "estimate"
+) -> dict[str, Floats]:
+    """Score, of at least 0, of each instance for each reason of a purpose."""
+    if purpose == "refit":
+        return {"even": np.ones(len(rows)), "margin": _margin_scores(rows)}
     answer_probability = correct_probability(rows)
     return {
         "even": np.ones(len(rows)),
@@ -101,6 +114,17 @@ def reason_scores(rows: ArchivedRows, rng: np.random.Generator) -> dict[str, Flo
         "disagreement": (rows.answers != rows.cloud_label).astype(np.float64),
         "region": 1 / _region_sizes(rows.X, rng),
     }
+
+
+def _margin_scores(rows: ArchivedRows) -> Floats:
+    """Score of small margins, divided by the weights.
+
+    A border between classes is as wide whether an instance there was offloaded or audited, so that
+    the number of instances that it represents must not count.
+    """
+    ascending = np.sort(rows.probabilities.astype(np.float64), axis=1)
+    margins = ascending[:, -1] - ascending[:, -2]
+    return np.asarray((1 - margins) ** _MARGIN_POWER / rows.weights)
 
 
 def _region_sizes(X: NDArray[Any], rng: np.random.Generator) -> Floats:
@@ -115,18 +139,19 @@ def _region_sizes(X: NDArray[Any], rng: np.random.Generator) -> Floats:
 
 
 def choice_probabilities(
-    rows: ArchivedRows, n: int, rng: np.random.Generator
+    rows: ArchivedRows, n: int, rng: np.random.Generator, purpose: Purpose = "estimate"
 ) -> tuple[Floats, NDArray[Any]]:
     """Probability and main reason of choosing each instance; the probabilities sum to n."""
+    shares = REASON_SHARES[purpose]
     label_shares = {}
-    for reason, score in reason_scores(rows, rng).items():
+    for reason, score in reason_scores(rows, rng, purpose).items():
         weighted_score = rows.weights * score
         total = weighted_score.sum()
         normalized = weighted_score / total if total > 0 else np.zeros(len(rows))
-        label_shares[reason] = REASON_SHARES[reason] * normalized
+        label_shares[reason] = shares[reason] * normalized
     # if a reason applies to no instance, its labels are spread evenly
     unused_share = 1 - sum(map(np.sum, label_shares.values()))
-    label_shares["even"] = label_shares["even"] * (1 + unused_share / REASON_SHARES["even"])
+    label_shares["even"] = label_shares["even"] * (1 + unused_share / shares["even"])
     q = np.sum(list(label_shares.values()), axis=0)
     if n >= len(rows):
         probability = np.ones(len(rows))
@@ -147,12 +172,18 @@ def choice_probabilities(
 
 
 def choose(
-    archive_path: Path, n: int, rng: np.random.Generator, *, version: str | None = None
+    archive_path: Path,
+    n: int,
+    rng: np.random.Generator,
+    *,
+    version: str | None = None,
+    purpose: Purpose = "estimate",
 ) -> LabelChoice:
     """Choose about n instances from the shards that no earlier choice covered.
 
-    `version` is the version of the model, by default of the newest such shard. Raises InputError if
-    no such shard exists.
+    `version` is the version of the model, by default of the newest such shard. The labels serve
+    every estimate and refit whatever the `purpose`, which only decides where most of them are.
+    Raises InputError if no such shard exists.
     """
     if n < 1:
         raise InputError(f"--n {n}: choose at least 1 instance")
@@ -171,7 +202,7 @@ def choose(
         raise InputError(f"{archive_path} has no new instances of version {version}")
     facts = read_facts(shards[-1])
     rows = ArchivedRows.concatenate([read_shard(shard) for shard in shards])
-    probability, main_reason = choice_probabilities(rows, n, rng)
+    probability, main_reason = choice_probabilities(rows, n, rng, purpose)
     # in random order, so that a person who labels the first half labels a random half
     chosen_rows = rng.permutation(np.flatnonzero(rng.random(len(rows)) < probability))
     choice_facts = ChoiceFacts(

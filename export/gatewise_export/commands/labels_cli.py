@@ -13,7 +13,13 @@ import typer
 
 from gatewise.console import note, print_line
 from gatewise.errors import InputError
-from gatewise_export.archive.choice import choice_csv, choose, read_choices, write_choice
+from gatewise_export.archive.choice import (
+    Purpose,
+    choice_csv,
+    choose,
+    read_choices,
+    write_choice,
+)
 from gatewise_export.archive.label_page import label_studio_tasks, page_of_choice
 from gatewise_export.archive.labels import add_labels, check_labels, read_label_csv
 from gatewise_export.commands.options import AsJson
@@ -56,23 +62,30 @@ def choose_instances(
     seed: Annotated[
         int | None, typer.Option(help="Seed of the random choice. Default: a random seed.")
     ] = None,
+    purpose: Annotated[
+        Purpose, typer.Option("--for", help="What most of the labels serve.")
+    ] = "estimate",
     as_json: AsJson = False,
 ) -> None:
     """Choose informative instances for people to label, with known probabilities.
 
-    A quarter of the instances is chosen evenly from the traffic. The others are mostly doubtful
-    answers; some differ from the high-cost model's or are in regions with few instances. Each
-    choice uses only instances that no earlier choice covered. DIR/labels keeps a copy of each
-    chosen instance, because the archive may delete the original.
+    A quarter of the instances is chosen evenly from the traffic. For an estimate, the others are
+    mostly doubtful answers; some differ from the high-cost model's or are in regions with few
+    instances. For a refit, the others lie where two classes meet. Each choice uses only instances
+    that no earlier choice covered. DIR/labels keeps a copy of each chosen instance, because the
+    archive may delete the original.
 
       gatewise labels choose kept --n 200
+      gatewise labels choose kept --n 50 --for refit
       gatewise labels choose kept --n 200 --page label.html
     """
     # check first, so that a refused choice leaves no file behind
     for file in (out, page, label_studio):
         if file is not None and file.exists():
             raise InputError(f"{file} exists: move it, or name another file")
-    choice = choose(archive, n_instances, np.random.default_rng(seed), version=version)
+    choice = choose(
+        archive, n_instances, np.random.default_rng(seed), version=version, purpose=purpose
+    )
     text_of_file = {out: choice_csv(choice)}
     if page is not None:
         text_of_file[page] = page_of_choice(choice)

@@ -318,7 +318,9 @@ class _LearningFleet:
     def _request_labels(self, day: int, version: str) -> int:
         """Choose instances for the labeller, and return the number of requested labels."""
         rules = self._rules
-        choice = choose(self._archive.path, rules.labels, self._rng, version=version)
+        choice = choose(
+            self._archive.path, rules.labels, self._rng, version=version, purpose=rules.choose_for
+        )
         write_choice(self._archive.path, choice, f"{day:06d}")
         class_names = np.unique(self._truth)
         labels = {}

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from gatewise.documents import Positive, Record, Share, Text
 from gatewise.errors import InputError
+from gatewise_export.archive.choice import Purpose
 
 _AtLeastOne = Annotated[int, Meta(ge=1)]
 #: Refit settings that the simulation sets.
@@ -33,6 +34,8 @@ class LoopRules(Record, frozen=True, kw_only=True):
         the rows of the table in order, repeated from the first row after the last.
     labels : int
         Mean number of labels that a choice requests.
+    choose_for : {"estimate", "refit"}
+        What most of the labels serve, as for ``gatewise labels choose``.
     choose_every : int
         Number of days between choices.
     label_days : int
@@ -59,6 +62,7 @@ class LoopRules(Record, frozen=True, kw_only=True):
     audit: Annotated[float, Meta(gt=0, le=1)] = 0.1
     mix: Text | None = None
     labels: _AtLeastOne = 50
+    choose_for: Purpose = "estimate"
     choose_every: _AtLeastOne = 1
     label_days: Annotated[int, Meta(ge=0)] = 1
     label_errors: Share = 0.0

@@ -32,11 +32,13 @@ def test_choice_probabilities_sum_to_the_number_of_labels(n):
     assert ((probability > 0) & (probability <= 1)).all()
 
 
-def test_no_weight_exceeds_twice_the_mean_weight():
+def test_no_weight_exceeds_four_times_the_mean_weight():
     rows = make_archived_rows(2000)
     probability, _ = choice_probabilities(rows, 50, make_rng())
     mean_weight = rows.weights.sum() / 50
-    assert (rows.weights / probability).max() <= mean_weight / REASON_SHARES["even"] * (1 + 1e-9)
+    assert (rows.weights / probability).max() <= mean_weight / REASON_SHARES["estimate"]["even"] * (
+        1 + 1e-9
+    )
 
 
 def test_doubt_disagreement_and_rare_regions_raise_the_probability():
@@ -57,6 +59,25 @@ def test_doubt_disagreement_and_rare_regions_raise_the_probability():
     probability, main_reason = choice_probabilities(rows, 20, make_rng())
     assert (probability[:3] > 2 * np.median(probability)).all()
     assert main_reason[1] == "disagreement"
+
+
+def test_a_choice_for_a_refit_prefers_small_margins_whatever_the_weights():
+    rows = make_archived_rows(400, audit_share=0.0)
+    margins = np.linspace(0.0, 1.0, 400)
+    sent_chance = np.where(np.arange(400) % 2, 1.0, 0.02)
+    rows = replace(
+        rows,
+        probabilities=np.column_stack([1 + margins, 1 - margins]) / 2,
+        sent_chance=sent_chance,
+    )
+    probability, main_reason = choice_probabilities(rows, 40, make_rng(), "refit")
+    assert probability.sum() == pytest.approx(40)
+    # c_i = n' (s_even w_i / sum w + s_margin (1 - m_i)^4 / sum (1 - m_j)^4)
+    scores = (1 - margins) ** 4
+    expected = 0.25 * rows.weights / rows.weights.sum() + 0.75 * scores / scores.sum()
+    np.testing.assert_allclose(probability, 40 * expected, rtol=1e-6)
+    assert main_reason[1] == "margin"
+    assert main_reason[398] == "even"
 
 
 def test_labels_are_spread_evenly_if_all_answers_are_certain():
