@@ -31,10 +31,12 @@ from gatewise_training.learners.losses import one_hot, prior_margins
 Array = NDArray[np.float64]
 
 MAX_KKT_RATIO = 10.0
-"""Largest KKT residual of the M-step, in multiples of `tol`, at which an alternation may end."""
+"""Largest KKT residual of the M-step, in multiples of `tol`, at which an alternation may end. A
+small decrease of the objective alone may also be due to a short step."""
 
 START_PROBABILITY = 0.98
-"""Offload probability of the rows that a start offloads. The other rows have one minus it."""
+"""Offload probability of the rows that a start offloads. The other rows have one minus it. It is
+below 1, because both the log odds of q and the M-step's weights must be finite and above 0."""
 
 MAX_SCREENING_ROWS = 2000
 """Largest number of rows for the comparison of features."""
@@ -139,6 +141,7 @@ def featureless_pair(
 ) -> tuple[LinearPair, float]:
     """Find the best pair without priced features, and the smallest penalty for it."""
     total_price = problem.penalty.own.sum() + problem.penalty.shared.sum()
+    # a penalty that no feature with a price is worth
     featureless_problem = replace(problem, gamma=1e9 / max(total_price, 1e-12))
     pair, _ = alternate(
         featureless_problem, f0_loss, p_full, pair, tol=1e-7, max_steps=100, distance=distance
@@ -212,6 +215,6 @@ def _residual_squares(column: Array, target: Array, weight: Array) -> float:
     variance_sum = float(weight @ z**2)
     covariance_sum = (weight * z) @ t
     target_squares = float(weight @ (t**2).sum(axis=1))
-    if variance_sum <= 1e-12:
+    if variance_sum <= 1e-12:  # the feature is constant on these rows
         return target_squares
     return target_squares - float(covariance_sum @ covariance_sum) / variance_sum

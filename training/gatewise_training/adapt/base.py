@@ -39,6 +39,7 @@ from gatewise_training.learners.boosting import MAX_SMALL_ROWS
 from gatewise_training.learners.row_acquisitions import Accounting, acquired_by_high_cost
 
 Stop = Literal["auto", "gate", "margin"]
+"""Stop score of the stages, as :class:`.AdaptGBRT` documents it."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

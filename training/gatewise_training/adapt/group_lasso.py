@@ -47,7 +47,7 @@ class GroupLasso:
 
     def value(self, v: Array) -> float:
         """Compute ``Omega(V)`` for V of shape (n_rows, n_outputs)."""
-        return float(_value(v, self.own, self.group, self.shared))
+        return float(_compute_penalty(v, self.own, self.group, self.shared))
 
     def prox(self, v: Array, step: float) -> Array:
         """Compute ``argmin_U ||U - V||^2 / 2 + step * Omega(U)``, in the shape of V."""
@@ -66,7 +66,7 @@ class GroupLasso:
 
 
 @numba.njit(cache=True, nogil=True)
-def _value(v: Any, own: Any, group: Any, shared: Any) -> Any:
+def _compute_penalty(v: Any, own: Any, group: Any, shared: Any) -> Any:
     group_squares = np.zeros(len(shared))
     penalty = 0.0
     for k in range(len(v)):
@@ -76,8 +76,8 @@ def _value(v: Any, own: Any, group: Any, shared: Any) -> Any:
         penalty += own[k] * np.sqrt(square)
         if group[k] >= 0:
             group_squares[group[k]] += square
-    for g in range(len(shared)):
-        penalty += shared[g] * np.sqrt(group_squares[g])
+    for group_index in range(len(shared)):
+        penalty += shared[group_index] * np.sqrt(group_squares[group_index])
     return penalty
 
 

@@ -41,13 +41,14 @@ MAX_INNER_STEPS = 60
 """Largest number of iterations of the inner problem; an inexact step is good enough."""
 
 MAX_MOMENT_COLUMNS = 2 * MAX_INNER_STEPS
-"""Largest number of columns for which second moments save more time than they cost."""
+"""Largest number of columns for which second moments save more time than they cost. For n rows and
+k columns they cost ``n k^2`` products, and an iteration over the rows ``2 n k``."""
 
 ARMIJO_SHARE = 1e-4
-"""Share of the predicted decrease that a step must reach."""
+"""Share of the predicted decrease that a step must reach; the usual value of Armijo's rule."""
 
 MAX_HALVINGS = 20
-"""Largest number of halvings of a step in the line search."""
+"""Largest number of halvings of a step in the line search, to a millionth of the step."""
 
 
 def solve(
@@ -88,6 +89,7 @@ def newton_step(
     inner_problem = InnerProblem(
         w_0, slope, penalty.own, penalty.group, penalty.shared, problem.gamma
     )
+    # a tenth of the residual keeps the error of the step below the progress that it makes
     newton_target = model.minimise(inner_problem, penalty, 0.1 * proximal_step.residual)
     # search along the Newton step, or else along the gradient step, which always leads downhill
     for target in (newton_target, gradient_target):
@@ -134,8 +136,8 @@ class _QuadraticModel:
 
     def product(self, move: Array) -> Array:
         """Compute ``G_c move_c`` of each output from the rows, in the shape of `move`."""
-        product: Array = self._columns.T @ (self._curvature * (self._columns @ move))
-        return product
+        curved_move: Array = self._columns.T @ (self._curvature * (self._columns @ move))
+        return curved_move
 
     def minimise(self, inner: InnerProblem, penalty: GroupLasso, tolerance: float) -> Array:
         """Minimise the model plus the penalty approximately, by proximal gradient with momentum."""
@@ -161,7 +163,7 @@ def _minimise_by_rows(
             w = penalty.prox(v - gradient / lipschitz, inner.gamma / lipschitz)
             move = w - v
             g_w = model.product(w - w_0)
-            # L is large enough if <move, G move> <= L <move, move>
+            # L is large enough if <move, G move> <= L <move, move>, up to rounding
             square = float(np.vdot(move, move))
             curvature = float(np.vdot(move, g_w - g_v))
             if curvature <= lipschitz * square * (1.0 + 1e-9):
@@ -257,7 +259,7 @@ def _proximal_point(inner: Any, work: Any, lipschitz: float) -> None:
         for c in range(n_outputs):
             w[k, c] = work.v[k, c] - work.gradient[k, c] / lipschitz
         norm = np.sqrt((w[k] ** 2).sum())
-        factor = max(0.0, 1.0 - step * inner.own[k] / max(norm, 1e-200))
+        factor = max(0.0, 1.0 - step * inner.own[k] / max(norm, 1e-200))  # a row may be 0
         for c in range(n_outputs):
             w[k, c] *= factor
         if inner.group[k] >= 0:
@@ -280,13 +282,13 @@ def _measure_move(moments: Any, w_0: Any, work: Any) -> Any:
     square = curvature = longest = 0.0
     for c in range(n_outputs):
         for k in range(n_rows):
-            total = 0.0
+            g_w_entry = 0.0
             for j in range(n_rows):
-                total += moments[c, k, j] * (work.w[j, c] - w_0[j, c])
-            work.g_w[k, c] = total
+                g_w_entry += moments[c, k, j] * (work.w[j, c] - w_0[j, c])
+            work.g_w[k, c] = g_w_entry
             move = work.w[k, c] - work.v[k, c]
             square += move * move
-            curvature += move * (total - work.g_v[k, c])
+            curvature += move * (g_w_entry - work.g_v[k, c])
             longest = max(longest, abs(move))
     return square, curvature, longest
 

@@ -36,10 +36,13 @@ from gatewise_training.learners.losses import softplus
 Array = NDArray[np.float64]
 
 MAX_CONVEX_SLOPE = 12.0 * np.sqrt(3.0)
-"""Largest ``d`` for which ``d sigmoid(t) + (t - g)^2`` is convex in t."""
+"""Largest ``d`` for which ``d sigmoid(t) + (t - g)^2`` is convex in t. Its second derivative is
+``2 + d q (1 - q) (1 - 2 q)`` with ``q = sigmoid(t)``, and ``q (1 - q) (1 - 2 q)`` is at least
+``-1 / (6 sqrt(3))``."""
 
 MIN_RELATIVE_STEP = 4e-15
-"""Newton's method ends at steps below this share of ``1 + |t| + |g|``."""
+"""Newton's method ends at steps below this share of ``1 + |t| + |g|``, which is some 20 times the
+rounding of a float64."""
 
 MEAN_TOLERANCE = 1e-13
 """Error of the mean, or relative width of the bracket, at which the search for ``beta`` ends."""
@@ -103,7 +106,8 @@ def q_step_log_odds(
             lowest_beta = beta
         else:
             highest_beta = beta
-        # d mean(q) / d beta = -mean[ (q (1 - q))^2 / f''(t) ], f'' = 2 + d q (1 - q) (1 - 2 q)
+        # d mean(q) / d beta = -mean[ (q (1 - q))^2 / f''(t) ], f'' = 2 + d q (1 - q) (1 - 2 q),
+        # which is 0 where the two minima of a row begin
         curvature = np.maximum(2.0 + (loss_gap + beta) * q * one_minus_q * (one_minus_q - q), 1e-6)
         next_beta = beta + excess / float(weight_shares @ ((q * one_minus_q) ** 2 / curvature))
         if not lowest_beta < next_beta < highest_beta:
@@ -238,7 +242,8 @@ def _best_log_odds(d: Array, g: Array, start: Array) -> Array:
 
 def _lower_minimum(d: Array, g: Array, start: Array) -> Array:
     """Find the lower of the two minima, one on each side of the interval of concavity."""
-    # f'' = 0 if u = tanh(t / 2) solves u^3 - u + 8 / d = 0, which has two roots in (0, 1)
+    # f'' = 0 if u = tanh(t / 2) solves u^3 - u + 8 / d = 0, which has two roots in (0, 1), given by
+    # Viete's formula for three real roots
     angle = np.arccos(np.clip(-12.0 * np.sqrt(3.0) / d, -1.0, 1.0)) / 3.0
     u = 2.0 / np.sqrt(3.0) * np.cos(angle[:, None] - np.array([2.0, 0.0]) * np.pi / 3.0)
     concave_from, concave_to = 2.0 * np.arctanh(np.clip(u, 0.0, 1.0 - 1e-16)).T

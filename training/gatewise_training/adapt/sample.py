@@ -18,7 +18,7 @@ LOG_FLOOR = 1e-12
 """Smallest probability of f0 in a loss, because f0 may be certain and wrong."""
 
 MAX_CODES = 63
-"""Largest number of codes of a column, for trees on few rows."""
+"""Largest number of codes of a column, for trees on few rows, as :data:`.COARSE_BINS`."""
 
 
 @dataclass(frozen=True, eq=False)

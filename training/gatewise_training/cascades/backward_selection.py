@@ -24,7 +24,8 @@ MAX_ROWS = 20_000
 """Largest number of rows for the selection of features, which needs fewer rows than a model."""
 
 DROPPED_PRICE_SHARE = 0.2
-"""Share of the price that one step drops; it drops at least one feature or group."""
+"""Share of the price that one step drops, so that the number of fits grows only with the logarithm
+of the price; it drops at least one feature or group."""
 
 MIN_SETS_FOR_SECOND_SEQUENCE = 16
 """Smallest number of sets on a path for a second sequence; 100 features give about 16 sets."""
@@ -81,6 +82,7 @@ def boosted_gains(
         weight=plan.weight[rows],
         params=params,
     )
+    # with more classes, each round has more trees
     n_rounds = 60 if n_classes == 2 else 25
     booster = lgb.train(params, dataset, n_rounds, keep_training_booster=True)
     gains = np.zeros(plan.x.shape[1])
@@ -137,4 +139,4 @@ def _gain_per_cost(
         is_remaining_without = is_remaining.copy()
         is_remaining_without[unit] = False
         price_saved = costs.price(is_remaining) - costs.price(is_remaining_without)
-    return float(gains[unit].sum()) / max(price_saved, 1e-12)
+    return float(gains[unit].sum()) / max(price_saved, 1e-12)  # dropping it may save nothing

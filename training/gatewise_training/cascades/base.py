@@ -129,7 +129,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
             return
         stage_numbers = stages_on_device(chains[point.chain], point)
         if len(stage_numbers) < len(point.thresholds):
-            stages = tuple(chains[point.chain][s] for s in stage_numbers)
+            stages = tuple(chains[point.chain][stage_number] for stage_number in stage_numbers)
             self.chains_ = (*chains, stages)
             self.operating_point_ = self._without_stages(point, stage_numbers, stages, len(chains))
 
@@ -153,7 +153,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         is_reachable = limits_before <= (np.inf if point.max_cost is None else point.max_cost)
         return msgspec.structs.replace(
             point,
-            thresholds=tuple(point.thresholds[s] for s in stage_numbers),
+            thresholds=tuple(point.thresholds[stage_number] for stage_number in stage_numbers),
             cost=cost,
             max_cost=float(limits_after[is_reachable].max()),
             exit_shares=tuple(exit_shares.tolist()),
@@ -291,8 +291,8 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         x = self._rows(X)
         class_indices = np.zeros(len(x), np.int64)
         f0 = self.high_cost_model_
-        for s, rows, margins in self._route(x):
-            if s < len(self.stages_):
+        for stage_number, rows, margins in self._route(x):
+            if stage_number < len(self.stages_):
                 class_indices[rows] = labels(margins)
             elif f0 is not None:
                 class_indices[rows] = f0.labels(x[rows])
@@ -312,9 +312,9 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         x = self._rows(X)
         class_probabilities = np.zeros((len(x), len(self.classes_)))
         f0 = self.high_cost_model_
-        for s, rows, margins in self._route(x):
-            if s < len(self.stages_):
-                class_probabilities[rows] = probabilities(margins, self.stages_[s].link)
+        for stage_number, rows, margins in self._route(x):
+            if stage_number < len(self.stages_):
+                class_probabilities[rows] = probabilities(margins, self.stages_[stage_number].link)
             elif f0 is not None:
                 class_probabilities[rows] = f0.predict_proba(x[rows])
         return class_probabilities
@@ -402,8 +402,8 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
 
     def _exits(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         exits = np.empty(len(x), np.int64)
-        for s, rows, _ in self._route(x):
-            exits[rows] = s
+        for stage_number, rows, _ in self._route(x):
+            exits[rows] = stage_number
         return exits
 
     def _route(
@@ -412,15 +412,17 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         """Yield number, rows and margins of each exit; offloaded rows are last, without margins."""
         last_exit = self.last_exit_
         open_rows = np.arange(len(x))
-        for s, threshold in enumerate(self.operating_point_.thresholds[: last_exit + 1]):
-            if not len(open_rows) or (threshold is None and s < last_exit):
+        for stage_number, threshold in enumerate(self.operating_point_.thresholds[: last_exit + 1]):
+            if not len(open_rows) or (threshold is None and stage_number < last_exit):
                 continue
-            stage = self.stages_[s]
+            stage = self.stages_[stage_number]
             margins, score = split_outputs(stage.margins(x[open_rows]), stage.score)
             is_answered = (
-                stop_mask(score, threshold) if s < last_exit else np.ones(len(open_rows), bool)
+                stop_mask(score, threshold)
+                if stage_number < last_exit
+                else np.ones(len(open_rows), bool)
             )
-            yield s, open_rows[is_answered], margins[is_answered]
+            yield stage_number, open_rows[is_answered], margins[is_answered]
             open_rows = open_rows[~is_answered]
         if len(open_rows):
             yield len(self.stages_), open_rows, np.empty((len(open_rows), 0), np.float32)

@@ -41,6 +41,7 @@ from gatewise_training.views.frontier_display import FrontierDisplay
 from gatewise_training.views.summary import summary_text
 
 MAX_LOSS = 0.01
+"""Loss of the goal if the settings have neither a budget nor a largest loss."""
 
 
 class BudgetedModel(BaseEstimator, ABC):
@@ -154,21 +155,24 @@ class BudgetedModel(BaseEstimator, ABC):
         *,
         keeps_all: bool = False,
     ) -> list[int]:
-        """Set the frontier and its candidates, or all candidates; get their' numbers.
+        """Set the frontier and its candidates, or all candidates; return their numbers.
 
         No point is active until one is picked, so that :meth:`at` works even if no point reaches
         the goal.
         """
         self.__dict__.pop("operating_point_", None)
-        used_candidates = {p.chain for p in frontier.all_points}
+        used_candidates = {point.chain for point in frontier.all_points}
         kept_candidates = [
-            number for number in range(len(candidates)) if keeps_all or number in used_candidates
+            candidate
+            for candidate in range(len(candidates))
+            if keeps_all or candidate in used_candidates
         ]
-        self.chains_ = tuple(candidates[number] for number in kept_candidates)
+        self.chains_ = tuple(candidates[candidate] for candidate in kept_candidates)
         self._n_chains = len(kept_candidates)
         points, off_curve_points = (
             tuple(
-                msgspec.structs.replace(p, chain=kept_candidates.index(p.chain)) for p in old_points
+                msgspec.structs.replace(point, chain=kept_candidates.index(point.chain))
+                for point in old_points
             )
             for old_points in (frontier.points, frontier.off_curve_points)
         )
@@ -256,7 +260,7 @@ class BudgetedModel(BaseEstimator, ABC):
         check_is_fitted(self, "operating_point_")
         frontier = self.frontier_
         points = dict.fromkeys((*frontier.all_points, self.operating_point_))
-        return tuple(sorted(points, key=lambda p: (p.cost, -p.accuracy)))
+        return tuple(sorted(points, key=lambda point: (point.cost, -point.accuracy)))
 
     @property
     def missing_(self) -> dict[str, Literal["allowed", "refused"]]:

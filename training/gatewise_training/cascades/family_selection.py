@@ -37,6 +37,7 @@ TRIAL_ROWS = 20_000
 """Number of rows that select the families if there are more than `MAX_MEDIUM_ROWS`."""
 
 FeatureSet = tuple[int, ...]
+"""Indices of the features of a set, ascending."""
 
 N_SUBSETS = 8
 """Default number of nested feature sets of a single model."""
@@ -125,11 +126,11 @@ class FamilySelection:
     ) -> list[tuple[FeatureSet, str]]:
         """List the fits of the sets between probes, with the families selected on these probes."""
         jobs = []
-        for i, features in enumerate(sets_by_cost):
-            if i in probes:
+        for index, features in enumerate(sets_by_cost):
+            if index in probes:
                 continue
-            cheaper_probe = sets_by_cost[max(p for p in probes if p < i)]
-            costlier_probe = sets_by_cost[min(p for p in probes if p > i)]
+            cheaper_probe = sets_by_cost[max(probe for probe in probes if probe < index)]
+            costlier_probe = sets_by_cost[min(probe for probe in probes if probe > index)]
             families = {
                 self.best_stages[probe].family
                 for probe in (cheaper_probe, costlier_probe)

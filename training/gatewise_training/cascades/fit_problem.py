@@ -76,11 +76,11 @@ class FittedStages:
         """Get the candidate with only some of its stages."""
         acquired_features = self.acquired_features
         return FittedStages(
-            tuple(self.stages[s] for s in stage_numbers),
-            tuple(self.outputs[s] for s in stage_numbers),
+            tuple(self.stages[stage_number] for stage_number in stage_numbers),
+            tuple(self.outputs[stage_number] for stage_number in stage_numbers),
             None
             if acquired_features is None
-            else tuple(acquired_features[s] for s in stage_numbers),
+            else tuple(acquired_features[stage_number] for stage_number in stage_numbers),
         )
 
     def acquired_on(self, x: NDArray[np.float32], n_features: int) -> Sequence[AcquiredMask]:

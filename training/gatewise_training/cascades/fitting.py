@@ -365,9 +365,12 @@ class ClassifierFit(BudgetedModel):
             def exit_limits(
                 stage_numbers: Sequence[int], stages: Sequence[Stage] = candidate.stages
             ) -> NDArray[np.float64]:
-                return self._exit_limits([stages[s] for s in stage_numbers])
+                return self._exit_limits([stages[stage_number] for stage_number in stage_numbers])
 
-            lowest_cap = min(lowest_cap, *(float(exit_limits([s])[0]) for s in range(n_stages)))
+            lowest_cap = min(
+                lowest_cap,
+                *(float(exit_limits([stage_number])[0]) for stage_number in range(n_stages)),
+            )
             affordable_candidates += map(
                 candidate.select_stages, stages_within_cost(exit_limits, n_stages, max_cost)
             )

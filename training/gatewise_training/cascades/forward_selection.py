@@ -20,7 +20,7 @@ MAX_SELECTED_COST_SHARE = 0.75
 the small machine although they would help the larger model of a stage."""
 
 MAX_ROWS = 1200
-"""Largest number of rows for the comparison of candidates."""
+"""Largest number of rows for the comparison of candidates, each of which is a kernel machine."""
 
 MAX_TRIALS = 12
 """Largest number of candidates that a step tries; the first step tries all."""

@@ -37,19 +37,24 @@ def trained_answers(system: ClassifierFit, problem: Problem, table: Table) -> Un
             "high_cost_predictions are the answers of a fitted high_cost_model: give it as well"
         )
     problem.report(0, 1, "high-cost model")
-    trained = train_high_cost_model(
+    trained_model = train_high_cost_model(
         problem.cloud_plan,
         problem.n_classes,
         template=system._high_cost_model,
         names=getattr(system, "feature_names_in_", None),
         allow_missing=system.allow_missing,
         seed=problem.seed,
-        report=lambda what: problem.report(0, 1, what),
+        report=lambda step_name: problem.report(0, 1, step_name),
     )
-    if system.high_cost_model is not None and trained.model.estimator is not None:
-        check_conversion(trained.model, problem.cloud_plan.x, allow_missing=system.allow_missing)
+    if system.high_cost_model is not None and trained_model.model.estimator is not None:
+        check_conversion(
+            trained_model.model, problem.cloud_plan.x, allow_missing=system.allow_missing
+        )
     return UnseenAnswers(
-        trained.model, trained.labels, trained.probabilities, tree_shape=trained.shape
+        trained_model.model,
+        trained_model.labels,
+        trained_model.probabilities,
+        tree_shape=trained_model.shape,
     )
 
 
@@ -67,19 +72,19 @@ def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> Unse
         check_conversion(model, plan.x, allow_missing=system.allow_missing)
     # use predictions, validation rows or clones, or else a comparison
     if table.high_cost_probabilities is not None:
-        return _by_predictions(model, problem, table, table.high_cost_probabilities)
+        return _answers_by_predictions(model, problem, table, table.high_cost_probabilities)
     if table.validation is not None:
         return UnseenAnswers(model, *model.answers(plan.x[plan.validation_rows]))
     if not can_be_cloned(system._high_cost_model):
-        return _by_comparison(system, model, problem, "it cannot be cloned")
+        return _answers_by_comparison(system, model, problem, "it cannot be cloned")
     try:
-        return _by_clones(system, model, problem)
+        return _answers_by_clones(system, model, problem)
     except Exception as error:  # a fit of the user's classifier may raise anything
         refusal_reason = f"clones of it cannot be fitted ({one_line(error)})"
-    return _by_comparison(system, model, problem, refusal_reason)
+    return _answers_by_comparison(system, model, problem, refusal_reason)
 
 
-def _by_predictions(
+def _answers_by_predictions(
     model: HighCostModel, problem: Problem, table: Table, predictions: NDArray[np.float64]
 ) -> UnseenAnswers:
     """Use the user's out-of-fold probabilities of the training rows."""
@@ -99,7 +104,9 @@ def _by_predictions(
     return UnseenAnswers(model, labels, predictions[rows], predictions, calibration_labels)
 
 
-def _by_clones(system: ClassifierFit, model: HighCostModel, problem: Problem) -> UnseenAnswers:
+def _answers_by_clones(
+    system: ClassifierFit, model: HighCostModel, problem: Problem
+) -> UnseenAnswers:
     """Use the answers of clones that are fitted without the rows and without class weights."""
     plan = problem.cloud_plan
     if system.class_weights_ is not None:
@@ -109,7 +116,7 @@ def _by_clones(system: ClassifierFit, model: HighCostModel, problem: Problem) ->
         system._high_cost_model,
         system.classes_,
         problem.cloud_calibration,
-        report=lambda what: problem.report(0, 1, what),
+        report=lambda step_name: problem.report(0, 1, step_name),
     )
     row_probabilities = None
     if len(plan.folds) > 1:
@@ -118,7 +125,7 @@ def _by_clones(system: ClassifierFit, model: HighCostModel, problem: Problem) ->
     return UnseenAnswers(model, labels, class_probabilities, row_probabilities, calibration_labels)
 
 
-def _by_comparison(
+def _answers_by_comparison(
     system: ClassifierFit, model: HighCostModel, problem: Problem, reason: str
 ) -> UnseenAnswers:
     """Use the model's own answers; warn if only memory of the rows explains their accuracy."""

@@ -44,7 +44,7 @@ MIN_ROWS = 40
 """Smallest number of rows: half choose thresholds, the other half measure them."""
 
 BATCH_ROWS = 256
-"""Instances per call of the high-cost model."""
+"""Number of instances per call of the high-cost model, which limits its memory."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -201,10 +201,10 @@ class PairCascade(CascadeClassifier):
         max_loss = self._goal().get("max_loss", MAX_LOSS)
         self._tuned_frontier = with_group_errors(frontier, points, [tuning_record], max_loss)
         self._measured_points = {
-            p: self._measure(measuring_record, p.thresholds)
-            for p in self._tuned_frontier.all_points
+            point: self._measure(measuring_record, point.thresholds)
+            for point in self._tuned_frontier.all_points
         }
-        points = [self._measured_points[p] for p in self._tuned_frontier.points]
+        points = [self._measured_points[point] for point in self._tuned_frontier.points]
         self.frontier_ = Frontier(tuple(points), **self._reference_fields(measuring_record))
         self.calibration_ = None
         if self.guarantee is not None:
@@ -247,7 +247,7 @@ class PairCascade(CascadeClassifier):
 
     def _cap_cost(self, max_cost: float) -> None:
         self._tuned_frontier = self._tuned_frontier.within_cost(max_cost)
-        points = tuple(self._measured_points[p] for p in self._tuned_frontier.points)
+        points = tuple(self._measured_points[point] for point in self._tuned_frontier.points)
         self.frontier_ = replace(self.frontier_, points=points)
         self.max_instance_cost_ = float(max_cost)
 
@@ -360,18 +360,18 @@ class PairCascade(CascadeClassifier):
         prices = self.cloud_prices or CloudPrices(request=1.0)
         self.cloud_prices_ = msgspec.structs.replace(prices, item_size=self.instance_.item_size)
 
-    def _class_indices(self, y: ArrayLike, n: int) -> NDArray[np.int64]:
+    def _class_indices(self, y: ArrayLike, n_rows: int) -> NDArray[np.int64]:
         label_list = np.asarray(y).ravel().tolist()
-        if len(label_list) != n:
-            raise InputError(f"X has {n} rows but y {len(label_list)} labels")
-        index_of = {label: i for i, label in enumerate(self.classes_.tolist())}
-        unknown = next((label for label in label_list if label not in index_of), None)
-        if unknown is not None:
+        if len(label_list) != n_rows:
+            raise InputError(f"X has {n_rows} rows but y {len(label_list)} labels")
+        index_of_label = {label: index for index, label in enumerate(self.classes_.tolist())}
+        unknown_label = next((label for label in label_list if label not in index_of_label), None)
+        if unknown_label is not None:
             raise InputError(
-                f"y has the label {unknown!r}, which is not a class of the models: "
-                f"{list(index_of)[:8]}; classes= names them in the order of their scores"
+                f"y has the label {unknown_label!r}, which is not a class of the models: "
+                f"{list(index_of_label)[:8]}; classes= names them in the order of their scores"
             )
-        return np.array([index_of[label] for label in label_list], np.int64)
+        return np.array([index_of_label[label] for label in label_list], np.int64)
 
     @property
     def low_cost_bytes_(self) -> int:
@@ -404,4 +404,6 @@ def _check_class_order(
 
 def _labels_in_batches(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.int64]:
     """Get the class indices of the high-cost model, (n,), in batches."""
-    return np.concatenate([f0.labels(x[i : i + BATCH_ROWS]) for i in range(0, len(x), BATCH_ROWS)])
+    return np.concatenate(
+        [f0.labels(x[start : start + BATCH_ROWS]) for start in range(0, len(x), BATCH_ROWS)]
+    )

@@ -40,9 +40,9 @@ def nested_sets(
     is_paid = np.zeros(costs.n_features, bool)
     is_paid[free_features] = True
     # reach each target cost from the set before
-    for number, target in enumerate(np.geomspace(first_target, max_cost, n_stages)):
-        problem.report(number, 2 * n_stages, "choosing features")
-        if costs.price(is_paid) >= 0.95 * target:
+    for set_number, target in enumerate(np.geomspace(first_target, max_cost, n_stages)):
+        problem.report(set_number, 2 * n_stages, "choosing features")
+        if costs.price(is_paid) >= 0.95 * target:  # the set before is near enough
             continue
         is_paid = search.closest_set(is_paid, float(target))
         features = np.flatnonzero(is_paid)
@@ -64,10 +64,11 @@ class _PenaltySearch:
             rows = np.random.default_rng(seed).choice(rows, MAX_ROWS, replace=False)
         self._costs = costs = problem.costs
         prices = np.append(costs.own, costs.shared)
+        # a cost nearer to the target than half of the smallest price may not exist
         self._cost_tolerance = 0.5 * float(prices[prices > 0].min(initial=np.inf))
         coarse_params = {"num_leaves": 8, "learning_rate": 0.3, "max_bin": COARSE_BINS}
         self._params = tree_params(seed) | coarse_params | log_loss_params(n_classes)
-        self._n_rounds = 40 if n_classes > 2 else 60
+        self._n_rounds = 40 if n_classes > 2 else 60  # with more classes, a round has more trees
         self._dataset = lgb.Dataset(  # binned once, for all penalties
             plan.x[rows], plan.y[rows], weight=plan.weight[rows], params=self._params
         )
@@ -78,7 +79,8 @@ class _PenaltySearch:
         highest_strength = 1e5
         best_mask = is_paid
         smallest_gap = math.inf
-        # bisection of the penalty, on a log scale
+        # bisection of the penalty, on a log scale: nine steps divide the range of 1e8 into factors
+        # of 1e8^(1 / 2^9) = 1.04
         for _ in range(9):
             strength = (lowest_strength * highest_strength) ** 0.5
             is_used = self._features_under_penalty(is_paid, strength)

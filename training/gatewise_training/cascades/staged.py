@@ -200,7 +200,11 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             rejected_sizes += selection.rejected_sizes
             for sets in set_sequences:
                 features_of_sets = [tuple(columns.tolist()) for columns in sets]
-                selected_stages = [best_stages[f] for f in features_of_sets if f in best_stages]
+                selected_stages = [
+                    best_stages[features]
+                    for features in features_of_sets
+                    if features in best_stages
+                ]
                 if selected_stages:
                     stages = tuple(selected.stage for selected in selected_stages)
                     outputs = tuple(selected.outputs for selected in selected_stages)
@@ -240,7 +244,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             return usable_families
         if not self.allow_missing:
             return tuple(self.families)
-        return tuple(f for f in self.families if f in usable_families) or usable_families
+        return (
+            tuple(family for family in self.families if family in usable_families)
+            or usable_families
+        )
 
     def _max_stages(self, problem: Problem) -> int:
         return max(1, min(self.n_stages, len(problem.plan.validation_rows) // MIN_ROWS_PER_STAGE))

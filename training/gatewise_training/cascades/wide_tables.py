@@ -34,20 +34,20 @@ def with_fewer_columns(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
     plan = problem.plan
     rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:MAX_ROWS]
     units = units_of_acquisition(costs)
-    prices = np.maximum(costs.standalone_prices, 1e-9)
+    prices = np.maximum(costs.standalone_prices, 1e-9)  # free features have the largest ratios
     gains = boosted_gains(problem, rows, np.arange(n_features)) / prices
     contrasts = class_contrasts(plan.x[rows], plan.y[rows]) / prices
-    unit_of = np.empty(n_features, np.intp)
-    for number, unit in enumerate(units):
-        unit_of[unit] = number
-    by_gain = np.argsort(-gains, kind="stable")
-    useful_columns = by_gain[gains[by_gain] > 0][: MAX_COLUMNS // 2]
+    unit_of_feature = np.empty(n_features, np.intp)
+    for unit_number, unit in enumerate(units):
+        unit_of_feature[unit] = unit_number
+    columns_by_gain = np.argsort(-gains, kind="stable")
+    useful_columns = columns_by_gain[gains[columns_by_gain] > 0][: MAX_COLUMNS // 2]
     ranked_columns = np.append(useful_columns, np.argsort(-contrasts, kind="stable"))
     is_selected = costs.standalone_prices == 0
     for k in ranked_columns.tolist():
         if is_selected.sum() >= MAX_COLUMNS:
             break
-        is_selected[units[unit_of[k]]] = True
+        is_selected[units[unit_of_feature[k]]] = True
     columns = np.flatnonzero(is_selected)
     plan_of_columns = replace(plan, x=np.ascontiguousarray(plan.x[:, columns]))
     return replace(problem, plan=plan_of_columns, costs=_costs_of_columns(costs, columns)), columns

@@ -155,6 +155,7 @@ class CostEfficientModel(TreeGrowth, BudgetedModel):
     def _check_settings(self) -> None:
         super()._check_settings()
         check_prefixes(self.prefixes)
+        # the arrays of a breadth-first tree have room for 2^depth leaves
         if self.growth == "breadth-first" and (self.max_depth or 0) > 16:
             raise InputError(
                 f"max_depth of breadth-first trees must be at most 16, not {self.max_depth}"

@@ -124,10 +124,10 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan
         target = ClassTarget(plan.y, plan.weight, problem.n_classes)
-        leaves = None
+        n_leaves = None
         if self.num_leaves is None and len(plan.fit_rows) > MAX_SMALL_ROWS:
             problem.report(0, 1, "choosing the size of the trees")
-            leaves = tree_shape(plan, problem.n_classes, problem.seed).n_leaves
+            n_leaves = tree_shape(plan, problem.n_classes, problem.seed).n_leaves
         fits = self._sweep(
             plan.x,
             target,
@@ -135,7 +135,7 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
             problem.costs,
             seed=problem.seed,
             report_progress=problem.report,
-            best_leaves=leaves,
+            best_leaves=n_leaves,
         )
         return [
             FittedStages(

@@ -124,15 +124,15 @@ class _LossMonitor:
         self._x = x
         self._target = target
         self._margins = np.tile(base_margins, (len(x), 1))
-        self._best = target.loss(self._margins)
+        self._lowest_loss = target.loss(self._margins)
 
     def improves(self, booster: Booster, round_number: int) -> bool:
         """Add a round; return whether the loss is lower than after any earlier round."""
         self._margins += booster.round_margins(self._x, round_number)
         loss = self._target.loss(self._margins)
-        if loss >= self._best:
+        if loss >= self._lowest_loss:
             return False
-        self._best = loss
+        self._lowest_loss = loss
         return True
 
 

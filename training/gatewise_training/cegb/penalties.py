@@ -199,8 +199,8 @@ class Charge:
         self._acquired |= trees.visited_features(self._x)
         n_lacking = (~self._acquired).sum(axis=0)
         n_lacking_group = [
-            (~self._acquired[:, costs.group == g].any(axis=1)).sum()
-            for g in range(len(costs.shared))
+            (~self._acquired[:, costs.group == group].any(axis=1)).sum()
+            for group in range(len(costs.shared))
         ]
         self._has_open_groups = bool(np.any(n_lacking_group))
         # own + shared * (rows that lack the group) / (rows that lack the feature)

@@ -37,7 +37,7 @@ from gatewise_training.learners.growth_settings import first_rounds
 from gatewise_training.operating_points.group_losses import loss_bounds
 
 GOAL_FITS = 4
-"""Number of the last fits of a search that aim at its goal."""
+"""Number of the last fits of a search that aim at its goal; bisection then divides a gap by 16."""
 
 MIN_BUDGET_SHARE = 0.97
 """A cost of at least this share of the budget is close enough to it."""
@@ -68,13 +68,15 @@ class ScoredFit:
         """Accuracy, R² or mean Average Precision@5."""
         return float(np.average(self.merits, weights=self.weights))
 
-    def error_against(self, other: ScoredFit, groups: NDArray[np.int64] | None = None) -> float:
+    def error_against(
+        self, reference_fit: ScoredFit, groups: NDArray[np.int64] | None = None
+    ) -> float:
         """Compute the standard error of the difference of two scores, paired by row.
 
         With `groups`, (n_validation,), it is not smaller than the error for new groups.
         """
         # standard error of a weighted mean: sqrt(sum (w_i / sum w)^2 (d_i - mean d)^2)
-        difference = self.merits - other.merits
+        difference = self.merits - reference_fit.merits
         weight_shares = self.weights / self.weights.sum()
         residuals = weight_shares * (difference - np.sum(weight_shares * difference))
         error = float(np.sqrt(np.sum(residuals**2)))
@@ -85,8 +87,8 @@ class ScoredFit:
         mean_difference = float(np.sum(weight_shares * difference))
         losses = group_splitter.group_sums(-scaled_weights * difference)
         variance = float(np.sum(weight_shares * (difference - mean_difference) ** 2))
-        bound = float(loss_bounds(losses, group_splitter.group_sums(scaled_weights), variance))
-        return max(error, bound + mean_difference)  # the mean loss is -mean_difference
+        loss_bound = float(loss_bounds(losses, group_splitter.group_sums(scaled_weights), variance))
+        return max(error, loss_bound + mean_difference)  # the mean loss is -mean_difference
 
 
 class GrownTrees(NamedTuple):
@@ -282,7 +284,9 @@ def _fit_all(task: Task, folds: Folds, penalties: Sequence[float]) -> dict[float
     n_folds = len(folds)
     fold_fits = (delayed_fit(penalty, *fold) for penalty in penalties for fold in folds)
     all_models = list(parallel_results(fold_fits, shared_data=task))
-    fold_models = [all_models[i * n_folds : (i + 1) * n_folds] for i in range(len(penalties))]
+    fold_models = [
+        all_models[index * n_folds : (index + 1) * n_folds] for index in range(len(penalties))
+    ]
     final_models = [models[0] for models in fold_models]
     if n_folds > 1:
         all_rows = np.arange(len(task.x))

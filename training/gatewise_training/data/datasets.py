@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _BUNDLED_NAMES = ("breast_cancer", "digits", "iris", "wine")
+"""Data sets of classes that scikit-learn bundles."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +128,10 @@ class RawTable:
         encoder._learn(self.frame.iloc[training], columns_with_gaps)
         features = tuple(encoder.get_feature_names_out().tolist())
         x = _float32(self.path, encode_frame(encoder.encoder_, self.frame), list(features))
-        is_number = [f in self.frame and self.frame[f].dtype.kind in "iuf" for f in features]
+        is_number = [
+            feature in self.frame and self.frame[feature].dtype.kind in "iuf"
+            for feature in features
+        ]
         number_columns = list(compress(features, is_number))
         warn_of_rounding(self.frame[number_columns], x[:, is_number], number_columns)
         prices = encoder.feature_costs()
@@ -169,7 +173,7 @@ def _bundled_dataset(name: str) -> Dataset:
 
     bunch = getattr(datasets, f"load_{name}")()
     x = np.asarray(bunch.data, np.float32)
-    columns = tuple(str(n).replace(" ", "_") for n in bunch.feature_names)
+    columns = tuple(str(name).replace(" ", "_") for name in bunch.feature_names)
     # labels are names of classes, except for digits, whose names are only the numbers as text
     y = bunch.target if name == "digits" else np.asarray(bunch.target_names)[bunch.target]
     prices = FeatureCosts(np.ones(x.shape[1]), names=columns)
@@ -221,7 +225,7 @@ def _npz_parts(path: Path, part_of_row: NDArray[Any], n_rows: int) -> dict[str, 
             "with validation rows 0, 1 (validation) or 2 (test): mend it, or leave it out"
         )
     part_names = ("train", "test") if part_of_row.max() <= 1 else ("train", "validation", "test")
-    return {name: np.flatnonzero(part_of_row == i) for i, name in enumerate(part_names)}
+    return {name: np.flatnonzero(part_of_row == part) for part, name in enumerate(part_names)}
 
 
 def _npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> FeatureCosts:
@@ -275,13 +279,15 @@ def read_rows(
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError(f"{path}: the bundle takes raw columns: give a .csv or .parquet file")
     options = ColumnOptions(
-        kinds={c.name: c.kind for c in (() if encoder is None else encoder.columns)},
+        kinds={column.name: column.kind for column in (() if encoder is None else encoder.columns)},
         missing_words=() if encoder is None else tuple(encoder.missing_words),
     )
     frame, target = read_frame(
         path,
         options,
-        lambda columns: label_column(path, [c for c in columns if c not in names], target),
+        lambda columns: label_column(
+            path, [column for column in columns if column not in names], target
+        ),
     )
     missing_names = [name for name in names if name not in frame.columns]
     if missing_names:

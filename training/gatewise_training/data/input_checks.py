@@ -212,7 +212,7 @@ def check_training(
         y_val = np.asarray(_numpy_labels(y_val)).ravel()
         if len(y_val) != len(X_val):
             raise InputError(f"validation has {len(X_val)} rows but {len(y_val)} labels")
-        index_of_label = {label: c for c, label in enumerate(classes.tolist())}
+        index_of_label = {label: class_index for class_index, label in enumerate(classes.tolist())}
         unknown_labels = [label for label in y_val.tolist() if label not in index_of_label]
         if unknown_labels:
             raise InputError(f"validation label {unknown_labels[0]!r} is not in the training data")
@@ -319,7 +319,11 @@ def _check_class_groups(
     classes: NDArray[Any], y: NDArray[np.int64], groups: NDArray[np.int64]
 ) -> None:
     """Raise InputError if all rows of a class are in one group."""
-    single_group_classes = [c for c in range(len(classes)) if len(np.unique(groups[y == c])) < 2]
+    single_group_classes = [
+        class_index
+        for class_index in range(len(classes))
+        if len(np.unique(groups[y == class_index])) < 2
+    ]
     if single_group_classes:
         class_names = ", ".join(repr(label) for label in classes[single_group_classes[:5]].tolist())
         raise InputError(
@@ -419,7 +423,7 @@ def feature_names(estimator: Any) -> tuple[str, ...]:
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
         return tuple(f"x{k}" for k in range(estimator.n_features_in_))
-    return tuple(str(n) for n in names)
+    return tuple(str(name) for name in names)
 
 
 def check_costs(prices: Any, names: tuple[str, ...], has_names: bool) -> FeatureCosts:

@@ -65,14 +65,14 @@ def average_precisions_at(
     # expected number of relevant documents before the first irrelevant one, at most k
     precision = np.ones(len(query_starts))  # without an irrelevant document
     expected_relevant = np.minimum(n_above, k).astype(np.float64)
-    probability = np.ones(len(deciding_tie))  # C(R, t) / C(R + I, t), for t = 0
-    for t in range(k):
+    probability = np.ones(len(deciding_tie))  # C(R, t) / C(R + I, t), for t = n_drawn = 0
+    for n_drawn in range(k):
         probability = (
             probability
-            * np.maximum(n_relevant[deciding_tie] - t, 0)
-            / np.maximum(tie_size[deciding_tie] - t, 1)
+            * np.maximum(n_relevant[deciding_tie] - n_drawn, 0)
+            / np.maximum(tie_size[deciding_tie] - n_drawn, 1)
         )
-        expected_relevant += np.where(n_above + t < k, probability, 0.0)
+        expected_relevant += np.where(n_above + n_drawn < k, probability, 0.0)
     precision[decided_queries] = expected_relevant / k
     return precision
 

@@ -40,21 +40,25 @@ MAX_COMPARED_COLUMNS: Final = 64
 MAX_CHANCE_ERRORS: Final = 5.0
 """Number of standard errors that chance may explain, because many columns are examined."""
 
+#: Usual names of identifiers, whole or as a part between separators.
 _ID_NAMES: Final = re.compile(
     r"(?:.*[\W_])?(?:unnamed|id|ids|uid|uuid|guid|index|serial|key|nr|no|idcode|code|number)"
     r"(?:[\W_].*)?|\w*(?:_id|ID|Id)"
 )
+#: Usual names of columns that identify subjects, machines or recordings.
 _ENTITY_NAMES: Final = re.compile(
     r"(?:.*[\W_])?(?:person|patient|subject|user|customer|client|participant|speaker|worker|driver|"
     r"machine|device|unit|sensor|engine|session|recording|case|household|animal|site|idcode|id)"
     r"(?:[\W_]?(?:id|no|nr|number|code))?"
 )
 
+#: Usual names of times.
 _TIME_NAMES: Final = re.compile(
     r"(?:.*[\W_])?(?:time|timestamp|datetime|date|day|week|month|year|hour|epoch|ts|t)"
     r"(?:[\W_].*)?|\w*(?:time|date|stamp)"
 )
 
+#: Short reasons, for the comments in a file of kinds.
 _DROP_REASONS: Final = {
     "identifier": "each once, an identifier",
     "constant": "one value alone",
@@ -116,8 +120,8 @@ class TableRemark:
     def text(self) -> str:
         """The columns, the reason and the option as a sentence."""
         names = ", ".join(map(repr, self.columns[:MAX_NAMED_COLUMNS]))
-        more = len(self.columns) - MAX_NAMED_COLUMNS
-        names += f" and {more} more" if more > 0 else ""
+        n_more = len(self.columns) - MAX_NAMED_COLUMNS
+        names += f" and {n_more} more" if n_more > 0 else ""
         n_options = MAX_NAMED_COLUMNS if self.option == "--drop" else 1
         options = " ".join(
             f"{self.option} {shlex.quote(name)}" for name in self.columns[:n_options]
@@ -142,7 +146,9 @@ def table_remarks(
     }
     constant_columns = [name for name in codes if _is_constant(facts[name])]
     codes = _without(codes, constant_columns)
-    identifiers = [name for name, c in codes.items() if _is_identifier(name, facts[name], c)]
+    identifiers = [
+        name for name, column in codes.items() if _is_identifier(name, facts[name], column)
+    ]
     codes = _without(codes, identifiers)
     entities = _entities(codes, facts, labels)
     codes = _without(codes, entities)
@@ -245,7 +251,7 @@ def _determines(codes: _ColumnCodes, labels: NDArray[np.int64]) -> bool:
     n_classes = int(labels.max()) + 1
     if n < MIN_ROWS or n_classes < 2:
         return False
-    if codes.rows_per_value >= 10:
+    if codes.rows_per_value >= 10:  # with fewer rows, the labels of a value agree by chance
         # the most frequent label of each value
         counts = np.zeros((codes.n_distinct, n_classes), np.int64)
         np.add.at(counts, (codes.value_index, labels), 1)
@@ -269,8 +275,10 @@ def _entities(
         counts = np.bincount(column.value_index, minlength=column.n_distinct)
         is_repeated = counts >= 2
         n_repeated = int(is_repeated.sum())
+        # most rows must belong to entities with several rows
         if n_repeated < MIN_ENTITIES or counts[is_repeated].sum() < 0.6 * len(labels):
             continue
+        # a usual name weighs as much as two traits
         evidence = 2 * bool(_ENTITY_NAMES.fullmatch(name.lower()))
         evidence += _n_traits(name, column, codes)
         has_many_entities = column.rows_per_value <= 20 and n_repeated >= 3 * MIN_ENTITIES
@@ -294,7 +302,8 @@ def _n_traits(name: str, entity: _ColumnCodes, codes: Mapping[str, _ColumnCodes]
         if other_name == name or not has_many_values or not column.is_number:
             continue
         is_change = np.diff(column.value_index[row_order]) != 0
-        # a rounded copy of the entity's number is not a trait of the entity
+        # a trait may change in 2 % of the rows of an entity, for errors in the table; a rounded
+        # copy of the entity's number is not a trait
         is_trait = is_change[is_same_entity].mean() < 0.02 and not _rises_with(entity, column)
         n_traits += bool(is_trait)
     return n_traits
@@ -320,17 +329,17 @@ def _within_excess(column: _ColumnCodes, labels: NDArray[np.int64]) -> float:
     row_order = np.lexsort((np.random.default_rng(0).permutation(len(labels)), column.value_index))
     sorted_index = column.value_index[row_order]
     sorted_labels = labels[row_order]
-    agrees = sorted_labels[1:] == sorted_labels[:-1]
+    is_agreeing = sorted_labels[1:] == sorted_labels[:-1]
     is_same_value = sorted_index[1:] == sorted_index[:-1]
-    agrees_at_equal = agrees[is_same_value]
-    agrees_at_neighbours = agrees[~is_same_value]
-    if len(agrees_at_equal) < MIN_ROWS or len(agrees_at_neighbours) < MIN_ROWS:
+    agreeing_at_equal = is_agreeing[is_same_value]
+    agreeing_at_neighbours = is_agreeing[~is_same_value]
+    if len(agreeing_at_equal) < MIN_ROWS or len(agreeing_at_neighbours) < MIN_ROWS:
         return 0.0
-    agreement = agrees.mean()
+    agreement = is_agreeing.mean()
     error = np.sqrt(
-        agreement * (1 - agreement) * (1 / len(agrees_at_equal) + 1 / len(agrees_at_neighbours))
+        agreement * (1 - agreement) * (1 / len(agreeing_at_equal) + 1 / len(agreeing_at_neighbours))
     )
-    return float((agrees_at_equal.mean() - agrees_at_neighbours.mean()) / max(error, 1e-12))
+    return float((agreeing_at_equal.mean() - agreeing_at_neighbours.mean()) / max(error, 1e-12))
 
 
 def _order_trouble(

@@ -14,7 +14,7 @@ MAX_SIMILAR_RATIO = 0.5
 """Ratio below which rows are similar beyond chance. Rows in random order have a ratio of 1."""
 
 MIN_PAIRS = 100
-"""Smallest number of pairs of neighbours for a ratio."""
+"""Smallest number of pairs of neighbours for a ratio; few pairs may be similar by chance."""
 
 MAX_ROWS = 5000
 """Largest number of rows that are compared, the first rows of the table."""

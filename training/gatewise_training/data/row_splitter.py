@@ -34,7 +34,7 @@ The first one is used in which every class of several groups is in several parts
 """
 
 N_BLOCKS = 6
-"""Number of parts in the cross-validation inside a model's fit."""
+"""Number of parts in the cross-validation inside a model's fit; even, so that they form halves."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +131,11 @@ class RowSplitter:
         """
         if self.time is not None and self._units[1] > 1:
             return self._time_folds(k)
-        part_of = self._parts(y, k, seed)
-        folds = ((np.flatnonzero(part_of != i), np.flatnonzero(part_of == i)) for i in range(k))
+        part_of_row = self._parts(y, k, seed)
+        folds = (
+            (np.flatnonzero(part_of_row != part), np.flatnonzero(part_of_row == part))
+            for part in range(k)
+        )
         return tuple(pair for pair in folds if len(pair[0]) and len(pair[1]))
 
     def hold_out(self, y: NDArray[np.int64] | None, k: int, seed: int) -> tuple[Rows, Rows]:
@@ -140,8 +143,8 @@ class RowSplitter:
         if self.time is not None:
             early_rows, late_rows = self.cut(self.order(None), k - 1, k)
             return np.sort(early_rows), np.sort(late_rows)
-        part_of = self._parts(y, k, seed)
-        return np.flatnonzero(part_of != 0), np.flatnonzero(part_of == 0)
+        part_of_row = self._parts(y, k, seed)
+        return np.flatnonzero(part_of_row != 0), np.flatnonzero(part_of_row == 0)
 
     def order(self, rng: np.random.RandomState | None) -> Rows:
         """Order the rows for :meth:`cut`: at random, by random groups, or by time."""
@@ -205,7 +208,7 @@ class RowSplitter:
     def _time_folds(self, k: int) -> tuple[tuple[Rows, Rows], ...]:
         order = self.order(None)
         folds = []
-        early_rows = [self.cut(order, k + i, 2 * k)[0] for i in range(k)] + [order]
+        early_rows = [self.cut(order, k + period, 2 * k)[0] for period in range(k)] + [order]
         for fit_rows, fit_and_unseen_rows in pairwise(early_rows):
             if len(fit_and_unseen_rows) > len(fit_rows):
                 folds.append((np.sort(fit_rows), np.sort(fit_and_unseen_rows[len(fit_rows) :])))
@@ -227,12 +230,16 @@ class RowSplitter:
             raise InputError(f"{n_units} group(s) are too few to fit and validate a model")
         classes = np.zeros(self.n_rows, np.int64) if y is None else y
         class_of_pair = np.unique(np.stack([classes, unit_of_row]), axis=1)[0]
-        shared_classes = [c for c in np.unique(classes).tolist() if np.sum(class_of_pair == c) > 1]
-        part_of = np.empty(self.n_rows, np.intp)
+        shared_classes = [
+            class_index
+            for class_index in np.unique(classes).tolist()
+            if np.sum(class_of_pair == class_index) > 1
+        ]
+        part_of_row = np.empty(self.n_rows, np.intp)
         for attempt in range(MAX_TRIES):
             # StratifiedGroupKFold refuses more parts than the most frequent class has rows
             if n_units > MAX_STRATIFIED_GROUPS or np.bincount(classes).max() < k:
-                part_of = (np.random.default_rng(seed + attempt).permutation(n_units) % k)[
+                part_of_row = (np.random.default_rng(seed + attempt).permutation(n_units) % k)[
                     unit_of_row
                 ]
             else:
@@ -241,11 +248,11 @@ class RowSplitter:
                 )
                 with warnings.catch_warnings():  # of a class with fewer rows than parts
                     warnings.simplefilter("ignore", UserWarning)
-                    for i, (_, rows) in enumerate(splitter.split(classes, classes, unit_of_row)):
-                        part_of[rows] = i
-            if all(np.ptp(part_of[classes == c]) for c in shared_classes):
+                    for part, (_, rows) in enumerate(splitter.split(classes, classes, unit_of_row)):
+                        part_of_row[rows] = part
+            if all(np.ptp(part_of_row[classes == class_index]) for class_index in shared_classes):
                 break
-        return part_of
+        return part_of_row
 
     # -- errors of means -------------------------------------------------------------------
 
@@ -280,10 +287,10 @@ class RowSplitter:
 def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
     """Assign the rows of each class to k parts of nearly equal size, shape (n,)."""
     rng = np.random.default_rng(seed)
-    part_of = np.empty(len(y), np.intp)
+    part_of_row = np.empty(len(y), np.intp)
     next_part = 0  # each class continues where the one before ended
-    for c in np.unique(y):
-        rows = rng.permutation(np.flatnonzero(y == c))
-        part_of[rows] = (next_part + np.arange(len(rows))) % k
+    for class_index in np.unique(y):
+        rows = rng.permutation(np.flatnonzero(y == class_index))
+        part_of_row[rows] = (next_part + np.arange(len(rows))) % k
         next_part += len(rows)
-    return part_of
+    return part_of_row

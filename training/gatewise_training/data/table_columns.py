@@ -31,9 +31,13 @@ from gatewise_training.data.frames import cells_of
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
+#: Longest name of a column, which a manifest and error messages contain.
 _MAX_NAME_BYTES: Final = 200
+#: Largest number of different cells that do not match a column's kind; each becomes an option.
 _MAX_ODD_CELLS: Final = 10
+#: Largest number of columns that a message names.
 _MAX_SHOWN_NAMES: Final = 20
+#: Words that only booleans have; y, n, 0 and 1 may also be categories or numbers.
 _BOOLEAN_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off"})
 #: Numbers with separators of thousands; 1,200 may also have a decimal comma.
 _THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
@@ -137,7 +141,9 @@ def column_facts(cells: Series, missing_words: frozenset[str] = frozenset()) -> 
     if not counts:
         return facts
     facts = replace(facts, example=str(next(iter(counts))).strip()[:40])
-    if all(isinstance(c, bool) or str(c).strip().lower() in _BOOLEAN_WORDS for c in counts):
+    if all(
+        isinstance(cell, bool) or str(cell).strip().lower() in _BOOLEAN_WORDS for cell in counts
+    ):
         return replace(facts, kind="boolean")
     # numbers or dates, where a few cells may be of another kind
     for kind, read_cell in (("number", read_number), ("time", read_time)):
@@ -162,6 +168,7 @@ def column_facts(cells: Series, missing_words: frozenset[str] = frozenset()) -> 
     date_formats = tuple(text for text in _date_formats() if _reads_all(counts, text))
     if date_formats:
         return replace(facts, kind="time", date_formats=date_formats)
+    # categories occur in several rows; a small table may have a few that do not
     is_text = len(counts) > max(20, n_present / 2)
     return replace(facts, kind="text" if is_text else "category")
 
@@ -258,11 +265,11 @@ def _column_problem(
     options: ColumnOptions,
 ) -> ReasonAndRemedies | None:
     """Find the problem of a column; `declared_kind` is its kind and format, if it has one."""
-    drop = (_kind_option(name, DROP),)
+    drop_remedy = (_kind_option(name, DROP),)
     if not (name.isprintable() and 1 <= len(name.encode(errors="replace")) <= _MAX_NAME_BYTES):
-        return "has a name that is empty, long or not printable", (drop,)
+        return "has a name that is empty, long or not printable", (drop_remedy,)
     if facts.kind == "empty":
-        return "is empty", (drop,)
+        return "is empty", (drop_remedy,)
     accepts_missing = options.impute or options.allow_missing
     if declared_kind is None:
         problem = _undeclared_problem(name, facts, advise_impute=not accepts_missing)
@@ -273,7 +280,7 @@ def _column_problem(
         return problem
     kind = KINDS[facts.kind if declared_kind is None else declared_kind[0]]
     if kind is NumberColumn and max(-facts.min_number, facts.max_number) > np.finfo(np.float32).max:
-        return "has infinite values, or values too large for float32", (drop,)
+        return "has infinite values, or values too large for float32", (drop_remedy,)
     if facts.n_missing and not accepts_missing and not kind.takes_missing:
         reason = f"is empty (NaN) in {facts.n_missing:,} of {facts.n_rows:,} rows"
         return reason, ((("impute", None),), (("allow_missing", None),))
@@ -284,19 +291,19 @@ def _undeclared_problem(
     name: str, facts: ColumnFacts, *, advise_impute: bool
 ) -> ReasonAndRemedies | None:
     """Find the problem of a column without a declared kind; numbers and booleans need none."""
-    drop = (_kind_option(name, DROP),)
-    category = (_kind_option(name, "category"),)
-    mark_missing: Remedy = tuple(("na", cell) for cell in facts.odd_cells)
-    if advise_impute and (mark_missing or facts.n_missing):
-        mark_missing += (("impute", None),)
+    drop_remedy = (_kind_option(name, DROP),)
+    category_remedy = (_kind_option(name, "category"),)
+    missing_remedy: Remedy = tuple(("na", cell) for cell in facts.odd_cells)
+    if advise_impute and (missing_remedy or facts.n_missing):
+        missing_remedy += (("impute", None),)
     examples = ", ".join(map(repr, facts.odd_cells[:3]))
     if facts.comma_role is not None:
         return f"has {facts.comma_advice}", ()
     if facts.kind == "number" and facts.odd_cells:
         reason = f"is not numbers in {plural(facts.n_odd_rows, 'row')} (as {examples})"
-        return reason, (mark_missing, drop)
+        return reason, (missing_remedy, drop_remedy)
     if facts.kind == "number" and facts.n_distinct == facts.n_rows and name.startswith("Unnamed: "):
-        return "has no name and numbers the rows", (drop,)
+        return "has no name and numbers the rows", (drop_remedy,)
     if facts.kind in ("number", "boolean"):
         return None
     if facts.kind == "time":
@@ -304,11 +311,17 @@ def _undeclared_problem(
         if facts.odd_cells:
             reason += f", in {plural(facts.n_odd_rows, 'row')} not (as {examples})"
         time_kinds = ["time" if text == ISO else f"time:{text}" for text in facts.date_formats]
-        return reason, (*((_kind_option(name, k), *mark_missing) for k in time_kinds), drop)
+        return reason, (
+            *((_kind_option(name, kind_text), *missing_remedy) for kind_text in time_kinds),
+            drop_remedy,
+        )
     reason = f"is not numbers: {facts.n_distinct:,} different texts (as {facts.example!r})"
     if facts.n_distinct > MAX_LEARNED_CATEGORIES:
-        return reason, (drop,)
-    return reason, (category, drop) if facts.kind == "category" else (drop, category)
+        return reason, (drop_remedy,)
+    return reason, (category_remedy, drop_remedy) if facts.kind == "category" else (
+        drop_remedy,
+        category_remedy,
+    )
 
 
 def _declared_problem(
@@ -316,7 +329,7 @@ def _declared_problem(
 ) -> ReasonAndRemedies | None:
     """Find the problem of a column, with `counts` of its cells, that has a declared kind."""
     kind = KINDS[kind_name]
-    drop = (_kind_option(name, DROP),)
+    drop_remedy = (_kind_option(name, DROP),)
     odd_cells = _refused_cells(counts, lambda cell: kind.check_cell(cell, kind_format))
     if odd_cells:
         n_odd_rows = sum(counts[cell] for cell in odd_cells)
@@ -325,10 +338,12 @@ def _declared_problem(
         reason = f"is not {required_form} in {plural(n_odd_rows, 'row')} (as {examples})"
         if kind is BooleanColumn and len(odd_cells) == len(counts) <= MAX_LEARNED_CATEGORIES:
             return f"{reason}; make it a category", ((_kind_option(name, "category"),),)
-        mark_missing = tuple(("na", str(cell).strip()) for cell in odd_cells)
-        return reason, (mark_missing, drop) if len(odd_cells) <= _MAX_ODD_CELLS else (drop,)
+        missing_remedy = tuple(("na", str(cell).strip()) for cell in odd_cells)
+        return reason, (missing_remedy, drop_remedy) if len(odd_cells) <= _MAX_ODD_CELLS else (
+            drop_remedy,
+        )
     if kind.max_distinct is not None and len(counts) > kind.max_distinct:
-        return f"has {len(counts):,} categories, more than {kind.max_distinct:,}", (drop,)
+        return f"has {len(counts):,} categories, more than {kind.max_distinct:,}", (drop_remedy,)
     return None
 
 
@@ -365,12 +380,14 @@ def _remedy_text(remedy: Remedy, style: Style) -> str:
             f"--{option.replace('_', '-')}" + ("" if value is None else f" {shlex.quote(value)}")
             for option, value in remedy
         )
-    columns = dict(v.rpartition("=")[::2] for option, v in remedy if option == "column" and v)
-    columns |= {v: DROP for option, v in remedy if option == "drop" and v}
+    columns = dict(
+        value.rpartition("=")[::2] for option, value in remedy if option == "column" and value
+    )
+    columns |= {value: DROP for option, value in remedy if option == "drop" and value}
     missing_words = [value for option, value in remedy if option == "na"]
     arguments = [f"columns={columns!r}"] if columns else []
     arguments += [f"missing_words={missing_words!r}"] if missing_words else []
-    return ", ".join([*arguments, *(f"{option}=True" for option, v in remedy if v is None)])
+    return ", ".join([*arguments, *(f"{option}=True" for option, value in remedy if value is None)])
 
 
 def _distinct_cells(cells: Series, missing_words: frozenset[str]) -> Counter[Any]:

@@ -147,7 +147,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if doubled_names:
             raise InputError(f"two columns make a feature {doubled_names[0]!r}: rename one of them")
         self.encoder_ = encoder
-        self.feature_names_in_ = np.array([str(c) for c in frame.columns], object)
+        self.feature_names_in_ = np.array(
+            [str(column_name) for column_name in frame.columns], object
+        )
         self.n_features_in_ = len(frame.columns)
         return self
 
@@ -248,12 +250,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         groups = []
         shared = dict(zip(column_costs.group_names, column_costs.shared.tolist(), strict=True))
         requires: dict[str, tuple[str, ...]] = column_costs.prerequisites
-        for c, column in enumerate(self.encoder_.columns):
+        for column_index, column in enumerate(self.encoder_.columns):
             n_features = len(column.features)
-            price = float(column_costs.own[c])
+            price = float(column_costs.own[column_index])
             group_name = (
-                column_costs.group_names[column_costs.group[c]]
-                if column_costs.group[c] >= 0
+                column_costs.group_names[column_costs.group[column_index]]
+                if column_costs.group[column_index] >= 0
                 else None
             )
             if n_features > 1 and (group_name is None or price):
@@ -288,19 +290,26 @@ def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
         )
     x = np.empty((len(frame), encoder.first_features[-1]), np.float32)
     with np.errstate(over="ignore"):  # values too large for float32 are refused later
-        for c, name in enumerate(encoder.names):
-            feature_slice = slice(encoder.first_features[c], encoder.first_features[c + 1])
+        for column_index, name in enumerate(encoder.names):
+            feature_slice = slice(
+                encoder.first_features[column_index], encoder.first_features[column_index + 1]
+            )
             numbers = (
                 numeric_values(frame[name])
-                if isinstance(encoder.columns[c], NumberColumn)
+                if isinstance(encoder.columns[column_index], NumberColumn)
                 else None
             )
             if numbers is None or frame[name].dtype.kind == "b":
-                x[:, feature_slice] = _encode_cells(encoder, c, cells_of(frame[name]))
+                x[:, feature_slice] = _encode_cells(encoder, column_index, cells_of(frame[name]))
             else:
-                x[:, encoder.first_features[c]] = numbers
-                x[:, encoder.first_features[c] + 1 : encoder.first_features[c + 1]] = 0.0
-                x[np.isnan(numbers), feature_slice] = encoder.cell(c, None)
+                x[:, encoder.first_features[column_index]] = numbers
+                x[
+                    :,
+                    encoder.first_features[column_index] + 1 : encoder.first_features[
+                        column_index + 1
+                    ],
+                ] = 0.0
+                x[np.isnan(numbers), feature_slice] = encoder.cell(column_index, None)
     return x
 
 
@@ -315,7 +324,9 @@ def encode_table(encoder: RowEncoder, rows: Any) -> Any:
     columns = [str(name) for name in getattr(rows, "columns", ())]
     is_raw = set(encoder.names) <= set(columns)
     if is_raw and columns == list(encoder.feature_names):
-        is_raw = any(rows.iloc[:, c].dtype.kind != "f" for c in range(len(columns)))
+        is_raw = any(
+            rows.iloc[:, column_index].dtype.kind != "f" for column_index in range(len(columns))
+        )
     if not columns or (set(encoder.feature_names) <= set(columns) and not is_raw):
         return rows
     return encode_frame(encoder, rows)
@@ -326,13 +337,13 @@ def _encode_cells(encoder: RowEncoder, column: int, cells: list[Any]) -> NDArray
     code_of_cell: dict[Any, int] = {}
     encodings: list[tuple[float, ...]] = []
     code_of_row = np.empty(len(cells), np.intp)
-    for i, cell in enumerate(cells):
+    for row, cell in enumerate(cells):
         # 0.0 and -0.0 are equal, but their encodings differ
         is_negative = isinstance(cell, float | np.floating) and bool(np.signbit(cell))
         key = (type(cell), cell, is_negative)
         if key not in code_of_cell:
             code_of_cell[key] = len(encodings)
             encodings.append(encoder.cell(column, cell))
-        code_of_row[i] = code_of_cell[key]
+        code_of_row[row] = code_of_cell[key]
     n_features = len(encoder.columns[column].features)
     return np.array(encodings, np.float64).reshape(-1, n_features)[code_of_row]

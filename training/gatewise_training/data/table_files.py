@@ -41,7 +41,7 @@ def read_frame(
         raise
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    frame.columns = [str(c).strip() for c in frame.columns]
+    frame.columns = [str(column).strip() for column in frame.columns]
     check_names(path, list(frame.columns))
     if frame.empty:
         raise InputError(f"{path} has no rows")
@@ -51,7 +51,9 @@ def read_frame(
 def label_column(path: Path, columns: Sequence[str], target: str | None) -> str | None:
     """Find the label column: `target`, or else the only column with a usual name, or None."""
     if target is None:
-        usual_names = [c for c in columns if c.lower() in ("target", "label", "class", "y")]
+        usual_names = [
+            column for column in columns if column.lower() in ("target", "label", "class", "y")
+        ]
         return usual_names[0] if len(usual_names) == 1 else None
     if target not in columns:
         raise InputError(f"{path} has no column {target!r}; it has {', '.join(columns)}")
@@ -138,7 +140,7 @@ def _case_variants(words: Iterable[str]) -> list[str]:
     return sorted(
         "".join(letters)
         for word in words
-        for letters in product(*({c.lower(), c.upper()} for c in word))
+        for letters in product(*({letter.lower(), letter.upper()} for letter in word))
         if len(word) <= 10
     )
 

@@ -128,7 +128,7 @@ def cross_fit(
     """
     models = [fit(rows, validation_rows, None) for rows, validation_rows in plan.folds]
     # the final model has the mean number of rounds
-    rounds = round(float(np.mean([m.rounds for m in models]))) or None
+    rounds = round(float(np.mean([model.rounds for model in models]))) or None
     if len(models) > 1 and rounds and plan.has_groups:
         models = [fit(rows, None, rounds) for rows, _ in plan.folds]
     predictions = np.concatenate(
@@ -183,6 +183,11 @@ def unit_folds(unit_of_row: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, R
             f"{len(distinct_units)} row(s) or query are too few to fit and validate a model"
         )
     n_folds = min(5, len(distinct_units))
-    part_of = (np.random.default_rng(seed).permutation(len(distinct_units)) % n_folds)[unit_index]
+    part_of_row = (np.random.default_rng(seed).permutation(len(distinct_units)) % n_folds)[
+        unit_index
+    ]
     fold_numbers = range(n_folds) if len(unit_of_row) <= MAX_CROSS_FIT_ROWS else range(1)
-    return tuple((np.flatnonzero(part_of != i), np.flatnonzero(part_of == i)) for i in fold_numbers)
+    return tuple(
+        (np.flatnonzero(part_of_row != part), np.flatnonzero(part_of_row == part))
+        for part in fold_numbers
+    )

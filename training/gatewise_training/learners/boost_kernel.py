@@ -9,6 +9,8 @@ over the rows of a leaf, the gain of a split is ::
 The price of the feature and of its group is subtracted, unless a tree has already used them. Once
 the price is paid, all other leaves use the feature for free. With :class:`RowPrices`, the rows of
 the leaf also pay for the split (CEGB, NIPS 2017, equation 13).
+
+Loops over i are over rows, and loops over k are over columns.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ from gatewise_training.forests.grower.growing import (
 )
 
 MIN_ROWS = 5
-"""Smallest number of rows of a leaf."""
+"""Smallest number of rows of a leaf, as in :func:`.boosting.tree_params`."""
 
 MIN_HESSIAN = 1e-3
-"""Smallest sum of hessians of a leaf."""
+"""Smallest sum of hessians of a leaf, which is LightGBM's default."""
 
 GRADIENT, HESSIAN, COUNT = range(3)
 """Indices into the sums over rows."""
@@ -87,7 +89,7 @@ class BoostFit(NamedTuple):
     columns: Any  # Codes
     prices: Any  # FirstUse
     settings: Any  # TreeSettings
-    work: Any  # BoostWork
+    work: Any  # BoostArrays
     nodes: Any  # GrownNodes of all trees
     value: Any  # (n_nodes,), float32
     row_prices: Any  # RowPrices
@@ -132,9 +134,9 @@ def set_first_use_prices(prices: Any, first_use_price: Any) -> None:
     n_features = len(prices.own)
     for k in range(n_features):
         first_use_price[k] = 0.0 if prices.is_paid[k] else prices.own[k]
-        g = prices.group[k]
-        if g >= 0 and not prices.is_paid[n_features + g]:
-            first_use_price[k] += prices.shared[g]
+        group = prices.group[k]
+        if group >= 0 and not prices.is_paid[n_features + group]:
+            first_use_price[k] += prices.shared[group]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -232,7 +234,7 @@ def _split_leaf(fit: Any, tree: Any, leaf: int, right_leaf: int, child: Any) -> 
     split = LeafSplit(k, last_code, last_code + 1, work.nan_left[leaf, k])
     rows = work.rows[begin:end]
     if len(fit.row_prices.split):
-        _acquire(fit, rows, k)
+        _mark_acquired(fit, rows, k)
     mark_left(fit.columns, split, rows, work.is_left)
     middle = begin + partition(rows, work.is_left, work.spare_rows)
     write_split(fit.nodes, leaves[leaf, NODE], fit.columns, split, split.nan_left, child)
@@ -255,7 +257,7 @@ def _pay_first_use(fit: Any, feature: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _acquire(fit: Any, rows: Any, feature: int) -> None:
+def _mark_acquired(fit: Any, rows: Any, feature: int) -> None:
     """Mark a feature and its group as acquired by some rows."""
     is_acquired = fit.row_prices.is_acquired
     group = fit.prices.group[feature]
@@ -279,9 +281,9 @@ def _row_price(fit: Any, rows: Any, feature: int) -> float:
         for i in range(len(rows)):
             n_unpaid_rows += not prices.is_acquired[feature, rows[i]]
     if group >= 0 and prices.shared[group] > 0.0:
-        group_entry = len(fit.prices.own) + group
+        group_item = len(fit.prices.own) + group
         for i in range(len(rows)):
-            n_unpaid_group_rows += not prices.is_acquired[group_entry, rows[i]]
+            n_unpaid_group_rows += not prices.is_acquired[group_item, rows[i]]
         price += prices.shared[group] * n_unpaid_group_rows
     return float(price + prices.own[feature] * n_unpaid_rows)
 
@@ -358,9 +360,9 @@ def _divide_sums(fit: Any, tree: Any, left: int, right: int) -> None:
         fit.columns.codes, rows, tree.gradient, tree.hessian, tree.active_features, sums[small_leaf]
     )
     for k in tree.active_features:
-        for c in range(start[k + 1] - start[k] + 1):
-            for column in range(3):
-                sums[large_leaf, k, c, column] -= sums[small_leaf, k, c, column]
+        for code in range(start[k + 1] - start[k] + 1):
+            for sum_index in range(3):
+                sums[large_leaf, k, code, sum_index] -= sums[small_leaf, k, code, sum_index]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -368,9 +370,9 @@ def count_codes(
     codes: Any, rows: Any, gradient: Any, hessian: Any, active_features: Any, sums: Any
 ) -> None:
     """Sum gradients and hessians and count rows, by code of each active column."""
-    for j in range(len(active_features)):
-        code_sums = sums[active_features[j]]
-        column = codes[active_features[j]]
+    for active_index in range(len(active_features)):
+        code_sums = sums[active_features[active_index]]
+        column = codes[active_features[active_index]]
         code_sums[:] = 0.0
         for i in range(len(rows)):
             row = rows[i]
@@ -393,7 +395,7 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
         code_sums = work.leaf_sums[leaf, k]
         nan_code = start[k + 1] - start[k]
         best_gain = -np.inf
-        n_missing = code_sums[nan_code, COUNT]
+        n_missing = code_sums[nan_code, COUNT]  # counts are floats, so 0.5 divides 0 from 1
         for nan_left in range(2 if n_missing > 0.5 else 1):
             left_gradient = 0.0
             left_hessian = 0.0
@@ -404,12 +406,12 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
                 n_left = n_missing
             # if NaN goes right, all numbers may go left
             n_boundaries = nan_code if n_missing > 0.5 and not nan_left else nan_code - 1
-            for c in range(n_boundaries):
-                if code_sums[c, COUNT] < 0.5:
+            for code in range(n_boundaries):
+                if code_sums[code, COUNT] < 0.5:
                     continue
-                left_gradient += code_sums[c, GRADIENT]
-                left_hessian += code_sums[c, HESSIAN]
-                n_left += code_sums[c, COUNT]
+                left_gradient += code_sums[code, GRADIENT]
+                left_hessian += code_sums[code, HESSIAN]
+                n_left += code_sums[code, COUNT]
                 right_hessian = hessian - left_hessian
                 if n - n_left < MIN_ROWS or right_hessian < MIN_HESSIAN:
                     break
@@ -422,7 +424,7 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
                 gain = left_term + right_term - leaf_term
                 if gain > best_gain:
                     best_gain = gain
-                    work.last_code[leaf, k] = c
+                    work.last_code[leaf, k] = code
                     # if no row here is NaN, NaN in later rows goes to the child with more rows
                     is_left_larger = 2.0 * n_left >= n
                     work.nan_left[leaf, k] = is_left_larger if n_missing < 0.5 else nan_left == 1
@@ -436,7 +438,8 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
 def _choose_column(fit: Any, tree: Any, leaf: int) -> None:
     """Write the column with the largest gain less price, and this gain.
 
-    If no gain is above its price, they are -1 and 0.
+    If no gain is above its price, they are -1 and 0. Of columns with equal gains up to rounding,
+    the first one is chosen.
     """
     gains = fit.work.gain[leaf]
     prices = fit.work.first_use_price

@@ -20,6 +20,7 @@ from gatewise.decision import Link
 from gatewise.models.trees import TreeEnsemble
 
 Derivatives = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+"""Function from the scores to their gradients and hessians, all of shape (n, n_outputs)."""
 
 MAX_SMALL_ROWS = 5000
 """Largest number of rows of a small table. With more rows, boosted trees may be large."""
@@ -57,6 +58,8 @@ def tree_params(seed: int, **changes: Any) -> dict[str, Any]:
         "verbosity": -1,
         "num_threads": 1,
         "seed": seed,
+        # without these two, LightGBM chooses between two ways of counting by their speed, and the
+        # order of its sums changes from run to run
         "deterministic": True,
         "force_row_wise": True,
         "num_leaves": 31,
@@ -128,8 +131,8 @@ def fit_boosting(
     valid_sets = None
     if validation is not None:
         every_nth = slice(None, None, -(-len(validation[1]) // MAX_STOPPING_ROWS))
-        val_x, val_y, val_weight = (array[every_nth] for array in validation)
-        valid_sets = [dataset.create_valid(val_x, val_y, weight=val_weight)]
+        stopping_x, stopping_y, stopping_weight = (array[every_nth] for array in validation)
+        valid_sets = [dataset.create_valid(stopping_x, stopping_y, weight=stopping_weight)]
         n_patience_rounds, min_decrease = PATIENCE[len(x) > MAX_SMALL_ROWS]
         min_decrease *= min(1.0, _class_entropy(y, weight))
         callbacks = [lgb.early_stopping(n_patience_rounds, verbose=False, min_delta=min_decrease)]

@@ -96,8 +96,9 @@ def fit_extra_trees(
 @numba.njit(cache=True, nogil=True)
 def _grow_forest(task: Any, seed: int) -> Any:
     """Grow all trees; return the nodes, their values, the number of nodes, and the roots."""
-    np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
+    np.random.seed(seed)  # noqa: NPY002  (numba's stream; each thread has its own)
     n_features, n = task.columns.shape
+    # room for trees of 64 nodes at first, and always for the largest tree
     max_nodes = max(task.n_trees * min(2 * n, 64), 2 * n)
     nodes = unsplit_nodes(max_nodes)
     value = np.zeros((max_nodes, task.n_classes), np.float32)
@@ -111,13 +112,13 @@ def _grow_forest(task: Any, seed: int) -> Any:
     )
     roots = np.empty(task.n_trees, np.int32)
     n_nodes = 0
-    for t in range(task.n_trees):
+    for tree in range(task.n_trees):
         # a tree has fewer than 2 n nodes
         if n_nodes + 2 * n > max_nodes:
             max_nodes = 2 * max_nodes + 2 * n
             nodes = extend_nodes(nodes, max_nodes)
             value = extend_array(value, max_nodes)
-        roots[t] = n_nodes
+        roots[tree] = n_nodes
         n_nodes = _grow_tree(task, work, nodes, value, n_nodes)
     return nodes, value, n_nodes, roots
 
@@ -151,11 +152,11 @@ def _grow_tree(task: Any, work: Any, nodes: Any, value: Any, root: int) -> int:
         n_right = 0
         for i in range(begin, end):
             row = rows[i]
-            goes_left = task.columns[feature, row] <= threshold
+            is_left = task.columns[feature, row] <= threshold
             rows[middle] = row
             work.spare_rows[n_right] = row
-            middle += goes_left
-            n_right += not goes_left
+            middle += is_left
+            n_right += not is_left
         copy_into(rows, middle, work.spare_rows, n_right)
         # push both children, the left one last so that it is popped first
         nodes.feature[node] = feature
@@ -201,22 +202,22 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
     best_feature = -1
     best_threshold = np.float32(0.0)
     n_drawn = 0
-    for j in range(n_constant, len(column_order)):
+    for position in range(n_constant, len(column_order)):
         if n_drawn >= task.n_candidates:
             break
         # draw a column and a threshold; constant columns do not count
-        k = np.random.randint(j, len(column_order))  # noqa: NPY002
-        column_order[j], column_order[k] = column_order[k], column_order[j]
-        column = task.columns[column_order[j]]
+        drawn_position = np.random.randint(position, len(column_order))  # noqa: NPY002
+        _swap(column_order, position, drawn_position)
+        column = task.columns[column_order[position]]
         low, high = _range(column, work.rows[begin:end])
         if low >= high:
-            column_order[n_constant], column_order[j] = column_order[j], column_order[n_constant]
+            _swap(column_order, n_constant, position)
             n_constant += 1
             continue
         n_drawn += 1
-        fraction = np.random.random()  # noqa: NPY002
-        threshold = np.float32(np.float64(low) + fraction * (np.float64(high) - np.float64(low)))
-        if threshold >= high:
+        share = np.random.random()  # noqa: NPY002
+        threshold = np.float32(np.float64(low) + share * (np.float64(high) - np.float64(low)))
+        if threshold >= high:  # by rounding to float32; the right child must not be empty
             threshold = low
         # W_left: weights of the left rows by class; W_right = W - W_left, with W of the node
         for m in range(len(left_sums)):
@@ -224,9 +225,9 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
         n_left = 0
         for i in range(begin, end):
             row = work.rows[i]
-            goes_left = column[row] <= threshold
-            left_sums[task.labels[row]] += task.weight[row] * goes_left
-            n_left += goes_left
+            is_left = column[row] <= threshold
+            left_sums[task.labels[row]] += task.weight[row] * is_left
+            n_left += is_left
         if n_left < task.min_rows or end - begin - n_left < task.min_rows:
             continue
         # sum W_left^2 / sum W_left + sum W_right^2 / sum W_right rises as Gini impurity falls
@@ -242,9 +243,17 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
         score = left_squares / left_total + right_squares / (total - left_total)
         if score > best_score:
             best_score = score
-            best_feature = column_order[j]
+            best_feature = column_order[position]
             best_threshold = threshold
     return best_feature, best_threshold, n_constant
+
+
+@numba.njit(cache=True, nogil=True)
+def _swap(column_order: Any, position: int, other_position: int) -> None:
+    """Exchange two columns of the order."""
+    column = column_order[position]
+    column_order[position] = column_order[other_position]
+    column_order[other_position] = column
 
 
 # fastmath lets the compiler compare several values at once

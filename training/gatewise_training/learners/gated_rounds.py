@@ -76,7 +76,7 @@ def boost(
     loss = GatedLoss(
         target, weight, weight / weight.sum(), f0_loss, -1.0 if p_full is None else p_full, newton
     )
-    nodes, value, n_nodes, trees = _boost(codes, loss, base, rounds, prices, tree_settings)
+    nodes, value, n_nodes, trees = _grow_rounds(codes, loss, base, rounds, prices, tree_settings)
     n_gate_outputs = int(p_full is not None)
     return ensemble_of(
         nodes,
@@ -90,7 +90,9 @@ def boost(
 
 
 @numba.njit(cache=True, nogil=True)
-def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, tree_settings: Any) -> Any:
+def _grow_rounds(
+    columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, tree_settings: Any
+) -> Any:
     """Grow the trees of f1 round by round, and after the warm-up also the trees of the gate."""
     warm_up, n_rounds = rounds
     n, n_margins = loss.target.shape
@@ -122,10 +124,10 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, tree_se
     hessian = np.ones((n_outputs, n))
     n_trees = 0
     beta = 0.0
-    t = 0
+    round_number = 0
     # a round: derivatives at the best q, then a tree for each output
-    while t < n_rounds:
-        has_gate = loss.p_full > 0.0 and t >= warm_up
+    while round_number < n_rounds:
+        has_gate = loss.p_full > 0.0 and round_number >= warm_up
         beta = _derivatives(scores, loss, has_gate, beta, gradient, hessian)
         n_grown = 0
         for m in range(n_outputs if has_gate else n_margins):
@@ -137,9 +139,9 @@ def _boost(columns: Any, loss: Any, base: Any, rounds: Any, prices: Any, tree_se
                 n_nodes += n_tree_nodes
                 n_grown += 1
         if n_grown:
-            t += 1
-        elif loss.p_full > 0.0 and t < warm_up:
-            t = warm_up  # f1 has no further split before the gate grows
+            round_number += 1
+        elif loss.p_full > 0.0 and round_number < warm_up:
+            round_number = warm_up  # f1 has no further split before the gate grows
         else:
             break
     return nodes, value, n_nodes, trees[:n_trees]
@@ -204,41 +206,45 @@ def log_loss(margins: Any, target: Any, probabilities: Any) -> Any:
         probabilities[0] = (1.0 if margin >= 0.0 else exp_term) / (1.0 + exp_term)
         return max(margin, 0.0) + np.log1p(exp_term) - target[0] * margin
     largest = margins[0]
-    for c in range(1, len(probabilities)):
-        largest = max(largest, margins[c])
+    for m in range(1, len(probabilities)):
+        largest = max(largest, margins[m])
     exp_sum = target_term = 0.0
-    for c in range(len(probabilities)):
-        shifted = margins[c] - largest
-        probabilities[c] = np.exp(shifted)
-        exp_sum += probabilities[c]
-        target_term += target[c] * shifted
-    for c in range(len(probabilities)):
-        probabilities[c] /= exp_sum
+    for m in range(len(probabilities)):
+        shifted = margins[m] - largest
+        probabilities[m] = np.exp(shifted)
+        exp_sum += probabilities[m]
+        target_term += target[m] * shifted
+    for m in range(len(probabilities)):
+        probabilities[m] /= exp_sum
     return np.log(exp_sum) - target_term
 
 
 @numba.njit(cache=True, nogil=True)
-def find_multiplier(gain: Any, normalised_weight: Any, p_full: float, previous: float) -> Any:
-    """Find the smallest ``beta >= 0`` with ``sum(share * sigmoid(gain - beta)) <= p_full``."""
-    # f(beta) = sum(share * sigmoid(gain - beta)) - p_full is decreasing, so its root is found by
-    # Newton's method within a bracket
+def find_multiplier(gain: Any, normalised_weight: Any, p_full: float, previous_beta: float) -> Any:
+    """Find the smallest ``beta >= 0`` with ``sum(weight * sigmoid(gain - beta)) <= p_full``."""
+    # excess(beta) = sum(weight * sigmoid(gain - beta)) - p_full is decreasing, so its root is found
+    # by Newton's method within a bracket; at `high` each term is at most weight * p_full, because
+    # sigmoid(m) <= exp(m)
     low = 0.0
     high = max(gain.max() - np.log(p_full), 0.0)
     beta = 0.0
-    for step in range(100):
+    for iteration in range(100):
         excess = -p_full
-        slope = 1e-300
+        negative_slope = 1e-300  # not 0, because excess is divided by it
         for i in range(len(gain)):
-            p = _sigmoid(gain[i] - beta)
-            excess += normalised_weight[i] * p
-            slope += normalised_weight[i] * p * (1.0 - p)
-        if abs(excess) <= 1e-12 or (step == 0 and excess < 0.0):
+            probability = _sigmoid(gain[i] - beta)
+            excess += normalised_weight[i] * probability
+            negative_slope += normalised_weight[i] * probability * (1.0 - probability)
+        if abs(excess) <= 1e-12 or (iteration == 0 and excess < 0.0):
             break
         if excess > 0.0:
             low = beta
         else:
             high = beta
-        next_beta = previous if step == 0 and previous > 0.0 else beta + excess / slope
+        # after beta = 0, the multiplier of the previous round is close to the root
+        next_beta = beta + excess / negative_slope
+        if iteration == 0 and previous_beta > 0.0:
+            next_beta = previous_beta
         if not low < next_beta < high:
             next_beta = 0.5 * (low + high)
         if high - low <= 1e-13 * max(high, 1.0):

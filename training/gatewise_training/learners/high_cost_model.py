@@ -258,15 +258,15 @@ class HighCostModel:
 def _class_indices(own_classes: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
     """Find the index of each class of a model among the classes of the data."""
     data_classes = classes.tolist()
-    unknown = [c for c in own_classes if c not in data_classes]
-    if unknown:
+    unknown_labels = [label for label in own_classes if label not in data_classes]
+    if unknown_labels:
         raise InputError(
-            f"high_cost_model has class {unknown[0]!r}, which the data lacks: "
+            f"high_cost_model has class {unknown_labels[0]!r}, which the data lacks: "
             "y must hold the labels that it was fitted on"
         )
     if not own_classes:
         raise InputError("high_cost_model is not a fitted classifier: it has no classes_")
-    return np.array([data_classes.index(c) for c in own_classes], np.int64)
+    return np.array([data_classes.index(label) for label in own_classes], np.int64)
 
 
 def _check_output_names(form: GraphForm, classes: NDArray[Any]) -> None:

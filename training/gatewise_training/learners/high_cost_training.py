@@ -56,12 +56,15 @@ DEFAULT_ROUNDS = 100
 """LightGBM's default settings, without early stopping. Few rows, or few groups of rows, may stop a
 fit too early."""
 
+MAX_ROUNDS = 600
+"""Maximum number of boosting rounds; early stopping usually ends a fit before."""
+
 MAX_SVM_LOSS = 0.03
 """Other scalers for the SVM are tried if the first one is at most this far below the best
 accuracy."""
 
 MIN_PROBABILITY = 1e-12
-"""Lower bound of probabilities in a log loss."""
+"""Lower bound of probabilities in a log loss, which would otherwise be infinite."""
 
 MIN_UNCALIBRATED_PROBABILITY = 1e-6
 """Lower bound of probabilities before their calibration, because forests give many zeros."""
@@ -166,6 +169,7 @@ def _calibrated_probabilities(
         label_probability = raised_to(log2_power)[np.arange(len(y)), y]
         return float(-np.log(np.maximum(label_probability, MIN_PROBABILITY)) @ normalised_weight)
 
+    # powers from 1/8 to 8
     best_log2_power = optimize.minimize_scalar(log_loss, bounds=(-3.0, 3.0), method="bounded").x
     return raised_to(float(best_log2_power))
 
@@ -291,7 +295,7 @@ def _train_boosted_trees(
             n_classes,
             weight=plan.weight[rows],
             validation=validation,
-            max_rounds=fixed_rounds or rounds or 600,
+            max_rounds=fixed_rounds or rounds or MAX_ROUNDS,
             seed=seed,
             params=lightgbm_params,
         )

@@ -24,7 +24,8 @@ GAMMA_FACTORS_TO_TRY = (0.25, 0.5, 1.0, 2.0, 4.0)
 #: With more rows than this, kernel machines are not tried, because their time is quadratic in the
 #: rows.
 MAX_SVM_ROWS = 16_000
-#: Numbers of rows and landmarks on which scaling, gamma and ridge are chosen.
+#: Numbers of rows and landmarks on which scaling, gamma and ridge are chosen; few, because several
+#: machines are fitted on them.
 N_TUNING_ROWS = 1500
 N_TUNING_LANDMARKS = 200
 #: Number of landmarks of the small machines that compare columns.
@@ -53,10 +54,14 @@ def fit_kernel(
     mean, scale, gamma, ridge = _choose_settings(
         x, target, weight, shuffled[:N_TUNING_ROWS], blocks
     )
-    z = ((x - mean) * scale).astype(np.float64)
-    basis = _Basis(z[shuffled[:n_landmarks]], gamma)
+    scaled_x = ((x - mean) * scale).astype(np.float64)
+    basis = _Basis(scaled_x[shuffled[:n_landmarks]], gamma)
     regression = _Ridge(
-        basis.features(z), 2.0 * target - 1.0, weight, ridges=(ridge * len(x),), blocks=blocks
+        basis.features(scaled_x),
+        2.0 * target - 1.0,
+        weight,
+        ridges=(ridge * len(x),),
+        blocks=blocks,
     )
     # a factor turns the left-out margins into log odds
     factor = _calibration_factor(regression.left_out_predictions, target, weight)
@@ -90,9 +95,9 @@ def left_out_error(
     if not x.shape[1]:
         return _Ridge(np.ones((len(x), 1)), target, weight, blocks=blocks).error
     mean, scale = standard_scaling(x)
-    z = ((x - mean) * scale).astype(np.float64)
-    basis = _Basis(z[:N_TRIAL_LANDMARKS], 1.0 / max(float(z.var(axis=0).sum()), 1e-9))
-    return _Ridge(basis.features(z), target, weight, blocks=blocks).error
+    scaled_x = ((x - mean) * scale).astype(np.float64)
+    basis = _Basis(scaled_x[:N_TRIAL_LANDMARKS], 1.0 / _total_variance(scaled_x))
+    return _Ridge(basis.features(scaled_x), target, weight, blocks=blocks).error
 
 
 def _choose_settings(
@@ -110,9 +115,9 @@ def _choose_settings(
     row_blocks = None if blocks is None else blocks[rows]
 
     def tune_gamma(scaling: Scaling, index: int) -> tuple[float, float, float]:
-        z = ((x[rows] - scaling[0]) * scaling[1]).astype(np.float64)
-        gamma = GAMMA_FACTORS_TO_TRY[index] / max(float(z.var(axis=0).sum()), 1e-9)
-        features = _Basis(z[:N_TUNING_LANDMARKS], gamma).features(z)
+        scaled_x = ((x[rows] - scaling[0]) * scaling[1]).astype(np.float64)
+        gamma = GAMMA_FACTORS_TO_TRY[index] / _total_variance(scaled_x)
+        features = _Basis(scaled_x[:N_TUNING_LANDMARKS], gamma).features(scaled_x)
         ridge = _Ridge(features, 2.0 * target[rows] - 1.0, weight[rows], blocks=row_blocks)
         return ridge.error, gamma, ridge.ridge / len(rows)
 
@@ -130,6 +135,11 @@ def _choose_settings(
     return *scaling, *best_tuning[1:]
 
 
+def _total_variance(scaled_x: NDArray[np.float64]) -> float:
+    """Compute the summed variance of the columns, above 0 even if all columns are constant."""
+    return max(float(scaled_x.var(axis=0).sum()), 1e-9)
+
+
 class _Basis:
     """Features of the kernel with respect to landmarks, whitened."""
 
@@ -140,18 +150,18 @@ class _Basis:
         is_large = eigenvalues > 1e-5 * eigenvalues[-1]  # smaller ones would lose float32 precision
         self.whitening = eigenvectors[:, is_large] / np.sqrt(eigenvalues[is_large])
 
-    def _kernel(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _kernel(self, scaled_x: NDArray[np.float64]) -> NDArray[np.float64]:
         # (1 + gamma d^2 / 2^k)^(-2^k), close to exp(-gamma d^2), by k squarings
-        squares = (z * z).sum(axis=1)[:, None] + (self.landmarks**2).sum(axis=1)
-        distance = np.maximum(squares - 2.0 * z @ self.landmarks.T, 0.0)
+        squares = (scaled_x * scaled_x).sum(axis=1)[:, None] + (self.landmarks**2).sum(axis=1)
+        distance = np.maximum(squares - 2.0 * scaled_x @ self.landmarks.T, 0.0)
         power: NDArray[np.float64] = 1.0 / (1.0 + distance * (self.gamma / 2**SQUARINGS))
         for _ in range(SQUARINGS):
             power = power * power
         return power
 
-    def features(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+    def features(self, scaled_x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Compute whitened kernel values and a last column of ones, shape (n, rank + 1)."""
-        return np.column_stack([self._kernel(z) @ self.whitening, np.ones(len(z))])
+        return np.column_stack([self._kernel(scaled_x) @ self.whitening, np.ones(len(scaled_x))])
 
 
 class _Ridge:
@@ -231,7 +241,10 @@ def _scalings(x: NDArray[np.float32]) -> list[Scaling]:
 def _calibration_factor(
     margins: NDArray[np.float64], target: NDArray[np.float64], weight: NDArray[np.float64]
 ) -> float:
-    """Find the factor of margins with the smallest log loss."""
+    """Find the factor of margins, from exp(-3) to exp(5), with the smallest log loss.
+
+    Its logarithm is searched, because the factor must be positive and may be of any magnitude.
+    """
 
     def loss(log_factor: float) -> float:
         return float(np.average(log_loss(np.exp(log_factor) * margins, target), weights=weight))

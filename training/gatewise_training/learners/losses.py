@@ -31,6 +31,7 @@ def one_hot(y: NDArray[np.int64], n_classes: int) -> Array:
 
 def prior_margins(target: Array, weight: Array) -> Array:
     """Compute the margins of the best constant model, shape (n_margins,)."""
+    # the clip keeps the margin of a class without rows finite
     class_share = np.clip(np.average(target, weights=weight, axis=0), 1e-6, 1.0 - 1e-6)
     margins = (
         np.log(class_share / (1.0 - class_share)) if len(class_share) == 1 else np.log(class_share)

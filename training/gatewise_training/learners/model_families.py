@@ -161,7 +161,7 @@ def _fit_forest(task: _Task, shape: ForestShape) -> TreeEnsemble:
 
 def _fitting_leaf_rows(task: _Task, n_trees: int, min_rows: int) -> int:
     """Choose the smallest leaves with which a forest fits into a stage, measured on one tree."""
-    max_bytes = 0.95 * MAX_STAGE_BYTES / n_trees
+    max_bytes = 0.95 * MAX_STAGE_BYTES / n_trees  # 5 % of room, because trees differ in size
     leaf_rows = min_rows
     while leaf_rows < len(task.rows):
         tree_bytes = _fit_forest(task, ForestShape(1, leaf_rows)).nbytes
@@ -209,6 +209,8 @@ def _fit_svm_with_left_out(task: _Task) -> tuple[_FamilyFit, NDArray[np.float32]
     n_landmarks = min(MAX_LANDMARKS, len(task.rows) // 2)
     n_outputs = 1 if task.n_classes == 2 else task.n_classes
     if task.bounds.max_bytes is not None:
+        # a landmark has a float32 for each column and for its weight in each output; mean, scale
+        # and bias take the bytes of up to four landmarks
         n_allowed = task.bounds.max_bytes // (4 * (task.x.shape[1] + n_outputs)) - 4
         n_landmarks = min(n_landmarks, n_allowed)
     model, left_out_margins = fit_kernel(

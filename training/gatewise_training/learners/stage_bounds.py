@@ -51,16 +51,17 @@ MAX_THRESHOLDS = 252
 """Largest grid. Ranks have 8 bits, and two ranks are needed to separate NaN from numbers."""
 
 GRID_BYTES_DIVISOR = 8
-"""One in this many bytes of all stages is for thresholds, which N_GRID_FEATURES
-features share."""
+"""One in this many bytes of all stages is for the thresholds of the grid."""
 
 N_GRID_FEATURES = 16
+"""Number of features that are assumed to share the thresholds of the grid."""
 
 MIN_TREES = 24
 """Without a search, trees get fewer leaves until this many trees fit for each output, but they keep
 at least MIN_LEAVES leaves."""
 
 MIN_LEAVES = 8
+"""Smallest number of leaves to which trees are reduced without a search."""
 
 N_FOREST_TREES = 150
 """Number of extra-trees of stages without a high-cost model, on more than 5,000 rows. On 10 of the
@@ -111,10 +112,11 @@ def grid_size(x: NDArray[np.float32], max_bytes: int) -> tuple[int, int] | None:
     n_thresholds = max_bytes // (4 * GRID_BYTES_DIVISOR)
     n_columns = min(x.shape[1], N_GRID_FEATURES)
     n_per_feature = min(n_thresholds // n_columns, MAX_THRESHOLDS)
-    n_boundaries = [len(np.unique(x[:, k])) - 1 for k in range(x.shape[1])]
-    if n_per_feature < min(max(n_boundaries), MIN_THRESHOLDS):
+    boundary_counts = [len(np.unique(x[:, k])) - 1 for k in range(x.shape[1])]
+    if n_per_feature < min(max(boundary_counts), MIN_THRESHOLDS):
         return None
-    return n_per_feature, 4 * min(n_thresholds, sum(min(n_per_feature, n) for n in n_boundaries))
+    n_grid_thresholds = sum(min(n_per_feature, count) for count in boundary_counts)
+    return n_per_feature, 4 * min(n_thresholds, n_grid_thresholds)  # 4 bytes per float32 threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +136,8 @@ class ThresholdGrid:
         rounded = x.copy()
         for k, edges in enumerate(self.edges):
             is_number = ~np.isnan(x[:, k])
-            index = np.searchsorted(edges, x[is_number, k])
-            rounded[is_number, k] = edges[np.minimum(index, len(edges) - 1)] if len(edges) else 0
+            edge_index = np.searchsorted(edges, x[is_number, k]).clip(max=len(edges) - 1)
+            rounded[is_number, k] = edges[edge_index] if len(edges) else 0
         return rounded
 
     def snapped(self, trees: TreeEnsemble) -> TreeEnsemble:
@@ -148,9 +150,9 @@ class ThresholdGrid:
         largest = np.finfo(np.float32).max
         for k, edges in enumerate(self.edges):
             nodes = np.flatnonzero(trees.feature == k)
-            index = np.searchsorted(edges, threshold[nodes], side="right")
+            edge_index = np.searchsorted(edges, threshold[nodes], side="right")
             # below the first edge and from the last edge on, a test separates NaN from all numbers
-            threshold[nodes] = np.concatenate([[-largest], edges[:-1], [largest]])[index]
+            threshold[nodes] = np.concatenate([[-largest], edges[:-1], [largest]])[edge_index]
         return replace(trees, threshold=threshold)
 
 

@@ -66,7 +66,10 @@ def _example(model: Module, shape: Shape, model_name: str) -> Tensor:
         layouts.append((shape[2], shape[0], shape[1]))
     if len(shape) == 2:
         layouts.append((1, *shape))
-    first_parameter = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(1))
+    first_parameter = next(
+        (parameter for parameter in model.parameters() if parameter.is_floating_point()),
+        torch.zeros(1),
+    )
     layout_errors = []
     for layout in layouts:
         example = torch.zeros(

@@ -37,7 +37,7 @@ from gatewise_training.operating_points.thresholds import CascadeRecord, tune, w
 MAX_LOG_POWER = 5.0
 """Largest logarithm of a power: a share of 0.99 becomes 0.2."""
 N_BASES = 12
-"""Number of bases, the frontier points nearest to the bound."""
+"""Number of bases, the frontier points nearest to the bound. Each costs a search along its path."""
 OFFLOAD_PRICES = np.geomspace(3e-3, 3.0, 60)
 """Prices of an offload in accuracy, for paths on which features are free."""
 MAX_CLASS_LOG_POWER = 1.5
@@ -77,7 +77,7 @@ class CalibrationRecords:
         records = [tuning_record.within_cost(max_cost) for tuning_record in self.tuning_records]
         candidates = list_candidates(records, points, promise, n_rows=record.n_independent_units)
         if max_cost is not None:
-            candidates = [p for p in candidates if keeps_cost(p, max_cost)]
+            candidates = [point for point in candidates if keeps_cost(point, max_cost)]
         point = certify(self.certifying_records, candidates, promise)
         # explain why no candidate passes
         if point is None:
@@ -147,12 +147,15 @@ def list_candidates(
         *np.linspace(-ranking.risk_sign * MAX_LOG_POWER, fine_start, N_COARSE_STEPS),
         *np.linspace(fine_start, fine_end, N_FINE_STEPS),
     ]
-    path_points = list({p.thresholds: p for p in map(path.point, powers)}.values())
+    path_points = list({point.thresholds: point for point in map(path.point, powers)}.values())
     certain_point = max(ranking.certain_points(points), key=ranking.rank_key, default=None)
     if certain_point is None:
         return path_points
     certain_rank = ranking.rank_key(certain_point, is_base=True)
-    return [certain_point, *(p for p in path_points if ranking.rank_key(p) > certain_rank)]
+    return [
+        certain_point,
+        *(point for point in path_points if ranking.rank_key(point) > certain_rank),
+    ]
 
 
 class _Target(NamedTuple):
@@ -244,9 +247,11 @@ class _RiskRanking:
             return min(class_margin(point), margin)
 
         # paths through the best points that keep the bounds, and through the safest ones
-        settings = dict.fromkeys((p.chain, p.thresholds) for p in points)
-        measured_points = [self.records[c].measure(thresholds, c) for c, thresholds in settings]
-        inside_points = [p for p in measured_points if distance(p) > 0]
+        settings = dict.fromkeys((point.chain, point.thresholds) for point in points)
+        measured_points = [
+            self.records[chain].measure(thresholds, chain) for chain, thresholds in settings
+        ]
+        inside_points = [point for point in measured_points if distance(point) > 0]
         best_points = sorted(inside_points, key=self.rank_key, reverse=True)
         safest_points = sorted(measured_points, key=distance, reverse=True)
         for base in (*best_points[:N_BASES], *safest_points[: N_BASES // 2]):
@@ -254,7 +259,9 @@ class _RiskRanking:
             powers = np.linspace(-MAX_CLASS_LOG_POWER, MAX_CLASS_LOG_POWER, N_COARSE_STEPS * 2)
             measured_points += map(path.point, powers)
         # keep a setting only if it is better than all safer ones
-        distinct_points = {(p.chain, p.thresholds): p for p in measured_points}.values()
+        distinct_points = {
+            (point.chain, point.thresholds): point for point in measured_points
+        }.values()
         candidates: list[OperatingPoint] = []
         for point in sorted(distinct_points, key=distance, reverse=True):
             if not candidates or self.rank_key(point) > self.rank_key(candidates[-1]):
@@ -263,13 +270,15 @@ class _RiskRanking:
 
     def single_model_candidates(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         """Order single models by rising cost, or for a loss from the reference to the cheapest."""
-        points_by_cost = sorted(points, key=lambda p: p.cost)
+        points_by_cost = sorted(points, key=lambda point: point.cost)
         if self.promise.kind != "max_loss":
             return points_by_cost
         last_chain = len(self.records) - 1
         reference = self.records[last_chain].measure((ALWAYS_STOP,), last_chain)
         cheaper_points = [
-            p for p in points_by_cost if p.cost < reference.cost and p.chain != last_chain
+            point
+            for point in points_by_cost
+            if point.cost < reference.cost and point.chain != last_chain
         ]
         return [reference, *reversed(cheaper_points)]
 
@@ -287,7 +296,9 @@ class _RiskRanking:
         return nearest_points
 
     def _nearest(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
-        return sorted(points, key=lambda p: abs(self.risk(p) - self.promise.bound))[:N_BASES]
+        return sorted(points, key=lambda point: abs(self.risk(point) - self.promise.bound))[
+            :N_BASES
+        ]
 
     def best_target(self, targets: Sequence[_Target]) -> _Target:
         """Choose the best target.
@@ -313,7 +324,7 @@ class _RiskRanking:
 
     def farthest_log_power(self, path: SettingsPath, n_errors: float) -> float:
         return path.farthest_log_power(
-            lambda p: self.is_within(p, n_errors), -self.risk_sign * MAX_LOG_POWER
+            lambda point: self.is_within(point, n_errors), -self.risk_sign * MAX_LOG_POWER
         )
 
     def certain_points(self, points: Sequence[OperatingPoint]) -> Iterator[OperatingPoint]:
@@ -323,7 +334,9 @@ class _RiskRanking:
         """
         for point in points:
             record = self.records[point.chain]
-            used_stages = [s for s, t in enumerate(point.thresholds) if t is not None]
+            used_stages = [
+                stage for stage, threshold in enumerate(point.thresholds) if threshold is not None
+            ]
             edge_only_setting = list(point.thresholds)
             edge_only_setting[used_stages[-1] if used_stages else -1] = ALWAYS_STOP
             cloud_only_setting: list[float | None] = [None] * record.n_stages
@@ -358,7 +371,7 @@ class SettingsPath:
             record,
             base.chain,
             tuple(pass_shares),
-            tuple(_possible_thresholds(s) for s in record.scores),
+            tuple(_possible_thresholds(scores) for scores in record.scores),
         )
 
     def point(self, log_power: float) -> OperatingPoint:
@@ -381,7 +394,7 @@ class SettingsPath:
         """Find the last allowed log power by bisection from `start`, an allowed end of the path."""
         allowed_power = start
         forbidden_power = -start
-        for _ in range(16):
+        for _ in range(16):  # to 2 MAX_LOG_POWER / 2^16, finer than the steps between candidates
             middle_power = 0.5 * (allowed_power + forbidden_power)
             if is_allowed(self.point(middle_power)):
                 allowed_power = middle_power

@@ -38,12 +38,12 @@ def stages_within_bytes(record: CascadeRecord, max_bytes: int) -> list[tuple[int
     """
     assert record.packed_sizes is not None
     stage_bytes = record.packed_sizes.by_stage
-    small_stages = [s for s, size in enumerate(stage_bytes) if size <= max_bytes]
+    small_stages = [stage for stage, size in enumerate(stage_bytes) if size <= max_bytes]
     if record.packed_sizes.total(range(record.n_stages)) <= max_bytes:
         return [tuple(small_stages)]
-    if not any(stage_bytes[s] for s in small_stages):
+    if not any(stage_bytes[stage] for stage in small_stages):
         return []
-    single_stages = [(s,) for s in small_stages if 2 * stage_bytes[s] > max_bytes]
+    single_stages = [(stage,) for stage in small_stages if 2 * stage_bytes[stage] > max_bytes]
     # choose on some of the rows, by smoothed answers
     if len(record.weights) > MAX_ROWS:
         rows = np.linspace(0, len(record.weights) - 1, MAX_ROWS).astype(np.intp)
@@ -68,10 +68,10 @@ def _drop_stages(
         accuracy_before = _net_accuracy(record, stages_left, price)
         # loss of net accuracy per byte that dropping each stage frees
         loss_per_byte = {}
-        for s in stages_left:
-            stages_after = [other for other in stages_left if other != s]
+        for stage in stages_left:
+            stages_after = [other_stage for other_stage in stages_left if other_stage != stage]
             if n_bytes_freed := n_bytes - packed_sizes.total(stages_after):
-                loss_per_byte[s] = (
+                loss_per_byte[stage] = (
                     accuracy_before - _net_accuracy(record, stages_after, price)
                 ) / n_bytes_freed
         stages_left.remove(min(loss_per_byte, key=loss_per_byte.__getitem__))
@@ -127,9 +127,9 @@ def stages_within_cost(limits: ExitLimits, n_stages: int, max_cost: float) -> li
     # first the stages within the cap without an offload, then with one
     for last_exit in (last_stage_exit, offload_exit):
         stages: list[int] = []
-        for s in range(n_stages):
-            if limits([*stages, s])[last_exit] <= max_cost:
-                stages.append(s)
+        for stage in range(n_stages):
+            if limits([*stages, stage])[last_exit] <= max_cost:
+                stages.append(stage)
         choices += [tuple(stages)] * bool(stages)
-    single_stages = [(s,) for s in range(n_stages) if limits([s])[0] <= max_cost]
+    single_stages = [(stage,) for stage in range(n_stages) if limits([stage])[0] <= max_cost]
     return list(dict.fromkeys([*choices, *single_stages]))

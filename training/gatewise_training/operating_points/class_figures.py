@@ -133,14 +133,14 @@ def values_by_class(
     if not isinstance(value_of_class, Mapping | None):
         raise InputError(f"{name}: give a dict by class, not {value_of_class!r}")
     values: list[float | None] = [None] * len(classes)
-    class_texts = [str(c) for c in classes]
+    class_texts = [str(class_index) for class_index in classes]
     problems = []
     for label, value in (value_of_class or {}).items():
         label_text = str(label)
         if label in classes:
-            c = list(classes).index(label)
+            class_index = list(classes).index(label)
         elif class_texts.count(label_text) == 1:
-            c = class_texts.index(label_text)
+            class_index = class_texts.index(label_text)
         else:
             class_list = ", ".join(class_texts[:8]) + ", ..." * (len(class_texts) > 8)
             problems.append(f"there is no class {label_text!r}; there are {class_list}")
@@ -150,7 +150,7 @@ def values_by_class(
             limits = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
             problems.append(f"{label_text!r} has {value!r}, which must be a number {limits}")
             continue
-        values[c] = float(value)
+        values[class_index] = float(value)
     if problems:
         raise InputError(f"{name}: {'; '.join(problems)}")
     return tuple(values)
@@ -225,23 +225,25 @@ class ClassBounds:
     def items(self) -> list[tuple[str, int, float]]:
         """List the bounds as kind ("recall", "precision" or "loss"), class index and limit."""
         return [
-            (kind, c, bound)
+            (kind, class_index, bound)
             for kind, class_bounds in (
                 ("recall", self.min_recall),
                 ("precision", self.min_precision),
                 ("loss", self.max_loss),
             )
-            for c, bound in enumerate(class_bounds)
+            for class_index, bound in enumerate(class_bounds)
             if bound is not None
         ]
 
     def by_name(self) -> dict[str, float]:
         """Get the bounds by name, such as ``min_recall fault``."""
-        return {self.bound_name(kind, c): bound for kind, c, bound in self.items()}
+        return {
+            self.bound_name(kind, class_index): bound for kind, class_index, bound in self.items()
+        }
 
-    def bound_name(self, kind: str, c: int) -> str:
+    def bound_name(self, kind: str, class_index: int) -> str:
         """Get the name of a bound, such as ``min_recall fault``."""
-        return f"{'max' if kind == 'loss' else 'min'}_{kind} {self.classes[c]}"
+        return f"{'max' if kind == 'loss' else 'min'}_{kind} {self.classes[class_index]}"
 
     def as_recalls(self, reference: Shares | None) -> Self:
         """Replace bounds on losses by bounds on recall, given the recalls of the reference."""
@@ -272,28 +274,33 @@ class ClassBounds:
                 "these operating points have no recall and precision: fit and pack again"
             )
         smallest_margin = math.inf
-        for kind, c, bound in self.items():
-            share = getattr(point, kind)[c]
+        for kind, class_index, bound in self.items():
+            share = getattr(point, kind)[class_index]
             if share is None:
                 continue  # no such rows or answers, so none is wrong
-            n_rows = float(class_rows[c])
+            n_rows = float(class_rows[class_index])
             if kind == "precision":  # answers with the class: rows * recall / precision
-                n_rows *= (point.recall[c] or 0.0) / share if share else 1.0
+                n_rows *= (point.recall[class_index] or 0.0) / share if share else 1.0
             error = math.sqrt(bound * (1 - bound) / max(n_rows, 1.0))
+            # 1e-12 keeps a share inside that equals the bound up to rounding
             smallest_margin = min(smallest_margin, (share - bound + 1e-12) / max(error, 1e-9))
         return smallest_margin
 
     def best_shares_text(self, points: Sequence[Any]) -> str:
         """Write the highest shares that the points reach, for an error message."""
         texts = []
-        for kind, c, bound in self.items():
+        for kind, class_index, bound in self.items():
             highest_share = max(
-                (share for p in points if (share := getattr(p, kind)[c]) is not None), default=0.0
+                (
+                    share
+                    for point in points
+                    if (share := getattr(point, kind)[class_index]) is not None
+                ),
+                default=0.0,
             )
             if highest_share < bound:
-                texts.append(
-                    f"{kind} of {str(self.classes[c])!r} reaches {highest_share:.3f} at most"
-                )
+                label = str(self.classes[class_index])
+                texts.append(f"{kind} of {label!r} reaches {highest_share:.3f} at most")
         return "; ".join(texts) or "each bound is reached, but no point reaches all of them"
 
 
@@ -309,27 +316,32 @@ def tuning_class_weights(
 
     Thresholds that are tuned for accuracy alone suit rare and bounded classes badly.
     """
-    # with the weight (1 - share) / share, a class counts as much as all others together
+    # with the weight (1 - share) / share, a class counts as much as all others together; a third
+    # and three times of it give points on both sides
     balancing_factor = np.where(shares > 0, (1 - shares) / np.maximum(shares, 1e-12), 1.0)
     weightings = []
     if is_rare(shares).any():
         balanced_weights = np.where(shares > 0, 1 / np.maximum(shares * len(shares), 1e-12), 1.0)
         weightings += [np.sqrt(balanced_weights), balanced_weights]
-    for kind, c, _ in bounds.items() if bounds else ():
+    for kind, class_index, _ in bounds.items() if bounds else ():
         # precision rises with the accuracy of the other classes
-        for factor in (0.3 / balancing_factor[c], 0.3) if kind == "precision" else (0.3, 1.0, 3.0):
+        for factor in (
+            (0.3 / balancing_factor[class_index], 0.3) if kind == "precision" else (0.3, 1.0, 3.0)
+        ):
             class_weights = np.ones(len(shares))
-            class_weights[c] = factor * (1.0 if kind == "precision" else balancing_factor[c])
+            class_weights[class_index] = factor * (
+                1.0 if kind == "precision" else balancing_factor[class_index]
+            )
             weightings.append(class_weights)
     return weightings
 
 
 def bound_masks(
-    answers: ExitAnswers, exits: NDArray[np.int64], kind: str, c: int
+    answers: ExitAnswers, exits: NDArray[np.int64], kind: str, class_index: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Get masks of the rows that a bound on recall or precision counts, and of the wrong ones."""
     answer_labels = answers.labels[exits, np.arange(len(exits))]
-    is_of_class = answers.truth == c
-    is_answered = answer_labels == c
+    is_of_class = answers.truth == class_index
+    is_answered = answer_labels == class_index
     is_counted = is_of_class if kind == "recall" else is_answered
     return is_counted, is_counted & ~(is_of_class & is_answered)

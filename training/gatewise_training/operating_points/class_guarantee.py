@@ -28,16 +28,16 @@ def check_class_rows(
 ) -> None:
     """Raise InputError if calibration rows of the classes `truth` are too few for the bounds."""
     problems = []
-    for kind, c, bound in bounds.items():
+    for kind, class_index, bound in bounds.items():
         max_share = bound if kind == "loss" else 1 - bound  # of the class's rows that are lost
         if kind == "precision" or max_share >= 1:
             continue
-        bound_text = f"{bounds.bound_name(kind, c)}={bound:g}"
+        bound_text = f"{bounds.bound_name(kind, class_index)}={bound:g}"
         if max_share <= 0:
             side = "above" if kind == "loss" else "below"
             problems.append(f"{bound_text} cannot be certified, only a bound {side} it")
             continue
-        class_splitter = splitter.take(truth == c)
+        class_splitter = splitter.take(truth == class_index)
         n_needed = min_rows(max_share, level)
         n_units = class_splitter.n_groups or class_splitter.n_rows
         unit_text = "rows of" if class_splitter.n_groups is None else "groups with"
@@ -61,11 +61,11 @@ def min_rows(bound: float, level: float) -> int:
 def highest_recalls(bounds: ClassBounds, truth: NDArray[np.int64], level: float) -> str:
     """Write the highest recalls that the calibration rows can certify, for an error message."""
     recall_texts = []
-    for kind, c, _ in bounds.items():
+    for kind, class_index, _ in bounds.items():
         if kind == "recall":
-            n_rows = int((truth == c).sum())
+            n_rows = int((truth == class_index).sum())
             highest_recall = level ** (1 / n_rows) if n_rows else 0.0
-            label = str(bounds.classes[c])
+            label = str(bounds.classes[class_index])
             figures = f"{n_rows} of class {label!r}: {highest_recall:.3f}"
             recall_texts.append(f"{figures} if none is missed")
     return f" ({'; '.join(recall_texts)})" if recall_texts else ""
@@ -80,12 +80,12 @@ def classes_pass(
     level: float,
 ) -> bool:
     """Test all bounds on classes; `exits` and the losses of :func:`.row_losses` are (n,)."""
-    for kind, c, bound in bounds.items():
+    for kind, class_index, bound in bounds.items():
         if kind == "loss":
-            is_counted = answers.truth == c
+            is_counted = answers.truth == class_index
             row_values = losses[is_counted]
         else:
-            is_counted, is_missed = bound_masks(answers, exits, kind, c)
+            is_counted, is_missed = bound_masks(answers, exits, kind, class_index)
             row_values = is_missed[is_counted].astype(float)
             bound = 1 - bound  # on the share of missed rows
         lowest = -1.0 if kind == "loss" else 0.0
@@ -130,9 +130,9 @@ def unused_losses(
 ) -> dict[str, float]:
     """Compute the unused part of each promised loss: 1 - loss on these rows / promised loss."""
     return {
-        f"unused {bounds.bound_name(kind, c)}": round(
-            1 - float(losses[truth == c].mean()) / bound, 4
+        f"unused {bounds.bound_name(kind, class_index)}": round(
+            1 - float(losses[truth == class_index].mean()) / bound, 4
         )
-        for kind, c, bound in bounds.items()
-        if kind == "loss" and bound > 0 and (truth == c).any()
+        for kind, class_index, bound in bounds.items()
+        if kind == "loss" and bound > 0 and (truth == class_index).any()
     }

@@ -15,9 +15,9 @@ def points_within_cost(points: Iterable[OperatingPoint], max_cost: float) -> lis
     if not isinstance(max_cost, Real) or not 0 <= float(max_cost) < math.inf:
         raise InputError(f"max_instance_cost must be at least 0 and finite, not {max_cost!r}")
     all_points = list(points)
-    affordable_points = [p for p in all_points if keeps_cost(p, max_cost)]
+    affordable_points = [point for point in all_points if keeps_cost(point, max_cost)]
     if not affordable_points:
-        largest_costs = [p.max_cost for p in all_points if p.max_cost is not None]
+        largest_costs = [point.max_cost for point in all_points if point.max_cost is not None]
         raise cost_too_low(max_cost, min(largest_costs, default=math.inf))
     return affordable_points
 

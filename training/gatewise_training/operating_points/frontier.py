@@ -22,7 +22,8 @@ from gatewise_training.operating_points.class_figures import ClassBounds, split_
 from gatewise_training.operating_points.cost_cap import points_within_cost
 
 DEFAULT_SLACK = 1.0
-"""Standard errors of accuracy that a point keeps between its loss and `max_loss`."""
+"""Standard errors of accuracy that a point keeps between its loss and `max_loss`, because the best
+of many points looks better on validation rows than it is."""
 
 SMALL_COST_RISE = 0.02
 """Largest rise of the cost, as a share, that is accepted for a gain of a standard error."""
@@ -60,7 +61,7 @@ class Frontier:
         Accuracy of the reference on validation rows. The reference is the high-cost model or, if
         there is none, the last stage. `max_loss` is measured against this accuracy, or against
         `reference_weighted_accuracy`.
-    others : tuple of OperatingPoint
+    off_curve_points : tuple of OperatingPoint
         Points off the curve that offload less, are smaller, or are better for some class. Only
         :meth:`at` with `offload_rate`, `max_bytes` or bounds on classes picks them.
     classes : tuple
@@ -137,27 +138,31 @@ class Frontier:
     ) -> Frontier:
         """Add off the curve the `points` that are better for some class or for the `bounds`."""
         bounds = bounds.as_recalls(self.reference_recall) if bounds else None
-        points_with_recall = [p for p in points if p.recall is not None]
+        points_with_recall = [point for point in points if point.recall is not None]
         # curves of balanced accuracy, of each bounded share, and of points inside the bounds
-        curves = [_undominated_points(points_with_recall, lambda p: p.balanced_accuracy or 0.0)]
+        curves = [
+            _undominated_points(points_with_recall, lambda point: point.balanced_accuracy or 0.0)
+        ]
         for figure_name, class_index, _ in bounds.items() if bounds else ():
             class_share = partial(_class_share, figure_name, class_index)
             curves.append(_undominated_points(points_with_recall, class_share))
         for slack in (0.0, DEFAULT_SLACK) if bounds else ():
             assert bounds is not None
-            margins = [bounds.margin(p, self.class_rows) for p in points_with_recall]
+            margins = [bounds.margin(point, self.class_rows) for point in points_with_recall]
             pairs = zip(points_with_recall, margins, strict=True)
-            curves.append(_undominated_points(p for p, margin in pairs if margin >= slack))
+            curves.append(_undominated_points(point for point, margin in pairs if margin >= slack))
         return self._with_off_curve_points(point for curve in curves for point in curve)
 
     def with_small_points(self, points: Iterable[OperatingPoint]) -> Frontier:
         """Add off the curve the best `points` up to each of several sizes, which grow by half."""
-        points = sorted(points, key=lambda p: p.bytes)
+        points = sorted(points, key=lambda point: point.bytes)
         small_points: list[OperatingPoint] = []
         max_bytes = points[0].bytes if points else 0
-        largest_bytes = max((p.bytes for p in self.points), default=0)
+        largest_bytes = max((point.bytes for point in self.points), default=0)
         while 0 < max_bytes < largest_bytes:
-            small_points += _undominated_points(p for p in points if p.bytes <= max_bytes)
+            small_points += _undominated_points(
+                point for point in points if point.bytes <= max_bytes
+            )
             max_bytes += max(max_bytes // 2, 1)
         return self._with_off_curve_points(small_points)
 
@@ -168,16 +173,16 @@ class Frontier:
 
     def _with_off_curve_points(self, points: Iterable[OperatingPoint]) -> Frontier:
         listed_points = set(self.all_points)
-        new_points = dict.fromkeys(p for p in points if p not in listed_points)
+        new_points = dict.fromkeys(point for point in points if point not in listed_points)
         return replace(self, off_curve_points=(*self.off_curve_points, *new_points))
 
     def within_bytes(self, max_bytes: int) -> Frontier:
         """Get the frontier of the points with at most `max_bytes`; TooLargeError without any."""
         if not isinstance(max_bytes, Integral) or max_bytes < 1:
             raise InputError(f"max_bytes must be a whole number of at least 1, not {max_bytes!r}")
-        small_points = [p for p in self.all_points if p.bytes <= max_bytes]
+        small_points = [point for point in self.all_points if point.bytes <= max_bytes]
         if not small_points:
-            smallest_bytes = min(p.bytes for p in self.all_points)
+            smallest_bytes = min(point.bytes for point in self.all_points)
             hint = "allow more, or fit with this max_bytes="
             raise TooLargeError("no operating point", max_bytes, smallest_bytes, hint)
         return self._with_points(small_points)
@@ -189,18 +194,18 @@ class Frontier:
     def _with_points(self, points: Sequence[OperatingPoint]) -> Frontier:
         """Get the frontier of some of the points."""
         curve_points = dict.fromkeys(_undominated_points(points))
-        off_curve_points = tuple(p for p in points if p not in curve_points)
+        off_curve_points = tuple(point for point in points if point not in curve_points)
         return replace(self, points=tuple(curve_points), off_curve_points=off_curve_points)
 
     def hull(self) -> Frontier:
         """Get the upper convex hull, which random mixtures of two points can reach."""
         hull_points: list[OperatingPoint] = []
-        for p in self.points:
-            while len(hull_points) >= 2 and _slope(hull_points[-2], p) >= _slope(
+        for point in self.points:
+            while len(hull_points) >= 2 and _slope(hull_points[-2], point) >= _slope(
                 hull_points[-2], hull_points[-1]
             ):
                 hull_points.pop()
-            hull_points.append(p)
+            hull_points.append(point)
         return replace(self, points=tuple(hull_points))
 
     def at(
@@ -301,7 +306,7 @@ class Frontier:
         if max_loss is not None:
             return self._within_loss(max_loss, slack)
         if budget is not None:
-            affordable_points = [p for p in self.points if p.cost <= budget + 1e-9]
+            affordable_points = [point for point in self.points if point.cost <= budget + 1e-9]
             if not affordable_points:
                 raise InputError(
                     f"no operating point costs at most {budget:g}; "
@@ -311,13 +316,15 @@ class Frontier:
                 affordable_points[-1], f"the most accurate point that costs at most {budget:g}"
             )
         assert offload_rate is not None
-        points_within_rate = [p for p in self.all_points if p.offload_rate <= offload_rate + 1e-12]
+        points_within_rate = [
+            point for point in self.all_points if point.offload_rate <= offload_rate + 1e-12
+        ]
         if not points_within_rate:
-            lowest_rate = min(p.offload_rate for p in self.all_points)
+            lowest_rate = min(point.offload_rate for point in self.all_points)
             raise InputError(
                 f"no operating point offloads at most {offload_rate:g}; least {lowest_rate:g}"
             )
-        point = max(points_within_rate, key=lambda p: (p.effective_accuracy, -p.cost))
+        point = max(points_within_rate, key=lambda point: (point.effective_accuracy, -point.cost))
         return Choice(point, f"the most accurate point that offloads at most {offload_rate:g}")
 
     def _within_loss(self, max_loss: float, slack: float) -> Choice:
@@ -352,7 +359,9 @@ class Frontier:
         # if rows have groups, `off_curve_points` may contain safer points, such as one that never
         # loses
         if not safe_points and self.points[-1].validation_groups is not None:
-            safe_points = sorted(filter(is_within, self.off_curve_points), key=lambda p: p.cost)
+            safe_points = sorted(
+                filter(is_within, self.off_curve_points), key=lambda point: point.cost
+            )
         if safe_points:
             return Choice(safe_points[0], f"the cheapest point within a loss of {max_loss:g}")
         most_accurate = self.points[-1]
@@ -366,11 +375,11 @@ class Frontier:
     def points_within(self, bounds: ClassBounds, slack: float = 0.0) -> list[OperatingPoint]:
         """List the points that keep `bounds` by `slack` standard errors, or if none does, by 0."""
         recall_bounds = bounds.as_recalls(self.reference_recall)
-        margins = [recall_bounds.margin(p, self.class_rows) for p in self.all_points]
+        margins = [recall_bounds.margin(point, self.class_rows) for point in self.all_points]
         for smallest_margin in (slack, 0.0):
             points = [
-                p
-                for p, margin in zip(self.all_points, margins, strict=True)
+                point
+                for point, margin in zip(self.all_points, margins, strict=True)
                 if margin >= smallest_margin
             ]
             if points:
@@ -389,11 +398,11 @@ class Frontier:
         """
         import pandas as pd
 
-        hull_ids = {id(p) for p in self.hull().points}
+        hull_ids = {id(point) for point in self.hull().points}
         rows: list[dict[str, Any]] = []
-        for p in self.all_points:
-            row = msgspec.structs.asdict(p) | {
-                "hull": id(p) in hull_ids,
+        for point in self.all_points:
+            row = msgspec.structs.asdict(point) | {
+                "hull": id(point) in hull_ids,
                 "on_curve": len(rows) < len(self.points),
             }
             for kind in ("recall", "precision"):
@@ -430,7 +439,7 @@ def _undominated_points(
     # by rising price, a point is on the curve if its value exceeds all values before it
     curve_points: list[OperatingPoint] = []
     best_value = -math.inf
-    for point in sorted(points, key=lambda p: (price(p), -value(p), p.cost)):
+    for point in sorted(points, key=lambda point: (price(point), -value(point), point.cost)):
         if value(point) > best_value + 1e-12:
             curve_points.append(point)
             best_value = value(point)

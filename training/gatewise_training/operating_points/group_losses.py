@@ -33,7 +33,8 @@ from gatewise_training.operating_points.guarantee import Promise, row_losses
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 LOSS_LEVEL = 0.8
-"""Confidence of the bound on the mean loss of new groups."""
+"""Confidence of the bound on the mean loss of new groups. It is lower than NET_LOSS_LEVEL, because
+this bound leaves out the gains."""
 
 NET_LOSS_LEVEL = 0.95
 """Confidence of the bound on the mean of losses and gains."""
@@ -48,7 +49,7 @@ POINTS_PER_STEP = 128
 """Points that are measured at once. Each takes one number per row, so this bounds the memory."""
 
 N_SPLITS = 40
-"""Number of random splits of the groups into halves."""
+"""Number of random splits of the groups into halves, enough to tell nine of ten from fewer."""
 
 
 def loss_bounds(
@@ -126,9 +127,9 @@ class GroupLosses:
         weights = group_sums(answer_weights)
         loss_sums = []
         square_sums = []
-        for i in range(0, len(points), POINTS_PER_STEP):
+        for index in range(0, len(points), POINTS_PER_STEP):
             losses_by_point = []
-            for point in points[i : i + POINTS_PER_STEP]:
+            for point in points[index : index + POINTS_PER_STEP]:
                 record = records[point.chain]
                 exits = record.exits(point.thresholds)
                 losses_by_point.append(row_losses(record, reference_record, exits))
@@ -138,8 +139,11 @@ class GroupLosses:
         group_losses = np.concatenate(loss_sums)
         mean_loss = group_losses.sum(axis=1) / weights.sum()
         variance = np.concatenate(square_sums) / weights.sum() - mean_loss**2
-        optimism = np.array([reference_accuracy - p.effective_accuracy for p in points]) - mean_loss
-        costs = np.array([p.cost for p in points])
+        optimism = (
+            np.array([reference_accuracy - point.effective_accuracy for point in points])
+            - mean_loss
+        )
+        costs = np.array([point.cost for point in points])
         return cls(costs, group_losses, weights, variance, np.maximum(optimism, 0.0))
 
     def select_points(self, points: Sequence[int]) -> GroupLosses:
@@ -180,7 +184,12 @@ class GroupLosses:
     ) -> NDArray[np.float64]:
         """Get the largest bound of each point and the points down to `cost_share` of its cost."""
         first_points = np.searchsorted(self.costs, cost_share * self.costs * (1 - 1e-9))
-        return np.array([bounds[min(p, i) : i + 1].max() for i, p in enumerate(first_points)])
+        return np.array(
+            [
+                bounds[min(point, index) : index + 1].max()
+                for index, point in enumerate(first_points)
+            ]
+        )
 
 
 def with_group_errors(
@@ -201,34 +210,42 @@ def with_group_errors(
         return frontier
     reference_accuracy = frontier.reference_effective_accuracy
     certain_promise = Promise("max_loss", 0.0, LOSS_LEVEL)
-    chains = {p.chain for p in frontier.points}
+    chains = {point.chain for point in frontier.points}
     curve_points = set(frontier.points)
-    points = [p for p in points if p.chain in chains]
-    points.sort(key=lambda p: (p.cost, -p.effective_accuracy))
-    certain_point = next((p for p in points if certain_promise.is_certain(records, p)), None)
+    points = [point for point in points if point.chain in chains]
+    points.sort(key=lambda point: (point.cost, -point.effective_accuracy))
+    certain_point = next(
+        (point for point in points if certain_promise.is_certain(records, point)), None
+    )
     losses = GroupLosses.from_points(points, records, reference_accuracy)
     bounds = losses.bounds()
     is_safer = bounds < np.minimum.accumulate(np.append(np.inf, bounds[:-1]))
     near_points = [
-        i for i, p in enumerate(points) if p in curve_points or (is_safer[i] and p != certain_point)
+        index
+        for index, point in enumerate(points)
+        if point in curve_points or (is_safer[index] and point != certain_point)
     ]
     # bounds of the points near the curve, over all points down to a share of their cost
     losses = losses.select_points(near_points)
     bounds = losses.largest_nearby_bounds(bounds[near_points], losses.choose_cost_share(max_loss))
-    with_error = _with_errors([points[i] for i in near_points], bounds, reference_accuracy)
+    with_error = _with_errors([points[index] for index in near_points], bounds, reference_accuracy)
     # the frontier's points off the curve need only errors
     off_curve_points = [
-        p for p in frontier.off_curve_points if p not in with_error and p != certain_point
+        point
+        for point in frontier.off_curve_points
+        if point not in with_error and point != certain_point
     ]
     if off_curve_points:
         bounds = GroupLosses.from_points(off_curve_points, records, reference_accuracy).bounds()
         off_curve_points = [*_with_errors(off_curve_points, bounds, reference_accuracy).values()]
-    off_curve_points += [p for point, p in with_error.items() if point not in curve_points]
+    off_curve_points += [
+        safe_point for point, safe_point in with_error.items() if point not in curve_points
+    ]
     if certain_point is not None and certain_point not in curve_points:
         off_curve_points.append(certain_point)
     return replace(
         frontier,
-        points=tuple(with_error[p] for p in frontier.points),
+        points=tuple(with_error[point] for point in frontier.points),
         off_curve_points=tuple(off_curve_points),
     )
 
@@ -237,7 +254,7 @@ def _with_errors(
     points: Sequence[OperatingPoint], bounds: NDArray[np.float64], reference_accuracy: float
 ) -> dict[OperatingPoint, OperatingPoint]:
     """Map each point to a copy that has the bound minus the point's loss as its error."""
-    accuracies = [p.effective_accuracy for p in points]
+    accuracies = [point.effective_accuracy for point in points]
     errors = np.maximum(bounds - reference_accuracy + accuracies, 0.0)
     pairs = zip(points, errors.tolist(), strict=True)
-    return {p: msgspec.structs.replace(p, accuracy_error=error) for p, error in pairs}
+    return {point: msgspec.structs.replace(point, accuracy_error=error) for point, error in pairs}

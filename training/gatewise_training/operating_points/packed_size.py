@@ -39,7 +39,7 @@ class PackedSizes:
     @property
     def by_stage(self) -> tuple[int, ...]:
         """Bytes of each stage without the others."""
-        return tuple(self.total([s]) for s in range(len(self.forms[0][0])))
+        return tuple(self.total([stage]) for stage in range(len(self.forms[0][0])))
 
     def total(self, stages: Sequence[int], *, free_thresholds: int = 0) -> int:
         """Bound the bytes of some stages; `free_thresholds` of their thresholds are not counted."""
@@ -72,7 +72,7 @@ def packed_bytes(stages: Sequence[Stage]) -> int:
 
 def _table_forms(stages: Sequence[Stage]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
     """Yield the forms of the tables: thresholds as floats and, if few, as ranks of 1 or 2 bytes."""
-    read_columns = {int(c) for stage in stages for c in stage.features}
+    read_columns = {int(column) for stage in stages for column in stage.features}
     tree_models = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
     inner_node_counts = [_inner_nodes(trees) for trees in tree_models]
     largest_tree = max((int(counts.max(initial=0)) for counts in inner_node_counts), default=0)
@@ -193,8 +193,10 @@ def stages_on_device(stages: Sequence[Stage], point: OperatingPoint) -> list[int
     the cloud cannot be reached.
     """
     stage_bytes = packed_sizes(stages).by_stage
-    stage_numbers = [s for s, threshold in enumerate(point.thresholds) if threshold is not None]
-    if any(stage_bytes) and not any(stage_bytes[s] for s in stage_numbers):
+    stage_numbers = [
+        stage for stage, threshold in enumerate(point.thresholds) if threshold is not None
+    ]
+    if any(stage_bytes) and not any(stage_bytes[stage] for stage in stage_numbers):
         smallest_bytes = min(filter(None, stage_bytes))
         stage_numbers = sorted([*stage_numbers, stage_bytes.index(smallest_bytes)])
     return stage_numbers

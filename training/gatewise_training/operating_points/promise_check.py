@@ -15,6 +15,8 @@ from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.risk_tests import exact_interval
 
 CONFIDENCE = 0.95
+"""Confidence of the intervals of figures."""
+
 FEW_ROWS = 100
 """With fewer rows, the interval of a figure is written before its value."""
 
@@ -196,7 +198,9 @@ class PromiseCheck:
     def verdict(self) -> Verdict:
         """The worst verdict of the bounds."""
         verdicts = [bound.verdict for bound in self.bounds]
-        return next((v for v in ("broken", "missed by chance") if v in verdicts), "kept")
+        return next(
+            (verdict for verdict in ("broken", "missed by chance") if verdict in verdicts), "kept"
+        )
 
     def lines(self) -> list[str]:
         """Write the promise, the figures on the rows, the verdict and the advice as lines."""
@@ -318,10 +322,10 @@ def _goal_text_and_bound(
 def _class_bounds(system: Any, rows: UnseenRows) -> list[CheckedBound]:
     """Measure the bounds on classes."""
     checked_bounds = []
-    for kind, c, bound in system.class_bounds_.items():
-        label = system.classes_[c]
-        is_of_class = rows.truth == c
-        is_answered = rows.answers == c
+    for kind, class_index, bound in system.class_bounds_.items():
+        label = system.classes_[class_index]
+        is_of_class = rows.truth == class_index
+        is_answered = rows.answers == class_index
         if kind == "loss":
             if rows.reference is not None and is_of_class.any():
                 bound_name = f"loss of recall of {label}"

@@ -32,28 +32,31 @@ def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
     n_rows_of_class = np.array(frontier.class_rows)
     # rare classes whose recall falls, and is not bounded
     falls = []
-    for c in np.flatnonzero(is_rare(n_rows_of_class / max(n_rows_of_class.sum(), 1))).tolist():
-        reference_recall = reference_recalls[c]
-        recall = point.recall[c]
+    for class_index in np.flatnonzero(
+        is_rare(n_rows_of_class / max(n_rows_of_class.sum(), 1))
+    ).tolist():
+        reference_recall = reference_recalls[class_index]
+        recall = point.recall[class_index]
         if (
             reference_recall is None
             or recall is None
             or any(
-                kind != "precision" and bounded_class == c
+                kind != "precision" and bounded_class == class_index
                 for kind, bounded_class, _ in bounds.items()
             )
         ):
             continue
         if (
             reference_recall - recall > MIN_FALL
-            and (reference_recall - recall) * n_rows_of_class[c] >= MIN_LOST_ROWS
+            and (reference_recall - recall) * n_rows_of_class[class_index] >= MIN_LOST_ROWS
         ):
-            falls.append((reference_recall - recall, c, reference_recall, recall))
+            falls.append((reference_recall - recall, class_index, reference_recall, recall))
     if not falls:
         return None
     # report the largest fall
-    _, c, reference_recall, recall = max(falls)
-    class_label = frontier.classes[c]
+    _, class_index, reference_recall, recall = max(falls)
+    class_label = frontier.classes[class_index]
+    class_share = n_rows_of_class[class_index] / n_rows_of_class.sum()
     model_text = (
         "the high-cost model" if system.high_cost_model_ is not None else "the costliest model"
     )
@@ -65,7 +68,7 @@ def recall_remark(system: Any, *, as_options: bool = False) -> str | None:
         class_option = shlex.quote(f"{class_label}={reference_recall - MIN_FALL:.2f}")
         remedies = f"--min-recall {class_option}", "--class-weight balanced"
     return (
-        f"recall of class {str(class_label)!r}, {n_rows_of_class[c] / n_rows_of_class.sum():.1%} "
+        f"recall of class {str(class_label)!r}, {class_share:.1%} "
         f"of the rows, falls from {reference_recall:.2f} ({model_text}) to {recall:.2f}, "
         f"accuracy from {frontier.reference_accuracy:.3f} to {point.accuracy:.3f}; "
         f"{remedies[0]} keeps it, {remedies[1]} weighs it"

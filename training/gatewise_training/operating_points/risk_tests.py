@@ -28,9 +28,10 @@ CRITICAL_VALUE_STEP = 0.002
 N_BETS = 60
 """Number of times that a bet may change."""
 PRIOR_ROWS = 1
-"""Weight of the first guess at the variance."""
+"""Weight of the first guess at the variance, in rows; low, because the guess is the largest
+possible variance."""
 MAX_STAKE = 0.9
-"""Largest share of the wealth that one row may lose."""
+"""Largest share of the wealth that one row may lose; below 1, so that the wealth stays above 0."""
 
 
 def rate_pvalue(counts: ArrayLike, n: int, bound: float) -> NDArray[np.float64]:
@@ -173,7 +174,7 @@ def mean_pvalue(
     variance = np.maximum(bound - lowest, 0.0) * largest_loss  # the largest that the range allows
     square_sum = PRIOR_ROWS * variance
     n_seen = PRIOR_ROWS
-    log_wealth = np.zeros(len(values))  # its logarithm
+    log_wealth = np.zeros(len(values))
     largest_log_wealth = log_wealth.copy()
     # the fewer rows remain, the more often a hedge must change
     step_ends = np.round(n * (1 - np.linspace(1, 0, N_BETS + 1) ** 2)).astype(int)

@@ -37,7 +37,7 @@ from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.packed_size import PackedSizes
 
 N_FOLDS = 5
-"""Folds that measure the optimism of tuning."""
+"""Number of folds that measure the optimism of tuning."""
 
 CROSS_FIT_STEP = 5
 """Step between cross-fitted prices. The rest are interpolated, because optimism changes slowly."""
@@ -148,7 +148,7 @@ class CascadeRecord:
 
     def reachable_exits(self, thresholds: Sequence[float | None]) -> list[int]:
         """List the exits that a row with finite scores can take; the last exit is the cloud."""
-        return reachable_exits(thresholds, lambda s: bool(np.isnan(self.scores[s]).any()))
+        return reachable_exits(thresholds, lambda stage: bool(np.isnan(self.scores[stage]).any()))
 
     def within_cost(self, max_cost: float | None) -> CascadeRecord:
         """Get the record, without offloads if an offload can cost more than `max_cost`."""
@@ -192,11 +192,11 @@ class CascadeRecord:
             class_figures["weighted_accuracy"] = float(
                 (correctness * answer_weights).sum() / answer_weights.sum()
             )
-        open_stages = [s for s, t in enumerate(thresholds) if t is not None]
+        open_stages = [stage for stage, threshold in enumerate(thresholds) if threshold is not None]
         # number of trees that a row evaluates until each exit
         trees_until_exit = np.zeros(self.n_stages + 1)
-        for s in open_stages if self.tree_counts else []:
-            trees_until_exit[s:] += self.tree_counts[s]
+        for stage in open_stages if self.tree_counts else []:
+            trees_until_exit[stage:] += self.tree_counts[stage]
         weight_by_exit = np.bincount(exits, weights, self.n_stages + 1)
         has_known_limits = self.cost_limits is not None or self.exit_costs.ndim == 1
         exits_reached = self.reachable_exits(thresholds)
@@ -210,7 +210,7 @@ class CascadeRecord:
             if self.agrees_with_reference is None
             else mean(self.agrees_with_reference[exits, rows]),
             trees=mean(trees_until_exit[exits]),
-            nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
+            nbytes=sum(self.nbytes[stage] for stage in open_stages if self.nbytes),
             bytes=0
             if self.packed_sizes is None
             else self.packed_sizes.bytes_on_device(open_stages),
@@ -251,7 +251,8 @@ def tune(
     stop_counts = np.where(is_rising_better[:, None], rising_counts[::-1], falling_counts)
     return [
         tuple(
-            _threshold_of_count(scores[s], order[s], int(count)) for s, count in enumerate(counts)
+            _threshold_of_count(scores[stage], order[stage], int(count))
+            for stage, count in enumerate(counts)
         )
         for counts in stop_counts
     ]
@@ -287,13 +288,13 @@ def frontier_points(
         points += _tuned_points(record, reweighted, chain, n_lams, seed)
     # simple settings, with at most one threshold
     settings: dict[tuple[float | None, ...], None] = {}
-    for s in range(record.n_stages):
+    for stage in range(record.n_stages):
         thresholds = (
-            _quantile_thresholds(record.scores[s], n_thresholds) if record.can_offload else []
+            _quantile_thresholds(record.scores[stage], n_thresholds) if record.can_offload else []
         )
         for threshold in [ALWAYS_STOP, *thresholds]:
             setting: list[float | None] = [None] * record.n_stages
-            setting[s] = threshold
+            setting[stage] = threshold
             settings[tuple(setting)] = None
     if record.can_offload:
         settings[(None,) * record.n_stages] = None
@@ -304,6 +305,7 @@ def _tuned_points(
     record: CascadeRecord, tuning_record: CascadeRecord, chain: int, n_lams: int, seed: int
 ) -> list[OperatingPoint]:
     """Tune settings on `tuning_record`, measure them on `record`, and subtract the optimism."""
+    # from a price at which the largest cost is worth more than any accuracy, down to nearly free
     lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
     crossfit_indices = np.unique(np.append(np.arange(0, n_lams, CROSS_FIT_STEP), n_lams - 1))
     optimism = np.zeros((3, len(crossfit_indices)))  # of cost, accuracy and weighted accuracy
@@ -312,7 +314,7 @@ def _tuned_points(
     for fit_rows, unseen_rows in folds:
         fit_record = record.take(fit_rows)
         unseen_record = record.take(unseen_rows)
-        for i, setting in enumerate(
+        for index, setting in enumerate(
             tune(with_smoothed_answers(tuning_record.take(fit_rows)), lams[crossfit_indices])
         ):
             fit_point = fit_record.measure(setting)
@@ -322,7 +324,7 @@ def _tuned_points(
                 fit_point.accuracy - unseen_point.accuracy,
                 fit_point.effective_accuracy - unseen_point.effective_accuracy,
             )
-            optimism[:, i] += np.array(gaps) / len(folds)
+            optimism[:, index] += np.array(gaps) / len(folds)
     if not folds:
         return []
     cost_optimism, accuracy_optimism, weighted_optimism = (
@@ -330,33 +332,35 @@ def _tuned_points(
     )
     # figures at all prices, less the interpolated optimism
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
-    for i, setting in enumerate(tune(with_smoothed_answers(tuning_record), lams)):
+    for index, setting in enumerate(tune(with_smoothed_answers(tuning_record), lams)):
         point = record.measure(setting, chain)
-        corrected = msgspec.structs.replace(
+        corrected_point = msgspec.structs.replace(
             point,
-            cost=point.cost + float(cost_optimism[i]),
-            accuracy=point.accuracy - float(accuracy_optimism[i]),
+            cost=point.cost + float(cost_optimism[index]),
+            accuracy=point.accuracy - float(accuracy_optimism[index]),
         )
         if point.weighted_accuracy is not None:
-            weighted_accuracy = point.weighted_accuracy - float(weighted_optimism[i])
-            corrected = msgspec.structs.replace(corrected, weighted_accuracy=weighted_accuracy)
-        points.setdefault(setting, corrected)
+            weighted_accuracy = point.weighted_accuracy - float(weighted_optimism[index])
+            corrected_point = msgspec.structs.replace(
+                corrected_point, weighted_accuracy=weighted_accuracy
+            )
+        points.setdefault(setting, corrected_point)
     return list(points.values())
 
 
 def with_smoothed_answers(record: CascadeRecord) -> CascadeRecord:
     """Replace each stage's `correctness` by the frequency of 1 at each score (an isotonic fit)."""
     correctness = record.correctness.copy()
-    for s in range(record.n_stages):
-        has_score = ~np.isnan(record.scores[s])
+    for stage in range(record.n_stages):
+        has_score = ~np.isnan(record.scores[stage])
         if has_score.any():
             isotonic = IsotonicRegression(out_of_bounds="clip")
             isotonic.fit(
-                record.scores[s, has_score],
-                correctness[s, has_score],
+                record.scores[stage, has_score],
+                correctness[stage, has_score],
                 record.answer_weights[has_score],
             )
-            correctness[s, has_score] = isotonic.predict(record.scores[s, has_score])
+            correctness[stage, has_score] = isotonic.predict(record.scores[stage, has_score])
     return replace(record, correctness=correctness)
 
 
@@ -368,8 +372,8 @@ def _quantile_thresholds(scores: NDArray[np.float32], n_thresholds: int) -> list
         return []
     indices = np.unique(np.linspace(0, len(distinct_scores) - 2, n_thresholds).astype(int))
     return [
-        midpoint_threshold(float(distinct_scores[i]), float(distinct_scores[i + 1]))
-        for i in indices
+        midpoint_threshold(float(distinct_scores[index]), float(distinct_scores[index + 1]))
+        for index in indices
     ]
 
 
@@ -413,9 +417,9 @@ def _descend(
     stop_counts = np.zeros((len(lams), n_stages), np.int64)  # numbers of stopping rows
     gains = np.zeros(len(lams))
     rank = np.empty((n_stages, n), np.int64)
-    for s in range(n_stages):
-        for r in range(n):
-            rank[s, order[s, r]] = r
+    for stage in range(n_stages):
+        for place in range(n):
+            rank[stage, order[stage, place]] = place
     n_stopping = np.zeros(n_stages, np.int64)
     if last_stage >= 0:
         n_stopping[last_stage] = n
@@ -426,41 +430,48 @@ def _descend(
         for _ in range(max_passes):
             has_changed = False
             # backwards, so that each row's gain from the later stages is known
-            for i in range(n):
-                continue_gain[i] = weights[i] * (
-                    correctness[n_stages, i] - lam * exit_costs[n_stages, i]
+            for row in range(n):
+                continue_gain[row] = weights[row] * (
+                    correctness[n_stages, row] - lam * exit_costs[n_stages, row]
                 )
-            for s in range(n_stages - 1, -1, -1):
-                if s != last_stage:
+            for stage in range(n_stages - 1, -1, -1):
+                if stage != last_stage:
                     gain_so_far = 0.0
                     best_gain = 0.0
                     best_count = 0
-                    for r in range(n):
-                        i = order[s, r]
-                        if scores[s, i] == -np.inf:
+                    for place in range(n):
+                        row = order[stage, place]
+                        if scores[stage, row] == -np.inf:
                             break
                         is_reached = True
-                        for earlier_stage in range(s):
-                            if rank[earlier_stage, i] < n_stopping[earlier_stage]:
+                        for earlier_stage in range(stage):
+                            if rank[earlier_stage, row] < n_stopping[earlier_stage]:
                                 is_reached = False
                                 break
                         # gain of stopping over continuing, each weight * (correctness - lam * cost)
                         if is_reached:
-                            stop_gain = weights[i] * (correctness[s, i] - lam * exit_costs[s, i])
-                            gain_so_far += stop_gain - continue_gain[i]
-                        is_tied = r + 1 < n and scores[s, order[s, r + 1]] == scores[s, i]
+                            stop_gain = weights[row] * (
+                                correctness[stage, row] - lam * exit_costs[stage, row]
+                            )
+                            gain_so_far += stop_gain - continue_gain[row]
+                        is_tied = (
+                            place + 1 < n
+                            and scores[stage, order[stage, place + 1]] == scores[stage, row]
+                        )
                         if not is_tied and gain_so_far > best_gain + 1e-9:
                             best_gain = gain_so_far
-                            best_count = r + 1
-                    if best_count != n_stopping[s]:
+                            best_count = place + 1
+                    if best_count != n_stopping[stage]:
                         has_changed = True
-                        n_stopping[s] = best_count
-                for i in range(n):
-                    if rank[s, i] < n_stopping[s]:
-                        continue_gain[i] = weights[i] * (correctness[s, i] - lam * exit_costs[s, i])
+                        n_stopping[stage] = best_count
+                for row in range(n):
+                    if rank[stage, row] < n_stopping[stage]:
+                        continue_gain[row] = weights[row] * (
+                            correctness[stage, row] - lam * exit_costs[stage, row]
+                        )
             if not has_changed:
                 break
-        for s in range(n_stages):
-            stop_counts[price_number, s] = n_stopping[s]
+        for stage in range(n_stages):
+            stop_counts[price_number, stage] = n_stopping[stage]
         gains[price_number] = continue_gain.sum()
     return stop_counts, gains

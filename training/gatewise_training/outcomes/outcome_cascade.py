@@ -27,6 +27,7 @@ from gatewise_training.operating_points.thresholds import frontier_points
 from gatewise_training.outcomes.outcome_table import Outcomes, stage_scores
 
 MIN_ROWS = 40
+"""Smallest number of rows: half may choose thresholds, the other half measure them."""
 DEFAULT_LOSS = 0.01
 """Default bound on the loss, as a share of the largest loss."""
 N_THRESHOLDS = 200
@@ -140,7 +141,8 @@ class OutcomeCascade:
             tuned_frontier, self._points, [self._validation_record], max_loss
         )
         measured_points = [
-            self._calibration_record.measure(p.thresholds) for p in self._tuned_frontier.points
+            self._calibration_record.measure(point.thresholds)
+            for point in self._tuned_frontier.points
         ]
         self.frontier_ = Frontier.from_points(
             measured_points,
@@ -214,12 +216,12 @@ class OutcomeCascade:
             "guarantee": guarantee,
             "frontier": [
                 {
-                    "thresholds": list(p.thresholds),
-                    "cost": p.cost,
-                    "loss": (1.0 - p.accuracy) * self.loss_limit_,
-                    "offload_rate": p.offload_rate,
+                    "thresholds": list(point.thresholds),
+                    "cost": point.cost,
+                    "loss": (1.0 - point.accuracy) * self.loss_limit_,
+                    "offload_rate": point.offload_rate,
                 }
-                for p in self.frontier_.points
+                for point in self.frontier_.points
             ],
         }
 
@@ -229,7 +231,7 @@ class OutcomeCascade:
         n_rows = len(self._calibration_record.weights)
         saved_share = 1.0 - point.cost / self.big_cost_ if self.big_cost_ else 0.0
         comparison = f"{abs(saved_share):.1%} {'less' if saved_share >= 0 else 'more'}"
-        threshold_list = ", ".join(threshold_text(t, 6) for t in point.thresholds)
+        threshold_list = ", ".join(threshold_text(threshold, 6) for threshold in point.thresholds)
         lines = [
             f"a small system answers rows with a score of at least {threshold_list}; the other "
             "rows go to the next system",
@@ -308,8 +310,10 @@ class OutcomeCascade:
         if is_loss:
             return boldest_point
         # offloading more is not always better, so choose the most accurate of all that pass
-        passing_points = [p for p in candidates if p.offload_rate <= boldest_point.offload_rate]
-        best_point = max(passing_points, key=lambda p: (p.effective_accuracy, -p.cost))
+        passing_points = [
+            point for point in candidates if point.offload_rate <= boldest_point.offload_rate
+        ]
+        best_point = max(passing_points, key=lambda point: (point.effective_accuracy, -point.cost))
         return msgspec.structs.replace(best_point, guarantee=boldest_point.guarantee)
 
     def _activate(self, thresholds: Sequence[float | None]) -> None:

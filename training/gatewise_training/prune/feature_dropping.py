@@ -3,7 +3,8 @@
 GreedyPrune is a baseline of BudgetPrune (NIPS 2016, section 5): "at each iteration it attempts to
 remove all nodes corresponding to one feature". A node that tests a dropped feature becomes a leaf.
 The *items* that can be dropped are features, and feature groups with a shared price. A set of items
-is stored as bits in words of 64, so that one operation on a word handles 64 items.
+is stored as bits in words of 64, so that one operation on a word handles 64 items. In the loops, h
+is a node, w the index of a word, and c an acquisition.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
     The loss is the training error that dropping the item adds. The paper does not define the ratio.
     """
     items: Items = [(k,) for k in range(costs.n_features)]
-    for g in np.flatnonzero(costs.shared):
-        members = np.flatnonzero(costs.group == g)
+    for group in np.flatnonzero(costs.shared):
+        members = np.flatnonzero(costs.group == group)
         if len(members) > 1:
             items.append(tuple(members.tolist()))
     path_items = _path_items(problem, forest.trees.feature, items)
@@ -46,10 +47,10 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
         ratio = np.full(len(items), np.inf)
         np.divide(np.maximum(loss, 0.0), saving, out=ratio, where=saving > 0)
         ratio[~_mark_items(path_items[is_kept], len(items))] = np.nan
-        best = int(np.lexsort((loss, ratio))[0])
-        word, bit = divmod(best, 64)
-        tests_best = (path_items[:, word] >> np.uint64(bit)) & np.uint64(1)
-        is_dropped = is_kept & tests_best.astype(np.bool_)
+        best_item = int(np.lexsort((loss, ratio))[0])
+        word, bit = divmod(best_item, 64)
+        tests_best_item = (path_items[:, word] >> np.uint64(bit)) & np.uint64(1)
+        is_dropped = is_kept & tests_best_item.astype(np.bool_)
         level += 1
         pruning_step[is_dropped] = level
         is_kept = is_kept & ~is_dropped

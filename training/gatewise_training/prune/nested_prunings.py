@@ -25,7 +25,8 @@ from gatewise.errors import InputError
 from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem
 
 ROUNDING = 1e-9
-"""A cost counts as within a budget if it exceeds the budget by at most this much."""
+"""A cost counts as within a budget if it exceeds the budget by at most this much, because costs are
+sums in different orders."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,8 @@ Solve = Callable[[PruneProblem, float], Solution]
 """A solver of a pruning problem at one price of cost."""
 
 ROUNDING = 1e-10
-"""Gains up to this share of the undecided nodes' profits are attributed to rounding."""
+"""Gains up to this share of the undecided nodes' profits are attributed to rounding; the minimum
+cut leaves up to 1e-12 of them unsent."""
 
 
 def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
@@ -115,9 +116,9 @@ def breakpoints_by_solver(solve: Solve, problem: PruneProblem) -> NDArray[np.flo
 @numba.njit(cache=True, nogil=True)
 def _cap_at_parent(prices: Any, parent: Any) -> None:
     """Lower each node's breakpoint to its parent's, in place."""
-    for h in range(len(parent)):  # a parent's index is below its children's
-        if parent[h] >= 0:
-            prices[h] = min(prices[h], prices[parent[h]])
+    for node in range(len(parent)):  # a parent's index is below its children's
+        if parent[node] >= 0:
+            prices[node] = min(prices[node], prices[parent[node]])
 
 
 @dataclass(frozen=True, eq=False)

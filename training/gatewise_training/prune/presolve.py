@@ -7,6 +7,9 @@ The reduced problem has the same optimum:
   because profits are at least 0.
 - Acquisitions that the same nodes make are merged. The price of an acquisition that only one node
   makes becomes part of that node's own price.
+
+In the loops, h and v are nodes, c is an acquisition, and e is an edge from a node to an
+acquisition.
 """
 
 from __future__ import annotations
@@ -205,14 +208,14 @@ def _restrict(closure: Any, flow: Any, is_chosen: Any, is_unpaid: Any) -> Any:
     parent, profit, price, start, columns, column_price = closure
     to_columns, to_parent = flow
     # number the nodes, and count the uses of each acquisition
-    n = 0
+    n_chosen = 0
     n_edges = 0
     number = np.full(len(parent), -1, np.int32)
     n_uses = np.zeros(len(column_price), np.int32)
     for v in range(len(parent)):
         if is_chosen[v]:
-            number[v] = n
-            n += 1
+            number[v] = n_chosen
+            n_chosen += 1
             for e in range(start[v], start[v + 1]):
                 if is_unpaid[columns[e]]:
                     n_uses[columns[e]] += 1
@@ -226,14 +229,14 @@ def _restrict(closure: Any, flow: Any, is_chosen: Any, is_unpaid: Any) -> Any:
             n_columns += 1
         elif n_uses[c] == 1:
             n_edges -= 1
-    new_parent = np.full(n, -1, np.int32)
-    new_profit = np.empty(n)
-    new_price = np.empty(n)
-    new_start = np.zeros(n + 1, np.int64)
+    new_parent = np.full(n_chosen, -1, np.int32)
+    new_profit = np.empty(n_chosen)
+    new_price = np.empty(n_chosen)
+    new_start = np.zeros(n_chosen + 1, np.int64)
     new_columns = np.empty(n_edges, np.int32)
     new_column_price = np.empty(n_columns)
     new_to_columns = np.empty(n_edges)
-    new_to_parent = np.zeros(n)
+    new_to_parent = np.zeros(n_chosen)
     for c in range(len(column_price)):
         if column_number[c] >= 0:
             new_column_price[column_number[c]] = column_price[c]

@@ -33,6 +33,7 @@ NodeMask = NDArray[np.bool_]
 """Mask of the nodes that stay inner nodes, shape (n_nodes,)."""
 
 Floats = NDArray[np.float64]
+"""Numbers of one kind, such as one per node, per acquisition or per first use."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,10 +177,12 @@ def build_problem(
         raise InputError(f"depth_cost must be a finite number of at least 0, not {depth_cost!r}")
     inner = trees.left >= 0
     counts = forest.counts if training_counts is None else training_counts
-    # e_h: rows at node h outside its most frequent class
-    e = counts.sum(axis=1) - counts.max(axis=1)
+    # e_h of the equation: rows at node h outside its most frequent class
+    node_errors = counts.sum(axis=1) - counts.max(axis=1)
     n_train_in_all_trees = counts[trees.roots].sum()  # N_train T
-    saved_errors = e - np.where(inner, e[trees.left] + e[trees.right], e)
+    saved_errors = node_errors - np.where(
+        inner, node_errors[trees.left] + node_errors[trees.right], node_errors
+    )
     paths = PathTables(
         feature=trees.feature,
         threshold=trees.threshold,
@@ -196,7 +199,7 @@ def build_problem(
     return PruneProblem(
         parent=forest.parent,
         inner=inner,
-        error=e / n_train_in_all_trees,
+        error=node_errors / n_train_in_all_trees,
         # rounding of bootstrap weights may bring a profit slightly below 0
         profit=np.maximum(saved_errors, 0.0) / n_train_in_all_trees,
         column_start=start,
@@ -241,10 +244,10 @@ def _items_by_feature(costs: FeatureCosts) -> dict[str, NDArray[np.int64]]:
 def _mark_paid(start: Any, nodes: Any, is_kept: Any) -> Any:
     """Mark the columns that contain a kept node."""
     is_paid = np.zeros(len(start) - 1, np.bool_)
-    for c in range(len(is_paid)):
-        for use in range(start[c], start[c + 1]):
+    for column in range(len(is_paid)):
+        for use in range(start[column], start[column + 1]):
             if is_kept[nodes[use]]:
-                is_paid[c] = True
+                is_paid[column] = True
                 break
     return is_paid
 
@@ -276,38 +279,40 @@ def _list_columns(x: Any, paths: Any, item_prices: Any) -> Any:
     last_row = np.full(n_items, -1, np.int64)
     n_columns = 0
     n_uses = 0
-    for i in range(len(x)):
-        n_row_uses = _write_first_uses(x[i], paths, i * n_trees, uses, visit_shares, row_share)
+    for row in range(len(x)):
+        n_row_uses = _write_first_uses(x[row], paths, row * n_trees, uses, visit_shares, row_share)
         n_uses += n_row_uses
         for use in range(n_row_uses):
-            if last_row[uses.item[use]] != i:
-                last_row[uses.item[use]] = i
+            if last_row[uses.item[use]] != row:
+                last_row[uses.item[use]] = row
                 n_columns += 1
     # second pass over the rows: fill the columns of each row
     start = np.zeros(n_columns + 1, np.int64)
     nodes = np.empty(n_uses, np.int32)
     price = np.empty(n_columns)
-    row_column = np.empty(n_items, np.int64)
+    column_of_item = np.empty(n_items, np.int64)
     use_count = np.zeros(n_items, np.int64)
     column = 0
     uses.last_path[:] = -1
-    for i in range(len(x)):
-        n_row_uses = _write_first_uses(x[i], paths, i * n_trees, uses, visit_shares, 0.0)
+    for row in range(len(x)):
+        n_row_uses = _write_first_uses(x[row], paths, row * n_trees, uses, visit_shares, 0.0)
         first_column = column
         for use in range(n_row_uses):
             item = uses.item[use]
             if use_count[item] == 0:
-                row_column[item] = column
+                column_of_item[item] = column
                 price[column] = row_share * item_prices[item]
                 column += 1
             use_count[item] += 1
-            start[row_column[item] + 1] += 1
-        for c in range(first_column, column):
-            start[c + 1] += start[c]
+            start[column_of_item[item] + 1] += 1
+        # start holds the number of uses; the sums are the ends of the columns for now, and
+        # counting `use_count` down to 0 fills each column from there back to its start
+        for row_column in range(first_column, column):
+            start[row_column + 1] += start[row_column]
         for use in range(n_row_uses):
             item = uses.item[use]
             use_count[item] -= 1
-            nodes[start[row_column[item]] + use_count[item]] = uses.node[use]
+            nodes[start[column_of_item[item]] + use_count[item]] = uses.node[use]
     return start, nodes, price, visit_shares
 
 
@@ -322,19 +327,19 @@ def _write_first_uses(
     n_uses = 0
     path = first_path
     for root in paths.roots:
-        h = root
-        while paths.feature[h] >= 0:
-            visit_shares[h] += row_share
-            k = paths.feature[h]
-            for entry in range(paths.item_start[k], paths.item_start[k + 1]):
+        node = root
+        while paths.feature[node] >= 0:
+            visit_shares[node] += row_share
+            feature = paths.feature[node]
+            for entry in range(paths.item_start[feature], paths.item_start[feature + 1]):
                 item = paths.items[entry]
                 if uses.last_path[item] != path:
                     uses.last_path[item] = path
                     uses.item[n_uses] = item
-                    uses.node[n_uses] = h
+                    uses.node[n_uses] = node
                     n_uses += 1
-            value = row[k]
-            goes_left = value <= paths.threshold[h] or (np.isnan(value) and paths.nan_left[h])
-            h = paths.left[h] if goes_left else paths.right[h]
+            value = row[feature]
+            goes_left = value <= paths.threshold[node] or (np.isnan(value) and paths.nan_left[node])
+            node = paths.left[node] if goes_left else paths.right[node]
         path += 1
     return n_uses

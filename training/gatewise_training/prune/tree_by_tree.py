@@ -9,7 +9,7 @@ tree earns more than its price. The solutions are nested in ``lam``, and each no
 breakpoint, as in Breiman's weakest-link pruning ("Classification and regression trees", 1984,
 chapter 3). The breakpoints are computed bottom up. Each node is merged with the nodes below it that
 earn more per unit of price than it does, as in the pool-adjacent-violators algorithm. This takes
-O(n log n) time.
+O(n log n) time. In the loops h is a node.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ def _ratio(profit: float, price: float) -> float:
 
 @numba.njit(cache=True, nogil=True)
 def _meld(a: int, b: int, ratio: Any, left: Any, right: Any) -> int:
-    """Merge two skew heaps with the tops `a` and `b`; return the top, the largest ratio."""
+    """Merge two skew heaps with the tops `a` and `b`; return the top, which has the largest ratio.
+
+    The tops go into the right spine in the order of their ratios, and each exchanges its children.
+    """
     top = -1
     bottom = -1
     while a >= 0 and b >= 0:
@@ -101,8 +104,8 @@ def _meld(a: int, b: int, ratio: Any, left: Any, right: Any) -> int:
         right_child = right[a]
         right[a] = left[a]
         a = right_child
-    rest = a if a >= 0 else b
+    remaining_top = a if a >= 0 else b
     if bottom < 0:
-        return rest
-    left[bottom] = rest
+        return remaining_top
+    left[bottom] = remaining_top
     return top

@@ -29,7 +29,7 @@ import numpy as np
 from gatewise_training.prune.problem import Floats, NodeMask, PruneProblem
 
 MAX_REPAIRS = 3
-"""Maximum number of rounds of :func:`repair`."""
+"""Maximum number of rounds of :func:`repair`, each of which passes all acquisitions twice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +96,17 @@ def merge_columns(problem: PruneProblem) -> PruneProblem:
     # the sum of the random keys of its nodes identifies a column
     node_keys = np.random.default_rng(0).integers(1, 2**64, problem.n_nodes, dtype=np.uint64)
     column_keys = np.add.reduceat(node_keys[problem.column_nodes], start[:-1])
-    _, representative, inverse = np.unique(column_keys, return_index=True, return_inverse=True)
-    n_uses_of_column = np.diff(start)[representative]
+    _, representatives, merged_number = np.unique(
+        column_keys, return_index=True, return_inverse=True
+    )
+    n_uses_of_column = np.diff(start)[representatives]
     merged_start = np.concatenate([[0], np.cumsum(n_uses_of_column)]).astype(np.int64)
     use_indices = np.repeat(
-        start[representative] - merged_start[:-1], n_uses_of_column
+        start[representatives] - merged_start[:-1], n_uses_of_column
     ) + np.arange(merged_start[-1])
-    merged_price = np.bincount(inverse, weights=problem.column_price, minlength=len(representative))
+    merged_price = np.bincount(
+        merged_number, weights=problem.column_price, minlength=len(representatives)
+    )
     return replace(
         problem,
         column_start=merged_start,
@@ -126,14 +130,14 @@ def best_level_set(problem: PruneProblem, share: Floats, lam: float) -> tuple[No
     good. `share`, of shape (n_nodes,), is in [0, 1], and no node's share is above its parent's. At
     most 20 level sets are compared.
     """
-    share = np.round(share, 9)
+    share = np.round(share, 9)  # HiGHS's shares are equal only up to its tolerance
     thresholds = np.unique(share.clip(0.0, 1.0))
     thresholds = thresholds[thresholds < 1.0] if len(thresholds) > 1 else np.array([0.5])
     indices = np.unique(np.linspace(0, len(thresholds) - 1, 20).round().astype(int))
     prunings = [share > threshold for threshold in thresholds[indices]]
     objectives = [problem.objective(is_kept, lam) for is_kept in prunings]
-    best = int(np.argmin(objectives))
-    return prunings[best], float(objectives[best])
+    best_index = int(np.argmin(objectives))
+    return prunings[best_index], float(objectives[best_index])
 
 
 def repair(problem: PruneProblem, is_kept: NodeMask, lam: float) -> tuple[NodeMask, float]:
@@ -145,18 +149,18 @@ def repair(problem: PruneProblem, is_kept: NodeMask, lam: float) -> tuple[NodeMa
     start, nodes = problem.column_start, problem.column_nodes
     objective = float(problem.objective(is_kept, lam))
     for _ in range(MAX_REPAIRS):
-        new_keep = is_kept
+        is_kept_now = is_kept
         for is_adding in (False, True):
             gain = problem.profit - lam * problem.depth_price
-            _charge_changes(start, nodes, lam * problem.column_price, new_keep, is_adding, gain)
+            _charge_changes(start, nodes, lam * problem.column_price, is_kept_now, is_adding, gain)
             if not is_adding:
-                gain[~new_keep] = -np.inf
-            new_keep = np.empty_like(is_kept)
-            _prune_by_gain(problem.parent, gain, new_keep)
-        new_objective = float(problem.objective(new_keep, lam))
-        if new_objective >= objective - 1e-15:
+                gain[~is_kept_now] = -np.inf
+            is_kept_now = np.empty_like(is_kept)
+            _prune_by_gain(problem.parent, gain, is_kept_now)
+        new_objective = float(problem.objective(is_kept_now, lam))
+        if new_objective >= objective - 1e-15:  # no decrease beyond rounding
             break
-        is_kept = new_keep
+        is_kept = is_kept_now
         objective = new_objective
     return is_kept, objective
 

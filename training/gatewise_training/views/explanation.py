@@ -46,8 +46,8 @@ class ExplainedStage:
         limit = threshold_text(self.threshold)
         if limit == "always":
             return "always stops here" if self.stopped else "goes on"
-        sign, then = (">=", "stops") if self.stopped else ("<", "goes on")
-        return f"score {self.score:.4g} {sign} {limit}: {then}"
+        sign, outcome = (">=", "stops") if self.stopped else ("<", "goes on")
+        return f"score {self.score:.4g} {sign} {limit}: {outcome}"
 
     @property
     def features(self) -> str:
@@ -137,8 +137,8 @@ def explain(system: Any, x: Any) -> Explanation:
     """Explain a fitted system's answer to one instance; see :meth:`.BudgetedClassifier.explain`."""
     row = system._rows(_one_row(system, x))
     path = _InstancePath(system, row)
-    for number in range(len(system.stages_)):
-        path.visit_stage(number)
+    for stage_number in range(len(system.stages_)):
+        path.visit_stage(stage_number)
         if path.steps[-1].stopped:
             break
     if not path.steps[-1].stopped:
@@ -171,19 +171,19 @@ class _InstancePath:
         self.exit_costs = np.asarray(costs).reshape(-1)
         self._is_acquired = np.zeros(len(self._acquired[0]), np.bool_)
 
-    def visit_stage(self, number: int) -> None:
+    def visit_stage(self, stage_number: int) -> None:
         """Add a stage; without a high-cost model the last stage always stops."""
         system = self._system
-        stage = system.stages_[number]
-        threshold = system.operating_point_.thresholds[number]
+        stage = system.stages_[stage_number]
+        threshold = system.operating_point_.thresholds[stage_number]
         margins, score = split_outputs(stage.margins(self._row), stage.score)
-        is_last = system.high_cost_model_ is None and number == len(system.stages_) - 1
+        is_last = system.high_cost_model_ is None and stage_number == len(system.stages_) - 1
         self._add(
-            self._acquired[number],
+            self._acquired[stage_number],
             int(labels(margins)[0]),
             probabilities(margins, stage.link)[0],
-            float(self.exit_costs[number]),
-            name=f"stage {number}",
+            float(self.exit_costs[stage_number]),
+            name=f"stage {stage_number}",
             model=stage.model_name,
             score=float(score[0]),
             threshold=None if threshold is None else float(threshold),

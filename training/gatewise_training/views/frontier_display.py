@@ -104,4 +104,4 @@ class FrontierDisplay:
 
 
 def _xy(points: Sequence[OperatingPoint]) -> tuple[list[float], list[float]]:
-    return [p.cost for p in points], [p.effective_accuracy for p in points]
+    return [point.cost for point in points], [point.effective_accuracy for point in points]

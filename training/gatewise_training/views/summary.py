@@ -79,10 +79,10 @@ def _lines(system: Any) -> list[str]:
             _group_losses(point, frontier, f"{reference} answers all" if answers_all else "")
         )
     # the cost and the bounds of the point
-    cost = f"cost {point.cost:.4g} per instance"
+    cost_text = f"cost {point.cost:.4g} per instance"
     if system.high_cost_model_ is not None:
-        cost += f", {percent(point.offload_rate)} offloaded"
-    lines.append(cost)
+        cost_text += f", {percent(point.offload_rate)} offloaded"
+    lines.append(cost_text)
     max_bytes = getattr(system, "max_bytes_", None)
     if max_bytes is not None:
         lines.append(f"stages of {point.bytes} bytes as tables of C, at most {max_bytes}")
@@ -127,11 +127,12 @@ def _group_losses(point: Any, frontier: Any, fallback_text: str) -> str:
 
 def _recalls(point: Any, frontier: Any) -> str:
     """Write the recall of each class and of the reference; of many classes only the lowest."""
-    reference = frontier.reference_recall or (None,) * len(point.recall)
-    order = sorted(range(len(point.recall)), key=lambda i: point.recall[i] or 0.0)
+    recalls = point.recall
+    references = frontier.reference_recall or (None,) * len(recalls)
+    by_recall = sorted(range(len(recalls)), key=lambda index: recalls[index] or 0.0)
     texts = [
-        f"{frontier.classes[i]} {_share(point.recall[i])} ({_share(reference[i])})"
-        for i in sorted(order[:MAX_CLASSES]) + order[MAX_CLASSES:]
+        f"{frontier.classes[index]} {_share(recalls[index])} ({_share(references[index])})"
+        for index in sorted(by_recall[:MAX_CLASSES]) + by_recall[MAX_CLASSES:]
     ]
     return shortened(texts, MAX_CLASSES)
 
@@ -187,11 +188,11 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
     return rows
 
 
-def _limit(system: Any, s: int) -> str:
-    """Write the threshold of stage `s`."""
-    if system.high_cost_model_ is None and s == len(system.stages_) - 1:
+def _limit(system: Any, stage_number: int) -> str:
+    """Write the threshold of stage `stage_number`."""
+    if system.high_cost_model_ is None and stage_number == len(system.stages_) - 1:
         return "always"
-    return threshold(system.operating_point_.thresholds[s])
+    return threshold(system.operating_point_.thresholds[stage_number])
 
 
 def feature_labels(system: Any, features: Sequence[str]) -> Sequence[str]:

@@ -17,10 +17,11 @@ MAX_CODES = 65535
 """Maximum number of codes of a column; uint16 has room for one more, the code of NaN."""
 
 MAX_SPARSE_CODES = 15
-"""Maximum number of codes of a sparse column."""
+"""Maximum number of codes of a sparse column; all of them are scanned at each node."""
 
 MIN_SPARSE_SHARE = 0.75
-"""Smallest share of rows with the prevailing code at which a column counts as sparse."""
+"""Smallest share of rows with the prevailing code at which a column counts as sparse, so that at
+most a quarter of the rows have entries."""
 
 
 class Sparse(NamedTuple):
@@ -99,23 +100,23 @@ class Codes(NamedTuple):
 def _sparse_entries(codes: NDArray[Any], n_codes: NDArray[np.int64]) -> Sparse:
     """Find the sparse columns; shapes: `codes` (n_features, n), `n_codes` (n_features,)."""
     n_features, n_rows = codes.shape
-    common = np.full(n_features, -1, np.int32)
+    common_code = np.full(n_features, -1, np.int32)
     for k in np.flatnonzero(n_codes <= MAX_SPARSE_CODES):
         counts = np.bincount(codes[k], minlength=1)
         if counts.max() >= MIN_SPARSE_SHARE * n_rows:
-            common[k] = counts.argmax()
-    columns = np.flatnonzero(common >= 0)
-    slots = np.where(common >= 0, n_codes + 1, 0)
-    offset = np.concatenate([[0], np.cumsum(slots)]).astype(np.int32)
-    row, column = np.nonzero((codes[columns] != common[columns, None]).T)
-    feature = columns[column].astype(np.int32)
-    slot = offset[feature] + codes[feature, row].astype(np.int32)
+            common_code[k] = counts.argmax()
+    columns = np.flatnonzero(common_code >= 0)
+    n_slots = np.where(common_code >= 0, n_codes + 1, 0)
+    offset = np.concatenate([[0], np.cumsum(n_slots)]).astype(np.int32)
+    entry_rows, entry_columns = np.nonzero((codes[columns] != common_code[columns, None]).T)
+    entry_feature = columns[entry_columns].astype(np.int32)
+    entry_slot = offset[entry_feature] + codes[entry_feature, entry_rows].astype(np.int32)
     return Sparse(
-        common=common,
+        common=common_code,
         offset=offset,
-        entry_start=np.searchsorted(row, np.arange(n_rows + 1)).astype(np.int64),
-        entry_slot=slot.astype(np.int32),
-        entry_feature=feature,
+        entry_start=np.searchsorted(entry_rows, np.arange(n_rows + 1)).astype(np.int64),
+        entry_slot=entry_slot.astype(np.int32),
+        entry_feature=entry_feature,
     )
 
 

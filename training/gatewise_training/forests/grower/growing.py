@@ -21,6 +21,7 @@ END in the array of rows, its depth counts from 0 at the root, and NODE is its i
 :class:`GrownNodes`."""
 
 MAX_FLOAT32 = np.float32(np.finfo(np.float32).max)
+"""Threshold that sends all numbers to the left."""
 
 
 class GrownNodes(NamedTuple):
@@ -85,11 +86,13 @@ class LeafSplit(NamedTuple):
 
 @numba.njit(cache=True, nogil=True)
 def split_threshold(columns: Any, split: Any) -> Any:
-    """Get the threshold of a split, which is above all numbers if only NaN goes right."""
-    first = columns.start[split.feature]
-    if split.above >= columns.start[split.feature + 1] - first:
+    """Get the threshold of a split, which no number exceeds if only NaN goes right."""
+    column_start = columns.start[split.feature]
+    if split.above >= columns.start[split.feature + 1] - column_start:
         return MAX_FLOAT32
-    return threshold_between(columns.upper[first + split.below], columns.lower[first + split.above])
+    return threshold_between(
+        columns.upper[column_start + split.below], columns.lower[column_start + split.above]
+    )
 
 
 @numba.njit(cache=True, nogil=True)
@@ -120,16 +123,16 @@ def partition(values: Any, is_left: Any, scratch: Any) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def write_split(
-    nodes: Any, node: int, columns: Any, split: Any, nan_left: bool, child: int
+    nodes: Any, node: int, columns: Any, split: Any, nan_left: bool, left_child: int
 ) -> None:
-    """Write a split into a node, with the children `child` and `child + 1`, which become leaves."""
+    """Write a split into a node; its children `left_child` and `left_child + 1` become leaves."""
     nodes.feature[node] = split.feature
     nodes.threshold[node] = split_threshold(columns, split)
     nodes.nan_left[node] = nan_left
-    nodes.left[node] = child
-    nodes.right[node] = child + 1
-    nodes.feature[child] = -1
-    nodes.feature[child + 1] = -1
+    nodes.left[node] = left_child
+    nodes.right[node] = left_child + 1
+    nodes.feature[left_child] = -1
+    nodes.feature[left_child + 1] = -1
 
 
 @numba.njit(cache=True, nogil=True)
@@ -152,18 +155,18 @@ def copy_into(array: Any, start: int, source: Any, n: int) -> None:
 @numba.njit(cache=True, nogil=True)
 def extend_array(array: Any, n_rows: int) -> Any:
     """Copy an array into one with more rows; the new rows are not initialised."""
-    copy = np.empty((n_rows, *array.shape[1:]), array.dtype)
-    copy_into(copy.reshape(-1), 0, array.reshape(-1), array.size)
-    return copy
+    longer_array = np.empty((n_rows, *array.shape[1:]), array.dtype)
+    copy_into(longer_array.reshape(-1), 0, array.reshape(-1), array.size)
+    return longer_array
 
 
 @numba.njit(cache=True, nogil=True)
 def extend_nodes(nodes: Any, n_nodes: int) -> Any:
     """Copy nodes into arrays of `n_nodes` nodes; the new nodes are leaves."""
-    copy = unsplit_nodes(n_nodes)
-    copy_into(copy.feature, 0, nodes.feature, len(nodes.feature))
-    copy_into(copy.threshold, 0, nodes.threshold, len(nodes.threshold))
-    copy_into(copy.left, 0, nodes.left, len(nodes.left))
-    copy_into(copy.right, 0, nodes.right, len(nodes.right))
-    copy_into(copy.nan_left, 0, nodes.nan_left, len(nodes.nan_left))
-    return copy
+    longer_nodes = unsplit_nodes(n_nodes)
+    copy_into(longer_nodes.feature, 0, nodes.feature, len(nodes.feature))
+    copy_into(longer_nodes.threshold, 0, nodes.threshold, len(nodes.threshold))
+    copy_into(longer_nodes.left, 0, nodes.left, len(nodes.left))
+    copy_into(longer_nodes.right, 0, nodes.right, len(nodes.right))
+    copy_into(longer_nodes.nan_left, 0, nodes.nan_left, len(nodes.nan_left))
+    return longer_nodes

@@ -21,6 +21,7 @@ Criterion = Literal["threshold_pairs", "entropy"]
 Splits = Literal["exact", "stumps"]
 
 CRITERIA = {"threshold_pairs": PAIRS, "entropy": ENTROPY}
+"""Number of each criterion in the compiled grower."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class RowAcquisitions:
 def grow(
     codes: Codes,
     y: NDArray[np.int64],
-    drawn: NDArray[np.int64],
+    draw_counts: NDArray[np.int64],
     n_classes: int,
     costs: FeatureCosts,
     rule: SplitRule,
@@ -68,7 +69,7 @@ def grow(
     acquired: RowAcquisitions | None = None,
     seed: int = 0,
 ) -> Forest:
-    """Grow one tree on a bootstrap sample, which contains each row `drawn` times.
+    """Grow one tree on a bootstrap sample, which contains each row `draw_counts` times.
 
     Features that rows have `acquired` for earlier trees are free for these rows.
 
@@ -77,10 +78,11 @@ def grow(
     >>> grow(codes, labels, drawn, 2, FeatureCosts.uniform(1), SplitRule()).trees.threshold
     array([1.5, 0. , 0. ], dtype=float32)
     """
-    rows = np.flatnonzero(drawn).astype(np.int32)
+    rows = np.flatnonzero(draw_counts).astype(np.int32)
     sample = BootstrapSample(
-        rows, y[rows].astype(np.int32), drawn[rows].astype(np.int32), n_classes
+        rows, y[rows].astype(np.int32), draw_counts[rows].astype(np.int32), n_classes
     )
+    # the rule's `mu` is per acquisition of mean price, and the kernel's is per unit of price
     mean_price = float(costs.standalone_prices.mean())
     mu = rule.mu / mean_price if mean_price > 0 else 0.0
     if acquired is None:
@@ -95,7 +97,7 @@ def grow(
             mu=mu,
             stumps=rule.splits == "stumps",
             max_depth=rule.max_depth or len(rows),
-            log_table=log_table(int(drawn.sum())) if is_entropy else np.zeros(1),
+            log_table=log_table(int(draw_counts.sum())) if is_entropy else np.zeros(1),
         ),
         TreePrices(
             costs.standalone_prices,
@@ -110,10 +112,10 @@ def grow(
 
 
 def single_leaf(
-    y: NDArray[np.int64], weight: NDArray[np.float64], n_classes: int, codes: Codes
+    y: NDArray[np.int64], weights: NDArray[np.float64], n_classes: int, codes: Codes
 ) -> Forest:
     """Make a forest of a single leaf, which predicts the shares of the classes."""
-    counts = np.bincount(y, weights=weight, minlength=n_classes).astype(np.float64)[None, :]
+    counts = np.bincount(y, weights=weights, minlength=n_classes).astype(np.float64)[None, :]
     return _forest_of_tree(unsplit_nodes(1), counts, codes.n_features)
 
 

@@ -3,7 +3,8 @@
 If a node has many rows for its range of codes, they are counted in a histogram. Most nodes of a
 deep tree have few rows, which are sorted instead. Columns in which one code prevails are counted
 together, from the entries that differ. The result is always an ascending list of the codes that
-occur, with their class counts.
+occur, with their class counts. Loops over i are over rows, over k over columns, and over m over
+classes.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import numba
 import numpy as np
 
 MAX_BINS_PER_ROW = 4
-"""Maximum number of histogram bins per row; with more bins, rows are sorted instead."""
+"""Maximum number of histogram bins per row; with more bins, most of them are empty, and sorting the
+rows is faster."""
 
 ROW_BITS = 14
 """Number of bits of a row's index in a key. They suffice, because at most
 65,536 / MAX_BINS_PER_ROW rows are sorted."""
 
 MAX_INSERTION_ROWS = 16
-"""Maximum number of rows for insertion sort."""
+"""Maximum number of rows for insertion sort, which is faster than a radix sort of few rows, because
+it does not count digits."""
 
 
 class NodeRows(NamedTuple):
@@ -61,7 +64,7 @@ class SparseCounts(NamedTuple):
 
     slots: Any  # (n_slots, n_classes), int32: all 0 between two nodes
     is_touched: Any  # (n_features,), bool: whether the column has an entry at the node
-    touched: Any  # (n_features,), int32: list of the columns with an entry
+    touched_columns: Any  # (n_features,), int32: list of the columns with an entry
 
 
 @numba.njit(cache=True, nogil=True)
@@ -91,14 +94,14 @@ def put_all_right(node_counts: Any, left: Any, right: Any) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def gather(column: Any, rows: Any, code: Any) -> Any:
-    """Copy the codes of some rows of a column to `code`; return the smallest and the largest."""
+def gather_codes(column: Any, rows: Any, row_codes: Any) -> Any:
+    """Copy the codes of rows of a column to `row_codes`; return the smallest and the largest."""
     low = high = np.int32(column[rows[0]])
     for i in range(len(rows)):
-        c = np.int32(column[rows[i]])
-        code[i] = c
-        low = min(low, c)
-        high = max(high, c)
+        code = np.int32(column[rows[i]])
+        row_codes[i] = code
+        low = min(low, code)
+        high = max(high, code)
     return np.int64(low), np.int64(high)
 
 
@@ -117,23 +120,23 @@ def list_events(rows: Any, low: int, high: int, events: Any) -> int:
 @numba.njit(cache=True, nogil=True)
 def _list_by_histogram(rows: Any, low: int, width: int, events: Any) -> int:
     """Count rows in a histogram, list its occupied bins, and clear it."""
-    code, y, weight = rows
+    row_codes, y, weight = rows
     event_code = events.code
     event_count = events.count
     histogram = events.histogram
     n_classes = event_count.shape[1]
     for i in range(len(y)):
-        histogram[(code[i] - low) * n_classes + y[i]] += weight[i]
+        histogram[(row_codes[i] - low) * n_classes + y[i]] += weight[i]
     n_events = 0
-    for b in range(width):
-        occupied = np.int32(0)
+    for bin_number in range(width):
+        count_bits = np.int32(0)  # not 0 if any class has a count
         for m in range(n_classes):
-            occupied |= histogram[b * n_classes + m]
-        if occupied:
-            event_code[n_events] = low + b
+            count_bits |= histogram[bin_number * n_classes + m]
+        if count_bits:
+            event_code[n_events] = low + bin_number
             for m in range(n_classes):
-                event_count[n_events, m] = histogram[b * n_classes + m]
-                histogram[b * n_classes + m] = 0
+                event_count[n_events, m] = histogram[bin_number * n_classes + m]
+                histogram[bin_number * n_classes + m] = 0
             n_events += 1
     return n_events
 
@@ -141,23 +144,23 @@ def _list_by_histogram(rows: Any, low: int, width: int, events: Any) -> int:
 @numba.njit(cache=True, nogil=True)
 def _list_by_sorting(rows: Any, low: int, width: int, events: Any) -> int:
     """Sort rows by their code, and count each run of equal codes."""
-    code, y, weight = rows
+    row_codes, y, weight = rows
     event_code = events.code
     event_count = events.count
     keys = events.keys
     n = len(y)
     for i in range(n):
-        keys[i] = np.uint32((code[i] - low) << ROW_BITS | i)
-    sorted_keys = _sort(keys, events.spare_keys, n, width)
+        keys[i] = np.uint32((row_codes[i] - low) << ROW_BITS | i)
+    sorted_keys = _sort_keys(keys, events.spare_keys, n, width)
     event = -1
     last_code = np.int64(-1)
     for j in range(n):
-        c = np.int64(sorted_keys[j] >> ROW_BITS)
+        code = np.int64(sorted_keys[j] >> ROW_BITS)
         i = sorted_keys[j] & ((1 << ROW_BITS) - 1)
-        if c != last_code:
-            last_code = c
+        if code != last_code:
+            last_code = code
             event += 1
-            event_code[event] = c + low
+            event_code[event] = code + low
             for m in range(event_count.shape[1]):
                 event_count[event, m] = 0
         event_count[event, y[i]] += weight[i]
@@ -165,10 +168,11 @@ def _list_by_sorting(rows: Any, low: int, width: int, events: Any) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _sort(keys: Any, other_keys: Any, n: int, width: int) -> Any:
+def _sort_keys(keys: Any, spare_keys: Any, n: int, width: int) -> Any:
     """Sort the first `n` keys by their code, by insertion or by a radix sort of 8 bits per digit.
 
-    Returns the sorted array, which is either `keys` or `other_keys`.
+    The radix sort places the keys by one digit after another, from the lowest. Returns the sorted
+    array, which is either `keys` or `spare_keys`.
     """
     if n <= MAX_INSERTION_ROWS:
         for i in range(1, n):
@@ -179,22 +183,22 @@ def _sort(keys: Any, other_keys: Any, n: int, width: int) -> Any:
                 j -= 1
             keys[j] = key
         return keys
-    next_index = np.empty(256, np.int32)
+    next_place = np.empty(256, np.int32)
     shift = ROW_BITS
     while (width - 1) >> (shift - ROW_BITS):
-        next_index[:] = 0
+        next_place[:] = 0
         for i in range(n):
-            next_index[keys[i] >> shift & 255] += 1
-        total = np.int32(0)
+            next_place[keys[i] >> shift & 255] += 1
+        n_smaller_keys = np.int32(0)
         for digit in range(256):
-            count = next_index[digit]
-            next_index[digit] = total
-            total += count
+            digit_count = next_place[digit]
+            next_place[digit] = n_smaller_keys
+            n_smaller_keys += digit_count
         for i in range(n):
             digit = keys[i] >> shift & 255
-            other_keys[next_index[digit]] = keys[i]
-            next_index[digit] += 1
-        keys, other_keys = other_keys, keys
+            spare_keys[next_place[digit]] = keys[i]
+            next_place[digit] += 1
+        keys, spare_keys = spare_keys, keys
         shift += 8
     return keys
 
@@ -203,27 +207,27 @@ def _sort(keys: Any, other_keys: Any, n: int, width: int) -> Any:
 def count_sparse(sparse: Any, node: Any, counts: Any) -> int:
     """Count a node's entries in all sparse columns; return the number of columns with entries."""
     _, _, entry_start, entry_slot, entry_feature = sparse
-    slots, is_touched, touched = counts
+    slots, is_touched, touched_columns = counts
     rows = node.rows
     y = node.y
     weight = node.weight
     n_touched = 0
     for i in range(len(rows)):
-        for e in range(entry_start[rows[i]], entry_start[rows[i] + 1]):
-            slots[entry_slot[e], y[i]] += weight[i]
-            k = entry_feature[e]
+        for entry in range(entry_start[rows[i]], entry_start[rows[i] + 1]):
+            slots[entry_slot[entry], y[i]] += weight[i]
+            k = entry_feature[entry]
             if not is_touched[k]:
                 is_touched[k] = True
-                touched[n_touched] = k
+                touched_columns[n_touched] = k
                 n_touched += 1
     return n_touched
 
 
 @numba.njit(cache=True, nogil=True)
 def clear_sparse(sparse: Any, counts: Any, n_touched: int) -> None:
-    """Reset the counts of :func:`count_sparse` to 0."""
+    """Reset the counts of :func:`count_sparse` to 0, only in the columns with entries."""
     for j in range(n_touched):
-        k = counts.touched[j]
+        k = counts.touched_columns[j]
         counts.is_touched[k] = False
         counts.slots[sparse.offset[k] : sparse.offset[k + 1]] = 0
 
@@ -238,23 +242,23 @@ def list_sparse_events(sparse: Any, k: int, node_counts: Any, slots: Any, events
     event_count = events.count
     begin = sparse.offset[k]
     end = sparse.offset[k + 1]
-    common = sparse.common[k]
+    common_code = sparse.common[k]
     n_events = 0
-    for c in range(end - begin):
-        occupied = np.int32(0)
+    for code in range(end - begin):
+        count_bits = np.int32(0)  # not 0 if any class has a count
         for m in range(len(node_counts)):
-            occupied |= slots[begin + c, m]
-        if c == common:
+            count_bits |= slots[begin + code, m]
+        if code == common_code:
             for m in range(len(node_counts)):
-                remaining = node_counts[m]
+                n_remaining = node_counts[m]
                 for slot in range(begin, end):
-                    remaining -= slots[slot, m]
-                event_count[n_events, m] = remaining
-                occupied |= remaining
+                    n_remaining -= slots[slot, m]
+                event_count[n_events, m] = n_remaining
+                count_bits |= n_remaining
         else:
             for m in range(len(node_counts)):
-                event_count[n_events, m] = slots[begin + c, m]
-        if occupied:
-            event_code[n_events] = c
+                event_count[n_events, m] = slots[begin + code, m]
+        if count_bits:
+            event_code[n_events] = code
             n_events += 1
     return n_events

@@ -43,34 +43,36 @@ def threshold_pairs(counts: Any, alpha: float) -> float:
     >>> threshold_pairs(np.array([255, 1, 0, 0]), 1.0)
     0.0
     """
-    total = 0.0
     if alpha == 0.0:  # ordered pairs of different classes: (sum n)^2 - sum n^2
-        for n in counts:
-            total += n
-        pairs = total * total
-        for n in counts:
-            pairs -= float(n) * n
+        n_examples = 0.0
+        for count in counts:
+            n_examples += count
+        pairs = n_examples * n_examples
+        for count in counts:
+            pairs -= float(count) * count
         return pairs
+    half_impurity = 0.0  # the sum over i > j, because F is symmetric in i and j
     for i in range(len(counts)):
         surplus = counts[i] - alpha
         if surplus > 0.0:
             for j in range(i):
                 if counts[j] > alpha:
-                    total += max(surplus * (counts[j] - alpha) - alpha * alpha, 0.0)
-    return 2.0 * total
+                    half_impurity += max(surplus * (counts[j] - alpha) - alpha * alpha, 0.0)
+    return 2.0 * half_impurity
 
 
 @numba.njit(cache=True, nogil=True)
-def change_of_pairs(counts: Any, total: float, m: int, n_added: float, alpha: float) -> float:
+def change_of_pairs(counts: Any, n_examples: float, m: int, n_added: float, alpha: float) -> float:
     """Compute the change of threshold-Pairs when examples of class m are added, in O(classes).
 
-    `total` is the sum of the counts before; `n_added` is negative if examples are removed.
+    `n_examples` is the sum of the counts before; `n_added` is negative if examples are removed.
 
     >>> change_of_pairs(np.array([3, 2]), 5, 1, 1, 0.0)
     6.0
     """
     if alpha == 0.0:  # an added example forms two ordered pairs with each of another class
-        return float(2.0 * n_added * (total - counts[m]))
+        return float(2.0 * n_added * (n_examples - counts[m]))
+    # twice the change of the terms of F with class m, which are the only ones that change
     surplus_before = max(counts[m] - alpha, 0.0)
     surplus_after = max(counts[m] + n_added - alpha, 0.0)
     change = 0.0
@@ -103,10 +105,10 @@ def entropy(counts: Any, table: Any) -> float:
     4.0
     """
     # n log2 n - sum n_i log2 n_i
-    n = 0
-    bits = 0.0
-    for c in counts:
-        n += c
-        bits += table[c]
-    difference: float = table[n] - bits
-    return max(difference, 0.0)
+    n_examples = 0
+    sum_of_logs = 0.0
+    for count in counts:
+        n_examples += count
+        sum_of_logs += table[count]
+    bits: float = table[n_examples] - sum_of_logs
+    return max(bits, 0.0)  # rounding may leave a pure set slightly below 0

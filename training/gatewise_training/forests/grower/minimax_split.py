@@ -4,7 +4,8 @@ A boundary divides the codes of a column into a left and a right child. As it mo
 the threshold-Pairs impurity of the left child rises from 0 to the impurity of the node, and the
 impurity of the right child falls to 0. The larger of the two is smallest just before or just after
 the code at which they cross. Rows are therefore counted in coarse bins of codes, then only the rows
-of the bin with the crossing are counted in finer bins, and so on until each bin is one code.
+of the bin with the crossing are counted in finer bins, and so on until each bin is one code. The
+loops over m are over classes.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from gatewise_training.forests.grower.histogram import put_all_right
 from gatewise_training.forests.grower.impurity import change_of_pairs
 
 ROWS_PER_BIN = 2
-"""Mean number of rows of a coarse bin."""
+"""Mean number of rows of a coarse bin; with fewer bins than rows, a pass over the bins is cheap."""
 
 MIN_BINS = 8
-"""Smallest number of coarse bins."""
+"""Smallest number of coarse bins, so that nodes of few rows do not need many passes."""
 
 
 class Boundary(NamedTuple):
@@ -42,8 +43,8 @@ class CrossingWork(NamedTuple):
 
     bins: Any  # (max(n, MIN_BINS) * n_classes,), int32: examples by bin and class
     inner_rows: Any  # (3, n), int32: codes, classes and weights of the rows of the crossing bin
-    left: Any  # (n_classes,): examples of the left child
-    right: Any  # (n_classes,): examples of the right child
+    left: Any  # (n_classes,): examples of each class in the left child
+    right: Any  # (n_classes,): examples of each class in the right child
 
 
 class Sums(NamedTuple):
@@ -77,54 +78,55 @@ def find_crossing(
     right = crossing_work.right
     n_classes = len(left)
     sums = Sums(0.0, put_all_right(node.counts, left, right), 0.0, node.impurity)
-    code, y, weight = rows
+    row_codes, y, weight = rows
     # nearest codes outside the bin that is being examined
     below: Any = np.int64(-1)
     above: Any = np.int64(-1)
     while True:
-        shift = _count_bins(code, y, weight, low, high, bins, n_classes=n_classes)
+        shift = _count_bins(row_codes, y, weight, low, high, bins, n_classes=n_classes)
         bin_number, last_bin, f_left_after, sums = _move_bins(bins, left, right, sums, alpha)
         if shift == 0:
             break
         begin = low + (bin_number << shift)
         end = low + ((bin_number + 1) << shift)
+        # move the crossing bin back, because its codes may be on both sides of the boundary
         for m in range(n_classes):
             n_moved = bins[bin_number * n_classes + m]
             left[m] -= n_moved
             right[m] += n_moved
         n, low, high, below, above = _select_codes(
-            code, y, weight, begin, end, inner_rows=inner_rows, below=below, above=above
+            row_codes, y, weight, begin, end, inner_rows=inner_rows, below=below, above=above
         )
-        code = inner_rows[0, :n]
+        row_codes = inner_rows[0, :n]
         y = inner_rows[1, :n]
         weight = inner_rows[2, :n]
     # the crossing is at one code, so the boundary is just before or just after this code
-    middle = low + bin_number
+    crossing_code = low + bin_number
     if last_bin >= 0:
         below = low + last_bin
     if below >= 0 and sums.f_right <= f_left_after:
-        return Boundary(sums.f_right, below, middle)
+        return Boundary(sums.f_right, below, crossing_code)
     next_bin = _next_occupied(bins, bin_number + 1, high - low + 1, n_classes)
     if next_bin >= 0:
         above = low + next_bin
     if above < 0:
-        return Boundary(sums.f_right, below, middle)
-    return Boundary(f_left_after, middle, above)
+        return Boundary(sums.f_right, below, crossing_code)
+    return Boundary(f_left_after, crossing_code, above)
 
 
 @numba.njit(cache=True, nogil=True)
 def _count_bins(
-    code: Any, y: Any, weight: Any, low: int, high: int, bins: Any, n_classes: int
+    row_codes: Any, y: Any, weight: Any, low: int, high: int, bins: Any, n_classes: int
 ) -> int:
     """Count rows in bins of ``2^shift`` codes; return the shift."""
-    n = len(code)
+    n = len(row_codes)
     max_bins = max(n // ROWS_PER_BIN, MIN_BINS)
     shift = 0
     while (high - low) >> shift >= max_bins:
         shift += 1
     bins[: (((high - low) >> shift) + 1) * n_classes] = 0
     for i in range(n):
-        bins[((code[i] - low) >> shift) * n_classes + y[i]] += weight[i]
+        bins[((row_codes[i] - low) >> shift) * n_classes + y[i]] += weight[i]
     return shift
 
 
@@ -165,7 +167,14 @@ def _move_bins(bins: Any, left: Any, right: Any, sums: Any, alpha: float) -> Any
 
 @numba.njit(cache=True, nogil=True)
 def _select_codes(
-    code: Any, y: Any, weight: Any, begin: int, end: int, inner_rows: Any, below: int, above: int
+    row_codes: Any,
+    y: Any,
+    weight: Any,
+    begin: int,
+    end: int,
+    inner_rows: Any,
+    below: int,
+    above: int,
 ) -> Any:
     """Copy the rows with codes from `begin` up to `end` to `inner_rows`.
 
@@ -175,16 +184,16 @@ def _select_codes(
     n = 0
     low = end
     high = begin
-    for i in range(len(code)):
-        c = code[i]
-        if c < begin:
-            below = max(below, c)
-        elif c >= end:
-            above = c if above < 0 else min(above, c)
+    for i in range(len(row_codes)):
+        code = row_codes[i]
+        if code < begin:
+            below = max(below, code)
+        elif code >= end:
+            above = code if above < 0 else min(above, code)
         else:
-            low = min(low, c)
-            high = max(high, c)
-            inner_rows[0, n] = c
+            low = min(low, code)
+            high = max(high, code)
+            inner_rows[0, n] = code
             inner_rows[1, n] = y[i]
             inner_rows[2, n] = weight[i]
             n += 1
@@ -194,8 +203,8 @@ def _select_codes(
 @numba.njit(cache=True, nogil=True)
 def _next_occupied(bins: Any, begin: int, end: int, n_classes: int) -> int:
     """Find the first bin with an example from `begin` up to `end`, or -1."""
-    for b in range(begin, end):
+    for bin_number in range(begin, end):
         for m in range(n_classes):
-            if bins[b * n_classes + m]:
-                return b
+            if bins[bin_number * n_classes + m]:
+                return bin_number
     return -1

@@ -9,6 +9,8 @@ penalty is ``mu`` times the price that the examples at the node have to pay for 
 group. An example has already paid for them if an earlier split on its path, or an earlier tree,
 tested them. Growth continues until nodes are pure, even if the penalty exceeds every gain, because
 the first split of a tree is rarely worth its price. Pruning later removes such splits.
+
+Loops over i are over rows, and loops over k are over columns. An item is a feature or a group.
 """
 
 from __future__ import annotations
@@ -38,13 +40,14 @@ from gatewise_training.forests.grower.histogram import (
     clear_sparse,
     count_sparse,
     event_arrays,
-    gather,
+    gather_codes,
     list_events,
     list_sparse_events,
 )
 from gatewise_training.forests.grower.impurity import entropy, threshold_pairs
 from gatewise_training.forests.grower.minimax_split import Boundary, crossing_arrays, find_crossing
 from gatewise_training.forests.grower.split_search import (
+    MAX_DRAWS,
     PAIRS,
     best_gain,
     draw_stumps,
@@ -54,17 +57,14 @@ from gatewise_training.forests.grower.split_search import (
 FEATURE, BELOW, ABOVE, MERIT, DROP, HAS_NAN = range(6)
 """Indices into the record of a node's best split so far: its column, its codes and its merit."""
 
-MAX_DRAWS = 80
-"""Maximum number of random thresholds per column and node."""
-
 FIRST_DEPTHS = 64
-"""Number of depths that a path has room for at first."""
+"""Number of depths that a path has room for at first; it is doubled for deeper trees."""
 
 
 class TreePrices(NamedTuple):
     """Prices of features, (n_features,), and of groups, (n_groups,)."""
 
-    alone: Any  # price of a feature with its groups
+    standalone: Any  # price of a feature with its groups
     own: Any
     group: Any  # (n_features,): -1 for no group
     shared: Any  # price of a group with the groups that it requires
@@ -107,10 +107,10 @@ class WorkArrays(NamedTuple):
     code: Any  # (n,), int32: codes of a node's rows
     # (n_events,), bool: boundaries that random thresholds fall on; empty if all may be chosen
     is_allowed: Any
-    draws: Any  # (MAX_DRAWS,)
+    thresholds: Any  # (MAX_DRAWS,)
     # (n_groups,): number of examples at the node that owe the price of a group, or -1 if they are
     # not counted yet
-    group_owing: Any
+    owing_counts: Any
     best: Any  # (6,): FEATURE to HAS_NAN of the best split of a node
 
 
@@ -130,10 +130,10 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
 
     `columns` are :class:`.Codes`, and `items` is the array of :class:`RowItems`.
     """
-    np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
+    np.random.seed(seed)  # noqa: NPY002  (numba's stream; each thread has its own)
     n = len(sample.rows)
     n_features = len(columns.codes)
-    nodes = unsplit_nodes(2 * n - 1)
+    nodes = unsplit_nodes(2 * n - 1)  # a tree with a row in each of its n leaves
     counts = np.zeros((2 * n - 1, sample.n_classes), np.int32)
     open_leaves = np.empty((2 * n - 1, 4), np.int64)
     n_open_leaves = write_leaf(open_leaves, 0, 0, n, 0, 0)
@@ -158,7 +158,7 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
         split, has_nan = find_best_split(search, node_rows, path, depth)
         if split.feature < 0:
             continue
-        _pay(path, depth, split.feature, prices.group, n_features)
+        _mark_paid(path, depth, split.feature, prices.group, n_features)
         # move the rows of the left child to the front
         mark_left(columns, split, node_rows.rows, is_left)
         n_left = partition(node_rows.rows, is_left, scratch_rows)
@@ -221,7 +221,7 @@ def _working_arrays(columns: Any, n: int, n_classes: int, n_groups: int, stumps:
     sparse_counts = SparseCounts(
         slots=np.zeros((columns.sparse.offset[n_features], n_classes), np.int32),
         is_touched=np.zeros(n_features, np.bool_),
-        touched=np.empty(n_features, np.int32),
+        touched_columns=np.empty(n_features, np.int32),
     )
     return WorkArrays(
         events=events,
@@ -229,8 +229,8 @@ def _working_arrays(columns: Any, n: int, n_classes: int, n_groups: int, stumps:
         crossing_work=crossing_arrays(n, n_classes),
         code=np.empty(n, np.int32),
         is_allowed=np.empty(len(events.code) if stumps else 0, np.bool_),
-        draws=np.empty(MAX_DRAWS),
-        group_owing=np.zeros(n_groups),
+        thresholds=np.empty(MAX_DRAWS),
+        owing_counts=np.zeros(n_groups),
         best=np.empty(6),
     )
 
@@ -258,8 +258,8 @@ def find_best_split(search: Any, node: Any, path: Any, depth: int) -> Any:
     The features that are still open below the node are written to the path at the next depth.
     """
     columns, rule, prices, acquired, work = search
-    for g in range(len(work.group_owing)):
-        work.group_owing[g] = -1.0
+    for group in range(len(work.owing_counts)):
+        work.owing_counts[group] = -1.0
     n_touched = 0
     if len(work.sparse_counts.slots):
         n_touched = count_sparse(columns.sparse, node, work.sparse_counts)
@@ -286,7 +286,7 @@ def _search_columns(
     references to all arrays of the record, and each call passes all of them.
     """
     codes = columns.codes
-    common = columns.sparse.common
+    common_codes = columns.sparse.common
     events = work.events
     crossing_work = work.crossing_work
     node_rows = node.rows
@@ -295,23 +295,23 @@ def _search_columns(
     node_features = path.open_features[depth].copy()
     child_features = path.open_features[depth + 1]
     n_open = 0
-    for j in range(path.n_open[depth]):
-        k = node_features[j]
+    for open_index in range(path.n_open[depth]):
+        k = node_features[open_index]
         # penalty = mu * price of the examples that have not acquired the column
         penalty = 0.0
         can_win = True
         if rule.mu > 0.0:
-            group_owing = work.group_owing
+            counts = work.owing_counts
             penalty = _acquisition_penalty(
-                k, node, rule.mu, prices, acquired, paid=path.paid[depth], group_owing=group_owing
+                k, node, rule.mu, prices, acquired, paid=path.paid[depth], owing_counts=counts
             )
             can_win = node.impurity - penalty >= best[MERIT]  # the gain is at most the impurity
         # codes of the node's rows; the codes of a sparse column are already counted
         low: Any = np.int64(0)
         high: Any = np.int64(0)
         n_events: Any = np.int64(0)
-        if can_win and common[k] < 0:
-            low, high = gather(codes[k], node_rows, rows.code)
+        if can_win and common_codes[k] < 0:
+            low, high = gather_codes(codes[k], node_rows, rows.code)
         elif can_win:
             low, high, n_events = _sparse_range(columns.sparse, k, node, work.sparse_counts, events)
         if can_win and low == high:  # the column does not vary
@@ -333,9 +333,9 @@ def _search_columns(
             has_nan = high == columns.start[k + 1] - columns.start[k]
             score = boundary.score - penalty
             impurity_drop, merit = _drop_and_merit(
-                rule.criterion, node.impurity, score, prices.alone[k]
+                rule.criterion, node.impurity, score, prices.standalone[k]
             )
-            _keep_better(best, k, boundary, impurity_drop, merit, has_nan)
+            _keep_better_split(best, k, boundary, impurity_drop, merit, has_nan)
     return n_open
 
 
@@ -363,22 +363,24 @@ def _allow_stumps(columns: Any, k: int, n_examples: int, n_events: int, work: An
         columns.upper[values],
         n_examples,
         work.is_allowed,
-        work.draws,
+        work.thresholds,
     )
 
 
 @numba.njit(cache=True, nogil=True)
 def _event_boundary(
-    events: Any, n_events: int, node: Any, rule: Any, is_allowed: Any, work: Any
+    events: Any, n_events: int, node: Any, rule: Any, is_allowed: Any, crossing_work: Any
 ) -> Any:
     """Find the best :class:`.Boundary` between the codes that are listed in `events`."""
     if rule.criterion == PAIRS:
-        score, event = minimax_pairs(events.count, n_events, node, rule.alpha, is_allowed, work)
+        score, boundary = minimax_pairs(
+            events.count, n_events, node, rule.alpha, is_allowed, crossing_work
+        )
     else:
-        score, event = best_gain(events.count, n_events, node, rule, is_allowed, work)
-    if event < 0:
+        score, boundary = best_gain(events.count, n_events, node, rule, is_allowed, crossing_work)
+    if boundary < 0:
         return Boundary(score, np.int64(-1), np.int64(-1))
-    return Boundary(score, np.int64(events.code[event]), np.int64(events.code[event + 1]))
+    return Boundary(score, np.int64(events.code[boundary]), np.int64(events.code[boundary + 1]))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -396,7 +398,7 @@ def _drop_and_merit(criterion: int, impurity: float, score: float, price: float)
 
 
 @numba.njit(cache=True, nogil=True)
-def _keep_better(
+def _keep_better_split(
     best: Any, k: int, boundary: Any, impurity_drop: float, merit: float, has_nan: bool
 ) -> None:
     """Write a split into `best` if it lowers the impurity and its merit is larger."""
@@ -413,21 +415,22 @@ def _keep_better(
 
 @numba.njit(cache=True, nogil=True)
 def _acquisition_penalty(
-    k: int, node: Any, mu: float, prices: Any, acquired: Any, paid: Any, group_owing: Any
+    k: int, node: Any, mu: float, prices: Any, acquired: Any, paid: Any, owing_counts: Any
 ) -> float:
     """Compute ``mu`` times the price that the examples at a node owe for feature k.
 
-    `owing` caches the numbers of examples that owe the price of each group.
+    `owing_counts` caches :func:`_count_owing` for groups, because the features of a group ask
+    for it again.
     """
     penalty = 0.0
     if not paid[k]:
         penalty = mu * prices.own[k] * _count_owing(acquired.items[k], acquired.has_rows[k], node)
-    g = prices.group[k]
-    if g >= 0 and not paid[len(prices.own) + g]:
-        if group_owing[g] < 0.0:
-            item = len(prices.own) + g
-            group_owing[g] = _count_owing(acquired.items[item], acquired.has_rows[item], node)
-        penalty += mu * prices.shared[g] * group_owing[g]
+    group = prices.group[k]
+    if group >= 0 and not paid[len(prices.own) + group]:
+        if owing_counts[group] < 0.0:
+            item = len(prices.own) + group
+            owing_counts[group] = _count_owing(acquired.items[item], acquired.has_rows[item], node)
+        penalty += mu * prices.shared[group] * owing_counts[group]
     return penalty
 
 
@@ -445,7 +448,7 @@ def _count_owing(acquired: Any, has_rows: bool, node: Any) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def _pay(path: Any, depth: int, feature: int, group: Any, n_features: int) -> None:
+def _mark_paid(path: Any, depth: int, feature: int, group: Any, n_features: int) -> None:
     """Mark a feature and its group as paid in the children of a node."""
     child_paid = path.paid[depth + 1]
     for item in range(len(child_paid)):

@@ -184,7 +184,7 @@ class GivenClassifier:
             )
         label_order = None
         if own_labels != class_labels:
-            label_order = np.array([own_labels.index(c) for c in class_labels], np.int64)
+            label_order = np.array([own_labels.index(label) for label in class_labels], np.int64)
         if self.graph is not None:
             model, link = self.graph.margins_model(label_order)
             return Stage(model, features, link)

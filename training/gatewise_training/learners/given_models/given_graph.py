@@ -22,7 +22,13 @@ from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError, one_line
 from gatewise.imports import open_session
 from gatewise.models.graph_model import GraphModel
-from gatewise_training.learners.given_models.graph_files import GraphTail, read_graph, row_by_row
+from gatewise_training.learners.given_models.graph_files import (
+    DOUBLE_TYPE,
+    FLOAT_TYPE,
+    GraphTail,
+    read_graph,
+    row_by_row,
+)
 from gatewise_training.learners.torch_models import export_module, is_torch
 
 Scores = Literal["probabilities", "logits", "labels"]
@@ -39,12 +45,10 @@ N_RANDOM_ROWS = 32
 N_SINGLE_ROWS = 4
 """Number of rows that are also run one by one, because a graph must not mix the rows of a batch."""
 
-FLOAT_TYPE = 1
-DOUBLE_TYPE = 11
-"""Codes of tensor types in ONNX."""
 
 LOG_FLOOR = 1e-30
-"""Lower bound of a probability before its logarithm is computed."""
+"""Lower bound of a probability before its logarithm is computed, so that margins stay finite. It is
+far below every probability that a float32 softmax usually gives."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,13 +170,13 @@ class FormedGraph:
         self._observed_labels = (
             set() if label_output is None else set(outputs[label_output].ravel().tolist())
         )
-        labels_are_text = any(isinstance(c, str) for c in self._observed_labels)
+        labels_are_text = any(isinstance(label, str) for label in self._observed_labels)
         if onnx_model.classes is not None:
             class_names = np.asarray(onnx_model.classes).tolist()
         if class_names is None:
             self.form = self.form._replace(label_is_index=not labels_are_text)
         else:
-            names_are_numbers = all(type(c) in (int, float) for c in class_names)
+            names_are_numbers = all(type(label) in (int, float) for label in class_names)
             label_is_index = not (labels_are_text or names_are_numbers)
             self.form = self._with_names(class_names, label_is_index)
         _LOG.info("%s: %s; it gives %s", model_name, input_description, self.form)
@@ -335,12 +339,14 @@ def _is_by_row(batch_output: NDArray[Any], single_outputs: list[NDArray[Any]]) -
     single_rows = np.concatenate(single_outputs)
     batch_rows = batch_output[: len(single_outputs)]
     if batch_rows.dtype.kind == "f":
+        # for another size of the batch, onnxruntime may add up in another order
         return np.allclose(batch_rows, single_rows, rtol=1e-3, atol=1e-4, equal_nan=True)
     return bool((batch_rows == single_rows).all())
 
 
 def _detected_scores(scores: NDArray[np.float32]) -> Scores:
     """Decide by the rows of finite values whether scores are probabilities or logits."""
+    # the tolerances allow for float32 rounding, and for a sum over many classes
     finite_scores = scores[np.isfinite(scores).all(axis=1)].astype(np.float64)
     is_in_unit_range = bool(((finite_scores > -1e-6) & (finite_scores < 1 + 1e-6)).all())
     row_sums = finite_scores.sum(axis=1)
@@ -394,9 +400,13 @@ def _matrix(scores: NDArray[Any]) -> NDArray[np.float32]:
 def _class_indices(label_output: NDArray[Any], form: GraphForm) -> NDArray[np.int64]:
     """Convert the label output of a graph to indices of its own classes."""
     class_names = range(form.n_classes) if form.label_is_index else form.names or ()
-    index_of = {name: i for i, name in enumerate(class_names)}
+    index_of_name = {name: index for index, name in enumerate(class_names)}
     distinct_labels, label_number = np.unique(label_output.ravel(), return_inverse=True)
-    unknown = [label for label in distinct_labels.tolist() if label not in index_of]
-    if unknown:
-        raise InputError(f"the graph gives label {unknown[0]!r}, which is not among its classes")
-    return np.array([index_of[label] for label in distinct_labels.tolist()], np.int64)[label_number]
+    unknown_labels = [label for label in distinct_labels.tolist() if label not in index_of_name]
+    if unknown_labels:
+        raise InputError(
+            f"the graph gives label {unknown_labels[0]!r}, which is not among its classes"
+        )
+    return np.array([index_of_name[label] for label in distinct_labels.tolist()], np.int64)[
+        label_number
+    ]

@@ -137,5 +137,6 @@ def _pvalue(
         standard_error = splitter.clustered_error(
             (correctness_difference - mean_difference) / len(correctness_difference)
         )
+        # the error is 0 if all groups have the same difference
         return float(norm.sf(mean_difference / max(standard_error, 1e-12)))
     return float(binomtest(n_better, n_better + n_worse, alternative="greater").pvalue)

@@ -22,6 +22,14 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 
+FLOAT_TYPE = 1
+DOUBLE_TYPE = 11
+"""Numbers of the tensor types float32 and float64 in ONNX."""
+
+NUMBER_TYPES = (FLOAT_TYPE, 2, 3, 4, 5, 6, 7, 10, DOUBLE_TYPE, 12, 13)
+"""Numbers of the tensor types that hold real numbers, which are all except text, bool, complex
+numbers and the formats of less than 16 bits."""
+
 
 class GraphFile(NamedTuple):
     """A graph of a file, from the input ``x``, float32 (n, n_values), to its outputs.
@@ -55,14 +63,16 @@ def read_graph(source: str | Path | bytes, shape: Shape, model_name: str) -> Gra
                 raise InputError(f"{model_name}: file {path} does not exist")
             model = onnx.load(path)  # also loads tensors from other files
         external_tensors = [
-            t.name for t in _tensors(model.graph) if t.data_location == onnx.TensorProto.EXTERNAL
+            tensor.name
+            for tensor in _tensors(model.graph)
+            if tensor.data_location == onnx.TensorProto.EXTERNAL
         ]
         if not external_tensors:
             if model.functions:  # such as those of torch's exporter
                 own_domains = {function.domain for function in model.functions}
                 model = inliner.inline_local_functions(model)
                 unused = own_domains - _domains(model.graph)
-                for opset in [o for o in model.opset_import if o.domain in unused]:
+                for opset in [opset for opset in model.opset_import if opset.domain in unused]:
                     model.opset_import.remove(opset)
             onnx.checker.check_model(model)
     except InputError:
@@ -74,7 +84,7 @@ def read_graph(source: str | Path | bytes, shape: Shape, model_name: str) -> Gra
             f"{model_name} has the tensor {external_tensors[0]!r} in another file; give the path "
             "of its file"
         )
-    unknown_domains = {o.domain for o in model.opset_import} - {"", "ai.onnx", ML_DOMAIN}
+    unknown_domains = {opset.domain for opset in model.opset_import} - {"", "ai.onnx", ML_DOMAIN}
     if unknown_domains:
         raise InputError(
             f"{model_name} uses operators that onnxruntime alone does not have "
@@ -91,7 +101,9 @@ def read_graph(source: str | Path | bytes, shape: Shape, model_name: str) -> Gra
 def _domains(graph: onnx.GraphProto) -> set[str]:
     """Get the domains of a graph's operators."""
     domains = {node.domain for node in graph.node}
-    return domains.union(*(_domains(g) for node in graph.node for g in inner_graphs(node)))
+    return domains.union(
+        *(_domains(inner_graph) for node in graph.node for inner_graph in inner_graphs(node))
+    )
 
 
 def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
@@ -99,34 +111,38 @@ def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
     for node in graph.node:
         for attribute in node.attribute:
             tensors += [attribute.t, *attribute.tensors]
-        for inner in inner_graphs(node):
-            tensors += _tensors(inner)
+        for inner_graph in inner_graphs(node):
+            tensors += _tensors(inner_graph)
     return tensors
 
 
 def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Get the graphs inside a node, which loops and branches have."""
-    single_graphs = [a.g for a in node.attribute if a.HasField("g")]
-    return single_graphs + [g for a in node.attribute for g in a.graphs]
+    single_graphs = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    return single_graphs + [
+        inner_graph for attribute in node.attribute for inner_graph in attribute.graphs
+    ]
 
 
 def _named_classes(model: onnx.ModelProto, model_name: str) -> list[Any] | None:
     """Get the labels of the classes from the metadata or ZipMap nodes, and remove these nodes."""
-    classes_json = next((p.value for p in model.metadata_props if p.key == "classes"), None)
+    classes_json = next(
+        (prop.value for prop in model.metadata_props if prop.key == "classes"), None
+    )
     try:
         classes = None if classes_json is None else list(json.loads(classes_json))
     except (ValueError, TypeError) as error:
         raise InputError(f'{model_name}: its metadata "classes" must be a JSON list') from error
     graph = model.graph
-    for node in [n for n in graph.node if n.op_type == "ZipMap"]:
+    for node in [candidate for candidate in graph.node if candidate.op_type == "ZipMap"]:
         for attribute in node.attribute:
-            text_labels = [s.decode() for s in attribute.strings]
+            text_labels = [text.decode() for text in attribute.strings]
             classes = classes or text_labels or list(attribute.ints) or None
         for output in graph.output:
             if output.name == node.output[0]:
                 output.name = node.input[0]
                 output.ClearField("type")
-                output.type.tensor_type.elem_type = 1
+                output.type.tensor_type.elem_type = FLOAT_TYPE
         graph.node.remove(node)
     return classes
 
@@ -139,32 +155,34 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, model_name: str) -> tup
     from onnx import TensorProto, helper
 
     graph = model.graph
-    constant_names = {t.name for t in graph.initializer}
-    inputs = [i for i in graph.input if i.name not in constant_names]
+    constant_names = {tensor.name for tensor in graph.initializer}
+    inputs = [graph_input for graph_input in graph.input if graph_input.name not in constant_names]
     if len(inputs) != 1 or not inputs[0].type.HasField("tensor_type"):
-        listed = ", ".join(i.name.removeprefix("g_") for i in inputs)
-        raise InputError(f"{model_name} must have one input, a tensor; it has [{listed}]")
+        listed_inputs = ", ".join(graph_input.name.removeprefix("g_") for graph_input in inputs)
+        raise InputError(f"{model_name} must have one input, a tensor; it has [{listed_inputs}]")
     # type and shape of the input
     input_type = inputs[0].type.tensor_type.elem_type
-    if input_type not in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13):
+    if input_type not in NUMBER_TYPES:
         raise InputError(
             f"{model_name}'s input must be numbers, not {TensorProto.DataType.Name(input_type)}"
         )
     dims = [
-        d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None
-        for d in inputs[0].type.tensor_type.shape.dim
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None
+        for dim in inputs[0].type.tensor_type.shape.dim
     ]
     instance_shape, axis_order = _layout(dims, shape, model_name)
     # cast, reshape and transpose, as needed
     new_nodes = []
     tensor_name = "x"
-    if input_type != 1:
+    if input_type != TensorProto.FLOAT:
         new_nodes.append(helper.make_node("Cast", [tensor_name], ["gw_cast"], to=input_type))
         tensor_name = "gw_cast"
     reshaped_shape: Shape = shape if axis_order is not None else instance_shape
     if reshaped_shape != (math.prod(shape),):
         graph.initializer.append(
-            helper.make_tensor("gw_shape", 7, [1 + len(reshaped_shape)], [-1, *reshaped_shape])
+            helper.make_tensor(
+                "gw_shape", TensorProto.INT64, [1 + len(reshaped_shape)], [-1, *reshaped_shape]
+            )
         )
         new_nodes.append(helper.make_node("Reshape", [tensor_name, "gw_shape"], ["gw_shaped"]))
         tensor_name = "gw_shaped"
@@ -176,10 +194,12 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, model_name: str) -> tup
     new_nodes.append(helper.make_node("Identity", [tensor_name], [inputs[0].name]))
     # the new nodes come first, because ONNX requires topological order
     given_nodes = list(graph.node)
-    constant_inputs = [i for i in graph.input if i.name in constant_names]
+    constant_inputs = [
+        graph_input for graph_input in graph.input if graph_input.name in constant_names
+    ]
     del graph.node[:], graph.input[:]
     graph.node.extend([*new_nodes, *given_nodes])
-    rows_input = helper.make_tensor_value_info("x", 1, ["n", math.prod(shape)])
+    rows_input = helper.make_tensor_value_info("x", FLOAT_TYPE, ["n", math.prod(shape)])
     graph.input.extend([rows_input, *constant_inputs])
     for output in graph.output:  # declared shapes may be wrong, and a run shows the actual ones
         if output.type.HasField("tensor_type"):
@@ -206,27 +226,33 @@ def _layout(
     """
     graph_dims = dims[1:]
     size = math.prod(shape)
-    long_dims = [d for d in graph_dims if d != 1]
-    long_shape = [d for d in shape if d != 1]
+    long_dims = [dim for dim in graph_dims if dim != 1]
+    long_shape = [dim for dim in shape if dim != 1]
     if len(graph_dims) == 1 and graph_dims[0] in (None, size):
         return (size,), None
     if len(graph_dims) == len(shape) and all(
-        d in (None, s) for d, s in zip(graph_dims, shape, strict=True)
+        dim in (None, row_dim) for dim, row_dim in zip(graph_dims, shape, strict=True)
     ):
         return shape, None
     if len(long_dims) == len(long_shape) and all(
-        d in (None, row_dim) for d, row_dim in zip(long_dims, long_shape, strict=True)
+        dim in (None, row_dim) for dim, row_dim in zip(long_dims, long_shape, strict=True)
     ):
         remaining_dims = iter(long_shape)
-        return tuple(1 if d == 1 else next(remaining_dims) for d in graph_dims), None
+        return tuple(1 if dim == 1 else next(remaining_dims) for dim in graph_dims), None
     if len(shape) == 3 and len(graph_dims) == 3:
         for axes, axis_order in (((2, 0, 1), (0, 3, 1, 2)), ((1, 2, 0), (0, 2, 3, 1))):
-            moved_shape = tuple(shape[a] for a in axes)
-            if all(d in (None, m) for d, m in zip(graph_dims, moved_shape, strict=True)):
+            moved_shape = tuple(shape[axis] for axis in axes)
+            if all(
+                dim in (None, row_dim) for dim, row_dim in zip(graph_dims, moved_shape, strict=True)
+            ):
                 return moved_shape, axis_order
-    if len(shape) == 1 and None not in graph_dims and math.prod(d or 0 for d in graph_dims) == size:
-        return tuple(d or 0 for d in graph_dims), None
-    dims_text = ", ".join("n" if d is None else str(d) for d in graph_dims)
+    if (
+        len(shape) == 1
+        and None not in graph_dims
+        and math.prod(dim or 0 for dim in graph_dims) == size
+    ):
+        return tuple(dim or 0 for dim in graph_dims), None
+    dims_text = ", ".join("n" if dim is None else str(dim) for dim in graph_dims)
     raise InputError(
         f"{model_name} takes instances of shape ({dims_text}), but the rows have {shape}"
     )
@@ -246,8 +272,10 @@ def row_by_row(model: onnx.ModelProto, n_fixed: int) -> onnx.ModelProto:
         helper.make_node("Tile", ["gw_one", "gw_repeats"], ["gw_copies"]),
     ]
     for node in graph.node:
-        node.input[:] = ["gw_copies" if i == "x" else inner_names.get(i, i) for i in node.input]
-        node.output[:] = [inner_names.get(o, o) for o in node.output]
+        node.input[:] = [
+            "gw_copies" if name == "x" else inner_names.get(name, name) for name in node.input
+        ]
+        node.output[:] = [inner_names.get(name, name) for name in node.output]
         body.append(node)
     row_outputs = []
     for k, output in enumerate(graph.output):
@@ -284,7 +312,7 @@ class GraphTail:
 
         self.model = onnx.load_model_from_string(content)
         names = [name for node in self.model.graph.node for name in node.output]
-        # number of names of an earlier tail, which makes new names unique
+        # new names contain the number of names of an earlier tail, so that they are unique
         self._n_earlier = sum(name.startswith("gw_") for name in names)
 
     def add(
@@ -299,7 +327,7 @@ class GraphTail:
         from onnx import helper
 
         domain = attributes.get("domain", "")
-        if domain and domain not in {o.domain for o in self.model.opset_import}:
+        if domain and domain not in {opset.domain for opset in self.model.opset_import}:
             self.model.opset_import.append(helper.make_opsetid(domain, ML_OPSET))
         output = name or f"gw_{self._n_earlier}_{len(self.model.graph.node)}"
         outputs = [output, *(f"{output}_{k}" for k in range(1, n_outputs))]
@@ -325,7 +353,7 @@ class GraphTail:
 
         graph = self.model.graph
         del graph.output[:], self.model.metadata_props[:]
-        graph.output.append(helper.make_tensor_value_info("margins", 1, ["n", n_outputs]))
+        graph.output.append(helper.make_tensor_value_info("margins", FLOAT_TYPE, ["n", n_outputs]))
         if not any(inner_graphs(node) for node in graph.node):
             _remove_unused(graph)
         for node in graph.node:
@@ -345,8 +373,8 @@ def _remove_unused(graph: onnx.GraphProto) -> None:
         if used_names & set(node.output):
             used_names |= set(node.input)
             used_nodes.append(node)
-    constants = [t for t in graph.initializer if t.name in used_names]
-    inputs = [i for i in graph.input if i.name in used_names | {"x"}]
+    constants = [tensor for tensor in graph.initializer if tensor.name in used_names]
+    inputs = [graph_input for graph_input in graph.input if graph_input.name in used_names | {"x"}]
     del graph.node[:], graph.initializer[:], graph.input[:]
     graph.node.extend(reversed(used_nodes))
     graph.initializer.extend(constants)

@@ -20,6 +20,7 @@ from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET, tree_ens
 from gatewise.models.trees import TreeEnsemble
 
 INPUT = "x"
+"""Name of the graph's input."""
 
 
 class GraphOfRows:

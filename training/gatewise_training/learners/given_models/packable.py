@@ -32,6 +32,7 @@ CLASSIFIERS = _name_set(
     "RidgeClassifierCV SGDClassifier SVC StackingClassifier VotingClassifier XGBClassifier "
     "XGBRFClassifier"
 )
+"""Classifiers with an exact form as flat trees or as a graph."""
 
 TRANSFORMERS = _name_set(
     "Binarizer ColumnTransformer FeatureUnion FunctionTransformer GaussianRandomProjection "
@@ -40,6 +41,7 @@ TRANSFORMERS = _name_set(
     "PowerTransformer RobustScaler SelectKBest SelectPercentile SimpleImputer StandardScaler "
     "TruncatedSVD VarianceThreshold"
 )
+"""Transformers with an exact form as part of a graph."""
 
 SKL2ONNX_TRANSFORMERS = _name_set("PolynomialFeatures")
 """Transformers that only skl2onnx converts. It converts the whole classifier that contains them."""
@@ -55,7 +57,7 @@ BACKEND_ADVICE = (
 )
 ADVICE = f"give another classifier, an ONNX file, or {BACKEND_ADVICE}"
 STAGE_ADVICE = "give another classifier, or an ONNX file"
-
+"""Remedies in errors; a stage runs on the device, which has no backend."""
 
 LIBRARY_FILES: dict[str, Library] = {
     "LGBMClassifier": "lightgbm",
@@ -226,6 +228,7 @@ def _equal(setting: Any, exact_value: Any) -> bool:
 
 
 def _is_nan(setting: Any) -> bool:
+    # None is XGBoost's default, which means NaN
     return setting is None or setting != setting
 
 

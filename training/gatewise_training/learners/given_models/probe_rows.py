@@ -37,10 +37,13 @@ MAX_DEPTH = 6
 N_BISECTIONS = 40
 """Number of halvings, enough to bring two ordinary float32 numbers next to each other."""
 MAX_MAGNITUDE = 1e30
-"""Larger critical values are left out, as are NaN and infinity."""
+"""Larger critical values are left out, as are NaN and infinity, because sums of them overflow."""
 EXTREME_VALUES = np.array(
     [0, -0.0, 1, -1, 1e-45, -1e-45, 1.2e-38, 1e-7, -1e-7, 1e5, -1e5, 1e20, -1e20], np.float32
 )
+"""Numbers that arithmetic may treat differently: zeros of both signs, the smallest subnormal number
+(1e-45) and about the smallest normal one (1.2e-38), the float32 resolution at 1 (1e-7), and large
+numbers with finite squares (1e5) and infinite ones (1e20)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +255,8 @@ def boundary_rows(
 def accepted_rows(predict: PredictRows, x: Rows) -> Rows:
     """Select the rows that a classifier accepts; scikit-learn refuses rows that overflow.
 
-    If the classifier refuses a batch, both halves of the batch are tried, up to MAX_CALLS calls.
+    If the classifier refuses a batch, both halves of the batch are tried, up to
+    MAX_ACCEPTANCE_CALLS calls.
     """
     pending_batches = [x] if len(x) else []
     accepted_batches = [x[:0]]

@@ -68,9 +68,9 @@ def probe(
             probe_rows = probe_rows.without_refused_rows(source.answers)
             expected = source.answers(probe_rows.x)
     converted_answers = answer_converted(probe_rows.x)
-    differs = _differ(expected, converted_answers)
-    is_undecided = _mark_undecided(source.answers, probe_rows.x, expected, differs)
-    wrong_rows = np.flatnonzero(differs & ~is_undecided)
+    is_different = _mark_differences(expected, converted_answers)
+    is_undecided = _mark_undecided(source.answers, probe_rows.x, expected, is_different)
+    wrong_rows = np.flatnonzero(is_different & ~is_undecided)
     if len(wrong_rows):
         row = int(wrong_rows[0])
         class_index, probabilities = (array[row] for array in converted_answers)
@@ -81,39 +81,39 @@ def probe(
             difference = f"with probabilities {largest_error:.2g} off"
         raise InputError(
             f"{model_name}: converted, {type(model).__name__} answers {len(wrong_rows)} of "
-            f"{len(differs)} probed rows differently; {_describe(probe_rows, row)} {difference}: "
-            f"{advice}"
+            f"{len(is_different)} probed rows differently; {_describe(probe_rows, row)} "
+            f"{difference}: {advice}"
         )
-    return ProbeFigures(len(differs), int(is_undecided.sum()), probe_rows.kinds)
+    return ProbeFigures(len(is_different), int(is_undecided.sum()), probe_rows.kinds)
 
 
-def _differ(expected: Answers, answers: Answers) -> NDArray[np.bool_]:
+def _mark_differences(expected: Answers, answers: Answers) -> NDArray[np.bool_]:
     """Mark rows with different labels or probabilities."""
     with np.errstate(invalid="ignore"):
         is_near: NDArray[np.bool_] = (np.abs(expected[1] - answers[1]) <= TOLERANCE).all(axis=1)
-    differs: NDArray[np.bool_] = (expected[0] != answers[0]) | ~is_near
-    return differs
+    is_different: NDArray[np.bool_] = (expected[0] != answers[0]) | ~is_near
+    return is_different
 
 
 def _mark_undecided(
-    answer_rows: AnswerRows, x: Rows, expected: Answers, differs: NDArray[np.bool_]
+    answer_rows: AnswerRows, x: Rows, expected: Answers, is_different: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Mark the differing rows for which rounding decides the answer of the classifier itself."""
     is_undecided = np.zeros(len(x), np.bool_)
-    if not differs.any():
+    if not is_different.any():
         return is_undecided
     try:
-        rounds_differently = _differ(expected, answer_rows(x.astype(np.float64)))
+        rounds_differently = _mark_differences(expected, answer_rows(x.astype(np.float64)))
         if not rounds_differently.any():
             return is_undecided
         rng = np.random.default_rng(0)
-        is_undecided = rounds_differently & differs
-        rows = np.flatnonzero(differs)
+        is_undecided = rounds_differently & is_different
+        rows = np.flatnonzero(is_different)
         expected_of_rows = expected[0][rows], expected[1][rows]
         for _ in range(N_CHANGED_COPIES):
             factor = 1 + ROUNDING * rng.choice([-1.0, 1.0], (len(rows), x.shape[1]))
             changed_answers = answer_rows(x[rows].astype(np.float64) * factor)
-            is_undecided[rows] |= _differ(expected_of_rows, changed_answers)
+            is_undecided[rows] |= _mark_differences(expected_of_rows, changed_answers)
     except ValueError:  # the classifier refuses some rows in float64
         return is_undecided
     return is_undecided
@@ -124,5 +124,5 @@ def _describe(probe_rows: ProbeRows, row: int) -> str:
     kind_stops = np.cumsum(list(probe_rows.kinds.values()))
     kind = list(probe_rows.kinds)[int(np.searchsorted(kind_stops, row, side="right"))]
     values = ", ".join(f"{value:.9g}" for value in probe_rows.x[row, :MAX_SHOWN_VALUES])
-    more = ", ..." if probe_rows.x.shape[1] > MAX_SHOWN_VALUES else ""
-    return f"of the kind {kind!r} the row [{values}{more}]"
+    ellipsis = ", ..." if probe_rows.x.shape[1] > MAX_SHOWN_VALUES else ""
+    return f"of the kind {kind!r} the row [{values}{ellipsis}]"

@@ -110,7 +110,7 @@ def as_classifier(model: Any, model_name: str = "high_cost_model") -> Any:
     else:
         return model
     try:
-        booster = RawBooster(_load(path_or_booster, library))
+        booster = RawBooster(_load_model(path_or_booster, library))
     except ImportError:
         raise InputError(f"{model_name} is a model of {library}: install {library}") from None
     except Exception as error:  # the libraries raise various types
@@ -131,7 +131,7 @@ def _package_name(model: Any) -> str:
     return type(model).__module__.partition(".")[0]
 
 
-def _load(path_or_booster: Any, library: str) -> Any:
+def _load_model(path_or_booster: Any, library: str) -> Any:
     """Load the file or the booster `path_or_booster` with its library."""
     if library == "lightgbm":
         import lightgbm

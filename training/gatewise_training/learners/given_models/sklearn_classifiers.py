@@ -37,7 +37,7 @@ def write_classifier(model: Estimator, x: Value) -> GraphAnswers:
     model = inner_estimator(model)
     class_name = library_class_name(model) or ""
     if class_name in (*FOREST_CLASSES, *TREE_CLASSES):
-        return _forest(model, x)
+        return _write_forest(model, x)
     if class_name in CLASSIFIER_WRITERS:
         return CLASSIFIER_WRITERS[class_name](model, x)
     flat_form = flat_trees(model)
@@ -67,7 +67,7 @@ def inner_estimator(estimator: Estimator) -> Estimator:
 # -- linear models -------------------------------------------------------------------------
 
 
-def _linear_model(model: Estimator, x: Value) -> GraphAnswers:
+def _write_linear_model(model: Estimator, x: Value) -> GraphAnswers:
     weights = np.asarray(model.coef_, np.float64).T
     decision = x.double() @ weights + np.asarray(model.intercept_, np.float64)
     answers = GraphAnswers.of_margins(decision, len(model.classes_))
@@ -88,7 +88,7 @@ def _linear_model(model: Estimator, x: Value) -> GraphAnswers:
     return GraphAnswers(answers.label, probabilities, decision)
 
 
-def _quadratic_discriminant(model: Estimator, x: Value) -> GraphAnswers:
+def _write_quadratic_discriminant(model: Estimator, x: Value) -> GraphAnswers:
     log_likelihoods = []
     for rotation, scaling, class_mean, prior in zip(
         model.rotations_, model.scalings_, model.means_, model.priors_, strict=True
@@ -105,37 +105,39 @@ def _quadratic_discriminant(model: Estimator, x: Value) -> GraphAnswers:
     return GraphAnswers(log_likelihood.argmax(), log_likelihood.softmax(), margins)
 
 
-def _gaussian_naive_bayes(model: Estimator, x: Value) -> GraphAnswers:
+def _write_gaussian_naive_bayes(model: Estimator, x: Value) -> GraphAnswers:
     log_likelihoods = []
     for mean, variance, prior in zip(model.theta_, model.var_, model.class_prior_, strict=True):
         deviation = x.double() - np.asarray(mean, np.float64)
         distance = (deviation * deviation / np.asarray(variance, np.float64)).sum()
         constant = -0.5 * np.log(2.0 * np.pi * variance).sum() + np.log(prior)
         log_likelihoods.append(distance * -0.5 + float(constant))
-    return _naive_bayes(hstack(log_likelihoods))
+    return _write_naive_bayes(hstack(log_likelihoods))
 
 
-def _naive_bayes(log_likelihood: Value) -> GraphAnswers:
+def _write_naive_bayes(log_likelihood: Value) -> GraphAnswers:
     return GraphAnswers(log_likelihood.argmax(), log_likelihood.softmax())
 
 
-def _naive_bayes_of_counts(model: Estimator, x: Value) -> GraphAnswers:
+def _write_naive_bayes_of_counts(model: Estimator, x: Value) -> GraphAnswers:
     log_likelihood = x.double() @ np.asarray(model.feature_log_prob_, np.float64).T
     if library_class_name(model) == "MultinomialNB":
         log_likelihood = log_likelihood + np.asarray(model.class_log_prior_, np.float64)
-    return _naive_bayes(log_likelihood)
+    return _write_naive_bayes(log_likelihood)
 
 
-def _bernoulli_naive_bayes(model: Estimator, x: Value) -> GraphAnswers:
+def _write_bernoulli_naive_bayes(model: Estimator, x: Value) -> GraphAnswers:
     if model.binarize is not None:
         x = (x > model.binarize).astype(x.dtype)
     log_probability = np.asarray(model.feature_log_prob_, np.float64)
     log_complement = np.log(1 - np.exp(log_probability))
     log_likelihood = x.double() @ (log_probability - log_complement).T
-    return _naive_bayes(log_likelihood + (model.class_log_prior_ + log_complement.sum(axis=1)))
+    return _write_naive_bayes(
+        log_likelihood + (model.class_log_prior_ + log_complement.sum(axis=1))
+    )
 
 
-def _neural_network(model: Estimator, x: Value) -> GraphAnswers:
+def _write_neural_network(model: Estimator, x: Value) -> GraphAnswers:
     activations = x.double()
     operators = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid"}
     for layer, (weights, bias) in enumerate(zip(model.coefs_, model.intercepts_, strict=True)):
@@ -154,9 +156,9 @@ def _neural_network(model: Estimator, x: Value) -> GraphAnswers:
 # -- support vectors -----------------------------------------------------------------------
 
 
-def _support_vector_machine(model: Estimator, x: Value) -> GraphAnswers:
+def _write_support_vector_machine(model: Estimator, x: Value) -> GraphAnswers:
     n_classes = len(model.classes_)
-    kernel = _kernel(model, x.double())
+    kernel = _write_kernel(model, x.double())
     if n_classes == 2:
         weights = np.asarray(model.dual_coef_, np.float64).T
         decision = kernel @ weights + np.asarray(model.intercept_, np.float64)
@@ -177,7 +179,7 @@ def _support_vector_machine(model: Estimator, x: Value) -> GraphAnswers:
     return GraphAnswers(label, decision=decision)
 
 
-def _kernel(model: Estimator, x: Value) -> Value:
+def _write_kernel(model: Estimator, x: Value) -> Value:
     """Compute the kernel of each row with each support vector."""
     vectors = np.asarray(model.support_vectors_, np.float64)
     if model.kernel == "linear":
@@ -205,20 +207,22 @@ def _pairwise_votes(first_wins: Value, confidences: Value, n_classes: int) -> tu
     confidences in the second class of each pair.
     """
     pairs = list(combinations(range(n_classes), 2))
-    sides = np.zeros((2, len(pairs), n_classes))
+    vote_matrices = np.zeros((2, len(pairs), n_classes))
     for k, (i, j) in enumerate(pairs):
-        sides[0, k, i] = 1.0
-        sides[1, k, j] = 1.0
+        vote_matrices[0, k, i] = 1.0
+        vote_matrices[1, k, j] = 1.0
     is_first = first_wins.astype(np.float64)
-    votes = is_first @ sides[0] + (-is_first + 1.0) @ sides[1]
-    sums = confidences @ (sides[1] - sides[0])
-    return votes, votes + sums / ((sums.apply("Abs") + 1.0) * 3.0)
+    votes = is_first @ vote_matrices[0] + (-is_first + 1.0) @ vote_matrices[1]
+    confidence_sums = confidences @ (vote_matrices[1] - vote_matrices[0])
+    # |sum / (3 (|sum| + 1))| < 1/3, so that confidences only break ties of votes (scikit-learn's
+    # _ovr_decision_function)
+    return votes, votes + confidence_sums / ((confidence_sums.apply("Abs") + 1.0) * 3.0)
 
 
 # -- trees ---------------------------------------------------------------------------------
 
 
-def _forest(model: Estimator, x: Value) -> GraphAnswers:
+def _write_forest(model: Estimator, x: Value) -> GraphAnswers:
     estimators = getattr(model, "estimators_", [model])
     leaf_weights = np.concatenate([tree.tree_.value[:, 0, :] for tree in estimators])
     trees = trees_of_leaf_indices(estimators, model.n_features_in_)
@@ -226,7 +230,7 @@ def _forest(model: Estimator, x: Value) -> GraphAnswers:
     return GraphAnswers.of_probabilities(probability_sums / float(len(estimators)))
 
 
-def _gradient_boosting(model: Estimator, x: Value) -> GraphAnswers:
+def _write_gradient_boosting(model: Estimator, x: Value) -> GraphAnswers:
     margin_columns = []
     initial_margins = model._raw_predict_init(np.zeros((1, model.n_features_in_), np.float32))[0]
     for k, trees_of_class in enumerate(model.estimators_.T):
@@ -247,13 +251,13 @@ def _gradient_boosting(model: Estimator, x: Value) -> GraphAnswers:
 # -- classifiers that contain other estimators ---------------------------------------------
 
 
-def _pipeline(model: Estimator, x: Value) -> GraphAnswers:
+def _write_pipeline(model: Estimator, x: Value) -> GraphAnswers:
     for _, step in model.steps[:-1]:
         x = write_transformer(step, x)
     return write_classifier(model.steps[-1][1], x)
 
 
-def _probabilities(model: Estimator, x: Value) -> Value:
+def _write_probabilities(model: Estimator, x: Value) -> Value:
     answers = write_classifier(model, x)
     if answers.probabilities is None:
         raise InputError(f"{type(model).__name__} gives no probabilities")
@@ -267,20 +271,22 @@ def _over_classes(probabilities: Value, class_indices: NDArray[np.int64], n_clas
     return probabilities @ np.eye(n_classes)[class_indices]
 
 
-def _total(values: Sequence[Value]) -> Value:
+def _sum_values(values: Sequence[Value]) -> Value:
     return reduce(Value.__add__, values)
 
 
-def _bagging(model: Estimator, x: Value) -> GraphAnswers:
+def _write_bagging(model: Estimator, x: Value) -> GraphAnswers:
     n_classes = len(model.classes_)
     member_probabilities = []
     for member, columns in zip(model.estimators_, model.estimators_features_, strict=True):
-        probabilities = _probabilities(member, x.columns(columns))
+        probabilities = _write_probabilities(member, x.columns(columns))
         member_probabilities.append(_over_classes(probabilities, member.classes_, n_classes))
-    return GraphAnswers.of_probabilities(_total(member_probabilities) / float(model.n_estimators))
+    return GraphAnswers.of_probabilities(
+        _sum_values(member_probabilities) / float(model.n_estimators)
+    )
 
 
-def _response(model: Estimator, x: Value) -> Value:
+def _write_response(model: Estimator, x: Value) -> Value:
     """Get the decision function or, without one, the probabilities (the second of two classes)."""
     answers = write_classifier(model, x)
     decision = answers.decision
@@ -291,11 +297,11 @@ def _response(model: Estimator, x: Value) -> Value:
     return probabilities.columns([1]) if len(model.classes_) == 2 else probabilities
 
 
-def _calibrated_classifier(model: Estimator, x: Value) -> GraphAnswers:
+def _write_calibrated_classifier(model: Estimator, x: Value) -> GraphAnswers:
     n_classes = len(model.classes_)
     fold_probabilities = []
     for calibrated_fold in model.calibrated_classifiers_:
-        response = _response(calibrated_fold.estimator, x)
+        response = _write_response(calibrated_fold.estimator, x)
         slopes = np.array([calibrator.a_ for calibrator in calibrated_fold.calibrators], np.float64)
         intercepts = np.array(
             [calibrator.b_ for calibrator in calibrated_fold.calibrators], np.float64
@@ -309,14 +315,14 @@ def _calibrated_classifier(model: Estimator, x: Value) -> GraphAnswers:
             normalised_rows(_over_classes(probabilities, class_indices, n_classes))
         )
     return GraphAnswers.of_probabilities(
-        _total(fold_probabilities) / float(len(fold_probabilities))
+        _sum_values(fold_probabilities) / float(len(fold_probabilities))
     )
 
 
-def _one_vs_rest(model: Estimator, x: Value) -> GraphAnswers:
+def _write_one_vs_rest(model: Estimator, x: Value) -> GraphAnswers:
     if any(type(member).__name__ == "_ConstantPredictor" for member in model.estimators_):
         raise InputError("OneVsRestClassifier was fitted on a class that has no rows")
-    responses = [_response(member, x) for member in model.estimators_]
+    responses = [_write_response(member, x) for member in model.estimators_]
     has_decision = hasattr(model.estimators_[0], "decision_function")
     scores = hstack(responses)
     decision = scores if has_decision else None
@@ -326,16 +332,16 @@ def _one_vs_rest(model: Estimator, x: Value) -> GraphAnswers:
         label = scores.argmax()
     if not hasattr(model, "predict_proba"):
         return GraphAnswers(label, decision=decision)
-    columns = [_probabilities(member, x).columns([1]) for member in model.estimators_]
+    columns = [_write_probabilities(member, x).columns([1]) for member in model.estimators_]
     if len(columns) == 1:
         return GraphAnswers(label, binary_probabilities(columns[0]), decision)
     return GraphAnswers(label, normalised_rows(hstack(columns)), decision)
 
 
-def _one_vs_one(model: Estimator, x: Value) -> GraphAnswers:
+def _write_one_vs_one(model: Estimator, x: Value) -> GraphAnswers:
     answers = [write_classifier(member, x) for member in model.estimators_]
-    labels = [a.label.reshape([-1, 1]) for a in answers]
-    responses = [_response(member, x) for member in model.estimators_]
+    labels = [member_answers.label.reshape([-1, 1]) for member_answers in answers]
+    responses = [_write_response(member, x) for member in model.estimators_]
     first_wins = hstack(labels).equals(0)
     confidences = hstack(responses)
     _, decision = _pairwise_votes(first_wins, confidences, len(model.classes_))
@@ -347,7 +353,7 @@ def _one_vs_one(model: Estimator, x: Value) -> GraphAnswers:
     return GraphAnswers(label, decision=second_response)
 
 
-def _voting(model: Estimator, x: Value) -> GraphAnswers:
+def _write_voting(model: Estimator, x: Value) -> GraphAnswers:
     n_classes = len(model.classes_)
     weights = model._weights_not_none or [1.0] * len(model.estimators_)
     weighted_votes = []
@@ -356,25 +362,26 @@ def _voting(model: Estimator, x: Value) -> GraphAnswers:
             label = write_classifier(member, x).label.reshape([-1, 1])
             probabilities = label.equals(np.arange(n_classes)[None, :]).astype(np.float64)
         else:
-            probabilities = _probabilities(member, x)
+            probabilities = _write_probabilities(member, x)
         weighted_votes.append(probabilities * float(weight))
-    vote_sum = _total(weighted_votes)
+    vote_sum = _sum_values(weighted_votes)
     if model.voting == "hard":
         return GraphAnswers(vote_sum.argmax())
     return GraphAnswers.of_probabilities(vote_sum / float(np.sum(weights)))
 
 
-def _stacking(model: Estimator, x: Value) -> GraphAnswers:
+def _write_stacking(model: Estimator, x: Value) -> GraphAnswers:
     is_binary = len(model.classes_) == 2
     final_inputs = []
-    members = [e for e in model.estimators_ if not isinstance(e, str)]
+    # a dropped member is the text "drop"
+    members = [member for member in model.estimators_ if not isinstance(member, str)]
     for member, method in zip(members, model.stack_method_, strict=True):
         answers = write_classifier(member, x)
         if method == "predict_proba":
-            probabilities = _probabilities(member, x)
+            probabilities = _write_probabilities(member, x)
             final_inputs.append(probabilities.columns([1]) if is_binary else probabilities)
         elif method == "decision_function":
-            final_inputs.append(_response(member, x))
+            final_inputs.append(_write_response(member, x))
         else:
             final_inputs.append(answers.label.reshape([-1, 1]).double())
     if model.passthrough:
@@ -393,22 +400,25 @@ LINEAR_CLASSIFIERS = (
     "RidgeClassifierCV",
     "SGDClassifier",
 )
+"""Classifiers whose decision function is linear in the columns."""
+
 CLASSIFIER_WRITERS: dict[str, Callable[[Estimator, Value], GraphAnswers]] = {
-    **dict.fromkeys(LINEAR_CLASSIFIERS, _linear_model),
-    "BaggingClassifier": _bagging,
-    "BernoulliNB": _bernoulli_naive_bayes,
-    "CalibratedClassifierCV": _calibrated_classifier,
-    "ComplementNB": _naive_bayes_of_counts,
-    "GaussianNB": _gaussian_naive_bayes,
-    "GradientBoostingClassifier": _gradient_boosting,
-    "MLPClassifier": _neural_network,
-    "MultinomialNB": _naive_bayes_of_counts,
-    "NuSVC": _support_vector_machine,
-    "OneVsOneClassifier": _one_vs_one,
-    "OneVsRestClassifier": _one_vs_rest,
-    "Pipeline": _pipeline,
-    "QuadraticDiscriminantAnalysis": _quadratic_discriminant,
-    "SVC": _support_vector_machine,
-    "StackingClassifier": _stacking,
-    "VotingClassifier": _voting,
+    **dict.fromkeys(LINEAR_CLASSIFIERS, _write_linear_model),
+    "BaggingClassifier": _write_bagging,
+    "BernoulliNB": _write_bernoulli_naive_bayes,
+    "CalibratedClassifierCV": _write_calibrated_classifier,
+    "ComplementNB": _write_naive_bayes_of_counts,
+    "GaussianNB": _write_gaussian_naive_bayes,
+    "GradientBoostingClassifier": _write_gradient_boosting,
+    "MLPClassifier": _write_neural_network,
+    "MultinomialNB": _write_naive_bayes_of_counts,
+    "NuSVC": _write_support_vector_machine,
+    "OneVsOneClassifier": _write_one_vs_one,
+    "OneVsRestClassifier": _write_one_vs_rest,
+    "Pipeline": _write_pipeline,
+    "QuadraticDiscriminantAnalysis": _write_quadratic_discriminant,
+    "SVC": _write_support_vector_machine,
+    "StackingClassifier": _write_stacking,
+    "VotingClassifier": _write_voting,
 }
+"""Functions that write the predictions of a classifier, by its class; trees have no entry."""

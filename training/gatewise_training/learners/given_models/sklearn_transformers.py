@@ -31,19 +31,19 @@ def write_transformer(model: Estimator, x: Value) -> Value:
     return TRANSFORMER_WRITERS[name](model, x)
 
 
-def _in_row_type(x: Value, output: Value) -> Value:
+def _round_to_row_type(x: Value, output: Value) -> Value:
     """Round an output to the type of the rows, as in-place arithmetic does."""
     return output.astype(x.dtype)
 
 
-def _binarizer(model: Estimator, x: Value) -> Value:
+def _write_binarizer(model: Estimator, x: Value) -> Value:
     is_above: Value = x > model.threshold
     return is_above.astype(x.dtype)
 
 
-def _column_transformer(model: Estimator, x: Value) -> Value:
+def _write_column_transformer(model: Estimator, x: Value) -> Value:
     inputs = model._transformer_to_input_indices
-    return _weighted_outputs(
+    return _write_weighted_outputs(
         model,
         [
             (name, transformer, x.columns(inputs[name]))
@@ -53,15 +53,19 @@ def _column_transformer(model: Estimator, x: Value) -> Value:
     )
 
 
-def _feature_union(model: Estimator, x: Value) -> Value:
-    return _weighted_outputs(model, [(name, part, x) for name, part in model.transformer_list])
+def _write_feature_union(model: Estimator, x: Value) -> Value:
+    return _write_weighted_outputs(
+        model, [(name, part, x) for name, part in model.transformer_list]
+    )
 
 
-def _weighted_outputs(model: Estimator, parts: Sequence[tuple[str, Estimator, Value]]) -> Value:
+def _write_weighted_outputs(
+    model: Estimator, named_transformers: Sequence[tuple[str, Estimator, Value]]
+) -> Value:
     """Concatenate the outputs of named transformers, each multiplied by its weight."""
     weights = model.transformer_weights or {}
     outputs = []
-    for name, transformer, x in parts:
+    for name, transformer, x in named_transformers:
         if isinstance(transformer, str) and transformer == "drop":
             continue
         output = write_transformer(transformer, x)
@@ -69,17 +73,17 @@ def _weighted_outputs(model: Estimator, parts: Sequence[tuple[str, Estimator, Va
     return hstack(outputs)
 
 
-def _pipeline(model: Estimator, x: Value) -> Value:
+def _write_pipeline(model: Estimator, x: Value) -> Value:
     for _, step in model.steps:
         x = write_transformer(step, x)
     return x
 
 
-def _projection(model: Estimator, x: Value) -> Value:
+def _write_projection(model: Estimator, x: Value) -> Value:
     return x.double() @ np.asarray(model.components_, np.float64).T
 
 
-def _pca(model: Estimator, x: Value) -> Value:
+def _write_pca(model: Estimator, x: Value) -> Value:
     components = np.asarray(model.components_, np.float64).T
     if model.whiten:
         scale = np.sqrt(model.explained_variance_)
@@ -87,7 +91,7 @@ def _pca(model: Estimator, x: Value) -> Value:
     return x.double() @ components - np.asarray(model.mean_, np.float64)[None, :] @ components
 
 
-def _bins(model: Estimator, x: Value) -> Value:
+def _write_bin_numbers(model: Estimator, x: Value) -> Value:
     bin_columns = []
     for k, edges in enumerate(model.bin_edges_):
         inner_edges = np.asarray(edges[1:-1], np.float64)
@@ -104,27 +108,27 @@ def _bins(model: Estimator, x: Value) -> Value:
     return hstack(bin_columns)
 
 
-def _max_abs_scaler(model: Estimator, x: Value) -> Value:
-    scaled = _in_row_type(x, x / model.scale_)
+def _write_max_abs_scaler(model: Estimator, x: Value) -> Value:
+    scaled = _round_to_row_type(x, x / model.scale_)
     return scaled.maximum(-1.0).minimum(1.0) if getattr(model, "clip", False) else scaled
 
 
-def _min_max_scaler(model: Estimator, x: Value) -> Value:
-    scaled = _in_row_type(x, x * model.scale_)
-    scaled = _in_row_type(x, scaled + model.min_)
+def _write_min_max_scaler(model: Estimator, x: Value) -> Value:
+    scaled = _round_to_row_type(x, x * model.scale_)
+    scaled = _round_to_row_type(x, scaled + model.min_)
     if not model.clip:
         return scaled
     lower_bound, upper_bound = (float(bound) for bound in model.feature_range)
     return scaled.maximum(lower_bound).minimum(upper_bound)
 
 
-def _robust_scaler(model: Estimator, x: Value) -> Value:
+def _write_robust_scaler(model: Estimator, x: Value) -> Value:
     if model.with_centering:
-        x = _in_row_type(x, x - model.center_)
-    return _in_row_type(x, x / model.scale_) if model.with_scaling else x
+        x = _round_to_row_type(x, x - model.center_)
+    return _round_to_row_type(x, x / model.scale_) if model.with_scaling else x
 
 
-def _standard_scaler(model: Estimator, x: Value) -> Value:
+def _write_standard_scaler(model: Estimator, x: Value) -> Value:
     if model.with_mean:
         x = x - np.asarray(model.mean_, x.dtype)
     if model.with_std:
@@ -132,7 +136,7 @@ def _standard_scaler(model: Estimator, x: Value) -> Value:
     return x
 
 
-def _normalizer(model: Estimator, x: Value) -> Value:
+def _write_normalizer(model: Estimator, x: Value) -> Value:
     magnitude = x.apply("Abs")
     if model.norm == "max":
         row_norm = magnitude.max()
@@ -145,18 +149,20 @@ def _normalizer(model: Estimator, x: Value) -> Value:
     return x / is_small.where(1.0, row_norm)
 
 
-def _one_hot(model: Estimator, x: Value) -> Value:
+def _write_one_hot(model: Estimator, x: Value) -> Value:
     indicators = []
     for k, categories in enumerate(model.categories_):
-        indicator = _category_indicators(x.columns([k]), categories).astype(np.float64)
+        indicator = _write_category_indicators(x.columns([k]), categories).astype(np.float64)
         dropped_index = None if model.drop_idx_ is None else model.drop_idx_[k]
         if dropped_index is not None:
-            indicator = indicator.columns([i for i in range(len(categories)) if i != dropped_index])
+            indicator = indicator.columns(
+                [index for index in range(len(categories)) if index != dropped_index]
+            )
         indicators.append(indicator)
     return hstack(indicators).astype(model.dtype)
 
 
-def _category_indicators(column: Value, categories: Any) -> Value:
+def _write_category_indicators(column: Value, categories: Any) -> Value:
     """Mark the category of each row, (n, n_categories)."""
     category_numbers = np.asarray(categories, np.float64)
     category_is_nan = np.isnan(category_numbers)
@@ -167,10 +173,10 @@ def _category_indicators(column: Value, categories: Any) -> Value:
     return (is_equal.astype(np.float64) + nan_indicator) > 0.0
 
 
-def _ordinal(model: Estimator, x: Value) -> Value:
+def _write_ordinal_codes(model: Estimator, x: Value) -> Value:
     code_columns = []
     for k, categories in enumerate(model.categories_):
-        indicator = _category_indicators(x.columns([k]), categories).astype(np.float64)
+        indicator = _write_category_indicators(x.columns([k]), categories).astype(np.float64)
         codes = np.arange(len(categories), dtype=np.float64)
         code = indicator @ codes[:, None]
         if np.isnan(np.asarray(categories, np.float64)).any():
@@ -181,42 +187,42 @@ def _ordinal(model: Estimator, x: Value) -> Value:
     return hstack(code_columns).astype(model.dtype)
 
 
-def _log1p(x: Value) -> Value:
+def _write_log1p(x: Value) -> Value:
     taylor_sum = x - x * x / 2.0
     return (x.apply("Abs") < MAX_TAYLOR).where(taylor_sum, (x + 1.0).apply("Log"))
 
 
-def _expm1(x: Value) -> Value:
+def _write_expm1(x: Value) -> Value:
     taylor_sum = x + x * x / 2.0
     return (x.apply("Abs") < MAX_TAYLOR).where(taylor_sum, x.apply("Exp") - 1.0)
 
 
-def _power(model: Estimator, x: Value) -> Value:
+def _write_power_transform(model: Estimator, x: Value) -> Value:
     power_columns = []
     for k, power in enumerate(model.lambdas_.tolist()):
         column = x.columns([k])
-        transform = _box_cox if model.method == "box-cox" else _yeo_johnson
-        power_columns.append(_in_row_type(x, transform(column, power)))
+        transform = _write_box_cox if model.method == "box-cox" else _write_yeo_johnson
+        power_columns.append(_round_to_row_type(x, transform(column, power)))
     powers = hstack(power_columns)
-    return _standard_scaler(model._scaler, powers) if model.standardize else powers
+    return _write_standard_scaler(model._scaler, powers) if model.standardize else powers
 
 
-def _box_cox(x: Value, power: float) -> Value:
+def _write_box_cox(x: Value, power: float) -> Value:
     log = x.double().apply("Log")
-    return log if power == 0 else _expm1(log * power) / power
+    return log if power == 0 else _write_expm1(log * power) / power
 
 
-def _yeo_johnson(x: Value, power: float) -> Value:
+def _write_yeo_johnson(x: Value, power: float) -> Value:
     magnitude = x.apply("Abs")
-    log = _log1p(magnitude.double()).astype(x.dtype).double()
+    log = _write_log1p(magnitude.double()).astype(x.dtype).double()
     complement = 2.0 - power
     eps = float(np.finfo(np.float64).eps)
-    positive_branch = log if abs(power) < eps else _expm1(log * power) / power
-    negative_branch = log if abs(complement) <= eps else _expm1(log * complement) / complement
+    positive_branch = log if abs(power) < eps else _write_expm1(log * power) / power
+    negative_branch = log if abs(complement) <= eps else _write_expm1(log * complement) / complement
     return (x >= 0.0).where(positive_branch, -negative_branch)
 
 
-def _imputer(model: Estimator, x: Value) -> Value:
+def _write_imputer(model: Estimator, x: Value) -> Value:
     statistics = np.asarray(model.statistics_, x.dtype)
     is_missing = x.isnan() if np.isnan(model.missing_values) else x.equals(model.missing_values)
     filled = is_missing.where(statistics[None, :], x)
@@ -229,24 +235,25 @@ def _imputer(model: Estimator, x: Value) -> Value:
 
 
 TRANSFORMER_WRITERS: dict[str, Callable[[Estimator, Value], Value]] = {
-    "Binarizer": _binarizer,
-    "ColumnTransformer": _column_transformer,
-    "FeatureUnion": _feature_union,
-    "FunctionTransformer": lambda _model, x: x,
-    "GaussianRandomProjection": _projection,
-    "IncrementalPCA": _pca,
-    "KBinsDiscretizer": _bins,
-    "MaxAbsScaler": _max_abs_scaler,
-    "MinMaxScaler": _min_max_scaler,
-    "NeighborhoodComponentsAnalysis": _projection,
-    "Normalizer": _normalizer,
-    "OneHotEncoder": _one_hot,
-    "OrdinalEncoder": _ordinal,
-    "PCA": _pca,
-    "Pipeline": _pipeline,
-    "PowerTransformer": _power,
-    "RobustScaler": _robust_scaler,
-    "SimpleImputer": _imputer,
-    "StandardScaler": _standard_scaler,
-    "TruncatedSVD": _projection,
+    "Binarizer": _write_binarizer,
+    "ColumnTransformer": _write_column_transformer,
+    "FeatureUnion": _write_feature_union,
+    "FunctionTransformer": lambda _model, x: x,  # packable without a function only
+    "GaussianRandomProjection": _write_projection,
+    "IncrementalPCA": _write_pca,
+    "KBinsDiscretizer": _write_bin_numbers,
+    "MaxAbsScaler": _write_max_abs_scaler,
+    "MinMaxScaler": _write_min_max_scaler,
+    "NeighborhoodComponentsAnalysis": _write_projection,
+    "Normalizer": _write_normalizer,
+    "OneHotEncoder": _write_one_hot,
+    "OrdinalEncoder": _write_ordinal_codes,
+    "PCA": _write_pca,
+    "Pipeline": _write_pipeline,
+    "PowerTransformer": _write_power_transform,
+    "RobustScaler": _write_robust_scaler,
+    "SimpleImputer": _write_imputer,
+    "StandardScaler": _write_standard_scaler,
+    "TruncatedSVD": _write_projection,
 }
+"""Functions that write the output of a transformer, by its class."""

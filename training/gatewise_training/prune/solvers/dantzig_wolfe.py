@@ -53,11 +53,11 @@ def solve(
     problem = merge_columns(problem)
     trees = PricedTrees(problem, lam)
     master_program = _MASTERS[master](problem, lam)
-    is_kept, gain = trees.prune(trees.charges(even_shares(problem, lam)))
+    is_kept, gains = trees.prune(trees.charges(even_shares(problem, lam)))
     master_program.add(is_kept)
     best_pruning = np.zeros(problem.n_nodes, np.bool_)
     objective = problem.base_error
-    bound = trees.bound(gain)
+    bound = trees.bound(gains)
     step = 0
     while step < max_iterations and objective - bound > tolerance:
         step += 1
@@ -67,8 +67,8 @@ def solve(
             if candidate_objective < objective:
                 best_pruning = is_kept
                 objective = candidate_objective
-        is_kept, gain = trees.prune(trees.charges(trees.make_feasible(multipliers)))
-        bound = max(bound, trees.bound(gain))
+        is_kept, gains = trees.prune(trees.charges(trees.make_feasible(multipliers)))
+        bound = max(bound, trees.bound(gains))
         # the master is optimal if it spans the best pruning under its multipliers
         if not master_program.add(is_kept):
             break

@@ -16,6 +16,8 @@ because any feasible multipliers prove one.
   "The volume algorithm", 2000). Its level sets, and the prunings of the recursion, are repaired
   (:func:`.tree_recursion.repair`).
 
+In the loops, c is an acquisition, and j is one of its first uses.
+
 The method proves the gap between `objective` and `bound`. If the frontier is steep, many prunings
 are nearly optimal and the gap closes slowly. The minimum cut is then the better solver.
 """
@@ -66,8 +68,8 @@ def solve(
     n_stalled = 0
     step = 0
     for step in range(1, max_iterations + 1):
-        is_kept, gain = trees.prune(trees.charges(beta))
-        dual_value = trees.bound(gain)
+        is_kept, gains = trees.prune(trees.charges(beta))
+        dual_value = trees.bound(gains)
         # lengthen the steps while the bound rises; otherwise return to the best multipliers with
         # shorter steps
         if dual_value > bound + 1e-3 * max(objective - bound, 0.0):
@@ -100,7 +102,7 @@ def solve(
                 best_pruning = candidate
                 objective = candidate_objective
         gap = objective - bound
-        if gap <= tolerance * abs(objective) or gap <= 1e-14:
+        if gap <= tolerance * abs(objective) or gap <= 1e-14:  # 1e-14: rounding at an optimum of 0
             break
         # Polyak's step length: step_scale * gap / |slope|^2
         squared_slope = _squared_slope(start, nodes, price, average_share)
@@ -117,7 +119,7 @@ def solve(
 @numba.njit(cache=True, nogil=True)
 def _squared_slope(start: Any, nodes: Any, price: Any, share: Any) -> float:
     """Squared slope along the simplices: ``sum_c price_c sum_h (share_h - mean_c)^2``."""
-    total = 0.0
+    squared_slope = 0.0
     for c in range(len(price)):
         n_nodes = start[c + 1] - start[c]
         if n_nodes < 2:
@@ -126,16 +128,16 @@ def _squared_slope(start: Any, nodes: Any, price: Any, share: Any) -> float:
         for j in range(start[c], start[c + 1]):
             mean += share[nodes[j]]
         mean /= n_nodes
-        squares = 0.0
+        squared_deviations = 0.0
         for j in range(start[c], start[c + 1]):
-            squares += (share[nodes[j]] - mean) ** 2
-        total += price[c] * squares
-    return total
+            squared_deviations += (share[nodes[j]] - mean) ** 2
+        squared_slope += price[c] * squared_deviations
+    return squared_slope
 
 
 @numba.njit(cache=True, nogil=True)
-def _ascend(start: Any, nodes: Any, price: Any, share: Any, length: float, beta: Any) -> None:
-    """Add ``length * price * share`` to the multipliers, and project them onto the simplices.
+def _ascend(start: Any, nodes: Any, price: Any, share: Any, step_length: float, beta: Any) -> None:
+    """Add ``step_length * price * share`` to the multipliers, and project them onto the simplices.
 
     The multipliers of an acquisition are at least 0 and add up to its price.
     """
@@ -144,23 +146,23 @@ def _ascend(start: Any, nodes: Any, price: Any, share: Any, length: float, beta:
         end = start[c + 1]
         if end - begin < 2 or price[c] <= 0.0:
             continue
-        total = 0.0
+        beta_sum = 0.0
         for j in range(begin, end):
-            beta[j] += length * price[c] * share[nodes[j]]
-            total += beta[j]
-        # Michelot's projection: max(beta - cut, 0), whose positive entries sum to the price
+            beta[j] += step_length * price[c] * share[nodes[j]]
+            beta_sum += beta[j]
+        # Michelot's projection (1986): max(beta - offset, 0), whose entries sum to the price
         n_positive = end - begin
-        cut = (total - price[c]) / n_positive
+        offset = (beta_sum - price[c]) / n_positive
         while True:
             n_above = 0
-            sum_above = 0.0
+            beta_sum_above = 0.0
             for j in range(begin, end):
-                if beta[j] > cut:
+                if beta[j] > offset:
                     n_above += 1
-                    sum_above += beta[j]
+                    beta_sum_above += beta[j]
             if n_above >= n_positive:  # rounding at a tie may raise the number, without end
                 break
             n_positive = n_above
-            cut = (sum_above - price[c]) / n_positive
+            offset = (beta_sum_above - price[c]) / n_positive
         for j in range(begin, end):
-            beta[j] = max(beta[j] - cut, 0.0)
+            beta[j] = max(beta[j] - offset, 0.0)

@@ -12,6 +12,9 @@ of acquisitions share, because otherwise they would send their whole excess back
 The label of a node is its distance to the sink, counted in nodes. The label of an acquisition is a
 lower bound on the smallest label of a node to which it can give flow back. It is 0 as long as the
 acquisition has capacity left.
+
+In the loops, v and w are nodes, e is the edge from a node to an acquisition c, and a use is an edge
+in the list of its acquisition.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ UNREACHABLE = 2**30
 """Label of a node from which the sink cannot be reached."""
 
 STEPS_PER_EDGE = 2
-"""Number of steps between two global relabellings, per edge of the graph."""
+"""Number of steps between two global relabellings, per edge of the graph; a relabelling passes each
+edge about this often itself."""
 
 HEAD, TAIL, SIZE, WORK = 0, 1, 2, 3
 """Indices into the state of the queue; WORK counts the steps since the last global relabelling."""
@@ -96,18 +100,18 @@ class NodeQueue(NamedTuple):
 def list_column_edges(start: Any, columns: Any, n_columns: int) -> Any:
     """List the edges of each acquisition."""
     column_start = np.zeros(n_columns + 1, np.int64)
-    for c in columns:
-        column_start[c + 1] += 1
+    for column in columns:
+        column_start[column + 1] += 1
     column_start = np.cumsum(column_start)
     next_place = column_start[:-1].copy()
     edges = np.empty(len(columns), np.int32)
     nodes = np.empty(len(columns), np.int32)
-    for v in range(len(start) - 1):
-        for e in range(start[v], start[v + 1]):
-            place = next_place[columns[e]]
-            edges[place] = e
-            nodes[place] = v
-            next_place[columns[e]] += 1
+    for node in range(len(start) - 1):
+        for edge in range(start[node], start[node + 1]):
+            place = next_place[columns[edge]]
+            edges[place] = edge
+            nodes[place] = node
+            next_place[columns[edge]] += 1
     return ColumnEdges(column_start, edges, nodes)
 
 
@@ -142,13 +146,14 @@ def improve_flow(graph: Any, to_columns: Any, to_parent: Any, tolerance: float) 
     """
     n = len(graph.parent)
     network, residual, labels, queue = _make_records(graph, to_columns, to_parent)
-    min_excess = tolerance / max(n, 1)
+    min_excess = tolerance / max(n, 1)  # so that all ignored excess is within the tolerance
     n_rounds = 0
     while True:
         _relabel_all(network, residual, labels, queue.nodes)
         n_rounds += 1
         if _enqueue_active(network, residual, labels, queue, min_excess) <= tolerance:
             break
+        # two visits of each node, which count four steps besides its edges
         max_work = STEPS_PER_EDGE * len(network.columns) + 8 * n
         while queue.state[SIZE] > 0 and queue.state[WORK] < max_work:
             v = _dequeue(queue)
@@ -228,19 +233,19 @@ def _subtract_outflows(network: Any, residual: Any) -> None:
     to_columns, to_parent, node_capacity, column_capacity, excess = residual
     for c in range(len(column_capacity)):
         inflow = 0.0
-        for entry in range(network.column_start[c], network.column_start[c + 1]):
-            inflow += to_columns[network.column_edges[entry]]
+        for use in range(network.column_start[c], network.column_start[c + 1]):
+            inflow += to_columns[network.column_edges[use]]
         if inflow <= column_capacity[c]:
             column_capacity[c] -= inflow
             continue
         # take the surplus back edge by edge rather than in proportion, so that integers stay exact
         surplus = inflow - column_capacity[c]
-        entry = network.column_start[c + 1] - 1
-        while surplus > 0.0 and entry >= network.column_start[c]:
-            amount = min(surplus, to_columns[network.column_edges[entry]])
-            to_columns[network.column_edges[entry]] -= amount
+        use = network.column_start[c + 1] - 1
+        while surplus > 0.0 and use >= network.column_start[c]:
+            amount = min(surplus, to_columns[network.column_edges[use]])
+            to_columns[network.column_edges[use]] -= amount
             surplus -= amount
-            entry -= 1
+            use -= 1
         column_capacity[c] = 0.0
     for v in range(len(node_capacity)):
         if network.parent[v] >= 0:
@@ -300,8 +305,8 @@ def _relabel_all(network: Any, residual: Any, labels: Any, node_queue: Any) -> N
             c = network.columns[e]
             if residual.to_columns[e] > 0.0 and column_label[c] == UNREACHABLE:
                 column_label[c] = label[w]
-                for entry in range(network.column_start[c], network.column_start[c + 1]):
-                    v = network.column_nodes[entry]
+                for use in range(network.column_start[c], network.column_start[c + 1]):
+                    v = network.column_nodes[use]
                     if label[v] == UNREACHABLE:
                         label[v] = distance
                         node_queue[tail] = v
@@ -330,21 +335,21 @@ def _enqueue_active(
 @numba.njit(cache=True, nogil=True)
 def _enqueue(v: int, queue: Any) -> None:
     """Put a node at the end of the queue, unless it is already queued."""
-    queue_state = queue.state
     if not queue.is_queued[v]:
+        tail = queue.state[TAIL]
         queue.is_queued[v] = True
-        queue.nodes[queue_state[TAIL]] = v
-        queue_state[TAIL] = queue_state[TAIL] + 1 if queue_state[TAIL] < len(queue.is_queued) else 0
-        queue_state[SIZE] += 1
+        queue.nodes[tail] = v
+        queue.state[TAIL] = tail + 1 if tail < len(queue.is_queued) else 0
+        queue.state[SIZE] += 1
 
 
 @numba.njit(cache=True, nogil=True)
 def _dequeue(queue: Any) -> Any:
     """Take the node at the head of the queue."""
-    queue_state = queue.state
-    v = queue.nodes[queue_state[HEAD]]
-    queue_state[HEAD] = queue_state[HEAD] + 1 if queue_state[HEAD] < len(queue.is_queued) else 0
-    queue_state[SIZE] -= 1
+    head = queue.state[HEAD]
+    v = queue.nodes[head]
+    queue.state[HEAD] = head + 1 if head < len(queue.is_queued) else 0
+    queue.state[SIZE] -= 1
     queue.is_queued[v] = False
     return v
 
@@ -384,10 +389,10 @@ def _send_to_columns(v: int, network: Any, residual: Any, labels: Any, queue: An
                 column_label[c] = 1
         # pay instead of nodes nearer to the sink
         if column_label[c] < node_label and remaining_excess > 0.0:
-            lowest = UNREACHABLE
-            for entry in range(network.column_start[c], network.column_start[c + 1]):
-                other_edge = network.column_edges[entry]
-                w = network.column_nodes[entry]
+            lowest_label = UNREACHABLE
+            for use in range(network.column_start[c], network.column_start[c + 1]):
+                other_edge = network.column_edges[use]
+                w = network.column_nodes[use]
                 if to_columns[other_edge] > 0.0:
                     if label[w] < node_label and remaining_excess > 0.0:
                         amount = min(remaining_excess, to_columns[other_edge])
@@ -397,10 +402,10 @@ def _send_to_columns(v: int, network: Any, residual: Any, labels: Any, queue: An
                         remaining_excess -= amount
                         _enqueue(w, queue)
                     if to_columns[other_edge] > 0.0:
-                        lowest = min(lowest, label[w])
+                        lowest_label = min(lowest_label, label[w])
             queue_state[WORK] += network.column_start[c + 1] - network.column_start[c]
             if remaining_excess > 0.0:
-                column_label[c] = lowest
+                column_label[c] = lowest_label
         if remaining_excess > 0.0:
             e += 1
     queue_state[WORK] += e - labels.current_edge[v] + 4
@@ -442,19 +447,19 @@ def _relabel(v: int, network: Any, residual: Any, labels: Any, queue_state: Any)
     label = labels.label
     label_count = labels.label_count
     old_label = label[v]
-    lowest = UNREACHABLE  # the node itself has no capacity left, because it still has excess
+    lowest_label = UNREACHABLE  # the node itself has no capacity left, because it still has excess
     for e in range(network.start[v], network.start[v + 1]):
-        lowest = min(lowest, labels.column_label[network.columns[e]])
+        lowest_label = min(lowest_label, labels.column_label[network.columns[e]])
     if network.parent[v] >= 0:
-        lowest = min(lowest, label[network.parent[v]])
+        lowest_label = min(lowest_label, label[network.parent[v]])
     w = network.child[v]
     while w >= 0:
         if residual.to_parent[w] > 0.0:
-            lowest = min(lowest, label[w])
+            lowest_label = min(lowest_label, label[w])
         w = network.sibling[w]
     queue_state[WORK] += network.start[v + 1] - network.start[v]
     label_count[old_label] -= 1
-    if lowest >= len(label):
+    if lowest_label >= len(label):
         label[v] = UNREACHABLE
     elif label_count[old_label] == 0:
         label[v] = UNREACHABLE
@@ -463,5 +468,5 @@ def _relabel(v: int, network: Any, residual: Any, labels: Any, queue_state: Any)
                 label_count[label[w]] -= 1
                 label[w] = UNREACHABLE
     else:
-        label[v] = lowest + 1
-        label_count[lowest + 1] += 1
+        label[v] = lowest_label + 1
+        label_count[lowest_label + 1] += 1
