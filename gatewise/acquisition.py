@@ -62,12 +62,12 @@ def exit_costs(
     exit_prices = []
     for stage_mask in acquired_masks:
         acquired_mask = acquired_mask | stage_mask
-        exit_prices.append(_price(costs, acquired_mask))
+        exit_prices.append(_price_features(costs, acquired_mask))
     if offload_mask is None:
         exit_prices.append(exit_prices[-1])
     else:
         offload_features = acquired_mask | offload_mask if pays_for_stages else offload_mask
-        exit_prices.append(_price(costs, offload_features) + request_price)
+        exit_prices.append(_price_features(costs, offload_features) + request_price)
     return np.stack(np.broadcast_arrays(*exit_prices))
 
 
@@ -90,7 +90,9 @@ def last_exit_within(costs: NDArray[np.float64], max_cost: float) -> int:
     return int(np.searchsorted(costs, max_cost, side="right")) - 1
 
 
-def _price(costs: FeatureCosts, acquired: AcquiredMask) -> NDArray[np.float64]:
+def _price_features(costs: FeatureCosts, acquired_mask: AcquiredMask) -> NDArray[np.float64]:
     return np.asarray(
-        costs.price(acquired) if acquired.ndim == 1 else costs.instance_costs(acquired)
+        costs.price(acquired_mask)
+        if acquired_mask.ndim == 1
+        else costs.instance_costs(acquired_mask)
     )

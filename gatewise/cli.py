@@ -25,6 +25,7 @@ from typer.core import TyperGroup
 
 from gatewise.errors import GatewiseError, interruption, not_installed
 
+#: End of ``gatewise --help``; \\b keeps the lines of the paragraph after it.
 EXAMPLES = """\
 Examples:
 
@@ -227,15 +228,15 @@ def _app() -> Any:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     # remove --debug, which may stand anywhere before "--"
-    options_end = args.index("--") if "--" in args else len(args)
-    shows_traceback = "--debug" in args[:options_end]
-    args = [arg for i, arg in enumerate(args) if i >= options_end or arg != "--debug"]
+    options_end = words.index("--") if "--" in words else len(words)
+    shows_traceback = "--debug" in words[:options_end]
+    words = [word for index, word in enumerate(words) if index >= options_end or word != "--debug"]
     # onnxruntime sends telemetry unless this is set before its import
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
-        exit_status = _app().main(args, prog_name="gatewise", standalone_mode=False)
+        exit_status = _app().main(words, prog_name="gatewise", standalone_mode=False)
         exit_status = exit_status if isinstance(exit_status, int) else 0
     except KeyboardInterrupt:
         exit_status = INTERRUPTED_STATUS
@@ -243,16 +244,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not isinstance(interruption(error), KeyboardInterrupt):
             if shows_traceback:
                 raise
-            return _print_error(error, args)
+            return _print_error(error, words)
         exit_status = INTERRUPTED_STATUS
     if exit_status == INTERRUPTED_STATUS:
         print("gatewise: interrupted", file=sys.stderr)
     return exit_status
 
 
-def _print_error(error: Exception, args: Sequence[str]) -> int:
+def _print_error(error: Exception, words: Sequence[str]) -> int:
     """Print one line about an error and return the exit status."""
-    command_name = next((arg for arg in args if arg in SUBCOMMANDS), None)
+    command_name = next((word for word in words if word in SUBCOMMANDS), None)
     if isinstance(error, ModuleNotFoundError):
         error = not_installed(error, SUBCOMMANDS[command_name].extra if command_name else "sim")
     if isinstance(error, GatewiseError):

@@ -94,6 +94,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 _SHOWS_PROGRESS = ContextVar("_SHOWS_PROGRESS", default=False)
+"""Whether :func:`progress` writes; commands enable it, so that a library call prints nothing."""
 
 
 @contextmanager

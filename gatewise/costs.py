@@ -111,7 +111,7 @@ class FeatureCosts:
     ) -> None:
         # own prices and names
         own_names, own_values = read_names(own)
-        self.names = own_names if names is None else tuple(str(n_features) for n_features in names)
+        self.names = own_names if names is None else tuple(str(name) for name in names)
         if own_names is not None and self.names != own_names:
             raise InputError("names= differs from the names that the feature costs already have")
         self.own = read_own_prices(own_values, self.names)
@@ -119,10 +119,10 @@ class FeatureCosts:
         if self.names is not None:
             if len(self.names) != n_features:
                 raise InputError(f"{n_features} feature costs but {len(self.names)} feature names")
-            duplicates = [name for name, times in Counter(self.names).items() if times > 1]
-            if duplicates:
+            repeated_names = [name for name, count in Counter(self.names).items() if count > 1]
+            if repeated_names:
                 raise InputError(
-                    f"feature name {sorted(duplicates)[0]!r} appears twice in the costs"
+                    f"feature name {sorted(repeated_names)[0]!r} appears twice in the costs"
                 )
         # the group of each feature
         if isinstance(group, Mapping):
@@ -130,35 +130,47 @@ class FeatureCosts:
             if unknown_names:
                 raise InputError(f"group of {unknown_names[0]!r}, which is not a feature")
             group = [group.get(name) for name in self.names or ()]
-        labels: list[Label | None] = (
-            [None] * n_features if group is None else [read_label(g) for g in group]
+        label_of_feature: list[Label | None] = (
+            [None] * n_features if group is None else [read_label(label) for label in group]
         )
-        if len(labels) != n_features:
-            raise InputError(f"{n_features} feature costs but {len(labels)} group labels")
+        if len(label_of_feature) != n_features:
+            raise InputError(f"{n_features} feature costs but {len(label_of_feature)} group labels")
         # list groups with features first, then groups that other groups only require
         prices = read_shared_prices(shared)
-        prerequisites_of = read_prerequisites(requires)
-        groups_with_features = dict.fromkeys(g for g in labels if g is not None)
-        required_groups = set(chain.from_iterable(prerequisites_of.values()))
+        prerequisites_of_label = read_prerequisites(requires)
+        groups_with_features = dict.fromkeys(
+            label for label in label_of_feature if label is not None
+        )
+        required_groups = set(chain.from_iterable(prerequisites_of_label.values()))
         groups = [
             *groups_with_features,
-            *(g for g in prices if g in required_groups and g not in groups_with_features),
+            *(
+                label
+                for label in prices
+                if label in required_groups and label not in groups_with_features
+            ),
         ]
-        unknown_groups = [g for g in prices if g not in groups and prices[g] != 0.0]
+        unknown_groups = [label for label in prices if label not in groups and prices[label] != 0.0]
         if unknown_groups:
             raise InputError(
                 f"shared price of group {unknown_groups[0]!r}, but no feature is in it"
             )
-        absent_groups = [g for g in (*prerequisites_of, *required_groups) if g not in groups]
+        absent_groups = [
+            label for label in (*prerequisites_of_label, *required_groups) if label not in groups
+        ]
         if absent_groups:
             raise InputError(f"requires names {absent_groups[0]!r}, which is not a group")
         # read-only arrays of indices
-        self.group_names: tuple[str, ...] = tuple(str(g) for g in groups)
+        self.group_names: tuple[str, ...] = tuple(str(label) for label in groups)
         if len(set(self.group_names)) != len(groups):
             raise InputError("two groups have the same name; use either numbers or strings")
-        self.group = np.array([-1 if g is None else groups.index(g) for g in labels], np.intp)
-        self.shared = np.array([prices.get(g, 0.0) for g in groups], np.float64)
-        self.requires = tuple(tuple(map(groups.index, prerequisites_of.get(g, ()))) for g in groups)
+        self.group = np.array(
+            [-1 if label is None else groups.index(label) for label in label_of_feature], np.intp
+        )
+        self.shared = np.array([prices.get(label, 0.0) for label in groups], np.float64)
+        self.requires = tuple(
+            tuple(map(groups.index, prerequisites_of_label.get(label, ()))) for label in groups
+        )
         self._paid = _paid_group_masks(self.requires, self.group_names)
         for array in (self.own, self.group, self.shared, self._paid):
             array.setflags(write=False)
@@ -206,15 +218,15 @@ class FeatureCosts:
     ) -> FeatureCosts:
         """Make costs from a list of `prices`; see :meth:`from_file` for `names` and `default`."""
         feature_names = (
-            [n for n in prices.features if n not in prices.dropped_columns]
+            [name for name in prices.features if name not in prices.dropped_columns]
             if names is None
             else names
         )
-        feature_prices = prices.for_columns([str(n) for n in feature_names], default=default)
+        feature_prices = prices.for_columns([str(name) for name in feature_names], default=default)
         features = feature_prices.features
         return cls(
-            [entry.own for entry in features.values()],
-            group=[entry.group for entry in features.values()],
+            [column_price.own for column_price in features.values()],
+            group=[column_price.group for column_price in features.values()],
             shared=feature_prices.groups,
             names=features,
         )
@@ -229,7 +241,7 @@ class FeatureCosts:
         """
         if self.names == tuple(names):
             return self
-        position_by_name = {name: k for k, name in enumerate(self.names or ())}
+        position_by_name = {name: position for position, name in enumerate(self.names or ())}
         absent_names = [name for name in names if name not in position_by_name]
         unknown_names = sorted(position_by_name.keys() - set(names))
         if absent_names or unknown_names:
@@ -242,7 +254,8 @@ class FeatureCosts:
             raise InputError("; ".join(problems))
         positions = [position_by_name[name] for name in names]
         group_labels = [
-            self.group_names[g] if g >= 0 else None for g in self.group[positions].tolist()
+            self.group_names[group] if group >= 0 else None
+            for group in self.group[positions].tolist()
         ]
         shared = dict(zip(self.group_names, self.shared.tolist(), strict=True))
         return FeatureCosts(
@@ -259,9 +272,9 @@ class FeatureCosts:
         names = self.group_names
         names_and_requirements = zip(names, self.requires, strict=True)
         return {
-            name: tuple(names[g] for g in groups)
-            for name, groups in names_and_requirements
-            if groups
+            name: tuple(names[group] for group in required_groups)
+            for name, required_groups in names_and_requirements
+            if required_groups
         }
 
     @property
@@ -282,8 +295,8 @@ class FeatureCosts:
     def mask(self, features: ArrayLike) -> NDArray[np.bool_]:
         """Convert indices or a mask of `features` to a mask of shape (n_features,)."""
         mask = np.zeros(self.n_features, bool)
-        index = np.asarray(features)
-        mask[index if index.dtype == bool else index.astype(np.intp)] = True
+        feature_array = np.asarray(features)
+        mask[feature_array if feature_array.dtype == bool else feature_array.astype(np.intp)] = True
         return mask
 
     def price(self, features: ArrayLike, acquired: ArrayLike | None = None) -> float:
@@ -320,8 +333,10 @@ class FeatureCosts:
         """
         acquired = np.asarray(acquired, bool)
         touched_groups = (
-            acquired[:, self._paid[:, g][self.group] & (self.group >= 0)].any(axis=1, keepdims=True)
-            for g in range(len(self.shared))
+            acquired[:, self._paid[:, group][self.group] & (self.group >= 0)].any(
+                axis=1, keepdims=True
+            )
+            for group in range(len(self.shared))
         )
         is_paid = np.hstack([acquired, *touched_groups])
         prices = np.concatenate([self.own, self.shared])
@@ -335,7 +350,9 @@ class FeatureCosts:
             return_inverse=True,
         )
         price_list = prices.tolist()
-        set_costs = [math.fsum(compress(price_list, is_paid[i].tolist())) for i in representatives]
+        set_costs = [
+            math.fsum(compress(price_list, is_paid[row].tolist())) for row in representatives
+        ]
         return np.array(set_costs, np.float64)[set_index]
 
     def additional_prices(self, acquired: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -355,8 +372,8 @@ class FeatureCosts:
 
     def members(self, feature: int) -> NDArray[np.intp]:
         """Return the features of the group of `feature`, or `feature` if it has no group."""
-        g = self.group[feature]
-        return np.array([feature]) if g < 0 else np.flatnonzero(self.group == g)
+        group = self.group[feature]
+        return np.array([feature]) if group < 0 else np.flatnonzero(self.group == group)
 
     def paid_groups(self, feature: int) -> NDArray[np.intp]:
         """Return the group of `feature` and all groups that it requires."""
@@ -394,13 +411,13 @@ CostsLike: TypeAlias = FeatureCosts | Mapping[str, float] | ArrayLike
 def _paid_group_masks(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:
     """Compute which groups an instance pays with each group, bool (n_groups, n_groups)."""
     # paid[g] = {g} and the union of paid[h] over the groups h that g requires
-    paid = np.eye(len(requires), dtype=bool)
+    is_paid = np.eye(len(requires), dtype=bool)
     try:
-        order = list(TopologicalSorter(dict(enumerate(requires))).static_order())
+        groups_in_order = list(TopologicalSorter(dict(enumerate(requires))).static_order())
     except CycleError as error:
-        cycle = " requires ".join(repr(names[g]) for g in reversed(error.args[1]))
+        cycle = " requires ".join(repr(names[group]) for group in reversed(error.args[1]))
         raise InputError(f"groups require each other: {cycle}") from None
-    for g in order:
-        for prerequisite in requires[g]:
-            paid[g] |= paid[prerequisite]
-    return paid
+    for group in groups_in_order:
+        for prerequisite in requires[group]:
+            is_paid[group] |= is_paid[prerequisite]
+    return is_paid

@@ -25,6 +25,7 @@ Link = Literal["sigmoid", "softmax", "identity"]
 Score = Literal["margin", "column"]
 """Names of the stop rules."""
 Margins = NDArray[np.float32]
+"""Outputs of a stage's model, or its stop scores."""
 
 ALWAYS_STOP = float(np.finfo(np.float32).min)
 """Threshold that every score except NaN reaches. JSON cannot represent minus infinity."""
@@ -259,7 +260,7 @@ def as_float32(threshold: float | None) -> float | None:
 
 
 def midpoint_threshold(lower_score: float, upper_score: float) -> float:
-    """Compute a float32 threshold in ``(below, above]``, midway between two float32 scores.
+    """Compute a float32 threshold in ``(lower, upper]``, midway between two float32 scores.
 
     With a threshold equal to a score, a rounding error could change the decision.
     """

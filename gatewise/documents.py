@@ -30,12 +30,13 @@ from gatewise.errors import InputError
 
 T = TypeVar("T")
 
-#: Largest number in a document.
+#: Largest number in a document, so that sums of many numbers stay finite.
 MAX_NUMBER: Final = 1e300
 
-#: Largest number of lists and objects in a document.
+#: Largest number of lists and objects in a document, which bounds the memory of its values.
 MAX_CONTAINERS: Final = 200_000
 
+#: A number that is neither NaN nor infinite.
 Finite = Annotated[float, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
 #: A number that is not negative, such as a price or a time.
 Amount = Annotated[float, Meta(ge=0.0, le=MAX_NUMBER)]
@@ -82,32 +83,32 @@ class DocumentError(InputError):
         self.problem = problem
 
 
-def decode_json(data: bytes, cls: type[T], file: str) -> T:
+def decode_json(content: bytes, record_type: type[T], file: str) -> T:
     """Decode JSON into a record.
 
     Raises DocumentError, which names the document by `file`, for unknown or repeated keys, NaN,
     infinity, and values outside the bounds.
     """
     # count lists and objects, because an empty list takes 30 times as much memory as its text
-    n_containers = data.count(b"[") + data.count(b"{")
+    n_containers = content.count(b"[") + content.count(b"{")
     if n_containers > MAX_CONTAINERS:
         problem = f"not readable JSON: {n_containers} lists and objects, more than {MAX_CONTAINERS}"
         raise DocumentError(file, "", problem)
     try:
-        record: T = _decoder(cls).decode(data)  # type: ignore[arg-type]
+        record: T = _decoder(record_type).decode(content)  # type: ignore[arg-type]
     except msgspec.ValidationError as error:
-        _explain(error, _plain_json(data, file), cls, file)
+        _explain(error, _plain_json(content, file), record_type, file)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(file, "", f"not readable JSON: {error}") from None
     # msgspec accepts repeated keys, of which one reader may use the first and another the last
-    _plain_json(data, file)
+    _plain_json(content, file)
     return record
 
 
-def read_toml(path: str | Path, cls: type[T], kind: str = "") -> T:
+def read_toml(path: str | Path, record_type: type[T], kind: str = "") -> T:
     """Read a TOML file into a record; errors contain its `kind`, such as ``costs``."""
     file = f"{kind} file {path}" if kind else str(path)
-    return convert(parse_toml(path, file), cls, file)
+    return convert(parse_toml(path, file), record_type, file)
 
 
 def parse_toml(path: str | Path, file: str) -> dict[str, Any]:
@@ -122,15 +123,15 @@ def parse_toml(path: str | Path, file: str) -> dict[str, Any]:
         raise DocumentError(file, "", problem) from error
 
 
-def convert(value: object, cls: type[T] | Any, file: str = "", field: str = "") -> T:
+def convert(value: object, record_type: type[T] | Any, file: str = "", field: str = "") -> T:
     """Convert plain values to a type.
 
     Raises DocumentError, which names the document by `file` and the value by `field`.
     """
     try:
-        record: T = msgspec.convert(value, cls, dec_hook=_decode_path)
+        record: T = msgspec.convert(value, record_type, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
-        _explain(error, value, cls, file, field)
+        _explain(error, value, record_type, file, field)
     return record
 
 
@@ -166,16 +167,16 @@ def plain_values(value: object) -> Any:
     return [plain_values(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def json_schema(cls: type, title: str) -> bytes:
+def json_schema(record_type: type, title: str) -> bytes:
     """Make the JSON Schema of a record."""
-    schema = msgspec.json.schema(cls)
+    schema = msgspec.json.schema(record_type)
     schema_header = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
     return msgspec.json.format(msgspec.json.encode(schema_header | schema), indent=2) + b"\n"
 
 
 @cache
-def _decoder(cls: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(cls, dec_hook=_decode_path)
+def _decoder(record_type: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(record_type, dec_hook=_decode_path)
 
 
 def unique_json(text: bytes | str) -> Any:
@@ -190,9 +191,9 @@ def _plain_json(data: bytes, file: str) -> Any:
         raise DocumentError(file, "", f"not readable JSON: {error}") from None
 
 
-def _decode_path(cls: type, value: Any) -> Any:
-    if cls is not Path:
-        raise NotImplementedError(f"documents cannot hold a {cls}")
+def _decode_path(target_type: type, value: Any) -> Any:
+    if target_type is not Path:
+        raise NotImplementedError(f"documents cannot hold a {target_type}")
     if not isinstance(value, str | Path):
         raise ValueError(f"must be text, not {_short_text(value)}")
     return Path(value)
@@ -210,6 +211,7 @@ def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 # -- errors ----------------------------------------------------------------------------------
 
 Keys = tuple[str | int, ...]
+"""Keys and indices on the path to a value of a document."""
 
 _LOCATION_PATTERN: Final = re.compile(r" - at (`key` in )?`\$(.*)`$")
 _TOKEN_PATTERN: Final = re.compile(r"\[\.\.\.\]|\[(\d+)\]|\.([^.\[]+)")
@@ -226,23 +228,25 @@ _BOUND_WORDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<
 
 
 def _explain(
-    error: msgspec.ValidationError, value: object, cls: Any, file: str, field: str = ""
+    error: msgspec.ValidationError, value: object, record_type: Any, file: str, field: str = ""
 ) -> NoReturn:
     """Raise a DocumentError that names the field, its requirement and its value."""
     message = str(error)
     location_match = _LOCATION_PATTERN.search(message)
     if location_match is None:
         raise DocumentError(
-            file, field, _plain_message(message, value, _type_at(cls, ()))
+            file, field, _plain_message(message, value, _type_at(record_type, ()))
         ) from None
     is_about_key = location_match[1] is not None
-    tokens = _path_tokens(location_match[2] + "[...]" * is_about_key, message, value, cls)
+    tokens = _path_tokens(location_match[2] + "[...]" * is_about_key, message, value, record_type)
     location = field
     for token in tokens:
         value = token if is_about_key and token is tokens[-1] else value[token]  # type: ignore[index]
         location = _append_key(location, token)
     plain_problem = message[: location_match.start()]
-    value_type = _key_type(cls, tokens[:-1]) if is_about_key else _type_at(cls, tokens)
+    value_type = (
+        _key_type(record_type, tokens[:-1]) if is_about_key else _type_at(record_type, tokens)
+    )
     plain_problem = ("its name " if is_about_key else "") + _plain_message(
         plain_problem, value, value_type
     )
@@ -257,13 +261,13 @@ def _append_key(parent: str, key: str | int) -> str:
     return f"{parent}.{name}" if parent else name
 
 
-def _path_tokens(path: str, message: str, value: Any, cls: Any) -> Keys:
+def _path_tokens(path: str, message: str, document: Any, record_type: Any) -> Keys:
     """List the keys and indices on the path to a value.
 
     `path` is the path in msgspec's message, which does not contain the keys of mappings.
     """
     tokens: list[str | int] = []
-    document = value
+    node = document
     for match in _TOKEN_PATTERN.finditer(path):
         if match[1] is not None:
             tokens.append(int(match[1]))
@@ -271,16 +275,18 @@ def _path_tokens(path: str, message: str, value: Any, cls: Any) -> Keys:
             tokens.append(match[2])
         else:
             # find the key by halving the mapping while the error stays the same
-            entries = list(value.items())
+            entries = list(node.items())
             while len(entries) > 1:
                 half_entries = entries[: len(entries) // 2]
                 if not _has_error(
-                    _copy_with_value(document, tuple(tokens), dict(half_entries)), cls, message
+                    _copy_with_value(document, tuple(tokens), dict(half_entries)),
+                    record_type,
+                    message,
                 ):
                     half_entries = entries[len(entries) // 2 :]
                 entries = half_entries
             tokens.append(entries[0][0])
-        value = value[tokens[-1]]
+        node = node[tokens[-1]]
     return tuple(tokens)
 
 
@@ -288,24 +294,24 @@ def _copy_with_value(document: Any, tokens: Keys, value: object) -> Any:
     """Copy a document, with another value at the path `tokens`."""
     if not tokens:
         return value
-    copy = document.copy()
-    copy[tokens[0]] = _copy_with_value(document[tokens[0]], tokens[1:], value)
-    return copy
+    changed_document = document.copy()
+    changed_document[tokens[0]] = _copy_with_value(document[tokens[0]], tokens[1:], value)
+    return changed_document
 
 
-def _has_error(document: object, cls: Any, message: str) -> bool:
+def _has_error(document: object, record_type: Any, message: str) -> bool:
     try:
-        msgspec.convert(document, cls, dec_hook=_decode_path)
+        msgspec.convert(document, record_type, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
         return str(error) == message
     return False
 
 
-def _type_at(cls: Any, tokens: Keys) -> Any:
+def _type_at(record_type: Any, tokens: Keys) -> Any:
     """Find the :mod:`msgspec.inspect` type of the value at a path; None if it is unknown."""
-    node: Any = msgspec.inspect.type_info(cls)
+    type_node: Any = msgspec.inspect.type_info(record_type)
     for token in tokens:
-        types = _possible_types(node)
+        types = _possible_types(type_node)
         tags = [
             possible_type.tag
             for possible_type in types
@@ -313,7 +319,7 @@ def _type_at(cls: Any, tokens: Keys) -> Any:
         ]
         if tags:
             return msgspec.inspect.LiteralType(tuple(tags))
-        node = next(
+        type_node = next(
             (
                 member
                 for possible_type in types
@@ -321,68 +327,79 @@ def _type_at(cls: Any, tokens: Keys) -> Any:
             ),
             None,
         )
-    return node
+    return type_node
 
 
-def _key_type(cls: Any, tokens: Keys) -> Any:
+def _key_type(record_type: Any, tokens: Keys) -> Any:
     """Find the type of the keys of the mapping at a path."""
-    types = _possible_types(_type_at(cls, tokens))
-    return next((t.key_type for t in types if isinstance(t, msgspec.inspect.DictType)), None)
+    types = _possible_types(_type_at(record_type, tokens))
+    return next(
+        (
+            possible_type.key_type
+            for possible_type in types
+            if isinstance(possible_type, msgspec.inspect.DictType)
+        ),
+        None,
+    )
 
 
-def _entry_type(node: Any, token: str | int) -> Any:
+def _entry_type(type_node: Any, token: str | int) -> Any:
     """Find the type of the entry with a key or index; None if the type has no such entry."""
-    if isinstance(node, msgspec.inspect.StructType):
-        return next((f.type for f in node.fields if f.encode_name == token), None)
-    if isinstance(node, msgspec.inspect.DictType):
-        return node.value_type
-    if isinstance(node, msgspec.inspect.TupleType) and isinstance(token, int):
-        return node.item_types[token]
-    return getattr(node, "item_type", None)
+    if isinstance(type_node, msgspec.inspect.StructType):
+        return next((field.type for field in type_node.fields if field.encode_name == token), None)
+    if isinstance(type_node, msgspec.inspect.DictType):
+        return type_node.value_type
+    if isinstance(type_node, msgspec.inspect.TupleType) and isinstance(token, int):
+        return type_node.item_types[token]
+    return getattr(type_node, "item_type", None)
 
 
-def _possible_types(node: Any) -> list[Any]:
+def _possible_types(type_node: Any) -> list[Any]:
     """List the types that a value may have, except null."""
-    if isinstance(node, msgspec.inspect.Metadata):
-        return _possible_types(node.type)
-    if isinstance(node, msgspec.inspect.UnionType):
-        return [part for t in node.types for part in _possible_types(t)]
-    return [] if node is None or isinstance(node, msgspec.inspect.NoneType) else [node]
+    if isinstance(type_node, msgspec.inspect.Metadata):
+        return _possible_types(type_node.type)
+    if isinstance(type_node, msgspec.inspect.UnionType):
+        return [
+            possible_type for member in type_node.types for possible_type in _possible_types(member)
+        ]
+    return (
+        [] if type_node is None or isinstance(type_node, msgspec.inspect.NoneType) else [type_node]
+    )
 
 
-def _description(node: Any) -> str | None:
+def _description(type_node: Any) -> str | None:
     """Get the description of a type, or of one type of a union, from its schema."""
-    if isinstance(node, msgspec.inspect.UnionType):
-        return next(filter(None, map(_description, node.types)), None)
-    schema = getattr(node, "extra_json_schema", None) or {}
+    if isinstance(type_node, msgspec.inspect.UnionType):
+        return next(filter(None, map(_description, type_node.types)), None)
+    schema = getattr(type_node, "extra_json_schema", None) or {}
     description: str | None = schema.get("description")
     return description
 
 
-def _plain_message(message: str, value: object, node: Any) -> str:
+def _plain_message(message: str, value: object, type_node: Any) -> str:
     """Rewrite a message of msgspec in plain words."""
     if match := re.fullmatch(r"Object missing required field `(.*)`", message):
         return f"lacks {match[1]!r}"
     if match := re.fullmatch(r"Object contains unknown field `(.*)`", message):
         fields = [
             field
-            for possible_type in _possible_types(node)
+            for possible_type in _possible_types(type_node)
             for field in getattr(possible_type, "fields", ())
         ]
         names = ", ".join(dict.fromkeys(field.encode_name for field in fields))
         return f"has an unknown key {match[1][:64]!r}" + (f"; there are {names}" if names else "")
-    requirement = _requirement(message, value, node)
+    requirement = _requirement(message, value, type_node)
     return message if requirement is None else f"must {requirement}"
 
 
-def _requirement(message: str, value: object, node: Any) -> str | None:
+def _requirement(message: str, value: object, type_node: Any) -> str | None:
     """State the requirement and the value; None for a message that already states both."""
     if message.endswith("out of range"):
         return f"be within the range of a number of 64 bits, not {_short_text(value)}"
     if re.match("Invalid (enum )?value", message):
         allowed_values = [
             allowed_value
-            for possible_type in _possible_types(node)
+            for possible_type in _possible_types(type_node)
             for allowed_value in getattr(possible_type, "values", ())
         ]
         words = " or ".join(map(repr, allowed_values))
@@ -393,7 +410,9 @@ def _requirement(message: str, value: object, node: Any) -> str | None:
     kinds = match[1].split(" | ")
     condition = match[2]
     if " matching regex " in condition:
-        return f"be {_description(node) or f'text {condition.strip()}'}, not {_short_text(value)}"
+        return (
+            f"be {_description(type_node) or f'text {condition.strip()}'}, not {_short_text(value)}"
+        )
     if bound := re.match(r" of length (?:(>=|<=) )?(\d+)", condition):
         n_entries = len(value)  # type: ignore[arg-type]
         unit = "characters" if kinds[0] == "str" else "entries"

@@ -11,7 +11,8 @@ except ModuleNotFoundError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _MAX_ATTEMPTS: Final = 360
-"""Number of attempts to lock a file on Windows, where each attempt takes up to 10 s."""
+"""Number of attempts to lock a file on Windows, where each attempt takes up to 10 s: together up to
+an hour."""
 
 
 def lock_file(descriptor: int, *, waits: bool = True) -> None:

@@ -19,6 +19,7 @@ Format = Callable[[float | None], str]
 _UNKNOWN: Final = "n/a"
 
 DAY: Final = 86_400.0  # seconds
+#: Seconds of each unit of time, by the names that people write.
 _UNITS: Final = {
     "ms": 1e-3,
     "s": 1.0,
@@ -60,13 +61,13 @@ def count(value: float | None) -> str:
     return f"{value / 1e6:.3g} million" if value >= 1e6 else f"{value:,.0f}"
 
 
-def plural(n: float, noun: str) -> str:
-    """Format a count with its noun in the singular or plural.
+def plural(quantity: float, noun: str) -> str:
+    """Format a quantity with its noun in the singular or plural.
 
     >>> plural(1, "device"), plural(1_000, "device")
     ('1 device', '1,000 devices')
     """
-    return f"{n:,.0f} {noun}{'s' if n != 1 else ''}"
+    return f"{quantity:,.0f} {noun}{'s' if quantity != 1 else ''}"
 
 
 def percent(share: float | None, digits: int = 1) -> str:
@@ -120,8 +121,8 @@ def duration(seconds: float | None) -> str:
         return _UNKNOWN
     for unit, size in (("day", 86_400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= size:
-            n = f"{seconds / size:.3g}"
-            return f"{n} {unit}{'s' if unit == 'day' and n != '1' else ''}"
+            amount = f"{seconds / size:.3g}"
+            return f"{amount} {unit}{'s' if unit == 'day' and amount != '1' else ''}"
     return f"{seconds:.3g} s"
 
 

@@ -32,7 +32,7 @@ except ImportError:  # only on Unix
 
 _PROCESS_STATUS: Final = Path("/proc/self/status")
 #: Limits for a bundle that states no limits, and their growth per byte of the graph.
-_DEFAULT_BYTES: Final = 1 << 30
+_DEFAULT_BYTES: Final = 1 << 30  # 1 GiB
 _BYTES_PER_BYTE: Final = 8
 _DEFAULT_SECONDS: Final = 10.0
 _SECONDS_PER_BYTE: Final = 1e-6
@@ -50,7 +50,7 @@ class LoadLimits(Record, frozen=True):
 #: Largest limits that an operator allows by default; a bundle may state lower ones.
 MAX_LOAD_LIMITS: Final = LoadLimits(bytes=4 << 30, seconds=60.0)
 
-#: Digests of the checks that succeeded in this process.
+#: Digests of the checks that succeeded in this process, which need not run again.
 _checked_digests: set[bytes] = set()
 
 
@@ -69,7 +69,7 @@ def check_loads(
 ) -> None:
     """Check that a graph, or the file of a `library`, loads and runs on rows `x` within limits.
 
-    A bundle may have `stated_limits` its limits; otherwise they grow with the size of the graph.
+    A bundle may state its limits; otherwise they grow with the size of the graph.
     Raises GraphLoadError if stated limits exceed the `max_limits`, or if the graph exceeds its
     limits. Memory is limited on Linux only.
     """

@@ -117,7 +117,7 @@ def object_path(target: Any) -> str:
     """Return the path ``module:name`` of a function, or "" if other processes cannot import it."""
     module = getattr(target, "__module__", "")
     name = getattr(target, "__qualname__", "")
-    imported: Any = sys.modules.get(module) if module != "__main__" else None
+    imported_object: Any = sys.modules.get(module) if module != "__main__" else None
     for attribute in name.split("."):
-        imported = getattr(imported, attribute, None)
-    return f"{module}:{name}" if imported is target else ""
+        imported_object = getattr(imported_object, attribute, None)
+    return f"{module}:{name}" if imported_object is target else ""

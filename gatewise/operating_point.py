@@ -13,7 +13,10 @@ from gatewise.formats import threshold
 
 MAX_STAGES = 1024
 MAX_CLASSES = 65535
+"""Largest numbers of stages and classes in a manifest, so that a hostile one stays small."""
+
 FLOAT32_MAX = float(np.finfo(np.float32).max)
+"""Largest threshold, because scores are float32."""
 
 Amount: TypeAlias = Annotated[float, Meta(ge=0.0)]
 Count: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]

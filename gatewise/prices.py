@@ -66,6 +66,9 @@ class CloudPrices(Record, frozen=True):
         return self.request + self.byte * request_bytes(n_features, item_size=self.item_size)
 
 
+FIXED_REQUEST_BYTES: Final = 69
+"""Approximate size of the fields of a request besides its matrix (docs/wire.md)."""
+
 MAX_REQUEST_BYTES: Final = 128 * 1024
 """Largest size of a message: the limit of AWS IoT Core, the lowest one among common brokers."""
 
@@ -73,13 +76,13 @@ MAX_REQUEST_BYTES: Final = 128 * 1024
 def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
     """Estimate the size of a request's payload in bytes, within 5 % of the real message.
 
-    The payload is a CBOR map (docs/wire.md). The fields of fixed size take about 69 bytes, and the
+    The payload is a CBOR map (docs/wire.md). The other fields take FIXED_REQUEST_BYTES, and the
     matrix takes ``rows * n_features * item_size`` bytes. The MQTT header is not included.
 
     >>> request_bytes(16), request_bytes(16, rows=10)
     (133, 709)
     """
-    return 69 + rows * n_features * item_size
+    return FIXED_REQUEST_BYTES + rows * n_features * item_size
 
 
 # -- files ---------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from typer.models import ArgumentInfo, ParameterInfo
 
 from gatewise.documents import DocumentError, convert, parse_toml
 
-#: Width of a help text without its indent.
+#: Width of a help text without its indent, so that lines fit into 80 columns.
 _HELP_WIDTH: Final = 76
 
 T = TypeVar("T", bound="Settings")
@@ -57,19 +57,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def _marked_fields(cls: type) -> dict[str, tuple[Any, ParameterInfo | FileOption]]:
+def _marked_fields(settings_class: type) -> dict[str, tuple[Any, ParameterInfo | FileOption]]:
     """Map each field with a mark to its type and mark."""
     fields = {}
-    for name, hint in get_type_hints(cls, include_extras=True).items():
+    for name, hint in get_type_hints(settings_class, include_extras=True).items():
         for mark in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
             if isinstance(mark, ParameterInfo | FileOption):
                 fields[name] = (hint, mark)
     return fields
 
 
-def file_settings(cls: type[Settings]) -> list[str]:
+def file_settings(settings_class: type[Settings]) -> list[str]:
     """List the fields that can only be set in ``--settings FILE.toml``."""
-    marks = _marked_fields(cls)
+    marks = _marked_fields(settings_class)
     return [name for name, (_, mark) in marks.items() if isinstance(mark, FileOption)]
 
 
@@ -91,8 +91,8 @@ def with_options(command: Command) -> Command:
         for parameter in signature.parameters.values()
     ]
     parameters = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
-    for cls in settings_classes.values():
-        parameters += _parameters(cls)
+    for settings_class in settings_classes.values():
+        parameters += _parameters(settings_class)
     parameters += [
         parameter for parameter in own_parameters if parameter.name not in settings_classes
     ]
@@ -111,7 +111,11 @@ def with_options(command: Command) -> Command:
         }
         # read the file
         entries = {} if settings_file is None else parse_toml(settings_file, str(settings_file))
-        setting_names = [name for cls in settings_classes.values() for name in _marked_fields(cls)]
+        setting_names = [
+            name
+            for settings_class in settings_classes.values()
+            for name in _marked_fields(settings_class)
+        ]
         for key in entries:
             if key not in setting_names:
                 names = ", ".join(setting_names)
@@ -119,13 +123,15 @@ def with_options(command: Command) -> Command:
                 raise DocumentError(str(settings_file), key, problem)
         # call the command with its settings and its other options
         settings_by_name: dict[str, Any] = {}
-        for name, cls in settings_classes.items():
-            option_values = {key: options.pop(key) for key in _marked_fields(cls) if key in options}
+        for name, settings_class in settings_classes.items():
+            option_values = {
+                key: options.pop(key) for key in _marked_fields(settings_class) if key in options
+            }
             command_line_values = {
                 key: value for key, value in option_values.items() if key in command_line_names
             }
             settings_by_name[name] = make_settings(
-                cls, command_line_values, entries, str(settings_file)
+                settings_class, command_line_values, entries, str(settings_file)
             )
         command(**settings_by_name, **options)
 
@@ -136,19 +142,22 @@ def with_options(command: Command) -> Command:
 
 
 def make_settings(
-    cls: type[T], options: Mapping[str, Any], entries: Mapping[str, Any] = {}, file: str = ""
+    settings_class: type[T],
+    options: Mapping[str, Any],
+    entries: Mapping[str, Any] = {},
+    file: str = "",
 ) -> T:
     """Make settings from the `options` of a command and the `entries` of a file.
 
     Options take precedence over entries.
     """
     field_values = {}
-    for name, (hint, mark) in _marked_fields(cls).items():
+    for name, (hint, mark) in _marked_fields(settings_class).items():
         if name in options:
             field_values[name] = convert(options[name], hint, option_name(name, mark))
         elif name in entries:
             field_values[name] = convert(entries[name], hint, file, name)
-    return cls(**field_values)
+    return settings_class(**field_values)
 
 
 def option_name(name: str, mark: object) -> str:
@@ -171,7 +180,7 @@ def option_words(
     `replacement_texts` replace the values of some settings, for example a URL that contains a
     password.
     """
-    defaults = {f.name: f.default for f in msgspec.structs.fields(settings)}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(settings)}
     words = []
     for name, (_, mark) in _marked_fields(type(settings)).items():
         value = getattr(settings, name)
@@ -200,12 +209,12 @@ _SETTINGS_FILE: Final = Parameter(
 )
 
 
-def _parameters(cls: type[Settings]) -> list[Parameter]:
+def _parameters(settings_class: type[Settings]) -> list[Parameter]:
     """Make parameters of a command for the fields that are options."""
-    plain_types = get_type_hints(cls)
-    fields = {f.name: f for f in msgspec.structs.fields(cls)}
+    plain_types = get_type_hints(settings_class)
+    fields = {field.name: field for field in msgspec.structs.fields(settings_class)}
     parameters = []
-    for name, (_, mark) in _marked_fields(cls).items():
+    for name, (_, mark) in _marked_fields(settings_class).items():
         if isinstance(mark, FileOption):
             continue
         field = fields[name]
@@ -222,9 +231,13 @@ def _parameters(cls: type[Settings]) -> list[Parameter]:
     return parameters
 
 
-def _file_only_settings(records: Iterable[type[Settings]]) -> dict[str, str]:
+def _file_only_settings(settings_classes: Iterable[type[Settings]]) -> dict[str, str]:
     """Map the settings that can only be set in a file to their help texts."""
-    marks = {name: mark for cls in records for name, (_, mark) in _marked_fields(cls).items()}
+    marks = {
+        name: mark
+        for settings_class in settings_classes
+        for name, (_, mark) in _marked_fields(settings_class).items()
+    }
     return {name: mark.help for name, mark in marks.items() if isinstance(mark, FileOption)}
 
 

@@ -32,6 +32,7 @@ from gatewise_signals.signal_input import WINDOW, SignalInput
 from gatewise_signals.steps import Step, settings_of
 
 MAX_STEPS: Final = 4096
+"""Largest number of steps in a document, so that a hostile one stays small."""
 MAX_ENTRIES: Final = 4096
 """Largest number of entries in a setting that is a list."""
 MAX_LABEL_BYTES: Final = 1024
@@ -43,6 +44,7 @@ StepNumber = Annotated[int, Meta(ge=0, lt=MAX_STEPS)]
 Whole = Annotated[int, Meta(ge=-MAX_WINDOW_VALUES, le=MAX_WINDOW_VALUES)]
 Real = Annotated[float, Meta(ge=-MAX_REAL, le=MAX_REAL)]
 Side = Annotated[int, Meta(ge=1, le=MAX_WINDOW_VALUES)]
+#: Type with bounds of each plain setting.
 _TYPES: Final[dict[Any, Any]] = {int: Whole, float: Real, bool: bool, str: Text}
 
 
@@ -111,11 +113,11 @@ class SignalRecord(Record, frozen=True):
 def write_signal(signal: SignalInput) -> SignalRecord:
     """Make the record of a signal input."""
     steps = signal.graph.steps
-    number_of_step = {step: i for i, step in enumerate(steps)}
+    number_of_step = {step: number for number, step in enumerate(steps)}
 
     def record_value(value: Any) -> Any:
         if isinstance(value, tuple):
-            return tuple(record_value(entry) for entry in value)
+            return tuple(record_value(element) for element in value)
         return number_of_step[value] if isinstance(value, Step) else value
 
     return SignalRecord(
@@ -146,20 +148,22 @@ def read_signal(
 
     # make the steps, each of which reads steps before it
     steps: list[Step] = []
-    for i, step_record in enumerate(record.steps):
+    for index, step_record in enumerate(record.steps):
         try:
             step = _make_step(step_record, steps)
         except InputError as error:
-            raise document_error(f"steps[{i}]", error) from None
+            raise document_error(f"steps[{index}]", error) from None
         if len(step.label) > MAX_LABEL_BYTES:
-            raise document_error(f"steps[{i}]", f"has a label of more than {MAX_LABEL_BYTES} bytes")
+            raise document_error(
+                f"steps[{index}]", f"has a label of more than {MAX_LABEL_BYTES} bytes"
+            )
         steps.append(step)
     # find the blocks among the steps
     blocks: list[Block] = []
-    for i, number in enumerate(record.blocks):
+    for index, number in enumerate(record.blocks):
         block_step = steps[number] if number < len(steps) else None
         if not isinstance(block_step, Block):
-            raise document_error(f"blocks[{i}]", f"step {number} is not a block")
+            raise document_error(f"blocks[{index}]", f"step {number} is not a block")
         blocks.append(block_step)
     try:
         graph = SignalGraph(blocks)
@@ -185,7 +189,7 @@ def _make_step(step_record: Any, steps: list[Step]) -> Step:
 
     def setting_value(hint: Any, value: Any) -> Any:
         if get_origin(hint) is tuple:
-            return tuple(setting_value(get_args(hint)[0], step_record) for step_record in value)
+            return tuple(setting_value(get_args(hint)[0], element) for element in value)
         if not issubclass(hint, Step):
             return value
         if value >= len(steps):

@@ -18,7 +18,7 @@ class MajorityFilter:
     ----------
     n_windows : int
         Number of windows, including the newest one. The filter follows a permanent change
-        ``windows // 2`` windows late.
+        ``n_windows // 2`` windows late.
 
     Examples
     --------

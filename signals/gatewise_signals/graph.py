@@ -33,7 +33,7 @@ class SignalGraph:
         Names of the features of all blocks, in order.
     block_of_feature : ndarray of intp, shape (n_features,)
         Index of each feature's block.
-    index : dict of Step to int
+    index_of_step : dict of Step to int
         Index of each step in :attr:`steps`.
     inputs : list of tuple of int
         Indices of the inputs of each step.
@@ -64,7 +64,7 @@ class SignalGraph:
         if problems or not self.blocks:
             raise InputError("; ".join(problems) or "blocks: give at least one")
         self.steps = tuple(_topological_order(self.blocks))
-        self.index_of_step = {step: i for i, step in enumerate(self.steps)}
+        self.index_of_step = {step: index for index, step in enumerate(self.steps)}
         self.inputs = [
             tuple(self.index_of_step[step] for step in step.inputs) for step in self.steps
         ]
@@ -115,7 +115,7 @@ class SignalGraph:
         needed_labels = set(block_labels)
         for step in reversed(self.steps):
             if step.label in needed_labels:
-                needed_labels |= {s.label for s in step.inputs}
+                needed_labels |= {input_step.label for input_step in step.inputs}
         return [step.label for step in self.steps if step.label in needed_labels]
 
     def costs(self, free_names: Sequence[str] = ()) -> FeatureCosts:
@@ -148,14 +148,14 @@ class SignalGraph:
 
     def transform(self, windows: ArrayLike) -> Values:
         """Compute all features of `windows`, (n, ...), as float32 (n, n_features)."""
-        x = np.asarray(windows)
-        out = np.empty((len(x), len(self.feature_names)), np.float32)
-        for start in range(0, len(x), MAX_WINDOWS):
+        window_array = np.asarray(windows)
+        features = np.empty((len(window_array), len(self.feature_names)), np.float32)
+        for start in range(0, len(window_array), MAX_WINDOWS):
             rows = slice(start, start + MAX_WINDOWS)
-            values = WindowValues(self, x[rows])
+            values = WindowValues(self, window_array[rows])
             for block, columns in enumerate(self._columns):
-                out[rows, columns] = values.block_features(block)
-        return out
+                features[rows, columns] = values.block_features(block)
+        return features
 
     def lazy_values(self, window: ArrayLike) -> WindowValues:
         """Return the values of one `window`, which are computed when they are first read."""
@@ -182,16 +182,17 @@ class WindowValues:
         """Compute the result of the step with this index in the graph, shape (n, ...)."""
         result = self._results.get(index)
         if result is None:
-            inputs = [self.result_at(i) for i in self._graph.inputs[index]] or [self._windows]
+            inputs = [self.result_at(position) for position in self._graph.inputs[index]]
             # steps may divide by zero if a signal is clipped, constant or empty; the result is NaN
             with np.errstate(all="ignore"):
-                result = self._results[index] = self._graph.steps[index].run(*inputs)
+                result = self._graph.steps[index].run(*(inputs or [self._windows]))
+            self._results[index] = result
         return result
 
     @property
     def computed_steps(self) -> tuple[Step, ...]:
         """Steps that have been computed so far, in order of computation."""
-        return tuple(self._graph.steps[i] for i in self._results)
+        return tuple(self._graph.steps[index] for index in self._results)
 
 
 def _topological_order(steps: Iterable[Step]) -> dict[Step, None]:

@@ -114,7 +114,7 @@ class SignalInput:
                 UserWarning,
                 stacklevel=2,
             )
-        shape = tuple(int(d) for d in window_array.shape[1:])
+        shape = tuple(int(size) for size in window_array.shape[1:])
         unpriced_input = cls(graph, shape, dtype, has_window_values)
         unpriced_input.features(window_array[:1])
         # measure the blocks on evenly spaced windows
@@ -160,7 +160,7 @@ class SignalInput:
         rates = (
             float(getattr(step, "rate_hz", 0.0))
             for step in self.graph.steps
-            if all(isinstance(i, Channels) for i in step.inputs)
+            if all(isinstance(input_step, Channels) for input_step in step.inputs)
         )
         return {rate for rate in rates if rate}
 

@@ -32,10 +32,13 @@ from gatewise_signals.blocks.time_domain import (
 from gatewise_signals.steps import Channels, Picture, Pixels, Signal, check_number, check_whole
 
 AXES = "xyz"
+"""Names of the axes of a signal."""
 OCTAVES = 5
+"""Number of octave bands below half the rate; the band below them begins at 0 Hz."""
 SOUND_HZ = 2000.0
 """Smallest rate of a signal that is treated as sound or vibration."""
 FRAME_SECONDS = 0.032
+"""Largest length of a frame of sound, over which speech hardly changes."""
 PARTS = 4
 """Number of parts of a long window of sound, whose order distinguishes words."""
 
@@ -142,7 +145,7 @@ def standard_image_blocks(
     ['histogram(image)', 'thumbnail(image, 4, 4)']
     """
     sizes = tuple(shape)
-    if len(sizes) not in (2, 3) or not all(isinstance(d, int) and d > 1 for d in sizes):
+    if len(sizes) not in (2, 3) or not all(isinstance(size, int) and size > 1 for size in sizes):
         raise InputError(
             f"shape is {sizes}; give (height, width), (height, width, 3) or (frames, height, width)"
         )
@@ -225,9 +228,9 @@ def _stem_and_axis(name: str, names: Sequence[str]) -> tuple[str, str]:
 def _signal_blocks(signal: Channels, rate: float, n_samples: int) -> list[Block]:
     """List the blocks of one signal, beginning with the cheap ones."""
     # edges of the octaves: 0, ..., rate / 4, rate / 2
-    octave_edges = (0.0, *(rate / 2 / 2**k for k in range(OCTAVES, -1, -1)))
+    octave_edges = (0.0, *(rate / 2 / 2**n_halvings for n_halvings in range(OCTAVES, -1, -1)))
     # lags 1, 2, 4, ... up to half a window
-    lags = tuple(2**k for k in range(12) if 2**k <= max(1, n_samples // 2))[:6]
+    lags = tuple(2**exponent for exponent in range(12) if 2**exponent <= max(1, n_samples // 2))[:6]
     # each level of the wavelet transform halves the samples
     levels = min(6, n_samples.bit_length() - 1)
     blocks: list[Block] = [Mean(signal)]
@@ -255,7 +258,7 @@ def _sound_blocks(signal: Signal, rate: float, n_samples: int | None) -> list[Bl
     frame_samples = 1 << (round(FRAME_SECONDS * rate).bit_length() - 1)
     envelope = Envelope(signal, 8)
     # edges of the octaves of the envelope, which has an eighth of the rate
-    octave_edges = (0.0, *(rate / 16 / 2**k for k in range(OCTAVES, -1, -1)))
+    octave_edges = (0.0, *(rate / 16 / 2**n_halvings for n_halvings in range(OCTAVES, -1, -1)))
     blocks: list[Block] = []
     if n_samples is None or n_samples >= 64:
         blocks.append(BandPowers(Spectrum(envelope, rate / 8), octave_edges))

@@ -78,8 +78,8 @@ class Step(ABC):
         steps: list[Step] = []
         for setting_field in fields(self):
             value = getattr(self, setting_field.name)
-            setting_values = value if isinstance(value, tuple) else (value,)
-            steps += [value for value in setting_values if isinstance(value, Step)]
+            elements = value if isinstance(value, tuple) else (value,)
+            steps += [element for element in elements if isinstance(element, Step)]
         return tuple(steps)
 
     @property
@@ -122,7 +122,7 @@ class Step(ABC):
 
         def set_prices(value: Any) -> Any:
             if isinstance(value, tuple):
-                return tuple(set_prices(setting_field) for setting_field in value)
+                return tuple(set_prices(element) for element in value)
             return value.with_prices(prices, table) if isinstance(value, Step) else value
 
         changes = {
@@ -322,17 +322,17 @@ def read_only_float32(values: NDArray[Any]) -> Values:
     return array
 
 
-def channel_means(x: Values) -> Values:
+def channel_means(samples: Values) -> Values:
     """Compute the mean along the last axis."""
-    averages: Values = np.add.reduce(x, -1) / x.shape[-1]
+    averages: Values = np.add.reduce(samples, -1) / samples.shape[-1]
     return averages
 
 
-def subtract_mean(x: Values) -> Values:
+def subtract_mean(samples: Values) -> Values:
     """Subtract the mean of each channel; a constant signal becomes exactly 0."""
     # subtract the first sample, and then the mean of the differences
-    differences: Values = x - x[..., :1]
-    differences -= np.add.reduce(differences, -1, keepdims=True) / x.shape[-1]
+    differences: Values = samples - samples[..., :1]
+    differences -= np.add.reduce(differences, -1, keepdims=True) / samples.shape[-1]
     return differences
 
 
@@ -353,10 +353,14 @@ def _as_slice(indices: tuple[int, ...]) -> slice | list[int]:
 
 
 @cache
-def settings_of(cls: type[Step]) -> dict[str, Any]:
+def settings_of(step_class: type[Step]) -> dict[str, Any]:
     """Map the settings of a class, which are the fields that equality compares, to their types."""
-    hints = get_type_hints(cls)
-    return {field.name: hints[field.name] for field in fields(cls) if field.compare}
+    hints = get_type_hints(step_class)
+    return {
+        setting_field.name: hints[setting_field.name]
+        for setting_field in fields(step_class)
+        if setting_field.compare
+    }
 
 
 def _setting_text(value: Any) -> str:

@@ -69,7 +69,8 @@ class StreamWindow:
 CLOCK_ERROR = 0.1
 """Largest relative error of a sensor's clock; cheap clocks have an error of 5 %."""
 MAX_DELAY = 0.5
-"""Largest delay, in sample intervals, of a sample after which no loss is assumed."""
+"""Largest delay, in sample intervals, of a sample after which no loss is assumed; half an interval,
+because a lost sample delays the next one by a whole one."""
 MAX_LEAD = 1.0
 """Largest lead, in sample intervals, of a sample that is assumed to be in order."""
 MIN_TIMES = 16

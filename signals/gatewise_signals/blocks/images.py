@@ -157,7 +157,9 @@ class BlockStatistics(GridBlock):
         grid = self._make_grid(*x.shape[-2:])
         mean = _reduce_cells(np.add, x, grid) / grid.sizes
         # standard deviation of a cell: sqrt(mean((x - mean of the cell)**2))
-        squared_deviations = x - mean.take(grid.row_of, axis=-2).take(grid.column_of, axis=-1)
+        squared_deviations = x - mean.take(grid.row_of_pixel, axis=-2).take(
+            grid.column_of_pixel, axis=-1
+        )
         squared_deviations *= squared_deviations
         deviation = np.sqrt(_reduce_cells(np.add, squared_deviations, grid) / grid.sizes)
         low, high = (_reduce_cells(ufunc, x, grid) for ufunc in (np.minimum, np.maximum))
@@ -258,27 +260,28 @@ class Edges(GridBlock):
         half_turn = np.float32(self.directions)
         np.fmax(np.fmin(turn, half_turn, out=turn), -half_turn, out=turn)
         direction = np.rint(turn).astype(np.intp) & (self.directions - 1)
-        direction += grid.cell_of * self.directions
+        direction += grid.cell_of_pixel * self.directions
         n_bins = self.rows * self.columns * self.directions
         # sum of sqrt(dx**2 + dy**2) by cell and direction
         strengths = _bin_counts(direction, n_bins, np.sqrt(dx * dx + dy * dy))
-        out = np.empty((len(x), 2 + n_bins), np.float32)
-        out[:, 0] = channel_means(np.abs(dx))
-        out[:, 1] = channel_means(np.abs(dy))
-        out[:, 2:] = strengths / np.repeat(grid.sizes.ravel(), self.directions)
-        return out
+        features = np.empty((len(x), 2 + n_bins), np.float32)
+        features[:, 0] = channel_means(np.abs(dx))
+        features[:, 1] = channel_means(np.abs(dy))
+        features[:, 2:] = strengths / np.repeat(grid.sizes.ravel(), self.directions)
+        return features
 
 
 @dataclass(frozen=True, eq=False)
 class _Grid:
     """Grid of an image: starts and sizes of its cells, and the cell of each pixel."""
 
+    # `sizes` are numbers of pixels, (rows, columns); `cell_of_pixel` is flat, row by row
     row_starts: NDArray[np.intp]
     column_starts: NDArray[np.intp]
     sizes: Values
-    row_of: NDArray[np.intp]
-    column_of: NDArray[np.intp]
-    cell_of: NDArray[np.intp]
+    row_of_pixel: NDArray[np.intp]
+    column_of_pixel: NDArray[np.intp]
+    cell_of_pixel: NDArray[np.intp]
 
 
 @lru_cache(maxsize=32)
@@ -292,11 +295,11 @@ def _make_grid(height: int, width: int, rows: int, columns: int, label: str) -> 
     column_starts = np.arange(columns) * width // columns
     row_sizes = np.diff(row_starts, append=height)
     column_sizes = np.diff(column_starts, append=width)
-    row_of = np.repeat(np.arange(rows), row_sizes)
-    column_of = np.repeat(np.arange(columns), column_sizes)
-    cell_of = (row_of[:, np.newaxis] * columns + column_of).ravel()
+    row_of_pixel = np.repeat(np.arange(rows), row_sizes)
+    column_of_pixel = np.repeat(np.arange(columns), column_sizes)
+    cell_of_pixel = (row_of_pixel[:, np.newaxis] * columns + column_of_pixel).ravel()
     sizes = read_only_float32(np.outer(row_sizes, column_sizes))
-    return _Grid(row_starts, column_starts, sizes, row_of, column_of, cell_of)
+    return _Grid(row_starts, column_starts, sizes, row_of_pixel, column_of_pixel, cell_of_pixel)
 
 
 def _reduce_cells(ufunc: np.ufunc, x: Values, grid: _Grid) -> Values:
@@ -320,4 +323,4 @@ def _flatten_cells(cells: Values) -> Values:
 
 
 def _cell_names(prefix: str, rows: int, columns: int) -> tuple[str, ...]:
-    return tuple(f"{prefix}.r{r}c{c}" for r in range(rows) for c in range(columns))
+    return tuple(f"{prefix}.r{row}c{column}" for row in range(rows) for column in range(columns))

@@ -27,6 +27,7 @@ from gatewise_signals.steps import (
 
 MEL_HZ = 700.0
 MEL_UNIT = 2595.0
+"""Constants of the mel scale, ``2595 * log10(1 + f / 700)``, in which 1000 Hz are 1000 mel."""
 
 
 @dataclass(frozen=True, repr=False)

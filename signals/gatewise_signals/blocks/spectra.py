@@ -22,6 +22,7 @@ from gatewise_signals.steps import (
 )
 
 TINY = np.float32(1e-12)
+"""Number that is added to a power before its logarithm, which is then finite for silence."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,9 +94,9 @@ class BandPowers(SignalBlock):
         np.log(powers, out=powers)
         if len(starts) == len(has_bins):
             return np.asarray(powers)
-        out = np.zeros((*x.shape[:-1], len(has_bins)), np.float32)
-        out[..., has_bins] = powers
-        return out
+        band_powers = np.zeros((*x.shape[:-1], len(has_bins)), np.float32)
+        band_powers[..., has_bins] = powers
+        return band_powers
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,23 +128,23 @@ class SpectralMoments(SignalBlock):
     def values(self, x: Values) -> Values:
         # q = x / sum(x), c = sum(hz * q), spread = sqrt(sum((hz - c)**2 * q))
         hz = self.source.hz(x.shape[-1])
-        out = np.empty((*x.shape[:-1], 5), np.float32)
+        features = np.empty((*x.shape[:-1], 5), np.float32)
         total_power = np.add.reduce(x, -1, keepdims=True)
         q = safe_ratio(x, np.broadcast_to(total_power, x.shape))
         centroid = np.add.reduce(q * hz, -1, keepdims=True)
         squared_distances = hz - centroid
         squared_distances *= squared_distances
         squared_distances *= q
-        out[..., 0] = centroid[..., 0]
-        out[..., 1] = np.sqrt(np.add.reduce(squared_distances, -1))
+        features[..., 0] = centroid[..., 0]
+        features[..., 1] = np.sqrt(np.add.reduce(squared_distances, -1))
         # entropy = -sum(q * log(q)) / log(n)
-        out[..., 2] = np.add.reduce(q * np.log(q + TINY), -1) / np.float32(-np.log(len(hz)))
+        features[..., 2] = np.add.reduce(q * np.log(q + TINY), -1) / np.float32(-np.log(len(hz)))
         # rolloff: the first bin at which the running sum of q reaches that share of the total
         running_sum = np.add.accumulate(q, -1)
         is_reached = running_sum >= running_sum[..., -1:] * np.float32(self.rolloff)
-        out[..., 3] = hz.take(is_reached.argmax(axis=-1))
-        out[..., 4] = hz.take(x.argmax(axis=-1))
-        return out
+        features[..., 3] = hz.take(is_reached.argmax(axis=-1))
+        features[..., 4] = hz.take(x.argmax(axis=-1))
+        return features
 
 
 def power_spectrum(x: Values) -> Values:

@@ -23,6 +23,7 @@ from gatewise_signals.steps import (
 )
 
 ROOT_HALF = np.float32(np.sqrt(0.5))
+"""Factor of the Haar wavelet, with which the transform keeps the energy."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,7 +138,7 @@ class Statistics(SignalBlock):
     )
 
     def values(self, x: Values) -> Values:
-        out = np.empty((*x.shape[:-1], 6), np.float32)
+        features = np.empty((*x.shape[:-1], 6), np.float32)
         # c = x - mean, v = mean(c**2), s = sqrt(v)
         centred = subtract_mean(x)
         squares = centred * centred
@@ -146,15 +147,15 @@ class Statistics(SignalBlock):
         rms = np.sqrt(channel_means(x * x))
         highest = np.maximum.reduce(x, -1)
         lowest = np.minimum.reduce(x, -1)
-        out[..., 0] = std
+        features[..., 0] = std
         # skewness = mean(c**3) / (v * s), kurtosis = mean(c**4) / v**2
-        out[..., 1] = safe_ratio(channel_means(squares * centred), variance * std)
-        out[..., 2] = safe_ratio(channel_means(squares * squares), variance * variance)
-        out[..., 3] = rms
+        features[..., 1] = safe_ratio(channel_means(squares * centred), variance * std)
+        features[..., 2] = safe_ratio(channel_means(squares * squares), variance * variance)
+        features[..., 3] = rms
         # crest factor = max(|x|) / rms
-        out[..., 4] = safe_ratio(np.maximum(highest, -lowest), rms)
-        out[..., 5] = highest - lowest
-        return out
+        features[..., 4] = safe_ratio(np.maximum(highest, -lowest), rms)
+        features[..., 5] = highest - lowest
+        return features
 
 
 @dataclass(frozen=True, repr=False)
@@ -180,7 +181,7 @@ class Quantiles(SignalBlock):
 
     @property
     def feature_words(self) -> tuple[str, ...]:
-        return tuple(f"q{100 * q:g}" for q in self.at)
+        return tuple(f"q{100 * probability:g}" for probability in self.at)
 
     def values(self, x: Values) -> Values:
         lower, upper, weight = quantile_positions(self.at, x.shape[-1])
@@ -204,14 +205,14 @@ class ZeroCrossings(SignalBlock):
     feature_words: ClassVar[tuple[str, ...]] = ("rate", "change")
 
     def values(self, x: Values) -> Values:
-        out = np.zeros((*x.shape[:-1], 2), np.float32)
+        features = np.zeros((*x.shape[:-1], 2), np.float32)
         if x.shape[-1] > 1:
             is_negative = subtract_mean(x) < 0
             crossings = (is_negative[..., 1:] != is_negative[..., :-1]).astype(np.float32)
-            out[..., 0] = channel_means(crossings)
+            features[..., 0] = channel_means(crossings)
             change = x[..., 1:] - x[..., :-1]
-            out[..., 1] = channel_means(np.abs(change, out=change))
-        return out
+            features[..., 1] = channel_means(np.abs(change, out=change))
+        return features
 
 
 @dataclass(frozen=True, repr=False)
@@ -247,12 +248,14 @@ class Autocorrelation(SignalBlock):
                 f"{self.label}: lag {self.lags[-1]} needs more than {n_samples} samples"
             )
         centred = subtract_mean(x)
-        out = np.empty((*x.shape[:-1], len(self.lags)), np.float32)
+        correlations = np.empty((*x.shape[:-1], len(self.lags)), np.float32)
         for column, lag in enumerate(self.lags):
-            np.add.reduce(centred[..., lag:] * centred[..., :-lag], -1, out=out[..., column])
+            np.add.reduce(
+                centred[..., lag:] * centred[..., :-lag], -1, out=correlations[..., column]
+            )
         # r[lag] = sum(c[i] * c[i + lag]) / sum(c**2)
         power = np.add.reduce(centred * centred, -1, keepdims=True)
-        return safe_ratio(out, np.broadcast_to(power, out.shape))
+        return safe_ratio(correlations, np.broadcast_to(power, correlations.shape))
 
 
 @dataclass(frozen=True, repr=False)
@@ -291,18 +294,18 @@ class WaveletEnergies(SignalBlock):
                 f"{self.label}: {self.levels} levels need {1 << self.levels} samples, not "
                 f"{x.shape[-1]}"
             )
-        out = np.empty((*x.shape[:-1], self.levels + 1), np.float32)
+        energies = np.empty((*x.shape[:-1], self.levels + 1), np.float32)
         approximation = subtract_mean(x)
         for level in range(self.levels):
             n_samples = approximation.shape[-1] // 2 * 2
             even = approximation[..., 0:n_samples:2]
             odd = approximation[..., 1:n_samples:2]
             detail = (even - odd) * ROOT_HALF
-            out[..., level] = channel_means(detail * detail)
+            energies[..., level] = channel_means(detail * detail)
             approximation = (even + odd) * ROOT_HALF
-        out[..., -1] = channel_means(approximation * approximation)
-        out += np.float32(1e-12)
-        return np.log(out, out=out)
+        energies[..., -1] = channel_means(approximation * approximation)
+        energies += np.float32(1e-12)
+        return np.log(energies, out=energies)
 
 
 @dataclass(frozen=True, repr=False)
