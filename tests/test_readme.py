@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.demo_report import check_default_demo
 from tests.support.fresh_environment import link_distributions
-from tests.support.pages import Shell, blocks
+from tests.support.pages import Shell, find_blocks
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -37,7 +37,7 @@ def test_all_commands_run_in_an_empty_folder(tmp_path):
         shell.run("gatewise --version")
     commands = []
     outputs = {}
-    for block in blocks(README):
+    for block in find_blocks(README):
         if block.language == "python":
             (tmp_path / "lines.py").write_text(block.text)
             figures = [float(f) for f in shell.run("python lines.py").split()[:4]]

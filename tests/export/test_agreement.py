@@ -45,7 +45,7 @@ from gatewise_training import (
     StagedCascade,
 )
 from tests.support import stage_runs
-from tests.support.prices import grouped_prices
+from tests.support.prices import make_grouped_prices
 from tests.support.shared_data import shared_data
 
 Matrix = NDArray[np.float32]
@@ -145,7 +145,7 @@ class Case:
 
 def fit_case(kind: str, name: str, offset: float, folder: Path) -> Case:
     problem = load_problem(name, offset)
-    system = make_system(kind, grouped_prices(problem.x.shape[1]), problem.y.max() + 1)
+    system = make_system(kind, make_grouped_prices(problem.x.shape[1]), problem.y.max() + 1)
     validation: tuple[Any, ...] = (problem.x_val, problem.y_val)
     options: dict[str, Any] = {}
     if kind == "ranker":

@@ -18,7 +18,7 @@ from gatewise_export import pack, to_c, verify, verify_graphs
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_training import CloudPrices
-from tests.support.budgeted_methods import COSTS, make_method, table
+from tests.support.budgeted_methods import COSTS, load_table, make_method
 
 pytestmark = pytest.mark.slow  # fits, compiles and starts devices
 
@@ -28,7 +28,7 @@ N_SAMPLE_ROWS = 16
 @pytest.fixture(scope="module", params=[9.0, None], ids=["no-offload", "whole"])
 def capped_system(request, tmp_path_factory):
     """System, bundle and rows with a cap below the cost of an offload or equal to it."""
-    X, X_test, y, _ = table()
+    X, X_test, y, _ = load_table()
     highest_cost = float(COSTS.price(np.ones(len(X.columns), bool))) + 1.0
     system_settings = {
         "cloud_prices": CloudPrices(request=1.0), "families": ("linear",), "allow_missing": False

@@ -12,7 +12,7 @@ from gatewise_export import pack, to_c
 from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.writer import write_cascade
 from gatewise_training.operating_points.packed_size import packed_bytes
-from tests.support.budgeted_methods import N_FEATURES, make_method, table
+from tests.support.budgeted_methods import N_FEATURES, load_table, make_method
 
 STAGED_CASES = {
     "staged-boosting": ("staged", {"families": ("boosting",)}),
@@ -32,7 +32,7 @@ STAGED_CASES = {
 def fitted_system(request, make_once):
     method, is_binary = request.param
     name, settings = STAGED_CASES.get(method, (method, {}))
-    X, X_test, y, _ = table(is_binary)
+    X, X_test, y, _ = load_table(is_binary)
 
     def fit_system(_folder):
         return make_method(name, X, y, max_loss=0.03, **settings).fit(X, y)
@@ -90,7 +90,7 @@ def test_at_stays_within_max_bytes_with_the_same_decisions(fitted_system, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["staged", "adapt-gbrt"])
 def test_a_fit_with_max_bytes_packs_within_them(method, tmp_path) -> None:
-    X, X_test, y, y_test = table()
+    X, X_test, y, y_test = load_table()
     max_bytes = 12_000
     system = make_method(method, X, y, max_bytes=max_bytes).fit(X, y)
     assert system.score(X_test, y_test) > 0.85
@@ -105,6 +105,6 @@ def test_a_fit_with_max_bytes_packs_within_them(method, tmp_path) -> None:
 
 @pytest.mark.parametrize("max_bytes", [0, 1.5])
 def test_invalid_sizes_are_refused(max_bytes) -> None:
-    X, _, y, _ = table()
+    X, _, y, _ = load_table()
     with pytest.raises(InputError, match="max_bytes"):
         make_method("staged", X, y, max_bytes=max_bytes).fit(X, y)

@@ -21,7 +21,7 @@ from gatewise_training import (
     CEGBRegressor,
     GreedyMiser,
 )
-from tests.support.prices import grouped_prices
+from tests.support.prices import make_grouped_prices
 
 pytestmark = pytest.mark.slow  # fits of several seconds
 
@@ -29,16 +29,16 @@ X, Y = load_diabetes(return_X_y=True)
 X = X.astype(np.float32)
 WINE_ROWS, CULTIVARS = load_wine(return_X_y=True)
 WINE_ROWS = WINE_ROWS.astype(np.float32)
-COSTS = grouped_prices(10)
+COSTS = make_grouped_prices(10)
 QUERIES = np.arange(len(Y)) // 10
 SETTINGS: dict[str, Any] = {"n_rounds": 15, "random_state": 0}
 CLASSIFIERS: dict[str, Any] = {
     "cost-aware": BudgetForest(
-        grouped_prices(13), criterion="entropy", mu=0.1, n_estimators=6, random_state=0
+        make_grouped_prices(13), criterion="entropy", mu=0.1, n_estimators=6, random_state=0
     ),
-    "pruned": BudgetPrune(grouped_prices(13), n_estimators=6, random_state=0),
-    "lazy-classes": CEGBClassifier(grouped_prices(13), penalties=(0.02, 0.1), **SETTINGS),
-    "greedy-miser": GreedyMiser(grouped_prices(13), budget=8.0, **SETTINGS),
+    "pruned": BudgetPrune(make_grouped_prices(13), n_estimators=6, random_state=0),
+    "lazy-classes": CEGBClassifier(make_grouped_prices(13), penalties=(0.02, 0.1), **SETTINGS),
+    "greedy-miser": GreedyMiser(make_grouped_prices(13), budget=8.0, **SETTINGS),
 }
 VALUE_MODELS: dict[str, Any] = {
     "lazy": CEGBRegressor(COSTS, penalties=(0.1, 0.01), **SETTINGS),

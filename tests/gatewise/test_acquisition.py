@@ -12,7 +12,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
-from tests.support.prices import price_of
+from tests.support.prices import sum_prices
 
 COSTS = FeatureCosts(
     [1.0, 2.0, 0.0, 0.5, 4.0], group=["a", "a", "b", "b", None], shared={"a": 3.0, "b": 0.25}
@@ -49,11 +49,11 @@ def test_rows_pay_for_unions_and_for_each_group_once(seed, pays_for_stages, has_
                 else acquired_masks[stage_number][row]
             )
             acquired_set |= set(np.flatnonzero(mask).tolist())
-        expected_cost = price_of(COSTS, acquired_set)
+        expected_cost = sum_prices(COSTS, acquired_set)
         if exits[row] == n_stages and has_cloud:
             request_set = set(np.flatnonzero(cloud_mask).tolist())
             expected_cost = (
-                price_of(COSTS, request_set | acquired_set if pays_for_stages else request_set)
+                sum_prices(COSTS, request_set | acquired_set if pays_for_stages else request_set)
                 + 0.125
             )
         assert costs[row] == pytest.approx(expected_cost, abs=1e-12)

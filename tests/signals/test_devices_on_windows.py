@@ -12,7 +12,7 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from tests.support.processes import run_python
 from tests.support.waiting import wait_until
-from tests.support.window_system import SAMPLES, make_window_bundle, roughness, windows
+from tests.support.window_system import SAMPLES, draw_windows, make_window_bundle, roughness
 
 pytestmark = pytest.mark.slow  # a fit
 
@@ -27,7 +27,7 @@ def bundle(make_once):
 @pytest.fixture(scope="module")
 def windows_and_answers(bundle):
     """Windows and the answers of a device to them."""
-    x, _ = windows(80, seed=2)
+    x, _ = draw_windows(80, seed=2)
     with gw.Device(bundle, blocks=BLOCKS, policy="edge-only") as device:
         return x, device.answer_many(x)
 
@@ -150,7 +150,7 @@ def test_a_new_version_may_compute_other_features(bundle, windows_and_answers):
 
 def draw_invalid_window(rng):
     """A window with the errors of a broken driver in its type, shape or values."""
-    x = windows(1, seed=int(rng.integers(10**6)))[0][0].astype(
+    x = draw_windows(1, seed=int(rng.integers(10**6)))[0][0].astype(
         rng.choice(["int16", "int8", "uint8", "float16", "float32", "float64", "int64", "bool"])
     )
     fault = rng.integers(12)

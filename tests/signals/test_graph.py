@@ -11,9 +11,9 @@ import gatewise_signals as sig
 from gatewise.documents import DocumentError, convert
 from gatewise.errors import InputError
 from gatewise_signals.document import SignalRecord, read_signal
-from tests.support.signal_blocks import CHANNELS, random_window, signal_blocks
+from tests.support.signal_blocks import CHANNELS, draw_window, make_signal_blocks
 
-BLOCKS = signal_blocks()
+BLOCKS = make_signal_blocks()
 GRAPH = sig.SignalGraph(BLOCKS)
 
 
@@ -29,7 +29,7 @@ def same_bits(first_features, second_features):
 @given(st.integers(0, 2**32 - 1), st.integers(16, 150), st.integers(1, 9))
 def test_features_of_a_window_do_not_depend_on_the_batch(seed, n_samples, n_windows):
     rng = np.random.default_rng(seed)
-    windows = [random_window(rng, n_samples, CHANNELS) for _ in range(n_windows)]
+    windows = [draw_window(rng, n_samples, CHANNELS) for _ in range(n_windows)]
     with np.errstate(all="ignore"):
         windows = np.stack([window.astype(windows[0].dtype) for window in windows])
     batch_features = GRAPH.transform(windows)
@@ -56,7 +56,7 @@ def test_ten_thousand_random_windows_give_features_or_an_input_error():
     for _ in range(400):
         n_samples = int(rng.choice([0, 1, 2, 7, 15, 16, 33, 64], p=[0.05] * 5 + [0.25] * 3))
         channels = int(rng.choice([1, 2, CHANNELS, 4], p=[0.05, 0.05, 0.8, 0.1]))
-        windows = np.stack([random_window(rng, n_samples, channels) for _ in range(25)])
+        windows = np.stack([draw_window(rng, n_samples, channels) for _ in range(25)])
         try:
             result = GRAPH.transform(windows)
         except InputError:

@@ -44,7 +44,7 @@ METHODS: dict[str, Any] = {
 }
 
 
-def table(is_binary: bool = True) -> tuple[pd.DataFrame, pd.DataFrame, Any, Any]:
+def load_table(is_binary: bool = True) -> tuple[pd.DataFrame, pd.DataFrame, Any, Any]:
     """Load training and test rows as frames of nine columns, and their labels."""
     X, y = (load_breast_cancer if is_binary else load_wine)(return_X_y=True)
     class_names = np.array(["no", "yes"] if is_binary else ["a", "b", "c"])

@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 
-def contents(path: Path) -> dict[str, bytes]:
+def read_contents(path: Path) -> dict[str, bytes]:
     """Read the files of a bundle, a directory or a zip file, by name."""
     if path.is_dir():
         return {p.name: p.read_bytes() for p in path.iterdir()}

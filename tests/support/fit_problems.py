@@ -11,7 +11,7 @@ from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.data.validation_split import ValidationSplit
 
 
-def problem_of(x: Any, y: Any, costs: FeatureCosts | None = None) -> Problem:
+def make_problem(x: Any, y: Any, costs: FeatureCosts | None = None) -> Problem:
     """Make the fitting problem of rows with class indices and weights of 1.
 
     Each feature costs 1 by default.

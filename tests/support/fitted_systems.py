@@ -35,7 +35,7 @@ from gatewise_training import (
 )
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from tests.support.prices import grouped_prices
+from tests.support.prices import make_grouped_prices
 
 FEW_ROUNDS = {"n_rounds": 30, "max_loss": 0.05, "random_state": 0}
 
@@ -195,7 +195,7 @@ class LazyForest(WithoutCloud):
 
 def _lazy(offset: float = 0.0) -> FittedSystem:
     X, y = load_breast_cancer(return_X_y=True)
-    system = CEGBClassifier(grouped_prices(30), penalties=(0.02, 0.002), **FEW_ROUNDS)
+    system = CEGBClassifier(make_grouped_prices(30), penalties=(0.02, 0.002), **FEW_ROUNDS)
     return _fitted(system, X.astype(np.float32) + np.float32(offset), y)
 
 
@@ -206,18 +206,18 @@ def _lazy_digits() -> FittedSystem:
 
 def _lazy_missing() -> FittedSystem:
     system = CEGBClassifier(
-        grouped_prices(13), penalties=(0.02, 0.002), allow_missing=True, **FEW_ROUNDS
+        make_grouped_prices(13), penalties=(0.02, 0.002), allow_missing=True, **FEW_ROUNDS
     )
     return _fitted(system, *load_wine(return_X_y=True), has_gaps=True)
 
 
 def _lazy_forest() -> FittedSystem:
-    system = LazyForest(grouped_prices(64), budget=12.0)
+    system = LazyForest(make_grouped_prices(64), budget=12.0)
     return _fitted(system, *load_digits(n_class=4, return_X_y=True))
 
 
 def _miser() -> FittedSystem:
-    system = GreedyMiser(grouped_prices(13), penalties=(0.02,), n_rounds=20, random_state=0)
+    system = GreedyMiser(make_grouped_prices(13), penalties=(0.02,), n_rounds=20, random_state=0)
     return _fitted(system, *load_wine(return_X_y=True))
 
 

@@ -45,7 +45,7 @@ def one_output_graph(*nodes: onnx.NodeProto, columns: int = 2, **constants: Any)
     return graph_of(nodes, x, ("margins", TensorProto.FLOAT, ["n", 1]), **constants)
 
 
-def edited(content: bytes, edit: Callable[[onnx.ModelProto], object]) -> bytes:
+def edit_graph(content: bytes, edit: Callable[[onnx.ModelProto], object]) -> bytes:
     """Apply a change to a graph."""
     model = onnx.load_model_from_string(content)
     edit(model)

@@ -34,7 +34,7 @@ class Block(NamedTuple):
     line_number: int
 
 
-def blocks(page: Path) -> Iterator[Block]:
+def find_blocks(page: Path) -> Iterator[Block]:
     """Yield the fenced blocks of a page in order."""
     text = page.read_text()
     for match in re.finditer(r"^```([\w-]*)\n(.*?)^```", text, re.M | re.S):
@@ -139,7 +139,7 @@ def run_page(page: Path, shell: Shell | None = None) -> None:
     variables: dict[str, Any] = {"__name__": "__main__"}
     runner = doctest.DocTestRunner(optionflags=DOCTEST_FLAGS)
     output: str | None = None
-    for block in blocks(page):
+    for block in find_blocks(page):
         if block.language == "sh" and shell is not None:
             output = shell.run(block.text)
             continue

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 
-def parted_rows(n: int, n_classes: int = 2, seed: int = 0) -> tuple[Any, Any]:
+def draw_parted_rows(n: int, n_classes: int = 2, seed: int = 0) -> tuple[Any, Any]:
     """Draw rows and classes.
 
     Column 0 selects which of the columns 1 to 5 determines the class of a row.

@@ -9,7 +9,7 @@ import numpy as np
 from gatewise.costs import FeatureCosts
 
 
-def price_of(costs: FeatureCosts, features: Iterable[int]) -> float:
+def sum_prices(costs: FeatureCosts, features: Iterable[int]) -> float:
     """Sum the features' own prices, and the shared price of each of their groups once."""
     feature_set = set(features)
     groups = {int(costs.group[k]) for k in feature_set} - {-1}
@@ -17,7 +17,7 @@ def price_of(costs: FeatureCosts, features: Iterable[int]) -> float:
     return own_price + sum(float(costs.shared[g]) for g in groups)
 
 
-def grouped_prices(n_features: int) -> FeatureCosts:
+def make_grouped_prices(n_features: int) -> FeatureCosts:
     """Make prices that are no binary fractions, in groups of four with shared prices."""
     groups = [f"g{i // 4}" if i % 3 else None for i in range(n_features)]
     shared = {g: 0.3 + 0.1 * i for i, g in enumerate(sorted({g for g in groups if g}))}

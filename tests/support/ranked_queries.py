@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 
-def queries(seed: int, n_queries: int = 60) -> tuple[Any, Any, Any]:
+def draw_queries(seed: int, n_queries: int = 60) -> tuple[Any, Any, Any]:
     """Draw documents whose relevance grows with the first three of six features.
 
     Returns features, grades and query ids.

@@ -13,7 +13,7 @@ RATE_HZ = 50.0
 CHANNELS = 3
 
 
-def signal_blocks(levels: int = 3) -> list[sig.Block]:
+def make_signal_blocks(levels: int = 3) -> list[sig.Block]:
     """Make a block of each kind for windows of three channels and at least 16 samples."""
     acceleration = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 0.5)
     single = sig.Channels("one", (1,))
@@ -38,7 +38,7 @@ def signal_blocks(levels: int = 3) -> list[sig.Block]:
     ]
 
 
-def random_window(rng: np.random.Generator, n_samples: int, n_channels: int) -> NDArray[Any]:
+def draw_window(rng: np.random.Generator, n_samples: int, n_channels: int) -> NDArray[Any]:
     """Draw a window with noise, constants, clipping, NaN, infinities or extreme values."""
     x = rng.normal(0, 10.0 ** rng.integers(-3, 6), (n_samples, n_channels))
     content = rng.integers(8)
@@ -58,7 +58,7 @@ def random_window(rng: np.random.Generator, n_samples: int, n_channels: int) -> 
         return x.astype(dtype)
 
 
-def picture_blocks(source: sig.Picture) -> list[sig.Block]:
+def make_picture_blocks(source: sig.Picture) -> list[sig.Block]:
     """Make a block of each kind for images of at least 6 x 6 pixels."""
     return [
         sig.Thumbnail(source, 3, 5),
@@ -69,7 +69,7 @@ def picture_blocks(source: sig.Picture) -> list[sig.Block]:
     ]
 
 
-def random_picture(rng: np.random.Generator, *shape: int) -> NDArray[Any]:
-    """Draw an image of any type, with the values of :func:`random_window`."""
+def draw_picture(rng: np.random.Generator, *shape: int) -> NDArray[Any]:
+    """Draw an image of any type, with the values of :func:`draw_window`."""
     n_pixels = int(np.prod(shape))
-    return random_window(rng, n_pixels, 1).reshape(shape)
+    return draw_window(rng, n_pixels, 1).reshape(shape)

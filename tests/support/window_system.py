@@ -16,7 +16,7 @@ RATE_HZ = 50.0
 SAMPLES = 32
 
 
-def windows(n_windows: int, seed: int = 0) -> tuple[NDArray[np.int16], NDArray[np.int_]]:
+def draw_windows(n_windows: int, seed: int = 0) -> tuple[NDArray[np.int16], NDArray[np.int_]]:
     """Draw vibrations; class 1 has another mean than class 0, and class 2 another frequency."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, n_windows)
@@ -37,7 +37,7 @@ def roughness(x: NDArray[Any]) -> NDArray[Any]:
 
 def make_window_bundle(folder: Path) -> Path:
     """Fit and pack a system whose second stage uses the expensive block of the function."""
-    window_array, y = windows(300)
+    window_array, y = draw_windows(300)
     channels = sig.Channels("acc", (0, 1), ("x", "y"), price=1.0)
     blocks = [
         sig.Mean(channels, price=1.0),
@@ -49,5 +49,5 @@ def make_window_bundle(folder: Path) -> Path:
         high_cost_model=LogisticRegression(max_iter=1000),
     ).fit(window_array, y)  # fmt: skip
     path = folder / "bundle"
-    gw.pack(system, path, sample=windows(30, seed=5)[0])
+    gw.pack(system, path, sample=draw_windows(30, seed=5)[0])
     return path

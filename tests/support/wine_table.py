@@ -23,7 +23,7 @@ lab = 1.5
 """
 
 
-def wine() -> pd.DataFrame:
+def load_wine_table() -> pd.DataFrame:
     """Load five features and the class label."""
     data = load_wine(as_frame=True)
     frame = data.data[["alcohol", "malic_acid", "ash", "magnesium", "hue"]].copy()
@@ -33,7 +33,7 @@ def wine() -> pd.DataFrame:
 
 def write_changed_table(folder: Path, change: Callable[[pd.DataFrame], Any]) -> str:
     """Write a changed table as CSV; return its path."""
-    frame = wine()
+    frame = load_wine_table()
     changed_frame = change(frame)
     path = folder / "bad.csv"
     (frame if changed_frame is None else changed_frame).to_csv(path, index=False)

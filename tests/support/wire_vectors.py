@@ -42,7 +42,7 @@ RESPONSES = {
 }  # fmt: skip
 
 
-def vectors() -> dict[str, Any]:
+def make_vectors() -> dict[str, Any]:
     """Make the document."""
     return {
         "about": "Messages of docs/wire.md. `hex` is the payload; `says` what it says, NaN as "
@@ -131,7 +131,7 @@ def _refusal(name: str, payload: bytes) -> dict[str, Any]:
     raise AssertionError(f"{name} is accepted")
 
 
-def altered(payload: bytes, changes: dict[str, Any]) -> bytes:
+def change_message(payload: bytes, changes: dict[str, Any]) -> bytes:
     """Change entries of a message, and update its checksum."""
     entries = cbor2.loads(payload) | changes
     del entries["crc"]
@@ -143,10 +143,10 @@ def _wrong() -> dict[str, bytes]:
     good = wire.encode_request(REQUESTS["one row, float32"])
     entries = cbor2.loads(good)
     del entries["crc"]
-    assert altered(good, {}) == good
+    assert change_message(good, {}) == good
 
     def changed(**changes: Any) -> bytes:
-        return altered(good, changes)
+        return change_message(good, changes)
 
     infinite = np.array([1, np.inf], "<f4").tobytes()
     return {
@@ -170,4 +170,4 @@ def _wrong() -> dict[str, bytes]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(vectors(), indent=1))
+    print(json.dumps(make_vectors(), indent=1))

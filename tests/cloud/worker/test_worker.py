@@ -17,7 +17,7 @@ from gatewise_edge.link import wire
 from tests.support import tiny_bundle as tiny
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
-from tests.support.wire_vectors import altered
+from tests.support.wire_vectors import change_message
 
 pytestmark = pytest.mark.slow  # starts workers and brokers
 
@@ -220,7 +220,7 @@ def changed_request(**entries):
     """Payload of a request with replaced entries and a new checksum; None removes an entry."""
     message = cbor2.loads(encode_request(np.zeros((1, 4), np.float32))) | entries
     fields = {key: value for key, value in message.items() if value is not None}
-    return altered(cbor2.dumps(fields), {})
+    return change_message(cbor2.dumps(fields), {})
 
 
 #: Messages without a readable request id, and the reason in their dead-letter topic.

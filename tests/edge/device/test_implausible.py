@@ -14,7 +14,7 @@ from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export import Bundle, BundleError
 from tests.support.machine_table import machine_table, make_raw_bundle
 from tests.support.small_bundle import HARD_ROW, cloud_answers, sample_rows, write_bundle
-from tests.support.window_system import make_window_bundle, roughness, windows
+from tests.support.window_system import draw_windows, make_window_bundle, roughness
 
 RANGES = TrainingRanges.of_rows(sample_rows(500))
 ROW_WITH_FAR_A = [1000.0, 0, 0, 0, 0, 0]
@@ -135,7 +135,7 @@ def test_reason_names_an_implausible_raw_column(make_once):
 
 def test_reason_names_a_dead_or_saturated_channel(make_once):
     bundle = Bundle.open(make_once("window-bundle", make_window_bundle))
-    window_array, _ = windows(12, seed=9)
+    window_array, _ = draw_windows(12, seed=9)
     dead_windows, saturated_windows, far_windows = (window_array.copy() for _ in range(3))
     dead_windows[:, :, 1] = 0
     saturated_windows[:, :, 0] = 2500

@@ -10,7 +10,13 @@ import pytest
 import gatewise as gw
 from gatewise_signals import MajorityFilter, cut_windows
 from tests.support.processes import run_in_process
-from tests.support.window_system import RATE_HZ, SAMPLES, make_window_bundle, roughness, windows
+from tests.support.window_system import (
+    RATE_HZ,
+    SAMPLES,
+    draw_windows,
+    make_window_bundle,
+    roughness,
+)
 
 pytestmark = pytest.mark.slow  # processes start
 
@@ -29,7 +35,7 @@ def bundle(make_once):
 @pytest.fixture(scope="module")
 def recording():
     """Twelve windows one after the other."""
-    return windows(12, seed=9)[0].reshape(-1, 2)
+    return draw_windows(12, seed=9)[0].reshape(-1, 2)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from benchmarks.bench_journeys import CallCounter
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.bundle.errors import BundleError, DamagedFileError, ManifestError
-from tests.support.bundle_files import contents, replace_file
+from tests.support.bundle_files import read_contents, replace_file
 from tests.support.hand_made_bundle import Document
 from tests.support.processes import run_python
 
@@ -25,7 +25,7 @@ Write = Callable[..., Path]
 def zipped(folder: Path) -> Path:
     path = folder.with_suffix(".gwb")
     with zipfile.ZipFile(path, "w") as archive:
-        for name, data in contents(folder).items():
+        for name, data in read_contents(folder).items():
             archive.writestr(name, data)
     return path
 

@@ -23,7 +23,7 @@ from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.bundle.errors import BundleError, DamagedFileError, SignatureError
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, PublicKey, Signer, keygen
-from tests.support.bundle_files import contents
+from tests.support.bundle_files import read_contents
 from tests.support.processes import run_python
 
 WriteBundle = Callable[..., Path]
@@ -235,14 +235,14 @@ def test_switching_the_operating_point_signs_again(
     if bundle_form == "zip":
         path = signed_path.with_suffix(".gwb")
         repack(signed_path, path)
-    files_before = contents(path)
+    files_before = read_contents(path)
     with pytest.raises(BundleError, match=r"is signed by key .* \(--sign NAME\.key\)"):
         set_operating_point(path, 1)
-    assert contents(path) == files_before
+    assert read_contents(path) == files_before
     switched_bundle = set_operating_point(path, 1, sign=key)
     assert switched_bundle.manifest.active == 1
     assert switched_bundle.signed_by == Signer(key).public.key_id
-    files_after = contents(path)
+    files_after = read_contents(path)
     assert files_after.keys() == files_before.keys()
     assert {name for name in files_after if files_after[name] != files_before[name]} == {
         "manifest.json",
@@ -256,12 +256,12 @@ def test_an_altered_bundle_is_not_signed(signed_path: Path, key: Path) -> None:
     document = json.loads((signed_path / "manifest.json").read_text())
     document["features"][0]["own"] = 0.0
     (signed_path / "manifest.json").write_text(json.dumps(document))
-    files_before = contents(signed_path)
+    files_before = read_contents(signed_path)
     with pytest.raises(SignatureError):
         set_operating_point(signed_path, 1, sign=key)
     with pytest.raises(SignatureError):
         repack(signed_path, signed_path.parent / "copy", sign=key)
-    assert contents(signed_path) == files_before
+    assert read_contents(signed_path) == files_before
     assert not (signed_path.parent / "copy").exists()
 
 
@@ -332,13 +332,15 @@ def test_an_interrupted_change_of_the_point_leaves_a_signed_bundle(
 
 def test_a_copy_has_the_same_manifest_and_signature(signed_path: Path, key: Path) -> None:
     copy = repack(signed_path, signed_path.parent / "copy.gwb")
-    assert contents(copy.path) == contents(signed_path)
+    assert read_contents(copy.path) == read_contents(signed_path)
     assert Bundle.open(copy.path, public_key=public_file(key)).manifest == copy.manifest
 
 
 def test_a_bundle_for_devices_lacks_only_the_high_cost_model(signed_path: Path, key: Path) -> None:
     device_copy = repack(signed_path, signed_path.parent / "device.gwb", for_device=True)
-    assert contents(signed_path).keys() - contents(device_copy.path).keys() == {"cloud.onnx"}
+    assert read_contents(signed_path).keys() - read_contents(device_copy.path).keys() == {
+        "cloud.onnx"
+    }
     device_bundle = Bundle.open(device_copy.path, public_key=public_file(key), for_device=True)
     assert device_bundle.absent_files() == ("cloud.onnx",)
     assert device_bundle.read("stage_0.onnx") == b"first graph"

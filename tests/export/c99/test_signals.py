@@ -41,7 +41,7 @@ from gatewise_signals.signal_input import SignalInput
 from tests.support import avr
 from tests.support.needs import needs_compiler
 from tests.support.shared_data import shared_data
-from tests.support.signal_blocks import RATE_HZ, picture_blocks, signal_blocks
+from tests.support.signal_blocks import RATE_HZ, make_picture_blocks, make_signal_blocks
 
 pytestmark = needs_compiler
 
@@ -138,7 +138,7 @@ def cases() -> dict[str, Case]:
     odd_name = sig.Channels('*/\n#error "é\\', (1,))  # C must escape any name
     few_blocks = [sig.Mean(x), sig.Statistics(x), sig.BandPowers(sig.Spectrum(x, 25.0), (0.0, 5.0))]
     # C stores a spectrogram with two readers, but not one with a single reader.
-    named_cases = {"all": Case(sig.SignalGraph(signal_blocks()), random_windows(5, 80, 100))}
+    named_cases = {"all": Case(sig.SignalGraph(make_signal_blocks()), random_windows(5, 80, 100))}
     spectrogram = sig.Spectrogram(odd_name, RATE_HZ, 16, 5)
     blocks = [sig.MelEnergies(sig.MelSpectrogram(spectrogram, bands)) for bands in (3, 4)]
     named_cases["shared"] = Case(sig.SignalGraph(blocks), random_windows(6, 20, 90))
@@ -153,7 +153,7 @@ def cases() -> dict[str, Case]:
         windows = rng.integers(0, n_levels, (60, *shape)).astype(np.uint8)
         first, last = sig.Frame(0, scale=1 / 255), sig.Frame(2, scale=1 / 255)
         pixels = sig.FrameDifference(first, last) if name == "frames" else sig.Pixels(scale=0.5)
-        named_cases[name] = Case(sig.SignalGraph(picture_blocks(pixels)), windows)
+        named_cases[name] = Case(sig.SignalGraph(make_picture_blocks(pixels)), windows)
     return named_cases
 
 
@@ -248,7 +248,7 @@ def test_every_built_in_step_is_among_the_cases():
 def test_nan_and_infinite_samples_give_the_features_of_numpy(tmp_path):
     windows = random_windows(3, 3, 40, "float32")
     windows[0, 5, 1], windows[1, 7, 0] = np.nan, np.inf
-    graph = sig.SignalGraph(signal_blocks()[:5])
+    graph = sig.SignalGraph(make_signal_blocks()[:5])
     case = Case(graph, windows)
     files = write_all(tmp_path, {"odd": case})
     run([*(compiler_command() or ()), *STRICT_FLAGS, "-o", "run", *files, "-lm"], tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes import run_in_process
 from tests.support.small_fits import fast_fits
-from tests.support.wine_table import COSTS, wine
+from tests.support.wine_table import COSTS, load_wine_table
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def small_fits() -> Iterator[None]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a table, prices and a trained bundle."""
     path = tmp_path_factory.mktemp("home")
-    wine().to_csv(path / "wine.csv", index=False)
+    load_wine_table().to_csv(path / "wine.csv", index=False)
     (path / "prices.toml").write_text(COSTS)
     args = ["train", f"{path}/wine.csv", "--target", "cultivar", "--method", "adapt-gbrt"]
     args += ["--costs", f"{path}/prices.toml", "--max-loss", "0.02"]

@@ -15,9 +15,9 @@ import pytest
 from gatewise_export import Bundle
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.commands.tables import print_frontier
-from tests.support.bundle_files import contents, replace_file
+from tests.support.bundle_files import read_contents, replace_file
 from tests.support.processes import run_python
-from tests.support.wine_table import set_cell, wine, write_changed_table
+from tests.support.wine_table import load_wine_table, set_cell, write_changed_table
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
@@ -29,7 +29,7 @@ Refused = Callable[..., str]
 
 
 def test_showing_the_frontier_changes_nothing(bundle: Path, run: Run, refused: Refused) -> None:
-    files_before = contents(bundle)
+    files_before = read_contents(bundle)
     status, stdout, _ = run("frontier", bundle)
     assert status == 0
     assert "only one of" in refused("frontier", bundle, "--budget", "1", "--offload-rate", "0.5")
@@ -40,7 +40,7 @@ def test_showing_the_frontier_changes_nothing(bundle: Path, run: Run, refused: R
     manifest = Bundle.open(bundle).manifest
     assert document["active"] == manifest.active
     assert [p["cost"] for p in document["points"]] == [p.cost for p in manifest.operating_points]
-    assert contents(bundle) == files_before
+    assert read_contents(bundle) == files_before
 
 
 @pytest.mark.parametrize("goal", ["budget", "max_loss", "offload_rate"])
@@ -51,10 +51,10 @@ def test_a_goal_switches_the_operating_point(bundle: Path, run: Run, goal: str) 
         "max_loss": 1.0,
         "offload_rate": min(p.offload_rate for p in points),
     }[goal]
-    files_before = contents(bundle)
+    files_before = read_contents(bundle)
     status, stdout, _ = run("frontier", bundle, f"--{goal.replace('_', '-')}", goal_value, "--json")
     assert status == 0
-    files_after = contents(bundle)
+    files_after = read_contents(bundle)
     manifest = Bundle.open(bundle).manifest
     assert json.loads(stdout)["active"] == manifest.active
     if goal != "offload_rate":
@@ -169,10 +169,10 @@ def test_verify_compares_decisions_on_rows(home: Path, bundle: Path, run: Run) -
     )
     assert figures["accuracy"] > 0.8
     assert 0 <= figures["offload_rate"] <= 1
-    wine().assign(spare=1.0).iloc[:, ::-1].to_csv(home / "reversed.csv", index=False)
+    load_wine_table().assign(spare=1.0).iloc[:, ::-1].to_csv(home / "reversed.csv", index=False)
     args[3] = home / "reversed.csv"  # columns are found by their names
     assert json.loads(run(*args, "--json")[1])["data"] == figures
-    wine().drop(columns="cultivar").to_csv(home / "unlabelled.csv", index=False)
+    load_wine_table().drop(columns="cultivar").to_csv(home / "unlabelled.csv", index=False)
     args = ["verify", bundle, "--data", home / "unlabelled.csv"]
     assert "note: " + str(args[3]) + " has no label, so accuracy is not measured" in run(*args)[1]
     figures_without_labels = json.loads(run(*args, "--json")[1])["data"]
@@ -181,7 +181,9 @@ def test_verify_compares_decisions_on_rows(home: Path, bundle: Path, run: Run) -
         figures.items()
         >= {k: v for k, v in figures_without_labels.items() if k != "remarks"}.items()
     )
-    rows_in_grams = wine().assign(**{name: wine()[name] * 1000 for name in wine().columns[:1]})
+    rows_in_grams = load_wine_table().assign(
+        **{name: load_wine_table()[name] * 1000 for name in load_wine_table().columns[:1]}
+    )
     rows_in_grams.to_csv(home / "grams.csv", index=False)
     text = run("verify", bundle, "--data", home / "grams.csv", "--target", "cultivar")[1]
     assert "of these 178 rows have values far outside the training ranges, most" in text

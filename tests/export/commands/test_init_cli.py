@@ -14,7 +14,7 @@ import pytest
 
 from gatewise.prices import PriceList
 from gatewise_export import Bundle
-from tests.support.wine_table import wine
+from tests.support.wine_table import load_wine_table
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
@@ -28,7 +28,7 @@ def shuffled_days() -> list[str]:
 
 
 def test_init_writes_a_file_of_prices(run: Run, refused: Refused, tmp_path: Path) -> None:
-    frame = wine().assign(bottle=[f"B{i}" for i in range(178)], when=shuffled_days())
+    frame = load_wine_table().assign(bottle=[f"B{i}" for i in range(178)], when=shuffled_days())
     frame["bin no."] = np.arange(178) + 7000
     frame["grape, kind"] = np.where(frame.ash > 2.3, "Müller", 'a "b"')
     frame.loc[3, "hue"] = np.nan
@@ -69,7 +69,7 @@ def test_init_names_columns_with_decimal_commas(run: Run, refused: Refused, tmp_
     data = tmp_path / "w.csv"
     out = tmp_path / "p.toml"
     mass = [f"1,{k}" for k in range(100, 278)]  # alone they could be thousands
-    wine().assign(mass=mass, heat="77,5").to_csv(data, index=False)
+    load_wine_table().assign(mass=mass, heat="77,5").to_csv(data, index=False)
     assert run("init", data, "--target", "cultivar", "--out", out)[0] == 0
     advice = "decimal commas, as '77,5': write points (pandas: decimal=',')"
     assert f"heat = 1.0  # {advice}\n" in out.read_text()

@@ -14,8 +14,8 @@ import pytest
 
 from gatewise_export import Bundle
 from gatewise_export.packing.verification import graph_outcome
-from tests.support.bundle_files import contents
-from tests.support.wine_table import COSTS, set_cell, wine, write_changed_table
+from tests.support.bundle_files import read_contents
+from tests.support.wine_table import COSTS, load_wine_table, set_cell, write_changed_table
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
@@ -169,7 +169,7 @@ def test_a_truncated_file_is_refused(home: Path, refused: Refused, tmp_path: Pat
 
 
 def test_semicolons_and_decimal_commas_give_the_same_bundle(run: Run, tmp_path: Path) -> None:
-    frame = wine().assign(soil="clay; loam")  # quoted, between semicolons
+    frame = load_wine_table().assign(soil="clay; loam")  # quoted, between semicolons
     frame.loc[:9, "soil"] = "1,5 m sand"
     european = {"index": False, "sep": ";", "decimal": ","}
     simulation = ["--time", "2min", "--out", tmp_path / "sim"]
@@ -204,7 +204,7 @@ def test_an_occupied_path_is_refused_before_the_fit(
     (out / "chapter.txt").write_text("one")
     err = refused("train", home / "wine.csv", "--target", "cultivar", "--out", out)
     assert "is not a bundle" in err
-    assert contents(out) == {"chapter.txt": b"one"}
+    assert read_contents(out) == {"chapter.txt": b"one"}
 
 
 def test_max_bytes_limits_the_stages(
@@ -284,7 +284,7 @@ def test_a_lazy_bundle_works_with_all_commands(home: Path, run: Run, tmp_path: P
     *answers, summary_line = (json.loads(line) for line in text.splitlines())
     assert summary_line["summary"]["answers"]["edge"] == len(answers) == 178
     opened_bundle = Bundle.open(out)
-    rows = wine()[list(opened_bundle.manifest.feature_names)].to_numpy(np.float32)
+    rows = load_wine_table()[list(opened_bundle.manifest.feature_names)].to_numpy(np.float32)
     expected = graph_outcome(opened_bundle, rows)
     is_answered = expected.exits < len(opened_bundle.manifest.stages)
     assert is_answered.any()
@@ -330,7 +330,7 @@ def test_a_bundle_without_a_cloud_works_with_all_commands(
 
 def test_figures_of_few_rows_have_intervals(run: Run, refused: Refused, tmp_path: Path) -> None:
     data = tmp_path / "few.csv"
-    frame = wine()[::5]
+    frame = load_wine_table()[::5]
     frame.loc[frame.index[[1, 30]], "cultivar"] = "moon"
     frame.to_csv(data, index=False)
     train_command = [

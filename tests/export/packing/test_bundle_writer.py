@@ -25,7 +25,7 @@ from gatewise_export.bundle.signing import PublicKey, keygen
 from gatewise_export.packing import bundle_writer
 from gatewise_training import StagedCascade
 from gatewise_training.learners.given_models import sklearn_transformers
-from tests.support.bundle_files import contents
+from tests.support.bundle_files import read_contents
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
@@ -109,8 +109,8 @@ def test_the_same_system_gives_the_same_bytes(fitted: Any, packed: Bundle, tmp_p
     date = datetime(2026, 2, 2, tzinfo=UTC)
     settings: dict[str, Any] = {"sample": fitted.rows, "name": "wards", "version": "7"}
     repeated = pack(fitted.system, tmp_path / "repeated", created=date, **settings)
-    first = contents(packed.path)
-    second = contents(repeated.path)
+    first = read_contents(packed.path)
+    second = read_contents(repeated.path)
     manifests = [json.loads(f.pop("manifest.json")) for f in (first, second)]
     assert first == second
     created = [m.pop("created") for m in manifests]
@@ -121,12 +121,12 @@ def test_the_same_system_gives_the_same_bytes(fitted: Any, packed: Bundle, tmp_p
 def test_switching_the_operating_point_changes_no_graph(cancer: Any, tmp_path: Path) -> None:
     table = pd.DataFrame(cancer.rows, columns=cancer.system.feature_names_)
     path = pack(cancer.system, tmp_path / "bundle", sample=table[:9]).path
-    before = contents(path)
+    before = read_contents(path)
     assert verify(cancer.system, Bundle.open(path), table).agrees
     cheaper = cancer.system.at(budget=cancer.system.operating_point_.cost / 2)
     number = cancer.system.frontier_.points.index(cheaper.operating_point_)
     bundle = set_operating_point(path, number)
-    after = contents(path)
+    after = read_contents(path)
     assert after.pop("manifest.json") != before.pop("manifest.json")
     assert after == before
     assert verify(cheaper, bundle, cancer.rows).agrees
@@ -193,10 +193,10 @@ def test_only_a_bundle_is_overwritten(
         path.mkdir(exist_ok=True)
         for file_name, text in files.items():
             (path / file_name).write_text(text)
-    before = contents(path) if path.is_dir() else path.read_bytes()
+    before = read_contents(path) if path.is_dir() else path.read_bytes()
     with pytest.raises(BundleError, match=message):
         pack(small_fit.system, path, sample=small_fit.rows[:5])
-    assert before == (contents(path) if path.is_dir() else path.read_bytes())
+    assert before == (read_contents(path) if path.is_dir() else path.read_bytes())
 
 
 # -- refused systems -----------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_a_failure_keeps_the_old_bundle(
     small_fit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = pack(small_fit.system, tmp_path / "bundle", sample=small_fit.rows[:5]).path
-    before = contents(path)
+    before = read_contents(path)
 
     def raise_disk_full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -247,7 +247,7 @@ def test_a_failure_keeps_the_old_bundle(
     monkeypatch.setattr("os.fsync", raise_disk_full)
     with pytest.raises(OSError, match="No space left"):
         pack(small_fit.system, path, sample=small_fit.rows[:5], version="2")
-    assert contents(path) == before
+    assert read_contents(path) == before
     assert leftover_files(path) == []
 
 

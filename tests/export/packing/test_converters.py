@@ -32,7 +32,7 @@ from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.converters import CloudFile, high_cost_graph
 from gatewise_training.learners.given_models.given_graph import OnnxModel
 from gatewise_training.learners.high_cost_model import HighCostModel
-from tests.support.onnx_graphs import edited, tensor
+from tests.support.onnx_graphs import edit_graph, tensor
 
 STRING = TensorProto.STRING
 DATA, SPECIES = load_iris(return_X_y=True)
@@ -280,7 +280,7 @@ INVALID_GRAPHS: list[tuple[Callable[[onnx.ModelProto], object], str]] = [
 def test_malformed_given_graphs_are_refused(
     edit: Callable[[onnx.ModelProto], object], message: str
 ) -> None:
-    content = edited(export_pipeline(SPECIES).SerializeToString(), edit)
+    content = edit_graph(export_pipeline(SPECIES).SerializeToString(), edit)
     with pytest.raises(InputError, match=message):
         HighCostModel.from_model(content, np.arange(3), 4)
 

@@ -15,7 +15,7 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from gatewise.errors import InputError
 from gatewise.models.tree_sources import float32_below
 from gatewise.models.trees import TreeEnsemble, byte_leaves
-from tests.support.tree_walks import columns_of, tree_paths
+from tests.support.tree_walks import find_tested_columns, find_tree_paths
 from tests.support.trees import random_trees
 
 SILENT = {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 3}
@@ -134,9 +134,9 @@ def test_rounded_thresholds_split_float32_values_equally(threshold, value):
 def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, has_mixed_outputs, n_rows):
     trees, x = random_trees(seed, has_mixed_outputs=has_mixed_outputs)
     visited_mask = trees.visited_features(x)
-    node_paths = [tree_paths(trees, row) for row in x]
+    node_paths = [find_tree_paths(trees, row) for row in x]
     assert [set(np.flatnonzero(mask).tolist()) for mask in visited_mask] == [
-        columns_of(trees, row) for row in x
+        find_tested_columns(trees, row) for row in x
     ]
     leaf, first_visits = trees.first_visits(x)
     assert leaf.T.tolist() == [

@@ -14,7 +14,7 @@ from gatewise_sim.experiment.simulated_bundle import (
     frontier_points,
     open_complete_bundle,
 )
-from tests.support.bundle_files import contents
+from tests.support.bundle_files import read_contents
 
 pytestmark = pytest.mark.slow
 
@@ -55,14 +55,14 @@ def test_bundle_at_another_point_is_a_temporary_copy(bundle, other_bundle, tmp_p
         other_bundle = Bundle.open(tmp_path / "bundle.gwb").with_active(
             other_bundle.manifest.active
         )
-    contents_before = contents(bundle.path)
+    contents_before = read_contents(bundle.path)
     with bundle_on_disk(other_bundle) as path:
         assert path != other_bundle.path
         opened_bundle = Bundle.open(path)
         assert opened_bundle.manifest == other_bundle.manifest
         assert opened_bundle.read(opened_bundle.manifest.stages[0].arrays)
     assert not path.exists()
-    assert contents(bundle.path) == contents_before
+    assert read_contents(bundle.path) == contents_before
     assert Bundle.open(other_bundle.path).manifest.active == bundle.manifest.active
 
 

@@ -18,11 +18,11 @@ from gatewise_training.adapt.qstep import LogOdds
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.learners.growth_settings import Growth, tree_settings
 from gatewise_training.learners.losses import log_loss
-from tests.support.budgeted_methods import N_FEATURES, make_method, table
+from tests.support.budgeted_methods import N_FEATURES, load_table, make_method
 
 
 def test_l1_fits_f1_and_then_the_gate_on_the_chosen_features():
-    X, _, y, _ = table()
+    X, _, y, _ = load_table()
     system = make_method("l1", X, y, stop="gate", penalties=(0.1,), max_loss=0.0).fit(X, y)
     (stage,) = system.stages_
     assert 0 < len(stage.features) < N_FEATURES
@@ -50,7 +50,7 @@ def test_l1_chooses_features_for_f1_alone():
 
 @pytest.mark.parametrize("binary", [True, False])
 def test_confidence_offloads_rows_with_small_margins(binary):
-    X, X_test, y, _ = table(binary)
+    X, X_test, y, _ = load_table(binary)
     system = make_method("confidence", X, y, max_loss=0.0, n_subsets=2).fit(X, y)
     shares = []
     for point in system.frontier_.points:
@@ -71,7 +71,7 @@ def test_confidence_offloads_rows_with_small_margins(binary):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["adapt-gbrt", "adapt-lin", "adapt-lstsq", "l1"])
 def test_gate_and_margin_stops_come_from_one_fit_and_validation_chooses(method, monkeypatch):
-    X, X_test, y, y_test = table()
+    X, X_test, y, y_test = load_table()
     gated_models = []
     candidates_by_stop = {}
 
@@ -129,7 +129,7 @@ def test_gate_and_margin_stops_come_from_one_fit_and_validation_chooses(method, 
 
 
 def plain_sample(n=400):
-    X, _, y, _ = table()
+    X, _, y, _ = load_table()
     x = X.to_numpy(np.float32)[:n]
     label = (y[:n] == "yes").astype(np.int64)
     f0_loss = np.random.default_rng(0).exponential(0.1, len(x))
@@ -183,7 +183,7 @@ def test_gbrt_uses_the_derivatives_of_opt(p_full):
 
 
 def test_prefixes_of_the_trees_are_also_stages():
-    X, X_test, y, _ = table()
+    X, X_test, y, _ = load_table()
     sample = plain_sample()
     method = make_method("adapt-gbrt", X, y, penalties=(0.001,), prefixes=(0.3, 1.0))
     prefix_stage, full_stage = method._fit_path(sample, 0.3, 0, method.penalties)

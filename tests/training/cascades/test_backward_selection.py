@@ -12,7 +12,7 @@ import pytest
 from gatewise_training import FeatureCosts
 from gatewise_training.cascades.backward_selection import backward_sequences
 from gatewise_training.cascades.fit_problem import Problem
-from tests.support.fit_problems import problem_of
+from tests.support.fit_problems import make_problem
 
 
 def backward_sets(problem: Problem, **settings: Any) -> list[Any]:
@@ -26,7 +26,7 @@ def parity() -> Problem:
     x = rng.normal(size=(1500, 8))
     y = (x[:, 2] > 0) ^ (x[:, 5] > 0)
     x[:, 0] = np.where(rng.random(1500) < 0.6, y, 1 - y)
-    return problem_of(x, y)
+    return make_problem(x, y)
 
 
 def test_sets_are_nested_and_keep_features_that_only_work_together(parity: Problem) -> None:
@@ -45,7 +45,7 @@ def test_of_two_equal_features_the_costly_one_is_dropped_first() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(1000, 3))
     x[:, 1] = x[:, 0]
-    sets = backward_sets(problem_of(x, x[:, 0] > 0, FeatureCosts([5.0, 1.0, 1.0])), n_stages=5)
+    sets = backward_sets(make_problem(x, x[:, 0] > 0, FeatureCosts([5.0, 1.0, 1.0])), n_stages=5)
     assert sets[0].tolist() == [1]
 
 
@@ -69,7 +69,7 @@ def test_elimination_supports_many_classes_and_missing_values() -> None:
     x = rng.normal(size=(900, 4))
     y = np.digitize(x[:, 3], [-0.5, 0.5])
     x[rng.random(x.shape) < 0.1] = np.nan
-    sets = backward_sets(problem_of(x, y), n_stages=3)
+    sets = backward_sets(make_problem(x, y), n_stages=3)
     assert sets[0].tolist() == [3]
 
 
@@ -77,7 +77,7 @@ def test_elimination_supports_many_classes_and_missing_values() -> None:
 def test_many_features_get_a_second_sequence_of_cheap_sets() -> None:
     rng = np.random.default_rng(2)
     x = rng.normal(size=(1500, 200))
-    wide_problem = problem_of(x, x.sum(axis=1) > 0)
+    wide_problem = make_problem(x, x.sum(axis=1) > 0)
     sequence, cheap_sequence = backward_sequences(wide_problem, n_stages=6)
     costs = sorted([len(features) for features in [*sequence, *cheap_sequence]])
     assert len(cheap_sequence) >= 2
@@ -87,4 +87,4 @@ def test_many_features_get_a_second_sequence_of_cheap_sets() -> None:
         assert all(set(smaller) < set(larger) for smaller, larger in pairwise(sets))
     costs_in_reach = [cost for cost in costs if cost <= len(cheap_sequence[-1])]
     assert max(higher / lower for lower, higher in pairwise(costs_in_reach)) <= 2
-    assert len(backward_sequences(problem_of(x[:, :60], x[:, 0] > 0), n_stages=3)) == 1
+    assert len(backward_sequences(make_problem(x[:, :60], x[:, 0] > 0), n_stages=3)) == 1

@@ -24,11 +24,11 @@ from tests.support.budgeted_methods import (
     FEATURE_NAMES,
     METHODS,
     N_FEATURES,
+    load_table,
     make_method,
-    table,
 )
-from tests.support.prices import price_of
-from tests.support.tree_walks import stage_columns
+from tests.support.prices import sum_prices
+from tests.support.tree_walks import find_stage_columns
 
 CASCADES = [m for m, method in METHODS.items() if isinstance(method, CascadeClassifier)]
 QUICK_CASCADE = StagedCascade(
@@ -39,7 +39,7 @@ QUICK_CASCADE = StagedCascade(
 @pytest.fixture(scope="module", params=[(m, i % 2 == 0) for i, m in enumerate(METHODS)], ids=str)
 def fitted_system(request, make_once):
     method, binary = request.param
-    X, X_test, y, y_test = table(binary)
+    X, X_test, y, y_test = load_table(binary)
     make = lambda _: make_method(method, X, y, max_loss=0.03).fit(X, y)  # noqa: E731
     return make_once(f"{method}-{binary}", make), X_test, y_test
 
@@ -51,7 +51,7 @@ def stage_visits(stages, X):
         acquired_features: set[int] = set()
         row_visits = []
         for stage in stages:
-            acquired_features = acquired_features | stage_columns(stage, row)
+            acquired_features = acquired_features | find_stage_columns(stage, row)
             row_visits.append((stage.run(row[None])[1][0], acquired_features))
         visits.append(row_visits)
     return visits
@@ -68,13 +68,13 @@ def exits_and_costs(system, visits):
         ):
             if threshold is not None and score >= np.float32(threshold):
                 exits.append(stage_number)
-                union_costs.append(price_of(COSTS, acquired_features))
-                paper_costs.append(price_of(COSTS, acquired_features))
+                union_costs.append(sum_prices(COSTS, acquired_features))
+                paper_costs.append(sum_prices(COSTS, acquired_features))
                 break
         else:
             exits.append(len(system.stages_))
-            union_costs.append(price_of(COSTS, row_visits[-1][1] | f0))
-            paper_costs.append(price_of(COSTS, f0))
+            union_costs.append(sum_prices(COSTS, row_visits[-1][1] | f0))
+            paper_costs.append(sum_prices(COSTS, f0))
     return exits, union_costs, paper_costs
 
 
@@ -168,7 +168,7 @@ def test_systems_can_be_pickled_and_cloned_and_check_feature_names(fitted_system
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["staged", "adapt-gbrt", "l1", "greedy-miser"])
 def test_methods_certify_their_points(method):
-    X, _, y, _ = table()
+    X, _, y, _ = load_table()
     goals = [{"budget": 13.0}, {"max_loss": 0.2}]
     settings = {"guarantee": 0.8}
     if method in CASCADES:
@@ -236,7 +236,7 @@ def test_guarantees_that_need_more_calibration_rows_are_refused_before_any_fit(s
 @pytest.mark.parametrize("method", ["staged", "adapt-gbrt", "adapt-lin", "l1", "greedy-miser"])
 def test_rows_of_nearly_no_weight_do_not_change_the_fit(method):
     # half of the labels are flipped and have a weight of nearly 0
-    X, X_test, y, y_test = table()
+    X, X_test, y, y_test = load_table()
     is_flipped = np.random.default_rng(0).random(len(y)) < 0.5
     noisy_labels = np.where(is_flipped, np.where(y == "no", "yes", "no"), y)
     system = make_method(method, X, y, max_loss=0.0).fit(
@@ -280,13 +280,13 @@ def test_rows_of_nearly_no_weight_do_not_change_the_fit(method):
     ],
 )
 def test_errors_name_the_invalid_setting(method, change):
-    X, _, y, _ = table()
+    X, _, y, _ = load_table()
     with pytest.raises(InputError, match=next(iter(change))):
         make_method(method, X, y, **change).fit(X, y)
 
 
 def test_invalid_tables_and_budgets_are_refused():
-    X, _, y, _ = table()
+    X, _, y, _ = load_table()
     labels = y.astype(object)
     labels[0] = "rare"
     infinite_table = X.copy()
@@ -305,7 +305,7 @@ def test_invalid_tables_and_budgets_are_refused():
 
 @pytest.mark.slow
 def test_a_fit_without_a_point_for_the_goal_keeps_the_models_but_not_the_earlier_point():
-    X, _, y, _ = table()
+    X, _, y, _ = load_table()
     bounded_class = y[0]
     system = (
         clone(QUICK_CASCADE)
@@ -325,7 +325,7 @@ def test_a_fit_without_a_point_for_the_goal_keeps_the_models_but_not_the_earlier
 
 @pytest.mark.parametrize("method", ["adapt-lin", "adapt-lstsq", "l1"])
 def test_linear_models_refuse_missing_values(method):
-    X, _, y, _ = table()
+    X, _, y, _ = load_table()
     system = make_method(method, X, y)
     X.iloc[3, 2] = np.nan
     with pytest.raises(InputError, match="column 'f2' contains NaN"):
@@ -336,7 +336,7 @@ def test_linear_models_refuse_missing_values(method):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["adapt-gbrt", "staged"])
 def test_trees_accept_missing_values_if_allowed(method):
-    X, X_test, y, y_test = table()
+    X, X_test, y, y_test = load_table()
     X.iloc[::4, 2] = X_test.iloc[::4, 2] = np.nan
     model = clone(METHODS[method]).set_params(feature_costs=COSTS, random_state=0)
     with pytest.raises(InputError, match="set allow_missing"):
@@ -348,7 +348,7 @@ def test_trees_accept_missing_values_if_allowed(method):
 
 @pytest.mark.slow
 def test_fits_with_one_seed_are_equal():
-    X, X_test, y, _ = table(is_binary=False)
+    X, X_test, y, _ = load_table(is_binary=False)
     system = clone(QUICK_CASCADE).set_params(families=("linear", "svm"))
     first_fit, second_fit = (clone(system).fit(X, y) for _ in range(2))
     assert first_fit.frontier_ == second_fit.frontier_

@@ -10,7 +10,7 @@ from gatewise_training.cascades import family_selection
 from gatewise_training.cascades.family_selection import FamilySelection
 from gatewise_training.learners import model_families, stage_bounds
 from gatewise_training.learners.stage_bounds import Bounds
-from tests.support.fit_problems import problem_of
+from tests.support.fit_problems import make_problem
 
 FEATURE_SETS = [np.arange(6)[:k] for k in (2, 3, 4, 5, 6)]
 FAMILIES = ("boosting", "linear")
@@ -19,7 +19,7 @@ FAMILIES = ("boosting", "linear")
 def make_selection(n, *, families=FAMILIES, probe_step=3, bounds=None):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 6)).astype(np.float32)
-    problem = problem_of(x, x @ np.ones(6) + rng.normal(size=n) > 0)  # a linear rule
+    problem = make_problem(x, x @ np.ones(6) + rng.normal(size=n) > 0)  # a linear rule
     fits: list[tuple[int, int]] = []
     report = lambda *progress: fits.append(progress)  # noqa: E731
     return FamilySelection(problem, families, bounds or Bounds(), report, probe_step), fits
@@ -55,7 +55,7 @@ def test_low_effort_finds_a_group_of_features_that_only_work_together() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(600, 6)).astype(np.float32)
     costs = FeatureCosts(np.zeros(6), group=list("aabbcc"), shared=dict.fromkeys("abc", 1.0))
-    problem = problem_of(x, (x[:, 2] > 0) ^ (x[:, 3] > 0), costs)
+    problem = make_problem(x, (x[:, 2] > 0) ^ (x[:, 3] > 0), costs)
     set_sequences = StagedCascade(n_stages=3, effort="low")._feature_sets(problem)
     assert {tuple(sets[0]) for sets in set_sequences} == {(2, 3)}
 

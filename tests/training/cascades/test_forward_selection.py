@@ -11,7 +11,7 @@ import pytest
 from gatewise_training import FeatureCosts
 from gatewise_training.cascades.forward_selection import forward_sets, units_of_acquisition
 from gatewise_training.cascades.penalised_selection import nested_sets
-from tests.support.fit_problems import problem_of
+from tests.support.fit_problems import make_problem
 from tests.training.cascades.test_backward_selection import backward_sets
 
 
@@ -21,7 +21,7 @@ def problem():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(800, 4))
     y = (X[:, 0] + 0.3 * X[:, 1] + 0.3 * X[:, 2] > 0).astype(np.int64)
-    return problem_of(X, y)
+    return make_problem(X, y)
 
 
 def test_informative_features_are_selected_first(problem):
@@ -56,5 +56,5 @@ def test_lazy_greedy_selection_finds_the_useful_features_in_order():
     X = rng.normal(size=(600, 20))
     feature_effects = np.array([2.0, 1.5, 1.2, 1.0, *np.zeros(16)])
     y = (X @ feature_effects + 0.3 * rng.normal(size=600) > 0).astype(np.int64)
-    sets = forward_sets(problem_of(X, y), n_stages=20)
+    sets = forward_sets(make_problem(X, y), n_stages=20)
     assert sets[3].tolist() == [0, 1, 2, 3]

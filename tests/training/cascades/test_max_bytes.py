@@ -29,8 +29,8 @@ from gatewise_training.learners.stage_bounds import (
     models_to_try,
 )
 from gatewise_training.operating_points.packed_size import packed_sizes
-from tests.support.budgeted_methods import make_method, table
-from tests.support.fit_problems import problem_of
+from tests.support.budgeted_methods import load_table, make_method
+from tests.support.fit_problems import make_problem
 
 
 def chessboard(n, seed=0):
@@ -94,7 +94,7 @@ def test_stages_with_equal_thresholds_share_their_table() -> None:
 @pytest.mark.parametrize("size", [500, 4_000, 64_000])
 def test_stages_of_every_tried_shape_fit_the_bytes(size) -> None:
     x, y = chessboard(400)
-    problem = problem_of(x, y)
+    problem = make_problem(x, y)
     families = ("boosting", "linear")
     families_and_bounds = models_to_try(families, Bounds(max_bytes=size), 400, 2, 2)
     assert len(families_and_bounds) > 2
@@ -110,7 +110,7 @@ def test_stages_of_every_tried_shape_fit_the_bytes(size) -> None:
 def test_boosted_stages_fill_their_bytes() -> None:
     """Rounds continue until another round would exceed the bytes."""
     x, y = chessboard(2000)
-    problem = problem_of(np.round(x, 2), y)
+    problem = make_problem(np.round(x, 2), y)
     for size in (700, 2_000):
         bounds = Bounds(max_bytes=size, shape=TreeShape(8, 0.4))
         stage, _ = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 2, 0, bounds)
@@ -123,7 +123,7 @@ def test_leaves_of_a_rare_class_fit_in_a_byte() -> None:
     """Without a limit, a Newton step for 12 of 1,200 rows would be hundreds of times larger."""
     x, _ = chessboard(1200)
     y = np.where(np.arange(1200) % 100 == 0, 2, (x[:, 0] > x[:, 1]).astype(int))
-    problem = problem_of(x, y)
+    problem = make_problem(x, y)
     bounds = Bounds(max_bytes=6_000, shape=TreeShape(16, 0.4))
     stage, outputs = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 3, 0, bounds)
     leaf_values = stage.model.value[stage.model.feature < 0]
@@ -187,7 +187,7 @@ def test_omitting_a_stage_saves_only_the_features_that_its_rows_acquired(
 
 @pytest.mark.slow
 def test_max_bytes_includes_given_stages() -> None:
-    X, _, y, _ = table()
+    X, _, y, _ = load_table()
     first_stage = RandomForestClassifier(20, max_leaf_nodes=8, random_state=0).fit(X.to_numpy(), y)
     system = make_method("staged", X, y, first_stages=[first_stage], max_bytes=6000).fit(X, y)
     assert all(p.bytes <= 6000 for p in system.operating_points_)
@@ -196,7 +196,7 @@ def test_max_bytes_includes_given_stages() -> None:
 
 @pytest.mark.slow
 def test_pairs_whose_model_exceeds_max_bytes_are_refused_with_its_size() -> None:
-    X, _, y, _ = table()
+    X, _, y, _ = load_table()
     small_model, large_model = (
         LogisticRegression(C=c, max_iter=5000).fit(X, y) for c in (0.01, 1.0)
     )

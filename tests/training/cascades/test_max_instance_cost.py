@@ -12,7 +12,7 @@ from gatewise.acquisition import last_exit_within
 from gatewise.decision import ALWAYS_STOP, reachable_exits
 from gatewise.errors import InputError
 from gatewise_training.operating_points.cascade_parts import stages_within_cost
-from tests.support.budgeted_methods import COSTS, METHODS, make_method, table
+from tests.support.budgeted_methods import COSTS, METHODS, load_table, make_method
 
 pytestmark = pytest.mark.slow  # many fits
 
@@ -22,7 +22,7 @@ OFFLOAD = 9.5 + 7.0 + 1.0  # own prices of all features, shared prices and a req
 
 
 def data() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    X, X_test, y, y_test = table()
+    X, X_test, y, y_test = load_table()
     return X.to_numpy(np.float32), X_test.to_numpy(np.float32), y, y_test
 
 

@@ -18,8 +18,8 @@ from gatewise_training.cegb.penalties import SplitPrices
 from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.cegb.regressor import CEGBRegressor
 from gatewise_training.cegb.sweep import Goal, Task, sweep_penalties
-from tests.support.ranked_queries import queries
-from tests.support.tree_walks import costs_and_splits
+from tests.support.ranked_queries import draw_queries
+from tests.support.tree_walks import measure_costs_and_splits
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ def test_costs_equal_the_prices_on_the_paths(accounting, load):
     assert len(model.frontier_.points) >= 2
     for point in model.frontier_.points:
         point_model = model.at(budget=point.cost)
-        row_costs, splits = costs_and_splits(point_model, X_val, costs)
+        row_costs, splits = measure_costs_and_splits(point_model, X_val, costs)
         np.testing.assert_allclose(point_model.cost(X_val), row_costs)
         # the frontier equals the figures of the fitted models on the validation rows
         assert point.cost == pytest.approx(row_costs.mean())
@@ -69,7 +69,7 @@ def test_budget_is_met_on_validation_rows(accounting, budget):
     (X, y), (X_val, y_val) = shuffled_split(*load_breast_cancer(return_X_y=True))
     model = CEGBClassifier(accounting=accounting, budget=budget, **SETTINGS)
     model.fit(X, y, validation=(X_val, y_val))
-    row_costs, _ = costs_and_splits(model, X_val, FeatureCosts.uniform(30))
+    row_costs, _ = measure_costs_and_splits(model, X_val, FeatureCosts.uniform(30))
     assert row_costs.mean() <= budget + 1e-9
     if budget == 0.0:  # without features the model predicts the more frequent class
         assert len(set(model.predict(X_val))) == 1
@@ -182,7 +182,7 @@ def test_missing_values_need_allow_missing():
     ],
 )
 def test_invalid_settings_are_refused(changes, message):
-    X, y, qid = queries(0)
+    X, y, qid = draw_queries(0)
     with pytest.raises(InputError, match=message):
         CEGBRanker(**SETTINGS | changes).fit(X, y, qid=qid)
 
@@ -200,7 +200,7 @@ def test_frontier_of_the_regressor_relates_r2_to_cost(accounting):
     assert model.score(X_val, y_val) > 0.2
     for point in model.frontier_.points:
         point_model = model.at(budget=point.cost)
-        row_costs, _ = costs_and_splits(point_model, X_val, FeatureCosts(own))
+        row_costs, _ = measure_costs_and_splits(point_model, X_val, FeatureCosts(own))
         np.testing.assert_allclose(point_model.cost(X_val), row_costs)
         assert point.cost == pytest.approx(row_costs.mean())
         assert point.accuracy == pytest.approx(

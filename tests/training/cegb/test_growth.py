@@ -13,7 +13,7 @@ from gatewise_training.cegb.growth import TreeGrowth, cegb_settings, grow
 from gatewise_training.cegb.objectives import ClassTarget
 from gatewise_training.cegb.penalties import Charge, SplitPrices, check_lazy_size
 from gatewise_training.learners.boosting import fit_boosting, tree_params
-from tests.support.parted_rows import parted_rows
+from tests.support.parted_rows import draw_parted_rows
 
 
 def tree_growth(**changes):
@@ -22,7 +22,7 @@ def tree_growth(**changes):
 
 
 def classification_rows(n=3000, n_classes=2):
-    x, y = parted_rows(n, n_classes)
+    x, y = draw_parted_rows(n, n_classes)
     return x, ClassTarget(y, np.ones(n), n_classes)
 
 

@@ -10,9 +10,9 @@ from gatewise.errors import InputError
 from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.data.datasets import load
 from gatewise_training.data.metrics import average_precision_at
-from tests.support.ranked_queries import queries
+from tests.support.ranked_queries import draw_queries
 from tests.support.shared_data import shared_data
-from tests.support.tree_walks import costs_and_splits
+from tests.support.tree_walks import measure_costs_and_splits
 
 pytestmark = pytest.mark.slow  # fits of several seconds
 
@@ -21,8 +21,8 @@ SETTINGS = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
 def test_ranker_orders_documents_within_its_budget(accounting):
-    X, y, qid = queries(0)
-    X_val, y_val, qid_val = queries(1)
+    X, y, qid = draw_queries(0)
+    X_val, y_val, qid_val = draw_queries(1)
     model = CEGBRanker(accounting=accounting, budget=3.0, **SETTINGS)
     model.fit(X, y, qid=qid, validation=(X_val, y_val, qid_val))
     assert model.operating_point_.cost <= 3.0
@@ -30,7 +30,7 @@ def test_ranker_orders_documents_within_its_budget(accounting):
     assert model.score(X_val, y_val, qid=qid_val) > constant_score + 0.2
     for point in model.frontier_.points:
         point_model = model.at(budget=point.cost)
-        row_costs, _ = costs_and_splits(point_model, X_val, FeatureCosts.uniform(6))
+        row_costs, _ = measure_costs_and_splits(point_model, X_val, FeatureCosts.uniform(6))
         assert point_model.cost(X_val).tolist() == row_costs.tolist()
         assert point.cost == pytest.approx(np.mean(row_costs))
         score = average_precision_at(point_model.predict(X_val), y_val > 0, qid_val)
@@ -38,7 +38,7 @@ def test_ranker_orders_documents_within_its_budget(accounting):
 
 
 def test_documents_of_a_query_need_not_be_adjacent():
-    X, y, qid = queries(0)
+    X, y, qid = draw_queries(0)
     settings = SETTINGS | {"penalties": (0.02,), "max_loss": 0.2}
     names = np.array(["ab", "cd", "ef"])[qid % 3]
     order = np.argsort(names, kind="stable")
@@ -55,17 +55,17 @@ def test_documents_of_a_query_need_not_be_adjacent():
     [
         ({}, "give qid"),
         ({"qid": [1, 2]}, "qid must have shape"),
-        ({"qid": [np.nan, *range(len(queries(0)[1]) - 1)]}, "qid is missing in row 0"),
+        ({"qid": [np.nan, *range(len(draw_queries(0)[1]) - 1)]}, "qid is missing in row 0"),
     ],
 )
 def test_invalid_queries_are_refused(arguments, message):
-    X, y, _ = queries(0)
+    X, y, _ = draw_queries(0)
     with pytest.raises(InputError, match=message):
         CEGBRanker(**SETTINGS).fit(X, y, **arguments)
 
 
 def test_invalid_grades_and_validation_queries_are_refused():
-    X, y, qid = queries(0)
+    X, y, qid = draw_queries(0)
     for grades in (y - 1, y + 0.5):
         with pytest.raises(InputError, match="relevance must be whole numbers"):
             CEGBRanker(**SETTINGS).fit(X, grades, qid=qid)
@@ -93,5 +93,5 @@ def test_mq2008_is_ranked_better_than_by_chance():
     constant_score = average_precision_at(np.zeros(len(y_test)), y_test > 0, qid_test)
     assert model.score(X_test, y_test, qid=qid_test) > 2 * constant_score
     some_rows = X_test[:300]
-    row_costs, _ = costs_and_splits(model, some_rows, dataset.feature_costs)
+    row_costs, _ = measure_costs_and_splits(model, some_rows, dataset.feature_costs)
     assert model.cost(some_rows).tolist() == row_costs.tolist()

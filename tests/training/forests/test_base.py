@@ -12,7 +12,11 @@ from sklearn.ensemble import RandomForestClassifier
 from gatewise.errors import InputError
 from gatewise_training.forests.budget_forest import BudgetForest
 from gatewise_training.forests.budget_prune import BudgetPrune
-from tests.support.tree_walks import costs_and_splits, prices_with_groups, two_thirds
+from tests.support.tree_walks import (
+    make_prices_of_two_groups,
+    measure_costs_and_splits,
+    split_two_thirds,
+)
 
 pytestmark = pytest.mark.slow  # fits, and compiles growth and pruning
 
@@ -33,9 +37,9 @@ SETTINGS = {
 )
 def fitted_system(request, make_once):
     estimator_class, load = request.param
-    X, y, X_test, y_test = two_thirds(load)
+    X, y, X_test, y_test = split_two_thirds(load)
     system = estimator_class(
-        prices_with_groups(X.shape[1]), random_state=0, **SETTINGS[estimator_class]
+        make_prices_of_two_groups(X.shape[1]), random_state=0, **SETTINGS[estimator_class]
     )
     name = f"{estimator_class.__name__}-{load.__name__}"
     return make_once(name, lambda _: system.fit(X, y)), X_test, y_test
@@ -59,7 +63,7 @@ def test_costs_equal_the_prices_on_the_paths(fitted_system):
     system, X, _ = fitted_system
     for point in system.frontier_.points[::2]:
         point_system = system.at(budget=point.cost)
-        row_costs, _ = costs_and_splits(point_system, X, system.feature_costs_)
+        row_costs, _ = measure_costs_and_splits(point_system, X, system.feature_costs_)
         np.testing.assert_allclose(point_system.cost(X), row_costs, rtol=1e-12)
 
 
@@ -107,6 +111,6 @@ def test_pickled_forests_give_the_same_predictions(fitted_system):
     ],
 )
 def test_invalid_settings_are_refused_by_name(estimator_class, setting):
-    X, y, _, _ = two_thirds()
+    X, y, _, _ = split_two_thirds()
     with pytest.raises(InputError, match=next(iter(setting))):
         estimator_class(**setting).fit(X, y)

@@ -13,7 +13,7 @@ from gatewise_training import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest, _tree_counts
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, SplitRule, grow
-from tests.support.tree_walks import two_thirds
+from tests.support.tree_walks import split_two_thirds
 
 pytestmark = pytest.mark.slow  # fits, and compiles the growth of trees
 
@@ -33,7 +33,7 @@ def test_tree_on_the_1024_examples_of_the_paper(alpha, cost, errors):
 
 
 def test_probabilities_of_majority_voting_are_shares_of_votes():
-    X, y, X_test, _ = two_thirds(load_wine)
+    X, y, X_test, _ = split_two_thirds(load_wine)
     settings = {"n_estimators": 5, "alpha": 6.0, "max_loss": 0.0, "random_state": 0}
     voting_forest = BudgetForest(voting="majority", **settings).fit(X, y)
     np.testing.assert_allclose(
@@ -42,7 +42,7 @@ def test_probabilities_of_majority_voting_are_shares_of_votes():
 
 
 def test_trees_are_added_until_the_validation_cost_exceeds_the_budget():
-    X, y, X_val, y_val = two_thirds()
+    X, y, X_val, y_val = split_two_thirds()
     costs = FeatureCosts.uniform(X.shape[1])
     settings = {"n_estimators": 16, "alpha": 0.0, "max_loss": 0.0, "random_state": 0}
     system_without_budget = BudgetForest(costs, **settings).fit(X, y, validation=(X_val, y_val))
@@ -89,14 +89,14 @@ def test_largest_number_of_trees_within_the_budget_is_always_tried():
 
 
 def test_budget_of_zero_gives_a_model_without_trees():
-    X, y, X_test, _ = two_thirds()
+    X, y, X_test, _ = split_two_thirds()
     system = BudgetForest(budget=0.0, n_estimators=3, alpha=0.0, random_state=0).fit(X, y)
     assert not system.cost(X_test).any()
     assert (system.predict(X_test) == np.bincount(y).argmax()).all()
 
 
 def test_forest_costs_less_if_acquisitions_of_earlier_trees_are_free(monkeypatch):
-    X, y, X_test, _ = two_thirds()
+    X, y, X_test, _ = split_two_thirds()
     costs = FeatureCosts.uniform(X.shape[1])
 
     def mean_cost():
@@ -109,7 +109,7 @@ def test_forest_costs_less_if_acquisitions_of_earlier_trees_are_free(monkeypatch
 
 
 def test_predictions_do_not_depend_on_the_number_of_jobs():
-    X, y, X_test, _ = two_thirds()
+    X, y, X_test, _ = split_two_thirds()
     for settings in ({"alpha": 0.0, "splits": "stumps"}, {"criterion": "entropy"}):
         one_job_forest = BudgetForest(n_estimators=4, random_state=3, max_loss=0.0, **settings)
         two_job_forest = clone(one_job_forest)
@@ -136,7 +136,7 @@ def test_missing_values_are_used_if_they_are_allowed():
 
 
 def test_bootstrap_samples_draw_rows_by_weight():
-    X, y, _, _ = two_thirds()
+    X, y, _, _ = split_two_thirds()
     weight = np.where(y == 1, 9.0, 1.0)
     system = BudgetForest(n_estimators=20, alpha=0.0, max_loss=0.0, random_state=0)
     system.fit(X, y, weight)
@@ -150,7 +150,7 @@ def test_bootstrap_samples_draw_rows_by_weight():
 
 
 def test_figures_of_the_frontier_equal_those_of_the_systems():
-    X, y, X_val, y_val = two_thirds(load_wine)
+    X, y, X_val, y_val = split_two_thirds(load_wine)
     for voting in ("mean", "majority"):
         system = BudgetForest(n_estimators=12, alpha=0.0, voting=voting, random_state=0)
         system.fit(X, y, validation=(X_val, y_val))

@@ -14,16 +14,20 @@ from gatewise_training import FeatureCosts
 from gatewise_training.forests import budget_prune
 from gatewise_training.forests.budget_prune import BudgetPrune
 from gatewise_training.prune.solvers import lp
-from tests.support.tree_walks import costs_and_splits, prices_with_groups, two_thirds
+from tests.support.tree_walks import (
+    make_prices_of_two_groups,
+    measure_costs_and_splits,
+    split_two_thirds,
+)
 
 pytestmark = pytest.mark.slow  # fits, and compiles growth and pruning
 
 
 def test_prunings_of_the_path_are_optimal_on_the_pruning_rows():
-    X, y, _, _ = two_thirds(load_wine)
-    system = BudgetPrune(prices_with_groups(13), n_estimators=8, n_points=10, random_state=0).fit(
-        X, y
-    )
+    X, y, _, _ = split_two_thirds(load_wine)
+    system = BudgetPrune(
+        make_prices_of_two_groups(13), n_estimators=8, n_points=10, random_state=0
+    ).fit(X, y)
     problem = system.path_.problem
     for lam in (0.002, 0.01):
         optimum = lp.solve(problem, lam)
@@ -32,7 +36,7 @@ def test_prunings_of_the_path_are_optimal_on_the_pruning_rows():
 
 
 def test_fitted_forests_are_not_refitted():
-    X, y, X_test, _ = two_thirds()
+    X, y, X_test, _ = split_two_thirds()
     half = len(X) // 2
     forest = RandomForestClassifier(6, random_state=0).fit(X[:half], y[:half])
     for estimator in (forest, FrozenEstimator(forest)):
@@ -47,7 +51,7 @@ def test_fitted_forests_are_not_refitted():
 
 
 def test_unfitted_forests_are_cloned():
-    X, y, X_test, y_test = two_thirds()
+    X, y, X_test, y_test = split_two_thirds()
     forest = ExtraTreesClassifier(10, max_depth=5)
     system = BudgetPrune(estimator=forest, n_points=5, random_state=0).fit(X, y)
     assert not hasattr(forest, "estimators_")
@@ -59,7 +63,7 @@ def test_unfitted_forests_are_cloned():
 
 @pytest.mark.parametrize("pruning_rows", ["training", "validation"])
 def test_pruning_rows_setting_chooses_the_pruning_rows(pruning_rows):
-    X, y, X_val, y_val = two_thirds()
+    X, y, X_val, y_val = split_two_thirds()
     system = BudgetPrune(n_estimators=4, n_points=5, pruning_rows=pruning_rows, random_state=0)
     system.fit(X, y, validation=(X_val, y_val))
     problem = system.path_.problem
@@ -73,16 +77,16 @@ def test_pruning_rows_setting_chooses_the_pruning_rows(pruning_rows):
 
 def test_large_tables_are_pruned_on_a_sample_of_rows(monkeypatch):
     monkeypatch.setattr(budget_prune, "PRUNING_ROWS", 50)
-    X, y, _, _ = two_thirds()
+    X, y, _, _ = split_two_thirds()
     system = BudgetPrune(n_estimators=4, n_points=5, random_state=0).fit(X, y)
     assert len(system.path_.x) == 50
     assert set(map(bytes, system.path_.x)) <= set(map(bytes, X))
 
 
 def test_frontier_of_cost_aware_growth_contains_several_forests():
-    X, y, X_test, y_test = two_thirds()
+    X, y, X_test, y_test = split_two_thirds()
     system = BudgetPrune(
-        prices_with_groups(X.shape[1]),
+        make_prices_of_two_groups(X.shape[1]),
         growth="cost-aware",
         n_estimators=8,
         n_points=8,
@@ -92,7 +96,7 @@ def test_frontier_of_cost_aware_growth_contains_several_forests():
     for point in system.frontier_.points[1::3]:
         point_system = system.at(budget=point.cost)
         (stage,) = point_system.stages_
-        row_costs, _ = costs_and_splits(point_system, X_test, system.feature_costs_)
+        row_costs, _ = measure_costs_and_splits(point_system, X_test, system.feature_costs_)
         np.testing.assert_allclose(point_system.cost(X_test), row_costs, rtol=1e-12)
         assert stage.model.n_nodes <= point_system.forest_.n_nodes
         assert point_system.path_.forest is point_system.forest_
@@ -100,7 +104,7 @@ def test_frontier_of_cost_aware_growth_contains_several_forests():
 
 
 def test_forests_grown_at_a_higher_price_cost_less():
-    X, y, X_test, _ = two_thirds()
+    X, y, X_test, _ = split_two_thirds()
     mean_costs = []
     for mu in (0.3, 0.0):
         system = BudgetPrune(
@@ -112,7 +116,7 @@ def test_forests_grown_at_a_higher_price_cost_less():
 
 
 def test_classes_missing_in_a_fold_have_a_probability():
-    X, y, _, _ = two_thirds(load_wine)
+    X, y, _, _ = split_two_thirds(load_wine)
     # two rows of class 1 cannot be in all five folds
     rows = np.concatenate([np.flatnonzero(y != 1), np.flatnonzero(y == 1)[:2]])
     system = BudgetPrune(n_estimators=4, n_points=4, random_state=0).fit(X[rows], y[rows])

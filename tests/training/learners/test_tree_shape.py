@@ -17,7 +17,7 @@ from gatewise_training.learners.high_cost_training import (
     tree_shape,
 )
 from gatewise_training.learners.stage_bounds import Bounds, ForestShape, TreeShape, models_to_try
-from tests.support.fit_problems import problem_of
+from tests.support.fit_problems import make_problem
 
 pytestmark = pytest.mark.slow  # many fits
 
@@ -165,8 +165,8 @@ def test_cegb_uses_num_leaves_or_the_best_number_of_leaves() -> None:
 
 
 def test_shape_is_not_searched_on_many_rows_with_a_bound_of_size() -> None:
-    large = problem_of(*sums(7000))
-    small = problem_of(*sums(1000))
+    large = make_problem(*sums(7000))
+    small = make_problem(*sums(1000))
     assert best_shape(large, ("boosting",), has_size_bound=True) is None
     assert best_shape(large, ("linear",)) is None
     assert best_shape(small, ("boosting",), has_size_bound=True) == tree_shape(

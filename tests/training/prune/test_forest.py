@@ -10,8 +10,8 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.prune.forest import Forest
-from tests.support.prices import price_of
-from tests.support.tree_walks import columns_of, tree_paths
+from tests.support.prices import sum_prices
+from tests.support.tree_walks import find_tested_columns, find_tree_paths
 
 WINE = load_wine()
 X, Y = WINE.data.astype(np.float32), WINE.target
@@ -52,7 +52,7 @@ def test_summed_counts_add_the_counts_of_the_leaves_of_a_row(forest):
     rows = X[:40].astype(np.float32)
     summed_counts = forest.summed_counts(rows)
     for row, counts in zip(rows, summed_counts, strict=True):
-        leaves = [nodes[-1] for nodes in tree_paths(forest.trees, row)]
+        leaves = [nodes[-1] for nodes in find_tree_paths(forest.trees, row)]
         np.testing.assert_allclose(counts, forest.counts[leaves].sum(axis=0))
 
 
@@ -61,8 +61,8 @@ def test_cost_and_number_of_splits_follow_the_paths_of_a_row(forest, costs):
     cost = forest.cost(X, costs)
     n_splits = forest.trees.splits_passed(X)
     for i, row in enumerate(X):
-        assert cost[i] == pytest.approx(price_of(costs, columns_of(forest.trees, row)))
-        assert n_splits[i] == sum(len(nodes) - 1 for nodes in tree_paths(forest.trees, row))
+        assert cost[i] == pytest.approx(sum_prices(costs, find_tested_columns(forest.trees, row)))
+        assert n_splits[i] == sum(len(nodes) - 1 for nodes in find_tree_paths(forest.trees, row))
 
 
 def test_pruned_nodes_predict_from_their_own_counts(forest):
@@ -72,7 +72,7 @@ def test_pruned_nodes_predict_from_their_own_counts(forest):
     for row, proba in zip(X[:40], pruned.proba(X[:40]), strict=True):
         leaves = [
             next(h for h in nodes if not is_kept[h] or forest.trees.left[h] < 0)
-            for nodes in tree_paths(forest.trees, row)
+            for nodes in find_tree_paths(forest.trees, row)
         ]
         shares = [forest.counts[h] / forest.counts[h].sum() for h in leaves]
         np.testing.assert_allclose(proba, np.mean(shares, axis=0), atol=1e-6)

@@ -18,7 +18,7 @@ from gatewise_export.c99.signals.step_timing import price_table_in_c
 from gatewise_export.c99.targets import TARGETS
 from gatewise_signals.signal_input import SignalInput
 from tests.support.needs import needs_compiler
-from tests.support.window_system import windows
+from tests.support.window_system import draw_windows
 
 pytestmark = needs_compiler
 
@@ -75,7 +75,7 @@ def test_unknown_targets_and_python_functions_are_refused():
 
 @pytest.mark.slow
 def test_the_command_writes_a_price_file_for_blocks(tmp_path, capsys):
-    x, y = windows(200)
+    x, y = draw_windows(200)
     system = gw.StagedCascade(
         blocks=blocks(price=1.0), n_stages=2, effort="low", families=("linear",), random_state=0,
         high_cost_model=LogisticRegression(max_iter=1000),
