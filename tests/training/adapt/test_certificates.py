@@ -37,12 +37,13 @@ PRICES = FeatureCosts(
 )
 
 
-def sample(n_classes=2, costs=PRICES, n=300, seed=0, even=False):
+def draw_sample(n_classes=2, costs=PRICES, n=300, seed=0, has_equal_weights=False):
+    """Draw correlated features, noisy linear labels, and small losses of the high-cost model."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, costs.n_features)) @ rng.normal(size=2 * (costs.n_features,))
     margins = x @ rng.normal(size=(costs.n_features, n_classes))
     y = (margins + 2.0 * rng.normal(size=margins.shape)).argmax(axis=1)
-    weight = np.ones(n) if even else rng.uniform(0.5, 1.5, n)
+    weight = np.ones(n) if has_equal_weights else rng.uniform(0.5, 1.5, n)
     f0_loss = rng.exponential(0.1, n)
     return Sample(x.astype(np.float32), y, weight / weight.mean(), f0_loss, n_classes, costs)
 
@@ -54,12 +55,14 @@ DISTANCES = {"kl": KullbackLeibler(), "log-odds": LogOdds()}
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
 def test_alternation_descends_to_a_stationary_point(distance, n_classes, p_full):
-    training_sample = sample(n_classes)
+    training_sample = draw_sample(n_classes)
     problem, start, *_ = set_up_m_step(training_sample, distance.curvature_bound)
     featureless_fit, critical_penalty = featureless_pair(
         problem, start, training_sample.f0_loss, p_full, distance
     )
-    penalised_problem, tol = replace(problem, gamma=0.2 * critical_penalty), 1e-6
+    # a fifth of the smallest penalty at which no priced feature is acquired
+    penalised_problem = replace(problem, gamma=0.2 * critical_penalty)
+    tol = 1e-6
     pair, objectives = alternate(
         penalised_problem,
         training_sample.f0_loss,
@@ -69,8 +72,8 @@ def test_alternation_descends_to_a_stationary_point(distance, n_classes, p_full)
         max_steps=3000,
         distance=distance,
     )
-    assert len(objectives) < 3000
-    assert np.diff(objectives).max() <= 1e-10
+    assert len(objectives) < 3000  # `tol` ended the alternation, not the bound on its steps
+    assert np.diff(objectives).max() <= 1e-10  # no step rises by more than rounding errors
     # q is optimal for the pair and the pair is optimal for q
     iterate = penalised_problem.evaluate(pair)
     probabilities = distance.q_step(
@@ -87,7 +90,7 @@ def test_alternation_descends_to_a_stationary_point(distance, n_classes, p_full)
 
 
 def test_the_objective_equals_the_formula_of_the_paper():
-    training_sample = sample(even=True)
+    training_sample = draw_sample(has_equal_weights=True)
     problem, start, *_ = set_up_m_step(training_sample)
     pair = replace(start, weights=start.weights + 0.3, bias=start.bias - 0.2)
     penalised_problem, distance = replace(problem, gamma=0.05), KullbackLeibler()
@@ -108,9 +111,10 @@ def test_the_objective_equals_the_formula_of_the_paper():
     )
     q = probabilities.q
     divergence = q * np.log(q / offload) + (1 - q) * np.log((1 - q) / (1 - offload))
-    rows = np.linalg.norm(pair.weights, axis=1)
-    penalty = rows @ PRICES.own
-    penalty += 1.5 * np.hypot(*rows[[0, 1]]) + 0.7 * np.hypot(*rows[[3, 4]])
+    # 1.5 and 0.7 are the shared prices of the groups of features 0 and 1, and 3 and 4
+    feature_norms = np.linalg.norm(pair.weights, axis=1)
+    penalty = feature_norms @ PRICES.own
+    penalty += 1.5 * np.hypot(*feature_norms[[0, 1]]) + 0.7 * np.hypot(*feature_norms[[3, 4]])
     expected = (
         np.mean((1 - q) * f1_loss + q * training_sample.f0_loss + divergence) + 0.05 * penalty
     )
@@ -121,8 +125,10 @@ def test_the_objective_equals_the_formula_of_the_paper():
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
 def test_above_the_critical_penalty_only_free_features_are_acquired(distance, n_classes):
     method_class = AdaptLstsq if isinstance(distance, LogOdds) else AdaptLin
+    # penalties are shares of the critical penalty
     method = method_class(penalties=(1.01, 0.9), tol=1e-7, max_alternations=1000, refit=False)
-    models = fit_path(sample(n_classes), method, 0.4)
+    models = fit_path(draw_sample(n_classes), method, 0.4)
+    # feature 3 has no own price either, but its group has a shared price
     is_free = np.array([False, False, False, False, False, True])
     weights_above, weights_below = (model.weights for model in models)
     assert not weights_above[~is_free].any()
@@ -136,7 +142,7 @@ def test_group_lasso_pays_a_shared_price_once():
     x = rng.normal(size=(400, 2)).astype(np.float32)
     y = (x.sum(axis=1) + 0.5 * rng.normal(size=400) > 0).astype(np.int64)
 
-    def sample_and_problem(costs):
+    def fit_featureless_pair(costs):
         training_sample = Sample(x, y, np.ones(400), np.full(400, 0.05), 2, costs)
         problem, start, *_ = set_up_m_step(training_sample)
         return (
@@ -145,8 +151,8 @@ def test_group_lasso_pays_a_shared_price_once():
             featureless_pair(problem, start, training_sample.f0_loss, 0.2, DISTANCES["kl"]),
         )
 
-    def acquired_features(costs, gamma):
-        training_sample, problem, (featureless, _) = sample_and_problem(costs)
+    def find_acquired_features(costs, gamma):
+        training_sample, problem, (featureless, _) = fit_featureless_pair(costs)
         pair, _ = alternate(
             replace(problem, gamma=gamma),
             training_sample.f0_loss,
@@ -160,21 +166,24 @@ def test_group_lasso_pays_a_shared_price_once():
     shared_price = FeatureCosts([0.0, 0.0], group=["g", "g"], shared={"g": 1.0})
     own_prices = FeatureCosts([1.0, 1.0])
     (_, critical_penalty), (_, critical_penalty_of_own_prices) = (
-        sample_and_problem(shared_price)[2],
-        sample_and_problem(own_prices)[2],
+        fit_featureless_pair(shared_price)[2],
+        fit_featureless_pair(own_prices)[2],
     )
+    # With equal gradients d of both features, a penalty on the norm of both weights is critical
+    # at sqrt(2) d, and one on each weight at d.
     assert critical_penalty > 1.2 * critical_penalty_of_own_prices
     penalty_between = 0.5 * (critical_penalty + critical_penalty_of_own_prices)
-    assert acquired_features(shared_price, penalty_between).all()
-    assert not acquired_features(own_prices, penalty_between).any()
+    assert find_acquired_features(shared_price, penalty_between).all()
+    assert not find_acquired_features(own_prices, penalty_between).any()
 
 
 @pytest.mark.parametrize("newton", [False, True], ids=["first-order", "newton"])
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("costs", [FeatureCosts.uniform(6), PRICES], ids=["uniform", "groups"])
 def test_adapt_without_offloading_grows_the_trees_of_greedy_miser(costs, n_classes, newton):
-    training_sample = sample(n_classes, costs, n=500)
+    training_sample = draw_sample(n_classes, costs, n=500)
     growth = Growth(n_rounds=12, num_leaves=8, learning_rate=0.3, newton=newton)
+    # with p_full=0 no row may be offloaded; p_full=None grows trees without a gate
     adapt_trees = grow(training_sample, growth, 0.004, p_full=0.0, warm_up=4, seed=0)
     miser_trees = grow(training_sample, growth, 0.004, p_full=None, seed=0)
     n_margins = 1 if n_classes == 2 else n_classes
@@ -189,17 +198,17 @@ def test_adapt_without_offloading_grows_the_trees_of_greedy_miser(costs, n_class
 
 
 def test_first_order_trees_fit_the_gradient_by_least_squares():
-    training_sample = sample(n=400, costs=FeatureCosts.uniform(6))
+    training_sample = draw_sample(n=400, costs=FeatureCosts.uniform(6))
     growth = Growth(n_rounds=1, num_leaves=2, learning_rate=1.0, newton=False)
     model = grow(training_sample, growth, 0.0, p_full=None, seed=0)
     base_margin = float(model.base[0])
     margin_changes = model.margins(training_sample.x)[:, 0] - base_margin
-    left_change, right_change = np.unique(margin_changes)
-    for change in (left_change, right_change):
+    smaller_change, larger_change = np.unique(margin_changes)
+    for change in (smaller_change, larger_change):
         rows = margin_changes == change
         # a leaf's value is the mean of the weighted negative gradients of its rows
-        residual = training_sample.weight[rows] * (training_sample.y[rows] - expit(base_margin))
-        assert change == pytest.approx(residual.mean(), rel=1e-5)
+        residuals = training_sample.weight[rows] * (training_sample.y[rows] - expit(base_margin))
+        assert change == pytest.approx(residuals.mean(), rel=1e-5)  # float32 leaves
 
 
 @pytest.mark.parametrize("p_full", [None, 0.3])
@@ -210,24 +219,28 @@ def test_the_first_use_of_a_group_pays_its_shared_price_once(p_full):
     y = (2.0 * x[:, 0] + x[:, 1] + 0.3 * rng.normal(size=800) > 0).astype(np.int64)
     growth = Growth(n_rounds=30, num_leaves=8, learning_rate=0.3)
 
-    def features_used(costs, nats):
+    def find_used_features(costs, nats):
         training_sample = Sample(x, y, np.ones(800), np.full(800, 0.02), 2, costs)
         gamma = nats * costs.total / costs.n_features  # per unit of cost, not per mean feature cost
         trees = grow(training_sample, growth, gamma, p_full=p_full, warm_up=10, seed=0)
-        return tuple(sorted(set(trees.feature[trees.feature >= 0].tolist()) - {2}))
+        used_features = set(trees.feature[trees.feature >= 0].tolist())
+        return tuple(sorted(used_features - {2}))  # feature 2 is noise, which cheap splits may use
 
+    # the first use of either feature costs 2.1 with both tables of prices
     group_price = FeatureCosts([0.1, 0.1, 0.1], group=["g", "g", None], shared={"g": 2.0})
     own_prices = FeatureCosts([2.1, 2.1, 0.1])
-    features_by_prices = {
-        (features_used(own_prices, nats), features_used(group_price, nats))
+    pairs_of_feature_sets = {
+        (find_used_features(own_prices, nats), find_used_features(group_price, nats))
         for nats in np.geomspace(0.02, 0.5, 12)
     }
-    assert ((0,), (0, 1)) in features_by_prices
-    assert features_by_prices <= {((0, 1), (0, 1)), ((0,), (0, 1)), ((0,), (0,)), ((), ())}
+    assert ((0,), (0, 1)) in pairs_of_feature_sets
+    assert pairs_of_feature_sets <= {((0, 1), (0, 1)), ((0,), (0, 1)), ((0,), (0,)), ((), ())}
 
 
 def test_starts_offload_the_given_share_of_weight():
-    column, weight = np.array([3.0, 1.0, 2.0, 0.0]), np.array([1.0, 1.0, 2.0, 4.0])
+    """Rows that the start offloads get the probability 0.98, others 0.02."""
+    column = np.array([3.0, 1.0, 2.0, 0.0])
+    weight = np.array([1.0, 1.0, 2.0, 4.0])  # the two largest values have 3/8 of the weight
     np.testing.assert_allclose(
         Start(0, is_upper=True).offload(column, weight, 3 / 8), [0.98, 0.02, 0.98, 0.02]
     )
@@ -267,8 +280,11 @@ def test_the_gate_loss_is_zero_at_the_probabilities_of_the_gate(distance):
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
 def test_opt_is_convex_in_the_models(distance, n_classes):
-    """Check remark 1 of the paper on segments between random pairs, penalty included."""
-    training_sample = sample(n_classes)
+    """Check remark 1 of the paper on segments between random pairs, penalty included.
+
+    ``OPT(t a + (1 - t) b) <= t OPT(a) + (1 - t) OPT(b)`` for pairs a and b and t in [0, 1].
+    """
+    training_sample = draw_sample(n_classes)
     problem, start, *_ = set_up_m_step(training_sample, distance.curvature_bound)
     rng = np.random.default_rng(0)
     probabilities = distance.with_probabilities(rng.uniform(0.01, 0.99, len(training_sample.x)))
@@ -282,27 +298,28 @@ def test_opt_is_convex_in_the_models(distance, n_classes):
         pair_between = LinearPair(
             t * a.weights + (1 - t) * b.weights, t * a.bias + (1 - t) * b.bias
         )
-        objective_on_chord = t * penalised_problem.objective(a) + (
-            1 - t
-        ) * penalised_problem.objective(b)
+        objective_of_a, objective_of_b = (penalised_problem.objective(pair) for pair in (a, b))
+        objective_on_chord = t * objective_of_a + (1 - t) * objective_of_b
         assert penalised_problem.objective(pair_between) <= objective_on_chord + 1e-12
 
 
+def compute_row_objectives(q, f1_loss, f0_loss, g):
+    """Compute ``(1 - q) f1_loss + q f0_loss + KL(q || sigmoid(g))`` of each row."""
+    probabilities = KullbackLeibler().with_probabilities(q)
+    divergence = probabilities.gate_loss.value(g) + probabilities.constant
+    return (1 - q) * f1_loss + q * f0_loss + divergence
+
+
 def test_opt_is_convex_in_the_free_probabilities():
+    """Check ``OPT(t a + (1 - t) b) <= t OPT(a) + (1 - t) OPT(b)`` row by row."""
     rng = np.random.default_rng(0)
     f1_loss, f0_loss, g = rng.exponential(size=500), rng.exponential(size=500), rng.normal(size=500)
 
-    def value(q):
-        probabilities = KullbackLeibler().with_probabilities(q)
-        return (
-            (1 - q) * f1_loss
-            + q * f0_loss
-            + probabilities.gate_loss.value(g)
-            + probabilities.constant
-        )
-
     a, b, t = rng.random(500), rng.random(500), rng.random(500)
-    assert (value(t * a + (1 - t) * b) <= t * value(a) + (1 - t) * value(b) + 1e-12).all()
+    objectives_between, objectives_of_a, objectives_of_b = (
+        compute_row_objectives(q, f1_loss, f0_loss, g) for q in (t * a + (1 - t) * b, a, b)
+    )
+    assert (objectives_between <= t * objectives_of_a + (1 - t) * objectives_of_b + 1e-12).all()
 
 
 def test_opt_is_an_upper_bound_of_the_log_loss_of_the_system():
@@ -312,18 +329,12 @@ def test_opt_is_an_upper_bound_of_the_log_loss_of_the_system():
     offload = expit(g)
     log_loss_of_system = -np.log((1 - offload) * np.exp(-f1_loss) + offload * np.exp(-f0_loss))
 
-    def bound(q):
-        probabilities = KullbackLeibler().with_probabilities(q)
-        return (
-            (1 - q) * f1_loss
-            + q * f0_loss
-            + probabilities.gate_loss.value(g)
-            + probabilities.constant
-        )
-
-    assert (bound(rng.random(500)) >= log_loss_of_system - 1e-12).all()
+    bounds = compute_row_objectives(rng.random(500), f1_loss, f0_loss, g)
+    assert (bounds >= log_loss_of_system - 1e-12).all()
+    # the bound is tight at q = Pr(z = 0 | x, y), by Bayes' rule
     posterior = offload * np.exp(-f0_loss) / np.exp(-log_loss_of_system)
-    np.testing.assert_allclose(bound(posterior), log_loss_of_system, atol=1e-12)
+    tight_bounds = compute_row_objectives(posterior, f1_loss, f0_loss, g)
+    np.testing.assert_allclose(tight_bounds, log_loss_of_system, atol=1e-12)
     # without a bound on its mean, q is the posterior
     best_probabilities = KullbackLeibler().q_step(f1_loss, f0_loss, g, 1.0, np.ones(500))
     np.testing.assert_allclose(best_probabilities.q, posterior, atol=1e-9)

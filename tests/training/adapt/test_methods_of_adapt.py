@@ -28,9 +28,10 @@ def test_l1_fits_f1_and_then_the_gate_on_the_chosen_features():
     assert 0 < len(stage.features) < N_FEATURES
     x = X.to_numpy(np.float32)[:, stage.features].astype(np.float64)
     z = (x - x.mean(axis=0)) / x.std(axis=0)
-    label = (y == "yes").astype(int)
-    f1 = LogisticRegression(max_iter=500, tol=1e-3).fit(z, label)
-    is_wrong = (f1.predict(z) != label).astype(int)
+    is_yes = (y == "yes").astype(int)
+    # the iterations and the tolerance of L1Cascade
+    f1 = LogisticRegression(max_iter=500, tol=1e-3).fit(z, is_yes)
+    is_wrong = (f1.predict(z) != is_yes).astype(int)
     gate = LogisticRegression(max_iter=500, tol=1e-3).fit(z, is_wrong)
     margins = stage.margins(X.to_numpy(np.float32))
     np.testing.assert_allclose(margins[:, 0], f1.decision_function(z), atol=1e-2)
@@ -41,31 +42,32 @@ def test_l1_chooses_features_for_f1_alone():
     # L1 logistic regression has no use for a feature that only predicts the errors of f1
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1500, 2)).astype(np.float32)
-    is_random = x[:, 1] > 0.5
-    y = np.where(is_random, rng.random(1500) < 0.5, x[:, 0] > 0).astype(int)
+    is_random_label = x[:, 1] > 0.5
+    y = np.where(is_random_label, rng.random(1500) < 0.5, x[:, 0] > 0).astype(int)
     f0 = RandomForestClassifier(5, random_state=0).fit(x, y)
     system = L1Cascade(f0, stop="gate", penalties=(0.3,), random_state=0, max_loss=0.0).fit(x, y)
     assert [s.features.tolist() for chain in system.chains_ for s in chain] == [[0]]
 
 
-@pytest.mark.parametrize("binary", [True, False])
-def test_confidence_offloads_rows_with_small_margins(binary):
-    X, X_test, y, _ = load_table(binary)
+@pytest.mark.parametrize("is_binary", [True, False])
+def test_confidence_offloads_rows_with_small_margins(is_binary):
+    X, X_test, y, _ = load_table(is_binary)
     system = make_method("confidence", X, y, max_loss=0.0, n_subsets=2).fit(X, y)
-    shares = []
+    offload_shares = []
     for point in system.frontier_.points:
         system_at_point = system.at(budget=point.cost)
         (stage,) = system_at_point.stages_
         (threshold,) = system_at_point.operating_point_.thresholds
         margins = np.sort(stage.margins(X_test.to_numpy(np.float32)), axis=1)
-        stop_scores = np.abs(margins[:, 0]) if binary else margins[:, -1] - margins[:, -2]
+        stop_scores = np.abs(margins[:, 0]) if is_binary else margins[:, -1] - margins[:, -2]
         if threshold is None:
             is_offloaded = np.full(len(stop_scores), True)
         else:
             is_offloaded = stop_scores < np.float32(threshold)
         np.testing.assert_array_equal(system_at_point.offload(X_test), is_offloaded)
-        shares.append(is_offloaded.mean())
-    assert any(0.2 < share < 0.8 for share in shares)
+        offload_shares.append(is_offloaded.mean())
+    # some point splits the rows, so that the comparison is not only of all rows and none
+    assert any(0.2 < share < 0.8 for share in offload_shares)
 
 
 @pytest.mark.slow
@@ -84,14 +86,14 @@ def test_gate_and_margin_stops_come_from_one_fit_and_validation_chooses(method, 
         )
         return system.fit(X, y, validation=(X_test, y_test))
 
-    original_function = base._stages_with_stops
+    original_stages_with_stops = base._stages_with_stops
 
     def stages_with_recorded_fits(fit, *args):
         def fit_and_record(rows):
             gated_models.append(fit(rows))
             return gated_models[-1]
 
-        return original_function(fit_and_record, *args)
+        return original_stages_with_stops(fit_and_record, *args)
 
     monkeypatch.setattr(base, "_stages_with_stops", stages_with_recorded_fits)
     gate_system, margin_system, auto_system = (
@@ -114,7 +116,8 @@ def test_gate_and_margin_stops_come_from_one_fit_and_validation_chooses(method, 
     assert scores == {"column", "margin"}
     assert {stage.score for chain in margin_system.chains_ for stage in chain} == {"margin"}
     assert {stage.score for chain in gate_system.chains_ for stage in chain} == {"column"}
-    assert len(gated_models) == 2  # no further fits
+    # one fit for "margin" and one for "auto", which gives the stages of both stops
+    assert len(gated_models) == 2
     stages = [candidate.stages[0] for candidate in gate_and_margin_candidates]
     gate_stages = [stage for stage in stages if stage.score == "column"]
     for margin_stage in (stage for stage in stages if stage.score == "margin"):
@@ -128,16 +131,17 @@ def test_gate_and_margin_stops_come_from_one_fit_and_validation_chooses(method, 
         assert auto_system.at(budget=point.cost).operating_point_.accuracy >= point.accuracy
 
 
-def plain_sample(n=400):
+def make_sample(n=400):
+    """Make a sample of equal weights and prices, with drawn losses of the high-cost model."""
     X, _, y, _ = load_table()
     x = X.to_numpy(np.float32)[:n]
-    label = (y[:n] == "yes").astype(np.int64)
+    labels = (y[:n] == "yes").astype(np.int64)
     f0_loss = np.random.default_rng(0).exponential(0.1, len(x))
-    return Sample(x, label, np.ones(len(x)), f0_loss, 2, FeatureCosts.uniform(N_FEATURES))
+    return Sample(x, labels, np.ones(len(x)), f0_loss, 2, FeatureCosts.uniform(N_FEATURES))
 
 
 def test_the_gate_of_lstsq_is_the_least_squares_fit_of_the_log_odds():
-    sample, distance = plain_sample(), LogOdds()
+    sample, distance = make_sample(), LogOdds()
     problem, start, *_ = set_up_m_step(sample, distance.curvature_bound)
     pair, _ = alternate(
         problem, sample.f0_loss, 0.3, start, tol=1e-3, max_steps=10, distance=distance
@@ -153,8 +157,10 @@ def test_the_gate_of_lstsq_is_the_least_squares_fit_of_the_log_odds():
 
 @pytest.mark.parametrize("p_full", [0.2, 0.6])
 def test_gbrt_uses_the_derivatives_of_opt(p_full):
-    # after one full Newton step, the values of both leaves have a closed form
-    sample = plain_sample()
+    # After one full Newton step, a leaf's value is -sum(gradient) / sum(hessian) over its rows.
+    # With q = sigmoid(loss - f0_loss - beta), the derivatives are
+    # (1 - q) (p - y) and (1 - q) p (1 - p) for f1, and sigmoid(0) - q and 1/4 for the gate.
+    sample = make_sample()
     growth = Growth(n_rounds=1, num_leaves=2, learning_rate=1.0)
     model = grow(sample, growth, 0.0, p_full=p_full, seed=0)
     margins = model.margins(sample.x)
@@ -162,7 +168,8 @@ def test_gbrt_uses_the_derivatives_of_opt(p_full):
     target = sample.y[:, None].astype(float)
     loss = log_loss(base_margins, target)
     low, high = 0.0, 50.0
-    for _ in range(200):  # bisection finds the multiplier of the bound on mean(q)
+    # bisection finds the multiplier of the bound on mean(q)
+    for _ in range(200):
         beta = 0.5 * (low + high)
         q = expit(loss - sample.f0_loss - beta)
         low, high = (beta, high) if q.mean() > p_full else (low, beta)
@@ -172,11 +179,11 @@ def test_gbrt_uses_the_derivatives_of_opt(p_full):
         (0, (1 - q) * (p - sample.y), (1 - q) * p * (1 - p)),
         (1, 0.5 - q, np.full(len(q), 0.25)),
     ):
-        step = margins[:, column] - model.base[column]
-        leaves = np.unique(step)
-        assert len(leaves) == 2
-        for leaf_value in leaves:
-            rows = step == leaf_value
+        changes = margins[:, column] - model.base[column]
+        leaf_values = np.unique(changes)
+        assert len(leaf_values) == 2
+        for leaf_value in leaf_values:
+            rows = changes == leaf_value
             assert leaf_value == pytest.approx(
                 -gradient[rows].sum() / hessian[rows].sum(), rel=1e-4
             )
@@ -184,11 +191,11 @@ def test_gbrt_uses_the_derivatives_of_opt(p_full):
 
 def test_prefixes_of_the_trees_are_also_stages():
     X, X_test, y, _ = load_table()
-    sample = plain_sample()
+    sample = make_sample()
     method = make_method("adapt-gbrt", X, y, penalties=(0.001,), prefixes=(0.3, 1.0))
     prefix_stage, full_stage = method._fit_path(sample, 0.3, 0, method.penalties)
     n_trees = full_stage.model.n_trees
-    assert prefix_stage.model.n_trees == round(0.3 * n_trees)
+    assert prefix_stage.model.n_trees == round(0.3 * n_trees)  # a prefix is a share of the trees
     assert set(prefix_stage.features) <= set(full_stage.features)
     first_trees, _ = full_stage.model.select_trees(range(prefix_stage.model.n_trees))
     rows = X_test.to_numpy(np.float32)
@@ -200,14 +207,18 @@ def test_prefixes_of_the_trees_are_also_stages():
 
 
 @pytest.mark.parametrize(
-    ("size", "leaves", "rate"),
+    ("size", "n_leaves", "learning_rate"),
     [((5000, 2), 8, 0.1), ((5000, 5), 8, 0.1), ((5001, 2), 127, 0.2), ((5001, 5), 63, 0.1)],
 )
-def test_tree_settings_depend_on_the_size_of_the_data(size, leaves, rate):
+def test_tree_settings_depend_on_the_size_of_the_data(size, n_leaves, learning_rate):
+    """Tables up to 5,000 rows get small trees; `size` is the number of rows and of classes."""
     settings = tree_settings(Growth(), *size, few_leaves=8)
-    assert (settings["num_leaves"], settings["learning_rate"]) == (leaves, rate)
+    assert (settings["num_leaves"], settings["learning_rate"]) == (n_leaves, learning_rate)
+    # a fixed number of rounds needs twice the best number of leaves, and at least 31
     for best_leaves, max_leaves in ((63, 126), (15, 31), (4, 31)):
-        limited = tree_settings(Growth(), *size, few_leaves=8, best_leaves=best_leaves)
-        assert limited["num_leaves"] == min(leaves, max_leaves)
-    explicit = tree_settings(Growth(num_leaves=7, learning_rate=0.5), *size, best_leaves=15)
-    assert (explicit["num_leaves"], explicit["learning_rate"]) == (7, 0.5)
+        limited_settings = tree_settings(Growth(), *size, few_leaves=8, best_leaves=best_leaves)
+        assert limited_settings["num_leaves"] == min(n_leaves, max_leaves)
+    explicit_settings = tree_settings(
+        Growth(num_leaves=7, learning_rate=0.5), *size, best_leaves=15
+    )
+    assert (explicit_settings["num_leaves"], explicit_settings["learning_rate"]) == (7, 0.5)

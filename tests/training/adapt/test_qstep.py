@@ -15,56 +15,60 @@ from scipy.special import expit, logit
 from gatewise.errors import InputError
 from gatewise_training.adapt.qstep import KullbackLeibler, q_step, q_step_log_odds
 
-ROWS = 12
-WEIGHTS = arrays(np.float64, ROWS, elements=st.floats(0.1, 5.0))
+N_ROWS = 12
+WEIGHTS = arrays(np.float64, N_ROWS, elements=st.floats(0.1, 5.0))
 
 
-def nats(highest):
-    return arrays(np.float64, ROWS, elements=st.floats(0, highest))
+def losses_up_to(highest):
+    """Make the strategy of one loss in nats for each row."""
+    return arrays(np.float64, N_ROWS, elements=st.floats(0, highest))
 
 
-@given(nats(20), nats(20), WEIGHTS, st.floats(0.01, 1.0))
-def test_q_step_meets_the_kkt_conditions(keep, offload, weight, p_full):
-    q = q_step(keep, offload, p_full, weight)
-    mean = np.average(q, weights=weight)
-    assert mean <= p_full + 1e-8
+@given(losses_up_to(20), losses_up_to(20), WEIGHTS, st.floats(0.01, 1.0))
+def test_q_step_meets_the_kkt_conditions(edge_loss, offload_loss, weight, p_full):
+    q = q_step(edge_loss, offload_loss, p_full, weight)
+    mean_q = np.average(q, weights=weight)
+    assert mean_q <= p_full + 1e-8
+    # near 0 and 1 the log odds of q, from which beta is computed, lose their digits
     is_inner = (q > 1e-6) & (q < 1 - 1e-6)
     if not is_inner.any():
         return
-    # all rows have one multiplier beta: log odds of q = A - B - beta
-    beta = float(np.median((keep - offload)[is_inner] - logit(q[is_inner])))
-    np.testing.assert_allclose(q, expit(keep - offload - beta), rtol=0, atol=1e-8)
+    # all rows have one multiplier beta: log odds of q = edge_loss - offload_loss - beta
+    beta = float(np.median((edge_loss - offload_loss)[is_inner] - logit(q[is_inner])))
+    np.testing.assert_allclose(q, expit(edge_loss - offload_loss - beta), rtol=0, atol=1e-8)
     assert beta >= -1e-8
-    assert abs(beta * (p_full - mean)) <= 1e-8
+    assert abs(beta * (p_full - mean_q)) <= 1e-8
 
 
 @settings(deadline=None)
 @given(
-    nats(20), nats(20), WEIGHTS, arrays(np.float64, ROWS, elements=st.floats(-6, 6)),
-    st.floats(0.02, 1.0),
+    losses_up_to(20), losses_up_to(20), WEIGHTS,
+    arrays(np.float64, N_ROWS, elements=st.floats(-6, 6)), st.floats(0.02, 1.0),
 )  # fmt: skip
-def test_q_step_of_log_odds_meets_the_kkt_conditions(keep, offload, weight, g, p_full):
-    t = q_step_log_odds(keep, offload, g, p_full, weight)
-    p = expit(t)
-    curvature = p * (1 - p)
-    mean = np.average(p, weights=weight)
-    assert mean <= p_full + 1e-8
-    # the derivative of (B - A + beta) sigmoid(t) + (t - g)^2 is 0; all rows have one beta
+def test_q_step_of_log_odds_meets_the_kkt_conditions(edge_loss, offload_loss, weight, g, p_full):
+    t = q_step_log_odds(edge_loss, offload_loss, g, p_full, weight)
+    q = expit(t)
+    curvature = q * (1 - q)
+    mean_q = np.average(q, weights=weight)
+    assert mean_q <= p_full + 1e-8
+    # The derivative of (offload_loss - edge_loss + beta) sigmoid(t) + (t - g)^2 is 0, with one
+    # beta for all rows, which is computed from the row where it is best conditioned.
     is_curved = curvature > 1e-2
     if not is_curved.any():
         return
     row = int(np.argmax(curvature))
-    beta = float(2 * (g - t)[row] / curvature[row] - (offload - keep)[row])
-    slope = (offload - keep + beta) * curvature + 2 * (t - g)
-    np.testing.assert_allclose(slope, 0, atol=1e-8)
+    beta = float(2 * (g - t)[row] / curvature[row] - (offload_loss - edge_loss)[row])
+    derivatives = (offload_loss - edge_loss + beta) * curvature + 2 * (t - g)
+    np.testing.assert_allclose(derivatives, 0, atol=1e-8)
     assert beta >= -1e-8
-    loss_gap = offload - keep + beta
-    if np.abs(loss_gap).max() < 20.7:  # without jumps, complementary slackness holds
-        assert abs(beta * (p_full - mean)) <= 1e-8
+    loss_gap = offload_loss - edge_loss + beta
+    # below 20.8 nats the objective has one minimum: no row jumps, so the slackness is exact
+    if np.abs(loss_gap).max() < 20.7:
+        assert abs(beta * (p_full - mean_q)) <= 1e-8
     # t is the global minimum of each row
     grid = np.linspace(-20, 20, 4001)[:, None]
     lowest_objective = (loss_gap * expit(grid) + (grid - g) ** 2).min(axis=0)
-    assert (loss_gap * p + (t - g) ** 2 <= lowest_objective + 1e-7).all()
+    assert (loss_gap * q + (t - g) ** 2 <= lowest_objective + 1e-7).all()
 
 
 def test_without_a_bound_the_log_odds_are_the_gate_plus_the_loss_difference():
@@ -94,39 +98,45 @@ def test_a_row_of_weight_two_equals_two_rows():
 SIGNS = pytest.mark.parametrize("sign", [1.0, -1.0])
 
 
-def objective(t, gap, g):
-    """Return ``(B - A) sigmoid(t) + (t - g)^2`` for losses that differ by `gap` nats."""
+def compute_objective(t, gap, g):
+    """Compute ``gap sigmoid(t) + (t - g)^2``, where f0's loss exceeds f1's by `gap` nats."""
     return gap * expit(t) + (t - g) ** 2
 
 
-def log_odds_of(gap, g):
-    """Return the log odds of the q-step without a bound on the mean."""
+def solve_log_odds(gap, g):
+    """Compute the log odds of the q-step without a bound on the mean."""
     return q_step_log_odds(np.maximum(-gap, 0.0), np.maximum(gap, 0.0), g, 1.0)
 
 
+# The limit is 12 sqrt(3) = 20.78: the second derivative of d sigmoid(t) + (t - g)^2 is
+# 2 + d sigmoid''(t), and the smallest value of sigmoid'' is -1 / (6 sqrt(3)).
 @SIGNS
 @pytest.mark.parametrize("gap", [20.7, 20.8, 21.5, 30.0, 60.0, 200.0])
 def test_log_odds_are_the_lower_minimum_if_losses_differ_by_over_20_8_nats(gap, sign):
     g = np.linspace(-3.0, gap / 8.0 + 3.0, 400)
-    t = sign * log_odds_of(np.full(400, sign * gap), sign * g)
+    t = sign * solve_log_odds(np.full(400, sign * gap), sign * g)
     grid = np.linspace(-gap / 8.0 - 3.0, gap / 8.0 + 4.0, 20_001)
-    lowest_objective = objective(grid[:, None], gap, g).min(axis=0)
-    assert (objective(t, gap, g) <= lowest_objective + 1e-9).all()
+    lowest_objective = compute_objective(grid[:, None], gap, g).min(axis=0)
+    assert (compute_objective(t, gap, g) <= lowest_objective + 1e-9).all()
     slope = gap * expit(t) * expit(-t) + 2.0 * (t - g)
     np.testing.assert_allclose(slope, 0.0, atol=1e-9)
 
 
 @SIGNS
 def test_rows_with_two_equal_minima_stay_with_f1(sign):
-    gap, low, high = 40.0, 0.0, 8.0
+    gap = 40.0  # nats, so that the objective of a row has two minima
+    low, high = 0.0, 8.0
     for _ in range(60):  # bisection finds the g at which both minima are equal
         g = 0.5 * (low + high)
-        answers_locally = log_odds_of(np.array([gap]), np.array([g]))[0] < 0.0
+        answers_locally = solve_log_odds(np.array([gap]), np.array([g]))[0] < 0.0
         low, high = (g, high) if answers_locally else (low, g)
-    t_below, t_above = log_odds_of(np.full(2, gap), np.array([low, high]))
+    # a row with the lower g has its minimum on f1's side, the neighbour on f0's side
+    t_below, t_above = solve_log_odds(np.full(2, gap), np.array([low, high]))
     assert t_below < 0.0 < t_above
-    assert objective(t_below, gap, low) == pytest.approx(objective(t_above, gap, low), abs=1e-9)
-    t_mirrored = log_odds_of(np.full(2, -gap), np.array([-low, -high]))
+    assert compute_objective(t_below, gap, low) == pytest.approx(
+        compute_objective(t_above, gap, low), abs=1e-9
+    )
+    t_mirrored = solve_log_odds(np.full(2, -gap), np.array([-low, -high]))
     np.testing.assert_allclose(t_mirrored, [-t_below, -t_above], atol=1e-12)
 
 
@@ -139,6 +149,6 @@ def test_a_row_that_jumps_over_the_bound_stays_below_it():
     # t is optimal for a beta at which the minimum above the bound is equal
     beta = -2.0 * t / (expit(t) * expit(-t)) + 60.0
     above_bound = grid[grid > 0]
-    assert objective(t, beta - 60.0, 0.0) == pytest.approx(
-        objective(above_bound, beta - 60.0, 0.0).min(), abs=1e-4
+    assert compute_objective(t, beta - 60.0, 0.0) == pytest.approx(
+        compute_objective(above_bound, beta - 60.0, 0.0).min(), abs=1e-4
     )

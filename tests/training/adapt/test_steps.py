@@ -29,8 +29,8 @@ def test_losses_of_an_iterate_equal_the_log_loss_functions(n_margins, scale):
     np.testing.assert_allclose(
         iterate.f1_loss, log_loss(outputs[:, :-1], target), rtol=1e-12, atol=1e-15
     )
-    slope = log_loss_gradient(outputs[:, :-1], target)
-    np.testing.assert_allclose(iterate.f1_slope, slope, rtol=1e-12, atol=1e-15)
+    expected_slope = log_loss_gradient(outputs[:, :-1], target)
+    np.testing.assert_allclose(iterate.f1_slope, expected_slope, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -38,29 +38,33 @@ def test_prox_minimises_its_problem(seed):
     rng = np.random.default_rng(seed)
     v, step = rng.normal(size=(5, 3)), 0.4
 
-    def value(u):
+    # prox(v) minimises 1/2 |u - v|^2 + step * penalty(u)
+    def compute_objective(u):
         u = u.reshape(v.shape)
         return 0.5 * np.sum((u - v) ** 2) + step * GroupLasso.from_costs(COSTS).value(u)
 
     minimiser = GroupLasso.from_costs(COSTS).prox(v, step)
     for scale in (1e-1, 1e-3):
         for _ in range(200):
-            assert value(minimiser + scale * rng.normal(size=v.shape)) >= value(minimiser) - 1e-12
+            neighbour = minimiser + scale * rng.normal(size=v.shape)
+            assert compute_objective(neighbour) >= compute_objective(minimiser) - 1e-12
     powell_result = minimize(
-        value, minimiser.ravel() + 0.01, method="Powell", options={"maxfev": 20000}
+        compute_objective, minimiser.ravel() + 0.01, method="Powell", options={"maxfev": 20000}
     )
-    assert value(minimiser) <= powell_result.fun + 1e-9
+    assert compute_objective(minimiser) <= powell_result.fun + 1e-9
 
 
 def test_the_group_lasso_weighs_each_shared_price_once():
     v = np.zeros((5, 2))
     v[0], v[1] = [3.0, 4.0], [0.0, 12.0]
+    # own prices 1 and 0.5 times the norms 5 and 12, and the shared price 1.5 times their norm 13
     expected = 1.0 * 5 + 0.5 * 12 + 1.5 * 13
     assert GroupLasso.from_costs(COSTS).value(v) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_derivatives_match_finite_differences(n_classes):
+    """Central differences have an error of about step^2, here 1e-10, and of rounding."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, n_classes, 6)
     target = one_hot(y, n_classes)
@@ -125,9 +129,13 @@ def test_a_proximal_step_without_a_penalty_is_the_gradient_over_the_curvature(n_
 
 
 @pytest.mark.parametrize(
-    ("n_margins", "gate_bound", "bound"), [(1, 0.25, 0.25), (3, 0.25, 0.5), (1, 2.0, 2.0)]
+    ("n_margins", "gate_bound", "expected_bound"),
+    # the second derivative of the log loss is at most 1/4 for one margin and 1/2 for several
+    [(1, 0.25, 0.25), (3, 0.25, 0.5), (1, 2.0, 2.0)],
 )
-def test_the_curvature_bound_is_the_larger_bound_of_loss_and_gate(n_margins, gate_bound, bound):
+def test_the_curvature_bound_is_the_larger_bound_of_loss_and_gate(
+    n_margins, gate_bound, expected_bound
+):
     """If all features are 0, only the intercept has a second moment, which is 1."""
     z = np.zeros((4, 2))
-    assert curvature_bound(z, np.ones(4), n_margins, gate_bound) == pytest.approx(bound)
+    assert curvature_bound(z, np.ones(4), n_margins, gate_bound) == pytest.approx(expected_bound)

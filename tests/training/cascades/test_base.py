@@ -30,22 +30,26 @@ from tests.support.budgeted_methods import (
 from tests.support.prices import sum_prices
 from tests.support.tree_walks import find_stage_columns
 
-CASCADES = [m for m, method in METHODS.items() if isinstance(method, CascadeClassifier)]
+CASCADE_NAMES = [name for name, method in METHODS.items() if isinstance(method, CascadeClassifier)]
 QUICK_CASCADE = StagedCascade(
     RandomForestClassifier(10, random_state=0), n_stages=2, families=("linear",), random_state=0
 )
 
 
-@pytest.fixture(scope="module", params=[(m, i % 2 == 0) for i, m in enumerate(METHODS)], ids=str)
+# Methods alternate between the binary table and that of three classes, to save half of the fits.
+METHODS_AND_TABLES = [(name, number % 2 == 0) for number, name in enumerate(METHODS)]
+
+
+@pytest.fixture(scope="module", params=METHODS_AND_TABLES, ids=str)
 def fitted_system(request, make_once):
-    method, binary = request.param
-    X, X_test, y, y_test = load_table(binary)
-    make = lambda _: make_method(method, X, y, max_loss=0.03).fit(X, y)  # noqa: E731
-    return make_once(f"{method}-{binary}", make), X_test, y_test
+    method, is_binary = request.param
+    X, X_test, y, y_test = load_table(is_binary)
+    fit = lambda _: make_method(method, X, y, max_loss=0.03).fit(X, y)  # noqa: E731
+    return make_once(f"{method}-{is_binary}", fit), X_test, y_test
 
 
-def stage_visits(stages, X):
-    """Return the score and the acquired features of each row after each stage."""
+def list_stage_visits(stages, X):
+    """List the score and the acquired features of each row after each stage."""
     visits = []
     for row in X.to_numpy(np.float32):
         acquired_features: set[int] = set()
@@ -57,10 +61,10 @@ def stage_visits(stages, X):
     return visits
 
 
-def exits_and_costs(system, visits):
-    """Return exits and costs in both accountings, computed row by row."""
+def compute_exits_and_costs(system, visits):
+    """Compute exits, and costs in both accountings, row by row."""
     exits, union_costs, paper_costs = [], [], []
-    f0 = set(range(N_FEATURES))
+    features_of_f0 = set(range(N_FEATURES))  # the forest reads every feature
     for row_visits in visits:
         visits_and_thresholds = zip(row_visits, system.operating_point_.thresholds, strict=True)
         for stage_number, ((score, acquired_features), threshold) in enumerate(
@@ -73,22 +77,25 @@ def exits_and_costs(system, visits):
                 break
         else:
             exits.append(len(system.stages_))
-            union_costs.append(sum_prices(COSTS, row_visits[-1][1] | f0))
-            paper_costs.append(sum_prices(COSTS, f0))
+            union_costs.append(sum_prices(COSTS, row_visits[-1][1] | features_of_f0))
+            paper_costs.append(sum_prices(COSTS, features_of_f0))
     return exits, union_costs, paper_costs
 
 
 @pytest.mark.slow
 def test_exits_costs_and_labels_equal_a_row_by_row_computation(fitted_system):
     system, X, _ = fitted_system
+    # few rows and points, because the computation in Python is slow
     X = X[:60]
-    visits = {}
+    visits_by_stages = {}
     for point in system.frontier_.points[:6]:
         system_at_point = system.at(budget=point.cost)
-        if system_at_point.stages_ not in visits:
-            visits[system_at_point.stages_] = stage_visits(system_at_point.stages_, X)
-        exits, union_costs, paper_costs = exits_and_costs(
-            system_at_point, visits[system_at_point.stages_]
+        if system_at_point.stages_ not in visits_by_stages:
+            visits_by_stages[system_at_point.stages_] = list_stage_visits(
+                system_at_point.stages_, X
+            )
+        exits, union_costs, paper_costs = compute_exits_and_costs(
+            system_at_point, visits_by_stages[system_at_point.stages_]
         )
         np.testing.assert_array_equal(system_at_point.exit_stage(X), exits)
         np.testing.assert_allclose(system_at_point.cost(X), union_costs)
@@ -118,14 +125,14 @@ def test_points_hold_on_test_rows_and_feature_sets_are_nested(fitted_system):
     point = system.operating_point_
     # the cost on validation rows and on test rows has the same order of magnitude
     assert abs(system.cost(X).mean() - point.cost) < 0.35 * system.feature_costs_.total
-    standard_error = np.hypot(
-        point.accuracy_error, (point.accuracy * (1 - point.accuracy) / len(y)) ** 0.5
-    )
-    assert abs(system.score(X, y) - point.accuracy) < max(
-        0.08, 2.5 * standard_error
-    )  # on 54 or 171 rows
+    # of the difference between the accuracies on validation rows and on 54 or 171 test rows
+    test_error = (point.accuracy * (1 - point.accuracy) / len(y)) ** 0.5
+    standard_error = np.hypot(point.accuracy_error, test_error)
+    assert abs(system.score(X, y) - point.accuracy) < max(0.08, 2.5 * standard_error)
     assert system.score(X, y) > 0.75
-    feature_sets = [set(s.features.tolist()) for s in system.stages_ if s.acquisition == "stage"]
+    feature_sets = [
+        set(stage.features.tolist()) for stage in system.stages_ if stage.acquisition == "stage"
+    ]
     assert all(earlier <= later for earlier, later in pairwise(feature_sets))
 
 
@@ -143,7 +150,7 @@ def test_moving_to_another_point_refits_no_model(fitted_system):
     assert strict_point.accuracy >= lax_point.accuracy
     assert strict_point.cost >= lax_point.cost
     if isinstance(system, CascadeClassifier):
-        rates = [p.offload_rate for p in frontier.points]
+        rates = [point.offload_rate for point in frontier.points]
         for rate in (min(rates), 0.5 * (min(rates) + max(rates))):
             assert system.at(offload_rate=rate).operating_point_.offload_rate <= rate
     # a goal gives the same point before and after the fit
@@ -155,11 +162,11 @@ def test_moving_to_another_point_refits_no_model(fitted_system):
 @pytest.mark.slow
 def test_systems_can_be_pickled_and_cloned_and_check_feature_names(fitted_system):
     system, X, _ = fitted_system
-    unpickled = pickle.loads(pickle.dumps(system))
-    np.testing.assert_array_equal(unpickled.predict_proba(X), system.predict_proba(X))
-    unfitted = clone(system)
-    assert not hasattr(unfitted, "frontier_")
-    assert unfitted.get_params(deep=False).keys() == system.get_params(deep=False).keys()
+    unpickled_system = pickle.loads(pickle.dumps(system))
+    np.testing.assert_array_equal(unpickled_system.predict_proba(X), system.predict_proba(X))
+    unfitted_clone = clone(system)
+    assert not hasattr(unfitted_clone, "frontier_")
+    assert unfitted_clone.get_params(deep=False).keys() == system.get_params(deep=False).keys()
     assert system.feature_names_ == tuple(FEATURE_NAMES)
     with pytest.raises(ValueError, match="feature names"):
         system.predict(X[FEATURE_NAMES[::-1]])
@@ -171,14 +178,17 @@ def test_methods_certify_their_points(method):
     X, _, y, _ = load_table()
     goals = [{"budget": 13.0}, {"max_loss": 0.2}]
     settings = {"guarantee": 0.8}
-    if method in CASCADES:
+    if method in CASCADE_NAMES:
         goals.append({"offload_rate": 0.9})
         # a fitted model may have seen the rows and so cannot certify a loss
         settings["high_cost_model"] = RandomForestClassifier(10, random_state=0)
     system = make_method(method, X, y, **settings, **goals[0]).fit(X, y)
-    rows = len(system.calibration_.certifying_records[0].weights)
-    assert 0.15 * len(X) < rows < 0.25 * len(X)
-    assert rows + len(system.calibration_.tuning_records[0].weights) == len(X)  # used for no fit
+    n_calibration_rows = len(system.calibration_.certifying_records[0].weights)
+    # a fifth of the rows certifies
+    assert 0.15 * len(X) < n_calibration_rows < 0.25 * len(X)
+    # no model is fitted on the calibration rows
+    n_other_rows = len(system.calibration_.tuning_records[0].weights)
+    assert n_calibration_rows + n_other_rows == len(X)
     assert system.operating_point_ == system.at(**goals[0]).operating_point_
     for bound in goals:
         system_at_point = system.at(**bound)
@@ -186,14 +196,14 @@ def test_methods_certify_their_points(method):
         terms = {name: point.guarantee[name] for name in ("kind", "bound", "confidence")}
         ((kind, bound_value),) = bound.items()
         assert terms == {"kind": kind, "bound": bound_value, "confidence": 0.8}
-        assert point.guarantee["calibration_rows"] == rows
+        assert point.guarantee["calibration_rows"] == n_calibration_rows
         assert point in system_at_point.operating_points_
         # a certified point keeps its bound on the calibration rows with a margin
         assert point.cost <= bound.get("budget", np.inf)
         assert point.offload_rate <= bound.get("offload_rate", 1.0)
     with pytest.raises(InputError, match="equal weight"):
         make_method(method, X, y, **settings).fit(X, y, np.arange(len(y)) + 1.0)
-    if method in CASCADES:
+    if method in CASCADE_NAMES:
         with pytest.raises(InputError, match="cannot be guaranteed"):
             system.at(budget=0.1)
 
@@ -205,19 +215,21 @@ class UnexpectedFit(LogisticRegression):
         raise AssertionError("a model was fitted")
 
 
-def too_few_rows(bound, rows, of="rows of"):
-    return f"{bound} takes {rows} calibration {of} this class, and there are 8;"
+def format_message(bound, n_needed, of="rows of"):
+    return f"{bound} takes {n_needed} calibration {of} this class, and there are 8;"
 
 
+# n rows without an error certify at 95 % a loss b with (1 - b)^n <= 0.05: 59 rows for b = 0.05,
+# and 29 rows for a recall of 0.9, which is b = 0.1.
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_loss": {"fault": 0.05, "ok": 0.9}}, too_few_rows("max_loss fault=0.05", 59)),
-        ({"max_loss": {"fault": 0.05}, "budget": 5.0}, too_few_rows("max_loss fault=0.05", 59)),
+        ({"max_loss": {"fault": 0.05, "ok": 0.9}}, format_message("max_loss fault=0.05", 59)),
+        ({"max_loss": {"fault": 0.05}, "budget": 5.0}, format_message("max_loss fault=0.05", 59)),
         ({"max_loss": {"fault": 0}}, "max_loss fault=0 cannot be certified, only a bound above"),
-        ({"min_recall": {"fault": 0.9}}, too_few_rows("min_recall fault=0.9", 29)),
+        ({"min_recall": {"fault": 0.9}}, format_message("min_recall fault=0.9", 29)),
         ({"min_recall": {"ok": 1}}, "min_recall ok=1 cannot be certified, only a bound below"),
-        ({"max_loss": {"ok": 0.05}}, too_few_rows("max_loss ok=0.05", 59, of="groups with")),
+        ({"max_loss": {"ok": 0.05}}, format_message("max_loss ok=0.05", 59, of="groups with")),
         ({"max_loss": 1.5}, "a float in the range [0.0, 1.0]"),
     ],
 )
@@ -250,7 +262,7 @@ def test_rows_of_nearly_no_weight_do_not_change_the_fit(method):
 
 
 @pytest.mark.parametrize(
-    ("method", "change"),
+    ("method", "invalid_setting"),
     [
         ("adapt-lin", {"p_full": (1.2,)}),
         ("adapt-gbrt", {"p_full": ()}),
@@ -279,20 +291,20 @@ def test_rows_of_nearly_no_weight_do_not_change_the_fit(method):
         ("adapt-gbrt", {"allow_missing": "no"}),
     ],
 )
-def test_errors_name_the_invalid_setting(method, change):
+def test_errors_name_the_invalid_setting(method, invalid_setting):
     X, _, y, _ = load_table()
-    with pytest.raises(InputError, match=next(iter(change))):
-        make_method(method, X, y, **change).fit(X, y)
+    with pytest.raises(InputError, match=next(iter(invalid_setting))):
+        make_method(method, X, y, **invalid_setting).fit(X, y)
 
 
 def test_invalid_tables_and_budgets_are_refused():
     X, _, y, _ = load_table()
-    labels = y.astype(object)
-    labels[0] = "rare"
+    labels_with_rare_class = y.astype(object)
+    labels_with_rare_class[0] = "rare"
     infinite_table = X.copy()
     infinite_table.iloc[3, 4] = 1e39  # finite in float64, not in float32
-    for rows, classes, settings, message in (
-        (X, labels, {}, "'rare' has one row only"),
+    for rows, labels, settings, message in (
+        (X, labels_with_rare_class, {}, "'rare' has one row only"),
         (X, np.full(len(y), "a"), {}, "one class only"),
         (X, np.where(y == y[0], None, "a"), {}, "y is missing .* rows: leave out rows"),
         (infinite_table, y, {}, "column 'f4' contains infinity"),
@@ -300,7 +312,7 @@ def test_invalid_tables_and_budgets_are_refused():
         (X, y, {"budget": 0.0}, "budget 0 is below the price of the cheapest feature, 'f0' at 1"),
     ):
         with pytest.raises(InputError, match=message):
-            clone(QUICK_CASCADE).set_params(**settings).fit(rows, classes)
+            clone(QUICK_CASCADE).set_params(**settings).fit(rows, labels)
 
 
 @pytest.mark.slow
@@ -316,11 +328,11 @@ def test_a_fit_without_a_point_for_the_goal_keeps_the_models_but_not_the_earlier
         system.fit(X, y)
     with pytest.raises(NotFittedError):
         system.predict(X)
-    unbounded = system.at(
+    system_at_point = system.at(
         budget=4.0, min_recall={bounded_class: 0.0}, min_precision={bounded_class: 0.0}
     )
-    assert unbounded.operating_point_.cost <= 4.0
-    assert len(unbounded.predict(X)) == len(X)
+    assert system_at_point.operating_point_.cost <= 4.0
+    assert len(system_at_point.predict(X)) == len(X)
 
 
 @pytest.mark.parametrize("method", ["adapt-lin", "adapt-lstsq", "l1"])
@@ -338,10 +350,10 @@ def test_linear_models_refuse_missing_values(method):
 def test_trees_accept_missing_values_if_allowed(method):
     X, X_test, y, y_test = load_table()
     X.iloc[::4, 2] = X_test.iloc[::4, 2] = np.nan
-    model = clone(METHODS[method]).set_params(feature_costs=COSTS, random_state=0)
+    method_with_prices = clone(METHODS[method]).set_params(feature_costs=COSTS, random_state=0)
     with pytest.raises(InputError, match="set allow_missing"):
-        model.fit(X, y)
-    system = model.set_params(allow_missing=True).fit(X, y)
+        method_with_prices.fit(X, y)
+    system = method_with_prices.set_params(allow_missing=True).fit(X, y)
     assert system.missing_ == {"stages": "allowed", "cloud": "allowed"}
     assert system.score(X_test, y_test) > 0.85
 
@@ -365,8 +377,8 @@ def test_a_frozen_model_gets_its_feature_names_and_is_not_refitted(recwarn):
         named_table, y
     )
     np.testing.assert_array_equal(f0.coef_, coefficients)
-    answers = system.classes_[system.high_cost_model_.labels(X.astype(np.float32))]
-    np.testing.assert_array_equal(answers, f0.predict(named_table.astype(np.float32)))
+    labels = system.classes_[system.high_cost_model_.labels(X.astype(np.float32))]
+    np.testing.assert_array_equal(labels, f0.predict(named_table.astype(np.float32)))
     assert not [warning for warning in recwarn if "feature names" in str(warning.message)]
     with pytest.raises(InputError, match="fitted with 'a' as column 0, the data has 'd'"):
         system.fit(named_table[list("dcba")], y)

@@ -17,31 +17,33 @@ FAMILIES = ("boosting", "linear")
 
 
 def make_selection(n, *, families=FAMILIES, probe_step=3, bounds=None):
+    """Make a selection on `n` rows, and the list to which it reports its fits."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 6)).astype(np.float32)
     problem = make_problem(x, x @ np.ones(6) + rng.normal(size=n) > 0)  # a linear rule
-    fits: list[tuple[int, int]] = []
-    report = lambda *progress: fits.append(progress)  # noqa: E731
-    return FamilySelection(problem, families, bounds or Bounds(), report, probe_step), fits
+    reports: list[tuple[int, int]] = []  # fits done and in total, after each fit
+    report = lambda n_done, n_total: reports.append((n_done, n_total))  # noqa: E731
+    return FamilySelection(problem, families, bounds or Bounds(), report, probe_step), reports
 
 
 @pytest.mark.slow
 def test_sets_between_probes_try_only_the_families_of_neighbouring_probes(monkeypatch) -> None:
     # keep all families
     monkeypatch.setattr(family_selection, "MAX_REGRET_RATIOS", (np.inf, np.inf))
-    sparse_selection, fits = make_selection(1200, probe_step=3)
-    full_selection, all_fits = make_selection(1200, probe_step=1)
+    sparse_selection, reports = make_selection(1200, probe_step=3)
+    full_selection, reports_of_all_probes = make_selection(1200, probe_step=1)
     stages_of_sparse_probes, stages_of_all_probes = (
         sparse_selection.select(FEATURE_SETS),
         full_selection.select(FEATURE_SETS),
     )
-    assert len(fits) == 8 < len(all_fits) == 10
+    # two families on sets 0, 3 and 4, and the one family of these probes on sets 1 and 2
+    assert len(reports) == 8 < len(reports_of_all_probes) == 10
     assert (
         set(stages_of_sparse_probes)
         == set(stages_of_all_probes)
         == {tuple(features.tolist()) for features in FEATURE_SETS}
     )
-    assert stages_of_sparse_probes[tuple(range(6))].family == "linear"
+    assert stages_of_sparse_probes[tuple(range(6))].family == "linear"  # as the rule
     for probe in (0, 3, 4):
         features = tuple(FEATURE_SETS[probe].tolist())
         assert stages_of_sparse_probes[features].family == stages_of_all_probes[features].family
@@ -61,23 +63,22 @@ def test_low_effort_finds_a_group_of_features_that_only_work_together() -> None:
 
 
 def test_a_family_that_wins_neither_of_the_first_probes_is_dropped_on_many_rows() -> None:
-    selection, fits = make_selection(6600, probe_step=1)
-    assert {
-        selected_stage.family for selected_stage in selection.select(FEATURE_SETS).values()
-    } == {"linear"}
-    assert len(fits) == 2 * 2 + 3  # two families on two probes, one on three others
+    selection, reports = make_selection(6600, probe_step=1)  # more than 5,000 rows for the fits
+    selected_stages = selection.select(FEATURE_SETS).values()
+    assert {selected_stage.family for selected_stage in selected_stages} == {"linear"}
+    assert len(reports) == 2 * 2 + 3  # two families on two probes, one on three others
 
 
 def test_families_are_chosen_on_a_sample_of_many_rows_and_fitted_on_all_rows(monkeypatch) -> None:
     selection_on_all_rows, _ = make_selection(6600)
     monkeypatch.setattr(family_selection, "MAX_MEDIUM_ROWS", 5000)
     monkeypatch.setattr(family_selection, "TRIAL_ROWS", 300)
-    selection_on_a_sample, fits = make_selection(6600)
+    selection_on_a_sample, reports = make_selection(6600)
     selected_stages = selection_on_a_sample.select(FEATURE_SETS)
     rows = selection_on_a_sample.problem.plan.validation_rows
     assert {selected_stage.family for selected_stage in selected_stages.values()} == {"linear"}
-    assert fits == sorted(fits)  # progress never decreases
-    assert len(fits) == 4 + 1 + 2 + 5  # two probes, the third, two between, and five final fits
+    assert reports == sorted(reports)  # the number of fits never decreases
+    assert len(reports) == 4 + 1 + 2 + 5  # two probes, the third, two between, and five final fits
     for features, expected in selection_on_all_rows.select(FEATURE_SETS).items():
         np.testing.assert_array_equal(selected_stages[features].outputs, expected.outputs)
         np.testing.assert_array_equal(
@@ -90,23 +91,15 @@ def test_families_are_chosen_on_a_sample_of_many_rows_and_fitted_on_all_rows(mon
 @pytest.mark.parametrize("family", ["boosting", "extra-trees"])
 def test_no_stage_exceeds_the_bytes_that_a_device_reads(family, monkeypatch) -> None:
     unbounded_selection, _ = make_selection(1200, families=(family,))
-    max_bytes = (
-        max(
-            selected_stage.stage.nbytes
-            for selected_stage in unbounded_selection.select(FEATURE_SETS).values()
-        )
-        // 2
-    )
+    unbounded_stages = unbounded_selection.select(FEATURE_SETS).values()
+    max_bytes = max(selected_stage.stage.nbytes for selected_stage in unbounded_stages) // 2
     for module in (model_families, stage_bounds):
         monkeypatch.setattr(module, "MAX_STAGE_BYTES", max_bytes)
     bounded_selection, _ = make_selection(1200, families=(family,))
     selected_stages = bounded_selection.select(FEATURE_SETS)
     assert len(selected_stages) == len(FEATURE_SETS)  # every set has a stage
-    assert (
-        max_bytes / 2
-        < max(selected_stage.stage.nbytes for selected_stage in selected_stages.values())
-        <= max_bytes
-    )
+    sizes = [selected_stage.stage.nbytes for selected_stage in selected_stages.values()]
+    assert max_bytes / 2 < max(sizes) <= max_bytes  # stages use the bytes that they may have
     for features, selected_stage in selected_stages.items():
         assert selected_stage.regret <= 1.3 * unbounded_selection.best_stages[features].regret
 

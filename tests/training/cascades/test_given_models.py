@@ -27,41 +27,42 @@ from gatewise_training.learners.given_models.packable import needs_backend
 
 pytestmark = pytest.mark.slow  # many fits
 
-QUICK = {"n_stages": 2, "families": ("linear",), "effort": "low", "random_state": 0}
+QUICK_SETTINGS = {"n_stages": 2, "families": ("linear",), "effort": "low", "random_state": 0}
 
 
 @cache
-def table():
+def split_table():
     X, y = load_breast_cancer(return_X_y=True)
     return train_test_split(X[:, :10].astype(np.float32), y, test_size=0.5, random_state=0)
 
 
 @cache
-def forest():
-    X, _, y, _ = table()
+def fit_forest():
+    X, _, y, _ = split_table()
     return RandomForestClassifier(25, random_state=0).fit(X, y)
 
 
 def test_clones_of_a_fitted_classifier_are_measured_and_the_original_is_deployed():
-    X, X_test, y, y_test = table()
-    f0 = forest()
-    system = StagedCascade(f0, **QUICK).fit(X, y)
-    assert f0.score(X, y) > 0.99
-    max_difference = np.sqrt(0.06 * 0.94 * 2 / len(y_test))
-    assert abs(system.frontier_.reference_accuracy - f0.score(X_test, y_test)) < 2 * max_difference
-    assert abs(system.operating_point_.accuracy - system.score(X_test, y_test)) < 2 * max_difference
+    X, X_test, y, y_test = split_table()
+    f0 = fit_forest()
+    system = StagedCascade(f0, **QUICK_SETTINGS).fit(X, y)
+    assert f0.score(X, y) > 0.99  # it has memorised its training rows
+    # the standard error of the difference of two accuracies of 0.94 on as many rows each
+    standard_error = np.sqrt(0.06 * 0.94 * 2 / len(y_test))
+    assert abs(system.frontier_.reference_accuracy - f0.score(X_test, y_test)) < 2 * standard_error
+    assert abs(system.operating_point_.accuracy - system.score(X_test, y_test)) < 2 * standard_error
     assert system.high_cost_model_.estimator is f0
     np.testing.assert_array_equal(system.high_cost_model_.labels(X_test), f0.predict(X_test))
 
 
 def test_unfitted_pipelines_select_columns_by_name_or_number():
-    X, _, y, _ = table()
-    frame = pd.DataFrame(X, columns=[f"c {k}" for k in range(X.shape[1])])
+    X, _, y, _ = split_table()
+    named_table = pd.DataFrame(X, columns=[f"c {k}" for k in range(X.shape[1])])
     for columns in (["c 1", "c 3"], [1, 3]):
         transformer = make_column_transformer((StandardScaler(), columns))
         f0 = make_pipeline(transformer, LogisticRegression())
-        labels = StagedCascade(f0, **QUICK).fit(frame, y).high_cost_model_.labels(X)
-        np.testing.assert_array_equal(labels, f0.fit(frame, y).predict(frame))
+        labels = StagedCascade(f0, **QUICK_SETTINGS).fit(named_table, y).high_cost_model_.labels(X)
+        np.testing.assert_array_equal(labels, f0.fit(named_table, y).predict(named_table))
 
 
 class WeightRecorder(LogisticRegression):
@@ -73,48 +74,50 @@ class WeightRecorder(LogisticRegression):
 
 
 def test_pipelines_pass_weights_to_their_last_step_or_a_warning_is_given():
-    X, _, y, _ = table()
+    X, _, y, _ = split_table()
     weights = np.where(y == 0, 5.0, 1.0)
     f0 = make_pipeline(StandardScaler(), make_pipeline(StandardScaler(), WeightRecorder()))
-    system = StagedCascade(f0, class_weight={0: 5.0, 1: 1.0}, **QUICK).fit(X, y)
+    system = StagedCascade(f0, class_weight={0: 5.0, 1: 1.0}, **QUICK_SETTINGS).fit(X, y)
     fit_weights = system.high_cost_model_.estimator[-1][-1].weights_
     np.testing.assert_allclose(fit_weights / fit_weights.min(), weights)
     with pytest.warns(UserWarning, match="LinearDiscriminantAnalysis takes no sample_weight"):
-        StagedCascade(LinearDiscriminantAnalysis(), **QUICK).fit(X, y, sample_weight=weights)
+        StagedCascade(LinearDiscriminantAnalysis(), **QUICK_SETTINGS).fit(
+            X, y, sample_weight=weights
+        )
 
 
 @pytest.mark.parametrize(
     "method",
     [
-        StagedCascade(**QUICK),
+        StagedCascade(**QUICK_SETTINGS),
         AdaptLin(penalties=(0.1,), p_full=(0.3,), n_starts=0),
         L1Cascade(penalties=(0.1,)),
         ConfidenceCascade(low_cost_model="linear", n_subsets=1),
     ],
-    ids=lambda m: type(m).__name__,
+    ids=lambda method: type(method).__name__,
 )
 def test_given_out_of_fold_probabilities_replace_clones(method):
-    X, _, y, _ = table()
+    X, _, y, _ = split_table()
     probabilities = np.eye(2)[1 - y] * 0.98 + 0.01  # the model is always wrong
-    method.set_params(high_cost_model=FrozenEstimator(forest()), random_state=0)
+    method.set_params(high_cost_model=FrozenEstimator(fit_forest()), random_state=0)
     system = method.fit(X, y, high_cost_predictions=probabilities)
     assert system.frontier_.reference_accuracy == 0.0
     assert system.operating_point_.offload_rate == 0.0
 
 
 @pytest.mark.parametrize(
-    "model", [lambda: FrozenEstimator(forest()), lambda: forest().predict_proba]
+    "make_model", [lambda: FrozenEstimator(fit_forest()), lambda: fit_forest().predict_proba]
 )
-def test_a_warning_names_remedies_if_a_given_model_may_have_seen_the_rows(model):
-    X, _, y, _ = table()
+def test_a_warning_names_remedies_if_a_given_model_may_have_seen_the_rows(make_model):
+    X, _, y, _ = split_table()
     with pytest.warns(UserWarning, match=r"it may remember them.*validation=\(X_val, y_val\)"):
-        StagedCascade(model(), **QUICK).fit(X, y)
+        StagedCascade(make_model(), **QUICK_SETTINGS).fit(X, y)
 
 
 def test_frozen_models_are_measured_without_a_warning_on_unseen_rows():
-    X, X_val, y, y_val = table()
-    frozen_model = FrozenEstimator(forest())
-    system = StagedCascade(frozen_model, **QUICK).fit(X, y, validation=(X_val, y_val))
+    X, X_val, y, y_val = split_table()
+    frozen_model = FrozenEstimator(fit_forest())
+    system = StagedCascade(frozen_model, **QUICK_SETTINGS).fit(X, y, validation=(X_val, y_val))
     assert system.frontier_.reference_accuracy == frozen_model.score(X_val, y_val)
     # thresholds are tuned by cross-fitting on these rows, so the figures differ slightly
     point = system.operating_point_
@@ -122,13 +125,13 @@ def test_frozen_models_are_measured_without_a_warning_on_unseen_rows():
     assert point.cost == pytest.approx(system.cost(X_val).mean(), rel=0.3)
     n_half = len(X) // 2
     frozen_model = FrozenEstimator(LogisticRegression(max_iter=5000).fit(X[:n_half], y[:n_half]))
-    system = StagedCascade(frozen_model, **QUICK).fit(X[n_half:], y[n_half:])
+    system = StagedCascade(frozen_model, **QUICK_SETTINGS).fit(X[n_half:], y[n_half:])
     assert system.frontier_.reference_accuracy == frozen_model.score(X[n_half:], y[n_half:])
 
 
 def test_a_guaranteed_loss_is_refused_if_the_model_may_have_seen_the_rows():
-    X, X_val, y, y_val = table()
-    system = StagedCascade(forest(), guarantee=0.9, **QUICK)
+    X, X_val, y, y_val = split_table()
+    system = StagedCascade(fit_forest(), guarantee=0.9, **QUICK_SETTINGS)
     with pytest.raises(InputError, match="may have seen the rows"):
         system.fit(X, y)
     system.set_params(budget=8.0).fit(X, y)  # costs do not depend on memorised rows
@@ -141,20 +144,21 @@ def test_a_guaranteed_loss_is_refused_if_the_model_may_have_seen_the_rows():
 
 
 @pytest.mark.parametrize(
-    ("chances", "message"),
+    ("probabilities", "message"),
     [
+        # the table has 284 training rows
         (np.ones((5, 2)), "must have shape"),
         (np.full((284, 2), 0.6), "row 0 holds no probabilities"),
         (np.full((284, 2), np.nan), "row 0 holds no probabilities"),
         ("no", "must be a matrix"),
     ],
 )
-def test_out_of_fold_probabilities_are_checked(chances, message):
-    X, _, y, _ = table()
+def test_out_of_fold_probabilities_are_checked(probabilities, message):
+    X, _, y, _ = split_table()
     with pytest.raises(InputError, match=message):
-        StagedCascade(forest(), **QUICK).fit(X, y, high_cost_predictions=chances)
+        StagedCascade(fit_forest(), **QUICK_SETTINGS).fit(X, y, high_cost_predictions=probabilities)
     with pytest.raises(InputError, match="give it as well"):
-        StagedCascade(**QUICK).fit(X, y, high_cost_predictions=np.full((284, 2), 0.5))
+        StagedCascade(**QUICK_SETTINGS).fit(X, y, high_cost_predictions=np.full((284, 2), 0.5))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -165,11 +169,11 @@ def test_probabilities_that_are_nan_are_refused():
 
 
 def test_probabilities_of_rows_without_weight_are_dropped():
-    X, _, y, _ = table()
+    X, _, y, _ = split_table()
     probabilities = np.column_stack([np.linspace(0, 1, len(y)), np.linspace(1, 0, len(y))])
-    weight = np.arange(len(y)) % 2
+    weights = np.arange(len(y)) % 2
     checked_table = check_training(
-        StagedCascade(), X, y, weight, None, high_cost_predictions=probabilities
+        StagedCascade(), X, y, weights, None, high_cost_predictions=probabilities
     )
     np.testing.assert_array_equal(checked_table.high_cost_probabilities, probabilities[1::2])
 
@@ -187,16 +191,16 @@ def test_probabilities_of_rows_without_weight_are_dropped():
     ],
 )
 def test_models_that_cannot_be_packed_are_refused_before_the_fit(model, message, monkeypatch):
-    X, _, y, _ = table()
+    X, _, y, _ = split_table()
     monkeypatch.setattr(
         StagedCascade, "_fit_candidates", lambda *_: pytest.fail("a model was fitted")
     )
     with pytest.raises(InputError, match=message) as raised:
-        StagedCascade(model, **QUICK).fit(X, y)
+        StagedCascade(model, **QUICK_SETTINGS).fit(X, y)
     assert "\n" not in str(raised.value)
 
 
-class Rule(ClassifierMixin, BaseEstimator):
+class ThresholdRule(ClassifierMixin, BaseEstimator):
     """A classifier that belongs to no known library."""
 
     def fit(self, X, y):
@@ -206,18 +210,18 @@ class Rule(ClassifierMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X):
-        chance = 1 / (1 + np.exp(np.asarray(X)[:, 0] - self.median_))
-        return np.column_stack([1 - chance, chance])
+        probabilities = 1 / (1 + np.exp(np.asarray(X)[:, 0] - self.median_))
+        return np.column_stack([1 - probabilities, probabilities])
 
 
-@pytest.mark.parametrize("fitted", [True, False])
-def test_classifiers_of_unknown_libraries_become_backends(fitted):
-    X, X_test, y, _ = table()
-    rule = Rule().fit(X, y) if fitted else Rule()
+@pytest.mark.parametrize("is_fitted", [True, False])
+def test_classifiers_of_unknown_libraries_become_backends(is_fitted):
+    X, X_test, y, _ = split_table()
+    rule = ThresholdRule().fit(X, y) if is_fitted else ThresholdRule()
     assert needs_backend(rule)
-    system = StagedCascade(rule, **QUICK).fit(X, y)
+    system = StagedCascade(rule, **QUICK_SETTINGS).fit(X, y)
     f0 = system.high_cost_model_
-    assert f0.backend == f"python:{Rule.__module__}:Rule"
+    assert f0.backend == f"python:{ThresholdRule.__module__}:ThresholdRule"
     labels, probabilities = f0.answers(X_test)
     np.testing.assert_array_equal(labels, probabilities.argmax(axis=1))
-    np.testing.assert_allclose(probabilities, Rule().fit(X, y).predict_proba(X_test))
+    np.testing.assert_allclose(probabilities, ThresholdRule().fit(X, y).predict_proba(X_test))

@@ -21,22 +21,26 @@ from tests.support.budgeted_methods import METHODS
 PRICES = FeatureCosts([1.0, 1.0, 5.0, 5.0])
 
 
-def subjects(seed, n_groups=20, size=30):
-    """Return rows of subjects; only the two cheap features depend on the subject."""
+def draw_subjects(seed, n_groups=20, rows_per_group=30):
+    """Draw rows of subjects, their labels and their subjects.
+
+    Only the two cheap features depend on the subject. The sum of the two costly ones gives the
+    label, which neither of them gives alone.
+    """
     rng = np.random.default_rng(seed)
-    group = np.repeat(np.arange(n_groups), size)
-    y = rng.integers(0, 2, len(group))
-    offset, effect = rng.normal(size=(2, n_groups, 2))
-    cheap_features = 4 * offset[group] + (2 * y - 1)[:, None] * (0.7 * effect[group] + 0.7)
-    hidden_value, noise = rng.normal(size=len(y)), rng.normal(size=(4, len(y)))
-    costly_features = 3 * hidden_value + 0.1 * noise[2], y - 3 * hidden_value + 0.2 * noise[3]
-    return np.column_stack([*(cheap_features.T + 0.4 * noise[:2]), *costly_features]), y, group
+    groups = np.repeat(np.arange(n_groups), rows_per_group)
+    y = rng.integers(0, 2, len(groups))
+    offsets, effects = rng.normal(size=(2, n_groups, 2))
+    cheap_features = 4 * offsets[groups] + (2 * y - 1)[:, None] * (0.7 * effects[groups] + 0.7)
+    hidden_values, noise = rng.normal(size=len(y)), rng.normal(size=(4, len(y)))
+    costly_features = 3 * hidden_values + 0.1 * noise[2], y - 3 * hidden_values + 0.2 * noise[3]
+    return np.column_stack([*(cheap_features.T + 0.4 * noise[:2]), *costly_features]), y, groups
 
 
 class GroupChecker(LogisticRegression):
     """A classifier that refuses to predict rows of a group that it was fitted on."""
 
-    checked = 0
+    n_checks = 0
 
     def fit(self, X, y):
         self.groups_ = set(X[:, 0])
@@ -44,55 +48,57 @@ class GroupChecker(LogisticRegression):
 
     def predict_proba(self, X):
         assert not self.groups_ & set(X[:, 0])
-        type(self).checked += 1
+        type(self).n_checks += 1
         return super().predict_proba(X)
 
 
 @pytest.fixture
-def splits(monkeypatch):
-    """Record the groups of both sides of each split."""
+def recorded_splits(monkeypatch):
+    """Groups of both sides of each split, recorded in the order of the splits."""
     recorded_splits = []
 
-    def record(name):
-        original = getattr(RowSplitter, name)
+    def record_splits_of(name):
+        original_method = getattr(RowSplitter, name)
 
         def split_and_record(self, *args):
-            result = original(self, *args)
-            pairs = result if name == "folds" else [result]
-            recorded_splits.extend([set(self.groups[s].tolist()) for s in pair] for pair in pairs)
-            return result
+            split = original_method(self, *args)
+            pairs_of_sides = split if name == "folds" else [split]
+            recorded_splits.extend(
+                [set(self.groups[rows].tolist()) for rows in sides] for sides in pairs_of_sides
+            )
+            return split
 
         monkeypatch.setattr(RowSplitter, name, split_and_record)
 
     for name in ("folds", "hold_out", "cut"):
-        record(name)
+        record_splits_of(name)
     return recorded_splits
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["staged", "adapt-lin", "l1", "confidence"])
-def test_fits_never_split_a_group(name, splits, monkeypatch):
-    X, y, group = subjects(0, 12, 12)
-    monkeypatch.setattr(GroupChecker, "checked", 0)
+def test_fits_never_split_a_group(name, recorded_splits, monkeypatch):
+    X, y, groups = draw_subjects(0, 12, 12)
+    monkeypatch.setattr(GroupChecker, "n_checks", 0)
     # Adapt learns its gate from the answers of the model on training rows
     f0 = LogisticRegression() if name in ("adapt-lin", "l1") else GroupChecker()
     system = clone(METHODS[name]).set_params(
         high_cost_model=f0, random_state=0, guarantee=0.9, offload_rate=0.9
     )
-    system.fit(np.column_stack([group, X]), y, groups=group)
-    assert len(splits) >= 6  # calibration groups and five folds
-    assert all(not fit & unseen for fit, unseen in splits)
+    system.fit(np.column_stack([groups, X]), y, groups=groups)
+    assert len(recorded_splits) >= 6  # calibration groups and five folds
+    assert all(not fit & unseen for fit, unseen in recorded_splits)
     assert system.operating_point_.guarantee["calibration_groups"] in (2, 3)
-    assert GroupChecker.checked >= 5 or name in ("adapt-lin", "l1")
+    assert GroupChecker.n_checks >= 5 or name in ("adapt-lin", "l1")
 
 
 @pytest.mark.slow
 def test_features_that_identify_a_group_gain_no_accuracy():
     """The features identify the subject and the label depends on the subject alone."""
     rng = np.random.default_rng(0)
-    group = np.repeat(np.arange(30), 10)
-    X = rng.normal(size=(30, 4))[group] + 0.01 * rng.normal(size=(300, 4))
-    y = rng.integers(0, 2, 30)[group]
+    groups = np.repeat(np.arange(30), 10)
+    X = rng.normal(size=(30, 4))[groups] + 0.01 * rng.normal(size=(300, 4))
+    y = rng.integers(0, 2, 30)[groups]
     system = StagedCascade(
         RandomForestClassifier(20, random_state=0), n_stages=1, families=("svm", "linear"),
         random_state=0,
@@ -100,10 +106,10 @@ def test_features_that_identify_a_group_gain_no_accuracy():
     with pytest.warns(GroupsWarning):
         system_without_groups = clone(system).fit(X, y)
     assert system_without_groups.frontier_.reference_accuracy > 0.95
-    system.fit(X, y, groups=group)
-    assert max(p.accuracy for p in system.frontier_.points) < 0.8
+    system.fit(X, y, groups=groups)
+    assert max(point.accuracy for point in system.frontier_.points) < 0.8
     # the standard error is that of 30 coin flips instead of 300
-    assert max(p.accuracy_error for p in system.frontier_.points) > 0.05
+    assert max(point.accuracy_error for point in system.frontier_.points) > 0.05
     assert system.operating_point_.validation_groups == 30
     assert "on validation rows of 30 groups:" in system.summary()
 
@@ -119,15 +125,15 @@ def test_losses_on_new_groups_keep_their_bound_only_if_the_fit_knows_the_groups(
     """
     losses: dict[bool, list[float]] = {True: [], False: []}
     for seed in range(10):
-        X, y, group = subjects(seed, 230, 15)
-        is_training = group < 30
+        X, y, groups = draw_subjects(seed, 230, 15)
+        is_training = groups < 30
         X_new, y_new = X[~is_training], y[~is_training]
         for knows_groups in (True, False) if seed < 4 else (True,):
             system = StagedCascade(
                 LogisticRegression(), PRICES, n_stages=2, families=("svm",), effort="low",
                 max_loss=0.03, random_state=0,
             )  # fmt: skip
-            groups = group[is_training] if knows_groups else None
+            groups = groups[is_training] if knows_groups else None
             system.fit(X[is_training], y[is_training], groups=groups)
             reference_accuracy = np.mean(
                 system.high_cost_model_.labels(X_new.astype(np.float32)) == y_new
@@ -142,10 +148,10 @@ def test_losses_on_new_groups_keep_their_bound_only_if_the_fit_knows_the_groups(
 
 
 def test_summaries_of_systems_without_offloads_state_the_loss_on_new_groups():
-    X, y, group = subjects(0, 12, 12)
+    X, y, groups = draw_subjects(0, 12, 12)
     stump = DecisionTreeClassifier(max_depth=1)
     system = StagedCascade(stump, n_stages=1, families=("linear",), random_state=0)
-    system.fit(X[:, 2:] @ [[1, 0], [1, 1]], y, groups=group)
+    system.fit(X[:, 2:] @ [[1, 0], [1, 1]], y, groups=groups)
     assert system.operating_point_.offload_rate == 0
     assert "new groups lose 0.0000 at most" in system.summary()
 
@@ -153,11 +159,11 @@ def test_summaries_of_systems_without_offloads_state_the_loss_on_new_groups():
 @pytest.mark.slow
 def test_guarantees_are_certified_on_groups():
     """Every group counts equally, so few groups certify little."""
-    X, y, group = subjects(1, 200, 4)
+    X, y, groups = draw_subjects(1, 200, 4)
     system = StagedCascade(
         LogisticRegression(), n_stages=1, families=("linear",), random_state=0, guarantee=0.9,
         offload_rate=0.6,
-    ).fit(X, y, groups=group)  # fmt: skip
+    ).fit(X, y, groups=groups)  # fmt: skip
     guarantee = system.operating_point_.guarantee
     assert (guarantee["method"], guarantee["calibration_groups"]) == ("betting on groups", 40)
     assert json.loads(json.dumps(guarantee)) == guarantee
@@ -169,14 +175,14 @@ def test_guarantees_are_certified_on_groups():
 
 
 def test_pairs_tune_and_measure_on_different_groups():
-    X, y, group = subjects(2, 20, 10)
+    X, y, groups = draw_subjects(2, 20, 10)
     low_cost_model = LogisticRegression().fit(X * [1, 1, 0, 0], y)
     high_cost_model = RandomForestClassifier(20, random_state=0).fit(X, y)
-    new_rows, new_labels, group = subjects(3, 20, 10)
+    new_rows, new_labels, groups = draw_subjects(3, 20, 10)
     pair = PairCascade(
         low_cost_model=low_cost_model, high_cost_model=high_cost_model, random_state=0
     )
-    points = pair.fit(new_rows, new_labels, groups=group).frontier_.points
+    points = pair.fit(new_rows, new_labels, groups=groups).frontier_.points
     n_wider_intervals = 0
     for point in points:
         assert point.validation_groups == 10
@@ -185,7 +191,7 @@ def test_pairs_tune_and_measure_on_different_groups():
         n_wider_intervals += point.interval[0] < low_end
     assert n_wider_intervals
     assert PairCascade(low_cost_model=low_cost_model, high_cost_model=high_cost_model).fit(
-        new_rows, new_labels, time=group
+        new_rows, new_labels, time=groups
     )
 
 
@@ -200,50 +206,54 @@ def test_later_rows_validate_models_of_earlier_rows():
 
 
 def test_grid_searches_of_scikit_learn_split_by_group():
-    X, y, group = subjects(0, 8, 12)
+    X, y, groups = draw_subjects(0, 8, 12)
     search = GridSearchCV(
         StagedCascade(LogisticRegression(), n_stages=1, random_state=0),
         {"families": [("linear",)]},
         cv=GroupKFold(2),
-    ).fit(X, y, groups=group)
+    ).fit(X, y, groups=groups)
     assert search.best_score_ > 0.5
 
 
 def test_invalid_groups_are_refused_in_one_line():
-    X, y, group = subjects(0, 6, 10)
+    X, y, groups = draw_subjects(0, 6, 10)
     system = StagedCascade(LogisticRegression(), n_stages=1, families=("linear",))
-    one_group_class = np.where(group == 3, 2, y)
+    one_group_class = np.where(groups == 3, 2, y)
     early_rows = (X[:30], y[:30])
-    late_rows = (X[30:], y[30:], group[30:])
+    late_rows = (X[30:], y[30:], groups[30:])
     for rows, labels, options, message in [
-        (X, y, {"groups": group[1:]}, "one value for each of the 60 rows"),
-        (X, one_group_class, {"groups": group}, "all rows of class 2 are in one group"),
+        (X, y, {"groups": groups[1:]}, "one value for each of the 60 rows"),
+        (X, one_group_class, {"groups": groups}, "all rows of class 2 are in one group"),
         (
             X,
             one_group_class,
-            {"time": group >= 3},
+            {"time": groups >= 3},
             "by groups or times leaves a fold without a class",
         ),
         (*early_rows, {"validation": late_rows}, "only: add groups="),
-        (*early_rows, {"validation": late_rows[:2], "groups": group[:30]}, "only: add validation="),
         (
             *early_rows,
-            {"validation": late_rows, "groups": group[30:]},
+            {"validation": late_rows[:2], "groups": groups[:30]},
+            "only: add validation=",
+        ),
+        (
+            *early_rows,
+            {"validation": late_rows, "groups": groups[30:]},
             "group 3 has training and valid",
         ),
         (
             *early_rows,
-            {"validation": (*late_rows[:2], late_rows[2] * 0), "groups": group[:30]},
+            {"validation": (*late_rows[:2], late_rows[2] * 0), "groups": groups[:30]},
             "groups_val has",
         ),
         (
             *early_rows,
-            {"validation": late_rows[:2], "time": group[:30]},
+            {"validation": late_rows[:2], "time": groups[:30]},
             "time or validation, not both",
         ),
     ]:
         with pytest.raises(InputError, match=message) as raised:
             system.fit(rows, labels, **options)
         assert "\n" not in str(raised.value)
-    fitted_system = system.fit(*early_rows, validation=late_rows, groups=group[:30])
+    fitted_system = system.fit(*early_rows, validation=late_rows, groups=groups[:30])
     assert fitted_system.operating_point_.validation_groups == 3

@@ -33,20 +33,20 @@ from tests.support.budgeted_methods import load_table, make_method
 from tests.support.fit_problems import make_problem
 
 
-def chessboard(n, seed=0):
-    """Return rows whose label only many leaves can represent."""
+def draw_chessboard(n, seed=0):
+    """Draw rows of two features whose label only many leaves can represent."""
     x = np.random.default_rng(seed).random((n, 2)).astype(np.float32)
     return x, np.floor(x * 6).sum(axis=1).astype(int) % 2
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 999), max_thresholds=st.integers(1, 12), missing=st.booleans())
+@given(seed=st.integers(0, 999), max_thresholds=st.integers(1, 12), has_missing=st.booleans())
 def test_trees_on_a_grid_score_rows_as_the_free_trees_score_rounded_rows(
-    seed, max_thresholds, missing
+    seed, max_thresholds, has_missing
 ) -> None:
     rng = np.random.default_rng(seed)
     x = np.round(rng.normal(size=(80, 3)), int(rng.integers(0, 3))).astype(np.float32)
-    x[rng.random(x.shape) < 0.1 * missing] = np.nan
+    x[rng.random(x.shape) < 0.1 * has_missing] = np.nan
     y = (np.nan_to_num(x).sum(axis=1) > 0).astype(int)
     grid = ThresholdGrid.of_table(x, max_thresholds)
     free_trees, _ = fit_boosting(grid.rounded(x), y, 2, max_rounds=8)
@@ -60,22 +60,25 @@ def test_trees_on_a_grid_score_rows_as_the_free_trees_score_rounded_rows(
         edges = grid.edges[k]
         is_inner = (thresholds >= edges[0]) & (thresholds < edges[-1])
         assert np.sum(is_inner) <= max_thresholds
+        # two more, on both sides of all numbers, separate NaN from them
         assert len(thresholds) <= max_thresholds + 2
 
 
 def test_a_too_coarse_grid_is_not_used() -> None:
     fine_table = np.random.default_rng(0).random((400, 16)).astype(np.float32)
     assert grid_size(fine_table, 8 * 1024) is None
-    thresholds, table_bytes = grid_size(fine_table, 64 * 1024)
-    assert thresholds == 128
-    assert table_bytes == 8 * 1024
+    # the grid may take an eighth of the bytes: 2048 thresholds of 4 bytes for 16 features
+    n_thresholds, grid_bytes = grid_size(fine_table, 64 * 1024)
+    assert n_thresholds == 128
+    assert grid_bytes == 8 * 1024
     coarse_table = np.floor(fine_table * 16)
+    # 16 values of each feature have 15 boundaries between them
     assert grid_size(coarse_table, 8 * 1024) == (16, 4 * 15 * 16)
 
 
 def test_stages_with_equal_thresholds_share_their_table() -> None:
     """The bytes of two equal stages count their thresholds once."""
-    trees = replace(tree(*[0, 1, 2] * 20), threshold=np.float32([*range(60), *[0] * 61]))
+    trees = replace(make_tree(*[0, 1, 2] * 20), threshold=np.float32([*range(60), *[0] * 61]))
     stage = Stage.from_model(trees, "sigmoid")
     sizes = packed_sizes((stage, replace(stage)))
     bytes_of_one_stage, bytes_of_two_stages = sizes.total([0]), sizes.total([0, 1])
@@ -83,20 +86,18 @@ def test_stages_with_equal_thresholds_share_their_table() -> None:
     (float_bytes, _), (rank_bytes, needs_threshold), _ = sizes.forms
     assert needs_threshold.all()
     assert needs_threshold.shape == (2, 60)
-    assert (
-        bytes_of_two_stages
-        == min(float_bytes.sum(), rank_bytes.sum() + 4 * 60)
-        < 2 * bytes_of_one_stage
-    )
+    # 60 shared thresholds of 4 bytes, if the stages have ranks of thresholds in their tables
+    expected_bytes = min(float_bytes.sum(), rank_bytes.sum() + 4 * 60)
+    assert bytes_of_two_stages == expected_bytes < 2 * bytes_of_one_stage
     assert sizes.total([], free_thresholds=9) == 0
 
 
-@pytest.mark.parametrize("size", [500, 4_000, 64_000])
-def test_stages_of_every_tried_shape_fit_the_bytes(size) -> None:
-    x, y = chessboard(400)
+@pytest.mark.parametrize("max_bytes", [500, 4_000, 64_000])
+def test_stages_of_every_tried_shape_fit_the_bytes(max_bytes) -> None:
+    x, y = draw_chessboard(400)
     problem = make_problem(x, y)
     families = ("boosting", "linear")
-    families_and_bounds = models_to_try(families, Bounds(max_bytes=size), 400, 2, 2)
+    families_and_bounds = models_to_try(families, Bounds(max_bytes=max_bytes), 400, 2, 2)
     assert len(families_and_bounds) > 2
     for family, bounds in list(families_and_bounds.values())[:4]:
         stage, _ = cross_fitted_stage(problem.plan, family, np.arange(2), 2, 0, bounds)
@@ -109,19 +110,20 @@ def test_stages_of_every_tried_shape_fit_the_bytes(size) -> None:
 
 def test_boosted_stages_fill_their_bytes() -> None:
     """Rounds continue until another round would exceed the bytes."""
-    x, y = chessboard(2000)
+    x, y = draw_chessboard(2000)
     problem = make_problem(np.round(x, 2), y)
-    for size in (700, 2_000):
-        bounds = Bounds(max_bytes=size, shape=TreeShape(8, 0.4))
+    for max_bytes in (700, 2_000):
+        bounds = Bounds(max_bytes=max_bytes, shape=TreeShape(8, 0.4))
         stage, _ = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 2, 0, bounds)
         n_bytes = packed_sizes((stage,)).total([0])
-        assert n_bytes <= size
-        assert n_bytes > size - n_bytes / (stage.n_trees - 1) - 16
+        assert n_bytes <= max_bytes
+        # one more tree of about the mean size would not have fitted
+        assert n_bytes > max_bytes - n_bytes / (stage.n_trees - 1) - 16
 
 
 def test_leaves_of_a_rare_class_fit_in_a_byte() -> None:
     """Without a limit, a Newton step for 12 of 1,200 rows would be hundreds of times larger."""
-    x, _ = chessboard(1200)
+    x, _ = draw_chessboard(1200)
     y = np.where(np.arange(1200) % 100 == 0, 2, (x[:, 0] > x[:, 1]).astype(int))
     problem = make_problem(x, y)
     bounds = Bounds(max_bytes=6_000, shape=TreeShape(16, 0.4))
@@ -136,20 +138,24 @@ def test_leaves_of_a_rare_class_fit_in_a_byte() -> None:
 
 @pytest.mark.slow
 def test_the_search_finds_large_trees_if_small_trees_fail() -> None:
-    x, y = chessboard(2000)
-    x_test, y_test = chessboard(2000, seed=1)
+    x, y = draw_chessboard(2000)
+    x_test, y_test = draw_chessboard(2000, seed=1)
     f0 = RandomForestClassifier(20, random_state=0).fit(x, y)
     system = gw.StagedCascade(
         f0, max_bytes=3000, n_stages=1, families=("boosting",), max_loss=1.0, random_state=0
-    ).fit(x, y, validation=chessboard(800, seed=2))
+    ).fit(x, y, validation=draw_chessboard(800, seed=2))
     stages = [stage for chain in system.chains_ for stage in chain]
-    leaves_per_tree = [(s.model.n_nodes + s.n_trees) / 2 / s.n_trees for s in stages]
+    # a binary tree of n nodes has (n + 1) / 2 leaves
+    leaves_per_tree = [
+        (stage.model.n_nodes + stage.n_trees) / 2 / stage.n_trees for stage in stages
+    ]
     assert max(leaves_per_tree) > 12
-    assert max(np.mean((s.margins(x_test)[:, 0] > 0) == y_test) for s in stages) > 0.8
+    accuracies = [np.mean((stage.margins(x_test)[:, 0] > 0) == y_test) for stage in stages]
+    assert max(accuracies) > 0.8
 
 
-def tree(*features: int) -> TreeEnsemble:
-    """Return a tree that tests each feature if the previous one was above 0."""
+def make_tree(*features: int) -> TreeEnsemble:
+    """Make a tree that tests each feature if the previous one was above 0."""
     n = len(features)
     inner, leaf = np.arange(n), np.full(n + 1, -1)
     return TreeEnsemble(
@@ -167,7 +173,7 @@ def test_omitting_a_stage_saves_only_the_features_that_its_rows_acquired(
     """With acquisition by node, rows acquire only feature 0, which the other stage also reads."""
     rows = -np.ones((4, 3), np.float32)
     chain = tuple(
-        Stage.from_model(tree(*features), "sigmoid", acquisition=acquisition)
+        Stage.from_model(make_tree(*features), "sigmoid", acquisition=acquisition)
         for features in ((0, 1, 2), (0,))
     )
     system = gw.StagedCascade(max_bytes=1000)
@@ -190,7 +196,7 @@ def test_max_bytes_includes_given_stages() -> None:
     X, _, y, _ = load_table()
     first_stage = RandomForestClassifier(20, max_leaf_nodes=8, random_state=0).fit(X.to_numpy(), y)
     system = make_method("staged", X, y, first_stages=[first_stage], max_bytes=6000).fit(X, y)
-    assert all(p.bytes <= 6000 for p in system.operating_points_)
+    assert all(point.bytes <= 6000 for point in system.operating_points_)
     assert f"{system.operating_point_.bytes} bytes" in system.summary()
 
 
@@ -198,16 +204,16 @@ def test_max_bytes_includes_given_stages() -> None:
 def test_pairs_whose_model_exceeds_max_bytes_are_refused_with_its_size() -> None:
     X, _, y, _ = load_table()
     small_model, large_model = (
-        LogisticRegression(C=c, max_iter=5000).fit(X, y) for c in (0.01, 1.0)
+        LogisticRegression(C=C, max_iter=5000).fit(X, y) for C in (0.01, 1.0)
     )
     pair = gw.PairCascade(
         low_cost_model=small_model, high_cost_model=large_model, random_state=0
     ).fit(X, y)
-    size_bytes = pair.operating_point_.bytes
-    assert size_bytes > 0
-    assert pair.at(max_bytes=size_bytes, max_loss=0.5).operating_point_.bytes <= size_bytes
+    size = pair.operating_point_.bytes
+    assert size > 0
+    assert pair.at(max_bytes=size, max_loss=0.5).operating_point_.bytes <= size
     with pytest.raises(TooLargeError) as error_of_at:
-        pair.at(max_bytes=size_bytes - 1, max_loss=0.5)
+        pair.at(max_bytes=size - 1, max_loss=0.5)
     with pytest.raises(TooLargeError) as error_of_fit:
-        pair.set_params(max_bytes=size_bytes - 1).fit(X, y)
-    assert error_of_at.value.smallest_bytes == error_of_fit.value.smallest_bytes == size_bytes
+        pair.set_params(max_bytes=size - 1).fit(X, y)
+    assert error_of_at.value.smallest_bytes == error_of_fit.value.smallest_bytes == size

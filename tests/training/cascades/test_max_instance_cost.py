@@ -16,39 +16,42 @@ from tests.support.budgeted_methods import COSTS, METHODS, load_table, make_meth
 
 pytestmark = pytest.mark.slow  # many fits
 
-CAPPED = [name for name in METHODS if name not in ("adapt-lstsq", "greedy-miser")]
-REQUEST = gw.CloudPrices(request=1.0)
-OFFLOAD = 9.5 + 7.0 + 1.0  # own prices of all features, shared prices and a request
+CAPPED_METHODS = [name for name in METHODS if name not in ("adapt-lstsq", "greedy-miser")]
+CLOUD_PRICES = gw.CloudPrices(request=1.0)
+OFFLOAD_COST = (
+    9.5 + 7.0 + 1.0
+)  # of an instance: own prices of all features, shared prices and a request
 
 
-def data() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def load_arrays() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     X, X_test, y, y_test = load_table()
     return X.to_numpy(np.float32), X_test.to_numpy(np.float32), y, y_test
 
 
-def fitted(method: str, **settings):
-    X, _, y, _ = data()
-    return make_method(method, pd.DataFrame(X), y, cloud_prices=REQUEST, **settings).fit(X, y)
+def fit_method(method: str, **settings):
+    X, _, y, _ = load_arrays()
+    return make_method(method, pd.DataFrame(X), y, cloud_prices=CLOUD_PRICES, **settings).fit(X, y)
 
 
-def extreme_rows(n: int, seed: int = 0) -> np.ndarray:
-    """Return rows inside and far outside the range of the training rows."""
+def draw_extreme_rows(n: int, seed: int = 0) -> np.ndarray:
+    """Draw rows inside and far outside the range of the training rows."""
     rng = np.random.default_rng(seed)
-    low = np.abs(data()[0]).min(axis=0)
-    x = rng.lognormal(0.0, 1.5, (n, len(low))) * (1 + low)
+    smallest_magnitudes = np.abs(load_arrays()[0]).min(axis=0)
+    x = rng.lognormal(0.0, 1.5, (n, len(smallest_magnitudes))) * (1 + smallest_magnitudes)
     is_extreme = rng.random(x.shape) < 0.05
     return np.where(is_extreme, 10.0 ** rng.uniform(-3, 30, x.shape) * rng.choice([-1, 1], x.shape),
                     x).astype(np.float32)  # fmt: skip
 
 
-def costs_by_hand(system, x, exits) -> np.ndarray:
-    """Return the price of all features of the stages up to the exit, each paid once."""
+def compute_costs(system, x, exits) -> np.ndarray:
+    """Compute the price of all features of the stages up to the exit, each paid once."""
     is_acquired = np.zeros(x.shape, bool)
-    for s, stage in enumerate(system.stages_):
-        is_acquired |= np.broadcast_to(stage.acquired(x), x.shape) & (exits >= s)[:, None]
+    for number, stage in enumerate(system.stages_):
+        is_acquired |= np.broadcast_to(stage.acquired(x), x.shape) & (exits >= number)[:, None]
     is_offloaded = exits == len(system.stages_)
     is_acquired[is_offloaded] = True  # the forest reads every feature
     shared_costs = np.zeros(len(x))
+    # the groups and shared prices of COSTS
     groups = np.array([g or "" for g in ("a", "a", None, "b", "b", "b", None, "c", None)])
     for group, price in (("a", 2.0), ("b", 4.0), ("c", 1.0)):
         shared_costs += price * is_acquired[:, groups == group].any(axis=1)
@@ -56,18 +59,19 @@ def costs_by_hand(system, x, exits) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("method", "cap"), [("staged", 3.0), ("staged", OFFLOAD), *((m, 12.0) for m in CAPPED)]
+    ("method", "cap"),
+    [("staged", 3.0), ("staged", OFFLOAD_COST), *((name, 12.0) for name in CAPPED_METHODS)],
 )
 def test_no_instance_costs_more_than_the_highest_cost_of_the_point(method, cap):
-    system = fitted(method, max_instance_cost=cap)
-    x = np.concatenate([data()[1], extreme_rows(2000)])
-    assert 0 < max(p.max_cost for p in system.operating_points_) <= cap
-    for point in {p.max_cost: p for p in system.operating_points_}.values():
+    system = fit_method(method, max_instance_cost=cap)
+    x = np.concatenate([load_arrays()[1], draw_extreme_rows(2000)])
+    assert 0 < max(point.max_cost for point in system.operating_points_) <= cap
+    for point in {point.max_cost: point for point in system.operating_points_}.values():
         system_at_point = system.at(budget=point.cost)
-        costs = costs_by_hand(system_at_point, x, system_at_point.exit_stage(x))
+        costs = compute_costs(system_at_point, x, system_at_point.exit_stage(x))
         np.testing.assert_allclose(system_at_point.cost(x), costs)
         assert costs.max() <= system_at_point.operating_point_.max_cost + 1e-9 <= cap + 1e-9
-        assert not system_at_point.offload(x).any() or cap >= OFFLOAD
+        assert not system_at_point.offload(x).any() or cap >= OFFLOAD_COST
 
 
 def test_stages_spend_a_cap_that_is_too_low_for_an_offload():
@@ -79,11 +83,11 @@ def test_stages_spend_a_cap_that_is_too_low_for_an_offload():
     settings = {"families": ("linear",), "effort": "low", "random_state": 0}
     system = gw.StagedCascade(f0, max_instance_cost=cap, **settings).fit(X, y)
     max_features = max(len(stage.features) for chain in system.chains_ for stage in chain)
-    assert cap - 1 <= max_features <= cap
+    assert cap - 1 <= max_features <= cap  # each feature costs 1
 
 
 def test_instances_far_from_the_training_rows_never_exceed_the_cap():
-    system = fitted("staged", max_instance_cost=9.0, allow_missing=True)
+    system = fit_method("staged", max_instance_cost=9.0, allow_missing=True)
     system_by_thresholds = {}
     for point in system.operating_points_:
         system_at_point = system.at(budget=point.cost)
@@ -91,34 +95,35 @@ def test_instances_far_from_the_training_rows_never_exceed_the_cap():
     systems = list(system_by_thresholds.values())
     reached_exits = set()
     for seed in range(8):
-        x = extreme_rows(20_000, seed)
+        x = draw_extreme_rows(20_000, seed)
         x[np.random.default_rng(seed).random(x.shape) < 0.02] = np.nan
         system = systems[seed % len(systems)]
         exits = system.exit_stage(x)
-        assert costs_by_hand(system, x, exits).max() <= 9.0
+        assert compute_costs(system, x, exits).max() <= 9.0
         reached_exits |= {(seed % len(systems), number) for number in np.unique(exits).tolist()}
     assert len(reached_exits) > len(systems)
 
 
 def test_a_cap_on_a_fitted_system_keeps_the_points_within_it():
-    uncapped_system = fitted("staged")
+    uncapped_system = fit_method("staged")
     initial_point = uncapped_system.operating_point_
-    points_within_cap = [p for p in uncapped_system.operating_points_ if p.max_cost <= 8]
-    assert max(p.max_cost for p in uncapped_system.operating_points_) == OFFLOAD
+    points_within_cap = [
+        point for point in uncapped_system.operating_points_ if point.max_cost <= 8
+    ]
+    assert max(point.max_cost for point in uncapped_system.operating_points_) == OFFLOAD_COST
     capped_system = uncapped_system.at(max_instance_cost=8.0)
-    assert {p.max_cost for p in capped_system.operating_points_} <= {
-        p.max_cost for p in points_within_cap
+    assert {point.max_cost for point in capped_system.operating_points_} <= {
+        point.max_cost for point in points_within_cap
     }
-    assert capped_system.cost(extreme_rows(1000)).max() <= 8.0
-    assert (
-        capped_system.at(max_loss=1.0).operating_point_.max_cost <= 8.0
-    )  # the cap holds for later goals
+    assert capped_system.cost(draw_extreme_rows(1000)).max() <= 8.0
+    # the cap holds for later goals
+    assert capped_system.at(max_loss=1.0).operating_point_.max_cost <= 8.0
     assert (uncapped_system.operating_point_, uncapped_system.max_instance_cost_) == (
         initial_point,
         None,
     )
     best_accuracy = capped_system.at(budget=1e9).operating_point_.accuracy
-    assert best_accuracy == max(p.accuracy for p in points_within_cap)
+    assert best_accuracy == max(point.accuracy for point in points_within_cap)
     assert "an instance costs" in str(capped_system.summary())
     # a fit may exceed the loss of its settings, but `at` keeps a loss or refuses it
     system_of_low_cap = uncapped_system.at(max_instance_cost=3.0)
@@ -137,66 +142,67 @@ def test_a_cap_on_a_fitted_system_keeps_the_points_within_it():
 @pytest.mark.parametrize("method", ["staged", "adapt-lin"])
 def test_the_error_for_a_cap_out_of_reach_names_the_lowest_possible_cap(method):
     with pytest.raises(InputError, match=r"max_instance_cost=0\.1 .*lowest cap possible is 0\.5"):
-        fitted(method, max_instance_cost=0.1)
+        fit_method(method, max_instance_cost=0.1)
     with pytest.raises(ValueError, match="max_instance_cost"):
-        fitted(method, max_instance_cost=-1.0)
-    uncapped_system = fitted(method)
-    lowest_cap = min(p.max_cost for p in uncapped_system.operating_points_)
+        fit_method(method, max_instance_cost=-1.0)
+    uncapped_system = fit_method(method)
+    lowest_cap = min(point.max_cost for point in uncapped_system.operating_points_)
     with pytest.raises(InputError, match=rf"lowest cap possible is {lowest_cap}"):
         uncapped_system.at(max_instance_cost=lowest_cap / 2)
     assert (
-        uncapped_system.at(max_instance_cost=lowest_cap).cost(extreme_rows(100)).max() <= lowest_cap
+        uncapped_system.at(max_instance_cost=lowest_cap).cost(draw_extreme_rows(100)).max()
+        <= lowest_cap
     )
     for invalid_cap in (np.nan, np.inf, -1.0, "much"):
         with pytest.raises(InputError, match="max_instance_cost must be at least 0 and finite"):
             uncapped_system.at(max_instance_cost=invalid_cap)
 
 
-@pytest.mark.parametrize("bound", [{"max_loss": 0.2}, {"budget": 6.0}])
-def test_certified_points_keep_the_cap(bound):
+@pytest.mark.parametrize("goal", [{"max_loss": 0.2}, {"budget": 6.0}])
+def test_certified_points_keep_the_cap(goal):
     forest = RandomForestClassifier(10, random_state=0)  # a fitted model may have seen the rows
-    terms = {"high_cost_model": forest, "max_instance_cost": 8.0, "guarantee": 0.8, **bound}
-    system = fitted("staged", **terms)
+    settings = {"high_cost_model": forest, "max_instance_cost": 8.0, "guarantee": 0.8, **goal}
+    system = fit_method("staged", **settings)
     assert system.operating_point_.guarantee["confidence"] == 0.8
     assert system.operating_point_.max_cost <= 8.0
-    assert system.cost(extreme_rows(2000)).max() <= 8.0
+    assert system.cost(draw_extreme_rows(2000)).max() <= 8.0
 
 
 def test_pairs_keep_a_cap_on_the_instance_cost():
-    x, x_test, y, y_test = data()
+    x, x_test, y, y_test = load_arrays()
     low_cost_model = RandomForestClassifier(3, max_depth=2, random_state=0).fit(x, y)
     high_cost_model = RandomForestClassifier(30, random_state=0).fit(x, y)
     pair = gw.PairCascade(
         low_cost_model=low_cost_model, high_cost_model=high_cost_model, random_state=0
     )
     pair.fit(x_test, y_test)
-    assert {p.max_cost for p in pair.operating_points_} == {1.0, 2.0}
+    assert {point.max_cost for point in pair.operating_points_} == {1.0, 2.0}
     pair_capped_by_at = pair.at(max_instance_cost=1.5)
     for capped_pair in (
         pair_capped_by_at,
         pair.set_params(max_instance_cost=1.5).fit(x_test, y_test),
     ):
-        assert {p.max_cost for p in capped_pair.operating_points_} == {1.0}
-        assert capped_pair.cost(extreme_rows(500)).max() == 1.0
+        assert {point.max_cost for point in capped_pair.operating_points_} == {1.0}
+        assert capped_pair.cost(draw_extreme_rows(500)).max() == 1.0
 
 
 def test_choices_of_stages_keep_the_cap_and_keep_all_stages_if_possible():
-    """Check 200 random small cascades."""
+    """Check 200 random small cascades, whose stages and cloud each add a cost."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         n = int(rng.integers(1, 5))
-        costs, cloud = rng.integers(0, 6, n).astype(float), float(rng.integers(0, 6))
+        costs, cloud_cost = rng.integers(0, 6, n).astype(float), float(rng.integers(0, 6))
         cap = float(rng.integers(0, 20))
 
-        def limits(stage_numbers, costs=costs, cloud=cloud):
+        def find_highest_costs(stage_numbers, costs=costs, cloud_cost=cloud_cost):
             stage_costs = np.cumsum(costs[list(stage_numbers)])
-            return np.append(stage_costs, stage_costs[-1] + cloud)
+            return np.append(stage_costs, stage_costs[-1] + cloud_cost)
 
-        choices = stages_within_cost(limits, n, cap)
-        if limits(range(n))[-1] <= cap:
+        choices = stages_within_cost(find_highest_costs, n, cap)
+        if find_highest_costs(range(n))[-1] <= cap:
             assert choices == [tuple(range(n))]
             continue
-        assert all(limits(stage_numbers)[-2] <= cap for stage_numbers in choices)
+        assert all(find_highest_costs(stage_numbers)[-2] <= cap for stage_numbers in choices)
         assert all(list(stage_numbers) == sorted(set(stage_numbers)) for stage_numbers in choices)
         assert bool(choices) == any(costs <= cap)
 
@@ -204,6 +210,7 @@ def test_choices_of_stages_keep_the_cap_and_keep_all_stages_if_possible():
 def test_reachable_exits_depend_on_the_thresholds():
     assert reachable_exits([None, 0.5, None]) == [1, 3]
     assert reachable_exits([0.5, ALWAYS_STOP, 0.5]) == [0, 1]
-    assert reachable_exits([0.5, ALWAYS_STOP, 0.5], lambda s: s == 1) == [0, 1, 2, 3]
+    # the score of stage 1 may be NaN, with which no stage stops
+    assert reachable_exits([0.5, ALWAYS_STOP, 0.5], lambda stage: stage == 1) == [0, 1, 2, 3]
     assert last_exit_within(np.array([1.0, 3.0, 3.0, 7.0]), 3.0) == 2
     assert last_exit_within(np.array([1.0]), 0.5) == -1

@@ -27,6 +27,7 @@ from gatewise.errors import InputError
 from tests.support.image_models import conv_graph, digit_images, mlp_graph
 from tests.support.onnx_graphs import graph_of
 
+#: Rows of the digits on which the high-cost model is fitted; the pairs are fitted on the others.
 TRAINING = slice(0, 700)
 UNSEEN = slice(700, None)
 
@@ -34,17 +35,18 @@ UNSEEN = slice(700, None)
 @pytest.fixture(scope="module")
 def image_models(make_once) -> tuple[bytes, bytes]:
     images, y = digit_images()
-    make = lambda _: (conv_graph(images[:200], y[:200]), mlp_graph(images[TRAINING], y[TRAINING]))  # noqa: E731
-    return make_once("image_models", make)
+    fit = lambda _: (conv_graph(images[:200], y[:200]), mlp_graph(images[TRAINING], y[TRAINING]))  # noqa: E731
+    return make_once("image_models", fit)
 
 
-def run(content: bytes, x: np.ndarray) -> list:
+def run_graph(content: bytes, x: np.ndarray) -> list:
+    """Run an ONNX graph with one input; return its outputs."""
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     return session.run(None, {session.get_inputs()[0].name: x})
 
 
-def scores_graph(*nodes, columns=3, dtype=np.float32, **constants) -> bytes:
-    """Return an ONNX graph that computes the scores ``out`` from the columns ``v``."""
+def make_scores_graph(*nodes, columns=3, dtype=np.float32, **constants) -> bytes:
+    """Make an ONNX graph that computes the scores ``out`` from the columns ``v``."""
     element_type = TensorProto.FLOAT if dtype == np.float32 else TensorProto.INT64
     output_spec = ("out", element_type, ["n", columns] if columns else ["n"])
     return graph_of(nodes, ("v", TensorProto.FLOAT, ["n", "k"]), output_spec, **constants)
@@ -54,7 +56,7 @@ IDENTITY, SIGMOID = (helper.make_node(kind, ["v"], ["out"]) for kind in ("Identi
 SOFTMAX = helper.make_node("Softmax", ["v"], ["out"], axis=1)
 
 
-def pair_of(low_cost_model, high_cost_model, /, **settings) -> gw.PairCascade:
+def make_pair(low_cost_model, high_cost_model, /, **settings) -> gw.PairCascade:
     models = {
         "low_cost_model": low_cost_model,
         "high_cost_model": high_cost_model,
@@ -67,22 +69,22 @@ def pair_of(low_cost_model, high_cost_model, /, **settings) -> gw.PairCascade:
 def test_image_pairs_answer_as_their_graphs(image_models):
     images, _ = digit_images()
     low_cost_graph, high_cost_graph = image_models
-    pair = pair_of(low_cost_graph, high_cost_graph).fit(images[UNSEEN])
+    pair = make_pair(low_cost_graph, high_cost_graph).fit(images[UNSEEN])
     logits = np.concatenate(
-        [run(low_cost_graph, x[None, None].astype(np.float32))[0] for x in images[UNSEEN]]
+        [run_graph(low_cost_graph, x[None, None].astype(np.float32))[0] for x in images[UNSEEN]]
     )
     flat_images = images[UNSEEN].reshape(-1, 64).astype(np.float32)
-    np.testing.assert_array_equal(
-        pair.stages_[0].margins(flat_images), logits
-    )  # equal in every bit
+    np.testing.assert_array_equal(pair.stages_[0].margins(flat_images), logits)  # bit by bit
     is_offloaded = stop_score(logits) < np.float32(pair.operating_point_.thresholds[0])
     np.testing.assert_array_equal(pair.offload(images[UNSEEN]), is_offloaded)
-    expected_labels = np.where(is_offloaded, run(high_cost_graph, flat_images)[0], labels(logits))
+    expected_labels = np.where(
+        is_offloaded, run_graph(high_cost_graph, flat_images)[0], labels(logits)
+    )
     np.testing.assert_array_equal(pair.predict(images[UNSEEN]), expected_labels)
     assert 0.0 < is_offloaded.mean() < 0.9
     np.testing.assert_array_equal(pair.cost(images[UNSEEN]), 1.0 + is_offloaded)
     assert (pair.instance_.shape, pair.instance_.dtype) == ((8, 8), "uint8")
-    assert pair.request_bytes_ < 64 + 100
+    assert pair.request_bytes_ < 64 + 100  # one byte per pixel, and less than 100 of the message
     point = pair.operating_point_
     assert point.measured == "agreement"
     assert point.accuracy == point.agreement
@@ -92,12 +94,12 @@ def test_image_pairs_answer_as_their_graphs(image_models):
 
 def test_pairs_measure_accuracy_when_labels_are_given(image_models):
     images, y = digit_images()
-    pair = pair_of(*image_models, max_loss=0.05, guarantee=0.9).fit(images[UNSEEN], y[UNSEEN])
+    pair = make_pair(*image_models, max_loss=0.05, guarantee=0.9).fit(images[UNSEEN], y[UNSEEN])
     assert pair.operating_point_.measured == "accuracy"
     flat_images = images[UNSEEN].reshape(-1, 64).astype(np.float32)
-    cloud_accuracy = np.mean(run(image_models[1], flat_images)[0] == y[UNSEEN])
+    cloud_accuracy = np.mean(run_graph(image_models[1], flat_images)[0] == y[UNSEEN])
     assert pair.frontier_.reference_accuracy == pytest.approx(cloud_accuracy, abs=0.02)
-    # half of the 1097 unseen rows
+    # half of the 1,097 unseen rows; the other half tunes the thresholds
     assert pair.operating_point_.guarantee["calibration_rows"] == 549
 
 
@@ -109,9 +111,10 @@ def test_pairs_refuse_guarantees_of_rare_classes_before_any_model_runs():
     def high_cost_model(_rows):
         raise AssertionError("the high-cost model ran")
 
-    pair = pair_of(
+    pair = make_pair(
         low_cost_model, high_cost_model, classes=[0, 1], max_loss={1: 0.05}, guarantee=0.95
     )
+    # 59 is the smallest n with (1 - 0.05)^n <= 1 - 0.95
     message = r"max_loss 1=0.05 takes 59 calibration rows of this class, and there are \d;"
     with pytest.raises(InputError, match=message):
         pair.fit(rows, y)
@@ -127,7 +130,7 @@ def test_images_of_integers_with_the_channels_last_are_accepted():
     mean_graph = graph_of(
         nodes, ("v", TensorProto.UINT8, ["n", 3, 4, 5]), ("out", TensorProto.FLOAT, ["n", 3])
     )
-    pair = pair_of(mean_graph, mean_graph).fit(images)
+    pair = make_pair(mean_graph, mean_graph).fit(images)
     flat_images = pair.instance_.flat(images)
     np.testing.assert_allclose(
         pair.stages_[0].margins(flat_images), images.mean(axis=(1, 2)), rtol=1e-5
@@ -136,13 +139,14 @@ def test_images_of_integers_with_the_channels_last_are_accepted():
     assert pair.operating_point_.offload_rate == 0.0
 
 
+# One column has the score of class 1, three columns have one score per class.
 @pytest.mark.parametrize(
     ("node", "columns"), [(IDENTITY, 3), (SOFTMAX, 3), (SIGMOID, 1), (IDENTITY, 1)]
 )
 def test_every_form_of_scores_keeps_labels_and_probabilities(node, columns):
     v = np.random.default_rng(1).normal(size=(80, columns)).astype(np.float32)
-    graph = scores_graph(node, columns=columns)
-    pair = pair_of(graph, graph).fit(v)
+    graph = make_scores_graph(node, columns=columns)
+    pair = make_pair(graph, graph).fit(v)
     margins = v.astype(np.float64) if columns > 1 else np.hstack([0 * v, v]).astype(np.float64)
     expected_probabilities = np.exp(margins) / np.exp(margins).sum(axis=1, keepdims=True)
     for system in (pair, pair.at(budget=1.0)):  # both models
@@ -153,17 +157,17 @@ def test_every_form_of_scores_keeps_labels_and_probabilities(node, columns):
     np.testing.assert_allclose(high_cost_model.predict_proba(v), expected_probabilities, atol=1e-6)
 
 
-@pytest.mark.parametrize("names", [["c", "a", "b"], [30, 10, 20]])
-def test_pairs_match_the_class_names_of_both_models(names):
-    X, index = load_iris(return_X_y=True)
-    x, y = X.astype(np.float32), np.array(names)[index]
-    small_model = LogisticRegression(max_iter=500).fit(X[::2, :2], y[::2])
+@pytest.mark.parametrize("class_names", [["c", "a", "b"], [30, 10, 20]])
+def test_pairs_match_the_class_names_of_both_models(class_names):
+    X, class_indices = load_iris(return_X_y=True)
+    x, y = X.astype(np.float32), np.array(class_names)[class_indices]
+    model_of_two_columns = LogisticRegression(max_iter=500).fit(X[::2, :2], y[::2])
     low_cost_model = LogisticRegression(max_iter=500).fit(X[::2] * [1, 1, 0, 0], y[::2])
     forest = RandomForestClassifier(20, random_state=0).fit(X[::2], y[::2])
     high_cost_graph = skl2onnx.to_onnx(forest, x[:1]).SerializeToString()
-    pair = pair_of(low_cost_model, high_cost_graph).fit(X, y)
-    assert pair.classes_.tolist() == sorted(names)
-    high_cost_labels = run(high_cost_graph, x)[0]
+    pair = make_pair(low_cost_model, high_cost_graph).fit(X, y)
+    assert pair.classes_.tolist() == sorted(class_names)
+    high_cost_labels = run_graph(high_cost_graph, x)[0]
     np.testing.assert_array_equal(
         pair.high_cost_model_.labels(x), np.searchsorted(pair.classes_, high_cost_labels)
     )
@@ -175,8 +179,9 @@ def test_pairs_match_the_class_names_of_both_models(names):
     np.testing.assert_array_equal(
         pair.predict(X)[~is_offloaded], low_cost_model.predict(X)[~is_offloaded]
     )
+    # both models must read whole instances
     with pytest.raises(InputError, match="2 features, an instance has 4"):
-        pair_of(small_model, high_cost_graph).fit(X)
+        make_pair(model_of_two_columns, high_cost_graph).fit(X)
 
 
 BOOSTED_TREES = HistGradientBoostingClassifier(max_iter=5)
@@ -185,26 +190,26 @@ BOOSTED_TREES = HistGradientBoostingClassifier(max_iter=5)
 @pytest.mark.parametrize(
     "low_cost_model", [BOOSTED_TREES, RandomForestClassifier(5), LogisticRegression()]
 )
-@pytest.mark.parametrize("names", [["ok", "fault"], ["ok", "warn", "fault"]])
-def test_onnx_labels_keep_the_order_of_the_given_class_names(names, low_cost_model):
+@pytest.mark.parametrize("class_names", [["ok", "fault"], ["ok", "warn", "fault"]])
+def test_onnx_labels_keep_the_order_of_the_given_class_names(class_names, low_cost_model):
     rng = np.random.default_rng(0)
     v = rng.normal(size=(200, 3)).astype(np.float32)
-    y = np.array(names)[v[:, : len(names)].argmax(axis=1)]
-    w = np.eye(3, len(names), dtype=np.float32)
+    y = np.array(class_names)[v[:, : len(class_names)].argmax(axis=1)]
+    w = np.eye(3, len(class_names), dtype=np.float32)
     graph = graph_of(
         [helper.make_node("MatMul", ["v", "w"], ["out"])],
         ("v", TensorProto.FLOAT, ["n", 3]),
-        ("out", TensorProto.FLOAT, ["n", len(names)]),
+        ("out", TensorProto.FLOAT, ["n", len(class_names)]),
         w=w,
     )
-    pair = pair_of(low_cost_model.fit(v, y), gw.OnnxModel(graph, classes=names)).fit(v, y)
-    assert pair.classes_.tolist() == sorted(names)  # the low-cost model's order
+    pair = make_pair(low_cost_model.fit(v, y), gw.OnnxModel(graph, classes=class_names)).fit(v, y)
+    assert pair.classes_.tolist() == sorted(class_names)  # the low-cost model's order
     np.testing.assert_array_equal(pair.at(offload_rate=0.0).predict(v), low_cost_model.predict(v))
     np.testing.assert_array_equal(
         pair.at(offload_rate=1.0).predict(v)[pair.offload(v)], y[pair.offload(v)]
     )
     with pytest.raises(InputError, match="give classes="):  # sorted labels would be swapped
-        pair_of(graph, graph).fit(v, y)
+        make_pair(graph, graph).fit(v, y)
 
 
 class ReversedForest(ExtraTreesClassifier):
@@ -231,7 +236,7 @@ def test_scikit_learn_classifiers_keep_their_predictions_or_are_refused(model, m
     X, y = load_breast_cancer(return_X_y=True)
     X = X[:, :6].astype(np.float32)
     high_cost_model = ExtraTreesClassifier(5, random_state=0).fit(X, y)
-    pair = pair_of(model.fit(X, y), high_cost_model)
+    pair = make_pair(model.fit(X, y), high_cost_model)
     if message is not None:
         with pytest.raises(InputError, match=message):
             pair.fit(X)
@@ -256,7 +261,7 @@ def test_low_cost_models_need_scores_and_high_cost_models_only_labels():
         ("out", TensorProto.INT64, ["n"]),
         c=np.array([0, 2, 3]),
     )
-    pair = pair_of(low_cost_model, high_cost_graph).fit(X)
+    pair = make_pair(low_cost_model, high_cost_graph).fit(X)
     decision_values = low_cost_model.decision_function(x)
     np.testing.assert_allclose(
         pair.stages_[0].margins(x),
@@ -266,15 +271,15 @@ def test_low_cost_models_need_scores_and_high_cost_models_only_labels():
     np.testing.assert_array_equal(pair.high_cost_model_.labels(x), x[:, [0, 2, 3]].argmax(axis=1))
     assert set(np.unique(pair.high_cost_model_.predict_proba(x))) == {0.0, 1.0}
     with pytest.raises(InputError, match="gives labels alone"):
-        pair_of(high_cost_graph, low_cost_model).fit(X)
+        make_pair(high_cost_graph, low_cost_model).fit(X)
 
 
 def test_a_single_score_column_belongs_to_the_second_named_label():
     v = np.random.default_rng(2).normal(size=(80, 1)).astype(np.float32)
-    low_cost_model = gw.OnnxModel(scores_graph(IDENTITY, columns=1), classes=["yes", "no"])
+    low_cost_model = gw.OnnxModel(make_scores_graph(IDENTITY, columns=1), classes=["yes", "no"])
     node = helper.make_node("Neg", ["v"], ["out"])
-    high_cost_model = gw.OnnxModel(scores_graph(node, columns=1), classes=["no", "yes"])
-    pair = pair_of(low_cost_model, high_cost_model).fit(v)
+    high_cost_model = gw.OnnxModel(make_scores_graph(node, columns=1), classes=["no", "yes"])
+    pair = make_pair(low_cost_model, high_cost_model).fit(v)
     expected_labels = np.where(v[:, 0] > 0, "no", "yes")
     for system in (pair, pair.at(offload_rate=1.0)):
         np.testing.assert_array_equal(system.predict(v), expected_labels)
@@ -296,18 +301,18 @@ def test_a_single_score_column_belongs_to_the_second_named_label():
     ],
 )
 def test_unusable_pairs_are_refused(settings, shape, message):
-    graph = scores_graph(IDENTITY)
+    graph = make_scores_graph(IDENTITY)
     if settings.get("low_cost_model") == "fixed":
         nodes = [helper.make_node("Reshape", ["v", "s"], ["out"])]
-        settings = {"low_cost_model": scores_graph(*nodes, s=np.array([1, 3]))}
-    pair = pair_of(graph, graph, **settings)
+        settings = {"low_cost_model": make_scores_graph(*nodes, s=np.array([1, 3]))}
+    pair = make_pair(graph, graph, **settings)
     with pytest.raises(InputError, match=message):
         pair.fit(np.random.default_rng(0).normal(size=shape).astype(np.float32))
 
 
 def test_errors_name_unknown_labels():
-    graph = scores_graph(IDENTITY)
-    pair = pair_of(graph, graph, classes=["a", "b", "c"])
+    graph = make_scores_graph(IDENTITY)
+    pair = make_pair(graph, graph, classes=["a", "b", "c"])
     with pytest.raises(InputError, match="the label 'd'"):
         pair.fit(np.zeros((40, 3)), ["a"] * 39 + ["d"])
 
@@ -319,7 +324,7 @@ def test_tables_must_have_the_column_names_and_order_of_the_fit():
         RandomForestClassifier(n_trees, random_state=0).fit(table[:300], y[:300])
         for n_trees in (3, 9)
     )
-    pair = pair_of(low_cost_model, high_cost_model).fit(table[300:], y[300:])
+    pair = make_pair(low_cost_model, high_cost_model).fit(table[300:], y[300:])
     assert pair.feature_names_ == ("a", "b", "c", "d")
     np.testing.assert_array_equal(pair.predict(table), pair.predict(table.to_numpy()))
     for changed_table in (table[list("dcba")], table.rename(columns={"a": "e"}), table[["a"]]):
@@ -331,20 +336,25 @@ def test_missing_values_are_allowed_if_both_models_accept_them():
     X, y = load_breast_cancer(return_X_y=True)
     X = np.where(np.random.default_rng(0).random(X[:, :6].shape) < 0.1, np.nan, X[:, :6])
     low_cost_model, high_cost_model = (
-        HistGradientBoostingClassifier(max_iter=n).fit(X[:300], y[:300]) for n in (2, 20)
+        HistGradientBoostingClassifier(max_iter=n_rounds).fit(X[:300], y[:300])
+        for n_rounds in (2, 20)
     )
-    pair = pair_of(low_cost_model, high_cost_model, allow_missing=True).fit(X[300:], y[300:])
+    pair = make_pair(low_cost_model, high_cost_model, allow_missing=True).fit(X[300:], y[300:])
     is_offloaded = pair.offload(X)
     expected_labels = np.where(is_offloaded, high_cost_model.predict(X), low_cost_model.predict(X))
     np.testing.assert_array_equal(pair.predict(X), expected_labels)
-    for change, message in (({}, "hold NaN"), ({"allow_missing": True}, "hold infinity")):
+    for settings, message in (({}, "hold NaN"), ({"allow_missing": True}, "hold infinity")):
         with pytest.raises(InputError, match=message):
-            pair_of(low_cost_model, high_cost_model, **change).fit(np.where(X > 20, np.inf, X), y)
+            make_pair(low_cost_model, high_cost_model, **settings).fit(
+                np.where(X > 20, np.inf, X), y
+            )
     with pytest.raises(InputError, match=r"y is missing \(NaN or None\) in 1 row: leave"):
-        pair_of(low_cost_model, high_cost_model, allow_missing=True).fit(X, [None, *y.tolist()[1:]])
+        make_pair(low_cost_model, high_cost_model, allow_missing=True).fit(
+            X, [None, *y.tolist()[1:]]
+        )
 
 
-def measured_rate(point, scores, stage_labels, cloud_labels, expected_labels):
+def measure_rate(point, scores, stage_labels, cloud_labels, expected_labels):
     """Measure the share of rows for which the labels at an operating point are as expected."""
     (threshold,) = point.thresholds
     is_stopped = scores >= np.float32(np.inf if threshold is None else threshold)
@@ -364,7 +374,7 @@ def test_rates_on_unseen_rows_lie_in_the_stated_interval():
     high_cost_probabilities = cross_val_predict(forest, X, y, cv=3, method="predict_proba")
     rows = np.hstack([low_cost_margins, high_cost_probabilities]).astype(np.float32)
     low_cost_graph, high_cost_graph = (
-        scores_graph(
+        make_scores_graph(
             helper.make_node("Gather", ["v", "c"], ["out"], axis=1),
             columns=10,
             c=np.arange(first_column, first_column + 10),
@@ -376,22 +386,30 @@ def test_rates_on_unseen_rows_lie_in_the_stated_interval():
     scores = stop_score(margins)
     stage_labels = labels(margins)
     goals = ({"max_loss": 0.01}, {"offload_rate": 0.2}, {"max_loss": 0.0}, {"budget": 1.1})
+    # whether the rate is inside the interval, by the presence of labels and the goal
     is_inside: dict[tuple[bool, int], list[bool]] = {}
     for seed in range(100):
         row_order = np.random.default_rng(seed).permutation(len(rows))
         validation, unseen = row_order[:300], row_order[300:]
         for has_labels in (False, True):
-            pair = pair_of(low_cost_graph, high_cost_graph, random_state=seed)
+            pair = make_pair(low_cost_graph, high_cost_graph, random_state=seed)
             pair.fit(rows[validation], y[validation] if has_labels else None)
-            for number, goal in enumerate(goals):
+            for goal_number, goal in enumerate(goals):
                 point = pair.at(**goal).operating_point_
                 expected_labels = y if has_labels else cloud_labels
-                rate = measured_rate(
+                rate = measure_rate(
                     point,
-                    *(a[unseen] for a in (scores, stage_labels, cloud_labels, expected_labels)),
+                    *(
+                        values[unseen]
+                        for values in (scores, stage_labels, cloud_labels, expected_labels)
+                    ),
                 )
                 low_end, high_end = point.interval
-                is_inside.setdefault((has_labels, number), []).append(low_end <= rate <= high_end)
-    coverage = {key: np.mean(flags) for key, flags in is_inside.items()}
+                is_inside.setdefault((has_labels, goal_number), []).append(
+                    low_end <= rate <= high_end
+                )
+    coverage = {
+        has_labels_and_goal: np.mean(flags) for has_labels_and_goal, flags in is_inside.items()
+    }
     # the stated 0.95 less one standard deviation of a share of 100 resamplings, 0.02
     assert min(coverage.values()) >= 0.93, coverage

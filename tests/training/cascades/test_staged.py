@@ -8,16 +8,16 @@ from gatewise_training import ConfidenceCascade, StagedCascade
 
 
 @pytest.fixture(scope="module")
-def wine():
-    x, y = load_wine(return_X_y=True)
-    rows = np.random.default_rng(0).permutation(len(y))
-    return x[rows, :8], y[rows]
+def wine_rows():
+    X, y = load_wine(return_X_y=True)
+    row_order = np.random.default_rng(0).permutation(len(y))
+    return X[row_order, :8], y[row_order]
 
 
 @pytest.mark.slow
-def test_points_are_as_good_as_those_of_confidence_cascade_on_few_rows(wine):
-    staged_cascade = StagedCascade(random_state=0).fit(*wine)
-    confidence_cascade = ConfidenceCascade(random_state=0).fit(*wine)
+def test_points_are_as_good_as_those_of_confidence_cascade_on_few_rows(wine_rows):
+    staged_cascade = StagedCascade(random_state=0).fit(*wine_rows)
+    confidence_cascade = ConfidenceCascade(random_state=0).fit(*wine_rows)
     for point in confidence_cascade.frontier_.points:
         best_point = staged_cascade.frontier_.at(budget=point.cost)
         assert best_point.accuracy >= point.accuracy - 1e-12
@@ -25,8 +25,8 @@ def test_points_are_as_good_as_those_of_confidence_cascade_on_few_rows(wine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"effort": "low"}, {"families": ("linear",)}])
-def test_candidates_exclude_single_models_at_low_effort_and_without_boosting(wine, settings):
-    staged_cascade = StagedCascade(random_state=0, n_stages=2, **settings).fit(*wine)
+def test_candidates_exclude_single_models_at_low_effort_and_without_boosting(wine_rows, settings):
+    staged_cascade = StagedCascade(random_state=0, n_stages=2, **settings).fit(*wine_rows)
     # three ways to select features give a sequence of at most two sets each, and single models,
     # which have further sets, are not among the candidates
     feature_sets = {tuple(stage.features) for stages in staged_cascade.chains_ for stage in stages}

@@ -18,26 +18,26 @@ from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.screening import MAX_COLUMNS, most_different_columns
 
 
-def table(n_columns: int, n_rows: int = 120) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows of noise whose class depends on columns 7 and 8."""
+def draw_table(n_columns: int, n_rows: int = 120) -> tuple[np.ndarray, np.ndarray]:
+    """Draw rows of noise, whose class depends on columns 7 and 8."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n_rows, n_columns)).astype(np.float32)
     return x, (x[:, 7] + x[:, 8] > 0).astype(np.int64)
 
 
-def problem(x: np.ndarray, y: np.ndarray, costs: FeatureCosts) -> Problem:
+def make_problem_of_rows(x: np.ndarray, y: np.ndarray, costs: FeatureCosts) -> Problem:
     plan = ValidationSplit.choose(x, y, np.ones(len(y)), validation=None, seed=0)
     return Problem(plan, plan, 2, costs, 0, lambda done, total, what="": None)
 
 
 @pytest.mark.slow
 def test_searches_in_very_many_columns_use_only_some_of_them() -> None:
-    x, y = table(1400)
+    x, y = draw_table(1400)
     group = np.full(1400, None, object)
     group[8:708] = "bus"
     own_prices = np.where(group == "bus", 0.0, 1.0)
     costs = FeatureCosts(own_prices, group=group.tolist(), shared={"bus": 3.0})
-    narrowed_problem, columns = with_fewer_columns(problem(x, y, costs))
+    narrowed_problem, columns = with_fewer_columns(make_problem_of_rows(x, y, costs))
     assert {7, 8} <= set(columns.tolist())
     bus_columns = columns[(columns >= 8) & (columns < 708)]
     assert len(bus_columns) in (0, 700)  # features that share one price stay together
@@ -45,10 +45,10 @@ def test_searches_in_very_many_columns_use_only_some_of_them() -> None:
         narrowed_problem.costs.n_features == narrowed_problem.plan.x.shape[1] == len(columns) < 1400
     )
     assert narrowed_problem.costs.price(np.arange(len(columns))) == costs.price(columns)
-    x, y = table(30)
-    narrow_problem = problem(x, y, FeatureCosts.uniform(30))
+    x, y = draw_table(30)
+    narrow_problem = make_problem_of_rows(x, y, FeatureCosts.uniform(30))
     assert with_fewer_columns(narrow_problem)[0] is narrow_problem
-    assert len(most_different_columns(*table(3000))) == MAX_COLUMNS
+    assert len(most_different_columns(*draw_table(3000))) == MAX_COLUMNS
 
 
 def test_a_backward_step_takes_linear_time_in_the_columns() -> None:
@@ -62,9 +62,9 @@ def test_a_backward_step_takes_linear_time_in_the_columns() -> None:
 
 @pytest.mark.slow
 def test_a_wide_file_is_read_in_linear_time(tmp_path: Path) -> None:
-    x, y = table(3000, 20)
-    frame = pd.DataFrame(x, columns=[f"x{i}" for i in range(3000)]).assign(label=y)
-    frame.to_csv(tmp_path / "wide.csv", index=False)
+    x, y = draw_table(3000, 20)
+    table = pd.DataFrame(x, columns=[f"x{i}" for i in range(3000)]).assign(label=y)
+    table.to_csv(tmp_path / "wide.csv", index=False)
     started_at = time.process_time()
     wide_table = read_table(tmp_path / "wide.csv")
     wide_table.check()

@@ -12,12 +12,13 @@ from gatewise_training.cegb.growth import TreeGrowth, grow
 from gatewise_training.cegb.objectives import ValueTarget
 from gatewise_training.cegb.penalties import Charge, SplitPrices
 
-MIN_ROWS = 5
+MIN_ROWS = 5  # smallest number of rows of a leaf, as in the product
 LEARNING_RATE = 0.5
 N_ROWS = 240
 
 
-def table(seed):
+def draw_table(seed):
+    """Draw rows with few distinct values, whose label depends on all features."""
     rng = np.random.default_rng(seed)
     x = rng.integers(0, 6, size=(N_ROWS, 4)).astype(np.float32)
     y = x[:, 0] * (x[:, 1] > 2) + 0.5 * x[:, 2] + 0.3 * x[:, 3] + rng.normal(size=N_ROWS)
@@ -25,26 +26,32 @@ def table(seed):
 
 
 class PlainGrower:
-    """Best-first trees for squared errors, which charge equation 13 term by term."""
+    """Best-first trees for squared errors, which charge equation 13 term by term.
 
-    def __init__(self, x, costs, accounting, split, coupled, penalty, n_leaves):
-        unit = penalty / (costs.total / costs.n_features)
-        is_lazy = float(accounting == "lazy")
+    The attributes have the paper's symbols: `alpha` is the price of a split for each row, `beta`
+    the lazy price of a feature for each row without it, and `gamma` the price of its first use.
+    """
+
+    def __init__(self, x, costs, accounting, split_prices, coupled_prices, penalty, n_leaves):
+        price_unit = penalty / (costs.total / costs.n_features)
+        lazy_factor = float(accounting == "lazy")
         n_groups = len(costs.shared)
         self.x = x
         self.n_leaves = n_leaves
         self.group = costs.group
-        self.alpha = unit * np.broadcast_to(split, 4)
-        self.beta = is_lazy * unit * costs.own
-        self.beta_group = is_lazy * unit * costs.shared
-        self.gamma = (1.0 - is_lazy) * unit * costs.own + unit * np.asarray(coupled)
-        self.gamma_group = (1.0 - is_lazy) * unit * costs.shared
+        self.alpha = price_unit * np.broadcast_to(split_prices, 4)
+        self.beta = lazy_factor * price_unit * costs.own
+        self.beta_group = lazy_factor * price_unit * costs.shared
+        self.gamma = (1.0 - lazy_factor) * price_unit * costs.own + price_unit * np.asarray(
+            coupled_prices
+        )
+        self.gamma_group = (1.0 - lazy_factor) * price_unit * costs.shared
         self.has_feature = np.zeros((len(x), 4), bool)
         self.has_group = np.zeros((len(x), n_groups), bool)
         self.is_used = np.zeros(4, bool)
         self.is_group_used = np.zeros(n_groups, bool)
 
-    def price(self, rows, k):
+    def compute_price(self, rows, k):
         """Compute equation 13 for a split of some rows on feature k."""
         g = self.group[k]
         price = len(rows) * self.alpha[k]
@@ -55,9 +62,10 @@ class PlainGrower:
             price += len(self.x) * self.gamma_group[g] * (not self.is_group_used[g])
         return price
 
-    def best_split(self, rows, gradient):
-        """Find the split with the largest gain of equation 12, with hessians of 1."""
-        best = (1e-9, None)
+    def find_best_split(self, rows, gradient):
+        """Find the largest gain of equation 12, with hessians of 1; return it, feature and rows."""
+        # a split must gain more than rounding errors, as must a later split to replace an equal one
+        best_gain, best_feature_and_rows = 1e-9, None
         for k in range(4):
             for value in np.unique(self.x[rows, k])[:-1]:
                 goes_left = self.x[rows, k] <= value
@@ -68,18 +76,19 @@ class PlainGrower:
                     gradient[child_rows].sum() ** 2 / len(child_rows)
                     for child_rows in children_rows
                 )
-                gain = 0.5 * (gain - gradient[rows].sum() ** 2 / len(rows)) - self.price(rows, k)
-                if gain > best[0] + 1e-9:
-                    best = (gain, (k, children_rows))
-        return best
+                gain = 0.5 * (gain - gradient[rows].sum() ** 2 / len(rows))
+                gain -= self.compute_price(rows, k)
+                if gain > best_gain + 1e-9:
+                    best_gain, best_feature_and_rows = gain, (k, children_rows)
+        return best_gain, best_feature_and_rows
 
     def grow_tree(self, gradient):
-        """Grow a tree; return feature and number of rows of each split, and each row's step."""
+        """Grow a tree; return feature and number of rows of each split, and changes of margins."""
         leaves = [np.arange(len(self.x))]
         splits = []
         while len(leaves) < self.n_leaves:
-            candidates = [self.best_split(rows, gradient) for rows in leaves]
-            leaf = max(range(len(leaves)), key=lambda i: candidates[i][0])
+            candidates = [self.find_best_split(rows, gradient) for rows in leaves]
+            leaf = max(range(len(leaves)), key=lambda number: candidates[number][0])
             if candidates[leaf][1] is None:
                 break
             k, children_rows = candidates[leaf][1]
@@ -89,12 +98,13 @@ class PlainGrower:
             if self.group[k] >= 0:
                 self.has_group[leaves[leaf], self.group[k]] = True
                 self.is_group_used[self.group[k]] = True
-            leaves[leaf : leaf + 1] = [children_rows[0]]
+            # the left child takes the place of the leaf, so that equal gains keep their order
+            leaves[leaf] = children_rows[0]
             leaves.append(children_rows[1])
-        step = np.zeros(len(self.x))
+        margin_changes = np.zeros(len(self.x))
         for rows in leaves:
-            step[rows] = -LEARNING_RATE * gradient[rows].mean()
-        return splits, step
+            margin_changes[rows] = -LEARNING_RATE * gradient[rows].mean()
+        return splits, margin_changes
 
 
 GROUPED_COSTS = FeatureCosts(
@@ -106,25 +116,30 @@ PLAIN_COSTS = FeatureCosts([0.5, 1.0, 0.3, 2.0])
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("costs", [GROUPED_COSTS, PLAIN_COSTS], ids=["groups", "no groups"])
 @pytest.mark.parametrize(
-    ("accounting", "coupled"),
+    ("accounting", "coupled_prices"),
     [("lazy", (0, 0, 0, 0)), ("lazy", (0.5, 0.1, 3.0, 0.2)), ("coupled", (0, 0, 0, 0))],
 )
-def test_trees_with_split_prices_by_feature_follow_equation_13(accounting, coupled, costs, seed):
-    x, y = table(seed)
-    split = (0.05, 0.4, 0.1, 0.0)
+def test_trees_with_split_prices_by_feature_follow_equation_13(
+    accounting, coupled_prices, costs, seed
+):
+    x, y = draw_table(seed)
+    split_prices = (0.05, 0.4, 0.1, 0.0)
     penalty = 0.15
     growth = TreeGrowth(patience=None, num_leaves=8, learning_rate=LEARNING_RATE)
     prices = SplitPrices(
-        costs, accounting, np.array(split), np.array(coupled) if any(coupled) else None
+        costs,
+        accounting,
+        np.array(split_prices),
+        np.array(coupled_prices) if any(coupled_prices) else None,
     )
     target = ValueTarget(y, np.ones(N_ROWS), 1.0)
-    plain_grower = PlainGrower(x, costs, accounting, split, coupled, penalty, 8)
+    plain_grower = PlainGrower(x, costs, accounting, split_prices, coupled_prices, penalty, 8)
     margins = np.zeros(N_ROWS)
     n_splits = 0
     for n_rounds in (1, 2, 3):
         trees, n_best_rounds = grow(x, target, growth, Charge(prices, penalty, x), rounds=n_rounds)
-        splits, step = plain_grower.grow_tree(margins - y)
-        margins = margins + step
+        splits, margin_changes = plain_grower.grow_tree(margins - y)
+        margins = margins + margin_changes
         if n_best_rounds < n_rounds:  # no further split is worth its price
             assert not splits
             break
@@ -137,21 +152,21 @@ def test_trees_with_split_prices_by_feature_follow_equation_13(accounting, coupl
 @pytest.mark.parametrize("seed", range(3))
 def test_lightgbm_charges_lazy_and_coupled_prices_together(seed):
     """Stumps, because LightGBM overestimates other leaves at first uses below the root."""
-    x, y = table(seed)
+    x, y = draw_table(seed)
     costs = PLAIN_COSTS
-    coupled = (0.5, 0.1, 3.0, 0.2)
+    coupled_prices = (0.5, 0.1, 3.0, 0.2)
     penalty = 0.05
     growth = TreeGrowth(patience=None, num_leaves=2, learning_rate=LEARNING_RATE)
-    prices = SplitPrices(costs, "lazy", 0.3, np.array(coupled))
+    prices = SplitPrices(costs, "lazy", 0.3, np.array(coupled_prices))
     target = ValueTarget(y, np.ones(N_ROWS), 1.0)
-    plain_grower = PlainGrower(x, costs, "lazy", 0.3, coupled, penalty, 2)
+    plain_grower = PlainGrower(x, costs, "lazy", 0.3, coupled_prices, penalty, 2)
     margins = np.zeros(N_ROWS)
     features = []
     for _ in range(12):
-        splits, step = plain_grower.grow_tree(margins - y)
+        splits, margin_changes = plain_grower.grow_tree(margins - y)
         if not splits:
             break
-        margins = margins + step
+        margins = margins + margin_changes
         features.append(splits[0][0])
     trees, n_best_rounds = grow(x, target, growth, Charge(prices, penalty, x), rounds=12)
     assert n_best_rounds == len(features) >= 3
@@ -160,8 +175,8 @@ def test_lightgbm_charges_lazy_and_coupled_prices_together(seed):
 
 
 def test_cost_report_counts_split_prices_by_feature_and_coupled_prices():
-    x, y = table(0)
-    alpha = np.array([0.1, 0.2, 0.3, 0.4])
+    x, y = draw_table(0)
+    alpha = np.array([0.1, 0.2, 0.3, 0.4])  # different values and sums, to tell features apart
     gamma = np.array([1.0, 2.0, 4.0, 8.0])
     model = CEGBRegressor(
         penalty_split=alpha.tolist(), coupled_costs=gamma.tolist(), n_rounds=8, max_loss=0.0,
@@ -169,38 +184,40 @@ def test_cost_report_counts_split_prices_by_feature_and_coupled_prices():
     ).fit(x, y)  # fmt: skip
     report = model.cost_report(x[:20])
     trees, features = model.stages_[0].model, model.stages_[0].features
-    for i, row in enumerate(x[:20, features]):
+    for row_number, row in enumerate(x[:20, features]):
         price = 0.0
         for node in trees.roots:
             while trees.feature[node] >= 0:
                 price += alpha[features[trees.feature[node]]]
                 goes_left = row[trees.feature[node]] <= trees.threshold[node]
                 node = trees.left[node] if goes_left else trees.right[node]
-        assert report.evaluation[i] == pytest.approx(price)
+        assert report.evaluation[row_number] == pytest.approx(price)
     assert report.coupled == gamma[features].sum()
     np.testing.assert_allclose(report.total, report.features + report.evaluation + report.coupled)
 
 
-@pytest.mark.parametrize("coupled", [None, (0.5, 0.1, 0.4, 0.2)], ids=["lazy", "coupled prices"])
-def test_budgets_can_include_splits_and_coupled_prices(coupled):
-    x, y = table(1)
-    label = (y > 0).astype(int)
+@pytest.mark.parametrize(
+    "coupled_prices", [None, (0.5, 0.1, 0.4, 0.2)], ids=["lazy", "coupled prices"]
+)
+def test_budgets_can_include_splits_and_coupled_prices(coupled_prices):
+    x, y = draw_table(1)
+    labels = (y > 0).astype(int)
     settings = {"penalty_split": 0.2, "budget_counts": "total", "n_rounds": 15, "random_state": 0}
-    settings["coupled_costs"] = coupled
-    validation = x[160:], label[160:]
+    settings["coupled_costs"] = coupled_prices
+    validation = x[160:], labels[160:]
     model = CEGBClassifier(budget=3.0, **settings, n_penalties=6).fit(
-        x[:160], label[:160], validation=validation
+        x[:160], labels[:160], validation=validation
     )
     assert len(model.frontier_.points) >= 2
     for point in model.frontier_.points:
         point_model = model.at(budget=point.cost)
         report = point_model.cost_report(x[160:])
-        total = report.features + report.evaluation + report.coupled
-        assert point.cost == pytest.approx(total.mean())
-        np.testing.assert_allclose(point_model.cost(x[160:]), total)
+        total_costs = report.features + report.evaluation + report.coupled
+        assert point.cost == pytest.approx(total_costs.mean())
+        np.testing.assert_allclose(point_model.cost(x[160:]), total_costs)
     assert model.operating_point_.cost <= 3.0
     with pytest.raises(InputError, match="guarantee"):
-        CEGBClassifier(guarantee=0.9, **settings).fit(x, label)
+        CEGBClassifier(guarantee=0.9, **settings).fit(x, labels)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +230,6 @@ def test_budgets_can_include_splits_and_coupled_prices(coupled):
     ],
 )
 def test_invalid_prices_are_refused(settings, message):
-    x, y = table(0)
+    x, y = draw_table(0)
     with pytest.raises(InputError, match=message):
         CEGBRegressor(n_rounds=2, **settings).fit(x, y)

@@ -26,12 +26,13 @@ pytestmark = pytest.mark.slow
 SETTINGS = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
 
 
-def shuffled_split(X, y, seed=0):
+def split_shuffled_rows(X, y, seed=0):
+    """Split rows and labels into 60 % training rows and 40 % validation rows."""
     rng = np.random.default_rng(seed)
     rows = rng.permutation(len(X))
     n_train = int(0.6 * len(X))
-    train, validation = rows[:n_train], rows[n_train:]
-    return (X[train], y[train]), (X[validation], y[validation])
+    training_rows, validation_rows = rows[:n_train], rows[n_train:]
+    return (X[training_rows], y[training_rows]), (X[validation_rows], y[validation_rows])
 
 
 # -- costs of instances ----------------------------------------------------------------------
@@ -41,11 +42,11 @@ def shuffled_split(X, y, seed=0):
     ("accounting", "load"), [("lazy", load_wine), ("coupled", load_breast_cancer)]
 )
 def test_costs_equal_the_prices_on_the_paths(accounting, load):
-    (X, y), validation = shuffled_split(*load(return_X_y=True))
+    (X, y), validation = split_shuffled_rows(*load(return_X_y=True))
     X_val, y_val = (array[:70] for array in validation)
-    k = X.shape[1]
-    own = (0.5 + np.arange(k) % 4).tolist()
-    group = [None if i % 3 == 0 else f"g{i % 5}" for i in range(k)]
+    n_features = X.shape[1]
+    own = (0.5 + np.arange(n_features) % 4).tolist()
+    group = [None if k % 3 == 0 else f"g{k % 5}" for k in range(n_features)]
     shared = {f"g{g}": 1.0 + g for g in range(5)}
     costs = FeatureCosts(own, group=group, shared=shared)
     model = CEGBClassifier(costs, accounting=accounting, penalty_split=0.01, **SETTINGS)
@@ -53,20 +54,20 @@ def test_costs_equal_the_prices_on_the_paths(accounting, load):
     assert len(model.frontier_.points) >= 2
     for point in model.frontier_.points:
         point_model = model.at(budget=point.cost)
-        row_costs, splits = measure_costs_and_splits(point_model, X_val, costs)
+        row_costs, n_splits = measure_costs_and_splits(point_model, X_val, costs)
         np.testing.assert_allclose(point_model.cost(X_val), row_costs)
         # the frontier equals the figures of the fitted models on the validation rows
         assert point.cost == pytest.approx(row_costs.mean())
         assert point.accuracy == pytest.approx(point_model.score(X_val, y_val))
         report = point_model.cost_report(X_val)
-        assert report.splits.tolist() == splits.tolist()
-        np.testing.assert_allclose(report.total, row_costs + 0.01 * splits)
+        assert report.splits.tolist() == n_splits.tolist()
+        np.testing.assert_allclose(report.total, row_costs + 0.01 * n_splits)
 
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
 @pytest.mark.parametrize("budget", [0.0, 2.0])
 def test_budget_is_met_on_validation_rows(accounting, budget):
-    (X, y), (X_val, y_val) = shuffled_split(*load_breast_cancer(return_X_y=True))
+    (X, y), (X_val, y_val) = split_shuffled_rows(*load_breast_cancer(return_X_y=True))
     model = CEGBClassifier(accounting=accounting, budget=budget, **SETTINGS)
     model.fit(X, y, validation=(X_val, y_val))
     row_costs, _ = measure_costs_and_splits(model, X_val, FeatureCosts.uniform(30))
@@ -92,15 +93,17 @@ def test_search_covers_the_range_of_costs_and_reaches_its_goal(budget, max_loss)
     )  # fmt: skip
     assert len(fits) == 13  # the constant model is not counted
     assert fits[0].cost == 0.0
-    assert [f.penalty for f in fits] == sorted((f.penalty for f in fits), reverse=True)
+    penalties = [fit.penalty for fit in fits]
+    assert penalties == sorted(penalties, reverse=True)
     assert fits[-1].penalty == 0.0
-    costs = np.sort([f.cost for f in fits[1:]])
+    costs = np.sort([fit.cost for fit in fits[1:]])
+    # some fits are cheap, and no gap between costs is wider than half of the range
     assert (costs < 0.2 * costs[-1]).any()
     assert (np.diff(costs) < 0.5 * costs[-1]).all()
     if budget is not None:
-        assert any(0.9 * budget <= cost <= budget for cost in costs)
+        assert any(0.9 * budget <= cost <= budget for cost in costs)  # close below the budget
     else:
-        lowest_cost = min(f.cost for f in fits if f.score >= fits[-1].score - max_loss)
+        lowest_cost = min(fit.cost for fit in fits if fit.score >= fits[-1].score - max_loss)
         assert lowest_cost < 0.3 * costs[-1]
 
 
@@ -129,23 +132,24 @@ def test_greedy_miser_grows_first_order_coupled_trees_of_cegb(load, penalty, mon
     cegb = CEGBClassifier(
         costs, accounting="coupled", growth="breadth-first", patience=None, **settings
     ).fit(X, y)
-    stages_of_miser, stages_of_cegb = (
+    miser_stages_by_size, cegb_stages_by_size = (
         {stage.model.n_nodes: stage for (stage,) in system.chains_ if stage.n_trees > 1}
         for system in (miser, cegb)
     )
-    assert stages_of_miser
-    assert set(stages_of_miser) <= set(stages_of_cegb)
-    for size, stage in stages_of_miser.items():
-        cegb_stage = stages_of_cegb[size]
-        for name in ("feature", "threshold", "left", "right", "value", "base"):
+    assert miser_stages_by_size
+    assert set(miser_stages_by_size) <= set(cegb_stages_by_size)
+    for n_nodes, stage in miser_stages_by_size.items():
+        cegb_stage = cegb_stages_by_size[n_nodes]
+        for array_name in ("feature", "threshold", "left", "right", "value", "base"):
             np.testing.assert_array_equal(
-                getattr(stage.model, name), getattr(cegb_stage.model, name)
+                getattr(stage.model, array_name), getattr(cegb_stage.model, array_name)
             )
         assert stage.features.tolist() == cegb_stage.features.tolist()
-        assert max_depth(stage.model) <= 4
+        assert compute_depth(stage.model) <= 4
 
 
-def max_depth(trees):
+def compute_depth(trees):
+    """Compute the largest number of splits on a path, level by level."""
     nodes = trees.roots
     depth = -1
     while len(nodes):
@@ -168,7 +172,7 @@ def test_missing_values_need_allow_missing():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("invalid_setting", "message"),
     [
         ({"accounting": "both"}, "accounting"),
         ({"penalty_split": -1.0}, "penalty_split"),
@@ -181,10 +185,10 @@ def test_missing_values_need_allow_missing():
         ({"n_rounds": 0}, "n_rounds"),
     ],
 )
-def test_invalid_settings_are_refused(changes, message):
+def test_invalid_settings_are_refused(invalid_setting, message):
     X, y, qid = draw_queries(0)
     with pytest.raises(InputError, match=message):
-        CEGBRanker(**SETTINGS | changes).fit(X, y, qid=qid)
+        CEGBRanker(**SETTINGS | invalid_setting).fit(X, y, qid=qid)
 
 
 # -- the regressor ---------------------------------------------------------------------------
@@ -192,7 +196,7 @@ def test_invalid_settings_are_refused(changes, message):
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
 def test_frontier_of_the_regressor_relates_r2_to_cost(accounting):
-    (X, y), (X_val, y_val) = shuffled_split(*load_diabetes(return_X_y=True))
+    (X, y), (X_val, y_val) = split_shuffled_rows(*load_diabetes(return_X_y=True))
     own = [1.0, 0.2, 2.0, 1.0, 3.0, 3.0, 3.0, 3.0, 3.0, 1.0]
     model = CEGBRegressor(FeatureCosts(own), accounting=accounting, budget=6.0, **SETTINGS)
     model.fit(X, y, validation=(X_val, y_val))
@@ -214,15 +218,16 @@ def test_frontier_of_the_regressor_relates_r2_to_cost(accounting):
 
 
 def test_penalties_do_not_depend_on_the_unit_of_the_values():
-    (X, y), validation = shuffled_split(*load_diabetes(return_X_y=True))
-    fits = []
-    for scale in (1.0, 1024.0):
+    (X, y), validation = split_shuffled_rows(*load_diabetes(return_X_y=True))
+    models = []
+    for scale in (1.0, 1024.0):  # a power of 2, with which products are exact
         model = CEGBRegressor(penalties=(0.01,), **SETTINGS)
-        fits.append(model.fit(X, scale * y, validation=(validation[0], scale * validation[1])))
-    original_model, scaled_model = fits
-    assert [p.cost for p in original_model.frontier_.points] == [
-        p.cost for p in scaled_model.frontier_.points
-    ]
+        models.append(model.fit(X, scale * y, validation=(validation[0], scale * validation[1])))
+    original_model, scaled_model = models
+    original_costs, scaled_costs = (
+        [point.cost for point in model.frontier_.points] for model in models
+    )
+    assert original_costs == scaled_costs
     np.testing.assert_allclose(1024 * original_model.predict(X), scaled_model.predict(X), rtol=1e-5)
 
 
@@ -232,23 +237,25 @@ def test_rows_without_weight_do_not_change_the_fit():
     shifted_values = np.where(has_weight, y, y + 1000.0)
     weight = has_weight.astype(np.float64)
     model = CEGBRegressor(budget=5.0, **SETTINGS).fit(X, shifted_values, weight)
+    # with equal weights the mean would be 500 higher
     assert abs(model.predict(X).mean() - y.mean()) < 20
 
 
 # -- guarantees ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bound", [{"budget": 4.0}, {"max_loss": 0.05}])
-def test_guarantee_chooses_the_last_model_that_passes_its_tests(bound):
+@pytest.mark.parametrize("goal", [{"budget": 4.0}, {"max_loss": 0.05}])
+def test_guarantee_chooses_the_last_model_that_passes_its_tests(goal):
     """Models are certified one after another on 456 calibration rows, within the bound."""
     X, y = load_breast_cancer(return_X_y=True)
     rng = np.random.default_rng(0)
+    # copies of the rows with 1 % noise, so that there are enough calibration rows
     X = np.tile(X, (4, 1)) * rng.normal(1.0, 0.01, size=(4 * len(X), X.shape[1]))
     penalties = (0.1, 0.05, 0.03, 0.01, 0.003)
-    model = CEGBClassifier(guarantee=0.9, penalties=penalties, n_rounds=20, random_state=0, **bound)
+    model = CEGBClassifier(guarantee=0.9, penalties=penalties, n_rounds=20, random_state=0, **goal)
     point = model.fit(X, np.tile(y, 4)).operating_point_
     assert point.guarantee["confidence"] == 0.9
-    if "budget" in bound:
+    if "budget" in goal:
         assert 0.0 < point.cost < 4.0
         assert point.accuracy > 0.9
     else:

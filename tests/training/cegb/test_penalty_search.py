@@ -15,27 +15,28 @@ from gatewise.costs import FeatureCosts
 from gatewise_training import AdaptGBRT
 from gatewise_training.cegb.penalty_search import MIN_RATIO, spread_penalties
 
-VALUES = st.lists(st.floats(1e-6, 100.0), min_size=1, max_size=6)
+FEATURE_VALUES = st.lists(st.floats(1e-6, 100.0), min_size=1, max_size=6)
 
 
-@given(VALUES, st.lists(st.floats(0.1, 50.0), min_size=6, max_size=6))
-def test_search_reaches_every_set_of_features(values, prices):
+@given(FEATURE_VALUES, st.lists(st.floats(0.1, 50.0), min_size=6, max_size=6))
+def test_search_reaches_every_set_of_features(feature_values, prices):
     """The model of a penalty uses the features with a value above the penalty."""
-    own = np.array(prices[: len(values)])
-    feature_values = np.array(values)
+    own = np.array(prices[: len(feature_values)])
+    value_array = np.array(feature_values)
     fitted_penalties = []
 
-    def cost_at(penalty):
+    def measure_cost(penalty):
         fitted_penalties.append(penalty)
-        return float(own[feature_values > penalty].sum())
+        return float(own[value_array > penalty].sum())
 
-    penalties = spread_penalties(cost_at, FeatureCosts(own), 400)
+    penalties = spread_penalties(measure_cost, FeatureCosts(own), 400)
     assert sorted(penalties) == sorted(set(fitted_penalties))
     assert penalties[-1] == 0.0
     assert penalties == sorted(penalties, reverse=True)
-    costs = [cost_at(penalty) for penalty in penalties]
+    costs = [measure_cost(penalty) for penalty in penalties]
     assert costs == sorted(costs)
-    sorted_values = np.sort(feature_values)
+    # The search does not divide intervals of penalties whose ends differ by less than MIN_RATIO.
+    sorted_values = np.sort(value_array)
     is_separable = sorted_values[:-1] * MIN_RATIO**2 < sorted_values[1:]
     assert len({cost for cost in costs if cost > 0}) >= 1 + is_separable.sum()
 
@@ -44,11 +45,11 @@ def test_search_reaches_every_set_of_features(values, prices):
 def test_search_makes_the_requested_number_of_fits(n_penalties):
     fitted_penalties = []
 
-    def cost_at(penalty):
+    def measure_cost(penalty):
         fitted_penalties.append(penalty)
-        return float(np.ceil(5 / (1 + 100 * penalty)))
+        return float(np.ceil(5 / (1 + 100 * penalty)))  # 5 features without a penalty, then fewer
 
-    penalties = spread_penalties(cost_at, FeatureCosts.uniform(5), n_penalties)
+    penalties = spread_penalties(measure_cost, FeatureCosts.uniform(5), n_penalties)
     assert len(penalties) == len(fitted_penalties) == n_penalties
 
 
@@ -65,6 +66,6 @@ def test_adapt_gbrt_has_stages_of_few_and_of_many_features():
     system = AdaptGBRT(
         f0, stop="gate", p_full=(0.3,), prefixes=(1.0,), n_rounds=40, random_state=0
     ).fit(X, y)
-    sizes = {len(chain[0].features) for chain in system.chains_}
-    assert {1, 2} <= sizes
-    assert max(sizes) >= 6
+    feature_counts = {len(chain[0].features) for chain in system.chains_}
+    assert {1, 2} <= feature_counts
+    assert max(feature_counts) >= 6

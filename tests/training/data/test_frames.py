@@ -18,40 +18,42 @@ from gatewise_training import StagedCascade, TableEncoder
 from gatewise_training.data.frames import as_pandas
 
 
-def as_arrow(frame):
+def convert_to_arrow(frame):
     return pa.Table.from_pandas(frame, preserve_index=False)
 
 
-def as_polars(frame):
+def convert_to_polars(frame):
     polars = pytest.importorskip("polars", reason="polars is not installed (pip install polars)")
     cells = frame.astype(object).where(frame.notna(), None)
     return polars.DataFrame({name: cells[name].to_list() for name in cells})
 
 
-def as_nullable(frame):
+def convert_to_nullable(frame):
+    """Convert columns to the pandas types that have NA as a value."""
     return frame.convert_dtypes()
 
 
-def as_arrow_backed(frame):
+def convert_to_arrow_backed(frame):
     return frame.convert_dtypes(dtype_backend="pyarrow")
 
 
 COLUMNS = {"shade": "category"}
-CONVERSIONS = [as_arrow, as_polars, as_nullable, as_arrow_backed]
+CONVERSIONS = [convert_to_arrow, convert_to_polars, convert_to_nullable, convert_to_arrow_backed]
 
 
 @pytest.fixture(scope="module")
-def wine():
-    data, y = load_wine(return_X_y=True, as_frame=True)
-    frame = data[["alcohol", "hue", "proline"]].copy()
+def wine_table():
+    """Frame of numbers, a text and a flag, and its labels."""
+    all_columns, y = load_wine(return_X_y=True, as_frame=True)
+    frame = all_columns[["alcohol", "hue", "proline"]].copy()
     frame["shade"] = np.where(frame["hue"] > 1, "pale", "deep")
     frame["is_strong"] = frame["alcohol"] > 13
     return frame, np.where(y == 0, "first", "other")
 
 
 @pytest.fixture(scope="module")
-def encoder_and_system(wine):
-    frame, y = wine
+def encoder_and_system(wine_table):
+    frame, y = wine_table
     encoder = TableEncoder(columns=COLUMNS).fit(frame)
     system = StagedCascade(n_stages=1, families=("linear",), effort="low", random_state=0)
     return encoder, system.fit(encoder.transform(frame), y)
@@ -59,34 +61,37 @@ def encoder_and_system(wine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("convert", CONVERSIONS)
-def test_tables_of_all_libraries_are_encoded_equally(convert, wine, encoder_and_system):
-    frame, _ = wine
+def test_tables_of_all_libraries_are_encoded_equally(convert, wine_table, encoder_and_system):
+    frame, _ = wine_table
     encoder, _ = encoder_and_system
-    encoded = TableEncoder(columns=COLUMNS).fit(convert(frame)).transform(convert(frame))
-    np.testing.assert_array_equal(encoded, encoder.transform(frame))
-    assert list(encoded.columns) == list(encoder.transform(frame).columns)
+    encoded_table = TableEncoder(columns=COLUMNS).fit(convert(frame)).transform(convert(frame))
+    np.testing.assert_array_equal(encoded_table, encoder.transform(frame))
+    assert list(encoded_table.columns) == list(encoder.transform(frame).columns)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("convert", CONVERSIONS)
 def test_fits_predictions_and_explanations_are_equal_for_all_libraries(
-    convert, wine, encoder_and_system
+    convert, wine_table, encoder_and_system
 ):
-    frame, y = wine
+    frame, y = wine_table
     encoder, system = encoder_and_system
     table = convert(encoder.transform(frame))
-    refitted = StagedCascade(**system.get_params()).fit(table, y)
-    assert refitted.frontier_ == system.frontier_
-    np.testing.assert_array_equal(refitted.predict(table), system.predict(encoder.transform(frame)))
-    table = table[:1] if convert in (as_arrow, as_polars) else table.iloc[:1]
-    assert refitted.explain(table).label == system.explain(encoder.transform(frame)[:1]).label
+    refitted_system = StagedCascade(**system.get_params()).fit(table, y)
+    assert refitted_system.frontier_ == system.frontier_
+    np.testing.assert_array_equal(
+        refitted_system.predict(table), system.predict(encoder.transform(frame))
+    )
+    first_row = table[:1] if convert in (convert_to_arrow, convert_to_polars) else table.iloc[:1]
+    expected_explanation = system.explain(encoder.transform(frame)[:1])
+    assert refitted_system.explain(first_row).label == expected_explanation.label
 
 
 @pytest.mark.parametrize("convert", CONVERSIONS)
 def test_tables_of_all_libraries_can_be_packed_verified_and_simulated(
-    convert, wine, encoder_and_system, tmp_path
+    convert, wine_table, encoder_and_system, tmp_path
 ):
-    frame, y = wine
+    frame, y = wine_table
     encoder, system = encoder_and_system
     bundle = pack(system, tmp_path / "bundle", sample=convert(frame), encoder=encoder)
     assert verify(system, bundle, convert(frame)).agrees
@@ -94,13 +99,13 @@ def test_tables_of_all_libraries_can_be_packed_verified_and_simulated(
     np.testing.assert_array_equal(rows.X, encoder.transform(frame).to_numpy())
     with Device(bundle) as device:
         answers = device.answer_many(convert(frame[:9]))
-        expected = device.answer_many(frame[:9])
-        assert [(answer.label, answer.acquired) for answer in answers] == [
-            (answer.label, answer.acquired) for answer in expected
-        ]
+        expected_answers = device.answer_many(frame[:9])
+    for answer, expected_answer in zip(answers, expected_answers, strict=True):
+        assert answer.label == expected_answer.label
+        assert answer.acquired == expected_answer.acquired
 
 
-@pytest.mark.parametrize("convert", [as_arrow, as_polars])
+@pytest.mark.parametrize("convert", [convert_to_arrow, convert_to_polars])
 def test_cells_of_every_type_keep_their_values(convert):
     frame = pd.DataFrame({
         "whole": pd.array([1, None, 3], "Int64"),
@@ -110,19 +115,19 @@ def test_cells_of_every_type_keep_their_values(convert):
         "day": [datetime.datetime(2024, 1, 2), None, datetime.datetime(2024, 1, 3, 4)],
         "full": np.array([1, 2, 3], np.int8),
     })  # fmt: skip
-    table = as_pandas(convert(frame))
-    assert table["whole"].dtype == "Int64"
-    assert table["flag"].dtype == "boolean"
-    assert table["full"].dtype.kind == "i"
+    converted_table = as_pandas(convert(frame))
+    assert converted_table["whole"].dtype == "Int64"
+    assert converted_table["flag"].dtype == "boolean"
+    assert converted_table["full"].dtype.kind == "i"
     for name in frame:
-        assert table[name].isna().tolist() == frame[name].isna().tolist()
+        assert converted_table[name].isna().tolist() == frame[name].isna().tolist()
         is_known = frame[name].notna()
-        assert table[name][is_known].tolist() == frame[name][is_known].tolist()
+        assert converted_table[name][is_known].tolist() == frame[name][is_known].tolist()
 
 
-def test_arrays_stay_unchanged_and_encoders_refuse_them(wine):
+def test_arrays_stay_unchanged_and_encoders_refuse_them(wine_table):
     rows = np.zeros((2, 3))
     assert as_pandas(rows) is rows
-    assert as_pandas(wine[0]) is wine[0]
+    assert as_pandas(wine_table[0]) is wine_table[0]
     with pytest.raises(InputError, match="with named columns, not ndarray"):
         TableEncoder().fit(rows)

@@ -67,28 +67,30 @@ def test_continuous_labels_and_columns_without_numbers_are_refused_in_one_line(c
     assert not hasattr(estimator, "classes_")  # no half-fitted estimator remains
     with pytest.raises(InputError, match="validation label"):
         estimator.fit(x, (y > 0).astype(int), validation=(x, y))
-    rows = {"a": [1.0, 2, 3, 4], "kind": list("xyxy"), "day": pd.to_datetime(["2026-01-02"] * 4)}
-    frame = pd.DataFrame(rows | {"colour": pd.Categorical(list("rgrg")), "on": [True, False] * 2})
+    columns = {"a": [1.0, 2, 3, 4], "kind": list("xyxy"), "day": pd.to_datetime(["2026-01-02"] * 4)}
+    table = pd.DataFrame(
+        columns | {"colour": pd.Categorical(list("rgrg")), "on": [True, False] * 2}
+    )
     with pytest.raises(InputError, match=r"\['kind', 'day', 'colour'\].*TableEncoder"):
-        classifier_class().fit(frame, [0, 1, 0, 1])
+        classifier_class().fit(table, [0, 1, 0, 1])
     with pytest.raises(InputError, match=r"\['day'\].*TableEncoder"):
-        classifier_class().fit(frame[["a", "day"]], [0, 1, 0, 1])
+        classifier_class().fit(table[["a", "day"]], [0, 1, 0, 1])
 
 
 def test_whole_floats_words_and_binned_values_are_classes():
-    measured = np.random.default_rng(0).normal(size=60)
+    measured_values = np.random.default_rng(0).normal(size=60)
     for y in (np.array([0.0, 1.0, 2.0] * 4), np.array(["a", "b"] * 6)):
         check_classes(y)
-    check_classes(pd.qcut(measured, 3, labels=False))
+    check_classes(pd.qcut(measured_values, 3, labels=False))
     with pytest.raises(InputError, match=r"unknown\. This learns classes: give one class label"):
         check_classes(np.array([{}, {}, {}], object))
 
 
 def test_nullable_labels_keep_their_integers_and_booleans():
     x = np.random.default_rng(0).normal(size=(8, 2))
-    large = [2**53, 2**53 + 1] * 4  # equal as floats
+    large_labels = [2**53, 2**53 + 1] * 4  # equal as floats
     for labels, dtype, classes in (
-        (large, "Int64", large[:2]),
+        (large_labels, "Int64", large_labels[:2]),
         ([True, False] * 4, "boolean", [False, True]),
     ):
         table = check_training(CEGBClassifier(), x, pd.Series(labels, dtype=dtype), None, None)
@@ -106,7 +108,7 @@ def test_nullable_labels_keep_their_integers_and_booleans():
 @pytest.mark.parametrize(
     ("column", "lost_share"),
     [
-        # float32 rounds these seconds since 1970 to multiples of 128
+        # float32 rounds these seconds since 1970 to multiples of 128, so by up to 64 of 1770
         (1.7e9 + 30 * np.arange(60), "3.6%"),
         (1e-50 * np.arange(60), "100.0%"),
         (16_000_000 + np.arange(60), None),  # whole numbers below 2**24 are exact
@@ -141,13 +143,13 @@ def test_regression_targets_that_lose_precision_in_float32_are_refused():
 
 
 def test_feature_costs_may_be_a_list_or_a_mapping_in_any_order():
-    expected = FeatureCosts([1.0, 2.0], names=["a", "b"])
+    expected_costs = FeatureCosts([1.0, 2.0], names=["a", "b"])
     for costs in (
         {"b": 2.0, "a": 1.0},
         pd.Series({"b": 2.0, "a": 1.0}),
-        expected.in_order(["b", "a"]),
+        expected_costs.in_order(["b", "a"]),
     ):
-        assert check_costs(costs, ("a", "b"), has_names=True) == expected
+        assert check_costs(costs, ("a", "b"), has_names=True) == expected_costs
     assert check_costs([1.0, 2.0], ("x0", "x1"), has_names=False).own.tolist() == [1.0, 2.0]
     for costs, message in (
         ({"a": 1.0}, "no feature cost for 'b'$"),
@@ -191,12 +193,12 @@ def test_errors_name_the_setting_that_is_not_a_number():
     ids=["zone", "period", "interval"],
 )
 def test_errors_name_columns_of_times_and_intervals_that_an_encoder_accepts(column):
-    frame = pd.DataFrame({"a": np.linspace(0, 1, 60), "b": column})
+    table = pd.DataFrame({"a": np.linspace(0, 1, 60), "b": column})
     with pytest.raises(InputError, match=r"columns \['b'\] hold no numbers: encode the table"):
-        BudgetForest(n_estimators=2).fit(frame, np.arange(60) % 2)
-    encoder = TableEncoder(columns={"b": "category"}, max_one_hot=1).fit(frame)
-    encoded_strings = encoder.transform(frame.assign(b=frame.b.map(str)))
-    np.testing.assert_array_equal(encoded_strings, encoder.transform(frame))
+        BudgetForest(n_estimators=2).fit(table, np.arange(60) % 2)
+    encoder = TableEncoder(columns={"b": "category"}, max_one_hot=1).fit(table)
+    encoded_texts = encoder.transform(table.assign(b=table.b.map(str)))
+    np.testing.assert_array_equal(encoded_texts, encoder.transform(table))
 
 
 def test_errors_advise_to_turn_texts_into_columns_first():

@@ -20,17 +20,17 @@ from gatewise_training.data.instance_files import load_instances
     ],
 )
 def test_invalid_tables_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "t.csv"
+    path = tmp_path / "table.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         load_instances(path, "y")
 
 
 def test_labels_keep_leading_zeros(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
+    path = tmp_path / "table.csv"
     path.write_text("a,b,label\n1,0.1,007\n2,,010\n")
-    x, y = load_instances(path, "label")
+    features, y = load_instances(path, "label")
     assert y.tolist() == ["007", "010"]
-    assert list(x) == ["a", "b"]
+    assert list(features) == ["a", "b"]
     # without a target, the column "label" is a feature
     assert list(load_instances(path)[0]) == ["a", "b", "label"]

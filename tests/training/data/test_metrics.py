@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise, permutations
 
 import numpy as np
@@ -13,58 +14,68 @@ from gatewise.errors import InputError
 from gatewise_training.data.metrics import average_precision_at, average_precisions_at
 
 
-def precision_of_order(relevant, k):
-    """Return the metric of ordered documents by its definition."""
-    for j, is_relevant in enumerate(relevant[:k], start=1):
+def compute_precision(is_relevant_by_rank, k):
+    """Compute the share of the first k ranks before the first irrelevant document."""
+    for rank, is_relevant in enumerate(is_relevant_by_rank[:k], start=1):
         if not is_relevant:
-            return (j - 1) / k
+            return (rank - 1) / k
     return 1.0
 
 
-def brute_force(scores, relevant, qid, k):
-    """Return the mean over queries of the mean over all orders that the scores allow."""
+def average_over_all_orders(scores, is_relevant_by_row, qid, k):
+    """Compute the mean over queries of the mean over all orders that the scores allow."""
     precisions = []
     for query in set(qid):
-        documents = [
+        scored_documents = [
             (score, is_relevant)
-            for score, is_relevant, row_query in zip(scores, relevant, qid, strict=True)
+            for score, is_relevant, row_query in zip(scores, is_relevant_by_row, qid, strict=True)
             if row_query == query
         ]
         orders = [
             [is_relevant for _, is_relevant in order]
-            for order in permutations(documents)
+            for order in permutations(scored_documents)
             if all(higher[0] >= lower[0] for higher, lower in pairwise(order))
         ]
-        precisions.append(np.mean([precision_of_order(order, k) for order in orders]))
+        precisions.append(np.mean([compute_precision(order, k) for order in orders]))
     return float(np.mean(precisions))
 
 
-documents = st.lists(
+# Score, relevance and query of each document. The 720 orders of 6 documents of a query can be
+# listed in a moment.
+DOCUMENTS = st.lists(
     st.tuples(st.integers(0, 2), st.booleans(), st.integers(0, 2)), min_size=1, max_size=12
-).filter(lambda rows: max(sum(q == i for *_, q in rows) for i in range(3)) <= 6)
+).filter(lambda rows: max(Counter(query for *_, query in rows).values()) <= 6)
 
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
-@given(documents, st.integers(1, 7))
+@given(DOCUMENTS, st.integers(1, 7))
 def test_the_metric_is_the_mean_over_all_orders_of_ties(rows, k):
-    scores, relevant, qid = zip(*rows, strict=True)
-    expected = brute_force(scores, relevant, qid, k)
-    assert average_precision_at(scores, relevant, qid, k) == pytest.approx(expected, abs=1e-12)
+    scores, is_relevant_by_row, qid = zip(*rows, strict=True)
+    expected_precision = average_over_all_orders(scores, is_relevant_by_row, qid, k)
+    assert average_precision_at(scores, is_relevant_by_row, qid, k) == pytest.approx(
+        expected_precision, abs=1e-12
+    )
 
 
 def test_queries_count_equally_for_any_size_and_order():
     rng = np.random.default_rng(0)
     qid = np.repeat(["a", "b", "c"], [3, 40, 7])
-    scores, relevant = rng.integers(0, 9, 50), rng.random(50) < 0.6
-    masks = [qid == query for query in "abc"]
-    by_query = [average_precision_at(scores[mask], relevant[mask], qid[mask]) for mask in masks]
-    assert average_precisions_at(scores, relevant, qid).tolist() == by_query
-    order = rng.permutation(50)
-    mean_precision = average_precision_at(scores[order], relevant[order], qid[order])
-    assert mean_precision == pytest.approx(np.mean(by_query))
+    scores, is_relevant_by_row = rng.integers(0, 9, 50), rng.random(50) < 0.6
+    rows_of_queries = [qid == query for query in "abc"]
+    precision_by_query = [
+        average_precision_at(scores[rows], is_relevant_by_row[rows], qid[rows])
+        for rows in rows_of_queries
+    ]
+    assert average_precisions_at(scores, is_relevant_by_row, qid).tolist() == precision_by_query
+    row_order = rng.permutation(50)
+    mean_precision = average_precision_at(
+        scores[row_order], is_relevant_by_row[row_order], qid[row_order]
+    )
+    assert mean_precision == pytest.approx(np.mean(precision_by_query))
     # infinite scores of relevant documents never lower the metric
-    assert average_precision_at(np.where(relevant, np.inf, scores), relevant, qid) >= mean_precision
+    best_scores = np.where(is_relevant_by_row, np.inf, scores)
+    assert average_precision_at(best_scores, is_relevant_by_row, qid) >= mean_precision
 
 
 @pytest.mark.parametrize(

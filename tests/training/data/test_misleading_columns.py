@@ -11,7 +11,7 @@ from gatewise_training.data.misleading_columns import drop_reason, table_remarks
 from gatewise_training.data.table_columns import table_facts
 
 
-def ordinary_table(n: int = 400) -> pd.DataFrame:
+def draw_ordinary_table(n: int = 400) -> pd.DataFrame:
     rng = np.random.default_rng(0)
     return pd.DataFrame(
         {
@@ -23,21 +23,24 @@ def ordinary_table(n: int = 400) -> pd.DataFrame:
     )
 
 
-def labels(frame: pd.DataFrame) -> np.ndarray:
+def draw_labels(frame: pd.DataFrame) -> np.ndarray:
     rng = np.random.default_rng(1)
     return np.where(frame.mass + 0.05 * frame.age + rng.normal(size=len(frame)) > 2.4, "yes", "no")
 
 
-def rows_of_persons(n_persons: int = 200) -> pd.DataFrame:
-    """Return several rows per person; the label depends on the person alone."""
+def draw_rows_of_persons(n_persons: int = 200) -> pd.DataFrame:
+    """Draw several rows per person; the label depends on the person alone."""
     rng = np.random.default_rng(2)
     person = np.repeat(rng.permutation(n_persons), rng.integers(2, 8, n_persons))
-    frame = ordinary_table(len(person)).assign(who=person)
+    frame = draw_ordinary_table(len(person)).assign(who=person)
     return frame.assign(label=np.where(rng.normal(size=n_persons)[person] > 0, "yes", "no"))
 
 
-def troubles(frame: pd.DataFrame, y: np.ndarray, dropped: tuple[str, ...] = ()) -> dict[str, tuple]:
-    remarks = table_remarks(frame, np.asarray(y), table_facts(frame), dropped)
+def find_troubles(
+    frame: pd.DataFrame, y: np.ndarray, dropped_columns: tuple[str, ...] = ()
+) -> dict[str, tuple]:
+    """Find the columns of each remark by the kind of trouble."""
+    remarks = table_remarks(frame, np.asarray(y), table_facts(frame), dropped_columns)
     return {remark.trouble: remark.columns for remark in remarks}
 
 
@@ -55,42 +58,42 @@ def troubles(frame: pd.DataFrame, y: np.ndarray, dropped: tuple[str, ...] = ()) 
     ],
 )
 def test_remarks_name_a_misleading_column_and_the_option_for_it(columns, trouble, option):
-    frame = ordinary_table().assign(**columns)
-    (remark,) = table_remarks(frame, labels(frame), table_facts(frame))
+    frame = draw_ordinary_table().assign(**columns)
+    (remark,) = table_remarks(frame, draw_labels(frame), table_facts(frame))
     assert (remark.trouble, remark.columns) == (trouble, tuple(columns))
     assert f"({option}" in remark.text
 
 
 def test_remarks_name_numeric_and_text_copies_of_the_label():
-    frame = ordinary_table()
-    y = labels(frame)
+    frame = draw_ordinary_table()
+    y = draw_labels(frame)
     score = (y == "yes") + np.random.default_rng(5).normal(size=400) * 0.01
     paid = np.where(y == "yes", "paid", "open")
-    paid[3] = "paid"
-    assert troubles(frame.assign(score=score, paid=paid), y) == {"copy": ("score", "paid")}
+    paid[3] = "paid"  # one cell differs from the label
+    assert find_troubles(frame.assign(score=score, paid=paid), y) == {"copy": ("score", "paid")}
 
 
 def test_remarks_name_columns_that_identify_entities():
-    frame = rows_of_persons()
+    frame = draw_rows_of_persons()
     y = frame.pop("label")
-    assert troubles(frame, y) == {"entities": ("who",)}
+    assert find_troubles(frame, y) == {"entities": ("who",)}
     # a trait that is constant within each entity reveals the entities for any labels
     trait = np.random.default_rng(6).normal(size=200).round(3)[frame.who]
-    assert "who" in troubles(frame.assign(trait=trait), labels(frame))["entities"]
+    assert "who" in find_troubles(frame.assign(trait=trait), draw_labels(frame))["entities"]
     # a dropped column is also named because a split would still separate rows of an entity
-    assert troubles(frame, y, dropped=("who",)) == {"entities": ("who",)}
+    assert find_troubles(frame, y, dropped_columns=("who",)) == {"entities": ("who",)}
 
 
 def test_ordinary_tables_have_no_remark():
-    frame = ordinary_table()
-    assert troubles(frame, labels(frame)) == {}
+    frame = draw_ordinary_table()
+    assert find_troubles(frame, draw_labels(frame)) == {}
     for load_table in (datasets.load_iris, datasets.load_wine, datasets.load_breast_cancer):
         table = load_table(as_frame=True)
-        assert troubles(table.data, table.target) == {}
+        assert find_troubles(table.data, table.target) == {}
 
 
 def test_columns_of_too_many_categories_are_dropped():
-    frame = ordinary_table(4000).assign(text=[f"t{i % 1500}" for i in range(4000)])
+    frame = draw_ordinary_table(4000).assign(text=[f"t{i % 1500}" for i in range(4000)])
     facts = table_facts(frame)
     reasons = {name: drop_reason(name, column, []) for name, column in facts.items()}
     assert reasons.pop("text") == "more than 1,000 categories"

@@ -15,8 +15,8 @@ from gatewise_training.data.neighbouring_rows import neighbour_ratio, warn_of_si
 from tests.support.shared_data import shared_data
 
 
-def windows(overlap=32, length=64):
-    """Return statistics of windows of noise whose scale depends on one of two states."""
+def draw_windows(overlap=32, length=64):
+    """Draw statistics of windows of noise whose scale depends on one of two states."""
     rng = np.random.default_rng(0)
     rows, states = [], []
     for state_number in range(24):
@@ -42,19 +42,21 @@ def test_shuffled_tables_cause_no_warning(seed, n_columns, degrees_of_freedom):
 @pytest.mark.parametrize("load_table", [load_breast_cancer, load_digits, load_iris, load_wine])
 def test_tables_sorted_by_class_have_a_high_ratio(load_table):
     x, y = load_table(return_X_y=True)
-    order = np.argsort(y, kind="stable")
-    assert neighbour_ratio(x[order].astype(np.float32), y[order]) > 0.6
+    row_order = np.argsort(y, kind="stable")
+    # far above the ratio of overlapping windows, so that a sorted table gives no warning
+    assert neighbour_ratio(x[row_order].astype(np.float32), y[row_order]) > 0.6
 
 
 def test_overlapping_windows_have_a_low_ratio():
+    # without overlap, windows are independent; with it they share three quarters of their samples
     for overlap, min_ratio, max_ratio in ((0, 0.9, 1.1), (48, 0.0, 0.4)):
-        x, y = windows(overlap)
+        x, y = draw_windows(overlap)
         assert min_ratio < neighbour_ratio(x, y) < max_ratio
-    assert neighbour_ratio(*(values[:50] for values in windows())) is None  # too few rows
+    assert neighbour_ratio(*(values[:50] for values in draw_windows())) is None  # too few rows
 
 
 def test_fits_warn_once_and_never_if_groups_or_times_are_given():
-    x, y = windows(48)
+    x, y = draw_windows(48)
     system = ConfidenceCascade(
         LogisticRegression(), low_cost_model="linear", n_subsets=1, random_state=0
     )
@@ -63,7 +65,7 @@ def test_fits_warn_once_and_never_if_groups_or_times_are_given():
     ) as warning_list:
         system.fit(x, y)
     assert [warning.filename for warning in warning_list] == [__file__]
-    system.fit(x, y, groups=np.arange(len(y)) // (len(y) // 24))
+    system.fit(x, y, groups=np.arange(len(y)) // (len(y) // 24))  # one group for each signal
     system.fit(x, y, time=np.arange(len(y)))
 
 
@@ -71,7 +73,7 @@ def test_fits_warn_once_and_never_if_groups_or_times_are_given():
     ("name", "is_similar"), [("hapt", True), ("letter", False), ("thyroid", False)]
 )
 def test_only_real_tables_of_overlapping_windows_have_a_low_ratio(name, is_similar):
-    with np.load(shared_data(f"{name}.npz")) as data:
-        x, y = data["X"][:5000], np.unique(data["y"], return_inverse=True)[1][:5000]
+    with np.load(shared_data(f"{name}.npz")) as arrays:
+        x, y = arrays["X"][:5000], np.unique(arrays["y"], return_inverse=True)[1][:5000]
     ratio = neighbour_ratio(x.astype(np.float32), y)
     assert ratio < 0.4 if is_similar else ratio > 0.8

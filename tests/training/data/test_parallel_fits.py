@@ -20,6 +20,7 @@ class ForeignBackend(MultiprocessingBackend):
 
 @pytest.fixture(autouse=True)
 def foreign_backend():
+    """Registration of the backend, which joblib keeps by name."""
     joblib.register_parallel_backend("foreign", ForeignBackend)
 
 
@@ -31,7 +32,7 @@ SYSTEMS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: type(system).__name__)
 def test_fits_under_a_foreign_backend_equal_local_fits(system):
     x, y = load_iris(return_X_y=True)
     system = clone(system).set_params(random_state=0)

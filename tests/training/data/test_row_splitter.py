@@ -13,23 +13,25 @@ from gatewise_training.data.row_splitter import RowSplitter
 
 
 @given(
-    sizes=st.lists(st.integers(1, 9), min_size=2, max_size=30),
+    group_sizes=st.lists(st.integers(1, 9), min_size=2, max_size=30),
     seed=st.integers(0, 2**31 - 2),
     has_times=st.booleans(),
 )
-def test_no_group_is_on_both_sides_of_any_split(sizes, seed, has_times):
+def test_no_group_is_on_both_sides_of_any_split(group_sizes, seed, has_times):
     rng = np.random.default_rng(seed)
-    groups = np.repeat(rng.permutation(len(sizes)), sizes)
-    order = rng.permutation(len(groups))
+    groups = np.repeat(rng.permutation(len(group_sizes)), group_sizes)
+    row_order = rng.permutation(len(groups))
     y = rng.integers(0, 3, len(groups))
-    splitter = RowSplitter.checked(len(groups), groups[order], groups[order] if has_times else None)
-    pairs = [
+    splitter = RowSplitter.checked(
+        len(groups), groups[row_order], groups[row_order] if has_times else None
+    )
+    splits = [
         *splitter.folds(y, 5, seed),
         *splitter.folds(None, 5, seed),
         splitter.hold_out(y, 5, seed),
     ]
-    pairs.append(splitter.cut(splitter.order(np.random.RandomState(0)), 1, 2))
-    for fit_rows, unseen_rows in pairs:
+    splits.append(splitter.cut(splitter.order(np.random.RandomState(0)), 1, 2))
+    for fit_rows, unseen_rows in splits:
         assert len(fit_rows)
         assert len(unseen_rows)
         assert not set(splitter.groups[fit_rows]) & set(splitter.groups[unseen_rows])
@@ -65,20 +67,23 @@ def test_rows_of_one_time_are_never_split():
 def test_the_error_of_a_mean_is_computed_from_groups():
     """For groups of equal size, the error is the standard error of the group means."""
     rng = np.random.default_rng(0)
-    groups, group_shift = np.repeat(np.arange(30), 20), rng.normal(size=30)
-    values = group_shift[groups] + rng.normal(size=600)
+    groups, group_shifts = np.repeat(np.arange(30), 20), rng.normal(size=30)
+    values = group_shifts[groups] + rng.normal(size=600)
     splitter = RowSplitter.checked(600, groups)
     group_means = splitter.group_means(values)
     row_error = values.std() / 600**0.5
     group_error = splitter.clustered_error((values - values.mean()) / 600)
-    assert group_error == pytest.approx(
-        group_means.std(ddof=1) / 30**0.5, rel=0.03
-    )  # the factor of t with 29 degrees of freedom is 1.02
+    # the factor of t with 29 degrees of freedom is 1.02
+    assert group_error == pytest.approx(group_means.std(ddof=1) / 30**0.5, rel=0.03)
+    # the variance is 1 between groups and 1 within, so that the ratio is near sqrt(20 / 2)
     assert group_error > 2.5 * row_error
-    three_groups = RowSplitter.checked(600, groups % 3)
-    standard_error = three_groups.group_means(values).std(ddof=1) / 3**0.5
+    splitter_of_three_groups = RowSplitter.checked(600, groups % 3)
+    standard_error = splitter_of_three_groups.group_means(values).std(ddof=1) / 3**0.5
     # t with 2 degrees of freedom increases the error
-    assert three_groups.clustered_error((values - values.mean()) / 600) > 1.3 * standard_error
+    assert (
+        splitter_of_three_groups.clustered_error((values - values.mean()) / 600)
+        > 1.3 * standard_error
+    )
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,9 @@ def test_one_message_lists_all_columns_that_need_an_option(frame):
     frame["flat"] = None
     with pytest.raises(InputError) as error_info:
         TableEncoder().fit(frame)
-    text = str(error_info.value)
-    assert "5 columns need an option" in text
-    assert text.endswith(
+    error_text = str(error_info.value)
+    assert "5 columns need an option" in error_text
+    assert error_text.endswith(
         "To mend all: columns={'supplier': 'category', 'when': 'time', 'serial': 'drop', "
         "'flat': 'drop'}, missing_words=['ERR']"
     )
@@ -39,7 +39,7 @@ def test_one_message_lists_all_columns_that_need_an_option(frame):
 
 
 @pytest.mark.parametrize(
-    ("column", "other_cell", "message"),
+    ("cells", "other_cell", "message"),
     [
         (
             ["1,250", "2,5"],
@@ -57,14 +57,18 @@ def test_one_message_lists_all_columns_that_need_an_option(frame):
     ],
 )
 def test_columns_with_commas_in_numbers_are_not_proposed_as_categories_or_dropped(
-    column, other_cell, message
+    cells, other_cell, message
 ):
-    frame = pd.DataFrame({"a": column * 20, "b": other_cell, "kind": "x"})
+    frame = pd.DataFrame({"a": cells * 20, "b": other_cell, "kind": "x"})
     for table in (frame, frame[frame.columns[::-1]]):
         with pytest.raises(InputError) as error_info:
             TableEncoder().fit(table)
-        advice = str(error_info.value).partition(": ")[2].split(". To mend")[0].split("; '")
-        assert not any("category" in part or "drop" in part for part in advice if "commas" in part)
+        advice = str(error_info.value).partition(": ")[2].split(". To mend")[0]
+        assert not any(
+            "category" in sentence or "drop" in sentence
+            for sentence in advice.split("; '")  # one for each column
+            if "commas" in sentence
+        )
     with pytest.raises(InputError, match=message):
         TableEncoder().fit(frame)
     # the columns may still be declared as categories
@@ -103,7 +107,7 @@ def test_columns_become_named_features(frame):
     assert names[-3:] == ["mass", "heat", "ok"]
     row = encoder.transform(frame.assign(supplier="new").iloc[:1]).iloc[0]
     assert row.tolist()[:2] == [-1.0, 0.0]
-    for change, message in (
+    for settings, message in (
         ({"columns": KINDS | {"when": "time:%A"}}, "not a format of a time"),
         ({"columns": KINDS | {"nothing": "category"}}, "'nothing' is named, but there is no such"),
         ({"columns": dict.fromkeys(frame.columns, "drop")}, "no column is left"),
@@ -111,7 +115,7 @@ def test_columns_become_named_features(frame):
         ({"columns": {"supplier": "category:x"}}, "'x': only a time has a format"),
     ):
         with pytest.raises(InputError, match=message):
-            TableEncoder(**{"columns": KINDS} | change).fit(frame)
+            TableEncoder(**{"columns": KINDS} | settings).fit(frame)
     frame_with_duplicate = frame.assign(**{"supplier=ACME": 1.0})
     with pytest.raises(InputError, match="two columns make a feature 'supplier=ACME'"):
         TableEncoder(columns=KINDS).fit(frame_with_duplicate)
@@ -120,9 +124,10 @@ def test_columns_become_named_features(frame):
 def test_features_of_a_column_share_its_price(frame):
     encoder = TableEncoder(columns=KINDS, impute=True).fit(frame)
     costs = encoder.feature_costs(PRICES)
-    for c, name in enumerate(encoder.encoder_.names):
-        feature_indices = list(encoder.encoder_.members(c))
+    for column, name in enumerate(encoder.encoder_.names):
+        feature_indices = list(encoder.encoder_.members(column))
         assert costs.price(feature_indices) == costs.price(feature_indices[:1]) == PRICES[name]
+    # by default each of the 5 columns costs 1; below, 3 for one column and 0.5 for each other
     assert encoder.feature_costs().total == 5.0
     assert encoder.feature_costs({"heat": 3.0}, default=0.5).total == 5.0
     lab_costs = FeatureCosts(PRICES | {"heat": 0.0}, group={"heat": "lab", "mass": "lab"},

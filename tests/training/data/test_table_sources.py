@@ -55,8 +55,8 @@ CELLS_OF_COLUMNS: dict[str, tuple[st.SearchStrategy[Any], Any, tuple[str, ...]]]
 }  # fmt: skip
 
 
-def table_from_source(source: str, frame: pd.DataFrame, folder: Path, kind: str) -> Any:
-    """Return the frame as a table of a library or as read from a file."""
+def make_table_from_source(source: str, frame: pd.DataFrame, folder: Path, kind: str) -> Any:
+    """Convert the frame to a table of a library, or write it to a file and read it."""
     if source == "pandas":
         return frame
     if source == "polars":
@@ -74,8 +74,8 @@ def table_from_source(source: str, frame: pd.DataFrame, folder: Path, kind: str)
     return read_frame(path, options, lambda columns: None)[0]
 
 
-def json_value(cell: Any) -> Any:
-    """Return the JSON value of a cell."""
+def convert_to_json(cell: Any) -> Any:
+    """Convert a cell to a JSON value."""
     if pd.isna(cell):
         return None
     if isinstance(cell, Decimal):
@@ -109,20 +109,22 @@ def test_cells_are_encoded_equally_from_every_source(
     encoders = {}
     for source in TABLE_SOURCES:
         encoder = TableEncoder(columns={"v": kind}, impute=True, max_one_hot=4)
-        encoders[source] = encoder.fit(table_from_source(source, frame, tmp_path, kind))
+        encoders[source] = encoder.fit(make_table_from_source(source, frame, tmp_path, kind))
     pandas_encoder = encoders["pandas"]
     for source, encoder in encoders.items():
         assert encoder.encoder_ == pandas_encoder.encoder_, source
-    expected = pandas_encoder.transform(frame).to_numpy()
+    expected_rows = pandas_encoder.transform(frame).to_numpy()
     for source in TABLE_SOURCES[1:]:
-        table = table_from_source(source, frame, tmp_path, kind)
-        np.testing.assert_array_equal(pandas_encoder.transform(table).to_numpy(), expected, source)
+        table = make_table_from_source(source, frame, tmp_path, kind)
+        np.testing.assert_array_equal(
+            pandas_encoder.transform(table).to_numpy(), expected_rows, source
+        )
     for suffix in ("csv", "parquet"):
         rows, _ = read_rows(tmp_path / f"t.{suffix}", ("v", "z"), pandas_encoder.encoder_)
-        np.testing.assert_array_equal(rows, expected, suffix)
+        np.testing.assert_array_equal(rows, expected_rows, suffix)
     json_lines = [
-        json.dumps({"v": json_value(cell), "z": z})
+        json.dumps({"v": convert_to_json(cell), "z": z})
         for cell, z in zip(cells_of(frame.v), frame.z, strict=True)
     ]
     rows = pandas_encoder.encoder_.rows([json.loads(line) for line in json_lines])
-    np.testing.assert_array_equal(rows, expected, "json")
+    np.testing.assert_array_equal(rows, expected_rows, "json")

@@ -16,29 +16,31 @@ from gatewise_training.learners.boosting import fit_boosting
 class RecordedModel:
     """A model that records its rounds and its training rows."""
 
-    rounds: int
+    n_rounds: int
     training_rows: frozenset[int]
 
 
 @pytest.mark.parametrize("has_groups", [True, False])
 def test_folds_of_groups_are_predicted_with_the_rounds_of_the_final_model(has_groups) -> None:
     """The best number of rounds of a fold is chosen on the rows that the fold predicts."""
-    n = 60
-    x, y, group_of_row = np.zeros((n, 1), np.float32), np.arange(n) % 2, np.arange(n) // 6
-    splitter = RowSplitter(n, group_of_row) if has_groups else None
-    plan = ValidationSplit.choose(x, y, np.ones(n), validation=None, seed=0, splitter=splitter)
+    n_rows = 60
+    x, y = np.zeros((n_rows, 1), np.float32), np.arange(n_rows) % 2
+    group_of_row = np.arange(n_rows) // 6
+    splitter = RowSplitter(n_rows, group_of_row) if has_groups else None
+    plan = ValidationSplit.choose(x, y, np.ones(n_rows), validation=None, seed=0, splitter=splitter)
     best_rounds = iter([40, 10, 5, 20, 25])
 
-    def fit_model(rows, unseen_rows, rounds):
-        return RecordedModel(rounds or next(best_rounds), frozenset(rows.tolist()))
+    def fit_model(rows, unseen_rows, n_rounds):
+        return RecordedModel(n_rounds or next(best_rounds), frozenset(rows.tolist()))
 
-    def rounds_of_model(model, rows):
+    def predict_rounds(model, rows):
         assert not model.training_rows & set(rows.tolist())
-        return np.full(len(rows), model.rounds)
+        return np.full(len(rows), model.n_rounds)
 
-    final_model, rounds = cross_fit(plan, fit_model, rounds_of_model)
-    assert (final_model.rounds, len(final_model.training_rows)) == (20, n)
-    assert set(rounds.tolist()) == ({20} if has_groups else {40, 10, 5, 20, 25})
+    final_model, predicted_rounds = cross_fit(plan, fit_model, predict_rounds)
+    # 20 is the mean of the best rounds of the folds
+    assert (final_model.n_rounds, len(final_model.training_rows)) == (20, n_rows)
+    assert set(predicted_rounds.tolist()) == ({20} if has_groups else {40, 10, 5, 20, 25})
 
 
 def test_early_stopping_uses_the_class_weights_of_the_fit() -> None:
@@ -48,10 +50,10 @@ def test_early_stopping_uses_the_class_weights_of_the_fit() -> None:
     x = (rng.normal(size=(1200, 5)) + 0.8 * y[:, None]).astype(np.float32)
     weight = (1 / np.bincount(y))[y] * 600
     fit_rows, unseen_rows = slice(0, 800), slice(800, None)
-    n_rounds = {}
+    n_rounds_by_weights = {}
     for name, validation_weight in (("equal", np.ones(1200)), ("weighted", weight)):
         validation = (x[unseen_rows], y[unseen_rows], validation_weight[unseen_rows])
-        _, n_rounds[name] = fit_boosting(
+        _, n_rounds_by_weights[name] = fit_boosting(
             x[fit_rows],
             y[fit_rows],
             2,
@@ -59,4 +61,4 @@ def test_early_stopping_uses_the_class_weights_of_the_fit() -> None:
             validation=validation,
             params={"num_leaves": 4},
         )
-    assert n_rounds["weighted"] < n_rounds["equal"]
+    assert n_rounds_by_weights["weighted"] < n_rounds_by_weights["equal"]

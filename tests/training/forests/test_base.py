@@ -33,7 +33,7 @@ SETTINGS = {
         for estimator_class in SETTINGS
         for load in (load_breast_cancer, load_wine)
     ],
-    ids=lambda p: f"{p[0].__name__}-{p[1].__name__}",
+    ids=lambda class_and_table: "-".join(part.__name__ for part in class_and_table),
 )
 def fitted_system(request, make_once):
     estimator_class, load = request.param
@@ -61,7 +61,7 @@ def test_frontier_reaches_from_no_cost_to_the_whole_forest(fitted_system):
 
 def test_costs_equal_the_prices_on_the_paths(fitted_system):
     system, X, _ = fitted_system
-    for point in system.frontier_.points[::2]:
+    for point in system.frontier_.points[::2]:  # half of them, to save time
         point_system = system.at(budget=point.cost)
         row_costs, _ = measure_costs_and_splits(point_system, X, system.feature_costs_)
         np.testing.assert_allclose(point_system.cost(X), row_costs, rtol=1e-12)
@@ -71,14 +71,14 @@ def test_probabilities_are_averaged_leaf_distributions(fitted_system):
     system, X, _ = fitted_system
     for point in system.frontier_.points[::2]:
         point_system = system.at(budget=point.cost)
-        proba = point_system.predict_proba(X)
-        np.testing.assert_allclose(proba.sum(axis=1), 1.0, atol=1e-5)
-        np.testing.assert_allclose(proba, point_system.stages_[0].margins(X), atol=1e-6)
+        probabilities = point_system.predict_proba(X)
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, atol=1e-5)
+        np.testing.assert_allclose(probabilities, point_system.stages_[0].margins(X), atol=1e-6)
         np.testing.assert_array_equal(
-            point_system.predict(X), system.classes_[proba.argmax(axis=1)]
+            point_system.predict(X), system.classes_[probabilities.argmax(axis=1)]
         )
         if isinstance(system, BudgetForest):
-            np.testing.assert_allclose(proba, point_system.forest_.proba(X), atol=1e-6)
+            np.testing.assert_allclose(probabilities, point_system.forest_.proba(X), atol=1e-6)
 
 
 def test_pickled_forests_give_the_same_predictions(fitted_system):
@@ -89,7 +89,7 @@ def test_pickled_forests_give_the_same_predictions(fitted_system):
 
 
 @pytest.mark.parametrize(
-    ("estimator_class", "setting"),
+    ("estimator_class", "invalid_setting"),
     [
         (BudgetForest, {"criterion": "misses"}),
         (BudgetForest, {"alpha": -1.0}),
@@ -110,7 +110,7 @@ def test_pickled_forests_give_the_same_predictions(fitted_system):
         (BudgetPrune, {"estimator": RandomForestClassifier(), "growth": "cost-aware"}),
     ],
 )
-def test_invalid_settings_are_refused_by_name(estimator_class, setting):
+def test_invalid_settings_are_refused_by_name(estimator_class, invalid_setting):
     X, y, _, _ = split_two_thirds()
-    with pytest.raises(InputError, match=next(iter(setting))):
-        estimator_class(**setting).fit(X, y)
+    with pytest.raises(InputError, match=next(iter(invalid_setting))):
+        estimator_class(**invalid_setting).fit(X, y)

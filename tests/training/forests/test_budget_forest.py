@@ -18,17 +18,19 @@ from tests.support.tree_walks import split_two_thirds
 pytestmark = pytest.mark.slow  # fits, and compiles the growth of trees
 
 
-@pytest.mark.parametrize(("alpha", "cost", "errors"), [(1.0, 2.0, 4), (0.0, 10.0, 0)])
-def test_tree_on_the_1024_examples_of_the_paper(alpha, cost, errors):
+@pytest.mark.parametrize(("alpha", "max_cost", "n_errors"), [(1.0, 2.0, 4), (0.0, 10.0, 0)])
+def test_tree_on_the_1024_examples_of_the_paper(alpha, max_cost, n_errors):
     """With a threshold of one example it ends at depth 2 with 4 errors (figures 1 and 2)."""
-    index = np.arange(1024)
-    x = ((index[:, None] >> np.arange(9, -1, -1)) & 1).astype(np.float32)
-    quarter = index // 256
-    y = np.where(index % 256 == 0, (quarter + 1) % 4, quarter)  # 0, 256, 512, 768 are exceptions
+    # each example has the bits of its number as features, the most significant first
+    example_numbers = np.arange(1024)
+    x = ((example_numbers[:, None] >> np.arange(9, -1, -1)) & 1).astype(np.float32)
+    quarter = example_numbers // 256
+    # the class is the quarter, except for examples 0, 256, 512 and 768
+    y = np.where(example_numbers % 256 == 0, (quarter + 1) % 4, quarter)
     costs = FeatureCosts.uniform(10)
     tree = grow(Codes.of_table(x), y, np.ones(1024, np.int64), 4, costs, SplitRule(alpha=alpha))
-    assert tree.cost(x, costs).max() == cost
-    assert (tree.proba(x).argmax(axis=1) != y).sum() == errors
+    assert tree.cost(x, costs).max() == max_cost
+    assert (tree.proba(x).argmax(axis=1) != y).sum() == n_errors
     assert sorted(np.unique(tree.trees.feature[:3])) == [0, 1]  # t1 and t2 of the paper
 
 
@@ -46,21 +48,21 @@ def test_trees_are_added_until_the_validation_cost_exceeds_the_budget():
     costs = FeatureCosts.uniform(X.shape[1])
     settings = {"n_estimators": 16, "alpha": 0.0, "max_loss": 0.0, "random_state": 0}
     system_without_budget = BudgetForest(costs, **settings).fit(X, y, validation=(X_val, y_val))
-    forest = largest_forest(system_without_budget)
+    forest = find_largest_forest(system_without_budget)
     assert forest.n_trees == 16
-    first_trees = [forest.select(range(t + 1)) for t in range(16)]
-    mean_cost = np.array([prefix.cost(X_val, costs).mean() for prefix in first_trees])
-    accuracy = np.array(
-        [(prefix.proba(X_val).argmax(axis=1) == y_val).mean() for prefix in first_trees]
+    prefixes = [forest.select(range(t + 1)) for t in range(16)]
+    mean_costs = np.array([prefix.cost(X_val, costs).mean() for prefix in prefixes])
+    accuracies = np.array(
+        [(prefix.proba(X_val).argmax(axis=1) == y_val).mean() for prefix in prefixes]
     )
-    for budget in (mean_cost[2], mean_cost[2] - 1e-6, (mean_cost[8] + mean_cost[9]) / 2):
-        n_affordable = int((mean_cost <= budget).sum())
+    for budget in (mean_costs[2], mean_costs[2] - 1e-6, (mean_costs[8] + mean_costs[9]) / 2):
+        n_affordable = int((mean_costs <= budget).sum())
         system = BudgetForest(costs, budget=budget, **settings)
         system.fit(X, y, validation=(X_val, y_val))
         n_trees = system.forest_.n_trees
         assert n_trees <= n_affordable
         assert system.cost(X_val).mean() <= budget + 1e-9
-        assert system.score(X_val, y_val) >= accuracy[n_affordable - 1] - 1e-12
+        assert system.score(X_val, y_val) >= accuracies[n_affordable - 1] - 1e-12
         # algorithm 1 keeps all trees within the budget, whatever their accuracy
         system_by_cost = clone(system).set_params(selection="cost")
         system_by_cost.fit(X, y, validation=(X_val, y_val))
@@ -69,13 +71,13 @@ def test_trees_are_added_until_the_validation_cost_exceeds_the_budget():
         assert tree_counts == {n_affordable}
         # the trees do not depend on the budget
         np.testing.assert_array_equal(
-            system.forest_.trees.threshold, first_trees[n_trees - 1].trees.threshold
+            system.forest_.trees.threshold, prefixes[n_trees - 1].trees.threshold
         )
         for source, count in system.grown_:
             assert source.n_trees == 1 or count <= n_affordable + 1
 
 
-def largest_forest(system):
+def find_largest_forest(system):
     return max((forest for forest, _ in system.grown_), key=lambda forest: forest.n_trees)
 
 
@@ -99,13 +101,14 @@ def test_forest_costs_less_if_acquisitions_of_earlier_trees_are_free(monkeypatch
     X, y, X_test, _ = split_two_thirds()
     costs = FeatureCosts.uniform(X.shape[1])
 
-    def mean_cost():
+    def fit_and_measure_cost():
         system = BudgetForest(costs, criterion="entropy", mu=0.3, n_estimators=10, random_state=0)
-        return largest_forest(system.fit(X, y)).cost(X_test, costs).mean()
+        return find_largest_forest(system.fit(X, y)).cost(X_test, costs).mean()
 
-    cost = mean_cost()
+    cost = fit_and_measure_cost()
+    # without a record of acquisitions, every tree pays for its features again
     monkeypatch.setattr(RowAcquisitions, "add", lambda *_: None)
-    assert cost < 0.9 * mean_cost()
+    assert cost < 0.9 * fit_and_measure_cost()
 
 
 def test_predictions_do_not_depend_on_the_number_of_jobs():
@@ -140,13 +143,12 @@ def test_bootstrap_samples_draw_rows_by_weight():
     weight = np.where(y == 1, 9.0, 1.0)
     system = BudgetForest(n_estimators=20, alpha=0.0, max_loss=0.0, random_state=0)
     system.fit(X, y, weight)
-    forest = largest_forest(system)
+    forest = find_largest_forest(system)
     counts = forest.counts[forest.trees.roots].sum(axis=0)
-    assert counts.sum() == 20 * len(
-        X
-    )  # after cross-fitting, the final forest is fitted to all rows
-    share = weight[y == 1].sum() / weight.sum()
-    assert counts[1] / counts.sum() == pytest.approx(share, abs=0.02)
+    # after cross-fitting, each of the 20 trees of the final forest draws as many rows as there are
+    assert counts.sum() == 20 * len(X)
+    expected_share = weight[y == 1].sum() / weight.sum()
+    assert counts[1] / counts.sum() == pytest.approx(expected_share, abs=0.02)
 
 
 def test_figures_of_the_frontier_equal_those_of_the_systems():
@@ -169,17 +171,20 @@ def test_selection_by_cost_needs_a_budget():
         BudgetForest(selection="cost").fit(*load_wine(return_X_y=True))
 
 
-def optimal_max_cost(x, y, prices, rows, used_features):
+def compute_optimal_max_cost(x, y, prices, rows, used_features):
     """Compute the smallest max-cost of a tree with pure leaves."""
     if len(set(y[rows])) < 2:
         return 0.0
     best_cost = np.inf
     for k in range(x.shape[1]):
-        sides = [rows[x[rows, k] == value] for value in (0, 1)]
-        if k in used_features or not all(map(len, sides)):
+        rows_by_value = [rows[x[rows, k] == value] for value in (0, 1)]
+        if k in used_features or not all(map(len, rows_by_value)):
             continue
         features = used_features | {k}
-        child_cost = max(optimal_max_cost(x, y, prices, side, features) for side in sides)
+        child_cost = max(
+            compute_optimal_max_cost(x, y, prices, child_rows, features)
+            for child_rows in rows_by_value
+        )
         best_cost = min(best_cost, prices[k] + child_cost)
     return best_cost
 
@@ -190,14 +195,15 @@ def test_max_costs_are_within_the_bound_of_theorem_2_2(n_classes):
     ratios = []
     for seed in range(40):
         rng = np.random.default_rng(seed)
+        # 14 different rows of five bits, so that some tree has pure leaves
         x = ((rng.permutation(32)[:14, None] >> np.arange(5)) & 1).astype(np.float32)
         y = rng.integers(0, n_classes, 14)
-        y[:n_classes] = range(n_classes)
+        y[:n_classes] = range(n_classes)  # every class occurs
         prices = rng.uniform(0.5, 4.0, 5).round(1)
         costs = FeatureCosts(prices)
         tree = grow(Codes.of_table(x), y, np.ones(14, np.int64), n_classes, costs, SplitRule())
         assert (tree.proba(x).argmax(axis=1) == y).all()
-        optimum = optimal_max_cost(x, y, prices, np.arange(14), frozenset())
+        optimum = compute_optimal_max_cost(x, y, prices, np.arange(14), frozenset())
         counts = np.bincount(y)
         impurity = counts.sum() ** 2 - (counts**2).sum()  # ordered pairs; at least 2
         ratios.append(tree.cost(x, costs).max() / optimum)

@@ -37,13 +37,13 @@ def test_prunings_of_the_path_are_optimal_on_the_pruning_rows():
 
 def test_fitted_forests_are_not_refitted():
     X, y, X_test, _ = split_two_thirds()
-    half = len(X) // 2
-    forest = RandomForestClassifier(6, random_state=0).fit(X[:half], y[:half])
+    n_half = len(X) // 2
+    forest = RandomForestClassifier(6, random_state=0).fit(X[:n_half], y[:n_half])
     for estimator in (forest, FrozenEstimator(forest)):
         system = BudgetPrune(estimator=estimator, n_points=5, random_state=0)
-        system.fit(X[half:], y[half:])
-        proba = system.forest_.proba(X_test)
-        np.testing.assert_allclose(proba, forest.predict_proba(X_test), atol=1e-6)
+        system.fit(X[n_half:], y[n_half:])
+        probabilities = system.forest_.proba(X_test)
+        np.testing.assert_allclose(probabilities, forest.predict_proba(X_test), atol=1e-6)
     with pytest.raises(InputError, match="features"):
         BudgetPrune(estimator=forest).fit(X[:, :5], y)
     with pytest.raises(InputError, match="class"):
@@ -93,7 +93,7 @@ def test_frontier_of_cost_aware_growth_contains_several_forests():
         random_state=0,
     ).fit(X, y)
     assert len({id(forest) for forest, _ in system.grown_}) >= 2
-    for point in system.frontier_.points[1::3]:
+    for point in system.frontier_.points[1::3]:  # some of them, to save time
         point_system = system.at(budget=point.cost)
         (stage,) = point_system.stages_
         row_costs, _ = measure_costs_and_splits(point_system, X_test, system.feature_costs_)

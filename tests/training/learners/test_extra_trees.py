@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from sklearn.datasets import load_digits, load_wine
 from sklearn.ensemble import ExtraTreesClassifier
 
@@ -12,30 +13,33 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 from tests.support.bundle_files import run_onnx
 
 
-def training_and_new_rows(load_table):
+def split_in_halves(load_table):
+    """Split up to 900 rows of a data set into training rows and new rows."""
     x, y = load_table(return_X_y=True)
-    order = np.random.default_rng(0).permutation(len(y))[:900]
-    x, y = x[order].astype(np.float32), y[order]
-    half = len(y) // 2
-    return x[:half], y[:half], x[half:], y[half:]
+    row_order = np.random.default_rng(0).permutation(len(y))[:900]
+    x, y = x[row_order].astype(np.float32), y[row_order]
+    n_half = len(y) // 2
+    return x[:n_half], y[:n_half], x[n_half:], y[n_half:]
 
 
-def log_loss(probabilities, y):
+def compute_log_loss(probabilities, y):
+    """Compute the mean log loss, with probabilities of at least 0.001."""
     return -np.log(np.maximum(probabilities[np.arange(len(y)), y], 1e-3)).mean()
 
 
 def test_forests_are_as_good_and_as_large_as_scikit_learns():
     for load_table in (load_wine, load_digits):
-        x, y, x_new, y_new = training_and_new_rows(load_table)
+        x, y, x_new, y_new = split_in_halves(load_table)
         settings = {"weight": np.ones(len(y)), "n_trees": 150, "min_rows": 2, "seed": 0}
         n_classes = int(y.max()) + 1
         trees = fit_extra_trees(x, y, n_classes, **settings)
         forest = ExtraTreesClassifier(150, min_samples_leaf=2, random_state=0).fit(x, y)
         probabilities = trees.margins(x_new)
-        expected = forest.predict_proba(x_new)
+        forest_probabilities = forest.predict_proba(x_new)
         np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
-        assert abs(probabilities - expected).mean() < 0.03
-        assert abs(log_loss(probabilities, y_new) - log_loss(expected, y_new)) < 0.05
+        assert abs(probabilities - forest_probabilities).mean() < 0.03
+        expected_loss = compute_log_loss(forest_probabilities, y_new)
+        assert compute_log_loss(probabilities, y_new) == pytest.approx(expected_loss, abs=0.05)
         n_nodes = sum(tree.tree_.node_count for tree in forest.estimators_)
         assert 0.85 < trees.n_nodes / n_nodes < 1.15
         np.testing.assert_array_equal(probabilities, trees.run(x_new))
@@ -44,7 +48,7 @@ def test_forests_are_as_good_and_as_large_as_scikit_learns():
 
 
 def test_leaf_values_are_the_weighted_class_shares_of_their_rows():
-    x, y, _, _ = training_and_new_rows(load_wine)
+    x, y, _, _ = split_in_halves(load_wine)
     weight = np.random.default_rng(1).uniform(0.2, 3.0, len(y))
     tree = fit_extra_trees(x, y, 4, weight=weight, n_trees=1, min_rows=9, seed=3)
     leaf_of_row, _ = tree.first_visits(x)
@@ -62,7 +66,7 @@ def test_constant_columns_of_a_node_do_not_count_as_tried():
     x = np.zeros((200, 40), np.float32)
     x[:, 17] = np.arange(200)
     x[:100, 5] = 1.0  # constant within the children of a split on it
-    y = np.arange(200) // 20 % 2
+    y = np.arange(200) // 20 % 2  # ten intervals of column 17
     for seed in range(10):
         trees = fit_extra_trees(x, y, 2, weight=np.ones(200), n_trees=3, seed=seed)
         assert set(trees.feature.tolist()) <= {-1, 5, 17}
@@ -70,7 +74,7 @@ def test_constant_columns_of_a_node_do_not_count_as_tried():
 
 
 def test_graph_of_the_forest_as_high_cost_model_gives_the_same_bits():
-    x, y, x_new, _ = training_and_new_rows(load_wine)
+    x, y, x_new, _ = split_in_halves(load_wine)
     trees = fit_extra_trees(x, y, 3, weight=np.ones(len(y)), n_trees=60, seed=0)
     f0 = HighCostModel(np.arange(x.shape[1]), 3, "extra-trees", trees=trees)
     graph = high_cost_graph(f0)

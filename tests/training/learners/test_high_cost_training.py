@@ -34,17 +34,17 @@ def test_accuracy_decides_between_models_of_equal_probabilities() -> None:
     rows = np.arange(400)
     few_errors = make_model(split, rows < 10, 0.95)
     many_errors = make_model(split, rows < 60, 0.95)
-    assert best_model([many_errors, few_errors], split) == 1
+    assert best_model([many_errors, few_errors], split) == 1  # the position in the list
 
 
 def test_calibration_makes_cautious_and_overconfident_models_comparable() -> None:
     split = make_split(400)
     rows = np.arange(400)
-    calibrated = make_model(split, rows < 20, 0.95)
-    cautious = make_model(split, rows < 19, 0.6)  # one error fewer
-    overconfident = make_model(split, rows < 19, 0.999)
-    assert best_model([calibrated, cautious], split) == 1
-    assert best_model([calibrated, overconfident], split) == 1
+    calibrated_model = make_model(split, rows < 20, 0.95)
+    cautious_model = make_model(split, rows < 19, 0.6)  # one error fewer
+    overconfident_model = make_model(split, rows < 19, 0.999)
+    assert best_model([calibrated_model, cautious_model], split) == 1
+    assert best_model([calibrated_model, overconfident_model], split) == 1
 
 
 def test_probabilities_decide_between_models_of_equal_accuracy() -> None:
@@ -61,6 +61,6 @@ def test_all_kinds_are_fitted_on_few_rows() -> None:
     split = make_split(300)
     reports: list[str] = []
     train_high_cost_model(split, 2, report=reports.append)
-    kinds = [text.removeprefix("high-cost model: ") for text in reports]
+    kinds = [report.removeprefix("high-cost model: ") for report in reports]
     assert kinds[:4] == ["boosting", "plain boosting", "random boosting", "extra-trees"]
     assert kinds[4] == "svm on standard scores"

@@ -22,19 +22,19 @@ def ten_class_fit(digits):
     return fit_kernel(X, y, 10, seed=0)
 
 
-@pytest.mark.parametrize("classes", [2, 10])
-def test_left_out_margins_have_the_accuracy_of_new_rows(digits, ten_class_fit, classes):
+@pytest.mark.parametrize("n_classes", [2, 10])
+def test_left_out_margins_have_the_accuracy_of_new_rows(digits, ten_class_fit, n_classes):
     X, X_test, y, y_test = digits
-    model, left_out_margins = ten_class_fit if classes == 10 else fit_kernel(X, y % 2, 2, seed=0)
+    model, left_out_margins = ten_class_fit if n_classes == 10 else fit_kernel(X, y % 2, 2, seed=0)
     margins = model.margins(X_test)
-    assert margins.shape == (len(X_test), 1 if classes == 2 else classes)
+    assert margins.shape == (len(X_test), 1 if n_classes == 2 else n_classes)
 
-    def accuracy(row_margins, labels):
-        predictions = row_margins[:, 0] > 0 if classes == 2 else row_margins.argmax(axis=1)
-        return np.mean(predictions == labels % classes)
+    def compute_accuracy(row_margins, labels):
+        predictions = row_margins[:, 0] > 0 if n_classes == 2 else row_margins.argmax(axis=1)
+        return np.mean(predictions == labels % n_classes)
 
-    assert accuracy(margins, y_test) > 0.97
-    assert abs(accuracy(left_out_margins, y) - accuracy(margins, y_test)) < 0.02
+    assert compute_accuracy(margins, y_test) > 0.97
+    assert abs(compute_accuracy(left_out_margins, y) - compute_accuracy(margins, y_test)) < 0.02
 
 
 def test_float32_margins_are_close_to_float64_margins(digits, ten_class_fit):
@@ -42,23 +42,28 @@ def test_float32_margins_are_close_to_float64_margins(digits, ten_class_fit):
     model, _ = ten_class_fit
     z = ((X_test - model.mean) * model.scale).astype(np.float64)
     landmarks = model.landmarks.astype(np.float64)
-    distance = ((z[:, None, :] - landmarks[None]) ** 2).sum(axis=2)
-    margins = (1 + distance * float(model.rate)) ** -64.0 @ model.weights.astype(np.float64)
-    np.testing.assert_allclose(model.margins(X_test), margins + model.bias, atol=2e-3)
+    squared_distances = ((z[:, None, :] - landmarks[None]) ** 2).sum(axis=2)
+    # the kernel (1 + rate |z - landmark|^2)^-64
+    kernel_values = (1 + squared_distances * float(model.rate)) ** -64.0
+    expected_margins = kernel_values @ model.weights.astype(np.float64)
+    np.testing.assert_allclose(model.margins(X_test), expected_margins + model.bias, atol=2e-3)
 
 
 def test_left_out_margins_equal_those_of_fits_without_the_row():
     rng = np.random.default_rng(0)
     z = rng.normal(size=(40, 3))
-    target = np.sign(z[:, :1] * z[:, 1:2])
+    targets = np.sign(z[:, :1] * z[:, 1:2])
     weight = rng.uniform(0.5, 2, 40)
     features = _Basis(z[:15], 0.5).features(z)
-    all_rows = _Ridge(features, target, weight, ridges=(0.1,))
-    for i in range(0, 40, 7):
-        is_other = np.arange(40) != i
-        without_row = _Ridge(features[is_other], target[is_other], weight[is_other], ridges=(0.1,))
-        prediction = features[i] @ without_row.coefficients
-        np.testing.assert_allclose(prediction, all_rows.left_out_predictions[i], atol=1e-9)
+    ridge_of_all_rows = _Ridge(features, targets, weight, ridges=(0.1,))
+    for row in range(0, 40, 7):
+        is_other_row = np.arange(40) != row
+        ridge_without_row = _Ridge(
+            features[is_other_row], targets[is_other_row], weight[is_other_row], ridges=(0.1,)
+        )
+        prediction = features[row] @ ridge_without_row.coefficients
+        left_out_prediction = ridge_of_all_rows.left_out_predictions[row]
+        np.testing.assert_allclose(prediction, left_out_prediction, atol=1e-9)
 
 
 def test_constant_columns_are_not_acquired(digits, ten_class_fit):

@@ -11,12 +11,12 @@ def test_contrasts_are_the_ratio_of_variances_between_and_within_classes():
     x = np.float32([[0, 5, 1], [2, 5, np.nan], [4, 5, 3], [6, 5, 3]])
     # column 0: means 1 and 5 beside 3, so 4 * 2^2 between and 4 * 1^2 within
     # column 2: its missing value becomes the mean 7/3
-    filled = np.array([1, 7 / 3, 3, 3])
+    filled_column = np.array([1, 7 / 3, 3, 3])
     class_means = np.array([5 / 3, 5 / 3, 3, 3])
-    between = ((class_means - 7 / 3) ** 2).sum()
-    within = ((filled - class_means) ** 2).sum()
-    expected = [4.0, 0.0, between / within]
-    np.testing.assert_allclose(class_contrasts(x, y), expected, rtol=1e-6)
+    squares_between = ((class_means - 7 / 3) ** 2).sum()
+    squares_within = ((filled_column - class_means) ** 2).sum()
+    expected_contrasts = [4.0, 0.0, squares_between / squares_within]
+    np.testing.assert_allclose(class_contrasts(x, y), expected_contrasts, rtol=1e-6)
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.1, 1e6])

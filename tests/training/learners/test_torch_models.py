@@ -22,20 +22,20 @@ pytestmark = [
 ]
 
 
-def picture_network(channels: int = 1, classes: int = 10) -> torch.nn.Module:
+def make_picture_network(n_channels: int = 1, n_classes: int = 10) -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Sequential(
-        torch.nn.Conv2d(channels, 8, 3, padding=1),
+        torch.nn.Conv2d(n_channels, 8, 3, padding=1),
         torch.nn.BatchNorm2d(8),
         torch.nn.ReLU(),
         torch.nn.AdaptiveAvgPool2d(4),
         torch.nn.Flatten(),
         torch.nn.Dropout(0.5),
-        torch.nn.Linear(128, classes),
+        torch.nn.Linear(128, n_classes),
     )
 
 
-def labels_of_module(module: torch.nn.Module, batch: np.ndarray) -> np.ndarray:
+def predict_labels(module: torch.nn.Module, batch: np.ndarray) -> np.ndarray:
     module.eval()
     with torch.no_grad():
         return module(torch.from_numpy(batch)).argmax(dim=1).numpy()
@@ -43,14 +43,14 @@ def labels_of_module(module: torch.nn.Module, batch: np.ndarray) -> np.ndarray:
 
 def test_module_with_channels_first_takes_pictures_with_channels_last():
     pictures = np.random.default_rng(0).normal(size=(50, 8, 8, 3)).astype(np.float32)
-    module = picture_network(channels=3)
+    module = make_picture_network(n_channels=3)
     assert module.training
     graph = FormedGraph(gw.OnnxModel(module), (8, 8, 3), "model")
     assert module.training
     assert (graph.form.scores, graph.form.n_columns) == ("logits", 10)
     labels, _ = graph_answer(graph.content, graph.form, pictures.reshape(50, -1))
-    expected = labels_of_module(module, np.ascontiguousarray(pictures.transpose(0, 3, 1, 2)))
-    np.testing.assert_array_equal(labels, expected)
+    expected_labels = predict_labels(module, np.ascontiguousarray(pictures.transpose(0, 3, 1, 2)))
+    np.testing.assert_array_equal(labels, expected_labels)
 
 
 def test_exported_program_with_a_fixed_batch_predicts_all_rows():
@@ -62,14 +62,14 @@ def test_exported_program_with_a_fixed_batch_predicts_all_rows():
         graph = FormedGraph(gw.OnnxModel(program, classes=["a", "b", "c"]), (12,), "model")
     assert (graph.form.scores, graph.form.names) == ("probabilities", ("a", "b", "c"))
     labels, _ = graph_answer(graph.content, graph.form, rows)
-    np.testing.assert_array_equal(labels, labels_of_module(module, rows))
+    np.testing.assert_array_equal(labels, predict_labels(module, rows))
 
 
 def test_module_that_cannot_run_the_rows_is_refused():
     with pytest.raises(
         InputError, match=r"does not accept instances of the rows' shape.*Unflatten"
     ):
-        FormedGraph(gw.OnnxModel(picture_network()), (64,), "high_cost_model")
+        FormedGraph(gw.OnnxModel(make_picture_network()), (64,), "high_cost_model")
 
 
 def test_pair_of_modules_packs_and_verifies(tmp_path):
@@ -77,7 +77,7 @@ def test_pair_of_modules_packs_and_verifies(tmp_path):
     pictures = X.reshape(-1, 8, 8).astype(np.float32)
     torch.manual_seed(0)
     low_cost_module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
-    high_cost_module = picture_network()
+    high_cost_module = make_picture_network()
     for module in (low_cost_module, high_cost_module):
         optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
         inputs, targets = torch.from_numpy(pictures[:900, None]), torch.from_numpy(y[:900])
@@ -85,16 +85,19 @@ def test_pair_of_modules_packs_and_verifies(tmp_path):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(module(inputs / 16), targets).backward()
             optimizer.step()
-    low, high = (
-        torch.nn.Sequential(torch.nn.Hardtanh(0, 16), m)
-        for m in (low_cost_module, high_cost_module)
+    # pixels lie between 0 and 16, so that the clipping changes nothing
+    low_cost_model, high_cost_model = (
+        torch.nn.Sequential(torch.nn.Hardtanh(0, 16), module)
+        for module in (low_cost_module, high_cost_module)
     )
-    pair = gw.PairCascade(low_cost_model=low, high_cost_model=high).fit(pictures[900:1300])
+    pair = gw.PairCascade(low_cost_model=low_cost_model, high_cost_model=high_cost_model).fit(
+        pictures[900:1300]
+    )
     bundle = gw.pack(pair, tmp_path / "bundle", sample=pictures[900:964])
     report = verify(pair, bundle, pictures[1300:].reshape(-1, 64))
     assert (report.differing_decisions, report.cloud_label_differences) == (0, 0)
     labels = pair.high_cost_model_.labels(pictures[1300:].reshape(-1, 64))
-    np.testing.assert_array_equal(labels, labels_of_module(high, pictures[1300:, None]))
+    np.testing.assert_array_equal(labels, predict_labels(high_cost_model, pictures[1300:, None]))
 
 
 def test_torch_is_not_imported_without_a_torch_model():

@@ -22,30 +22,30 @@ from tests.support.fit_problems import make_problem
 pytestmark = pytest.mark.slow  # many fits
 
 
-def sums(n: int = 7000):
-    """Make noisy sums of six features, in which features do not interact."""
+def draw_sums(n: int = 7000):
+    """Draw noisy sums of six features, in which features do not interact."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 6)).astype(np.float32)
     return x, (x.sum(axis=1) + rng.normal(size=n) > 0).astype(np.int64)
 
 
-def squares(n: int = 12000):
-    """Make a chessboard of 12 x 12, for which a tree needs a leaf for every square."""
+def draw_chessboard(n: int = 12000):
+    """Draw a chessboard of 12 x 12, for which a tree needs a leaf for every square."""
     x = np.random.default_rng(0).uniform(0, 12, size=(n, 2)).astype(np.float32)
     return x, (np.floor(x).sum(axis=1) % 2).astype(np.int64)
 
 
-def split_of(rows) -> ValidationSplit:
+def split_rows(rows) -> ValidationSplit:
     x, y = rows
     return ValidationSplit.choose(x, y, np.ones(len(x)), validation=None, seed=0)
 
 
 @cache
-def shape_of_sums() -> TreeShape:
-    return tree_shape(split_of(sums()), 2, seed=0)
+def find_shape_of_sums() -> TreeShape:
+    return tree_shape(split_rows(draw_sums()), 2, seed=0)
 
 
-def fit_with(plan: ValidationSplit, n_leaves: int):
+def fit_trees(plan: ValidationSplit, n_leaves: int):
     """Fit boosted trees with this number of leaves; return them and their rounds."""
     ((rows, unseen_rows),) = plan.folds
     return fit_boosting(
@@ -59,75 +59,79 @@ def fit_with(plan: ValidationSplit, n_leaves: int):
     )
 
 
-def max_leaf_count(trees) -> int:
+def count_most_leaves(trees) -> int:
     """Count the leaves of the largest tree."""
     leaves = np.add.reduceat((trees.feature < 0).astype(int), trees.roots)
     return int(leaves.max())
 
 
-def test_best_trees_of_sums_are_small_and_of_squares_large() -> None:
-    small = shape_of_sums()
-    large = tree_shape(split_of(squares()), 2, seed=0)
-    assert small.n_leaves <= 15
-    assert large.n_leaves == capacity_params(12000, 2)["num_leaves"] == 255
+def test_best_trees_of_sums_are_small_and_of_chessboards_large() -> None:
+    small_shape = find_shape_of_sums()
+    large_shape = tree_shape(split_rows(draw_chessboard()), 2, seed=0)
+    assert small_shape.n_leaves <= 15
+    assert large_shape.n_leaves == capacity_params(12000, 2)["num_leaves"] == 255
 
 
 def test_shape_has_the_lowest_loss_of_all_numbers_of_leaves() -> None:
-    plan = split_of(sums())
+    plan = split_rows(draw_sums())
     trained_model = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
-    assert trained_model.shape == shape_of_sums()
+    assert trained_model.shape == find_shape_of_sums()
     max_leaves = capacity_params(len(plan.fit_rows), 2)["num_leaves"]
     unseen_rows = plan.folds[0][1]
 
-    def loss(leaves: int) -> float:
-        trees, _ = fit_with(plan, leaves)
-        margin = trees.margins(plan.x[unseen_rows])[:, 0].astype(float)
-        return float(np.logaddexp(0, np.where(plan.y[unseen_rows] == 1, -margin, margin)).mean())
+    def compute_loss(n_leaves: int) -> float:
+        trees, _ = fit_trees(plan, n_leaves)
+        margins = trees.margins(plan.x[unseen_rows])[:, 0].astype(float)
+        # the log loss log(1 + exp(-margin)) of class 1
+        return float(np.logaddexp(0, np.where(plan.y[unseen_rows] == 1, -margins, margins)).mean())
 
-    losses = {leaves: loss(leaves) for leaves in LEAVES_TO_TRY if leaves <= max_leaves}
+    losses = {
+        n_leaves: compute_loss(n_leaves) for n_leaves in LEAVES_TO_TRY if n_leaves <= max_leaves
+    }
     assert losses[trained_model.shape.n_leaves] == min(losses.values())
 
 
 def test_shape_is_chosen_on_a_sample_of_many_rows_and_fitted_on_all(monkeypatch) -> None:
     for module in (boosting, high_cost_training):
         monkeypatch.setattr(module, "MAX_MEDIUM_ROWS", 5500)
-    plan = split_of(squares(8000))
+    plan = split_rows(draw_chessboard(8000))
     trained_model = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
     largest_params = capacity_params(len(plan.fit_rows), 2)
     assert largest_params == {"num_leaves": 1023, "learning_rate": trained_model.shape.rate}
-    trees, rounds = fit_with(plan, trained_model.shape.n_leaves)
+    trees, rounds = fit_trees(plan, trained_model.shape.n_leaves)
     assert trained_model.model.kind == "boosting"
     assert trained_model.model.rounds == rounds
     assert (trained_model.model.trees.margins(plan.x) == trees.margins(plan.x)).all()
 
 
 def test_early_stopping_uses_a_sample_of_many_validation_rows(monkeypatch) -> None:
-    x, y = sums(2500)
+    x, y = draw_sums(2500)
     weight = np.ones(len(x))
     validation = x[1000:], y[1000:], weight[1000:]
 
-    def n_rounds(*arrays):
+    def fit_and_count_rounds(*arrays):
         return fit_boosting(x[:1000], y[:1000], 2, validation=arrays, max_rounds=600)[1]
 
-    with_all_rows = n_rounds(*validation)
-    with_every_third = n_rounds(*(array[::3] for array in validation))
+    rounds_with_all_rows = fit_and_count_rounds(*validation)
+    rounds_with_every_third = fit_and_count_rounds(*(array[::3] for array in validation))
+    # of the 1,500 validation rows, every third remains
     monkeypatch.setattr(boosting, "MAX_STOPPING_ROWS", 500)
-    assert n_rounds(*validation) == with_every_third != with_all_rows
+    assert fit_and_count_rounds(*validation) == rounds_with_every_third != rounds_with_all_rows
 
 
 def test_few_rows_with_sharp_thresholds_get_fine_bins() -> None:
     x = np.random.default_rng(0).uniform(0, 100, size=(3000, 1)).astype(np.float32)
     stripes = (np.floor(x[:, 0]) % 2).astype(np.int64)
-    assert tree_shape(split_of((x, stripes)), 2, seed=0).n_bins == 255
+    assert tree_shape(split_rows((x, stripes)), 2, seed=0).n_bins == 255
     assert (
-        tree_shape(split_of(sums(2000)), 2, seed=0).n_leaves
+        tree_shape(split_rows(draw_sums(2000)), 2, seed=0).n_leaves
         == capacity_params(2000, 2)["num_leaves"]
     )
 
 
 @pytest.mark.parametrize("high_cost_model", [None, LogisticRegression()])
 def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
-    x, y = sums()
+    x, y = draw_sums()
     cascade = StagedCascade(
         high_cost_model=high_cost_model,
         families=("boosting",),
@@ -137,12 +141,12 @@ def test_stages_have_no_more_leaves_than_the_shape(high_cost_model) -> None:
         random_state=0,
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
     stages = {stage for chain in cascade.chains_ for stage in chain}
-    assert max(max_leaf_count(stage.model) for stage in stages) <= shape_of_sums().n_leaves
+    assert max(count_most_leaves(stage.model) for stage in stages) <= find_shape_of_sums().n_leaves
 
 
-@pytest.mark.parametrize(("num_leaves", "expected"), [(None, 31), (50, 50)])
-def test_adapt_uses_num_leaves_or_few_leaves_if_these_are_best(num_leaves, expected) -> None:
-    x, y = sums()
+@pytest.mark.parametrize(("num_leaves", "expected_leaves"), [(None, 31), (50, 50)])
+def test_adapt_uses_num_leaves_or_few_leaves_if_these_are_best(num_leaves, expected_leaves) -> None:
+    x, y = draw_sums()
     cascade = AdaptGBRT(
         LogisticRegression(),
         p_full=(0.3,),
@@ -151,33 +155,33 @@ def test_adapt_uses_num_leaves_or_few_leaves_if_these_are_best(num_leaves, expec
         n_rounds=20,
         num_leaves=num_leaves,
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
-    leaves = {max_leaf_count(stage.model) for chain in cascade.chains_ for stage in chain}
-    assert max(leaves) == expected
+    leaf_counts = {count_most_leaves(stage.model) for chain in cascade.chains_ for stage in chain}
+    assert max(leaf_counts) == expected_leaves
 
 
 def test_cegb_uses_num_leaves_or_the_best_number_of_leaves() -> None:
-    x, y = sums()
+    x, y = draw_sums()
     settings = {"n_penalties": 1, "n_rounds": 5, "random_state": 0}
-    by_default = CEGBClassifier(**settings).fit(x, y)
-    with_setting = CEGBClassifier(num_leaves=31, **settings).fit(x, y)
-    assert max_leaf_count(by_default.stages_[0].model) <= 4
-    assert max_leaf_count(with_setting.stages_[0].model) == 31
+    default_model = CEGBClassifier(**settings).fit(x, y)
+    model_with_setting = CEGBClassifier(num_leaves=31, **settings).fit(x, y)
+    assert count_most_leaves(default_model.stages_[0].model) <= 4
+    assert count_most_leaves(model_with_setting.stages_[0].model) == 31
 
 
 def test_shape_is_not_searched_on_many_rows_with_a_bound_of_size() -> None:
-    large = make_problem(*sums(7000))
-    small = make_problem(*sums(1000))
-    assert best_shape(large, ("boosting",), has_size_bound=True) is None
-    assert best_shape(large, ("linear",)) is None
-    assert best_shape(small, ("boosting",), has_size_bound=True) == tree_shape(
-        small.plan, 2, seed=0
+    large_problem = make_problem(*draw_sums(7000))
+    small_problem = make_problem(*draw_sums(1000))
+    assert best_shape(large_problem, ("boosting",), has_size_bound=True) is None
+    assert best_shape(large_problem, ("linear",)) is None
+    assert best_shape(small_problem, ("boosting",), has_size_bound=True) == tree_shape(
+        small_problem.plan, 2, seed=0
     )
 
 
 def test_stages_without_a_high_cost_model_are_larger_forests() -> None:
-    x, y = squares(7000)
-    trees = []
-    for max_instance_cost in (None, 1.5):
+    x, y = draw_chessboard(7000)
+    tree_counts = []
+    for max_instance_cost in (None, 1.5):  # an offload costs 2, so that the cap excludes it
         cascade = StagedCascade(
             LogisticRegression(),
             families=("extra-trees",),
@@ -185,20 +189,23 @@ def test_stages_without_a_high_cost_model_are_larger_forests() -> None:
             max_instance_cost=max_instance_cost,
             random_state=0,
         ).fit(x, y)
-        trees.append({stage.n_trees for chain in cascade.chains_ for stage in chain})
-    assert trees == [{50}, {150}]
+        tree_counts.append({stage.n_trees for chain in cascade.chains_ for stage in chain})
+    assert tree_counts == [{50}, {150}]
 
 
 def test_forests_have_several_shapes_only_without_high_cost_model_and_bound_of_size() -> None:
-    def forest_shapes(n_rows: int, **bounds) -> list[ForestShape | None]:
-        kinds = models_to_try(("extra-trees", "linear"), Bounds(**bounds), n_rows, 2, 5)
-        assert kinds.pop("linear") == ("linear", Bounds(**bounds))
-        assert {family for family, _ in kinds.values()} == {"extra-trees"}
-        return [shape_bounds.forest_shape for _, shape_bounds in kinds.values()]
+    def list_forest_shapes(n_rows: int, **bounds) -> list[ForestShape | None]:
+        families_and_bounds = models_to_try(
+            ("extra-trees", "linear"), Bounds(**bounds), n_rows, 2, 5
+        )
+        assert families_and_bounds.pop("linear") == ("linear", Bounds(**bounds))
+        assert {family for family, _ in families_and_bounds.values()} == {"extra-trees"}
+        return [shape_bounds.forest_shape for _, shape_bounds in families_and_bounds.values()]
 
-    assert forest_shapes(7000, without_high_cost_model=True) == [
+    assert list_forest_shapes(7000, without_high_cost_model=True) == [
         ForestShape(150, 1),
         ForestShape(150, 2),
     ]
-    assert forest_shapes(7000) == forest_shapes(5000, without_high_cost_model=True) == [None]
-    assert forest_shapes(7000, without_high_cost_model=True, max_bytes=65536) == [None]
+    assert list_forest_shapes(7000) == [None]
+    assert list_forest_shapes(5000, without_high_cost_model=True) == [None]
+    assert list_forest_shapes(7000, without_high_cost_model=True, max_bytes=65536) == [None]

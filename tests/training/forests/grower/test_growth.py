@@ -16,8 +16,8 @@ from gatewise_training.prune.forest import Forest
 pytestmark = pytest.mark.slow  # compiles the growth of trees, which takes half a minute
 
 
-def noisy_rows(n=600, seed=0):
-    """Make eight columns of many values; the labels are noisy, so that trees are deep."""
+def draw_noisy_rows(n=600, seed=0):
+    """Draw eight columns of many values; the labels are noisy, so that trees are deep."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 8)).astype(np.float32)
     y = (x[:, 0] + x[:, 1] * x[:, 2] + rng.normal(size=n) > 0).astype(np.int64)
@@ -26,7 +26,7 @@ def noisy_rows(n=600, seed=0):
 
 
 def test_rows_reach_the_nodes_that_count_them():
-    x, y, n_draws = noisy_rows()
+    x, y, n_draws = draw_noisy_rows()
     codes = Codes.of_table(x)
     for rule_settings in ({"alpha": 0.0}, {"splits": "stumps"}, {"criterion": "entropy"}):
         forest = grow(codes, y, n_draws, 2, FeatureCosts.uniform(8), SplitRule(**rule_settings))
@@ -45,23 +45,23 @@ def test_rows_reach_the_nodes_that_count_them():
 
 
 def test_random_thresholds_depend_on_the_seed():
-    x, y, n_draws = noisy_rows()
+    x, y, n_draws = draw_noisy_rows()
     codes = Codes.of_table(x)
     costs = FeatureCosts.uniform(8)
 
-    def root_thresholds(splits):
+    def find_root_thresholds(splits):
         rule = SplitRule(splits=splits)
         forests = [grow(codes, y, n_draws, 2, costs, rule, seed=seed) for seed in (0, 0, 1, 2, 3)]
         return [float(forest.trees.threshold[0]) for forest in forests]
 
-    stumps = root_thresholds("stumps")
-    assert stumps[0] == stumps[1]
-    assert len(set(stumps)) > 1
-    assert len(set(root_thresholds("exact"))) == 1
+    stump_thresholds = find_root_thresholds("stumps")
+    assert stump_thresholds[0] == stump_thresholds[1]
+    assert len(set(stump_thresholds)) > 1
+    assert len(set(find_root_thresholds("exact"))) == 1
 
 
 def test_acquisitions_of_earlier_trees_are_free():
-    x, y, n_draws = noisy_rows()
+    x, y, n_draws = draw_noisy_rows()
     codes = Codes.of_table(x)
     costs = FeatureCosts([1.0, 2.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     priced_rule = SplitRule("entropy", mu=0.3)
@@ -82,28 +82,29 @@ def test_acquisitions_of_earlier_trees_are_free():
 
 
 def test_acquisitions_include_the_features_of_the_paths_and_their_groups():
-    x, y, n_draws = noisy_rows()
+    x, y, n_draws = draw_noisy_rows()
     costs = FeatureCosts(np.ones(8), group=["a", "a", None, "b", None, None, None, None])
     tree = grow(Codes.of_table(x), y, n_draws, 2, costs, SplitRule(max_depth=3))
-    acquired = RowAcquisitions.empty(costs, len(x))
-    acquired.add(tree.trees, x)
-    visited = tree.trees.visited_features(x)
+    acquisitions = RowAcquisitions.empty(costs, len(x))
+    acquisitions.add(tree.trees, x)
+    visited_features = tree.trees.visited_features(x)
     # some rows acquire features that other rows do not
-    assert (visited.any(axis=0) & ~visited.all(axis=0)).any()
-    np.testing.assert_array_equal(acquired.items[:8].T, visited)
-    np.testing.assert_array_equal(acquired.items[8], visited[:, :2].any(axis=1))
-    np.testing.assert_array_equal(acquired.items[9], visited[:, 3])
+    assert (visited_features.any(axis=0) & ~visited_features.all(axis=0)).any()
+    # the items are the eight features, and then the groups a and b
+    np.testing.assert_array_equal(acquisitions.items[:8].T, visited_features)
+    np.testing.assert_array_equal(acquisitions.items[8], visited_features[:, :2].any(axis=1))
+    np.testing.assert_array_equal(acquisitions.items[9], visited_features[:, 3])
 
 
 def test_joined_forest_averages_its_trees():
-    x, y, n_draws = noisy_rows()
+    x, y, n_draws = draw_noisy_rows()
     codes = Codes.of_table(x)
     costs = FeatureCosts.uniform(8)
     rule = SplitRule(alpha=4.0)
     trees = [grow(codes, y, np.roll(n_draws, shift), 2, costs, rule) for shift in range(5)]
     forest = Forest.join(trees)
-    mean_proba = np.mean([tree.proba(x) for tree in trees], axis=0)
-    np.testing.assert_allclose(forest.proba(x), mean_proba, atol=1e-6)
+    mean_probabilities = np.mean([tree.proba(x) for tree in trees], axis=0)
+    np.testing.assert_allclose(forest.proba(x), mean_probabilities, atol=1e-6)
     np.testing.assert_array_equal(forest.select([3]).trees.threshold, trees[3].trees.threshold)
     with pytest.raises(InputError, match="one tree"):
         Forest.join([])
@@ -111,23 +112,26 @@ def test_joined_forest_averages_its_trees():
 
 def test_entropy_without_prices_grows_the_trees_of_scikit_learn():
     """At greater depths two splits may have equal gains, and either may be chosen."""
-    x, y, _ = noisy_rows(n=2000)
+    x, y, _ = draw_noisy_rows(n=2000)
     codes = Codes.of_table(x)
     costs = FeatureCosts.uniform(8)
     n_draws = np.ones(2000, np.int64)
     forest = grow(codes, y, n_draws, 2, costs, SplitRule("entropy", max_depth=4))
-    tree = DecisionTreeClassifier(criterion="entropy", max_depth=4, random_state=0).fit(x, y)
-    assert forest.trees.n_nodes == tree.tree_.node_count
-    assert forest.proba(x) == pytest.approx(tree.predict_proba(x), abs=1e-6)
+    scikit_learn_tree = DecisionTreeClassifier(
+        criterion="entropy", max_depth=4, random_state=0
+    ).fit(x, y)
+    assert forest.trees.n_nodes == scikit_learn_tree.tree_.node_count
+    assert forest.proba(x) == pytest.approx(scikit_learn_tree.predict_proba(x), abs=1e-6)
 
 
 def test_number_of_random_thresholds_depends_on_the_examples():
     """The thresholds are uniform over the range of the values."""
     values = np.arange(100000, dtype=np.float32) ** 2
-    code = np.arange(len(values), dtype=np.int32)
+    codes = np.arange(len(values), dtype=np.int32)
     is_allowed = np.empty(len(values), bool)
+    # 80 thresholds for more than 2,000 examples, 40 for more than 500, and 20 otherwise
     for n_examples, n_thresholds in ((2001, 80), (2000, 40), (501, 40), (500, 20), (10, 20)):
-        draw_stumps(code, values, values, n_examples, is_allowed, np.empty(80))
+        draw_stumps(codes, values, values, n_examples, is_allowed, np.empty(80))
         boundaries = np.flatnonzero(is_allowed[:-1])
         # two may fall between the same values
         assert n_thresholds - 2 <= len(boundaries) <= n_thresholds
@@ -144,7 +148,7 @@ def test_splits_separate_missing_values_that_occur_in_training():
     y = is_missing.astype(np.int64)
     n_draws = np.ones(100, np.int64)
     forest = grow(Codes.of_table(x), y, n_draws, 2, FeatureCosts.uniform(1), SplitRule())
-    assert forest.trees.n_nodes == 3
+    assert forest.trees.n_nodes == 3  # a root and two leaves
     new_rows = np.array([[1e30], [-1e30], [np.nan]], np.float32)
     np.testing.assert_array_equal(forest.proba(new_rows).argmax(axis=1), [0, 0, 1])
 
@@ -154,4 +158,5 @@ def test_missing_values_that_do_not_occur_in_training_go_to_the_larger_child():
     y = (x[:, 0] > 6).astype(np.int64)
     n_draws = np.ones(10, np.int64)
     forest = grow(Codes.of_table(x), y, n_draws, 2, FeatureCosts.uniform(1), SplitRule())
+    # rows 0 to 6 have class 0, and rows 7 to 9 class 1
     assert forest.proba(np.array([[np.nan]], np.float32)).argmax() == 0

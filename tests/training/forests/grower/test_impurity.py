@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -19,28 +19,29 @@ from gatewise_training.forests.grower.impurity import (
 )
 
 COUNTS = st.lists(st.integers(0, 60), min_size=2, max_size=6)
+#: Binary fractions, with which the products of thresholds are exact in float64.
 ALPHAS = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 2.75, 6.0, 15.0, 35.0])
 
 
-def pairs_by_equation(counts, alpha, inner_sign=-1, outer_sign=-1):
-    """Compute equation 11 exactly; the printed text has lost the two signs."""
-    a = Fraction(alpha)
-    total = Fraction(0)
-    for i, j in product(range(len(counts)), repeat=2):
-        if i != j:
-            product_of_pair = max(counts[i] + inner_sign * a, 0) * max(
-                counts[j] + inner_sign * a, 0
-            )
-            total += max(product_of_pair + outer_sign * a * a, 0)
-    return total
+def compute_pairs_exactly(counts, alpha, inner_sign=-1, outer_sign=-1):
+    """Compute equation 11 exactly; the printed text has lost the two signs.
+
+    ``sum over i != j of [[n_i - alpha]_+ [n_j - alpha]_+ - alpha^2]_+``
+    """
+    exact_alpha = Fraction(alpha)
+    impurity = Fraction(0)
+    surpluses = [max(n + inner_sign * exact_alpha, 0) for n in counts]
+    for surplus, other_surplus in permutations(surpluses, 2):
+        impurity += max(surplus * other_surplus + outer_sign * exact_alpha**2, 0)
+    return impurity
 
 
-def pairs(counts, alpha):
+def compute_pairs(counts, alpha):
     return threshold_pairs(np.array(counts, np.int64), alpha)
 
 
-def with_examples(counts, *classes):
-    """Add one example of each of some classes to a set."""
+def add_examples(counts, *classes):
+    """Add one example of each of some classes to the counts of a set."""
     new_counts = list(counts)
     for m in classes:
         new_counts[m] += 1
@@ -50,26 +51,28 @@ def with_examples(counts, *classes):
 @settings(deadline=None)  # the first call compiles
 @given(COUNTS, ALPHAS)
 def test_pairs_equal_the_equation_at_exact_thresholds(counts, alpha):
-    assert pairs(counts, alpha) == pairs_by_equation(counts, alpha)
+    assert compute_pairs(counts, alpha) == compute_pairs_exactly(counts, alpha)
 
 
 @settings(deadline=None)
 @given(COUNTS, st.floats(0.0, 12.0))
 def test_pairs_equal_the_equation_at_any_threshold(counts, alpha):
-    assert pairs(counts, alpha) == pytest.approx(float(pairs_by_equation(counts, alpha)), abs=1e-9)
+    assert compute_pairs(counts, alpha) == pytest.approx(
+        float(compute_pairs_exactly(counts, alpha)), abs=1e-9
+    )
 
 
 @settings(deadline=None)
 @given(COUNTS)
 def test_pairs_without_threshold_count_ordered_pairs_of_different_classes(counts):
     examples = [m for m, n in enumerate(counts) for _ in range(n)]
-    assert pairs(counts, 0.0) == sum(a != b for a in examples for b in examples)
+    assert compute_pairs(counts, 0.0) == sum(m != other_m for m in examples for other_m in examples)
 
 
 @pytest.mark.parametrize(("inner_sign", "outer_sign"), [(1, 1), (1, -1), (-1, 1)])
 def test_pure_sets_have_an_impurity_with_other_signs(inner_sign, outer_sign):
-    assert pairs_by_equation([5, 0], 1.0, inner_sign, outer_sign) > 0
-    assert pairs_by_equation([5, 0], 1.0) == 0
+    assert compute_pairs_exactly([5, 0], 1.0, inner_sign, outer_sign) > 0
+    assert compute_pairs_exactly([5, 0], 1.0) == 0
 
 
 @settings(deadline=None)
@@ -78,16 +81,16 @@ def test_pairs_are_admissible(counts, alpha, n_pure, data):
     """Check the five conditions of BudgetRF's proof."""
     subset = [data.draw(st.integers(0, n)) for n in counts]
     j = data.draw(st.integers(0, len(counts) - 1))
-    impurity = pairs(counts, alpha)
-    impurity_of_subset = pairs(subset, alpha)
+    impurity = compute_pairs(counts, alpha)
+    impurity_of_subset = compute_pairs(subset, alpha)
     n = sum(counts)
     # 1 and 3: the impurity is not negative, and not larger for a subset
     assert impurity >= impurity_of_subset >= 0
     # 2: a pure set has no impurity
-    assert pairs([n_pure * (m == j) for m in range(len(counts))], alpha) == 0
+    assert compute_pairs([n_pure * (m == j) for m in range(len(counts))], alpha) == 0
     # 4, supermodular: an example adds at least as much to a larger set
-    added = pairs(with_examples(counts, j), alpha) - impurity
-    assert added >= pairs(with_examples(subset, j), alpha) - impurity_of_subset
+    increase = compute_pairs(add_examples(counts, j), alpha) - impurity
+    assert increase >= compute_pairs(add_examples(subset, j), alpha) - impurity_of_subset
     # 5: F <= n^2; for thresholds in quarters the smallest F above 0 is 1/16
     assert impurity == 0 or (impurity >= 1 / 16 and math.log(impurity) <= 2 * math.log(n))
 
@@ -97,10 +100,11 @@ def test_pairs_are_supermodular_on_every_small_set(alpha):
     """An example adds at least as much after another example was added."""
     for counts in product(range(6), repeat=3):
         for i, j in product(range(3), repeat=2):
-            with_i = with_examples(counts, i)
-            added_after_i = pairs(with_examples(counts, i, j), alpha) - pairs(with_i, alpha)
-            added = pairs(with_examples(counts, j), alpha) - pairs(counts, alpha)
-            assert added_after_i >= added
+            pairs, pairs_with_i, pairs_with_j, pairs_with_both = (
+                compute_pairs(add_examples(counts, *classes), alpha)
+                for classes in ((), (i,), (j,), (i, j))
+            )
+            assert pairs_with_both - pairs_with_i >= pairs_with_j - pairs
 
 
 @settings(deadline=None)
@@ -111,21 +115,21 @@ def test_change_of_pairs_equals_the_difference_of_impurities(counts, alpha, m, n
     new_counts = list(counts)
     new_counts[m] += n_added
     change = change_of_pairs(np.array(counts, np.int64), float(sum(counts)), m, n_added, alpha)
-    assert change == pairs_by_equation(new_counts, alpha) - pairs_by_equation(counts, alpha)
+    assert change == compute_pairs_exactly(new_counts, alpha) - compute_pairs_exactly(counts, alpha)
 
 
 @settings(deadline=None)
 @given(COUNTS.filter(any))
 def test_entropy_is_summed_over_the_examples(counts):
     n = sum(counts)
-    array = np.array(counts, np.int64)
-    bits = -sum(c * math.log2(c / n) for c in counts if c)
-    assert entropy(array, log_table(n)) == pytest.approx(bits, abs=1e-9)
+    count_array = np.array(counts, np.int64)
+    bits = -sum(count * math.log2(count / n) for count in counts if count)
+    assert entropy(count_array, log_table(n)) == pytest.approx(bits, abs=1e-9)
 
 
 def test_mean_entropy_is_not_monotone():
     """A subset may be more impure than the set, so the paper needs another impurity."""
     counts = np.array([6, 2])
     subset = np.array([2, 2])
-    table = log_table(8)
-    assert entropy(subset, table) / 4 > entropy(counts, table) / 8
+    logarithms = log_table(8)
+    assert entropy(subset, logarithms) / 4 > entropy(counts, logarithms) / 8

@@ -20,37 +20,37 @@ from gatewise_training.forests.grower.split_search import minimax_pairs
 pytestmark = pytest.mark.slow  # compiles the search
 
 
-def column_rows(code, y, weight, n_classes):
+def make_column_rows(codes, y, weights, n_classes):
     """Make the rows of a column, and their class counts."""
     y = np.asarray(y, np.int32)
-    weight = np.asarray(weight, np.int32)
-    counts = np.bincount(y, weights=weight, minlength=n_classes).astype(np.int32)
-    return ColumnRows(np.asarray(code, np.int32), y, weight), counts
+    weights = np.asarray(weights, np.int32)
+    counts = np.bincount(y, weights=weights, minlength=n_classes).astype(np.int32)
+    return ColumnRows(np.asarray(codes, np.int32), y, weights), counts
 
 
-def best_boundary(code, y, weight=None, n_classes=2, alpha=0.0):
+def find_best_boundary(codes, y, weights=None, n_classes=2, alpha=0.0):
     """Find the boundary of a column, as Python numbers."""
-    weight = np.ones(len(code), np.int32) if weight is None else weight
-    rows, counts = column_rows(code, y, weight, n_classes)
+    weights = np.ones(len(codes), np.int32) if weights is None else weights
+    rows, counts = make_column_rows(codes, y, weights, n_classes)
     impurity = threshold_pairs(counts, alpha)
-    node = NodeRows(np.arange(len(code)), rows.y, rows.weight, counts, int(counts.sum()), impurity)
-    crossing_work = crossing_arrays(len(code), n_classes)
-    boundary = find_crossing(rows, int(min(code)), int(max(code)), node, alpha, crossing_work)
+    node = NodeRows(np.arange(len(codes)), rows.y, rows.weight, counts, int(counts.sum()), impurity)
+    working_arrays = crossing_arrays(len(codes), n_classes)
+    boundary = find_crossing(rows, int(min(codes)), int(max(codes)), node, alpha, working_arrays)
     return float(boundary.score), int(boundary.below), int(boundary.above)
 
 
-def all_boundaries(code, y, weight, n_classes, alpha):
-    """Map the codes on both sides of each boundary to the larger impurity of the children."""
-    impurities = {}
-    for below, above in pairwise(np.unique(code)):
-        is_left = code <= below
+def list_boundaries(codes, y, weights, n_classes, alpha):
+    """List the larger impurity of the children by the codes on both sides of each boundary."""
+    impurity_of_boundary = {}
+    for below, above in pairwise(np.unique(codes)):
+        is_left = codes <= below
         child_counts = [
-            column_rows(code[side], y[side], weight[side], n_classes)[1]
-            for side in (is_left, ~is_left)
+            make_column_rows(codes[is_in_child], y[is_in_child], weights[is_in_child], n_classes)[1]
+            for is_in_child in (is_left, ~is_left)
         ]
         impurity = max(threshold_pairs(counts, alpha) for counts in child_counts)
-        impurities[int(below), int(above)] = impurity
-    return impurities
+        impurity_of_boundary[int(below), int(above)] = impurity
+    return impurity_of_boundary
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
@@ -64,83 +64,84 @@ def test_crossing_finds_the_best_of_all_boundaries(alpha):
     for _ in range(400):
         n = int(rng.integers(2, 25))
         n_classes = int(rng.integers(2, 4))
-        code = rng.integers(0, rng.choice([3, 9, 400, 60_000]), n).astype(np.int32)
+        codes = rng.integers(0, rng.choice([3, 9, 400, 60_000]), n).astype(np.int32)
         y = rng.integers(0, n_classes, n).astype(np.int32)
-        weight = rng.integers(1, 3, n).astype(np.int32)
-        _, counts = column_rows(code, y, weight, n_classes)
+        weights = rng.integers(1, 3, n).astype(np.int32)
+        _, counts = make_column_rows(codes, y, weights, n_classes)
         impurity = threshold_pairs(counts, alpha)
-        values = np.unique(code)
-        if impurity == 0.0 or len(values) < 2:
+        distinct_codes = np.unique(codes)
+        if impurity == 0.0 or len(distinct_codes) < 2:
             continue
-        node = NodeRows(np.arange(n), y, weight, counts, int(counts.sum()), impurity)
-        count = np.zeros((len(values), n_classes), np.int32)
-        np.add.at(count, (np.searchsorted(values, code), y), weight)
-        crossing_work = crossing_arrays(n, n_classes)
+        node = NodeRows(np.arange(n), y, weights, counts, int(counts.sum()), impurity)
+        counts_by_code = np.zeros((len(distinct_codes), n_classes), np.int32)
+        np.add.at(counts_by_code, (np.searchsorted(distinct_codes, codes), y), weights)
+        working_arrays = crossing_arrays(n, n_classes)
         is_allowed = np.zeros(0, bool)
-        best_impurity, event = minimax_pairs(
-            count, len(values), node, alpha, is_allowed, crossing_work
+        best_impurity, boundary_index = minimax_pairs(
+            counts_by_code, len(distinct_codes), node, alpha, is_allowed, working_arrays
         )
-        boundary = best_boundary(code, y, weight, n_classes, alpha)
-        assert boundary == (best_impurity, values[event], values[event + 1])
-        impurities = all_boundaries(code, y, weight, n_classes, alpha)
-        assert best_impurity == min(impurities.values())
-        n_ties += list(impurities.values()).count(best_impurity) > 1
-    assert n_ties > 10
+        boundary = find_best_boundary(codes, y, weights, n_classes, alpha)
+        below, above = distinct_codes[[boundary_index, boundary_index + 1]]
+        assert boundary == (best_impurity, below, above)
+        impurity_of_boundary = list_boundaries(codes, y, weights, n_classes, alpha)
+        assert best_impurity == min(impurity_of_boundary.values())
+        n_ties += list(impurity_of_boundary.values()).count(best_impurity) > 1
+    assert n_ties > 10  # the draws include ties
 
 
 def test_two_codes_have_one_boundary():
-    assert best_boundary([3, 4], [0, 1]) == (0.0, 3, 4)
-    assert best_boundary([0, 60_000], [1, 0]) == (0.0, 0, 60_000)
-    assert best_boundary([5, 5, 9], [0, 1, 0]) == (2.0, 5, 9)
-    assert best_boundary([5, 9, 9], [0, 0, 1]) == (2.0, 5, 9)
+    assert find_best_boundary([3, 4], [0, 1]) == (0.0, 3, 4)
+    assert find_best_boundary([0, 60_000], [1, 0]) == (0.0, 0, 60_000)
+    assert find_best_boundary([5, 5, 9], [0, 1, 0]) == (2.0, 5, 9)
+    assert find_best_boundary([5, 9, 9], [0, 0, 1]) == (2.0, 5, 9)
 
 
 def test_boundary_is_on_the_better_side_of_the_crossing_code():
     # codes 10, 20, 30: left impurities 0, 2, 6 and right impurities 8, 4, 0
-    assert best_boundary([10, 20, 30, 30, 40], [0, 1, 0, 0, 1]) == (4.0, 20, 30)
+    assert find_best_boundary([10, 20, 30, 30, 40], [0, 1, 0, 0, 1]) == (4.0, 20, 30)
     # the crossing code goes left if the left impurity with it is below the right impurity without
-    assert best_boundary([10, 20, 30, 40], [0, 0, 0, 1]) == (0.0, 30, 40)
-    assert best_boundary([10, 20, 30, 40], [0, 1, 1, 1]) == (0.0, 10, 20)
+    assert find_best_boundary([10, 20, 30, 40], [0, 0, 0, 1]) == (0.0, 30, 40)
+    assert find_best_boundary([10, 20, 30, 40], [0, 1, 1, 1]) == (0.0, 10, 20)
 
 
 def test_boundary_before_the_crossing_is_chosen_in_a_tie():
     # both boundaries leave one pair of different classes in one child
-    assert best_boundary([1, 2, 3], [0, 1, 0]) == (2.0, 1, 2)
+    assert find_best_boundary([1, 2, 3], [0, 1, 0]) == (2.0, 1, 2)
 
 
 def test_boundary_is_after_the_crossing_code_if_no_code_is_below():
     # class 2 is below the threshold, so the left child is as impure as the node
-    assert best_boundary([1] * 6 + [2], [0, 1, 0, 1, 0, 1, 2], None, 3, 1.0) == (6.0, 1, 2)
+    assert find_best_boundary([1] * 6 + [2], [0, 1, 0, 1, 0, 1, 2], None, 3, 1.0) == (6.0, 1, 2)
 
 
 def test_neighbours_of_the_crossing_code_are_found_in_any_round():
     """The codes are far apart, so the crossing code is alone in its bin."""
     spacing = 1 << 15
-    code = np.arange(6) * spacing + np.array([7, 0, 3, 1, 0, 2])
+    codes = np.arange(6) * spacing + np.array([7, 0, 3, 1, 0, 2])
     y = np.array([0, 0, 0, 1, 1, 1])
-    assert best_boundary(code, y) == (0.0, int(code[2]), int(code[3]))
-    order = np.array([4, 1, 5, 0, 3, 2])
-    assert best_boundary(code[order], y[order]) == (0.0, int(code[2]), int(code[3]))
+    assert find_best_boundary(codes, y) == (0.0, int(codes[2]), int(codes[3]))
+    row_order = np.array([4, 1, 5, 0, 3, 2])
+    assert find_best_boundary(codes[row_order], y[row_order]) == (0.0, int(codes[2]), int(codes[3]))
 
 
 def test_weighted_rows_count_like_repeated_rows():
     weights = [1, 3, 2, 2]
-    repeated_code = np.repeat([2, 4, 6, 8], weights)
+    repeated_codes = np.repeat([2, 4, 6, 8], weights)
     repeated_y = np.repeat([0, 1, 0, 1], weights)
-    boundary = best_boundary([2, 4, 6, 8], [0, 1, 0, 1], weights)
-    assert boundary == best_boundary(repeated_code, repeated_y)
+    boundary = find_best_boundary([2, 4, 6, 8], [0, 1, 0, 1], weights)
+    assert boundary == find_best_boundary(repeated_codes, repeated_y)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 3.0])
 def test_best_boundary_of_large_nodes_is_found_in_several_rounds(alpha):
     rng = np.random.default_rng(5)
     n = 40 * MIN_BINS * ROWS_PER_BIN
-    code = rng.integers(0, 50_000, n).astype(np.int32)
-    y = ((code > 31_000) ^ (rng.random(n) < 0.1)).astype(np.int32)
-    weight = rng.integers(1, 4, n).astype(np.int32)
-    impurities = all_boundaries(code, y, weight, 2, alpha)
-    score, below, above = best_boundary(code, y, weight, 2, alpha)
-    assert score == min(impurities.values()) == impurities[below, above]
+    codes = rng.integers(0, 50_000, n).astype(np.int32)
+    y = ((codes > 31_000) ^ (rng.random(n) < 0.1)).astype(np.int32)
+    weights = rng.integers(1, 4, n).astype(np.int32)
+    impurity_of_boundary = list_boundaries(codes, y, weights, 2, alpha)
+    score, below, above = find_best_boundary(codes, y, weights, 2, alpha)
+    assert score == min(impurity_of_boundary.values()) == impurity_of_boundary[below, above]
 
 
 def test_working_arrays_have_room_for_the_bins_of_few_and_many_rows():

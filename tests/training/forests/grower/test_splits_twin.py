@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow  # compiles the growth of trees
 
 
 @dataclass
-class Case:
+class TreeProblem:
     """Data and prices of one tree."""
 
     x: np.ndarray
@@ -28,7 +28,7 @@ class Case:
     acquired: np.ndarray  # (n, n_features)
 
 
-def impurity(counts, criterion, alpha):
+def compute_impurity(counts, criterion, alpha):
     """Compute the impurity of a node from its class counts ``n_m``: threshold-Pairs or entropy.
 
     Threshold-Pairs (ICML 2015) is the sum over pairs of different classes of
@@ -36,51 +36,56 @@ def impurity(counts, criterion, alpha):
     """
     n = sum(counts)
     if criterion == "threshold_pairs":
-        surpluses = [max(c - alpha, 0.0) for c in counts]
-        return sum(max(a * b - alpha**2, 0.0) for a, b in permutations(surpluses, 2))
+        surpluses = [max(count - alpha, 0.0) for count in counts]
+        return sum(
+            max(surplus * other_surplus - alpha**2, 0.0)
+            for surplus, other_surplus in permutations(surpluses, 2)
+        )
     if n == 0:
         return 0.0
-    return -sum(c * math.log2(c / n) for c in counts if c)
+    return -sum(count * math.log2(count / n) for count in counts if count)
 
 
-def class_counts(case, rows):
-    return [int(case.n_draws[rows][case.y[rows] == m].sum()) for m in range(case.n_classes)]
+def count_classes(problem, rows):
+    return [
+        int(problem.n_draws[rows][problem.y[rows] == m].sum()) for m in range(problem.n_classes)
+    ]
 
 
-def acquisition_penalty(case, rows, k, path_features, mu):
+def compute_penalty(problem, rows, k, path_features, mu):
     """Compute ``mu`` times the price that the examples at the node have to pay for column k."""
-    costs = case.costs
-    members = [] if costs.group[k] < 0 else np.flatnonzero(costs.group == costs.group[k])
+    costs = problem.costs
+    group_features = [] if costs.group[k] < 0 else np.flatnonzero(costs.group == costs.group[k])
     price = 0.0
-    for i in rows:
-        if k not in path_features and not case.acquired[i, k]:
-            price += case.n_draws[i] * costs.own[k]
+    for row in rows:
+        if k not in path_features and not problem.acquired[row, k]:
+            price += problem.n_draws[row] * costs.own[k]
         if (
-            len(members)
-            and not set(members) & path_features
-            and not case.acquired[i, members].any()
+            len(group_features)
+            and not set(group_features) & path_features
+            and not problem.acquired[row, group_features].any()
         ):
-            price += case.n_draws[i] * costs.shared[costs.group[k]]
+            price += problem.n_draws[row] * costs.shared[costs.group[k]]
     return mu * price / costs.standalone_prices.mean()
 
 
-def candidate_splits(case, rows, criterion, alpha, mu, path_features):
+def list_candidates(problem, rows, criterion, alpha, mu, path_features):
     """Yield splits that may be the best: column, values below and above, and merit.
 
     With threshold-Pairs only the best split of each column is yielded. Free splits are compared by
     the decrease of the impurity. Of equally good splits of a column, the one nearest to the
     crossing of the children's impurities is the best. Of two such splits it is the lower one.
     """
-    node_impurity = impurity(class_counts(case, rows), criterion, alpha)
-    for k in range(case.x.shape[1]):
-        column = case.x[rows, k]
-        keys = np.where(np.isnan(column), np.inf, column)  # NaN is above all numbers
-        price = case.costs.standalone_prices[k]
+    node_impurity = compute_impurity(count_classes(problem, rows), criterion, alpha)
+    for k in range(problem.x.shape[1]):
+        column = problem.x[rows, k]
+        sort_keys = np.where(np.isnan(column), np.inf, column)  # NaN is above all numbers
+        price = problem.costs.standalone_prices[k]
         column_splits = []
-        for below, above in pairwise(np.unique(keys)):
+        for below, above in pairwise(np.unique(sort_keys)):
             left_impurity, right_impurity = (
-                impurity(class_counts(case, child_rows), criterion, alpha)
-                for child_rows in (rows[keys <= below], rows[keys > below])
+                compute_impurity(count_classes(problem, child_rows), criterion, alpha)
+                for child_rows in (rows[sort_keys <= below], rows[sort_keys > below])
             )
             if criterion == "threshold_pairs":
                 decrease = node_impurity - max(left_impurity, right_impurity)
@@ -92,7 +97,7 @@ def candidate_splits(case, rows, criterion, alpha, mu, path_features):
                     # the order of these tuples is by merit, then the side, then the nearness
                     column_splits.append((merit, is_below_crossing, rank, (k, below, above)))
             else:
-                penalty = acquisition_penalty(case, rows, k, path_features, mu)
+                penalty = compute_penalty(problem, rows, k, path_features, mu)
                 gain = node_impurity - left_impurity - right_impurity - penalty
                 yield k, below, above, (gain, 0.0)
         if column_splits:
@@ -100,39 +105,39 @@ def candidate_splits(case, rows, criterion, alpha, mu, path_features):
             yield *split, merit
 
 
-def check_splits(case, forest, criterion, alpha=0.0, mu=0.0):
+def check_best_splits(problem, forest, criterion, alpha=0.0, mu=0.0):
     """Check that each split of a tree is the best; return the number of inner nodes."""
     trees = forest.trees
     n_inner = 0
-    open_nodes = [(0, np.flatnonzero(case.n_draws), frozenset())]
+    open_nodes = [(0, np.flatnonzero(problem.n_draws), frozenset())]
     while open_nodes:
         node, rows, path_features = open_nodes.pop()
-        counts = class_counts(case, rows)
+        counts = count_classes(problem, rows)
         np.testing.assert_array_equal(forest.counts[node], counts)
         candidates = []
-        if impurity(counts, criterion, alpha):
-            candidates = list(candidate_splits(case, rows, criterion, alpha, mu, path_features))
+        if compute_impurity(counts, criterion, alpha):
+            candidates = list(list_candidates(problem, rows, criterion, alpha, mu, path_features))
         k = int(trees.feature[node])
         if k < 0:
             assert not candidates
             continue
         n_inner += 1
         best_merit = max(merit for *_, merit in candidates)
-        keys = np.where(np.isnan(case.x[rows, k]), np.inf, case.x[rows, k])
-        goes_left = keys <= trees.threshold[node]
-        below = keys[goes_left].max()
-        above = keys[~goes_left].min()
+        sort_keys = np.where(np.isnan(problem.x[rows, k]), np.inf, problem.x[rows, k])
+        goes_left = sort_keys <= trees.threshold[node]
+        below = sort_keys[goes_left].max()
+        above = sort_keys[~goes_left].min()
         if criterion == "threshold_pairs":  # merits are exact, and the first of equal ones wins
             best_splits = [split for *split, merit in candidates if merit == best_merit]
             assert [k, below, above] == best_splits[0]
         else:
-            merit_of = {tuple(split): merit for *split, merit in candidates}
-            merit = merit_of[k, below, above]
+            merit_of_split = {tuple(split): merit for *split, merit in candidates}
+            merit = merit_of_split[k, below, above]
             assert merit == pytest.approx(best_merit, rel=1e-9, abs=1e-9)
         if np.isfinite(above):
             midpoint = np.float32(0.5 * (float(below) + float(above)))
             assert trees.threshold[node] == midpoint
-        if np.isinf(keys).any():
+        if np.isinf(sort_keys).any():
             assert not trees.nan_left[node]
         path_features = path_features | {k}
         open_nodes.append((int(trees.left[node]), rows[goes_left], path_features))
@@ -140,7 +145,7 @@ def check_splits(case, forest, criterion, alpha=0.0, mu=0.0):
     return n_inner
 
 
-def make_case(seed, n=40, n_classes=3, has_missing=False):
+def draw_problem(seed, n=40, n_classes=3, has_missing=False):
     """Make a small table with columns of few and of many values, sparse columns and groups."""
     rng = np.random.default_rng(seed)
     column_makers = (
@@ -159,7 +164,9 @@ def make_case(seed, n=40, n_classes=3, has_missing=False):
     own = rng.integers(0, 4, len(columns)) / 2
     shared = {"a": 1.0, "b": 0.5}
     acquired = rng.random(x.shape) < 0.3
-    return Case(x, y, n_draws, n_classes, FeatureCosts(own, group=group, shared=shared), acquired)
+    return TreeProblem(
+        x, y, n_draws, n_classes, FeatureCosts(own, group=group, shared=shared), acquired
+    )
 
 
 @pytest.mark.parametrize("has_missing", [False, True], ids=["complete", "missing"])
@@ -168,40 +175,42 @@ def make_case(seed, n=40, n_classes=3, has_missing=False):
 def test_minimax_splits_are_the_first_of_the_best(alpha, n_classes, has_missing):
     n_inner = 0
     for seed in range(8):
-        case = make_case(seed, n_classes=n_classes, has_missing=has_missing)
-        case.costs = FeatureCosts(np.ceil(case.costs.own))  # so that merits are exact
+        problem = draw_problem(seed, n_classes=n_classes, has_missing=has_missing)
+        problem.costs = FeatureCosts(np.ceil(problem.costs.own))  # so that merits are exact
         forest = grow(
-            Codes.of_table(case.x),
-            case.y,
-            case.n_draws,
+            Codes.of_table(problem.x),
+            problem.y,
+            problem.n_draws,
             n_classes,
-            case.costs,
+            problem.costs,
             SplitRule(alpha=alpha),
             seed=seed,
         )
-        n_inner += check_splits(case, forest, "threshold_pairs", alpha)
-    assert n_inner > 8
+        n_inner += check_best_splits(problem, forest, "threshold_pairs", alpha)
+    assert n_inner > 8  # more than one split for each seed on average
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.1, 1.0])
 def test_entropy_splits_have_the_largest_gain_less_the_penalty(mu):
     n_inner = 0
     for seed in range(8):
-        case = make_case(seed, has_missing=seed % 2 == 1)
+        problem = draw_problem(seed, has_missing=seed % 2 == 1)
         acquired = None
         if mu:
-            acquired = RowAcquisitions.empty(case.costs, len(case.x))
-            acquired.items[: case.x.shape[1]] = case.acquired.T
-            for g in range(len(case.costs.shared)):
-                members = np.flatnonzero(case.costs.group == g)
-                acquired.items[case.x.shape[1] + g] = case.acquired[:, members].any(axis=1)
+            acquired = RowAcquisitions.empty(problem.costs, len(problem.x))
+            acquired.items[: problem.x.shape[1]] = problem.acquired.T
+            for g in range(len(problem.costs.shared)):
+                group_features = np.flatnonzero(problem.costs.group == g)
+                acquired.items[problem.x.shape[1] + g] = problem.acquired[:, group_features].any(
+                    axis=1
+                )
         forest = grow(
-            Codes.of_table(case.x), case.y, case.n_draws, 3, case.costs,
+            Codes.of_table(problem.x), problem.y, problem.n_draws, 3, problem.costs,
             SplitRule("entropy", mu=mu), acquired=acquired, seed=seed,
         )  # fmt: skip
         if not mu:
-            case.acquired[:] = True  # all features are free
-        n_inner += check_splits(case, forest, "entropy", mu=mu)
+            problem.acquired[:] = True  # all features are free
+        n_inner += check_best_splits(problem, forest, "entropy", mu=mu)
     assert n_inner > 40
 
 
@@ -214,18 +223,22 @@ def test_splits_of_large_nodes_are_the_best():
     x = np.stack([rng.integers(0, 8, n), distant_codes, close_codes, rng.random(n) < 0.1], axis=1)
     x = x.astype(np.float32)
     # rows out of the bag, whose values put the codes of the other rows far apart
-    values = np.arange(40 * n, dtype=np.float32)
-    zeros = np.zeros_like(values)
-    x_all = np.concatenate([x, np.stack([zeros, values, zeros, zeros], axis=1)])
+    distant_values = np.arange(40 * n, dtype=np.float32)
+    zeros = np.zeros_like(distant_values)
+    all_rows = np.concatenate([x, np.stack([zeros, distant_values, zeros, zeros], axis=1)])
     y = np.concatenate([(x[:, 1] > 9000) ^ (x[:, 2] > 200) ^ (rng.random(n) < 0.2), zeros])
     n_draws = np.concatenate([rng.multinomial(n, np.full(n, 1 / n)), zeros]).astype(np.int64)
-    case = Case(
-        x_all, y.astype(np.int64), n_draws, 2, FeatureCosts([1.0, 1.0, 2.0, 1.0]),
-        np.zeros(x_all.shape, bool),
+    problem = TreeProblem(
+        all_rows, y.astype(np.int64), n_draws, 2, FeatureCosts([1.0, 1.0, 2.0, 1.0]),
+        np.zeros(all_rows.shape, bool),
     )  # fmt: skip
     for alpha in (0.0, 4.0):
-        forest = grow(Codes.of_table(x_all), case.y, n_draws, 2, case.costs, SplitRule(alpha=alpha))
-        assert check_splits(case, forest, "threshold_pairs", alpha) > 10
-    forest = grow(Codes.of_table(x_all), case.y, n_draws, 2, case.costs, SplitRule("entropy"))
-    case.acquired[:] = True  # all features are free
-    assert check_splits(case, forest, "entropy") > 10
+        forest = grow(
+            Codes.of_table(all_rows), problem.y, n_draws, 2, problem.costs, SplitRule(alpha=alpha)
+        )
+        assert check_best_splits(problem, forest, "threshold_pairs", alpha) > 10
+    forest = grow(
+        Codes.of_table(all_rows), problem.y, n_draws, 2, problem.costs, SplitRule("entropy")
+    )
+    problem.acquired[:] = True  # all features are free
+    assert check_best_splits(problem, forest, "entropy") > 10

@@ -31,13 +31,13 @@ from gatewise_training.learners.given_models.given_classifiers import check_firs
         ),
     ],
 )
-@pytest.mark.parametrize("with_columns", [False, True])
-def test_stages_without_an_exact_form_are_refused_before_the_fit(model, reason, with_columns):
+@pytest.mark.parametrize("has_columns", [False, True])
+def test_stages_without_an_exact_form_are_refused_before_the_fit(model, reason, has_columns):
     X, y = load_wine(return_X_y=True)
     model.fit(X, y)
-    entry = (model, list(range(13))) if with_columns else model
+    first_stage = (model, list(range(13))) if has_columns else model
     message = (
         rf"first_stages\[0\] cannot be packed: {reason}.*; give another classifier, or an ONNX"
     )
     with pytest.raises(InputError, match=message):
-        check_first_stages([entry], allow_missing=False)
+        check_first_stages([first_stage], allow_missing=False)

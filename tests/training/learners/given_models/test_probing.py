@@ -33,52 +33,55 @@ from gatewise_training.learners.given_models.graph_values import Value, hstack
 Rows = NDArray[np.float32]
 
 
-def table(*, whole_numbers: bool = False, missing: bool = False) -> tuple[Rows, NDArray[np.int64]]:
+def load_scaled_table(
+    *, has_whole_numbers: bool = False, has_missing: bool = False
+) -> tuple[Rows, NDArray[np.int64]]:
     X, y = load_breast_cancer(return_X_y=True)
     x = ((X[:, :4] - X[:, :4].min(axis=0)) / np.ptp(X[:, :4], axis=0)).astype(np.float32)
-    if whole_numbers:
+    if has_whole_numbers:
         x = np.round(4 * x)
-    if missing:
+    if has_missing:
         x[np.random.default_rng(0).random(x.shape) < 0.2] = np.nan
     return x, y
 
 
-def probe(model: Any, x: Rows, *, missing: bool = False) -> GivenClassifier:
+def probe_model(model: Any, x: Rows, *, has_missing: bool = False) -> GivenClassifier:
     sample = x[~np.isnan(x).any(axis=1)][:32]
-    return GivenClassifier.probed(model, sample, (4,), "model", allow_missing=missing)
+    return GivenClassifier.probed(model, sample, (4,), "model", allow_missing=has_missing)
 
 
-def strictly_below(trees: TreeEnsemble) -> TreeEnsemble:
+def lower_thresholds(trees: TreeEnsemble) -> TreeEnsemble:
+    """Send values that equal a threshold to the right child, as ``<`` instead of ``<=`` does."""
     return replace(trees, threshold=np.nextafter(trees.threshold, np.float32(-np.inf)))
 
 
 @pytest.mark.parametrize(
     "corrupt",
-    [strictly_below, lambda trees: replace(trees, nan_left=~trees.nan_left)],
+    [lower_thresholds, lambda trees: replace(trees, nan_left=~trees.nan_left)],
     ids=["threshold", "missing values"],
 )
 def test_trees_that_send_a_value_to_the_wrong_child_are_found(
     corrupt: Callable[[TreeEnsemble], TreeEnsemble], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x, y = table(missing=True)
+    x, y = load_scaled_table(has_missing=True)
     model = DecisionTreeClassifier(random_state=0).fit(x, y)
-    probe(model, x, missing=True)
-    original = given_classifiers.flat_trees
+    probe_model(model, x, has_missing=True)
+    original_flat_trees = given_classifiers.flat_trees
 
     def corrupted_flat_trees(estimator: Any) -> Any:
-        trees, link = original(estimator)
+        trees, link = original_flat_trees(estimator)
         return corrupt(trees), link
 
     monkeypatch.setattr(given_classifiers, "flat_trees", corrupted_flat_trees)
     with pytest.raises(InputError, match=r"of \d+ probed rows differently; of the kind"):
-        probe(model, x, missing=True)
+        probe_model(model, x, has_missing=True)
 
 
 def encode_truncated(model: Any, x: Value) -> Value:
     """Compare categories with truncated values, as many converters do."""
-    truncated = x.astype(np.int64).astype(np.float32)
+    truncated_values = x.astype(np.int64).astype(np.float32)
     columns = [
-        truncated.columns([k]).equals(categories[None, :])
+        truncated_values.columns([k]).equals(categories[None, :])
         for k, categories in enumerate(model.categories_)
     ]
     return hstack(columns).astype(np.float64)
@@ -105,18 +108,18 @@ def bin_left_closed(model: Any, x: Value) -> Value:
 def test_transformers_that_differ_only_outside_the_sample_are_found(
     transformer: Any, wrong_writer: Callable[[Any, Value], Value], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = type(transformer).__name__
-    x, y = table(whole_numbers=name == "OneHotEncoder")
+    transformer_name = type(transformer).__name__
+    x, y = load_scaled_table(has_whole_numbers=transformer_name == "OneHotEncoder")
     model = make_pipeline(transformer, DecisionTreeClassifier(random_state=0)).fit(x + 0, y)
-    probe(model, x)
-    monkeypatch.setitem(sklearn_transformers.TRANSFORMER_WRITERS, name, wrong_writer)
+    probe_model(model, x)
+    monkeypatch.setitem(sklearn_transformers.TRANSFORMER_WRITERS, transformer_name, wrong_writer)
     with pytest.raises(InputError, match=r"probed rows differently.* the row \[.*: give another"):
-        probe(model, x)
+        probe_model(model, x)
 
 
 def test_differences_within_rounding_are_accepted() -> None:
-    x, y = table()
-    probe(LogisticRegression().fit(x, y), x)  # a fit to float32 rows has float32 coefficients
+    x, y = load_scaled_table()
+    probe_model(LogisticRegression().fit(x, y), x)  # a fit to float32 rows has float32 coefficients
 
 
 STAGE_MODELS = [
@@ -135,9 +138,9 @@ def test_supported_models_pass_on_many_probed_rows(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(given_classifiers, "N_FIT_PROBE_ROWS", 10_000)
-    x, y = table()
-    probe(model.fit(x.astype(np.float64), y), x)
-    y += (x[:, 1] > 0.35).astype(int)  # three classes
+    x, y = load_scaled_table()
+    probe_model(model.fit(x.astype(np.float64), y), x)
+    y += (x[:, 1] > 0.35).astype(int)  # adds a third class
     model.fit(x, y)
-    probe(model, x)
+    probe_model(model, x)
     GivenClassifier.probed(model, x, (4,), "model", as_stage=False)

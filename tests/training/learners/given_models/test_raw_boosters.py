@@ -20,29 +20,30 @@ from gatewise_training.learners.given_models.raw_boosters import as_classifier
 LIGHTGBM_PARAMS = {"num_leaves": 7, "verbose": -1, "seed": 0, "num_threads": 1}
 
 
-def _lightgbm(x, y):
+def train_lightgbm(x, y):
     objective = {"objective": "binary"}
     if y.max() > 1:
         objective = {"objective": "multiclass", "num_class": 3}
     return lightgbm.train(LIGHTGBM_PARAMS | objective, lightgbm.Dataset(x, y), 8)
 
 
-def _xgboost(x, y):
+def train_xgboost(x, y):
     objective = {"objective": "binary:logistic"}
     if y.max() > 1:
         objective = {"objective": "multi:softprob", "num_class": 3}
     return xgboost.train(objective | {"nthread": 1}, xgboost.DMatrix(x, y), 8)
 
 
-def _catboost(x, y):
+def train_catboost(x, y):
     return CatBoostClassifier(
         iterations=8, verbose=0, thread_count=1, allow_writing_files=False
     ).fit(x, y)
 
 
 TRAINERS_AND_FILES = [
-    (_lightgbm, None), (_lightgbm, "m.txt"), (_xgboost, None), (_xgboost, "m.json"),
-    (_xgboost, "m.ubj"), (_catboost, "m.cbm"),
+    (train_lightgbm, None), (train_lightgbm, "model.txt"),
+    (train_xgboost, None), (train_xgboost, "model.json"), (train_xgboost, "model.ubj"),
+    (train_catboost, "model.cbm"),
 ]  # fmt: skip
 
 
@@ -57,12 +58,14 @@ def test_boosters_predict_like_their_library(train_booster, file_name, load_tabl
     if file_name is not None:
         model.save_model(str(tmp_path / file_name))
     booster = as_classifier(model if file_name is None else tmp_path / file_name)
-    if train_booster is _xgboost:
-        output = model.predict(xgboost.DMatrix(x))
+    if train_booster is train_xgboost:
+        expected_outputs = model.predict(xgboost.DMatrix(x))
     else:
-        output = model.predict(x) if train_booster is _lightgbm else model.predict_proba(x)
-    expected = np.column_stack([1 - output, output]) if output.ndim == 1 else output
-    np.testing.assert_allclose(booster.predict_proba(x), expected, atol=1e-6)
+        predict = model.predict if train_booster is train_lightgbm else model.predict_proba
+        expected_outputs = predict(x)
+    if expected_outputs.ndim == 1:  # of two classes, the boosters give the second probability
+        expected_outputs = np.column_stack([1 - expected_outputs, expected_outputs])
+    np.testing.assert_allclose(booster.predict_proba(x), expected_outputs, atol=1e-6)
     np.testing.assert_array_equal(booster.predict(x), booster.predict_proba(x).argmax(axis=1))
     assert booster.n_features_in_ == x.shape[1]
     trees, _ = flat_trees(booster)
@@ -74,17 +77,17 @@ def test_boosters_are_high_cost_low_cost_and_first_models(tmp_path):
     x, y = load_breast_cancer(return_X_y=True)
     x = x.astype(np.float32)
     high_cost_file, low_cost_file = tmp_path / "big.ubj", tmp_path / "small.txt"
-    _xgboost(x[:300], y[:300]).save_model(str(high_cost_file))
-    _lightgbm(x[:300, :3], y[:300]).save_model(str(low_cost_file))
-    staged = StagedCascade(
+    train_xgboost(x[:300], y[:300]).save_model(str(high_cost_file))
+    train_lightgbm(x[:300, :3], y[:300]).save_model(str(low_cost_file))
+    staged_cascade = StagedCascade(
         high_cost_file,
         n_stages=2,
         families=("linear",),
         first_stages=[(low_cost_file, [0, 1, 2])],
         random_state=0,
     ).fit(x[:300], y[:300], validation=(x[300:], y[300:]))
-    assert staged.score(x[300:], y[300:]) > 0.9
-    _lightgbm(x[:300], y[:300]).save_model(str(low_cost_file))
+    assert staged_cascade.score(x[300:], y[300:]) > 0.9
+    train_lightgbm(x[:300], y[:300]).save_model(str(low_cost_file))
     pair = PairCascade(
         low_cost_model=str(low_cost_file), high_cost_model=str(high_cost_file), random_state=0
     )
@@ -98,23 +101,23 @@ def test_columns_with_spaces_match_the_names_of_lightgbm():
     assert model.feature_names_in_[0] == "mean_radius"
     settings = {"n_stages": 1, "families": ("linear",), "random_state": 0}
     assert StagedCascade(model, **settings).fit(x, y, validation=(x, y)).score(x, y) > 0.9
-    swapped = x[[*x.columns[1::-1], *x.columns[2:]]]
+    swapped_table = x[[*x.columns[1::-1], *x.columns[2:]]]
     with pytest.raises(InputError, match="fitted with 'mean_radius' as column 0"):
-        StagedCascade(model, **settings).fit(swapped, y, validation=(swapped, y))
+        StagedCascade(model, **settings).fit(swapped_table, y, validation=(swapped_table, y))
 
 
 def test_column_names_match_with_underscores_for_spaces():
     assert is_same_column("a_b", "a b")
     assert is_same_column("a b", "a b")
     assert not is_same_column("a b", "a_b")
-    assert is_same_column(3, 3)
+    assert is_same_column(3, 3)  # columns of arrays have numbers
 
 
 def test_models_that_are_not_classifiers_are_refused(tmp_path):
     x, y = load_iris(return_X_y=True)
-    regression = lightgbm.train(LIGHTGBM_PARAMS | {"objective": "l2"}, lightgbm.Dataset(x, y), 2)
+    regressor = lightgbm.train(LIGHTGBM_PARAMS | {"objective": "l2"}, lightgbm.Dataset(x, y), 2)
     with pytest.raises(InputError, match="high_cost_model: LightGBM objective 'regression'"):
-        as_classifier(regression)
+        as_classifier(regressor)
     (tmp_path / "broken.txt").write_text("no model")
     with pytest.raises(InputError, match="high_cost_model is not a classifier of lightgbm"):
         as_classifier(tmp_path / "broken.txt")
@@ -131,14 +134,14 @@ def test_models_that_are_not_classifiers_are_refused(tmp_path):
 def test_xgboost_with_categories_runs_by_its_library_as_high_cost_model(tmp_path):
     x, y = load_iris(return_X_y=True)
     x = np.round(x).astype(np.float32)
-    data = xgboost.DMatrix(x, y, feature_types=["c", "c", "q", "q"], enable_categorical=True)
+    matrix = xgboost.DMatrix(x, y, feature_types=["c", "c", "q", "q"], enable_categorical=True)
     params = {"objective": "multi:softprob", "num_class": 3, "nthread": 1}
-    booster = xgboost.train(params, data, 8)
+    booster = xgboost.train(params, matrix, 8)
     system = StagedCascade(booster, n_stages=1, families=("linear",), effort="low", random_state=0)
     system.fit(x[::2], y[::2], validation=(x[1::2], y[1::2]))
     bundle = pack(system, tmp_path / "bundle", sample=x[:32])
     assert bundle.manifest.cloud.kind == "xgboost"
     answers = CloudModel.from_bundle(bundle).answer(x)
-    np.testing.assert_array_equal(answers.labels, booster.predict(data).argmax(axis=1))
+    np.testing.assert_array_equal(answers.labels, booster.predict(matrix).argmax(axis=1))
     with pytest.raises(InputError, match="low_cost_model: XGBoost's categorical splits"):
         as_classifier(booster, "low_cost_model")
