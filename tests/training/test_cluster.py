@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", params=["dask", "ray"])
 def cluster(request):
-    """Start two worker processes and yield the name of their joblib backend."""
+    """Name of the joblib backend of two worker processes."""
     if request.param == "dask":
         import distributed
 
@@ -48,7 +48,7 @@ SYSTEMS = [
 ]
 
 
-@pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: type(system).__name__)
 def test_fit_on_a_cluster_equals_the_local_fit(system, cluster):
     x, y = load_breast_cancer(return_X_y=True)
     x, y = x[:200, :6].astype(np.float32), y[:200]
@@ -73,15 +73,17 @@ class CountedRows:
         return list, ([1, 2, 3],)
 
 
-def sum_and_process_id(rows: list[int], number: int) -> tuple[int, int]:
+def add_to_sum(rows: list[int], number: int) -> tuple[int, int]:
+    """Add a number to the sum of the rows; return the total and the process."""
     return sum(rows) + number, os.getpid()
 
 
 def test_shared_rows_are_sent_once_and_fits_run_in_other_processes(cluster):
     CountedRows.n_sent = 0
-    fits = (joblib.delayed(sum_and_process_id)(number) for number in range(12))
+    fits = (joblib.delayed(add_to_sum)(number) for number in range(12))
     with joblib.parallel_config(cluster, n_jobs=2):
-        results = list(parallel_results(fits, shared_data=CountedRows()))
-    assert [total for total, _ in results] == [6 + number for number in range(12)]
-    assert os.getpid() not in {pid for _, pid in results}
+        totals_and_processes = list(parallel_results(fits, shared_data=CountedRows()))
+    totals = [total for total, _ in totals_and_processes]
+    assert totals == [6 + number for number in range(12)]  # 6 is the sum of the rows 1, 2 and 3
+    assert os.getpid() not in {pid for _, pid in totals_and_processes}
     assert CountedRows.n_sent == 1

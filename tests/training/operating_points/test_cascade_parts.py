@@ -21,39 +21,40 @@ from gatewise_training.operating_points.thresholds import CascadeRecord
 SIZES = st.lists(st.integers(1, 3000), min_size=1, max_size=4)
 
 
-def record_of(sizes, seed=0, n=60):
+def draw_record(sizes, seed=0, n_rows=60):
+    """Draw a record of stages with these bytes; later stages are right more often."""
     rng = np.random.default_rng(seed)
     n_stages = len(sizes)
-    skill = np.sort(rng.random(n_stages) * 0.3 + 0.6)
-    is_right = rng.random((n_stages, n)) < skill[:, None]
-    scores = (is_right + rng.normal(size=(n_stages, n)) * 0.5).astype(np.float32)
-    correctness = np.vstack([is_right, np.ones(n)]).astype(float)
+    accuracies = np.sort(rng.random(n_stages) * 0.3 + 0.6)
+    is_right = rng.random((n_stages, n_rows)) < accuracies[:, None]
+    scores = (is_right + rng.normal(size=(n_stages, n_rows)) * 0.5).astype(np.float32)
+    correctness = np.vstack([is_right, np.ones(n_rows)]).astype(float)
     costs = np.cumsum(rng.uniform(0.5, 3, n_stages + 1))
     packed_sizes = PackedSizes.without_shared_thresholds(sizes)
     return CascadeRecord(
-        scores, correctness, costs, np.ones(n), RowSplitter(n), packed_sizes=packed_sizes
+        scores, correctness, costs, np.ones(n_rows), RowSplitter(n_rows), packed_sizes=packed_sizes
     )
 
 
 @settings(max_examples=60, deadline=None)
 @given(sizes=SIZES, limit=st.integers(1, 8000), seed=st.integers(0, 99))
 def test_choices_of_stages_fit_and_exist_if_any_stage_fits(sizes, limit, seed) -> None:
-    choices = stages_within_bytes(record_of(sizes, seed), limit)
+    choices = stages_within_bytes(draw_record(sizes, seed), limit)
     assert bool(choices) == (min(sizes) <= limit)
     for stages in choices:
         assert stages
         assert list(stages) == sorted(set(stages))
-        assert sum(sizes[s] for s in stages) <= limit
+        assert sum(sizes[stage] for stage in stages) <= limit
     if sum(sizes) <= limit:
         assert choices == [tuple(range(len(sizes)))]
     # a stage that leaves no space for another is tried alone
-    for s, size in enumerate(sizes):
+    for stage, size in enumerate(sizes):
         if size <= limit < 2 * size and sum(sizes) > limit:
-            assert (s,) in choices
+            assert (stage,) in choices
 
 
 def test_stages_that_are_wrong_at_high_scores_are_dropped_first() -> None:
-    record = record_of([500, 500, 500], n=400)
+    record = draw_record([500, 500, 500], n_rows=400)
     scores, correctness = record.scores.copy(), record.correctness.copy()
     correctness[0], scores[0] = 0.0, 5.0
     correctness[1], scores[1] = 1.0, 5.0
@@ -63,18 +64,19 @@ def test_stages_that_are_wrong_at_high_scores_are_dropped_first() -> None:
 
 
 def test_stages_of_0_bytes_are_always_chosen() -> None:
-    record = record_of([900, 900, 0])
+    record = draw_record([900, 900, 0])
     assert all(2 in stages for stages in stages_within_bytes(record, 1000) if len(stages) > 1)
     assert PackedSizes.without_shared_thresholds((900, 900, 0)).bytes_on_device((0, 2)) == 900
     assert PackedSizes.without_shared_thresholds((900, 1000, 0)).bytes_on_device(()) == 900
 
 
-POINTS = st.lists(
+#: Cost, accuracy in 50ths and bytes of each point. Small ranges make equal figures likely.
+POINT_FIGURES = st.lists(
     st.tuples(st.integers(1, 30), st.integers(1, 50), st.integers(1, 6000)), min_size=1, max_size=40
 )
 
 
-def points_of(figures):
+def make_points(figures):
     return [
         OperatingPoint(
             (0.5,),
@@ -89,40 +91,43 @@ def points_of(figures):
 
 
 @settings(max_examples=150, deadline=None)
-@given(figures=POINTS, limit=st.integers(1, 9000), budget=st.integers(1, 30))
+@given(figures=POINT_FIGURES, limit=st.integers(1, 9000), budget=st.integers(1, 30))
 def test_the_point_within_bytes_and_budget_is_as_good_as_points_of_two_thirds_the_bytes(
     figures, limit, budget
 ) -> None:
-    points = points_of(figures)
+    points = make_points(figures)
     frontier = Frontier.from_points(points, reference_accuracy=1.0).with_small_points(points)
-    smallest_bytes = min(p.bytes for p in points)
+    smallest_bytes = min(point.bytes for point in points)
     if limit < smallest_bytes:
         with pytest.raises(TooLargeError) as raised:
             frontier.at(max_bytes=limit, budget=budget)
-        unpickled = pickle.loads(pickle.dumps(raised.value))
-        for error in (raised.value, unpickled):
+        unpickled_error = pickle.loads(pickle.dumps(raised.value))
+        for error in (raised.value, unpickled_error):
             assert (error.smallest_bytes, error.max_bytes) == (smallest_bytes, limit)
             assert str(smallest_bytes) in str(error)
         return
-    comparable_points = [p for p in points if p.cost <= budget and (3 * p.bytes + 2) // 2 <= limit]
+    # kept sizes grow by half, so each point of two thirds of the limit has a kept one as good as it
+    small_points = [point for point in points if (3 * point.bytes + 2) // 2 <= limit]
+    comparable_points = [point for point in small_points if point.cost <= budget]
     if not comparable_points:
         return
     chosen_point = frontier.at(max_bytes=limit, budget=budget)
     assert chosen_point.bytes <= limit
     assert chosen_point.cost <= budget
-    assert chosen_point.accuracy >= max(p.accuracy for p in comparable_points)
+    assert chosen_point.accuracy >= max(point.accuracy for point in comparable_points)
     cheapest_point = frontier.at(max_bytes=limit, max_loss=1.0)
     assert cheapest_point.bytes <= limit
-    assert cheapest_point.cost <= min(p.cost for p in points if (3 * p.bytes + 2) // 2 <= limit)
+    assert cheapest_point.cost <= min(point.cost for point in small_points)
 
 
-RATES = st.lists(
+#: Cost, accuracy in 50ths and offload rate in tenths of each point.
+RATE_FIGURES = st.lists(
     st.tuples(st.integers(1, 30), st.integers(1, 50), st.integers(0, 10)), min_size=1, max_size=40
 )
 
 
 @settings(max_examples=150, deadline=None)
-@given(figures=RATES, limit=st.integers(0, 10))
+@given(figures=RATE_FIGURES, limit=st.integers(0, 10))
 def test_an_offload_rate_chooses_the_best_point_that_keeps_it(figures, limit) -> None:
     points = [
         OperatingPoint(
@@ -133,15 +138,19 @@ def test_an_offload_rate_chooses_the_best_point_that_keeps_it(figures, limit) ->
     curve = Frontier.from_points(points, reference_accuracy=1.0)
     frontier = curve.with_less_offload(points)
     assert frontier.points == curve.points
-    points_within_rate = [p for p in points if p.offload_rate <= limit / 10]
+    points_within_rate = [point for point in points if point.offload_rate <= limit / 10]
     if not points_within_rate:
         with pytest.raises(InputError, match="no operating point offloads at most"):
             frontier.at(offload_rate=limit / 10)
         return
     chosen_point = frontier.at(offload_rate=limit / 10)
     assert chosen_point.offload_rate <= limit / 10
-    assert chosen_point.accuracy == max(p.accuracy for p in points_within_rate)
-    equal_points = [p for p in points_within_rate if p.accuracy == chosen_point.accuracy]
+    assert chosen_point.accuracy == max(point.accuracy for point in points_within_rate)
+    equal_points = [
+        point for point in points_within_rate if point.accuracy == chosen_point.accuracy
+    ]
     # of points with equal accuracy, the frontier keeps the one with the lowest rate
-    lowest_rate = min(p.offload_rate for p in equal_points)
-    assert chosen_point.cost <= min(p.cost for p in equal_points if p.offload_rate == lowest_rate)
+    lowest_rate = min(point.offload_rate for point in equal_points)
+    assert chosen_point.cost <= min(
+        point.cost for point in equal_points if point.offload_rate == lowest_rate
+    )

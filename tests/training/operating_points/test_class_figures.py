@@ -20,20 +20,20 @@ from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points, tune
 
 
-def rare_record(seed, n=3000, share=0.04):
-    """Return a record of two stages in which class 0 is rare and is missed most often."""
+def draw_record(seed, n=3000, rare_share=0.04):
+    """Draw a record of two stages in which class 0 is rare and is missed most often."""
     rng = np.random.default_rng(seed)
-    truth = (rng.random(n) >= share).astype(np.int64)
-    signal = np.where(truth == 1, 1.0, -1.0)
-    margins = [signal * skill + 0.6 + rng.normal(size=n) for skill in (0.8, 1.6)]
-    cloud_margins = signal * 2.2 + rng.normal(size=n)
+    truth = (rng.random(n) >= rare_share).astype(np.int64)
+    signals = np.where(truth == 1, 1.0, -1.0)
+    margins = [signals * skill + 0.6 + rng.normal(size=n) for skill in (0.8, 1.6)]
+    cloud_margins = signals * 2.2 + rng.normal(size=n)
     labels_by_exit = np.stack(
         [(margin > 0).astype(np.int64) for margin in (*margins, cloud_margins)]
     )
     probabilities = []
     for margin in (*margins, cloud_margins):
-        probability = 1 / (1 + np.exp(-margin))
-        probabilities.append(np.column_stack([1 - probability, probability]))
+        class_1_probabilities = 1 / (1 + np.exp(-margin))
+        probabilities.append(np.column_stack([1 - class_1_probabilities, class_1_probabilities]))
     return CascadeRecord(
         scores=np.abs(np.stack(margins)).astype(np.float32),
         correctness=(labels_by_exit == truth).astype(float),
@@ -62,19 +62,21 @@ def test_figures_equal_those_of_scikit_learn(n_classes):
         truth, labels_by_exit, n_classes, probabilities_by_exit
     )
     exits = rng.integers(0, 3, n)
-    figures = answers.figures(exits, weights)
+    class_figures = answers.figures(exits, weights)
     labels = labels_by_exit[exits, np.arange(n)]
     probabilities = np.stack(probabilities_by_exit)[exits, np.arange(n)]
     options = {"average": None, "sample_weight": weights}
-    assert figures["recall"] == pytest.approx(metrics.recall_score(truth, labels, **options))
-    assert figures["precision"] == pytest.approx(metrics.precision_score(truth, labels, **options))
-    assert figures["balanced_accuracy"] == pytest.approx(
+    assert class_figures["recall"] == pytest.approx(metrics.recall_score(truth, labels, **options))
+    assert class_figures["precision"] == pytest.approx(
+        metrics.precision_score(truth, labels, **options)
+    )
+    assert class_figures["balanced_accuracy"] == pytest.approx(
         metrics.balanced_accuracy_score(truth, labels, sample_weight=weights)
     )
-    assert figures["log_loss"] == pytest.approx(
+    assert class_figures["log_loss"] == pytest.approx(
         metrics.log_loss(truth, probabilities, sample_weight=weights)
     )
-    assert figures["brier_score"] == pytest.approx(
+    assert class_figures["brier_score"] == pytest.approx(
         metrics.brier_score_loss(
             truth, probabilities[:, 1] if n_classes == 2 else probabilities, sample_weight=weights
         )
@@ -84,10 +86,10 @@ def test_figures_equal_those_of_scikit_learn(n_classes):
 def test_a_class_without_rows_or_answers_has_no_recall_or_precision():
     truth, labels_by_exit = np.array([0, 0, 1]), np.array([[1, 1, 1]])
     answers = ExitAnswers.from_probabilities(truth, labels_by_exit, 3, [None])
-    figures = answers.figures(np.zeros(3, np.int64), np.ones(3))
-    assert figures["recall"] == (0.0, 1.0, None)
-    assert figures["precision"] == (None, pytest.approx(1 / 3), None)
-    assert figures["log_loss"] is None
+    class_figures = answers.figures(np.zeros(3, np.int64), np.ones(3))
+    assert class_figures["recall"] == (0.0, 1.0, None)
+    assert class_figures["precision"] == (None, pytest.approx(1 / 3), None)
+    assert class_figures["log_loss"] is None
 
 
 def test_balanced_weights_equal_those_of_scikit_learn():
@@ -107,7 +109,7 @@ def test_one_message_lists_all_errors_of_bounds():
 
 
 def test_one_stage_is_tuned_exactly_under_class_weights():
-    record = rare_record(3, n=80, share=0.2)
+    record = draw_record(3, n=80, rare_share=0.2)
     record = replace(
         record,
         scores=record.scores[:1],
@@ -123,16 +125,16 @@ def test_one_stage_is_tuned_exactly_under_class_weights():
         ALWAYS_STOP,
         *(midpoint_threshold(low, high) for low, high in pairwise(distinct_scores.tolist())),
     ]
-    for lam in (0.01, 0.03, 0.1):
+    for lam in (0.01, 0.03, 0.1):  # accuracy per unit of cost
 
-        def net_accuracy(setting, lam=lam):
+        def compute_net_accuracy(setting, lam=lam):
             point = record.measure(setting)
             assert point.weighted_accuracy == point.effective_accuracy
             return point.effective_accuracy - lam * point.cost
 
         (setting,) = tune(record, np.array([lam]))
-        assert net_accuracy(setting) == pytest.approx(
-            max(net_accuracy((threshold,)) for threshold in thresholds), abs=1e-12
+        assert compute_net_accuracy(setting) == pytest.approx(
+            max(compute_net_accuracy((threshold,)) for threshold in thresholds), abs=1e-12
         )
 
 
@@ -168,12 +170,14 @@ def keeps_all_bounds(pool, thresholds, goal, bounds):
     ids=["recall", "recall in a budget", "weighted loss"],
 )
 def test_certified_points_keep_all_bounds_with_the_stated_confidence(goal, bounds, weight):
-    def with_weight(record):
+    def add_class_weights(record):
         if weight is None:
             return record
         return replace(record, class_weights=np.where(record.answers.truth == 0, weight, 1.0))
 
-    tuning_record, pool = with_weight(rare_record(0, 4000)), with_weight(rare_record(1, 40_000))
+    tuning_record, pool = (
+        add_class_weights(draw_record(seed, n)) for seed, n in ((0, 4000), (1, 40_000))
+    )
     curve = make_frontier(tuning_record, bounds)
     promise = Promise.from_bounds(0.9, by_class=bounds, **goal)
     # every fourth candidate, because each draw certifies all of them
@@ -197,24 +201,24 @@ def test_certified_points_keep_all_bounds_with_the_stated_confidence(goal, bound
         assert "exact binomial" in point.guarantee["method"]
 
 
-def losses_by_hand(record, exits):
-    """Return by class the recall of the cloud minus the recall of the answers."""
+def compute_losses(record, exits):
+    """Compute by class the recall of the cloud minus the recall of the answers."""
     truth, labels_by_exit = record.answers.truth, record.answers.labels
     rows = np.arange(len(truth))
     return [
         float(
-            np.mean(labels_by_exit[-1][truth == c] == c)
-            - np.mean(labels_by_exit[exits, rows][truth == c] == c)
+            np.mean(labels_by_exit[-1][truth == label] == label)
+            - np.mean(labels_by_exit[exits, rows][truth == label] == label)
         )
-        for c in (0, 1)
+        for label in (0, 1)
     ]
 
 
 @pytest.mark.parametrize("losses", [{0: 0.1}, {0: 0.05, 1: 0.01}, {0: 0.2, None: 0.02}])
 def test_the_cheapest_point_that_keeps_losses_by_class_is_chosen(losses):
-    record = rare_record(3)
-    exits = [record.exits(s) for s in tune(record, np.geomspace(1e-4, 1, 30))]
-    points = [record.measure(s) for s in tune(record, np.geomspace(1e-4, 1, 30))]
+    record = draw_record(3)
+    tuned_settings = tune(record, np.geomspace(1e-4, 1, 30))
+    points = [record.measure(thresholds) for thresholds in tuned_settings]
     reference_recall = record.answers.figures(np.full(3000, 2), record.weights)["recall"]
     reference_accuracy = float(record.correctness[-1].mean())
     frontier = Frontier.from_points(
@@ -225,19 +229,25 @@ def test_the_cheapest_point_that_keeps_losses_by_class_is_chosen(losses):
         reference_recall=reference_recall,
     )
     curve_points = set(frontier.points)
-    frontier = replace(frontier, off_curve_points=tuple(p for p in points if p not in curve_points))
-    costs_within = [
-        p.cost
-        for p, point_exits in zip(points, exits, strict=True)
-        if all(losses_by_hand(record, point_exits)[c] <= losses.get(c, 1) + 1e-9 for c in (0, 1))
-        and reference_accuracy - p.accuracy <= losses.get(None, 1) + 1e-9
-    ]
+    frontier = replace(
+        frontier, off_curve_points=tuple(point for point in points if point not in curve_points)
+    )
+    # the key None bounds the loss of accuracy over all classes; without a key any loss is allowed
+    costs_within = []
+    for point in points:
+        class_losses = compute_losses(record, record.exits(point.thresholds))
+        loss = reference_accuracy - point.accuracy
+        if (
+            all(class_losses[label] <= losses.get(label, 1) + 1e-9 for label in (0, 1))
+            and loss <= losses.get(None, 1) + 1e-9
+        ):
+            costs_within.append(point.cost)
     assert 0 < len(costs_within) < len(points)
     assert frontier.at(max_loss=losses).cost == pytest.approx(min(costs_within))
 
 
 def test_losses_may_be_numpy_numbers_and_errors_name_losses_instead_of_recalls():
-    record = rare_record(0)
+    record = draw_record(0)
     last_exits = np.full(len(record.weights), record.n_stages)
     recall = record.answers.figures(last_exits, record.weights)["recall"]
     edge_only = record.measure((ALWAYS_STOP, None))
@@ -256,11 +266,15 @@ def test_losses_by_class_are_certified_with_the_stated_confidence():
     losses = {0: 0.06, 1: 0.01}
     bounds = ClassBounds.from_mappings((0, 1), None, None, losses)
     promise = Promise.from_bounds(0.95, by_class=bounds, max_loss=1.0)
-    pool, tuning_record = rare_record(5, n=40_000, share=0.1), rare_record(6, share=0.1)
-    points = [tuning_record.measure(s) for s in tune(tuning_record, np.geomspace(1e-4, 1, 30))]
+    pool = draw_record(5, n=40_000, rare_share=0.1)
+    tuning_record = draw_record(6, rare_share=0.1)
+    points = [
+        tuning_record.measure(thresholds)
+        for thresholds in tune(tuning_record, np.geomspace(1e-4, 1, 30))
+    ]
     candidates = list_candidates(tuning_record, points, promise, n_rows=4000)
     rng = np.random.default_rng(0)
-    rows_by_class = [np.flatnonzero(pool.answers.truth == c) for c in (0, 1)]
+    rows_by_class = [np.flatnonzero(pool.answers.truth == label) for label in (0, 1)]
     n_violated = np.zeros(2)
     n_certified, n_draws = 0, 200
     for _ in range(n_draws):
@@ -274,29 +288,29 @@ def test_losses_by_class_are_certified_with_the_stated_confidence():
         assert terms["max_loss 0"] == 0.06
         assert terms["method"] == "certain; by class exact paired difference"
         assert terms["unused max_loss 0"] > 0
-        pool_losses = losses_by_hand(pool, pool.exits(point.thresholds))
-        n_violated += [pool_losses[c] > losses[c] for c in (0, 1)]
+        pool_losses = compute_losses(pool, pool.exits(point.thresholds))
+        n_violated += [pool_losses[label] > losses[label] for label in (0, 1)]
     assert n_certified > n_draws / 2
+    # the share 0.05 and two standard deviations of a share of the draws
     assert n_violated.max() / n_draws <= 0.05 + 2 * (0.05 * 0.95 / n_draws) ** 0.5
 
 
 def test_errors_name_the_rows_needed_to_certify_losses_by_class():
-    record = rare_record(7, n=1000, share=0.03)
+    record = draw_record(7, n=1000, rare_share=0.03)
     frontier = Frontier.from_points(
         [record.measure((0.5, 0.5))], reference_accuracy=0.9, classes=(0, 1)
     )
     bounds = ClassBounds.from_mappings((0, 1), None, None, {0: 0.05})
     n_rows = record.answers.class_rows()[0]
     calibration = CalibrationRecords((record,), (record,), 0.95)
+    # 59 is the smallest n with (1 - 0.05)^n <= 1 - 0.95
     with pytest.raises(InputError, match=rf"takes 59 .* and there are {n_rows};"):
         calibration.certify(frontier, bounds, max_loss=1.0)
 
 
 def test_certificates_state_no_unused_loss_for_a_class_without_calibration_rows():
-    record, bounds = (
-        rare_record(8, n=400),
-        ClassBounds.from_mappings((0, 1), max_loss={0: 1, 1: 0.5}),
-    )
+    bounds = ClassBounds.from_mappings((0, 1), max_loss={0: 1, 1: 0.5})
+    record = draw_record(8, n=400)
     record = record.take(record.answers.truth == 1)
     promise = Promise.from_bounds(0.95, by_class=bounds, max_loss=1.0)
     terms = certify(record, [record.measure((0.5, 0.5))], promise).guarantee
@@ -319,7 +333,7 @@ def test_certificates_state_no_unused_loss_for_a_class_without_calibration_rows(
     ],
 )
 def test_invalid_losses_by_class_are_refused(max_loss, message):
-    record = rare_record(0, n=200)
+    record = draw_record(0, n=200)
     frontier = Frontier.from_points(
         [record.measure((0.5, 0.5))], reference_accuracy=0.9, classes=(0, 1)
     )

@@ -13,29 +13,30 @@ from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import Frontier, LossError
 
 
-def frontier_of(*figures: tuple[float, float], error: float = 0.001) -> Frontier:
+def make_frontier(*costs_and_accuracies: tuple[float, float], error: float = 0.001) -> Frontier:
     points = [
         OperatingPoint(
             (cost,), cost=cost, accuracy=accuracy, offload_rate=0.0, accuracy_error=error
         )
-        for cost, accuracy in figures
+        for cost, accuracy in costs_and_accuracies
     ]
     return Frontier.from_points(points, reference_accuracy=0.875)
 
 
-ADULT = (1.0, 0.8), (3.51, 0.8665), (3.54, 0.8692), (9.0, 0.875)
+#: Cost and accuracy of points; the second is just below a line between two others.
+CURVE = (1.0, 0.8), (3.51, 0.8665), (3.54, 0.8692), (9.0, 0.875)
 
 
 def test_a_bounded_loss_chooses_a_point_of_the_hull() -> None:
-    curve = frontier_of(*ADULT)
-    assert [p.cost for p in curve.hull().points] == [1.0, 3.54, 9.0]
+    curve = make_frontier(*CURVE)
+    assert [point.cost for point in curve.hull().points] == [1.0, 3.54, 9.0]
     point, reason = curve.choose(None, max_loss=0.01)
     assert point.cost == 3.54
     assert reason == "the cheapest point of the hull within a loss of 0.01"
 
 
 def test_the_choice_of_a_point_states_its_reason() -> None:
-    curve = frontier_of(*ADULT)
+    curve = make_frontier(*CURVE)
     assert curve.choose(None, budget=3.52) == (
         curve.points[1], "the most accurate point that costs at most 3.52"
     )  # fmt: skip
@@ -47,36 +48,37 @@ def test_the_choice_of_a_point_states_its_reason() -> None:
 
 
 def test_the_next_point_is_chosen_if_it_gains_two_percent_of_its_cost_and_one_error() -> None:
-    gain = 1 / 128
+    gain = 1 / 128  # exact in binary; two percent of the cost 50 are 1
     for cost, error, chosen_cost in (
         (51.0, gain, 51.0),
         (51.01, gain, 50.0),
         (51.0, 1.01 * gain, 50.0),
     ):
-        curve = frontier_of((0.0, 0.0), (50.0, 0.5), (cost, 0.5 + gain), (1e3, 0.875), error=error)
-        assert [p.cost for p in curve.hull().points] == [0.0, 50.0, cost, 1e3]
+        curve = make_frontier(
+            (0.0, 0.0), (50.0, 0.5), (cost, 0.5 + gain), (1e3, 0.875), error=error
+        )
+        assert [point.cost for point in curve.hull().points] == [0.0, 50.0, cost, 1e3]
         assert curve.choose(None, max_loss=0.375).point.cost == chosen_cost
 
 
 def test_the_only_point_of_the_hull_within_the_loss_is_chosen() -> None:
-    curve = frontier_of((1.0, 0.5), (2.0, 0.875))
+    curve = make_frontier((1.0, 0.5), (2.0, 0.875))
     point, reason = curve.choose(None, max_loss=0.25)
     assert (point.cost, reason) == (2.0, "the cheapest point of the hull within a loss of 0.25")
 
 
 def test_a_free_point_within_the_loss_is_chosen() -> None:
-    curve = frontier_of((0.0, 0.75), (0.0, 0.5), (4.0, 0.875))
+    curve = make_frontier((0.0, 0.75), (0.0, 0.5), (4.0, 0.875))
     assert curve.choose(None, max_loss=0.125).point.cost == 0.0
 
 
 def test_points_keep_a_loss_at_its_bound_less_a_margin_of_standard_errors() -> None:
-    curve = frontier_of((1.0, 0.75), (4.0, 0.875), error=0.0625)
+    curve = make_frontier((1.0, 0.75), (4.0, 0.875), error=0.0625)
     assert curve.at(max_loss=0.125).cost == 1.0  # a loss equal to the bound
     assert curve.at(max_loss=0.1249).cost == 4.0
     assert curve.at(max_loss=0.125, slack=1.0).cost == 4.0
-    assert (
-        curve.at(max_loss=0.1875, slack=1.0).cost == 1.0
-    )  # 0.125 and one standard error of 0.0625
+    # a bound of the loss 0.125 and one standard error of 0.0625
+    assert curve.at(max_loss=0.1875, slack=1.0).cost == 1.0
     assert curve.at(max_loss=0.25, slack=3.0).cost == 4.0
 
 
@@ -88,13 +90,13 @@ def test_a_point_off_the_hull_is_chosen_if_no_point_of_the_hull_keeps_the_loss()
         for cost, accuracy, error in ((1.0, 0.5, 0.0), (5.0, 0.625, 0.0), (6.0, 0.875, 0.5))
     ]
     curve = Frontier.from_points(points, reference_accuracy=0.875)
-    assert [p.cost for p in curve.hull().points] == [1.0, 6.0]
+    assert [point.cost for point in curve.hull().points] == [1.0, 6.0]
     point, reason = curve.choose(None, max_loss=0.25, slack=1.0)
     assert (point.cost, reason) == (5.0, "the cheapest point within a loss of 0.25")
 
 
 def test_safer_points_off_the_curve_are_chosen_only_if_rows_have_groups() -> None:
-    for groups, cost in ((None, 4.0), (5, 6.0)):
+    for groups, expected_cost in ((None, 4.0), (5, 6.0)):
         unsafe_point = OperatingPoint(
             (1.0,), cost=4.0, accuracy=0.9, offload_rate=0.0, accuracy_error=0.5,
             validation_groups=groups,
@@ -104,11 +106,11 @@ def test_safer_points_off_the_curve_are_chosen_only_if_rows_have_groups() -> Non
             for safe_cost in (6.0, 7.0)
         )
         curve = Frontier((unsafe_point,), 0.875, off_curve_points=(safer_point, safe_point))
-        assert curve.choose(None, max_loss=0.01, slack=1.0).point.cost == cost
+        assert curve.choose(None, max_loss=0.01, slack=1.0).point.cost == expected_cost
 
 
 def test_the_error_for_a_loss_out_of_reach_names_the_smallest_loss() -> None:
-    curve = frontier_of((1.0, 0.5), (4.0, 0.75))
+    curve = make_frontier((1.0, 0.5), (4.0, 0.75))
     with pytest.raises(LossError, match=r"loses at most 0\.1; the least is 0\.125") as raised:
         curve.at(max_loss=0.1)
     assert raised.value.smallest_loss == 0.125
@@ -116,7 +118,7 @@ def test_the_error_for_a_loss_out_of_reach_names_the_smallest_loss() -> None:
 
 
 def test_a_point_that_costs_exactly_the_budget_keeps_it() -> None:
-    curve = frontier_of((1.0, 0.5), (4.0, 0.75))
+    curve = make_frontier((1.0, 0.5), (4.0, 0.75))
     assert curve.at(budget=4.0).cost == 4.0
     assert curve.at(budget=3.99).cost == 1.0
     assert curve.at(budget=1.0).cost == 1.0
@@ -127,18 +129,25 @@ def test_a_point_that_costs_exactly_the_budget_keeps_it() -> None:
 
 
 def test_offload_rates_choose_the_most_accurate_point_and_then_the_cheapest() -> None:
-    def point(cost: float, accuracy: float, rate: float) -> OperatingPoint:
-        return OperatingPoint((cost,), cost=cost, accuracy=accuracy, offload_rate=rate)
+    def make_point(cost: float, accuracy: float, offload_rate: float) -> OperatingPoint:
+        return OperatingPoint((cost,), cost=cost, accuracy=accuracy, offload_rate=offload_rate)
 
     curve = Frontier.from_points(
-        [point(1.0, 0.5, 0.5), point(4.0, 0.9, 0.75)], reference_accuracy=1
+        [make_point(1.0, 0.5, 0.5), make_point(4.0, 0.9, 0.75)], reference_accuracy=1
     )
     frontier = curve.with_less_offload(
-        [*curve.points, point(6.0, 0.75, 0.25), point(5.0, 0.75, 0.25), point(7.0, 0.25, 0.25)]
+        [
+            *curve.points,
+            make_point(6.0, 0.75, 0.25),
+            make_point(5.0, 0.75, 0.25),
+            make_point(7.0, 0.25, 0.25),
+        ]
     )
-    assert [p.cost for p in frontier.off_curve_points] == [5.0]
+    assert [point.cost for point in frontier.off_curve_points] == [5.0]
     merged_frontier = Frontier(
-        frontier.points, 1.0, off_curve_points=(point(6.0, 0.75, 0.25), *frontier.off_curve_points)
+        frontier.points,
+        1.0,
+        off_curve_points=(make_point(6.0, 0.75, 0.25), *frontier.off_curve_points),
     )
     assert merged_frontier.at(offload_rate=0.25).cost == 5.0
     assert merged_frontier.at(offload_rate=0.75).cost == 4.0
@@ -162,11 +171,11 @@ def test_offload_rates_choose_the_most_accurate_point_and_then_the_cheapest() ->
 )
 def test_invalid_goals_are_refused(goal: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        frontier_of(*ADULT).choose(None, **goal)
+        make_frontier(*CURVE).choose(None, **goal)
 
 
 def test_goals_at_the_limits_of_their_ranges_are_accepted() -> None:
-    curve = frontier_of(*ADULT)
+    curve = make_frontier(*CURVE)
     assert curve.at(max_loss=1).cost == 1.0
     assert curve.at(max_loss=0.0).cost == 9.0
     assert curve.at(offload_rate=0).cost == 9.0
@@ -174,11 +183,9 @@ def test_goals_at_the_limits_of_their_ranges_are_accepted() -> None:
 
 
 def test_the_hull_excludes_points_on_and_below_its_lines() -> None:
-    assert [p.cost for p in frontier_of((1, 0.2), (2, 0.3), (3, 0.4), (4, 0.8)).hull().points] == [
-        1,
-        4,
-    ]
-    concave_frontier = frontier_of((1, 0.2), (2, 0.5), (3, 0.7), (4, 0.8))
+    frontier = make_frontier((1, 0.2), (2, 0.3), (3, 0.4), (4, 0.8))
+    assert [point.cost for point in frontier.hull().points] == [1, 4]
+    concave_frontier = make_frontier((1, 0.2), (2, 0.5), (3, 0.7), (4, 0.8))
     assert concave_frontier.hull().points == concave_frontier.points
 
 
@@ -190,27 +197,33 @@ def test_a_frontier_needs_a_point() -> None:
 # -- sizes ---------------------------------------------------------------------------------
 
 
-def points_of_sizes(*figures: tuple[float, float, int]) -> list[OperatingPoint]:
+def make_points_of_sizes(
+    *costs_accuracies_and_sizes: tuple[float, float, int],
+) -> list[OperatingPoint]:
     return [
         OperatingPoint((cost,), cost=cost, accuracy=accuracy, offload_rate=0.0, bytes=size)
-        for cost, accuracy, size in figures
+        for cost, accuracy, size in costs_accuracies_and_sizes
     ]
 
 
 def test_the_points_within_a_limit_of_bytes_form_a_frontier() -> None:
-    points = points_of_sizes((1.0, 0.5, 100), (2.0, 0.75, 400), (3.0, 0.625, 200), (4.0, 0.6, 200))
+    points = make_points_of_sizes(
+        (1.0, 0.5, 100), (2.0, 0.75, 400), (3.0, 0.625, 200), (4.0, 0.6, 200)
+    )
     curve = Frontier.from_points(points, reference_accuracy=1.0).with_small_points(points)
-    assert [p.cost for p in curve.points] == [1.0, 2.0]
-    assert [p.cost for p in curve.off_curve_points] == [3.0]
+    assert [point.cost for point in curve.points] == [1.0, 2.0]
+    assert [point.cost for point in curve.off_curve_points] == [3.0]
     small_frontier = curve.within_bytes(200)
-    assert [p.cost for p in small_frontier.points] == [1.0, 3.0]
-    assert [p.cost for p in curve.within_bytes(199).points] == [1.0]
+    assert [point.cost for point in small_frontier.points] == [1.0, 3.0]
+    assert [point.cost for point in curve.within_bytes(199).points] == [1.0]
     assert curve.choose(None, 200, budget=9.0).point.cost == 3.0
     assert curve.at(budget=9.0, max_bytes=399).cost == 3.0
     with pytest.raises(TooLargeError) as raised:
         curve.within_bytes(99)
     assert raised.value.smallest_bytes == 100
-    one_byte_frontier = Frontier.from_points(points_of_sizes((1.0, 0.5, 1)), reference_accuracy=1.0)
+    one_byte_frontier = Frontier.from_points(
+        make_points_of_sizes((1.0, 0.5, 1)), reference_accuracy=1.0
+    )
     assert one_byte_frontier.within_bytes(1).points == one_byte_frontier.points
     for max_bytes in (0, 1.5, "100"):
         with pytest.raises(InputError, match="whole number of at least 1"):
@@ -219,13 +232,15 @@ def test_the_points_within_a_limit_of_bytes_form_a_frontier() -> None:
 
 def test_a_frontier_keeps_the_best_points_of_sizes_that_grow_by_half() -> None:
     # the sizes are 100, 150, 225 and 337; each keeps the best point that is not larger
-    points = points_of_sizes((9.0, 0.9, 400), (8.0, 0.2, 100), (7.5, 0.15, 150), (7.0, 0.1, 337))
+    points = make_points_of_sizes(
+        (9.0, 0.9, 400), (8.0, 0.2, 100), (7.5, 0.15, 150), (7.0, 0.1, 337)
+    )
     largest_frontier = Frontier.from_points(points[:1], reference_accuracy=1.0)
     frontier = largest_frontier.with_small_points(points)
-    assert [p.bytes for p in frontier.off_curve_points] == [100, 150, 337]
+    assert [point.bytes for point in frontier.off_curve_points] == [100, 150, 337]
     assert largest_frontier.with_small_points(points[:1]).off_curve_points == ()
     assert largest_frontier.with_small_points([]).off_curve_points == ()
-    tiny_points = points_of_sizes((1.0, 0.5, 1), (2.0, 0.75, 4))
+    tiny_points = make_points_of_sizes((1.0, 0.5, 1), (2.0, 0.75, 4))
     assert Frontier.from_points(tiny_points[1:], reference_accuracy=1.0).with_small_points(
         tiny_points
     ).off_curve_points == (tiny_points[0],)
@@ -237,8 +252,8 @@ def test_frontiers_within_a_cost_exclude_points_without_a_known_highest_cost() -
         for cost, max_cost in ((1.0, 2.0), (4.0, 6.0), (5.0, None))
     ]
     curve = Frontier.from_points(points, reference_accuracy=1.0)
-    assert [p.cost for p in curve.within_cost(6.0).points] == [1.0, 4.0]
-    assert [p.cost for p in curve.within_cost(5.9).points] == [1.0]
+    assert [point.cost for point in curve.within_cost(6.0).points] == [1.0, 4.0]
+    assert [point.cost for point in curve.within_cost(5.9).points] == [1.0]
     with pytest.raises(InputError, match=r"the lowest cap possible is 2\.0"):
         curve.within_cost(1.0)
 
@@ -246,7 +261,9 @@ def test_frontiers_within_a_cost_exclude_points_without_a_known_highest_cost() -
 # -- classes -------------------------------------------------------------------------------
 
 
-def point_by_class(cost: float, accuracy: float, recall: tuple[float, float]) -> OperatingPoint:
+def make_point_by_class(
+    cost: float, accuracy: float, recall: tuple[float, float]
+) -> OperatingPoint:
     return OperatingPoint(
         (cost,),
         cost=cost,
@@ -258,67 +275,68 @@ def point_by_class(cost: float, accuracy: float, recall: tuple[float, float]) ->
     )
 
 
-POINTS = [
-    point_by_class(1.0, 0.9, (0.95, 0.5)),
-    point_by_class(2.0, 0.85, (0.8, 0.75)),
-    point_by_class(3.0, 0.8, (0.7, 0.8)),
+POINTS_BY_CLASS = [
+    make_point_by_class(1.0, 0.9, (0.95, 0.5)),
+    make_point_by_class(2.0, 0.85, (0.8, 0.75)),
+    make_point_by_class(3.0, 0.8, (0.7, 0.8)),
 ]
 
 
-def bounds_of(**bounds: dict[str, float]) -> ClassBounds:
+def make_bounds(**bounds: dict[str, float]) -> ClassBounds:
     return ClassBounds.from_mappings(("ok", "fault"), **bounds)
 
 
 def test_points_with_better_class_figures_are_kept_off_the_curve() -> None:
     curve = Frontier.from_points(
-        POINTS, reference_accuracy=0.95, classes=("ok", "fault"), class_rows=(100, 100)
+        POINTS_BY_CLASS, reference_accuracy=0.95, classes=("ok", "fault"), class_rows=(100, 100)
     )
-    assert [p.cost for p in curve.points] == [1.0]
-    assert [p.cost for p in curve.with_class_points(POINTS, None).off_curve_points] == [
-        2.0
-    ]  # for its balanced accuracy
-    frontier = curve.with_class_points(POINTS, bounds_of(min_recall={"fault": 0.7}))
-    assert {p.cost for p in frontier.off_curve_points} == {2.0, 3.0}
+    assert [point.cost for point in curve.points] == [1.0]
+    # the point at a cost of 2 has the best balanced accuracy
+    frontier = curve.with_class_points(POINTS_BY_CLASS, None)
+    assert [point.cost for point in frontier.off_curve_points] == [2.0]
+    frontier = curve.with_class_points(POINTS_BY_CLASS, make_bounds(min_recall={"fault": 0.7}))
+    assert {point.cost for point in frontier.off_curve_points} == {2.0, 3.0}
     assert frontier.at(budget=9.0, min_recall={"fault": 0.75}).cost == 2.0
     assert frontier.at(budget=9.0, min_recall={"fault": 0.76}).cost == 3.0
-    point, reason = frontier.choose(bounds_of(min_recall={"fault": 0.7}), budget=9.0)
+    point, reason = frontier.choose(make_bounds(min_recall={"fault": 0.7}), budget=9.0)
     assert point.cost == 2.0
     assert reason.endswith(", of those that keep min_recall fault=0.7")
 
 
 def test_errors_name_the_bounds_by_class() -> None:
-    frontier = Frontier(tuple(POINTS[:1]), 0.95, tuple(POINTS[1:]), ("ok", "fault"), (100, 100))
-    bounds = bounds_of(min_recall={"fault": 0.78})
+    frontier = Frontier(
+        tuple(POINTS_BY_CLASS[:1]), 0.95, tuple(POINTS_BY_CLASS[1:]), ("ok", "fault"), (100, 100)
+    )
+    bounds = make_bounds(min_recall={"fault": 0.78})
     with pytest.raises(InputError, match=r"at most 2;.*of those that keep min_recall fault=0.78"):
         frontier.choose(bounds, budget=2.0)
     with pytest.raises(LossError):
         frontier.choose(bounds, max_loss=0.01)
     with pytest.raises(InputError, match=r"recall of 'fault' reaches 0\.800 at most"):
-        frontier.choose(bounds_of(min_recall={"fault": 0.9}), budget=9.0)
+        frontier.choose(make_bounds(min_recall={"fault": 0.9}), budget=9.0)
 
 
 def test_bounds_by_class_get_a_margin_of_standard_errors_if_a_point_keeps_it() -> None:
-    frontier = Frontier(tuple(POINTS[:1]), 0.95, tuple(POINTS[1:]), ("ok", "fault"), (100, 100))
+    frontier = Frontier(
+        tuple(POINTS_BY_CLASS[:1]), 0.95, tuple(POINTS_BY_CLASS[1:]), ("ok", "fault"), (100, 100)
+    )
     # the standard error of 0.7 on 100 rows is sqrt(0.7 * 0.3 / 100) = 0.046
-    bounds = bounds_of(min_recall={"fault": 0.7})
-    assert [p.cost for p in frontier.points_within(bounds)] == [2.0, 3.0]
-    assert [p.cost for p in frontier.points_within(bounds, slack=1.0)] == [2.0, 3.0]
-    assert [p.cost for p in frontier.points_within(bounds, slack=2.0)] == [3.0]
-    assert [p.cost for p in frontier.points_within(bounds, slack=5.0)] == [
-        2.0,
-        3.0,
-    ]  # no point keeps the margin
+    bounds = make_bounds(min_recall={"fault": 0.7})
+    assert [point.cost for point in frontier.points_within(bounds)] == [2.0, 3.0]
+    assert [point.cost for point in frontier.points_within(bounds, slack=1.0)] == [2.0, 3.0]
+    assert [point.cost for point in frontier.points_within(bounds, slack=2.0)] == [3.0]
+    # no point keeps a margin of five standard errors, so that the bound gets none
+    assert [point.cost for point in frontier.points_within(bounds, slack=5.0)] == [2.0, 3.0]
+    high_bounds = make_bounds(min_recall={"fault": 0.81})  # a quarter of a standard error too high
     with pytest.raises(InputError, match=r"reaches 0\.800 at most"):
-        frontier.points_within(
-            bounds_of(min_recall={"fault": 0.81})
-        )  # a quarter of a standard error too high
+        frontier.points_within(high_bounds)
 
 
 def test_losses_by_class_work_as_a_goal_and_as_a_bound_of_another_goal() -> None:
     frontier = Frontier(
-        tuple(POINTS[:1]),
+        tuple(POINTS_BY_CLASS[:1]),
         0.95,
-        tuple(POINTS[1:]),
+        tuple(POINTS_BY_CLASS[1:]),
         ("ok", "fault"),
         (100, 100),
         reference_recall=(1.0, 0.875),
@@ -347,18 +365,18 @@ def test_weighted_points_are_compared_by_weighted_accuracy() -> None:
         for cost, accuracy, weighted_accuracy in ((1.0, 0.9, 0.5), (2.0, 0.8, 0.75))
     ]
     curve = Frontier.from_points(points, reference_accuracy=0.9, reference_weighted_accuracy=0.8)
-    assert (curve.is_weighted, len(curve.points), curve.reference_effective_accuracy) == (
-        True,
-        2,
-        0.8,
-    )
+    assert curve.is_weighted
+    assert len(curve.points) == 2
+    assert curve.reference_effective_accuracy == 0.8
     assert "weighted accuracy 0.5000 to 0.7500; reference 0.8000" in repr(curve)
     assert curve.at(max_loss=0.06).cost == 2.0
 
 
 def test_frames_mark_the_points_of_the_hull_and_the_curve() -> None:
-    curve = frontier_of(*ADULT)
-    frontier = Frontier(curve.points, 0.875, off_curve_points=(POINTS[1],), classes=("ok", "fault"))
+    curve = make_frontier(*CURVE)
+    frontier = Frontier(
+        curve.points, 0.875, off_curve_points=(POINTS_BY_CLASS[1],), classes=("ok", "fault")
+    )
     assert "4 points: cost 1 to 9, accuracy 0.8000 to 0.8750" in repr(frontier)
     assert repr(frontier).endswith("reference 0.8750, 1 others)")
     assert "others" not in repr(curve)

@@ -15,26 +15,34 @@ from gatewise_training.operating_points.promise_check import (
 )
 
 
-def unseen_rows(n: int, n_lost: int, *, groups: int | None = None) -> UnseenRows:
-    """Return rows on which only the system is wrong, and only on the first `n_lost`."""
+def make_unseen_rows(n: int, n_lost: int, *, n_groups: int | None = None) -> UnseenRows:
+    """Make rows on which only the system is wrong, and only on the first `n_lost`."""
     truth = np.arange(n) % 2
     answers = np.where(np.arange(n) < n_lost, 1 - truth, truth)
-    splitter = RowSplitter(n) if groups is None else RowSplitter.checked(n, np.arange(n) % groups)
+    splitter = (
+        RowSplitter(n) if n_groups is None else RowSplitter.checked(n, np.arange(n) % n_groups)
+    )
     ones = np.ones(n)
     return UnseenRows(truth, answers, truth, ones, np.zeros(n, bool), ones, splitter)
 
 
-def check(rows: UnseenRows, bound: float, expected: float = 0.9) -> PromiseCheck:
+def check_loss(rows: UnseenRows, bound: float, expected_accuracy: float = 0.9) -> PromiseCheck:
     every_row = np.ones(len(rows.truth), bool)
-    loss = CheckedBound("loss of accuracy", bound, True, rows.loss_on(every_row))
+    loss_bound = CheckedBound("loss of accuracy", bound, True, rows.loss_on(every_row))
     has_groups = rows.splitter.groups is not None
     return PromiseCheck(
-        loss.promise, (loss,), rows.accuracy, expected, len(rows.truth), None, has_groups
+        loss_bound.promise,
+        (loss_bound,),
+        rows.accuracy,
+        expected_accuracy,
+        len(rows.truth),
+        None,
+        has_groups,
     )
 
 
 @pytest.mark.parametrize(
-    ("n", "n_lost", "verdict", "words"),
+    ("n", "n_lost", "verdict", "phrase"),
     [
         (4000, 4, "kept", "kept, with the whole interval"),
         (400, 2, "kept", "do not rule out that new rows break it"),
@@ -42,31 +50,31 @@ def check(rows: UnseenRows, bound: float, expected: float = 0.9) -> PromiseCheck
         (1000, 40, "broken", "by more than chance explains"),
     ],
 )
-def test_the_report_states_whether_a_loss_is_kept_missed_or_broken(n, n_lost, verdict, words):
-    result = check(unseen_rows(n, n_lost), 0.01)
-    assert result.verdict == verdict
-    assert words in result.lines()[-2]
-    assert result.lines()[0].startswith("promised: a loss of accuracy of at most 0.01")
-    assert ("--slack" in result.lines()[-1]) == (verdict != "kept")
+def test_the_report_states_whether_a_loss_is_kept_missed_or_broken(n, n_lost, verdict, phrase):
+    promise_check = check_loss(make_unseen_rows(n, n_lost), 0.01)
+    assert promise_check.verdict == verdict
+    assert phrase in promise_check.lines()[-2]
+    assert promise_check.lines()[0].startswith("promised: a loss of accuracy of at most 0.01")
+    assert ("--slack" in promise_check.lines()[-1]) == (verdict != "kept")
 
 
 def test_figures_are_reported_as_intervals_before_their_values():
-    text = check(unseen_rows(7, 2), 0.01).lines()[1]
-    assert "reached on 7 rows held out: loss of accuracy -0." in text
-    assert text.endswith("(on these rows 0.286)")
-    assert unseen_rows(7, 2).accuracy.text(7) == "0.29 to 0.96 (on these rows 0.714)"
+    line = check_loss(make_unseen_rows(7, 2), 0.01).lines()[1]
+    assert "reached on 7 rows held out: loss of accuracy -0." in line
+    assert line.endswith("(on these rows 0.286)")
+    assert make_unseen_rows(7, 2).accuracy.text(7) == "0.29 to 0.96 (on these rows 0.714)"
 
 
 def test_intervals_are_wider_if_groups_lose_differently():
-    ungrouped = check(unseen_rows(1000, 40), 0.01).bounds[0].measured
-    grouped = check(unseen_rows(1000, 40, groups=5), 0.01).bounds[0].measured
-    assert grouped.value == ungrouped.value
-    assert grouped.high - grouped.low < 0.1  # all groups lose equally
-    uneven = unseen_rows(1000, 40)._replace(
+    ungrouped_loss = check_loss(make_unseen_rows(1000, 40), 0.01).bounds[0].measured
+    grouped_loss = check_loss(make_unseen_rows(1000, 40, n_groups=5), 0.01).bounds[0].measured
+    assert grouped_loss.value == ungrouped_loss.value
+    assert grouped_loss.high - grouped_loss.low < 0.1  # all groups lose equally
+    uneven_rows = make_unseen_rows(1000, 40)._replace(
         splitter=RowSplitter.checked(1000, np.arange(1000) // 200)
     )
-    wide = uneven.loss_on(np.ones(1000, bool))
-    assert wide.low < 0 < ungrouped.low < ungrouped.high < wide.high
+    uneven_loss = uneven_rows.loss_on(np.ones(1000, bool))
+    assert uneven_loss.low < 0 < ungrouped_loss.low < ungrouped_loss.high < uneven_loss.high
 
 
 def test_intervals_of_a_loss_have_their_coverage():
@@ -75,12 +83,13 @@ def test_intervals_of_a_loss_have_their_coverage():
     for _ in range(400):
         losses = rng.choice([1.0, 0.0, -1.0], size=150, p=[0.05, 0.93, 0.02])
         loss = MeasuredFigure.loss(losses, np.ones(150), RowSplitter(150))
-        n_covered += loss.low <= 0.03 <= loss.high
+        n_covered += loss.low <= 0.03 <= loss.high  # the mean 0.05 - 0.02 of a loss
+    # 0.95 less two standard deviations of a share of 400 draws; intervals of few losses cover more
     assert 0.93 <= n_covered / 400 <= 0.99
 
 
 def test_checks_report_rows_answered_worse_than_validation_rows():
-    lines = check(unseen_rows(1000, 40), 0.1, expected=0.99).lines()
+    lines = check_loss(make_unseen_rows(1000, 40), 0.1, expected_accuracy=0.99).lines()
     assert any("lower than promised: 99.0 % on validation rows" in line for line in lines)
 
 

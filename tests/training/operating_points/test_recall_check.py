@@ -17,12 +17,12 @@ from gatewise_export.packing.bundle_writer import pack
 from gatewise_training import StagedCascade
 from gatewise_training.operating_points.recall_check import recall_remark
 
-SMALL = {"n_stages": 2, "families": ("linear",), "effort": "low", "random_state": 0}
+FAST_SETTINGS = {"n_stages": 2, "families": ("linear",), "effort": "low", "random_state": 0}
 
 
 @pytest.fixture(scope="module")
-def rows():
-    """Return rows of which 4 % are faults that are hard to separate."""
+def rows_and_labels():
+    """Rows of which 4 % are faults that are hard to separate, and their labels."""
     x, y = make_classification(
         2400, 8, n_informative=5, n_clusters_per_class=3, weights=[0.96], class_sep=1.2, flip_y=0,
         random_state=1,
@@ -31,42 +31,45 @@ def rows():
 
 
 @pytest.fixture(scope="module")
-def fitted(rows, make_once):
-    def make(_folder):
+def system_and_warnings(rows_and_labels, make_once):
+    def fit_and_record_warnings(_folder):
         with warnings.catch_warnings(record=True) as warning_list:
             warnings.simplefilter("always")
             forest = RandomForestClassifier(15, random_state=0)
-            return StagedCascade(forest, max_loss=0.012, **SMALL).fit(*rows), [
-                (w.category, str(w.message)) for w in warning_list
+            return StagedCascade(forest, max_loss=0.012, **FAST_SETTINGS).fit(*rows_and_labels), [
+                (warning.category, str(warning.message)) for warning in warning_list
             ]
 
-    return make_once("rare-faults", make)
+    return make_once("rare-faults", fit_and_record_warnings)
 
 
 @pytest.mark.slow
-def test_fits_warn_about_a_rare_class_that_loses_recall(fitted):
-    system, messages = fitted
-    point, reference = system.operating_point_, system.frontier_.reference_recall
+def test_fits_warn_about_a_rare_class_that_loses_recall(system_and_warnings):
+    system, recorded_warnings = system_and_warnings
+    point, reference_recall = system.operating_point_, system.frontier_.reference_recall
     assert point.accuracy > 0.96
-    assert point.recall[0] < reference[0] - 0.05
-    assert messages == [(RecallWarning, recall_remark(system))]
-    assert f"falls from {reference[0]:.2f} (the high-cost model) to" in messages[0][1]
+    assert point.recall[0] < reference_recall[0] - 0.05
+    assert recorded_warnings == [(RecallWarning, recall_remark(system))]
+    ((_, message),) = recorded_warnings
+    assert f"falls from {reference_recall[0]:.2f} (the high-cost model) to" in message
     assert "--min-recall fault=0." in recall_remark(system, as_options=True)
-    renamed = copy.copy(system)
-    renamed.frontier_ = replace(system.frontier_, classes=("late fault", "ok"))
-    assert "--min-recall 'late fault=0." in recall_remark(renamed, as_options=True)
+    renamed_system = copy.copy(system)
+    renamed_system.frontier_ = replace(system.frontier_, classes=("late fault", "ok"))
+    assert "--min-recall 'late fault=0." in recall_remark(renamed_system, as_options=True)
 
 
-def test_a_bound_on_recall_raises_the_recall_until_it_is_removed(fitted):
-    system, _ = fitted
-    bounded = system.at(min_recall={"fault": 0.4})
-    assert system.operating_point_.recall[0] < 0.4 <= bounded.operating_point_.recall[0]
-    assert bounded.operating_point_.cost > system.operating_point_.cost
-    assert recall_remark(bounded) is None
+def test_a_bound_on_recall_raises_the_recall_until_it_is_removed(system_and_warnings):
+    system, _ = system_and_warnings
+    bounded_system = system.at(min_recall={"fault": 0.4})
+    assert system.operating_point_.recall[0] < 0.4 <= bounded_system.operating_point_.recall[0]
+    assert bounded_system.operating_point_.cost > system.operating_point_.cost
+    assert recall_remark(bounded_system) is None
     # other goals keep the bound until an empty mapping removes it
-    rate = bounded.operating_point_.offload_rate
-    assert bounded.at(offload_rate=rate).operating_point_.recall[0] >= 0.4
-    assert bounded.at(max_loss=0.012, min_recall={}).operating_point_ == system.operating_point_
+    offload_rate = bounded_system.operating_point_.offload_rate
+    assert bounded_system.at(offload_rate=offload_rate).operating_point_.recall[0] >= 0.4
+    assert (
+        bounded_system.at(max_loss=0.012, min_recall={}).operating_point_ == system.operating_point_
+    )
     with pytest.raises(
         InputError, match=r"no operating point keeps min_recall fault=0.99: .* most"
     ):
@@ -75,55 +78,61 @@ def test_a_bound_on_recall_raises_the_recall_until_it_is_removed(fitted):
         system.at(min_precision={"faulty": 0.5})
 
 
-def test_bundles_contain_bounds_and_figures_by_class(fitted, rows, tmp_path):
-    system = fitted[0].at(min_recall={"fault": 0.4})
-    manifest = pack(system, tmp_path / "b", sample=rows[0][:20]).manifest
+def test_bundles_contain_bounds_and_figures_by_class(
+    system_and_warnings, rows_and_labels, tmp_path
+):
+    system = system_and_warnings[0].at(min_recall={"fault": 0.4})
+    manifest = pack(system, tmp_path / "bundle", sample=rows_and_labels[0][:20]).manifest
     assert manifest.min_recall == (0.4, None)
     assert manifest.min_precision is None
     assert manifest.reference_recall == pytest.approx(system.frontier_.reference_recall, abs=1e-6)
-    assert sum(manifest.class_rows) == len(rows[0])
-    active, point = manifest.active_point, system.operating_point_
-    assert active.recall == pytest.approx(point.recall, abs=1e-6)
-    assert active.log_loss == pytest.approx(point.log_loss, abs=1e-6)
-    assert active.recall[0] >= 0.4
-    looser = set_operating_point(tmp_path / "b", 0, bounds=((0.1, None), (None, None))).manifest
-    assert looser.min_recall == (0.1, None)
+    assert sum(manifest.class_rows) == len(rows_and_labels[0])
+    active_point, point = manifest.active_point, system.operating_point_
+    assert active_point.recall == pytest.approx(point.recall, abs=1e-6)
+    assert active_point.log_loss == pytest.approx(point.log_loss, abs=1e-6)
+    assert active_point.recall[0] >= 0.4
+    looser_manifest = set_operating_point(
+        tmp_path / "bundle", 0, bounds=((0.1, None), (None, None))
+    ).manifest
+    assert looser_manifest.min_recall == (0.1, None)
 
 
-def test_losses_by_class_are_packed_as_recalls(fitted, rows, tmp_path):
-    system = fitted[0].at(max_loss={"fault": 0.1})
-    manifest = pack(system, tmp_path / "b", sample=rows[0][:20]).manifest
-    reference = system.frontier_.reference_recall[0]
-    assert manifest.min_recall == pytest.approx((reference - 0.1, None), abs=2e-6)
+def test_losses_by_class_are_packed_as_recalls(system_and_warnings, rows_and_labels, tmp_path):
+    system = system_and_warnings[0].at(max_loss={"fault": 0.1})
+    manifest = pack(system, tmp_path / "bundle", sample=rows_and_labels[0][:20]).manifest
+    reference_recall = system.frontier_.reference_recall[0]
+    assert manifest.min_recall == pytest.approx((reference_recall - 0.1, None), abs=2e-6)
     assert manifest.active_point.recall[0] >= manifest.min_recall[0]
 
 
 @pytest.mark.slow
-def test_class_weights_affect_fits_and_accuracies_but_not_costs(fitted, rows):
-    plain, (x, y) = fitted[0], rows
+def test_class_weights_affect_fits_and_accuracies_but_not_costs(
+    system_and_warnings, rows_and_labels
+):
+    unweighted_system, (x, y) = system_and_warnings[0], rows_and_labels
     forest = RandomForestClassifier(15, random_state=0)
-    weighted = StagedCascade(forest, class_weight="balanced", **SMALL).fit(x, y)
-    point, frontier = weighted.operating_point_, weighted.frontier_
-    assert weighted.class_weights_ == pytest.approx(
+    weighted_system = StagedCascade(forest, class_weight="balanced", **FAST_SETTINGS).fit(x, y)
+    point, frontier = weighted_system.operating_point_, weighted_system.frontier_
+    assert weighted_system.class_weights_ == pytest.approx(
         [len(y) / (2 * np.sum(y == label)) for label in ("fault", "ok")]
     )
     assert frontier.is_weighted
     assert point.weighted_accuracy == pytest.approx(point.balanced_accuracy, abs=0.02)
-    assert point.recall[0] > plain.operating_point_.recall[0] + 0.1
+    assert point.recall[0] > unweighted_system.operating_point_.recall[0] + 0.1
     # class weights do not change costs and reference accuracy
-    assert weighted.cost(x).mean() == pytest.approx(point.cost, rel=0.1)
+    assert weighted_system.cost(x).mean() == pytest.approx(point.cost, rel=0.1)
     assert frontier.reference_accuracy > 0.9
-    assert plain.frontier_.reference_weighted_accuracy is None
-    frame = frontier.to_frame()
-    assert {"weighted_accuracy", "recall fault", "precision ok"} <= set(frame.columns)
+    assert unweighted_system.frontier_.reference_weighted_accuracy is None
+    table = frontier.to_frame()
+    assert {"weighted_accuracy", "recall fault", "precision ok"} <= set(table.columns)
 
 
 @pytest.mark.slow
-def test_guarantees_certify_bounds_by_class_or_name_the_missing_rows(rows):
+def test_guarantees_certify_bounds_by_class_or_name_the_missing_rows(rows_and_labels):
     forest = RandomForestClassifier(15, random_state=0)
     system = StagedCascade(
-        forest, guarantee=0.9, max_loss=0.03, min_recall={"fault": 0.1}, **SMALL
-    ).fit(*rows)
+        forest, guarantee=0.9, max_loss=0.03, min_recall={"fault": 0.1}, **FAST_SETTINGS
+    ).fit(*rows_and_labels)
     point = system.operating_point_
     assert point.guarantee["min_recall fault"] == 0.1
     assert point.log_loss is not None

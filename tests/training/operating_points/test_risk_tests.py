@@ -19,14 +19,14 @@ from gatewise_training.operating_points.risk_tests import (
 @given(st.integers(1, 400), st.floats(0.01, 0.99), st.floats(0.001, 0.5))
 def test_p_values_of_rates_equal_the_binomial_tail(n, bound, level):
     counts = np.arange(n + 1)
-    p = rate_pvalue(counts, n, bound)
-    pmf = stats.binom.pmf(counts, n, bound)
-    np.testing.assert_allclose(p, np.cumsum(pmf), atol=1e-12)
-    assert pmf[p <= level].sum() <= level + 1e-12
+    p_values = rate_pvalue(counts, n, bound)
+    probabilities = stats.binom.pmf(counts, n, bound)
+    np.testing.assert_allclose(p_values, np.cumsum(probabilities), atol=1e-12)
+    assert probabilities[p_values <= level].sum() <= level + 1e-12
 
 
-def fine_grid(n, bound):
-    """Return values of the nuisance parameter between those of the search."""
+def make_fine_grid(n, bound):
+    """Make values of the nuisance parameter between those of the search."""
     highest = (1 - bound) / 2
     return highest * np.sin(np.arange(0.001, np.pi / 2, 0.06 / np.sqrt(n * highest))) ** 2
 
@@ -47,37 +47,43 @@ def fine_grid(n, bound):
 )
 def test_a_loss_at_the_bound_is_certified_at_most_at_the_level(n, bound, level):
     limits = loss_limits(n, bound, level)
-    sizes = loss_size(limits, bound, fine_grid(n, bound))
+    sizes = loss_size(limits, bound, make_fine_grid(n, bound))
     assert sizes.max() <= level
     if n * bound >= 10:  # the test is nearly exact
         assert sizes.max() >= 0.93 * level
         assert np.median(sizes) >= 0.9 * level
 
 
-def possible_outcomes(n):
-    worse, better = np.mgrid[: n + 1, : n + 1]
-    is_possible = worse + better <= n
-    return worse[is_possible], better[is_possible]
+def list_possible_outcomes(n):
+    """List all numbers of rows that got worse, and those that got better, of `n` rows."""
+    n_worse, n_better = np.mgrid[: n + 1, : n + 1]
+    is_possible = n_worse + n_better <= n
+    return n_worse[is_possible], n_better[is_possible]
 
 
 @given(st.floats(0, 0.3), st.floats(0, 0.6), st.floats(0, 1))
 @settings(max_examples=60, deadline=None)
-def test_losses_above_the_bound_are_certified_at_most_at_the_level(bound, excess, share):
+def test_losses_above_the_bound_are_certified_at_most_at_the_level(bound, excess, relative_share):
     """Check all outcomes of 40 rows with trinomial probabilities instead of `loss_size`."""
     n, level = 40, 0.1
     loss = min(bound + excess, 1.0)
-    better = round(share, 6) * (1 - loss) / 2  # scipy overflows at probabilities of 1e-300
-    n_worse, n_better = possible_outcomes(n)
+    # rounded, because scipy overflows at probabilities of 1e-300
+    better_share = round(relative_share, 6) * (1 - loss) / 2
+    n_worse, n_better = list_possible_outcomes(n)
     limits = loss_limits(n, round(bound, 2), level)
     if loss < round(bound, 2):
         return
     passes = n_worse - n_better <= limits[n_worse + n_better]
-    counts = np.column_stack([n_worse, n_better, n - n_worse - n_better])
-    probabilities = [loss + better, better, max(1 - loss - 2 * better, 0.0)]
-    pmf = stats.multinomial.pmf(counts[passes], n, np.array(probabilities) / sum(probabilities))
-    assert pmf.sum() <= level
+    outcomes = np.column_stack([n_worse, n_better, n - n_worse - n_better])
+    outcome_shares = [loss + better_share, better_share, max(1 - loss - 2 * better_share, 0.0)]
+    probabilities = stats.multinomial.pmf(
+        outcomes[passes], n, np.array(outcome_shares) / sum(outcome_shares)
+    )
+    assert probabilities.sum() <= level
     if loss == round(bound, 2):
-        assert pmf.sum() == pytest.approx(loss_size(limits, loss, np.array([better]))[0])
+        assert probabilities.sum() == pytest.approx(
+            loss_size(limits, loss, np.array([better_share]))[0]
+        )
 
 
 @pytest.mark.parametrize(("n", "bound"), [(200, 0.02), (4000, 0.01), (4000, 0.02)])
@@ -93,11 +99,12 @@ def test_the_paired_test_is_as_powerful_as_the_binomial_test_of_a_rate():
     """If no answer is better than the reference, the loss is a rate."""
     limits = loss_limits(4000, 0.01, 0.05)
     counts = np.arange(4001)
-    by_rate = counts[rate_pvalue(counts, 4000, 0.01) <= 0.05].max()
-    assert counts[counts <= limits].max() >= by_rate - 1
+    max_errors_by_rate = counts[rate_pvalue(counts, 4000, 0.01) <= 0.05].max()
+    assert counts[counts <= limits].max() >= max_errors_by_rate - 1
 
 
-DISTRIBUTIONS = {
+#: Values and their probabilities.
+COST_DISTRIBUTIONS = {
     "exits": ([2, 4, 5, 6, 8, 10, 16], [0.02, 0.25, 0.2, 0.2, 0.15, 0.1, 0.08]),
     "rare high": ([0, 1], [0.97, 0.03]),
     "rare low": ([0, 1], [0.03, 0.97]),
@@ -105,49 +112,59 @@ DISTRIBUTIONS = {
 }
 
 
-def draw_values(name, n, times, seed=0):
-    values, chances = map(np.array, DISTRIBUTIONS[name])
-    x = np.random.default_rng(seed).choice(values.astype(float), size=(times, n), p=chances)
-    return x, float(values @ chances), float(values.min()), float(values.max())
+def draw_values(name, n, n_draws, seed=0):
+    """Draw samples of `n` values; return them, and mean, lowest and highest value."""
+    values, probabilities = map(np.array, COST_DISTRIBUTIONS[name])
+    draws = np.random.default_rng(seed).choice(
+        values.astype(float), size=(n_draws, n), p=probabilities
+    )
+    return draws, float(values @ probabilities), float(values.min()), float(values.max())
 
 
-def pvalues(x, bound, low, high, level=0.05):
-    ones = np.ones(len(x))
-    return mean_pvalue(x, bound, lowest=ones * low, highest=ones * high, level=level)
+def compute_p_values(draws, bound, low, high, level=0.05):
+    ones = np.ones(len(draws))
+    return mean_pvalue(draws, bound, lowest=ones * low, highest=ones * high, level=level)
 
 
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("name", COST_DISTRIBUTIONS)
 @pytest.mark.parametrize("n", [40, 700])
 @pytest.mark.parametrize("level", [0.05, 0.2])
 def test_p_values_of_a_mean_at_the_bound_are_not_too_small(name, n, level):
-    x, mean, low, high = draw_values(name, n, 3000)
-    p = pvalues(x, mean, low, high, level)
+    draws, mean, low, high = draw_values(name, n, 3000)
+    p_values = compute_p_values(draws, mean, low, high, level)
     for alpha in (0.01, 0.05, 0.1, 0.2, 0.5):
-        assert (p <= alpha).mean() <= alpha + 3 * np.sqrt(alpha * (1 - alpha) / 3000)
+        # three standard deviations of a share of the draws
+        assert (p_values <= alpha).mean() <= alpha + 3 * np.sqrt(alpha * (1 - alpha) / 3000)
 
 
 def test_bets_are_nearly_as_powerful_as_a_test_that_knows_the_variance():
-    x, mean, low, high = draw_values("exits", 2000, 1000)
+    draws, mean, low, high = draw_values("exits", 2000, 1000)
     for n_errors in (2.0, 2.8):
-        p = pvalues(x, mean + n_errors * x.std() / 2000**0.5, low, high)
-        assert (p <= 0.05).mean() >= stats.norm.cdf(n_errors - stats.norm.isf(0.05)) - 0.07
+        p_values = compute_p_values(draws, mean + n_errors * draws.std() / 2000**0.5, low, high)
+        # the power of a z-test at this distance, less a small loss
+        expected_power = stats.norm.cdf(n_errors - stats.norm.isf(0.05))
+        assert (p_values <= 0.05).mean() >= expected_power - 0.07
 
 
 def test_bets_do_not_depend_on_the_unit_or_origin_of_costs():
-    x, mean, low, high = draw_values("exits", 300, 50)
+    draws, mean, low, high = draw_values("exits", 300, 50)
     bound = mean + 0.3
-    p = pvalues(x, bound, low, high)
-    np.testing.assert_allclose(pvalues(100 * x, 100 * bound, 100 * low, 100 * high), p)
-    np.testing.assert_allclose(pvalues(x + 7, bound + 7, low + 7, high + 7), p, rtol=1e-9)
+    p_values = compute_p_values(draws, bound, low, high)
+    np.testing.assert_allclose(
+        compute_p_values(100 * draws, 100 * bound, 100 * low, 100 * high), p_values
+    )
+    np.testing.assert_allclose(
+        compute_p_values(draws + 7, bound + 7, low + 7, high + 7), p_values, rtol=1e-9
+    )
 
 
 def test_bets_continue_after_losing_nearly_all_wealth():
-    x = np.full((2, 5000), 10.0)
-    assert (pvalues(x, 1.5, 1.0, 10.0) == 1).all()
+    draws = np.full((2, 5000), 10.0)
+    assert (compute_p_values(draws, 1.5, 1.0, 10.0) == 1).all()
 
 
 def test_bounds_at_the_ends_of_the_range_need_no_rows():
-    x, _, low, high = draw_values("exits", 10, 3)
-    assert (pvalues(x, high, low, high) == 0).all()
-    assert (pvalues(x, low, low, high) == 1).all()
-    assert (pvalues(x[:, :1], 9.0, low, high) <= 1).all()
+    draws, _, low, high = draw_values("exits", 10, 3)
+    assert (compute_p_values(draws, high, low, high) == 0).all()
+    assert (compute_p_values(draws, low, low, high) == 1).all()
+    assert (compute_p_values(draws[:, :1], 9.0, low, high) <= 1).all()

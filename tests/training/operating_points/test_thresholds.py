@@ -22,26 +22,27 @@ from gatewise_training.operating_points.thresholds import (
 )
 
 
-def random_record(seed, n=40, stages=2, ties=False):
+def draw_record(seed, n=40, n_stages=2, has_ties=False):
     rng = np.random.default_rng(seed)
-    scores = rng.normal(size=(stages, n)).astype(np.float32)
-    if ties:
+    scores = rng.normal(size=(n_stages, n)).astype(np.float32)
+    if has_ties:
         scores = np.round(scores * 2) / 2
     right_probability = 1 / (1 + np.exp(-2 * scores))
-    correctness = (rng.random((stages, n)) < right_probability).astype(float)
+    correctness = (rng.random((n_stages, n)) < right_probability).astype(float)
     correctness = np.vstack([correctness, rng.random(n) < 0.95])
-    costs = np.cumsum(rng.uniform(0.5, 3, stages + 1))
+    costs = np.cumsum(rng.uniform(0.5, 3, n_stages + 1))
     return CascadeRecord(scores, correctness, costs, rng.uniform(0.5, 1.5, n), RowSplitter(n))
 
 
-def with_costs_per_row(record, seed=0):
-    """Return the record with costs per row that grow over the exits."""
+def draw_costs_per_row(record, seed=0):
+    """Draw costs per row that grow over the exits; return a record with them."""
     rng = np.random.default_rng(seed)
     increments = rng.choice([0.0, 0.5, 1.0, 4.0], (len(record.correctness), len(record.weights)))
     return replace(record, exit_costs=np.cumsum(increments, axis=0))
 
 
-def all_settings(record):
+def list_settings(record):
+    """List all combinations of thresholds that differ on the rows."""
     options_by_stage = []
     for stage_scores in record.scores:
         distinct_scores = np.unique(stage_scores)
@@ -55,51 +56,53 @@ def all_settings(record):
     return product(*options_by_stage)
 
 
-def net_accuracy(record, setting, lam):
+def compute_net_accuracy(record, setting, lam):
     point = record.measure(setting)
     return point.accuracy - lam * point.cost
 
 
 @pytest.mark.parametrize(
-    "costs", [lambda record: record, with_costs_per_row], ids=["shared costs", "costs per row"]
+    "change_costs",
+    [lambda record: record, draw_costs_per_row],
+    ids=["shared costs", "costs per row"],
 )
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("ties", [False, True])
-def test_one_stage_is_tuned_exactly(seed, ties, costs):
-    record = costs(random_record(seed, stages=1, ties=ties))
+@pytest.mark.parametrize("has_ties", [False, True])
+def test_one_stage_is_tuned_exactly(seed, has_ties, change_costs):
+    record = change_costs(draw_record(seed, n_stages=1, has_ties=has_ties))
     for lam in (0.01, 0.1, 0.5):
         (setting,) = tune(record, np.array([lam]))
         best_accuracy = max(
-            net_accuracy(record, other_setting, lam) for other_setting in all_settings(record)
+            compute_net_accuracy(record, other_setting, lam)
+            for other_setting in list_settings(record)
         )
-        assert net_accuracy(record, setting, lam) == pytest.approx(best_accuracy, abs=1e-12)
+        assert compute_net_accuracy(record, setting, lam) == pytest.approx(best_accuracy, abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    "costs", [lambda record: record, with_costs_per_row], ids=["shared costs", "costs per row"]
+    "change_costs",
+    [lambda record: record, draw_costs_per_row],
+    ids=["shared costs", "costs per row"],
 )
 @pytest.mark.parametrize("seed", range(8))
-def test_no_change_of_one_threshold_improves_two_tuned_stages(seed, costs):
-    record = costs(random_record(seed, n=25))
-    lam = 0.05
+def test_no_change_of_one_threshold_improves_two_tuned_stages(seed, change_costs):
+    record = change_costs(draw_record(seed, n=25))
+    lam = 0.05  # accuracy per unit of cost
     (setting,) = tune(record, np.array([lam]), max_passes=20)
-    tuned_accuracy = net_accuracy(record, setting, lam)
-    settings = list(all_settings(record))
+    tuned_accuracy = compute_net_accuracy(record, setting, lam)
+    settings = list(list_settings(record))
     for stage in range(2):
-        neighbour_settings = [
-            other_setting
+        neighbour_accuracies = [
+            compute_net_accuracy(record, other_setting, lam)
             for other_setting in settings
             if other_setting[1 - stage] == setting[1 - stage]
         ]
-        assert (
-            max(net_accuracy(record, other_setting, lam) for other_setting in neighbour_settings)
-            <= tuned_accuracy + 1e-9
-        )
+        assert max(neighbour_accuracies) <= tuned_accuracy + 1e-9
     # changes of both thresholds improve it only slightly
-    assert (
-        max(net_accuracy(record, other_setting, lam) for other_setting in settings)
-        <= tuned_accuracy + 0.05
+    best_accuracy = max(
+        compute_net_accuracy(record, other_setting, lam) for other_setting in settings
     )
+    assert best_accuracy <= tuned_accuracy + 0.05
 
 
 @pytest.mark.slow
@@ -108,19 +111,19 @@ def test_sweeps_of_the_price_from_both_ends_nearly_always_find_the_best_setting(
     lams = np.geomspace(1, 0.01, 12)
     n_misses = 0
     for seed in range(20):
-        record = random_record(seed, n=10)
-        settings = list(all_settings(record))
+        record = draw_record(seed, n=10)
+        settings = list(list_settings(record))
         for lam, setting in zip(lams, tune(record, lams), strict=True):
             best_accuracy = max(
-                net_accuracy(record, other_setting, lam) for other_setting in settings
+                compute_net_accuracy(record, other_setting, lam) for other_setting in settings
             )
-            n_misses += net_accuracy(record, setting, lam) < best_accuracy - 1e-9
+            n_misses += compute_net_accuracy(record, setting, lam) < best_accuracy - 1e-9
     assert n_misses <= 2
 
 
 def test_frontier_points_include_cloud_only_and_each_stage_alone():
-    record = random_record(5, stages=3)
-    settings = {p.thresholds for p in frontier_points(record)}
+    record = draw_record(5, n_stages=3)
+    settings = {point.thresholds for point in frontier_points(record)}
     assert (None, None, None) in settings
     for stage in range(3):
         thresholds = [None] * 3
@@ -129,7 +132,7 @@ def test_frontier_points_include_cloud_only_and_each_stage_alone():
 
 
 def test_rows_with_nan_scores_never_stop_and_never_set_a_threshold():
-    record = random_record(7, stages=1)
+    record = draw_record(7, n_stages=1)
     record.scores[0, :10] = np.nan
     settings = tune(record, np.geomspace(1e-3, 10, 20))
     assert any(threshold is not None for (threshold,) in settings)
@@ -146,7 +149,7 @@ def test_rows_with_nan_scores_never_stop_and_never_set_a_threshold():
 
 @pytest.mark.parametrize("seed", range(4))
 def test_equal_costs_per_row_change_no_setting_or_point(seed):
-    record = random_record(seed, n=120, stages=3)
+    record = draw_record(seed, n=120, n_stages=3)
     costs_per_row = np.repeat(record.exit_costs[:, None], 120, axis=1)
     record_of_repeated_costs = replace(
         record, exit_costs=costs_per_row, cost_limits=record.exit_costs
@@ -154,14 +157,14 @@ def test_equal_costs_per_row_change_no_setting_or_point(seed):
     lams = np.geomspace(1e-3, 1, 12)
     assert tune(record_of_repeated_costs, lams) == tune(record, lams)
     points = frontier_points(record_of_repeated_costs)
-    for point, expected in zip(points, frontier_points(record), strict=True):
-        assert point.thresholds == expected.thresholds
-        assert point.cost == pytest.approx(expected.cost, rel=1e-12)
-        assert msgspec.structs.replace(point, cost=expected.cost) == expected
+    for point, expected_point in zip(points, frontier_points(record), strict=True):
+        assert point.thresholds == expected_point.thresholds
+        assert point.cost == pytest.approx(expected_point.cost, rel=1e-12)
+        assert msgspec.structs.replace(point, cost=expected_point.cost) == expected_point
 
 
 def test_the_highest_costs_of_costs_per_row_must_be_given():
-    record = with_costs_per_row(random_record(4))
+    record = draw_costs_per_row(draw_record(4))
     with pytest.raises(InputError, match="give cost_limits"):
         record.highest_costs()
     limits = np.array([5.0, 9.0, 13.0])
@@ -172,8 +175,8 @@ def test_the_highest_costs_of_costs_per_row_must_be_given():
 # -- figures computed by hand --------------------------------------------------------------
 
 
-def small_record(**changes):
-    """Return a record of two stages; thresholds (1, 5) stop its rows at exits 0, 1, 2 and 2."""
+def make_small_record(**changes):
+    """Make a record of two stages; thresholds (1, 5) stop its rows at exits 0, 1, 2 and 2."""
     record = CascadeRecord(
         scores=np.array([[2.0, 0.0, 0.5, np.nan], [9.0, 5.0, 4.0, np.nan]], np.float32),
         correctness=np.array([[1, 1, 1, 0], [1, 0, 1, 1], [0, 1, 0, 1]], float),
@@ -189,7 +192,7 @@ def small_record(**changes):
 
 
 def test_a_point_has_the_figures_of_its_rows():
-    point = small_record().measure((1.0, 5.0), chain=3)
+    point = make_small_record().measure((1.0, 5.0), chain=3)
     assert point.exit_shares == (0.25, 0.25, 0.5)
     assert point.cost == pytest.approx((1 + 3 + 2 * 8) / 4)
     assert point.accuracy == pytest.approx((1 + 0 + 0 + 1.5) / 4)
@@ -203,48 +206,48 @@ def test_a_point_has_the_figures_of_its_rows():
 
 
 def test_stages_that_never_stop_add_nothing_to_the_figures():
-    point = small_record().measure((None, 5.0))
+    point = make_small_record().measure((None, 5.0))
     assert point.exit_shares == (0.0, 0.5, 0.5)
     assert (point.trees, point.nbytes, point.bytes) == (100.0, 70, 50)
-    cloud_only = small_record().measure((None, None))
+    cloud_only = make_small_record().measure((None, None))
     assert (cloud_only.trees, cloud_only.nbytes, cloud_only.bytes) == (0.0, 0, 5)  # the smallest
-    point = small_record(
+    point = make_small_record(
         tree_counts=(), nbytes=(), packed_sizes=None, agrees_with_reference=None
     ).measure((1.0, None))
     assert (point.trees, point.nbytes, point.bytes, point.agreement) == (0.0, 0, 0, None)
     # a row with a NaN score passes even a stage that always stops
-    assert small_record().measure((ALWAYS_STOP, None)).max_cost == 8.0
+    assert make_small_record().measure((ALWAYS_STOP, None)).max_cost == 8.0
     assert (
-        small_record(scores=np.ones((2, 4), np.float32)).measure((ALWAYS_STOP, None)).max_cost
+        make_small_record(scores=np.ones((2, 4), np.float32)).measure((ALWAYS_STOP, None)).max_cost
         == 1.0
     )
 
 
 def test_highest_costs_are_stated_only_when_they_are_known():
     costs_per_row = np.repeat([[1.0], [3.0], [8.0]], 4, axis=1)
-    assert small_record(exit_costs=costs_per_row).measure((1.0, 5.0)).max_cost is None
+    assert make_small_record(exit_costs=costs_per_row).measure((1.0, 5.0)).max_cost is None
     limits = np.array([2.0, 4.0, 9.0])
     assert (
-        small_record(exit_costs=costs_per_row, cost_limits=limits).measure((1.0, 5.0)).max_cost
+        make_small_record(exit_costs=costs_per_row, cost_limits=limits).measure((1.0, 5.0)).max_cost
         == 9.0
     )
-    assert small_record(cost_limits=limits).within_cost(9.0).can_offload
-    assert not small_record(cost_limits=limits).within_cost(8.99).can_offload
-    record = small_record()
+    assert make_small_record(cost_limits=limits).within_cost(9.0).can_offload
+    assert not make_small_record(cost_limits=limits).within_cost(8.99).can_offload
+    record = make_small_record()
     assert record.within_cost(8.0) is record
     assert record.within_cost(None) is record
     assert record.within_cost(1.0).within_cost(None).can_offload
 
 
 def test_class_weights_affect_only_weighted_accuracy_and_its_error():
-    record = small_record(
+    record = make_small_record(
         class_weights=np.array([3.0, 1.0, 1.0, 1.0]),
         answers=ExitAnswers(np.array([0, 1, 1, 1]), np.array([[0, 1, 1, 0]] * 3), 2),
     )
     assert record.scaled_class_weights == pytest.approx(np.array([3, 1, 1, 1]) / 1.5)
     assert record.reference_effective_accuracy() == pytest.approx((1 + 1.5) / 6)
     point = record.measure((1.0, 5.0))
-    unweighted_point = small_record().measure((1.0, 5.0))
+    unweighted_point = make_small_record().measure((1.0, 5.0))
     assert point.weighted_accuracy == pytest.approx((3 + 1.5) / 6)
     assert (point.cost, point.accuracy, point.offload_rate) == (
         unweighted_point.cost, unweighted_point.accuracy, unweighted_point.offload_rate
@@ -257,12 +260,12 @@ def test_class_weights_affect_only_weighted_accuracy_and_its_error():
 
 
 def test_standard_errors_of_groups_are_never_below_those_of_rows():
-    record = random_record(2, n=40)
+    record = draw_record(2, n=40)
     error_of_rows = record.measure((0.0, None)).accuracy_error
     two_groups = replace(record, splitter=RowSplitter(40, np.arange(40) % 2))
     # the rows of each group gain or lose together
-    gain = record.correctness[record.exits((0.0, None)), np.arange(40)] - record.correctness[-1]
-    groups_by_gain = replace(record, splitter=RowSplitter(40, gain.astype(np.int64)))
+    gains = record.correctness[record.exits((0.0, None)), np.arange(40)] - record.correctness[-1]
+    groups_by_gain = replace(record, splitter=RowSplitter(40, gains.astype(np.int64)))
     assert two_groups.measure((0.0, None)).accuracy_error >= error_of_rows
     assert groups_by_gain.measure((0.0, None)).accuracy_error > 2 * error_of_rows
     assert (record.n_independent_units, two_groups.n_independent_units) == (40, 2)
@@ -270,7 +273,7 @@ def test_standard_errors_of_groups_are_never_below_those_of_rows():
 
 
 def test_a_selection_of_rows_keeps_all_fields_of_the_record():
-    record = small_record(class_weights=np.array([3.0, 1.0, 1.0, 1.0]))
+    record = make_small_record(class_weights=np.array([3.0, 1.0, 1.0, 1.0]))
     selection = record.take(np.array([0, 3]))
     assert selection.weights == pytest.approx([0.8, 1.2])
     assert selection.class_weights.tolist() == [3.0, 1.0]
@@ -311,20 +314,20 @@ def test_rows_with_equal_scores_stop_together():
 
 
 def test_tuned_settings_start_at_the_highest_price_for_any_order_of_prices():
-    record = random_record(1, n=60, stages=2)
+    record = draw_record(1, n=60, n_stages=2)
     assert tune(record, np.array([0.01, 1.0, 0.1])) == tune(record, np.array([1.0, 0.1, 0.01]))
 
 
 def test_stages_stop_all_rows_if_offloading_is_too_costly():
-    record = random_record(3).within_cost(0.0)
+    record = draw_record(3).within_cost(0.0)
     points = frontier_points(record)
-    assert {p.offload_rate for p in points} == {0.0}
+    assert {point.offload_rate for point in points} == {0.0}
     assert {p.thresholds[-1] for p in points} <= {ALWAYS_STOP, None}
-    assert (None, None) not in {p.thresholds for p in points}
+    assert (None, None) not in {point.thresholds for point in points}
 
 
 def test_smoothed_answers_are_frequencies_that_never_fall_with_the_score():
-    record = small_record(
+    record = make_small_record(
         scores=np.array([[1.0, 2.0, 3.0, np.nan]] * 2, np.float32),
         correctness=np.array([[1, 0, 1, 0], [0, 0, 1, 1], [0, 1, 0, 1]], float),
     )
@@ -332,49 +335,52 @@ def test_smoothed_answers_are_frequencies_that_never_fall_with_the_score():
     assert frequencies[0].tolist() == [0.5, 0.5, 1.0, 0.0]  # two rows of weight 1 are pooled
     assert frequencies[1].tolist() == [0.0, 0.0, 1.0, 1.0]
     assert frequencies[2].tolist() == [0, 1, 0, 1]
-    without_scores = replace(record, scores=np.full((2, 4), np.nan, np.float32))
-    assert np.array_equal(with_smoothed_answers(without_scores).correctness, record.correctness)
+    record_without_scores = replace(record, scores=np.full((2, 4), np.nan, np.float32))
+    assert np.array_equal(
+        with_smoothed_answers(record_without_scores).correctness, record.correctness
+    )
 
 
 def test_tuned_points_are_corrected_by_their_optimism_on_unseen_fifths():
-    record = random_record(6, n=90)
+    record = draw_record(6, n=90)
     prices = np.geomspace(3.0, 3e-3, 12) / record.exit_costs.max()
     settings = tune(with_smoothed_answers(record), prices)
     crossfit_indices = np.array([0, 5, 10, 11])  # every fifth price and the last
     gaps = np.zeros((2, 4))
     for fit_rows, unseen_rows in record.splitter.folds(None, 5, 0):
         fit_record, unseen_record = record.take(fit_rows), record.take(unseen_rows)
-        for i, setting in enumerate(
-            tune(with_smoothed_answers(fit_record), prices[crossfit_indices])
-        ):
-            gaps[0, i] += (
-                unseen_record.measure(setting).cost - fit_record.measure(setting).cost
-            ) / 5
-            gaps[1, i] += (
-                fit_record.measure(setting).accuracy - unseen_record.measure(setting).accuracy
-            ) / 5
+        fold_settings = tune(with_smoothed_answers(fit_record), prices[crossfit_indices])
+        for number, setting in enumerate(fold_settings):
+            fit_point, unseen_point = fit_record.measure(setting), unseen_record.measure(setting)
+            gaps[0, number] += (unseen_point.cost - fit_point.cost) / 5
+            gaps[1, number] += (fit_point.accuracy - unseen_point.accuracy) / 5
     extra_cost, lost_accuracy = (
         np.maximum(np.interp(np.arange(12), crossfit_indices, gaps_of_figure), 0)
         for gaps_of_figure in gaps
     )
     points = frontier_points(record, n_lams=12, n_thresholds=2, chain=4)
-    assert {p.chain for p in points} == {4}
+    assert {point.chain for point in points} == {4}
     first_price_of_setting = {}
-    for i, setting in enumerate(settings):
-        first_price_of_setting.setdefault(setting, i)
+    for price_index, setting in enumerate(settings):
+        first_price_of_setting.setdefault(setting, price_index)
     assert len(first_price_of_setting) > 3
-    for point, (setting, i) in zip(points, first_price_of_setting.items(), strict=False):
+    # the frontier has further points, of single thresholds, after the tuned ones
+    tuned_settings = first_price_of_setting.items()
+    for point, (setting, price_index) in zip(points, tuned_settings, strict=False):
         measured_point = record.measure(setting)
         assert point.thresholds == setting
-        assert point.cost == pytest.approx(measured_point.cost + extra_cost[i])
-        assert point.accuracy == pytest.approx(measured_point.accuracy - lost_accuracy[i])
+        assert point.cost == pytest.approx(measured_point.cost + extra_cost[price_index])
+        assert point.accuracy == pytest.approx(measured_point.accuracy - lost_accuracy[price_index])
 
 
 def test_each_threshold_tried_alone_has_twenty_rows_of_scores():
+    # a threshold for each 20 scores, at least two and at most the given five
     for n, n_thresholds in ((39, 2), (60, 3), (1000, 5)):
-        record = random_record(2, n=n, stages=1)
+        record = draw_record(2, n=n, n_stages=1)
         thresholds = [p.thresholds[0] for p in frontier_points(record, n_thresholds=5)]
-        finite_thresholds = [t for t in thresholds if t not in (None, ALWAYS_STOP)]
+        finite_thresholds = [
+            threshold for threshold in thresholds if threshold not in (None, ALWAYS_STOP)
+        ]
         assert len(finite_thresholds) == n_thresholds
         distinct_scores = np.unique(record.scores[0])
         assert min(finite_thresholds) == midpoint_threshold(
@@ -383,15 +389,17 @@ def test_each_threshold_tried_alone_has_twenty_rows_of_scores():
         assert max(finite_thresholds) == midpoint_threshold(
             float(distinct_scores[-2]), float(distinct_scores[-1])
         )
-    one_score = replace(random_record(2, n=60, stages=1), scores=np.ones((1, 60), np.float32))
-    assert {p.thresholds for p in frontier_points(one_score)} == {(ALWAYS_STOP,), (None,)}
-    two_scores = replace(one_score, scores=(np.arange(60) % 2)[np.newaxis].astype(np.float32))
-    assert {p.thresholds for p in frontier_points(two_scores)} == {(ALWAYS_STOP,), (0.5,), (None,)}
-    assert {p.chain for p in frontier_points(two_scores)} == {0}
+    record = draw_record(2, n=60, n_stages=1)
+    points = frontier_points(replace(record, scores=np.ones((1, 60), np.float32)))
+    assert {point.thresholds for point in points} == {(ALWAYS_STOP,), (None,)}
+    two_scores = (np.arange(60) % 2)[np.newaxis].astype(np.float32)
+    points = frontier_points(replace(record, scores=two_scores))
+    assert {point.thresholds for point in points} == {(ALWAYS_STOP,), (0.5,), (None,)}
+    assert {point.chain for point in points} == {0}
 
 
 def test_points_tuned_for_class_weights_are_measured_without_the_weights():
-    record = random_record(4, n=200)
+    record = draw_record(4, n=200)
     answers = ExitAnswers(np.arange(200) % 2, np.zeros((3, 200), np.int64), 2)
     record = replace(record, answers=answers)
     points_without_weights = frontier_points(record, n_lams=10, n_thresholds=2)

@@ -8,46 +8,46 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_training import OutcomeCascade, Outcomes
 
-POPULATION = 60_000
+N_ROWS = 60_000  # so many that figures on all rows are nearly exact
 
 
-def population(loss_kind: str, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return scores and losses of a small and a big system on many rows."""
+def draw_population(loss_kind: str, seed: int = 0) -> dict[str, np.ndarray]:
+    """Draw scores and losses of a small and a big system on many rows."""
     rng = np.random.default_rng(seed)
-    scores = rng.uniform(size=POPULATION)
+    scores = rng.uniform(size=N_ROWS)
     if loss_kind == "answers":  # losses of 0 or 1
-        small_losses = rng.uniform(size=POPULATION) > 0.55 + 0.45 * scores
-        big_losses = rng.uniform(size=POPULATION) > 0.95
+        small_losses = rng.uniform(size=N_ROWS) > 0.55 + 0.45 * scores
+        big_losses = rng.uniform(size=N_ROWS) > 0.95
     elif loss_kind == "marks":  # continuous losses up to 5
-        small_losses = np.minimum(rng.exponential(1.2 - scores, POPULATION), 5.0)
-        big_losses = np.minimum(rng.exponential(0.2, POPULATION), 5.0)
+        small_losses = np.minimum(rng.exponential(1.2 - scores, N_ROWS), 5.0)
+        big_losses = np.minimum(rng.exponential(0.2, N_ROWS), 5.0)
     else:  # the small system is a majority vote of five and has few distinct scores
         scores = np.round(scores * 2 + 3) / 5
-        small_losses = rng.uniform(size=POPULATION) > 0.2 + 0.78 * scores
-        big_losses = rng.uniform(size=POPULATION) > 0.97
+        small_losses = rng.uniform(size=N_ROWS) > 0.2 + 0.78 * scores
+        big_losses = rng.uniform(size=N_ROWS) > 0.97
     return {"scores": scores, "small_losses": small_losses * 1.0, "big_losses": big_losses * 1.0}
 
 
-def table(rows, columns, **details) -> Outcomes:
-    selection = {name: values[rows] for name, values in columns.items()}
-    return Outcomes(**selection, **({"small_cost": 1.0, "big_cost": 20.0} | details))
+def make_outcomes(rows, columns, **options) -> Outcomes:
+    selected_columns = {name: values[rows] for name, values in columns.items()}
+    return Outcomes(**selected_columns, **({"small_cost": 1.0, "big_cost": 20.0} | options))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "loss_limit", "max_loss"),
+    ("loss_kind", "loss_limit", "max_loss"),
     [("answers", 1.0, 0.03), ("marks", 5.0, 0.1), ("votes", 1.0, 0.02)],
 )
-def test_a_guaranteed_loss_holds_in_95_percent_of_resamplings(kind, loss_limit, max_loss):
-    columns = population(kind)
+def test_a_guaranteed_loss_holds_in_95_percent_of_resamplings(loss_kind, loss_limit, max_loss):
+    columns = draw_population(loss_kind)
     extra_losses = columns["small_losses"] - columns["big_losses"]
     rng = np.random.default_rng(1)
     is_within_bound = []
     costs = []
     for _ in range(60):
-        rows = rng.choice(POPULATION, 1500, replace=False)
+        rows = rng.choice(N_ROWS, 1500, replace=False)
         cascade = OutcomeCascade(max_loss=max_loss)
-        cascade.fit(table(rows, columns, loss_limit=loss_limit))
+        cascade.fit(make_outcomes(rows, columns, loss_limit=loss_limit))
         is_offloaded = cascade.offload(columns["scores"])
         is_within_bound.append(np.mean(extra_losses * ~is_offloaded) <= max_loss)
         costs.append(1.0 + 20.0 * is_offloaded.mean())
@@ -55,16 +55,16 @@ def test_a_guaranteed_loss_holds_in_95_percent_of_resamplings(kind, loss_limit, 
     # the cheapest threshold that keeps the bound on the whole population
     rows_by_score = np.argsort(-columns["scores"], kind="stable")
     scores = columns["scores"][rows_by_score]
-    is_possible = np.cumsum(extra_losses[rows_by_score]) / POPULATION <= max_loss
-    is_possible &= np.append(scores[1:] != scores[:-1], True)
-    lowest_cost = 1.0 + 20.0 * (1.0 - np.flatnonzero(is_possible)[-1] / POPULATION)
+    is_possible = np.cumsum(extra_losses[rows_by_score]) / N_ROWS <= max_loss
+    is_possible &= np.append(scores[1:] != scores[:-1], True)  # equal scores stop together
+    lowest_cost = 1.0 + 20.0 * (1.0 - np.flatnonzero(is_possible)[-1] / N_ROWS)
     assert np.mean(costs) < 1.35 * lowest_cost
 
 
 def test_figures_equal_those_of_the_rows():
-    columns = population("marks")
+    columns = draw_population("marks")
     rows = np.arange(2000)
-    cascade = OutcomeCascade(max_loss=0.2).fit(table(rows, columns, loss_limit=5.0))
+    cascade = OutcomeCascade(max_loss=0.2).fit(make_outcomes(rows, columns, loss_limit=5.0))
     is_offloaded = cascade.offload(columns["scores"][rows])
     losses = np.where(is_offloaded, columns["big_losses"][rows], columns["small_losses"][rows])
     assert cascade.loss_.value == pytest.approx(losses.mean())
@@ -79,8 +79,8 @@ def test_figures_equal_those_of_the_rows():
 
 
 def test_budgets_and_offload_rates_are_kept():
-    columns = population("answers")
-    cascade = OutcomeCascade(budget=8.0).fit(table(np.arange(3000), columns))
+    columns = draw_population("answers")
+    cascade = OutcomeCascade(budget=8.0).fit(make_outcomes(np.arange(3000), columns))
     assert 1.0 + 20.0 * cascade.offload(columns["scores"]).mean() <= 8.0
     cascade_of_rate = cascade.at(offload_rate=0.1)
     assert 0.05 < cascade_of_rate.offload(columns["scores"]).mean() <= 0.1
@@ -111,15 +111,15 @@ def test_a_cascade_may_have_several_small_systems():
 
 
 def test_a_router_pays_only_one_system_and_rows_may_have_different_prices():
-    columns = population("answers")
+    columns = draw_population("answers")
     routed_cascade = OutcomeCascade(max_loss=0.03).fit(
-        table(np.arange(3000), columns, is_routed=True)
+        make_outcomes(np.arange(3000), columns, is_routed=True)
     )
-    unrouted_cascade = OutcomeCascade(max_loss=0.03).fit(table(np.arange(3000), columns))
+    unrouted_cascade = OutcomeCascade(max_loss=0.03).fit(make_outcomes(np.arange(3000), columns))
     assert routed_cascade.operating_point_.cost < unrouted_cascade.operating_point_.cost
     prices = np.random.default_rng(0).exponential(20.0, 3000)
-    table_of_prices = table(np.arange(3000), columns, big_cost=prices)
-    cascade_of_prices = OutcomeCascade(max_loss=0.03).fit(table_of_prices)
+    outcomes_with_prices = make_outcomes(np.arange(3000), columns, big_cost=prices)
+    cascade_of_prices = OutcomeCascade(max_loss=0.03).fit(outcomes_with_prices)
     is_offloaded = cascade_of_prices.offload(columns["scores"][:3000])
     assert cascade_of_prices.operating_point_.cost == pytest.approx(
         1.0 + np.mean(prices * is_offloaded)
@@ -130,26 +130,26 @@ def test_a_router_pays_only_one_system_and_rows_may_have_different_prices():
 
 
 def test_guarantees_of_grouped_rows_are_certified_on_groups():
-    columns = population("answers")
+    columns = draw_population("answers")
     groups = np.arange(6000) // 10
     cascade = OutcomeCascade(max_loss=0.1)
-    cascade.fit(table(np.arange(6000), columns, groups=groups))
+    cascade.fit(make_outcomes(np.arange(6000), columns, groups=groups))
     guarantee = cascade.operating_point_.guarantee
     assert guarantee["calibration_groups"] == 600
     assert guarantee["method"] == "betting on groups"
 
 
 def test_without_a_guarantee_figures_come_from_half_of_the_rows():
-    columns = population("answers")
+    columns = draw_population("answers")
     cascade = OutcomeCascade(max_loss=0.03, guarantee=None, random_state=0)
-    cascade.fit(table(np.arange(2000), columns))
+    cascade.fit(make_outcomes(np.arange(2000), columns))
     assert cascade.operating_point_.guarantee is None
     assert cascade.to_dict()["rows"] == 1000
     assert "guaranteed" not in cascade.summary()
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("invalid_columns", "message"),
     [
         ({"small_losses": [2.0] * 50}, "above the limit of 1"),
         ({"small_losses": [-0.1] * 50}, "at least 0"),
@@ -162,15 +162,15 @@ def test_without_a_guarantee_figures_come_from_half_of_the_rows():
         ({"scores": np.zeros((50, 2)), "is_routed": True}, "one small system"),
     ],
 )
-def test_invalid_tables_are_refused(change, message):
+def test_invalid_tables_are_refused(invalid_columns, message):
     columns = {"scores": np.linspace(0, 1, 50), "small_losses": np.zeros(50)}
     columns |= {"big_losses": np.zeros(50), "small_cost": 1.0, "big_cost": 2.0}
     with pytest.raises(InputError, match=message):
-        Outcomes(**(columns | change))
+        Outcomes(**(columns | invalid_columns))
 
 
 def test_tables_of_too_few_rows_are_refused():
-    ones = np.ones(39)
+    ones = np.ones(39)  # one row too few
     small_table = Outcomes(
         scores=ones, small_losses=ones, big_losses=ones, small_cost=1, big_cost=2
     )

@@ -15,7 +15,7 @@ from tests.support.tree_walks import find_tested_columns, find_tree_paths
 
 WINE = load_wine()
 X, Y = WINE.data.astype(np.float32), WINE.target
-GROUPED = FeatureCosts(
+GROUPED_COSTS = FeatureCosts(
     np.linspace(0, 2, 13), group=[0] * 4 + [None] * 4 + [1] * 5, shared=[3.0, 0.7]
 )
 
@@ -33,18 +33,23 @@ def forest(sklearn_forest):
 def test_predictions_equal_those_of_the_scikit_learn_forest(sklearn_forest, forest):
     np.testing.assert_allclose(forest.proba(X), sklearn_forest.predict_proba(X), atol=1e-6)
     votes = np.mean(
-        [e.predict(X)[:, None] == np.arange(3) for e in sklearn_forest.estimators_], axis=0
+        [tree.predict(X)[:, None] == np.arange(3) for tree in sklearn_forest.estimators_], axis=0
     )
-    leaves = [e.tree_.value[e.apply(X), 0] for e in sklearn_forest.estimators_]
-    has_no_tie = np.all([np.ptp(np.sort(v)[:, -2:], axis=1) > 1e-9 for v in leaves], axis=0)
+    leaf_values = [tree.tree_.value[tree.apply(X), 0] for tree in sklearn_forest.estimators_]
+    # the vote of a leaf with two most frequent classes is arbitrary
+    has_no_tie = np.all(
+        [np.ptp(np.sort(values)[:, -2:], axis=1) > 1e-9 for values in leaf_values], axis=0
+    )
     np.testing.assert_allclose(forest.vote_shares(X)[has_no_tie], votes[has_no_tie], atol=1e-6)
 
 
 def test_node_counts_add_up_to_the_bootstrap_samples(forest):
     assert forest.counts[forest.trees.roots].sum(axis=1) == pytest.approx([len(X)] * 8)
-    inner = forest.trees.left >= 0
-    children = forest.counts[forest.trees.left[inner]] + forest.counts[forest.trees.right[inner]]
-    np.testing.assert_allclose(forest.counts[inner], children, atol=1e-8)
+    is_inner = forest.trees.left >= 0
+    child_counts = (
+        forest.counts[forest.trees.left[is_inner]] + forest.counts[forest.trees.right[is_inner]]
+    )
+    np.testing.assert_allclose(forest.counts[is_inner], child_counts, atol=1e-8)
     assert (forest.node_errors >= 0).all()
 
 
@@ -56,28 +61,30 @@ def test_summed_counts_add_the_counts_of_the_leaves_of_a_row(forest):
         np.testing.assert_allclose(counts, forest.counts[leaves].sum(axis=0))
 
 
-@pytest.mark.parametrize("costs", [FeatureCosts.uniform(13), GROUPED])
+@pytest.mark.parametrize("costs", [FeatureCosts.uniform(13), GROUPED_COSTS])
 def test_cost_and_number_of_splits_follow_the_paths_of_a_row(forest, costs):
-    cost = forest.cost(X, costs)
+    row_costs = forest.cost(X, costs)
     n_splits = forest.trees.splits_passed(X)
-    for i, row in enumerate(X):
-        assert cost[i] == pytest.approx(sum_prices(costs, find_tested_columns(forest.trees, row)))
-        assert n_splits[i] == sum(len(nodes) - 1 for nodes in find_tree_paths(forest.trees, row))
+    for row, row_cost, n_row_splits in zip(X, row_costs, n_splits, strict=True):
+        columns = find_tested_columns(forest.trees, row)
+        assert row_cost == pytest.approx(sum_prices(costs, columns))
+        assert n_row_splits == sum(len(nodes) - 1 for nodes in find_tree_paths(forest.trees, row))
 
 
 def test_pruned_nodes_predict_from_their_own_counts(forest):
     rng = np.random.default_rng(0)
     is_kept = rng.random(forest.n_nodes) < 0.6
-    pruned = forest.pruned(is_kept)
-    for row, proba in zip(X[:40], pruned.proba(X[:40]), strict=True):
+    pruned_forest = forest.pruned(is_kept)
+    for row, probabilities in zip(X[:40], pruned_forest.proba(X[:40]), strict=True):
         leaves = [
             next(h for h in nodes if not is_kept[h] or forest.trees.left[h] < 0)
             for nodes in find_tree_paths(forest.trees, row)
         ]
         shares = [forest.counts[h] / forest.counts[h].sum() for h in leaves]
-        np.testing.assert_allclose(proba, np.mean(shares, axis=0), atol=1e-6)
-    assert pruned.n_nodes < forest.n_nodes
-    assert pruned.pruned(np.ones(pruned.n_nodes, bool)).n_nodes == pruned.n_nodes
+        np.testing.assert_allclose(probabilities, np.mean(shares, axis=0), atol=1e-6)
+    assert pruned_forest.n_nodes < forest.n_nodes
+    unchanged_forest = pruned_forest.pruned(np.ones(pruned_forest.n_nodes, bool))
+    assert unchanged_forest.n_nodes == pruned_forest.n_nodes
     assert forest.pruned(np.zeros(forest.n_nodes, bool)).n_nodes == forest.n_trees
 
 

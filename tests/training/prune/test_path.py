@@ -24,10 +24,10 @@ def test_reduced_problem_has_the_same_optimum():
     sklearn_forest = RandomForestClassifier(5, random_state=0).fit(x[:900], y[:900])
     rows = x[900:1300].astype(np.float32)
     problem = build_problem(Forest.from_sklearn(sklearn_forest), rows, FeatureCosts.uniform(64))
-    closure, number = reduce_problem(problem)
+    closure, node_numbers = reduce_problem(problem)
     assert closure.n_nodes < 0.5 * problem.n_nodes
     assert closure.column_price.sum() + closure.price.sum() == pytest.approx(
-        problem.cost((number >= 0) | (number == -1))
+        problem.cost((node_numbers >= 0) | (node_numbers == -1))
     )
     for lam in (1e-3, 1e-2):
         closure_kept, cut_value, _ = best_closure(closure, lam)
@@ -35,16 +35,17 @@ def test_reduced_problem_has_the_same_optimum():
         cost = closure.price[closure_kept].sum() + closure.column_price[acquired].sum()
         gain = closure.profit[closure_kept].sum() - lam * cost
         assert gain == pytest.approx(closure.total_profit - cut_value, abs=1e-12)
-        is_kept = np.append(closure_kept, [False, True])[number]
+        # -1 and -2 are the numbers of nodes that always and never stay
+        is_kept = np.append(closure_kept, [False, True])[node_numbers]
         assert problem.objective(is_kept, lam) == pytest.approx(solve(problem, lam).objective)
 
 
 @pytest.fixture(scope="module")
 def cancer_forest():
     x, y = load_breast_cancer(return_X_y=True)
-    names = np.array(["benign", "malignant"])[y]
-    sklearn_forest = RandomForestClassifier(10, random_state=0).fit(x[:400], names[:400])
-    return sklearn_forest, x[400:], names[400:], FeatureCosts(np.linspace(0.5, 2, 30))
+    labels = np.array(["benign", "malignant"])[y]
+    sklearn_forest = RandomForestClassifier(10, random_state=0).fit(x[:400], labels[:400])
+    return sklearn_forest, x[400:], labels[400:], FeatureCosts(np.linspace(0.5, 2, 30))
 
 
 def test_frontier_equals_the_figures_of_the_pruned_forests(cancer_forest):
@@ -69,8 +70,8 @@ def test_points_are_optimal_at_a_price_and_within_a_budget(cancer_forest):
         point = path.at(lam=lam)
         assert point.objective == pytest.approx(solve(path.problem, lam).objective, abs=1e-12)
         assert point.objective == pytest.approx(point.training_error + lam * point.cost)
-    costliest = path.at(lam=0.0).cost
-    for budget in (0.0, 0.3 * costliest, 0.7 * costliest, 2 * costliest):
+    highest_cost = path.at(lam=0.0).cost
+    for budget in (0.0, 0.3 * highest_cost, 0.7 * highest_cost, 2 * highest_cost):
         point = path.at(budget=budget)
         assert point.cost <= budget + 1e-9
         costs_of_points = path.frontier(5)["cost"]

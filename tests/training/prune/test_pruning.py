@@ -16,7 +16,7 @@ from tests.support.papers_program import papers_constraints
 COSTS = FeatureCosts([1.0, 2.0, 0.5])
 
 
-def rows(n, seed):
+def draw_rows(n, seed):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 3)).astype(np.float32)
     return x, (x[:, 0] + 0.7 * x[:, 1] + 0.5 * rng.normal(size=n) > 0).astype(np.int64)
@@ -24,13 +24,13 @@ def rows(n, seed):
 
 @pytest.fixture(scope="module")
 def sklearn_forest():
-    x, y = rows(150, 0)
+    x, y = draw_rows(150, 0)
     return RandomForestClassifier(4, max_depth=4, random_state=0).fit(x, y)
 
 
 @pytest.fixture(scope="module")
 def path(sklearn_forest):
-    return prune(sklearn_forest, *rows(80, 1), COSTS)
+    return prune(sklearn_forest, *draw_rows(80, 1), COSTS)
 
 
 @pytest.mark.parametrize("solver", ["mincut", "lp", "dantzig_wolfe", "primal_dual"])
@@ -47,44 +47,46 @@ def test_forest_of_single_leaves_has_one_pruning(solver):
 
 def test_training_rows_give_the_errors_of_the_nodes(sklearn_forest):
     """e_h is the number of training rows at h outside the most frequent class there."""
-    x, y = rows(150, 0)
-    path = prune(sklearn_forest, *rows(80, 1), COSTS, training=(x, y))
+    x, y = draw_rows(150, 0)
+    path = prune(sklearn_forest, *draw_rows(80, 1), COSTS, training=(x, y))
     first_node = 0
     for estimator in sklearn_forest.estimators_:
-        visited = estimator.decision_path(x).toarray().astype(bool)
+        is_visited = estimator.decision_path(x).toarray().astype(bool)
         for h in range(estimator.tree_.node_count):
-            counts = np.bincount(y[visited[:, h]], minlength=2)
+            counts = np.bincount(y[is_visited[:, h]], minlength=2)
             error = (counts.sum() - counts.max()) / (len(x) * 4)
             assert path.problem.error[first_node + h] == pytest.approx(error, abs=1e-15)
         first_node += estimator.tree_.node_count
-    in_bag = prune(sklearn_forest, *rows(80, 1), COSTS)
-    assert not np.allclose(path.problem.error, in_bag.problem.error)
+    path_of_bags = prune(sklearn_forest, *draw_rows(80, 1), COSTS)
+    assert not np.allclose(path.problem.error, path_of_bags.problem.error)
     # leaves still answer by the rows that grew the trees
-    np.testing.assert_array_equal(path.forest.trees.value, in_bag.forest.trees.value)
+    np.testing.assert_array_equal(path.forest.trees.value, path_of_bags.forest.trees.value)
     with pytest.raises(InputError, match="has no class 7, which is in the training rows"):
-        prune(sklearn_forest, *rows(80, 1), COSTS, training=(x, y * 0 + 7))
+        prune(sklearn_forest, *draw_rows(80, 1), COSTS, training=(x, y * 0 + 7))
 
 
 def test_node_errors_setting_chooses_the_rows_of_the_errors():
-    x, y = rows(200, 2)
+    x, y = draw_rows(200, 2)
     settings = {"n_estimators": 4, "random_state": 0}
-    validation = rows(100, 3)
+    validation_rows = draw_rows(100, 3)
     model_by_training_errors = BudgetPrune(**settings, node_errors="training").fit(
-        x, y, validation=validation
+        x, y, validation=validation_rows
     )
     problem, forest = model_by_training_errors.path_.problem, model_by_training_errors.path_.forest
-    expected = forest.with_counts_of(x, y).node_errors / (len(x) * 4)
-    np.testing.assert_allclose(problem.error, expected, atol=1e-15)
-    in_bag = BudgetPrune(**settings).fit(x, y, validation=validation)
-    np.testing.assert_allclose(in_bag.path_.problem.error, forest.node_errors / (len(x) * 4))
+    expected_errors = forest.with_counts_of(x, y).node_errors / (len(x) * 4)
+    np.testing.assert_allclose(problem.error, expected_errors, atol=1e-15)
+    model_by_bags = BudgetPrune(**settings).fit(x, y, validation=validation_rows)
+    np.testing.assert_allclose(model_by_bags.path_.problem.error, forest.node_errors / (len(x) * 4))
 
 
 def test_within_fills_the_gaps_of_the_hull_as_the_estimator_does(path):
     n_better = 0
     for budget in np.linspace(0.0, path.sequence.costs[0], 12):
         point = path.within(budget=float(budget))
-        expected = pruning_within(path.sequence, float(budget), (path.per_tree, path.greedy))
-        np.testing.assert_array_equal(point.is_kept, expected)
+        is_kept_as_expected = pruning_within(
+            path.sequence, float(budget), (path.per_tree, path.greedy)
+        )
+        np.testing.assert_array_equal(point.is_kept, is_kept_as_expected)
         hull_point = path.at(budget=float(budget))
         assert point.cost <= budget + 1e-9
         assert point.training_error <= hull_point.training_error + 1e-12
@@ -96,7 +98,7 @@ def test_within_fills_the_gaps_of_the_hull_as_the_estimator_does(path):
 
 
 def test_usage_is_the_share_of_rows_that_test_a_feature(sklearn_forest, path):
-    x, _ = rows(80, 1)
+    x, _ = draw_rows(80, 1)
     is_tested = np.zeros((len(x), 3), bool)
     for estimator in sklearn_forest.estimators_:
         for node in range(estimator.tree_.node_count):
@@ -111,22 +113,23 @@ def test_usage_is_the_share_of_rows_that_test_a_feature(sklearn_forest, path):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_papers_constraints_are_totally_unimodular(seed):
     """Random minors of up to eight rows of (IP3) are -1, 0 or 1 (theorem 4.2 of 2016)."""
-    x, y = rows(60, seed)
+    x, y = draw_rows(60, seed)
     forest = RandomForestClassifier(2, max_depth=2, random_state=seed).fit(x, y)
     problem = build_problem(Forest.from_sklearn(forest), x[:3], FeatureCosts.uniform(3))
-    equal, upper = papers_constraints(problem)
-    matrix = np.vstack([equal.toarray(), upper.toarray()])
+    equalities, inequalities = papers_constraints(problem)
+    matrix = np.vstack([equalities.toarray(), inequalities.toarray()])
     assert set(np.unique(matrix)) <= {-1.0, 0.0, 1.0}
     rng = np.random.default_rng(seed)
     n_regular = 0
-    for size in range(2, min(9, *matrix.shape)):
+    for n_columns in range(2, min(9, *matrix.shape)):
         for _ in range(600):
-            columns = rng.choice(matrix.shape[1], size, replace=False)
+            columns = rng.choice(matrix.shape[1], n_columns, replace=False)
             # other rows are 0 in these columns, so their minors are 0
             candidates = np.flatnonzero(matrix[:, columns].any(axis=1))
-            if len(candidates) < size:
+            if len(candidates) < n_columns:
                 continue
-            minor = np.linalg.det(matrix[np.ix_(rng.choice(candidates, size, False), columns)])
-            assert min(abs(minor - value) for value in (-1.0, 0.0, 1.0)) < 1e-9
+            minor = np.linalg.det(matrix[np.ix_(rng.choice(candidates, n_columns, False), columns)])
+            assert abs(minor - round(minor)) < 1e-9
+            assert round(minor) in (-1, 0, 1)
             n_regular += abs(minor) > 0.5
-    assert n_regular > 100
+    assert n_regular > 100  # enough minors are not 0

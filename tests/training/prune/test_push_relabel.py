@@ -25,31 +25,32 @@ from gatewise_training.prune.solvers.push_relabel import (
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def random_closure(seed: int, max_nodes: int) -> Closure:
-    """Make trees of random shapes; profits and prices are integers, so that ties are common."""
+def draw_closure(seed: int, max_nodes: int) -> Closure:
+    """Draw trees of random shapes; profits and prices are integers, so that ties are common."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, max_nodes + 1))
     n_columns = int(rng.integers(0, 2 * max_nodes))
-    parent = np.array([rng.integers(-1, v) if v else -1 for v in range(n)], np.int32)
+    parent = np.array([rng.integers(-1, node) if node else -1 for node in range(n)], np.int32)
     if rng.random() < 0.3:
         parent = np.arange(-1, n - 1, dtype=np.int32)  # a chain, which is as deep as possible
-    uses = rng.random((n, n_columns)) < rng.uniform(0.05, 0.6)
-    uses[0, rng.random(n_columns) < 0.3] = True  # the first root makes many acquisitions
+    is_used = rng.random((n, n_columns)) < rng.uniform(0.05, 0.6)
+    is_used[0, rng.random(n_columns) < 0.3] = True  # the first root makes many acquisitions
     return Closure(
         parent,
         rng.integers(0, 9, n) * (rng.random(n) < 0.8).astype(float),
         rng.integers(0, 5, n) * (rng.random(n) < 0.3).astype(float),
-        np.concatenate([[0], np.cumsum(uses.sum(axis=1))]).astype(np.int64),
-        np.nonzero(uses)[1].astype(np.int32),
+        np.concatenate([[0], np.cumsum(is_used.sum(axis=1))]).astype(np.int64),
+        np.nonzero(is_used)[1].astype(np.int32),
         rng.integers(1, 6, n_columns).astype(float),
     )
 
 
-def edge_nodes(closure):
+def list_edge_nodes(closure):
+    """List the node of each edge from a node to a column."""
     return np.repeat(np.arange(closure.n_nodes), np.diff(closure.start))
 
 
-def scipy_flow_value(closure, lam):
+def compute_maximum_flow(closure, lam):
     """Compute the maximum flow by scipy on the complete graph."""
     n = closure.n_nodes
     n_columns = len(closure.column_price)
@@ -60,13 +61,13 @@ def scipy_flow_value(closure, lam):
     capacity[source, :n] = closure.profit
     capacity[:n, sink] = lam * closure.price
     capacity[n:source, sink] = lam * closure.column_price
-    capacity[edge_nodes(closure), n + closure.columns] = unlimited
+    capacity[list_edge_nodes(closure), n + closure.columns] = unlimited
     children = np.flatnonzero(closure.parent >= 0)
     capacity[children, closure.parent[children]] = unlimited
     return maximum_flow(csr_array(capacity), source, sink).flow_value
 
 
-def gain(closure, is_kept, lam):
+def compute_gain(closure, is_kept, lam):
     cost = closure.price[is_kept].sum() + closure.column_price[closure.acquired(is_kept)].sum()
     return closure.profit[is_kept].sum() - lam * cost
 
@@ -74,10 +75,12 @@ def gain(closure, is_kept, lam):
 @given(SEEDS, st.integers(0, 4))
 @settings(max_examples=150, deadline=None)
 def test_cut_value_equals_scipys_maximum_flow(seed, lam):
-    closure = random_closure(seed, 40)
+    closure = draw_closure(seed, 40)
     is_kept, cut_value, _ = best_closure(closure, float(lam))
-    assert cut_value == pytest.approx(scipy_flow_value(closure, lam), abs=1e-9)
-    assert gain(closure, is_kept, lam) == pytest.approx(closure.total_profit - cut_value, abs=1e-9)
+    assert cut_value == pytest.approx(compute_maximum_flow(closure, lam), abs=1e-9)
+    assert compute_gain(closure, is_kept, lam) == pytest.approx(
+        closure.total_profit - cut_value, abs=1e-9
+    )
     has_parent = closure.parent >= 0
     assert (is_kept[has_parent] <= is_kept[closure.parent[has_parent]]).all()
 
@@ -85,55 +88,58 @@ def test_cut_value_equals_scipys_maximum_flow(seed, lam):
 @given(SEEDS, st.integers(0, 4))
 @settings(max_examples=60, deadline=None)
 def test_largest_of_the_best_closures_is_found(seed, lam):
-    closure = random_closure(seed, 8)
+    closure = draw_closure(seed, 8)
     children = np.flatnonzero(closure.parent >= 0)
-    gains = {}
-    for bits in itertools.product([False, True], repeat=closure.n_nodes):
-        is_kept = np.array(bits)
+    gain_of_closure = {}
+    for closure_bits in itertools.product([False, True], repeat=closure.n_nodes):
+        is_kept = np.array(closure_bits)
         if (is_kept[children] <= is_kept[closure.parent[children]]).all():
-            gains[bits] = gain(closure, is_kept, lam)
-    best_gain = max(gains.values())
-    largest = np.any([bits for bits, value in gains.items() if value == best_gain], axis=0)
-    np.testing.assert_array_equal(best_closure(closure, float(lam))[0], largest)
+            gain_of_closure[closure_bits] = compute_gain(closure, is_kept, lam)
+    best_gain = max(gain_of_closure.values())
+    best_closures = [bits for bits, gain in gain_of_closure.items() if gain == best_gain]
+    is_in_largest = np.any(best_closures, axis=0)  # the union of best closures is also best
+    np.testing.assert_array_equal(best_closure(closure, float(lam))[0], is_in_largest)
 
 
 @given(SEEDS)
 @example(960143)  # a tie that was missed when surplus flow was taken back in proportion
 @settings(max_examples=60, deadline=None)
 def test_cuts_start_from_the_flow_at_another_price(seed):
-    closure = random_closure(seed, 40)
+    closure = draw_closure(seed, 40)
     flow = Flow.zero(closure)
     for lam in (1.0, 0.25, 3.0, 0.0, 0.5):
-        expected_mask, expected_value, _ = best_closure(closure, lam)
+        is_kept_expected, expected_value, _ = best_closure(closure, lam)
         is_kept, cut_value, _ = best_closure(closure, lam, flow)
-        np.testing.assert_array_equal(is_kept, expected_mask)
+        np.testing.assert_array_equal(is_kept, is_kept_expected)
         assert cut_value == pytest.approx(expected_value, abs=1e-9)
-        check_flow(closure, lam, flow, is_kept, cut_value)
+        assert_maximum_flow(closure, lam, flow, is_kept, cut_value)
 
 
-def check_flow(closure, lam, flow, is_kept, cut_value):
+def assert_maximum_flow(closure, lam, flow, is_kept, cut_value):
     """Check that a flow is feasible, has the value of the cut, and does not cross the cut."""
     assert (flow.to_columns >= 0).all()
     assert (flow.to_parent >= 0).all()
-    node = edge_nodes(closure)
+    edge_nodes = list_edge_nodes(closure)
     has_parent = closure.parent >= 0
     column_flow = np.bincount(closure.columns, flow.to_columns, len(closure.column_price))
     assert (column_flow <= lam * closure.column_price + 1e-9).all()
     n_nodes = closure.n_nodes
     inflow = np.bincount(closure.parent[has_parent], flow.to_parent[has_parent], n_nodes)
-    outflow = flow.to_parent + np.bincount(node, flow.to_columns, n_nodes)
-    excess = closure.profit + inflow - outflow
-    assert (excess >= -1e-9).all()
-    flow_to_sink = column_flow.sum() + np.minimum(excess, lam * closure.price).sum()
+    outflow = flow.to_parent + np.bincount(edge_nodes, flow.to_columns, n_nodes)
+    excesses = closure.profit + inflow - outflow
+    assert (excesses >= -1e-9).all()
+    flow_to_sink = column_flow.sum() + np.minimum(excesses, lam * closure.price).sum()
     assert flow_to_sink == pytest.approx(cut_value, abs=1e-9)
     assert not flow.to_parent[has_parent & ~is_kept & is_kept[closure.parent]].any()
-    assert not flow.to_columns[~is_kept[node] & closure.acquired(is_kept)[closure.columns]].any()
+    assert not flow.to_columns[
+        ~is_kept[edge_nodes] & closure.acquired(is_kept)[closure.columns]
+    ].any()
 
 
 @given(SEEDS)
 @settings(max_examples=60, deadline=None)
 def test_parts_keep_the_flow_of_their_edges(seed):
-    closure = random_closure(seed, 40)
+    closure = draw_closure(seed, 40)
     flow = first_flow(closure, 1.0)
     is_kept, _, _ = best_closure(closure, 1.0, flow)
     is_paid = closure.acquired(is_kept)
@@ -146,10 +152,10 @@ def test_parts_keep_the_flow_of_their_edges(seed):
         )
         assert part.acquired(np.ones(part.n_nodes, bool)).all()
         for lam in (0.25, 2.0):
-            expected_mask, expected_value, _ = best_closure(part, lam)
-            start = Flow(part_flow.to_columns.copy(), part_flow.to_parent.copy())
-            part_keep, cut_value, _ = best_closure(part, lam, start)
-            np.testing.assert_array_equal(part_keep, expected_mask)
+            is_kept_expected, expected_value, _ = best_closure(part, lam)
+            initial_flow = Flow(part_flow.to_columns.copy(), part_flow.to_parent.copy())
+            is_part_kept, cut_value, _ = best_closure(part, lam, initial_flow)
+            np.testing.assert_array_equal(is_part_kept, is_kept_expected)
             assert cut_value == pytest.approx(expected_value, abs=1e-9)
 
 
@@ -162,7 +168,7 @@ def test_empty_closure_has_an_empty_cut():
     assert cut_value == 0.0
 
 
-def records(parent, label, to_parent=None):
+def make_tree_records(parent, node_labels, to_parent=None):
     """Make the records of a tree without acquisitions, with given labels and flow."""
     n = len(parent)
     zeros = np.zeros(n)
@@ -176,20 +182,20 @@ def records(parent, label, to_parent=None):
     )
     flow = np.zeros(n) if to_parent is None else np.array(to_parent, float)
     network, residual, labels, queue = _make_records(graph, np.zeros(0), flow)
-    labels.label[:] = label
-    labels.label_count[:] = np.bincount(label, minlength=n + 2)
+    labels.label[:] = node_labels
+    labels.label_count[:] = np.bincount(node_labels, minlength=n + 2)
     return network, residual, labels, queue
 
 
 def test_relabelled_node_gets_a_label_above_its_parent():
-    network, residual, labels, queue = records([-1, 0, 0], label=[1, 1, 1])
+    network, residual, labels, queue = make_tree_records([-1, 0, 0], node_labels=[1, 1, 1])
     _relabel(1, network, residual, labels, queue.state)
     assert labels.label.tolist() == [1, 2, 1]
     assert labels.label_count.tolist() == [0, 2, 1, 0, 0]
 
 
 def test_nodes_above_a_gap_in_the_labels_cannot_reach_the_sink():
-    network, residual, labels, queue = records([-1, 0, 0, 0], label=[2, 1, 2, 3])
+    network, residual, labels, queue = make_tree_records([-1, 0, 0, 0], node_labels=[2, 1, 2, 3])
     _relabel(1, network, residual, labels, queue.state)
     assert (labels.label == UNREACHABLE).all()
     assert not labels.label_count.any()
@@ -198,13 +204,13 @@ def test_nodes_above_a_gap_in_the_labels_cannot_reach_the_sink():
 def test_only_nodes_that_receive_flow_are_queued():
     tree = [-1, 0, 1, 1]
     # the parent takes the whole excess
-    network, residual, labels, queue = records(tree, [2, 3, 1, 1], to_parent=[0, 0, 2, 2])
+    network, residual, labels, queue = make_tree_records(tree, [2, 3, 1, 1], to_parent=[0, 0, 2, 2])
     residual.excess[1] = 1.0
     _send_along_tree(1, network, residual, labels, queue)
     assert residual.to_parent.tolist() == [0, 1, 2, 2]
     assert queue.is_queued.tolist() == [True, False, False, False]
     # the parent is farther from the sink, and only the second child has sent flow
-    network, residual, labels, queue = records(tree, [4, 3, 1, 1], to_parent=[0, 0, 0, 2])
+    network, residual, labels, queue = make_tree_records(tree, [4, 3, 1, 1], to_parent=[0, 0, 0, 2])
     residual.excess[1] = 1.0
     _send_along_tree(1, network, residual, labels, queue)
     assert residual.to_parent.tolist() == [0, 0, 0, 1]

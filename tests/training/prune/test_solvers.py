@@ -35,7 +35,7 @@ SHAPES = ((1, 4), (2, 3), (3, 2), (4, 2))  # trees and depth, for at most some h
 
 @dataclass
 class SmallCase:
-    """A small_case problem, with the error and the cost of each of its prunings."""
+    """A small problem, with the error and the cost of each of its prunings."""
 
     problem: PruneProblem
     errors: np.ndarray
@@ -46,7 +46,7 @@ class SmallCase:
         return float((self.errors + lam * self.costs).min())
 
 
-def prices(rng, kind, n):
+def draw_prices(rng, kind, n):
     if kind == "uniform":
         return FeatureCosts.uniform(n)
     own = rng.uniform(0.1, 3.0, n).round(2)
@@ -59,26 +59,30 @@ def prices(rng, kind, n):
     return FeatureCosts(own, group=group, shared=shared, requires=requires)
 
 
-def prunings(tree, h=0):
+def list_prunings(tree, h=0):
     """List the sets of nodes that can be the inner nodes of a subtree."""
     if tree.children_left[h] < 0:
         return [frozenset()]
-    left = prunings(tree, tree.children_left[h])
-    right = prunings(tree, tree.children_right[h])
-    return [frozenset()] + [a | b | {h} for a in left for b in right]
+    left_prunings = list_prunings(tree, tree.children_left[h])
+    right_prunings = list_prunings(tree, tree.children_right[h])
+    return [frozenset()] + [
+        left_nodes | right_nodes | {h}
+        for left_nodes in left_prunings
+        for right_nodes in right_prunings
+    ]
 
 
-def walk(tree, row, is_kept, costs, i):
-    """Count the acquisitions and the depth of row i in a pruned tree."""
+def walk_row(tree, row, is_kept, costs, row_number):
+    """List the acquisitions of a row in a pruned tree, and count its splits."""
     h = 0
     acquired = set()
     depth = 0
     while h in is_kept:
         k = int(tree.feature[h])
-        acquired.add((i, "feature", k))
+        acquired.add((row_number, "feature", k))
         groups = [int(costs.group[k])] if costs.group[k] >= 0 else []
         while groups:  # groups require other groups
-            acquired.add((i, "group", groups[-1]))
+            acquired.add((row_number, "group", groups[-1]))
             groups += costs.requires[groups.pop()]
         depth += 1
         goes_left = row[k] <= np.float32(tree.threshold[h])
@@ -86,53 +90,56 @@ def walk(tree, row, is_kept, costs, i):
     return acquired, depth
 
 
-def leaf_errors(tree, is_kept):
-    total = 0.0
-    stack = [0]
-    while stack:
-        h = stack.pop()
+def sum_leaf_errors(tree, is_kept):
+    """Count the examples outside the most frequent class of their leaf."""
+    n_errors = 0.0
+    open_nodes = [0]
+    while open_nodes:
+        h = open_nodes.pop()
         if h in is_kept:
-            stack += [tree.children_left[h], tree.children_right[h]]
+            open_nodes += [tree.children_left[h], tree.children_right[h]]
         else:
-            share = tree.value[h, 0] / tree.value[h, 0].sum()
-            total += tree.weighted_n_node_samples[h] * (1.0 - share.max())
-    return total
+            class_shares = tree.value[h, 0] / tree.value[h, 0].sum()
+            n_errors += tree.weighted_n_node_samples[h] * (1.0 - class_shares.max())
+    return n_errors
 
 
-def errors_and_costs(forest, x, costs, depth_cost):
+def list_errors_and_costs(forest, x, costs, depth_cost):
     """Compute the training error and the cost of every pruning of a forest."""
     acquisitions: dict[Any, int] = {}
     prunings_of_trees = []
     for estimator in forest.estimators_:
         tree = estimator.tree_
         options = []
-        for is_kept in prunings(tree):
-            walks = [walk(tree, row, is_kept, costs, i) for i, row in enumerate(x)]
+        for is_kept in list_prunings(tree):
+            walks = [walk_row(tree, row, is_kept, costs, number) for number, row in enumerate(x)]
             acquired = set().union(*(row_acquired for row_acquired, _ in walks))
             for acquisition in acquired:
                 acquisitions.setdefault(acquisition, len(acquisitions))
             mean_depth = np.mean([depth for _, depth in walks])
-            error = leaf_errors(tree, is_kept) / tree.weighted_n_node_samples[0]
+            error = sum_leaf_errors(tree, is_kept) / tree.weighted_n_node_samples[0]
             options.append((error, mean_depth, acquired))
         prunings_of_trees.append(options)
-    price = [costs.own[k] if kind == "feature" else costs.shared[k] for _, kind, k in acquisitions]
+    acquisition_prices = [
+        costs.own[k] if kind == "feature" else costs.shared[k] for _, kind, k in acquisitions
+    ]
     # combine the prunings of all trees
     errors = np.zeros(1)
     depths = np.zeros(1)
     acquired = np.zeros((1, len(acquisitions)), bool)
     for options in prunings_of_trees:
         is_acquired = np.zeros((len(options), len(acquisitions)), bool)
-        for mask, (_, _, acquired_by_option) in zip(is_acquired, options, strict=True):
-            mask[[acquisitions[a] for a in acquired_by_option]] = True
-        errors = np.add.outer(errors, [e for e, _, _ in options]).ravel()
-        depths = np.add.outer(depths, [d for _, d, _ in options]).ravel()
+        for acquired_mask, (_, _, acquired_by_option) in zip(is_acquired, options, strict=True):
+            acquired_mask[[acquisitions[acquisition] for acquisition in acquired_by_option]] = True
+        errors = np.add.outer(errors, [error for error, _, _ in options]).ravel()
+        depths = np.add.outer(depths, [depth for _, depth, _ in options]).ravel()
         acquired = (acquired[:, None] | is_acquired[None]).reshape(-1, len(acquisitions))
     n_trees = len(prunings_of_trees)
-    feature_costs = acquired @ np.array(price, float).reshape(-1) / len(x)
+    feature_costs = acquired @ np.array(acquisition_prices, float).reshape(-1) / len(x)
     return errors / n_trees, feature_costs + depth_cost * depths / n_trees
 
 
-def small_case(seed):
+def draw_small_case(seed):
     rng = np.random.default_rng(seed)
     n_classes = int(rng.integers(2, 11))
     n_features = int(rng.integers(2, 7))
@@ -144,30 +151,30 @@ def small_case(seed):
     forest = RandomForestClassifier(
         n_trees, max_depth=depth, criterion="entropy", max_features=None, random_state=seed
     ).fit(X, y)
-    grouped = ("grouped", "chained")[seed // 12 % 2]
-    costs = prices(rng, ("uniform", "non-uniform", grouped)[seed % 3], n_features)
+    kind_of_groups = ("grouped", "chained")[seed // 12 % 2]
+    costs = draw_prices(rng, ("uniform", "non-uniform", kind_of_groups)[seed % 3], n_features)
     depth_cost = 0.2 if seed // 3 % 2 else 0.0
     x = rng.normal(size=(int(rng.integers(1, 12)), n_features)).astype(np.float32)
     x[:, 0] += rng.integers(0, n_classes, len(x))
     problem = build_problem(Forest.from_sklearn(forest), x, costs, depth_cost=depth_cost)
-    errors, mean_costs = errors_and_costs(forest, x, costs, depth_cost)
+    errors, mean_costs = list_errors_and_costs(forest, x, costs, depth_cost)
     # near the price at which error and cost weigh the same, the optimum keeps some of the nodes
     middle_lam = (errors.max() - errors.min()) / max(mean_costs.max(), 1e-9)
-    lams = tuple(float(middle_lam * f) for f in rng.uniform(0.05, 2.0, 2))
+    lams = tuple(float(middle_lam * factor) for factor in rng.uniform(0.05, 2.0, 2))
     return SmallCase(problem, errors, mean_costs, lams)
 
 
-def check_agreement(seeds):
+def compare_solvers(seeds):
     """Compare all solvers with brute force; count optima that keep some, but not all nodes."""
     n_partial = 0
     for seed in seeds:
-        case = small_case(seed)
+        case = draw_small_case(seed)
         problem = case.problem
         sequence = prune_each_tree(problem)
-        prices = breakpoints(problem)
+        critical_prices = breakpoints(problem)
         for lam in (0.0, *case.lams, 10.0 * max(case.lams)):
             optimum = pytest.approx(case.optimum(lam), abs=TOLERANCE)
-            assert problem.objective(prices > lam, lam) == optimum, seed
+            assert problem.objective(critical_prices > lam, lam) == optimum, seed
         lam_index = seed // 12 % 2  # changes after all shapes, kinds of prices and depth costs
         lam = case.lams[lam_index]
         optimum = case.optimum(lam)
@@ -205,12 +212,12 @@ def assert_pruning(problem, solution):
 
 
 def test_every_solver_finds_the_optimum_of_48_small_problems():
-    assert check_agreement(range(48)) > 10
+    assert compare_solvers(range(48)) > 10
 
 
 def test_breakpoints_by_parts_and_by_a_solver_are_equal():
     for seed in range(12):
-        problem = small_case(seed).problem
+        problem = draw_small_case(seed).problem
         prices_by_parts = breakpoints(problem)
         prices_by_solver = breakpoints_by_solver(mincut.solve, problem)
         has_parent = problem.parent >= 0
@@ -223,22 +230,26 @@ def test_breakpoints_by_parts_and_by_a_solver_are_equal():
         )
 
 
-def wine_problem(n_trees=6, n_val=80, depth_cost=0.0):
+def make_wine_problem(n_trees=6, n_validation_rows=80, depth_cost=0.0):
     """Make a problem of some hundred nodes."""
     X, y = load_wine(return_X_y=True)
     X = X.astype(np.float32)
-    order = np.random.default_rng(0).permutation(len(X))
-    fit, val = order[n_val:], order[:n_val]
-    forest = RandomForestClassifier(n_trees, max_features=3, random_state=0).fit(X[fit], y[fit])
+    row_order = np.random.default_rng(0).permutation(len(X))
+    fit_rows, validation_rows = row_order[n_validation_rows:], row_order[:n_validation_rows]
+    forest = RandomForestClassifier(n_trees, max_features=3, random_state=0).fit(
+        X[fit_rows], y[fit_rows]
+    )
     costs = FeatureCosts(
         1 + np.arange(13) % 4 / 2, group=["a"] * 3 + ["b"] * 2 + [None] * 8, shared={"a": 2, "b": 3}
     )
-    return build_problem(Forest.from_sklearn(forest), X[val], costs, depth_cost=depth_cost)
+    return build_problem(
+        Forest.from_sklearn(forest), X[validation_rows], costs, depth_cost=depth_cost
+    )
 
 
 @pytest.fixture(scope="module")
 def problem_of_wine():
-    return wine_problem()
+    return make_wine_problem()
 
 
 @pytest.mark.parametrize("lam", [0.003, 0.01, 0.03])
@@ -271,7 +282,7 @@ def test_fewer_iterations_leave_a_larger_gap(problem_of_wine):
 @given(seed=st.integers(0, 10_000), scale=st.floats(0.0, 5.0), lam=st.floats(0.0, 0.2))
 @settings(max_examples=60, deadline=None)
 def test_any_multipliers_prove_a_lower_bound(seed, scale, lam):
-    problem = shared_problem()
+    problem = make_shared_problem()
     rng = np.random.default_rng(seed)
     beta = scale * rng.normal(size=len(problem.column_nodes)) * even_shares(problem, lam)
     optimum = mincut.solve(problem, lam).objective
@@ -281,26 +292,28 @@ def test_any_multipliers_prove_a_lower_bound(seed, scale, lam):
 @given(seed=st.integers(0, 10_000), lam=st.floats(0.0, 0.2))
 @settings(max_examples=60, deadline=None)
 def test_repair_does_not_make_a_pruning_worse(seed, lam):
-    problem = shared_problem()
+    problem = make_shared_problem()
     rng = np.random.default_rng(seed)
     is_kept = problem.inner & (rng.random(problem.n_nodes) < 0.9)
     for h in np.flatnonzero(problem.parent >= 0):
         is_kept[h] &= is_kept[problem.parent[h]]
-    repaired, value = repair(problem, is_kept, lam)
-    assert value <= problem.objective(is_kept, lam) + 1e-12
-    assert value == pytest.approx(problem.objective(repaired, lam), abs=1e-12)
+    is_kept_repaired, repaired_objective = repair(problem, is_kept, lam)
+    assert repaired_objective <= problem.objective(is_kept, lam) + 1e-12
+    assert repaired_objective == pytest.approx(problem.objective(is_kept_repaired, lam), abs=1e-12)
     has_parent = problem.parent >= 0
-    assert (repaired[has_parent] <= repaired[problem.parent[has_parent]]).all()
+    assert (is_kept_repaired[has_parent] <= is_kept_repaired[problem.parent[has_parent]]).all()
     # the level sets of the mixture are the union and the intersection of the two prunings, whose
     # mean objective is at most the mean of the two
-    level_set, level_value = best_level_set(problem, 0.5 * is_kept + 0.5 * repaired, lam)
-    assert level_value == pytest.approx(problem.objective(level_set, lam), abs=1e-12)
-    assert level_value <= (value + problem.objective(is_kept, lam)) / 2 + 1e-12
+    level_set, level_objective = best_level_set(
+        problem, 0.5 * is_kept + 0.5 * is_kept_repaired, lam
+    )
+    assert level_objective == pytest.approx(problem.objective(level_set, lam), abs=1e-12)
+    assert level_objective <= (repaired_objective + problem.objective(is_kept, lam)) / 2 + 1e-12
 
 
 @cache
-def shared_problem():
-    return wine_problem()
+def make_shared_problem():
+    return make_wine_problem()
 
 
 def test_gains_equal_the_costs_of_the_papers_recursion(problem_of_wine):
@@ -308,19 +321,20 @@ def test_gains_equal_the_costs_of_the_papers_recursion(problem_of_wine):
     rng = np.random.default_rng(0)
     depth_price = rng.random(problem_of_wine.n_nodes) * problem_of_wine.inner
     problem = replace(problem_of_wine, depth_price=depth_price)
-    charge = rng.random(problem.n_nodes) * problem.error.mean() * problem.inner
+    charges = rng.random(problem.n_nodes) * problem.error.mean() * problem.inner
 
-    def cost(h):
+    # cost(h) = min(error_h, charge_h + lam depth_price_h + sum of the costs of the children)
+    def compute_cost(h):
         if not problem.inner[h]:
             return problem.error[h]
-        cost_of_children = sum(cost(child) for child in np.flatnonzero(problem.parent == h))
-        cost_as_inner_node = charge[h] + lam * problem.depth_price[h] + cost_of_children
+        cost_of_children = sum(compute_cost(child) for child in np.flatnonzero(problem.parent == h))
+        cost_as_inner_node = charges[h] + lam * problem.depth_price[h] + cost_of_children
         return min(problem.error[h], cost_as_inner_node)
 
-    is_kept, gain = PricedTrees(problem, lam).prune(charge)
+    is_kept, gain = PricedTrees(problem, lam).prune(charges)
     assert 0 < is_kept.sum() < problem.inner.sum()
     for h in range(problem.n_nodes):
-        assert problem.error[h] - gain[h] == pytest.approx(cost(h), abs=1e-12)
+        assert problem.error[h] - gain[h] == pytest.approx(compute_cost(h), abs=1e-12)
 
 
 def test_all_nodes_with_a_profit_stay_if_features_or_cost_are_free(problem_of_wine):
@@ -339,7 +353,7 @@ def test_trees_of_one_leaf_have_an_empty_pruning():
     for module in (mincut, lp, dantzig_wolfe, primal_dual):
         solution = module.solve(problem, 0.1)
         assert not solution.is_kept.any()
-        assert solution.objective == solution.bound == pytest.approx(1 / 3)
+        assert solution.objective == solution.bound == pytest.approx(1 / 3)  # two of the six rows
 
 
 def test_invalid_settings_are_refused(problem_of_wine):

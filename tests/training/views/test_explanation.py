@@ -11,90 +11,93 @@ from gatewise.errors import InputError
 
 
 @pytest.fixture(scope="module")
-def wine():
-    data = load_wine(as_frame=True)
-    return data.data.iloc[:, :6], data.target_names[data.target]
+def wine_table():
+    dataset = load_wine(as_frame=True)
+    return dataset.data.iloc[:, :6], dataset.target_names[dataset.target]
 
 
 @pytest.fixture(scope="module")
-def system(wine, make_once):
-    prices = dict(zip(wine[0].columns, (1, 2, 3, 4, 5, 6), strict=True))
+def system(wine_table, make_once):
+    prices = dict(zip(wine_table[0].columns, (1, 2, 3, 4, 5, 6), strict=True))
     unfitted_system = gw.StagedCascade(
         LogisticRegression(max_iter=2000), feature_costs=prices, n_stages=3,
         cloud_prices=gw.CloudPrices(request=2.0), families=("linear",), random_state=0,
     )  # fmt: skip
-    return make_once("explained-wine", lambda _: unfitted_system.fit(*wine).at(max_loss=0.0))
+    return make_once("explained-wine", lambda _: unfitted_system.fit(*wine_table).at(max_loss=0.0))
 
 
 @pytest.fixture(scope="module")
-def single_model(make_once):
+def miser_system(make_once):
     unfitted_system = gw.GreedyMiser(penalties=(0.01,), n_rounds=10, random_state=0)
     rows = load_digits(n_class=3, return_X_y=True)
     return make_once("explained-trees", lambda _: unfitted_system.fit(*rows))
 
 
 @pytest.mark.slow
-def test_explanations_agree_with_predictions_costs_and_stages(system, wine):
-    x = wine[0]
+def test_explanations_agree_with_predictions_costs_and_stages(system, wine_table):
+    x = wine_table[0]
     labels, costs, exits = system.predict(x), system.cost(x), system.exit_stage(x)
     probabilities = system.predict_proba(x).max(axis=1)
-    for i in range(0, len(x), 5):
-        explanation = system.explain(x.iloc[i])
-        assert (explanation.label, explanation.stage) == (labels[i], exits[i])
-        assert explanation.cost == pytest.approx(costs[i])
+    for row in range(0, len(x), 5):
+        explanation = system.explain(x.iloc[row])
+        assert (explanation.label, explanation.stage) == (labels[row], exits[row])
+        assert explanation.cost == pytest.approx(costs[row])
         assert explanation.cost == pytest.approx(sum(step.price for step in explanation.steps))
         # the order of float32 additions may differ between one row and many rows
-        assert explanation.probability == pytest.approx(probabilities[i], rel=1e-5)
-        assert [step.stopped for step in explanation.steps] == [False] * (
-            len(explanation.steps) - 1
-        ) + [True]
+        assert explanation.probability == pytest.approx(probabilities[row], rel=1e-5)
+        *earlier_steps, last_step = explanation.steps
+        assert last_step.stopped
+        assert not any(step.stopped for step in earlier_steps)
         names = [name for step in explanation.steps for name in step.acquired]
         assert len(names) == len(set(names))
     assert 0 < (exits == len(system.stages_)).sum() < len(x)
 
 
-def test_an_explanation_is_printed_with_a_line_per_stage(system, wine):
-    x = wine[0]
+def test_an_explanation_is_printed_with_a_line_per_stage(system, wine_table):
+    x = wine_table[0]
     offloaded_row = x.iloc[int(system.offload(x).argmax())]
-    text = str(system.explain(offloaded_row))
+    printed_explanation = str(system.explain(offloaded_row))
     # the features cost 21 and the request 2
-    assert text.splitlines()[0].endswith("answered by the high-cost model; cost 23")
-    assert "goes on" in text
-    assert text.endswith("no stage was sure enough")
+    assert printed_explanation.splitlines()[0].endswith("answered by the high-cost model; cost 23")
+    assert "goes on" in printed_explanation
+    assert printed_explanation.endswith("no stage was sure enough")
     local_explanation = system.explain(x.iloc[int((~system.offload(x)).argmax())])
     assert ">=" in local_explanation.steps[-1].why
     assert local_explanation.cost_of_offload == 23
 
 
-def test_explain_accepts_one_instance_in_any_form(system, wine, single_model):
-    frame = wine[0].iloc[[3]]
-    row = frame.iloc[0]
-    instances = [frame, row, row.to_dict(), row.to_numpy(), row.tolist(), frame.to_numpy()]
+def test_explain_accepts_one_instance_in_any_form(system, wine_table, miser_system):
+    table = wine_table[0].iloc[[3]]
+    row = table.iloc[0]
+    instances = [table, row, row.to_dict(), row.to_numpy(), row.tolist(), table.to_numpy()]
     assert len({str(system.explain(instance)) for instance in instances}) == 1
     with pytest.raises(InputError, match="the instance lacks 'ash'"):
         system.explain({name: value for name, value in row.items() if name != "ash"})
     with pytest.raises(InputError, match="explain takes one instance, not 2"):
-        system.explain(wine[0].iloc[:2])
+        system.explain(wine_table[0].iloc[:2])
     with pytest.raises(InputError, match="has 5 features; 6 are needed"):
         system.explain(row.tolist()[:5])
     x = load_digits(n_class=3).data
-    explanation = single_model.explain(x[7])
-    assert explanation.label == single_model.predict(x[7:8])[0]
-    assert explanation.cost == pytest.approx(single_model.cost(x[7:8])[0])
+    explanation = miser_system.explain(x[7])
+    assert explanation.label == miser_system.predict(x[7:8])[0]
+    assert explanation.cost == pytest.approx(miser_system.cost(x[7:8])[0])
     assert explanation.steps[-1].why == "always stops here"
 
 
-def test_summaries_show_stages_and_figures(system, single_model):
-    text = system.summary()
+def test_summaries_show_stages_and_figures(system, miser_system):
+    summary = system.summary()
     point = system.operating_point_
-    assert text.startswith("StagedCascade: 3 stages before a high-cost model (LogisticRegression)")
-    assert f"accuracy {point.accuracy:.4f}" in text
-    assert f"recall (the high-cost model): class_0 {point.recall[0]:.3f}" in text
-    assert "3.4e" not in text + repr(point) + repr(system.frontier_) + repr(system.stages_)
-    assert "always" in single_model.summary()
-    assert "recall (the costliest model): " in single_model.summary()
+    assert summary.startswith(
+        "StagedCascade: 3 stages before a high-cost model (LogisticRegression)"
+    )
+    assert f"accuracy {point.accuracy:.4f}" in summary
+    assert f"recall (the high-cost model): class_0 {point.recall[0]:.3f}" in summary
+    # thresholds of stages that always stop are -3.4e38, which is written as a word
+    assert "3.4e" not in summary + repr(point) + repr(system.frontier_) + repr(system.stages_)
+    assert "always" in miser_system.summary()
+    assert "recall (the costliest model): " in miser_system.summary()
     assert sum(point.exit_shares) == pytest.approx(1.0)
-    for described_object in (point, system.frontier_, system.stages_[0], single_model.frontier_):
+    for described_object in (point, system.frontier_, system.stages_[0], miser_system.frontier_):
         assert len(repr(described_object)) < 200
 
 
@@ -107,13 +110,13 @@ def test_plot_frontier_draws_on_the_given_axes(system):
 
 
 @pytest.mark.slow
-def test_summaries_compare_a_certified_point_with_the_reference_on_calibration_rows(wine):
+def test_summaries_compare_a_certified_point_with_the_reference_on_calibration_rows(wine_table):
     system = gw.StagedCascade(
         LogisticRegression(max_iter=2000), n_stages=1, families=("linear",), effort="low",
         guarantee=0.95, random_state=0,
-    ).fit(*wine)  # fmt: skip
-    point, text = system.operating_point_, system.summary()
+    ).fit(*wine_table)  # fmt: skip
+    point, summary = system.operating_point_, system.summary()
     assert point.offload_rate == 1.0
-    assert f"on {point.guarantee['calibration_rows']} calibration rows:" in text
-    assert f"accuracy {point.accuracy:.4f}, the high-cost model {point.accuracy:.4f}" in text
-    assert "since the high-cost model answers all" in text
+    assert f"on {point.guarantee['calibration_rows']} calibration rows:" in summary
+    assert f"accuracy {point.accuracy:.4f}, the high-cost model {point.accuracy:.4f}" in summary
+    assert "since the high-cost model answers all" in summary

@@ -22,9 +22,11 @@ def test_the_cost_axis_starts_at_0_and_references_of_several_systems_differ() ->
     ]
     axes = FrontierDisplay(Frontier.from_points(points[:1], reference_accuracy=0.95)).plot().ax_
     FrontierDisplay(Frontier.from_points(points, reference_accuracy=0.95)).plot(ax=axes)
-    left, right = axes.get_xlim()
-    assert left == 0.0
-    assert right > 9.0
+    axis_start, axis_end = axes.get_xlim()
+    assert axis_start == 0.0
+    assert axis_end > 9.0
     assert axes.lines[-1].get_ydata() == [0.95, 0.95]
-    references = [line for line in axes.lines if str(line.get_label()).endswith("high-cost model")]
-    assert references[0]._dash_pattern != references[1]._dash_pattern
+    reference_lines = [
+        line for line in axes.lines if str(line.get_label()).endswith("high-cost model")
+    ]
+    assert reference_lines[0]._dash_pattern != reference_lines[1]._dash_pattern
