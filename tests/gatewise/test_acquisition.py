@@ -22,6 +22,7 @@ COSTS = FeatureCosts(
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
 def test_rows_pay_for_unions_and_for_each_group_once(seed, pays_for_stages, has_cloud):
     rng = np.random.default_rng(seed)
+    # stages acquire the same features for all rows, or features that depend on the row
     n_rows, n_stages = 6, 3
     acquired_masks = [
         rng.random(5) < 0.3 if rng.random() < 0.4 else rng.random((n_rows, 5)) < 0.3
@@ -43,19 +44,13 @@ def test_rows_pay_for_unions_and_for_each_group_once(seed, pays_for_stages, has_
     for row in range(n_rows):
         acquired_set = set()
         for stage_number in range(min(exits[row] + 1, n_stages)):
-            mask = (
-                acquired_masks[stage_number]
-                if acquired_masks[stage_number].ndim == 1
-                else acquired_masks[stage_number][row]
-            )
+            mask = np.broadcast_to(acquired_masks[stage_number], (n_rows, 5))[row]
             acquired_set |= set(np.flatnonzero(mask).tolist())
         expected_cost = sum_prices(COSTS, acquired_set)
         if exits[row] == n_stages and has_cloud:
             request_set = set(np.flatnonzero(cloud_mask).tolist())
-            expected_cost = (
-                sum_prices(COSTS, request_set | acquired_set if pays_for_stages else request_set)
-                + 0.125
-            )
+            paid_set = request_set | acquired_set if pays_for_stages else request_set
+            expected_cost = sum_prices(COSTS, paid_set) + 0.125  # and the price of the request
         assert costs[row] == pytest.approx(expected_cost, abs=1e-12)
 
 
@@ -81,8 +76,6 @@ def test_a_request_without_a_price_is_free():
     costs = FeatureCosts([1.0, 2.0])
     first_feature, both_features = np.array([True, False]), np.array([True, True])
     assert exit_costs(costs, [first_feature], both_features).tolist() == [1.0, 3.0]
-    assert exit_costs(costs, [first_feature], both_features, request_price=0.5).tolist() == [
-        1.0,
-        3.5,
-    ]
+    costs_with_request = exit_costs(costs, [first_feature], both_features, request_price=0.5)
+    assert costs_with_request.tolist() == [1.0, 3.5]
     assert exit_costs(costs, [first_feature]).tolist() == [1.0, 1.0]

@@ -9,6 +9,7 @@ def test_a_new_step_is_shown_before_its_first_tenth(capsys):
     with showing_progress(), progress("fit") as report:
         for step_name in ("boosting", "svm", "svm"):
             report(0, 1, step_name)
+        # only the first report in each further tenth is shown
         for n_done in (1, 10, 14, 0, 20):
             report(n_done, 100, "stages")
         report(0, 1)

@@ -15,7 +15,7 @@ from gatewise.errors import InputError
 from gatewise.prices import ColumnPrice, PriceList
 from gatewise_training import CloudPrices, FeatureCosts
 
-PRICE = st.floats(0, 100, allow_nan=False).map(lambda v: round(v, 3))
+PRICE = st.floats(0, 100, allow_nan=False).map(lambda price: round(price, 3))
 
 
 @st.composite
@@ -27,22 +27,23 @@ def draw_prices(draw):
     return own, group, shared
 
 
-def cost_by_definition(own, group, shared, features):
+def compute_cost(own, group, shared, features):
+    """Sum the own prices of features, and the shared price of each of their groups once."""
     features = set(features)
-    touched = {group[k] for k in features if group[k] >= 0}
-    return sum(own[k] for k in features) + sum(shared[g] for g in touched)
+    touched_groups = {group[k] for k in features if group[k] >= 0}
+    return sum(own[k] for k in features) + sum(shared[g] for g in touched_groups)
 
 
 @given(draw_prices(), st.data())
 def test_cost_follows_the_definition(prices, draws):
     own, group, shared = prices
     costs = FeatureCosts(own, group=group, shared=shared)
-    subset = st.sets(st.integers(0, len(own) - 1))
-    new_features, acquired_features = draws.draw(subset), draws.draw(subset)
-    expected_price = cost_by_definition(own, group, shared, new_features)
+    feature_sets = st.sets(st.integers(0, len(own) - 1))
+    new_features, acquired_features = draws.draw(feature_sets), draws.draw(feature_sets)
+    expected_price = compute_cost(own, group, shared, new_features)
     assert costs.price(sorted(new_features)) == pytest.approx(expected_price)
-    price_of_both = cost_by_definition(own, group, shared, new_features | acquired_features)
-    price_paid = cost_by_definition(own, group, shared, acquired_features)
+    price_of_both = compute_cost(own, group, shared, new_features | acquired_features)
+    price_paid = compute_cost(own, group, shared, acquired_features)
     assert costs.price(sorted(new_features), sorted(acquired_features)) == pytest.approx(
         price_of_both - price_paid, abs=1e-9
     )
@@ -88,48 +89,56 @@ CSV = "feature,own,group,shared\nage,1.0,,\nchol,5.17,blood,2.10\nfbs,3.10,blood
 
 @pytest.mark.parametrize(("ending", "text"), [(".toml", TOML), (".csv", CSV)])
 def test_toml_and_csv_files_give_the_same_prices(tmp_path, ending, text):
-    file = tmp_path / f"costs{ending}"
-    file.write_text(text)
-    costs = FeatureCosts.from_file(file)
+    path = tmp_path / f"costs{ending}"
+    path.write_text(text)
+    costs = FeatureCosts.from_file(path)
     assert costs.names == ("age", "chol", "fbs")
-    assert costs.price([1, 2]) == pytest.approx(10.37)
-    assert FeatureCosts.from_file(file, names=["fbs", "age", "chol"]).own[0] == 3.10
+    assert costs.price([1, 2]) == pytest.approx(10.37)  # 5.17 + 3.10 + 2.10
+    assert FeatureCosts.from_file(path, names=["fbs", "age", "chol"]).own[0] == 3.10
     with pytest.raises(InputError, match="no price for feature 'x'"):
-        FeatureCosts.from_file(file, names=["age", "chol", "fbs", "x"])
+        FeatureCosts.from_file(path, names=["age", "chol", "fbs", "x"])
     with pytest.raises(InputError, match="unknown feature 'fbs'"):
-        FeatureCosts.from_file(file, names=["age", "chol"])
+        FeatureCosts.from_file(path, names=["age", "chol"])
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("c.toml", "[features]\na = -1\n", "features.a: must be a number of at least 0, not -1"),
         (
-            "c.toml",
+            "costs.toml",
+            "[features]\na = -1\n",
+            "features.a: must be a number of at least 0, not -1",
+        ),
+        (
+            "costs.toml",
             "[features]\na = {price = 1}\n",
             "features.a: has an unknown key 'price'; there are own",
         ),
-        ("c.toml", "[features]\na = {kind = 'word'}\n", "kind is 'word'; choose one of number"),
-        ("c.toml", "[features]\na = {kind = 'number:%d'}\n", "'%d': only a time has a format"),
-        ("c.toml", "[cloud]\nbytes = 1\n", "unknown key 'bytes'"),
-        ("c.toml", "features = 3", "features: must be an object, not 3"),
-        ("c.toml", "nonsense", "c.toml"),
+        ("costs.toml", "[features]\na = {kind = 'word'}\n", "kind is 'word'; choose one of number"),
+        ("costs.toml", "[features]\na = {kind = 'number:%d'}\n", "'%d': only a time has a format"),
+        ("costs.toml", "[cloud]\nbytes = 1\n", "unknown key 'bytes'"),
+        ("costs.toml", "features = 3", "features: must be an object, not 3"),
+        ("costs.toml", "nonsense", "costs.toml"),
         (
-            "c.csv",
+            "costs.csv",
             "name,own\na,1\n",
             "no column 'feature' among 'name', 'own'; its first line is feature,own",
         ),
-        ("c.csv", "feature,own,Group,Shared\na,1,g,5\n", "unknown column 'Group', 'Shared' among"),
         (
-            "c.csv",
+            "costs.csv",
+            "feature,own,Group,Shared\na,1,g,5\n",
+            "unknown column 'Group', 'Shared' among",
+        ),
+        (
+            "costs.csv",
             "feature,own,group,shared\na,1,,5\nb,1,,0\nc,1,g,2\nd,1,,3\n",
             "has a shared price without a group in line 2, 5",
         ),
-        ("c.csv", "feature,own\na,x\n", "'x', not a number"),
-        ("c.csv", "feature,own\na,1\na,2\n", "'a' is empty or repeated"),
-        ("c.csv", "feature,own\n", "lists no feature"),
-        ("c.txt", "", "must be .toml or .csv"),
-        ("c.toml", None, "does not exist"),
+        ("costs.csv", "feature,own\na,x\n", "'x', not a number"),
+        ("costs.csv", "feature,own\na,1\na,2\n", "'a' is empty or repeated"),
+        ("costs.csv", "feature,own\n", "lists no feature"),
+        ("costs.txt", "", "must be .toml or .csv"),
+        ("costs.toml", None, "does not exist"),
     ],
 )
 def test_invalid_price_files_are_refused(tmp_path, name, text, message):
@@ -146,10 +155,8 @@ def test_prices_by_name_can_be_reordered():
     )
     assert FeatureCosts(pd.Series([1.0, 2.0])).names is None
     reordered_costs = named_costs.in_order(["fbs", "chol", "age"])
-    assert (reordered_costs.own.tolist(), reordered_costs.group.tolist()) == (
-        [3.10, 5.17, 1.0],
-        [-1, 0, -1],
-    )
+    assert reordered_costs.own.tolist() == [3.10, 5.17, 1.0]
+    assert reordered_costs.group.tolist() == [-1, 0, -1]
     for names, message in (
         (["age", "chol"], "'fbs', which is not a column"),
         (["x", "y"], "'x', 'y'"),
@@ -161,21 +168,21 @@ def test_prices_by_name_can_be_reordered():
 
 
 def test_a_price_file_may_have_a_default_price_and_dropped_columns(tmp_path):
-    file = tmp_path / "prices.toml"
-    file.write_text(
+    path = tmp_path / "prices.toml"
+    path.write_text(
         'default = 0.5\n[features]\nage = 1\nid = {own = 9, group = "office", kind = "drop"}\n'
         'at = {own = 2, kind = "time:%d.%m.%Y"}\n[groups]\noffice = 3\n'
         "[cloud]\nbyte = 1\n"
     )
-    prices = PriceList.read(file)
+    prices = PriceList.read(path)
     assert (prices.dropped_columns, prices.cloud) == (("id",), CloudPrices(byte=1.0))
     assert prices.features["at"] == ColumnPrice(2.0, None, "time:%d.%m.%Y")
-    costs = FeatureCosts.from_file(file, names=["at", "age", "new"], default=7.0)
+    costs = FeatureCosts.from_file(path, names=["at", "age", "new"], default=7.0)
     assert (costs.own.tolist(), len(costs.shared)) == ([2.0, 1.0, 0.5], 0)
-    file.write_text("[features]\nage = 1\nb = 1\n")
-    assert FeatureCosts.from_file(file, names=["age", "b", "c"], default=7.0).total == 9.0
+    path.write_text("[features]\nage = 1\nb = 1\n")
+    assert FeatureCosts.from_file(path, names=["age", "b", "c"], default=7.0).total == 9.0
     with pytest.raises(InputError, match=r"no price for feature 'x', 'y'.*unknown feature 'b'"):
-        FeatureCosts.from_file(file, names=["age", "x", "y"])
+        FeatureCosts.from_file(path, names=["age", "x", "y"])
 
 
 # -- groups that require other groups --------------------------------------------------------
@@ -191,17 +198,18 @@ def draw_prerequisites(draw):
     }
     groups_of_features = {g for g in group if g >= 0}
     needed_groups = set().union(
-        *(required_groups(g, prerequisites) for g in groups_of_features), set()
+        *(find_required_groups(g, prerequisites) for g in groups_of_features), set()
     )
     shared = {g: draw(PRICE) for g in sorted(needed_groups)}
     requires = {g: sorted(prerequisites[g]) for g in needed_groups if prerequisites[g]}
     return own, group, shared, requires
 
 
-def required_groups(group, prerequisites):
+def find_required_groups(group, prerequisites):
+    """Find a group and all groups that it requires, directly or by other groups."""
     return {group}.union(
         *(
-            required_groups(prerequisite, prerequisites)
+            find_required_groups(prerequisite, prerequisites)
             for prerequisite in prerequisites.get(group, ())
         )
     )
@@ -216,25 +224,28 @@ def test_a_group_and_its_prerequisites_are_paid_once(prices, draws):
     )
     acquired_masks = np.array(rows)
 
-    def price_by_definition(row):
+    def compute_price(row):
         paid_groups = set().union(
-            *(required_groups(group[k], requires) for k in np.flatnonzero(row) if group[k] >= 0),
+            *(
+                find_required_groups(group[k], requires)
+                for k in np.flatnonzero(row)
+                if group[k] >= 0
+            ),
             set(),
         )
         return sum(np.array(own)[row]) + sum(shared[g] for g in paid_groups)
 
     np.testing.assert_allclose(
-        costs.instance_costs(acquired_masks), [price_by_definition(row) for row in acquired_masks]
+        costs.instance_costs(acquired_masks), [compute_price(row) for row in acquired_masks]
     )
     for row, paid_mask in zip(acquired_masks, acquired_masks[::-1], strict=True):
-        expected_price = price_by_definition(row | paid_mask) - price_by_definition(paid_mask)
+        expected_price = compute_price(row | paid_mask) - compute_price(paid_mask)
         assert costs.price(row, acquired=paid_mask) == pytest.approx(expected_price, abs=1e-9)
     remaining_prices = costs.additional_prices(acquired_masks[0])
     for k in range(len(own)):
         feature = np.arange(len(own)) == k
-        expected_price = price_by_definition(feature | acquired_masks[0]) - price_by_definition(
-            acquired_masks[0]
-        )
+        price_of_both = compute_price(feature | acquired_masks[0])
+        expected_price = price_of_both - compute_price(acquired_masks[0])
         assert remaining_prices[k] == pytest.approx(expected_price, abs=1e-9)
 
 
@@ -253,26 +264,28 @@ def test_invalid_prerequisites_are_refused_with_the_group(requires, message):
         FeatureCosts([1.0, 2.0], group=["a", "b"], requires=requires)
 
 
-@pytest.mark.parametrize("largest", [2.0**51 - 1, 2.0**51, 2.0**52 + 1, 2.0**53, 2.0**53 + 2, 0.1])
-def test_sums_of_any_prices_are_rounded_only_once(largest):
+@pytest.mark.parametrize(
+    "large_price", [2.0**51 - 1, 2.0**51, 2.0**52 + 1, 2.0**53, 2.0**53 + 2, 0.1]
+)
+def test_sums_of_any_prices_are_rounded_only_once(large_price):
     """Sums of whole numbers are exact up to 2^53; larger sums need ``fsum``."""
-    costs = FeatureCosts([1.0, largest, 1.0, largest])
+    costs = FeatureCosts([1.0, large_price, 1.0, large_price])
     acquired = np.array([[1, 1, 1, 1], [1, 0, 1, 1], [1, 1, 0, 0]], bool)
-    expected = [math.fsum(compress(costs.own.tolist(), row)) for row in acquired]
-    assert costs.instance_costs(acquired).tolist() == expected
-    assert [costs.price(row) for row in acquired] == expected
+    expected_prices = [math.fsum(compress(costs.own.tolist(), row)) for row in acquired]
+    assert costs.instance_costs(acquired).tolist() == expected_prices
+    assert [costs.price(row) for row in acquired] == expected_prices
 
 
 def test_costs_are_equal_if_all_their_parts_are_equal():
     arguments = {"own": [1.0, 2.0], "group": ["a", "a"], "shared": {"a": 3.0}, "names": ["x", "y"]}
     costs = FeatureCosts(**arguments)
     assert costs == FeatureCosts(**arguments)
-    changes = [
+    all_changes = [
         {"own": [1.0, 2.5]}, {"group": ["a", None]}, {"shared": {"a": 4.0}}, {"names": ["x", "z"]},
         {"group": ["b", "b"], "shared": {"b": 3.0}},
     ]  # fmt: skip
-    for change in changes:
-        assert costs != FeatureCosts(**(arguments | change))
+    for changed_arguments in all_changes:
+        assert costs != FeatureCosts(**(arguments | changed_arguments))
     assert costs != "prices"
 
 

@@ -19,9 +19,9 @@ def test_score_grows_with_the_confidence_of_the_label(margins):
     link = "sigmoid" if margins.shape[1] == 1 else "softmax"
     probabilities = decision.probabilities(margins, link)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
-    score = decision.stop_score(margins)
-    assert (score >= 0).all()
-    is_clear = score > 1e-3
+    scores = decision.stop_score(margins)
+    assert (scores >= 0).all()
+    is_clear = scores > 1e-3  # at smaller scores, rounding may decide between two classes
     np.testing.assert_array_equal(
         probabilities.argmax(axis=1)[is_clear], decision.labels(margins)[is_clear]
     )
@@ -29,10 +29,10 @@ def test_score_grows_with_the_confidence_of_the_label(margins):
 
 def test_nan_margins_never_stop():
     margins = np.array([[0.0, np.nan, 1.0], [0.0, 3.0, 1.0]], np.float32)
-    score = decision.stop_score(margins)
-    assert np.isnan(score[0])
-    assert decision.stop_mask(score, decision.ALWAYS_STOP).tolist() == [False, True]
-    assert decision.stop_mask(score, None).tolist() == [False, False]
+    scores = decision.stop_score(margins)
+    assert np.isnan(scores[0])
+    assert decision.stop_mask(scores, decision.ALWAYS_STOP).tolist() == [False, True]
+    assert decision.stop_mask(scores, None).tolist() == [False, False]
 
 
 def test_a_value_has_no_probabilities():
@@ -44,9 +44,9 @@ def test_a_value_has_no_probabilities():
 
 def test_column_score_is_the_last_output():
     outputs = np.array([[1.0, 2.0, -3.0]], np.float32)
-    margins, score = decision.split_outputs(outputs, "column")
+    margins, scores = decision.split_outputs(outputs, "column")
     assert margins.tolist() == [[1.0, 2.0]]
-    assert score.tolist() == [-3.0]
+    assert scores.tolist() == [-3.0]
 
 
 @given(FLOATS, FLOATS)
@@ -77,13 +77,13 @@ ROW_MARGINS = st.integers(1, 6).flatmap(
 def test_decisions_on_plain_floats_equal_decisions_on_arrays(margins, threshold):
     row = margins[0].tolist()
     with np.errstate(all="ignore"):
-        score = decision.stop_score(margins)
-        np.testing.assert_array_equal(np.float32([decision.row_stop_score(row)]), score)
+        scores = decision.stop_score(margins)
+        np.testing.assert_array_equal(np.float32([decision.row_stop_score(row)]), scores)
         float32_threshold = decision.as_float32(threshold)
         must_stop = (
             float32_threshold is not None and decision.row_stop_score(row) >= float32_threshold
         )
-        assert must_stop == decision.stop_mask(score, threshold)[0]
+        assert must_stop == decision.stop_mask(scores, threshold)[0]
         links = ("sigmoid", "identity") if len(row) == 1 else ("softmax", "identity")
         for link in links:
             np.testing.assert_equal(
@@ -93,10 +93,10 @@ def test_decisions_on_plain_floats_equal_decisions_on_arrays(margins, threshold)
             np.testing.assert_equal(decision.row_probabilities(row, link), expected_probabilities)
 
 
-@pytest.mark.parametrize("name", decision.STOP_RULES)
+@pytest.mark.parametrize("rule_name", decision.STOP_RULES)
 @pytest.mark.parametrize("n_margins", [1, 3])
-def test_a_stop_rule_scores_rows_and_tables_alike_and_names_its_c_function(name, n_margins):
-    rule = decision.STOP_RULES[name]
+def test_a_stop_rule_scores_rows_and_tables_alike_and_names_its_c_function(rule_name, n_margins):
+    rule = decision.STOP_RULES[rule_name]
     rng = np.random.default_rng(0)
     outputs = rng.normal(size=(50, n_margins + rule.n_score_outputs)).astype(np.float32)
     outputs[:3, 0] = (np.nan, np.inf, -0.0)
@@ -104,14 +104,14 @@ def test_a_stop_rule_scores_rows_and_tables_alike_and_names_its_c_function(name,
     np.testing.assert_array_equal(np.float32(scores), rule.scores(outputs))
     margins = [list(rule.row_margins(row)) for row in outputs.tolist()]
     np.testing.assert_array_equal(np.float32(margins), rule.margins(outputs))
-    assert f"static float {name}_score(const float *output, uint32_t n_margins)" in rule.c_code
+    assert f"static float {rule_name}_score(const float *output, uint32_t n_margins)" in rule.c_code
     assert rule.graph_nodes(n_margins)[1][-1][2] == "score"
 
 
 @given(arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(2, 9)), elements=FLOATS))
 def test_a_score_is_the_gap_between_the_two_largest_margins(margins):
-    second, largest = np.sort(margins, axis=1)[:, -2:].T
-    np.testing.assert_array_equal(decision.stop_score(margins), largest - second)
+    second_largest, largest = np.sort(margins, axis=1)[:, -2:].T
+    np.testing.assert_array_equal(decision.stop_score(margins), largest - second_largest)
 
 
 def test_shares_of_two_classes_are_answered_by_number():
@@ -120,28 +120,28 @@ def test_shares_of_two_classes_are_answered_by_number():
 
 
 def run_nodes(rule, outputs):
-    """Score of a rule's nodes, as ONNX defines the operators."""
+    """Compute the score of a rule's nodes, as ONNX defines the operators."""
     constants, nodes = rule.graph_nodes(outputs.shape[1] - rule.n_score_outputs)
-    values = {"margins": outputs, **constants}
-    for operator, inputs, result_names, attributes in nodes:
-        operand, *further_operands = (values[name] for name in inputs.split())
+    value_of_name = {"margins": outputs, **constants}
+    for operator, inputs, output_names, attributes in nodes:
+        operand, *further_operands = (value_of_name[input_name] for input_name in inputs.split())
         if operator == "Gather":
-            values[result_names] = np.take(operand, further_operands[0], **attributes)
+            value_of_name[output_names] = np.take(operand, further_operands[0], **attributes)
         elif operator == "TopK":
             indices = np.argsort(-operand, kind="stable", **attributes)[:, : further_operands[0][0]]
             largest_values = np.take_along_axis(operand, indices, **attributes)
-            values |= zip(result_names.split(), (largest_values, indices), strict=True)
+            value_of_name |= zip(output_names.split(), (largest_values, indices), strict=True)
         else:
-            values[result_names] = {"Abs": np.abs, "Sub": np.subtract}[operator](
+            value_of_name[output_names] = {"Abs": np.abs, "Sub": np.subtract}[operator](
                 operand, *further_operands
             )
-    return values["score"]
+    return value_of_name["score"]
 
 
-@pytest.mark.parametrize("name", decision.STOP_RULES)
+@pytest.mark.parametrize("rule_name", decision.STOP_RULES)
 @pytest.mark.parametrize("n_margins", [1, 2, 5])
-def test_the_nodes_of_a_stop_rule_give_its_scores(name, n_margins):
-    rule = decision.STOP_RULES[name]
+def test_the_nodes_of_a_stop_rule_give_its_scores(rule_name, n_margins):
+    rule = decision.STOP_RULES[rule_name]
     rng = np.random.default_rng(1)
     outputs = rng.normal(size=(20, n_margins + rule.n_score_outputs)).astype(np.float32)
     np.testing.assert_array_equal(run_nodes(rule, outputs), rule.scores(outputs))
@@ -149,12 +149,13 @@ def test_the_nodes_of_a_stop_rule_give_its_scores(name, n_margins):
 
 def test_a_score_of_many_classes_is_the_gap_between_the_two_largest():
     margins = np.random.default_rng(2).normal(size=(100, 60)).astype(np.float32)
-    second, largest = np.sort(margins, axis=1)[:, -2:].T
-    np.testing.assert_array_equal(decision.stop_score(margins), largest - second)
+    second_largest, largest = np.sort(margins, axis=1)[:, -2:].T
+    np.testing.assert_array_equal(decision.stop_score(margins), largest - second_largest)
 
 
 def test_sigmoid_and_softmax_have_their_known_values():
     binary_margins = np.array([[np.log(3.0)]], np.float32)
+    # sigmoid(log 3) = 3 / (1 + 3)
     np.testing.assert_allclose(decision.probabilities(binary_margins, "sigmoid"), [[0.25, 0.75]])
     three_margins = np.log(np.array([[1.0, 2.0, 5.0]])).astype(np.float32)
     np.testing.assert_allclose(
@@ -182,13 +183,17 @@ def test_a_midpoint_threshold_is_the_middle_or_of_neighbours_the_upper_score():
 )
 def test_exits_end_at_a_stage_that_always_stops(thresholds, exits):
     assert decision.reachable_exits(thresholds) == exits
-    may_be_nan = [s for s, t in enumerate(thresholds) if t is not None]
-    assert decision.reachable_exits(thresholds, lambda _: True) == [*may_be_nan, len(thresholds)]
+    # no stage with a score that may be NaN always stops
+    stages_with_threshold = [
+        stage for stage, threshold in enumerate(thresholds) if threshold is not None
+    ]
+    expected_exits = [*stages_with_threshold, len(thresholds)]
+    assert decision.reachable_exits(thresholds, lambda _: True) == expected_exits
 
 
 def test_a_score_equal_to_its_threshold_stops():
-    score = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(0))], np.float32)
-    assert decision.stop_mask(score, 0.5).tolist() == [True, False]
+    scores = np.array([0.5, np.nextafter(np.float32(0.5), np.float32(0))], np.float32)
+    assert decision.stop_mask(scores, 0.5).tolist() == [True, False]
 
 
 def test_class_positions_accept_classes_in_any_order():

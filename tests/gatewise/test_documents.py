@@ -35,18 +35,20 @@ class Trees(Record, tag="trees", tag_field="kind"):
     n_trees: Annotated[int, Meta(gt=3)]
 
 
-class Item(Record):
+class PricedItem(Record):
     own: Amount
     kind: Literal["a", "b"] = "a"
 
     def __post_init__(self):
-        if self.own == 7:
+        if self.own == 7:  # stands for a check that a type cannot express
             raise InputError("seven is no price")
 
 
-class Everything(Record):
-    items: Annotated[tuple[Item, ...], Meta(min_length=1, max_length=3)]
-    by_name: dict[Text, Item] = field(default_factory=dict)
+class AllTypes(Record):
+    """A record with a field of every type and bound."""
+
+    items: Annotated[tuple[PricedItem, ...], Meta(min_length=1, max_length=3)]
+    by_name: dict[Text, PricedItem] = field(default_factory=dict)
     count: Annotated[int, Meta(ge=1, le=5)] | None = None
     pair: tuple[int, float] = (1, 1.0)
     model: Linear | Trees | None = None
@@ -57,18 +59,23 @@ class Everything(Record):
     folder: Path = Path("out")
 
 
-def document_with(**fields):
+def make_document(**fields):
     return {"items": [{"own": 1}], **fields}
 
 
 def test_a_document_is_read_back_unchanged():
-    record = Everything(
-        (Item(1.5, "b"), Item(0.0)), {"x": Item(2.0)}, 5, (3, 0.25), Trees(4), folder=Path("a/b")
+    record = AllTypes(
+        (PricedItem(1.5, "b"), PricedItem(0.0)),
+        {"x": PricedItem(2.0)},
+        5,
+        (3, 0.25),
+        Trees(4),
+        folder=Path("a/b"),
     )
-    data = encode_json(record, indent=1)
-    assert decode_json(data, Everything, "d.json") == record
-    assert json.loads(data)["items"] == [{"own": 1.5, "kind": "b"}, {"own": 0.0}]
-    assert encode_json(record) == encode_json(convert(json.loads(data), Everything))
+    json_bytes = encode_json(record, indent=1)
+    assert decode_json(json_bytes, AllTypes, "record.json") == record
+    assert json.loads(json_bytes)["items"] == [{"own": 1.5, "kind": "b"}, {"own": 0.0}]
+    assert encode_json(record) == encode_json(convert(json.loads(json_bytes), AllTypes))
     assert b"share" not in encode_json(replace(record, share=float("0.5")))  # equal, not identical
     assert b'"share":0.25' in encode_json(replace(record, share=0.25))
 
@@ -78,63 +85,63 @@ def test_a_document_is_read_back_unchanged():
     [
         (3, "must be an object, not 3"),
         ({}, "lacks 'items'"),
-        (document_with(items=[]), "items: must have at least 1 entries, not 0"),
-        (document_with(items=[{"own": 1}] * 4), "items: must have at most 3 entries, not 4"),
+        (make_document(items=[]), "items: must have at least 1 entries, not 0"),
+        (make_document(items=[{"own": 1}] * 4), "items: must have at most 3 entries, not 4"),
         (
-            document_with(items=[{"own": -1}]),
+            make_document(items=[{"own": -1}]),
             "items[0].own: must be a number of at least 0, not -1",
         ),
-        (document_with(items=[{"own": 1e301}]), "items[0].own: must be a number of at most 1e+300"),
-        (document_with(items=[{"own": 7}]), "items[0]: seven is no price"),
-        (document_with(items=[{"own": 1}, {}]), "items[1]: lacks 'own'"),
+        (make_document(items=[{"own": 1e301}]), "items[0].own: must be a number of at most 1e+300"),
+        (make_document(items=[{"own": 7}]), "items[0]: seven is no price"),
+        (make_document(items=[{"own": 1}, {}]), "items[1]: lacks 'own'"),
         (
-            document_with(items=[{"own": 1, "z": 2}]),
+            make_document(items=[{"own": 1, "z": 2}]),
             "items[0]: has an unknown key 'z'; there are own, k",
         ),
         (
-            document_with(items=[{"own": 1, "kind": "c"}]),
+            make_document(items=[{"own": 1, "kind": "c"}]),
             "items[0].kind: must be 'a' or 'b', not \"c\"",
         ),
-        (document_with(items=[{"own": "x"}]), 'items[0].own: must be a number, not "x"'),
-        (document_with(items=[{"own": True}]), "items[0].own: must be a number, not true"),
+        (make_document(items=[{"own": "x"}]), 'items[0].own: must be a number, not "x"'),
+        (make_document(items=[{"own": True}]), "items[0].own: must be a number, not true"),
         (
-            document_with(by_name={"x": {"own": 1}, "y": {"own": []}, "z": {"own": 1}}),
+            make_document(by_name={"x": {"own": 1}, "y": {"own": []}, "z": {"own": 1}}),
             "by_name.y.own: ",
         ),
         (
-            document_with(by_name={"x": {"own": 1}, "": {"own": 1}}),
+            make_document(by_name={"x": {"own": 1}, "": {"own": 1}}),
             "by_name.: its name must have at leas",
         ),
-        (document_with(count=6), "count: must be a whole number of at most 5, not 6"),
-        (document_with(count=0), "count: must be a whole number of at least 1, not 0"),
-        (document_with(count=1.0), "count: must be a whole number or null, not 1.0"),
-        (document_with(pair=[1]), "pair: must have 2 entries, not 1"),
-        (document_with(model={"kind": "svm"}), "model.kind: must be 'linear' or 'trees', not "),
+        (make_document(count=6), "count: must be a whole number of at most 5, not 6"),
+        (make_document(count=0), "count: must be a whole number of at least 1, not 0"),
+        (make_document(count=1.0), "count: must be a whole number or null, not 1.0"),
+        (make_document(pair=[1]), "pair: must have 2 entries, not 1"),
+        (make_document(model={"kind": "svm"}), "model.kind: must be 'linear' or 'trees', not "),
         (
-            document_with(model={"kind": "trees", "n_trees": 3}),
+            make_document(model={"kind": "trees", "n_trees": 3}),
             "model.n_trees: must be a whole number of",
         ),
-        (document_with(share=1.01), "share: must be a number of at most 1, not 1.01"),
-        (document_with(rate=0), "rate: must be a number above 0, not 0"),
+        (make_document(share=1.01), "share: must be a number of at most 1, not 1.01"),
+        (make_document(rate=0), "rate: must be a number above 0, not 0"),
         (
-            document_with(file="../a"),
+            make_document(file="../a"),
             "file: must be a plain file name: letters, digits, . _ -, not ",
         ),
-        (document_with(file="a/b"), "file: must be a plain file name"),
-        (document_with(file="a\n"), "file: must be a plain file name"),
+        (make_document(file="a/b"), "file: must be a plain file name"),
+        (make_document(file="a\n"), "file: must be a plain file name"),
         *(
-            (document_with(by_name={f"a{character}": {"own": 1}}), "by_name.")
+            (make_document(by_name={f"a{character}": {"own": 1}}), "by_name.")
             for character in ("\n", "\0", "\x7f", "\u202e", "\u200b", "\ufeff")
         ),
-        (document_with(on=1), "on: must be true or false, not 1"),
-        (document_with(folder=3), "folder: must be text, not 3"),
+        (make_document(on=1), "on: must be true or false, not 1"),
+        (make_document(folder=3), "folder: must be text, not 3"),
     ],
 )
 def test_an_error_names_the_field_and_the_allowed_values(document, message):
-    data = json.dumps(document).encode()
+    json_bytes = json.dumps(document).encode()
     with pytest.raises(DocumentError) as error_info:
-        decode_json(data, Everything, "d.json")
-    assert str(error_info.value).startswith(f"d.json: {message}")
+        decode_json(json_bytes, AllTypes, "record.json")
+    assert str(error_info.value).startswith(f"record.json: {message}")
     assert "\n" not in str(error_info.value)
 
 
@@ -142,11 +149,11 @@ def test_an_error_names_the_field_and_the_allowed_values(document, message):
 @pytest.mark.parametrize("name", ["share", "rate"])
 def test_nan_and_infinity_are_refused_for_bounded_numbers(name, value):
     with pytest.raises(DocumentError, match=f"{name}: must be a number"):
-        convert(document_with(**{name: value}), Everything)
+        convert(make_document(**{name: value}), AllTypes)
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("json_bytes", "message"),
     [
         (b"", "truncated"),
         (b"\xff", "invalid character"),
@@ -160,20 +167,22 @@ def test_nan_and_infinity_are_refused_for_bounded_numbers(name, value):
         (b'{"count": ' + b"1" * 5000 + b"}", "not readable JSON"),
     ],
 )
-def test_malformed_json_is_refused(data, message):
+def test_malformed_json_is_refused(json_bytes, message):
     with pytest.raises(DocumentError) as error_info:
-        decode_json(data, Everything, "d.json")
-    assert str(error_info.value).startswith("d.json: ")
+        decode_json(json_bytes, AllTypes, "record.json")
+    assert str(error_info.value).startswith("record.json: ")
     assert message in str(error_info.value)
 
 
 def test_a_toml_file_is_read_into_a_record(tmp_path):
-    path = tmp_path / "s.toml"
+    path = tmp_path / "settings.toml"
     path.write_text('rate = 2\nfolder = "x"\n[[items]]\nown = 3\n[by_name]\nq = {own = 1.5}\n')
-    record = read_toml(path, Everything, "prices")
-    assert record == Everything((Item(3.0),), {"q": Item(1.5)}, rate=2.0, folder=Path("x"))
+    record = read_toml(path, AllTypes, "prices")
+    assert record == AllTypes(
+        (PricedItem(3.0),), {"q": PricedItem(1.5)}, rate=2.0, folder=Path("x")
+    )
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # a byte order mark
-    assert read_toml(path, Everything, "prices") == record
+    assert read_toml(path, AllTypes, "prices") == record
 
 
 @pytest.mark.parametrize(
@@ -187,17 +196,17 @@ def test_a_toml_file_is_read_into_a_record(tmp_path):
     ],
 )
 def test_an_invalid_toml_file_is_refused_by_name(tmp_path, text, message):
-    path = tmp_path / "s.toml"
+    path = tmp_path / "settings.toml"
     path.write_text(text)
     with pytest.raises(DocumentError) as error_info:
-        read_toml(path, Everything, "prices")
+        read_toml(path, AllTypes, "prices")
     assert str(error_info.value).startswith(f"prices file {path}: ")
     assert message in str(error_info.value)
 
 
 def test_a_missing_toml_file_is_refused_by_name(tmp_path):
     with pytest.raises(InputError, match=r"none\.toml: No such file"):
-        read_toml(tmp_path / "none.toml", Everything)
+        read_toml(tmp_path / "none.toml", AllTypes)
 
 
 def test_a_schema_has_the_bounds_of_the_types():

@@ -10,7 +10,7 @@ import pytest
 from gatewise.file_lock import lock_file
 from tests.support.processes import run_python
 
-HOLD = """\
+HOLDER_CODE = """\
 import sys
 from gatewise.file_lock import lock_file
 file = open(sys.argv[1], "w")
@@ -18,13 +18,13 @@ lock_file(file.fileno())
 print("held", flush=True)
 sys.stdin.read()
 """
-#: Modules that Python has not on Windows.
+#: Modules that Python does not have on Windows.
 POSIX_MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog")
 
 
 def test_a_second_process_waits_or_gets_an_error(tmp_path):
     path = tmp_path / "lock"
-    command = [sys.executable, "-c", HOLD, path]
+    command = [sys.executable, "-c", HOLDER_CODE, path]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:

@@ -12,9 +12,12 @@ from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_rate, read_span
 
 
-def test_unknown_values_are_formatted_as_n_a():
-    for name in ("number", "count", "percent", "byte_size", "millis", "duration", "joules"):
-        assert getattr(formats, name)(None) == getattr(formats, name)(math.nan) == "n/a"
+def test_unknown_values_are_formatted_as_not_available():
+    for format_value in (
+        formats.number, formats.count, formats.percent, formats.byte_size, formats.millis,
+        formats.duration, formats.joules,
+    ):  # fmt: skip
+        assert format_value(None) == format_value(math.nan) == "n/a"
     assert formats.money(None, "EUR") == "n/a"
 
 
@@ -66,7 +69,7 @@ def test_invalid_spans_are_refused(text):
 def test_rates_and_clock_times_are_read_or_refused():
     assert read_rate("6/min", "x") == 0.1
     assert read_clock("24:00", "x") == DAY
-    assert read_clock("1:02:03", "x") == 3723
+    assert read_clock("1:02:03", "x") == 3723  # 3,600 + 2 * 60 + 3
     for text in ("6", "6/week", "0/s", "nan/s", "inf/s", "-1/s", "x/s"):
         with pytest.raises(InputError, match=re.escape("rate: ")):
             read_rate(text, "rate")

@@ -12,7 +12,7 @@ from gatewise.errors import InputError
 from gatewise.settings import FileOption, Settings, option_words, with_options
 
 
-class Fleet(Settings):
+class FleetSettings(Settings):
     bundle: Annotated[Path, typer.Argument(help="Bundle.")]
     devices: Annotated[int, Meta(ge=1, le=64), typer.Option(help="Devices.")] = 4
     link: Annotated[Literal["wifi", "4g"], typer.Option(help="Link.")] = "wifi"
@@ -28,39 +28,41 @@ class OneSetting(Settings):
     name: Annotated[str, typer.Option(help="Name.")] = "x"
 
 
-def run_command(*arguments, record=Fleet):
-    """Records and further arguments that a command gets, and its standard output."""
-    calls = []
+def run_command(*arguments, settings_class=FleetSettings):
+    """Run a command; return the record and the flag that it gets, and its standard output."""
+    recorded_calls = []
 
-    def command(settings: Fleet, as_json: Annotated[bool, typer.Option("--json")] = False) -> None:
+    def command(
+        settings: FleetSettings, as_json: Annotated[bool, typer.Option("--json")] = False
+    ) -> None:
         """Do something."""
-        calls.append((settings, as_json))
+        recorded_calls.append((settings, as_json))
 
-    command.__annotations__["settings"] = record
+    command.__annotations__["settings"] = settings_class
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command()(with_options(command))
     cli_result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if cli_result.exception and not isinstance(cli_result.exception, SystemExit):
         raise cli_result.exception
-    return (calls[0] if calls else None), cli_result.output
+    return (recorded_calls[0] if recorded_calls else None), cli_result.output
 
 
 def test_options_become_a_record():
     arguments = ("--devices", 5, "--link", "4g", "--budget", 2, "--column", "x", "--column", "y")
     (settings, as_json), _ = run_command("b", *arguments, "--no-breaker", "--time", 9, "--json")
     assert as_json
-    assert settings == Fleet(
+    assert settings == FleetSettings(
         bundle=Path("b"), devices=5, link="4g", budget=2.0, column=("x", "y"), breaker=False,
         seconds=9.0,
     )  # fmt: skip
-    assert run_command("b")[0] == (Fleet(bundle=Path("b")), False)
+    assert run_command("b")[0] == (FleetSettings(bundle=Path("b")), False)
 
 
 def test_the_command_line_precedes_the_file_and_the_file_precedes_defaults(tmp_path):
-    file = tmp_path / "s.toml"
-    file.write_text('devices = 7\nqueue = 3\nlink = "4g"\n')
-    (settings, _), _ = run_command("b", "--settings", file, "--devices", 4)
-    assert settings == Fleet(bundle=Path("b"), devices=4, queue=3, link="4g")
+    path = tmp_path / "settings.toml"
+    path.write_text('devices = 7\nqueue = 3\nlink = "4g"\n')
+    (settings, _), _ = run_command("b", "--settings", path, "--devices", 4)
+    assert settings == FleetSettings(bundle=Path("b"), devices=4, queue=3, link="4g")
 
 
 @pytest.mark.parametrize(
@@ -85,32 +87,32 @@ def test_a_value_out_of_bounds_is_refused_by_its_option(arguments, message):
     ],
 )
 def test_an_invalid_value_in_a_file_is_refused_by_name(tmp_path, text, message):
-    file = tmp_path / "s.toml"
-    file.write_text(text)
-    with pytest.raises(InputError, match=f"^{file}: {message}"):
-        run_command("b", "--settings", file)
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"^{path}: {message}"):
+        run_command("b", "--settings", path)
 
 
 def test_help_lists_options_and_settings_of_the_file():
-    _, text = run_command("--help")
-    assert "--time <float>" in text
-    assert "Only in --settings FILE.toml:" in text
-    assert "queue  Requests in a queue." in text
-    assert "--queue" not in text
-    assert "policy" not in text
-    assert "--settings" not in run_command("--help", record=OneSetting)[1]
+    _, help_text = run_command("--help")
+    assert "--time <float>" in help_text
+    assert "Only in --settings FILE.toml:" in help_text
+    assert "queue  Requests in a queue." in help_text
+    assert "--queue" not in help_text
+    assert "policy" not in help_text
+    assert "--settings" not in run_command("--help", settings_class=OneSetting)[1]
 
 
 def test_a_record_checks_its_values_in_python():
     with pytest.raises(InputError, match=r"^devices: must be a whole number of at least 1, not 0"):
-        Fleet(bundle=Path("b"), devices=0)
+        FleetSettings(bundle=Path("b"), devices=0)
 
 
 def test_settings_are_written_as_the_words_of_a_command_line():
-    settings = Fleet(bundle=Path("a b"), column=("x", "y z"), breaker=False, seconds=0.1, queue=7)
-    arguments = "'a b' --link wifi --column x --column 'y z' --no-breaker --time 0.1"
-    assert " ".join(option_words(settings, always_written=("link",))) == arguments
-    assert option_words(OneSetting(name="secret"), replacement_texts={"name": "***"}) == [
-        "--name",
-        "'***'",
-    ]
+    settings = FleetSettings(
+        bundle=Path("a b"), column=("x", "y z"), breaker=False, seconds=0.1, queue=7
+    )
+    expected_words = "'a b' --link wifi --column x --column 'y z' --no-breaker --time 0.1"
+    assert " ".join(option_words(settings, always_written=("link",))) == expected_words
+    words = option_words(OneSetting(name="secret"), replacement_texts={"name": "***"})
+    assert words == ["--name", "'***'"]

@@ -21,8 +21,8 @@ from gatewise_export.commands.run_verify import check_data
 from gatewise_signals.blocks import block
 
 
-def spread(make_windows):
-    return np.std(make_windows, axis=1)
+def spread(windows):
+    return np.std(windows, axis=1)
 
 
 def save_network(path, activation="Relu"):
@@ -40,8 +40,8 @@ def save_network(path, activation="Relu"):
         [helper.make_tensor_value_info("largest", onnx.TensorProto.FLOAT, ["n", 1])],
         [onnx.numpy_helper.from_array(weights, "w")],
     )
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
     return path
 
 
@@ -52,7 +52,7 @@ def make_blocks(path):
     ]
 
 
-def make_windows(n):
+def draw_windows(n):
     rng = np.random.default_rng(1)
     y = rng.integers(0, 2, n)
     return (rng.normal(0, 1 + y[:, None], (n, 16)) * 50).astype(np.int16), y
@@ -60,7 +60,7 @@ def make_windows(n):
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory):
-    x, y = make_windows(240)
+    x, y = draw_windows(240)
     path = save_network(tmp_path_factory.mktemp("network") / "layer.onnx")
     settings = {"families": ("linear",), "effort": "low", "n_stages": 2, "random_state": 0}
     model = LogisticRegression()
@@ -69,12 +69,13 @@ def system(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bundle_path(system, tmp_path_factory):
-    return gw.pack(system, tmp_path_factory.mktemp("bundle") / "b", sample=make_windows(20)[0]).path
+    path = tmp_path_factory.mktemp("custom") / "bundle"
+    return gw.pack(system, path, sample=draw_windows(20)[0]).path
 
 
 def test_a_device_with_custom_blocks_answers_as_the_system(system, bundle_path, tmp_path):
     archive = repack(bundle_path, tmp_path / "whole.gwb")
-    x, _ = make_windows(30)
+    x, _ = draw_windows(30)
     for bundle in (Bundle.open(bundle_path), archive):
         with pytest.raises(InputError, match=r":spread in training\), which the bundle"):
             bundle.manifest.signal.features(x)
@@ -93,15 +94,15 @@ def test_a_device_with_custom_blocks_answers_as_the_system(system, bundle_path, 
 
 
 def test_networks_are_checked_before_the_device_loads_them(bundle_path, monkeypatch):
-    n_loaded = []
+    session_counts = []
 
     def check_loads(graph, x, limits):
-        n_loaded.append(block._session.cache_info().currsize)
+        session_counts.append(block._session.cache_info().currsize)
 
     monkeypatch.setattr(device_stages, "check_loads", check_loads)
     block._session.cache_clear()
     gw.Device(bundle_path, blocks={"spread": spread}).close()
-    assert n_loaded == [0]
+    assert session_counts == [0]  # no session of a block existed during the check
 
 
 def test_a_device_refuses_a_bundle_without_its_functions(bundle_path):
@@ -111,7 +112,7 @@ def test_a_device_refuses_a_bundle_without_its_functions(bundle_path):
 
 @pytest.mark.slow
 def test_simulations_and_verify_accept_the_functions(system, bundle_path, tmp_path):
-    x, y = make_windows(40)
+    x, y = draw_windows(40)
     np.savez(tmp_path / "rows.npz", X=x, y=y)
     for call_without_functions in (
         lambda: gw.simulate(bundle_path, x, y),
@@ -131,21 +132,21 @@ def test_simulations_and_verify_accept_the_functions(system, bundle_path, tmp_pa
 
 
 def test_a_network_other_than_the_packed_one_is_refused(bundle_path, tmp_path):
-    copy = repack(bundle_path, tmp_path / "copy")
-    (file,) = copy.manifest.signal.models
-    (copy.path / file).write_bytes(b"other")
+    copied_bundle = repack(bundle_path, tmp_path / "copy")
+    (file,) = copied_bundle.manifest.signal.models
+    (copied_bundle.path / file).write_bytes(b"other")
     with pytest.raises(BundleError, match=f"{file} is not the file that was packed"):
-        Bundle.open(copy.path)
-    (copy.path / file).unlink()
+        Bundle.open(copied_bundle.path)
+    (copied_bundle.path / file).unlink()
     with pytest.raises(BundleError, match=file):
-        Bundle.open(copy.path)
+        Bundle.open(copied_bundle.path)
 
 
 def test_a_manifest_with_an_invalid_hash_of_a_network_is_refused(bundle_path, tmp_path):
-    copy = repack(bundle_path, tmp_path / "copy")
-    manifest = json.loads((copy.path / "manifest.json").read_text())
-    step = next(step for step in manifest["signal"]["steps"] if step["kind"] == "onnx")
-    step["sha256"] = "../" + step["sha256"][3:]
-    (copy.path / "manifest.json").write_text(json.dumps(manifest))
+    copied_bundle = repack(bundle_path, tmp_path / "copy")
+    manifest = json.loads((copied_bundle.path / "manifest.json").read_text())
+    network_step = next(step for step in manifest["signal"]["steps"] if step["kind"] == "onnx")
+    network_step["sha256"] = "../" + network_step["sha256"][3:]
+    (copied_bundle.path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(BundleError, match="not a SHA-256"):
-        Bundle.open(copy.path)
+        Bundle.open(copied_bundle.path)

@@ -26,15 +26,15 @@ def bundle(make_once):
 
 @pytest.fixture(scope="module")
 def windows_and_answers(bundle):
-    """Windows and the answers of a device to them."""
+    """Windows, and the answers of a device to them."""
     x, _ = draw_windows(80, seed=2)
     with gw.Device(bundle, blocks=BLOCKS, policy="edge-only") as device:
         return x, device.answer_many(x)
 
 
 def find_second_stage_row(answers):
-    """Index of a window that the second stage answered."""
-    return next(i for i, answer in enumerate(answers) if answer.stage == 1)
+    """Find the index of a window that the second stage answered."""
+    return next(row for row, answer in enumerate(answers) if answer.stage == 1)
 
 
 def test_a_bundle_names_its_functions_but_never_imports_them(bundle):
@@ -55,11 +55,11 @@ with gw.Device({str(bundle)!r}, blocks={{"roughness": rough}}, policy="edge-only
     print(device.answer(np.zeros(({SAMPLES}, 2), np.int16)).label in (0, 1, 2))
 print("tests" in sys.modules, "sklearn" in sys.modules)
 """
-    error, answered, imported = run_python(code).splitlines()
-    assert "block 'roughness' is a Python function" in error
-    assert "tests.support.window_system:roughness" in error
-    assert "--block roughness=module:function" in error
-    assert (answered, imported) == ("True", "False False")
+    error_line, has_answered, imported_packages = run_python(code).splitlines()
+    assert "block 'roughness' is a Python function" in error_line
+    assert "tests.support.window_system:roughness" in error_line
+    assert "--block roughness=module:function" in error_line
+    assert (has_answered, imported_packages) == ("True", "False False")
 
 
 def test_an_instance_whose_function_hangs_gets_the_fallback_answer(bundle, windows_and_answers):
@@ -67,21 +67,20 @@ def test_an_instance_whose_function_hangs_gets_the_fallback_answer(bundle, windo
     second_stage_row = find_second_stage_row(answers)
     may_return, has_started = threading.Event(), threading.Event()
 
-    def hanging(window):
+    def compute_or_hang(window):
         if has_started.is_set():  # after the self-test
             may_return.wait(60)
         return roughness(window)
 
     with gw.Device(
-        bundle, blocks={"roughness": hanging}, policy="edge-only", deadline_ms=150
+        bundle, blocks={"roughness": compute_or_hang}, policy="edge-only", deadline_ms=150
     ) as device:
         has_started.set()
         fallback = device.answer(x[second_stage_row])
         assert (fallback.route, fallback.stage) == ("fallback", 0)
         assert fallback.reason == "sensor-late:roughness"
-        assert (
-            fallback.latency_ms < 5_000
-        )  # far below the 60 s of the function, even on a loaded machine
+        # far below the 60 s of the function, even on a loaded machine
+        assert fallback.latency_ms < 5_000
         assert fallback.cost < answers[second_stage_row].cost
         may_return.set()
         answer = device.answer(x[second_stage_row])
@@ -92,10 +91,10 @@ def test_an_instance_whose_function_hangs_gets_the_fallback_answer(bundle, windo
 def test_a_function_that_hangs_for_an_audit_delays_no_instance(bundle, windows_and_answers):
     x, answers = windows_and_answers
     second_stage_row = find_second_stage_row(answers)
-    first_stage_row = next(k for k, answer in enumerate(answers) if answer.stage == 0)
+    first_stage_row = next(row for row, answer in enumerate(answers) if answer.stage == 0)
     may_return, hangs_next_call = threading.Event(), threading.Event()
 
-    def hanging(window):
+    def compute_or_hang(window):
         if hangs_next_call.is_set():  # the first call after the self-test is for the audit
             hangs_next_call.clear()
             may_return.wait(60)
@@ -103,7 +102,11 @@ def test_a_function_that_hangs_for_an_audit_delays_no_instance(bundle, windows_a
 
     link = gw.InProcessLink(lambda X: ([0] * len(X), [[1.0, 0.0, 0.0]] * len(X)))
     with gw.Device(
-        bundle, link=link, blocks={"roughness": hanging}, audit=1.0, deadline_ms=30_000
+        bundle,
+        link=link,
+        blocks={"roughness": compute_or_hang},
+        audit=1.0,
+        deadline_ms=30_000,
     ) as device:
         hangs_next_call.set()
         assert device.answer(x[first_stage_row]).stage == 0
@@ -119,19 +122,16 @@ def test_the_last_finished_stage_answers_if_a_later_block_fails(bundle, windows_
     second_stage_row = find_second_stage_row(answers)
     is_broken = threading.Event()
 
-    def failing(window):
+    def compute_or_fail(window):
         if is_broken.is_set():
             raise OSError("bus error")
         return roughness(window)
 
-    with gw.Device(bundle, blocks={"roughness": failing}, policy="edge-only") as device:
+    with gw.Device(bundle, blocks={"roughness": compute_or_fail}, policy="edge-only") as device:
         is_broken.set()
         fallback = device.answer(x[second_stage_row])
-        assert (fallback.route, fallback.stage, fallback.reason) == (
-            "fallback",
-            0,
-            "sensor:roughness",
-        )
+        assert (fallback.route, fallback.stage) == ("fallback", 0)
+        assert fallback.reason == "sensor:roughness"
         assert device.counters["errors"] == 0
 
 
@@ -149,42 +149,43 @@ def test_a_new_version_may_compute_other_features(bundle, windows_and_answers):
 
 
 def draw_invalid_window(rng):
-    """A window with the errors of a broken driver in its type, shape or values."""
-    x = draw_windows(1, seed=int(rng.integers(10**6)))[0][0].astype(
+    """Draw a window with the errors of a broken driver in its type, shape or values."""
+    window = draw_windows(1, seed=int(rng.integers(10**6)))[0][0].astype(
         rng.choice(["int16", "int8", "uint8", "float16", "float32", "float64", "int64", "bool"])
     )
     fault = rng.integers(12)
     if fault == 0:
-        x = np.full_like(x, rng.integers(0, 2))
+        window = np.full_like(window, rng.integers(0, 2))
     elif fault == 1:
-        x = np.clip(x, 0, 1)
-    elif fault in (2, 3, 4) and x.dtype.kind == "f":
-        is_replaced = rng.random(x.shape) < rng.choice([0.01, 0.5, 1.0])
-        x[is_replaced] = rng.choice([np.nan, np.inf, -np.inf, np.finfo(x.dtype).max])
+        window = np.clip(window, 0, 1)
+    elif fault in (2, 3, 4) and window.dtype.kind == "f":
+        is_replaced = rng.random(window.shape) < rng.choice([0.01, 0.5, 1.0])
+        window[is_replaced] = rng.choice([np.nan, np.inf, -np.inf, np.finfo(window.dtype).max])
     elif fault == 5:
-        x = x[: rng.integers(0, SAMPLES)]
+        window = window[: rng.integers(0, SAMPLES)]
     elif fault == 6:
-        x = np.repeat(x, rng.integers(2, 4), axis=0)  # another rate
+        window = np.repeat(window, rng.integers(2, 4), axis=0)  # another rate
     elif fault == 7:
         shapes = [(0,), (), (2, SAMPLES), (SAMPLES,), (SAMPLES, 3), (1, SAMPLES, 2)]
-        x = np.zeros(shapes[rng.integers(len(shapes))])
+        window = np.zeros(shapes[rng.integers(len(shapes))])
     elif fault == 8:
-        objects = [None, "window", [[1, 2], [3]], {"a": 1}, object(), x.astype(complex), b"\0" * 64]
+        numbers = window.astype(complex)
+        objects = [None, "window", [[1, 2], [3]], {"a": 1}, object(), numbers, b"\0" * 64]
         return objects[rng.integers(len(objects))]
     elif fault == 9:
-        return x.tolist()
+        return window.tolist()
     elif fault == 10:
-        x = np.asfortranarray(x)[::-1]
-    return x
+        window = np.asfortranarray(window)[::-1]
+    return window
 
 
 def test_each_window_gets_an_answer_or_a_clear_error(bundle):
     """If the function of the second stage fails, the first stage answers."""
     rng = np.random.default_rng(16)
-    call_number = 0
+    window_number = 0
 
-    def failing(window):
-        fault = call_number % 8
+    def compute_or_fail(window):
+        fault = window_number % 8
         if fault == 1:
             raise ZeroDivisionError
         if fault == 2:
@@ -200,10 +201,10 @@ def test_each_window_gets_an_answer_or_a_clear_error(bundle):
         return roughness(window)
 
     counts = {"answers": 0, "fallback": 0, "InputError": 0, "SensorError": 0}
-    with gw.Device(bundle, blocks={"roughness": failing}, policy="edge-only") as device:
-        for i in range(2_500):
+    with gw.Device(bundle, blocks={"roughness": compute_or_fail}, policy="edge-only") as device:
+        for number in range(2_500):
             window = draw_invalid_window(rng)
-            call_number = i
+            window_number = number
             try:
                 answer = device.answer(window)
             except (InputError, gw.SensorError) as error:
@@ -218,4 +219,4 @@ def test_each_window_gets_an_answer_or_a_clear_error(bundle):
                     (0, reason) for reason in ("sensor", "missing", "infinite")
                 }
     assert sum(counts.values()) - counts["fallback"] == 2_500
-    assert min(counts.values()) > 25, counts
+    assert min(counts.values()) > 25, counts  # each outcome occurs often

@@ -15,17 +15,22 @@ import gatewise_signals as sig
 from tests.support.image_models import digit_images
 from tests.support.onnx_graphs import graph_of
 
-LAYERS = (16, 256, 128)
-SIZES = (64, *LAYERS, 10)
-OPERATIONS = [answer * b / 1000 for answer, b in pairwise(SIZES)]
+HIDDEN_SIZES = (16, 256, 128)
+LAYER_SIZES = (64, *HIDDEN_SIZES, 10)
+OPERATIONS = [n_inputs * n_outputs / 1000 for n_inputs, n_outputs in pairwise(LAYER_SIZES)]
 """Thousands of multiplications per layer."""
 
 
 def make_network(images, y):
-    """Network from ``image`` (n, 8, 8) to ``logits``; ``layer0`` is its first layer."""
+    """Make a network from ``image`` (n, 8, 8) to ``logits``; ``layer0`` is its first layer."""
     x = images.reshape(-1, 64).astype(np.float32) / 16
     classifier = MLPClassifier(
-        LAYERS, alpha=0.1, max_iter=300, early_stopping=True, n_iter_no_change=20, random_state=0
+        HIDDEN_SIZES,
+        alpha=0.1,
+        max_iter=300,
+        early_stopping=True,
+        n_iter_no_change=20,
+        random_state=0,
     ).fit(x, y)
     constants = {"scale": np.float32(1 / 16)}
     nodes = [
@@ -37,7 +42,7 @@ def make_network(images, y):
         zip(classifier.coefs_, classifier.intercepts_, strict=True)
     ):
         constants |= {f"w{k}": weights.astype(np.float32), f"b{k}": bias.astype(np.float32)}
-        is_output = k == len(LAYERS)
+        is_output = k == len(HIDDEN_SIZES)
         sums_name = "logits" if is_output else f"sums{k}"
         nodes.append(helper.make_node("Gemm", [input_name, f"w{k}", f"b{k}"], [sums_name]))
         if not is_output:
@@ -58,22 +63,23 @@ def test_an_early_exit_saves_operations_without_a_loss_of_accuracy(tmp_path):
         families=("linear",), effort="low", random_state=0,
     )  # fmt: skip
     cascade.fit(x[:900], y[:900], validation=(x[900:1500], y[900:1500]))
-    test_x, test_y = x[1500:], y[1500:]  # digits of other writers
+    x_test, y_test = x[1500:], y[1500:]  # digits of other writers
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    logits = session.run(None, {"image": test_x.astype(np.float32)})[0]
+    logits = session.run(None, {"image": x_test.astype(np.float32)})[0]
     network_labels = logits.argmax(axis=1)
-    is_offloaded = cascade.offload(test_x)
-    labels = cascade.predict(test_x)
+    is_offloaded = cascade.offload(x_test)
+    labels = cascade.predict(x_test)
     assert 0.02 < is_offloaded.mean() < 0.5
     np.testing.assert_array_equal(labels[is_offloaded], network_labels[is_offloaded])
-    assert (labels == test_y).mean() >= (network_labels == test_y).mean() - 0.01
-    operations = OPERATIONS[0] + is_offloaded * sum(OPERATIONS)
-    np.testing.assert_allclose(cascade.cost(test_x), operations)
-    stage_operations = LAYERS[0] * 10 / 1000
-    assert sum(OPERATIONS) / (operations.mean() + stage_operations) > 3
+    assert (labels == y_test).mean() >= (network_labels == y_test).mean() - 0.01
+    operations_of_rows = OPERATIONS[0] + is_offloaded * sum(OPERATIONS)
+    np.testing.assert_allclose(cascade.cost(x_test), operations_of_rows)
+    stage_operations = HIDDEN_SIZES[0] * 10 / 1000
+    # on average, less than a third of the operations of the network
+    assert sum(OPERATIONS) / (operations_of_rows.mean() + stage_operations) > 3
     bundle = gw.pack(cascade, tmp_path / "bundle", sample=x[1200:1240])
-    assert gw.verify(cascade, bundle, test_x).agrees
+    assert gw.verify(cascade, bundle, x_test).agrees
     with gw.Device(bundle) as device:
-        answers = [device.answer(picture) for picture in test_x[~is_offloaded][:50]]
+        answers = [device.answer(picture) for picture in x_test[~is_offloaded][:50]]
     np.testing.assert_array_equal([answer.label for answer in answers], labels[~is_offloaded][:50])
     assert {answer.cost for answer in answers} == {OPERATIONS[0]}

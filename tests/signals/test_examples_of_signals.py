@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("GATEWISE_DATA", ROOT.parent / "shared/data"))
-EXAMPLES = {
+DATA_FOLDER = Path(os.environ.get("GATEWISE_DATA", ROOT.parent / "shared/data"))
+DATA_SET_OF_EXAMPLE = {
     "movement": "hapt_raw", "vibration": "cwru_bearing", "sound": "fsdd", "heart": "mitbih_ds1",
     "current": "plaid", "images": None,
 }  # fmt: skip
@@ -23,18 +23,18 @@ EXAMPLES = {
 
 def test_each_example_is_short_and_tested():
     scripts = {path.stem: path for path in (ROOT / "examples/signals").glob("*.py")}
-    assert set(scripts) - {"live"} == set(EXAMPLES)
+    assert set(scripts) - {"live"} == set(DATA_SET_OF_EXAMPLE)
     assert all(len(path.read_text().splitlines()) <= 80 for path in scripts.values())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", DATA_SET_OF_EXAMPLE)
 def test_an_example_prints_its_accuracy_costs_and_live_answers(name, monkeypatch, capsys):
-    data_set = EXAMPLES[name]
-    if data_set is not None and not (DATA / f"{data_set}.npz").is_file():
-        pytest.skip(f"{data_set}.npz is not in {DATA}")
+    data_set = DATA_SET_OF_EXAMPLE[name]
+    if data_set is not None and not (DATA_FOLDER / f"{data_set}.npz").is_file():
+        pytest.skip(f"{data_set}.npz is not in {DATA_FOLDER}")
     script = ROOT / f"examples/signals/{name}.py"
-    monkeypatch.setenv("GATEWISE_DATA", str(DATA))
+    monkeypatch.setenv("GATEWISE_DATA", str(DATA_FOLDER))
     monkeypatch.setattr("sys.argv", [str(script)])
     monkeypatch.syspath_prepend(script.parent)  # the example imports live.py from its folder
     importlib.import_module("live").SEARCH["high_cost_model"].set_params(n_estimators=15)

@@ -17,7 +17,7 @@ BLOCKS = make_signal_blocks()
 GRAPH = sig.SignalGraph(BLOCKS)
 
 
-def same_bits(first_features, second_features):
+def have_same_bits(first_features, second_features):
     """Whether all bits are equal; all NaN count as one value."""
     is_same = (first_features.view(np.uint32) == second_features.view(np.uint32)) | (
         np.isnan(first_features) & np.isnan(second_features)
@@ -34,7 +34,7 @@ def test_features_of_a_window_do_not_depend_on_the_batch(seed, n_samples, n_wind
         windows = np.stack([window.astype(windows[0].dtype) for window in windows])
     batch_features = GRAPH.transform(windows)
     single_features = np.concatenate([GRAPH.transform(window[None]) for window in windows])
-    assert same_bits(batch_features, single_features)
+    assert have_same_bits(batch_features, single_features)
 
 
 def test_transform_equals_the_steps_computed_per_window():
@@ -43,10 +43,10 @@ def test_transform_equals_the_steps_computed_per_window():
     batch_features = GRAPH.transform(windows)
     single_features = []
     for window in windows:
-        values = GRAPH.lazy_values(window)
-        features = [values.block_features(number)[0] for number in range(len(BLOCKS))]
+        window_values = GRAPH.lazy_values(window)
+        features = [window_values.block_features(number)[0] for number in range(len(BLOCKS))]
         single_features.append(np.concatenate(features))
-    assert same_bits(batch_features, np.stack(single_features))
+    assert have_same_bits(batch_features, np.stack(single_features))
 
 
 @pytest.mark.slow
@@ -55,16 +55,16 @@ def test_ten_thousand_random_windows_give_features_or_an_input_error():
     n_refused = 0
     for _ in range(400):
         n_samples = int(rng.choice([0, 1, 2, 7, 15, 16, 33, 64], p=[0.05] * 5 + [0.25] * 3))
-        channels = int(rng.choice([1, 2, CHANNELS, 4], p=[0.05, 0.05, 0.8, 0.1]))
-        windows = np.stack([draw_window(rng, n_samples, channels) for _ in range(25)])
+        n_channels = int(rng.choice([1, 2, CHANNELS, 4], p=[0.05, 0.05, 0.8, 0.1]))
+        windows = np.stack([draw_window(rng, n_samples, n_channels) for _ in range(25)])
         try:
-            result = GRAPH.transform(windows)
+            features = GRAPH.transform(windows)
         except InputError:
             n_refused += 1
             continue
-        assert result.shape == (25, len(GRAPH.feature_names))
-        assert result.dtype == np.float32
-    assert 80 < n_refused < 320
+        assert features.shape == (25, len(GRAPH.feature_names))
+        assert features.dtype == np.float32
+    assert 80 < n_refused < 320  # many batches are refused, and many are not
 
 
 @pytest.mark.parametrize(
@@ -76,25 +76,27 @@ def test_windows_without_numbers_are_refused(windows):
 
 
 def test_a_step_is_computed_once_and_only_when_read():
-    values = GRAPH.lazy_values(np.ones((32, CHANNELS)))
-    assert values.computed_steps == ()
+    window_values = GRAPH.lazy_values(np.ones((32, CHANNELS)))
+    assert window_values.computed_steps == ()
     moments_index = next(i for i, block in enumerate(BLOCKS) if block.kind == "moments")
-    values.block_features(moments_index)
-    values.block_features(moments_index)
-    assert [step.kind for step in values.computed_steps] == ["channels", "spectrum", "moments"]
+    window_values.block_features(moments_index)
+    window_values.block_features(moments_index)
+    computed_kinds = [step.kind for step in window_values.computed_steps]
+    assert computed_kinds == ["channels", "spectrum", "moments"]
 
 
 def test_costs_charge_shared_steps_once():
-    acc = sig.Channels()
-    spectrum = sig.Spectrum(acc, 50.0)
+    channels = sig.Channels()
+    spectrum = sig.Spectrum(channels, 50.0)
     blocks = [sig.BandPowers(spectrum, (1.0, 2.0, 3.0)), sig.SpectralMoments(spectrum)]
     with pytest.raises(InputError, match="no price of"):
         sig.SignalGraph(blocks).costs()
-    prices = {acc: 1.0, spectrum: 10.0, blocks[0]: 2.0, blocks[1]: 3.0}
+    prices = {channels: 1.0, spectrum: 10.0, blocks[0]: 2.0, blocks[1]: 3.0}
     graph = sig.SignalGraph([block.with_prices(prices) for block in blocks])
     acquired = np.zeros((2, 7), bool)
     acquired[0, 0] = True
     acquired[1] = True
+    # channels, spectrum and the first block, and in the second row both blocks
     assert [graph.costs().price(row) for row in acquired] == [13.0, 16.0]
 
 

@@ -17,8 +17,8 @@ from gatewise_signals.pricing import price_table, table_of_steps
 from gatewise_signals.signal_input import SignalInput
 
 
-class Clock:
-    """Clock on which step k takes k + 1 seconds, and 9 seconds more in every third run."""
+class FakeClock:
+    """A clock on which step k takes k + 1 seconds, and 9 seconds more in every third run."""
 
     def __init__(self, n_steps: int) -> None:
         self.n_steps = n_steps
@@ -26,23 +26,23 @@ class Clock:
         self.now = 0.0
 
     def __call__(self) -> float:
-        measurement, is_end = divmod(self.n_calls, 2)
+        measurement_number, is_end = divmod(self.n_calls, 2)
         if is_end:
-            run, step = divmod(measurement, self.n_steps)
+            run, step = divmod(measurement_number, self.n_steps)
             self.now += step + 1 + (9 if run % 3 == 0 else 0)
         self.n_calls += 1
         return self.now
 
 
 def test_the_time_of_a_step_is_the_shortest_of_its_runs():
-    acc = sig.Channels()
-    spectrum = sig.Spectrum(acc, 50.0)
-    blocks = [sig.Mean(acc), sig.SpectralMoments(spectrum)]
+    channels = sig.Channels()
+    spectrum = sig.Spectrum(channels, 50.0)
+    blocks = [sig.Mean(channels), sig.SpectralMoments(spectrum)]
     x = np.random.default_rng(0).normal(size=(5, 64))
-    priced_blocks = sig.measured(blocks, x, clock=Clock(4))
+    priced_blocks = sig.measured(blocks, x, clock=FakeClock(4))
     prices = [step.price for step in sig.SignalGraph(priced_blocks).steps]
-    np.testing.assert_allclose(prices, [1e6, 2e6, 3e6, 4e6])
-    blocks_in_microjoules = sig.measured(blocks, x, watts=0.5, clock=Clock(4))
+    np.testing.assert_allclose(prices, [1e6, 2e6, 3e6, 4e6])  # microseconds
+    blocks_in_microjoules = sig.measured(blocks, x, watts=0.5, clock=FakeClock(4))
     np.testing.assert_allclose(
         [step.price for step in sig.SignalGraph(blocks_in_microjoules).steps], np.divide(prices, 2)
     )
@@ -57,14 +57,14 @@ def test_measuring_without_windows_is_refused():
 
 
 def make_two_blocks():
-    acc = sig.Channels()
-    return [sig.Mean(acc), sig.SpectralMoments(sig.Spectrum(acc, 50.0))]
+    channels = sig.Channels()
+    return [sig.Mean(channels), sig.SpectralMoments(sig.Spectrum(channels, 50.0))]
 
 
 @pytest.fixture
 def measured_table():
     x = np.random.default_rng(0).normal(size=(5, 64))
-    return price_table(make_two_blocks(), x, watts=0.5, clock=Clock(4))
+    return price_table(make_two_blocks(), x, watts=0.5, clock=FakeClock(4))
 
 
 def test_a_price_file_gives_prices_in_either_unit(measured_table, tmp_path):
@@ -84,7 +84,7 @@ def test_a_price_file_gives_prices_in_either_unit(measured_table, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("invalid_field", "message"),
     [
         ({"shape": []}, "shape: must have at least 1 entries"),
         ({"watts": -1}, "watts"),
@@ -92,9 +92,9 @@ def test_a_price_file_gives_prices_in_either_unit(measured_table, tmp_path):
         ({"speed": 1}, "unknown key 'speed'"),
     ],
 )
-def test_invalid_price_files_are_refused(measured_table, tmp_path, change, message):
+def test_invalid_price_files_are_refused(measured_table, tmp_path, invalid_field, message):
     path = tmp_path / "prices.json"
-    path.write_text(json.dumps(plain_values(measured_table) | change))
+    path.write_text(json.dumps(plain_values(measured_table) | invalid_field))
     with pytest.raises(InputError, match=message):
         sig.priced(make_two_blocks(), path)
 

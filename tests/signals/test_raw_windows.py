@@ -27,7 +27,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def picture_blocks():
+def make_picture_blocks():
     pixels = sig.Pixels(price=0.5)
     return [sig.Thumbnail(pixels, 3, 3, price=1.0), sig.BlockStatistics(pixels, 2, 2, price=6.0)]
 
@@ -39,7 +39,7 @@ def system(make_once):
     def fit_system(_):
         x, y = digit_images()
         f0 = gw.OnnxModel(conv_graph(x[:700], y[:700]))
-        cascade = gw.StagedCascade(f0, blocks=picture_blocks(), offload_rate=0.3, **SETTINGS)
+        cascade = gw.StagedCascade(f0, blocks=make_picture_blocks(), offload_rate=0.3, **SETTINGS)
         return cascade.fit(x[900:1200], y[900:1200], validation=(x[1200:1500], y[1200:1500]))
 
     return make_once("system-on-raw-windows", fit_system)
@@ -79,9 +79,9 @@ def test_an_offloaded_picture_costs_its_bytes_but_no_further_block(system, label
     exits = system.exit_stage(x)
     for stage in np.unique(exits):
         columns = {
-            k
+            column
             for visited_stage in system.stages_[: stage + 1]
-            for k in visited_stage.features.tolist()
+            for column in visited_stage.features.tolist()
         }
         expected_cost = sum(
             graph.blocks[block].price
@@ -109,7 +109,7 @@ def test_a_bundle_lists_the_window_once_and_decides_as_the_system(
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change_document", "message"),
     [
         (
             lambda document: document["features"].pop(),
@@ -131,9 +131,9 @@ def test_a_bundle_lists_the_window_once_and_decides_as_the_system(
         (lambda document: document["signal"].update(shape=[2000, 2000]), "has 4000000 values"),
     ],
 )
-def test_raw_windows_of_a_bundle_are_read_strictly(bundle, change, message):
+def test_raw_windows_of_a_bundle_are_read_strictly(bundle, change_document, message):
     document = json.loads((bundle.path / "manifest.json").read_text())
-    change(document)
+    change_document(document)
     with pytest.raises(ManifestError, match=message):
         read_manifest(json.dumps(document).encode())
 
@@ -146,10 +146,10 @@ def test_an_unfitted_model_is_fitted_on_flat_windows():
     forest = RandomForestClassifier(5, random_state=0)
     cascade = gw.StagedCascade(forest, blocks=blocks, **SETTINGS)
     cascade = cascade.fit(x, y, groups=np.arange(120) // 4)
-    reference = clone(forest).fit(x.reshape(120, -1).astype(np.float32), y)
+    reference_forest = clone(forest).fit(x.reshape(120, -1).astype(np.float32), y)
     rows = cascade._rows(x)
     np.testing.assert_array_equal(
-        cascade.high_cost_model_.labels(rows), reference.predict(rows[:, -40:])
+        cascade.high_cost_model_.labels(rows), reference_forest.predict(rows[:, -40:])
     )
     assert clone(cascade).high_cost_input == "window"
     assert cascade.cloud_prices_.item_size == 2
@@ -165,18 +165,18 @@ def test_an_unfitted_model_is_fitted_on_flat_windows():
 )
 def test_invalid_settings_are_refused(settings, message):
     x, y = digit_images()
-    arguments = SETTINGS | {"blocks": picture_blocks()} | settings
+    all_settings = SETTINGS | {"blocks": make_picture_blocks()} | settings
     with pytest.raises(InputError, match=message):
-        gw.StagedCascade(**arguments).fit(x[:60, :1, :1], y[:60])
+        gw.StagedCascade(**all_settings).fit(x[:60, :1, :1], y[:60])
 
 
 def test_c_computes_only_the_blocks_of_stages(bundle, tmp_path):
-    source = to_c(bundle, tmp_path / "c", name="m")
+    source = to_c(bundle, tmp_path / "c", name="digits")
     assert source.signals.n_features < len(bundle.manifest.features) - 64 + 1
 
 
-def opaque_model(rows):
-    """Probabilities of two classes by the first value of flat windows."""
+def predict_by_first_value(rows):
+    """Predict probabilities of two classes by the first value of flat windows."""
     return np.eye(2)[(rows[:, 0] >= 100).astype(int)]
 
 
@@ -186,7 +186,7 @@ def test_a_window_too_large_for_a_message_is_not_packed(tmp_path):
     y = np.arange(60) % 2
     x = (rng.integers(0, 99, (60, 33_000)) + 100 * y[:, None]).astype(np.float32)
     blocks = [sig.Mean(sig.Channels(price=0.0), price=1.0)]
-    cascade = gw.StagedCascade(opaque_model, blocks=blocks, **SETTINGS)
+    cascade = gw.StagedCascade(predict_by_first_value, blocks=blocks, **SETTINGS)
     cascade = cascade.fit(x[:40], y[:40], validation=(x[40:], y[40:]))
     with pytest.raises(InputError, match="132069 bytes, more than max_message=131072"):
         gw.pack(cascade, tmp_path / "long", sample=x[:4])
@@ -205,13 +205,13 @@ def test_a_device_offloads_pictures_over_a_real_broker(system, bundle, labelled_
             gw.Device(bundle, link=link, deadline_ms=10_000) as device,
         ):
             client = DeviceClient(broker.url, "client")
-            model = {"model": bundle.manifest.name, "version": bundle.manifest.version}
+            model_and_version = {"model": bundle.manifest.name, "version": bundle.manifest.version}
             for invalid_rows, reason in (
                 (x[:1].reshape(1, 64)[:, :63], "takes 64 columns"),
                 (np.full((1, 64), np.nan, np.float32), "NaN"),
                 (np.zeros((1, 65), np.int16), "takes 64 columns"),
             ):
-                request = client.ask(invalid_rows, **model)
+                request = client.ask(invalid_rows, **model_and_version)
                 answer = client.response()
                 assert (answer.id, answer.error) == (request.id, "bad-request")
                 assert reason in answer.detail

@@ -13,12 +13,12 @@ SIX_CHANNELS = [f"{sensor}_{axis}" for sensor in ("acc", "gyro") for axis in "xy
 
 
 @pytest.mark.parametrize("rate_hz", [0.01, 1, 50, 2000, 8000, 44100, 192000])
-@pytest.mark.parametrize("samples", [None, 2, 5, 64, 1000])
-def test_standard_blocks_compute_features_at_any_rate_and_length(rate_hz, samples):
+@pytest.mark.parametrize("n_samples", [None, 2, 5, 64, 1000])
+def test_standard_blocks_compute_features_at_any_rate_and_length(rate_hz, n_samples):
     channels = ["acc_x", "acc_y", "acc_z", "current"]
-    blocks = sig.standard_blocks(rate_hz=rate_hz, channels=channels, samples=samples)
+    blocks = sig.standard_blocks(rate_hz=rate_hz, channels=channels, samples=n_samples)
     graph = sig.SignalGraph(blocks)
-    n_samples = samples or max(16, 1 << int(0.064 * rate_hz).bit_length())
+    n_samples = n_samples or max(16, 1 << int(0.064 * rate_hz).bit_length())
     x = np.random.default_rng(0).normal(size=(2, n_samples, 4))
     assert np.isfinite(graph.transform(x)).all()
     assert len(set(graph.feature_names)) == len(graph.feature_names)

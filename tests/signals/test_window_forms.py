@@ -36,59 +36,59 @@ def test_channels_and_blocks_with_different_rates_are_refused():
         sig.Channels("acc", rate_hz=-1.0)
 
 
-def make_windows(n=40):
+def draw_windows(n=40):
     rng = np.random.default_rng(0)
     y = np.arange(n) % 2
     return (rng.normal(0, 1, (n, 20, 2)) + 2 * y[:, None, None]).astype(np.float32), y
 
 
 def make_blocks():
-    acc = sig.Channels("acc", (0, 1), ("x", "y"), price=1.0)
-    return [sig.Mean(acc, price=1.0), sig.Quantiles(acc, (0.1, 0.9), price=3.0)]
+    channels = sig.Channels("acc", (0, 1), ("x", "y"), price=1.0)
+    return [sig.Mean(channels, price=1.0), sig.Quantiles(channels, (0.1, 0.9), price=3.0)]
 
 
-def as_frames(x):
+def convert_to_frames(x):
     return [pd.DataFrame(window, columns=COLUMNS) for window in x]
 
 
-FORMS = {
+CONVERT_TO_FORM = {
     "array": lambda x: x,
     "list of arrays": list,
     "list of lists": lambda x: x.tolist(),
-    "list of frames": as_frames,
+    "list of frames": convert_to_frames,
 }
 
 
-def compute_features(form, x):
-    return sig.SignalInput.from_windows(make_blocks(), form(x)).features(form(x))
+def compute_features(convert, x):
+    return sig.SignalInput.from_windows(make_blocks(), convert(x)).features(convert(x))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", CONVERT_TO_FORM)
 def test_all_forms_of_windows_give_the_same_features(form):
-    x, _ = make_windows()
+    x, _ = draw_windows()
     np.testing.assert_array_equal(
-        compute_features(FORMS[form], x), compute_features(FORMS["array"], x)
+        compute_features(CONVERT_TO_FORM[form], x), compute_features(CONVERT_TO_FORM["array"], x)
     )
 
 
 @pytest.mark.slow
 def test_a_system_takes_lists_of_frames_from_fit_to_bundle(tmp_path):
-    x, y = make_windows(80)
+    x, y = draw_windows(80)
     settings = {"families": ("linear",), "effort": "low", "n_stages": 1, "random_state": 0}
     array_system = gw.StagedCascade(blocks=make_blocks(), **settings).fit(x, y)
-    system = clone(gw.StagedCascade(blocks=make_blocks(), **settings)).fit(as_frames(x), y)
+    system = clone(gw.StagedCascade(blocks=make_blocks(), **settings)).fit(convert_to_frames(x), y)
     np.testing.assert_array_equal(system.predict(x), array_system.predict(x))
-    np.testing.assert_array_equal(system.cost(as_frames(x)), array_system.cost(x))
-    assert system.explain(as_frames(x)[3]).label == system.explain(x[3]).label
-    bundle = gw.pack(system, tmp_path / "b", sample=x[:10])
-    assert gw.verify(system, bundle, as_frames(x)).agrees
+    np.testing.assert_array_equal(system.cost(convert_to_frames(x)), array_system.cost(x))
+    assert system.explain(convert_to_frames(x)[3]).label == system.explain(x[3]).label
+    bundle = gw.pack(system, tmp_path / "bundle", sample=x[:10])
+    assert gw.verify(system, bundle, convert_to_frames(x)).agrees
     assert bundle.manifest.signal.shape == (20, 2)
     with gw.Device(bundle, policy="edge-only") as device:
-        assert device.answer(x[0]).label == device.answer(as_frames(x)[0]).label
+        assert device.answer(x[0]).label == device.answer(convert_to_frames(x)[0]).label
 
 
 @pytest.mark.parametrize(
-    ("samples", "message"),
+    ("windows", "message"),
     [
         (
             [np.zeros((20, 2)), np.zeros((19, 2))],
@@ -97,9 +97,9 @@ def test_a_system_takes_lists_of_frames_from_fit_to_bundle(tmp_path):
         (["a", "b"], "must be numbers"),
     ],
 )
-def test_windows_of_unequal_lengths_or_of_text_are_refused(samples, message):
+def test_windows_of_unequal_lengths_or_of_text_are_refused(windows, message):
     with pytest.raises(InputError, match=message):
-        as_windows(samples)
+        as_windows(windows)
 
 
 def test_windows_with_channels_first_cause_a_warning():

@@ -23,9 +23,9 @@ def test_pushes_of_any_size_give_the_same_windows_as_cut_windows(length, hop, pu
     expected_windows, starts = cut_windows(signal, length, hop)
     windower = Windower(length, hop, rate_hz=10.0)
     windows = []
-    for push_size, end in zip(push_sizes, np.cumsum(push_sizes), strict=True):
-        begin = end - push_size
-        windows += windower.push(signal[begin:end], time=5.0 + begin / 10.0)
+    for push_size, end_sample in zip(push_sizes, np.cumsum(push_sizes), strict=True):
+        first_sample = end_sample - push_size
+        windows += windower.push(signal[first_sample:end_sample], time=5.0 + first_sample / 10.0)
     assert [window.start for window in windows] == starts.tolist()
     assert all(window.time == pytest.approx(5.0 + window.start / 10.0) for window in windows)
     np.testing.assert_array_equal(
@@ -81,6 +81,7 @@ def test_a_clock_error_causes_neither_gaps_nor_drift(clock_error):
     windows = []
     for start in range(0, 3200, 32):
         windows += windower.push(np.arange(start, start + 32), time=start / true_rate_hz)
+    # 1 + (3200 - 128) / 64 windows
     assert (len(windows), windower.n_gaps, windower.n_dropped) == (49, 0, 0)
     for window in windows:
         assert window.time == pytest.approx(

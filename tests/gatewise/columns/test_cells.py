@@ -23,15 +23,16 @@ from gatewise.columns.cells import class_indices, read_category
 def test_categories_are_the_same_in_a_frame_and_in_its_csv(
     tmp_path: Any, column: list[Any]
 ) -> None:
-    frame = pd.DataFrame({"key": range(len(column)), "cell": column})
-    frame.to_csv(tmp_path / "table.csv", index=False)
+    table = pd.DataFrame({"key": range(len(column)), "cell": column})
+    table.to_csv(tmp_path / "table.csv", index=False)
     texts = pd.read_csv(tmp_path / "table.csv", dtype=str)["cell"].dropna().tolist()
-    assert [*map(read_category, texts)] == [*map(read_category, frame["cell"].dropna().tolist())]
+    assert [*map(read_category, texts)] == [*map(read_category, table["cell"].dropna().tolist())]
 
 
 @pytest.mark.parametrize(
     ("labels", "classes", "expected_indices"),
     [
+        # a label that is not a class has the index -2
         ([3, 7, 8], (3, 7), [0, 1, -2]),
         (["3", "7.0", " 3 ", "x"], (3, 7), [0, 1, 0, -2]),
         ([3.0, 7.5], (3, 7), [0, -2]),

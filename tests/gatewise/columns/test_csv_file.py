@@ -11,7 +11,7 @@ from gatewise.errors import InputError
 
 
 @pytest.mark.parametrize(
-    ("text", "rows"),
+    ("text", "expected_rows"),
     [
         ("a,b;c\n1,2\n", [["a", "b;c"], ["1", "2"]]),
         ("a\n1;2\n", [["a"], ["1;2"]]),
@@ -28,13 +28,13 @@ from gatewise.errors import InputError
         (";a;\n0;1;\n", [["Unnamed: 0", "a", "Unnamed: 2"], ["0", "1", ""]]),
     ],
 )  # fmt: skip
-def test_the_header_determines_the_separator(tmp_path, text, rows):
-    path = tmp_path / "t.csv"
+def test_the_header_determines_the_separator(tmp_path, text, expected_rows):
+    path = tmp_path / "table.csv"
     path.write_text(text, newline="")
-    assert [row for _, row in csv_rows(path)] == rows
-    assert pd.read_csv(
-        plain_csv(path), header=None, dtype=str, keep_default_na=False
-    ).to_numpy().tolist() == [[cell.strip() for cell in row] for row in rows]
+    assert [row for _, row in csv_rows(path)] == expected_rows
+    table = pd.read_csv(plain_csv(path), header=None, dtype=str, keep_default_na=False)
+    stripped_rows = [[cell.strip() for cell in row] for row in expected_rows]
+    assert table.to_numpy().tolist() == stripped_rows
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,14 @@ def test_the_header_determines_the_separator(tmp_path, text, rows):
     ],
 )
 def test_ambiguous_cells_are_refused_with_their_line(tmp_path, text, message):
-    path = tmp_path / "t.csv"
+    path = tmp_path / "table.csv"
     path.write_text(text)
-    for reader in (csv_rows, plain_csv):
+    for read_file in (csv_rows, plain_csv):
         with pytest.raises(InputError, match=message):
-            list(reader(path))
+            list(read_file(path))
 
 
 def test_prices_may_be_separated_by_semicolons(tmp_path):
-    (tmp_path / "p.csv").write_text("feature;own;group;shared\na;1,5;imu;2\nb;0,25;imu;\n")
-    assert FeatureCosts.from_file(tmp_path / "p.csv").total == 3.75
+    (tmp_path / "prices.csv").write_text("feature;own;group;shared\na;1,5;imu;2\nb;0,25;imu;\n")
+    costs = FeatureCosts.from_file(tmp_path / "prices.csv")
+    assert costs.total == 1.5 + 0.25 + 2  # own prices and the shared price

@@ -44,6 +44,7 @@ OPTIONS = ColumnOptions(
 
 @st.composite
 def draw_table(draw):
+    """Draw columns of texts, two settings of the encoder and the number of training rows."""
     n_rows = draw(st.integers(4, 10))
     columns = {
         name: draw(st.lists(st.one_of(cells, MISSING), min_size=n_rows, max_size=n_rows))
@@ -52,11 +53,12 @@ def draw_table(draw):
     return columns, draw(st.booleans()), draw(st.sampled_from([0, 3, 12])), n_rows // 2
 
 
-def as_bits(x: np.ndarray) -> list[list[int]]:
+def view_bits(x: np.ndarray) -> list[list[int]]:
+    """View float32 values as integers, which also differ between zeros and between NaN."""
     return np.ascontiguousarray(x, np.float32).view(np.uint32).tolist()
 
 
-def through_json(encoder: RowEncoder) -> RowEncoder:
+def copy_by_json(encoder: RowEncoder) -> RowEncoder:
     return decode_json(encode_json(encoder), RowEncoder, "encoder")
 
 
@@ -64,36 +66,43 @@ def through_json(encoder: RowEncoder) -> RowEncoder:
 @given(draw_table())
 @example((SIGNED_ZEROS, False, 0, 2))
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
-def test_a_device_encodes_as_training_does(tmp_path_factory, example_table):
-    columns, impute, max_one_hot, n_training = example_table
+def test_a_device_encodes_as_training_does(tmp_path_factory, drawn_table):
+    columns, is_imputed, max_one_hot, n_training = drawn_table
     path = tmp_path_factory.mktemp("table") / "rows.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow([*columns, "label"])
         writer.writerows(zip(*columns.values(), "ab" * 5, strict=False))
     frame = read_table(path, options=OPTIONS).frame
-    encoder = TableEncoder.from_options(OPTIONS).set_params(impute=impute, max_one_hot=max_one_hot)
+    encoder = TableEncoder.from_options(OPTIONS).set_params(
+        impute=is_imputed, max_one_hot=max_one_hot
+    )
     try:
         encoder.fit(frame.iloc[:n_training])
     except InputError:  # a column that is empty
         assume(False)
-    device_encoder = through_json(encoder.encoder_)
+    device_encoder = copy_by_json(encoder.encoder_)
     assert device_encoder == encoder.encoder_
     training_features = encoder.transform(frame)
     assert training_features.columns.tolist() == list(device_encoder.feature_names)
     rows_of_file = table.read_table(path, device_encoder.names, device_encoder)
-    assert (as_bits(device_encoder.rows(rows_of_file.rows)), rows_of_file.ignored_columns) == (
-        as_bits(training_features),
+    assert (view_bits(device_encoder.rows(rows_of_file.rows)), rows_of_file.ignored_columns) == (
+        view_bits(training_features),
         ("label",),
     )
     rows_by_name = [dict(zip(device_encoder.names, row, strict=True)) for row in rows_of_file.rows]
-    assert as_bits(device_encoder.rows(rows_by_name)) == as_bits(training_features)
+    assert view_bits(device_encoder.rows(rows_by_name)) == view_bits(training_features)
     # the same cells with their types, as a program has them
-    assert as_bits(encode_frame(device_encoder, frame.astype(object))) == as_bits(training_features)
-    if impute:  # but for columns without a missing cell in training
+    assert view_bits(encode_frame(device_encoder, frame.astype(object))) == view_bits(
+        training_features
+    )
+    if is_imputed:  # but for columns without a missing cell in training
         incomplete_features = training_features.columns[training_features.isna().any()]
         filled_features = {
-            f for c in device_encoder.columns if c.fill is not None for f in c.features
+            feature
+            for column in device_encoder.columns
+            if column.fill is not None
+            for feature in column.features
         }
         assert filled_features.isdisjoint(incomplete_features)
         assert not np.isnan(training_features[:n_training]).to_numpy().any()
@@ -108,7 +117,8 @@ def test_cells_of_all_types_are_encoded_or_refused():
             TimeColumn(name="t", features=("t_hour", "t_days"), parts=("hour", "days")),
         )
     )
-    expected = [0.0, 3.0, 0.0, 12.0, (moment - datetime(1970, 1, 1)).days + 0.5]
+    # the first category; a number that is not missing; hour; days since 1970
+    expected_features = [0.0, 3.0, 0.0, 12.0, (moment - datetime(1970, 1, 1)).days + 0.5]
     for row in (
         [1, 3, moment],
         ["1", "3", moment.isoformat()],
@@ -116,7 +126,7 @@ def test_cells_of_all_types_are_encoded_or_refused():
         {"t": pd.Timestamp(moment), "n": 3, "c": np.int8(1)},
         [" 1 ", " 3", np.datetime64(moment)],
     ):
-        assert encoder.row(row).tolist() == np.float32(expected).tolist()
+        assert encoder.row(row).tolist() == np.float32(expected_features).tolist()
     row_without_values = encoder.row([pd.NA, None, pd.NaT]).tolist()
     assert math.isnan(row_without_values[0])
     assert row_without_values[1:3] == [7.0, 1.0]
@@ -141,12 +151,8 @@ def test_cells_of_all_types_are_encoded_or_refused():
 def test_formats_of_times():
     assert read_time("1.3.2025 08:30", "%d.%m.%Y %H:%M") == datetime(2025, 3, 1, 8, 30)
     assert read_time("1740818096", "unix") == datetime(2025, 3, 1, 8, 34, 56)
-    for time_format in (
-        "%A",
-        "%b %Y",
-        "2025",
-        "%",
-    ):  # names of days and months depend on the locale
+    # names of days and months depend on the locale
+    for time_format in ("%A", "%b %Y", "2025", "%"):
         with pytest.raises(InputError, match="not a format of a time"):
             check_time_format(time_format)
 

@@ -50,25 +50,25 @@ def test_a_kind_learns_encodes_and_survives_a_document(kind, fill_missing, has_m
 
 
 def test_missing_cells_are_filled_with_the_median_or_mode():
-    def learnt_fill(kind, cells):
+    def learn_fill(kind, cells):
         return KINDS[kind].learn("c", cells, LearningOptions(fill_missing=True)).fill
 
-    assert learnt_fill("number", ["1", "2", "9"]) == (2.0,)
-    assert learnt_fill("boolean", ["yes", "no"]) == (1.0,)
-    assert learnt_fill("boolean", ["yes", "no", "no"]) == (0.0,)
-    assert learnt_fill("category", ["a", "b"]) == (0.0, 0.0)
-    assert learnt_fill("ordinal", ["a", "b"]) == (-1.0,)
-    assert learnt_fill("time", ["2025-03-01", "2025-01-01", "2025-02-01"]) == (2.0, 5.0)
+    assert learn_fill("number", ["1", "2", "9"]) == (2.0,)
+    assert learn_fill("boolean", ["yes", "no"]) == (1.0,)
+    assert learn_fill("boolean", ["yes", "no", "no"]) == (0.0,)
+    assert learn_fill("category", ["a", "b"]) == (0.0, 0.0)
+    assert learn_fill("ordinal", ["a", "b"]) == (-1.0,)
+    assert learn_fill("time", ["2025-03-01", "2025-01-01", "2025-02-01"]) == (2.0, 5.0)
 
 
 def test_a_column_with_many_categories_becomes_ordinal():
-    cells = [str(i) for i in range(13)]
+    cells = [str(i) for i in range(13)]  # more than the 12 that become features of their own
     assert type(KINDS["category"].learn("c", cells[:12], LearningOptions())) is CategoryColumn
-    column = KINDS["category"].learn("c", cells, LearningOptions())
-    assert type(column) is OrdinalColumn
-    assert column.categories == tuple(cells)
-    assert column.read("new") == (-1.0,)
-    assert not any(map(math.isnan, column.read("12")))
+    ordinal_column = KINDS["category"].learn("c", cells, LearningOptions())
+    assert type(ordinal_column) is OrdinalColumn
+    assert ordinal_column.categories == tuple(cells)
+    assert ordinal_column.read("new") == (-1.0,)
+    assert not any(map(math.isnan, ordinal_column.read("12")))
 
 
 @pytest.mark.parametrize("text", ["colour", "", "categories"])

@@ -12,7 +12,7 @@ from gatewise.errors import InputError
 RNG = np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("max_values", [7, 1 << 20])
+@pytest.mark.parametrize("max_values", [7, 1 << 20])  # row by row, and all rows at once
 def test_ranges_ignore_missing_values(max_values, monkeypatch):
     monkeypatch.setattr(value_ranges, "MAX_VALUES", max_values)
     x = (RNG.normal(size=(50, 4)) * [1, 1e-3, 1e6, 1] + [0, 1e3, 0, 5]).astype(np.float32)
@@ -27,6 +27,7 @@ def test_ranges_ignore_missing_values(max_values, monkeypatch):
 def test_limits_are_three_deviations_outside():
     x = np.array([[0.0, 1.0, np.nan], [4.0, 1.0, np.nan]], np.float32)
     lowest, highest = ValueRanges.of_rows(x).limits()
+    # the values 0 and 4 have a deviation of 2
     assert (lowest[0], highest[0]) == (-2 * MAX_DEVIATIONS, 4 + 2 * MAX_DEVIATIONS)
     # of a constant column, and of one without values, every value is plausible
     assert (lowest[1], highest[1]) == (-np.inf, np.inf)
@@ -46,9 +47,9 @@ def test_arrays_are_read_back_or_refused():
     windows = RNG.normal(size=(9, 5, 3))
     for features, n_channels in ((rows, 0), (rows, 3)):
         arrays = TrainingRanges.of_rows(features, windows if n_channels else None).arrays()
-        read_back = TrainingRanges.from_arrays(arrays, 2, n_channels).arrays()
-        assert all(np.array_equal(read_back[name], array) for name, array in arrays.items())
-    for changes in (
+        arrays_read_back = TrainingRanges.from_arrays(arrays, 2, n_channels).arrays()
+        assert all(np.array_equal(arrays_read_back[name], array) for name, array in arrays.items())
+    for invalid_arrays in (
         {"features": arrays["features"][:2]},
         {"features": arrays["features"].astype(float)},
         {"varies": arrays["varies"][:2]},
@@ -56,4 +57,4 @@ def test_arrays_are_read_back_or_refused():
         {"other": arrays["varies"]},
     ):
         with pytest.raises(InputError):
-            TrainingRanges.from_arrays(arrays | changes, 2, 3)
+            TrainingRanges.from_arrays(arrays | invalid_arrays, 2, 3)

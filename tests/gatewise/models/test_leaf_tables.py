@@ -13,7 +13,7 @@ from tests.support.trees import make_trees
 
 RNG = np.random.default_rng(0)
 FEW_VALUES = np.float32([0.1, 0.25, 0.3, 1e-39])
-FORMS = {
+ROWS_BY_FORM = {
     "floats": RNG.normal(size=(90, 1)),
     "bytes": RNG.integers(-127, 128, (200, 1)) / 64,
     "picks": RNG.choice(FEW_VALUES, (90, 1)),
@@ -28,38 +28,39 @@ FORMS = {
 
 
 def decode_numbers(tables: LeafTables, n_leaves: int, n_outputs: int) -> np.ndarray:
-    """Rows of numbers, decoded as the generated C decodes them."""
+    """Decode rows of numbers as the generated C does."""
     numbers = tables.value
     if tables.small is not None:
         numbers = tables.small * tables.step
     elif tables.picks is not None:
         numbers = tables.value[tables.picks]
-    decoded = np.zeros((n_leaves, n_outputs), np.float32)
+    rows = np.zeros((n_leaves, n_outputs), np.float32)
     for leaf in range(n_leaves):
         row = leaf if tables.rows is None else tables.rows[leaf]
         if tables.starts is None:
-            decoded[leaf] = numbers.reshape(-1, n_outputs)[row]
+            rows[leaf] = numbers.reshape(-1, n_outputs)[row]
         else:
-            span = slice(tables.starts[row], tables.starts[row + 1])
-            decoded[leaf, tables.outputs[span]] = numbers[span]
-    return decoded
+            entries = slice(tables.starts[row], tables.starts[row + 1])
+            rows[leaf, tables.outputs[entries]] = numbers[entries]
+    return rows
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_the_smallest_form_holds_the_same_numbers(form):
-    rows = FORMS[form].astype(np.float32) + np.float32(0)  # turn -0 into 0
+@pytest.mark.parametrize("form_name", ROWS_BY_FORM)
+def test_the_smallest_form_holds_the_same_numbers(form_name):
+    rows = ROWS_BY_FORM[form_name].astype(np.float32) + np.float32(0)  # turn -0 into 0
     tables = pack_leaves(rows)
     assert decode_numbers(tables, *rows.shape).tobytes() == rows.tobytes()
-    assert (tables.rows is not None) == ("rows" in form)
-    assert (tables.starts is not None) == ("sparse" in form)
-    assert (tables.small is not None) == ("bytes" in form)
-    assert (tables.picks is not None) == ("picks" in form or form == "sparse rows of picks")
+    assert (tables.rows is not None) == ("rows" in form_name)
+    assert (tables.starts is not None) == ("sparse" in form_name)
+    assert (tables.small is not None) == ("bytes" in form_name)
+    assert (tables.picks is not None) == ("picks" in form_name)
     assert tables.nbytes() <= rows.nbytes
 
 
 def test_table_sizes_count_indices_with_the_given_widths():
     tables = LeafTables(np.zeros(3, np.float32), rows=np.arange(256), picks=np.arange(4))
     assert tables.index_widths == (1, 1, 1, 1)
+    # 3 floats of 4 bytes, 256 row indices and 4 value indices
     assert tables.nbytes() == 3 * 4 + 256 + 4
     assert tables.nbytes((2, 1, 1, 4)) == 3 * 4 + 2 * 256 + 4 * 4
     assert [unsigned_bytes(largest) for largest in (255, 256, 65535, 65536)] == [1, 2, 2, 4]

@@ -18,7 +18,7 @@ from gatewise.models.trees import TreeEnsemble, byte_leaves
 from tests.support.tree_walks import find_tested_columns, find_tree_paths
 from tests.support.trees import random_trees
 
-SILENT = {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 3}
+SILENT_PARAMETERS = {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 3}
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +35,11 @@ def test_margins_equal_those_of_lightgbm(digits, n_classes):
     objective = (
         {"objective": "binary"} if n_classes == 2 else {"objective": "multiclass", "num_class": 10}
     )
-    booster = lgb.train(SILENT | objective, lgb.Dataset(X, y % n_classes), 20)
+    booster = lgb.train(SILENT_PARAMETERS | objective, lgb.Dataset(X, y % n_classes), 20)
     ensemble = TreeEnsemble.from_lightgbm(booster)
     rows_with_new_nan = X.copy()
-    rows_with_new_nan[:, 30] = (
-        np.nan
-    )  # LightGBM treats NaN as 0 in columns that were complete in training
+    # LightGBM treats NaN as 0 in columns that were complete in training
+    rows_with_new_nan[:, 30] = np.nan
     for rows in (X, rows_with_new_nan):
         expected_margins = booster.predict(rows, raw_score=True).reshape(len(rows), -1)
         np.testing.assert_allclose(ensemble.margins(rows), expected_margins, rtol=1e-5, atol=1e-5)
@@ -58,12 +57,13 @@ def test_trees_have_the_nodes_of_their_source_at_any_size(digits):
     """Trees of absent and of fully learned classes have a single leaf."""
     X, y = digits
     objective = {"objective": "multiclass", "num_class": 11, "min_gain_to_split": 2.0}
-    booster = lgb.train(SILENT | objective, lgb.Dataset(X, y), 40)
+    booster = lgb.train(SILENT_PARAMETERS | objective, lgb.Dataset(X, y), 40)
     ensemble = TreeEnsemble.from_lightgbm(booster)
-    sizes = np.diff([*ensemble.roots, ensemble.n_nodes])
+    node_counts = np.diff([*ensemble.roots, ensemble.n_nodes])
     n_leaves = [tree["num_leaves"] for tree in booster.dump_model()["tree_info"]]
-    assert sizes.tolist() == [2 * n_tree_leaves - 1 for n_tree_leaves in n_leaves]
-    assert sizes.min() == 1 < sizes.max()
+    # a binary tree of n leaves has n - 1 inner nodes
+    assert node_counts.tolist() == [2 * n_tree_leaves - 1 for n_tree_leaves in n_leaves]
+    assert node_counts.min() == 1 < node_counts.max()
     expected_margins = booster.predict(X, raw_score=True)
     np.testing.assert_allclose(ensemble.margins(X), expected_margins, rtol=1e-5, atol=1e-5)
 
@@ -75,7 +75,7 @@ def test_features_may_be_named_as_fields_of_a_model_file(digits):
     objective = {"objective": "multiclass", "num_class": 10}
     boosters = [
         lgb.train(
-            SILENT | objective,
+            SILENT_PARAMETERS | objective,
             lgb.Dataset(np.roll(X, 20, axis=1), y, feature_name=feature_names),
             3,
         )
@@ -89,7 +89,9 @@ def test_features_may_be_named_as_fields_of_a_model_file(digits):
 def test_a_compact_ensemble_has_the_same_margins(digits):
     X, y = digits
     objective = {"objective": "multiclass", "num_class": 10}
-    ensemble = TreeEnsemble.from_lightgbm(lgb.train(SILENT | objective, lgb.Dataset(X, y), 5))
+    ensemble = TreeEnsemble.from_lightgbm(
+        lgb.train(SILENT_PARAMETERS | objective, lgb.Dataset(X, y), 5)
+    )
     compact_ensemble, used_columns = ensemble.compact()
     assert compact_ensemble.n_features == len(used_columns) < X.shape[1]
     np.testing.assert_array_equal(compact_ensemble.margins(X[:, used_columns]), ensemble.margins(X))
@@ -113,11 +115,13 @@ def test_models_without_a_flat_form_are_refused(parameters, message):
     rng = np.random.default_rng(0)
     X = rng.integers(0, 5, (500, 3)).astype(np.float64)
     y = (X[:, 0] % 2 == 0) ^ (X[:, 1] > 2)
-    categorical = parameters.pop("categorical_feature", "auto")
+    categorical_feature = parameters.pop("categorical_feature", "auto")
     all_parameters = (
-        SILENT | {"objective": "binary", "min_data_per_group": 1, "cat_smooth": 0} | parameters
+        SILENT_PARAMETERS
+        | {"objective": "binary", "min_data_per_group": 1, "cat_smooth": 0}
+        | parameters
     )
-    data_set = lgb.Dataset(X, y, categorical_feature=categorical, params=all_parameters)
+    data_set = lgb.Dataset(X, y, categorical_feature=categorical_feature, params=all_parameters)
     booster = lgb.train(all_parameters, data_set, 3)
     with pytest.raises(InputError, match=message):
         TreeEnsemble.from_lightgbm(booster)
@@ -138,17 +142,16 @@ def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, has_mixed_out
     assert [set(np.flatnonzero(mask).tolist()) for mask in visited_mask] == [
         find_tested_columns(trees, row) for row in x
     ]
-    leaf, first_visits = trees.first_visits(x)
-    assert leaf.T.tolist() == [
+    leaf_of_row, first_visits = trees.first_visits(x)
+    assert leaf_of_row.T.tolist() == [
         [nodes[-1] for nodes in nodes_of_path] for nodes_of_path in node_paths
     ]
     np.testing.assert_array_equal(first_visits < trees.n_trees, visited_mask)
     assert trees.splits_passed(x).tolist() == [
         sum(map(len, nodes_of_path)) - trees.n_trees for nodes_of_path in node_paths
     ]
-    x = np.resize(
-        x, (n_rows, trees.n_features)
-    )  # the kernel evaluates rows in blocks of some hundreds
+    # the kernel evaluates rows in blocks of some hundreds
+    x = np.resize(x, (n_rows, trees.n_features))
     visited_mask = trees.visited_features(x)
     margins, mask_of_one_pass = trees.run_and_visit(x)
     np.testing.assert_array_equal(margins.view(np.uint32), trees.margins(x).view(np.uint32))
@@ -161,10 +164,12 @@ def test_centred_trees_give_the_same_margins_from_smaller_leaves(seed, has_mixed
     centred_trees = trees.with_centred_leaves()
     tolerance = 1e-6 * trees.n_trees * float(np.abs(trees.value).max() + np.abs(trees.base).max())
     np.testing.assert_allclose(centred_trees.margins(x), trees.margins(x), rtol=0, atol=tolerance)
-    for tree, (begin, end) in enumerate(pairwise([*trees.roots.tolist(), trees.n_nodes])):
-        is_leaf = trees.feature[begin:end] < 0
+    for tree, (first_node, next_root) in enumerate(
+        pairwise([*trees.roots.tolist(), trees.n_nodes])
+    ):
+        is_leaf = trees.feature[first_node:next_root] < 0
         leaves_before, leaves_after = (
-            ensemble.value[begin:end][is_leaf] for ensemble in (trees, centred_trees)
+            ensemble.value[first_node:next_root][is_leaf] for ensemble in (trees, centred_trees)
         )
         if trees.output[tree] < 0:
             np.testing.assert_array_equal(leaves_after, leaves_before)
@@ -182,13 +187,12 @@ def test_byte_leaves_are_close_and_can_be_packed(seed, has_mixed_outputs):
     is_leaf = trees.feature < 0
     rounded_trees = trees.with_byte_leaves()
     leaves_before, leaves_after = trees.value[is_leaf], rounded_trees.value[is_leaf]
-    largest = np.abs(leaves_before).max()
+    largest_value = np.abs(leaves_before).max()
     # A leaf changes by half a step, the largest by a step of at most 1/64 of its value.
-    assert np.abs(leaves_after - leaves_before).max() <= largest / 64
-    assert (
-        np.abs(leaves_after - leaves_before)[np.abs(leaves_before) < largest * 0.97].max(initial=0)
-        <= largest / 128
-    )
+    assert np.abs(leaves_after - leaves_before).max() <= largest_value / 64
+    is_not_largest = np.abs(leaves_before) < 0.97 * largest_value
+    changes = np.abs(leaves_after - leaves_before)[is_not_largest]
+    assert changes.max(initial=0) <= largest_value / 128
     step_counts, step = byte_leaves(leaves_after)
     np.testing.assert_array_equal(step_counts.astype(np.float32) * step, leaves_after)
     trees_rounded_twice = rounded_trees.with_byte_leaves()

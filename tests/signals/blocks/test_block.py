@@ -46,9 +46,9 @@ def network(tmp_path):
             for name, array in constants.items()
         ],
     )
-    opset = [helper.make_opsetid("", 17)]
+    opsets = [helper.make_opsetid("", 17)]
     path = tmp_path / "small.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
     return path, first_weights, second_weights
 
 
@@ -87,7 +87,7 @@ def test_functions_that_cannot_be_imported_have_no_path():
     assert block.run(np.ones((2, 4))).tolist() == [[4], [4]]
 
 
-def overwriting(windows):
+def overwrite_windows(windows):
     windows[:] = 0
     return windows
 
@@ -98,7 +98,7 @@ def overwriting(windows):
         (lambda x: x[:, :2], r"shape \(3, 2\) for 3 windows; with its 1 names"),
         (lambda x: 1 / 0, "ZeroDivisionError"),
         (lambda x: ["a"] * 3, "no numbers"),
-        (overwriting, "read-only"),
+        (overwrite_windows, "read-only"),
     ],
 )
 def test_an_error_of_a_function_names_the_block(function, message):
@@ -180,7 +180,8 @@ def test_blocks_import_no_heavy_packages():
         "blocks = sig.standard_blocks(rate_hz=8000, channels=['a'])\n"
         "sig.SignalGraph(blocks).transform(np.ones((2, 1024)))\n"
         "sig.Block.from_function(np.mean, ['m'])\n"
-        "print(*[m for m in ('scipy', 'sklearn', 'onnx', 'onnxruntime') if m in sys.modules])"
+        "heavy_packages = {'scipy', 'sklearn', 'onnx', 'onnxruntime'}\n"
+        "print(*heavy_packages & set(sys.modules))"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (process.returncode, process.stdout.split()) == (0, []), process.stderr

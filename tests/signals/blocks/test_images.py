@@ -20,7 +20,8 @@ def compute_features(block, pictures):
     return sig.SignalGraph([block]).transform(pictures)
 
 
-def cell_slices(size, n_cells):
+def split_into_cells(size, n_cells):
+    """Split the pixels of a side into cells whose sizes differ by one at most."""
     return [slice(k * size // n_cells, (k + 1) * size // n_cells) for k in range(n_cells)]
 
 
@@ -32,16 +33,22 @@ def pictures():
 
 def test_cells_are_means_deviations_and_extremes(pictures):
     x = pictures.astype(float)
-    cells = [x[:, rows, columns] for rows in cell_slices(23, 4) for columns in cell_slices(17, 5)]
-    mean, std, low, high = (
+    cells = [
+        x[:, rows, columns]
+        for rows in split_into_cells(23, 4)
+        for columns in split_into_cells(17, 5)
+    ]
+    means, deviations, minima, maxima = (
         np.stack([function(cell, axis=(1, 2)) for cell in cells], -1)
         for function in (np.mean, np.std, np.min, np.max)
     )
     thumbnail = sig.Thumbnail(PIXELS, 4, 5)
-    np.testing.assert_allclose(compute_features(thumbnail, pictures), mean, rtol=1e-6)
+    np.testing.assert_allclose(compute_features(thumbnail, pictures), means, rtol=1e-6)
     assert thumbnail.names[6] == "thumbnail(image, 4, 5).mean.r1c1"
     features = compute_features(sig.BlockStatistics(PIXELS, 4, 5), pictures)
-    np.testing.assert_allclose(features, np.concatenate([std, low, high], axis=1), rtol=1e-5)
+    np.testing.assert_allclose(
+        features, np.concatenate([deviations, minima, maxima], axis=1), rtol=1e-5
+    )
 
 
 def test_the_histogram_equals_numpys(pictures):
@@ -50,33 +57,36 @@ def test_the_histogram_equals_numpys(pictures):
         compute_features(sig.GreyHistogram(PIXELS, 8), pictures), expected_shares
     )
     special_values = np.asarray([[[np.nan, -5, -np.inf, 300], [np.inf, 0, 1, 255.9]]])
+    # values outside the range count in the outer bins, and NaN in the first
     shares = compute_features(sig.GreyHistogram(PIXELS, 4), special_values)
     np.testing.assert_allclose(shares, [[5 / 8, 0, 0, 3 / 8]])
 
 
-@pytest.mark.parametrize("directions", [4, 8, 16])
-def test_edges_equal_a_loop_over_pixels(pictures, directions):
-    features = compute_features(sig.Edges(PIXELS, 3, 2, directions), pictures)
-    for x, row in zip(pictures.astype(int), features, strict=True):
-        strengths = np.zeros((3, 2, directions))
-        sizes = np.zeros((3, 2, 1))
-        change = np.zeros(2)
-        for r in range(22):
-            for c in range(16):
-                dx = x[r][c + 1] - x[r][c]
-                dy = x[r + 1][c] - x[r][c]
-                change += abs(dx), abs(dy)
+@pytest.mark.parametrize("n_directions", [4, 8, 16])
+def test_edges_equal_a_loop_over_pixels(pictures, n_directions):
+    features = compute_features(sig.Edges(PIXELS, 3, 2, n_directions), pictures)
+    for picture, picture_features in zip(pictures.astype(int), features, strict=True):
+        strengths = np.zeros((3, 2, n_directions))
+        pixel_counts = np.zeros((3, 2, 1))
+        gradient_sums = np.zeros(2)
+        for row in range(22):
+            for column in range(16):
+                dx = picture[row][column + 1] - picture[row][column]
+                dy = picture[row + 1][column] - picture[row][column]
+                gradient_sums += abs(dx), abs(dy)
                 cell = next(
                     (i, j)
-                    for i, rows in enumerate(cell_slices(22, 3))
-                    for j, columns in enumerate(cell_slices(16, 2))
-                    if rows.start <= r < rows.stop and columns.start <= c < columns.stop
+                    for i, rows in enumerate(split_into_cells(22, 3))
+                    for j, columns in enumerate(split_into_cells(16, 2))
+                    if rows.start <= row < rows.stop and columns.start <= column < columns.stop
                 )
-                k = round(math.atan2(dy, dx) * directions / math.pi) % directions
-                strengths[(*cell, k)] += math.hypot(dx, dy)
-                sizes[cell] += 1
-        np.testing.assert_allclose(row[:2], change / (22 * 16), rtol=1e-6)
-        np.testing.assert_allclose(row[2:], (strengths / sizes).ravel(), rtol=1e-5)
+                direction = round(math.atan2(dy, dx) * n_directions / math.pi) % n_directions
+                strengths[(*cell, direction)] += math.hypot(dx, dy)
+                pixel_counts[cell] += 1
+        np.testing.assert_allclose(picture_features[:2], gradient_sums / (22 * 16), rtol=1e-6)
+        np.testing.assert_allclose(
+            picture_features[2:], (strengths / pixel_counts).ravel(), rtol=1e-5
+        )
 
 
 def test_colours_become_grey_and_values_are_scaled():
@@ -89,11 +99,11 @@ def test_colours_become_grey_and_values_are_scaled():
 
 def test_frame_difference_is_the_absolute_difference(pictures):
     frames = np.stack([pictures, pictures[::-1]], axis=1)
-    change = sig.FrameDifference(sig.Frame(0), sig.Frame(1))
+    frame_difference = sig.FrameDifference(sig.Frame(0), sig.Frame(1))
     expected_difference = np.abs(frames[:, 1].astype(float) - frames[:, 0])
-    difference = compute_features(sig.Thumbnail(change, 23, 17), frames)
-    np.testing.assert_array_equal(difference, expected_difference.reshape(6, -1))
-    assert change.label == "difference(image[0], image[1])"
+    difference_pixels = compute_features(sig.Thumbnail(frame_difference, 23, 17), frames)
+    np.testing.assert_array_equal(difference_pixels, expected_difference.reshape(6, -1))
+    assert frame_difference.label == "difference(image[0], image[1])"
 
 
 @pytest.mark.parametrize("shape", [(28, 28), (6, 7, 3), (2, 9, 8), (2, 2), (5, 3)])
@@ -109,8 +119,10 @@ def test_standard_blocks_compute_finite_features_for_any_shape(shape):
 @given(st.integers(0, 2**32 - 1), st.integers(6, 30), st.integers(6, 30), st.integers(1, 5))
 def test_features_of_a_picture_do_not_depend_on_the_batch(seed, height, width, n_pictures):
     rng = np.random.default_rng(seed)
-    change = sig.FrameDifference(sig.Frame(1), sig.Frame(0, scale=0.5))
-    graph = sig.SignalGraph([*make_picture_blocks(sig.Frame(1)), *make_picture_blocks(change)])
+    gradient_sums = sig.FrameDifference(sig.Frame(1), sig.Frame(0, scale=0.5))
+    graph = sig.SignalGraph(
+        [*make_picture_blocks(sig.Frame(1)), *make_picture_blocks(gradient_sums)]
+    )
     x = draw_picture(rng, n_pictures, 2, height, width)
     batch_features = graph.transform(x)
     single_features = np.concatenate([graph.transform(picture[None]) for picture in x])
@@ -127,9 +139,9 @@ def test_random_pictures_give_features_or_an_input_error():
     for _ in range(250):
         shape = rng.choice([0, 1, 3, 6, 9, 28], rng.choice([2, 3], p=[0.8, 0.2]))
         try:
-            result = graph.transform(draw_picture(rng, 4, *shape))
+            features = graph.transform(draw_picture(rng, 4, *shape))
         except InputError:
             n_refused += 1
             continue
-        assert result.shape == (4, len(graph.feature_names))
-    assert 60 < n_refused < 230
+        assert features.shape == (4, len(graph.feature_names))
+    assert 60 < n_refused < 230  # many are refused, and many are not

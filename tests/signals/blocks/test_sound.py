@@ -26,35 +26,39 @@ def windows():
     return (8000 * sweep + rng.normal(0, 300, sweep.shape)).astype(np.int16)
 
 
-def scipy_mel(windows):
-    """Log mel spectrogram of shape (n, frames, bands), from scipy's spectrogram."""
+def compute_mel(windows):
+    """Compute the log mel spectrogram, (n, frames, bands), from scipy's spectrogram."""
     hz, _, power = signal.spectrogram(
         windows.astype(float), 1.0, "hann", nperseg=200, noverlap=120, nfft=256,
         detrend="constant", mode="psd", scaling="density",
     )  # fmt: skip
     power[:, 1:-1] /= 2  # scipy adds the negative frequencies to the positive ones
     hz = hz * RATE
+    # O'Shaughnessy's mel scale: 2595 log10(1 + f / 700)
     lowest_mel, highest_mel = 2595 * np.log10(1 + np.array([60, 3800]) / 700)
     band_edges_hz = 700 * (10 ** (np.linspace(lowest_mel, highest_mel, 22) / 2595) - 1)
-    weights = np.stack(
-        [np.interp(hz, band_edges_hz[b : b + 3], [0, 1, 0], left=0, right=0) for b in range(20)]
+    band_weights = np.stack(
+        [
+            np.interp(hz, band_edges_hz[band : band + 3], [0, 1, 0], left=0, right=0)
+            for band in range(20)
+        ]
     )
-    weights /= weights.sum(1, keepdims=True)
-    return np.log(np.einsum("bf,nft->ntb", weights, power) + 1e-12)
+    band_weights /= band_weights.sum(1, keepdims=True)
+    return np.log(np.einsum("bf,nft->ntb", band_weights, power) + 1e-12)
 
 
 def test_mel_energies_equal_triangles_on_scipys_spectrogram(windows):
     graph = sig.SignalGraph([sig.MelEnergies(MEL)])
-    values = sig.graph.WindowValues(graph, windows)
-    log_mel = scipy_mel(windows)
-    np.testing.assert_allclose(values.step_result(MEL)[:, 0], log_mel, atol=2e-4)
+    window_values = sig.graph.WindowValues(graph, windows)
+    log_mel = compute_mel(windows)
+    np.testing.assert_allclose(window_values.step_result(MEL)[:, 0], log_mel, atol=2e-4)
     moments = np.concatenate([log_mel.mean(1), log_mel.std(1)], axis=1)
-    np.testing.assert_allclose(values.block_features(0), moments, atol=2e-4)
+    np.testing.assert_allclose(window_values.block_features(0), moments, atol=2e-4)
 
 
 def test_mfcc_equal_scipys_cosine_transform(windows):
     block = sig.Mfcc(MEL, 13)
-    cepstra = fft.dct(scipy_mel(windows), norm="ortho")[..., :13]
+    cepstra = fft.dct(compute_mel(windows), norm="ortho")[..., :13]
     moments = np.concatenate([cepstra.mean(1), cepstra.std(1)], axis=1)
     features = sig.SignalGraph([block]).transform(windows)
     np.testing.assert_allclose(features, moments, atol=1e-3)
@@ -64,8 +68,8 @@ def test_mfcc_equal_scipys_cosine_transform(windows):
 
 def test_mfcc_of_parts_are_added_behind_those_of_the_window(windows):
     block, block_without_parts = sig.Mfcc(MEL, 13, parts=3), sig.Mfcc(MEL, 13)
-    cepstra = fft.dct(scipy_mel(windows), norm="ortho")[..., :13]
-    assert cepstra.shape[1] == 11  # parts of 3, 4 and 4 frames
+    cepstra = fft.dct(compute_mel(windows), norm="ortho")[..., :13]
+    assert cepstra.shape[1] == 11  # 1 + (1000 - 200) / 80 frames, in parts of 3, 4 and 4 frames
     part_means = [cepstra[:, begin:end].mean(1) for begin, end in ((0, 3), (3, 7), (7, 11))]
     features = sig.SignalGraph([block]).transform(windows)
     np.testing.assert_array_equal(
@@ -78,17 +82,19 @@ def test_mfcc_of_parts_are_added_behind_those_of_the_window(windows):
 
 
 def test_documents_omit_settings_at_their_default(windows):
-    def document_of(block):
+    def make_document(block):
         return plain_values(write_signal(SignalInput.from_windows([block], windows)))
 
     def read_block(document, block):
         return read_signal(convert(document, SignalRecord), block.names).graph.blocks[0]
 
     block_without_parts, block_with_parts = sig.Mfcc(MEL, 13), sig.Mfcc(MEL, 13, 3)
-    assert "parts" not in document_of(block_without_parts)["steps"][-1]
-    assert document_of(block_with_parts)["steps"][-1]["parts"] == 3
-    assert read_block(document_of(block_without_parts), block_without_parts) == block_without_parts
-    assert read_block(document_of(block_with_parts), block_with_parts) == block_with_parts
+    document_without_parts = make_document(block_without_parts)
+    document_with_parts = make_document(block_with_parts)
+    assert "parts" not in document_without_parts["steps"][-1]
+    assert document_with_parts["steps"][-1]["parts"] == 3
+    assert read_block(document_without_parts, block_without_parts) == block_without_parts
+    assert read_block(document_with_parts, block_with_parts) == block_with_parts
 
 
 def test_windows_shorter_than_a_frame_are_refused():

@@ -25,29 +25,29 @@ def windows():
     return 1000 * tones + rng.normal(0, 50, tones.shape) + 4000
 
 
-def scipy_spectrum(windows, nfft=256):
-    """Frequencies and two-sided power by scipy, in the units of Spectrum."""
+def compute_spectrum(windows, fft_length=256):
+    """Compute frequencies and two-sided power by scipy, in the units of Spectrum."""
     x = windows.astype(float)
     hz, power = signal.periodogram(
-        x, fs=1.0, window="hann", nfft=nfft, detrend="constant", return_onesided=False
+        x, fs=1.0, window="hann", nfft=fft_length, detrend="constant", return_onesided=False
     )
-    return np.abs(hz[: nfft // 2 + 1]) * RATE, power[:, : nfft // 2 + 1]
+    return np.abs(hz[: fft_length // 2 + 1]) * RATE, power[:, : fft_length // 2 + 1]
 
 
 def test_the_spectrum_equals_scipys(windows):
     graph = sig.SignalGraph([sig.BandPowers(SPECTRUM, (0.0, 1.0))])
-    values = sig.graph.WindowValues(graph, windows)
-    hz, power = scipy_spectrum(windows)
-    np.testing.assert_allclose(SPECTRUM.hz(129), hz, rtol=1e-6)
-    spectrum = values.step_result(SPECTRUM)[:, 0]
+    window_values = sig.graph.WindowValues(graph, windows)
+    hz, power = compute_spectrum(windows)
+    np.testing.assert_allclose(SPECTRUM.hz(129), hz, rtol=1e-6)  # 256 / 2 + 1 frequencies
+    spectrum = window_values.step_result(SPECTRUM)[:, 0]
     np.testing.assert_allclose(spectrum, power, rtol=1e-3, atol=1e-6 * power.max())
 
 
 def test_band_powers_are_log_means_of_bins_or_zero_without_bins(windows):
-    hz, power = scipy_spectrum(windows)
+    hz, power = compute_spectrum(windows)
     edges = (0.0, 30.0, 30.5, 100.0, 200.0, 500.0, 600.0)
     features = compute_features(sig.BandPowers(SPECTRUM, edges), windows)
-    for k in (0, 2, 3, 4):
+    for k in (0, 2, 3, 4):  # no bin lies in the bands 1 and 5
         is_inside = (hz >= edges[k]) & (hz < edges[k + 1])
         np.testing.assert_allclose(features[:, k], np.log(power[:, is_inside].mean(1)), rtol=1e-4)
     assert not features[:, [1, 5]].any()
@@ -55,7 +55,7 @@ def test_band_powers_are_log_means_of_bins_or_zero_without_bins(windows):
 
 
 def test_moments_follow_their_formulas(windows):
-    hz, power = scipy_spectrum(windows)
+    hz, power = compute_spectrum(windows)
     power_shares = power / power.sum(1, keepdims=True)
     centroid = power_shares @ hz
     spread = np.sqrt((power_shares * (hz - centroid[:, None]) ** 2).sum(1))

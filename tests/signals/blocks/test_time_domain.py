@@ -39,7 +39,7 @@ def test_statistics_equal_scipys(windows):
 
 
 def test_features_of_constant_signals_are_exact_in_any_unit():
-    counts = np.full((1, 77, 3), 12345, np.int16)
+    constant_windows = np.full((1, 77, 3), 12345, np.int16)
     scaled_channels = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 0.0123)
     features = sig.SignalGraph(
         [
@@ -47,7 +47,8 @@ def test_features_of_constant_signals_are_exact_in_any_unit():
             sig.Autocorrelation(scaled_channels),
             sig.ZeroCrossings(scaled_channels),
         ]
-    ).transform(counts)[0]
+    ).transform(constant_windows)[0]
+    # 151.8435 = 0.0123 * 12345 is the root of the mean square; the peak is once as large
     assert features[:6].tolist() == pytest.approx([0, 0, 0, 151.8435, 1, 0])
     assert not features[18:].any()
 
@@ -88,9 +89,9 @@ def test_wavelet_energies_equal_those_of_haar_filters(windows, n_samples):
     for _ in range(4):
         n_pairs = approximation.shape[1] // 2
         pairs = approximation[:, : 2 * n_pairs].reshape(len(x), n_pairs, 2, x.shape[2])
-        detail = np.einsum("nktc,t->nkc", pairs, [np.sqrt(0.5), -np.sqrt(0.5)])
+        details = np.einsum("nktc,t->nkc", pairs, [np.sqrt(0.5), -np.sqrt(0.5)])
         approximation = np.einsum("nktc,t->nkc", pairs, [np.sqrt(0.5)] * 2)
-        expected_features.append((detail**2).mean(1))
+        expected_features.append((details**2).mean(1))
     expected_features.append((approximation**2).mean(1))
     features = compute_features(sig.WaveletEnergies(AXES, 4), windows[:, :n_samples])
     np.testing.assert_allclose(np.exp(features), np.stack(expected_features, -1), rtol=2e-4)
@@ -105,15 +106,17 @@ def test_tilt_of_known_positions():
 
 
 def test_envelope_and_jerk_follow_their_formulas(windows):
-    x = windows.astype(float).transpose(0, 2, 1)
+    signals = windows.astype(float).transpose(0, 2, 1)
     graph = sig.SignalGraph(
         [sig.Mean(signal) for signal in (sig.Envelope(AXES, 9), sig.Jerk(AXES, 50.0))]
     )
-    values = sig.graph.WindowValues(graph, windows)
-    results = {step.kind: values.step_result(step) for step in graph.steps}
-    rectified = np.abs(x - x.mean(-1, keepdims=True))[..., :126].reshape(20, 3, 14, 9).mean(-1)
-    np.testing.assert_allclose(results["envelope"], rectified, rtol=1e-4, atol=1e-3)
-    np.testing.assert_allclose(results["jerk"], np.diff(x) * 50, rtol=1e-6)
+    window_values = sig.graph.WindowValues(graph, windows)
+    value_of_step = {step.kind: window_values.step_result(step) for step in graph.steps}
+    # means of 14 groups of 9 samples; the rest is left out
+    magnitudes = np.abs(signals - signals.mean(-1, keepdims=True))
+    mean_magnitudes = magnitudes[..., :126].reshape(20, 3, 14, 9).mean(-1)
+    np.testing.assert_allclose(value_of_step["envelope"], mean_magnitudes, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(value_of_step["jerk"], np.diff(signals) * 50, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
