@@ -23,6 +23,7 @@ from gatewise_training import (
 )
 from gatewise_training.cascades.cascade import CascadeClassifier
 
+#: The first columns of both data sets, few enough for fast fits.
 N_FEATURES = 9
 FEATURE_NAMES = [f"f{k}" for k in range(N_FEATURES)]
 COSTS = FeatureCosts(
@@ -48,9 +49,9 @@ def load_table(is_binary: bool = True) -> tuple[pd.DataFrame, pd.DataFrame, Any,
     """Load training and test rows as frames of nine columns, and their labels."""
     X, y = (load_breast_cancer if is_binary else load_wine)(return_X_y=True)
     class_names = np.array(["no", "yes"] if is_binary else ["a", "b", "c"])
-    frame = pd.DataFrame(X[:, :N_FEATURES], columns=FEATURE_NAMES)
+    table = pd.DataFrame(X[:, :N_FEATURES], columns=FEATURE_NAMES)
     X, X_test, y, y_test = train_test_split(
-        frame, class_names[y], test_size=0.3, stratify=y, random_state=0
+        table, class_names[y], test_size=0.3, stratify=y, random_state=0
     )
     return X, X_test, y, y_test
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 def read_contents(path: Path) -> dict[str, bytes]:
     """Read the files of a bundle, a directory or a zip file, by name."""
     if path.is_dir():
-        return {p.name: p.read_bytes() for p in path.iterdir()}
+        return {file.name: file.read_bytes() for file in path.iterdir()}
     with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
@@ -27,16 +27,16 @@ def replace_file(path: Path, name: str, content: bytes) -> None:
     document = json.loads((path / "manifest.json").read_text())
     document["files"][name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
     for stage in document["stages"]:
-        names = [stage[key] for key in ("arrays", "graph") if key in stage]
-        stage["bytes"] = sum(document["files"][n]["size"] for n in names)
+        file_names = [stage[key] for key in ("arrays", "graph") if key in stage]
+        stage["bytes"] = sum(document["files"][file_name]["size"] for file_name in file_names)
     (path / name).write_bytes(content)
     (path / "manifest.json").write_text(json.dumps(document))
 
 
 def rows_as_table(system: Any, rows: NDArray[np.float32]) -> Any:
     """Make a DataFrame of rows if the system was fitted on one."""
-    names = getattr(system, "feature_names_in_", None)
-    return rows if names is None else pd.DataFrame(rows, columns=names)
+    column_names = getattr(system, "feature_names_in_", None)
+    return rows if column_names is None else pd.DataFrame(rows, columns=column_names)
 
 
 def run_onnx(content: bytes, x: Any) -> dict[str, Any]:

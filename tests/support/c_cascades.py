@@ -24,27 +24,31 @@ DIFFICULT_VALUES = np.array(
 )
 
 
-def random_flat_model(rng: Any, kind: str, k: int, n_outputs: int) -> FlatModel:
-    """Draw a flat model of `k` features; `kind` is linear, kernel or trees."""
+def random_flat_model(rng: Any, kind: str, n_columns: int, n_outputs: int) -> FlatModel:
+    """Draw a flat model of `n_columns` features; `kind` is linear, kernel or trees."""
 
-    def floats(*shape: int) -> Matrix:
+    def draw_floats(*shape: int) -> Matrix:
         return (rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)).astype(np.float32)
 
     if kind == "linear":
         return LinearModel(
-            rng.choice(DIFFICULT_VALUES, k), floats(k), floats(k, n_outputs), floats(n_outputs)
+            rng.choice(DIFFICULT_VALUES, n_columns),
+            draw_floats(n_columns),
+            draw_floats(n_columns, n_outputs),
+            draw_floats(n_outputs),
         )
     if kind == "kernel":
         n_landmarks = int(rng.integers(1, 9))
         return KernelModel(
-            rng.choice(DIFFICULT_VALUES, k), floats(k), floats(n_landmarks, k),
-            np.float32(rng.random()), floats(n_landmarks, n_outputs), floats(n_outputs),
+            rng.choice(DIFFICULT_VALUES, n_columns), draw_floats(n_columns),
+            draw_floats(n_landmarks, n_columns), np.float32(rng.random()),
+            draw_floats(n_landmarks, n_outputs), draw_floats(n_outputs),
         )  # fmt: skip
     output_form = str(rng.choice(["one", "all", "mixed"]))
     trees = make_trees(
         rng,
         int(rng.integers(0, 9)),
-        k,
+        n_columns,
         n_outputs,
         output_form=output_form,
         threshold_values=DIFFICULT_VALUES,
@@ -53,7 +57,7 @@ def random_flat_model(rng: Any, kind: str, k: int, n_outputs: int) -> FlatModel:
     if leaf_kind == "bytes":
         return trees.with_byte_leaves()
     if leaf_kind == "few":  # two distinct numbers in three distinct rows
-        leaf_rows = rng.choice(floats(2), (3, trees.value.shape[1]))
+        leaf_rows = rng.choice(draw_floats(2), (3, trees.value.shape[1]))
         return replace(trees, value=leaf_rows[rng.integers(0, 3, trees.n_nodes)])
     if leaf_kind == "pure":  # leaves of one class, as in a fully grown forest
         pure_values = np.eye(trees.value.shape[1], dtype=np.float32) * np.float32(0.1)
@@ -65,15 +69,17 @@ def random_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
     """Draw a stage of a random kind on random features."""
     kind = str(rng.choice(["trees", "trees", "lazy", "linear", "kernel", "gated"]))
     features = rng.permutation(n_features)[: int(rng.integers(0, n_features + 1))]
-    k = len(features)
+    n_columns = len(features)
     n_margins = 1 if n_classes == 2 else n_classes
     if kind == "lazy":
-        model = random_flat_model(rng, "trees", k, n_margins)
+        model = random_flat_model(rng, "trees", n_columns, n_margins)
         return Stage(model, features, "softmax", acquisition="node")
     if kind == "gated":
-        model = random_flat_model(rng, str(rng.choice(["trees", "linear"])), k, n_margins + 1)
+        model = random_flat_model(
+            rng, str(rng.choice(["trees", "linear"])), n_columns, n_margins + 1
+        )
         return Stage(model, features, "softmax", "column")
-    return Stage(random_flat_model(rng, kind, k, n_margins), features, "softmax")
+    return Stage(random_flat_model(rng, kind, n_columns, n_margins), features, "softmax")
 
 
 def random_cascade(seed: int) -> Cascade:
@@ -95,6 +101,7 @@ def random_cascade(seed: int) -> Cascade:
         rows[rng.random(rows.shape) < 0.2] = np.nan
     return Cascade(
         title=f"random {seed}", stages=tuple(stages), thresholds=tuple(thresholds),
+        # names that would end a comment of C
         feature_names=tuple(f"f*/{i}\\" for i in range(n_features)),
         classes=tuple(range(n_classes)), takes_missing=takes_missing, offloads=offloads,
         cloud_takes_missing=bool(rng.random() < 0.5), rows=rows, is_lean=bool(rng.random() < 0.4),
@@ -107,16 +114,16 @@ def step_cascade(n_thresholds: int, *, takes_missing: bool) -> Cascade:
 
     Its margin is the number of thresholds below the value.
     """
-    n = n_thresholds
+    n_trees = n_thresholds
     stumps = TreeEnsemble(
-        feature=np.tile(np.int32([0, -1, -1]), n),
-        threshold=np.repeat(np.arange(n, dtype=np.float32), 3),
-        left=np.int32([[3 * i + 1, -1, -1] for i in range(n)]).ravel(),
-        right=np.int32([[3 * i + 2, -1, -1] for i in range(n)]).ravel(),
-        nan_left=np.tile([True, False, False], n),
-        value=np.tile(np.float32([0, 0, 1]), n)[:, None],
-        roots=np.arange(0, 3 * n, 3, dtype=np.int32),
-        output=np.zeros(n, np.int32),
+        feature=np.tile(np.int32([0, -1, -1]), n_trees),
+        threshold=np.repeat(np.arange(n_trees, dtype=np.float32), 3),
+        left=np.int32([[3 * i + 1, -1, -1] for i in range(n_trees)]).ravel(),
+        right=np.int32([[3 * i + 2, -1, -1] for i in range(n_trees)]).ravel(),
+        nan_left=np.tile([True, False, False], n_trees),
+        value=np.tile(np.float32([0, 0, 1]), n_trees)[:, None],
+        roots=np.arange(0, 3 * n_trees, 3, dtype=np.int32),
+        output=np.zeros(n_trees, np.int32),
         base=np.zeros(1, np.float32),
         n_features=1,
     )

@@ -22,13 +22,13 @@ class Authority:
         self, folder: Path, name: str, *, days: float = 0.0, address: str = "127.0.0.1"
     ) -> None:
         self._folder = folder
-        self._name = _common_name(name)
+        self._name = _make_name(name)
         self._address = x509.IPAddress(ipaddress.ip_address(address))
         self._validity_middle = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(
-            self._certificate(self._name, self._key.public_key(), is_authority=True)
+            self._make_certificate(self._name, self._key.public_key(), is_authority=True)
         )
 
     def issue(self, name: str) -> tuple[Path, Path]:
@@ -37,7 +37,7 @@ class Authority:
         certificate_file = self._folder / f"{name}.crt"
         key_file = self._folder / f"{name}.key"
         certificate_file.write_bytes(
-            self._certificate(_common_name(name), key.public_key(), is_authority=False)
+            self._make_certificate(_make_name(name), key.public_key(), is_authority=False)
         )
         key_file.write_bytes(
             key.private_bytes(
@@ -48,9 +48,10 @@ class Authority:
         )
         return certificate_file, key_file
 
-    def _certificate(
+    def _make_certificate(
         self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, is_authority: bool
     ) -> bytes:
+        """Make a certificate with the extensions that Python's strict verification requires."""
         one_day = datetime.timedelta(days=1)
         issuer_key = self._key.public_key()
         denied_usages = dict.fromkeys(
@@ -85,5 +86,5 @@ class Authority:
         return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _common_name(name: str) -> x509.Name:
+def _make_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

@@ -17,6 +17,7 @@ from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.report.output import DEMO
 from gatewise_sim.scenario import Scenario
 
+#: Keys of a report, and those of the dictionaries among its values.
 REPORT_KEYS = {
     "dataset": None,
     "method": None,
@@ -59,7 +60,7 @@ def check_report(report: dict[str, Any]) -> None:
 
 def check_default_demo(folder: Path, printed: str) -> None:
     """Check the files and the output of ``gatewise demo`` with its defaults."""
-    assert {p.name for p in folder.iterdir()} == set(DEMO.files)
+    assert {file.name for file in folder.iterdir()} == set(DEMO.files)
     report = json.loads((folder / "report.json").read_text())
     check_report(report)
     assert report["transport"] == {"kind": "mqtt", "broker": "mosquitto", "link": "wifi"}

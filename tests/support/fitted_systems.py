@@ -69,7 +69,8 @@ class WithoutCloud(BudgetedClassifier):
             stages.append(Stage(model, columns, "softmax"))
         return [
             FittedStages(
-                tuple(stages), tuple(s.margins(plan.x[plan.validation_rows]) for s in stages)
+                tuple(stages),
+                tuple(stage.margins(plan.x[plan.validation_rows]) for stage in stages),
             )
         ]
 
@@ -83,38 +84,43 @@ class FittedSystem:
     labels: NDArray[Any]
 
 
-def _halves(X: Any, y: Any) -> tuple[Any, Any, Any, Any]:
+def _split_in_halves(X: Any, y: Any) -> tuple[Any, Any, Any, Any]:
     """Split shuffled rows into training rows and validation rows, each with their labels."""
-    order = np.random.default_rng(0).permutation(len(y))
-    X, y = np.asarray(X, np.float32)[order], np.asarray(y)[order]
-    half = len(y) // 2
-    return X[:half], y[:half], X[half:], y[half:]
+    row_order = np.random.default_rng(0).permutation(len(y))
+    X, y = np.asarray(X, np.float32)[row_order], np.asarray(y)[row_order]
+    n_half = len(y) // 2
+    return X[:n_half], y[:n_half], X[n_half:], y[n_half:]
 
 
-def _fitted(system: Any, X: Any, y: Any, *, has_gaps: bool = False) -> FittedSystem:
+def _fit_on_half(system: Any, X: Any, y: Any, *, has_gaps: bool = False) -> FittedSystem:
     """Fit a system on half of the rows, of which a fifth of the values may be missing."""
-    x, y, rows, labels = _halves(X, y)
+    x, y, rows, labels = _split_in_halves(X, y)
     rng = np.random.default_rng(1)
     for table in (x, rows) if has_gaps else ():
         table[rng.random(table.shape) < 0.2] = np.nan
     return FittedSystem(system.fit(x, y, validation=(rows, labels)), rows, labels)
 
 
-def _svm() -> Any:
+def _make_svm() -> Any:
     kernel_machine = make_pipeline(StandardScaler(), SVC(C=10.0))
     return CalibratedClassifierCV(kernel_machine, ensemble=False, cv=2)
 
 
-def _boosted_trees() -> Any:
-    """A high-cost model that accepts missing values."""
+def _make_boosted_trees() -> Any:
+    """Make a high-cost model that accepts missing values."""
     return HistGradientBoostingClassifier(max_iter=15, min_samples_leaf=5, random_state=0)
 
 
-def _cancer(offset: float = 0.0, **params: Any) -> FittedSystem:
-    """A binary system with names, groups, cloud prices and an SVM; `offset` 1e6 tests float32."""
-    data = load_breast_cancer()
-    x, y, rows, labels = _halves(data.data + offset, data.target_names[data.target])
-    names = [n.replace(" ", "_") for n in data.feature_names]
+def _fit_cancer(offset: float = 0.0, **settings: Any) -> FittedSystem:
+    """Fit a binary system with names, groups, cloud prices and an SVM.
+
+    With an `offset` of 1e6, values have few digits left in float32.
+    """
+    dataset = load_breast_cancer()
+    x, y, rows, labels = _split_in_halves(
+        dataset.data + offset, dataset.target_names[dataset.target]
+    )
+    names = [name.replace(" ", "_") for name in dataset.feature_names]
     costs = FeatureCosts(
         np.linspace(0, 2, 30),
         group=["mean"] * 10 + ["error"] * 10 + [None] * 10,  # type: ignore[list-item]
@@ -122,58 +128,63 @@ def _cancer(offset: float = 0.0, **params: Any) -> FittedSystem:
         names=names,
     )
     system = StagedCascade(
-        _svm(),
+        _make_svm(),
         costs,
         cloud_prices=CloudPrices(request=1.0, byte=0.01),
         n_stages=4,
         families=("linear", "boosting", "extra-trees"),
         effort="low",
         random_state=0,
-        **params,
+        **settings,
     )
     table = pd.DataFrame(x, columns=names)
     system.fit(table, y, validation=(pd.DataFrame(rows, columns=names), labels))
     return FittedSystem(system, rows, labels)
 
 
-def _digits() -> FittedSystem:
+def _fit_digits() -> FittedSystem:
     f0 = ExtraTreesClassifier(40, random_state=0)
     system = StagedCascade(f0, n_stages=3, families=("extra-trees",), effort="low", random_state=0)
-    return _fitted(system, *load_digits(n_class=6, return_X_y=True))
+    return _fit_on_half(system, *load_digits(n_class=6, return_X_y=True))
 
 
-def _gated_trees() -> FittedSystem:
+def _fit_gated_trees() -> FittedSystem:
     X, y = load_breast_cancer(return_X_y=True)
     system = AdaptGBRT(
-        _svm(), stop="gate", p_full=(0.2,), penalties=(0.02, 0.002), n_rounds=30, random_state=0
+        _make_svm(),
+        stop="gate",
+        p_full=(0.2,),
+        penalties=(0.02, 0.002),
+        n_rounds=30,
+        random_state=0,
     )
-    return _fitted(system, X, y > 0)
+    return _fit_on_half(system, X, y > 0)
 
 
-def _gated_lines() -> FittedSystem:
+def _fit_gated_lines() -> FittedSystem:
     X, y = load_iris(return_X_y=True)
     system = AdaptLin(
         LogisticRegression(max_iter=500), stop="gate", p_full=(0.3, 0.6), penalties=(0.4, 0.01),
         random_state=0,
     )  # fmt: skip
-    return _fitted(system, X, y + 5)
+    return _fit_on_half(system, X, y + 5)
 
 
-def _missing() -> FittedSystem:
+def _fit_with_missing_values() -> FittedSystem:
     system = StagedCascade(
-        _boosted_trees(), n_stages=2, allow_missing=True, effort="low", random_state=0
+        _make_boosted_trees(), n_stages=2, allow_missing=True, effort="low", random_state=0
     )
-    return _fitted(system, *load_wine(return_X_y=True), has_gaps=True)
+    return _fit_on_half(system, *load_wine(return_X_y=True), has_gaps=True)
 
 
-def _kernels() -> FittedSystem:
+def _fit_kernels() -> FittedSystem:
     f0 = make_pipeline(StandardScaler(), LogisticRegression())
     system = StagedCascade(f0, n_stages=2, families=("svm",), effort="low", random_state=0)
-    return _fitted(system, *load_wine(return_X_y=True))
+    return _fit_on_half(system, *load_wine(return_X_y=True))
 
 
-def _without_cloud() -> FittedSystem:
-    return _fitted(WithoutCloud(), *load_wine(return_X_y=True))
+def _fit_without_cloud() -> FittedSystem:
+    return _fit_on_half(WithoutCloud(), *load_wine(return_X_y=True))
 
 
 class LazyForest(WithoutCloud):
@@ -193,47 +204,47 @@ class LazyForest(WithoutCloud):
         return candidates
 
 
-def _lazy(offset: float = 0.0) -> FittedSystem:
+def _fit_lazy(offset: float = 0.0) -> FittedSystem:
     X, y = load_breast_cancer(return_X_y=True)
     system = CEGBClassifier(make_grouped_prices(30), penalties=(0.02, 0.002), **FEW_ROUNDS)
-    return _fitted(system, X.astype(np.float32) + np.float32(offset), y)
+    return _fit_on_half(system, X.astype(np.float32) + np.float32(offset), y)
 
 
-def _lazy_digits() -> FittedSystem:
+def _fit_lazy_digits() -> FittedSystem:
     system = CEGBClassifier(penalties=(0.01, 0.001), **FEW_ROUNDS)
-    return _fitted(system, *load_digits(n_class=5, return_X_y=True))
+    return _fit_on_half(system, *load_digits(n_class=5, return_X_y=True))
 
 
-def _lazy_missing() -> FittedSystem:
+def _fit_lazy_with_missing_values() -> FittedSystem:
     system = CEGBClassifier(
         make_grouped_prices(13), penalties=(0.02, 0.002), allow_missing=True, **FEW_ROUNDS
     )
-    return _fitted(system, *load_wine(return_X_y=True), has_gaps=True)
+    return _fit_on_half(system, *load_wine(return_X_y=True), has_gaps=True)
 
 
-def _lazy_forest() -> FittedSystem:
+def _fit_lazy_forest() -> FittedSystem:
     system = LazyForest(make_grouped_prices(64), budget=12.0)
-    return _fitted(system, *load_digits(n_class=4, return_X_y=True))
+    return _fit_on_half(system, *load_digits(n_class=4, return_X_y=True))
 
 
-def _miser() -> FittedSystem:
+def _fit_miser() -> FittedSystem:
     system = GreedyMiser(make_grouped_prices(13), penalties=(0.02,), n_rounds=20, random_state=0)
-    return _fitted(system, *load_wine(return_X_y=True))
+    return _fit_on_half(system, *load_wine(return_X_y=True))
 
 
 SYSTEM_MAKERS: dict[str, Callable[[], FittedSystem]] = {
-    "cancer": _cancer,
-    "cancer-1e6": lambda: _cancer(1e6),
-    "digits": _digits,
-    "gated-trees": _gated_trees,
-    "gated-lines": _gated_lines,
-    "missing": _missing,
-    "kernels": _kernels,
-    "alone": _without_cloud,
-    "lazy": _lazy,
-    "lazy-1e6": lambda: _lazy(1e6),
-    "lazy-digits": _lazy_digits,
-    "lazy-missing": _lazy_missing,
-    "lazy-forest": _lazy_forest,
-    "miser": _miser,
+    "cancer": _fit_cancer,
+    "cancer-1e6": lambda: _fit_cancer(1e6),
+    "digits": _fit_digits,
+    "gated-trees": _fit_gated_trees,
+    "gated-lines": _fit_gated_lines,
+    "missing": _fit_with_missing_values,
+    "kernels": _fit_kernels,
+    "alone": _fit_without_cloud,
+    "lazy": _fit_lazy,
+    "lazy-1e6": lambda: _fit_lazy(1e6),
+    "lazy-digits": _fit_lazy_digits,
+    "lazy-missing": _fit_lazy_with_missing_values,
+    "lazy-forest": _fit_lazy_forest,
+    "miser": _fit_miser,
 }

@@ -15,11 +15,11 @@ F32 = np.float32
 
 def random_linear(rng: np.random.Generator, n_features: int, n_outputs: int) -> LinearModel:
     """Draw a linear model."""
-    magnitude = 10.0 ** rng.integers(-3, 4, (n_features, 1))
+    magnitudes = 10.0 ** rng.integers(-3, 4, (n_features, 1))
     return LinearModel(
         mean=rng.normal(size=n_features).astype(F32),
         scale=rng.exponential(size=n_features).astype(F32),
-        weights=(rng.normal(size=(n_features, n_outputs)) * magnitude).astype(F32),
+        weights=(rng.normal(size=(n_features, n_outputs)) * magnitudes).astype(F32),
         bias=rng.normal(size=n_outputs).astype(F32),
     )
 

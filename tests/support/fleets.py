@@ -67,8 +67,8 @@ def write_link(folder: Path, **fields: Any) -> str:
 
 def make_scenario(**changes: Any) -> Scenario:
     """Make a scenario of one device, without link delays and with a very long deadline."""
-    common = {"devices": 1, "time": "10min", "link": "none", "deadline_ms": 1e6}
-    return Scenario(**common | changes)
+    fields = {"devices": 1, "time": "10min", "link": "none", "deadline_ms": 1e6}
+    return Scenario(**fields | changes)
 
 
 def arrivals_at(

@@ -62,10 +62,10 @@ def link_distributions(environment: Path, requirement: str) -> None:
         f"Metadata-Version: 2.1\nName: gatewise\nVersion: {__version__}\n"
     )
     for name, target in PROJECT["project"]["scripts"].items():
-        module, function = target.split(":")
+        module_name, function_name = target.split(":")
         script = environment / "bin" / name
         script.write_text(
-            f"#!{environment}/bin/python\nimport sys\nfrom {module} import {function}\n"
-            f"sys.exit({function}())\n"
+            f"#!{environment}/bin/python\nimport sys\nfrom {module_name} import {function_name}\n"
+            f"sys.exit({function_name}())\n"
         )
         script.chmod(0o755)

@@ -16,13 +16,15 @@ from gatewise_export.bundle.arrays import write_arrays
 Document = dict[str, Any]
 
 
-def stage_entry(number: int, inputs: list[str], kind: str = "linear", **changed: Any) -> Document:
+def stage_entry(
+    number: int, inputs: list[str], kind: str = "linear", **changed_fields: Any
+) -> Document:
     """Make a stage's entry in the manifest, with one margin and a sigmoid link."""
     files = {"arrays": f"stage_{number}.npz", "graph": f"stage_{number}.onnx"}
     if kind in ("graph", "lazy"):
         del files["arrays" if kind == "graph" else "graph"]
     defaults = {"inputs": inputs, "bytes": 0, "link": "sigmoid", "score": "margin", "outputs": 1}
-    return {"kind": kind} | defaults | files | changed
+    return {"kind": kind} | defaults | files | changed_fields
 
 
 DOCUMENT: Document = {

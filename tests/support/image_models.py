@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import helper
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-from tests.support.onnx_graphs import TensorSpec, graph_of
+from tests.support.onnx_graphs import TensorSpec, graph_of, node
 
 
 def digit_images() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -30,11 +29,11 @@ def conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
     zeros = np.zeros(12, np.float32)
     ones = np.ones(12, np.float32)
     trunk_nodes = [
-        helper.make_node("Conv", ["image", "filters"], ["c"], kernel_shape=[3, 3], pads=[1] * 4),
-        helper.make_node("BatchNormalization", ["c", "scale", "zeros", "zeros", "ones"], ["b"]),
-        helper.make_node("Relu", ["b"], ["r"]),
-        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
-        helper.make_node("Flatten", ["p"], ["flat"], axis=1),
+        node("Conv", "image filters", "convolved", kernel_shape=[3, 3], pads=[1] * 4),
+        node("BatchNormalization", "convolved scale zeros zeros ones", "normalised"),
+        node("Relu", "normalised", "rectified"),
+        node("MaxPool", "rectified", "pooled", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Flatten", "pooled", "flat", axis=1),
     ]
     constants = {"filters": filters, "scale": scale, "zeros": zeros, "ones": ones}
     graph_input: TensorSpec = ("image", 1, ["n", 1, 8, 8])
@@ -48,7 +47,7 @@ def conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
     )
     weights = regression.coef_.T.astype(np.float32)
     bias = regression.intercept_.astype(np.float32)
-    last_node = helper.make_node("Gemm", ["flat", "weights", "bias"], ["logits"])
+    last_node = node("Gemm", "flat weights bias", "logits")
     return graph_of(
         [*trunk_nodes, last_node],
         graph_input,

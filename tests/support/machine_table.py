@@ -17,33 +17,33 @@ PRICES = {"supplier": 5.0, "when": 0.5, "mass": 1.0, "heat": 3.0, "ok": 0.25}
 
 
 def machine_table(n: int = 260, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
-    """Make rows and labels."""
+    """Draw rows and labels; machines that are heavy, or hot and from one supplier, are worn."""
     rng = np.random.default_rng(seed)
-    supplier = rng.choice(["ACME", "Bölt & Sons", "东"], n).astype(object)
-    when = pd.date_range("2025-01-01", periods=n, freq="11h").astype(str).to_numpy(object)
-    mass = rng.normal(5, 1, n).round(3)
-    heat = rng.normal(60, 9, n).round(2)
-    ok = rng.choice(["yes", "no"], n)
-    worn = (mass > 5.3) | ((supplier == "东") & (heat > 58))
-    frame = pd.DataFrame(
-        {"serial": [f"M{i:04}" for i in range(n)], "supplier": supplier, "when": when,
-         "mass": mass, "heat": heat, "ok": ok}
+    suppliers = rng.choice(["ACME", "Bölt & Sons", "东"], n).astype(object)
+    times = pd.date_range("2025-01-01", periods=n, freq="11h").astype(str).to_numpy(object)
+    masses = rng.normal(5, 1, n).round(3)
+    temperatures = rng.normal(60, 9, n).round(2)
+    is_ok = rng.choice(["yes", "no"], n)
+    is_worn = (masses > 5.3) | ((suppliers == "东") & (temperatures > 58))
+    table = pd.DataFrame(
+        {"serial": [f"M{i:04}" for i in range(n)], "supplier": suppliers, "when": times,
+         "mass": masses, "heat": temperatures, "ok": is_ok}
     )  # fmt: skip
-    frame.loc[rng.random(n) < 0.05, "supplier"] = None
-    frame.loc[rng.random(n) < 0.08, "heat"] = np.nan
-    return frame, np.where(worn, "worn", "fine")
+    table.loc[rng.random(n) < 0.05, "supplier"] = None
+    table.loc[rng.random(n) < 0.08, "heat"] = np.nan
+    return table, np.where(is_worn, "worn", "fine")
 
 
 def make_raw_bundle(folder: Path) -> tuple[Any, TableEncoder, Path]:
     """Fit a system on the table; return the system, its encoder and its bundle."""
-    frame, y = machine_table()
+    table, y = machine_table()
     encoder = TableEncoder(
         columns={"supplier": "category", "when": "time", "serial": "drop"}, impute=True
-    ).fit(frame[:200])
-    x = encoder.transform(frame)
+    ).fit(table[:200])
+    x = encoder.transform(table)
     costs = encoder.feature_costs(PRICES)
     f0 = LogisticRegression(max_iter=3000)
     system = ConfidenceCascade(f0, feature_costs=costs, random_state=0, budget=4.0)
     system.fit(x[:200], y[:200])
-    pack(system, folder / "bundle", sample=frame[200:], encoder=encoder)
+    pack(system, folder / "bundle", sample=table[200:], encoder=encoder)
     return system, encoder, folder / "bundle"

@@ -39,14 +39,14 @@ class Mosquitto:
     def __init__(self, folder: Path, *lines: str, port: int | None = None) -> None:
         self.port = port or free_port()
         self.url = f"mqtt://127.0.0.1:{self.port}"
-        user = [f"user {mosquitto_user()}"] if mosquitto_user() else []
+        user_lines = [f"user {mosquitto_user()}"] if mosquitto_user() else []
         defaults = ["allow_anonymous true", "set_tcp_nodelay true"]
-        keys = {line.split()[0] for line in lines}
-        default_lines = [line for line in defaults if line.split()[0] not in keys]
+        given_keys = {line.split()[0] for line in lines}
+        default_lines = [line for line in defaults if line.split()[0] not in given_keys]
         config = folder / f"mosquitto-{self.port}.conf"
-        all_lines = [*user, f"listener {self.port} 127.0.0.1", *default_lines, *lines]
+        all_lines = [*user_lines, f"listener {self.port} 127.0.0.1", *default_lines, *lines]
         config.write_text("\n".join([*all_lines, ""]))
-        self._command = [_program(), "-c", str(config)]
+        self._command = [_find_program(), "-c", str(config)]
         self._child: ChildProcess | None = None
         self.start()
 
@@ -119,7 +119,7 @@ class SecureBroker(Mosquitto):
             config = broker_folder.folder / "with-lines.conf"
             config.write_text("\n".join([broker_folder.config.read_text(), *lines, ""]))
         # mosquitto logs a refused PUBLISH only with -v.
-        self._command = [_program(), "-v", "-c", str(config)]
+        self._command = [_find_program(), "-v", "-c", str(config)]
         self._child: ChildProcess | None = None
         self.start()
 
@@ -137,7 +137,7 @@ def make_broker_folder(folder: Path, **settings: Any) -> BrokerFolder:
     return init_broker(folder, **(defaults | settings))
 
 
-def _program() -> str:
+def _find_program() -> str:
     program = find_mosquitto()
     if program is None:
         pytest.fail("tests need a mosquitto: apt install mosquitto, or `make mosquitto`")

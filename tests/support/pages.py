@@ -79,9 +79,9 @@ class Shell:
     def run(self, text: str) -> str:
         """Run lines and return their standard output; AssertionError if one fails."""
         joined_text = re.sub(r"\\\n\s*", "", text)
-        return "".join(self._line(line) for line in joined_text.splitlines() if line.strip())
+        return "".join(self._run_line(line) for line in joined_text.splitlines() if line.strip())
 
-    def _line(self, line: str) -> str:
+    def _run_line(self, line: str) -> str:
         command = re.sub(r"\s+#\s.*", "", line).strip()
         if self._port is not None:
             command = command.replace("gatewise broker", f"gatewise broker --port {BROKER_PORT}")
@@ -102,8 +102,8 @@ class Shell:
                 ["bash", "-ec", command], cwd=self.folder, env=self.environment,
                 capture_output=True, text=True, timeout=280,
             )  # fmt: skip
-        output = f"{process.stdout[-2000:]}\n{process.stderr[-2000:]}"
-        assert process.returncode == 0, f"{command}\n{output}"
+        end_of_output = f"{process.stdout[-2000:]}\n{process.stderr[-2000:]}"
+        assert process.returncode == 0, f"{command}\n{end_of_output}"
         return process.stdout
 
     def _start(self, command: str) -> None:
@@ -125,9 +125,9 @@ class Shell:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for child in reversed(self._background_processes):
-            child.terminate()
-            child.wait(60)
+        for background_process in reversed(self._background_processes):
+            background_process.terminate()
+            background_process.wait(60)
 
 
 def run_page(page: Path, shell: Shell | None = None) -> None:
@@ -144,9 +144,9 @@ def run_page(page: Path, shell: Shell | None = None) -> None:
             output = shell.run(block.text)
             continue
         if block.language == "text" and output is not None:
-            matches = doctest.OutputChecker().check_output(block.text, output, DOCTEST_FLAGS)
-            expected = f"{page.name}:{block.line_number} expects\n{block.text}"
-            assert matches, f"{expected}\nbut the output is\n{output}"
+            is_as_expected = doctest.OutputChecker().check_output(block.text, output, DOCTEST_FLAGS)
+            expectation = f"{page.name}:{block.line_number} expects\n{block.text}"
+            assert is_as_expected, f"{expectation}\nbut the output is\n{output}"
         elif ">>>" in block.text:
             examples = doctest.DocTestParser().get_doctest(
                 block.text, variables, page.name, str(page), block.line_number

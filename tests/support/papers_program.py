@@ -18,18 +18,18 @@ def papers_optimum(problem: PruneProblem, lam: float) -> float:
     """Compute the optimum over z of all nodes, w of each first use, and w of each acquisition."""
     equalities, inequalities = papers_constraints(problem)
     is_inner = problem.inner
-    on_path = _paths(problem)
+    on_path = _mark_paths(problem)
     n_uses = len(problem.column_nodes)
     # With y_h = 1 - sum of z along the path to h, the price of depth becomes a cost of z.
-    depth = lam * np.where(is_inner, problem.depth_price, 0.0)
+    depth_costs = lam * np.where(is_inner, problem.depth_price, 0.0)
     cost = np.concatenate(
-        [problem.error - on_path.T @ depth, np.zeros(n_uses), lam * problem.column_price]
+        [problem.error - on_path.T @ depth_costs, np.zeros(n_uses), lam * problem.column_price]
     )
-    x, _, _ = minimise(
+    solution, _, _ = minimise(
         cost, A_ub=inequalities, b_ub=np.zeros(n_uses), A_eq=equalities,
         b_eq=np.ones(equalities.shape[0]), bounds=(0.0, 1.0),
     )  # fmt: skip
-    return float(cost @ x + depth.sum())
+    return float(cost @ solution + depth_costs.sum())
 
 
 def papers_constraints(problem: PruneProblem) -> tuple[sp.csr_array, sp.csr_array]:
@@ -38,7 +38,7 @@ def papers_constraints(problem: PruneProblem) -> tuple[sp.csr_array, sp.csr_arra
     n_columns = problem.n_columns
     n_uses = len(problem.column_nodes)
     is_inner = problem.inner
-    on_path = _paths(problem)
+    on_path = _mark_paths(problem)
     identity = sp.eye_array(n_uses)
     equalities = sp.block_array([
         [on_path[~is_inner], None, None],
@@ -50,7 +50,7 @@ def papers_constraints(problem: PruneProblem) -> tuple[sp.csr_array, sp.csr_arra
     return equalities, inequalities
 
 
-def _paths(problem: PruneProblem) -> sp.csr_array:
+def _mark_paths(problem: PruneProblem) -> sp.csr_array:
     """Make the square matrix whose row h marks the nodes from the root to h."""
     nodes = np.arange(problem.n_nodes)
     row_indices = [nodes]

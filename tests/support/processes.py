@@ -55,14 +55,15 @@ def standard_input(text: str) -> Iterator[None]:
     read_end, write_end = os.pipe()
     os.write(write_end, text.encode())
     os.close(write_end)
-    original = os.dup(0)
+    # the file descriptor 0 itself, because child processes inherit it
+    original_stdin = os.dup(0)
     os.dup2(read_end, 0)
     try:
         yield
     finally:
-        os.dup2(original, 0)
+        os.dup2(original_stdin, 0)
         os.close(read_end)
-        os.close(original)
+        os.close(original_stdin)
 
 
 def run_in_process(
@@ -148,8 +149,8 @@ def command() -> Iterator[Callable[..., Command]]:
         started_command.close()
 
 
-def _stat(pid: int) -> Sequence[str]:
-    """State and parent id of a process; empty if it does not exist."""
+def _read_state(pid: int) -> Sequence[str]:
+    """Read the state and the parent id of a process; empty if it does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[:2]
     except (FileNotFoundError, ProcessLookupError):
@@ -158,7 +159,7 @@ def _stat(pid: int) -> Sequence[str]:
 
 def is_running(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
-    return bool(_stat(pid)) and _stat(pid)[:1] != ["Z"]
+    return bool(_read_state(pid)) and _read_state(pid)[:1] != ["Z"]
 
 
 def descendants(pid: int | None = None, *, excluded_pids: Collection[int] = ()) -> set[int]:
@@ -168,15 +169,21 @@ def descendants(pid: int | None = None, *, excluded_pids: Collection[int] = ()) 
     share may start processes at any time.
     """
     pid = os.getpid() if pid is None else pid
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (stat := _stat(int(entry.name))) and stat[0] != "Z":
-            parents[int(entry.name)] = int(stat[1])
-    parents_of_others = {p: parent for p, parent in parents.items() if p not in excluded_pids}
+    parent_by_pid = {}
+    for process_folder in Path("/proc").iterdir():
+        if (
+            process_folder.name.isdigit()
+            and (state_and_parent := _read_state(int(process_folder.name)))
+            and state_and_parent[0] != "Z"
+        ):
+            parent_by_pid[int(process_folder.name)] = int(state_and_parent[1])
+    considered_parents = {
+        child: parent for child, parent in parent_by_pid.items() if child not in excluded_pids
+    }
     descendants: set[int] = set()
     while (
         new_descendants := {
-            p for p, parent in parents_of_others.items() if parent in {pid, *descendants}
+            child for child, parent in considered_parents.items() if parent in {pid, *descendants}
         }
         - descendants
     ):

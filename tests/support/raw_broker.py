@@ -7,6 +7,7 @@ import socket
 import threading
 from typing import Self
 
+# Packet types of MQTT 3.1.1, section 2.2.1
 _CONNECT = 1
 _PUBLISH = 3
 _SUBSCRIBE = 8
@@ -14,10 +15,10 @@ _SUBSCRIBE = 8
 
 def publish_packet(topic: bytes, payload: bytes) -> bytes:
     """Make a PUBLISH packet at QoS 0."""
-    return _packet(_PUBLISH << 4, len(topic).to_bytes(2, "big") + topic + payload)
+    return _make_packet(_PUBLISH << 4, len(topic).to_bytes(2, "big") + topic + payload)
 
 
-def _packet(header: int, body: bytes) -> bytes:
+def _make_packet(header: int, body: bytes) -> bytes:
     # MQTT 3.1.1, section 2.2.3: the remaining length in digits of base 128
     length = bytearray()
     remaining = len(body)
@@ -71,15 +72,17 @@ class RawBroker:
                 return
             with self._client, self._client.makefile("rb") as stream:
                 try:
-                    while self._handle(stream.read(1), stream):
+                    while self._answer_packet(stream.read(1), stream):
                         pass
                 except OSError:
                     pass
                 self._subscribed.clear()
 
-    def _handle(self, header: bytes, stream: object) -> bool:
+    def _answer_packet(self, header: bytes, stream: object) -> bool:
+        """Read and answer a packet after its first byte; return whether there was one."""
         if not header:
             return False
+        # the remaining length, in digits of base 128 with the lowest first
         length = 0
         shift = 0
         while True:
@@ -94,16 +97,16 @@ class RawBroker:
         qos = header[0] >> 1 & 3
         if packet_type == _CONNECT:
             self.n_connections += 1
-            self._client.sendall(b"\x20\x02\x00\x00")
+            self._client.sendall(b"\x20\x02\x00\x00")  # CONNACK: accepted
         elif packet_type == _SUBSCRIBE:
-            self._client.sendall(b"\x90\x03" + body[:2] + b"\x01")
+            self._client.sendall(b"\x90\x03" + body[:2] + b"\x01")  # SUBACK: QoS 1 granted
             self._subscribed.set()
         elif packet_type == _PUBLISH:
             topic_end = 2 + int.from_bytes(body[:2], "big")
             topic = body[2:topic_end]
             payload = body[topic_end:]
             if qos:
-                self._client.sendall(b"\x40\x02" + payload[:2])
+                self._client.sendall(b"\x40\x02" + payload[:2])  # PUBACK
                 payload = payload[2:]
             self.published_messages.put((topic, payload))
         return True

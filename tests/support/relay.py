@@ -30,14 +30,14 @@ class Relay:
                 return
             broker = socket.create_connection(("127.0.0.1", self._port))
             self._sockets += [client, broker]
-            self._client = client
-            for pair in ((client, broker), (broker, client)):
-                threading.Thread(target=self._copy, args=pair, daemon=True).start()
+            self._latest_client = client
+            for direction in ((client, broker), (broker, client)):
+                threading.Thread(target=self._copy, args=direction, daemon=True).start()
 
     def _copy(self, source: socket.socket, destination: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while received_bytes := source.recv(65536):
-                if not (self.drops_bytes and source is self._client):
+                if not (self.drops_bytes and source is self._latest_client):
                     destination.sendall(received_bytes)
 
     def break_connections(self) -> None:

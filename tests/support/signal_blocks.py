@@ -16,9 +16,9 @@ CHANNELS = 3
 def make_signal_blocks(levels: int = 3) -> list[sig.Block]:
     """Make a block of each kind for windows of three channels and at least 16 samples."""
     acceleration = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 0.5)
-    single = sig.Channels("one", (1,))
+    one_channel = sig.Channels("one", (1,))
     spectrum = sig.Spectrum(acceleration, RATE_HZ)
-    mel = sig.MelSpectrogram(sig.Spectrogram(single, RATE_HZ, 16, 5), 4)
+    mel_spectrogram = sig.MelSpectrogram(sig.Spectrogram(one_channel, RATE_HZ, 16, 5), 4)
     return [
         sig.Mean(acceleration),
         sig.Statistics(acceleration),
@@ -32,26 +32,26 @@ def make_signal_blocks(levels: int = 3) -> list[sig.Block]:
         sig.BandPowers(sig.Spectrum(sig.Envelope(acceleration, 4), RATE_HZ / 4), (0.0, 2.0, 6.0)),
         sig.BandPowers(spectrum, (0.0, 1.0, 1.25, 5.0, 25.0, 26.0)),
         sig.SpectralMoments(spectrum),
-        sig.MelEnergies(mel),
-        sig.Mfcc(mel, 3),
-        sig.Mfcc(sig.MelSpectrogram(sig.Spectrogram(single, RATE_HZ, 11, 5), 3), 2, 2),
+        sig.MelEnergies(mel_spectrogram),
+        sig.Mfcc(mel_spectrogram, 3),
+        sig.Mfcc(sig.MelSpectrogram(sig.Spectrogram(one_channel, RATE_HZ, 11, 5), 3), 2, 2),
     ]
 
 
 def draw_window(rng: np.random.Generator, n_samples: int, n_channels: int) -> NDArray[Any]:
     """Draw a window with noise, constants, clipping, NaN, infinities or extreme values."""
     x = rng.normal(0, 10.0 ** rng.integers(-3, 6), (n_samples, n_channels))
-    content = rng.integers(8)
-    if content == 0:
+    content_kind = rng.integers(8)
+    if content_kind == 0:
         x[:] = rng.normal(0, 1000, n_channels)
-    elif content == 1:
+    elif content_kind == 1:
         x = np.clip(x, -np.abs(x).mean(), np.abs(x).mean()) if x.size else x
-    elif content in (2, 3) and x.size:
+    elif content_kind in (2, 3) and x.size:
         special_values = np.asarray([np.nan, np.inf, -np.inf, 3e38, -0.0, 1e-42])
         x[rng.random(x.shape) < rng.random()] = rng.choice(special_values)
-    elif content == 4:
+    elif content_kind == 4:
         return rng.choice([-32768, 32767, 0], x.shape).astype(np.int16)
-    elif content == 5:
+    elif content_kind == 5:
         x[:] = 0
     dtype = rng.choice(["float64", "float32", "float16", "int16", "uint8", "int8"])
     with np.errstate(all="ignore"):

@@ -68,6 +68,12 @@ def run_rows(graph: bytes, X: np.ndarray) -> np.ndarray:
     return np.concatenate([session.run(None, {"x": X[i : i + 1]})[0] for i in range(len(X))])
 
 
+def binary_probabilities(margins: np.ndarray) -> np.ndarray:
+    """Compute the probabilities of both classes by the sigmoid, in float64."""
+    yes_probabilities = 1 / (1 + np.exp(-margins.astype(np.float64)))
+    return np.column_stack([1 - yes_probabilities, yes_probabilities])
+
+
 def sample_rows(n: int = 32) -> np.ndarray:
     """Draw rows of the small bundle."""
     return np.random.default_rng(0).normal(0, 0.4, (n, len(NAMES))).astype(np.float32)
@@ -94,18 +100,16 @@ def write_bundle(
         files[name] = linear_onnx(weights)
         if name != "cloud.onnx":
             files[name.replace("onnx", "npz")] = write_model(linear_model(weights))
-        outputs = run_rows(files[name], X[:, [NAMES.index(i) for i in inputs]])
+        outputs = run_rows(files[name], X[:, [NAMES.index(name) for name in inputs]])
         arrays[name.removesuffix(".onnx")] = outputs
     if has_cloud:
         margins = arrays.pop("cloud")[:, 0]
-        probability = 1 / (1 + np.exp(-margins.astype(np.float64)))
         arrays["cloud_label"] = (margins > 0).astype(np.int64)
-        arrays["cloud_probabilities"] = np.column_stack([1 - probability, probability]).astype(
-            np.float32
-        )
+        arrays["cloud_probabilities"] = binary_probabilities(margins).astype(np.float32)
     files["sample.npz"] = write_arrays(arrays)
     if ranges is not None:
         files[RANGES] = write_arrays(ranges)
+    # without a cloud, the last stage must always stop
     last_threshold = 1.0 if has_cloud else float(np.finfo(np.float32).min)
     shared_fields = {"expected_cost": 5.0, "accuracy": 0.9, "offload_rate": 0.2}
     document = DOCUMENT | {
@@ -119,7 +123,7 @@ def write_bundle(
         "stages": [stage_entry(0, ["a", "b"]), stage_entry(1, ["c"])],
         "cloud": CLOUD if has_cloud else None,
         "operating_points": [
-            shared_fields | {"thresholds": [first, last_threshold]} for first in (1.0, None)
+            shared_fields | {"thresholds": [threshold, last_threshold]} for threshold in (1.0, None)
         ],
     }
     bundle = Bundle.open(write_directory(path, completed_document(document, files), files))
@@ -143,18 +147,17 @@ def make_bundle(tmp_path: Path) -> Callable[..., Bundle]:
 
 def answer_sample(device: Device) -> list[Answer]:
     """Answer the rows of a bundle's sample, and compare stages, classes and costs with it."""
-    expected = device.bundle.sample()
-    answers = [device.answer(row) for row in expected["X"]]
-    assert [a.stage for a in answers] == expected["exit"].tolist()
-    assert [a.class_index for a in answers] == expected["label"].tolist()
-    assert [a.cost for a in answers] == expected["cost"].tolist()
+    sample = device.bundle.sample()
+    answers = [device.answer(row) for row in sample["X"]]
+    assert [answer.stage for answer in answers] == sample["exit"].tolist()
+    assert [answer.class_index for answer in answers] == sample["label"].tolist()
+    assert [answer.cost for answer in answers] == sample["cost"].tolist()
     return answers
 
 
 def cloud_answers(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Compute labels and probabilities of the small bundle's cloud model."""
-    probability = 1 / (1 + np.exp(-10.0 * X[:, 2].astype(np.float64)))
-    return (X[:, 2] > 0).astype(np.int64), np.column_stack([1 - probability, probability])
+    return (X[:, 2] > 0).astype(np.int64), binary_probabilities(10.0 * X[:, 2].astype(np.float64))
 
 
 class FakeLink:

@@ -11,14 +11,14 @@ from sklearn.ensemble import ExtraTreesClassifier
 
 from gatewise_training import methods
 
-FOREST = {"high_cost_model": ExtraTreesClassifier(10, random_state=0)}
-STAGED = FOREST | {"n_stages": 2, "effort": "low"}
+SMALL_FOREST = {"high_cost_model": ExtraTreesClassifier(10, random_state=0)}
+STAGED = SMALL_FOREST | {"n_stages": 2, "effort": "low"}
 #: Settings of each method with few stages, trees and penalties.
 FAST_SETTINGS: dict[str, dict[str, Any]] = {
     "staged": STAGED,
-    "adapt-gbrt": FOREST | {"p_full": (0.3,), "penalties": (0.01,), "n_rounds": 10},
-    "adapt-lin": FOREST | {"p_full": (0.3,), "penalties": (0.05,), "n_starts": 1},
-    "confidence": FOREST | {"low_cost_model": "linear", "n_subsets": 3},
+    "adapt-gbrt": SMALL_FOREST | {"p_full": (0.3,), "penalties": (0.01,), "n_rounds": 10},
+    "adapt-lin": SMALL_FOREST | {"p_full": (0.3,), "penalties": (0.05,), "n_starts": 1},
+    "confidence": SMALL_FOREST | {"low_cost_model": "linear", "n_subsets": 3},
     "cegb": {"penalties": (0.001,), "n_rounds": 15},
     "greedy-miser": {"penalties": (0.02,), "n_rounds": 20},
 }

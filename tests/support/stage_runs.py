@@ -17,7 +17,7 @@ class StageRun(NamedTuple):
 
     outputs: NDArray[np.float32]
     margins: NDArray[np.float32]
-    score: NDArray[np.float32]
+    scores: NDArray[np.float32]
     labels: NDArray[Any]
 
 
@@ -26,8 +26,8 @@ def run_all(stages: Sequence[DeviceStage], X: NDArray[np.float32]) -> tuple[Stag
     runs = []
     for stage in stages:
         outputs = stage.run(np.ascontiguousarray(X[:, stage.inputs]))
-        margins, score = split_outputs(outputs, stage.spec.score)
-        runs.append(StageRun(outputs, margins, score, answers(margins, stage.spec.link)))
+        margins, scores = split_outputs(outputs, stage.spec.score)
+        runs.append(StageRun(outputs, margins, scores, answers(margins, stage.spec.link)))
     return tuple(runs)
 
 

@@ -20,12 +20,12 @@ N_CLASSES = 3
 NAMES = [f"f{k}" for k in range(N_FEATURES)]
 
 
-def weights(seed=0, n_classes=N_CLASSES):
+def draw_weights(seed=0, n_classes=N_CLASSES):
     rng = np.random.default_rng(seed)
     return rng.normal(size=(N_FEATURES, n_classes)).astype(np.float32)
 
 
-CLOUD_WEIGHTS = np.ascontiguousarray(weights()[::-1])
+CLOUD_WEIGHTS = np.ascontiguousarray(draw_weights()[::-1])
 
 
 def softmax(margins):
@@ -150,7 +150,7 @@ def write_bundle(
     loading=None,
 ):
     """Write the tiny bundle; `has_wrong_sample` makes the labels in its sample wrong."""
-    weight_matrix = weights(n_classes=n_classes)
+    weight_matrix = draw_weights(n_classes=n_classes)
     # The order of the high-cost model's inputs differs from that of the manifest's features.
     cloud_graph = linear_graph if kind == "margins" else classifier_graph
     X = random_rows(8, seed=1)
@@ -172,7 +172,7 @@ def write_bundle(
         "version": version,
         "classes": list("abcdefghijklmnopqrstuvwxyz"[:n_classes]),
         "link": "softmax",
-        "features": [{"name": n, "own": 1.0} for n in NAMES],
+        "features": [{"name": feature, "own": 1.0} for feature in NAMES],
         "groups": [],
         "prices": {"request": 0.0, "byte": 0.0, "evaluation": 0.0},
         "missing": {"stages": missing, "cloud": missing},

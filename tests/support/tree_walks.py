@@ -19,11 +19,11 @@ def find_tree_paths(trees: TreeEnsemble, row: Any) -> list[list[int]]:
     paths = []
     for root in trees.roots.tolist():
         nodes = [root]
-        while (k := int(trees.feature[nodes[-1]])) >= 0:
+        while (column := int(trees.feature[nodes[-1]])) >= 0:
             node = nodes[-1]
-            goes_left = (
-                trees.nan_left[node] if np.isnan(row[k]) else row[k] <= trees.threshold[node]
-            )
+            goes_left = row[column] <= trees.threshold[node]
+            if np.isnan(row[column]):
+                goes_left = trees.nan_left[node]
             nodes.append(int((trees.left if goes_left else trees.right)[node]))
         paths.append(nodes)
     return paths
@@ -31,7 +31,9 @@ def find_tree_paths(trees: TreeEnsemble, row: Any) -> list[list[int]]:
 
 def find_tested_columns(trees: TreeEnsemble, row: Any) -> set[int]:
     """Find the columns that the nodes on a row's paths test."""
-    return {int(trees.feature[h]) for nodes in find_tree_paths(trees, row) for h in nodes[:-1]}
+    return {
+        int(trees.feature[node]) for nodes in find_tree_paths(trees, row) for node in nodes[:-1]
+    }
 
 
 def find_stage_columns(stage: Stage, row: Any) -> set[int]:
@@ -57,11 +59,11 @@ def split_two_thirds(
 ) -> tuple[Any, ...]:
     """Split a data set into two thirds and one third; return rows and labels of both parts."""
     X, y = load(return_X_y=True)
-    order = np.random.default_rng(seed).permutation(len(X))
-    X = X[order].astype(np.float32)
-    y = y[order]
-    n_first = 2 * len(X) // 3
-    return X[:n_first], y[:n_first], X[n_first:], y[n_first:]
+    row_order = np.random.default_rng(seed).permutation(len(X))
+    X = X[row_order].astype(np.float32)
+    y = y[row_order]
+    n_two_thirds = 2 * len(X) // 3
+    return X[:n_two_thirds], y[:n_two_thirds], X[n_two_thirds:], y[n_two_thirds:]
 
 
 def make_prices_of_two_groups(n: int) -> FeatureCosts:

@@ -30,12 +30,12 @@ def make_trees(
     nodes: list[tuple[int, int, int]] = []  # column, left, right
 
     def add_node(depth: int) -> int:
-        index = len(nodes)
+        node = len(nodes)
         nodes.append((-1, -1, -1))
         if depth and n_features and rng.random() < 0.8:
             column = int(rng.integers(n_features))
-            nodes[index] = (column, add_node(depth - 1), add_node(depth - 1))
-        return index
+            nodes[node] = (column, add_node(depth - 1), add_node(depth - 1))
+        return node
 
     roots = [add_node(int(rng.integers(0, 5))) for _ in range(n_trees)]
     feature, left, right = np.array(nodes, np.int32).reshape(-1, 3).T.copy()
@@ -44,14 +44,14 @@ def make_trees(
         output[rng.random(n_trees) < 0.5] = -1
     n_values = n_outputs if (output < 0).any() else 1
     signs = rng.choice([-1, 0.0, -0.0, 1], (len(nodes), n_values))
-    magnitude = 10.0 ** rng.integers(-6, 6, (len(nodes), n_values))
+    magnitudes = 10.0 ** rng.integers(-6, 6, (len(nodes), n_values))
     return TreeEnsemble(
         feature=feature,
         threshold=rng.choice(threshold_values, len(nodes)),
         left=left,
         right=right,
         nan_left=rng.random(len(nodes)) < rng.choice([0.0, 0.5, 0.5, 1.0]),
-        value=(signs * rng.random(magnitude.shape) * magnitude).astype(np.float32),
+        value=(signs * rng.random(magnitudes.shape) * magnitudes).astype(np.float32),
         roots=np.array(roots, np.int32),
         output=output.astype(np.int32),
         base=rng.choice(np.float32([0, -0.0, 0.3, -7e4]), n_outputs),

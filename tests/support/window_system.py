@@ -21,13 +21,15 @@ def draw_windows(n_windows: int, seed: int = 0) -> tuple[NDArray[np.int16], NDAr
     rng = np.random.default_rng(seed)
     y = rng.integers(0, 3, n_windows)
     times = np.arange(SAMPLES) / RATE_HZ
-    frequency_hz = np.where(y == 2, 15.0, 5.0)[:, None]
-    wave = (
-        np.sin(2 * np.pi * (frequency_hz * times + rng.random((n_windows, 1))))
+    frequencies_hz = np.where(y == 2, 15.0, 5.0)[:, None]
+    waves = (
+        np.sin(2 * np.pi * (frequencies_hz * times + rng.random((n_windows, 1))))
         + np.where(y == 1, 0.8, 0.0)[:, None]
     )
-    signal = np.stack([wave, wave[:, ::-1]], axis=2) + rng.normal(0, 0.5, (n_windows, SAMPLES, 2))
-    return np.round(signal * 1000).astype(np.int16), y
+    signals = np.stack([waves, waves[:, ::-1]], axis=2) + rng.normal(
+        0, 0.5, (n_windows, SAMPLES, 2)
+    )
+    return np.round(signals * 1000).astype(np.int16), y
 
 
 def roughness(x: NDArray[Any]) -> NDArray[Any]:
@@ -37,7 +39,7 @@ def roughness(x: NDArray[Any]) -> NDArray[Any]:
 
 def make_window_bundle(folder: Path) -> Path:
     """Fit and pack a system whose second stage uses the expensive block of the function."""
-    window_array, y = draw_windows(300)
+    windows, y = draw_windows(300)
     channels = sig.Channels("acc", (0, 1), ("x", "y"), price=1.0)
     blocks = [
         sig.Mean(channels, price=1.0),
@@ -47,7 +49,7 @@ def make_window_bundle(folder: Path) -> Path:
     system = gw.StagedCascade(
         blocks=blocks, n_stages=2, effort="low", families=("linear",), random_state=0,
         high_cost_model=LogisticRegression(max_iter=1000),
-    ).fit(window_array, y)  # fmt: skip
+    ).fit(windows, y)  # fmt: skip
     path = folder / "bundle"
     gw.pack(system, path, sample=draw_windows(30, seed=5)[0])
     return path

@@ -25,26 +25,26 @@ lab = 1.5
 
 def load_wine_table() -> pd.DataFrame:
     """Load five features and the class label."""
-    data = load_wine(as_frame=True)
-    frame = data.data[["alcohol", "malic_acid", "ash", "magnesium", "hue"]].copy()
-    frame["cultivar"] = np.array(["north", "middle", "south"])[data.target]
-    return frame
+    dataset = load_wine(as_frame=True)
+    table = dataset.data[["alcohol", "malic_acid", "ash", "magnesium", "hue"]].copy()
+    table["cultivar"] = np.array(["north", "middle", "south"])[dataset.target]
+    return table
 
 
 def write_changed_table(folder: Path, change: Callable[[pd.DataFrame], Any]) -> str:
     """Write a changed table as CSV; return its path."""
-    frame = load_wine_table()
-    changed_frame = change(frame)
+    table = load_wine_table()
+    changed_frame = change(table)
     path = folder / "bad.csv"
-    (frame if changed_frame is None else changed_frame).to_csv(path, index=False)
+    (table if changed_frame is None else changed_frame).to_csv(path, index=False)
     return str(path)
 
 
 def set_cell(column: str, value: object) -> Callable[[pd.DataFrame], None]:
     """Make a change of one cell of a column."""
 
-    def change(frame: pd.DataFrame) -> None:
-        frame[column] = frame[column].astype(object)
-        frame.loc[3, column] = value
+    def change(table: pd.DataFrame) -> None:
+        table[column] = table[column].astype(object)
+        table.loc[3, column] = value
 
     return change

@@ -64,12 +64,14 @@ def make_vectors() -> dict[str, Any]:
             }
             for name, message in RESPONSES.items()
         ],
-        "json_requests": [{"text": text, **_decoded_json(text)} for text in _json_requests()],
+        "json_requests": [{"text": text, **_decode_json(text)} for text in _list_json_requests()],
         "json_responses": [
             {"text": encode_json_response(message).decode(), "says": response_values(message)}
             for message in RESPONSES.values()
         ],
-        "wrong_requests": [_refusal(name, payload) for name, payload in _wrong().items()],
+        "wrong_requests": [
+            _decode_refused(name, payload) for name, payload in _make_wrong_requests().items()
+        ],
     }
 
 
@@ -103,26 +105,33 @@ def response_values(response: Response) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _json_requests() -> list[str]:
-    good = {"id": ID.hex(), "m": "digits", "mv": "1", "ttl": 500, "x": [[1, 2.5], [-0.1, 3e38]]}
+def _list_json_requests() -> list[str]:
+    request = {
+        "id": ID.hex(),
+        "m": "digits",
+        "mv": "1",
+        "ttl": 500,
+        "x": [[1, 2.5], [-0.1, 3e38]],
+    }
     return [
         json.dumps(entries)
         for entries in (
-            good, good | {"x": [1, None]}, good | {"v": 1, "n": 2, "k": 2, "new": "ignored"},
-            good | {"x": [[1], [2, 3]]}, good | {"x": [1e39]}, good | {"n": 3},
-            good | {"new": []}, good | {"id": "short"},
+            request, request | {"x": [1, None]},
+            request | {"v": 1, "n": 2, "k": 2, "new": "ignored"},
+            request | {"x": [[1], [2, 3]]}, request | {"x": [1e39]}, request | {"n": 3},
+            request | {"new": []}, request | {"id": "short"},
         )
     ]  # fmt: skip
 
 
-def _decoded_json(text: str) -> dict[str, Any]:
+def _decode_json(text: str) -> dict[str, Any]:
     try:
         return {"says": request_values(decode_json_request(text.encode(), allow_missing=True))}
     except WireError as error:
         return {"reason": error.reason, "id": None if error.id is None else error.id.hex()}
 
 
-def _refusal(name: str, payload: bytes) -> dict[str, Any]:
+def _decode_refused(name: str, payload: bytes) -> dict[str, Any]:
     try:
         wire.decode_request(payload, allow_missing=True)
     except WireError as error:
@@ -132,40 +141,40 @@ def _refusal(name: str, payload: bytes) -> dict[str, Any]:
 
 
 def change_message(payload: bytes, changes: dict[str, Any]) -> bytes:
-    """Change entries of a message, and update its checksum."""
+    """Change entries of a message, and update its checksum, which is its last entry."""
     entries = cbor2.loads(payload) | changes
     del entries["crc"]
     body = cbor2.dumps(entries | {"crc": bytes(4)})[:-4]
     return body + zlib.crc32(body).to_bytes(4, "big")
 
 
-def _wrong() -> dict[str, bytes]:
-    good = wire.encode_request(REQUESTS["one row, float32"])
-    entries = cbor2.loads(good)
+def _make_wrong_requests() -> dict[str, bytes]:
+    good_request = wire.encode_request(REQUESTS["one row, float32"])
+    entries = cbor2.loads(good_request)
     del entries["crc"]
-    assert change_message(good, {}) == good
+    assert change_message(good_request, {}) == good_request
 
-    def changed(**changes: Any) -> bytes:
-        return change_message(good, changes)
+    def change_request(**changes: Any) -> bytes:
+        return change_message(good_request, changes)
 
-    infinite = np.array([1, np.inf], "<f4").tobytes()
+    infinite_values = np.array([1, np.inf], "<f4").tobytes()
     return {
         "empty": b"",
-        "cut off": good[:-1],
-        "a byte behind the end": good + b"\0",
-        "indefinite length": b"\xbf" + good[1:] + b"\xff",
-        "a bit flipped": good[:40] + bytes([good[40] ^ 4]) + good[41:],
+        "cut off": good_request[:-1],
+        "a byte behind the end": good_request + b"\0",
+        "indefinite length": b"\xbf" + good_request[1:] + b"\xff",
+        "a bit flipped": good_request[:40] + bytes([good_request[40] ^ 4]) + good_request[41:],
         "no checksum": cbor2.dumps(entries),
-        "an id of 8 bytes": changed(id=ID[:8]),
-        "layout 2": changed(v=2),
-        "a model's name with a slash": changed(m="a/b"),
-        "a ttl of more than a day": changed(ttl=86_400_001),
-        "no rows": changed(n=0),
-        "bytes of another shape": changed(k=3),
-        "float64": changed(x=cbor2.CBORTag(86, bytes(16))),
-        "an infinite value": changed(x=cbor2.CBORTag(85, infinite)),
-        "a list in a key that nobody reads": changed(new=[1]),
-        "a byte string that is no typed array": changed(x=bytes(8)),
+        "an id of 8 bytes": change_request(id=ID[:8]),
+        "layout 2": change_request(v=2),
+        "a model's name with a slash": change_request(m="a/b"),
+        "a ttl of more than a day": change_request(ttl=86_400_001),
+        "no rows": change_request(n=0),
+        "bytes of another shape": change_request(k=3),
+        "float64": change_request(x=cbor2.CBORTag(86, bytes(16))),
+        "an infinite value": change_request(x=cbor2.CBORTag(85, infinite_values)),
+        "a list in a key that nobody reads": change_request(new=[1]),
+        "a byte string that is no typed array": change_request(x=bytes(8)),
     }
 
 

@@ -20,7 +20,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from tests.support.hostile_bundles.array_cases import ARRAY_CASES
 from tests.support.hostile_bundles.file_cases import FILE_CASES
-from tests.support.hostile_bundles.good_bundle import Cases, write, zipped
+from tests.support.hostile_bundles.good_bundle import Cases, write_directory, write_zip
 from tests.support.processes import run_python
 
 pytestmark = pytest.mark.slow  # writes files of hundreds of megabytes
@@ -46,8 +46,8 @@ def hostile_paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_the_unchanged_bundle_opens(tmp_path: Path) -> None:
-    open_and_self_test(write(tmp_path / "bundle"))
-    open_and_self_test(zipped(tmp_path / "archive"))
+    open_and_self_test(write_directory(tmp_path / "bundle"))
+    open_and_self_test(write_zip(tmp_path / "archive"))
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -20,17 +20,19 @@ from gatewise_export.onnx_writer import write_graph
 from tests.support.hand_made_bundle import DOCUMENT, Document, completed_document, stage_entry
 
 F32 = np.float32
-NAMES = ("age", "chol", "fbs", "thal")
-INPUTS = ((0, 3), (2, 0, 1), (0, 1))
-KINDS = ("linear", "trees", "lazy")
+FEATURE_NAMES = ("age", "chol", "fbs", "thal")
+STAGE_INPUTS = ((0, 3), (2, 0, 1), (0, 1))
+STAGE_KINDS = ("linear", "trees", "lazy")
 
 
-def linear(width: int, outputs: int) -> LinearModel:
-    weights = np.random.default_rng(width).normal(size=(width, outputs)).astype(F32)
-    return LinearModel(np.zeros(width, F32), np.ones(width, F32), weights, np.zeros(outputs, F32))
+def make_linear_model(n_columns: int, n_outputs: int) -> LinearModel:
+    weights = np.random.default_rng(n_columns).normal(size=(n_columns, n_outputs)).astype(F32)
+    return LinearModel(
+        np.zeros(n_columns, F32), np.ones(n_columns, F32), weights, np.zeros(n_outputs, F32)
+    )
 
 
-def ensemble(left: Any, right: Any, roots: Any, width: int) -> TreeEnsemble:
+def make_ensemble(left: Any, right: Any, roots: Any, n_columns: int) -> TreeEnsemble:
     """Make trees with the given structure, whose nodes test the first column."""
     n = len(left)
     return TreeEnsemble(
@@ -43,59 +45,73 @@ def ensemble(left: Any, right: Any, roots: Any, width: int) -> TreeEnsemble:
         roots=np.array(roots, np.int32),
         output=np.zeros(len(roots), np.int32),
         base=np.zeros(1, F32),
-        n_features=width,
+        n_features=n_columns,
     )
 
 
-def trees(width: int) -> TreeEnsemble:
+def make_trees(n_columns: int) -> TreeEnsemble:
     """Make three trees with two levels of tests."""
     left = np.array([1, 2, -1, -1, 5, -1, -1])
     right = np.array([4, 3, -1, -1, 6, -1, -1])
     roots = np.array([0, 7, 14])
-    children = [np.concatenate([np.where(a < 0, a, a + r) for r in roots]) for a in (left, right)]
-    return ensemble(*children, roots, width)
+    children = [
+        np.concatenate([np.where(nodes < 0, nodes, nodes + root) for root in roots])
+        for nodes in (left, right)
+    ]
+    return make_ensemble(*children, roots, n_columns)
 
 
-MODELS = (linear(2, 1), canonical_model(trees(3)), canonical_model(trees(2)))
+STAGE_MODELS = (
+    make_linear_model(2, 1),
+    canonical_model(make_trees(3)),
+    canonical_model(make_trees(2)),
+)
 
 
-def good_files() -> dict[str, bytes]:
+def make_good_files() -> dict[str, bytes]:
     """Make the files of the bundle, without its manifest."""
     x = np.random.default_rng(0).normal(size=(12, 4)).astype(F32)
     files: dict[str, bytes] = {}
     sample: dict[str, NDArray[Any]] = {"X": x}
-    for i, (model, inputs, kind) in enumerate(zip(MODELS, INPUTS, KINDS, strict=True)):
-        files[f"stage_{i}.npz"] = write_model(model)
+    for number, (model, inputs, kind) in enumerate(
+        zip(STAGE_MODELS, STAGE_INPUTS, STAGE_KINDS, strict=True)
+    ):
+        files[f"stage_{number}.npz"] = write_model(model)
         if kind != "lazy":
-            files[f"stage_{i}.onnx"] = write_graph(model)
-        sample[f"stage_{i}"] = model.margins(x[:, inputs])
-    files["cloud.onnx"] = write_graph(trees(4))
-    sample["bought_2"] = trees(2).visited_features(x[:, INPUTS[2]])
-    margins = trees(4).margins(x)
+            files[f"stage_{number}.onnx"] = write_graph(model)
+        sample[f"stage_{number}"] = model.margins(x[:, inputs])
+    files["cloud.onnx"] = write_graph(make_trees(4))
+    sample["bought_2"] = make_trees(2).visited_features(x[:, STAGE_INPUTS[2]])
+    margins = make_trees(4).margins(x)
     sample["cloud_label"] = labels(margins)
     sample["cloud_probabilities"] = probabilities(margins, "sigmoid").astype(F32)
     files["sample.npz"] = write_arrays(sample)
     return files
 
 
-FILES = good_files()
+FILES = make_good_files()
 
 
-def document(files: dict[str, bytes]) -> Document:
+def make_document(files: dict[str, bytes]) -> Document:
     """Make the manifest of these files."""
     stages = [
-        stage_entry(i, [NAMES[k] for k in inputs], kind)
-        for i, (inputs, kind) in enumerate(zip(INPUTS, KINDS, strict=True))
+        stage_entry(i, [FEATURE_NAMES[k] for k in inputs], kind)
+        for i, (inputs, kind) in enumerate(zip(STAGE_INPUTS, STAGE_KINDS, strict=True))
     ]
     point = DOCUMENT["operating_points"][0] | {"thresholds": [0.5, 0.5, 0.25]}
-    cloud = {"file": "cloud.onnx", "inputs": list(NAMES), "kind": "margins", "link": "sigmoid"}
-    parts = {"stages": stages, "chains": [[0, 1, 2]], "cloud": cloud, "operating_points": [point]}
-    return completed_document(DOCUMENT | parts, files)
+    cloud = {
+        "file": "cloud.onnx",
+        "inputs": list(FEATURE_NAMES),
+        "kind": "margins",
+        "link": "sigmoid",
+    }
+    fields = {"stages": stages, "chains": [[0, 1, 2]], "cloud": cloud, "operating_points": [point]}
+    return completed_document(DOCUMENT | fields, files)
 
 
-def write(
+def write_directory(
     path: Path,
-    changed: dict[str, bytes] | None = None,
+    changed_files: dict[str, bytes] | None = None,
     manifest_text: str | bytes | None = None,
     *,
     hashes_match: bool = True,
@@ -105,25 +121,25 @@ def write(
     With `hashes_match`, the manifest has the hashes of the changed files.
     """
     path.mkdir(parents=True)
-    files = FILES | (changed or {})
+    files = FILES | (changed_files or {})
     for name, content in files.items():
         (path / name).write_bytes(content)
     if manifest_text is None:
-        manifest_text = json.dumps(document(files if hashes_match else FILES))
+        manifest_text = json.dumps(make_document(files if hashes_match else FILES))
     if isinstance(manifest_text, str):
         manifest_text = manifest_text.encode()
     (path / "manifest.json").write_bytes(manifest_text)
     return path
 
 
-def zipped(
+def write_zip(
     path: Path, files: dict[str, bytes] = FILES, *, hashes_match: bool = False, **options: Any
 ) -> Path:
     """Write a zip bundle.
 
     With `hashes_match`, the manifest is that of `files`, otherwise that of the good files.
     """
-    manifest_text = json.dumps(document(files if hashes_match else FILES)).encode()
+    manifest_text = json.dumps(make_document(files if hashes_match else FILES)).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path = path.with_suffix(".gwb")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
@@ -132,12 +148,12 @@ def zipped(
     return path
 
 
-Make = Callable[[Path], Path]
-"""Function that writes a hostile bundle and returns its path."""
-Cases = dict[str, tuple[Make, str]]
+WriteBundle = Callable[[Path], Path]
+"""Function that writes a hostile bundle at a path, and returns the path of what it wrote."""
+Cases = dict[str, tuple[WriteBundle, str]]
 """The function and the expected error message of each kind of hostile bundle."""
 
 
-def with_file(name: str, content: Callable[[], bytes]) -> Make:
-    """Replace a file and its hash in the manifest."""
-    return lambda path: write(path, {name: content()})
+def replace_file(name: str, content: Callable[[], bytes]) -> WriteBundle:
+    """Make a function that writes a bundle with another file, whose hash is in the manifest."""
+    return lambda path: write_directory(path, {name: content()})

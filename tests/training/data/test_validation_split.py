@@ -16,7 +16,7 @@ from gatewise_training.learners.boosting import fit_boosting
 class RecordedModel:
     """A model that records its rounds and its training rows."""
 
-    n_rounds: int
+    rounds: int
     training_rows: frozenset[int]
 
 
@@ -35,11 +35,11 @@ def test_folds_of_groups_are_predicted_with_the_rounds_of_the_final_model(has_gr
 
     def predict_rounds(model, rows):
         assert not model.training_rows & set(rows.tolist())
-        return np.full(len(rows), model.n_rounds)
+        return np.full(len(rows), model.rounds)
 
     final_model, predicted_rounds = cross_fit(plan, fit_model, predict_rounds)
     # 20 is the mean of the best rounds of the folds
-    assert (final_model.n_rounds, len(final_model.training_rows)) == (20, n_rows)
+    assert (final_model.rounds, len(final_model.training_rows)) == (20, n_rows)
     assert set(predicted_rounds.tolist()) == ({20} if has_groups else {40, 10, 5, 20, 25})
 
 
