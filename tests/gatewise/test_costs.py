@@ -180,6 +180,7 @@ def test_a_price_file_may_have_a_default_price_and_dropped_columns(tmp_path):
     costs = FeatureCosts.from_file(path, names=["at", "age", "new"], default=7.0)
     assert (costs.own.tolist(), len(costs.shared)) == ([2.0, 1.0, 0.5], 0)
     path.write_text("[features]\nage = 1\nb = 1\n")
+    # 1 + 1 and the default
     assert FeatureCosts.from_file(path, names=["age", "b", "c"], default=7.0).total == 9.0
     with pytest.raises(InputError, match=r"no price for feature 'x', 'y'.*unknown feature 'b'"):
         FeatureCosts.from_file(path, names=["age", "x", "y"])
@@ -298,7 +299,7 @@ def test_costs_give_the_members_and_groups_of_a_feature():
     )
     assert [costs.members(k).tolist() for k in range(4)] == [[0, 2], [1], [0, 2], [3]]
     assert [costs.paid_groups(k).tolist() for k in range(4)] == [[0], [], [0], [0, 1]]
-    assert costs.standalone_group_prices.tolist() == [10.0, 30.0]
+    assert costs.standalone_group_prices.tolist() == [10.0, 30.0]  # b costs 20, and requires a
     assert costs.standalone_prices.tolist() == [11.0, 2.0, 13.0, 34.0]
     assert costs.additional_prices(costs.mask([2])).tolist() == [1.0, 2.0, 0.0, 24.0]
     assert costs.additional_prices(costs.mask([3])).tolist() == [1.0, 2.0, 3.0, 0.0]

@@ -59,7 +59,7 @@ def test_a_midpoint_threshold_lies_between_two_scores(score, other_score):
 
 def test_the_first_stage_that_reaches_its_threshold_answers():
     scores = [np.array([0.1, 0.9, np.nan], np.float32), np.array([0.8, 0.0, 0.3], np.float32)]
-    assert decision.exit_stages(scores, (0.5, 0.5)).tolist() == [1, 0, 2]
+    assert decision.exit_stages(scores, (0.5, 0.5)).tolist() == [1, 0, 2]  # 2 is an offload
 
 
 @pytest.mark.parametrize("margin", [0.0, -0.0])
@@ -162,7 +162,7 @@ def test_sigmoid_and_softmax_have_their_known_values():
         decision.probabilities(three_margins, "softmax"), [[0.125, 0.25, 0.625]]
     )
     label, shares = decision.STOP_RULES["margin"].row_outcome([0.0, 0.0], "softmax")
-    assert (label, shares.tolist()) == (0, [0.5, 0.5])
+    assert (label, shares.tolist()) == (0, [0.5, 0.5])  # in a tie, the first class
 
 
 def test_a_midpoint_threshold_is_the_middle_or_of_neighbours_the_upper_score():

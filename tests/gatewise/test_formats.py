@@ -67,7 +67,7 @@ def test_invalid_spans_are_refused(text):
 
 
 def test_rates_and_clock_times_are_read_or_refused():
-    assert read_rate("6/min", "x") == 0.1
+    assert read_rate("6/min", "x") == 0.1  # per second
     assert read_clock("24:00", "x") == DAY
     assert read_clock("1:02:03", "x") == 3723  # 3,600 + 2 * 60 + 3
     for text in ("6", "6/week", "0/s", "nan/s", "inf/s", "-1/s", "x/s"):

@@ -69,7 +69,7 @@ def test_an_early_exit_saves_operations_without_a_loss_of_accuracy(tmp_path):
     network_labels = logits.argmax(axis=1)
     is_offloaded = cascade.offload(x_test)
     labels = cascade.predict(x_test)
-    assert 0.02 < is_offloaded.mean() < 0.5
+    assert 0.02 < is_offloaded.mean() < 0.5  # some windows need the whole network, but most do not
     np.testing.assert_array_equal(labels[is_offloaded], network_labels[is_offloaded])
     assert (labels == y_test).mean() >= (network_labels == y_test).mean() - 0.01
     operations_of_rows = OPERATIONS[0] + is_offloaded * sum(OPERATIONS)

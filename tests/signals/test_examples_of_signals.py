@@ -24,6 +24,7 @@ DATA_SET_OF_EXAMPLE = {
 def test_each_example_is_short_and_tested():
     scripts = {path.stem: path for path in (ROOT / "examples/signals").glob("*.py")}
     assert set(scripts) - {"live"} == set(DATA_SET_OF_EXAMPLE)
+    # short enough to be read
     assert all(len(path.read_text().splitlines()) <= 80 for path in scripts.values())
 
 

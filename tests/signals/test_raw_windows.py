@@ -65,11 +65,13 @@ def test_the_high_cost_model_gets_pictures_and_stages_get_features(system, label
     n_features = len(system.signal_input_.graph.feature_names)
     assert 0.1 < is_offloaded.mean() < 0.5
     assert system.explain(x[is_offloaded][0]).steps[-1].blocks == ("window",)
+    # the pixels follow the features
     assert f0.features.tolist() == list(range(n_features, n_features + 64))
     assert all((stage.features < n_features).all() for chain in system.chains_ for stage in chain)
     network = replace(f0, features=np.arange(64))
     network_labels = network.labels(x.reshape(-1, 64).astype(np.float32))
     np.testing.assert_array_equal(system.predict(x)[is_offloaded], network_labels[is_offloaded])
+    # ten classes; few features recognise less than whole pictures
     assert (network_labels == y).mean() > 0.85 > (system.predict(x) == y).mean() > 0.7
 
 
@@ -191,7 +193,7 @@ def test_a_window_too_large_for_a_message_is_not_packed(tmp_path):
     with pytest.raises(InputError, match="132069 bytes, more than max_message=131072"):
         gw.pack(cascade, tmp_path / "long", sample=x[:4])
     bundle = gw.pack(cascade, tmp_path / "long", sample=x[:4], max_message=1 << 18)
-    assert bundle.manifest.largest_request == 132069
+    assert bundle.manifest.largest_request == 132069  # 33,000 float32 values and 69 bytes
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def test_each_window_pays_for_the_steps_that_its_stages_need(system):
     x, y = draw_windows(300, seed=1)
     graph = system.signal_input_.graph
     exits = system.exit_stage(x)
-    assert (system.predict(x) == y).mean() > 0.8
+    assert (system.predict(x) == y).mean() > 0.8  # of three classes
     assert len(np.unique(exits)) > 1
     for stage in np.unique(exits):
         acquired_features = {
@@ -238,6 +238,7 @@ def test_a_fleet_is_simulated_on_windows(system, bundle, tmp_path):
     report = gw.simulate(bundle, x, y, time="60s", devices=2, workload="poisson:1/s").report
     assert report.answers.lost == 0
     assert any("compute features of a window" in note for note in report.notes)
+    # about 120 windows are drawn
     assert report.feature_cost["system"] == pytest.approx(system.cost(x).mean(), rel=0.1)
     np.savez(tmp_path / "windows.npz", X=x, y=y)
     rows = Rows.load(str(tmp_path / "windows.npz"), bundle.manifest)

@@ -64,7 +64,8 @@ def check_default_demo(folder: Path, printed: str) -> None:
     report = json.loads((folder / "report.json").read_text())
     check_report(report)
     assert report["transport"] == {"kind": "mqtt", "broker": "mosquitto", "link": "wifi"}
-    assert report["accuracy"]["cloud_only"] > 0.98
+    assert report["accuracy"]["cloud_only"] > 0.98  # nearly all digits
+    # the default bound of 0.005, and two standard errors of about 0.005 each on the test rows
     assert report["accuracy"]["system"] >= report["accuracy"]["cloud_only"] - 0.015
     assert report["cost_reduction"] >= 0.5
     assert f"{folder.name}/report.html" in printed

@@ -11,6 +11,8 @@ from typing import Self
 _CONNECT = 1
 _PUBLISH = 3
 _SUBSCRIBE = 8
+#: Seconds to wait for a client, which may connect slowly on a busy machine.
+TIMEOUT_S = 30.0
 
 
 def publish_packet(topic: bytes, payload: bytes) -> bytes:
@@ -54,7 +56,7 @@ class RawBroker:
 
     def send(self, packet: bytes) -> None:
         """Send bytes to the client once it is connected and subscribed."""
-        assert self._subscribed.wait(30.0)
+        assert self._subscribed.wait(TIMEOUT_S)
         assert self._client is not None
         self._client.sendall(packet)
 
@@ -62,7 +64,7 @@ class RawBroker:
         """Wait until the client has connected and subscribed `count` times."""
         while self.n_connections < count:
             self._subscribed.wait(0.01)
-        assert self._subscribed.wait(30.0)
+        assert self._subscribed.wait(TIMEOUT_S)
 
     def _serve(self) -> None:
         while True:

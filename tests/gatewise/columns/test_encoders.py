@@ -129,8 +129,8 @@ def test_cells_of_all_types_are_encoded_or_refused():
         assert encoder.row(row).tolist() == np.float32(expected_features).tolist()
     row_without_values = encoder.row([pd.NA, None, pd.NaT]).tolist()
     assert math.isnan(row_without_values[0])
-    assert row_without_values[1:3] == [7.0, 1.0]
-    assert encoder.row([2.5, 1e300, moment])[1] == np.inf
+    assert row_without_values[1:3] == [7.0, 1.0]  # the fill, and that the number is missing
+    assert encoder.row([2.5, 1e300, moment])[1] == np.inf  # beyond float32
     for invalid_row, message in (
         ([1, "warm", moment], "column 'n': 'warm' is not a number"),
         ([1, True, moment], "column 'n': 'True' is not a number"),

@@ -58,6 +58,7 @@ def test_missing_cells_are_filled_with_the_median_or_mode():
     assert learn_fill("boolean", ["yes", "no", "no"]) == (0.0,)
     assert learn_fill("category", ["a", "b"]) == (0.0, 0.0)
     assert learn_fill("ordinal", ["a", "b"]) == (-1.0,)
+    # month and weekday of the median day, a Saturday
     assert learn_fill("time", ["2025-03-01", "2025-01-01", "2025-02-01"]) == (2.0, 5.0)
 
 

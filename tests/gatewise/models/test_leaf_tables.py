@@ -93,4 +93,5 @@ def test_a_forest_with_pure_leaves_needs_a_byte_per_leaf():
     rows, output = leaf_rows(TreeEnsemble.from_forest(forest))
     assert output is None
     assert rows.shape[1] == 10
+    # a byte per leaf, and a small table of ten rows
     assert pack_leaves(rows).nbytes() < 1.1 * len(rows)

@@ -51,6 +51,7 @@ def test_band_powers_are_log_means_of_bins_or_zero_without_bins(windows):
         is_inside = (hz >= edges[k]) & (hz < edges[k + 1])
         np.testing.assert_allclose(features[:, k], np.log(power[:, is_inside].mean(1)), rtol=1e-4)
     assert not features[:, [1, 5]].any()
+    # above half of the rate
     assert not compute_features(sig.BandPowers(SPECTRUM, (201.0, 202.0)), windows).any()
 
 

@@ -33,7 +33,7 @@ def parity_problem() -> Problem:
 def test_sets_are_nested_and_keep_features_that_only_work_together(parity_problem: Problem) -> None:
     sets = find_backward_sets(parity_problem, n_stages=8)
     set_of_two = next(features for features in sets if len(features) == 2)
-    assert set_of_two.tolist() == [2, 5]
+    assert set_of_two.tolist() == [2, 5]  # whose signs give the label together
     costs = FeatureCosts([1, 2, 3, 1, 2, 3, 1, 2])
     max_set_cost = 0.6 * costs.total
     sets = find_backward_sets(
@@ -95,6 +95,7 @@ def test_many_features_get_a_second_sequence_of_cheap_sets() -> None:
     costs = sorted([len(features) for features in [*sequence, *cheap_sequence]])
     assert len(cheap_sequence) >= 2
     assert len(set(costs)) == len(costs)
+    # its costliest set is far cheaper than that of the first sequence
     assert len(cheap_sequence[-1]) < len(sequence[-1]) / 4
     for sets in (sequence, cheap_sequence):
         assert all(set(smaller) < set(larger) for smaller, larger in pairwise(sets))

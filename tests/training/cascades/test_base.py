@@ -129,7 +129,7 @@ def test_points_hold_on_test_rows_and_feature_sets_are_nested(fitted_system):
     test_error = (point.accuracy * (1 - point.accuracy) / len(y)) ** 0.5
     standard_error = np.hypot(point.accuracy_error, test_error)
     assert abs(system.score(X, y) - point.accuracy) < max(0.08, 2.5 * standard_error)
-    assert system.score(X, y) > 0.75
+    assert system.score(X, y) > 0.75  # the most frequent class has 63 % of the rows, or 40 %
     feature_sets = [
         set(stage.features.tolist()) for stage in system.stages_ if stage.acquisition == "stage"
     ]
@@ -257,6 +257,7 @@ def test_rows_of_nearly_no_weight_do_not_change_the_fit(method):
     # only the stages count because the forest was fitted on the true labels
     margins = system.stages_[-1].margins(X_test.to_numpy(np.float32))
     stage_labels = system.classes_[(margins[:, 0] > 0).astype(int)]
+    # a fit to the flipped labels as well would be right for half of the rows
     assert np.mean(stage_labels == y_test) > 0.8
     assert system.frontier_.reference_accuracy > 0.8
 
@@ -355,7 +356,7 @@ def test_trees_accept_missing_values_if_allowed(method):
         method_with_prices.fit(X, y)
     system = method_with_prices.set_params(allow_missing=True).fit(X, y)
     assert system.missing_ == {"stages": "allowed", "cloud": "allowed"}
-    assert system.score(X_test, y_test) > 0.85
+    assert system.score(X_test, y_test) > 0.85  # the more frequent class has 63 % of the rows
 
 
 @pytest.mark.slow

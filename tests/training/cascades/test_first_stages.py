@@ -47,7 +47,7 @@ def test_a_given_model_is_the_first_stage_and_pays_for_its_columns(tmp_path):
     assert system.families_[0] == "given"
     np.testing.assert_array_equal(system.stages_[0].features, CHEAP_COLUMNS)
     is_first_exit = system.exit_stage(X_new) == 0
-    assert is_first_exit.mean() > 0.3
+    assert is_first_exit.mean() > 0.3  # it answers many rows
     np.testing.assert_array_equal(
         system.predict(X_new)[is_first_exit],
         small_model.predict(X_new[:, CHEAP_COLUMNS])[is_first_exit],

@@ -34,4 +34,5 @@ def test_fits_end_and_points_pay_for_requests(system, costs):
     # with free features, a point with requests costs its offload rate at least
     assert sum(point.cost == 0 for point in points) <= 1
     assert all(point.offload_rate <= point.cost for point in points)
+    # the more frequent class has 63 % of the rows
     assert system.score(X[400:, :10], y[400:]) > 0.85

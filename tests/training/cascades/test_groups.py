@@ -89,6 +89,7 @@ def test_fits_never_split_a_group(name, recorded_splits, monkeypatch):
     assert len(recorded_splits) >= 6  # calibration groups and five folds
     assert all(not fit & unseen for fit, unseen in recorded_splits)
     assert system.operating_point_.guarantee["calibration_groups"] in (2, 3)
+    # at least once in each of the five folds
     assert GroupChecker.n_checks >= 5 or name in ("adapt-lin", "l1")
 
 
@@ -105,8 +106,10 @@ def test_features_that_identify_a_group_gain_no_accuracy():
     )  # fmt: skip
     with pytest.warns(GroupsWarning):
         system_without_groups = clone(system).fit(X, y)
+    # rows of a subject are on both sides of its splits
     assert system_without_groups.frontier_.reference_accuracy > 0.95
     system.fit(X, y, groups=groups)
+    # labels of new subjects are coin flips
     assert max(point.accuracy for point in system.frontier_.points) < 0.8
     # the standard error is that of 30 coin flips instead of 300
     assert max(point.accuracy_error for point in system.frontier_.points) > 0.05
@@ -185,6 +188,7 @@ def test_pairs_tune_and_measure_on_different_groups():
     points = pair.fit(new_rows, new_labels, groups=groups).frontier_.points
     n_wider_intervals = 0
     for point in points:
+        # half of the 20 groups; the others tune the thresholds
         assert point.validation_groups == 10
         low_end, high_end = exact_interval(round(point.accuracy * 100), 100)
         assert point.interval[0] <= low_end <= high_end <= point.interval[1]
@@ -201,7 +205,9 @@ def test_later_rows_validate_models_of_earlier_rows():
     X, times = rng.normal(size=(400, 3)), rng.permutation(400)
     y = ((X[:, 0] > 0) ^ (times >= 320)).astype(int)
     system = StagedCascade(LogisticRegression(), n_stages=1, families=("linear",), random_state=0)
+    # 80 % of the rows follow the first rule
     assert clone(system).fit(X, y).frontier_.reference_accuracy > 0.7
+    # the last fifth follows the opposite rule
     assert system.fit(X, y, time=times).frontier_.reference_accuracy < 0.1
 
 

@@ -66,7 +66,7 @@ def test_trees_on_a_grid_score_rows_as_the_free_trees_score_rounded_rows(
 
 def test_a_too_coarse_grid_is_not_used() -> None:
     fine_table = np.random.default_rng(0).random((400, 16)).astype(np.float32)
-    assert grid_size(fine_table, 8 * 1024) is None
+    assert grid_size(fine_table, 8 * 1024) is None  # 16 thresholds for each feature are too few
     # the grid may take an eighth of the bytes: 2048 thresholds of 4 bytes for 16 features
     n_thresholds, grid_bytes = grid_size(fine_table, 64 * 1024)
     assert n_thresholds == 128
@@ -130,9 +130,11 @@ def test_leaves_of_a_rare_class_fit_in_a_byte() -> None:
     stage, outputs = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 3, 0, bounds)
     leaf_values = stage.model.value[stage.model.feature < 0]
     assert byte_leaves(leaf_values) is not None
+    # 0.4 is the learning rate; 0.01 is for rounding to bytes
     assert np.abs(leaf_values).max() <= 0.4 * MAX_STEP_OF_FEW_TREES + 0.01
     validation_labels = problem.plan.y[problem.plan.validation_rows]
     is_frequent = validation_labels < 2
+    # the steps of the rare class are bounded, but the frequent classes are separated
     assert np.mean(outputs.argmax(axis=1)[is_frequent] == validation_labels[is_frequent]) > 0.95
 
 
@@ -149,9 +151,9 @@ def test_the_search_finds_large_trees_if_small_trees_fail() -> None:
     leaves_per_tree = [
         (stage.model.n_nodes + stage.n_trees) / 2 / stage.n_trees for stage in stages
     ]
-    assert max(leaves_per_tree) > 12
+    assert max(leaves_per_tree) > 12  # the 36 squares of the chessboard need many leaves in a tree
     accuracies = [np.mean((stage.margins(x_test)[:, 0] > 0) == y_test) for stage in stages]
-    assert max(accuracies) > 0.8
+    assert max(accuracies) > 0.8  # small trees answer as a coin flip
 
 
 def make_tree(*features: int) -> TreeEnsemble:

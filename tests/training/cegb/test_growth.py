@@ -128,7 +128,7 @@ def test_loss_on_validation_rows_ends_the_growth():
     charge = Charge(SplitPrices(FeatureCosts.uniform(6), "lazy"), 0.002, x[rows])
     growth = make_growth(n_rounds=400, patience=10, num_leaves=31)
     trees, n_best_rounds = grow(x[rows], target.take(rows), growth, charge, validation=validation)
-    assert 5 < n_best_rounds < 390
+    assert 5 < n_best_rounds < 390  # neither the first rounds nor the last possible ones
     assert trees.n_trees == n_best_rounds
 
     def compute_validation_loss(model):

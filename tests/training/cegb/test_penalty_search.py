@@ -68,4 +68,4 @@ def test_adapt_gbrt_has_stages_of_few_and_of_many_features():
     ).fit(X, y)
     feature_counts = {len(chain[0].features) for chain in system.chains_}
     assert {1, 2} <= feature_counts
-    assert max(feature_counts) >= 6
+    assert max(feature_counts) >= 6  # of the 13 features

@@ -60,6 +60,7 @@ def test_rows_of_one_time_are_never_split():
     splitter = RowSplitter.checked(12, time=days)
     early_rows, late_rows = splitter.hold_out(np.zeros(12, int), 5, 0)
     assert set(days[early_rows].dt.day) == {1, 2}
+    # a fifth of 12 rows would split a day, so that the last day is held out
     assert set(days[late_rows].dt.day) == {3}
     assert np.all(np.diff(splitter.time[splitter.order(None)]) >= 0)
 

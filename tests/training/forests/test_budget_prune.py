@@ -56,7 +56,7 @@ def test_unfitted_forests_are_cloned():
     system = BudgetPrune(estimator=forest, n_points=5, random_state=0).fit(X, y)
     assert not hasattr(forest, "estimators_")
     assert system.forest_.n_trees == 10
-    assert system.score(X_test, y_test) > 0.85
+    assert system.score(X_test, y_test) > 0.85  # the more frequent class has 63 % of the rows
     with pytest.raises(InputError, match="forest"):
         BudgetPrune(estimator=LogisticRegression()).fit(X, y)
 
@@ -100,7 +100,7 @@ def test_frontier_of_cost_aware_growth_contains_several_forests():
         np.testing.assert_allclose(point_system.cost(X_test), row_costs, rtol=1e-12)
         assert stage.model.n_nodes <= point_system.forest_.n_nodes
         assert point_system.path_.forest is point_system.forest_
-    assert system.score(X_test, y_test) > 0.88
+    assert system.score(X_test, y_test) > 0.88  # the more frequent class has 63 % of the rows
 
 
 def test_forests_grown_at_a_higher_price_cost_less():

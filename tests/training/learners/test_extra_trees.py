@@ -54,7 +54,7 @@ def test_leaf_values_are_the_weighted_class_shares_of_their_rows():
     leaf_of_row, _ = tree.first_visits(x)
     for node in np.unique(leaf_of_row[0]):
         is_in_leaf = leaf_of_row[0] == node
-        assert is_in_leaf.sum() >= 9
+        assert is_in_leaf.sum() >= 9  # the given min_rows
         class_shares = np.bincount(y[is_in_leaf], weight[is_in_leaf], 4) / weight[is_in_leaf].sum()
         np.testing.assert_allclose(tree.value[node], class_shares, atol=1e-6)  # class 3 has no rows
     full_trees = fit_extra_trees(x, y, 3, weight=weight, n_trees=5, seed=3)
@@ -69,6 +69,7 @@ def test_constant_columns_of_a_node_do_not_count_as_tried():
     y = np.arange(200) // 20 % 2  # ten intervals of column 17
     for seed in range(10):
         trees = fit_extra_trees(x, y, 2, weight=np.ones(200), n_trees=3, seed=seed)
+        # all other columns are constant; -1 marks leaves
         assert set(trees.feature.tolist()) <= {-1, 5, 17}
         assert (trees.margins(x).argmax(axis=1) == y).all()
 

@@ -71,5 +71,6 @@ def test_missing_values_go_to_the_child_with_the_larger_gain():
     y = (np.isnan(x[:, 0]) | (x[:, 0] > 1)).astype(np.int64)
     sample = Sample(x, y, np.ones(600), np.full(600, 0.1), 2, FeatureCosts.uniform(2))
     trees = grow(sample, Growth(n_rounds=40, num_leaves=4), 0.0, p_full=None, seed=0)
+    # missing values go to the side of the high values, which have their class
     assert ((trees.margins(x)[:, 0] > 0) == y).mean() > 0.98
     np.testing.assert_array_equal(trees.margins(x), trees.run(x))

@@ -27,4 +27,5 @@ def test_columns_that_separate_the_classes_perfectly_are_selected_first(scale):
     x[:, 7] = scale * y
     x[:, 599] = -scale * (y == 2)
     assert np.isposinf(class_contrasts(x, y)[[7, 599]]).all()
+    # the columns that equal or mark the class
     assert {7, 599} <= set(most_different_columns(x, y).tolist())

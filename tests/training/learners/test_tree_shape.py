@@ -68,7 +68,8 @@ def count_most_leaves(trees) -> int:
 def test_best_trees_of_sums_are_small_and_of_chessboards_large() -> None:
     small_shape = find_shape_of_sums()
     large_shape = tree_shape(split_rows(draw_chessboard()), 2, seed=0)
-    assert small_shape.n_leaves <= 15
+    assert small_shape.n_leaves <= 15  # a sum needs no interactions, and so only small trees
+    # the chessboard has 144 squares
     assert large_shape.n_leaves == capacity_params(12000, 2)["num_leaves"] == 255
 
 
@@ -165,7 +166,7 @@ def test_cegb_uses_num_leaves_or_the_best_number_of_leaves() -> None:
     default_model = CEGBClassifier(**settings).fit(x, y)
     model_with_setting = CEGBClassifier(num_leaves=31, **settings).fit(x, y)
     assert count_most_leaves(default_model.stages_[0].model) <= 4
-    assert count_most_leaves(model_with_setting.stages_[0].model) == 31
+    assert count_most_leaves(model_with_setting.stages_[0].model) == 31  # the setting
 
 
 def test_shape_is_not_searched_on_many_rows_with_a_bound_of_size() -> None:

@@ -98,6 +98,7 @@ def test_balanced_weights_equal_those_of_scikit_learn():
     assert class_weights("balanced", y, labels) == pytest.approx(
         compute_class_weight("balanced", classes=labels, y=labels[y])
     )
+    # classes without a weight have the weight 1
     assert class_weights({"c": 5}, y, labels).tolist() == [1, 1, 5]
 
 
@@ -193,7 +194,7 @@ def test_certified_points_keep_all_bounds_with_the_stated_confidence(goal, bound
             continue
         n_certified += 1
         n_violated += not keeps_all_bounds(pool, point.thresholds, goal, bounds)
-    assert n_certified > 0.8 * n_draws
+    assert n_certified > 0.8 * n_draws  # the bounds can nearly always be certified
     # mean + 2 standard deviations of a binomial number: n p + 2 sqrt(n p (1 - p)), p = 0.1
     assert n_violated <= 0.1 * n_draws + 2 * (n_draws * 0.09) ** 0.5
     if bounds is not None:

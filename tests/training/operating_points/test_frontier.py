@@ -237,6 +237,7 @@ def test_a_frontier_keeps_the_best_points_of_sizes_that_grow_by_half() -> None:
     )
     largest_frontier = Frontier.from_points(points[:1], reference_accuracy=1.0)
     frontier = largest_frontier.with_small_points(points)
+    # no point has 225 bytes
     assert [point.bytes for point in frontier.off_curve_points] == [100, 150, 337]
     assert largest_frontier.with_small_points(points[:1]).off_curve_points == ()
     assert largest_frontier.with_small_points([]).off_curve_points == ()

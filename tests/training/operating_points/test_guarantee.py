@@ -140,6 +140,7 @@ def test_testing_stops_at_the_first_failure():
         assert (certified_point and certified_point.thresholds) == (
             expected_point and expected_point.thresholds
         )
+    # it breaks the bound of the test
     assert failing_point.offload_rate > risky_point.offload_rate + 0.05
 
 
@@ -241,6 +242,7 @@ def test_a_promise_that_no_row_can_break_is_certain():
     assert is_certain(edge_only, max_loss=1.0)
     assert is_certain(edge_only, offload_rate=0.0)
     assert not is_certain(cloud_only, offload_rate=0.99)
+    # the last stage costs 6 and the cloud 12
     assert [is_certain(mixed_point, budget=limit) for limit in (5.99, 6.0)] == [False, True]
     assert [is_certain(cloud_only, budget=limit) for limit in (11.99, 12.0)] == [False, True]
     record_without_cloud = draw_record(12, 50, has_cloud=False)
@@ -304,7 +306,8 @@ def test_budgets_between_the_lowest_and_highest_cost_are_certified_by_bets():
     record = make_one_stage_record(20, 400)  # mean cost 1.2
     point = record.measure((0.5,))
     assert certify(record, [point], make_promise(budget=1.5)).guarantee["method"] == "betting"
-    assert certify(record, [point], make_promise(budget=1.21)) is None
+    assert certify(record, [point], make_promise(budget=1.21)) is None  # too close to the mean cost
+    # the highest cost
     assert certify(record, [point], make_promise(budget=5.0)).guarantee["method"] == "certain"
     assert certify(record, [point], make_promise(budget=1.0)) is None  # the lowest possible cost
 

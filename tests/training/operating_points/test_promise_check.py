@@ -94,4 +94,5 @@ def test_checks_report_rows_answered_worse_than_validation_rows():
 
 
 def test_all_classes_without_recall_are_named():
+    # None: no rows of the class
     assert never_found((0.0, 0.5, None, 0.0), ("a", "b", "c", "d")) == ["a", "d"]

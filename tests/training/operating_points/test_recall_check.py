@@ -47,7 +47,7 @@ def system_and_warnings(rows_and_labels, make_once):
 def test_fits_warn_about_a_rare_class_that_loses_recall(system_and_warnings):
     system, recorded_warnings = system_and_warnings
     point, reference_recall = system.operating_point_, system.frontier_.reference_recall
-    assert point.accuracy > 0.96
+    assert point.accuracy > 0.96  # the accuracy looks good, because 96 % of the rows are ok
     assert point.recall[0] < reference_recall[0] - 0.05
     assert recorded_warnings == [(RecallWarning, recall_remark(system))]
     ((_, message),) = recorded_warnings
@@ -118,6 +118,7 @@ def test_class_weights_affect_fits_and_accuracies_but_not_costs(
     )
     assert frontier.is_weighted
     assert point.weighted_accuracy == pytest.approx(point.balanced_accuracy, abs=0.02)
+    # balanced weights favour the rare class
     assert point.recall[0] > unweighted_system.operating_point_.recall[0] + 0.1
     # class weights do not change costs and reference accuracy
     assert weighted_system.cost(x).mean() == pytest.approx(point.cost, rel=0.1)

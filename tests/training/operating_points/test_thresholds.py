@@ -193,12 +193,13 @@ def make_small_record(**changes):
 
 def test_a_point_has_the_figures_of_its_rows():
     point = make_small_record().measure((1.0, 5.0), chain=3)
-    assert point.exit_shares == (0.25, 0.25, 0.5)
+    assert point.exit_shares == (0.25, 0.25, 0.5)  # the weights 1, 1 and 0.5 + 1.5 of 4
     assert point.cost == pytest.approx((1 + 3 + 2 * 8) / 4)
     assert point.accuracy == pytest.approx((1 + 0 + 0 + 1.5) / 4)
     assert point.offload_rate == 0.5
     assert point.agreement == pytest.approx((0 + 0 + 0.5 + 1.5) / 4)
-    assert point.trees == pytest.approx((10 + 3 * 110) / 4)
+    assert point.trees == pytest.approx((10 + 3 * 110) / 4)  # a weight of 3 passes both stages
+    # sums of both stages
     assert (point.nbytes, point.bytes, point.max_cost, point.chain) == (77, 55, 8.0, 3)
     # gains over the reference are 1, -1, 0, 0; their mean is 0
     assert point.accuracy_error == pytest.approx(((1 + 1) / 4 / 4) ** 0.5)
@@ -244,6 +245,7 @@ def test_class_weights_affect_only_weighted_accuracy_and_its_error():
         class_weights=np.array([3.0, 1.0, 1.0, 1.0]),
         answers=ExitAnswers(np.array([0, 1, 1, 1]), np.array([[0, 1, 1, 0]] * 3), 2),
     )
+    # 1.5 is their weighted mean
     assert record.scaled_class_weights == pytest.approx(np.array([3, 1, 1, 1]) / 1.5)
     assert record.reference_effective_accuracy() == pytest.approx((1 + 1.5) / 6)
     point = record.measure((1.0, 5.0))
@@ -275,7 +277,7 @@ def test_standard_errors_of_groups_are_never_below_those_of_rows():
 def test_a_selection_of_rows_keeps_all_fields_of_the_record():
     record = make_small_record(class_weights=np.array([3.0, 1.0, 1.0, 1.0]))
     selection = record.take(np.array([0, 3]))
-    assert selection.weights == pytest.approx([0.8, 1.2])
+    assert selection.weights == pytest.approx([0.8, 1.2])  # 1 and 1.5, divided by their mean 1.25
     assert selection.class_weights.tolist() == [3.0, 1.0]
     assert selection.agrees_with_reference.tolist() == [[False, False], [False, True], [True, True]]
     assert selection.exit_costs.tolist() == [1.0, 3.0, 8.0]
