@@ -14,7 +14,7 @@ from gatewise_cloud import MosquittoBroker, Worker
 from tests.support import tiny_bundle
 from tests.support.mqtt_clients import MqttClient
 from tests.support.ports import free_port
-from tests.support.processes import default_signals
+from tests.support.processes import restore_default_signals
 from tests.support.waiting import holds_within, wait_until
 
 FLOW_FILE = Path(__file__).parents[1] / "examples" / "node-red" / "flow.json"
@@ -55,7 +55,7 @@ def test_flow_gets_the_answers_of_the_high_cost_model(tmp_path):
                 stderr=subprocess.STDOUT,
                 env=os.environ
                 | {"GATEWISE_BROKER_HOST": "127.0.0.1", "GATEWISE_BROKER_PORT": str(broker.port)},
-                preexec_fn=default_signals,  # noqa: PLW1509  no thread holds a lock here
+                preexec_fn=restore_default_signals,  # noqa: PLW1509  no thread holds a lock here
             )
         try:
             wait_until(lambda: "Connected to broker" in log.read_text(), "Node-RED", 120.0)

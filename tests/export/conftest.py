@@ -16,7 +16,7 @@ from tests.support.hand_made_bundle import (
     DOCUMENT,
     FILES,
     Document,
-    completed_document,
+    complete_document,
     write_directory,
 )
 from tests.support.once import MakeOnce
@@ -25,7 +25,7 @@ from tests.support.once import MakeOnce
 @pytest.fixture(scope="session")
 def pristine() -> Document:
     """A valid manifest as a JSON document, which tests must not change."""
-    return completed_document(DOCUMENT, FILES)
+    return complete_document(DOCUMENT, FILES)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def write_bundle(tmp_path: Path) -> Callable[..., Path]:
     """Function that writes a bundle's directory; its graph files hold plain text."""
 
     def write_here(document: Document = DOCUMENT, files: dict[str, bytes] = FILES) -> Path:
-        return write_directory(tmp_path / "bundle", completed_document(document, files), files)
+        return write_directory(tmp_path / "bundle", complete_document(document, files), files)
 
     return write_here
 

@@ -46,7 +46,7 @@ from gatewise_training import (
 )
 from tests.support import stage_runs
 from tests.support.prices import make_grouped_prices
-from tests.support.shared_data import shared_data
+from tests.support.shared_data import find_shared_file
 
 Matrix = NDArray[np.float32]
 
@@ -77,7 +77,7 @@ def load_problem(name: str, offset: float) -> Problem:
     if name in SCIKIT_LEARN_SETS:
         x, y = SCIKIT_LEARN_SETS[name](return_X_y=True)
     else:
-        with np.load(shared_data(f"{name}.npz")) as data:
+        with np.load(find_shared_file(f"{name}.npz")) as data:
             x, y = data["X"], data["y"]
     # Wide tables lose columns at regular intervals, so that fits stay fast.
     x = np.asarray(x[:, :: -(-x.shape[1] // MAX_COLUMNS)], np.float32) + np.float32(offset)

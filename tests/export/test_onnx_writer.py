@@ -21,7 +21,7 @@ from gatewise_export.bundle.flat_models import canonical_model, model_kind, read
 from gatewise_export.onnx_writer import FlatModel, _varints, write_graph
 from gatewise_training.learners.kernel_fitting import fit_kernel
 from tests.support.bundle_files import run_onnx
-from tests.support.flat_models import random_kernel, random_linear, random_rows
+from tests.support.flat_models import draw_kernel_machine, draw_linear_model, draw_rows
 from tests.support.processes import run_python
 from tests.support.trees import OutputForm, make_trees
 
@@ -89,7 +89,7 @@ def test_trees_give_the_same_bits(
         rng, n_trees, n_features, n_outputs, output_form=form, threshold_values=THRESHOLDS
     )
     assert_same_bits(
-        trees, random_rows(rng, n_rows, n_features, has_special_values=has_special_values)
+        trees, draw_rows(rng, n_rows, n_features, has_special_values=has_special_values)
     )
 
 
@@ -111,7 +111,7 @@ def test_rows_at_thresholds_and_their_neighbours_give_the_same_bits(
 def test_many_trees_and_outputs_give_the_same_bits(n_rows: int, form: OutputForm) -> None:
     rng = np.random.default_rng(n_rows)
     trees = make_trees(rng, 300, 16, 27, output_form=form, threshold_values=THRESHOLDS)
-    assert_same_bits(trees, random_rows(rng, n_rows, 16, has_special_values=True))
+    assert_same_bits(trees, draw_rows(rng, n_rows, 16, has_special_values=True))
 
 
 @pytest.mark.parametrize("n_features", [0, 1, 3])
@@ -148,9 +148,9 @@ def test_linear_models_give_the_same_bits(
     seed: int, n_features: int, n_outputs: int, n_rows: int, has_special_values: bool
 ) -> None:
     rng = np.random.default_rng(seed)
-    model = random_linear(rng, n_features, n_outputs)
+    model = draw_linear_model(rng, n_features, n_outputs)
     assert_same_bits(
-        model, random_rows(rng, n_rows, n_features, has_special_values=has_special_values)
+        model, draw_rows(rng, n_rows, n_features, has_special_values=has_special_values)
     )
 
 
@@ -172,9 +172,9 @@ def test_kernel_machines_give_the_same_bits(
     has_special_values: bool,
 ) -> None:
     rng = np.random.default_rng(seed)
-    model = random_kernel(rng, n_features, n_landmarks, n_outputs)
+    model = draw_kernel_machine(rng, n_features, n_landmarks, n_outputs)
     assert_same_bits(
-        model, random_rows(rng, n_rows, n_features, has_special_values=has_special_values)
+        model, draw_rows(rng, n_rows, n_features, has_special_values=has_special_values)
     )
 
 
@@ -206,8 +206,8 @@ def _length(value: int) -> bytes:
 def test_a_graph_has_few_nodes_and_old_operator_sets() -> None:
     rng = np.random.default_rng(2)
     trees = write_graph(make_trees(rng, 20, 4, 3, output_form="all", threshold_values=THRESHOLDS))
-    linear = write_graph(random_linear(rng, 5, 3))
-    kernel = write_graph(random_kernel(rng, 5, 4, 1))
+    linear = write_graph(draw_linear_model(rng, 5, 3))
+    kernel = write_graph(draw_kernel_machine(rng, 5, 4, 1))
     models = [onnx.load_model_from_string(content) for content in (trees, linear, kernel)]
     assert [node.op_type for node in models[0].graph.node] == ["TreeEnsembleRegressor"]
     assert len(models[1].graph.node) == 7
@@ -245,8 +245,8 @@ def test_a_device_writes_the_same_graph_without_other_packages(tmp_path: Path) -
         "trees": make_trees(
             rng, 12, 4, 3, output_form="mixed", threshold_values=THRESHOLDS
         ).in_canonical_order(),
-        "linear": random_linear(rng, 4, 3),
-        "kernel": random_kernel(rng, 4, 5, 3),
+        "linear": draw_linear_model(rng, 4, 3),
+        "kernel": draw_kernel_machine(rng, 4, 5, 3),
     }
     for kind, model in models.items():
         (tmp_path / f"{kind}.npz").write_bytes(write_model(model))

@@ -22,7 +22,7 @@ from gatewise_export.packing.verification import verify
 from gatewise_export.training_data import load_dataset, split_rows
 from gatewise_export.training_run import neighbour_path, train_bundle
 from gatewise_export.training_settings import TrainingSettings
-from tests.support.machine_table import machine_table
+from tests.support.machine_table import draw_machines
 
 #: Parameters for a fast fit; by default several kinds of models are tried.
 FAST_PARAMETERS = {
@@ -229,7 +229,7 @@ def test_unusable_paths_are_refused_before_the_data_is_read(
 
 @pytest.mark.slow
 def test_the_bundle_of_a_raw_table_reads_raw_columns(tmp_path: Path) -> None:
-    frame, y = machine_table()
+    frame, y = draw_machines()
     # a dropped column holds carriage returns, as free text may
     frame["serial"] += "\rnew"
     frame.assign(state=y).to_csv(tmp_path / "log.csv", index=False, quoting=csv.QUOTE_NONNUMERIC)

@@ -12,7 +12,7 @@ from sklearn.neural_network import MLPClassifier
 
 import gatewise as gw
 import gatewise_signals as sig
-from tests.support.image_models import digit_images
+from tests.support.image_models import load_digit_images
 from tests.support.onnx_graphs import graph_of
 
 HIDDEN_SIZES = (16, 256, 128)
@@ -53,7 +53,7 @@ def make_network(images, y):
 
 @pytest.mark.slow
 def test_an_early_exit_saves_operations_without_a_loss_of_accuracy(tmp_path):
-    x, y = digit_images()
+    x, y = load_digit_images()
     path = tmp_path / "network.onnx"
     path.write_bytes(make_network(x[:900], y[:900]))
     first_layer = sig.Block.from_onnx(path, output="layer0", price=OPERATIONS[0])

@@ -16,7 +16,7 @@ from gatewise.errors import InputError
 from gatewise_export import to_c
 from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest_reader import read_manifest
-from tests.support.image_models import conv_graph, digit_images
+from tests.support.image_models import fit_conv_graph, load_digit_images
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_clients import DeviceClient
 
@@ -37,8 +37,8 @@ def system(make_once):
     """System on digits whose stages read features and whose network reads the whole picture."""
 
     def fit_system(_):
-        x, y = digit_images()
-        f0 = gw.OnnxModel(conv_graph(x[:700], y[:700]))
+        x, y = load_digit_images()
+        f0 = gw.OnnxModel(fit_conv_graph(x[:700], y[:700]))
         cascade = gw.StagedCascade(f0, blocks=make_picture_blocks(), offload_rate=0.3, **SETTINGS)
         return cascade.fit(x[900:1200], y[900:1200], validation=(x[1200:1500], y[1200:1500]))
 
@@ -48,12 +48,12 @@ def system(make_once):
 @pytest.fixture(scope="module")
 def bundle(system, tmp_path_factory):
     path = tmp_path_factory.mktemp("raw") / "bundle"
-    return gw.pack(system, path, sample=digit_images()[0][:40])
+    return gw.pack(system, path, sample=load_digit_images()[0][:40])
 
 
 @pytest.fixture(scope="module")
 def labelled_pictures():
-    x, y = digit_images()
+    x, y = load_digit_images()
     return x[1500:], y[1500:]
 
 
@@ -166,7 +166,7 @@ def test_an_unfitted_model_is_fitted_on_flat_windows():
     ],
 )
 def test_invalid_settings_are_refused(settings, message):
-    x, y = digit_images()
+    x, y = load_digit_images()
     all_settings = SETTINGS | {"blocks": make_picture_blocks()} | settings
     with pytest.raises(InputError, match=message):
         gw.StagedCascade(**all_settings).fit(x[:60, :1, :1], y[:60])

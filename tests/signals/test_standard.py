@@ -7,7 +7,7 @@ import pytest
 
 import gatewise_signals as sig
 from gatewise.errors import InputError
-from tests.support.shared_data import shared_data
+from tests.support.shared_data import find_shared_file
 
 SIX_CHANNELS = [f"{sensor}_{axis}" for sensor in ("acc", "gyro") for axis in "xyz"]
 
@@ -61,7 +61,7 @@ def test_axes_form_one_signal_in_any_spelling(channels, name):
 
 
 def test_cheap_blocks_come_first():
-    x = np.load(shared_data("hapt_windows.npz"))["X"][::900]
+    x = np.load(find_shared_file("hapt_windows.npz"))["X"][::900]
     blocks = sig.measured(
         sig.standard_blocks(rate_hz=50, channels=SIX_CHANNELS, samples=128), x, repeats=3
     )

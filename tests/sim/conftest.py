@@ -11,7 +11,7 @@ import pytest
 from gatewise.costs import CloudPrices
 from tests.support import processes
 from tests.support.once import MakeOnce
-from tests.support.processes import command_line, descendants, run_in_process
+from tests.support.processes import find_descendants, read_command_line, run_in_process
 from tests.support.small_fits import fast_fits
 
 command = processes.command
@@ -92,9 +92,11 @@ def quick_demo(make_once: MakeOnce) -> SimpleNamespace:
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     """Assert that a test leaves no process behind."""
-    pids_before = descendants()
+    pids_before = find_descendants()
     yield
-    assert {pid: command_line(pid) for pid in descendants(excluded_pids=pids_before)} == {}
+    assert {
+        pid: read_command_line(pid) for pid in find_descendants(excluded_pids=pids_before)
+    } == {}
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ needs_avr_gcc = pytest.mark.skipif(
 needs_simavr = pytest.mark.skipif(shutil.which("simavr") is None, reason="simavr is not installed")
 
 
-def section_sizes(folder: Path, file: str, *flags: str) -> list[int]:
+def measure_sections(folder: Path, file: str, *flags: str) -> list[int]:
     """Compile a file; bytes of code with tables, of data and of zeros in RAM."""
     flags = ("-mmcu=atmega1284p", "-Os", *STRICT_FLAGS, *flags)
     run_tool(folder, "avr-gcc", *flags, "-o", "avr.o", "-c", file)

@@ -24,7 +24,7 @@ DIFFICULT_VALUES = np.array(
 )
 
 
-def random_flat_model(rng: Any, kind: str, n_columns: int, n_outputs: int) -> FlatModel:
+def draw_flat_model(rng: Any, kind: str, n_columns: int, n_outputs: int) -> FlatModel:
     """Draw a flat model of `n_columns` features; `kind` is linear, kernel or trees."""
 
     def draw_floats(*shape: int) -> Matrix:
@@ -65,29 +65,27 @@ def random_flat_model(rng: Any, kind: str, n_columns: int, n_outputs: int) -> Fl
     return trees
 
 
-def random_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
+def draw_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
     """Draw a stage of a random kind on random features."""
     kind = str(rng.choice(["trees", "trees", "lazy", "linear", "kernel", "gated"]))
     features = rng.permutation(n_features)[: int(rng.integers(0, n_features + 1))]
     n_columns = len(features)
     n_margins = 1 if n_classes == 2 else n_classes
     if kind == "lazy":
-        model = random_flat_model(rng, "trees", n_columns, n_margins)
+        model = draw_flat_model(rng, "trees", n_columns, n_margins)
         return Stage(model, features, "softmax", acquisition="node")
     if kind == "gated":
-        model = random_flat_model(
-            rng, str(rng.choice(["trees", "linear"])), n_columns, n_margins + 1
-        )
+        model = draw_flat_model(rng, str(rng.choice(["trees", "linear"])), n_columns, n_margins + 1)
         return Stage(model, features, "softmax", "column")
-    return Stage(random_flat_model(rng, kind, n_columns, n_margins), features, "softmax")
+    return Stage(draw_flat_model(rng, kind, n_columns, n_margins), features, "softmax")
 
 
-def random_cascade(seed: int) -> Cascade:
+def draw_cascade(seed: int) -> Cascade:
     """Draw a cascade with rows of difficult values and thresholds."""
     rng = np.random.default_rng(seed)
     n_features = int(rng.integers(1, 8))
     n_classes = int(rng.integers(2, 5))
-    stages = [random_stage(rng, n_features, n_classes) for _ in range(int(rng.integers(1, 5)))]
+    stages = [draw_stage(rng, n_features, n_classes) for _ in range(int(rng.integers(1, 5)))]
     rows = rng.choice(DIFFICULT_VALUES, (12, n_features))
     thresholds: list[float | None] = []
     for stage in stages:
@@ -109,7 +107,7 @@ def random_cascade(seed: int) -> Cascade:
     )  # fmt: skip
 
 
-def step_cascade(n_thresholds: int, *, takes_missing: bool) -> Cascade:
+def make_step_cascade(n_thresholds: int, *, takes_missing: bool) -> Cascade:
     """Make a stage with a tree for each threshold 0, 1, 2, ...
 
     Its margin is the number of thresholds below the value.

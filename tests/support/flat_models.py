@@ -13,7 +13,7 @@ Model = TreeEnsemble | LinearModel | KernelModel
 F32 = np.float32
 
 
-def random_linear(rng: np.random.Generator, n_features: int, n_outputs: int) -> LinearModel:
+def draw_linear_model(rng: np.random.Generator, n_features: int, n_outputs: int) -> LinearModel:
     """Draw a linear model."""
     magnitudes = 10.0 ** rng.integers(-3, 4, (n_features, 1))
     return LinearModel(
@@ -24,11 +24,11 @@ def random_linear(rng: np.random.Generator, n_features: int, n_outputs: int) -> 
     )
 
 
-def random_kernel(
+def draw_kernel_machine(
     rng: np.random.Generator, n_features: int, n_landmarks: int, n_outputs: int
 ) -> KernelModel:
     """Draw a kernel machine."""
-    linear = random_linear(rng, n_features, n_outputs)
+    linear = draw_linear_model(rng, n_features, n_outputs)
     return KernelModel(
         mean=linear.mean,
         scale=linear.scale,
@@ -41,7 +41,7 @@ def random_kernel(
     )
 
 
-def random_rows(
+def draw_rows(
     rng: np.random.Generator, n: int, n_features: int, *, has_special_values: bool
 ) -> NDArray[np.float32]:
     """Draw rows of numbers with one decimal, which often equal a threshold.

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def required_distributions(requirement: str) -> dict[str, Distribution]:
+def find_required_distributions(requirement: str) -> dict[str, Distribution]:
     """Find the installed distributions that a requirement needs, by name."""
     extras = PROJECT["project"]["optional-dependencies"]
     distributions: dict[str, Distribution] = {}
@@ -46,7 +46,7 @@ def link_distributions(environment: Path, requirement: str) -> None:
     Links replace pip, which would download about 600 MB.
     """
     (site_folder,) = environment.glob("lib/python*/site-packages")
-    for installed_distribution in required_distributions(requirement).values():
+    for installed_distribution in find_required_distributions(requirement).values():
         names = {
             file.parts[0] for file in installed_distribution.files or () if file.parts[0] != ".."
         }

@@ -16,7 +16,7 @@ from gatewise_export.bundle.arrays import write_arrays
 Document = dict[str, Any]
 
 
-def stage_entry(
+def make_stage_entry(
     number: int, inputs: list[str], kind: str = "linear", **changed_fields: Any
 ) -> Document:
     """Make a stage's entry in the manifest, with one margin and a sigmoid link."""
@@ -45,7 +45,10 @@ DOCUMENT: Document = {
     "groups": [{"name": "blood", "shared": 2.1}],
     "prices": {"request": 1.0, "byte": 0.01, "evaluation": 0.5},
     "missing": {"stages": "refused", "cloud": "refused"},
-    "stages": [stage_entry(0, ["age"]), stage_entry(1, ["fbs", "age"], score="column", outputs=2)],
+    "stages": [
+        make_stage_entry(0, ["age"]),
+        make_stage_entry(1, ["fbs", "age"], score="column", outputs=2),
+    ],
     "chains": [[0, 1]],
     "cloud": {
         "file": "cloud.onnx",
@@ -87,7 +90,7 @@ FILES = {
 }
 
 
-def completed_document(document: Document, files: dict[str, bytes]) -> Document:
+def complete_document(document: Document, files: dict[str, bytes]) -> Document:
     """Copy a manifest document, and fill in hashes and sizes."""
     document = copy.deepcopy(document)
     for entry in document["stages"]:

@@ -12,13 +12,13 @@ from sklearn.neural_network import MLPClassifier
 from tests.support.onnx_graphs import TensorSpec, graph_of, node
 
 
-def digit_images() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def load_digit_images() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Load images, uint8 of shape (1797, 8, 8), and their digits."""
     X, y = load_digits(return_X_y=True)
     return X.reshape(-1, 8, 8).astype(np.uint8), y
 
 
-def conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
+def fit_conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
     """Make a small convolutional classifier from ``image``, float32 (n, 1, 8, 8), to ``logits``.
 
     It has random filters, batch normalisation and a fitted last layer.
@@ -58,7 +58,7 @@ def conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
     )
 
 
-def mlp_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
+def fit_mlp_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
     """Export a scikit-learn network by skl2onnx, with flat input, labels and a ZipMap."""
     import skl2onnx
     from skl2onnx.common.data_types import FloatTensorType

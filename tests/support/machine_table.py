@@ -16,7 +16,7 @@ from gatewise_training.data.table_encoder import TableEncoder
 PRICES = {"supplier": 5.0, "when": 0.5, "mass": 1.0, "heat": 3.0, "ok": 0.25}
 
 
-def machine_table(n: int = 260, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
+def draw_machines(n: int = 260, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
     """Draw rows and labels; machines that are heavy, or hot and from one supplier, are worn."""
     rng = np.random.default_rng(seed)
     suppliers = rng.choice(["ACME", "Bölt & Sons", "东"], n).astype(object)
@@ -36,7 +36,7 @@ def machine_table(n: int = 260, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray
 
 def make_raw_bundle(folder: Path) -> tuple[Any, TableEncoder, Path]:
     """Fit a system on the table; return the system, its encoder and its bundle."""
-    table, y = machine_table()
+    table, y = draw_machines()
     encoder = TableEncoder(
         columns={"supplier": "category", "when": "time", "serial": "drop"}, impute=True
     ).fit(table[:200])

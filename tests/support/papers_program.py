@@ -14,9 +14,9 @@ from gatewise_training.prune.problem import PruneProblem
 from gatewise_training.prune.solvers.highs import acquisitions, incidence, minimise
 
 
-def papers_optimum(problem: PruneProblem, lam: float) -> float:
+def solve_papers_program(problem: PruneProblem, lam: float) -> float:
     """Compute the optimum over z of all nodes, w of each first use, and w of each acquisition."""
-    equalities, inequalities = papers_constraints(problem)
+    equalities, inequalities = make_papers_constraints(problem)
     is_inner = problem.inner
     on_path = _mark_paths(problem)
     n_uses = len(problem.column_nodes)
@@ -32,7 +32,7 @@ def papers_optimum(problem: PruneProblem, lam: float) -> float:
     return float(cost @ solution + depth_costs.sum())
 
 
-def papers_constraints(problem: PruneProblem) -> tuple[sp.csr_array, sp.csr_array]:
+def make_papers_constraints(problem: PruneProblem) -> tuple[sp.csr_array, sp.csr_array]:
     """Make the matrices of the equalities and of the inequalities of (IP3)."""
     n_nodes = problem.n_nodes
     n_columns = problem.n_columns

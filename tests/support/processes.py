@@ -21,7 +21,7 @@ from tests.support.waiting import holds_within
 TIMEOUT_S = 120.0
 
 
-def default_signals() -> None:
+def restore_default_signals() -> None:
     """Restore the signals that ``nohup`` and background jobs ignore, before a child starts."""
     for signal_number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_DFL)
@@ -50,7 +50,7 @@ def run_gatewise(
 
 
 @contextlib.contextmanager
-def standard_input(text: str) -> Iterator[None]:
+def replace_standard_input(text: str) -> Iterator[None]:
     """Replace this process's standard input by a text."""
     read_end, write_end = os.pipe()
     os.write(write_end, text.encode())
@@ -76,7 +76,7 @@ def run_in_process(
     stdout = io.StringIO()
     stderr = io.StringIO()
     with (
-        standard_input(stdin_text),
+        replace_standard_input(stdin_text),
         contextlib.chdir(folder or Path.cwd()),
         contextlib.redirect_stdout(stdout),
         contextlib.redirect_stderr(stderr),
@@ -110,7 +110,7 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=default_signals,  # noqa: PLW1509  no thread holds a lock here
+            preexec_fn=restore_default_signals,  # noqa: PLW1509  no thread holds a lock here
         )
 
     def write(self, text: str) -> None:
@@ -162,7 +162,7 @@ def is_running(pid: int) -> bool:
     return bool(_read_state(pid)) and _read_state(pid)[:1] != ["Z"]
 
 
-def descendants(pid: int | None = None, *, excluded_pids: Collection[int] = ()) -> set[int]:
+def find_descendants(pid: int | None = None, *, excluded_pids: Collection[int] = ()) -> set[int]:
     """Find the running descendants of a process, by default of this one.
 
     The processes `excluded_pids` and their descendants are excluded, because a browser that tests
@@ -181,17 +181,15 @@ def descendants(pid: int | None = None, *, excluded_pids: Collection[int] = ()) 
         child: parent for child, parent in parent_by_pid.items() if child not in excluded_pids
     }
     descendants: set[int] = set()
-    while (
-        new_descendants := {
-            child for child, parent in considered_parents.items() if parent in {pid, *descendants}
-        }
-        - descendants
-    ):
-        descendants |= new_descendants
-    return descendants
+    while True:
+        ancestors = {pid, *descendants}
+        children = {child for child, parent in considered_parents.items() if parent in ancestors}
+        if children <= descendants:
+            return descendants
+        descendants |= children
 
 
-def command_line(pid: int) -> str:
+def read_command_line(pid: int) -> str:
     """Command line of a process; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
@@ -199,14 +197,16 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def descendants_named(text: str, pid: int | None = None) -> list[int]:
+def find_descendants_named(text: str, pid: int | None = None) -> list[int]:
     """Find the descendants of a process whose command line contains `text`, the oldest first."""
-    return sorted(child_pid for child_pid in descendants(pid) if text in command_line(child_pid))
+    return sorted(
+        child_pid for child_pid in find_descendants(pid) if text in read_command_line(child_pid)
+    )
 
 
 def all_end_in_time(pids: Collection[int]) -> bool:
     """Wait for the end of processes; return whether they have ended in time."""
-    return holds_within(lambda: not any(map(command_line, pids)), TIMEOUT_S)
+    return holds_within(lambda: not any(map(read_command_line, pids)), TIMEOUT_S)
 
 
 def interrupt(
@@ -220,11 +220,11 @@ def interrupt(
     child_pids = set[int]()
 
     def is_ready() -> bool:
-        child_pids.update(descendants(pid))
+        child_pids.update(find_descendants(pid))
         return bool(is_under_way()) or command.process.poll() is not None
 
     assert holds_within(is_ready, TIMEOUT_S, pause_s=0.05)  # listing all processes takes 10 ms
-    child_pids.update(descendants(pid))
+    child_pids.update(find_descendants(pid))
     command.process.send_signal(signal_number)
     status, stdout, stderr = command.finish(TIMEOUT_S)
     assert all_end_in_time(child_pids)

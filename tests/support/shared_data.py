@@ -9,7 +9,7 @@ import pytest
 from benchmarks.data.fetching import find_file
 
 
-def shared_data(name: str) -> Path:
+def find_shared_file(name: str) -> Path:
     """Find a file in the data folders, or skip the test."""
     path = find_file(name.removesuffix(".npz"))
     if path is None:

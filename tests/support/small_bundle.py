@@ -27,8 +27,8 @@ from gatewise_export.bundle.manifest_records import RANGES
 from gatewise_export.onnx_writer import write_graph
 from tests.support.hand_made_bundle import (
     DOCUMENT,
-    completed_document,
-    stage_entry,
+    complete_document,
+    make_stage_entry,
     write_directory,
 )
 
@@ -120,13 +120,13 @@ def write_bundle(
         "features": FEATURES,
         "groups": [{"name": "blood", "shared": 10.0}],
         "prices": {"request": 0.25, "byte": 0.001, "evaluation": 0.5},
-        "stages": [stage_entry(0, ["a", "b"]), stage_entry(1, ["c"])],
+        "stages": [make_stage_entry(0, ["a", "b"]), make_stage_entry(1, ["c"])],
         "cloud": CLOUD if has_cloud else None,
         "operating_points": [
             shared_fields | {"thresholds": [threshold, last_threshold]} for threshold in (1.0, None)
         ],
     }
-    bundle = Bundle.open(write_directory(path, completed_document(document, files), files))
+    bundle = Bundle.open(write_directory(path, complete_document(document, files), files))
     manifest = msgspec.structs.replace(bundle.manifest, **changes)
     manifest = msgspec.structs.replace(manifest, largest_request=largest_request(manifest))
     (path / "manifest.json").write_bytes(manifest.to_json())

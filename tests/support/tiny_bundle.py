@@ -9,8 +9,8 @@ from gatewise import decision
 from gatewise_export.bundle.arrays import write_arrays
 from tests.support.hand_made_bundle import (
     DOCUMENT,
-    completed_document,
-    stage_entry,
+    complete_document,
+    make_stage_entry,
     write_directory,
 )
 from tests.support.onnx_graphs import graph_of, node
@@ -177,9 +177,9 @@ def write_bundle(
         "prices": {"request": 0.0, "byte": 0.0, "evaluation": 0.0},
         "missing": {"stages": missing, "cloud": missing},
         "chains": [[0]],
-        "stages": [stage_entry(0, NAMES, "graph", link="softmax", outputs=n_classes)],
+        "stages": [make_stage_entry(0, NAMES, "graph", link="softmax", outputs=n_classes)],
         "cloud": cloud if has_cloud else None,
         "loading": loading,
         "operating_points": [DOCUMENT["operating_points"][0] | {"thresholds": [threshold]}],
     }
-    return write_directory(path, completed_document(document, files), files)
+    return write_directory(path, complete_document(document, files), files)

@@ -59,7 +59,7 @@ def make_trees(
     )
 
 
-def random_trees(
+def draw_trees(
     seed: int, *, has_mixed_outputs: bool = False
 ) -> tuple[TreeEnsemble, NDArray[np.float32]]:
     """Make random trees, and rows with their thresholds, signed zeros and NaN as values."""

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 import gatewise as gw
-from tests.support.image_models import conv_graph, digit_images, mlp_graph
+from tests.support.image_models import fit_conv_graph, fit_mlp_graph, load_digit_images
 from tests.support.mosquitto import Mosquitto
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_pair_fitted_to_unlabelled_images_answers_over_a_real_broker(tmp_path):
-    images, y = digit_images()
+    images, y = load_digit_images()
     low_cost_path, high_cost_path = tmp_path / "low.onnx", tmp_path / "high.onnx"
-    low_cost_path.write_bytes(conv_graph(images[:300], y[:300]))
-    high_cost_path.write_bytes(mlp_graph(images[:900], y[:900]))
+    low_cost_path.write_bytes(fit_conv_graph(images[:300], y[:300]))
+    high_cost_path.write_bytes(fit_mlp_graph(images[:900], y[:900]))
     training_images = images[900:1500]
     new_images = images[1500:]
     with Mosquitto(tmp_path) as broker:

@@ -16,7 +16,7 @@ from gatewise_cloud.models import cloud_model
 from gatewise_cloud.service.cli import CloudSettings
 from gatewise_edge.device import self_checks
 from gatewise_edge.errors import SelfTestError
-from tests.support.image_models import conv_graph, digit_images
+from tests.support.image_models import fit_conv_graph, load_digit_images
 
 PROVIDER_CLASSES = load_onnxruntime().get_available_providers()
 PROVIDERS = [name.removesuffix("ExecutionProvider").lower() for name in PROVIDER_CLASSES]
@@ -29,12 +29,12 @@ needs_other_provider = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def bundle_and_rows(tmp_path_factory):
     """A bundle of two networks, and rows to ask about."""
-    images, y = digit_images()
+    images, y = load_digit_images()
     rows = images[900:1300]
-    low_cost_graph = conv_graph(images[:300], y[:300])
+    low_cost_graph = fit_conv_graph(images[:300], y[:300])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the solver does not converge on these rows
-        high_cost_graph = conv_graph(images[:900], y[:900])
+        high_cost_graph = fit_conv_graph(images[:900], y[:900])
     system = gw.PairCascade(low_cost_model=low_cost_graph, high_cost_model=high_cost_graph).fit(
         rows, y[900:1300]
     )

@@ -12,7 +12,7 @@ from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.link.offload_rules import OffloadRules
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export import Bundle, BundleError
-from tests.support.machine_table import machine_table, make_raw_bundle
+from tests.support.machine_table import draw_machines, make_raw_bundle
 from tests.support.small_bundle import HARD_ROW, cloud_answers, sample_rows, write_bundle
 from tests.support.window_system import draw_windows, make_window_bundle, roughness
 
@@ -121,7 +121,7 @@ def test_walker_compares_each_value_that_it_reads_with_its_range(bundle_with_ran
 @pytest.mark.slow
 def test_reason_names_an_implausible_raw_column(make_once):
     _, _, path = make_once("raw-bundle", make_raw_bundle)
-    frame, _ = machine_table(20, seed=1)
+    frame, _ = draw_machines(20, seed=1)
     rows = frame.assign(mass=frame["mass"] * 1e6).to_dict("records")
     with Device(path) as device:
         reasons = {answer.reason for answer in map(device.answer, rows) if answer.route == "edge"}

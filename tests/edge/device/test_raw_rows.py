@@ -19,7 +19,7 @@ from gatewise_edge.stop_request import StopRequest
 from gatewise_export import Bundle, pack
 from gatewise_training import ConfidenceCascade
 from gatewise_training.data.table_encoder import TableEncoder
-from tests.support.machine_table import PRICES, machine_table, make_raw_bundle
+from tests.support.machine_table import PRICES, draw_machines, make_raw_bundle
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def system_encoder_path(make_once):
 
 @pytest.fixture
 def rows():
-    frame, _ = machine_table(60, seed=1)
+    frame, _ = draw_machines(60, seed=1)
     frame.loc[3, "supplier"] = "never seen"
     return frame
 
@@ -128,7 +128,7 @@ def test_error_names_an_absent_column_if_no_value_may_be_missing():
 
 def test_bundle_with_encoders_can_replace_a_bundle_of_numbers(tmp_path):
     """Rows of numbers for the old bundle are raw rows for the new one."""
-    frame, y = machine_table()
+    frame, y = draw_machines()
     numbers = frame[["heat", "mass"]].fillna(60.0)
     high_cost_model = LogisticRegression()
     parameters = {"low_cost_model": "linear", "n_subsets": 2, "random_state": 0, "max_loss": 0.2}

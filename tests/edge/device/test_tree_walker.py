@@ -36,7 +36,7 @@ from gatewise_export.bundle.manifest_records import MissingSpec
 from tests.support.bundle_files import replace_file
 from tests.support.processes import run_python
 from tests.support.small_bundle import answer_sample, cloud_answers
-from tests.support.trees import random_trees
+from tests.support.trees import draw_trees
 
 NAN = float("nan")
 OFFLOAD_PRICE = 0.25 + 0.5 + 0.001 * request_bytes(3)
@@ -131,7 +131,7 @@ def lazy_bundle(make_lazy_bundle) -> Bundle:
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**32), is_mixed=st.booleans(), uses_lists=st.booleans())
 def test_walker_has_the_outputs_and_acquired_features_of_training(seed, is_mixed, uses_lists):
-    trees, rows = random_trees(seed, has_mixed_outputs=is_mixed)
+    trees, rows = draw_trees(seed, has_mixed_outputs=is_mixed)
     sizes = {"n_inputs": trees.n_features, "n_outputs": trees.n_outputs}
     flat_model = read_model(write_trees(trees), "lazy", "s.npz", **sizes)
     with pytest.MonkeyPatch.context() as patch:

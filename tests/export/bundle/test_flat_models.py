@@ -17,8 +17,8 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.flat_models import read_model, write_model
-from tests.support.flat_models import random_kernel, random_linear
-from tests.support.trees import random_trees
+from tests.support.flat_models import draw_kernel_machine, draw_linear_model
+from tests.support.trees import draw_trees
 
 Arrays = dict[str, Any]
 
@@ -44,7 +44,7 @@ def read_same_shape(content: bytes, trees: TreeEnsemble) -> TreeEnsemble:
 @settings(deadline=None)  # the first walk in training loads a compiled function
 @given(seed=st.integers(0, 2**32), has_mixed_outputs=st.booleans())
 def test_rows_get_the_margins_of_training(seed: int, has_mixed_outputs: bool) -> None:
-    trees, rows = random_trees(seed, has_mixed_outputs=has_mixed_outputs)
+    trees, rows = draw_trees(seed, has_mixed_outputs=has_mixed_outputs)
     content = write_trees(trees)
     assert write_trees(trees) == content
     margins, acquired = read_same_shape(content, trees).run_and_visit(rows)
@@ -54,7 +54,7 @@ def test_rows_get_the_margins_of_training(seed: int, has_mixed_outputs: bool) ->
 
 
 def test_values_that_trees_never_read_are_not_written() -> None:
-    trees, rows = random_trees(3)
+    trees, rows = draw_trees(3)
     is_inner = trees.feature >= 0
     assert is_inner.any()
     noisy_trees = TreeEnsemble(**vars(trees) | {
@@ -221,7 +221,7 @@ def test_invalid_linear_and_kernel_models_are_refused(
     name: str, place: Any, value: float | None, message: str
 ) -> None:
     rng = np.random.default_rng(0)
-    for model in (random_linear(rng, 3, 2), random_kernel(rng, 3, 4, 2)):
+    for model in (draw_linear_model(rng, 3, 2), draw_kernel_machine(rng, 3, 4, 2)):
         arrays = {key: np.asarray(getattr(model, key)).copy() for key in model.ARRAYS}
         if value is None:
             arrays[name] = arrays[name][place]

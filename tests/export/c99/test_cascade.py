@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from gatewise.decision import ALWAYS_STOP
-from tests.support.c_cascades import step_cascade
+from tests.support.c_cascades import make_step_cascade
 
 
 def test_stages_after_one_that_always_stops_are_left_out():
-    stage = step_cascade(3, takes_missing=False).stages[0]
-    three_stages = replace(step_cascade(3, takes_missing=False), stages=(stage,) * 3, offloads=True)
+    stage = make_step_cascade(3, takes_missing=False).stages[0]
+    three_stages = replace(
+        make_step_cascade(3, takes_missing=False), stages=(stage,) * 3, offloads=True
+    )
     almost_always = float(np.nextafter(np.float32(ALWAYS_STOP), np.float32(0)))
     for thresholds, n_stages in (
         ((0.5, ALWAYS_STOP, None), 2),
@@ -26,9 +28,9 @@ def test_stages_after_one_that_always_stops_are_left_out():
 
 
 def test_lean_keeps_only_models_of_stages_that_may_answer():
-    stage = step_cascade(3, takes_missing=False).stages[0]
+    stage = make_step_cascade(3, takes_missing=False).stages[0]
     lean_cascade = replace(
-        step_cascade(3, takes_missing=False),
+        make_step_cascade(3, takes_missing=False),
         stages=(stage,) * 3,
         thresholds=(None, 0.5, None),
         is_lean=True,
@@ -41,7 +43,7 @@ def test_lean_keeps_only_models_of_stages_that_may_answer():
 
 def test_needed_features_include_those_of_a_possible_request():
     cascade = replace(
-        step_cascade(3, takes_missing=False), feature_names=("x", "y", "z"),
+        make_step_cascade(3, takes_missing=False), feature_names=("x", "y", "z"),
         request_features=np.array([0, 2]), thresholds=(0.5,), offloads=True,
     )  # fmt: skip
     assert cascade.needed_features == {0, 2}

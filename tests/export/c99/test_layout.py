@@ -16,7 +16,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import CALL_STACK_BYTES, PackedTrees, lay_out, pack_trees
-from tests.support.c_cascades import step_cascade
+from tests.support.c_cascades import make_step_cascade
 
 
 def stump(feature: int, threshold: float, *, nan_left: bool = False, output: int = 0) -> Tree:
@@ -63,7 +63,7 @@ def ensemble(*trees: Tree, n_features: int, n_outputs: int = 1) -> TreeEnsemble:
 
 def cascade_of_trees(*stages: Stage, **changes: Any) -> Cascade:
     return replace(
-        step_cascade(1, takes_missing=False),
+        make_step_cascade(1, takes_missing=False),
         stages=stages,
         **({"thresholds": (0.5,) * len(stages)} | changes),
     )
@@ -154,7 +154,7 @@ def test_a_layout_without_thresholds_has_no_codes():
 
 
 def test_the_error_for_too_many_thresholds_names_a_larger_form():
-    cascade = step_cascade(65536, takes_missing=False)
+    cascade = make_step_cascade(65536, takes_missing=False)
     with pytest.raises(ConversionError, match=r"'x' has 65536 .* only 65535: use coded='float'"):
         lay_out(cascade, 16)
 
@@ -190,12 +190,13 @@ def test_outputs_are_numbered_from_0(n_outputs, c_type):
 @pytest.mark.parametrize(("n_edges", "c_type"), [(255, "uint8_t"), (256, "uint16_t")])
 def test_the_type_of_edge_starts_holds_the_number_of_all_edges(n_edges, c_type):
     assert (
-        lay_out(step_cascade(n_edges, takes_missing=False), 16).types["edge_start_type"] == c_type
+        lay_out(make_step_cascade(n_edges, takes_missing=False), 16).types["edge_start_type"]
+        == c_type
     )
 
 
 def test_layouts_do_not_change():
-    layout = lay_out(step_cascade(2, takes_missing=False), 8)
+    layout = lay_out(make_step_cascade(2, takes_missing=False), 8)
     for record, field in (
         (layout, "coded"),
         (layout.stages[0], "is_lazy"),
@@ -285,9 +286,9 @@ def test_the_stack_holds_the_inputs_of_the_widest_kernel_machine():
 @pytest.mark.parametrize(("takes_missing", "max_thresholds"), [(False, 255), (True, 254)])
 def test_codes_of_a_byte_leave_one_for_nan(takes_missing, max_thresholds):
     """n thresholds have n + 1 codes; where NaN is a value, it has the last code for itself."""
-    layout = lay_out(step_cascade(max_thresholds, takes_missing=takes_missing), 8)
+    layout = lay_out(make_step_cascade(max_thresholds, takes_missing=takes_missing), 8)
     assert layout.forests[0].code.tolist() == list(range(max_thresholds))
-    larger_cascade = step_cascade(max_thresholds + 1, takes_missing=takes_missing)
+    larger_cascade = make_step_cascade(max_thresholds + 1, takes_missing=takes_missing)
     with pytest.raises(
         ConversionError, match=f"8-bit codes distinguish only {max_thresholds}: use coded=16"
     ):

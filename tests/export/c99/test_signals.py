@@ -40,7 +40,7 @@ from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock, SignalBlock
 from gatewise_signals.signal_input import SignalInput
 from tests.support import avr
 from tests.support.needs import needs_compiler
-from tests.support.shared_data import shared_data
+from tests.support.shared_data import find_shared_file
 from tests.support.signal_blocks import RATE_HZ, make_picture_blocks, make_signal_blocks
 
 pytestmark = needs_compiler
@@ -374,7 +374,7 @@ def test_the_self_test_generates_windows_without_a_sample(tmp_path):
 @avr.needs_avr_gcc
 def test_avr_holds_the_tables_of_blocks_in_flash(program):
     for name in ("uint16", "plain17", "frames", "shared"):
-        assert avr.section_sizes(program, f"{name}_signals.c")[1:] == [0, 0]
+        assert avr.measure_sections(program, f"{name}_signals.c")[1:] == [0, 0]
 
 
 @avr.needs_avr_gcc
@@ -401,7 +401,7 @@ TARGETS = {
 
 
 def hapt() -> Case:
-    with np.load(shared_data("hapt_windows.npz")) as data:
+    with np.load(find_shared_file("hapt_windows.npz")) as data:
         windows = data["X"][::9]
     names = [f"{signal}_{axis}" for signal in ("acc", "gyro") for axis in "xyz"]
     blocks = sig.standard_blocks(rate_hz=50, channels=names, scale=1 / 720, samples=128)

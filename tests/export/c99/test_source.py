@@ -26,7 +26,7 @@ from gatewise_export.c99.layout import lay_out
 from gatewise_export.c99.probes import probe_rows
 from gatewise_export.c99.writer import write_cascade
 from tests.support import avr
-from tests.support.c_cascades import DIFFICULT_VALUES, random_cascade, step_cascade
+from tests.support.c_cascades import DIFFICULT_VALUES, draw_cascade, make_step_cascade
 from tests.support.needs import needs_compiler
 
 pytestmark = [
@@ -122,7 +122,7 @@ def decide_row(cascade: Cascade, row: Matrix) -> Answer:
 def compiled_cascades(tmp_path_factory: Any) -> list[tuple[Cascade, CompiledModel]]:
     """Random cascades with thresholds as floats, 8-bit and 16-bit codes, in one library."""
     folder = tmp_path_factory.mktemp("c99")
-    cascades = [random_cascade(seed) for seed in range(N_CASCADES)]
+    cascades = [draw_cascade(seed) for seed in range(N_CASCADES)]
     sources = [
         write_cascade(cascade, folder / str(i), coded=("float", 8, 16)[i % 3], name=f"m{i}")
         for i, cascade in enumerate(cascades)
@@ -265,7 +265,7 @@ def test_codes_of_a_byte_distinguish_255_thresholds_or_254_with_nan(
     tmp_path, takes_missing, n_thresholds
 ):
     """n thresholds need n + 1 codes, and NaN needs one more if it is allowed."""
-    cascade = step_cascade(n_thresholds, takes_missing=takes_missing)
+    cascade = make_step_cascade(n_thresholds, takes_missing=takes_missing)
     source = write_cascade(cascade, tmp_path, coded=8)
     (compiled,) = build([(source, cascade.n_outputs)], flags=("-O0",))
     highest_thresholds = np.arange(n_thresholds - 3, n_thresholds, dtype=np.float32)
@@ -292,14 +292,14 @@ def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
         leaf_rows = (
             np.arange(1, n_rows + 1)[:, None] * (rng.random((n_rows, n_outputs)) < 0.25) / 97
         )
-    stage = step_cascade(n_thresholds, takes_missing=False).stages[0]
+    stage = make_step_cascade(n_thresholds, takes_missing=False).stages[0]
     leaves = leaf_rows[np.resize(np.arange(n_rows), 3 * n_thresholds)].astype(np.float32)
     forest = replace(
         stage.model, value=leaves, output=np.full(n_thresholds, -1, np.int32),
         base=np.zeros(n_outputs, np.float32),
     )  # fmt: skip
     cascade = replace(
-        step_cascade(n_thresholds, takes_missing=False),
+        make_step_cascade(n_thresholds, takes_missing=False),
         stages=(Stage(forest, np.arange(1), "softmax"),), classes=tuple(range(n_outputs)),
     )  # fmt: skip
     assert lay_out(cascade, None).forests[0].leaves.index_widths == widths
@@ -315,7 +315,7 @@ def test_tables_of_leaves_have_indices_of_two_bytes(tmp_path, form, widths):
 @pytest.mark.parametrize("coded", ["float", 8])
 def test_generated_rows_detect_a_wrong_comparison(tmp_path, coded):
     """``<`` instead of ``<=`` differs only for values equal to a threshold."""
-    cascade = step_cascade(20, takes_missing=True)
+    cascade = make_step_cascade(20, takes_missing=True)
     sources = [
         write_cascade(cascade, tmp_path / name, name=name, coded=coded)
         for name in ("right", "wrong")
@@ -334,14 +334,14 @@ def test_generated_rows_detect_a_wrong_comparison(tmp_path, coded):
 
 def test_generated_rows_hold_only_values_that_the_stages_accept():
     for seed in range(N_CASCADES):
-        cascade = random_cascade(seed)
+        cascade = draw_cascade(seed)
         rows = probe_rows(cascade)
         assert 16 <= len(rows) <= 256
         assert not np.isinf(rows).any()
         assert cascade.takes_missing or not np.isnan(rows).any()
         read_features = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
         assert not np.delete(rows, read_features, axis=1).any()
-    small_cascade = step_cascade(3, takes_missing=True)
+    small_cascade = make_step_cascade(3, takes_missing=True)
     values = set(probe_rows(small_cascade)[:, 0].tolist())
     neighbours = [
         np.nextafter(np.float32(threshold), np.float32(side))
@@ -373,7 +373,7 @@ def test_an_instance_has_its_stated_size_without_padding(compiled_cascades):
 def test_avr_holds_the_tables_in_flash(compiled_cascades):
     for _, compiled in compiled_cascades[:8]:
         folder, name = compiled.source.folder, compiled.source.name
-        text_bytes, *ram_bytes = avr.section_sizes(folder, f"{name}.c", "-fstack-usage")
+        text_bytes, *ram_bytes = avr.measure_sections(folder, f"{name}.c", "-fstack-usage")
         assert ram_bytes == [0, 0]
         assert text_bytes > compiled.source.table_bytes
         frame_bytes = [

@@ -21,7 +21,7 @@ from gatewise_export.c99.writer import to_c
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.fleet.link import MessageSizes
 from tests.support.bundle_files import replace_file
-from tests.support.image_models import conv_graph, digit_images, mlp_graph
+from tests.support.image_models import fit_conv_graph, fit_mlp_graph, load_digit_images
 
 #: Rows that trained neither model.
 UNSEEN_ROWS = slice(700, None)
@@ -30,12 +30,12 @@ UNSEEN_ROWS = slice(700, None)
 @pytest.fixture(scope="module")
 def pair_and_path(make_once):
     """A pair of image models and the path of its bundle."""
-    images, y = digit_images()
+    images, y = load_digit_images()
 
     def make_pair(folder):
         low_cost_graph, high_cost_graph = (
-            conv_graph(images[:200], y[:200]),
-            mlp_graph(images[:700], y[:700]),
+            fit_conv_graph(images[:200], y[:200]),
+            fit_mlp_graph(images[:700], y[:700]),
         )
         pair = gw.PairCascade(
             low_cost_model=low_cost_graph, high_cost_model=high_cost_graph,
@@ -49,7 +49,7 @@ def pair_and_path(make_once):
 
 @pytest.mark.slow
 def test_a_device_answers_images_as_python_does(pair_and_path):
-    images, _ = digit_images()
+    images, _ = load_digit_images()
     rows = images[700:900]
     pair, path = pair_and_path
     bundle = gw.Bundle.open(path)
@@ -74,7 +74,7 @@ def test_a_device_answers_images_as_python_does(pair_and_path):
 
 @pytest.mark.slow
 def test_a_simulation_reads_images_and_counts_their_bytes(pair_and_path):
-    images, y = digit_images()
+    images, y = load_digit_images()
     pair, path = pair_and_path
     bundle = gw.Bundle.open(path)
     rows = Rows.from_arrays("digits", images[:50], y[:50], bundle.manifest)

@@ -17,7 +17,7 @@ from gatewise_export.bundle.repacking import repack
 from gatewise_export.onnx_writer import write_graph
 from gatewise_export.packing.verification import run_graph
 from tests.support.bundle_files import replace_file
-from tests.support.machine_table import machine_table, make_raw_bundle
+from tests.support.machine_table import draw_machines, make_raw_bundle
 from tests.support.onnx_graphs import node, one_output_graph
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
@@ -44,7 +44,7 @@ def test_verify_detects_an_altered_weight(fit_system: Any, tmp_path: Path) -> No
 def test_verify_encodes_raw_rows(make_once: Any) -> None:
     system, encoder, path = make_once("raw-bundle", make_raw_bundle)
     bundle = Bundle.open(path)
-    frame = machine_table(30, seed=2)[0]
+    frame = draw_machines(30, seed=2)[0]
     assert verify(system, bundle, frame) == verify(system, bundle, encoder.transform(frame))
     assert verify(system, bundle, frame).agrees
     with pytest.raises(InputError, match="rows must hold numbers"):

@@ -16,7 +16,7 @@ from gatewise.errors import InputError
 from gatewise.models.tree_sources import float32_below
 from gatewise.models.trees import TreeEnsemble, byte_leaves
 from tests.support.tree_walks import find_tested_columns, find_tree_paths
-from tests.support.trees import random_trees
+from tests.support.trees import draw_trees
 
 SILENT_PARAMETERS = {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 3}
 
@@ -136,7 +136,7 @@ def test_rounded_thresholds_split_float32_values_equally(threshold, value):
 @settings(deadline=None)  # the first call compiles a function
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([0, 1, 255, 256, 257, 1000]))
 def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, has_mixed_outputs, n_rows):
-    trees, x = random_trees(seed, has_mixed_outputs=has_mixed_outputs)
+    trees, x = draw_trees(seed, has_mixed_outputs=has_mixed_outputs)
     visited_mask = trees.visited_features(x)
     node_paths = [find_tree_paths(trees, row) for row in x]
     assert [set(np.flatnonzero(mask).tolist()) for mask in visited_mask] == [
@@ -160,7 +160,7 @@ def test_all_evaluations_agree_with_a_walk_through_the_trees(seed, has_mixed_out
 
 @given(st.integers(0, 2**31), st.booleans())
 def test_centred_trees_give_the_same_margins_from_smaller_leaves(seed, has_mixed_outputs):
-    trees, x = random_trees(seed, has_mixed_outputs=has_mixed_outputs)
+    trees, x = draw_trees(seed, has_mixed_outputs=has_mixed_outputs)
     centred_trees = trees.with_centred_leaves()
     tolerance = 1e-6 * trees.n_trees * float(np.abs(trees.value).max() + np.abs(trees.base).max())
     np.testing.assert_allclose(centred_trees.margins(x), trees.margins(x), rtol=0, atol=tolerance)
@@ -183,7 +183,7 @@ def test_centred_trees_give_the_same_margins_from_smaller_leaves(seed, has_mixed
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**31), st.booleans())
 def test_byte_leaves_are_close_and_can_be_packed(seed, has_mixed_outputs):
-    trees, _ = random_trees(seed, has_mixed_outputs=has_mixed_outputs)
+    trees, _ = draw_trees(seed, has_mixed_outputs=has_mixed_outputs)
     is_leaf = trees.feature < 0
     rounded_trees = trees.with_byte_leaves()
     leaves_before, leaves_after = trees.value[is_leaf], rounded_trees.value[is_leaf]

@@ -17,7 +17,7 @@ from gatewise_sim.report.output import DEMO
 from tests.support.demo_report import check_report
 from tests.support.processes import (
     assert_command_refused,
-    descendants_named,
+    find_descendants_named,
     interrupt,
     run_in_process,
 )
@@ -52,7 +52,7 @@ def test_interrupted_demo_leaves_no_files_or_processes(tmp_path, command):
         "demo", "--dataset", "iris", "--devices", "2", "--link", "satellite", "--out", "out",
         folder=tmp_path, environment={"TMPDIR": str(scratch)},
     )  # fmt: skip
-    find_edge_pids = lambda: descendants_named("gatewise edge", demo.process.pid)  # noqa: E731
+    find_edge_pids = lambda: find_descendants_named("gatewise edge", demo.process.pid)  # noqa: E731
     status, output, error_output, children = interrupt(demo, signal.SIGINT, find_edge_pids)
     assert (status, output) == (130, ""), error_output
     assert len(children) >= 3  # broker, worker, devices

@@ -9,7 +9,7 @@ from gatewise.errors import InputError
 from gatewise_export import Bundle
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_sim.experiment.rows import Rows
-from tests.support.machine_table import machine_table, make_raw_bundle
+from tests.support.machine_table import draw_machines, make_raw_bundle
 from tests.support.processes import run_python
 from tests.support.refused import assert_refused
 
@@ -168,7 +168,7 @@ def test_arrays_of_wrong_shape_are_refused(manifest, X, y, message):
 def test_raw_columns_are_encoded_as_devices_encode_them(make_once, tmp_path):
     _, encoder, path = make_once("raw-bundle", make_raw_bundle)
     manifest = Bundle.open(path).manifest
-    frame, y = machine_table(30, seed=2)
+    frame, y = draw_machines(30, seed=2)
     X = encoder.transform(frame).to_numpy()
     frame.assign(state=y).to_csv(tmp_path / "rows.csv", index=False)
     frame.assign(state=y).to_parquet(tmp_path / "rows.parquet")

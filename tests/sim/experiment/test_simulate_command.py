@@ -9,7 +9,7 @@ import pytest
 
 from gatewise import cli
 from gatewise_sim.report.output import SIMULATION
-from tests.support.processes import descendants_named, interrupt, run_gatewise, run_in_process
+from tests.support.processes import find_descendants_named, interrupt, run_gatewise, run_in_process
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +131,7 @@ def test_interrupted_run_leaves_no_files_or_processes(folder, command, signal_nu
     options = ("--time", "10min", "--workload", "poisson:2/s", "--out", out_folder)
     run = command(*arguments, *options, folder=folder)
     status, printed, error_output, children = interrupt(
-        run, signal_number, lambda: bool(descendants_named("gatewise", run.process.pid))
+        run, signal_number, lambda: bool(find_descendants_named("gatewise", run.process.pid))
     )
     assert status == (130 if signal_number == signal.SIGINT else 128 + signal_number), error_output
     assert "Traceback" not in error_output

@@ -7,7 +7,7 @@ from gatewise_export import Bundle
 from gatewise_sim.experiment.row_table import make_row_table
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.stage_report import stage_results
-from tests.support.machine_table import machine_table, make_raw_bundle
+from tests.support.machine_table import draw_machines, make_raw_bundle
 
 
 @pytest.mark.slow
@@ -28,7 +28,7 @@ def test_each_column_is_acquired_by_one_stage(digits, table):
 def test_stages_list_raw_columns_instead_of_encoded_features(make_once):
     _, _, path = make_once("raw-bundle", make_raw_bundle)
     bundle = Bundle.open(path)
-    frame, y = machine_table(60, seed=2)
+    frame, y = draw_machines(60, seed=2)
     rows = Rows.from_arrays("rows", frame, y, bundle.manifest)
     table, _ = make_row_table(bundle, rows.X, rows.truth)
     stages = stage_results(bundle.manifest, table, 60, np.ones(60))

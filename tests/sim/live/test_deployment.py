@@ -10,7 +10,7 @@ from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.results import CLOUD, FALLBACK, REASON
 from gatewise_sim.live.run import LiveRun
 from tests.sim.live.runs import make_live_scenario, run_live_fleet
-from tests.support.processes import command_line, descendants, descendants_named
+from tests.support.processes import find_descendants, find_descendants_named, read_command_line
 
 pytestmark = pytest.mark.slow
 
@@ -110,17 +110,17 @@ def test_silent_link_causes_fallbacks_until_the_outage_ends(digits, table):
 
 def test_unexpected_ends_of_a_worker_and_the_broker_are_reported(digits, table):
     kill_times: list[float] = []
-    other_pids = descendants()  # tests may share a broker, which must not be killed
+    other_pids = find_descendants()  # tests may share a broker, which must not be killed
 
     def kill(now: float, n_answers: int) -> None:
         if now > 1.0 and not kill_times:
             kill_times.append(now)
-            os.kill(descendants_named("gatewise cloud")[0], signal.SIGKILL)
+            os.kill(find_descendants_named("gatewise cloud")[0], signal.SIGKILL)
             broker_command = f"{find_mosquitto()} "
             (broker_pid,) = (
                 pid
-                for pid in descendants(excluded_pids=other_pids)
-                if command_line(pid).startswith(broker_command)
+                for pid in find_descendants(excluded_pids=other_pids)
+                if read_command_line(pid).startswith(broker_command)
             )
             os.kill(broker_pid, signal.SIGKILL)
 

@@ -19,7 +19,7 @@ from tests.sim.live.runs import (
     run_live_fleet,
     run_virtual,
 )
-from tests.support.processes import all_end_in_time, descendants, descendants_named
+from tests.support.processes import all_end_in_time, find_descendants, find_descendants_named
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def test_killed_device_is_reported_and_loses_only_its_instances(digits, table):
     def kill(now: float, n_answers: int) -> None:
         if now > 2.0 and not kill_times:
             kill_times.append(now)
-            os.kill(descendants_named("gatewise edge")[0], signal.SIGKILL)
+            os.kill(find_descendants_named("gatewise edge")[0], signal.SIGKILL)
 
     scenario = make_live_scenario(devices=2)
     live_run = run_live_fleet(digits, table, scenario, on_progress=kill)
@@ -138,7 +138,7 @@ def test_killed_run_leaves_no_process_and_no_file(digits, tmp_path, signal_numbe
     try:
         assert simulation.stdout is not None
         assert simulation.stdout.readline() == "started\n", simulation.communicate()[1]
-        children = descendants(simulation.pid)
+        children = find_descendants(simulation.pid)
         assert len(children) >= 5  # mosquitto, a worker and their guards, two devices
         if signal_number == signal.SIGINT:
             os.killpg(simulation.pid, signal_number)

@@ -17,7 +17,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.flat_models import canonical_model, write_model
 from gatewise_export.onnx_writer import write_graph
-from tests.support.hand_made_bundle import DOCUMENT, Document, completed_document, stage_entry
+from tests.support.hand_made_bundle import DOCUMENT, Document, complete_document, make_stage_entry
 
 F32 = np.float32
 FEATURE_NAMES = ("age", "chol", "fbs", "thal")
@@ -95,7 +95,7 @@ FILES = make_good_files()
 def make_document(files: dict[str, bytes]) -> Document:
     """Make the manifest of these files."""
     stages = [
-        stage_entry(i, [FEATURE_NAMES[k] for k in inputs], kind)
+        make_stage_entry(i, [FEATURE_NAMES[k] for k in inputs], kind)
         for i, (inputs, kind) in enumerate(zip(STAGE_INPUTS, STAGE_KINDS, strict=True))
     ]
     point = DOCUMENT["operating_points"][0] | {"thresholds": [0.5, 0.5, 0.25]}
@@ -106,7 +106,7 @@ def make_document(files: dict[str, bytes]) -> Document:
         "link": "sigmoid",
     }
     fields = {"stages": stages, "chains": [[0, 1, 2]], "cloud": cloud, "operating_points": [point]}
-    return completed_document(DOCUMENT | fields, files)
+    return complete_document(DOCUMENT | fields, files)
 
 
 def write_directory(

@@ -24,7 +24,7 @@ from sklearn.svm import SVC, LinearSVC
 import gatewise as gw
 from gatewise.decision import labels, stop_score
 from gatewise.errors import InputError
-from tests.support.image_models import conv_graph, digit_images, mlp_graph
+from tests.support.image_models import fit_conv_graph, fit_mlp_graph, load_digit_images
 from tests.support.onnx_graphs import graph_of
 
 #: Rows of the digits on which the high-cost model is fitted; the pairs are fitted on the others.
@@ -34,9 +34,15 @@ UNSEEN = slice(700, None)
 
 @pytest.fixture(scope="module")
 def image_models(make_once) -> tuple[bytes, bytes]:
-    images, y = digit_images()
-    fit = lambda _: (conv_graph(images[:200], y[:200]), mlp_graph(images[TRAINING], y[TRAINING]))  # noqa: E731
-    return make_once("image_models", fit)
+    images, y = load_digit_images()
+
+    def fit_models(_):
+        return (
+            fit_conv_graph(images[:200], y[:200]),
+            fit_mlp_graph(images[TRAINING], y[TRAINING]),
+        )
+
+    return make_once("image_models", fit_models)
 
 
 def run_graph(content: bytes, x: np.ndarray) -> list:
@@ -67,7 +73,7 @@ def make_pair(low_cost_model, high_cost_model, /, **settings) -> gw.PairCascade:
 
 @pytest.mark.slow
 def test_image_pairs_answer_as_their_graphs(image_models):
-    images, _ = digit_images()
+    images, _ = load_digit_images()
     low_cost_graph, high_cost_graph = image_models
     pair = make_pair(low_cost_graph, high_cost_graph).fit(images[UNSEEN])
     logits = np.concatenate(
@@ -93,7 +99,7 @@ def test_image_pairs_answer_as_their_graphs(image_models):
 
 
 def test_pairs_measure_accuracy_when_labels_are_given(image_models):
-    images, y = digit_images()
+    images, y = load_digit_images()
     pair = make_pair(*image_models, max_loss=0.05, guarantee=0.9).fit(images[UNSEEN], y[UNSEEN])
     assert pair.operating_point_.measured == "accuracy"
     flat_images = images[UNSEEN].reshape(-1, 64).astype(np.float32)
@@ -364,7 +370,7 @@ def measure_rate(point, scores, stage_labels, cloud_labels, expected_labels):
 @pytest.mark.slow  # 200 fits
 def test_rates_on_unseen_rows_lie_in_the_stated_interval():
     """Check 100 resamplings of recorded outputs for each way to choose a point."""
-    images, y = digit_images()
+    images, y = load_digit_images()
     X = images.reshape(len(images), -1).astype(np.float64)
     low_cost_margins = cross_val_predict(
         LogisticRegression(C=0.001, solver="newton-cholesky"), X, y, cv=3,

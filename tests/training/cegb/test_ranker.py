@@ -11,7 +11,7 @@ from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.data.datasets import load
 from gatewise_training.data.metrics import average_precision_at
 from tests.support.ranked_queries import draw_queries
-from tests.support.shared_data import shared_data
+from tests.support.shared_data import find_shared_file
 from tests.support.tree_walks import measure_costs_and_splits
 
 pytestmark = pytest.mark.slow  # fits of several seconds
@@ -79,9 +79,9 @@ def test_invalid_grades_and_validation_queries_are_refused():
 
 
 def test_mq2008_is_ranked_better_than_by_chance():
-    dataset = load(shared_data("mq2008.npz"))
+    dataset = load(find_shared_file("mq2008.npz"))
     query_of_row = dataset.row_arrays["qid"]
-    with np.load(shared_data("mq2008.npz")) as file:
+    with np.load(find_shared_file("mq2008.npz")) as file:
         part_of_row = file["part"]
     # LETOR's first fold: parts 1 to 3 for training, 4 for validation and 5 for the test
     training, validation, test = (

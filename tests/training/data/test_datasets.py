@@ -9,7 +9,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_training.data import datasets
 from gatewise_training.data.table_columns import ColumnOptions
-from tests.support.shared_data import shared_data
+from tests.support.shared_data import find_shared_file
 
 
 @pytest.mark.parametrize("name", datasets.bundled_names())
@@ -94,14 +94,14 @@ def test_missing_and_unreadable_files_are_refused(tmp_path):
 
 
 def test_published_feature_costs_are_loaded():
-    heart_dataset = datasets.load(shared_data("statlog_heart.npz"))
+    heart_dataset = datasets.load(find_shared_file("statlog_heart.npz"))
     cholesterol, blood_sugar = (heart_dataset.feature_names.index(name) for name in ("chol", "fbs"))
     # Turney: 7.27 for cholesterol and 3.10 more for blood sugar from the same sample
     assert heart_dataset.feature_costs.price([cholesterol]) == pytest.approx(7.27)
     assert heart_dataset.feature_costs.price([cholesterol, blood_sugar]) == pytest.approx(
         7.27 + 3.10
     )
-    tiny_dataset = datasets.load(shared_data("mbne_tiny.npz"))
+    tiny_dataset = datasets.load(find_shared_file("mbne_tiny.npz"))
     assert {name: len(rows) for name, rows in tiny_dataset.parts.items()} == {
         "train": 2000, "validation": 1000, "test": 2000,
     }  # fmt: skip

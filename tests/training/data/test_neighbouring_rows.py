@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from gatewise.errors import GroupsWarning
 from gatewise_training import ConfidenceCascade
 from gatewise_training.data.neighbouring_rows import neighbour_ratio, warn_of_similar_neighbours
-from tests.support.shared_data import shared_data
+from tests.support.shared_data import find_shared_file
 
 
 def draw_windows(overlap=32, length=64):
@@ -73,7 +73,7 @@ def test_fits_warn_once_and_never_if_groups_or_times_are_given():
     ("name", "is_similar"), [("hapt", True), ("letter", False), ("thyroid", False)]
 )
 def test_only_real_tables_of_overlapping_windows_have_a_low_ratio(name, is_similar):
-    with np.load(shared_data(f"{name}.npz")) as arrays:
+    with np.load(find_shared_file(f"{name}.npz")) as arrays:
         x, y = arrays["X"][:5000], np.unique(arrays["y"], return_inverse=True)[1][:5000]
     ratio = neighbour_ratio(x.astype(np.float32), y)
     # on both sides of the limit for a warning, 0.5

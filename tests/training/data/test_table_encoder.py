@@ -10,14 +10,14 @@ from sklearn.base import clone
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.data.table_encoder import TableEncoder
-from tests.support.machine_table import PRICES, machine_table
+from tests.support.machine_table import PRICES, draw_machines
 
 KINDS = {"supplier": "category", "when": "time", "serial": "drop"}
 
 
 @pytest.fixture
 def frame() -> pd.DataFrame:
-    return machine_table(80)[0]
+    return draw_machines(80)[0]
 
 
 def test_one_message_lists_all_columns_that_need_an_option(frame):

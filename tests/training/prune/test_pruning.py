@@ -11,7 +11,7 @@ from gatewise_training import BudgetPrune, FeatureCosts
 from gatewise_training.prune import PruningPath, build_problem, prune
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import pruning_within
-from tests.support.papers_program import papers_constraints
+from tests.support.papers_program import make_papers_constraints
 
 COSTS = FeatureCosts([1.0, 2.0, 0.5])
 
@@ -116,7 +116,7 @@ def test_the_papers_constraints_are_totally_unimodular(seed):
     x, y = draw_rows(60, seed)
     forest = RandomForestClassifier(2, max_depth=2, random_state=seed).fit(x, y)
     problem = build_problem(Forest.from_sklearn(forest), x[:3], FeatureCosts.uniform(3))
-    equalities, inequalities = papers_constraints(problem)
+    equalities, inequalities = make_papers_constraints(problem)
     matrix = np.vstack([equalities.toarray(), inequalities.toarray()])
     assert set(np.unique(matrix)) <= {-1.0, 0.0, 1.0}
     rng = np.random.default_rng(seed)

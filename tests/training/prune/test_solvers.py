@@ -25,7 +25,7 @@ from gatewise_training.prune.problem import PruneProblem, build_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
 from gatewise_training.prune.tree_by_tree import prune_each_tree
 from gatewise_training.prune.tree_recursion import PricedTrees, best_level_set, even_shares, repair
-from tests.support.papers_program import papers_optimum
+from tests.support.papers_program import solve_papers_program
 
 pytestmark = pytest.mark.slow  # compiles all pruning methods
 
@@ -189,7 +189,7 @@ def compare_solvers(seeds):
             assert solution.bound == pytest.approx(optimum, abs=TOLERANCE), seed
             assert_pruning(problem, solution)
         if lam_index:
-            assert papers_optimum(problem, lam) == pytest.approx(optimum, abs=TOLERANCE), seed
+            assert solve_papers_program(problem, lam) == pytest.approx(optimum, abs=TOLERANCE), seed
         ascent_solution = primal_dual.solve(problem, lam, max_iterations=30)
         assert_pruning(problem, ascent_solution)
         assert ascent_solution.bound <= optimum + 1e-12
@@ -255,7 +255,7 @@ def problem_of_wine():
 @pytest.mark.parametrize("lam", [0.003, 0.01, 0.03])
 def test_solvers_agree_on_a_problem_too_large_for_brute_force(problem_of_wine, lam):
     optimum = mincut.solve(problem_of_wine, lam).objective
-    assert papers_optimum(problem_of_wine, lam) == pytest.approx(optimum, abs=TOLERANCE)
+    assert solve_papers_program(problem_of_wine, lam) == pytest.approx(optimum, abs=TOLERANCE)
     for solution in (
         lp.solve(problem_of_wine, lam),
         dantzig_wolfe.solve(problem_of_wine, lam, master="convex"),
