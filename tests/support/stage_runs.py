@@ -33,4 +33,4 @@ def run_all(stages: Sequence[DeviceStage], X: NDArray[np.float32]) -> tuple[Stag
 
 def exit_indices(stages: Sequence[DeviceStage], runs: Sequence[StageRun]) -> NDArray[np.int64]:
     """Compute the first stage that stops, shape (n,); the number of stages if no stage stops."""
-    return exit_stages([run.score for run in runs], [stage.threshold for stage in stages])
+    return exit_stages([run.scores for run in runs], [stage.threshold for stage in stages])
