@@ -135,22 +135,22 @@ class _Root(TyperGroup):
 
     # Any, because typer does not export the types of its contexts.
 
-    def list_commands(self, ctx: object) -> list[str]:
+    def list_commands(self, context: object) -> list[str]:
         return list(SUBCOMMANDS)
 
-    def get_command(self, ctx: object, cmd_name: str) -> Any:
+    def get_command(self, context: object, cmd_name: str) -> Any:
         return build_command(cmd_name) if cmd_name in SUBCOMMANDS else None
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if (two_words := " ".join(args[:2])) in SUBCOMMANDS:
-            args = [two_words, *args[2:]]
-        if args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
-            close_matches = get_close_matches(args[0], SUBCOMMANDS, n=1)
+    def resolve_command(self, context: Any, words: list[str]) -> Any:
+        if (two_words := " ".join(words[:2])) in SUBCOMMANDS:
+            words = [two_words, *words[2:]]
+        if words[0] not in SUBCOMMANDS and not words[0].startswith("-"):
+            close_matches = get_close_matches(words[0], SUBCOMMANDS, n=1)
             hint = f", did you mean {close_matches[0]!r}?" if close_matches else ""
-            ctx.fail(f"no command {args[0]!r}{hint}")
-        return super().resolve_command(ctx, args)
+            context.fail(f"no command {words[0]!r}{hint}")
+        return super().resolve_command(context, words)
 
-    def format_commands(self, ctx: object, formatter: Any) -> None:
+    def format_commands(self, context: object, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(
                 [(name, subcommand.help) for name, subcommand in SUBCOMMANDS.items()]

@@ -66,6 +66,7 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]
         table.add_column(name, justify="right" if i and is_numeric else "left")
     for row in rows:
         table.add_row(*row)
+    # a file or pipe has no width of its own
     width = None if sys.stdout.isatty() else 120
     Console(width=width, highlight=False, markup=False).print(table)
 

@@ -341,7 +341,8 @@ class FeatureCosts:
         is_paid = np.hstack([acquired, *touched_groups])
         prices = np.concatenate([self.own, self.shared])
         if (prices == np.floor(prices)).all() and (prices < 2.0**53 / len(prices)).all():
-            return np.asarray(is_paid @ prices, np.float64)  # exact in any order
+            # sums of whole numbers below 2^53 are exact in any order
+            return np.asarray(is_paid @ prices, np.float64)
         # few sets of features are distinct: add the prices of each set once, exactly, by fsum
         packed_sets = np.packbits(is_paid, axis=1)
         _, representatives, set_index = np.unique(

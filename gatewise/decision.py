@@ -194,9 +194,9 @@ def row_stop_score(margins: Sequence[float]) -> float:
         return abs(margins[0])
     if math.isnan(sum(margins)):  # a NaN, or infinities of both signs
         return float(stop_score(np.array([margins], np.float32))[0])
-    second, largest = sorted(margins)[-2:]
+    second_largest, largest = sorted(margins)[-2:]
     # the float64 difference of two float32 values rounds to their float32 difference
-    return float(np.float32(largest - second))
+    return float(np.float32(largest - second_largest))
 
 
 def row_answer(margins: Sequence[float], link: Link) -> int | float:

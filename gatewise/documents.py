@@ -137,8 +137,8 @@ def convert(value: object, record_type: type[T] | Any, file: str = "", field: st
 
 def encode_json(value: object, *, indent: int = 0) -> bytes:
     """Encode a record as JSON, without the fields that equal their default."""
-    data = msgspec.json.encode(plain_values(value), enc_hook=_plain_value)
-    return msgspec.json.format(data, indent=indent) + b"\n" if indent else data
+    content = msgspec.json.encode(plain_values(value), enc_hook=_plain_value)
+    return msgspec.json.format(content, indent=indent) + b"\n" if indent else content
 
 
 def _plain_value(value: Any) -> Any:
@@ -150,21 +150,23 @@ def plain_values(value: object) -> Any:
     """Convert a record to dicts and lists, without the fields that equal their default."""
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
-        entries = {} if config.tag is None else {str(config.tag_field): config.tag}
+        value_of_field = {} if config.tag is None else {str(config.tag_field): config.tag}
         for field in msgspec.structs.fields(value):
-            entry = getattr(value, field.name)
+            field_value = getattr(value, field.name)
             default = field.default
             if field.default_factory is not msgspec.NODEFAULT:
                 default = field.default_factory()
             # compare here, because msgspec's omit_defaults compares by identity
-            if entry != default:
-                entries[field.encode_name] = plain_values(entry)
-        return entries
+            if field_value != default:
+                value_of_field[field.encode_name] = plain_values(field_value)
+        return value_of_field
     if isinstance(value, dict):
         return {key: plain_values(entry) for key, entry in value.items()}
     if isinstance(value, set | frozenset):
         return sorted(value)
-    return [plain_values(entry) for entry in value] if isinstance(value, list | tuple) else value
+    return (
+        [plain_values(element) for element in value] if isinstance(value, list | tuple) else value
+    )
 
 
 def json_schema(record_type: type, title: str) -> bytes:
@@ -184,9 +186,9 @@ def unique_json(text: bytes | str) -> Any:
     return json.loads(text, object_pairs_hook=_check_unique_keys)
 
 
-def _plain_json(data: bytes, file: str) -> Any:
+def _plain_json(content: bytes, file: str) -> Any:
     try:
-        return unique_json(data)
+        return unique_json(content)
     except (ValueError, RecursionError) as error:
         raise DocumentError(file, "", f"not readable JSON: {error}") from None
 
@@ -199,13 +201,13 @@ def _decode_path(target_type: type, value: Any) -> Any:
     return Path(value)
 
 
-def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    entries = dict(pairs)
-    if len(entries) != len(pairs):
-        keys = [key for key, _ in pairs]
+def _check_unique_keys(keys_and_values: list[tuple[str, Any]]) -> dict[str, Any]:
+    value_of_key = dict(keys_and_values)
+    if len(value_of_key) != len(keys_and_values):
+        keys = [key for key, _ in keys_and_values]
         duplicate = next(key for key in keys if keys.count(key) > 1)
         raise InputError(f"the key {duplicate[:64]!r} is repeated")
-    return entries
+    return value_of_key
 
 
 # -- errors ----------------------------------------------------------------------------------

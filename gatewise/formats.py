@@ -106,7 +106,7 @@ def millis(value: float | None) -> str:
     """
     if value is None or math.isnan(value):
         return _UNKNOWN
-    if 5e-4 < value < 1:
+    if 5e-4 < value < 1:  # less than half a microsecond counts as 0
         return f"{value:.2g} ms"
     return "0 ms" if value < 1 else f"{number(value)} ms"
 
@@ -135,7 +135,7 @@ def joules(value: float | None) -> str:
     if value is None or math.isnan(value):
         return _UNKNOWN
     for unit, size in (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3)):
-        if value >= 0.9995 * size:
+        if value >= 0.9995 * size:  # three digits of it round up to the unit
             return f"{number(value / size)} {unit}"
     return f"{number(value / 1e-6)} uJ" if value else "0 J"
 

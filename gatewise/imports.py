@@ -100,17 +100,17 @@ def import_object(option: str, path: str) -> Any:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        target = importlib.import_module(module)
+        imported_object = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything when it is imported
         if isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]:
             raise InputError(f"{option}: there is no module {error.name!r} here") from None
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise InputError(f"{option}: importing {module} failed: {reason}") from error
     for name in attribute.split("."):
-        if not hasattr(target, name):
+        if not hasattr(imported_object, name):
             raise InputError(f"{option}: {module} has no {attribute!r}")
-        target = getattr(target, name)
-    return target
+        imported_object = getattr(imported_object, name)
+    return imported_object
 
 
 def object_path(target: Any) -> str:

@@ -138,7 +138,9 @@ class PriceList:
     @property
     def dropped_columns(self) -> tuple[str, ...]:
         """Columns of kind ``drop``, which have no features."""
-        return tuple(name for name, entry in self.features.items() if entry.kind == DROP)
+        return tuple(
+            name for name, column_price in self.features.items() if column_price.kind == DROP
+        )
 
     def for_columns(self, names: Iterable[str], *, default: float | None = None) -> PriceList:
         """Select the prices of these columns, in this order.
@@ -175,7 +177,7 @@ class PriceList:
         features = {
             name: self.features.get(name) or ColumnPrice(default or 0.0) for name in column_names
         }
-        used_groups = {entry.group for entry in features.values()}
+        used_groups = {column_price.group for column_price in features.values()}
         unused_groups = {self.features[name].group for name in self.dropped_columns} - used_groups
         groups = {
             group: price for group, price in self.groups.items() if group not in unused_groups
@@ -191,8 +193,8 @@ def quoted_names(names: Sequence[str | int]) -> str:
 def _read_toml(path: Path, file_description: str) -> PriceList:
     price_file = read_toml(path, PriceFile, "costs")
     features = {
-        name: entry if isinstance(entry, ColumnPrice) else ColumnPrice(entry)
-        for name, entry in price_file.features.items()
+        name: price if isinstance(price, ColumnPrice) else ColumnPrice(price)
+        for name, price in price_file.features.items()
     }
     if not features and price_file.default is None:
         raise InputError(f"{file_description} lists neither features nor a default price")

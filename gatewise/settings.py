@@ -250,6 +250,7 @@ def _file_help(help_texts: Mapping[str, str]) -> str:
         textwrap.fill(
             text,
             _HELP_WIDTH,
+            # the texts begin in one column: 4 spaces, the longest name, 2 spaces
             initial_indent=f"    {name:{width}}  ",
             subsequent_indent=" " * (width + 6),
         )

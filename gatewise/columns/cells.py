@@ -33,7 +33,9 @@ TIME_PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute", "secon
 
 _TRUE: Final = frozenset({"true", "yes", "on", "t", "y", "1", "1.0"})
 _FALSE: Final = frozenset({"false", "no", "off", "f", "n", "0", "0.0"})
+#: Whole numbers as pandas writes them in a column of floats.
 _WHOLE_FLOAT: Final = re.compile(r"-?(0|[1-9]\d*)\.0")
+#: Numbers as Python writes them with an exponent.
 _POWER_OF_TEN: Final = re.compile(r"-?\d(\.\d+)?e[+-]\d{2,3}", re.ASCII)
 _ISO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d.*")
 _EPOCH: Final = datetime(1970, 1, 1)
@@ -211,11 +213,13 @@ def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.i
     [1, 0, -2, 0]
     """
     index_of_text = {
-        text: i for i, class_label in enumerate(classes) for text in _label_texts(class_label)
+        text: index
+        for index, class_label in enumerate(classes)
+        for text in _label_texts(class_label)
     }
     index_of_number = {
-        number: i
-        for i, class_label in enumerate(classes)
+        number: index
+        for index, class_label in enumerate(classes)
         if not isinstance(class_label, str) and (number := _number(class_label)) is not None
     }
 

@@ -14,7 +14,9 @@ from gatewise.errors import InputError
 
 DECIMAL_COMMA: Final = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 """A number with a decimal comma."""
+#: First line in which Excel states the separator.
 _SEPARATOR: Final = re.compile(r'"?sep=([,;\t|])"?[\r\n]*')
+#: A number whose points may separate thousands, such as 1.234 or 1.234,5.
 _THOUSANDS: Final = re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?")
 
 
@@ -38,7 +40,9 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
                 raise InputError(f"{path} is empty")
             lines = chain([header_line], file)
             reader = csv.reader(lines, delimiter=separator, skipinitialspace=True, strict=True)
-            header = [cell.strip() or f"Unnamed: {k}" for k, cell in enumerate(next(reader))]
+            header = [
+                cell.strip() or f"Unnamed: {column}" for column, cell in enumerate(next(reader))
+            ]
             if len(header) == 1 and "|" in header[0]:
                 raise InputError(
                     f"{path}: its columns are separated by '|'; separate them by commas"
@@ -113,13 +117,13 @@ class _DecimalCommas:
         Raises InputError if the file has decimal commas and also a number such as 1.234, because
         that number may mean 1234.
         """
-        for k, cell in enumerate(row):
+        for column, cell in enumerate(row):
             # 1,5 -> 1.5; 1.234 may be 1234 if another number has a decimal comma
             if "," in cell and DECIMAL_COMMA.fullmatch(cell):
-                row[k] = cell.replace(",", ".")
+                row[column] = cell.replace(",", ".")
                 self._decimal_example = cell
             elif "." in cell and _THOUSANDS.fullmatch(cell):
-                location = f"line {line_number}: {cell!r} in column {self._header[k]!r}"
+                location = f"line {line_number}: {cell!r} in column {self._header[column]!r}"
                 self._ambiguous_location = self._ambiguous_location or location
                 self._decimal_example = cell if "," in cell else self._decimal_example
         if self._ambiguous_location and self._decimal_example:

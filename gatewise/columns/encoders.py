@@ -14,6 +14,7 @@ from gatewise.documents import Meta, Record, Text
 from gatewise.errors import InputError
 
 MAX_COLUMNS = 65535
+"""Largest number of columns in a manifest."""
 
 RawRow: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """Mapping from column name to cell, or a sequence of cells in the order of the columns."""

@@ -34,6 +34,7 @@ MAX_LEARNED_CATEGORIES: Final = 1000
 MAX_CELL_BYTES: Final = 256
 """Largest size of a category's name, in bytes of UTF-8."""
 
+#: A number that float32 can represent.
 Value = Annotated[float, Meta(ge=-3.4e38, le=3.4e38)]
 FeatureNames = Annotated[tuple[Text, ...], Meta(min_length=1, max_length=MAX_CATEGORIES + 1)]
 Fill = Annotated[tuple[Value, ...], Meta(min_length=1, max_length=MAX_CATEGORIES)]
@@ -230,11 +231,11 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
 
     @cached_property
     def _index_of(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.categories)}
+        return {name: index for index, name in enumerate(self.categories)}
 
     def read(self, cell: object) -> tuple[float, ...]:
         index = self._index_of.get(cells.read_category(cell), -1)
-        return tuple(float(i == index) for i in range(len(self.categories)))
+        return tuple(float(position == index) for position in range(len(self.categories)))
 
 
 class OrdinalColumn(CategoryColumn, frozen=True, tag="ordinal"):
@@ -368,6 +369,7 @@ def _one_hot_names(name: str, categories: Sequence[str]) -> list[str]:
     """Name the features of categories; the names are printable, short and distinct."""
     names: list[str] = []
     for index, category in enumerate(categories):
+        # a longer name would not fit into tables and plots; the index keeps short names distinct
         short_name = "".join(
             character if character.isprintable() else "_" for character in category
         )[:12]

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 
 MAX_DEVIATIONS: Final = 3.0
-"""Largest distance of a plausible value from the training range, in standard deviations."""
+"""Largest distance of a plausible value from the training range, in standard deviations; new rows
+often lie a little outside the range."""
 
 MAX_VALUES: Final = 1 << 20
-"""Largest number of values in a block of rows that are measured together."""
+"""Largest number of values in a block of rows that are measured together, to bound the memory."""
 
 Values = NDArray[np.float32]
 

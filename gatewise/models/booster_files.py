@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError, one_line
 
 Library: TypeAlias = Literal["lightgbm", "xgboost", "catboost"]
+"""Name of a library, which is also the name of its Python package."""
 LIBRARIES: Final[tuple[Library, ...]] = get_args(Library)
 #: File name extensions of LightGBM's text, XGBoost's universal binary JSON and CatBoost's binary.
 FILE_EXTENSIONS: Final[dict[Library, str]] = {
@@ -23,6 +24,7 @@ FILE_EXTENSIONS: Final[dict[Library, str]] = {
 }
 
 Predict = Callable[[NDArray[np.float32]], Any]
+"""Function from rows to class probabilities."""
 
 
 class BoosterFile:

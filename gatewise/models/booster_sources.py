@@ -148,12 +148,11 @@ def catboost_trees(model: Any) -> BoostedTrees:
     if any(document["features_info"][kind] for kind in other_kinds):
         raise InputError("CatBoost's categorical and text features are not supported; encode them")
     column_of_feature = {
-        feature_index["feature_index"]: feature_index["flat_feature_index"]
-        for feature_index in float_features
+        feature["feature_index"]: feature["flat_feature_index"] for feature in float_features
     }
     goes_left_if_nan = {
-        feature_index["feature_index"]: feature_index["nan_value_treatment"] != "AsTrue"
-        for feature_index in float_features
+        feature["feature_index"]: feature["nan_value_treatment"] != "AsTrue"
+        for feature in float_features
     }
     # margin = scale * sum of the leaves + bias
     scale, base = document["scale_and_bias"]
@@ -162,10 +161,9 @@ def catboost_trees(model: Any) -> BoostedTrees:
     for tree in document.get("oblivious_trees", document.get("trees")):
         if "splits" in tree:
             tree = _nested_tree(tree["splits"] or [], tree["leaf_values"], len(base))
-        feature, border, left, right, value = _flat_tree(tree, len(base))
+        features, border, left, right, value = _flat_tree(tree, len(base))
         flat_features = [
-            LEAF if feature_index < 0 else column_of_feature[feature_index]
-            for feature_index in feature
+            LEAF if feature < 0 else column_of_feature[feature] for feature in features
         ]
         trees.append(
             Nodes(
@@ -175,13 +173,9 @@ def catboost_trees(model: Any) -> BoostedTrees:
                 left=np.array(left, np.int64),
                 right=np.array(right, np.int64),
                 nan_left=np.array(
-                    [
-                        feature_index >= 0 and goes_left_if_nan[feature_index]
-                        for feature_index in feature
-                    ],
-                    bool,
+                    [feature >= 0 and goes_left_if_nan[feature] for feature in features], bool
                 ),
-                value=np.array(value, np.float64).reshape(len(feature), len(base)) * scale,
+                value=np.array(value, np.float64).reshape(len(features), len(base)) * scale,
             )
         )
     output = np.full(len(trees), 0 if len(base) == 1 else -1, np.int32)
@@ -203,30 +197,30 @@ def _nested_tree(splits: Sequence[Any], leaves: Sequence[float], width: int) -> 
     Bit i of the index of a leaf says which side of the i-th split the leaf is on.
     """
 
-    def node(depth: int, leaf: int) -> dict[str, Any]:
+    def make_node(depth: int, leaf: int) -> dict[str, Any]:
         if depth == len(splits):
             return {"value": leaves[leaf * width : (leaf + 1) * width]}
-        left, right = (node(depth + 1, leaf + (bit << depth)) for bit in (0, 1))
+        left, right = (make_node(depth + 1, leaf + (bit << depth)) for bit in (0, 1))
         return {"split": splits[depth], "left": left, "right": right}
 
-    return node(0, 0)
+    return make_node(0, 0)
 
 
 def _flat_tree(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
     """Convert nested nodes to lists of features, borders, left and right children, and values."""
     nodes: list[tuple[Any, ...]] = []
 
-    def add(node: dict[str, Any]) -> int:
-        index = len(nodes)
+    def add_node(node: dict[str, Any]) -> int:
+        number = len(nodes)
         nodes.append(())
         if "value" in node:
-            nodes[index] = (LEAF, 0.0, LEAF, LEAF, np.atleast_1d(node["value"]))
+            nodes[number] = (LEAF, 0.0, LEAF, LEAF, np.atleast_1d(node["value"]))
         else:
-            children = add(node["left"]), add(node["right"])
-            nodes[index] = (*_read_split(node["split"]), *children, np.zeros(width))
-        return index
+            children = add_node(node["left"]), add_node(node["right"])
+            nodes[number] = (*_read_split(node["split"]), *children, np.zeros(width))
+        return number
 
-    add(root)
+    add_node(root)
     return tuple(map(list, zip(*nodes, strict=True)))
 
 
@@ -240,21 +234,21 @@ def _ordered_nodes(
 ) -> Nodes:
     """Sort nodes so that children come after parents, and drop unreachable nodes."""
     # go breadth first: the children of a level are the next level
-    order = []
+    levels = []
     level = np.zeros(1, np.int64)
     while len(level):
-        order.append(level)
-        inner = level[left[level] >= 0]
-        level = np.column_stack([left[inner], right[inner]]).ravel()
-    reachable = np.concatenate(order)
+        levels.append(level)
+        inner_nodes = level[left[level] >= 0]
+        level = np.column_stack([left[inner_nodes], right[inner_nodes]]).ravel()
+    reachable_nodes = np.concatenate(levels)
     new_index = np.full(len(feature) + 1, LEAF, np.int64)
     # the last entry stays -1, for the children of leaves
-    new_index[reachable] = np.arange(len(reachable))
+    new_index[reachable_nodes] = np.arange(len(reachable_nodes))
     return Nodes(
-        feature=feature[reachable],
-        threshold=threshold[reachable],
-        left=new_index[left[reachable]],
-        right=new_index[right[reachable]],
-        nan_left=nan_left[reachable],
-        value=value[reachable],
+        feature=feature[reachable_nodes],
+        threshold=threshold[reachable_nodes],
+        left=new_index[left[reachable_nodes]],
+        right=new_index[right[reachable_nodes]],
+        nan_left=nan_left[reachable_nodes],
+        value=value[reachable_nodes],
     )

@@ -41,8 +41,8 @@ class GraphModel:
         x = np.ascontiguousarray(x, np.float32)
         margins = np.empty((len(x), self.n_outputs), np.float32)
         run = self._session.run
-        for i in range(len(x)):
-            margins[i] = run(None, {"x": x[i : i + 1]})[0][0]
+        for row in range(len(x)):
+            margins[row] = run(None, {"x": x[row : row + 1]})[0][0]
         return margins
 
     @cached_property
@@ -51,4 +51,4 @@ class GraphModel:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the session, which cannot be pickled."""
-        return {k: v for k, v in self.__dict__.items() if k != "_session"}
+        return {name: value for name, value in self.__dict__.items() if name != "_session"}

@@ -80,7 +80,7 @@ class InstanceSpec(Record, frozen=True):
         if array.ndim < 2 or not array.size:
             raise InputError(f"rows must be an array of shape (n, ...), not {array.shape}")
         dtype: Any = array.dtype.name if array.dtype.name in DTYPES else "float32"
-        spec = cls(tuple(int(d) for d in array.shape[1:]), dtype)
+        spec = cls(tuple(int(size) for size in array.shape[1:]), dtype)
         if spec.n_values > MAX_VALUES:
             raise InputError(
                 f"an instance of shape {spec.shape} has {spec.n_values} values; at most "

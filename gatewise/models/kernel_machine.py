@@ -69,28 +69,34 @@ class KernelModel:
         except ModuleNotFoundError:  # devices have no numba
             return self.run(x)
         with np.errstate(all="ignore"):
-            z = np.ascontiguousarray((np.asarray(x, np.float32) - self.mean) * self.scale)
-        out = np.zeros((len(z), self.n_outputs), np.float32)
+            scaled_x = np.ascontiguousarray((np.asarray(x, np.float32) - self.mean) * self.scale)
+        margins = np.zeros((len(scaled_x), self.n_outputs), np.float32)
         add_kernels(
-            z, self.landmarks, self.rate, self.weights, self.bias, squarings=SQUARINGS, out=out
+            scaled_x,
+            self.landmarks,
+            self.rate,
+            self.weights,
+            self.bias,
+            squarings=SQUARINGS,
+            margins=margins,
         )
-        return out
+        return margins
 
     def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Compute the same bits as :meth:`margins` without compiled code."""
-        out = np.empty((len(x), self.n_outputs), np.float32)
+        margins = np.empty((len(x), self.n_outputs), np.float32)
         one = np.float32(1)
         row_size = len(self.landmarks) * max(self.n_features, self.n_outputs)
         with np.errstate(all="ignore"):  # an infinite sum makes the stop score NaN
             for rows in row_blocks(len(x), row_size):
                 # power = (1 + rate * ||z - landmark||^2) ** -64, by six squarings
-                z = (x[rows] - self.mean) * self.scale
-                differences = z[:, :, np.newaxis] - self.landmarks.T
+                scaled_x = (x[rows] - self.mean) * self.scale
+                differences = scaled_x[:, :, np.newaxis] - self.landmarks.T
                 power = one / (running_sum(differences * differences) * self.rate + one)
                 for _ in range(SQUARINGS):
                     power = power * power
-                out[rows] = running_sum(power[:, :, np.newaxis] * self.weights) + self.bias
-        return out
+                margins[rows] = running_sum(power[:, :, np.newaxis] * self.weights) + self.bias
+        return margins
 
     def used_features(self) -> NDArray[np.intp]:
         """List the features with a scale other than 0, in ascending order."""
@@ -98,13 +104,13 @@ class KernelModel:
 
     def compact(self) -> tuple[KernelModel, NDArray[np.intp]]:
         """Return a copy that reads only the features in use, and the indices of these features."""
-        used = self.used_features()
+        used_features = self.used_features()
         compact_model = KernelModel(
-            self.mean[used],
-            self.scale[used],
-            np.ascontiguousarray(self.landmarks[:, used]),
+            self.mean[used_features],
+            self.scale[used_features],
+            np.ascontiguousarray(self.landmarks[:, used_features]),
             self.rate,
             self.weights,
             self.bias,
         )
-        return compact_model, used
+        return compact_model, used_features

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble, byte_leaves
 
-INT8 = np.dtype(np.int8).itemsize
-FLOAT32 = np.dtype(np.float32).itemsize
+INT8_BYTES = np.dtype(np.int8).itemsize
+FLOAT32_BYTES = np.dtype(np.float32).itemsize
 INDICES = ("rows", "starts", "outputs", "picks")
 """Names of the arrays of indices; C uses the smallest integer type that fits all stages."""
 
@@ -50,13 +50,13 @@ class LeafTables:
         """
         widths = map(max, self.index_widths, index_widths)
         arrays = (getattr(self, name) for name in INDICES)
-        indices = sum(
+        index_bytes = sum(
             array.size * n_bytes
             for array, n_bytes in zip(arrays, widths, strict=True)
             if array is not None
         )
-        small_bytes = 0 if self.small is None else INT8 * self.small.size
-        return FLOAT32 * self.value.size + small_bytes + int(indices)
+        small_bytes = 0 if self.small is None else INT8_BYTES * self.small.size
+        return FLOAT32_BYTES * self.value.size + small_bytes + int(index_bytes)
 
 
 def unsigned_bytes(largest: int) -> int:
@@ -94,11 +94,12 @@ def pack_leaves(rows: NDArray[np.float32]) -> LeafTables:
     if rows.shape[1] == 1:
         return min(_number_variants(LeafTables(rows)), key=LeafTables.nbytes)
     # find distinct rows by their bytes, because np.unique(axis=0) takes ten times as long
-    index_of: dict[bytes, int] = {}
+    index_of_row: dict[bytes, int] = {}
     row_of_leaf = np.array(
-        [index_of.setdefault(row_index.tobytes(), len(index_of)) for row_index in rows], np.int64
+        [index_of_row.setdefault(row_index.tobytes(), len(index_of_row)) for row_index in rows],
+        np.int64,
     )
-    distinct_rows = np.frombuffer(b"".join(index_of), np.float32).reshape(-1, rows.shape[1])
+    distinct_rows = np.frombuffer(b"".join(index_of_row), np.float32).reshape(-1, rows.shape[1])
     # store only the numbers that are not 0
     row_index, output_index = np.nonzero(distinct_rows)
     starts = np.searchsorted(row_index, np.arange(len(distinct_rows) + 1)).astype(np.int64)
@@ -118,8 +119,8 @@ def _number_variants(form: LeafTables) -> list[LeafTables]:
     if small_and_step is not None:
         small, step = small_and_step
         forms.append(replace(form, value=form.value[:0], small=small, step=step))
-    values, picks = np.unique(form.value, return_inverse=True)
-    return [*forms, replace(form, value=values, picks=picks.reshape(form.value.shape))]
+    distinct_numbers, picks = np.unique(form.value, return_inverse=True)
+    return [*forms, replace(form, value=distinct_numbers, picks=picks.reshape(form.value.shape))]
 
 
 def _one_row_per_leaf(form: LeafTables) -> LeafTables:

@@ -31,12 +31,19 @@ def column_scaling(
 
     Constant columns become 0, as do columns whose scaled values float32 cannot represent.
     """
-    largest = np.finfo(np.float32).max
-    spread = x.max(axis=0).astype(np.float64) - x.min(axis=0)
+    largest_float32 = np.finfo(np.float32).max
+    value_range = x.max(axis=0).astype(np.float64) - x.min(axis=0)
     scale = np.zeros_like(width)
     # scale = 1 / width if float32 can represent every scaled value, else 0
-    np.divide(1.0, width, out=scale, where=(width * largest > 1.0) & (spread <= largest))
-    return np.where(spread <= largest, centre, 0.0).astype(np.float32), scale.astype(np.float32)
+    np.divide(
+        1.0,
+        width,
+        out=scale,
+        where=(width * largest_float32 > 1.0) & (value_range <= largest_float32),
+    )
+    return np.where(value_range <= largest_float32, centre, 0.0).astype(np.float32), scale.astype(
+        np.float32
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,13 +87,13 @@ class LinearModel:
 
         Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
-        out = np.empty((len(x), self.n_outputs), np.float32)
+        margins = np.empty((len(x), self.n_outputs), np.float32)
         with np.errstate(all="ignore"):  # an infinite sum makes the stop score NaN
             for rows in row_blocks(len(x), self.weights.size):
                 # margins = sum_j (x_j - mean_j) * scale_j * weights_j + bias
-                z = (np.asarray(x[rows], np.float32) - self.mean) * self.scale
-                out[rows] = running_sum(z[:, :, np.newaxis] * self.weights) + self.bias
-        return out
+                scaled_x = (np.asarray(x[rows], np.float32) - self.mean) * self.scale
+                margins[rows] = running_sum(scaled_x[:, :, np.newaxis] * self.weights) + self.bias
+        return margins
 
     run = margins
 
@@ -96,11 +103,14 @@ class LinearModel:
 
     def compact(self) -> tuple[LinearModel, NDArray[np.intp]]:
         """Return a copy that reads only the features in use, and the indices of these features."""
-        used = self.used_features()
+        used_features = self.used_features()
         compact_model = LinearModel(
-            self.mean[used], self.scale[used], self.weights[used], self.bias
+            self.mean[used_features],
+            self.scale[used_features],
+            self.weights[used_features],
+            self.bias,
         )
-        return compact_model, used
+        return compact_model, used_features
 
     def without_last_output(self) -> LinearModel:
         """Return a copy without the last output."""

@@ -19,7 +19,7 @@ PYTHON_PREFIX: Final = "python:"
 """Prefix of the import path of a model, ``python:module:attribute``."""
 
 SUM_TOLERANCE: Final = 1e-3
-"""Largest difference between 1 and the sum of a row's probabilities."""
+"""Largest difference between 1 and the sum of a row's probabilities, which may be rounded."""
 
 Function = Callable[[NDArray[np.float32]], Any]
 

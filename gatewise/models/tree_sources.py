@@ -15,6 +15,7 @@ from gatewise.errors import InputError
 LEAF = -1
 """Value of the feature and of the children of a leaf."""
 FLOAT32_MAX = np.finfo(np.float32).max
+"""Threshold that separates NaN from all numbers."""
 LIGHTGBM_ZERO = np.float32(1e-35)
 """Largest number that LightGBM treats as 0."""
 
@@ -75,12 +76,12 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
 
     fields: defaultdict[str, list[str]] = defaultdict(list)
     for line in tree_text.split("\n"):
-        key, _, values = line.partition("=")
-        fields[key].append(values)
+        field_name, _, values = line.partition("=")
+        fields[field_name].append(values)
 
-    def read_numbers(key: str, dtype: type) -> NDArray[Any]:
+    def read_numbers(field_name: str, dtype: type) -> NDArray[Any]:
         """Concatenate the values of a field over all trees."""
-        return np.fromstring(" ".join(fields[key]), dtype, sep=" ")
+        return np.fromstring(" ".join(fields[field_name]), dtype, sep=" ")
 
     if read_numbers("num_cat", np.int64).any():
         raise InputError("LightGBM's categorical splits are not supported; encode the categories")
@@ -107,24 +108,26 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
     # type None (0) treats NaN as the number 0, and type NaN (2) uses the default side
     nan_left = np.where(missing_types == 2, decision_types & 2, threshold >= 0).astype(bool)
 
-    def at_splits(values: NDArray[Any], fill: float, dtype: type) -> NDArray[Any]:
+    def fill_splits(values: NDArray[Any], fill: float, dtype: type) -> NDArray[Any]:
         node_values: NDArray[Any] = np.full(n_nodes, fill, dtype)
         node_values[split_nodes] = values
         return node_values
 
-    def children(key: str) -> NDArray[np.int64]:
+    def read_children(field_name: str) -> NDArray[np.int64]:
         # LightGBM writes leaf i as ~i, so that all negative numbers are leaves
-        child = read_numbers(key, np.int64)
-        return root_of_split + np.where(child < 0, n_splits_of_tree + ~child, child)
+        child_numbers = read_numbers(field_name, np.int64)
+        return root_of_split + np.where(
+            child_numbers < 0, n_splits_of_tree + ~child_numbers, child_numbers
+        )
 
     value = np.zeros((n_nodes, 1), np.float32)
     value[leaf_nodes, 0] = read_numbers("leaf_value", np.float64)
     nodes = Nodes(
-        feature=at_splits(read_numbers("split_feature", np.int64), LEAF, np.int32),
-        threshold=at_splits(_float32_thresholds(threshold), 0, np.float32),
-        left=at_splits(children("left_child"), LEAF, np.int32),
-        right=at_splits(children("right_child"), LEAF, np.int32),
-        nan_left=at_splits(nan_left, False, np.bool_),
+        feature=fill_splits(read_numbers("split_feature", np.int64), LEAF, np.int32),
+        threshold=fill_splits(_float32_thresholds(threshold), 0, np.float32),
+        left=fill_splits(read_children("left_child"), LEAF, np.int32),
+        right=fill_splits(read_children("right_child"), LEAF, np.int32),
+        nan_left=fill_splits(nan_left, False, np.bool_),
         value=value,
     )
     return nodes, roots.astype(np.int32), n_outputs, n_features

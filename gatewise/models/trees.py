@@ -110,9 +110,9 @@ class TreeEnsemble:
     def parent(self) -> NDArray[np.int32]:
         """Parent of each node, (n_nodes,); -1 for roots."""
         parent = np.full(self.n_nodes, LEAF, np.int32)
-        inner = np.flatnonzero(self.left >= 0).astype(np.int32)
-        parent[self.left[inner]] = inner
-        parent[self.right[inner]] = inner
+        inner_nodes = np.flatnonzero(self.left >= 0).astype(np.int32)
+        parent[self.left[inner_nodes]] = inner_nodes
+        parent[self.right[inner_nodes]] = inner_nodes
         return parent
 
     def used_features(self) -> NDArray[np.intp]:
@@ -206,21 +206,21 @@ class TreeEnsemble:
         self, x: NDArray[np.float32], root: int, is_visited: NDArray[np.bool_]
     ) -> NDArray[np.int32]:
         """Find the leaf of each row in one tree, and mark the tested columns in `is_visited`."""
-        node = np.full(len(x), root, np.int32)
+        node_of_row = np.full(len(x), root, np.int32)
         # `rows` are at inner nodes; in each step all of them descend one level
         rows = np.arange(len(x) if self.feature[root] >= 0 else 0)
         while len(rows):
-            nodes_of_rows = node[rows]
-            column = self.feature[nodes_of_rows]
-            is_visited[rows, column] = True
-            values = x[rows, column]
-            goes_left = (values <= self.threshold[nodes_of_rows]) | (
-                np.isnan(values) & self.nan_left[nodes_of_rows]
+            nodes = node_of_row[rows]
+            columns = self.feature[nodes]
+            is_visited[rows, columns] = True
+            values = x[rows, columns]
+            goes_left = (values <= self.threshold[nodes]) | (
+                np.isnan(values) & self.nan_left[nodes]
             )
-            nodes_of_rows = np.where(goes_left, self.left[nodes_of_rows], self.right[nodes_of_rows])
-            node[rows] = nodes_of_rows
-            rows = rows[self.feature[nodes_of_rows] >= 0]
-        return node
+            nodes = np.where(goes_left, self.left[nodes], self.right[nodes])
+            node_of_row[rows] = nodes
+            rows = rows[self.feature[nodes] >= 0]
+        return node_of_row
 
     # -- parts -----------------------------------------------------------------------------
 
@@ -243,30 +243,32 @@ class TreeEnsemble:
 
     def _depth_first_order(self) -> NDArray[np.intp]:
         """List the nodes in depth-first order, left children first."""
-        left = self.left.tolist()
-        right = self.right.tolist()
-        inner = np.flatnonzero(self.feature >= 0).tolist()
+        left_children = self.left.tolist()
+        right_children = self.right.tolist()
+        inner_nodes = np.flatnonzero(self.feature >= 0).tolist()
         # position of a left child = parent's + 1, of a right child = parent's + 1 + left size
         sizes = [1] * self.n_nodes  # nodes of the subtree below each node
-        for node in reversed(inner):  # children come after their parents
-            sizes[node] += sizes[left[node]] + sizes[right[node]]
-        position = [0] * self.n_nodes
+        for node in reversed(inner_nodes):  # children come after their parents
+            sizes[node] += sizes[left_children[node]] + sizes[right_children[node]]
+        position_of_node = [0] * self.n_nodes
         start = 0
         for root in self.roots.tolist():
-            position[root] = start
+            position_of_node[root] = start
             start += sizes[root]
-        for node in inner:
-            position[left[node]] = position[node] + 1
-            position[right[node]] = position[node] + 1 + sizes[left[node]]
-        return np.argsort(np.array(position, np.intp))
+        for node in inner_nodes:
+            position_of_node[left_children[node]] = position_of_node[node] + 1
+            position_of_node[right_children[node]] = (
+                position_of_node[node] + 1 + sizes[left_children[node]]
+            )
+        return np.argsort(np.array(position_of_node, np.intp))
 
     def compact(self) -> tuple[TreeEnsemble, NDArray[np.intp]]:
         """Return a copy that reads only the columns in use, and the indices of these columns."""
-        used = self.used_features()
+        used_features = self.used_features()
         new_index = np.full(self.n_features + 1, LEAF, np.int32)
-        new_index[used] = np.arange(len(used))
+        new_index[used_features] = np.arange(len(used_features))
         feature = new_index[self.feature]  # index -1 selects the last entry, which is -1
-        return replace(self, feature=feature, n_features=len(used)), used
+        return replace(self, feature=feature, n_features=len(used_features)), used_features
 
     def select_trees(
         self, trees: Sequence[int] | NDArray[np.intp]
@@ -376,14 +378,14 @@ class TreeEnsemble:
 
     @classmethod
     def join(
-        cls, parts: Sequence[TreeEnsemble], base: NDArray[np.float32], n_features: int
+        cls, ensembles: Sequence[TreeEnsemble], base: NDArray[np.float32], n_features: int
     ) -> TreeEnsemble:
         """Concatenate the trees of several ensembles."""
-        sizes = np.array([part.n_nodes for part in parts], np.int64)
+        sizes = np.array([ensemble.n_nodes for ensemble in ensembles], np.int64)
         starts = (np.cumsum(sizes) - sizes).tolist()
 
         def shift_nodes(name: str) -> list[NDArray[Any]]:
-            arrays = [getattr(part, name) for part in parts]
+            arrays = [getattr(ensemble, name) for ensemble in ensembles]
             return [
                 np.where(nodes < 0, LEAF, nodes + start)
                 for nodes, start in zip(arrays, starts, strict=True)
@@ -393,14 +395,14 @@ class TreeEnsemble:
             return np.ascontiguousarray(np.concatenate(arrays or [np.zeros((0, *width))]), dtype)
 
         return cls(
-            feature=stack([part.feature for part in parts], np.int32),
-            threshold=stack([part.threshold for part in parts], np.float32),
+            feature=stack([ensemble.feature for ensemble in ensembles], np.int32),
+            threshold=stack([ensemble.threshold for ensemble in ensembles], np.float32),
             left=stack(shift_nodes("left"), np.int32),
             right=stack(shift_nodes("right"), np.int32),
-            nan_left=stack([part.nan_left for part in parts], np.bool_),
-            value=stack([part.value for part in parts], np.float32, 1),
+            nan_left=stack([ensemble.nan_left for ensemble in ensembles], np.bool_),
+            value=stack([ensemble.value for ensemble in ensembles], np.float32, 1),
             roots=stack(shift_nodes("roots"), np.int32),
-            output=stack([part.output for part in parts], np.int32),
+            output=stack([ensemble.output for ensemble in ensembles], np.int32),
             base=base,
             n_features=n_features,
         )
@@ -413,7 +415,7 @@ class TreeEnsemble:
         base = np.zeros(n_outputs, np.float32)
         root = np.zeros(1, np.int32)
         ensembles = [
-            cls(**vars(tree), roots=root, output=output[t : t + 1], base=base, n_features=0)
-            for t, tree in enumerate(trees)
+            cls(**vars(tree), roots=root, output=output[index : index + 1], base=base, n_features=0)
+            for index, tree in enumerate(trees)
         ]
         return cls.join(ensembles, base, n_features)

@@ -67,22 +67,24 @@ def _step_kinds() -> dict[str, type[Step]]:
 def _document_type(hint: Any) -> Any:
     """Get the type of a setting in a document, where a number stands for a step."""
     if get_origin(hint) is tuple:
-        entries = tuple.__class_getitem__((_document_type(get_args(hint)[0]), ...))
-        return Annotated[entries, Meta(max_length=MAX_ENTRIES)]
+        tuple_type = tuple.__class_getitem__((_document_type(get_args(hint)[0]), ...))
+        return Annotated[tuple_type, Meta(max_length=MAX_ENTRIES)]
     return StepNumber if issubclass(hint, Step) else _TYPES[hint]
 
 
 def _record_of(kind: type[Step]) -> type[msgspec.Struct]:
     """Make the record type for the settings of one kind of step."""
     settings = settings_of(kind)
-    entries: list[Any] = []
+    record_fields: list[Any] = []
     for field in fields(kind):
         if field.name in settings:
-            entry = (field.name, _document_type(settings[field.name]))
-            entries.append(entry if field.default is MISSING else (*entry, field.default))
+            record_field = (field.name, _document_type(settings[field.name]))
+            record_fields.append(
+                record_field if field.default is MISSING else (*record_field, field.default)
+            )
     return msgspec.defstruct(
         kind.__name__,
-        entries,
+        record_fields,
         bases=(Record,),
         kw_only=True,
         frozen=True,

@@ -152,9 +152,9 @@ class SignalGraph:
         features = np.empty((len(window_array), len(self.feature_names)), np.float32)
         for start in range(0, len(window_array), MAX_WINDOWS):
             rows = slice(start, start + MAX_WINDOWS)
-            values = WindowValues(self, window_array[rows])
+            window_values = WindowValues(self, window_array[rows])
             for block, columns in enumerate(self._columns):
-                features[rows, columns] = values.block_features(block)
+                features[rows, columns] = window_values.block_features(block)
         return features
 
     def lazy_values(self, window: ArrayLike) -> WindowValues:

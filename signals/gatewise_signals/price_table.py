@@ -60,10 +60,10 @@ class PriceTable(Record, frozen=True):
             If the file is missing or malformed.
         """
         try:
-            data = Path(path).read_bytes()
+            content = Path(path).read_bytes()
         except OSError as error:
             raise DocumentError(f"price table {path}", "", str(error.strerror)) from error
-        return decode_json(data, cls, f"price table {path}")
+        return decode_json(content, cls, f"price table {path}")
 
     def write(self, path: str | Path) -> None:
         """Write the table as the JSON file `path`."""

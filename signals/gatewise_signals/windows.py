@@ -245,6 +245,7 @@ class Windower:
 
         With `is_relative`, the delay is measured against the mean rate of the latest times.
         """
+        # 1e-9 allows for the rounding of times
         clock_error = CLOCK_ERROR * n_samples
         if -max(MAX_LEAD, clock_error) < delay <= max(MAX_DELAY, clock_error) + 1e-9:
             return False

@@ -289,7 +289,9 @@ class OnnxBlock(_NamedFeatures):
         if not self.model:
             raise InputError(f"{self.label}: its model is missing")
         rows = self._arrange(inputs[0])
-        outputs = [_run_network(self.model, rows[k : k + 1], self.label) for k in range(len(rows))]
+        outputs = [
+            _run_network(self.model, rows[row : row + 1], self.label) for row in range(len(rows))
+        ]
         no_features = np.empty((0, len(self.features)))
         return self._as_features(np.stack(outputs) if outputs else no_features, len(rows))
 

@@ -56,19 +56,20 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     shape = tuple(dimension.dim_value for dimension in input_type.shape.dim[1:])
     if not input_type.shape.dim or min(shape, default=0) < 1:
         raise InputError(f"{path}: its input has no fixed shape; export it with fixed sizes")
+    int64, float32 = onnx.TensorProto.INT64, onnx.TensorProto.FLOAT
     nodes = [
         helper.make_node("Cast", ["x"], ["gw_cast"], to=input_type.elem_type),
         helper.make_node("Reshape", ["gw_cast", "gw_shape"], [inputs[0].name]),
         *reversed(needed_nodes),
-        helper.make_node("Cast", [f"g_{output}"], ["gw_float"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Cast", [f"g_{output}"], ["gw_float"], to=float32),
         helper.make_node("Flatten", ["gw_float"], ["margins"], axis=1),
     ]
-    constants.append(helper.make_tensor("gw_shape", 7, [len(shape) + 1], [-1, *shape]))
+    constants.append(helper.make_tensor("gw_shape", int64, [len(shape) + 1], [-1, *shape]))
     submodel = helper.make_graph(
         nodes,
         "block",
-        [helper.make_tensor_value_info("x", 1, ["n", math.prod(shape)])],
-        [helper.make_tensor_value_info("margins", 1, ["n", "features"])],
+        [helper.make_tensor_value_info("x", float32, ["n", math.prod(shape)])],
+        [helper.make_tensor_value_info("margins", float32, ["n", "features"])],
         constants,
     )
     new_model = helper.make_model(

@@ -106,7 +106,7 @@ class MelSpectrogram(Step):
     def _check(self) -> None:
         check_whole("mel: bands", self.bands, 1, 512)
         half_rate = self.source.rate_hz / 2
-        check_number("mel: low_hz", self.low_hz, -1e-9, half_rate)
+        check_number("mel: low_hz", self.low_hz, -1e-9, half_rate)  # 0 is allowed
         check_number("mel: high_hz", self._high_hz, self.low_hz, half_rate)
         self.filters()
 

@@ -103,24 +103,24 @@ class _NoGate:
     slope = curvature = value
 
 
-def _fit_f1_and_gate(features: Rows, z: Array, sample: Sample) -> tuple[Array, Array]:
+def _fit_f1_and_gate(features: Rows, scaled_x: Array, sample: Sample) -> tuple[Array, Array]:
     """Fit f1 and a gate on some of the features.
 
     Returns the weights, shape (n_features, n_outputs), and the biases, shape (n_outputs,). The last
     output is the stop score -g, and the others are the margins of f1.
     """
-    columns = z[:, features]
+    columns = scaled_x[:, features]
     f1, f1_bias = _fit_logistic(columns, sample.y, sample.weight, sample.n_classes)
     f1_answers = labels((columns @ f1 + f1_bias).astype(np.float32))
     is_wrong = (f1_answers != sample.y).astype(np.int64)
     gate, gate_bias = _fit_logistic(columns, is_wrong, sample.weight, 2)
-    weights = np.zeros((z.shape[1], f1.shape[1] + 1))
+    weights = np.zeros((scaled_x.shape[1], f1.shape[1] + 1))
     weights[features] = np.column_stack([f1, -gate])
     return weights, np.append(f1_bias, -gate_bias)
 
 
 def _fit_logistic(
-    z: Array, y: NDArray[np.int64], weight: Array, n_classes: int
+    scaled_x: Array, y: NDArray[np.int64], weight: Array, n_classes: int
 ) -> tuple[Array, Array]:
     """Fit a logistic regression; return weights, (n_features, n_margins), and biases.
 
@@ -131,10 +131,12 @@ def _fit_logistic(
     counts = np.bincount(y, weight, minlength=n_classes)
     log_counts = np.log(np.maximum(counts, 0.5))
     seen_classes = np.flatnonzero(counts)
-    weights = np.zeros((z.shape[1], n_classes))
+    weights = np.zeros((scaled_x.shape[1], n_classes))
     bias = log_counts.copy()
-    if z.shape[1] and len(seen_classes) > 1:
-        model = LogisticRegression(C=1.0, max_iter=500, tol=1e-3).fit(z, y, sample_weight=weight)
+    if scaled_x.shape[1] and len(seen_classes) > 1:
+        model = LogisticRegression(C=1.0, max_iter=500, tol=1e-3).fit(
+            scaled_x, y, sample_weight=weight
+        )
         slopes = model.coef_.T
         intercepts = model.intercept_
         if len(seen_classes) == 2:  # one margin, of the second class against the first

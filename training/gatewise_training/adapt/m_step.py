@@ -193,4 +193,5 @@ def curvature_bound(z: Array, weight: Array, n_margins: int, gate_curvature: flo
     """Bound the curvature of the smooth part, by the second moments and the losses' bounds."""
     columns = np.column_stack([z, np.ones(len(z))]) * np.sqrt(weight / len(z))[:, None]
     largest_eigenvalue = float(np.linalg.norm(columns.T @ columns, 2))
+    # the curvature of the log loss is at most 1/4 for one margin, and 1/2 for a softmax
     return max(0.25 if n_margins == 1 else 0.5, gate_curvature) * max(largest_eigenvalue, 1e-12)

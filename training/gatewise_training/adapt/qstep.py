@@ -274,6 +274,7 @@ def _stationary_point(d: Array, g: Array, start: Array, low: Array, high: Array)
         q = expit(t)
         one_minus_q = expit(-t)
         slope = d * q * one_minus_q + 2.0 * (t - g)
+        # between two minima f'' is negative, and the bracket then limits the step
         curvature = np.maximum(d * q * one_minus_q * (one_minus_q - q) + 2.0, 1e-6)
         newton_t = t - slope / curvature
         low = np.where(slope <= 0.0, t, low)

@@ -444,8 +444,8 @@ class ClassifierFit(BudgetedModel):
         max_cost = self.max_instance_cost
         points = [
             point
-            for number, record in enumerate(records)
-            for point in frontier_points(record.within_cost(max_cost), chain=number, **settings)
+            for chain, record in enumerate(records)
+            for point in frontier_points(record.within_cost(max_cost), chain=chain, **settings)
         ]
         return points if max_cost is None else points_within_cost(points, max_cost)
 

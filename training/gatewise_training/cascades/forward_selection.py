@@ -87,7 +87,7 @@ def forward_sets(
             errors[best_unit] = left_out_error(
                 x[:, is_acquired | unit_mask], y, n_classes, weights, blocks=blocks
             )
-            unit_price = max(costs.price(unit_mask, acquired=is_acquired), 1e-9)
+            unit_price = max(costs.price(unit_mask, acquired=is_acquired), 1e-9)  # it may be free
             gains_per_cost[best_unit] = (error - errors[best_unit]) / unit_price
             if nested_masks and len(errors) >= MAX_TRIALS:
                 best_unit = max(errors, key=lambda unit: float(gains_per_cost[unit]))

@@ -36,6 +36,7 @@ def nested_sets(
     sets: list[NDArray[np.intp]] = [free_features] if len(free_features) else []
     if max_cost <= 0:
         return sets
+    # the first set costs at least one feature, and about 2 % of all features
     first_target = min(max(smallest_price, 0.02 * costs.total), max_cost)
     is_paid = np.zeros(costs.n_features, bool)
     is_paid[free_features] = True

@@ -344,6 +344,7 @@ def _check_predictions(predictions: Any, shape: tuple[int, int]) -> NDArray[np.f
             f"high_cost_predictions must have shape {shape}: a row for each row of X and a column "
             f"for each class, sorted; not {probabilities.shape}"
         )
+    # probabilities may be rounded, or come from float32
     is_valid = (probabilities >= 0).all(axis=1) & (np.abs(probabilities.sum(axis=1) - 1.0) <= 1e-3)
     if not is_valid.all():
         raise InputError(

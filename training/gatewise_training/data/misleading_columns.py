@@ -350,7 +350,7 @@ def _order_trouble(
         facts.kind not in ("number", "time")
         or facts.n_missing
         or facts.odd_cells
-        or codes.n_distinct < 5
+        or codes.n_distinct < 5  # sorted by a category, for example
     ):
         return None
     differences = np.diff(codes.values)

@@ -50,7 +50,7 @@ def parallel_results(
     Parameters
     ----------
     fits : iterable of joblib.delayed calls
-    shared : object, optional
+    shared_data : object, optional
         First argument of every fit, before its other arguments. A cluster sends it once per
         worker.
     **options

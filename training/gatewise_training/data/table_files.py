@@ -141,7 +141,7 @@ def _case_variants(words: Iterable[str]) -> list[str]:
         "".join(letters)
         for word in words
         for letters in product(*({letter.lower(), letter.upper()} for letter in word))
-        if len(word) <= 10
+        if len(word) <= 10  # a word of n letters has up to 2^n variants
     )
 
 

@@ -20,8 +20,11 @@ from gatewise_training.data.row_splitter import Rows, RowSplitter
 
 __all__ = ["Rows", "ValidationSplit", "cross_fit", "unit_folds", "validation_after_training"]
 
+N_FOLDS = 5
+"""Number of folds; of many rows only one fold, a fifth, is held out."""
+
 MAX_CROSS_FIT_ROWS = 5000
-"""Largest number of rows for cross-fitting."""
+"""Largest number of rows for cross-fitting, which takes as many fits as there are folds."""
 
 MIN_HELD_OUT_GROUPS = 30
 """Smallest number of held-out groups that makes cross-fitting unnecessary."""
@@ -153,10 +156,10 @@ def default_folds(
     rows: RowSplitter, y: NDArray[np.int64] | None, seed: int
 ) -> tuple[tuple[Rows, Rows], ...]:
     """Make five folds, or hold out a fifth of many rows, or the last fifth of rows with times."""
-    has_enough_groups = rows.n_groups is None or rows.n_groups >= 5 * MIN_HELD_OUT_GROUPS
+    has_enough_groups = rows.n_groups is None or rows.n_groups >= N_FOLDS * MIN_HELD_OUT_GROUPS
     if rows.time is not None or (rows.n_rows > MAX_CROSS_FIT_ROWS and has_enough_groups):
-        return (rows.hold_out(y, 5, seed),)
-    folds = rows.folds(y, 5, seed)
+        return (rows.hold_out(y, N_FOLDS, seed),)
+    folds = rows.folds(y, N_FOLDS, seed)
     if not folds:
         raise InputError(f"{rows.n_rows} row(s) are too few to fit and validate a model; give more")
     return folds
@@ -182,7 +185,7 @@ def unit_folds(unit_of_row: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, R
         raise InputError(
             f"{len(distinct_units)} row(s) or query are too few to fit and validate a model"
         )
-    n_folds = min(5, len(distinct_units))
+    n_folds = min(N_FOLDS, len(distinct_units))
     part_of_row = (np.random.default_rng(seed).permutation(len(distinct_units)) % n_folds)[
         unit_index
     ]

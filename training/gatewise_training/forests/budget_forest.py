@@ -262,7 +262,7 @@ class _RuleGrowth:
         while n_over_budget - n_affordable > 1:
             n_middle = (n_affordable + n_over_budget) // 2
             row_costs = self.problem.costs.instance_costs(first_tree < n_middle)
-            if np.average(row_costs, weights=weight) > budget + 1e-9:
+            if np.average(row_costs, weights=weight) > budget + 1e-9:  # 1e-9 for rounding
                 n_over_budget = n_middle
             else:
                 n_affordable = n_middle

@@ -182,9 +182,9 @@ def _sum_classes(task: Any, rows: Any, class_sums: Any) -> None:
 @numba.njit(cache=True, nogil=True)
 def _write_class_shares(task: Any, class_sums: Any, value: Any) -> None:
     """Write the class shares of a node, divided by the number of trees, into its value."""
-    total = class_sums.sum()
+    total_weight = class_sums.sum()
     for m in range(len(class_sums)):
-        value[m] = class_sums[m] / (total * task.n_trees) if total > 0.0 else 0.0
+        value[m] = class_sums[m] / (total_weight * task.n_trees) if total_weight > 0.0 else 0.0
 
 
 @numba.njit(cache=True, nogil=True)
@@ -197,7 +197,7 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
     column_order = work.column_order
     class_sums = work.class_sums
     left_sums = work.left_sums
-    total = class_sums.sum()
+    total_weight = class_sums.sum()
     best_score = -np.inf
     best_feature = -1
     best_threshold = np.float32(0.0)
@@ -238,9 +238,9 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
             left_total += left_sums[m]
             left_squares += left_sums[m] * left_sums[m]
             right_squares += (class_sums[m] - left_sums[m]) ** 2
-        if left_total <= 0.0 or left_total >= total:
+        if left_total <= 0.0 or left_total >= total_weight:
             continue
-        score = left_squares / left_total + right_squares / (total - left_total)
+        score = left_squares / left_total + right_squares / (total_weight - left_total)
         if score > best_score:
             best_score = score
             best_feature = column_order[position]
@@ -262,7 +262,7 @@ def _range(column: Any, rows: Any) -> Any:
     """Compute the minimum and maximum of some rows of a column, which has no NaN."""
     low = high = column[rows[0]]
     for i in range(len(rows)):
-        value = column[rows[i]]
-        low = min(low, value)
-        high = max(high, value)
+        cell = column[rows[i]]
+        low = min(low, cell)
+        high = max(high, cell)
     return low, high

@@ -247,7 +247,7 @@ def find_multiplier(gain: Any, normalised_weight: Any, p_full: float, previous_b
             next_beta = previous_beta
         if not low < next_beta < high:
             next_beta = 0.5 * (low + high)
-        if high - low <= 1e-13 * max(high, 1.0):
+        if high - low <= 1e-13 * max(high, 1.0):  # float64 cannot divide the bracket much further
             break
         beta = next_beta
     return beta

@@ -194,6 +194,7 @@ class _Ridge:
                         damped_gram, moments_without, assume_a="pos"
                     )
             else:
+                # a row with a leverage of 1 determines its own prediction
                 leverage = weight * ((rotated_features**2) @ inverse_eigenvalues)
                 residual = (target - predictions) / np.maximum(1.0 - leverage, 1e-6)[:, None]
             error = float(np.average((residual**2).sum(axis=1), weights=weight))

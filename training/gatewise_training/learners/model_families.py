@@ -127,6 +127,7 @@ def _fit_boosted_trees(task: _Task, params: dict[str, Any]) -> _FamilyFit:
 
 
 def _fit_extra_trees_family(task: _Task) -> _FamilyFit:
+    # more trees vary less on few rows, and take too long on many
     shape = task.bounds.forest_shape or ForestShape(100 if len(task.rows) <= MAX_SMALL_ROWS else 50)
     if task.bounds.max_bytes is None:
         leaf_rows = _fitting_leaf_rows(task, shape.n_trees, shape.min_leaf_rows)
@@ -177,9 +178,9 @@ def _fit_linear(task: _Task) -> _FamilyFit:
     x = task.x_fit
     n_classes = task.n_classes
     mean, scale = standard_scaling(x)
-    z = ((x - mean) * scale).astype(np.float64)
+    scaled_x = ((x - mean) * scale).astype(np.float64)
     regression = LogisticRegression(C=1.0, max_iter=200, tol=1e-3)
-    regression.fit(z, task.y_fit, sample_weight=task.weight)
+    regression.fit(scaled_x, task.y_fit, sample_weight=task.weight)
     weights = regression.coef_.T
     bias = regression.intercept_
     if n_classes > 2:  # a class without rows in this fold gets a very small margin

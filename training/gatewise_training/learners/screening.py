@@ -28,10 +28,10 @@ def class_contrasts(x: NDArray[np.float32], y: NDArray[np.int64]) -> NDArray[np.
     A column that separates the classes perfectly has the ratio infinity, and a constant column 0.
     Shapes: `x` (n, n_features), `y` (n,). Missing values are replaced by the mean of the column.
     """
-    values = x.astype(np.float64)
+    x64 = x.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        means = np.nansum(values, axis=0) / np.maximum((~np.isnan(values)).sum(axis=0), 1)
-    deviations = np.where(np.isnan(values), means, values) - means
+        means = np.nansum(x64, axis=0) / np.maximum((~np.isnan(x64)).sum(axis=0), 1)
+    deviations = np.where(np.isnan(x64), means, x64) - means
     # sums of squares: sum_c n_c (mean_c - mean)^2 between classes, and the rest within classes
     total_squares = (deviations**2).sum(axis=0)
     squares_between = np.zeros(x.shape[1])

@@ -333,6 +333,7 @@ def models_to_try(
         max_rounds = max_trees // n_outputs
         if n_leaves > LEAVES_TO_TRY[0] and (n_leaves > max_leaves or max_rounds < MIN_ROUNDS):
             break
+        # a lower rate needs more rounds
         for rate in (HIGH_RATE, 0.2 if max_rounds < 100 else 0.1):
             shape_bounds = replace(bounds, shape=TreeShape(n_leaves, rate))
             models[f"boosting, {n_leaves} leaves, rate {rate:g}"] = "boosting", shape_bounds

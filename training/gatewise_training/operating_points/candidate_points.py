@@ -287,12 +287,14 @@ class _RiskRanking:
         nearest_points = self._nearest(points)
         if self.promise.kind == "offload_rate":
             # frontier points also save features, which is unnecessary if only offloads are bounded
-            for number, record in enumerate(self.records):
+            for chain, record in enumerate(self.records):
                 prices = np.append(np.zeros(record.n_stages), 1.0)
                 settings = tune(
                     with_smoothed_answers(replace(record, exit_costs=prices)), OFFLOAD_PRICES
                 )
-                nearest_points += self._nearest([record.measure(t, number) for t in settings])
+                nearest_points += self._nearest(
+                    [record.measure(thresholds, chain) for thresholds in settings]
+                )
         return nearest_points
 
     def _nearest(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:

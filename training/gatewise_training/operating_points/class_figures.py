@@ -116,6 +116,7 @@ def class_weights(
         if weights != "balanced":
             raise InputError(f"class_weight must be a dict or 'balanced', not {weights!r}")
         return len(y) / (len(classes) * np.bincount(y, minlength=len(classes)))
+    # a weight of 0 would leave a class out
     listed_weights = values_by_class(
         "class_weight", weights, tuple(classes.tolist()), 1e-9, math.inf
     )

@@ -55,7 +55,7 @@ def min_rows(bound: float, level: float) -> int:
 
     This is the smallest n with ``(1 - bound) ** n <= level``.
     """
-    return math.ceil(math.log(level) / math.log1p(-bound) - 1e-9)
+    return math.ceil(math.log(level) / math.log1p(-bound) - 1e-9)  # rounding must not add a row
 
 
 def highest_recalls(bounds: ClassBounds, truth: NDArray[np.int64], level: float) -> str:
@@ -66,8 +66,8 @@ def highest_recalls(bounds: ClassBounds, truth: NDArray[np.int64], level: float)
             n_rows = int((truth == class_index).sum())
             highest_recall = level ** (1 / n_rows) if n_rows else 0.0
             label = str(bounds.classes[class_index])
-            figures = f"{n_rows} of class {label!r}: {highest_recall:.3f}"
-            recall_texts.append(f"{figures} if none is missed")
+            rows_and_recall = f"{n_rows} of class {label!r}: {highest_recall:.3f}"
+            recall_texts.append(f"{rows_and_recall} if none is missed")
     return f" ({'; '.join(recall_texts)})" if recall_texts else ""
 
 

@@ -125,7 +125,7 @@ def tree_bytes(
     return (
         n_inner * (threshold_bytes + slot_width(n_columns, has_nan=False) + unsigned_bytes(n_inner))
         + value_bytes * n_leaves * n_values
-        + 5
+        + 5  # start of the tree in up to 4 bytes, and number of its output
     )
 
 

@@ -122,6 +122,7 @@ class CheckedBound(NamedTuple):
         return self._allows(low) and self._allows(high)
 
     def _allows(self, figure: float) -> bool:
+        # a figure equal to the bound is allowed, whatever its rounding
         return figure <= self.bound + 1e-9 if self.is_upper else figure >= self.bound - 1e-9
 
     @property

@@ -247,7 +247,7 @@ def tune(
     rising_counts, rising_gains = _descend(
         ranked_rows, falling_lams[::-1].copy(), last_stage, max_passes
     )
-    is_rising_better = rising_gains[::-1] > falling_gains + 1e-9
+    is_rising_better = rising_gains[::-1] > falling_gains + 1e-9  # beyond rounding
     stop_counts = np.where(is_rising_better[:, None], rising_counts[::-1], falling_counts)
     return [
         tuple(
@@ -458,6 +458,7 @@ def _descend(
                             place + 1 < n
                             and scores[stage, order[stage, place + 1]] == scores[stage, row]
                         )
+                        # rounding must not move a threshold, or passes would not end
                         if not is_tied and gain_so_far > best_gain + 1e-9:
                             best_gain = gain_so_far
                             best_count = place + 1

@@ -3,8 +3,7 @@
 GreedyPrune is a baseline of BudgetPrune (NIPS 2016, section 5): "at each iteration it attempts to
 remove all nodes corresponding to one feature". A node that tests a dropped feature becomes a leaf.
 The *items* that can be dropped are features, and feature groups with a shared price. A set of items
-is stored as bits in words of 64, so that one operation on a word handles 64 items. In the loops, h
-is a node, w the index of a word, and c an acquisition.
+is stored as bits in words of 64, so that one operation on a word handles 64 items.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
 
     The loss is the training error that dropping the item adds. The paper does not define the ratio.
     """
-    items: Items = [(k,) for k in range(costs.n_features)]
+    items: Items = [(feature,) for feature in range(costs.n_features)]
     for group in np.flatnonzero(costs.shared):
         members = np.flatnonzero(costs.group == group)
         if len(members) > 1:
@@ -62,8 +61,8 @@ def _path_items(problem: PruneProblem, feature: NDArray[np.int32], items: Items)
     n_words = -(-len(items) // 64)
     feature_items = np.zeros((max(map(max, items)) + 1, n_words), np.uint64)
     for item, features in enumerate(items):
-        for k in features:
-            feature_items[k, item // 64] |= np.uint64(1) << np.uint64(item % 64)
+        for feature_index in features:
+            feature_items[feature_index, item // 64] |= np.uint64(1) << np.uint64(item % 64)
     path_items = np.zeros((problem.n_nodes, n_words), np.uint64)
     inner = problem.inner
     path_items[inner] = feature_items[feature[inner]]
@@ -74,9 +73,9 @@ def _path_items(problem: PruneProblem, feature: NDArray[np.int32], items: Items)
 def _mark_items(words: Words, n_items: int) -> NDArray[np.bool_]:
     """Mark the items that are in at least one of the sets, shape (n_items,)."""
     union = np.bitwise_or.reduce(words, axis=0)
-    item = np.arange(n_items)
-    bit = (union[item // 64] >> (item % 64).astype(np.uint64)) & np.uint64(1)
-    return np.asarray(bit, np.bool_)
+    item_numbers = np.arange(n_items)
+    item_bits = (union[item_numbers // 64] >> (item_numbers % 64).astype(np.uint64)) & np.uint64(1)
+    return np.asarray(item_bits, np.bool_)
 
 
 def _effects_of_dropping(
@@ -93,18 +92,18 @@ def _effects_of_dropping(
 
 @numba.njit(cache=True, nogil=True)
 def _add_items_of_ancestors(parent: Any, path_items: Any) -> None:
-    for h in range(len(parent)):  # a parent's index is below its children's
-        if parent[h] >= 0:
-            for w in range(path_items.shape[1]):
-                path_items[h, w] |= path_items[parent[h], w]
+    for node in range(len(parent)):  # a parent's index is below its children's
+        if parent[node] >= 0:
+            for word_index in range(path_items.shape[1]):
+                path_items[node, word_index] |= path_items[parent[node], word_index]
 
 
 @numba.njit(cache=True, nogil=True)
-def _add_to_items(word: Any, w: int, amount: float, item_sums: Any) -> None:
-    """Add an amount to the sum of each item in the word with index `w`."""
+def _add_to_items(word: Any, word_index: int, amount: float, item_sums: Any) -> None:
+    """Add an amount to the sum of each item in the word with index `word_index`."""
     for bit in range(64):
         if word >> np.uint64(bit) & np.uint64(1):
-            item_sums[64 * w + bit] += amount
+            item_sums[64 * word_index + bit] += amount
 
 
 @numba.njit(cache=True, nogil=True)
@@ -112,11 +111,11 @@ def _add_node_effects(
     profit: Any, depth_price: Any, path_items: Any, is_kept: Any, loss: Any, saving: Any
 ) -> None:
     """Add the profits and the depth prices of the nodes that are pruned with each item."""
-    for h in range(len(profit)):
-        if is_kept[h] and (profit[h] != 0.0 or depth_price[h] != 0.0):
-            for w in range(path_items.shape[1]):
-                _add_to_items(path_items[h, w], w, profit[h], loss)
-                _add_to_items(path_items[h, w], w, depth_price[h], saving)
+    for node in range(len(profit)):
+        if is_kept[node] and (profit[node] != 0.0 or depth_price[node] != 0.0):
+            for word_index in range(path_items.shape[1]):
+                _add_to_items(path_items[node, word_index], word_index, profit[node], loss)
+                _add_to_items(path_items[node, word_index], word_index, depth_price[node], saving)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -128,18 +127,18 @@ def _add_acquisition_savings(columns: Any, path_items: Any, is_kept: Any, saving
     start, nodes, price = columns
     n_words = path_items.shape[1]
     common_items = np.empty(n_words, np.uint64)
-    for c in range(len(price)):
+    for column in range(len(price)):
         is_acquired = False
-        for j in range(start[c], start[c + 1]):
-            if is_kept[nodes[j]]:
+        for use in range(start[column], start[column + 1]):
+            if is_kept[nodes[use]]:
                 if is_acquired:
-                    for w in range(n_words):
-                        common_items[w] &= path_items[nodes[j], w]
+                    for word_index in range(n_words):
+                        common_items[word_index] &= path_items[nodes[use], word_index]
                 else:
-                    for w in range(n_words):
-                        common_items[w] = path_items[nodes[j], w]
+                    for word_index in range(n_words):
+                        common_items[word_index] = path_items[nodes[use], word_index]
                     is_acquired = True
         if is_acquired:
-            for w in range(n_words):
-                if common_items[w]:
-                    _add_to_items(common_items[w], w, price[c], saving)
+            for word_index in range(n_words):
+                if common_items[word_index]:
+                    _add_to_items(common_items[word_index], word_index, price[column], saving)

@@ -55,11 +55,11 @@ class Forest:
         """
         n_classes = counts.shape[1]
         # the counts of a node without rows are 0, and its shares are 0 rather than 0 / 0
-        total = np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
-        value = (counts / total / max(trees.n_trees, 1)).astype(np.float32)
+        node_weights = np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
+        values = (counts / node_weights / max(trees.n_trees, 1)).astype(np.float32)
         output = np.full(trees.n_trees, -1, np.int32)
         base = np.zeros(n_classes, np.float32)
-        return cls(replace(trees, value=value, output=output, base=base), counts)
+        return cls(replace(trees, value=values, output=output, base=base), counts)
 
     @classmethod
     def from_sklearn(cls, forest: Any) -> Forest:

@@ -88,8 +88,10 @@ class PruneSequence:
         """Sum, for each level, the weights with an `end_level` above it."""
         # one sort gives the sums for all levels
         order = np.argsort(end_level)
-        total = np.concatenate([np.cumsum(weight[order][::-1])[::-1], [0.0]])
-        return np.asarray(total[np.searchsorted(end_level[order], self.levels, side="right")])
+        sums_from_end = np.concatenate([np.cumsum(weight[order][::-1])[::-1], [0.0]])
+        return np.asarray(
+            sums_from_end[np.searchsorted(end_level[order], self.levels, side="right")]
+        )
 
 
 def pruning_within(

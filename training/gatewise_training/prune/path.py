@@ -85,13 +85,13 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
 
 def breakpoints_by_solver(solve: Solve, problem: PruneProblem) -> NDArray[np.float64]:
     """Find the price of cost at which each node is pruned, by a solver of the whole problem."""
-    inner = problem.inner
+    is_inner = problem.inner
     _, closure_number = reduce_problem(problem)
     is_free = closure_number == FREE
-    prices = np.where(inner, 0.0, -np.inf)
+    prices = np.where(is_inner, 0.0, -np.inf)
     prices[is_free] = np.inf
     # nodes kept at a low and at a high price
-    open_ranges = [(inner & (closure_number != DROPPED), is_free)]
+    open_ranges = [(is_inner & (closure_number != DROPPED), is_free)]
     while open_ranges:
         kept_at_low, kept_at_high = open_ranges.pop()
         is_undecided = kept_at_low & ~kept_at_high

@@ -8,8 +8,7 @@ The reduced problem has the same optimum:
 - Acquisitions that the same nodes make are merged. The price of an acquisition that only one node
   makes becomes part of that node's own price.
 
-In the loops, h and v are nodes, c is an acquisition, and e is an edge from a node to an
-acquisition.
+Each acquisition is a column, and an edge leads from a node to an acquisition.
 """
 
 from __future__ import annotations
@@ -107,8 +106,8 @@ def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
     decided_number = np.full(problem.n_nodes, FREE, np.int32)
     decided_number[decided_nodes] = np.arange(n_decided, dtype=np.int32)
     has_decider = decider >= 0
-    number = np.where(has_decider, decided_number[np.maximum(decider, 0)], decider)
-    closure_node = number.astype(np.int32)
+    number_of_node = np.where(has_decider, decided_number[np.maximum(decider, 0)], decider)
+    closure_node = number_of_node.astype(np.int32)
     # profits and parents of the reduced problem
     profit = _sum_by_number(closure_node[has_decider], problem.profit[has_decider], n_decided)
     parent_node = problem.parent[decided_nodes]
@@ -175,9 +174,9 @@ def _merge_columns(
 
 
 def _sum_by_number(
-    number: NDArray[Any], weight: NDArray[np.float64], length: int
+    numbers: NDArray[Any], weights: NDArray[np.float64], length: int
 ) -> NDArray[np.float64]:
-    return np.bincount(number, weights=weight, minlength=length).astype(np.float64)
+    return np.bincount(numbers, weights=weights, minlength=length).astype(np.float64)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -185,17 +184,17 @@ def _find_deciders(parent: Any, inner: Any, profit: Any, is_priced: Any) -> Any:
     """Find for each node the node that decides about it, or DROPPED or FREE."""
     n = len(parent)
     subtree_profit = profit.copy()
-    for h in range(n - 1, -1, -1):
-        if parent[h] >= 0:
-            subtree_profit[parent[h]] += subtree_profit[h]
+    for node in range(n - 1, -1, -1):
+        if parent[node] >= 0:
+            subtree_profit[parent[node]] += subtree_profit[node]
     decider = np.empty(n, np.int64)
-    for h in range(n):
-        if not inner[h] or subtree_profit[h] <= 0.0:
-            decider[h] = DROPPED
-        elif is_priced[h]:
-            decider[h] = h
+    for node in range(n):
+        if not inner[node] or subtree_profit[node] <= 0.0:
+            decider[node] = DROPPED
+        elif is_priced[node]:
+            decider[node] = node
         else:
-            decider[h] = FREE if parent[h] < 0 else decider[parent[h]]
+            decider[node] = FREE if parent[node] < 0 else decider[parent[node]]
     return decider
 
 
@@ -212,22 +211,22 @@ def _restrict(closure: Any, flow: Any, is_chosen: Any, is_unpaid: Any) -> Any:
     n_edges = 0
     number = np.full(len(parent), -1, np.int32)
     n_uses = np.zeros(len(column_price), np.int32)
-    for v in range(len(parent)):
-        if is_chosen[v]:
-            number[v] = n_chosen
+    for node in range(len(parent)):
+        if is_chosen[node]:
+            number[node] = n_chosen
             n_chosen += 1
-            for e in range(start[v], start[v + 1]):
-                if is_unpaid[columns[e]]:
-                    n_uses[columns[e]] += 1
+            for edge in range(start[node], start[node + 1]):
+                if is_unpaid[columns[edge]]:
+                    n_uses[columns[edge]] += 1
                     n_edges += 1
     # number the acquisitions that several nodes make
     column_number = np.full(len(column_price), -1, np.int32)
     n_columns = 0
-    for c in range(len(column_price)):
-        if n_uses[c] > 1:
-            column_number[c] = n_columns
+    for column in range(len(column_price)):
+        if n_uses[column] > 1:
+            column_number[column] = n_columns
             n_columns += 1
-        elif n_uses[c] == 1:
+        elif n_uses[column] == 1:
             n_edges -= 1
     new_parent = np.full(n_chosen, -1, np.int32)
     new_profit = np.empty(n_chosen)
@@ -237,29 +236,29 @@ def _restrict(closure: Any, flow: Any, is_chosen: Any, is_unpaid: Any) -> Any:
     new_column_price = np.empty(n_columns)
     new_to_columns = np.empty(n_edges)
     new_to_parent = np.zeros(n_chosen)
-    for c in range(len(column_price)):
-        if column_number[c] >= 0:
-            new_column_price[column_number[c]] = column_price[c]
+    for column in range(len(column_price)):
+        if column_number[column] >= 0:
+            new_column_price[column_number[column]] = column_price[column]
     # copy the nodes with their edges
     new_edge = 0
-    for v in range(len(parent)):
-        if not is_chosen[v]:
+    for node in range(len(parent)):
+        if not is_chosen[node]:
             continue
-        new_node = number[v]
-        if parent[v] >= 0:
-            new_parent[new_node] = number[parent[v]]
+        new_node = number[node]
+        if parent[node] >= 0:
+            new_parent[new_node] = number[parent[node]]
             if new_parent[new_node] >= 0:
-                new_to_parent[new_node] = to_parent[v]
-        new_profit[new_node] = profit[v]
-        new_price[new_node] = price[v]
-        for e in range(start[v], start[v + 1]):
-            c = columns[e]
-            if column_number[c] >= 0:
-                new_columns[new_edge] = column_number[c]
-                new_to_columns[new_edge] = to_columns[e]
+                new_to_parent[new_node] = to_parent[node]
+        new_profit[new_node] = profit[node]
+        new_price[new_node] = price[node]
+        for edge in range(start[node], start[node + 1]):
+            column = columns[edge]
+            if column_number[column] >= 0:
+                new_columns[new_edge] = column_number[column]
+                new_to_columns[new_edge] = to_columns[edge]
                 new_edge += 1
-            elif is_unpaid[c]:
-                new_price[new_node] += column_price[c]
+            elif is_unpaid[column]:
+                new_price[new_node] += column_price[column]
         new_start[new_node + 1] = new_edge
     arrays = new_parent, new_profit, new_price, new_start, new_columns, new_column_price
     return (*arrays, new_to_columns, new_to_parent)

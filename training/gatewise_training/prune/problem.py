@@ -175,13 +175,13 @@ def build_problem(
         )
     if not (np.isfinite(depth_cost) and depth_cost >= 0):
         raise InputError(f"depth_cost must be a finite number of at least 0, not {depth_cost!r}")
-    inner = trees.left >= 0
+    is_inner = trees.left >= 0
     counts = forest.counts if training_counts is None else training_counts
     # e_h of the equation: rows at node h outside its most frequent class
     node_errors = counts.sum(axis=1) - counts.max(axis=1)
     n_train_in_all_trees = counts[trees.roots].sum()  # N_train T
     saved_errors = node_errors - np.where(
-        inner, node_errors[trees.left] + node_errors[trees.right], node_errors
+        is_inner, node_errors[trees.left] + node_errors[trees.right], node_errors
     )
     paths = PathTables(
         feature=trees.feature,
@@ -198,14 +198,14 @@ def build_problem(
     )
     return PruneProblem(
         parent=forest.parent,
-        inner=inner,
+        inner=is_inner,
         error=node_errors / n_train_in_all_trees,
         # rounding of bootstrap weights may bring a profit slightly below 0
         profit=np.maximum(saved_errors, 0.0) / n_train_in_all_trees,
         column_start=start,
         column_nodes=nodes,
         column_price=price,
-        depth_price=np.where(inner, visit_shares, 0.0) * (depth_cost / max(trees.n_trees, 1)),
+        depth_price=np.where(is_inner, visit_shares, 0.0) * (depth_cost / max(trees.n_trees, 1)),
     )
 
 
@@ -331,15 +331,15 @@ def _write_first_uses(
         while paths.feature[node] >= 0:
             visit_shares[node] += row_share
             feature = paths.feature[node]
-            for entry in range(paths.item_start[feature], paths.item_start[feature + 1]):
-                item = paths.items[entry]
+            for position in range(paths.item_start[feature], paths.item_start[feature + 1]):
+                item = paths.items[position]
                 if uses.last_path[item] != path:
                     uses.last_path[item] = path
                     uses.item[n_uses] = item
                     uses.node[n_uses] = node
                     n_uses += 1
-            value = row[feature]
-            goes_left = value <= paths.threshold[node] or (np.isnan(value) and paths.nan_left[node])
+            cell = row[feature]
+            goes_left = cell <= paths.threshold[node] or (np.isnan(cell) and paths.nan_left[node])
             node = paths.left[node] if goes_left else paths.right[node]
         path += 1
     return n_uses

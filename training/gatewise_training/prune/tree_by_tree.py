@@ -9,7 +9,7 @@ tree earns more than its price. The solutions are nested in ``lam``, and each no
 breakpoint, as in Breiman's weakest-link pruning ("Classification and regression trees", 1984,
 chapter 3). The breakpoints are computed bottom up. Each node is merged with the nodes below it that
 earn more per unit of price than it does, as in the pool-adjacent-violators algorithm. This takes
-O(n log n) time. In the loops h is a node.
+O(n log n) time.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
     left = np.full(n, -1, np.int32)  # children in the heaps, not in the trees
     right = np.full(n, -1, np.int32)
     merged_into = np.full(n, -1, np.int32)
-    for h in range(n - 1, -1, -1):
-        ratio[h] = _ratio(profit[h], price[h])
+    for node in range(n - 1, -1, -1):
+        ratio[node] = _ratio(profit[node], price[node])
         # merge with the best block below as long as it earns more per unit of price
-        while heap[h] >= 0 and ratio[heap[h]] >= ratio[h]:
-            top = heap[h]
-            heap[h] = _meld(left[top], right[top], ratio, left, right)
+        while heap[node] >= 0 and ratio[heap[node]] >= ratio[node]:
+            top = heap[node]
+            heap[node] = _meld(left[top], right[top], ratio, left, right)
             left[top] = -1
             right[top] = -1
-            heap[h] = _meld(heap[h], heap[top], ratio, left, right)
-            profit[h] += profit[top]
-            price[h] += price[top]
-            ratio[h] = _ratio(profit[h], price[h])
-            merged_into[top] = h
-        if parent[h] >= 0:
-            heap[parent[h]] = _meld(heap[parent[h]], h, ratio, left, right)
-    for h in range(n):  # ancestors, whose ratios are final, come first
-        if merged_into[h] >= 0:
-            ratio[h] = ratio[merged_into[h]]
+            heap[node] = _meld(heap[node], heap[top], ratio, left, right)
+            profit[node] += profit[top]
+            price[node] += price[top]
+            ratio[node] = _ratio(profit[node], price[node])
+            merged_into[top] = node
+        if parent[node] >= 0:
+            heap[parent[node]] = _meld(heap[parent[node]], node, ratio, left, right)
+    for node in range(n):  # ancestors, whose ratios are final, come first
+        if merged_into[node] >= 0:
+            ratio[node] = ratio[merged_into[node]]
     return ratio
 
 

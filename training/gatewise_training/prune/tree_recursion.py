@@ -171,14 +171,14 @@ def _prune_by_gain(parent: Any, gain: Any, is_kept: Any) -> None:
 
     `gain` holds the gain of each node alone and is changed to the gain of its subtree.
     """
-    for h in range(len(parent) - 1, -1, -1):
-        if gain[h] > 0:
-            if parent[h] >= 0:
-                gain[parent[h]] += gain[h]
+    for node in range(len(parent) - 1, -1, -1):
+        if gain[node] > 0:
+            if parent[node] >= 0:
+                gain[parent[node]] += gain[node]
         else:
-            gain[h] = 0.0
-    for h in range(len(parent)):
-        is_kept[h] = gain[h] > 0 and (parent[h] < 0 or is_kept[parent[h]])
+            gain[node] = 0.0
+    for node in range(len(parent)):
+        is_kept[node] = gain[node] > 0 and (parent[node] < 0 or is_kept[parent[node]])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -190,15 +190,15 @@ def _charge_changes(
     When adding, each node pays for the acquisitions that no kept node makes yet. Otherwise, a kept
     node pays for the acquisitions that only this node makes.
     """
-    for c in range(len(price)):
+    for column in range(len(price)):
         n_kept = 0
-        for j in range(start[c], start[c + 1]):
-            if is_kept[nodes[j]]:
+        for use in range(start[column], start[column + 1]):
+            if is_kept[nodes[use]]:
                 n_kept += 1
         if n_kept == 0 and is_adding:
-            for j in range(start[c], start[c + 1]):
-                gain[nodes[j]] -= price[c]
+            for use in range(start[column], start[column + 1]):
+                gain[nodes[use]] -= price[column]
         elif n_kept == 1 and not is_adding:
-            for j in range(start[c], start[c + 1]):
-                if is_kept[nodes[j]]:
-                    gain[nodes[j]] -= price[c]
+            for use in range(start[column], start[column + 1]):
+                if is_kept[nodes[use]]:
+                    gain[nodes[use]] -= price[column]

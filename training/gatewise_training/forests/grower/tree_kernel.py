@@ -231,7 +231,7 @@ def _working_arrays(columns: Any, n: int, n_classes: int, n_groups: int, stumps:
         is_allowed=np.empty(len(events.code) if stumps else 0, np.bool_),
         thresholds=np.empty(MAX_DRAWS),
         owing_counts=np.zeros(n_groups),
-        best=np.empty(6),
+        best=np.empty(HAS_NAN + 1),
     )
 
 

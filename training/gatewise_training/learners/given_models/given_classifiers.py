@@ -224,9 +224,11 @@ def check_first_stages(models: Any, *, allow_missing: bool) -> None:
         raise InputError(f"first_stages must be a list of models, not {type(models).__name__}")
     if len(models) and allow_missing:
         raise InputError("first_stages take no NaN: leave out allow_missing")
-    for i, entry in enumerate(models):
+    for i, model_or_pair in enumerate(models):
         name = f"first_stages[{i}]"
-        classifier = as_classifier(entry[0] if _is_pair(entry) else entry, name)
+        classifier = as_classifier(
+            model_or_pair[0] if _is_pair(model_or_pair) else model_or_pair, name
+        )
         check_fitted(classifier, name)
         check_packable(classifier, name, as_stage=True)
 
@@ -244,9 +246,9 @@ def given_stages(
     With `by_clones`, clones of a classifier that have not seen these rows compute its outputs.
     """
     stages = []
-    for i, entry in enumerate(models):
+    for i, model_or_pair in enumerate(models):
         name = f"first_stages[{i}]"
-        model, columns = model_and_columns(entry, names, name)
+        model, columns = model_and_columns(model_or_pair, names, name)
         x = plan.x[:, columns]
         stage = GivenClassifier.probed(model, x, x.shape[1:], name).stage(classes, columns)
         if not by_clones or is_graph(model) or not can_be_cloned(model):
@@ -261,19 +263,19 @@ def given_stages(
     return stages
 
 
-def _is_pair(entry: Any) -> bool:
-    return isinstance(entry, tuple) and len(entry) == 2
+def _is_pair(model_or_pair: Any) -> bool:
+    return isinstance(model_or_pair, tuple) and len(model_or_pair) == 2
 
 
 def model_and_columns(
-    entry: Any, names: tuple[str, ...], model_name: str
+    model_or_pair: Any, names: tuple[str, ...], model_name: str
 ) -> tuple[Any, NDArray[np.intp]]:
     """Separate a given model from the columns that it reads.
 
     The columns are given by name or index. By default they are the columns that the model was
     fitted with, or else all columns.
     """
-    model, given_columns = entry if _is_pair(entry) else (entry, None)
+    model, given_columns = model_or_pair if _is_pair(model_or_pair) else (model_or_pair, None)
     model = as_classifier(model, model_name)
     if given_columns is None:
         given_columns = getattr(model, "feature_names_in_", None)

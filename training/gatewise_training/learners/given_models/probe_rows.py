@@ -70,7 +70,7 @@ class ProbeRows:
         """
         rng = np.random.default_rng(seed)
         n_columns = sample.shape[1]
-        n = max(min(n_rows, MAX_TOTAL_VALUES // n_columns), 40)
+        n = max(min(n_rows, MAX_TOTAL_VALUES // n_columns), 40)  # a few rows of each kind at least
         values_by_column = critical_values(model, sample, rng)
         base_rows = sample[rng.integers(len(sample), size=n // 4)]
         fewer_base_rows = base_rows[: n // 10]

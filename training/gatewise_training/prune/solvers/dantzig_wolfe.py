@@ -104,8 +104,8 @@ class ConvexMaster(Master):
 
     def add(self, is_kept: NodeMask) -> bool:
         n_before = len(self._prunings)
-        inner = np.flatnonzero(is_kept)
-        for nodes in np.split(inner, np.flatnonzero(np.diff(self.tree[inner])) + 1):
+        kept_nodes = np.flatnonzero(is_kept)
+        for nodes in np.split(kept_nodes, np.flatnonzero(np.diff(self.tree[kept_nodes])) + 1):
             if len(nodes):
                 self._prunings.setdefault(nodes.tobytes(), nodes)
         return len(self._prunings) > n_before
@@ -154,8 +154,10 @@ class PartitionMaster(Master):
         )
         # the nodes of a class are alike in the master, so they share an acquisition's multipliers
         # equally
-        pairs = np.stack([problem.use_column, self.node_class[problem.column_nodes]])
-        _, pair_index, count = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+        column_and_class = np.stack([problem.use_column, self.node_class[problem.column_nodes]])
+        _, pair_index, count = np.unique(
+            column_and_class, axis=1, return_inverse=True, return_counts=True
+        )
         return share, (np.bincount(pair_index, multipliers) / count)[pair_index]
 
 

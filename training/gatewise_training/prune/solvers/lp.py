@@ -26,18 +26,18 @@ def solve(problem: PruneProblem, lam: float, *, time_limit: float | None = None)
     """Solve the linear relaxation with HiGHS; `iterations` counts HiGHS's iterations."""
     lam = check_price(lam)
     problem = merge_columns(problem)
-    inner = problem.inner
-    if not inner.any():
-        return Solution(inner, problem.base_error, problem.base_error, lam, 0)
-    nodes = np.flatnonzero(inner)
+    is_inner = problem.inner
+    if not is_inner.any():
+        return Solution(is_inner, problem.base_error, problem.base_error, lam, 0)
+    nodes = np.flatnonzero(is_inner)
     node_matrix = incidence(nodes, np.arange(len(nodes)), (problem.n_nodes, len(nodes)))
-    share, multipliers, iterations = minimise_shares(
+    shares, multipliers, iterations = minimise_shares(
         problem, lam, node_matrix, closure_rows(problem, node_matrix), 0.0, time_limit=time_limit
     )
-    share = np.where(inner, share, 0.0)
+    shares = np.where(is_inner, shares, 0.0)
     # HiGHS may leave a child's share above its parent's, within its tolerance
-    for h in np.flatnonzero(inner & (problem.parent >= 0)):
-        share[h] = min(share[h], share[problem.parent[h]])
-    is_kept, objective = best_level_set(problem, share, lam)
+    for node in np.flatnonzero(is_inner & (problem.parent >= 0)):
+        shares[node] = min(shares[node], shares[problem.parent[node]])
+    is_kept, objective = best_level_set(problem, shares, lam)
     bound = min(PricedTrees(problem, lam).lower_bound(multipliers), objective)
     return Solution(is_kept, objective, bound, lam, iterations)

@@ -16,8 +16,6 @@ because any feasible multipliers prove one.
   "The volume algorithm", 2000). Its level sets, and the prunings of the recursion, are repaired
   (:func:`.tree_recursion.repair`).
 
-In the loops, c is an acquisition, and j is one of its first uses.
-
 The method proves the gap between `objective` and `bound`. If the frontier is steep, many prunings
 are nearly optimal and the gap closes slowly. The minimum cut is then the better solver.
 """
@@ -120,18 +118,18 @@ def solve(
 def _squared_slope(start: Any, nodes: Any, price: Any, share: Any) -> float:
     """Squared slope along the simplices: ``sum_c price_c sum_h (share_h - mean_c)^2``."""
     squared_slope = 0.0
-    for c in range(len(price)):
-        n_nodes = start[c + 1] - start[c]
+    for column in range(len(price)):
+        n_nodes = start[column + 1] - start[column]
         if n_nodes < 2:
             continue
         mean = 0.0
-        for j in range(start[c], start[c + 1]):
-            mean += share[nodes[j]]
+        for use in range(start[column], start[column + 1]):
+            mean += share[nodes[use]]
         mean /= n_nodes
         squared_deviations = 0.0
-        for j in range(start[c], start[c + 1]):
-            squared_deviations += (share[nodes[j]] - mean) ** 2
-        squared_slope += price[c] * squared_deviations
+        for use in range(start[column], start[column + 1]):
+            squared_deviations += (share[nodes[use]] - mean) ** 2
+        squared_slope += price[column] * squared_deviations
     return squared_slope
 
 
@@ -141,28 +139,28 @@ def _ascend(start: Any, nodes: Any, price: Any, share: Any, step_length: float, 
 
     The multipliers of an acquisition are at least 0 and add up to its price.
     """
-    for c in range(len(price)):
-        begin = start[c]
-        end = start[c + 1]
-        if end - begin < 2 or price[c] <= 0.0:
+    for column in range(len(price)):
+        begin = start[column]
+        end = start[column + 1]
+        if end - begin < 2 or price[column] <= 0.0:
             continue
         beta_sum = 0.0
-        for j in range(begin, end):
-            beta[j] += step_length * price[c] * share[nodes[j]]
-            beta_sum += beta[j]
+        for use in range(begin, end):
+            beta[use] += step_length * price[column] * share[nodes[use]]
+            beta_sum += beta[use]
         # Michelot's projection (1986): max(beta - offset, 0), whose entries sum to the price
         n_positive = end - begin
-        offset = (beta_sum - price[c]) / n_positive
+        offset = (beta_sum - price[column]) / n_positive
         while True:
             n_above = 0
             beta_sum_above = 0.0
-            for j in range(begin, end):
-                if beta[j] > offset:
+            for use in range(begin, end):
+                if beta[use] > offset:
                     n_above += 1
-                    beta_sum_above += beta[j]
+                    beta_sum_above += beta[use]
             if n_above >= n_positive:  # rounding at a tie may raise the number, without end
                 break
             n_positive = n_above
-            offset = (beta_sum_above - price[c]) / n_positive
-        for j in range(begin, end):
-            beta[j] = max(beta[j] - offset, 0.0)
+            offset = (beta_sum_above - price[column]) / n_positive
+        for use in range(begin, end):
+            beta[use] = max(beta[use] - offset, 0.0)
