@@ -211,6 +211,7 @@ def _draw_plot(
     rows: Sequence[Mapping[str, str]], values_by_setting: SweepValues, path: Path
 ) -> None:
     """Draw accuracy against cost for each combination; without labels, draw the p95 latency."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     y_name = "accuracy" if any(row["accuracy"] for row in rows) else "p95_ms"
@@ -228,4 +229,6 @@ def _draw_plot(
         axes.set_ylim(top=min(1.0, axes.get_ylim()[1]))
     axes.set_xlabel("cost per instance")
     axes.set_ylabel(y_name.replace("_", " "))
-    figure.savefig(path, metadata={"Date": None})
+    # without a fixed salt and without a date, so that equal sweeps write equal files
+    with rc_context({"svg.hashsalt": "gatewise"}):
+        figure.savefig(path, metadata={"Date": None})

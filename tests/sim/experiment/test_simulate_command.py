@@ -75,12 +75,16 @@ def test_command_of_a_report_repeats_it_exactly(folder):
 
 
 def test_sweep_writes_a_table_a_file_and_a_plot(folder):
-    process = run_in_process(
-        *QUICK_COMMAND, "--sweep", "link=wifi,4g", "--out", "sweep", folder=folder
-    )
+    sweep_command = (*QUICK_COMMAND, "--sweep", "link=wifi,4g", "--out", "sweep")
+    process = run_in_process(*sweep_command, folder=folder)
     assert process.returncode == 0, process.stderr
     assert sorted(path.name for path in (folder / "sweep").iterdir()) == ["sweep.csv", "sweep.svg"]
     assert process.stdout.splitlines()[-2:] == ["sweep/sweep.csv", "sweep/sweep.svg"]
+    # a sweep that continues from the CSV file draws the same bytes
+    plot_file = folder / "sweep" / "sweep.svg"
+    plot_bytes = plot_file.read_bytes()
+    assert run_in_process(*sweep_command, folder=folder).returncode == 0
+    assert plot_file.read_bytes() == plot_bytes
 
 
 @pytest.mark.parametrize(
