@@ -43,15 +43,15 @@ class BundleWatch:
 
     Bundles are ``.gwb`` files and directories with a ``manifest.json``. A bundle is loaded if it
     has not changed between two scans, so that a partial copy is not read. If the server that runs
-    its model is unavailable, loading is tried again at each scan. `count_requests` counts the
-    requests for a model that are queued or running.
+    its model is unavailable, loading is tried again at each scan. Each scan ends with
+    `drop_idle_models`, which closes retired models without requests.
     """
 
     def __init__(
         self,
         folder: Path,
         models: ServedModels,
-        count_requests: Callable[[ModelKey], int],
+        drop_idle_models: Callable[[], None],
         counters: Counters,
         *,
         scan_interval_seconds: float = 2.0,
@@ -60,7 +60,7 @@ class BundleWatch:
             raise InputError(f"the folder to watch, {folder}, does not exist: make it first")
         self._folder = folder
         self._models = models
-        self._count_requests = count_requests
+        self._drop_idle_models = drop_idle_models
         self._counters = counters
         self._scan_interval_seconds = scan_interval_seconds
         self._bundles: dict[Path, _WatchedBundle] = {}
@@ -101,9 +101,7 @@ class BundleWatch:
             elif not bundle.was_tried:
                 bundle.was_tried = True
                 self._load(path, bundle)
-        for model_key in self._models.retired_keys:
-            if not self._count_requests(model_key):
-                self._models.drop(model_key)
+        self._drop_idle_models()
 
     def _run(self) -> None:
         while not self._stop_event.wait(self._scan_interval_seconds):

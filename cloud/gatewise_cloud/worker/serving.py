@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gatewise_cloud.archive.writer import ArchiveWriter
 from gatewise_cloud.errors import BackendBusy, ModelError, RefusedRows
 from gatewise_cloud.models.cloud_model import CloudModel
-from gatewise_cloud.worker.batcher import Admission, Batch, Batcher, ModelKey, Ticket
+from gatewise_cloud.worker.batcher import Admission, Batch, Batcher, Ticket
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.fleet_audit import FleetAudit, disagreement_bound
 from gatewise_cloud.worker.served_models import ServedModels
@@ -97,10 +97,12 @@ class BatchServer:
         with self._condition:
             return len(self._batcher)
 
-    def count_requests(self, key: ModelKey) -> int:
-        """Count the requests for a model that are queued or running."""
+    def drop_idle_models(self) -> None:
+        """Close the retired models that have no queued or running request."""
         with self._condition:
-            return self._batcher.count_requests(key)
+            for key in self.models.retired_keys:
+                if not self._batcher.count_requests(key):
+                    self.models.drop(key)
 
     # -- requests, on the thread that reads --------------------------------------------------
 
@@ -154,8 +156,7 @@ class BatchServer:
         # refuse a request for another model, or with rows that do not fit
         model = self.models.get(ticket.model)
         if model is None:
-            detail = f"this worker does not serve {' '.join(ticket.model)}"
-            self._refuse(ticket, wire.NO_MODEL, detail)
+            self._refuse_unknown_model(ticket)
             return
         try:
             model.check(ticket.rows)
@@ -165,6 +166,9 @@ class BatchServer:
             return
         # queue the request, answer it from memory, or refuse it because the queue is full
         admission = self._queue_request(ticket, model)
+        if admission is None:
+            self._refuse_unknown_model(ticket)
+            return
         if admission.counter_name is not None:
             self._counters.add(admission.counter_name)
         if admission.answer_payload is not None:
@@ -173,10 +177,16 @@ class BatchServer:
             detail = "the queue, or this device's share of it, is full"
             self._refuse(ticket, wire.BUSY, detail, wait_ms=admission.wait_ms)
 
-    def _queue_request(self, ticket: Ticket, model: CloudModel) -> Admission:
-        """Queue a request; answer it on this thread if the worker is idle and its model is fast."""
+    def _queue_request(self, ticket: Ticket, model: CloudModel) -> Admission | None:
+        """Queue a request; answer it on this thread if the worker is idle and its model is fast.
+
+        Returns None if the model was retired after it had been looked up.
+        """
         batch: Batch | None = None
         with self._condition:
+            # a retired model is dropped with this lock held, so a queued request keeps its model
+            if ticket.model not in self.models:
+                return None
             admission = self._batcher.admit(ticket, ticket.arrived_at)
             if admission.is_queued:
                 if model.local and self._runs_inline(ticket):
@@ -225,6 +235,8 @@ class BatchServer:
         except WireError as error:  # such as a probability that is not finite
             self._fail(ticket, str(error))
             return
+        # a retired model can be dropped as soon as its last request is finished
+        manifest = self.models.find(ticket.model).manifest
         with self._condition:
             self._batcher.finish(ticket, payload, now)
         self._counters.add_answer(
@@ -235,7 +247,6 @@ class BatchServer:
         )
         self._session.send(ticket.device, payload, ticket.form)
         # audit the device's answer, and archive the instances
-        manifest = self.models.find(ticket.model).manifest
         # a late request is no evidence, because the audit's sampler did not choose it
         if ticket.audit is not None and len(labels) == 1 and not ticket.late_s:
             bound = disagreement_bound(manifest)
@@ -248,6 +259,10 @@ class BatchServer:
         with self._condition:
             self._batcher.forget(ticket)
         self._refuse(ticket, code, detail)
+
+    def _refuse_unknown_model(self, ticket: Ticket) -> None:
+        detail = f"this worker does not serve {' '.join(ticket.model)}"
+        self._refuse(ticket, wire.NO_MODEL, detail)
 
     def _refuse(self, ticket: Ticket, code: str, detail: str, *, wait_ms: int = 0) -> None:
         name, version = ticket.model

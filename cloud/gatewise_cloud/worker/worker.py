@@ -137,7 +137,7 @@ class Worker:
             self._bundle_watch = BundleWatch(
                 Path(settings.watch),
                 self.models,
-                self._server.count_requests,
+                self._server.drop_idle_models,
                 self._counters,
                 scan_interval_seconds=settings.watch_seconds,
             )

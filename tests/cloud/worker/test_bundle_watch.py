@@ -11,6 +11,7 @@ from gatewise.errors import InputError
 from gatewise_cloud import Worker
 from gatewise_cloud.errors import BackendBusy
 from gatewise_cloud.models.backends import OnnxBackend
+from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.worker.bundle_watch import BundleWatch
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.served_models import ServedModels
@@ -73,6 +74,25 @@ def test_a_removed_model_answers_its_queued_requests(
         wait_until(lambda: not worker.models.retired_keys)
 
 
+def test_a_model_dropped_between_the_checks_and_the_queue_is_refused(
+    folder, mosquitto, connect_caller, monkeypatch
+):
+    tiny.write_bundle(folder / "one", version="1")
+    with Worker([], mosquitto.url, watch=folder, watch_seconds=60.0) as worker:
+        check_rows = CloudModel.check
+
+        def check_and_retire(model, rows):
+            check_rows(model, rows)
+            worker.models.retire(model.key)
+            worker._server.drop_idle_models()
+
+        monkeypatch.setattr(CloudModel, "check", check_and_retire)
+        client = connect_caller(mosquitto)
+        client.ask(tiny.random_rows(1), version="1")
+        assert client.response().error == "no-model"
+        assert not worker.models.retired_keys
+
+
 def test_iteration_over_models_ignores_later_changes(bundle):
     models = ServedModels()
     key = models.load(bundle)
@@ -129,7 +149,7 @@ def test_an_unreadable_bundle_is_refused_and_the_others_served(bundle, caplog):
         tiny.write_bundle(folder / "closed", version="2")
         folder.chmod(0o755)
         (folder / "closed").chmod(0)
-        watch = BundleWatch(folder, models, lambda key: 0, Counters())
+        watch = BundleWatch(folder, models, lambda: None, Counters())
         try:
             if user == 0:  # root may read everything
                 os.seteuid(65534)
@@ -153,7 +173,7 @@ def test_a_bundle_whose_server_is_absent_is_tried_again(bundle, folder, caplog):
 
     shutil.copytree(bundle, folder / "one")
     models, counters = ServedModels(make_backend=make_backend), Counters()
-    watch = BundleWatch(folder, models, lambda key: 0, counters, scan_interval_seconds=60.0)
+    watch = BundleWatch(folder, models, lambda: None, counters, scan_interval_seconds=60.0)
     watch.start()
     watch.scan()
     assert not models
