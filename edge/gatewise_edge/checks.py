@@ -11,11 +11,14 @@ from gatewise.errors import InputError
 from gatewise.prices import MAX_REQUEST_BYTES
 from gatewise_edge.errors import WireError
 
-#: Largest size of a name in bytes. Names are levels of topics and labels of metrics.
+#: Largest size of a name in bytes. Names are levels of topics and labels of metrics, of which
+#: brokers and Prometheus keep one for each device.
 MAX_NAME_BYTES: Final = 64
-#: Largest size of a message in bytes.
+#: Largest size of a message in bytes: the lowest limit of common brokers.
 MAX_PAYLOAD: Final = MAX_REQUEST_BYTES
 
+#: Size of a message's id: 128 random bits, so that two devices never draw the same one.
+_ID_BYTES: Final = 16
 #: Separators and wildcards of topics (MQTT 3.1.1, section 4.7), and control characters.
 _FORBIDDEN_CHARACTERS: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
 #: Ids that would make topics ambiguous, because of gw/v1/model/... and gw/v1/dead/...
@@ -24,8 +27,8 @@ _RESERVED_IDS: Final = frozenset({"model", "dead"})
 
 def check_id(value: object) -> bytes:
     """Return the id of a message if it has 16 bytes, or raise WireError."""
-    if type(value) is not bytes or len(value) != 16:
-        raise WireError("id", "a message's id must be 16 bytes")
+    if type(value) is not bytes or len(value) != _ID_BYTES:
+        raise WireError("id", f"a message's id must be {_ID_BYTES} bytes")
     return value
 
 
@@ -66,15 +69,13 @@ def check_level(field_name: str, value: str) -> str:
 
     Raises WireError.
     """
-    return (
-        _level(field_name, value)
-        if type(value) is str
-        else check_text(field_name, value, 1, MAX_NAME_BYTES)
-    )
+    if type(value) is not str:  # check_text raises; the cache would fail if it is not hashable
+        return check_text(field_name, value, 1, MAX_NAME_BYTES)
+    return _check_level_cached(field_name, value)
 
 
 @lru_cache(maxsize=4096)  # most messages have the same names
-def _level(field_name: str, value: str) -> str:
+def _check_level_cached(field_name: str, value: str) -> str:
     check_text(field_name, value, 1, MAX_NAME_BYTES)
     if _FORBIDDEN_CHARACTERS.search(value):
         raise WireError(

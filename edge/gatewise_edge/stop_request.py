@@ -34,16 +34,17 @@ class StopRequest:
         self._former_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._former_handlers[number] = signal.signal(number, self._on_signal)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            former_handler = signal.signal(signal_number, self._on_signal)
+            self._former_handlers[signal_number] = former_handler
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._restore()
+        self._restore_handlers()
 
     @contextmanager
     def interrupts(self) -> Iterator[None]:
-        """Let a signal raise Stopped within the block."""
+        """Let a signal raise StopInterrupt within the block."""
         self._may_interrupt = True
         try:
             if self.signal_name:
@@ -53,16 +54,16 @@ class StopRequest:
             self._may_interrupt = False
 
     def pause(self, seconds: float) -> None:
-        """Sleep; a request to stop ends the sleep with Stopped."""
+        """Sleep; a request to stop ends the sleep with StopInterrupt."""
         with self.interrupts():
             time.sleep(max(0.0, seconds))
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.signal_name = signal.Signals(number).name
-        self._restore()
+    def _on_signal(self, signal_number: int, frame: FrameType | None) -> None:
+        self.signal_name = signal.Signals(signal_number).name
+        self._restore_handlers()  # so that a second signal ends the program
         if self._may_interrupt:
             raise StopInterrupt
 
-    def _restore(self) -> None:
+    def _restore_handlers(self) -> None:
         while self._former_handlers:
             signal.signal(*self._former_handlers.popitem())

@@ -21,7 +21,8 @@ from gatewise_edge.link.messages import MAX_SKIPPED, AuditMark
 #: ``min(1, _UNIFORM_FRACTION * mean_probability + factor * exp(-u / _RANK_SCALE))``.
 _UNIFORM_FRACTION: Final = 0.2
 _RANK_SCALE: Final = 0.08
-#: Number of latest answers to rank. With fewer than _MIN_RANKED_ANSWERS every probability is
+#: Number of latest answers to rank: few enough that the ranks follow a change of the instances.
+#: With fewer than _MIN_RANKED_ANSWERS ranks are coarse, and every probability is
 #: `mean_probability`.
 _MAX_RANKED_ANSWERS: Final = 400
 _MIN_RANKED_ANSWERS: Final = 40
@@ -89,6 +90,7 @@ class AuditSampler:
         sorted_confidences = self._sorted_confidences
         rank = None
         if len(sorted_confidences) >= _MIN_RANKED_ANSWERS:
+            # Equal confidences share the mean of their ranks.
             n_smaller = bisect_left(sorted_confidences, confidence)
             n_not_larger = bisect_right(sorted_confidences, confidence)
             rank = (n_smaller + n_not_larger + 1) / 2 / (len(sorted_confidences) + 1)
@@ -107,10 +109,13 @@ class AuditSampler:
 
 @cache
 def _exponential_factor(mean_probability: float) -> float:
-    """Find the factor of the exponential that gives this mean probability."""
+    """Find the factor of the exponential that gives this mean probability.
+
+    The mean over equally spaced ranks grows with the factor, so that bisection finds it.
+    """
     ranks = [(i + 0.5) / 1000 for i in range(1000)]
     low_factor = 0.0
-    high_factor = math.exp(1.0 / _RANK_SCALE)
+    high_factor = math.exp(1.0 / _RANK_SCALE)  # with it every probability is 1, even at rank 1
     while high_factor - low_factor > 1e-6 * high_factor:
         factor = (low_factor + high_factor) / 2
         probabilities = (

@@ -24,7 +24,8 @@ from gatewise_edge.sensors.blocking_reader import BlockingReader
 
 _LOG = logging.getLogger(__name__)
 
-#: Longest wait for the response to an audit, in seconds; no instance waits for it.
+#: Longest wait for the response to an audit, in seconds. No instance waits for it, so that it may
+#: be much longer than a deadline.
 AUDIT_TIMEOUT_S: Final = 10.0
 
 
@@ -113,7 +114,7 @@ class Auditor:
                 manifest.version,
                 deadline=self._clock() + AUDIT_TIMEOUT_S,
                 mark=mark,
-                on_answer=partial(self._count, mark),
+                on_answer=partial(self._count_response, mark),
             )
         except SensorError:
             return  # no bias: a sensor fails for right and wrong answers alike
@@ -123,7 +124,7 @@ class Auditor:
             with self._lock:
                 self._sums["audit_cost"] += instance.reading.cost - feature_cost
 
-    def _count(self, mark: AuditMark, response: Response) -> None:
+    def _count_response(self, mark: AuditMark, response: Response) -> None:
         """Count an answered audit, weighted with ``1 / p`` for its probability p."""
         disagrees = int(response.labels[0]) != mark.class_index
         with self._lock:

@@ -44,11 +44,13 @@ from gatewise_export.bundle.bundle import Bundle
 
 _LOG = logging.getLogger(__name__)
 
-#: Time in seconds that is reserved before the deadline to write the answer.
+#: Time in seconds that is reserved before the deadline to write the answer: a few times what Python
+#: and the scheduler of a small device need.
 _RESERVED_SECONDS: Final = 0.005
-#: Largest number of rows that :meth:`Device.answer_many` begins before it waits for the first.
+#: Largest number of rows that :meth:`Device.answer_many` begins before it waits for the first: as
+#: many as a request may have.
 _MAX_BEGUN_ROWS: Final = 256
-#: Part of the deadline that it may take to begin them.
+#: Part of the deadline that it may take to begin them. The rest is left for the request.
 _MAX_BEGIN_FRACTION: Final = 0.25
 
 Observer = Callable[[Answer | Exception], None]
@@ -167,6 +169,7 @@ class Device:
         )
         self._installed_bundle = self._install(first_bundle)
         self._clock = clock
+        # At most a tenth of the deadline.
         self._reserved_s = min(_RESERVED_SECONDS, self.deadline_ms / 1e4)
         self._uplink = Uplink(link, offload_rules, clock)
         self._flow = RowFlow(
@@ -330,7 +333,7 @@ class Device:
 
         Returns the answers of the rows that were added.
         """
-        # Begin rows until the request is full or _BEGIN_SHARE of the deadline has passed.
+        # Begin rows until the request is full or _MAX_BEGIN_FRACTION of the deadline has passed.
         begin_until = time.monotonic() + _MAX_BEGIN_FRACTION * self.deadline_ms / 1000.0
         installed_bundle = self._installed_bundle
         max_group_rows = max_rows(

@@ -25,7 +25,7 @@ from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, Values, r
 from gatewise_edge.sensors.feature_sources import ChannelLimits, RawRowSource, WindowSource
 from gatewise_edge.sensors.fetched_row import FetchedRow, FetchedSource
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.sensors.table import in_order
+from gatewise_edge.sensors.table import order_cells
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest import Manifest
 
@@ -203,9 +203,9 @@ class InstalledBundle:
         """
         # Convert tables.
         instances: Any = rows
-        for method in ("to_dicts", "to_pylist"):  # of polars and of Arrow
-            if hasattr(instances, method):
-                return self.checked_rows(getattr(instances, method)())
+        for method_name in ("to_dicts", "to_pylist"):  # of polars and of Arrow
+            if hasattr(instances, method_name):
+                return self.checked_rows(getattr(instances, method_name)())
         if hasattr(instances, "to_dict"):  # a DataFrame of pandas
             has_names = any(isinstance(name, str) for name in instances.columns)
             instances = instances.to_dict("records") if has_names else instances.to_numpy()
@@ -222,7 +222,7 @@ class InstalledBundle:
         if isinstance(instances, list):
             row_names = self.row_names or ()
             instances = [
-                in_order(instance, row_names) if isinstance(instance, Mapping) else instance
+                order_cells(instance, row_names) if isinstance(instance, Mapping) else instance
                 for instance in instances
             ]
         # Check features as one matrix.
@@ -270,7 +270,7 @@ class InstalledBundle:
         if signal is not None and not signal.holds_features(instance):
             return WindowSource(instance, signal, self.block_reader, self.channel_limits)
         if isinstance(instance, Mapping):
-            instance = in_order(instance, self.row_names or ())
+            instance = order_cells(instance, self.row_names or ())
         if instance_spec is not None and np.shape(instance) == instance_spec.shape:
             instance = np.reshape(instance, -1)
         return row_values(instance, self._n_row_values, self.feature_positions)

@@ -34,13 +34,14 @@ _LOG = logging.getLogger(__name__)
 
 #: Reasons of fallbacks whose instance perhaps no worker has seen.
 _UNSENT_REASONS: Final = frozenset({"link-down", "breaker-open", "unsent", "timeout"})
-#: Largest number of answered instances that wait to be written; beyond it the oldest is dropped.
+#: Largest number of answered instances that wait to be written; beyond it the oldest is dropped, so
+#: that a slow disk or sensor does not fill the memory.
 _MAX_UNWRITTEN: Final = 256
-#: Longest wait for a response, in seconds.
+#: Longest wait for a response, in seconds; no instance waits for it.
 _RESPONSE_TIMEOUT_S: Final = 10.0
-#: Time between two checks of the link, in seconds.
+#: Time between two checks of the link, in seconds. A link does not report that it is ready.
 _POLL_S: Final = 0.2
-#: Pause after a failure, in seconds.
+#: Pause after a failure, in seconds, so that late requests do not load a busy cloud.
 _PAUSE_S: Final = 5.0
 
 OnCorrection = Callable[[dict[str, Any]], None]
@@ -91,13 +92,16 @@ class LateRequests:
     @property
     def gauges(self) -> dict[str, float]:
         """Numbers of requests and bytes in the store."""
-        return {"unsent": float(len(self._store)), "unsent_bytes": float(self._store.n_bytes)}
+        return {
+            "unsent": float(len(self._store)),
+            "unsent_bytes": float(self._store.n_bytes),
+        }
 
     def start(self, uplink: Uplink, manifest: Manifest) -> None:
         """Start the thread that sends over `uplink`; `manifest` is that of the active bundle."""
         self._classes_by_version[manifest.name, manifest.version] = manifest.classes
         self._thread = threading.Thread(
-            target=self._run, args=(uplink,), name="gatewise-late", daemon=True
+            target=self._store_and_send, args=(uplink,), name="gatewise-late", daemon=True
         )
         self._thread.start()
 
@@ -125,54 +129,54 @@ class LateRequests:
 
         This object's thread acquires the missing features.
         """
-        answered = _AnsweredInstance(instance, mark, new_id(), time.time())
+        answered_instance = _AnsweredInstance(instance, mark, new_id(), time.time())
         with self._condition:
             if len(self._unwritten) >= _MAX_UNWRITTEN:
                 self._unwritten.popleft()
                 self._counts["late_lost"] += 1
-            self._unwritten.append(answered)
+            self._unwritten.append(answered_instance)
             self._condition.notify_all()
-        return answered.request_id.hex()
+        return answered_instance.request_id.hex()
 
     # -- the thread ------------------------------------------------------------------------
 
-    def _run(self, uplink: Uplink) -> None:
+    def _store_and_send(self, uplink: Uplink) -> None:
         last_number = 0  # number of the latest request that was sent
         while True:
             with self._condition:
                 if not self._unwritten and not self._is_closed:
                     self._condition.wait(_POLL_S if len(self._store) else None)
-                answered = self._unwritten.popleft() if self._unwritten else None
-                if answered is None and self._is_closed:
+                answered_instance = self._unwritten.popleft() if self._unwritten else None
+                if answered_instance is None and self._is_closed:
                     return
             try:
-                if answered is not None:
-                    self._write(answered, uplink.private)
+                if answered_instance is not None:
+                    self._write_request(answered_instance, uplink.private)
                 elif uplink.is_idle:
                     last_number = self._send_next(uplink, last_number)
             except Exception:  # the thread must survive, so that later requests are sent
                 _LOG.exception("late requests failed; the next try is in %g s", _PAUSE_S)
-                self._wait(_PAUSE_S)
+                self._pause(_PAUSE_S)
 
-    def _wait(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         with self._condition:
             self._condition.wait_for(lambda: self._is_closed or bool(self._unwritten), seconds)
 
-    def _write(self, answered: _AnsweredInstance, private: bool) -> None:
-        instance = answered.instance
+    def _write_request(self, answered_instance: _AnsweredInstance, is_private: bool) -> None:
+        instance = answered_instance.instance
         manifest = instance.bundle.manifest
         instance.reading.lift_deadline()
         try:
             request = Request(
-                id=answered.request_id,
+                id=answered_instance.request_id,
                 model=manifest.name,
                 version=manifest.version,
                 ttl_ms=int(1000 * _RESPONSE_TIMEOUT_S),
                 X=instance.acquire_request_values()[np.newaxis],
-                audit=answered.mark,
-                private=private,
+                audit=answered_instance.mark,
+                private=is_private,
             )
-            self._store.add(encode_request(request), answered.answered_at)
+            self._store.add(encode_request(request), answered_instance.answered_at)
         except (SensorError, WireError, sqlite3.Error) as error:
             _LOG.warning("an instance cannot be stored for a late request: %s", error)
             self._counts["late_lost"] += 1
@@ -181,33 +185,33 @@ class LateRequests:
 
     def _send_next(self, uplink: Uplink, last_number: int) -> int:
         """Send the request after `last_number` and wait for its outcome; return its number."""
-        unsent = self._store.next_request(last_number)
-        if unsent is None:  # start again with the oldest request
+        unsent_request = self._store.next_request(last_number)
+        if unsent_request is None:  # start again with the oldest request
             return 0
         try:
-            request = decode_request(unsent.payload, allow_missing=True)
+            request = decode_request(unsent_request.payload, allow_missing=True)
         except WireError as error:
             _LOG.warning("a stored request cannot be read: %s", error)
-            self._store.remove(unsent)
+            self._store.remove(unsent_request)
             self._counts["late_refused"] += 1
-            return unsent.number
+            return unsent_request.number
         # A late request has at least 1 here, because 0 marks a live request.
-        request.late_s = min(max(1, round(time.time() - unsent.answered_at)), MAX_LATE_S)
+        request.late_s = min(max(1, round(time.time() - unsent_request.answered_at)), MAX_LATE_S)
         offload = uplink.send_late(request, _RESPONSE_TIMEOUT_S)
-        self._settle(unsent, request, offload)
+        self._settle(unsent_request, request, offload)
         if offload.state != "answered":
-            self._wait(_PAUSE_S)
-        return unsent.number
+            self._pause(_PAUSE_S)
+        return unsent_request.number
 
-    def _settle(self, unsent: UnsentRequest, request: Request, offload: Offload) -> None:
+    def _settle(self, unsent_request: UnsentRequest, request: Request, offload: Offload) -> None:
         """Remove a request from the store if it was answered or refused for good."""
         response = offload.response
         if offload.state == "answered" and response is not None:
-            self._store.remove(unsent)
+            self._store.remove(unsent_request)
             self._counts["late_sent"] += 1
             self._report_answer(request, response)
         elif offload.state == "refused" and response is not None and not response.retryable:
-            self._store.remove(unsent)
+            self._store.remove(unsent_request)
             self._counts["late_refused"] += 1
 
     def _report_answer(self, request: Request, response: Response) -> None:

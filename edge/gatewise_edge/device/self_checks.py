@@ -16,9 +16,11 @@ from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import differing_windows
 
-#: Relative and absolute tolerance for the margins of a given graph on another kind of machine.
+#: Relative and absolute tolerance for the margins of a given graph on another kind of machine,
+#: which may sum float32 values in another order.
 MARGIN_TOLERANCE: Final = 1e-3
 #: Number of sample rows on which a flat model runs one by one, in addition to all rows together.
+#: A difference between the two ways shows in any row.
 N_SINGLE_ROWS: Final = 4
 
 
@@ -82,21 +84,25 @@ def self_test(
     for stage_index, stage in enumerate(stages):
         run = stage_runs[stage_index]
         margins = np.array([output.outputs for output in run.outputs], np.float32)
-        expected = sample[f"stage_{stage_index}"]
-        differs = _differ_in_bits(margins, expected)
+        expected_margins = sample[f"stage_{stage_index}"]
+        differs = _differ_in_bits(margins, expected_margins)
         single_row_margins = run.single_row_margins
         differs[: len(single_row_margins)] |= _differ_in_bits(
-            single_row_margins, expected[: len(single_row_margins)]
+            single_row_margins, expected_margins[: len(single_row_margins)]
         )
         if stage.spec.kind == "graph":
             has_equal_margins &= ~differs
             if provider == CPU:
                 is_close = np.isclose(
-                    margins, expected, rtol=MARGIN_TOLERANCE, atol=MARGIN_TOLERANCE, equal_nan=True
+                    margins,
+                    expected_margins,
+                    rtol=MARGIN_TOLERANCE,
+                    atol=MARGIN_TOLERANCE,
+                    equal_nan=True,
                 )
                 differs &= ~is_close.all(axis=1)
             else:
-                differs = ~_have_equal_answers(stage, margins, expected)
+                differs = ~_have_equal_answers(stage, margins, expected_margins)
         differences[f"stage_{stage_index}"] = int(np.count_nonzero(differs))
         if f"bought_{stage_index}" in sample:
             differs = (run.acquired != sample[f"bought_{stage_index}"]).any(axis=1)

@@ -186,7 +186,8 @@ def run_stages(
 ) -> bool:
     """Run stages on one instance until one stops; return whether one did.
 
-    Each stage's output is appended to `outputs`. Raises SensorError as :meth:`DeviceStage.visit`.
+    Each stage's output is appended to `outputs`. Raises SensorError as
+    :meth:`DeviceStage.run_instance`.
     """
     for stage in stages:
         output = stage.run_instance(reading, allow_missing=allow_missing)

@@ -11,7 +11,10 @@ from gatewise_edge.sensors.feature_reader import Reading
 _LOG = logging.getLogger(__name__)
 
 MIN_CELLS_TO_REPORT: Final = 20
-"""Number of cells after which a column with only unseen categories is reported."""
+"""Number of cells after which a column with only unseen categories is reported.
+
+A few rare categories in a row may come by chance.
+"""
 
 
 class UnseenCategories:
@@ -22,8 +25,8 @@ class UnseenCategories:
     """
 
     def __init__(self) -> None:
-        self._n_cells: dict[str, int] = {}
-        self._n_unseen: dict[str, int] = {}
+        self._n_cells_by_column: dict[str, int] = {}
+        self._n_unseen_by_column: dict[str, int] = {}
 
     def count(self, encoder: RowEncoder, reading: Reading) -> bool:
         """Count the acquired cells of an instance; return whether one of them is unseen."""
@@ -38,11 +41,11 @@ class UnseenCategories:
             ):
                 continue
             name = column.name
-            self._n_cells[name] = self._n_cells.get(name, 0) + 1
+            self._n_cells_by_column[name] = self._n_cells_by_column.get(name, 0) + 1
             if column.encodes_unknown(reading.values[column_features].tolist()):
                 has_unseen = True
-                self._n_unseen[name] = self._n_unseen.get(name, 0) + 1
-            if self._n_cells[name] == MIN_CELLS_TO_REPORT and name in self.columns:
+                self._n_unseen_by_column[name] = self._n_unseen_by_column.get(name, 0) + 1
+            if self._n_cells_by_column[name] == MIN_CELLS_TO_REPORT and name in self.columns:
                 _LOG.warning(
                     "column %r: no category of its first %d cells was in the training rows; check "
                     "that its texts are spelled as in training",
@@ -53,9 +56,9 @@ class UnseenCategories:
 
     @property
     def columns(self) -> list[str]:
-        """Columns with at least FIRST_CELLS cells, if all of these are unseen."""
+        """Columns with at least MIN_CELLS_TO_REPORT cells, if all of these are unseen."""
         return [
             name
-            for name, n_cells in self._n_cells.items()
-            if n_cells >= MIN_CELLS_TO_REPORT and self._n_unseen.get(name, 0) == n_cells
+            for name, n_cells in self._n_cells_by_column.items()
+            if n_cells >= MIN_CELLS_TO_REPORT and self._n_unseen_by_column.get(name, 0) == n_cells
         ]

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from gatewise.errors import InputError
 
+#: AUTOINCREMENT never uses a number again, so that a caller can continue after the last one.
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS requests"
     " (number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, payload BLOB NOT NULL)"
@@ -72,6 +73,8 @@ class UnsentStore:
             # SQLite gives its journal the permissions of the file.
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            # With these modes only a power failure can lose the latest requests, and each addition
+            # costs no wait for the disk.
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.execute(_SCHEMA)
@@ -98,7 +101,7 @@ class UnsentStore:
                 self.counts["late_dropped"] += 1
                 return
             while self._n_bytes + len(payload) > self._max_bytes:
-                oldest = self._first(0)
+                oldest = self._first_after(0)
                 if oldest is None:  # another process has emptied the file
                     self._n_requests = 0
                     self._n_bytes = 0
@@ -114,7 +117,7 @@ class UnsentStore:
     def next_request(self, last_number: int) -> UnsentRequest | None:
         """Return the first request after number `last_number`; drop requests that are too old."""
         with self._lock:
-            while (request := self._first(last_number)) is not None:
+            while (request := self._first_after(last_number)) is not None:
                 if self._clock() - request.answered_at <= self._max_age_s:
                     return request
                 self._delete(request)
@@ -131,7 +134,7 @@ class UnsentStore:
         with self._lock:
             self._database.close()
 
-    def _first(self, last_number: int) -> UnsentRequest | None:
+    def _first_after(self, last_number: int) -> UnsentRequest | None:
         query = "SELECT number, at, payload FROM requests WHERE number > ? ORDER BY number LIMIT 1"
         columns = self._database.execute(query, (last_number,)).fetchone()
         return None if columns is None else UnsentRequest(*columns)

@@ -103,9 +103,10 @@ class Breaker:
     _changed_at: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
-        for name in ("max_failures", "n_recent"):
-            if getattr(self, name) < 1:
-                raise InputError(f"breaker: {name} is {getattr(self, name)}; it must be at least 1")
+        for setting_name in ("max_failures", "n_recent"):
+            count = getattr(self, setting_name)
+            if count < 1:
+                raise InputError(f"breaker: {setting_name} is {count}; it must be at least 1")
         if not 0 < self.max_silent_share <= 1:
             raise InputError(f"breaker: share is {self.max_silent_share}; it must lie in (0, 1]")
         if not 0 < self.first_pause_s <= self.max_pause_s < math.inf:
@@ -166,6 +167,7 @@ class Breaker:
             self._open(now)
 
     def _open(self, now: float) -> None:
+        # The bound on the exponent keeps the power a finite number.
         mean_pause_s = min(self.max_pause_s, self.first_pause_s * 2.0 ** min(self._n_openings, 60))
         self._n_openings += 1
         self.state = "open"

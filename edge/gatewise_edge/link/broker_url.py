@@ -25,7 +25,8 @@ _URL_FORM: Final = "mqtt://[user:password@]host[:port]"
 _ENCODING_HINT: Final = (
     "in a user or password write # as %23, / as %2F, ? as %3F, @ as %40, : as %3A, [ as %5B"
 )
-#: Time in ms after which a peer that does not acknowledge data counts as dead.
+#: Time in ms after which a peer that does not acknowledge data counts as dead. It is shorter than
+#: the keepalive, and leaves time for several retransmissions over a slow link.
 _USER_TIMEOUT_MS: Final = 3000
 
 
@@ -84,7 +85,9 @@ class Endpoint:
             if path is not None and not Path(path).is_file():
                 raise InputError(f"{option_name} {path} does not exist")
         self._certificate = None if cert_file is None else (str(cert_file), key_file)
-        self._context = self._tls_context(ca_file, cert_file, key_file) if self.uses_tls else None
+        self._tls_context = (
+            self._make_tls_context(ca_file, cert_file, key_file) if self.uses_tls else None
+        )
 
     @property
     def certificate_expires(self) -> float | None:
@@ -104,31 +107,31 @@ class Endpoint:
 
     def reload_certificate(self) -> None:
         """Read the certificate file again, for the following connections."""
-        if self._context is None or self._certificate is None:
+        if self._tls_context is None or self._certificate is None:
             return
         try:
-            self._context.load_cert_chain(*self._certificate)
+            self._tls_context.load_cert_chain(*self._certificate)
         except (ssl.SSLError, OSError) as error:
             _LOG.warning("certificate %s cannot be reloaded: %s", self._certificate[0], error)
 
     @staticmethod
-    def _tls_context(
+    def _make_tls_context(
         ca_file: str | Path | None, cert_file: str | Path | None, key_file: str | Path | None
     ) -> ssl.SSLContext:
         try:
-            context = ssl.create_default_context(cafile=ca_file)
+            tls_context = ssl.create_default_context(cafile=ca_file)
             if cert_file is not None:
-                context.load_cert_chain(cert_file, key_file)
+                tls_context.load_cert_chain(cert_file, key_file)
         except (ssl.SSLError, OSError) as error:
             files = ", ".join(str(path) for path in (ca_file, cert_file, key_file) if path)
             raise InputError(f"the TLS files cannot be used ({files}): {error}") from None
-        return context
+        return tls_context
 
     def prepare(self, client: paho.Client) -> None:
         """Set the credentials and the TLS context of `client`."""
         if self.user is not None:
             client.username_pw_set(self.user, self.password)
-        client.tls_set_context(limited_context(self._context))
+        client.tls_set_context(limited_context(self._tls_context))
 
 
 def _host_and_port(address: SplitResult) -> tuple[str, int]:
@@ -176,8 +179,8 @@ def disconnect_reason(reason: object) -> str:
     return "the broker closed the connection" if message == "Unspecified error" else message
 
 
-def _set_socket_options(client: object, userdata: object, sock: Any) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _set_socket_options(_client: object, _userdata: object, connection: Any) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # Without this a dead peer is noticed only after one and a half keepalive periods.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)

@@ -28,10 +28,13 @@ from gatewise_edge.link.broker_url import Endpoint, disconnect_reason, make_clie
 
 _LOG = logging.getLogger(__name__)
 
+#: Silence in seconds after which paho sends a PINGREQ. The broker publishes the last will after one
+#: and a half times as long (MQTT 3.1.1, section 3.1.2.10).
 _KEEPALIVE_SECONDS: Final = 10
-#: Longest time in seconds between two calls of paho's keepalive.
+#: Longest time in seconds between two calls of paho's keepalive, which counts in seconds.
 _TICK_SECONDS: Final = 1.0
-#: Mean seconds before the first attempt to reconnect; doubled each time, up to the largest.
+#: Mean seconds before the first attempt to reconnect; doubled each time, up to the largest. A lost
+#: connection is back soon, and a broker that was away for long is found again within 90 s.
 _FIRST_PAUSE_SECONDS: Final = 1.0
 _MAX_PAUSE_SECONDS: Final = 60.0
 
@@ -87,7 +90,7 @@ class BrokerConnection:
         client.on_publish = client.on_unsubscribe = self._on_ack
         client.on_message = self._on_message
         client.on_disconnect = self._on_disconnect
-        # With this callback paho queues messages and lets this class write them.
+        # If this callback is set, paho queues messages and lets this class write them.
         client.on_socket_register_write = lambda *_: None
         self._client = client
         #: Held during writes and during reads of TLS, because an OpenSSL connection may be used by
@@ -99,14 +102,14 @@ class BrokerConnection:
         #: Events that paho reported and that no callback has handled yet.
         self._events: deque[Callable[[], None]] = deque()
         #: Why the connection ended; empty while it is not known.
-        self._reason = ""
+        self._end_reason = ""
         #: Whether the last attempt to connect reached a broker.
         self.has_reached_broker = False
         #: Connections that ended because a packet was too large.
         self.n_oversized = 0
         self._is_closing = threading.Event()
         self._wake_sender: socket.socket | None = None
-        self._thread = threading.Thread(target=self._run, name="gatewise-mqtt", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="gatewise-mqtt", daemon=True)
 
     @property
     def is_connected(self) -> bool:
@@ -194,7 +197,7 @@ class BrokerConnection:
 
     # -- the network thread ----------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run_loop(self) -> None:
         wake_receiver, wake_sender = socket.socketpair()
         wake_receiver.setblocking(False)
         with wake_receiver, wake_sender:
@@ -205,7 +208,7 @@ class BrokerConnection:
     def _keep_connected(self, wake_receiver: socket.socket) -> None:
         pause_s = _FIRST_PAUSE_SECONDS
         while not self._is_closing.is_set():
-            self._reason = ""
+            self._end_reason = ""
             self.has_reached_broker = self._connect()
             if self.has_reached_broker and self._serve(wake_receiver):
                 pause_s = _FIRST_PAUSE_SECONDS
@@ -213,7 +216,7 @@ class BrokerConnection:
             self._dispatch()
             if self._is_closing.is_set():
                 return
-            self._run_handler(partial(self._handle_disconnect, self._reason))
+            self._run_handler(partial(self._handle_disconnect, self._end_reason))
             # Randomise the pause, so that the devices of a fleet do not reconnect all at once.
             self._is_closing.wait(pause_s * random.uniform(0.5, 1.5))
             pause_s = min(2.0 * pause_s, _MAX_PAUSE_SECONDS)
@@ -226,7 +229,7 @@ class BrokerConnection:
                 self._client.connect(self._endpoint.host, self._endpoint.port, _KEEPALIVE_SECONDS)
                 self._write()
         except (OSError, ValueError) as error:
-            self._reason = getattr(error, "strerror", None) or str(error) or "no connection"
+            self._end_reason = getattr(error, "strerror", None) or str(error) or "no connection"
             return False
         return True
 
@@ -247,7 +250,7 @@ class BrokerConnection:
             has_decrypted = self._endpoint.uses_tls and connection.pending() > 0
             events_by_descriptor = dict(poller.poll(0 if has_decrypted else 1000.0 * _TICK_SECONDS))
             if wake_receiver.fileno() in events_by_descriptor:
-                wake_receiver.recv(4096)
+                wake_receiver.recv(4096)  # the bytes of all calls of _wake so far
             if (descriptor in events_by_descriptor or has_decrypted) and not self._read():
                 break
             is_accepted = is_accepted or self._client.is_connected()
@@ -269,11 +272,13 @@ class BrokerConnection:
                 self._client.loop_read()
             if connection is not None and connection.oversized:
                 self.n_oversized += 1
-                self._reason = f"the broker sent a packet of {connection.oversized} bytes or more"
-                _LOG.warning("warning: %s; reconnecting", self._reason)
+                self._end_reason = (
+                    f"the broker sent a packet of {connection.oversized} bytes or more"
+                )
+                _LOG.warning("warning: %s; reconnecting", self._end_reason)
         except Exception:
             _LOG.exception("cannot read a packet from the broker; reconnecting")
-            self._reason = self._reason or "the broker sent a packet that cannot be read"
+            self._end_reason = self._end_reason or "the broker sent a packet that cannot be read"
             with self._write_lock:
                 self._client.disconnect()
                 self._client.loop_write()
@@ -308,7 +313,7 @@ class BrokerConnection:
     def _on_connect(
         self,
         client: paho.Client,
-        _data: object,
+        _userdata: object,
         _flags: object,
         reason: ReasonCode,
         _properties: object,
@@ -316,31 +321,36 @@ class BrokerConnection:
         # paho would send the packets of the last connection again, but they are stale by now.
         client.drop_out_messages()
         if reason.is_failure:
-            self._reason = str(reason)
+            self._end_reason = str(reason)
         else:
             self._events.append(self._handle_connect)
 
     def _on_subscribe(
         self,
         _client: object,
-        _data: object,
+        _userdata: object,
         packet_id: int,
         reasons: Sequence[ReasonCode],
         _properties: object,
     ) -> None:
         self._events.append(partial(self._handle_subscribe, packet_id, reasons))
 
-    def _on_ack(self, _client: object, _data: object, packet_id: int, *_: object) -> None:
+    def _on_ack(self, _client: object, _userdata: object, packet_id: int, *_: object) -> None:
         self._events.append(partial(self._acknowledge, packet_id))
 
-    def _on_message(self, _client: object, _data: object, message: paho.MQTTMessage) -> None:
+    def _on_message(self, _client: object, _userdata: object, message: paho.MQTTMessage) -> None:
         self._events.append(partial(self._handle_message, message))
 
     def _on_disconnect(
-        self, _client: object, _data: object, _flags: object, reason: object, _properties: object
+        self,
+        _client: object,
+        _userdata: object,
+        _flags: object,
+        reason: object,
+        _properties: object,
     ) -> None:
         # A refused connection already has its reason.
-        self._reason = self._reason or disconnect_reason(reason)
+        self._end_reason = self._end_reason or disconnect_reason(reason)
 
     def _acknowledge(self, packet_id: int) -> None:
         with self._write_lock:  # `publish` holds it until the id is in the table

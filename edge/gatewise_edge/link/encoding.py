@@ -49,15 +49,18 @@ from gatewise_edge.link.messages import (
 
 #: Version of the messages' layout.
 WIRE_VERSION: Final = 1
+#: Largest number of entries of a message, about twice as many as a request has.
 MAX_ENTRIES: Final = 32
 #: Probabilities of an audit are encoded as integers in millionths.
 _MILLION: Final = 1_000_000
 #: Data types of typed arrays by their tag (RFC 8746, section 2).
-_DTYPES: Final = {
+_DTYPE_OF_TAG: Final = {
     tag: np.dtype(name)
     for tag, name in {64: "u1", 69: "<u2", 72: "i1", 77: "<i2", 84: "<f2", 85: "<f4"}.items()
 }
-_TAGS: Final = {dtype: tag for tag, dtype in _DTYPES.items()}
+_TAG_OF_DTYPE: Final = {dtype: tag for tag, dtype in _DTYPE_OF_TAG.items()}
+_LABEL_TAG: Final = _TAG_OF_DTYPE[np.dtype("<u2")]
+_PROBABILITY_TAG: Final = _TAG_OF_DTYPE[np.dtype("<f4")]
 #: Tags that the values of a request may have.
 _REQUEST_VALUE_TAGS: Final = (85, 84, 64, 72, 77)
 
@@ -82,7 +85,7 @@ def _checksum(content: bytes | memoryview) -> bytes:
 
 def _typed_array(array: NDArray[Any], dtype: str | np.dtype[Any]) -> cbor2.CBORTag:
     contiguous_array = np.ascontiguousarray(array, dtype)
-    return cbor2.CBORTag(_TAGS[contiguous_array.dtype], contiguous_array.tobytes())
+    return cbor2.CBORTag(_TAG_OF_DTYPE[contiguous_array.dtype], contiguous_array.tobytes())
 
 
 def encode_request(request: Request) -> bytes:
@@ -151,7 +154,7 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
             version=entries.text("mv"),
             ttl_ms=entries.integer("ttl", 0, MAX_TTL_MS),
             X=entries.array("x", shape, *_REQUEST_VALUE_TAGS),
-            audit=_audit(entries) if entries.has("a") else None,
+            audit=_build_audit_mark(entries) if entries.has("a") else None,
             private=bool(entries.integer("pr", 0, 1)) if entries.has("pr") else False,
             late_s=entries.integer("late", 0, MAX_LATE_S) if entries.has("late") else 0,
         )
@@ -164,10 +167,10 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
 
 def decode_response(payload: bytes) -> Response:
     """Decode a response from an untrusted sender; raises WireError as :func:`decode_request`."""
-    return decode_entries(payload, _response)
+    return decode_entries(payload, _build_response)
 
 
-def _response(entries: Entries) -> Response:
+def _build_response(entries: Entries) -> Response:
     if entries.has("e"):
         return Response(
             id=entries.id,
@@ -185,13 +188,13 @@ def _response(entries: Entries) -> Response:
         id=entries.id,
         model=model,
         version=version,
-        labels=entries.array("y", (n_rows,), 69),
-        probabilities=entries.array("p", (n_rows, n_classes), 85),
+        labels=entries.array("y", (n_rows,), _LABEL_TAG),
+        probabilities=entries.array("p", (n_rows, n_classes), _PROBABILITY_TAG),
         worker_us=entries.integer("us", 0, MAX_WORKER_US),
     )
 
 
-def _audit(entries: Entries) -> AuditMark:
+def _build_audit_mark(entries: Entries) -> AuditMark:
     return AuditMark(
         class_index=entries.integer("a", 0, MAX_CLASSES),
         probability=entries.integer("ap", 1, _MILLION) / _MILLION,
@@ -223,7 +226,7 @@ class Entries:
             )
         for key, value in entries.items():
             untagged_value = value.value if type(value) is _Tagged else value
-            if type(untagged_value) in _NESTED:
+            if type(untagged_value) in _NESTED_TYPES:
                 raise WireError("type", f"{str(key)[:20]!r} has a nested value", id=self.id)
 
     def has(self, key: str) -> bool:
@@ -245,7 +248,7 @@ class Entries:
             raise WireError("type", f"{key!r} is not a typed array")
         if tagged.tag not in tags:
             raise WireError("type", f"{key!r} is a typed array of tag {tagged.tag}, not {tags}")
-        dtype = _DTYPES[tagged.tag]
+        dtype = _DTYPE_OF_TAG[tagged.tag]
         n_bytes = math.prod(shape) * dtype.itemsize
         if len(tagged.value) != n_bytes:
             raise WireError("shape", f"{key!r} has {len(tagged.value)} bytes, not {n_bytes}")
@@ -259,7 +262,7 @@ class _Tagged:
     value: Any
 
 
-_NESTED: Final = frozenset({list, tuple, dict, _Tagged})
+_NESTED_TYPES: Final = frozenset({list, tuple, dict, _Tagged})
 
 
 class _TagsAsData(Mapping[int, Callable[[Any, bool], Any]]):
@@ -290,7 +293,7 @@ def _read_map(payload: bytes) -> dict[Any, Any]:
         entries = cbor2.CBORDecoder(
             stream,
             semantic_decoders=_TAGS_AS_DATA,
-            max_depth=4,
+            max_depth=4,  # a map, a tag, and bytes; a deeper value cannot be valid
             allow_indefinite=False,
             allow_duplicate_keys=False,
             strict_hashable_types=True,

@@ -25,14 +25,15 @@ class OversizedPacketError(OSError):
 class PacketLimit:
     """Mixin for a socket class that parses the headers of received packets.
 
-    `oversized` is the length of the refused packet, or 0.
+    The first byte of a packet has its type, and the next ones the length of the rest (MQTT 3.1.1,
+    section 2.2). `oversized` is the length of the refused packet, or 0.
     """
 
     oversized = 0
     # class attributes, because `ssl` creates sockets without calling the constructor
     _is_in_header = False
     _length = 0
-    _shift = 0
+    _length_shift = 0
     _n_body_bytes_left = 0
 
     def recv(self, n_bytes: int = 1024, flags: int = 0) -> bytes:
@@ -53,8 +54,8 @@ class PacketLimit:
             if self._is_in_header:
                 self._read_length(received[position])
             else:
-                self._is_in_header = True
-                self._length = self._shift = 0
+                self._is_in_header = True  # this byte is the type
+                self._length = self._length_shift = 0
             position += 1
 
     def _read_length(self, byte: int) -> None:
@@ -62,8 +63,8 @@ class PacketLimit:
 
         Each byte holds seven bits, the lowest first. Its eighth bit says that another byte follows.
         """
-        self._length |= (byte & 127) << self._shift
-        self._shift += 7
+        self._length |= (byte & 127) << self._length_shift
+        self._length_shift += 7
         if self._length > MAX_PACKET_BYTES:
             self.oversized = self._length
             raise OversizedPacketError(f"a packet of at least {self._length} bytes")

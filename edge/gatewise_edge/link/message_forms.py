@@ -37,6 +37,7 @@ from gatewise_edge.link.encoding import (
 from gatewise_edge.link.messages import MAX_ROWS, Request, Response
 from gatewise_edge.link.topics import json_response_topic, response_topic
 
+#: The form of an id, 16 bytes in hexadecimal digits.
 _ID_FORM: Final = re.compile("[0-9a-f]{32}", re.ASCII)
 
 Row = list[float | None]
@@ -173,12 +174,13 @@ def _matrix(rows_or_row: list[Any]) -> NDArray[np.float32]:
 
 #: The form that devices use. An answer is a label (2 bytes) and float32 probabilities.
 CBOR: Final = MessageForm(
-    decode_request, encode_response, response_topic, lambda classes: 4 * classes + 2
+    decode_request, encode_response, response_topic, lambda n_classes: 4 * n_classes + 2
 )
-#: A float32 has at most 14 characters and a label 5, each with a comma.
+#: A float32 has at most 14 characters and a label 5, each with a comma; a row of probabilities also
+#: has brackets and a comma.
 JSON: Final = MessageForm(
     decode_json_request,
     encode_json_response,
     json_response_topic,
-    lambda classes: 15 * classes + 10,
+    lambda n_classes: 15 * n_classes + 10,
 )

@@ -16,15 +16,21 @@ from gatewise_edge.errors import WireError
 
 #: Largest size of a request's values in bytes; the other fields fit the message with them.
 MAX_VALUE_BYTES: Final = MAX_PAYLOAD - request_bytes(0)
+#: Bounds of the fields, which docs/wire.md states for other implementations. Those that are not
+#: explained below are far above what a device needs, so that they refuse damaged messages only.
 MAX_ROWS: Final = 4096
 #: Largest number of rows that a device puts in a request; more would make other devices wait.
 MAX_GROUP_ROWS: Final = 256
 MAX_COLUMNS: Final = 1 << 20
+#: A label is an unsigned integer of 16 bits.
 MAX_CLASSES: Final = 65535
+#: One day.
 MAX_TTL_MS: Final = 86_400_000
 MAX_SKIPPED: Final = 65_535
+#: A leap year.
 MAX_LATE_S: Final = 366 * 86_400
 MAX_CODE_BYTES: Final = 32
+#: A detail is one sentence for people.
 MAX_DETAIL_BYTES: Final = 200
 MAX_WORKER_US: Final = 2**40
 #: Largest size of a response's fields without the answers, in bytes.
@@ -204,6 +210,8 @@ class Response:
             probabilities.min() >= -_PROBABILITY_TOLERANCE
             and probabilities.max() <= 1 + _PROBABILITY_TOLERANCE
         ):
+            # The value farthest from [0, 1] is the farthest from its middle; argmax finds a NaN
+            # first.
             outlier = probabilities.flat[np.abs(probabilities - 0.5).argmax()]
             if not np.isfinite(outlier):
                 raise WireError("infinite", "a response with a probability that is not finite")

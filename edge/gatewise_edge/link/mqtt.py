@@ -37,10 +37,12 @@ __all__ = ["Endpoint", "MqttLink", "make_client"]
 
 _LOG = logging.getLogger(__name__)
 
-#: Largest sizes of a status detail and of a topic, in bytes.
-_MAX_DETAIL: Final = 300
-_MAX_TOPIC: Final = 256
+#: Largest size of a status detail in bytes: a model and its version of 64 bytes each, and counts.
+_MAX_DETAIL_BYTES: Final = 300
+#: Largest size of a topic for answers in bytes: the limit of AWS IoT Core.
+_MAX_TOPIC_BYTES: Final = 256
 #: Longest wait on closing until the broker has acknowledged the status ``offline``, in seconds.
+#: A broker that can be reached does so within a round trip.
 _OFFLINE_ACK_SECONDS: Final = 1.0
 
 
@@ -184,10 +186,10 @@ class MqttLink:
     def check_answers_topic(self, topic: str) -> None:
         """Raise InputError if `topic` is malformed or reserved, so that no answers may go there."""
         n_bytes = len(topic.encode("utf-8", "replace"))
-        if not 0 < n_bytes <= _MAX_TOPIC or any(character in topic for character in "+#\0"):
+        if not 0 < n_bytes <= _MAX_TOPIC_BYTES or any(character in topic for character in "+#\0"):
             raise InputError(
-                f"cannot publish on topic {topic[:80]!r}: give 1 to {_MAX_TOPIC} bytes without "
-                "'+', '#' and NUL"
+                f"cannot publish on topic {topic[:80]!r}: give 1 to {_MAX_TOPIC_BYTES} bytes "
+                "without '+', '#' and NUL"
             )
         allowed_topics = (answers_topic(self.device), corrections_topic(self.device))
         if topic.startswith("gw/v1/") and topic not in allowed_topics:
@@ -219,8 +221,8 @@ class MqttLink:
         Without a connection, it is published on connecting. Raises InputError if `detail` is longer
         than 300 bytes.
         """
-        if len(detail.encode("utf-8", "replace")) > _MAX_DETAIL:
-            raise InputError(f"the status must have at most {_MAX_DETAIL} bytes")
+        if len(detail.encode("utf-8", "replace")) > _MAX_DETAIL_BYTES:
+            raise InputError(f"the status must have at most {_MAX_DETAIL_BYTES} bytes")
         self._status = f"online {detail}".rstrip()
         self._publish_status(self._status)
 

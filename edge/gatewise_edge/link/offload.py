@@ -3,10 +3,10 @@
 Pure bookkeeping without clock, thread or socket. The caller passes the times, in seconds on any
 monotonic clock, so that a device and a simulator in virtual time run the same code::
 
-    flight = offloads.open(id, ..., now=now)   # None if too many are in flight
-    ...                                        # send flight.payload over the link
-    offloads.poll(flight, now)                 # whether to send the payload again
-    offloads.receive(response, now)            # the request that this response settles, or None
+    offload = table.open(id, ..., now=now)    # None if too many are in flight
+    ...                                       # send offload.payload over the link
+    table.poll(offload, now)                  # whether to send the payload again
+    table.receive(response, now)              # the request that this response settles, or None
 
 The states of a request::
 
@@ -35,10 +35,13 @@ from gatewise_edge.link.messages import Response
 
 #: Shortest wait before a retry in seconds, because a worker's own time may vary by as much.
 _MIN_RETRY_S: Final = 0.02
+#: Largest factor of the wait before a retry, after answers that may belong to either copy.
 _MAX_BACKOFF: Final = 4
-#: Longest time for which a busy worker can stop a device from sending, in seconds.
+#: Longest time for which a busy worker can stop a device from sending, in seconds; a faulty worker
+#: could state a day.
 _MAX_PAUSE_S: Final = 30.0
-#: Largest number of audits in flight; audits do not count against the bound on requests.
+#: Largest number of audits in flight; audits do not count against the bound on requests. Few of
+#: them hardly delay live requests.
 _MAX_AUDITS: Final = 4
 
 Outcome = Literal["answered", "refused", "timeout", "unsent"]
@@ -176,10 +179,12 @@ class RoundTrip:
         """Update the estimate with one measured round trip."""
         self.backoff = 1
         if self.smoothed_s is None:
+            # RFC 6298, section 2.2: SRTT = R and RTTVAR = R / 2.
             self.smoothed_s = round_trip_s
             self.deviation_s = round_trip_s / 2
         else:
-            # RFC 6298, section 2.3, with beta = 1/4 and alpha = 1/8.
+            # RFC 6298, section 2.3, with beta = 1/4 and alpha = 1/8:
+            # RTTVAR += (|R - SRTT| - RTTVAR) / 4, then SRTT += (R - SRTT) / 8.
             self.deviation_s += (abs(round_trip_s - self.smoothed_s) - self.deviation_s) / 4
             self.smoothed_s += (round_trip_s - self.smoothed_s) / 8
 
@@ -188,6 +193,8 @@ class RoundTrip:
         if self.smoothed_s is None:
             self.update(since_first_s)
             return
+        # The times after which the second copy may be answered: from half of the usual round trip
+        # to the wait before a retry.
         earliest_s = self.smoothed_s / 2
         latest_s = max(2 * self.smoothed_s, self.smoothed_s + 4 * self.deviation_s)
         if earliest_s <= since_retry_s <= latest_s:
@@ -326,7 +333,7 @@ class OffloadTable:
         offload.retry_at = retry_at if is_in_time else math.inf
 
     def _measure(self, offload: Offload, now: float) -> None:
-        """Update the round trip with an answer; `flight.response` is still the last error."""
+        """Update the round trip with an answer; `offload.response` is still the last error."""
         if not offload.is_resent:
             self.round_trip.update(now - offload.sent_at)
         elif offload.response is not None and offload.response.error is not None:

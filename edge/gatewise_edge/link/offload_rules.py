@@ -56,7 +56,7 @@ class OffloadRules:
         if self.implausible not in get_args(ImplausibleHandling):
             handling_names = ", ".join(get_args(ImplausibleHandling))
             raise InputError(f"implausible {self.implausible!r}; choose one of {handling_names}")
-        self.new_token_bucket()
+        self.new_token_bucket()  # raises InputError for a malformed bound
 
     def new_breaker(self) -> Breaker | None:
         """Return the breaker of the rules, or make a default one; None without a breaker."""

@@ -32,9 +32,11 @@ from gatewise_edge.link.offload_rules import OffloadRules
 
 _LOG = logging.getLogger(__name__)
 
-#: Smallest time until the deadline with which a request is still sent, in seconds.
+#: Smallest time until the deadline with which a request is still sent, in seconds: the unit of its
+#: field `ttl`.
 _MIN_SECONDS_LEFT: Final = 0.001
-#: Longest time between two checks of the link while a late request is in flight, in seconds.
+#: Longest time between two checks of the link while a late request is in flight, in seconds. A link
+#: does not report that it was lost.
 _LINK_CHECK_SECONDS: Final = 0.5
 
 

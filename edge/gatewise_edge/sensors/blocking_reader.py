@@ -12,7 +12,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
-T = TypeVar("T")
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True, eq=False)
@@ -65,17 +65,17 @@ class BlockingReader:
         """Whether the next call would have to wait for a running one."""
         return self._running_task is not None
 
-    def run(self, function: Callable[[ReadTask], T], timeout_s: float) -> T:
+    def run(self, function: Callable[[ReadTask], Result], timeout_s: float) -> Result:
         """Return the result of `function`, or raise its error; ReadTimeoutError if it is late."""
         deadline = time.monotonic() + timeout_s
         if not self._thread_is_free.acquire(timeout=max(0.0, timeout_s)):
             raise ReadTimeoutError(self._running_task or ReadTask(function))
         task = self._start(function)
         with suppress(TimeoutError):  # raised by the wait or by the call
-            return cast(T, task.future.result(max(0.0, deadline - time.monotonic())))
+            return cast(Result, task.future.result(max(0.0, deadline - time.monotonic())))
         if self._abandon(task):
             raise ReadTimeoutError(task)
-        return cast(T, task.future.result())
+        return cast(Result, task.future.result())
 
     def start(self, function: Callable[[ReadTask], object]) -> None:
         """Start `function` without waiting for it; do nothing if another call is running."""
@@ -89,7 +89,7 @@ class BlockingReader:
             self._thread.join(timeout=1.0)
             self._thread = None
 
-    def _start(self, function: Callable[[ReadTask], T]) -> ReadTask:
+    def _start(self, function: Callable[[ReadTask], Result]) -> ReadTask:
         task = ReadTask(function)
         self._running_task = task
         if self._thread is None:

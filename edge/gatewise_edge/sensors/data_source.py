@@ -29,7 +29,7 @@ from gatewise_edge.stop_request import StopInterrupt, StopRequest
 
 #: File name endings of tables.
 TABLE_SUFFIXES: Final = (".csv", ".parquet")
-#: Largest size of one JSON line in bytes.
+#: Largest size of one JSON line in bytes, so that a stream without line ends fills no memory.
 _MAX_LINE_BYTES: Final = 2**20
 #: Seconds before a function that failed is called again; doubled each time, up to a second.
 _FIRST_PAUSE_SECONDS: Final = 0.01
@@ -234,7 +234,7 @@ def _from_python(
             try:
                 source = function()
             except Exception as error:
-                raise _failure(f"--data {source_name}", error) from error
+                raise _call_error(f"--data {source_name}", error) from error
     if isinstance(source, Sensors):
         if reader.kept_columns:
             raise InputError(f"--keep: the sensors of --data {source_name} have no further columns")
@@ -264,7 +264,7 @@ def _call_repeatedly(
             try:
                 (raw_instance,) = _next_rows(map(operator.call, (function,)), stop_request)
             except Exception as error:
-                yield [(_failure(source_name, error), {})]
+                yield [(_call_error(source_name, error), {})]
                 stop_request.pause(pause_s)
                 pause_s = min(2 * pause_s, _MAX_PAUSE_SECONDS)
             else:
@@ -281,7 +281,7 @@ def _read_iterator(
             next_rows = _next_rows(rows, stop_request)
         except Exception as error:
             # A generator that raised an exception has ended, so that this ends the run.
-            raise _failure(f"--data {source_name}", error) from error
+            raise _call_error(f"--data {source_name}", error) from error
         if not next_rows:
             return
         yield [reader.read(next_rows[0])]
@@ -292,7 +292,7 @@ def _next_rows(rows: Iterator[Any], stop_request: StopRequest) -> list[Any]:
     next_rows: list[Any] = []
     try:
         with stop_request.interrupts():
-            # This is one call in C, so that no signal can come between the two steps.
+            # This is one call in C, so that no signal can come between reading and keeping the row.
             next_rows.extend(islice(rows, 1))
     except StopInterrupt:
         if not next_rows:
@@ -300,5 +300,5 @@ def _next_rows(rows: Iterator[Any], stop_request: StopRequest) -> list[Any]:
     return next_rows
 
 
-def _failure(place: str, error: Exception) -> InputError:
+def _call_error(place: str, error: Exception) -> InputError:
     return InputError(f"{place} failed: {type(error).__name__}: {error}")

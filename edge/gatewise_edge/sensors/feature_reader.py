@@ -24,9 +24,10 @@ from gatewise_edge.errors import SensorError
 
 #: Number of values up to which plain Python is faster than two calls of numpy.
 _MAX_PLAIN_VALUES: Final = 64
-#: Number of values up to which a known row is checked as a whole, and not again in each stage.
+#: Number of values up to which a known row is checked as a whole, and not again in each stage. A
+#: stage reads few of the values of a longer row.
 _MAX_CHECKED_ROW_VALUES: Final = 1024
-#: Largest number of stages whose limits are cached.
+#: Largest number of stages whose limits are cached; a cascade has fewer.
 _MAX_CACHED_STAGES: Final = 256
 
 Values = NDArray[np.float32]
@@ -100,15 +101,17 @@ class Meter:
         if stage_limits is None or stage_limits[0] is not features:
             lowest, highest = (limit[features] for limit in self.limits)
             stage_limits = features, lowest, highest, lowest.tolist(), highest.tolist()
+            # The array of a single feature is new at each call.
             if len(features) > 1 and len(self._stage_limits) < _MAX_CACHED_STAGES:
                 self._stage_limits[id(features)] = stage_limits
+        _, lowest, highest, lowest_numbers, highest_numbers = stage_limits
         if len(values) <= _MAX_PLAIN_VALUES:
             numbers = values.tolist()
             if not (
-                any(map(lt, numbers, stage_limits[3])) or any(map(gt, numbers, stage_limits[4]))
+                any(map(lt, numbers, lowest_numbers)) or any(map(gt, numbers, highest_numbers))
             ):
                 return None
-        is_outside = (values < stage_limits[1]) | (values > stage_limits[2])
+        is_outside = (values < lowest) | (values > highest)
         return int(features[is_outside.argmax()]) if is_outside.any() else None
 
     def _charge(self, mask: bytes) -> tuple[float, tuple[int, ...]]:

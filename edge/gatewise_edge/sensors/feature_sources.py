@@ -19,7 +19,7 @@ from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, ReadTimeoutError
 from gatewise_edge.sensors.feature_reader import Mask, Reading, Values
-from gatewise_edge.sensors.table import in_order
+from gatewise_edge.sensors.table import order_cells
 from gatewise_signals.blocks.block import FunctionBlock
 from gatewise_signals.signal_input import SignalInput
 
@@ -40,7 +40,7 @@ class RawRowSource:
                 raise InputError(f"an instance must be a list of {len(columns)} cells")
             row = dict(zip(columns, row, strict=True))
         if isinstance(row, Mapping):
-            row = in_order(row, encoder.names, "columns")
+            row = order_cells(row, encoder.names, "columns")
         self._cells = encoder.cells(row)
         self._encoder = encoder
 

@@ -79,14 +79,14 @@ def read_chunks(descriptor: int, stream_name: str, stop_request: StopRequest) ->
 def split_lines(chunks: Iterable[bytes], max_bytes: int) -> Iterator[Sequence[str | None]]:
     """Split bytes into lines as they arrive; None replaces a line longer than `max_bytes` bytes."""
     remainder = b""
-    line_is_too_long = False  # whether the current line is
+    is_line_too_long = False  # whether the current line is
     for chunk in chain(chunks, [b"\n"]):
         *complete_lines, remainder = (remainder + chunk).split(b"\n")
         lines: list[str | None] = [line.decode("utf-8", "replace") for line in complete_lines]
-        if line_is_too_long and lines:
+        if is_line_too_long and lines:
             lines[0] = None
-            line_is_too_long = False
-        if line_is_too_long or len(remainder) > max_bytes:
+            is_line_too_long = False
+        if is_line_too_long or len(remainder) > max_bytes:
             remainder = b""
-            line_is_too_long = True
+            is_line_too_long = True
         yield lines

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError, not_installed
 
-#: Number of frames to read at a time. A frame is one sample of each channel.
+#: Number of frames to read at a time. A frame is one sample of each channel. It is small, because
+#: all windows that were read before a request to stop are still answered.
 _MAX_FRAMES: Final = 4096
 #: Tags of the formats of a WAV file's samples (mmreg.h). The extensible format contains another
 #: tag in its extension.
@@ -23,7 +24,7 @@ _FLOAT: Final = 3
 _EXTENSIBLE: Final = 0xFFFE
 #: Names of formats that cannot be read.
 _OTHER_FORMATS: Final = {2: "ADPCM", 6: "A-law", 7: "mu-law", 17: "IMA ADPCM", 85: "MP3"}
-#: Largest size of a format chunk in bytes.
+#: Size of the longest format chunk in bytes, WAVEFORMATEXTENSIBLE.
 _MAX_FORMAT_BYTES: Final = 40
 #: Sizes in the headers of recorders that do not know the length yet, or were switched off.
 _UNKNOWN_SIZES: Final = (0, 0xFFFFFFFF)
@@ -79,12 +80,13 @@ def open_recording(path: str) -> Recording | None:
 def _open_wave(path: str) -> Recording:
     """Open a WAV file, and read its chunks up to the samples."""
     with Path(path).open("rb") as file:
-        file_header = file.read(12)
+        file_header = file.read(12)  # "RIFF", the size of the file, "WAVE"
         if not file_header:
             raise InputError(f"--signal {path}: the file is empty")
         if file_header[:4] not in (b"RIFF", b"RF64") or file_header[8:] != b"WAVE":
             raise InputError(f"--signal {path}: not a WAV file: it begins with {file_header!r}")
-        # Read chunks in any order until the samples.
+        # Read chunks in any order until the samples. The header of a chunk has four letters and the
+        # size of its content.
         format_chunk = b""
         while (chunk_header := file.read(8))[:4] != b"data":
             if len(chunk_header) < 8:
@@ -128,7 +130,7 @@ def _open_wave(path: str) -> Recording:
 def _wave_format(path: str, format_chunk: bytes) -> tuple[str, int, int]:
     """Decode a format chunk to the type of samples (i1 to i4, f4 or f8), channels and rate."""
     format_tag, n_channels, rate_hz, _, frame_bytes, _ = struct.unpack("<HHIIHH", format_chunk[:16])
-    if format_tag == _EXTENSIBLE and len(format_chunk) >= 26:
+    if format_tag == _EXTENSIBLE and len(format_chunk) >= 26:  # its sub-format begins at byte 24
         (format_tag,) = struct.unpack("<H", format_chunk[24:26])
     if format_tag not in (_PCM, _FLOAT):
         format_name = _OTHER_FORMATS.get(format_tag, f"format {format_tag}")
@@ -158,6 +160,7 @@ def _wave_frames(
             if sample_type == "i1":  # WAV stores 8 bits as unsigned integers with 128 in the middle
                 samples: NDArray[Any] = (np.frombuffer(content, "u1") ^ 0x80).view("i1")
             elif sample_type == "i3":
+                # Put the three bytes above a zero byte; the shift then extends the sign.
                 padded_bytes = np.zeros((len(content) // 3, 4), np.uint8)
                 padded_bytes[:, 1:] = np.frombuffer(content, "u1").reshape(-1, 3)
                 samples = padded_bytes.view("<i4").ravel() >> 8

@@ -8,13 +8,11 @@ audit, which follows an answer, reads on a third thread.
 from __future__ import annotations
 
 import math
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import compress
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,67 +21,12 @@ from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
-from gatewise_edge.sensors.blocking_reader import BlockingReader, ReadTask, ReadTimeoutError
-from gatewise_edge.sensors.feature_reader import FeatureSource, Reading
+from gatewise_edge.sensors.blocking_reader import BlockingReader
+from gatewise_edge.sensors.feature_reader import FeatureSource
+from gatewise_edge.sensors.sensor_reads import BoundSensors, ReadState, SensorCounts, SensorFunction
 
 FeatureSensor = Callable[[], Any]
 GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]
-
-#: Number of instances that wait, each within its own time, for a read that has not returned in
-#: time. Later instances do not wait, so that they have time for the cloud.
-_MAX_FUTILE_WAITS: Final = 2
-
-
-@dataclass(slots=True)
-class SensorCounts:
-    """Counts of one sensor's reads.
-
-    Attributes
-    ----------
-    reads : int
-        Calls of its function, retries included.
-    retries : int
-        Calls after a failed call.
-    failures : int
-        Instances for which every call failed.
-    late : int
-        Instances for which it did not return in time.
-    hung : int
-        Calls that were abandoned with their thread.
-    """
-
-    reads: int = 0
-    retries: int = 0
-    failures: int = 0
-    late: int = 0
-    hung: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _ReadState:
-    """State of one sensor's reads, which all bundles of a device share.
-
-    The lock `read_lock` is held while its function runs. `n_futile_waits` is the number of
-    instances that have waited in vain for the running read.
-    """
-
-    counts: SensorCounts = field(default_factory=SensorCounts)
-    read_lock: threading.Lock = field(default_factory=threading.Lock)
-    n_futile_waits: int = 0
-
-    @property
-    def hangs(self) -> bool:
-        """Whether a read that did not return in time is still running."""
-        return self.n_futile_waits > 0 and self.read_lock.locked()
-
-    def wait_for_return(self, deadline: float) -> bool:
-        """Wait until `deadline` for the running read; return whether it has ended."""
-        if self.n_futile_waits >= _MAX_FUTILE_WAITS:
-            return False
-        if not self.read_lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return False
-        self.read_lock.release()
-        return True
 
 
 class Sensors:
@@ -160,7 +103,7 @@ class Sensors:
             "timeout", math.inf if timeout is None else timeout, names
         )
         self._retry_wait_s = _setting_by_sensor("retry_wait", retry_wait, names)[""]
-        self._states = {name: _ReadState() for name in (*self._features, *self._groups)}
+        self._states = {name: ReadState() for name in (*self._features, *self._groups)}
         self._reader = BlockingReader(max_hung_threads=len(self._states))
 
     @property
@@ -171,7 +114,7 @@ class Sensors:
     @property
     def hung_sensors(self) -> tuple[str, ...]:
         """Names of the sensors with a read that did not return in time and is still running."""
-        return tuple(name for name, state in self._states.items() if state.hangs)
+        return tuple(name for name, state in self._states.items() if state.is_hanging)
 
     @property
     def trouble(self) -> str | None:
@@ -197,7 +140,7 @@ class Sensors:
         name.
         """
         feature_names = costs.names or ()
-        sensors: dict[int, _Sensor] = {}
+        sensors: dict[int, SensorFunction] = {}
         # A sensor returns a feature, or a cell that is encoded to the features of its column.
         columns, column_noun = (
             (feature_names, "feature") if encoder is None else (encoder.names, "column")
@@ -214,17 +157,17 @@ class Sensors:
             name: str, sensor_columns: list[int], read_cells: Callable[[], Mapping[int, Any]]
         ) -> None:
             def read_features() -> dict[int, float]:
-                features: dict[int, float] = {}
+                values: dict[int, float] = {}
                 for column, cell in read_cells().items():
-                    features |= zip(features_of(column), values_of(column, cell), strict=True)
-                return features
+                    values |= zip(features_of(column), values_of(column, cell), strict=True)
+                return values
 
-            sensor = _Sensor(
+            sensor = SensorFunction(
                 name,
                 tuple(feature for column in sensor_columns for feature in features_of(column)),
                 read_features,
                 self._states[name],
-                retries=self._retries.get(name, self._retries[""]),
+                max_retries=self._retries.get(name, self._retries[""]),
                 timeout_s=self._timeouts.get(name, self._timeouts[""]),
                 retry_wait_s=self._retry_wait_s,
             )
@@ -256,7 +199,7 @@ class Sensors:
         for feature in np.asarray(needed_features, np.intp).tolist():
             if feature not in sensors:
                 raise InputError(f"{column_noun} {columns[column_of[feature]]!r} has no sensor")
-        return _BoundSensors([columns[column] for column in column_of], sensors, self._reader)
+        return BoundSensors([columns[column] for column in column_of], sensors, self._reader)
 
     def close(self) -> None:
         """End the reading thread, unless a sensor blocks it."""
@@ -279,175 +222,6 @@ def _setting_by_sensor(
             expected = "a whole number" if setting_name == "retries" else "seconds"
             raise InputError(f"{setting_name} is {value!r}; give {expected}, at least 0")
     return {"": default} | values_by_sensor
-
-
-@dataclass(slots=True, eq=False)
-class _Sensor:
-    """A function that returns the values of some features; one thread at a time calls it.
-
-    `last_outcome` is the outcome of the last read, and `n_reads` the number of reads.
-    """
-
-    name: str
-    features: tuple[int, ...]
-    read_values: Callable[[], dict[int, float]]
-    state: _ReadState
-    retries: float
-    timeout_s: float
-    retry_wait_s: float
-    last_outcome: dict[int, float] | SensorError = field(default_factory=dict)
-    n_reads: int = 0
-
-    def read(self, deadline: float) -> dict[int, float]:
-        """Call the function, and retry after a failure while there is time.
-
-        If an audit is reading the sensor, the caller waits for that read and uses its outcome.
-        """
-        n_reads_before = self.n_reads
-        with self.state.read_lock:
-            if self.n_reads == n_reads_before:
-                try:
-                    self.last_outcome = self._read(deadline)
-                except SensorError as error:
-                    self.last_outcome = error
-                self.n_reads += 1
-                self.state.n_futile_waits = 0
-            if isinstance(self.last_outcome, SensorError):
-                raise self.last_outcome
-            return self.last_outcome
-
-    def _read(self, deadline: float) -> dict[int, float]:
-        n_calls = 0
-        while True:
-            n_calls += 1
-            self.state.counts.reads += 1
-            try:
-                return self.read_values()
-            except Exception as error:
-                # A driver may raise anything, and the device must still answer.
-                if n_calls > self.retries or time.monotonic() + self.retry_wait_s >= deadline:
-                    self.state.counts.failures += 1
-                    raise self._failure(error, n_calls) from error
-            self.state.counts.retries += 1
-            if self.retry_wait_s:
-                time.sleep(self.retry_wait_s)
-
-    def _failure(self, error: Exception, n_calls: int) -> SensorError:
-        if isinstance(error, SensorError):
-            return error
-        tries_note = f" ({n_calls} tries)" if n_calls > 1 else ""
-        message = f"sensor {self.name!r} failed: {type(error).__name__}: {error}{tries_note}"
-        return SensorError(self.name, message)
-
-
-class _BoundSensors:
-    """The sensors of a bundle's features, by index, as a :class:`FeatureSource`."""
-
-    def __init__(
-        self, column_names: Sequence[str], sensors: Mapping[int, _Sensor], reader: BlockingReader
-    ) -> None:
-        self._column_names = column_names
-        self._sensors = sensors
-        self._reader = reader
-        self._has_timeouts = any(sensor.timeout_s < math.inf for sensor in sensors.values())
-
-    def read(
-        self, features: NDArray[np.intp], reading: Reading, timeout_s: float, *, allow_failure: bool
-    ) -> None:
-        """Enter the values of `features`; see :meth:`.FeatureSource.read`."""
-        deadline = time.monotonic() + timeout_s
-        feature_indices: list[int] = features.tolist()
-        # Enter the failures of absent sensors and of sensors that hang.
-        for feature in feature_indices:
-            sensor = self._sensors.get(feature)
-            if sensor is None:
-                column_name = self._column_names[feature]
-                failure = SensorError(column_name, f"column {column_name!r} has no sensor")
-                reading.enter_failure([feature], failure, allow_failure=allow_failure)
-            elif sensor.state.hangs and feature not in reading.failures:
-                # An audit does not wait for a sensor that hangs, because it has no deadline.
-                wait_until = min(deadline, time.monotonic() + sensor.timeout_s)
-                if wait_until == math.inf or not sensor.state.wait_for_return(wait_until):
-                    failure = self._enter_late(sensor.name, reading)
-                    if not allow_failure:
-                        raise failure
-        # Read the others: on this thread for an audit, in one call, or one by one with timeouts.
-        if timeout_s == math.inf:
-            self._read_in_turn(feature_indices, reading, deadline, allow_failure, None)
-            return
-        if not self._has_timeouts:
-            self._run(feature_indices, reading, deadline, allow_failure)
-            return
-        for feature in feature_indices:
-            if not reading.is_unread(feature):
-                continue
-            sensor_deadline = time.monotonic() + self._sensors[feature].timeout_s
-            try:
-                self._run([feature], reading, min(deadline, sensor_deadline), allow_failure)
-            except SensorError:
-                # Go on only after a late sensor itself, not after a wait for another sensor.
-                is_sensor_late = feature in reading.failures and time.monotonic() < deadline
-                if not (allow_failure and is_sensor_late):
-                    raise
-
-    def _run(
-        self, features: list[int], reading: Reading, deadline: float, allow_failure: bool
-    ) -> None:
-        """Read features in one call on the reader's thread."""
-        read_in_turn = partial(self._read_in_turn, features, reading, deadline, allow_failure)
-        try:
-            self._reader.run(read_in_turn, deadline - time.monotonic())
-        except ReadTimeoutError as error:
-            sensor_name = error.sensor_name or self._sensors[features[0]].name
-            raise self._enter_late(sensor_name, reading, is_abandoned=error.is_abandoned) from None
-
-    def _read_in_turn(
-        self,
-        features: list[int],
-        reading: Reading,
-        deadline: float,
-        allow_failure: bool,
-        task: ReadTask | None,
-    ) -> None:
-        """Read features on this thread; a `task` gets the name of each sensor before its read."""
-        for feature in features:
-            if not reading.is_unread(feature):
-                continue
-            if time.monotonic() >= deadline:
-                return  # the caller has stopped waiting
-            sensor = self._sensors[feature]
-            if task is not None:
-                task.sensor_name = sensor.name
-            failure: SensorError | None = None
-            values: dict[int, float] = {}
-            try:
-                values = sensor.read(deadline)
-            except SensorError as error:
-                failure = error
-            # The instance has been answered, and further values would change its cost.
-            if task is not None and task.is_abandoned:
-                return
-            if failure is not None:
-                reading.enter_failure(sensor.features, failure, allow_failure=allow_failure)
-                continue
-            for sensor_feature in sensor.features:
-                reading.enter(sensor_feature, values[sensor_feature])
-
-    def _enter_late(
-        self, sensor_name: str, reading: Reading, *, is_abandoned: bool = False
-    ) -> SensorError:
-        """Enter the failure of the late sensor `sensor_name`, and return it."""
-        error = SensorError(
-            sensor_name, f"sensor {sensor_name!r} did not answer in time", cause="sensor-late"
-        )
-        for feature, sensor in self._sensors.items():
-            if sensor.name == sensor_name:
-                if feature == sensor.features[0]:
-                    sensor.state.counts.late += 1
-                    sensor.state.counts.hung += is_abandoned
-                    sensor.state.n_futile_waits += 1
-                reading.failures[feature] = error
-        return error
 
 
 def _feature_cell(column: int, read_cell: FeatureSensor) -> dict[int, Any]:

@@ -33,14 +33,17 @@ from gatewise_signals.windows import CLOCK_ERROR, Windower
 
 _LOG = logging.getLogger(__name__)
 
+#: Types of a stream's samples that `signal_format` may name.
 FORMATS: Final = (*DTYPES, "csv")
 #: Endings of files that state the format of their samples.
 _RECORDING_SUFFIXES: Final = (".wav", ".flac", ".npy", ".csv")
 #: Endings of files of plain numbers.
 _RAW_SUFFIXES: Final = ("", ".raw", ".pcm", ".bin")
-#: Largest denominator of the ratio of two rates.
+#: Largest denominator of the ratio of two rates. The filter of resample_poly has 20 times as many
+#: taps as the larger of numerator and denominator, so that a finer ratio costs more time.
 _MAX_DENOMINATOR: Final = 1000
-#: Samples that resampling needs on each side of a window, at the lower of the two rates.
+#: Samples that resampling needs on each side of a window, at the lower of the two rates: half the
+#: length of the filter of resample_poly.
 _MARGIN_SAMPLES: Final = 10
 
 
@@ -120,7 +123,7 @@ def open_signal(
     if (
         rate_hz is not None
         and signal.rate_hz is not None
-        and not _same_rate(rate_hz, signal.rate_hz)
+        and not _are_equal(rate_hz, signal.rate_hz)
     ):
         resampler = WindowResampler(rate_hz, signal.rate_hz, signal.shape[0])
     conversion = _sample_conversion(source_name, signal, options, recording)
@@ -174,7 +177,8 @@ def _check_options(source_name: str, signal: SignalInput, options: SignalOptions
 # -- rate ----------------------------------------------------------------------------------
 
 
-def _same_rate(rate_hz: float, other_hz: float) -> bool:
+def _are_equal(rate_hz: float, other_hz: float) -> bool:
+    # A rate such as 100/3 is written with a few digits.
     return math.isclose(rate_hz, other_hz, rel_tol=1e-6)
 
 
@@ -187,12 +191,12 @@ def _sample_rate_hz(
     """
     stated_hz = options.rate_hz
     recorded_hz = None if recording is None else recording.rate_hz
-    if recorded_hz is not None and stated_hz is not None and not _same_rate(recorded_hz, stated_hz):
+    if recorded_hz is not None and stated_hz is not None and not _are_equal(recorded_hz, stated_hz):
         raise InputError(
             f"--signal {source_name} has {recorded_hz:g} samples per second, not {stated_hz:g}"
         )
     rate_hz = recorded_hz if stated_hz is None else stated_hz
-    if rate_hz is None or signal.rate_hz is None or _same_rate(rate_hz, signal.rate_hz):
+    if rate_hz is None or signal.rate_hz is None or _are_equal(rate_hz, signal.rate_hz):
         return signal.rate_hz if rate_hz is None else rate_hz
     if not options.convert:
         rate_source = "rate_hz" if recorded_hz is None else f"--signal {source_name}"
@@ -255,8 +259,8 @@ class SampleConversion:
         """Convert values to the type of windows."""
         if self.dtype.kind == "f":
             return values.astype(np.float32)
-        limits = np.iinfo(self.dtype)
-        integers: NDArray[Any] = np.clip(np.rint(values), limits.min, limits.max)
+        type_range = np.iinfo(self.dtype)
+        integers: NDArray[Any] = np.clip(np.rint(values), type_range.min, type_range.max)
         return integers.astype(self.dtype)
 
     def convert(self, samples: NDArray[Any]) -> NDArray[Any]:
@@ -389,16 +393,17 @@ class WindowStream(InstanceSource):
         self._check_end()
 
     def _instance(
-        self, window: NDArray[Any], start: int, seconds: float | None, follows_gap: bool
+        self, window: NDArray[Any], first_sample: int, seconds: float | None, follows_gap: bool
     ) -> SourcedInstance:
         """Make the instance of a window, with its place in the stream."""
         if self._resampler is not None:
             window = self._conversion.cast(self._resampler.resample(window))
-            start += self._resampler.margin
+            first_sample += self._resampler.margin
             if seconds is not None and self._windower.rate_hz is not None:
                 seconds += self._resampler.margin / self._windower.rate_hz
-        time = None if seconds is None else round(seconds, 6)
-        return window, {"start": start, "time": time, **({"gap": True} if follows_gap else {})}
+        time = None if seconds is None else round(seconds, 6)  # microseconds
+        gap_field = {"gap": True} if follows_gap else {}
+        return window, {"start": first_sample, "time": time} | gap_field
 
     def _rate_error(self) -> InputError:
         """Return the error of a window with another rate; raise it if there was no window yet."""

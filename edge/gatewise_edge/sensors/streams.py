@@ -22,8 +22,9 @@ from gatewise_edge.sensors.instance_source import read_chunks, split_lines
 from gatewise_edge.stop_request import StopRequest
 from gatewise_signals.signal_input import SignalInput
 
-#: Largest size of one line of samples in bytes.
+#: Largest size of one line of samples in bytes, so that a stream without line ends fills no memory.
 _MAX_LINE_BYTES: Final = 2**16
+#: Longest time to connect to a socket; the system repeats a lost SYN after 1, 3 and 7 s.
 _CONNECT_SECONDS: Final = 10.0
 #: First bytes of WAV, FLAC, Ogg, MP3 with tags, AIFF, numpy and zip files.
 _FILE_SIGNATURES: Final = (
@@ -164,31 +165,32 @@ class LineReader:
             if re.fullmatch(r"sep=.", stripped_line):
                 return _Header()
             self._may_be_header = False
-            cells = _cells(stripped_line)
+            cells = _split_cells(stripped_line)
             if not any(map(_is_number, cells)):
                 self._read_header([cell.strip().strip('"').lower() for cell in cells])
                 return _Header()
         try:
-            return self._read_cells(_cells(stripped_line), stripped_line)
+            return self._read_cells(_split_cells(stripped_line), stripped_line)
         except ValueError as error:
             return InputError(f"{self._source_name}, line {self._n_lines}: {error}")
 
     def _read_header(self, cells: list[str]) -> None:
         """Find the columns of the channels; InputError if the header names only some of them."""
         axes = [channel.axis for channel in self._channels]
-        columns = []
+        positions_by_channel = []
         for channel in self._channels:
             channel_labels = {channel.name.lower()}
+            # An axis such as x names a channel only if no other channel has it.
             if axes.count(channel.axis) == 1:
                 channel_labels.add(channel.axis.lower())
-            columns.append(
+            positions_by_channel.append(
                 [position for position, cell in enumerate(cells) if cell and cell in channel_labels]
             )
-        if not any(columns):
+        if not any(positions_by_channel):
             return
         ambiguous_names = [
             channel.name
-            for channel, positions in zip(self._channels, columns, strict=True)
+            for channel, positions in zip(self._channels, positions_by_channel, strict=True)
             if len(positions) != 1
         ]
         if ambiguous_names:
@@ -196,7 +198,7 @@ class LineReader:
                 f"{self._source_name}: the columns are {', '.join(cells)}; exactly one of them "
                 f"must be the bundle's channel {ambiguous_names[0]!r}"
             )
-        self._columns = [positions[0] for positions in columns]
+        self._columns = [positions[0] for positions in positions_by_channel]
 
     def _read_cells(self, cells: list[str], line: str) -> Samples:
         """Read the cells of one line; ValueError if they are not a sample."""
@@ -222,7 +224,7 @@ class _Header:
     """A line before the samples: the header, or Excel's separator line."""
 
 
-def _cells(line: str) -> list[str]:
+def _split_cells(line: str) -> list[str]:
     """Split a line at semicolons, with decimal commas, or else at tabs or commas."""
     if ";" in line:
         return line.replace(",", ".").split(";")
@@ -231,7 +233,7 @@ def _cells(line: str) -> list[str]:
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell.replace("_", "?"))
+        float(cell.replace("_", "?"))  # float() accepts 1_000, which no instrument writes
     except ValueError:
         return False
     return True

@@ -106,8 +106,9 @@ def read_table(
         rows: Values | list[list[Any]] = cells
         cell_errors = [(i, str(error)) for i, error in encoder.invalid_cells(cells)]
     else:
-        rows, cell_errors = _numbers(cells, column_names)
+        rows, cell_errors = _parse_numbers(cells, column_names)
     noun = "row" if is_parquet else "line"
+    # Later entries replace earlier ones, so that each row keeps the error of its first cell.
     row_errors = {
         i: InputError(f"{path}, {noun} {line_numbers[i]}: {problem}")
         for i, problem in reversed(cell_errors)
@@ -143,7 +144,7 @@ def _parquet_rows(path: str | Path) -> Iterator[tuple[int, list[Any]]]:
         yield row_number, list(row)
 
 
-def _numbers(
+def _parse_numbers(
     cells: Sequence[list[Any]], names: Sequence[str]
 ) -> tuple[Values, list[tuple[int, str]]]:
     """Convert cells to numbers, and missing and invalid ones to NaN.
@@ -187,6 +188,8 @@ def read_arrays(
         raise InputError(f"{path} has no array 'X'") from None
     except (ValueError, OSError, EOFError, BadZipFile) as error:
         raise InputError(f"{path} is not a readable file of arrays: {error}") from None
+    # One instance has as many values as there are names, in any shape. Booleans, integers, unsigned
+    # integers and floats are numbers.
     is_shape_valid = (
         array[:1].size == len(names) if window_shape is None else array.shape[1:] == window_shape
     )
@@ -212,7 +215,7 @@ def read_row(instance: object, names: Sequence[str]) -> Values:
     [nan, 2.0]
     """
     if isinstance(instance, dict):
-        instance = in_order(instance, names)
+        instance = order_cells(instance, names)
     while (
         isinstance(instance, list)
         and len(instance)
@@ -226,7 +229,7 @@ def read_row(instance: object, names: Sequence[str]) -> Values:
     return np.array([*map(_json_number, instance, names)], np.float64)
 
 
-def in_order(row: Mapping[str, Any], names: Sequence[str], noun: str = "features") -> list[Any]:
+def order_cells(row: Mapping[str, Any], names: Sequence[str], noun: str = "features") -> list[Any]:
     """List the values of a mapping in the order of `names`, with None for absent ones.
 
     Raises InputError if all are absent; `noun` is the word for the names in its message.

@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from gatewise_edge.sensors.sensors import Sensors
     from gatewise_edge.update import Updater
 
-#: Seconds after the deadline of an instance at which the watchdog considers the device stuck.
+#: Seconds after the deadline of an instance at which the watchdog considers the device stuck. A
+#: slow disk or a full pipe may delay the writing of an answer by less.
 _GRACE_SECONDS = 5.0
 
 
@@ -105,33 +106,33 @@ def edge(
     logging.getLogger("gatewise_edge").setLevel(logging.INFO)
     with ExitStack() as stack:
         stop_request = stack.enter_context(StopRequest())
-        parts = _open_parts(settings, stop_request, stack)
+        service = _open_service(settings, stop_request, stack)
         # Open the observers of the answers.
         totals = AnswerTotals()
         notifier = Notifier()
         heartbeat = Heartbeat(
             notifier,
             max_seconds=settings.deadline_ms / 1000.0 + _GRACE_SECONDS,
-            status=lambda: f"{totals}{parts.troubles}",
+            status=lambda: f"{totals}{service.troubles}",
         )
-        observers = [totals.add, *_open_observers(settings, parts, heartbeat, stack)]
+        observers = [totals.add, *_open_observers(settings, service, heartbeat, stack)]
         # Connect, start the updates, and report that the device is ready.
-        parts.troubles.connect(settings.connect_timeout)
-        if parts.updater is not None:
-            stack.enter_context(parts.updater).start(parts.device)
+        service.troubles.connect(settings.connect_timeout)
+        if service.updater is not None:
+            stack.enter_context(service.updater).start(service.device)
         stack.enter_context(heartbeat)
-        release = parts.device.bundle.manifest.release
-        notifier.send("READY=1", f"model {release}{parts.troubles}")
+        release = service.device.bundle.manifest.release
+        notifier.send("READY=1", f"model {release}{service.troubles}")
         writer = AnswerWriter(
-            _open_outputs(settings, parts.link, parts.answer_file, stack),
-            log=parts.answer_log,
-            smoothing=parts.smoothing,
+            _open_outputs(settings, service.link, service.answer_file, stack),
+            log=service.answer_log,
+            smoothing=service.smoothing,
         )
         # Answer until the end of the instances or a stop.
         try:
             run_loop(
-                parts.device.answer,
-                parts.instances,
+                service.device.answer,
+                service.instances,
                 stop_request=stop_request,
                 heartbeat=heartbeat,
                 observers=observers,
@@ -142,7 +143,7 @@ def edge(
             )
         finally:
             notifier.send("STOPPING=1", str(totals))
-            _print_summary(parts, totals, as_json=as_json)
+            _print_summary(service, totals, as_json=as_json)
     if stop_request.signal_name == "SIGINT":
         raise KeyboardInterrupt
     if totals.n_errors and not stop_request.signal_name:
@@ -153,8 +154,8 @@ commands: dict[str, Callable[..., None]] = {"edge": edge}
 
 
 @dataclass(frozen=True)
-class _ServiceParts:
-    """Parts of the service, which are open before the device answers."""
+class _Service:
+    """The open parts of the service."""
 
     device: Device
     instances: InstanceSource
@@ -166,9 +167,7 @@ class _ServiceParts:
     troubles: Troubles
 
 
-def _open_parts(
-    settings: EdgeSettings, stop_request: StopRequest, stack: ExitStack
-) -> _ServiceParts:
+def _open_service(settings: EdgeSettings, stop_request: StopRequest, stack: ExitStack) -> _Service:
     """Open the store and its bundles, the instances, the link, the device and its files."""
     store = None if settings.store is None else Store(settings.store)
     # the bundles of the store come first, and then the configured one
@@ -196,7 +195,7 @@ def _open_parts(
             "resume": answer_log,
         },
     )
-    return _ServiceParts(
+    return _Service(
         device=device,
         instances=instances,
         link=link,
@@ -248,22 +247,22 @@ def _make_smoothing(settings: EdgeSettings, *, has_classes: bool) -> Smoothing |
 
 
 def _open_observers(
-    settings: EdgeSettings, parts: _ServiceParts, heartbeat: Heartbeat, stack: ExitStack
+    settings: EdgeSettings, service: _Service, heartbeat: Heartbeat, stack: ExitStack
 ) -> list[Observer]:
     """Open the observers of answers: the updater with its trial, and the metrics."""
     observers: list[Observer] = []
-    if parts.updater is not None:
-        observers.append(parts.updater.observe)
+    if service.updater is not None:
+        observers.append(service.updater.observe)
     if settings.metrics_port is not None:
         metrics, status_server = serve_metrics(
-            parts.device,
+            service.device,
             heartbeat,
             settings.metrics_host,
             settings.metrics_port,
-            link=parts.link,
-            instances=parts.instances,
-            updater=parts.updater,
-            troubles=parts.troubles.by_part,
+            link=service.link,
+            instances=service.instances,
+            updater=service.updater,
+            troubles=service.troubles.by_part,
         )
         stack.enter_context(status_server)
         observers.append(metrics.observe)
@@ -291,7 +290,7 @@ def _make_device(
         runner=settings.runner,
         provider=settings.provider,
         offload_rules=OffloadRules(
-            max_in_flight=max(32, settings.parallel),
+            max_in_flight=max(32, settings.parallel),  # each thread may wait for a request
             max_offloads=settings.max_offloads,
             implausible=settings.implausible,
             private=settings.private,
@@ -315,9 +314,9 @@ def _open_outputs(
     return outputs
 
 
-def _print_summary(parts: _ServiceParts, totals: AnswerTotals, *, as_json: bool) -> None:
+def _print_summary(service: _Service, totals: AnswerTotals, *, as_json: bool) -> None:
     """Print the counts of the run as a JSON line or as notes."""
-    counts = parts.instances.counts
+    counts = service.instances.counts
     if not as_json:
         note(totals.summary_text())
         if counts:
@@ -326,14 +325,14 @@ def _print_summary(parts: _ServiceParts, totals: AnswerTotals, *, as_json: bool)
             ]
             note(", ".join(count_texts))
         return
-    answer_files = [file for file in (parts.answer_file, parts.answer_log) if file is not None]
+    answer_files = [file for file in (service.answer_file, service.answer_log) if file is not None]
     summary = totals.summary() | {
-        "model": parts.device.bundle.manifest.release,  # an update may have changed it
-        "counters": parts.device.counters,
+        "model": service.device.bundle.manifest.release,  # an update may have changed it
+        "counters": service.device.counters,
         "lines_lost": sum(file.n_lost for file in answer_files),
     }
-    if parts.smoothing is not None:
-        smoothing = parts.smoothing
+    if service.smoothing is not None:
+        smoothing = service.smoothing
         summary["smoothing"] = {
             "delay_windows": smoothing.delay_windows,
             "changed": smoothing.n_changed,

@@ -159,11 +159,11 @@ class EdgeMetrics(Collector):
             "gatewise_offload_ratio", "Share of answers by the cloud.", [((), offload_ratio)]
         )
         help_text = "Offload rate of the active operating point, on validation data."
-        expected = manifest.active_point.offload_rate
-        yield gauge("gatewise_offload_expected", help_text, [((), expected)])
+        expected_ratio = manifest.active_point.offload_rate
+        yield gauge("gatewise_offload_expected", help_text, [((), expected_ratio)])
         # the link
-        ready = link is not None and link.ready
-        yield gauge("gatewise_link_ready", "Whether requests can be sent.", [((), ready)])
+        is_ready = link is not None and link.ready
+        yield gauge("gatewise_link_ready", "Whether requests can be sent.", [((), is_ready)])
         takeovers = getattr(link, "takeovers", 0)
         help_text = "Connections that another device with this id took over."
         yield counter("gatewise_takeovers", help_text, [((), takeovers)])

@@ -36,10 +36,10 @@ def enrol(
     """
     from gatewise_edge.service.enrolment import enrol as enrol_device
 
-    enrolled = enrol_device(url.rstrip("/"), token.strip(), out)
+    enrolment = enrol_device(url.rstrip("/"), token.strip(), out)
     files = f"--ca-file {out}/ca.crt --cert-file {out}/device.crt --key-file {out}/device.key"
-    line = f"enrolled as {enrolled['device']}: gatewise edge BUNDLE --broker {enrolled['broker']}"
-    print_line(f"{line} --device {enrolled['device']} {files}", enrolled, as_json=as_json)
+    line = f"enrolled as {enrolment['device']}: gatewise edge BUNDLE --broker {enrolment['broker']}"
+    print_line(f"{line} --device {enrolment['device']} {files}", enrolment, as_json=as_json)
 
 
 commands = {"edge enrol": enrol}

@@ -24,8 +24,11 @@ from cryptography.x509.oid import NameOID
 from gatewise.errors import InputError
 from gatewise_edge.errors import LinkError
 
-#: Largest size of a request's or a response's body, in bytes.
+#: Largest size of a request's or a response's body, in bytes; a certificate has about 1000.
 MAX_BODY_BYTES: Final = 16384
+#: Number of hexadecimal digits of a SHA-256.
+_DIGEST_LENGTH: Final = 64
+#: Longest silence of the server; the authority may be a slow machine.
 _TIMEOUT_SECONDS: Final = 20.0
 
 
@@ -53,7 +56,7 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     # Check the arguments.
     name, _, digest = token.rpartition(".")
     name = name.rpartition(".")[0]
-    if not url.startswith("https://") or not name or len(digest) != 64:
+    if not url.startswith("https://") or not name or len(digest) != _DIGEST_LENGTH:
         raise InputError("give the https:// URL of the enrolment server, and the whole token")
     key_file = folder / "device.key"
     if key_file.exists():
@@ -90,10 +93,12 @@ def enrol(url: str, token: str, folder: Path) -> dict[str, str]:
     return {"device": name, "broker": str(response["broker"])}
 
 
-def _fetch(url: str, context: ssl.SSLContext, request_body: bytes | None = None) -> bytes:
+def _fetch(url: str, tls_context: ssl.SSLContext, request_body: bytes | None = None) -> bytes:
     try:
         request = urllib.request.Request(url, data=request_body)
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS, context=context) as response:
+        with urllib.request.urlopen(
+            request, timeout=_TIMEOUT_SECONDS, context=tls_context
+        ) as response:
             content: bytes = response.read(MAX_BODY_BYTES)
             return content
     except urllib.error.HTTPError as error:

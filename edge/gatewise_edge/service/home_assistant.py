@@ -24,11 +24,13 @@ from gatewise_edge.link.topics import answers_topic, status_topic
 if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import MqttLink
 
-#: Shortest time between two publications, in seconds.
+#: Shortest time between two publications, in seconds. Home Assistant stores each state that it
+#: gets.
 _MIN_INTERVAL_S: Final = 1.0
 #: Names that Home Assistant accepts in the levels of a discovery topic.
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
-_PREFIX: Final = re.compile(r"[^/+#\0]+(/[^/+#\0]+)*")
+_NAME_FORM: Final = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
+#: Topic levels without wildcards and NUL.
+_PREFIX_FORM: Final = re.compile(r"[^/+#\0]+(/[^/+#\0]+)*")
 #: Name, template and further properties of each sensor.
 _SENSORS: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
     "label": ("Label", "value_json.label", {"icon": "mdi:label"}),
@@ -56,12 +58,12 @@ def discovery(device: str, prefix: str = "homeassistant") -> tuple[str, dict[str
 
     Raises InputError for a device id or a prefix that Home Assistant would ignore.
     """
-    if _NAME.fullmatch(device) is None:
+    if _NAME_FORM.fullmatch(device) is None:
         raise InputError(
             "--home-assistant: a device id may have letters, digits, - and _ only, not "
             f"{device!r}; give another with --device"
         )
-    if _PREFIX.fullmatch(prefix) is None:
+    if _PREFIX_FORM.fullmatch(prefix) is None:
         raise InputError(
             f"--home-assistant {prefix!r} is not a topic; Home Assistant's default is homeassistant"
         )
@@ -122,7 +124,7 @@ class HomeAssistant:
         self._config_topic, config = discovery(link.device, prefix)
         self._config = json.dumps(config).encode()
         self._is_announced = False
-        self._write = write
+        self._publish_document = write
         self._latest_document: dict[str, Any] | None = None
         self._timer: threading.Timer | None = None
         self._next_at = clock()
@@ -178,7 +180,7 @@ class HomeAssistant:
 
     def _publish(self) -> None:
         if self._latest_document is not None:
-            self._write(self._latest_document)
+            self._publish_document(self._latest_document)
             self._latest_document = None
 
     def __enter__(self) -> Self:

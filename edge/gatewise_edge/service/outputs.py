@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 #: Largest number of answers that wait for the broker; beyond it the oldest are dropped.
+#: They take about a megabyte.
 _MAX_WAITING_ANSWERS: Final = 1000
 #: Largest number of unacknowledged answers, so that the link has room for requests.
 _MAX_UNACKED: Final = 32
-#: Longest wait for the remaining answers on closing, in seconds.
+#: Longest wait for the remaining answers on closing, in seconds; systemd kills a service after 90
+#: s.
 _CLOSE_SECONDS: Final = 2.0
-#: First bytes of an answer log.
+#: First bytes of an answer log, by which any other file is refused before it is changed.
 _LOG_PREFIX: Final = b'{"data": '
 
 
@@ -55,7 +57,7 @@ class AnswerFile:
         Reason why the file cannot be written now; None if it can.
     """
 
-    def __init__(self, path: Path | None = None, *, option: str = "--out") -> None:
+    def __init__(self, path: Path | None = None, *, option_name: str = "--out") -> None:
         self.name = "standard output" if path is None else str(path)
         #: Descriptor of the file; None if standard output is not a file, as in a notebook.
         self._descriptor: int | None = None
@@ -66,7 +68,7 @@ class AnswerFile:
             try:
                 self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             except OSError as error:
-                raise InputError(f"{option} {path}: {error.strerror}") from None
+                raise InputError(f"{option_name} {path}: {error.strerror}") from None
         self.n_lost = 0
         self.trouble: str | None = None
         #: Remainder of a line that was written in part.
@@ -133,25 +135,24 @@ class AnswerLog(AnswerFile):
             digest = hashlib.sha256(data_path.read_bytes()).hexdigest()
         except OSError as error:
             raise InputError(f"--resume {path}: {error.strerror}: {error.filename}") from None
-        super().__init__(path, option="--resume")
+        super().__init__(path, option_name="--resume")
         try:
-            self._read({"data": data_path.name, "sha256": digest})
+            self._read_answered_rows({"data": data_path.name, "sha256": digest})
         except BaseException:
             super().__exit__()
             raise
 
-    def _read(self, header: dict[str, str]) -> None:
+    def _read_answered_rows(self, header: dict[str, str]) -> None:
         """Read the answered rows; write the header if the log is new."""
         log_content = self.path.read_bytes()
         complete_lines = log_content[: log_content.rfind(b"\n") + 1]
         try:
             if not log_content.startswith(_LOG_PREFIX[: len(log_content)]):
                 raise ValueError("another file")
-            log_header, *lines = [json.loads(line) for line in complete_lines.splitlines()] or [
-                None
-            ]
+            documents = [json.loads(line) for line in complete_lines.splitlines()]
+            log_header = documents[0] if documents else None
             is_same_data = log_header is None or log_header["sha256"] == header["sha256"]
-            self.answered_rows = {int(line["row"]) for line in lines}
+            self.answered_rows = {int(document["row"]) for document in documents[1:]}
         except (ValueError, KeyError, TypeError):
             raise InputError(
                 f"--resume {self.path}: not an answer log that --resume began; name a new file"

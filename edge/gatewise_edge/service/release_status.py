@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from gatewise_edge.service.edge_metrics import MeasuredDevice
     from gatewise_edge.update.store import Store
 
-#: Longest time between two reports, in seconds.
+#: Longest time between two reports, in seconds, so that an operator sees within an hour how each
+#: device does, and a large fleet sends few messages.
 _MAX_PAUSE_SECONDS: Final = 3600.0
 #: Counts of a device that sum to its number of instances.
 _INSTANCE_COUNTS: Final = ("edge", "cloud", "fallback", "errors")
@@ -66,6 +67,7 @@ class ReleaseStatus:
         refused_digests = self._store.state.refused
         status_words = [manifest.release]
         if refused_digests:
+            # The first digits are enough to tell the releases of a model apart.
             status_words += ["refused", refused_digests[-1][:12]]
         counters = self._device.counters
         gauges = self._device.gauges
@@ -77,6 +79,7 @@ class ReleaseStatus:
                 f"seen={sum(counts.values())},{counts['errors']},{counts['fallback']}"
             )
         if gauges.get("audit_instances"):
-            audit_figures = gauges["audit_instances"], gauges["audit_weighted"]
-            status_words.append("audited={:.0f},{:.1f}".format(*audit_figures))
+            n_instances = gauges["audit_instances"]
+            n_disagreements = gauges["audit_weighted"]
+            status_words.append(f"audited={n_instances:.0f},{n_disagreements:.1f}")
         self._link.set_status(" ".join(status_words))

@@ -151,7 +151,7 @@ def run_loop(
     def answer_one(row_number: int, instance: Instance, fields: Mapping[str, Any]) -> None:
         heartbeat.begin(row_number)
         try:
-            outcome = _classify(classify, instance)
+            outcome = _answer_or_error(classify, instance)
             if isinstance(outcome, Answer):
                 heartbeat.note_answer()
             elif not isinstance(outcome, InputError):  # a restart cannot help an invalid instance
@@ -189,7 +189,7 @@ def run_loop(
         raise failures[0]
 
 
-def _classify(classify: Callable[[Any], Answer], instance: Instance) -> Answer | Exception:
+def _answer_or_error(classify: Callable[[Any], Answer], instance: Instance) -> Answer | Exception:
     if isinstance(instance, InputError):
         return instance
     try:
@@ -264,7 +264,7 @@ class AnswerTotals:
         self.routes: Counter[str] = Counter()
         self.n_errors = 0
         self._cost = 0.0
-        # Only the latest, because a device may run for years.
+        # Only the latest, because a device may run for years; they take a few megabytes.
         self._latencies_ms: deque[float] = deque(maxlen=100_000)
         self._lock = threading.Lock()
 
@@ -286,6 +286,7 @@ class AnswerTotals:
             n_errors = self.n_errors
             mean_cost = self._cost / n_answers if n_answers else None
             latencies_ms = sorted(self._latencies_ms)
+        # The quantile of a level is the smallest latency that this share of them does not exceed.
         ranks = (math.ceil(level * len(latencies_ms)) - 1 for level in (0.5, 0.95, 0.99))
         quantiles = (latencies_ms[rank] if latencies_ms else None for rank in ranks)
         return {

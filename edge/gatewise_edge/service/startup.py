@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-T = TypeVar("T")
+Result = TypeVar("Result")
 
 
 class HasTrouble(Protocol):
@@ -61,7 +61,7 @@ def open_bundles(first_path: Path, store: Store | None, public_key: Path | None)
     return bundles
 
 
-def make_with_first_usable(make: Callable[[Bundle], T], bundles: Sequence[Bundle]) -> T:
+def make_with_first_usable(make: Callable[[Bundle], Result], bundles: Sequence[Bundle]) -> Result:
     """Make a device with the first usable bundle; raises the error of the last one."""
     for bundle in bundles[:-1]:
         try:
@@ -103,7 +103,7 @@ def make_link(settings: EdgeSettings) -> MqttLink | None:
     link = MqttLink(
         settings.broker,
         device=settings.device,
-        max_inflight=64 + settings.parallel,
+        max_inflight=64 + settings.parallel,  # 64 for answers, audits and the like
         ca_file=settings.ca_file,
         cert_file=settings.cert_file,
         key_file=settings.key_file,
@@ -138,16 +138,19 @@ def make_late_requests(settings: EdgeSettings) -> LateRequests | None:
 
 
 def serve_metrics(
-    device: MeasuredDevice, heartbeat: Heartbeat, host: str, port: int, **parts: Any
+    device: MeasuredDevice, heartbeat: Heartbeat, host: str, port: int, **metric_sources: Any
 ) -> tuple[EdgeMetrics, StatusServer]:
-    """Serve the device's metrics, and the health that `heartbeat` observes."""
+    """Serve the device's metrics, and the health that `heartbeat` observes.
+
+    `metric_sources` are the further arguments of :class:`.EdgeMetrics`.
+    """
     try:
         from gatewise_edge.service.edge_metrics import EdgeMetrics
     except ModuleNotFoundError as error:
         raise not_installed(error, "edge") from None
     from gatewise_edge.service.status_server import StatusServer
 
-    metrics = EdgeMetrics(device, **parts)
+    metrics = EdgeMetrics(device, **metric_sources)
     status_server = StatusServer(
         port, read_metrics=metrics.text, read_trouble=lambda: heartbeat.trouble, host=host
     )

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from gatewise.errors import InputError
 
-#: Largest number of open connections.
+#: Largest number of open connections; Prometheus and a supervisor need one each.
 _MAX_CONNECTIONS: Final = 8
 #: Age in seconds after which a connection is closed when another one arrives, and longest wait for
 #: data of a client.
@@ -27,8 +27,7 @@ class StatusServer(ThreadingHTTPServer):
 
     ``/metrics`` responds with the text that `read_metrics` returns. ``/healthz`` responds with
     status 200 and ``ok`` if `read_trouble` returns None, otherwise with status 503 and the returned
-    text.
-    With port 0 the system chooses a free port; the attribute `port` is the actual one.
+    text. With port 0 the system chooses a free port; the attribute `port` is the actual one.
 
     The server handles at most 8 connections at a time and closes those that take longer than 5 s
     when another one arrives. It asks for no password, so `host` should be an address that only
@@ -60,6 +59,7 @@ class StatusServer(ThreadingHTTPServer):
                 "choose another, or 0 for a free one"
             ) from None
         self.port: int = self.server_address[1]
+        # Poll every 0.1 s for the shutdown.
         self._thread = threading.Thread(
             target=self.serve_forever, args=(0.1,), name="gatewise-http", daemon=True
         )

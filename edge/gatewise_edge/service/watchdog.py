@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
-#: Shortest time between two notifications of the watchdog, in seconds.
+#: Shortest time between two notifications of the watchdog, in seconds, so that a wrong unit in the
+#: configuration does not keep a processor busy.
 _MIN_PERIOD_S: Final = 0.05
 
 
@@ -53,7 +54,7 @@ class Notifier:
         address = "\0" + self._address[1:] if self._address[0] == "@" else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                sender.settimeout(1.0)
+                sender.settimeout(1.0)  # a manager that hangs must not stop the device
                 sender.sendto(message.encode("utf-8", "replace"), address)
         except OSError:
             return False
@@ -81,11 +82,11 @@ class Heartbeat:
         self._max_seconds = max_seconds
         self._status = status
         self._clock = clock
-        #: Start times of the running instances, by number.
-        self._started_at: dict[int, float] = {}
+        #: Start times of the running instances, by the number of the instance.
+        self._start_times: dict[int, float] = {}
         #: Times of the first and the latest failure since the last answer.
-        self._first_failure: float | None = None
-        self._latest_failure = 0.0
+        self._first_failure_at: float | None = None
+        self._latest_failure_at = 0.0
         self._has_ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -97,34 +98,37 @@ class Heartbeat:
     @property
     def trouble(self) -> str | None:
         """Description of the problem if the device does not answer instances, or None."""
-        start_times = list(self._started_at.values())
+        start_times = list(self._start_times.values())
         if start_times and self._clock() - min(start_times) > self._max_seconds:
             return "an instance is long past its deadline"
-        first_failure = self._first_failure
-        if first_failure is not None and self._latest_failure - first_failure > self._max_seconds:
-            seconds = self._latest_failure - first_failure
+        first_failure_at = self._first_failure_at
+        if (
+            first_failure_at is not None
+            and self._latest_failure_at - first_failure_at > self._max_seconds
+        ):
+            seconds = self._latest_failure_at - first_failure_at
             return f"no instance could be answered in {seconds:.0f} s: see the errors"
         return None
 
-    def begin(self, number: int) -> None:
+    def begin(self, instance_number: int) -> None:
         """Record the start of an instance."""
-        self._started_at[number] = self._clock()
+        self._start_times[instance_number] = self._clock()
 
-    def end(self, number: int) -> None:
+    def end(self, instance_number: int) -> None:
         """Record the end of an instance."""
-        self._started_at.pop(number, None)
+        self._start_times.pop(instance_number, None)
 
     def note_answer(self) -> None:
         """Record that an instance was answered."""
-        self._first_failure = None
+        self._first_failure_at = None
 
     def note_failure(self) -> None:
         """Record that the device could not answer an instance."""
         now = self._clock()
         # Set the latest time first, because another thread may read both in between.
-        self._latest_failure = now
-        if self._first_failure is None:
-            self._first_failure = now
+        self._latest_failure_at = now
+        if self._first_failure_at is None:
+            self._first_failure_at = now
 
     def __enter__(self) -> Self:
         if self._notifier.watchdog_s is not None:
@@ -139,7 +143,7 @@ class Heartbeat:
     def __exit__(self, *_: object) -> None:
         self._has_ended.set()
         if self._thread is not None:
-            self._thread.join(timeout=2.0)
+            self._thread.join(timeout=2.0)  # longer than one notification
 
     def _beat(self, period_s: float) -> None:
         while True:

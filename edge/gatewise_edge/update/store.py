@@ -49,14 +49,20 @@ from gatewise_export.bundle.storage import replace_file, sync_folder
 from gatewise_export.repository.release import RELEASE_FILE, Release, UpdateError, has_file
 
 _LOG = logging.getLogger(__name__)
-#: Largest number of refused releases in the state.
+#: Largest number of refused releases in the state, so that it stays small. A repository offers few
+#: releases of a model at a time.
 _MAX_REFUSED_RELEASES: Final = 16
-#: Largest number of starts of a release on trial without an answer; then it is put off.
+#: Largest number of starts of a release on trial without an answer; then it is put off. The power
+#: may fail during one start or another, so that a single one does not condemn a release.
 _MAX_STARTS: Final = 5
-#: Bytes of the disk that a release must leave free.
+#: Bytes of the disk that a release must leave free, so that the state can still be written.
 _SPARE_BYTES: Final = 8 << 20
 #: File names of the state.
 _STATE_FILES: Final = ("state.json", "state.copy.json")
+#: Largest number of times that the pause of a release is doubled, which keeps it a finite number.
+_MAX_DOUBLINGS: Final = 16
+#: Largest size of a state file that is read. A state has a few kilobytes, and a damaged file may be
+#: of any size.
 _MAX_STATE_BYTES: Final = 64 << 10
 Count = Annotated[int, Meta(ge=0)]
 
@@ -214,7 +220,7 @@ class Store:
         state = self.state
         if state.is_on_trial and state.starts >= _MAX_STARTS:
             _LOG.error("release %s gave no answer in %d starts", state.active, state.starts)
-            wait_s = self._first_pause_s * 2.0 ** min(state.waits, 16)
+            wait_s = self._first_pause_s * 2.0 ** min(state.waits, _MAX_DOUBLINGS)
             self.save(
                 active=state.proved,
                 waiting=state.active,

@@ -13,20 +13,23 @@ from gatewise_edge.device.answer import Answer
 #: Number of the previous release's latest answers that a new release is compared with.
 _MAX_PREVIOUS_ANSWERS: Final = 200
 #: Smallest number of bad answers with which a trial fails.
+#: One or two answers may be late by chance, as at the start of a process.
 _MIN_BAD_ANSWERS: Final = 3
-#: Share of bad answers that a release may always have.
+#: Share of bad answers that a release may always have, because a few answers cannot show a smaller
+#: share.
 _TOLERATED_BAD_SHARE: Final = 0.2
-#: A release fails only if its share of bad answers is this many times the previous release's.
+#: A release fails only if its share of bad answers is this many times the previous release's, which
+#: a slow device or a failing sensor may raise as well.
 _TOLERATED_RATIO: Final = 1.5
 
 
 class Trial:
     """Count the first answers of a release, and decide whether it passes.
 
-    Late answers and errors are bad. A release passes after `answers` answers in time and `seconds`
-    of running time, summed over restarts. It fails when it has at least three bad answers, they are
-    more than a fifth of its answers, and their share is more than 1.5 times the share of the
-    previous release, if that one was observed.
+    Late answers and errors are bad. A release passes after `min_answers` answers in time and
+    `min_seconds` of running time, summed over restarts. It fails when it has at least three bad
+    answers, they are more than a fifth of its answers, and their share is more than 1.5 times the
+    share of the previous release, if that one was observed.
 
     An answer is late if it took more than `deadline_ms`.
     """
@@ -94,7 +97,8 @@ class Trial:
     def observe(self, outcome: Answer | Exception) -> bool:
         """Count an answer or an error; return whether the updater should act on it.
 
-        The updater acts on the first good answer and on a verdict.
+        The updater acts on the first good answer, which shows that this start of the release works,
+        and on a verdict.
         """
         with self._lock:
             is_bad = not isinstance(outcome, Answer) or outcome.latency_ms > self.deadline_ms
@@ -102,8 +106,9 @@ class Trial:
                 self._previous_are_bad.append(is_bad)
                 return False
             if isinstance(outcome, Answer):
-                begun_at = self._clock() - outcome.latency_ms / 1e3
-                if begun_at < self._began_at:
+                # The previous release answered an instance that came before the trial.
+                instance_began_at = self._clock() - outcome.latency_ms / 1e3
+                if instance_began_at < self._began_at:
                     return False
             self.n_good += not is_bad
             self.n_bad += is_bad

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import platform
-import random
 import threading
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from gatewise_edge.device.answer import Answer
 from gatewise_edge.errors import SelfTestError
 from gatewise_edge.link.topics import manifest_topic
 from gatewise_edge.service.release_status import ReleaseStatus
+from gatewise_edge.update.schedule import CheckSchedule
 from gatewise_edge.update.settings import UpdateSettings
 from gatewise_edge.update.store import Store
 from gatewise_edge.update.trial import Trial
@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import MqttLink
 
 _LOG = logging.getLogger(__name__)
-#: Seconds until a failed check is repeated; doubled with each failure in a row, up to the maximum.
-_FIRST_PAUSE_SECONDS: Final = 2.0
-_MAX_PAUSE_SECONDS: Final = 300.0
-#: Seconds after which the counts of a trial are saved again.
+#: Seconds after which the counts of a trial are saved again. A restart loses at most this much of
+#: the trial, and flash memory wears little.
 _SAVE_SECONDS: Final = 5.0
 #: Names of the counters.
 _COUNTER_NAMES: Final = (
@@ -105,11 +103,9 @@ class Updater:
         )
         self._condition = threading.Condition()
         self._counts: Counter[str] = Counter()
-        self._next_check_at = clock() + random.uniform(0.0, settings.announcement_spread)
-        self._last_check_at = -settings.min_interval
+        self._schedule = CheckSchedule(settings, clock)
         self._last_save_at = clock()
         self._release_status = ReleaseStatus(link, store, settings.first_report_delay, clock)
-        self._n_failures = 0
         self._has_news = False  # whether an answer came that the thread should act on
         self._is_stopping = False
         self._unfit_digests: set[str] = set()  # digests that this process does not try again
@@ -144,7 +140,9 @@ class Updater:
                 _LOG.error("release %s did not start; the next start tries it again", state.active)
                 self._unfit_digests.add(state.active)
         self._release_status.begin(device)
-        self._thread = threading.Thread(target=self._run, name="gatewise-update", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run_updates, name="gatewise-update", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -154,8 +152,10 @@ class Updater:
             self._condition.notify_all()
         self._fetcher.stop()
         if self._thread is not None:
+            # A fetch ends at once. Only the look-up of a host name cannot be interrupted, and may
+            # take longer.
             self._thread.join(5.0)
-            if self._thread.is_alive():  # it resolves a host name, which cannot be interrupted
+            if self._thread.is_alive():
                 return
             self._thread = None
             if self._trial.is_running:
@@ -190,11 +190,7 @@ class Updater:
         """Plan a check. The link calls this on its network thread; the payload is not read."""
         with self._condition:
             self._counts["announced"] += 1
-            announced_check_at = max(
-                self._clock() + random.uniform(0.0, self._settings.announcement_spread),
-                self._last_check_at + self._settings.min_interval,
-            )
-            self._next_check_at = min(self._next_check_at, announced_check_at)
+            self._schedule.plan_announced_check()
             self._condition.notify_all()
 
     def observe(self, outcome: Answer | Exception) -> None:
@@ -206,8 +202,8 @@ class Updater:
                 self._has_news = True
                 self._condition.notify_all()
 
-    def _run(self) -> None:
-        while self._wait():
+    def _run_updates(self) -> None:
+        while self._wait_for_work():
             try:
                 self._save_counts()
                 self._release_status.publish_when_due()
@@ -215,23 +211,22 @@ class Updater:
                     self._end_passed_trial()
                 elif self._trial.verdict == "failed":
                     self._roll_back()
-                elif self._clock() >= self._next_check_at:
-                    self._check()
+                elif self._clock() >= self._schedule.next_at:
+                    self._check_repository()
             except UpdateError as error:
                 self._record_failure(error)
             except Exception as error:
                 _LOG.exception("the update failed unexpectedly")
                 self._record_failure(UpdateError("bundle", f"{type(error).__name__}: {error}"))
 
-    def _wait(self) -> bool:
+    def _wait_for_work(self) -> bool:
         """Wait until there is something to do; return False if the thread must stop."""
         with self._condition:
             while not (self._is_stopping or self._has_news):
-                seconds_left = min(self._next_check_at, self._release_status.due_at) - self._clock()
+                due_at = min(self._schedule.next_at, self._release_status.due_at)
                 if self._trial.is_running or self.store.state.wait:
-                    seconds_left = min(
-                        seconds_left, self._last_save_at + _SAVE_SECONDS - self._clock()
-                    )
+                    due_at = min(due_at, self._last_save_at + _SAVE_SECONDS)
+                seconds_left = due_at - self._clock()
                 if seconds_left <= 0:
                     break
                 self._condition.wait(seconds_left)
@@ -253,15 +248,12 @@ class Updater:
         if changes:
             self.store.save(starts=0 if has_answered else state.starts, **changes)
         if state.wait and not self.store.state.wait:
-            self._next_check_at = now  # the release may be tried again
+            self._schedule.next_at = now  # the release may be tried again
 
-    def _check(self) -> None:
+    def _check_repository(self) -> None:
         """Refresh the metadata, leave a withdrawn release, and run a release that is offered."""
         with self._condition:
-            self._last_check_at = self._clock()
-            self._next_check_at = self._last_check_at + self._settings.interval * random.uniform(
-                0.75, 1.25
-            )
+            self._schedule.plan_regular_check()
         self.store.lock()
         offers, seen_versions = self._client.refresh(self.store.state.seen)
         if seen_versions != self.store.state.seen:
@@ -284,8 +276,8 @@ class Updater:
             if changes := self._without_withdrawn(self.store.state.active):
                 self.store.save(**changes)
         self._trouble = None
-        self._n_failures = 0
-        self._count("checks")
+        self._schedule.n_failures = 0
+        self._increment("checks")
 
     def _leave_withdrawn(self) -> None:
         """Run an earlier release if the running one was withdrawn."""
@@ -293,10 +285,11 @@ class Updater:
             return
         self._trial.end()
         state = self.store.state
-        _LOG.warning("%s was withdrawn", self._release)
-        self._count("withdrawn")
+        _LOG.warning("%s was withdrawn", self._release_name)
+        self._increment("withdrawn")
         proved_digests = (state.proved, state.previous)
-        self._go_back([digest for digest in proved_digests if digest in self._valid_digests])
+        valid_digests = [digest for digest in proved_digests if digest in self._valid_digests]
+        self._return_to_first(valid_digests)
 
     def _without_withdrawn(self, active: str) -> dict[str, str]:
         """Changes of the state that prevent a later start from running a withdrawn release."""
@@ -335,7 +328,7 @@ class Updater:
             fetch = partial(self._client.fetch, release)
             self.store.complete_release(offer.digest, release, self._first_bundle_path, fetch)
         if self._running_digest == offer.digest:
-            self._count("repaired")
+            self._increment("repaired")
         else:
             self._adopt(offer.digest, str(offer))
         return True
@@ -363,7 +356,7 @@ class Updater:
         # Check and adopt the bundle; if that fails, continue with the previous release.
         self._trial.end()
         try:
-            bundle = self._open(digest)
+            bundle = self._open_bundle(digest)
             if bundle.manifest.release != release_name:
                 raise UpdateError("bundle", f"the files of {release_name} are those of {bundle!r}")
             device.adopt(bundle)
@@ -384,17 +377,17 @@ class Updater:
         self._running_digest = digest
         if self.store.state.is_on_trial:
             self._trial.begin()
-        self._count("taken")
+        self._increment("taken")
         self._release_status.begin(device)
         self.store.remove_old_releases()
         _LOG.info("%s is active%s", release_name, ", on trial" if self._trial.is_running else "")
 
-    def _open(self, digest: str) -> Bundle:
+    def _open_bundle(self, digest: str) -> Bundle:
         path = self.store.path(digest) if digest else self._first_bundle_path
         return Bundle.open(path, public_key=self._settings.public_key, for_device=True)
 
     @property
-    def _release(self) -> str:
+    def _release_name(self) -> str:
         """Model and version of the running bundle."""
         assert self._device is not None
         return self._device.bundle.manifest.release
@@ -404,23 +397,23 @@ class Updater:
         state = self.store.state
         self.store.save(proved=state.active, previous=state.proved, starts=0, waiting="", waits=0)
         self.store.remove_old_releases()
-        self._count("passed")
-        _LOG.info("%s has passed its trial", self._release)
+        self._increment("passed")
+        _LOG.info("%s has passed its trial", self._release_name)
 
     def _roll_back(self) -> None:
         """Replace a release that failed its trial by the last one that passed."""
         self._trial.end()
-        _LOG.error("%s failed its trial: %s", self._release, self._trial.counts)
+        _LOG.error("%s failed its trial: %s", self._release_name, self._trial.counts)
         self.store.refuse(self._running_digest, active=self.store.state.proved)
-        self._go_back([self.store.state.proved])
-        self._count("rolled_back")
+        self._return_to_first([self.store.state.proved])
+        self._increment("rolled_back")
 
-    def _go_back(self, digests: Sequence[str]) -> None:
+    def _return_to_first(self, digests: Sequence[str]) -> None:
         """Run the first release that opens, or the first bundle; needs no network or disk write."""
         assert self._device is not None
         for digest in dict.fromkeys([*digests, ""]):
             try:
-                bundle = self._open(digest)
+                bundle = self._open_bundle(digest)
                 # Save the choice first: a device that is killed meanwhile starts with this release.
                 changes = {"active": digest, "proved": digest, "starts": 0}
                 self.store.save(**self._without_withdrawn(digest) | changes)
@@ -434,21 +427,16 @@ class Updater:
         self._release_status.begin(self._device)
 
     def _record_failure(self, error: UpdateError) -> None:
-        """Record a failure, and plan the next check after a pause that doubles each time."""
+        """Record a failure, and plan a retry."""
         if self._is_stopping:
             return
         if str(error) != self._trouble:
             _LOG.warning("update: %s", error)
         self._trouble = str(error)
-        self._count(error.reason)
-        pause_s = _FIRST_PAUSE_SECONDS * 2.0 ** min(self._n_failures, 30)
-        pause_s = min(pause_s, _MAX_PAUSE_SECONDS, self._settings.interval)
+        self._increment(error.reason)
         with self._condition:
-            self._n_failures += 1
-            self._next_check_at = min(
-                self._next_check_at, self._clock() + pause_s * random.uniform(0.5, 1.5)
-            )
+            self._schedule.plan_retry()
 
-    def _count(self, counter_name: str) -> None:
+    def _increment(self, counter_name: str) -> None:
         with self._condition:
             self._counts[counter_name] += 1

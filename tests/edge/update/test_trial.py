@@ -248,7 +248,7 @@ def test_updater_continues_after_thousands_of_failures(run_device, fleet, server
     """Once, the doubled pause became too large a number, which ended the thread."""
     server.handlers[""] = lambda handler: handler.send_error(500)
     device = run_device(urls=[server.url])
-    device.updater._n_failures = 5000
+    device.updater._schedule.n_failures = 5000
     device.wait_for_check()
     server.handlers.clear()
     fleet.publish("8")
