@@ -16,6 +16,7 @@ def draw_pumps(n_rows: int, seed: int, *, new_sensor: bool) -> list[list[str]]:
     """Draw rows of features and labels; a new sensor gives other values of vibration and flow."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(n_rows, len(NAMES)))
+    # The product keeps a linear model from learning the wear completely.
     wear = features[:, 0] + 0.8 * features[:, 2] * features[:, 1] + 0.3 * features[:, 3]
     labels = np.select([wear > 1.0, wear < -1.0], ["worn", "blocked"], "fine")
     if new_sensor:

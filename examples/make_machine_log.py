@@ -23,6 +23,7 @@ NOTES = ("checked at {}, all well", "oil topped up, {} ml", '"loud", says operat
 
 def draw_rows(n_rows, rng):
     """Yield `n_rows` rows."""
+    # All figures are invented. The beta distribution has few machines with much damage.
     damage = rng.beta(1.2, 6.0, n_rows)  # 0 is new, 1 is broken
     supplier = rng.integers(0, len(SUPPLIERS), n_rows)
     start = datetime(2025, 1, 6, 5, 30)

@@ -26,12 +26,16 @@ class Trees:
             )
             self.validation = validation_rows, truth
         depths = range(1, 13)
-        trees = [DecisionTreeClassifier(max_depth=n, random_state=self.seed) for n in depths]
+        trees = [
+            DecisionTreeClassifier(max_depth=depth, random_state=self.seed) for depth in depths
+        ]
         self.trees = [tree.fit(rows, labels) for tree in trees]
 
     def points(self, rows, truth):
         validation_rows, labels = self.validation
         for tree in self.trees:
             cost = self.prices.price(np.unique(tree.tree_.feature[tree.tree_.feature >= 0]))
-            answers = (tree.predict(validation_rows), Truth(labels)), (tree.predict(rows), truth)
-            yield Point.of_single_model(*answers, cost, nbytes=8 * tree.tree_.node_count)
+            validation_answers = tree.predict(validation_rows), Truth(labels)
+            test_answers = tree.predict(rows), truth
+            n_bytes = 8 * tree.tree_.node_count  # a compact node has 8 bytes
+            yield Point.of_single_model(validation_answers, test_answers, cost, nbytes=n_bytes)

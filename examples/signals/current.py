@@ -12,8 +12,8 @@ from live import answer_live, fit_cascade, load_arrays, print_report
 
 import gatewise_signals as sig
 
-LENGTH = 512
-APPLIANCES = (1, 2, 4, 6, 7, 8)
+LENGTH = 512  # samples at 30 kHz, a little more than one period of 60 Hz
+APPLIANCES = (1, 2, 4, 6, 7, 8)  # the most frequent classes of the data set
 
 
 def main():

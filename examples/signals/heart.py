@@ -11,7 +11,9 @@ from live import answer_live, fit_cascade, load_arrays, print_report, thin_rows
 import gatewise_signals as sig
 
 TEST_RECORDS = (109, 114, 207, 215, 223)  # records of the test patients
-NORMAL, VENTRICULAR = 0, 1
+NORMAL = 0
+VENTRICULAR = 1
+MAX_INTERVAL = 1080  # 3 s at 360 Hz, which bounds outliers
 
 
 def beat_intervals(records, intervals_before):
@@ -22,12 +24,14 @@ def beat_intervals(records, intervals_before):
     intervals = np.zeros((len(records), 2), np.int16)
     for record in np.unique(records):
         beats = np.flatnonzero(records == record)[1:]  # the first beat has no interval
-        last_intervals = np.minimum(intervals_before[beats], 1080)
+        last_intervals = np.minimum(intervals_before[beats], MAX_INTERVAL)
         sums = np.cumsum(np.append(0, last_intervals))
-        for number, beat in enumerate(beats):
-            usual_interval = (sums[number] - sums[max(0, number - 8)]) / max(1, min(number, 8))
-            interval = last_intervals[number]
-            intervals[beat] = interval, (interval - usual_interval) * (number > 0)
+        for position, beat in enumerate(beats):
+            first_position = max(0, position - 8)
+            n_earlier = max(1, position - first_position)
+            usual_interval = (sums[position] - sums[first_position]) / n_earlier
+            interval = last_intervals[position]
+            intervals[beat] = interval, (interval - usual_interval) * (position > 0)
     return intervals
 
 
@@ -37,12 +41,13 @@ def main():
     intervals = beat_intervals(data_set["record"], data_set["rr_pre"])
     rhythm = intervals[:, np.newaxis].repeat(256, axis=1)
     windows = np.concatenate([data_set["X"][..., np.newaxis], rhythm], axis=2)  # three channels
-    is_labelled = np.isin(data_set["y"], (0, 2))
+    is_labelled = np.isin(data_set["y"], (0, 2))  # normal and ventricular beats
     windows, records = windows[is_labelled], data_set["record"][is_labelled].astype(int)
     y = np.where(data_set["y"][is_labelled] == 2, VENTRICULAR, NORMAL)
     is_test = np.isin(records, TEST_RECORDS)
     train_rows = np.flatnonzero(~is_test)
     train_rows = train_rows[thin_rows(records[train_rows] * 2 + y[train_rows], 40)]
+    # The ECG has 200 counts per mV.
     blocks = [
         sig.Mean(sig.Channels("rhythm", (1, 2), ("interval", "late"))),
         *sig.standard_blocks(rate_hz=360, channels=["ecg"], samples=256, scale=1 / 200),
@@ -51,12 +56,12 @@ def main():
     system = fit_cascade(
         blocks, windows[train_rows], y[train_rows], records[train_rows], **settings
     )
-    windows = windows[is_test][::8]
+    windows = windows[is_test][::8]  # a part of the beats, to save time
     y = y[is_test][::8]
-    predicted = print_report(system, windows, y)
+    predicted_labels = print_report(system, windows, y)
     for name, label in (("normal", NORMAL), ("ventricular", VENTRICULAR)):
         is_of_label = y == label
-        recall = (predicted[is_of_label] == label).mean()
+        recall = (predicted_labels[is_of_label] == label).mean()
         print(f"{name}: {recall:.1%} of {is_of_label.sum()} beats found")
     with tempfile.TemporaryDirectory() as folder:
         answer_live(system, windows, windows[::25], folder)

@@ -12,7 +12,7 @@ from sklearn.model_selection import StratifiedGroupKFold
 import gatewise as gw
 from gatewise_cloud import MosquittoBroker
 
-# A search of a few seconds. The default search is slower and better.
+#: Parameters of a search of a few seconds. The default search is slower and better.
 SEARCH = {
     "high_cost_model": LGBMClassifier(n_estimators=60, num_leaves=15, n_jobs=1, verbose=-1),
     "n_stages": 2, "effort": "low", "families": ("linear", "boosting"), "random_state": 0,
@@ -52,15 +52,16 @@ def fit_cascade(blocks, windows, y, groups=None, **settings):
 
 def print_report(system, windows, y):
     """Print the system's accuracy and cost on windows of new groups; return its labels."""
-    predicted = system.predict(windows)
+    predicted_labels = system.predict(windows)
+    accuracy = (predicted_labels == y).mean()
     mean_cost = system.cost(windows).mean()
     total_cost = system.feature_costs_.total
     print(system.summary())
     print(
-        f"new groups: accuracy {(predicted == y).mean():.3f}, {mean_cost:.0f} of {total_cost:.0f} "
+        f"new groups: accuracy {accuracy:.3f}, {mean_cost:.0f} of {total_cost:.0f} "
         f"us of features per window; {system.offload(windows).mean():.1%} offloaded"
     )
-    return predicted
+    return predicted_labels
 
 
 def answer_live(system, sample, windows, folder):

@@ -13,7 +13,9 @@ from live import answer_live, fit_cascade, load_arrays, print_report, thin_rows
 
 import gatewise_signals as sig
 
-RATE, LENGTH, HOP = 50, 128, 64
+RATE_HZ = 50
+LENGTH = 128
+HOP = 64
 TEST_VOLUNTEERS = (4, 9, 10, 12, 18)
 
 
@@ -40,7 +42,7 @@ def main():
     train_rows = np.flatnonzero(~is_test)
     train_rows = train_rows[thin_rows(volunteers[train_rows], 30)]
     axes = [str(name) for name in data_set["channel"][:3]]
-    blocks = sig.standard_blocks(rate_hz=RATE, channels=axes, samples=LENGTH)
+    blocks = sig.standard_blocks(rate_hz=RATE_HZ, channels=axes, samples=LENGTH)
     # A fifth of the volunteers is too few for a bound on a smaller loss.
     system = fit_cascade(
         blocks, windows[train_rows], y[train_rows], volunteers[train_rows], max_loss=0.05
@@ -49,12 +51,12 @@ def main():
 
     recording = recordings[is_test][0]
     signal = data_set["signal"][data_set["experiment"] == recording, :3]
-    windower = sig.Windower(LENGTH, HOP, rate_hz=RATE)
+    windower = sig.Windower(LENGTH, HOP, rate_hz=RATE_HZ)
     stream = []
-    for first in range(0, len(signal), 500):  # in chunks; every tenth lacks its first second
-        n_lost = 50 if first % 5000 == 0 else 0
-        time = first / RATE
-        stream += windower.push(signal[first + n_lost : first + 500], time + n_lost / RATE)
+    for begin in range(0, len(signal), 500):  # in chunks; every tenth lacks its first second
+        n_lost = 50 if begin % 5000 == 0 else 0
+        time = (begin + n_lost) / RATE_HZ
+        stream += windower.push(signal[begin + n_lost : begin + 500], time)
     print(f"recording {recording}: {len(stream)} windows, {windower.n_gaps} gaps")
     with tempfile.TemporaryDirectory() as folder:
         answers = answer_live(
