@@ -25,7 +25,7 @@ from gatewise.console import note
 from gatewise_sim.experiment.run import Experiment, run_scenario
 from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.fleet.run import run_fleet
-from gatewise_sim.report.document import Estimate, PolicyResult
+from gatewise_sim.report.policy_result import Estimate, PolicyResult
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
 

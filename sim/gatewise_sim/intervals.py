@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.results import Answers, BoolArray, FloatArray, IntArray
-from gatewise_sim.report.document import Estimate
+from gatewise_sim.report.policy_result import Estimate
 
+#: Number of batches: enough for the estimate of a variance, and few enough that each one has many
+#: instances.
 N_BATCHES: Final = 20
+#: Number of slices of the run: many more than batches, so that each batch covers the whole day.
 _SLICES: Final = 2000
 #: 97.5 % quantiles of Student's t with 19 degrees of freedom, and of the normal distribution.
 _T_QUANTILE: Final = 2.093
@@ -60,6 +63,7 @@ class Batches:
                 _half_width(sums[is_used] / weights[is_used], mean, weights[is_used])
             )
         half_width = max(half_widths)
+        # A mean of values above 0 is not negative, and one below `upper_limit` does not exceed it.
         low = max(mean - half_width, min(0.0, mean))
         return Estimate(value=mean, low=low, high=max(mean, min(mean + half_width, upper_limit)))
 
@@ -99,6 +103,10 @@ def _half_width(batch_estimates: FloatArray, estimate: float, weights: FloatArra
 
 def widen_share_interval(estimate: Estimate, n_cases: float) -> Estimate:
     """Widen the interval of a share to Wilson's interval (1927) for `n_cases` independent cases.
+
+    With the share p, the number of cases n, and the quantile z::
+
+        (p + z^2 / (2 n) -+ z * sqrt(p (1 - p) / n + z^2 / (4 n^2))) / (1 + z^2 / n)
 
     >>> widen_share_interval(Estimate(value=1.0, low=1.0, high=1.0), 100).low < 0.97
     True

@@ -25,6 +25,7 @@ Count = Annotated[int, Meta(ge=1)]
 
 #: Ways to choose an operating point.
 GOALS: Final = ("budget", "max_loss", "offload_rate")
+#: Length of a live run, which takes this long in real time.
 _DEFAULT_LIVE_TIME: Final = "60s"
 
 
@@ -218,8 +219,8 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
 
     def command_options(self) -> list[str]:
         """Command-line options of the settings that differ from the defaults."""
-        texts = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
-        return option_words(self, always_written=("seed",), replacement_texts=texts)
+        broker_text = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
+        return option_words(self, always_written=("seed",), replacement_texts=broker_text)
 
     def as_dict(self) -> dict[str, Any]:
         """Settings for a report, without passwords and without values of None."""
@@ -234,9 +235,9 @@ class Scenario(Settings, frozen=True, kw_only=True, dict=True):
 
     def rare_settings(self) -> dict[str, Any]:
         """Settings without a command-line option that differ from the defaults, except timings."""
-        default = Scenario()
+        default_scenario = Scenario()
         return {
             name: getattr(self, name)
             for name in file_settings(Scenario)
-            if name != "timings" and getattr(self, name) != getattr(default, name)
+            if name != "timings" and getattr(self, name) != getattr(default_scenario, name)
         }

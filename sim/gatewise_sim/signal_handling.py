@@ -19,14 +19,14 @@ def exit_on_termination() -> Iterator[None]:
     without another handler. Therefore a nested block does nothing.
     """
 
-    def raise_exit(number: int, frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
+    def raise_exit(signal_number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + signal_number)  # the status that shells give to a killed process
 
     previous_handlers = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                previous_handlers[number] = signal.signal(number, raise_exit)
+        for signal_number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(signal_number) is signal.SIG_DFL:
+                previous_handlers[signal_number] = signal.signal(signal_number, raise_exit)
     try:
         yield
     except Exception as error:
@@ -36,5 +36,5 @@ def exit_on_termination() -> Iterator[None]:
         # A library may wrap the exit in an error of its own. Raise the exit.
         raise exit_error from None
     finally:
-        for number, handler in previous_handlers.items():
-            signal.signal(number, handler)
+        for signal_number, handler in previous_handlers.items():
+            signal.signal(signal_number, handler)

@@ -22,7 +22,8 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     proxy_ms : float
         Milliseconds that the proxy of an emulated link adds one way. Only a live run has a proxy.
     assumed : tuple of str
-        Names of the fields above that were not measured.
+        Names of the fields above that were not measured. Their defaults are measurements of a
+        worker and a broker on a desktop (docs/simulation.md).
     """
 
     edge_ms: tuple[float, ...]

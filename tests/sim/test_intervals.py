@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gatewise_sim.intervals import N_BATCHES, Batches, widen_share_interval
-from gatewise_sim.report.document import Estimate
+from gatewise_sim.report.policy_result import Estimate
 
 #: 97.5 % quantile of Student's t distribution with 19 degrees of freedom.
 _T_QUANTILE = 2.093

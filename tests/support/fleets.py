@@ -13,7 +13,7 @@ from gatewise_sim.fleet.energy import DeviceEnergy, Prices
 from gatewise_sim.fleet.results import FleetRun, RowTable
 from gatewise_sim.fleet.run import FleetPolicy, run_fleet
 from gatewise_sim.fleet.workload import Arrivals
-from gatewise_sim.report.document import PolicyResult
+from gatewise_sim.report.policy_result import PolicyResult
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
 

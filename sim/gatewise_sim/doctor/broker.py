@@ -18,9 +18,10 @@ from gatewise_sim.doctor.findings import ACCESS_LIST, BROKER, SET_CLOCK, Finding
 from gatewise_sim.doctor.probe import DENIED, FAILURE, NO_SUBSCRIBER, UNKNOWN, Probe
 from gatewise_sim.doctor.settings import DeviceSettings
 
-#: Time after the TLS handshake in which a broker may refuse this client's certificate.
+#: Time after the TLS handshake in which a broker may refuse this client's certificate: a round trip
+#: of a slow link.
 _ALERT_SECONDS: Final = 0.5
-#: Remaining validity below which a certificate gets a note.
+#: Remaining validity below which a certificate gets a note, in time to renew it by hand.
 _RENEWAL_PERIOD: Final = datetime.timedelta(days=30)
 _RENEW: Final = "renew it: gatewise broker init DIR --renew NAME"
 
@@ -121,7 +122,7 @@ def _read_certificate(path: Path) -> Any:
 def _check_tcp(settings: DeviceSettings) -> Iterator[Finding]:
     endpoint = settings.endpoint
     address = f"{endpoint.host} port {endpoint.port}"
-    started = time.monotonic()
+    begun_at = time.monotonic()
     try:
         socket.create_connection((endpoint.host, endpoint.port), settings.timeout).close()
     except socket.gaierror as error:
@@ -138,21 +139,21 @@ def _check_tcp(settings: DeviceSettings) -> Iterator[Finding]:
         remedy = "check the network, and the firewalls between this machine and the broker"
         yield BROKER.problem("tcp-unreachable", text, remedy)
     else:
-        yield BROKER.ok(f"{address} answers in {1000 * (time.monotonic() - started):.1f} ms")
+        yield BROKER.ok(f"{address} answers in {1000 * (time.monotonic() - begun_at):.1f} ms")
 
 
 def _check_tls(settings: DeviceSettings) -> Iterator[Finding]:
     endpoint = settings.endpoint
     if not endpoint.uses_tls:
         return
-    context = ssl.create_default_context(cafile=settings.ca_file)
+    tls_context = ssl.create_default_context(cafile=settings.ca_file)
     if settings.cert_file is not None:
-        context.load_cert_chain(settings.cert_file, settings.key_file)
+        tls_context.load_cert_chain(settings.cert_file, settings.key_file)
     try:
         tcp_socket = socket.create_connection((endpoint.host, endpoint.port), settings.timeout)
         with (
             tcp_socket,
-            context.wrap_socket(tcp_socket, server_hostname=endpoint.host) as connection,
+            tls_context.wrap_socket(tcp_socket, server_hostname=endpoint.host) as connection,
         ):
             # With TLS 1.3 the broker refuses a client certificate only after the handshake.
             connection.settimeout(_ALERT_SECONDS)
@@ -230,6 +231,7 @@ def _check_status_topic(probe: Probe, device: str) -> Finding:
     """Check that the device may write its status topic, and leave the status unchanged."""
     topic = wire.status_topic(device)
     probe.subscribe(topic)
+    # A broker sends a retained message right after the SUBACK (MQTT 3.1.1, section 3.3.1.3).
     retained_message = probe.wait(lambda name, _, is_retained: name == topic and is_retained, 0.5)
     payload = b"offline" if retained_message is None else retained_message[1]
     reason_code = probe.publish(topic, payload, retain=True)

@@ -28,6 +28,7 @@ _REQUIREMENT: Final = re.compile(
 )
 #: Library of the edge extra that a device can do without, because numpy can run the stages.
 _OPTIONAL_LIBRARY: Final = "onnxruntime"
+#: Difference between the clocks of two machines that is no fault.
 _CLOCK_TOLERANCE: Final = datetime.timedelta(minutes=10)
 
 
@@ -87,7 +88,7 @@ def _missing_libraries(extra: str, requirements: Sequence[str]) -> Iterator[str]
 
 
 def _version_numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
+    return tuple(int(digits) for digits in re.findall(r"\d+", version)[:3])
 
 
 def _check_onnxruntime() -> Finding:

@@ -59,9 +59,10 @@ class Probe:
         self.disconnect_code: int | None = None
         self.max_packet_bytes: int | None = None
         self._has_reason_codes = True
-        self._changed = threading.Condition()
-        self._connected = False
-        self._codes: dict[int, int] = {}
+        self._condition = threading.Condition()
+        self._is_connected = False
+        self._code_by_message_id: dict[int, int] = {}
+        #: Time of arrival, topic, payload and retain flag of each message that was not read yet.
         self._messages: list[tuple[float, str, bytes, bool]] = []
 
     def __enter__(self) -> Self:
@@ -97,12 +98,8 @@ class Probe:
         client.on_socket_open = _set_no_delay
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
-        client.on_publish = lambda _c, _u, message_id, reason, _p: self._acknowledge(
-            message_id, reason
-        )
-        client.on_subscribe = lambda _c, _u, message_id, reasons, _p: self._acknowledge(
-            message_id, reasons[0]
-        )
+        client.on_publish = self._on_publish
+        client.on_subscribe = self._on_subscribe
         client.on_message = self._on_message
         self._endpoint.prepare(client)
         return client
@@ -113,14 +110,16 @@ class Probe:
         except OSError:
             return False
         self._client.loop_start()
-        with self._changed:
-            self._changed.wait_for(
+        with self._condition:
+            self._condition.wait_for(
                 lambda: (
-                    self._connected or self.refusal is not None or self.disconnect_code is not None
+                    self._is_connected
+                    or self.refusal is not None
+                    or self.disconnect_code is not None
                 ),
                 self._timeout_s,
             )
-            return self._connected
+            return self._is_connected
 
     def subscribe(self, topic: str) -> int:
         """Subscribe at QoS 1; return the granted QoS, or the code of a failure."""
@@ -133,12 +132,12 @@ class Probe:
         return code if self._has_reason_codes else UNKNOWN
 
     def _await_code(self, message_id: int) -> int:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: message_id in self._codes or self.disconnect_code is not None,
+        with self._condition:
+            self._condition.wait_for(
+                lambda: message_id in self._code_by_message_id or self.disconnect_code is not None,
                 self._timeout_s,
             )
-            return self._codes.get(message_id, UNKNOWN)
+            return self._code_by_message_id.get(message_id, UNKNOWN)
 
     def wait(
         self, matches: Callable[[str, bytes, bool], bool], seconds: float
@@ -149,16 +148,16 @@ class Probe:
         :func:`time.perf_counter`, and the payload, or None if no such message comes.
         """
         end = time.monotonic() + seconds
-        with self._changed:
+        with self._condition:
             while True:
                 while self._messages:
                     arrival, topic, payload, is_retained = self._messages.pop(0)
                     if matches(topic, payload, is_retained):
                         return arrival, payload
-                remaining = end - time.monotonic()
-                if remaining <= 0 or self.disconnect_code is not None:
+                seconds_left = end - time.monotonic()
+                if seconds_left <= 0 or self.disconnect_code is not None:
                     return None
-                self._changed.wait(remaining)
+                self._condition.wait(seconds_left)
 
     def receives_own(self, topic: str, seconds: float) -> bool:
         """Publish on `topic` while subscribed to it; whether the message comes back."""
@@ -172,32 +171,46 @@ class Probe:
 
     # -- callbacks, on paho's thread -------------------------------------------------------
 
-    def _on_connect(self, _c: Any, _u: Any, _f: Any, reason: Any, properties: Any) -> None:
-        with self._changed:
-            self._connected = not reason.is_failure
+    def _on_connect(
+        self, _client: Any, _userdata: Any, _flags: Any, reason: Any, properties: Any
+    ) -> None:
+        with self._condition:
+            self._is_connected = not reason.is_failure
             if reason.is_failure:
                 self.refusal = int(reason.value)
             self.max_packet_bytes = getattr(properties, "MaximumPacketSize", None)
-            self._changed.notify_all()
+            self._condition.notify_all()
 
-    def _on_disconnect(self, _c: Any, _u: Any, flags: Any, reason: Any, _p: Any) -> None:
-        with self._changed:
+    def _on_disconnect(
+        self, _client: Any, _userdata: Any, flags: Any, reason: Any, _properties: Any
+    ) -> None:
+        with self._condition:
             has_reason = flags.is_disconnect_packet_from_server
             self.disconnect_code = int(reason.value) if has_reason else UNKNOWN
-            self._changed.notify_all()
+            self._condition.notify_all()
+
+    def _on_publish(
+        self, _client: Any, _userdata: Any, message_id: int, reason: Any, _properties: Any
+    ) -> None:
+        self._acknowledge(message_id, reason)
+
+    def _on_subscribe(
+        self, _client: Any, _userdata: Any, message_id: int, reasons: Any, _properties: Any
+    ) -> None:
+        self._acknowledge(message_id, reasons[0])  # the SUBSCRIBE has one topic
 
     def _acknowledge(self, message_id: int, reason: Any) -> None:
-        with self._changed:
-            self._codes[message_id] = int(reason.value)
-            self._changed.notify_all()
+        with self._condition:
+            self._code_by_message_id[message_id] = int(reason.value)
+            self._condition.notify_all()
 
-    def _on_message(self, _c: Any, _u: Any, message: paho.MQTTMessage) -> None:
-        with self._changed:
+    def _on_message(self, _client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
+        with self._condition:
             self._messages.append(
                 (time.perf_counter(), message.topic, bytes(message.payload), bool(message.retain))
             )
-            self._changed.notify_all()
+            self._condition.notify_all()
 
 
-def _set_no_delay(_client: Any, _userdata: Any, sock: Any) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _set_no_delay(_client: Any, _userdata: Any, connection: Any) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 #: Model of a request without a bundle. A worker responds that it does not serve this model.
 _NO_MODEL: Final = ("gatewise-doctor", "0")
-#: Largest size of a PUBLISH packet of QoS 1 without its topic and payload.
+#: Largest size of a PUBLISH packet of QoS 1 without its topic and payload (MQTT 3.1.1, section
+#: 3.3): a byte of type, four of length, two of the topic's length, and two of the packet id.
 _HEADER_BYTES: Final = 9
 
 
@@ -94,7 +95,7 @@ def _exchange(
             )
         return
     timed_response = None
-    started = time.perf_counter()
+    sent_at = time.perf_counter()
     reason_code = probe.publish(topic, payload)
     if reason_code not in (DENIED, NO_SUBSCRIBER):
         timed_response = _await_response(probe, response_topic, request, settings.timeout)
@@ -103,7 +104,7 @@ def _exchange(
             yield _explain_missing_response(probe, settings, reason_code)
         return
     arrival, response = timed_response
-    trip_ms = 1000 * (arrival - started) - response.worker_us / 1000
+    trip_ms = 1000 * (arrival - sent_at) - response.worker_us / 1000
     # A device retries after two round trips, if a third one ends before the deadline.
     text = f"the response to a request on {topic} takes {trip_ms:.1f} ms"
     yield ROUND_TRIP.ok(f"{text}; a deadline of {3 * trip_ms:.0f} ms leaves time for a retry")

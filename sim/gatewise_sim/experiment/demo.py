@@ -24,8 +24,9 @@ from gatewise_sim.report.output import DEMO, TIMINGS_FILE
 from gatewise_sim.scenario import GOALS, Scenario
 from gatewise_training.data import datasets
 
+#: Share of the rows that the fleet answers; the others train the system.
 _TEST_SHARE: Final = 0.3
-#: Time between two instances of a device.
+#: Time between two instances of a device, so that the demo takes seconds and no device is busy.
 _INTERVAL_SECONDS: Final = 0.04
 
 
@@ -89,6 +90,7 @@ def run_demo(settings: DemoSettings) -> Report:
         n_rows = len(training_run.split.test)
         arrivals_path.write_text(_arrivals_csv(n_rows, settings.devices))
         instances_path.write_text(training_run.test_csv())
+        # One more round than the rows fill, so that the last answers are within the run.
         n_rounds = -(-n_rows // settings.devices) + 1
         scenario = _make_scenario(
             settings, workload=f"replay:{arrivals_path}", time=f"{n_rounds * _INTERVAL_SECONDS:g}s"
@@ -145,7 +147,8 @@ def _arrivals_csv(n_rows: int, n_devices: int) -> str:
 
 def _add_demo_fields(report: Report, settings: DemoSettings, training_run: TrainingRun) -> Report:
     """Add the settings, the data set and the times of the training to the live run's report."""
-    data, split = training_run.data, training_run.split
+    data_set = training_run.data
+    split = training_run.split
     demo_settings = {
         name: str(value) if isinstance(value, Path) else value
         for name in settings.__struct_fields__
@@ -159,12 +162,12 @@ def _add_demo_fields(report: Report, settings: DemoSettings, training_run: Train
     return msgspec.structs.replace(
         report,
         kind=DEMO_KIND,
-        dataset=data.name,
+        dataset=data_set.name,
         method=settings.method,
         settings=report.settings | demo_settings | {"workload": "each row once"},
         data={
-            "rows": len(data.X),
-            "features": data.X.shape[1],
+            "rows": len(data_set.X),
+            "features": data_set.X.shape[1],
             "classes": len(training_run.system.classes_),
             "train_rows": len(split.training) + len(split.validation),
             "test_rows": len(split.test),

@@ -70,8 +70,8 @@ class DemoSettings(Settings, frozen=True, kw_only=True):
 
     def command(self) -> str:
         """Command line that repeats the run, without the broker's password."""
-        texts = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
+        broker_text = {} if self.broker is None else {"broker": Endpoint(self.broker).url}
         options = option_words(
-            self, always_written=("dataset", "method", "seed"), replacement_texts=texts
+            self, always_written=("dataset", "method", "seed"), replacement_texts=broker_text
         )
         return " ".join(["gatewise demo", *options])

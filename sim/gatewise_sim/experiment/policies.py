@@ -20,7 +20,7 @@ from gatewise_sim.scenario import Scenario
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PolicyContext:
+class SystemRun:
     """Figures of the system's run from which the other policies are made.
 
     `table` contains the outcomes of the rows at the operating point, `row_weights`, shape
@@ -46,59 +46,61 @@ class ComparedPolicy:
 
     key: str
     name: str
-    select_rows: Callable[[PolicyContext], BoolArray | None]
-    compute_random_share: Callable[[PolicyContext], float] = lambda context: 0.0
+    select_rows: Callable[[SystemRun], BoolArray | None]
+    compute_random_share: Callable[[SystemRun], float] = lambda system_run: 0.0
     is_cloud_first: bool = False
 
-    def make_policy(self, context: PolicyContext) -> FleetPolicy | None:
+    def make_policy(self, system_run: SystemRun) -> FleetPolicy | None:
         """Make the fleet's policy, or return None if it does not apply."""
-        is_offloaded = self.select_rows(context)
+        is_offloaded = self.select_rows(system_run)
         if is_offloaded is None:
             return None
         return FleetPolicy(
             key=self.key,
             name=self.name,
-            is_offloaded=is_offloaded & context.table.can_offload,
-            random_share=self.compute_random_share(context),
+            is_offloaded=is_offloaded & system_run.table.can_offload,
+            random_share=self.compute_random_share(system_run),
             is_cloud_first=self.is_cloud_first,
         )
 
 
-def _select_no_rows(context: PolicyContext) -> BoolArray:
-    return np.zeros(len(context.table), np.bool_)
+def _select_no_rows(system_run: SystemRun) -> BoolArray:
+    return np.zeros(len(system_run.table), np.bool_)
 
 
-def _select_all_rows(context: PolicyContext) -> BoolArray | None:
-    return np.ones(len(context.table), np.bool_) if context.table.has_cloud else None
+def _select_all_rows(system_run: SystemRun) -> BoolArray | None:
+    return np.ones(len(system_run.table), np.bool_) if system_run.table.has_cloud else None
 
 
-def _select_least_confident(context: PolicyContext) -> BoolArray | None:
+def _select_least_confident(system_run: SystemRun) -> BoolArray | None:
     """Select the rows of lowest confidence, at the system's offload rate."""
-    table = context.table
+    table = system_run.table
     if not table.has_cloud:
         return None
     # Rows without an answer of the device come first.
     confidence = np.where(np.isnan(table.confidence), -1.0, table.confidence)
     order = np.argsort(confidence, kind="stable")
-    return select_share(order[table.can_offload[order]], context.row_weights, context.offload_rate)
+    return select_share(
+        order[table.can_offload[order]], system_run.row_weights, system_run.offload_rate
+    )
 
 
-def _select_no_rows_with_cloud(context: PolicyContext) -> BoolArray | None:
-    return _select_no_rows(context) if context.table.has_cloud else None
+def _select_no_rows_with_cloud(system_run: SystemRun) -> BoolArray | None:
+    return _select_no_rows(system_run) if system_run.table.has_cloud else None
 
 
-def _share_at_system_rate(context: PolicyContext) -> float:
+def _share_at_system_rate(system_run: SystemRun) -> float:
     """Compute the share of the rows that can be offloaded that gives the system's offload rate."""
     offloadable_share = float(
-        context.row_weights[context.table.can_offload].sum() / context.row_weights.sum()
+        system_run.row_weights[system_run.table.can_offload].sum() / system_run.row_weights.sum()
     )
-    return min(1.0, context.offload_rate / offloadable_share) if offloadable_share else 0.0
+    return min(1.0, system_run.offload_rate / offloadable_share) if offloadable_share else 0.0
 
 
-def _select_cloud_corrections(context: PolicyContext) -> BoolArray | None:
+def _select_cloud_corrections(system_run: SystemRun) -> BoolArray | None:
     """Select the rows that the device answers wrongly and the cloud correctly."""
-    table = context.table
-    if not (table.has_cloud and context.has_labels):
+    table = system_run.table
+    if not (table.has_cloud and system_run.has_labels):
         return None
     return np.asarray(
         (table.cloud_label == table.truth) & (table.local_label != table.truth), np.bool_

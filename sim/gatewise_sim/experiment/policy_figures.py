@@ -27,7 +27,7 @@ from gatewise_sim.fleet.results import (
     RowTable,
 )
 from gatewise_sim.intervals import Batches, widen_share_interval
-from gatewise_sim.report.document import (
+from gatewise_sim.report.policy_result import (
     AnswerCounts,
     AuditUse,
     ByteUse,
@@ -41,7 +41,8 @@ from gatewise_sim.report.document import (
 )
 from gatewise_sim.scenario import Scenario
 
-#: Bins of the timeline, and bin edges within an outage.
+#: Bins of the timeline, half an hour of a day each, and bin edges within an outage, which may be
+#: shorter than a bin.
 _N_BINS: Final = 48
 _N_EDGES_PER_FAULT: Final = 5
 _QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
@@ -144,6 +145,7 @@ class PolicyFigures:
         answers = self.run.answers
         table = self.table
         joules = self.energy.stage_joules(table.n_stages)[np.maximum(table.last_stage + 1, 0)]
+        # A device that offloads first runs no stage for an answer of the cloud.
         has_run_stages = ~((answers.route == CLOUD) & self.run.is_cloud_first)
         return np.asarray(joules[answers.row] * has_run_stages, np.float64)
 
@@ -171,6 +173,7 @@ class PolicyFigures:
             )
         offload_rate = batches.mean(self.run.answers.is_requested, None, 1.0)
         assert offload_rate is not None
+        # The policy fixes these rates, so that they are no estimates.
         is_fixed = self.run.is_cloud_first or offload_rate.value == 0.0
         shares["offload_rate"] = (
             offload_rate if is_fixed else widen_share_interval(offload_rate, n_independent)
@@ -252,6 +255,7 @@ class PolicyFigures:
         n_offloads = max(int((answers.payload_bytes_up > 0).sum()), 1)
         request_bytes = float(answers.bytes_up.sum()) / n_offloads
         response_bytes = float(answers.bytes_down.sum()) / n_offloads
+        # Each request has the packets of the request and of the response, and two PUBACKs.
         header_bytes = (
             HEADER_BYTES * n_requests * (n_packets(request_bytes) + n_packets(response_bytes) + 2)
         )
@@ -269,7 +273,7 @@ class PolicyFigures:
         return self.prices.monthly_bill(usage)
 
     def _latency_histogram(self) -> LatencyHistogram:
-        """Count instances by latency, in ten bins per decade."""
+        """Count instances by latency, in ten bins per decade: bin k begins at 10^(k / 10) ms."""
         answers = self.run.answers
         is_answered = answers.route >= 0
         exponents = np.floor(10 * np.log10(np.maximum(answers.latency_ms[is_answered], 1e-6)))
@@ -285,6 +289,11 @@ class PolicyFigures:
         )
 
     def _latency_parts(self) -> dict[str, float]:
+        """Mean ms per instance of each part of the latency.
+
+        The remainder after the stages and the worker belongs to the device, the network or the wait
+        for a response, by the route of the answer.
+        """
         answers = self.run.answers
         remainder_ms = answers.latency_ms - answers.device_ms - answers.cloud_ms
         is_waiting = (answers.route == FALLBACK) | (answers.route == ERROR)

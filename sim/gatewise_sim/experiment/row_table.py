@@ -38,11 +38,14 @@ from gatewise_sim.fleet.results import (
 )
 from gatewise_sim.timings import Timings
 
-_CHUNK: Final = 1024
-#: Batch sizes, and total time, with which the high-cost model is timed.
+#: Number of rows in a run of the high-cost model, whose intermediate results stay small.
+_CHUNK_ROWS: Final = 1024
+#: Batch sizes, and total time, with which the high-cost model is timed. A worker's batch has at
+#: most 16 instances by default.
 _TIMED_BATCH_SIZES: Final = (1, 4, 16)
 _TIMING_SECONDS: Final = 0.3
-#: Microseconds of a run and of each of its instances, if the high-cost model accepts no row.
+#: Microseconds of a run and of each of its instances, if the high-cost model accepts no row: those
+#: of a small model.
 _ASSUMED_RUN_US: Final = (115.0, 29.0)
 
 
@@ -278,8 +281,8 @@ def _is_accepted_by_cloud(
 def _run_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> IntArray:
     """Class indices of the high-cost model, shape (n,)."""
     labels = [
-        cloud_model.run(np.ascontiguousarray(request_rows[begin : begin + _CHUNK])).labels
-        for begin in range(0, len(request_rows), _CHUNK)
+        cloud_model.run(np.ascontiguousarray(request_rows[begin : begin + _CHUNK_ROWS])).labels
+        for begin in range(0, len(request_rows), _CHUNK_ROWS)
     ]
     return np.concatenate(labels) if labels else np.zeros(0, np.int64)
 
@@ -295,7 +298,8 @@ def _time_cloud(cloud_model: CloudModel, request_rows: NDArray[np.float32]) -> t
     # Least squares of the relative errors: sum(((run + n * instance) / time - 1)^2).
     design = np.column_stack([np.ones_like(batch_sizes), batch_sizes]) / median_seconds[:, None]
     (run_s, instance_s), *_ = np.linalg.lstsq(design, np.ones_like(median_seconds))
-    # If one coefficient is negative, it becomes 0 and the other one sum(l) / sum(l^2).
+    # If one coefficient is negative, it becomes 0, and the least squares for the column l of the
+    # other one are sum(l) / sum(l^2).
     if instance_s < 0:
         run_s = design[:, 0].sum() / np.square(design[:, 0]).sum()
     elif run_s < 0:
@@ -309,7 +313,7 @@ def _median_run_seconds(
     """Median seconds of a run on `X`, of at least three runs that take a tenth of a second."""
     run_seconds: list[float] = []
     while len(run_seconds) < 3 or sum(run_seconds) < _TIMING_SECONDS / len(_TIMED_BATCH_SIZES):
-        start = time.perf_counter()
+        started_at = time.perf_counter()
         run_model(np.ascontiguousarray(X))
-        run_seconds.append(time.perf_counter() - start)
+        run_seconds.append(time.perf_counter() - started_at)
     return float(np.median(run_seconds))

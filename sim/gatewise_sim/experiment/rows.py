@@ -19,6 +19,7 @@ from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.data.frames import as_pandas
 from gatewise_training.data.instance_files import arrays_of, load_instances
 
+#: Names by which a column of labels is recognised without --target.
 _USUAL_TARGETS: Final = ("target", "label", "class", "y")
 
 

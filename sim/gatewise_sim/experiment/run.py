@@ -18,7 +18,7 @@ from gatewise.errors import InputError
 from gatewise.formats import duration
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.errors import RunError
-from gatewise_sim.experiment.policies import POLICIES, PolicyContext, system_policy
+from gatewise_sim.experiment.policies import POLICIES, SystemRun, system_policy
 from gatewise_sim.experiment.policy_figures import PolicyFigures
 from gatewise_sim.experiment.promise import broken_promise
 from gatewise_sim.experiment.row_table import make_row_table
@@ -31,23 +31,23 @@ from gatewise_sim.fleet.run import MAX_REQUESTS, FleetPolicy, choose_n_devices, 
 from gatewise_sim.report.document import (
     EnergyUse,
     EngineFigures,
-    EngineName,
     FaultSpan,
-    PolicyResult,
     Report,
     RowCheck,
     Transport,
-    value_of,
 )
+from gatewise_sim.report.policy_result import EngineName, PolicyResult, value_of
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
 
 if TYPE_CHECKING:
     from gatewise_sim.live.run import LiveRun
 
+#: Latencies of a live run that are compared with virtual time.
 _COMPARED_LATENCIES: Final = ("p50", "p95", "offloaded_p50", "offloaded_p95")
 #: Largest number of simulated requests of a baseline, which need not be as precise as the system.
 _MAX_BASELINE_REQUESTS: Final = MAX_REQUESTS // 2
+#: Packages whose versions may change the figures of a report.
 _VERSIONED_PACKAGES: Final = ("gatewise", "numpy", "onnxruntime")
 
 
@@ -152,7 +152,7 @@ def run_scenario(experiment: Experiment, command: str) -> Report:
         )
         del run
         if scenario.baselines:
-            context = PolicyContext(
+            system_run = SystemRun(
                 table=experiment.table,
                 row_weights=row_weights,
                 offload_rate=results[0].offload_rate.value,
@@ -160,7 +160,7 @@ def run_scenario(experiment: Experiment, command: str) -> Report:
                 scenario=scenario,
             )
             for compared_policy in POLICIES:
-                baseline = compared_policy.make_policy(context)
+                baseline = compared_policy.make_policy(system_run)
                 run_progress.begin(compared_policy.name)
                 if baseline is not None:
                     # Keep one run at a time, because its columns need most of the memory.

@@ -63,12 +63,12 @@ def simulate(
 
     job = Job(str(bundle), data, target, scenario, blocks=tuple(block or ()))
     with exit_on_termination(), showing_progress():
-        failed = (
+        has_failed = (
             _sweep(job, sweep, out, as_json=as_json)
             if sweep
             else _simulate(job, out, as_json=as_json)
         )
-    if failed:
+    if has_failed:
         raise typer.Exit(1)
 
 

@@ -59,5 +59,6 @@ def _column_names(manifest: Manifest, features: NDArray[np.intp]) -> list[str]:
     """
     encoder = manifest.encoder
     if encoder is None:
-        return [manifest.feature_names[k] for k in features.tolist()]
-    return list(dict.fromkeys(encoder.names[encoder.column_of[k]] for k in features.tolist()))
+        return [manifest.feature_names[feature] for feature in features.tolist()]
+    column_names = (encoder.names[encoder.column_of[feature]] for feature in features.tolist())
+    return list(dict.fromkeys(column_names))

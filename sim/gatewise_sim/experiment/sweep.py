@@ -24,12 +24,13 @@ from gatewise.errors import GatewiseError, InputError
 from gatewise.formats import number
 from gatewise_sim.experiment.run import run_scenario
 from gatewise_sim.experiment.simulation import Job
-from gatewise_sim.report.document import PolicyResult, value_of
+from gatewise_sim.report.policy_result import PolicyResult, value_of
 from gatewise_sim.scenario import GOALS, Scenario
 from gatewise_sim.timings import Timings
 
 CSV_FILE: Final = "sweep.csv"
 PLOT_FILE: Final = "sweep.svg"
+#: Largest number of points of a sweep, each of which takes seconds.
 MAX_POINTS: Final = 1000
 #: Settings without a sweep. Other programs would disturb the times of a live run.
 _EXCLUDED_SETTINGS: Final = ("engine", "broker", "timings", "baselines")
@@ -54,14 +55,14 @@ SweepValues = dict[str, tuple[str, ...]]
 SweepRow = dict[str, str]
 
 
-def read_sweeps(texts: Iterable[str]) -> SweepValues:
+def read_sweeps(sweep_texts: Iterable[str]) -> SweepValues:
     """Parse sweeps into values by name of the setting; InputError if one is invalid.
 
     >>> read_sweeps(["devices=10,100", "outage=none|cloud:12:00-12:10"])
     {'devices': ('10', '100'), 'outage': ('none', 'cloud:12:00-12:10')}
     """
     values_by_setting: SweepValues = {}
-    for text in texts:
+    for text in sweep_texts:
         name, equals, values_text = text.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name:
@@ -75,7 +76,7 @@ def read_sweeps(texts: Iterable[str]) -> SweepValues:
             )
             raise InputError(f"sweep: unknown setting {name!r}{hint}")
         separator = "|" if "|" in values_text or name in ("outage", "mix") else ","
-        setting_values = tuple(text.strip() for text in values_text.split(separator))
+        setting_values = tuple(map(str.strip, values_text.split(separator)))
         for value_text in setting_values:
             _parse_change(name, value_text)
         values_by_setting[name] = tuple(
@@ -138,9 +139,11 @@ def run_sweep(job: Job, values_by_setting: SweepValues, folder: Path) -> list[Sw
     timings = job.prepare().timings
     combinations = list(itertools.product(*values_by_setting.values()))
     with progress("sweep") as report_progress:
-        for count, combination_values in enumerate(combinations):
+        for n_done, combination_values in enumerate(combinations):
             combination = dict(zip(values_by_setting, combination_values, strict=True))
-            report_progress(count, len(combinations), ", ".join(map("=".join, combination.items())))
+            report_progress(
+                n_done, len(combinations), ", ".join(map("=".join, combination.items()))
+            )
             if all(any(row[name] != combination[name] for name in combination) for row in rows):
                 # Show the progress of the sweep alone.
                 with showing_progress(False):

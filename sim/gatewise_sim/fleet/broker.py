@@ -4,7 +4,7 @@ During an outage of the **link**, TCP retransmits a lost packet
 (:class:`~gatewise_sim.fleet.link.Direction`). A device detects the outage after
 :data:`DETECT_SECONDS`. If the link is up again by then, every message arrives late. Otherwise the
 connection is lost with its bytes, and the device starts a new one :data:`RECONNECT_SECONDS` after
-the outage, with the handshakes of :meth:`~gatewise_sim.fleet.link.VirtualLink.session`.
+the outage, with the handshakes of :meth:`~gatewise_sim.fleet.link.VirtualLink.open_session`.
 
 An outage of the **broker** breaks every connection at once. During an outage of the **cloud** all
 workers are down, and during an outage of **workers** some of them. A broker without a subscriber
@@ -20,9 +20,11 @@ from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.outages import Outages
 from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker, WorkerContext
 
-#: Seconds after which a device detects an outage of the link (TCP_USER_TIMEOUT is 3 s).
+#: Seconds after which a device detects an outage of the link: TCP_USER_TIMEOUT is 3 s, and it
+#: counts from the first packet without an acknowledgement.
 DETECT_SECONDS: Final = 3.5
-#: Seconds from the end of an outage until a device starts a new connection.
+#: Seconds from the end of an outage until a device starts a new connection: the mean of its first
+#: pause.
 RECONNECT_SECONDS: Final = 1.0
 
 
@@ -41,11 +43,11 @@ class Availability:
         self._link_up_at = 0.0
         self._broker_up_at = 0.0
         if outages:
-            self._update()
+            self._apply_outages()
             for time in outages.change_times():
-                clock.call_at(time, self._update)
+                clock.call_at(time, self._apply_outages)
 
-    def _update(self) -> None:
+    def _apply_outages(self) -> None:
         now = self._clock.now
         recovery_time = self._outages.recovery_time("link", now)
         if recovery_time is not None and recovery_time > self._link_up_at:
@@ -106,14 +108,14 @@ class VirtualBroker:
         clock: Clock,
         availability: Availability,
         workers: Sequence[VirtualWorker],
-        context: WorkerContext,
+        worker_context: WorkerContext,
     ) -> None:
         self._clock = clock
         self._availability = availability
         self._workers = workers
-        self._counts = context.counts
-        self._message_seconds = context.timings.broker_us / 1e6
-        self._hop_seconds = context.timings.hop_ms / 1000.0
+        self._counts = worker_context.counts
+        self._message_seconds = worker_context.timings.broker_us / 1e6
+        self._hop_seconds = worker_context.timings.hop_ms / 1000.0
         # Times (s) at which the broker is free for the next request, and for the next response.
         self._request_free_at = 0.0
         self._response_free_at = 0.0
@@ -141,8 +143,8 @@ class VirtualBroker:
                 return self._workers[worker_index]
         return None
 
-    def response_departure(self) -> float:
-        """Compute the time (s) at which a response that a worker sends now leaves the broker."""
+    def send_response(self) -> float:
+        """Pass a response that a worker sends now; return the time (s) at which it departs."""
         arrival = self._clock.now + self._hop_seconds
         self._response_free_at = max(arrival, self._response_free_at) + self._message_seconds
         return self._response_free_at

@@ -34,8 +34,10 @@ from gatewise_sim.fleet.results import CLOUD, ERROR, FALLBACK, REASON, RowTable
 from gatewise_sim.fleet.worker import VirtualTicket
 from gatewise_sim.scenario import Scenario
 
+#: The instance of each request. It has no values, because the queue only counts instances.
 _ONE_ROW: Final = np.zeros((1, 0), np.float32)
-#: Number of settled requests that a device remembers in order to recognise late responses.
+#: Number of settled requests that a device remembers in order to recognise late responses. A real
+#: device remembers more; thousands of virtual ones share the memory of a process.
 _N_REMEMBERED: Final = 32
 #: Reason for the fallbacks during the wait that a busy worker asks for.
 _BUSY_REASON: Final = "cloud:busy"
@@ -127,7 +129,7 @@ class VirtualDevice:
         # Created at the first request without a reply, because most devices never need it.
         self._breaker: Breaker | None = None
         self._n_replies = 0
-        # Times (s) of the start of the latest connection, and of its end of handshakes.
+        # Times (s) at which the latest connection was started, and at which its handshakes end.
         self._connection_start = 0.0
         self._ready_at = 0.0
         self._sampler: AuditSampler | None = None
@@ -254,7 +256,7 @@ class VirtualDevice:
         fleet = self.fleet
         fleet.columns.route[position] = FALLBACK if fleet.local_label[row] >= 0 else ERROR
         fleet.columns.reason[position] = REASON[reason]
-        # With request_first the stages run only now.
+        # With is_cloud_first the stages run only now.
         stage_seconds = fleet.stage_seconds[row] if fleet.is_cloud_first else 0.0
         fleet.columns.end[position] = fleet.clock.now + stage_seconds
 
@@ -369,7 +371,7 @@ class VirtualRequest:
         fleet = self.device.fleet
         sizes = fleet.sizes
         payload_bytes = sizes.response(worker_us) if error_code is None else sizes.refusal(wait_ms)
-        departure_time = fleet.broker.response_departure()
+        departure_time = fleet.broker.send_response()
         if fleet.availability.is_always_up:
             arrival = self.device.link.send(
                 departure_time, publish_bytes(RESPONSE_TOPIC, payload_bytes), False

@@ -46,12 +46,14 @@ from gatewise_sim.fleet.outages import Outages
 MIN_RTO_MS: Final = 200.0
 MAX_RTO_S: Final = 120.0
 SYN_RTO_S: Final = 1.0
-#: Largest number of bytes that a proxy forwards at a time.
-CHUNK: Final = 16 * 1024
+#: Largest number of bytes that a proxy forwards at a time, so that no message waits for a whole
+#: larger one.
+CHUNK_BYTES: Final = 16 * 1024
+#: Size of a PUBACK (MQTT 3.1.1, section 3.4).
 PUBACK_BYTES: Final = 4
 
 #: Bytes up and down of the handshakes before the first request: CONNECT with a will and CONNACK,
-#: SUBSCRIBE and SUBACK.
+#: SUBSCRIBE and SUBACK. The sizes of the answers are fixed (MQTT 3.1.1, sections 3.2 and 3.9).
 _MQTT_HANDSHAKES: Final = ((64, 4), (25, 5))
 #: Bytes of the TLS 1.3 handshake (RFC 8446, section 2): ClientHello, and the server's messages with
 #: two certificates.
@@ -100,7 +102,11 @@ class LinkProfile(Record, frozen=True):
 
     @property
     def rto_ms(self) -> float:
-        """Milliseconds after which TCP retransmits a lost segment, as on Linux."""
+        """Milliseconds after which TCP retransmits a lost segment, as on Linux.
+
+        RFC 6298, section 2: the round trip plus four deviations, of which Linux takes at least
+        :data:`MIN_RTO_MS`.
+        """
         return self.rtt_ms + max(MIN_RTO_MS, 4 * self.jitter_ms)
 
 
@@ -158,6 +164,7 @@ def _pop_template(
 
 
 def _fields(record: Record) -> dict[str, Any]:
+    """Fields of a record; nested records are plain values."""
     fields: dict[str, Any] = msgspec.to_builtins(record)
     return {name: getattr(record, name) for name in record.__struct_fields__} | fields
 
@@ -199,6 +206,7 @@ class Direction:
         self._free_at = free_at
         delay = self._delay
         if self._jitter:
+            # Each direction deviates by up to half of the jitter of the round trip.
             delay += (draw_number() - 0.5) * self._jitter
         if self._loss:
             for _ in range(n_packets(n_bytes)):
@@ -276,14 +284,14 @@ class VirtualLink:
         """Compute the time (s) at which the last of `n_bytes` sent at `now` (s) arrives.
 
         With `is_uplink` the device is the sender. In each direction, `now` must not decrease from
-        call to call. The bytes are sent in chunks of :data:`CHUNK`, as a proxy reads them.
+        call to call. The bytes are sent in chunks of :data:`CHUNK_BYTES`, as a proxy reads them.
         """
         direction = self.uplink if is_uplink else self.downlink
-        if n_bytes <= CHUNK:
+        if n_bytes <= CHUNK_BYTES:
             return direction.delivery_time(now, n_bytes)
         arrival = now
-        for begin in range(0, n_bytes, CHUNK):
-            arrival = direction.delivery_time(now, min(CHUNK, n_bytes - begin))
+        for begin in range(0, n_bytes, CHUNK_BYTES):
+            arrival = direction.delivery_time(now, min(CHUNK_BYTES, n_bytes - begin))
         return arrival
 
 
@@ -302,7 +310,8 @@ def publish_bytes(topic: str, payload_bytes: int) -> int:
     >>> publish_bytes("gw/v1/a/req", 100)
     117
     """
-    # MQTT 3.1.1, section 2.2.3: the remaining length is encoded in digits of base 128.
+    # MQTT 3.1.1, section 3.3: the topic has 2 bytes of length, and the packet id has 2 bytes.
+    # Section 2.2.3: the remaining length is encoded in digits of base 128.
     remaining_length = 2 + len(topic.encode()) + 2 + payload_bytes
     n_digits = (
         1 + (remaining_length >= 128) + (remaining_length >= 128**2) + (remaining_length >= 128**3)

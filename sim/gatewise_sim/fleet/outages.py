@@ -20,7 +20,8 @@ from gatewise.errors import InputError
 from gatewise.formats import DAY, read_clock, read_span
 
 COMPONENTS: Final = ("cloud", "link", "broker", "workers")
-#: Seconds after the run for which the schedule is computed.
+#: Seconds after the run for which the schedule is computed, because the last answers and
+#: connections may wait for the end of an outage.
 _MARGIN_SECONDS: Final = 2 * DAY
 
 
@@ -66,18 +67,18 @@ class OutageWindow:
                 f"outage {text!r}: give two times of day (12:00-12:10), or two times since the "
                 "start (+30s-+35s)"
             )
-        context = f"outage {text!r}"
+        place = f"outage {text!r}"
         if begin_text.startswith("+"):
             return cls(
                 component,
-                read_span(begin_text[1:], context),
-                read_span(end_text[1:], context),
+                read_span(begin_text[1:], place),
+                read_span(end_text[1:], place),
                 n_workers=n_workers,
             )
         # A beginning of 24:00 is midnight.
-        begin = read_clock(begin_text, context) % DAY
+        begin = read_clock(begin_text, place) % DAY
         return cls(
-            component, begin, read_clock(end_text, context), is_daily=True, n_workers=n_workers
+            component, begin, read_clock(end_text, place), is_daily=True, n_workers=n_workers
         )
 
     def spans(self, horizon_s: float, start_time_of_day: float) -> Iterator[tuple[float, float]]:
@@ -138,10 +139,10 @@ class Outages:
 
     @classmethod
     def parse(
-        cls, texts: Iterable[str], *, run_seconds: float, start_time_of_day: float = 0.0
+        cls, window_texts: Iterable[str], *, run_seconds: float, start_time_of_day: float = 0.0
     ) -> Self:
         """Parse windows; an InputError names the invalid one."""
-        windows = [OutageWindow.parse(text) for text in texts]
+        windows = [OutageWindow.parse(text) for text in window_texts]
         return cls(windows, run_seconds=run_seconds, start_time_of_day=start_time_of_day)
 
     def __bool__(self) -> bool:

@@ -51,8 +51,9 @@ LOCAL_REASONS: Final = tuple(REASON[name] for name in ("stopped", "edge-only", "
 #: Reasons of fallbacks after a device has acquired the features of a request.
 _ACQUIRED_REASONS: Final = tuple(REASON[name] for name in ("deadline", "unsent"))
 
+#: Class index of an instance without a label or an answer.
 NO_LABEL: Final = -1
-#: Milliseconds of a stage if no stage answers an instance.
+#: Milliseconds of a stage if no stage answers an instance: tens of microseconds, as on a desktop.
 _ASSUMED_STAGE_MS: Final = 0.03
 
 
@@ -185,12 +186,12 @@ class Answers:
         Cost of the answer, and its part for features.
     latency_ms, device_ms, cloud_ms
         Time to the answer, and its parts in the device's stages and in the worker with its queue.
-    up, down, payload_up, payload_down
+    bytes_up, bytes_down, payload_bytes_up, payload_bytes_down
         MQTT bytes to the broker and to the device, including late responses, and their payload
         bytes.
-    joules
+    radio_joules
         Energy of the radio.
-    requested, audited
+    is_requested, is_audited
         Whether a request was sent, and whether the device's answer was audited.
     """
 

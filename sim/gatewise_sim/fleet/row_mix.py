@@ -24,9 +24,9 @@ class RowMix:
         Class index of each row of the table.
     times : sequence of float, of length k
         Increasing times, in s since the start of the run.
-    shares_at : array-like of shape (k, n_classes)
+    weights : array-like of shape (k, n_classes)
         Weight of each class from each time on.
-    linear : bool
+    is_linear : bool
         Whether to interpolate the weights between the times.
 
     Raises
@@ -79,9 +79,9 @@ class RowMix:
         weights = []
         for knot in knots:
             time_text, _, weights_text = knot.partition("=")
-            context = f"class mix {knot.strip()!r}"
-            times.append(read_span(time_text, context))
-            weights.append([read_number(weight, context) for weight in weights_text.split("/")])
+            place = f"class mix {knot.strip()!r}"
+            times.append(read_span(time_text, place))
+            weights.append([read_number(weight, place) for weight in weights_text.split("/")])
         if len(set(map(len, weights))) > 1:
             raise InputError(f"class mix {text!r}: each time needs a share for every class")
         return cls(labels, times, weights, is_linear=interpolation.strip() == "linear")
@@ -98,6 +98,7 @@ class RowMix:
         """Draw the row of each arrival, shape (n,)."""
         cumulative_shares = np.cumsum(self.shares_at(times), axis=1)
         random_shares = rng.random(len(times))[:, None] * cumulative_shares[:, -1:]
+        # Rounding may put a draw beyond the last class that has rows.
         class_index = np.minimum(
             (random_shares >= cumulative_shares).sum(axis=1), np.flatnonzero(self._row_counts)[-1]
         )

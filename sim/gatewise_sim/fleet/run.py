@@ -7,7 +7,7 @@ scenario gives the same answers, bit for bit. Instances of a device do not slow 
 Up to 20,000 devices are all simulated, unless the run is very long or busy
 (:func:`choose_n_devices`). Of a larger fleet a part is simulated, with workers under the load of
 the whole fleet: waits and refusals are drawn from a simulation of one worker under that load
-(:func:`~gatewise_sim.fleet.worker.sample_queue`).
+(:class:`~gatewise_sim.fleet.fleet_load.FleetLoad`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from gatewise_edge.link.offload import OffloadCounts, RoundTrip
 from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.device import FleetContext, StepColumns, VirtualDevice
+from gatewise_sim.fleet.fleet_load import FleetLoad
 from gatewise_sim.fleet.link import (
     PUBACK_BYTES,
     REQUEST_TOPIC,
@@ -47,35 +48,25 @@ from gatewise_sim.fleet.results import (
     fill_joules,
     queue_means,
 )
-from gatewise_sim.fleet.worker import (
-    QueueSample,
-    SampledWorker,
-    VirtualWorker,
-    WorkerContext,
-    sample_queue,
-)
-from gatewise_sim.fleet.workload import Arrivals, Diurnal, Poisson
+from gatewise_sim.fleet.worker import SampledWorker, VirtualWorker, WorkerContext
+from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.scenario import Scenario
 from gatewise_sim.timings import Timings
 
 BoolArray = NDArray[np.bool_]
 
-#: Largest numbers of simulated devices, instances and requests. A fleet within the first two bounds
-#: may send up to twice the number of requests.
+#: Largest numbers of simulated devices, instances and requests, which take about a minute and 500
+#: MB. A fleet within the first two bounds may send up to twice the number of requests.
 MAX_DEVICES: Final = 20_000
 MAX_INSTANCES: Final = 1_250_000
 MAX_REQUESTS: Final = 250_000
-#: Number of requests in the simulation of a worker under the load of a larger fleet.
-_SAMPLED_REQUESTS: Final = 20_000
-#: Number of levels of the load, and of the share of retries, for which a worker is simulated.
-_N_LOAD_LEVELS: Final = 8
-#: Smallest number of requests by which the share of retries is estimated.
-_MIN_REQUESTS_FOR_RETRIES: Final = 1000
-#: Largest number of workers among which the requests of a sample are dealt.
-_MAX_SAMPLED_WORKERS: Final = 16
-#: Number of round trips that a device is assumed to have measured.
+#: Number of round trips that a device is assumed to have measured. The first one then has a weight
+#: of about 2 % in the smoothed time, (7 / 8) ** 31 with the gain 1 / 8.
 _N_ROUND_TRIPS: Final = 32
-#: Seconds before its deadline at which a device stops waiting; at most a tenth of the deadline.
+#: A worker's time in microseconds, on which the size of a typical response depends.
+_TYPICAL_WORKER_US: Final = 1000
+#: Seconds before its deadline at which a device stops waiting, as in gatewise_edge.device.device;
+#: at most a tenth of the deadline.
 _GUARD_SECONDS: Final = 0.005
 #: Number of instances between two reports of progress.
 _REPORT_INTERVAL: Final = 5_000
@@ -158,10 +149,15 @@ class VirtualFleet:
         seconds_by_stage = np.asarray(timings.edge_ms) / 1000.0
         self._stage_seconds = seconds_by_stage[np.maximum(table.last_stage, 0)]
         self._worker_context = WorkerContext(
-            timings, scenario, bytes(self._sizes.response(1000)), table.max_disagreement
+            timings,
+            scenario,
+            bytes(self._sizes.response(_TYPICAL_WORKER_US)),
+            table.max_disagreement,
         )
         self._counts = OffloadCounts()
-        self._queue_samples: dict[tuple[int, int], QueueSample] = {}
+        self._fleet_load = FleetLoad(
+            scenario, self._worker_context, self._counts, policy.expected_offload_rate(table)
+        )
         self.workers = [self._make_worker() for _ in range(scenario.workers)]
         self._availability = Availability(self._clock, scenario.outages, self.workers)
 
@@ -169,39 +165,8 @@ class VirtualFleet:
         if self._n_devices == self._scenario.devices:
             return VirtualWorker(self._clock, self._worker_context)
         return SampledWorker(
-            self._clock, self._worker_context, self._find_or_make_sample, self._rng
+            self._clock, self._worker_context, self._fleet_load.sample_at, self._rng
         )
-
-    def _find_or_make_sample(self, now: float) -> QueueSample:
-        """Get outcomes of a worker under the load of the whole fleet at `now` (s)."""
-        scenario = self._scenario
-        process = scenario.arrival_process
-        load_level = 0
-        if isinstance(process, Diurnal):
-            relative_rate = float(process.rate_at(np.array([now]))[0]) / (process.rate * 2)
-            load_level = round(_N_LOAD_LEVELS * relative_rate)
-            process = Poisson(max(process.rate * 2 * load_level / _N_LOAD_LEVELS, 1e-9))
-        # A retry that reaches another worker is an additional request.
-        n_sent = max(self._counts.sent, _MIN_REQUESTS_FOR_RETRIES)
-        retry_level = round(_N_LOAD_LEVELS * self._counts.retries / n_sent)
-        if (load_level, retry_level) not in self._queue_samples:
-            rng = np.random.default_rng([scenario.seed, 5, load_level, retry_level])
-            offload_rate = self._policy.expected_offload_rate(self._table)
-            offload_rate *= 1 + retry_level / _N_LOAD_LEVELS * (1 - 1 / scenario.workers)
-            # The broker sends requests to n workers in turn, so one worker gets every n-th request.
-            n_workers = min(scenario.workers, _MAX_SAMPLED_WORKERS)
-            n_requesters = offload_rate * scenario.devices * n_workers / scenario.workers
-            n_devices = max(1, round(n_requesters))
-            seconds = _SAMPLED_REQUESTS * n_workers / (process.mean_rate * n_devices)
-            events = process.draw(n_devices, max(seconds, 1.0 / process.mean_rate), rng)
-            received_events = np.argsort(events.time, kind="stable")[::n_workers]
-            device = events.device[received_events].astype(np.int32)
-            arrivals = Arrivals(events.time[received_events], device, np.zeros_like(device))
-            ttl_s = scenario.deadline_ms / 1000.0
-            self._queue_samples[load_level, retry_level] = sample_queue(
-                self._worker_context, arrivals, ttl_s
-            )
-        return self._queue_samples[load_level, retry_level]
 
     # -- running --------------------------------------------------------------------------------
 
@@ -228,8 +193,10 @@ class VirtualFleet:
         is_offloaded = policy.is_offloaded[rows]
         if policy.random_share:
             # Only the choice of the instances is random, not their number.
+            # The second part of the seed separates these draws from those of the arrivals.
             rng = np.random.default_rng([self._scenario.seed, 4])
             other_instances = np.flatnonzero(table.can_offload[rows] & ~is_offloaded)
+            # Adding a number from [0, 1) rounds a fraction f up with the probability f.
             n_chosen = int(policy.random_share * len(other_instances) + rng.random())
             is_offloaded[rng.permutation(other_instances)[:n_chosen]] = True
         return np.asarray(is_offloaded, np.bool_)
@@ -308,13 +275,14 @@ class VirtualFleet:
             return round_trip
         timings = self._timings
         link = VirtualLink(self._scenario.link_profile, random.Random(self._scenario.seed))
+        # Request and response pass the broker and its connection to the worker.
         cloud_seconds = 2e-6 * timings.broker_us + 2e-3 * timings.hop_ms
         cloud_seconds += self._worker_context.run_seconds(1, 1)
         request_bytes = self._sizes.request(int(self._scenario.deadline_ms))
         bytes_up = publish_bytes(REQUEST_TOPIC, request_bytes)
-        bytes_down = publish_bytes(RESPONSE_TOPIC, self._sizes.response(1000))
+        bytes_down = publish_bytes(RESPONSE_TOPIC, self._sizes.response(_TYPICAL_WORKER_US))
         for trip_index in range(_N_ROUND_TRIPS):
-            begin = 1000.0 * (trip_index + 1)
+            begin = 1000.0 * (trip_index + 1)  # so far apart that the link is free
             arrival = link.send(begin, bytes_up, True)
             link.send(arrival, PUBACK_BYTES, False)
             round_trip.update(link.send(arrival + cloud_seconds, bytes_down, False) - begin)
@@ -334,7 +302,7 @@ class VirtualFleet:
         stop_reason = np.where(table.is_offloaded[rows], REASON["edge-only"], REASON["stopped"])
         local_reason = np.where(local_route > EDGE, REASON["value"], stop_reason)
 
-        def spread(values: Any, dtype: Any) -> NDArray[Any]:
+        def place_values(values: Any, dtype: Any) -> NDArray[Any]:
             column = np.zeros(n_instances, dtype)
             column[positions] = values
             return column
@@ -344,7 +312,7 @@ class VirtualFleet:
         simulated_route[positions] = step_columns.route
         by_device = simulated_route < 0
         route = np.where(by_device, local_route, simulated_route).astype(np.int8)
-        reason = np.where(by_device, local_reason, spread(step_columns.reason, np.int8))
+        reason = np.where(by_device, local_reason, place_values(step_columns.reason, np.int8))
         end = arrivals.time + stage_ms / 1000.0
         end[positions] = step_columns.end
         end = np.where(by_device & np.isnan(end), np.inf, end)
@@ -364,14 +332,14 @@ class VirtualFleet:
             feature_cost=np.zeros(n_instances),
             latency_ms=1000.0 * (end - arrivals.time),
             device_ms=device_ms.astype(np.float32),
-            cloud_ms=spread(step_columns.cloud_ms, np.float32),
-            bytes_up=spread(step_columns.bytes_up, np.int32),
-            bytes_down=spread(step_columns.bytes_down, np.int32),
-            payload_bytes_up=spread(step_columns.payload_bytes_up, np.int32),
-            payload_bytes_down=spread(step_columns.payload_bytes_down, np.int32),
+            cloud_ms=place_values(step_columns.cloud_ms, np.float32),
+            bytes_up=place_values(step_columns.bytes_up, np.int32),
+            bytes_down=place_values(step_columns.bytes_down, np.int32),
+            payload_bytes_up=place_values(step_columns.payload_bytes_up, np.int32),
+            payload_bytes_down=place_values(step_columns.payload_bytes_down, np.int32),
             radio_joules=np.zeros(n_instances, np.float32),
-            is_requested=spread(step_columns.is_requested, np.bool_),
-            is_audited=spread(step_columns.is_audited, np.bool_),
+            is_requested=place_values(step_columns.is_requested, np.bool_),
+            is_audited=place_values(step_columns.is_audited, np.bool_),
         )
         fill_costs(answers, table, is_cloud_first=self._policy.is_cloud_first)
         fill_joules(answers, self._scenario, is_cloud_first=self._policy.is_cloud_first)
@@ -384,15 +352,7 @@ class VirtualFleet:
             name: count * scale for name, count in asdict(self._worker_context.counts).items()
         }
         worker_counts |= queue_means(worker_counts, scenario)
-        samples = list(self._queue_samples.values())
-        if samples:
-            worker_counts["utilisation"] = float(
-                np.mean([sample.utilisation for sample in samples])
-            )
-            worker_counts["batch"] = float(np.mean([sample.mean_batch for sample in samples]))
-            worker_counts["wait_ms"] = 1000.0 * float(
-                np.mean([sample.mean_wait_s for sample in samples])
-            )
+        worker_counts |= self._fleet_load.mean_counts()
         del worker_counts["queued_seconds"]
         return FleetRun(
             answers=answers,

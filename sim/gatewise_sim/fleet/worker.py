@@ -23,7 +23,10 @@ from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.timings import Timings
 
+#: The instance of each request. It has no values, because the queue only counts instances.
 _ONE_ROW: Final = np.zeros((1, 0), np.float32)
+#: Wait in ms that a refusal of a sampled worker asks for, whose queue is not simulated.
+_SAMPLED_WAIT_MS: Final = 1000
 
 
 class QueueSettings(Protocol):
@@ -111,18 +114,18 @@ class WorkerContext:
 class VirtualWorker:
     """One worker, with the real queue and runs of computed duration."""
 
-    def __init__(self, clock: Clock, context: WorkerContext) -> None:
+    def __init__(self, clock: Clock, worker_context: WorkerContext) -> None:
         self.is_up = True
         self._clock = clock
-        self._context = context
-        self._parallel = context.settings.parallel
+        self._worker_context = worker_context
+        self._parallel = worker_context.settings.parallel
         self._running_batches: set[Batch] = set()
         self._wake_at: float | None = None
         self._reset()
 
     def _reset(self) -> None:
         """Start with an empty queue, without runs and remembered responses."""
-        settings = self._context.settings
+        settings = self._worker_context.settings
         self._batcher = Batcher(
             capacity=settings.queue,
             max_batch=settings.max_batch,
@@ -130,7 +133,7 @@ class VirtualWorker:
             n_parallel=settings.parallel,
         )
         self._fleet_audit = FleetAudit(
-            lambda _, test: self._context.instances_at_alarms.append(test.n_instances)
+            lambda _, test: self._worker_context.instances_at_alarms.append(test.n_instances)
         )
         self._running_batches.clear()
 
@@ -138,7 +141,7 @@ class VirtualWorker:
         """Queue, answer or refuse a request, like a real worker."""
         if not self.is_up:
             return
-        counts = self._context.counts
+        counts = self._worker_context.counts
         counts.received += 1
         admission = self._batcher.admit(ticket, self._clock.now)
         if admission.counter_name is not None:
@@ -151,7 +154,7 @@ class VirtualWorker:
             self._serve()
 
     def _refuse(self, ticket: VirtualTicket, wait_ms: int) -> None:
-        self._context.counts.busy += 1
+        self._worker_context.counts.busy += 1
         ticket.requester.reply("busy", 0, wait_ms)
 
     def fail(self) -> None:
@@ -159,14 +162,14 @@ class VirtualWorker:
         if self.is_up:
             self.is_up = False
             n_running = sum(len(batch.tickets) for batch in self._running_batches)
-            self._context.counts.lost += len(self._batcher) + n_running
+            self._worker_context.counts.lost += len(self._batcher) + n_running
             self._reset()
 
     def _serve(self) -> None:
         """Start the runs that can start, like the serving threads of a real worker."""
         batcher = self._batcher
         clock = self._clock
-        counts = self._context.counts
+        counts = self._worker_context.counts
         now = clock.now
         while len(batcher) and len(self._running_batches) < self._parallel:
             wait_seconds = batcher.seconds_to_batch(now)
@@ -180,7 +183,7 @@ class VirtualWorker:
             if batch is not None:
                 # Each request has one instance.
                 n_requests = len(batch.tickets)
-                run_seconds = self._context.run_seconds(n_requests, n_requests)
+                run_seconds = self._worker_context.run_seconds(n_requests, n_requests)
                 counts.queued_seconds += sum(now - ticket.arrived_at for ticket in batch.tickets)
                 counts.batches += 1
                 counts.busy_seconds += run_seconds
@@ -194,10 +197,10 @@ class VirtualWorker:
         self._running_batches.discard(batch)
         self._batcher.observe_run(batch.model, len(batch.tickets), run_seconds)
         now = self._clock.now
-        counts = self._context.counts
+        counts = self._worker_context.counts
         for ticket in batch.tickets:
             assert isinstance(ticket, VirtualTicket)
-            self._batcher.finish(ticket, self._context.response_payload, now)
+            self._batcher.finish(ticket, self._worker_context.response_payload, now)
             counts.answered += 1
             ticket.requester.reply(None, int(1e6 * (now - ticket.arrived_at)))
             if ticket.audit is not None:
@@ -206,14 +209,14 @@ class VirtualWorker:
 
     def _observe_audit(self, ticket: VirtualTicket, mark: AuditMark) -> None:
         """Count an audit, and pass it to the worker's test."""
-        counts = self._context.counts
+        counts = self._worker_context.counts
         counts.audits += 1
         counts.audit_instances += mark.n_skipped + 1
         if mark.class_index != ticket.cloud_label:
             counts.audits_disagreed += 1
             counts.audit_weighted += 1.0 / mark.probability
         self._fleet_audit.observe(
-            ticket.model, mark, ticket.cloud_label, self._context.max_disagreement
+            ticket.model, mark, ticket.cloud_label, self._worker_context.max_disagreement
         )
 
 
@@ -247,23 +250,27 @@ class _SampledRequester:
         self.answer_seconds = worker_us / 1e6 if error_code is None else -1.0
 
 
-def sample_queue(context: WorkerContext, arrivals: Arrivals, ttl_s: float) -> QueueSample:
+def sample_queue(worker_context: WorkerContext, arrivals: Arrivals, ttl_s: float) -> QueueSample:
     """Simulate one worker with requests of the whole fleet and a time to live of `ttl_s`.
 
     The first fifth of the time is left out, because the queue is not yet in its steady state.
     """
     clock = Clock()
-    sampled_context = WorkerContext(context.timings, context.settings, context.response_payload)
+    sampled_context = WorkerContext(
+        worker_context.timings, worker_context.settings, worker_context.response_payload
+    )
     worker = VirtualWorker(clock, sampled_context)
     requesters = []
-    for number, (time, device) in enumerate(zip(arrivals.time, arrivals.device, strict=True)):
+    for request_number, (time, device) in enumerate(
+        zip(arrivals.time, arrivals.device, strict=True)
+    ):
         clock.run(float(time))
         requester = _SampledRequester()
         requesters.append(requester)
         worker.receive(
             VirtualTicket(
                 device=str(device),
-                id=number.to_bytes(16, "big"),
+                id=request_number.to_bytes(16, "big"),
                 digest=b"",
                 model=("", ""),
                 rows=_ONE_ROW,
@@ -277,7 +284,7 @@ def sample_queue(context: WorkerContext, arrivals: Arrivals, ttl_s: float) -> Qu
     counts = sampled_context.counts
     return QueueSample(
         answer_seconds=[requester.answer_seconds for requester in requesters[n_warm_up:]],
-        utilisation=min(1.0, counts.busy_seconds / (clock.now * context.settings.parallel)),
+        utilisation=min(1.0, counts.busy_seconds / (clock.now * worker_context.settings.parallel)),
         mean_batch=counts.answered / max(counts.batches, 1),
         mean_wait_s=counts.queued_seconds / max(counts.answered, 1),
     )
@@ -293,11 +300,11 @@ class SampledWorker(VirtualWorker):
     def __init__(
         self,
         clock: Clock,
-        context: WorkerContext,
+        worker_context: WorkerContext,
         sample_at: Callable[[float], QueueSample],
         rng: random.Random,
     ) -> None:
-        super().__init__(clock, context)
+        super().__init__(clock, worker_context)
         self._sample_at = sample_at
         self._rng = rng
 
@@ -313,9 +320,9 @@ class SampledWorker(VirtualWorker):
         answer_seconds = sample.answer_seconds[int(self._rng.random() * len(sample.answer_seconds))]
         if answer_seconds < 0:
             self._batcher.forget(ticket)
-            self._refuse(ticket, 1000)
+            self._refuse(ticket, _SAMPLED_WAIT_MS)
         elif math.isnan(answer_seconds) or now + answer_seconds >= ticket.expires_at:
-            self._context.counts.expired += 1
+            self._worker_context.counts.expired += 1
             self._batcher.forget(ticket)
         else:
             self._running_batches.add(batch)

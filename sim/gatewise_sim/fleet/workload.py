@@ -139,6 +139,8 @@ class Bursty(Workload):
     @property
     def rates(self) -> tuple[float, float]:
         """Arrivals per second in quiet times and in a burst."""
+        # With b the share of time in bursts, r the ratio and q the quiet rate:
+        # rate = (1 - b) * q + b * r * q.
         burst_share = self.mean_burst_s / self.mean_period_s
         quiet_rate = self.rate / (1 - burst_share + self.rate_ratio * burst_share)
         return quiet_rate, self.rate_ratio * quiet_rate
@@ -187,7 +189,7 @@ class Diurnal(Workload):
     """
 
     rate: float
-    peak_time_of_day: float = 50_400.0
+    peak_time_of_day: float = 50_400.0  # 14:00
     rate_ratio: float = 5.0
     start_time_of_day: float = 0.0
 
@@ -197,7 +199,10 @@ class Diurnal(Workload):
 
     @property
     def relative_amplitude(self) -> float:
-        """Largest deviation of the rate from its mean, as a share of the mean."""
+        """Largest deviation a of the rate from its mean, as a share of the mean.
+
+        The ratio of the highest and the lowest rate is (1 + a) / (1 - a).
+        """
         return 1 - 2 / (self.rate_ratio + 1)
 
     def rate_at(self, times: FloatArray) -> FloatArray:
@@ -208,6 +213,7 @@ class Diurnal(Workload):
     def draw(self, n_devices: int, seconds: float, rng: np.random.Generator) -> Events:
         peak_rate = self.rate * (1 + self.relative_amplitude)
         time, device, _ = Poisson(peak_rate).draw(n_devices, seconds, rng)
+        # Thinning: keep an arrival with the probability rate(t) / peak_rate.
         is_accepted = rng.random(len(time)) * peak_rate < self.rate_at(time)
         return Events(time[is_accepted], device[is_accepted])
 
@@ -285,14 +291,14 @@ def read_trace(path: str | Path, period_s: float | None = None) -> Replay:
             raise InputError(f"trace {path}: unknown column {name!r}")
     events: dict[str, list[tuple[float, int]]] = {}
     for line_number, cells in csv_lines:
-        context = f"trace {path}, line {line_number}"
+        place = f"trace {path}, line {line_number}"
         cell_by_column = dict(zip(columns, cells, strict=True))
         row_text = cell_by_column.get("row", "0")
         if not row_text.isdecimal():
-            raise InputError(f"{context}: row {row_text!r} is not a row number (0, 1, ...)")
-        time = read_number(cell_by_column["time"], f"{context}: time")
+            raise InputError(f"{place}: row {row_text!r} is not a row number (0, 1, ...)")
+        time = read_number(cell_by_column["time"], f"{place}: time")
         if time < 0:
-            raise InputError(f"{context}: time {time:g} must be at least 0")
+            raise InputError(f"{place}: time {time:g} must be at least 0")
         events.setdefault(cell_by_column.get("device", ""), []).append((time, int(row_text)))
     if not events:
         raise InputError(f"trace {path}: it has no arrivals")
@@ -325,13 +331,13 @@ class _WorkloadKind(NamedTuple):
     options: Mapping[str, tuple[str, _Reader]]
 
 
-def _read_period(text: str, context: str) -> float:
-    return 1 / read_rate(text, context) if "/" in text else read_span(text, context)
+def _read_period(text: str, place: str) -> float:
+    return 1 / read_rate(text, place) if "/" in text else read_span(text, place)
 
 
-def _read_yes_or_no(text: str, context: str) -> bool:
+def _read_yes_or_no(text: str, place: str) -> bool:
     if text not in ("yes", "no"):
-        raise InputError(f"{context} is {text!r}; write yes or no")
+        raise InputError(f"{place} is {text!r}; write yes or no")
     return text == "yes"
 
 
@@ -377,22 +383,22 @@ def read_workload(text: str, *, start_time_of_day: float = 0.0) -> Workload:
     kind = _WORKLOAD_KINDS[kind_name]
     # Split only before the name of an option, because times of day contain colons as well.
     main_text, *option_entries = re.split(r":(?=[a-z]+=)", settings_text)
-    context = f"workload {kind_name}"
+    place = f"workload {kind_name}"
     options: dict[str, Any] = {}
     for option_entry in option_entries:
         option_name, _, option_text = option_entry.partition("=")
         if option_name not in kind.options:
             names = ", ".join(kind.options) or "none"
-            raise InputError(f"{context}: unknown option {option_name!r}; the options are {names}")
+            raise InputError(f"{place}: unknown option {option_name!r}; the options are {names}")
         parameter, read_option = kind.options[option_name]
         if parameter in options:
-            raise InputError(f"{context}: the option {option_name} occurs twice")
-        options[parameter] = read_option(option_text, f"{context}: {option_name}")
+            raise InputError(f"{place}: the option {option_name} occurs twice")
+        options[parameter] = read_option(option_text, f"{place}: {option_name}")
     if not main_text:
         raise InputError(f"workload {text!r}: a {kind.main_setting} must follow {kind_name}:")
     if kind_name == "diurnal":
         options["start_time_of_day"] = start_time_of_day
-    return kind.constructor(kind.read_main_setting(main_text, context), **options)
+    return kind.constructor(kind.read_main_setting(main_text, place), **options)
 
 
 def draw_arrivals(
@@ -411,7 +417,7 @@ def draw_arrivals(
     >>> draw_arrivals(read_workload("periodic:10s:aligned=yes"), 2, 15.0, n_rows=1).time.tolist()
     [0.0, 0.0, 10.0, 10.0]
     """
-    rng = np.random.default_rng([seed, 1])
+    rng = np.random.default_rng([seed, 1])  # other draws of a run have another second part
     events = workload.draw(n_devices, seconds, rng)
     order = np.lexsort((events.device, events.time))
     times = events.time[order]

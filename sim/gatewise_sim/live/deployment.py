@@ -22,7 +22,9 @@ from gatewise_sim.live.brokers import RunBroker, clear_status
 from gatewise_sim.live.proxy import DelayProxy
 from gatewise_sim.scenario import Scenario
 
+#: Longest start of all workers, which load their libraries at the same time.
 _READY_SECONDS: Final = 60.0
+#: Time between two checks whether a restarted worker serves requests, whose recovery is recorded.
 _CHECK_SECONDS: Final = 0.05
 #: Environment variable for the broker's URL, whose password must not be in a command line.
 BROKER_VARIABLE: Final = "GATEWISE_BROKER"
@@ -34,12 +36,12 @@ class WorkerProcess(ChildProcess):
     `counters` is filled when the process ends normally.
     """
 
-    def __init__(self, number: int, arguments: Sequence[str], broker: str) -> None:
+    def __init__(self, worker_number: int, arguments: Sequence[str], broker: str) -> None:
         self.counters: dict[str, Any] = {}
         self.is_ready = False
         self._reported = threading.Event()
         super().__init__(
-            f"worker {number}",
+            f"worker {worker_number}",
             [sys.executable, "-m", "gatewise", "cloud", *arguments, "--json"],
             on_message=self._receive,
             follows_input=False,
@@ -105,12 +107,14 @@ class Deployment:
         self._outages = scenario.outages
         self._change_times: list[float] = []
         self._down_components: set[str] = set()
-        self._start = time.monotonic()
+        self._start_time = time.monotonic()
         if not self.broker.is_own:
             stack.callback(clear_status, self.broker.url, devices)
         self._worker_options = self._make_worker_options(bundle, scenario)
         n_workers = scenario.workers if has_cloud else 0
-        self._workers = [self._start_worker(number + 1) for number in range(n_workers)]
+        self._workers = [
+            self._start_worker(worker_number + 1) for worker_number in range(n_workers)
+        ]
         deadline = time.monotonic() + _READY_SECONDS
         for worker in self._workers:
             worker.wait_ready(deadline - time.monotonic())
@@ -140,18 +144,18 @@ class Deployment:
             options.append("--plain-subscription")
         return options
 
-    def _start_worker(self, number: int) -> WorkerProcess:
-        worker = WorkerProcess(number, self._worker_options, self.broker.url)
+    def _start_worker(self, worker_number: int) -> WorkerProcess:
+        worker = WorkerProcess(worker_number, self._worker_options, self.broker.url)
         self._stack.callback(worker.close)
         return worker
 
     # -- the schedule ------------------------------------------------------------------------
 
-    def begin(self, start: float) -> None:
-        """Start the schedule of outages at the time `start` of the monotonic clock."""
-        self._start = start
+    def begin(self, start_time: float) -> None:
+        """Start the schedule of outages at `start_time` of the monotonic clock."""
+        self._start_time = start_time
         if self._proxy is not None:
-            self._proxy.start = start
+            self._proxy.start = start_time
         self._change_times = self._outages.change_times()
 
     def tick(self, now: float) -> float:
@@ -223,7 +227,7 @@ class Deployment:
             self._record_fault(component, not is_down)
 
     def _record_fault(self, component: str, is_up: bool) -> None:
-        seconds = round(time.monotonic() - self._start, 3)
+        seconds = round(time.monotonic() - self._start_time, 3)
         self.faults.append({"what": component, "up": is_up, "at": seconds})
 
     def stop(self) -> dict[str, float]:

@@ -20,12 +20,14 @@ from gatewise_sim.fleet.workload import Arrivals
 from gatewise_sim.live.deployment import BROKER_VARIABLE
 from gatewise_sim.scenario import Scenario
 
+#: Longest start of a device, which loads its libraries while others do.
 _READY_SECONDS: Final = 60.0
-#: Longest time between two checks.
+#: Longest time between two checks of the clock and of the devices.
 _TICK_SECONDS: Final = 0.25
-#: Time after the last deadline at which an unfinished run is stopped.
+#: Time after the last deadline at which an unfinished run is stopped. A busy machine may delay
+#: answers by seconds.
 _GRACE_SECONDS: Final = 20.0
-#: Largest number of unanswered instances of a device.
+#: Largest number of unanswered instances of a device; instances of virtual devices never wait.
 _PARALLEL: Final = 16
 
 OutputLine = Mapping[str, Any]
@@ -124,7 +126,7 @@ class EdgeProcesses:
         instances: Sequence[Any],
         deadline: float,
         *,
-        start: float,
+        start_time: float,
         tick: Callable[[float], float],
     ) -> None:
         """Send each instance to its device at its time of arrival, and read the output.
@@ -132,24 +134,24 @@ class EdgeProcesses:
         Parameters
         ----------
         arrivals : Arrivals
-            Instances, with times since `start`.
+            Instances, with times since `start_time`.
         instances : sequence
             Input of a device for each row, as JSON values.
         deadline : float
             Time to each answer, in s.
-        start : float
+        start_time : float
             Start of the run on the monotonic clock.
         tick : callable
-            Called with the seconds since `start`; returns the time of the next call.
+            Called with the seconds since `start_time`; returns the time of the next call.
         """
-        times = (start + arrivals.time).tolist()
-        end = (times[-1] if times else start) + deadline + _GRACE_SECONDS
+        times = (start_time + arrivals.time).tolist()
+        end = (times[-1] if times else start_time) + deadline + _GRACE_SECONDS
         n_sent = 0
-        next_tick = start
+        next_tick = start_time
         while n_sent < len(times) or self._n_unanswered:
             now = time.monotonic()
             if now >= next_tick:
-                next_tick = start + tick(now - start)
+                next_tick = start_time + tick(now - start_time)
             if now > end or not self._running_devices:
                 break
             due_time = times[n_sent] if n_sent < len(times) else end

@@ -106,7 +106,7 @@ def _reason_index(line: OutputLine) -> int:
 
 
 def _is_refusal(reason: NDArray[np.int8]) -> NDArray[np.bool_]:
-    refusal_indices = [number for name, number in REASON.items() if name.startswith("cloud:")]
+    refusal_indices = [index for name, index in REASON.items() if name.startswith("cloud:")]
     return np.isin(reason, refusal_indices)
 
 

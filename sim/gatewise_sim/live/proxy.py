@@ -20,12 +20,12 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.link import CHUNK, LinkProfile, VirtualLink
+from gatewise_sim.fleet.link import CHUNK_BYTES, LinkProfile, VirtualLink
 from gatewise_sim.fleet.outages import Outages
 
-#: Number of file descriptors that select(2) supports.
+#: Number of file descriptors that select(2) supports (FD_SETSIZE).
 _SELECT_LIMIT = 1024
-#: Largest number of chunks in flight in one direction.
+#: Largest number of chunks in flight in one direction; then the sender waits, as at a full socket.
 _MAX_CHUNKS = 64
 
 
@@ -132,14 +132,14 @@ class DelayProxy:
         link = VirtualLink(self._profile, rng, self._outages)
         # asyncio sets this option only for sockets that it creates.
         device_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        reader, writer = await asyncio.open_connection(sock=device_socket, limit=CHUNK)
+        reader, writer = await asyncio.open_connection(sock=device_socket, limit=CHUNK_BYTES)
         writers = [writer]
         try:
             # The TCP handshake takes one round trip.
             now = time.monotonic()
             await asyncio.sleep(link.connection_time(now) - now)
             broker_reader, broker_writer = await asyncio.open_connection(
-                *self._broker_address, limit=CHUNK
+                *self._broker_address, limit=CHUNK_BYTES
             )
             writers.append(broker_writer)
             async with asyncio.TaskGroup() as group:
@@ -187,7 +187,7 @@ class DelayProxy:
             group.create_task(write_chunks())
             chunk = b"more"
             while chunk:
-                chunk = await reader.read(CHUNK)
+                chunk = await reader.read(CHUNK_BYTES)
                 await chunks.put((link.send(time.monotonic(), len(chunk), is_uplink), chunk))
 
 

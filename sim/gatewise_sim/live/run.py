@@ -32,9 +32,12 @@ from gatewise_sim.timings import Timings
 
 #: Largest number of devices, because each one is a process.
 MAX_DEVICES: Final = 200
+#: Time between two reports of progress.
 _UPDATE_SECONDS: Final = 0.25
-#: Seconds from the start of a run to its first instance.
+#: Seconds from the start of a run to its first instance, in which the schedule of outages is set.
 _LEAD_SECONDS: Final = 0.2
+#: Time after the deadline in which devices must end; a process writes its summary within it.
+_STOP_SECONDS: Final = 10.0
 #: Settings of devices that the command line does not have.
 _DEVICE_DEFAULTS: Final = ("breaker", "outstanding")
 
@@ -145,15 +148,15 @@ def run_live(
     device_ids = _make_device_ids(scenario.devices)
     hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
-    cpu_before = _children_cpu()
+    cpu_seconds_before = _children_cpu_seconds()
     has_cloud = table.has_cloud and scenario.policy != "edge-only"
     # broker, workers and devices, which the stack stops
     with exit_on_termination(), ExitStack() as stack:
         deployment = Deployment(stack, bundle_path, scenario, device_ids, has_cloud=has_cloud)
         devices = EdgeProcesses(stack, bundle_path, scenario, device_ids, deployment.url)
         devices.wait_ready(deployment.broker.url)
-        start = time.monotonic() + _LEAD_SECONDS
-        deployment.begin(start)
+        start_time = time.monotonic() + _LEAD_SECONDS
+        deployment.begin(start_time)
 
         def tick(now: float) -> float:
             if on_progress is not None:
@@ -161,8 +164,8 @@ def run_live(
             return min(deployment.tick(now), now + _UPDATE_SECONDS)
 
         deadline = scenario.deadline_ms / 1000.0
-        devices.run(arrivals, instances, deadline, start=start, tick=tick)
-        devices.stop(deadline + 10.0)
+        devices.run(arrivals, instances, deadline, start_time=start_time, tick=tick)
+        devices.stop(deadline + _STOP_SECONDS)
         worker_counts = deployment.stop()
     # answers and counters from the output of the processes
     fleet = _make_fleet_run(scenario, table, arrivals, devices, worker_counts)
@@ -175,8 +178,8 @@ def run_live(
         troubles=[*devices.troubles, *deployment.troubles],
         faults=deployment.faults,
         send_delay_ms=dict(zip(("p50", "p99", "max"), quantiles, strict=True)),
-        cpu_seconds=_children_cpu() - cpu_before,
-        peak_mb=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
+        cpu_seconds=_children_cpu_seconds() - cpu_seconds_before,
+        peak_mb=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,  # it is in KB
     )
 
 
@@ -248,6 +251,6 @@ def _make_device_ids(n_devices: int) -> list[str]:
     return [f"{prefix}{index:04x}" for index in range(n_devices)]
 
 
-def _children_cpu() -> float:
+def _children_cpu_seconds() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime

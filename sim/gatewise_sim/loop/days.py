@@ -35,6 +35,7 @@ from gatewise_sim.fleet.link import MessageSizes
 from gatewise_sim.fleet.row_mix import RowMix
 from gatewise_sim.loop.loop_rules import LoopRules
 
+#: Bound on the archive, which no simulation reaches.
 _ARCHIVE_MAX_BYTES: Final = 1e12
 #: Typical values of two message fields, because their sizes depend on their values.
 _TTL_MS: Final = 500
@@ -242,7 +243,7 @@ class _LearningFleet:
     def _draw_instances(self, day: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Positions in the table and Unix times of a day's instances, each of shape (n,)."""
         n = self._rules.instances
-        times = (day + (np.arange(n) + 0.5) / n) * DAY
+        times = (day + (np.arange(n) + 0.5) / n) * DAY  # at equal intervals
         if self._row_mix is not None:
             return self._row_mix.draw_rows(times, self._rng), times
         return (day * n + np.arange(n)) % len(self._X), times

@@ -12,230 +12,20 @@ from typing import Any, Final, Literal, Self
 import msgspec
 
 from gatewise_sim.fleet.energy import Bill
+from gatewise_sim.report.policy_result import (
+    AnswerCounts,
+    EngineName,
+    PolicyResult,
+    ReportRecord,
+    value_of,
+)
 from gatewise_sim.timings import Timings
 
+#: Version of the document's keys. A reader of another version refuses it.
 SCHEMA_VERSION: Final = 3
 DEMO_KIND: Final = "gatewise-demo"
+#: Level of the intervals of :mod:`gatewise_sim.intervals`.
 CONFIDENCE_LEVEL: Final = 0.95
-
-EngineName = Literal["virtual", "live"]
-
-
-class ReportRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base class of the document's records, which are immutable and read strictly."""
-
-
-# -- one policy's run -------------------------------------------------------------------------
-
-
-class Estimate(ReportRecord, frozen=True, kw_only=True):
-    """A figure, with its 95 % confidence interval if there is one."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-
-def value_of(estimate: Estimate | None) -> float | None:
-    """Get the value of a figure; None without a figure."""
-    return None if estimate is None else estimate.value
-
-
-class AnswerCounts(ReportRecord, frozen=True, kw_only=True):
-    """Numbers of instances by outcome, and of requests and audits.
-
-    `late` responses came after their deadline. `retries` are requests that were sent a second time.
-    `lost` instances have no answer. `audits` counts the answers of devices that a worker compared
-    with the high-cost model's, and `audits_disagreed` those that differed.
-    """
-
-    edge: int
-    cloud: int
-    fallback: int
-    late: int
-    lost: int
-    error: int = 0
-    retries: int = 0
-    audits: int = 0
-    audits_disagreed: int = 0
-
-    @property
-    def n_answered(self) -> int:
-        """Number of answers by edge, cloud and fallback."""
-        return self.edge + self.cloud + self.fallback
-
-    @property
-    def is_cloud_too_late(self) -> bool:
-        """Whether the cloud answered less than 5 % of the offloaded instances in time."""
-        return self.fallback > 0 and 20 * self.cloud < self.cloud + self.fallback
-
-
-class ByteUse(ReportRecord, frozen=True, kw_only=True):
-    """Bytes per instance by direction, and by payload and protocol overhead."""
-
-    up: Estimate
-    down: Estimate
-    request: float = 0.0
-    response: float = 0.0
-    protocol: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """Bytes in both directions."""
-        return self.up.value + self.down.value
-
-
-class JouleUse(ReportRecord, frozen=True, kw_only=True):
-    """Energy of a device per instance, in J."""
-
-    radio: float
-    features: float
-    stages: float
-
-    @property
-    def total(self) -> float:
-        """Energy of radio, features and stages, in J."""
-        return self.radio + self.features + self.stages
-
-
-class AuditUse(ReportRecord, frozen=True, kw_only=True):
-    """Audits of the devices' answers.
-
-    Attributes
-    ----------
-    share : float
-        Share of the answers that devices choose for audits.
-    compared, disagreed : int
-        Answers that workers compared with the high-cost model's, and those that differed.
-    agreement : float or None
-        Estimated share of all instances on which the system and the high-cost model agree.
-    promised : float
-        Share of agreement that the bundle promises.
-    bytes, feature_cost : float
-        Bytes in both directions and feature cost of audits, per instance of the fleet.
-    alarms : int
-        Number of alarms of the workers' tests.
-    alarm_instances : float or None
-        Number of instances that a test had observed at the first alarm.
-    """
-
-    share: float
-    compared: int
-    disagreed: int
-    agreement: float | None
-    promised: float
-    bytes: float
-    feature_cost: float
-    alarms: int = 0
-    alarm_instances: float | None = None
-
-
-class LatencyHistogram(ReportRecord, frozen=True, kw_only=True):
-    """Numbers of instances by latency, all and offloaded ones, in n bins with n + 1 edges."""
-
-    edges_ms: tuple[float, ...] = ()
-    all: tuple[float, ...] = ()
-    offloaded: tuple[float, ...] = ()
-
-
-class TimelineBin(ReportRecord, frozen=True, kw_only=True):
-    """Figures of a part of the run; the latencies are those of its offloaded instances."""
-
-    begin: float
-    end: float
-    instances: float
-    edge: float
-    cloud: float
-    fallback: float
-    error: float
-    accuracy: float | None
-    edge_accuracy: float | None
-    p50_ms: float | None
-    p95_ms: float | None
-
-
-class ClassResult(ReportRecord, frozen=True, kw_only=True):
-    """Figures of the instances of one true class; shares are None without instances.
-
-    `accuracy` is the recall of the class. `precision` is the share of correct answers among the
-    answers with this class.
-    """
-
-    label: str
-    instances: float
-    offload_rate: float | None
-    accuracy: float | None
-    edge_accuracy: float | None
-    precision: float | None
-
-
-class PolicyResult(ReportRecord, frozen=True, kw_only=True):
-    """Figures of the fleet with one policy.
-
-    Attributes
-    ----------
-    key, name, engine
-        Name of the policy in keys and in text, and the engine of its run.
-    sampling, scaled
-        Description of the simulated devices, and whether they are a part of the fleet. The other
-        figures are those of the whole fleet.
-    instances
-        Number of instances.
-    accuracy, edge_accuracy
-        Accuracy of the answers and of the devices alone; None without labels.
-    offload_rate
-        Share of instances with a request, answered or not.
-    cost, feature_cost
-        Means per instance, in the unit of the feature costs.
-    latency_ms
-        ``p50``, ``p95`` and ``p99`` of all instances, and ``offloaded_p50`` and so on of the
-        offloaded ones.
-    bytes, joules, joules_per_device_day, battery_days
-        Bytes and energy per instance; energy per device and day, including idle power; lifetime of
-        the battery, None for mains power.
-    answers, reasons
-        Counts of answers by outcome, and by reason.
-    money
-        Bill of a month, if there are prices.
-    utilisation, workers
-        Share of the workers' time in runs; sums of their counters, and the means ``wait_ms`` and
-        ``batch``.
-    histogram, breakdown_ms
-        Latencies, and mean ms per instance on ``device``, ``network`` and ``cloud``, and
-        ``waiting`` for responses that did not come.
-    timeline, classes, audit
-        Figures over time, by class, and of audits.
-    """
-
-    key: str
-    name: str
-    engine: EngineName
-    sampling: str
-    scaled: bool
-    instances: int
-    accuracy: Estimate | None
-    edge_accuracy: Estimate | None
-    offload_rate: Estimate
-    cost: Estimate
-    feature_cost: Estimate
-    latency_ms: dict[str, Estimate]
-    bytes: ByteUse
-    joules: JouleUse
-    joules_per_device_day: float
-    battery_days: float | None
-    answers: AnswerCounts
-    money: Bill | None
-    utilisation: float | None
-    workers: dict[str, float]
-    histogram: LatencyHistogram
-    breakdown_ms: dict[str, float]
-    reasons: dict[str, float]
-    timeline: tuple[TimelineBin, ...]
-    classes: tuple[ClassResult, ...]
-    audit: AuditUse | None = None
-
-
-# -- the report -------------------------------------------------------------------------------
 
 
 class Transport(ReportRecord, frozen=True, kw_only=True):
@@ -455,6 +245,6 @@ class Report(ReportRecord, frozen=True, kw_only=True):
 
 
 def _by_policy(
-    policies: Mapping[str, PolicyResult], figure: Callable[[PolicyResult], Any]
+    policies: Mapping[str, PolicyResult], figure_of: Callable[[PolicyResult], Any]
 ) -> dict[str, Any]:
-    return {key: figure(policy) for key, policy in policies.items()}
+    return {key: figure_of(policy) for key, policy in policies.items()}

@@ -20,11 +20,10 @@ from gatewise.formats import (
     percent,
     plural,
 )
-from gatewise_sim.report.document import (
+from gatewise_sim.report.document import FaultSpan, Report
+from gatewise_sim.report.policy_result import (
     Estimate,
-    FaultSpan,
     PolicyResult,
-    Report,
     TimelineBin,
     value_of,
 )
@@ -33,9 +32,10 @@ from gatewise_sim.report.document import (
 _HIGH_UTILISATION: Final = 0.85
 #: Smallest share that rounds to 100 % without decimals.
 _ROUNDS_TO_ALL: Final = 0.995
-#: Smallest drop of accuracy in an outage that the summary mentions.
+#: Smallest drop of accuracy in an outage that the summary mentions, about the rounding of a
+#: percentage.
 _MIN_ACCURACY_DROP: Final = 0.002
-#: Width of an interval above which the summary mentions it.
+#: Width of an interval above which the summary mentions it, because the figure alone would mislead.
 _WIDE_INTERVAL: Final = 0.1
 _TIMING_NAMES: Final = {
     "edge_ms": "the time of a stage",
@@ -115,34 +115,34 @@ def _main_clause(report: Report) -> str:
     savings = listed(_savings(report, system, cloud_only))
     remark = _interval_remark(system)
     if system.accuracy is None:
-        text = f"{percent(report.offload_rate)} of the instances go to the cloud"
+        clause = f"{percent(report.offload_rate)} of the instances go to the cloud"
         if savings:
-            text += f", which takes {savings} than offloading all of them"
+            clause += f", which takes {savings} than offloading all of them"
     else:
-        text = f"{percent(system.accuracy.value)} right"
+        clause = f"{percent(system.accuracy.value)} right"
         if cloud_only is not None and cloud_only.accuracy is not None:
             cloud_accuracy = percent(cloud_only.accuracy.value)
             is_same = cloud_accuracy == percent(system.accuracy.value) and not remark
-            text += ", the same as" if is_same else f" against {cloud_accuracy} for"
-            text += " offloading every instance"
+            clause += ", the same as" if is_same else f" against {cloud_accuracy} for"
+            clause += " offloading every instance"
         if cloud_only is not None and not system.offload_rate.value:
-            text += "; no instance leaves its device"
+            clause += "; no instance leaves its device"
         if savings:
-            text += f", with {savings}"
+            clause += f", with {savings}"
     bill = report.money
     if cloud_only is None and bill is not None and bill.total > 0:
-        text += f", for {money(bill.total, bill.currency)} a month"
-    return text + remark
+        clause += f", for {money(bill.total, bill.currency)} a month"
+    return clause + remark
 
 
 def _interval_remark(system: PolicyResult) -> str:
     """Describe the wide intervals of accuracy and offload rate; empty if they are narrow."""
     estimates = {"right": system.accuracy, "offloaded": system.offload_rate}
-    texts = []
+    interval_texts = []
     for adjective, estimate in estimates.items():
         if estimate is not None and (estimate.high or 0.0) - (estimate.low or 0.0) > _WIDE_INTERVAL:
-            texts.append(f"{format_interval(estimate, percent)} {adjective}")
-    return f" (too few rows to tell more than {listed(texts)})" if texts else ""
+            interval_texts.append(f"{format_interval(estimate, percent)} {adjective}")
+    return f" (too few rows to tell more than {listed(interval_texts)})" if interval_texts else ""
 
 
 def _savings(report: Report, system: PolicyResult, cloud_only: PolicyResult | None) -> list[str]:
@@ -151,16 +151,18 @@ def _savings(report: Report, system: PolicyResult, cloud_only: PolicyResult | No
         return []
     savings = []
 
-    def add(saved_share: float, comparative: str, resource: str) -> None:
+    def add_saving(saved_share: float, comparative: str, resource: str) -> None:
         share_text = percent(abs(saved_share), 0 if abs(saved_share) < _ROUNDS_TO_ALL else 1)
         savings.append(f"{share_text} {comparative if saved_share >= 0 else 'more'} {resource}")
 
     if cloud_only.bytes.total:
-        add(1 - system.bytes.total / cloud_only.bytes.total, "fewer", "bytes")
+        add_saving(1 - system.bytes.total / cloud_only.bytes.total, "fewer", "bytes")
     if cloud_only.joules_per_device_day:
-        add(1 - system.joules_per_device_day / cloud_only.joules_per_device_day, "less", "energy")
+        add_saving(
+            1 - system.joules_per_device_day / cloud_only.joules_per_device_day, "less", "energy"
+        )
     elif report.cost_reduction is not None:
-        add(report.cost_reduction, "less", "feature cost")
+        add_saving(report.cost_reduction, "less", "feature cost")
     if system.money is not None and cloud_only.money is not None and cloud_only.money.total > 0:
         cloud_money = money(cloud_only.money.total, system.money.currency)
         savings.append(f"{number(system.money.total)} instead of {cloud_money} a month")
@@ -214,6 +216,7 @@ def _outage_clause(report: Report) -> str:
     text = f"{clause} accuracy fell to {percent(accuracy_during)}"
     if accuracy_after is None:
         return f"{text} until the end"
+    # More than half of the drop is made up for.
     has_recovered = accuracy_after > accuracy_during + 0.5 * (normal_accuracy - accuracy_during)
     return f"{text} and {'recovered' if has_recovered else 'has not recovered since'}"
 
@@ -234,26 +237,26 @@ def _accuracy(bins: Sequence[TimelineBin]) -> float | None:
 
 def caveats(report: Report) -> list[str]:
     """List the caveats of the summary, the most serious first."""
-    texts = []
+    sentences = []
     # instances without an answer
     for policy in report.policies:
         answers = policy.answers
         if answers.lost:
-            texts.append(
+            sentences.append(
                 f"{policy.name}: {count(answers.lost)} of {count(policy.instances)} instances have "
                 "no answer, which counts as wrong."
             )
         if answers.error:
-            texts.append(
+            sentences.append(
                 f"{policy.name}: {count(answers.error)} instances could not be answered, "
                 "because values were missing that the stages need."
             )
-    texts += report.troubles
+    sentences += report.troubles
     # fallbacks, and the load of the workers
     system = report.system
     if system.answers.fallback and system.instances:
         reference = " (see the run over time)" if report.faults else ""
-        texts.append(
+        sentences.append(
             f"{percent(system.answers.fallback / system.instances, 2)} of the answers are "
             f"fallbacks{reference}: the cloud did not answer in time, so the device gave its own "
             "answer."
@@ -261,29 +264,29 @@ def caveats(report: Report) -> list[str]:
     for policy in report.policies:
         utilisation = policy.utilisation or 0.0
         if policy.key in ("system", "cloud_only") and utilisation > _HIGH_UTILISATION:
-            texts.append(
+            sentences.append(
                 f"{policy.name}: the workers are busy {percent(utilisation, 0)} of the time; with "
                 "a little more load their queues would grow."
             )
     # assumptions of the run
     if not report.has_labels:
-        texts.append(
+        sentences.append(
             "The rows have no labels (--target names their column), so the report has no accuracy "
             "and no oracle."
         )
     if report.timings.assumed:
         names = [_TIMING_NAMES.get(name, name) for name in report.timings.assumed]
-        texts.append(f"Assumed, not measured on this machine: {listed(names)}.")
+        sentences.append(f"Assumed, not measured on this machine: {listed(names)}.")
     if system.scaled:
-        texts.append(
+        sentences.append(
             f"Simulated {system.sampling}. The figures are estimates with "
             f"{percent(report.confidence_level, 0)} confidence intervals."
         )
     if any(policy.engine != report.engine for policy in report.policies):
-        texts.append(
+        sentences.append(
             "Only Gatewise was run live; the baselines are simulated with the same instances."
         )
-    return [*texts, *report.notes]
+    return [*sentences, *report.notes]
 
 
 def key_figures(report: Report) -> list[KeyFigure]:
@@ -293,51 +296,53 @@ def key_figures(report: Report) -> list[KeyFigure]:
     key_figure_list: list[KeyFigure] = []
     level_text = percent(report.confidence_level, 0)
 
-    def add(name: str, estimate: Estimate | None, formatter: Format, note: str) -> None:
+    def add_figure(name: str, estimate: Estimate | None, formatter: Format, note: str) -> None:
         bounds_text = format_interval(estimate, formatter)
         interval_text = f"{level_text} interval {bounds_text}" if bounds_text else ""
         key_figure_list.append(KeyFigure(name, formatter(value_of(estimate)), interval_text, note))
 
     def baseline_note(figure_of: Callable[[PolicyResult], float | None], formatter: Format) -> str:
-        texts = []
+        amount_texts = []
         for key in ("cloud_only", "edge_only"):
             policy = report.find_policy(key)
             if policy is not None and (amount := figure_of(policy)) is not None:
-                texts.append(f"{policy.name.lower()} {formatter(amount)}")
-        return ", ".join(texts)
+                amount_texts.append(f"{policy.name.lower()} {formatter(amount)}")
+        return ", ".join(amount_texts)
 
     # accuracy and offload rate
     if system.accuracy is not None:
         note = baseline_note(lambda policy: value_of(policy.accuracy), percent)
-        add("accuracy", system.accuracy, percent, note)
+        add_figure("accuracy", system.accuracy, percent, note)
     note = f"of {count(system.instances)} instances"
-    add("offloaded", system.offload_rate, percent, note)
+    add_figure("offloaded", system.offload_rate, percent, note)
     # latency
     if latency.get("p95") is not None:
         note = baseline_note(lambda policy: value_of(policy.latency_ms.get("p95")), millis)
-        add("95 % answered within", latency["p95"], millis, note)
+        add_figure("95 % answered within", latency["p95"], millis, note)
     if latency.get("offloaded_p95") is not None:
         note = f"half within {millis(value_of(latency.get('offloaded_p50')))}"
-        add("offloaded: 95 % within", latency["offloaded_p95"], millis, note)
+        add_figure("offloaded: 95 % within", latency["offloaded_p95"], millis, note)
     # bytes, features, energy, money
     if system.bytes.total:
         note = f"{number(value_of(system.bytes.up))} up, {number(value_of(system.bytes.down))} down"
         baseline_text = baseline_note(lambda policy: policy.bytes.total or None, number)
         note = f"{note}; {baseline_text}" if baseline_text else note
-        add("bytes per instance", Estimate(value=system.bytes.total), number, note)
+        add_figure("bytes per instance", Estimate(value=system.bytes.total), number, note)
     note = baseline_note(lambda policy: value_of(policy.feature_cost), number)
-    add("feature cost per instance", system.feature_cost, number, note)
+    add_figure("feature cost per instance", system.feature_cost, number, note)
     if system.joules_per_device_day:
         note = baseline_note(lambda policy: policy.joules_per_device_day, joules)
         if system.battery_days is not None:
             note = f"battery lasts {number(system.battery_days)} days; {note}"
-        add("energy per device and day", Estimate(value=system.joules_per_device_day), joules, note)
+        add_figure(
+            "energy per device and day", Estimate(value=system.joules_per_device_day), joules, note
+        )
     if system.money is not None and system.money.total > 0:
         note = baseline_note(
             lambda policy: None if policy.money is None else policy.money.total, number
         )
-        text = money(system.money.total, system.money.currency)
-        key_figure_list.append(KeyFigure("cost per month", text, note=note))
+        money_text = money(system.money.total, system.money.currency)
+        key_figure_list.append(KeyFigure("cost per month", money_text, note=note))
     return key_figure_list
 
 
@@ -346,17 +351,19 @@ def audit_findings(report: Report) -> str:
     audit = report.system.audit
     if audit is None:
         return ""
-    text = f"Audits: {count(audit.compared)} of the devices' answers were compared with the "
-    text += f"high-cost model's, {number(audit.bytes)} bytes per instance"
+    summary = f"Audits: {count(audit.compared)} of the devices' answers were compared with the "
+    summary += f"high-cost model's, {number(audit.bytes)} bytes per instance"
     if audit.agreement is not None:
-        text += f"; it agrees with about {percent(audit.agreement)} of all instances"
-    text += f" ({percent(audit.promised)} promised)."
+        summary += f"; it agrees with about {percent(audit.agreement)} of all instances"
+    summary += f" ({percent(audit.promised)} promised)."
     if not audit.alarms:
-        return f"{text} No worker's test raised an alarm."
+        return f"{summary} No worker's test raised an alarm."
     alarm_time_text = (
         "" if audit.alarm_instances is None else f" after {count(audit.alarm_instances)} audits"
     )
-    return f"{text} {plural(audit.alarms, 'test')} of the workers raised an alarm{alarm_time_text}."
+    return (
+        f"{summary} {plural(audit.alarms, 'test')} of the workers raised an alarm{alarm_time_text}."
+    )
 
 
 def fault_name(fault: FaultSpan) -> str:
@@ -380,7 +387,7 @@ def format_span(begin: float, end: float, start_time_of_day: float = 0.0) -> str
     >>> format_span(3600, 4200, 11 * 3600), format_span(3600, 3605)
     ('from 12:00 to 12:10 (1:00 to 1:10 h after the start)', 'from 1:00:00 to 1:00:05 h')
     """
-    if end < 300:
+    if end < 300:  # a clock with hours would be hard to read
         return f"from {begin:.3g} to {duration(end)}"
     end_points = (round(begin), round(end))
     shows_seconds = any(seconds % 60 for seconds in end_points)

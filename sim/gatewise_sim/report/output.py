@@ -68,9 +68,9 @@ class OutputFolder:
         not in `contents` are removed. Other files stay.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as scratch:
-            new_folder = Path(scratch, "new")
-            old_folder = Path(scratch, "old")
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as scratch_folder:
+            new_folder = Path(scratch_folder, "new")
+            old_folder = Path(scratch_folder, "old")
             new_folder.mkdir()
             old_folder.mkdir()
             for name, content in contents.items():
@@ -141,15 +141,15 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _escape_formula(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: _escape_formula(cell) for name, cell in row.items()} for row in rows)
     return buffer.getvalue()
 
 
-def _escape_formula(value: object) -> object:
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return value
+def _escape_formula(cell: object) -> object:
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
     try:
-        float(value)
+        float(cell)  # a number with a sign is no formula
     except ValueError:
-        return f"'{value}"
-    return value
+        return f"'{cell}"
+    return cell

@@ -16,6 +16,7 @@ from gatewise_sim.report.findings import KeyFigure, SummarySentence
 from gatewise_sim.report.tables import PageTable
 
 _PACKAGE: Final = "gatewise_sim.report"
+#: Number of characters of a command that fit one line of the page.
 _MAX_COMMAND_LENGTH: Final = 80
 _SPACE_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=%|ms\b|J\b|kJ\b|mJ\b|min\b|h\b|s\b|day|EUR\b)")
 

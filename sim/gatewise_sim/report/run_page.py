@@ -14,7 +14,7 @@ import msgspec
 
 from gatewise.formats import duration, listed, percent, plural, read_clock
 from gatewise_sim.report import tables
-from gatewise_sim.report.document import ClassResult, Report, RowCheck
+from gatewise_sim.report.document import Report, RowCheck
 from gatewise_sim.report.findings import (
     audit_findings,
     caveats,
@@ -27,11 +27,12 @@ from gatewise_sim.report.output import to_csv
 from gatewise_sim.report.page import Page, Plot, Section, write_page
 from gatewise_sim.report.plots.run_plots import frontier_limits, frontier_plot, latency_plot
 from gatewise_sim.report.plots.timeline import timeline_plot
+from gatewise_sim.report.policy_result import ClassResult
 from gatewise_sim.report.tables import PageTable
 
-#: Largest number of classes in the table.
+#: Largest number of classes in the table, which would otherwise hide the rest of the page.
 _MAX_CLASSES: Final = 40
-_POLICIES: Final = {
+_POLICY_REMARKS: Final = {
     "confidence": "Confidence: offloads the instances with the lowest confidence, at the rate of "
     "Gatewise.",
     "random": "Random: offloads instances at random, at the rate of Gatewise.",
@@ -124,17 +125,17 @@ def _describe_run(report: Report) -> str:
 def _accuracy_section(report: Report) -> Section:
     points = report.frontier.points
     limits = frontier_limits(report)
-    text = "The dots and the line are the operating points of the bundle on validation rows"
+    introduction = "The dots and the line are the operating points of the bundle on validation rows"
     if limits is not None and (n_below := sum(point.accuracy < limits[1][0] for point in points)):
-        text += f" ({n_below} of {len(points)} are below the plot)"
-    text += ". The ring is the active one, and the dashed line the high-cost model."
+        introduction += f" ({n_below} of {len(points)} are below the plot)"
+    introduction += ". The ring is the active one, and the dashed line the high-cost model."
     if report.has_labels:
         level = percent(report.confidence_level, 0)
-        text += f" The marks are the policies on your rows, with {level} intervals."
+        introduction += f" The marks are the policies on your rows, with {level} intervals."
         if report.settings.get("policy", "system") == "system":
-            text += f" The diamond, {report.system.name}, is the active point on your rows."
+            introduction += f" The diamond, {report.system.name}, is the active point on your rows."
     else:
-        text += " The rows have no labels, so the plot cannot show the policies."
+        introduction += " The rows have no labels, so the plot cannot show the policies."
     plots = [Plot(frontier_plot(report), "The frontier and every policy")]
     classes = _most_offloaded(report)
     page_tables = [tables.class_table(classes)] if classes else []
@@ -142,9 +143,13 @@ def _accuracy_section(report: Report) -> Section:
         remark = f"the {len(classes)} classes of {len(report.system.classes)} with most offloads"
         page_tables = [replace(page_tables[0], text=remark)]
     if report.balanced_accuracy is not None:
-        text += f" The mean recall of the classes is {percent(report.balanced_accuracy)}."
+        introduction += f" The mean recall of the classes is {percent(report.balanced_accuracy)}."
     return Section(
-        key="frontier", title="Accuracy against cost", text=text, plots=plots, tables=page_tables
+        key="frontier",
+        title="Accuracy against cost",
+        text=introduction,
+        plots=plots,
+        tables=page_tables,
     )
 
 
@@ -170,7 +175,9 @@ def _latency_section(report: Report) -> Section:
     curve_plot = latency_plot(report)
     if curve_plot is not None:
         plots.append(Plot(curve_plot, "Share of the answers given by a time"))
-    text = "Time from the arrival of an instance to its answer. Devices answer easy instances."
+    introduction = (
+        "Time from the arrival of an instance to its answer. Devices answer easy instances."
+    )
     time_plot = timeline_plot(report)
     if time_plot is not None:
         start_time_of_day = read_clock(report.settings.get("day_start", "00:00"), "day_start")
@@ -180,11 +187,11 @@ def _latency_section(report: Report) -> Section:
         ]
         if len(outages) > 4:
             outages = [*outages[:3], f"{len(outages) - 3} more outages"]
-        text += f" Shaded: {listed(outages)}." if outages else " There was no outage."
+        introduction += f" Shaded: {listed(outages)}." if outages else " There was no outage."
         if report.system.timeline[0].edge_accuracy is not None:
-            text += " The dashed line is the accuracy of the devices alone."
+            introduction += " The dashed line is the accuracy of the devices alone."
         plots.append(Plot(time_plot, "Over time"))
-    return Section(key="latency", title="Time to the answer", text=text, plots=plots)
+    return Section(key="latency", title="Time to the answer", text=introduction, plots=plots)
 
 
 # -- spending ----------------------------------------------------------------------------------
@@ -209,7 +216,9 @@ def _spending_section(report: Report) -> Section:
 
 def _tables_section(report: Report) -> Section:
     remarks = [
-        text for policy_key, text in _POLICIES.items() if report.find_policy(policy_key) is not None
+        text
+        for policy_key, text in _POLICY_REMARKS.items()
+        if report.find_policy(policy_key) is not None
     ]
     remarks.append(f"In small type: {percent(report.confidence_level, 0)} intervals.")
     page_tables = [

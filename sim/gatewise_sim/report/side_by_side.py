@@ -45,10 +45,10 @@ def comparison_table(names: Sequence[str], reports: Sequence[Report]) -> PageTab
     for setting_name in dict.fromkeys(
         setting_name for report_settings in settings_of_reports for setting_name in report_settings
     ):
-        texts = [
+        setting_texts = [
             setting_text(report_settings.get(setting_name, ""))
             for report_settings in settings_of_reports
         ]
-        if len(set(texts)) > 1:
-            rows.append([setting_name.replace("_", " "), *texts])
+        if len(set(setting_texts)) > 1:
+            rows.append([setting_name.replace("_", " "), *setting_texts])
     return PageTable("Side by side", ["", *names], rows)

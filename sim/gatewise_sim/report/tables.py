@@ -12,18 +12,27 @@ import msgspec
 
 from gatewise import console
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
-from gatewise_sim.report.document import AnswerCounts, ClassResult, Estimate, PolicyResult, Report
+from gatewise_sim.report.document import Report
 from gatewise_sim.report.findings import audit_findings, caveats, format_interval, summary_sentence
+from gatewise_sim.report.policy_result import (
+    AnswerCounts,
+    ClassResult,
+    Estimate,
+    PolicyResult,
+)
 
 #: A text, or a text and a smaller text below it.
 Cell = str | tuple[str, str]
 
 RecordT = TypeVar("RecordT")
 
+#: Fields of ByteUse, JouleUse and Bill that are parts of a sum.
 _BYTE_PARTS: Final = ("request", "response", "protocol")
 _ENERGY_PARTS: Final = ("radio", "features", "stages")
 _BILL_PARTS: Final = ("data", "workers", "energy", "features", "requests", "devices")
+#: Largest number of column names in a cell of the table of stages.
 _MAX_NAMES: Final = 14
+#: Text of each reason of an answer; a reason without a text is shown as it is.
 _REASON_TEXTS: Final = {
     "stopped": "the score of a stage was high enough",
     "edge-only": "the policy never offloads",
@@ -56,10 +65,10 @@ class PageTable:
 
 def print_table(table: PageTable, *, shows_small_text: bool = True) -> None:
     """Print a table on the terminal; the smaller text of a cell is in brackets, or left out."""
-    texts = [
+    text_rows = [
         [_cell_text(cell, shows_small_text=shows_small_text) for cell in row] for row in table.rows
     ]
-    console.print_table("", table.columns, texts)
+    console.print_table("", table.columns, text_rows)
 
 
 def _cell_text(cell: Cell, *, shows_small_text: bool) -> str:
@@ -203,12 +212,12 @@ def policy_table(report: Report) -> PageTable:
         figures = [figure_of(policy) for policy in policies]
         if any(figure is not None for figure in figures):
             rows.append([name, *(estimate_cell(figure, formatter) for figure in figures)])
-    for name, texts in (
+    for name, policy_texts in (
         ("engine", [policy.engine for policy in policies]),
         ("simulated", [policy.sampling for policy in policies]),
     ):
-        if len(set(texts)) > 1:
-            rows.append([name, *texts])
+        if len(set(policy_texts)) > 1:
+            rows.append([name, *policy_texts])
     return PageTable("Every policy", _policy_headings(report), rows)
 
 

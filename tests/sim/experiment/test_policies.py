@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.experiment.policies import POLICIES, PolicyContext, select_share, system_policy
+from gatewise_sim.experiment.policies import POLICIES, SystemRun, select_share, system_policy
 from gatewise_sim.fleet.results import NO_LABEL
 from gatewise_sim.scenario import Scenario
 from tests.support.fleets import make_table
@@ -29,7 +29,7 @@ def make_policy(key: str, table=TABLE, **changes):
         "scenario": Scenario(),
     }
     (compared_policy,) = (compared for compared in POLICIES if compared.key == key)
-    return compared_policy.make_policy(PolicyContext(**fields | changes))
+    return compared_policy.make_policy(SystemRun(**fields | changes))
 
 
 def test_edge_only_offloads_no_row_and_cloud_only_every_accepted_row():

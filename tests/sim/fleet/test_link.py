@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gatewise_edge.link.messages import AuditMark
 from gatewise_sim.fleet.link import (
-    CHUNK,
+    CHUNK_BYTES,
     MAX_RTO_S,
     PROFILES,
     Direction,
@@ -42,7 +42,9 @@ def test_virtual_link_equals_a_proxy_for_each_chunk(steps, profile_name, seed):
     now = 0.0
     for gap, n_bytes, is_uplink in steps:
         now += gap
-        chunks = [CHUNK] * (n_bytes // CHUNK) + [n_bytes % CHUNK] * bool(n_bytes % CHUNK)
+        chunks = [CHUNK_BYTES] * (n_bytes // CHUNK_BYTES) + [n_bytes % CHUNK_BYTES] * bool(
+            n_bytes % CHUNK_BYTES
+        )
         chunk_arrivals = [chunk_link.send(now, chunk, is_uplink) for chunk in chunks]
         assert whole_link.send(now, n_bytes, is_uplink) == chunk_arrivals[-1]
 

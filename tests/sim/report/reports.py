@@ -9,24 +9,26 @@ from typing import Any
 from msgspec.structs import replace
 
 from gatewise_sim.report.document import (
-    AnswerCounts,
     Bill,
-    ByteUse,
-    ClassResult,
     EnergyUse,
     EngineFigures,
-    Estimate,
     FaultSpan,
     FrontierPoint,
     FrontierPoints,
-    JouleUse,
-    LatencyHistogram,
-    PolicyResult,
     Report,
     RowCheck,
     StageResult,
-    TimelineBin,
     Transport,
+)
+from gatewise_sim.report.policy_result import (
+    AnswerCounts,
+    ByteUse,
+    ClassResult,
+    Estimate,
+    JouleUse,
+    LatencyHistogram,
+    PolicyResult,
+    TimelineBin,
 )
 from gatewise_sim.timings import Timings
 

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from gatewise.formats import millis, percent
-from gatewise_sim.report.document import Estimate
 from gatewise_sim.report.findings import caveats, key_figures, summary_sentence
+from gatewise_sim.report.policy_result import Estimate
 from tests.sim.report.reports import MEASURED_TIMINGS, make_estimate, make_live_report, make_report
 
 

@@ -10,17 +10,11 @@ import pytest
 from markupsafe import Markup
 from msgspec.structs import replace
 
-from gatewise_sim.report.document import (
-    AnswerCounts,
-    ClassResult,
-    LatencyHistogram,
-    RowCheck,
-    StageResult,
-    Transport,
-)
+from gatewise_sim.report.document import RowCheck, StageResult, Transport
 from gatewise_sim.report.plots import run_plots, timeline
 from gatewise_sim.report.plots.run_plots import frontier_limits
 from gatewise_sim.report.plots.timeline import timeline_plot
+from gatewise_sim.report.policy_result import AnswerCounts, ClassResult, LatencyHistogram
 from gatewise_sim.report.run_page import render_page
 from tests.sim.report.reports import make_live_report, make_report, parse_plots
 

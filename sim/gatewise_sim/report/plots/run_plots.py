@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gatewise.formats import millis, number, percent
-from gatewise_sim.report.document import Estimate, PolicyResult, Report
+from gatewise_sim.report.document import Report
 from gatewise_sim.report.plots.style import (
     COLOURS,
     draw_svg,
@@ -21,8 +21,10 @@ from gatewise_sim.report.plots.style import (
     title_y_axis,
     widen_range,
 )
+from gatewise_sim.report.policy_result import Estimate, PolicyResult
 
-#: Largest factor by which operating points may extend the axis of accuracy.
+#: Largest factor by which operating points may extend the axis of accuracy. Beyond it the marks of
+#: the policies would be too close together to be read.
 _MAX_AXIS_FACTOR = 4.0
 #: Share of an axis within which two marks overlap.
 _OVERLAP_SHARE = 0.04
@@ -81,15 +83,17 @@ def frontier_plot(report: Report) -> Markup:
 
     # the description for screen readers
     active = frontier.active
-    texts = [
+    clauses = [
         f"{mark.policy.name} {percent(mark.accuracy.value)} at cost {number(mark.cost.value)}"
         for mark in marks
     ]
-    texts.append(f"active operating point {percent(active.accuracy)} at cost {number(active.cost)}")
+    clauses.append(
+        f"active operating point {percent(active.accuracy)} at cost {number(active.cost)}"
+    )
     if frontier.reference_accuracy is not None:
-        texts.append(f"high-cost model {percent(frontier.reference_accuracy)} on validation rows")
+        clauses.append(f"high-cost model {percent(frontier.reference_accuracy)} on validation rows")
     return draw_svg(
-        paint, "frontier", "Accuracy against cost", description=f"{'; '.join(texts)}.", height=300
+        paint, "frontier", "Accuracy against cost", description=f"{'; '.join(clauses)}.", height=300
     )
 
 
@@ -108,15 +112,16 @@ def _marks(report: Report) -> list[_Mark]:
 
 def _mark_sizes(marks: Sequence[_Mark], limits: Limits) -> dict[str, float]:
     """Compute the size of each policy's mark, larger than the earlier marks that it overlaps."""
-    (left, right), (low, high) = limits
+    (min_cost, max_cost), (min_accuracy, max_accuracy) = limits
     sizes: dict[str, float] = {}
     for index, mark in enumerate(marks):
         covered_sizes = [
             sizes[earlier_mark.policy.key]
             for earlier_mark in marks[:index]
-            if abs(mark.cost.value - earlier_mark.cost.value) < _OVERLAP_SHARE * (right - left)
+            if abs(mark.cost.value - earlier_mark.cost.value)
+            < _OVERLAP_SHARE * (max_cost - min_cost)
             and abs(mark.accuracy.value - earlier_mark.accuracy.value)
-            < _OVERLAP_SHARE * (high - low)
+            < _OVERLAP_SHARE * (max_accuracy - min_accuracy)
         ]
         sizes[mark.policy.key] = (
             max(covered_sizes) + _MARK_SIZE_STEP if covered_sizes else _MARK_SIZE
@@ -146,11 +151,12 @@ def frontier_limits(report: Report) -> Limits | None:
     if max(all_accuracies) - min(all_accuracies) <= _MAX_AXIS_FACTOR * (high - low):
         low = min(all_accuracies)
         high = max(all_accuracies)
+    # Leave room for the marks at the ends of the axes.
     margin = 0.08 * (high - low)
-    right = max(
+    max_cost = max(
         active.cost, *(mark.cost.value for mark in marks), *(point.cost for point in points)
     )
-    return (0.0, 1.05 * right or 1.0), (max(0.0, low - margin), min(1.0, high + margin))
+    return (0.0, 1.05 * max_cost or 1.0), (max(0.0, low - margin), min(1.0, high + margin))
 
 
 class _Curve(NamedTuple):
@@ -200,18 +206,18 @@ def latency_plot(report: Report) -> Markup | None:
             )  # fmt: skip
         log_ticks(axes.xaxis, number)
         percent_ticks(axes.yaxis)
-        axes.set_ylim(0, 1.02)
+        axes.set_ylim(0, 1.02)  # so that a line at 1 is visible
         title_y_axis(axes, "share of answers given")
         axes.set_xlabel("ms since the arrival of the instance", loc="right")
         figure.legend(loc="outside lower left", ncols=5)
 
-    texts = []
+    clauses = []
     for curve in curves:
         latencies = curve.policy.latency_ms
         p50, p95 = (latencies.get(curve.prefix + name) for name in ("p50", "p95"))
         if p50 is not None and p95 is not None:
             latency_text = f"half within {millis(p50.value)}, 95 % within {millis(p95.value)}"
-            texts.append(f"{curve.name}: {latency_text}")
+            clauses.append(f"{curve.name}: {latency_text}")
     return draw_svg(
-        paint, "latency", "Time to the answer", description=f"{'; '.join(texts)}.", height=300
+        paint, "latency", "Time to the answer", description=f"{'; '.join(clauses)}.", height=300
     )

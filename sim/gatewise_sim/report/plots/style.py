@@ -20,11 +20,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from gatewise.formats import Format
-from gatewise_sim.report.document import Estimate
+from gatewise_sim.report.policy_result import Estimate
 
-#: Width of a plot, in px.
+#: Width of a plot in px, that of the page's text.
 _WIDTH: Final = 860.0
-#: Smallest range of an axis of shares.
+#: Smallest range of an axis of shares, so that differences by chance do not look large.
 _MIN_SHARE_SPAN: Final = 0.05
 
 #: Keyword arguments of matplotlib for the style of a line or a mark.
@@ -33,10 +33,11 @@ ArtistOptions = dict[str, Any]
 _PAGE_COLOURS: Final = ("ink", "muted", "line", "panel")
 _SERIES_COLOURS: Final = ("system", "edge", "cloud", "network", "feature", "waiting", "idle")
 _OTHER_POLICIES: Final = ("confidence", "random", "oracle")
-#: Placeholder of each CSS variable; edge_only and cloud_only have those of edge and cloud.
+#: Placeholder of each CSS variable: a colour that matplotlib does not use otherwise. The policies
+#: edge_only and cloud_only have those of edge and cloud.
 COLOURS: Final = {
-    name: f"#0{number:x}00fe"
-    for number, name in enumerate((*_PAGE_COLOURS, *_SERIES_COLOURS, *_OTHER_POLICIES))
+    name: f"#0{index:x}00fe"
+    for index, name in enumerate((*_PAGE_COLOURS, *_SERIES_COLOURS, *_OTHER_POLICIES))
 }
 COLOURS["edge_only"] = COLOURS["edge"]
 COLOURS["cloud_only"] = COLOURS["cloud"]
@@ -53,8 +54,8 @@ MARKERS: Final = {
 
 _MATPLOTLIB_SETTINGS: Final[Any] = {
     "svg.fonttype": "none",  # keep text as text, in the font of the page
-    "svg.hashsalt": "gatewise",
-    "figure.dpi": 72,
+    "svg.hashsalt": "gatewise",  # the same ids in each run
+    "figure.dpi": 72,  # one point is one pixel
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "font.size": 11,

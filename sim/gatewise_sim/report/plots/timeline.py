@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gatewise.formats import listed, number, percent, plural
-from gatewise_sim.report.document import FaultSpan, Report, TimelineBin
+from gatewise_sim.report.document import FaultSpan, Report
 from gatewise_sim.report.findings import fault_name, format_span
 from gatewise_sim.report.plots.style import (
     COLOURS,
@@ -23,9 +23,16 @@ from gatewise_sim.report.plots.style import (
     percent_ticks,
     title_y_axis,
 )
+from gatewise_sim.report.policy_result import TimelineBin
 
-_ROUTES: Final = {"edge": "edge", "cloud": "cloud", "fallback": "waiting", "error": "muted"}
-_STEPS: Final[ArtistOptions] = {"drawstyle": "steps-post", "linewidth": 1.5}
+_COLOUR_OF_ROUTE: Final = {
+    "edge": "edge",
+    "cloud": "cloud",
+    "fallback": "waiting",
+    "error": "muted",
+}
+_STEP_STYLE: Final[ArtistOptions] = {"drawstyle": "steps-post", "linewidth": 1.5}
+#: Shortest run in s, length in s, and name of each unit of the time axis.
 _UNITS: Final = ((6 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
@@ -90,12 +97,14 @@ class _Timeline:
 
     def _paint_answers(self, axes: Axes) -> None:
         lower_edge = [0.0] * len(self._bin_edges)
-        for route, colour in _ROUTES.items():
-            rates = [getattr(b, route) / (b.end - b.begin) for b in self.bins]
+        for route, colour_name in _COLOUR_OF_ROUTE.items():
+            rates = [
+                getattr(time_bin, route) / (time_bin.end - time_bin.begin) for time_bin in self.bins
+            ]
             if not any(rates):
                 continue
             upper_edge = list(map(add, lower_edge, self._step_values(rates)))
-            style: ArtistOptions = {"color": COLOURS[colour], "alpha": 0.75, "linewidth": 0}
+            style: ArtistOptions = {"color": COLOURS[colour_name], "alpha": 0.75, "linewidth": 0}
             axes.fill_between(
                 self._bin_edges, lower_edge, upper_edge, step="post", label=route, **style
             )
@@ -112,7 +121,7 @@ class _Timeline:
         ):
             values = self._step_values([getattr(time_bin, name) for time_bin in self.bins])
             colour = COLOURS[colour_name]
-            axes.plot(self._bin_edges, values, line_style, color=colour, label=label, **_STEPS)
+            axes.plot(self._bin_edges, values, line_style, color=colour, label=label, **_STEP_STYLE)
         percent_ticks(axes.yaxis)
         limit_to_shares(axes, "y")
         title_y_axis(axes, "accuracy")
@@ -120,21 +129,21 @@ class _Timeline:
     def _paint_latency(self, axes: Axes) -> None:
         axes.set_yscale("log")
         values = self._step_values([time_bin.p95_ms for time_bin in self.bins])
-        axes.plot(self._bin_edges, values, color=COLOURS["network"], label="latency", **_STEPS)
+        axes.plot(self._bin_edges, values, color=COLOURS["network"], label="latency", **_STEP_STYLE)
         log_ticks(axes.yaxis, number)
         title_y_axis(axes, "95th percentile of the latency of offloaded instances, in ms")
 
     def _description(self) -> str:
         accuracies = [time_bin.accuracy for time_bin in self.bins if time_bin.accuracy is not None]
-        texts = [
+        clauses = [
             f"{plural(len(self.bins), 'bin')} {format_span(self.bins[0].begin, self.bins[-1].end)}"
         ]
         if accuracies:
-            texts.append(
+            clauses.append(
                 f"accuracy between {percent(min(accuracies))} and {percent(max(accuracies))}"
             )
-        texts += [
+        clauses += [
             f"{fault_name(fault)} {format_span(fault.begin, fault.end)}"
             for fault in self.faults[:5]
         ]
-        return f"{'; '.join(texts)}."
+        return f"{'; '.join(clauses)}."

@@ -1,0 +1,94 @@
+"""Workers under the load of a whole fleet, of which a run simulates only some devices."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from gatewise_edge.link.offload import OffloadCounts
+from gatewise_sim.fleet.worker import QueueSample, WorkerContext, sample_queue
+from gatewise_sim.fleet.workload import Arrivals, Diurnal, Poisson
+from gatewise_sim.scenario import Scenario
+
+#: Number of requests in the simulation of a worker.
+_SAMPLED_REQUESTS: Final = 20_000
+#: Number of levels of the load, and of the share of retries, for which a worker is simulated.
+_N_LOAD_LEVELS: Final = 8
+#: Smallest number of requests by which the share of retries is estimated, so that the first few
+#: requests do not decide the level.
+_MIN_REQUESTS_FOR_RETRIES: Final = 1000
+#: Largest number of workers among which the requests of a sample are dealt. More of them would take
+#: more time, and the arrivals at one worker would hardly be more regular.
+_MAX_SAMPLED_WORKERS: Final = 16
+#: Smallest rate of a device's instances per second, because a process cannot have the rate 0.
+_MIN_RATE: Final = 1e-9
+#: Second part of the seed, so that these draws do not depend on the other draws of a run.
+_SEED_PART: Final = 5
+
+
+class FleetLoad:
+    """Samples of one worker's outcomes, each simulated when a load occurs for the first time.
+
+    `offload_counts` are those of the simulated devices, and `offload_rate` is the expected share of
+    instances that are offloaded.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        worker_context: WorkerContext,
+        offload_counts: OffloadCounts,
+        offload_rate: float,
+    ) -> None:
+        self._scenario = scenario
+        self._worker_context = worker_context
+        self._offload_counts = offload_counts
+        self._offload_rate = offload_rate
+        #: Samples by the level of the load and that of the retries.
+        self._samples: dict[tuple[int, int], QueueSample] = {}
+
+    def sample_at(self, now: float) -> QueueSample:
+        """Find or simulate the sample for the load at `now` (s)."""
+        process = self._scenario.arrival_process
+        load_level = 0
+        if isinstance(process, Diurnal):
+            # The rate of a cosine is at most twice its mean.
+            relative_rate = float(process.rate_at(np.array([now]))[0]) / (process.rate * 2)
+            load_level = round(_N_LOAD_LEVELS * relative_rate)
+        n_sent = max(self._offload_counts.sent, _MIN_REQUESTS_FOR_RETRIES)
+        retry_level = round(_N_LOAD_LEVELS * self._offload_counts.retries / n_sent)
+        if (load_level, retry_level) not in self._samples:
+            self._samples[load_level, retry_level] = self._simulate(load_level, retry_level)
+        return self._samples[load_level, retry_level]
+
+    def _simulate(self, load_level: int, retry_level: int) -> QueueSample:
+        scenario = self._scenario
+        process = scenario.arrival_process
+        if isinstance(process, Diurnal):
+            process = Poisson(max(process.rate * 2 * load_level / _N_LOAD_LEVELS, _MIN_RATE))
+        # A retry that reaches another worker, with probability 1 - 1 / workers, is an additional
+        # request.
+        retry_share = retry_level / _N_LOAD_LEVELS
+        request_rate = self._offload_rate * (1 + retry_share * (1 - 1 / scenario.workers))
+        # The broker sends requests to n workers in turn, so one worker gets every n-th request.
+        n_workers = min(scenario.workers, _MAX_SAMPLED_WORKERS)
+        n_devices = max(1, round(request_rate * scenario.devices * n_workers / scenario.workers))
+        seconds = _SAMPLED_REQUESTS * n_workers / (process.mean_rate * n_devices)
+        rng = np.random.default_rng([scenario.seed, _SEED_PART, load_level, retry_level])
+        events = process.draw(n_devices, max(seconds, 1.0 / process.mean_rate), rng)
+        received_events = np.argsort(events.time, kind="stable")[::n_workers]
+        devices = events.device[received_events].astype(np.int32)
+        arrivals = Arrivals(events.time[received_events], devices, np.zeros_like(devices))
+        return sample_queue(self._worker_context, arrivals, scenario.deadline_ms / 1000.0)
+
+    def mean_counts(self) -> dict[str, float]:
+        """Means over the samples: utilisation, batch and wait; empty without a sample."""
+        samples = list(self._samples.values())
+        if not samples:
+            return {}
+        return {
+            "utilisation": float(np.mean([sample.utilisation for sample in samples])),
+            "batch": float(np.mean([sample.mean_batch for sample in samples])),
+            "wait_ms": 1000.0 * float(np.mean([sample.mean_wait_s for sample in samples])),
+        }
