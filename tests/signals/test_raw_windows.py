@@ -38,8 +38,10 @@ def system(make_once):
 
     def fit_system(_):
         x, y = load_digit_images()
-        f0 = gw.OnnxModel(fit_conv_graph(x[:700], y[:700]))
-        cascade = gw.StagedCascade(f0, blocks=make_picture_blocks(), offload_rate=0.3, **SETTINGS)
+        high_cost_model = gw.OnnxModel(fit_conv_graph(x[:700], y[:700]))
+        cascade = gw.StagedCascade(
+            high_cost_model, blocks=make_picture_blocks(), offload_rate=0.3, **SETTINGS
+        )
         return cascade.fit(x[900:1200], y[900:1200], validation=(x[1200:1500], y[1200:1500]))
 
     return make_once("system-on-raw-windows", fit_system)
@@ -61,14 +63,14 @@ def labelled_pictures():
 def test_the_high_cost_model_gets_pictures_and_stages_get_features(system, labelled_pictures):
     x, y = labelled_pictures
     is_offloaded = system.offload(x)
-    f0 = system.high_cost_model_
+    high_cost_model = system.high_cost_model_
     n_features = len(system.signal_input_.graph.feature_names)
     assert 0.1 < is_offloaded.mean() < 0.5
     assert system.explain(x[is_offloaded][0]).steps[-1].blocks == ("window",)
     # the pixels follow the features
-    assert f0.features.tolist() == list(range(n_features, n_features + 64))
+    assert high_cost_model.features.tolist() == list(range(n_features, n_features + 64))
     assert all((stage.features < n_features).all() for chain in system.chains_ for stage in chain)
-    network = replace(f0, features=np.arange(64))
+    network = replace(high_cost_model, features=np.arange(64))
     network_labels = network.labels(x.reshape(-1, 64).astype(np.float32))
     np.testing.assert_array_equal(system.predict(x)[is_offloaded], network_labels[is_offloaded])
     # ten classes; few features recognise less than whole pictures

@@ -143,8 +143,10 @@ def _fit_cancer(offset: float = 0.0, **settings: Any) -> FittedSystem:
 
 
 def _fit_digits() -> FittedSystem:
-    f0 = ExtraTreesClassifier(40, random_state=0)
-    system = StagedCascade(f0, n_stages=3, families=("extra-trees",), effort="low", random_state=0)
+    high_cost_model = ExtraTreesClassifier(40, random_state=0)
+    system = StagedCascade(
+        high_cost_model, n_stages=3, families=("extra-trees",), effort="low", random_state=0
+    )
     return _fit_on_half(system, *load_digits(n_class=6, return_X_y=True))
 
 
@@ -178,8 +180,10 @@ def _fit_with_missing_values() -> FittedSystem:
 
 
 def _fit_kernels() -> FittedSystem:
-    f0 = make_pipeline(StandardScaler(), LogisticRegression())
-    system = StagedCascade(f0, n_stages=2, families=("svm",), effort="low", random_state=0)
+    high_cost_model = make_pipeline(StandardScaler(), LogisticRegression())
+    system = StagedCascade(
+        high_cost_model, n_stages=2, families=("svm",), effort="low", random_state=0
+    )
     return _fit_on_half(system, *load_wine(return_X_y=True))
 
 

@@ -42,8 +42,8 @@ def make_raw_bundle(folder: Path) -> tuple[Any, TableEncoder, Path]:
     ).fit(table[:200])
     x = encoder.transform(table)
     costs = encoder.feature_costs(PRICES)
-    f0 = LogisticRegression(max_iter=3000)
-    system = ConfidenceCascade(f0, feature_costs=costs, random_state=0, budget=4.0)
+    high_cost_model = LogisticRegression(max_iter=3000)
+    system = ConfidenceCascade(high_cost_model, feature_costs=costs, random_state=0, budget=4.0)
     system.fit(x[:200], y[:200])
     pack(system, folder / "bundle", sample=table[200:], encoder=encoder)
     return system, encoder, folder / "bundle"

@@ -1,6 +1,10 @@
 """Test the Adapt family against its theory.
 
 The tests check optimality conditions, descent, special cases and shared prices.
+
+The symbols are those of the paper (NIPS 2017): f0 and f1 are the high-cost and the low-cost model,
+g is the gate's margin, q are the free offload probabilities, whose mean is at most `p_full`, and
+gamma is the weight of the penalty. z are the features, scaled to mean 0 and variance 1.
 """
 
 from __future__ import annotations
@@ -93,12 +97,13 @@ def test_alternation_descends_to_a_stationary_point(distance, n_classes, p_full)
 def test_the_objective_equals_the_formula_of_the_paper():
     training_sample = draw_sample(has_equal_weights=True)
     problem, start, *_ = set_up_m_step(training_sample)
-    pair = replace(start, weights=start.weights + 0.3, bias=start.bias - 0.2)
+    pair = replace(start, weights=start.weights + 0.3, bias=start.bias - 0.2)  # not optimal
     penalised_problem, distance = replace(problem, gamma=0.05), KullbackLeibler()
+    p_full = 0.4
     _, (objective,) = alternate(
         penalised_problem,
         training_sample.f0_loss,
-        0.4,
+        p_full,
         pair,
         tol=0.0,
         max_steps=1,
@@ -108,7 +113,7 @@ def test_the_objective_equals_the_formula_of_the_paper():
     outputs = pair.outputs(problem.z)
     f1_loss, offload = log_loss(outputs[:, :1], problem.target), expit(outputs[:, 1])
     probabilities = distance.q_step(
-        f1_loss, training_sample.f0_loss, outputs[:, 1], 0.4, training_sample.weight
+        f1_loss, training_sample.f0_loss, outputs[:, 1], p_full, training_sample.weight
     )
     q = probabilities.q
     divergence = q * np.log(q / offload) + (1 - q) * np.log((1 - q) / (1 - offload))
@@ -128,7 +133,7 @@ def test_above_the_critical_penalty_only_free_features_are_acquired(distance, n_
     method_class = AdaptLstsq if isinstance(distance, LogOdds) else AdaptLin
     # penalties are shares of the critical penalty
     method = method_class(penalties=(1.01, 0.9), tol=1e-7, max_alternations=1000, refit=False)
-    models = fit_path(draw_sample(n_classes), method, 0.4)
+    models = fit_path(draw_sample(n_classes), method, p_full=0.4)
     # feature 3 has no own price either, but its group has a shared price
     is_free = np.array([False, False, False, False, False, True])
     weights_above, weights_below = (model.weights for model in models)
@@ -142,6 +147,7 @@ def test_group_lasso_pays_a_shared_price_once():
     rng = np.random.default_rng(3)
     x = rng.normal(size=(400, 2)).astype(np.float32)
     y = (x.sum(axis=1) + 0.5 * rng.normal(size=400) > 0).astype(np.int64)
+    p_full = 0.2
 
     def fit_featureless_pair(costs):
         training_sample = Sample(x, y, np.ones(400), np.full(400, 0.05), 2, costs)
@@ -149,7 +155,7 @@ def test_group_lasso_pays_a_shared_price_once():
         return (
             training_sample,
             problem,
-            featureless_pair(problem, start, training_sample.f0_loss, 0.2, DISTANCES["kl"]),
+            featureless_pair(problem, start, training_sample.f0_loss, p_full, DISTANCES["kl"]),
         )
 
     def find_acquired_features(costs, gamma):
@@ -157,7 +163,7 @@ def test_group_lasso_pays_a_shared_price_once():
         pair, _ = alternate(
             replace(problem, gamma=gamma),
             training_sample.f0_loss,
-            0.2,
+            p_full,
             featureless,
             tol=1e-9,
             max_steps=500,
@@ -257,13 +263,13 @@ def test_starts_rank_the_feature_of_gate_and_answer_first():
     y = np.where(x[:, 2] > -0.5, x[:, 2] > 0.5, rng.random(1000) < 0.5).astype(np.int64)
     costs = FeatureCosts([1.0, 1.0, 1.0, 0.0])
     training_sample = Sample(x, y, np.ones(1000), np.zeros(1000), 2, costs)
-    starts = best_starts(training_sample, 0.3, 3)
+    starts = best_starts(training_sample, p_full=0.3, n_starts=3)
     assert starts[0] == Start(2, is_upper=False)
     assert {start.feature for start in starts} == {0, 1, 2}  # every model has the free feature
     # the best start becomes the last if its feature has a very high price
     costly_sample = replace(training_sample, costs=FeatureCosts([1.0, 1.0, 1e6, 0.0]))
-    assert best_starts(costly_sample, 0.3, 3)[-1] == Start(2, is_upper=False)
-    assert best_starts(training_sample, 0.3, 0) == []
+    assert best_starts(costly_sample, p_full=0.3, n_starts=3)[-1] == Start(2, is_upper=False)
+    assert best_starts(training_sample, p_full=0.3, n_starts=0) == []
 
 
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)

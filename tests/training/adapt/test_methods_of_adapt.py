@@ -1,4 +1,9 @@
-"""Test the methods of the Adapt family and their baselines against their equations."""
+"""Test the methods of the Adapt family and their baselines against their equations.
+
+The symbols are those of the paper (NIPS 2017): f0 and f1 are the high-cost and the low-cost model,
+g is the gate's margin, q are the free offload probabilities, whose mean is at most `p_full`, and
+gamma is the weight of the penalty. z are the features, scaled to mean 0 and variance 1.
+"""
 
 from __future__ import annotations
 
@@ -141,13 +146,15 @@ def make_sample(n=400):
 
 
 def test_the_gate_of_lstsq_is_the_least_squares_fit_of_the_log_odds():
-    sample, distance = make_sample(), LogOdds()
+    sample, distance, p_full = make_sample(), LogOdds(), 0.3
     problem, start, *_ = set_up_m_step(sample, distance.curvature_bound)
     pair, _ = alternate(
-        problem, sample.f0_loss, 0.3, start, tol=1e-3, max_steps=10, distance=distance
+        problem, sample.f0_loss, p_full, start, tol=1e-3, max_steps=10, distance=distance
     )  # no penalty
     iterate = problem.evaluate(pair)
-    probabilities = distance.q_step(iterate.f1_loss, sample.f0_loss, iterate.g, 0.3, sample.weight)
+    probabilities = distance.q_step(
+        iterate.f1_loss, sample.f0_loss, iterate.g, p_full, sample.weight
+    )
     solution = solve_m_step(problem.with_q(probabilities), pair, tol=1e-8, max_iter=300)
     design = np.column_stack([problem.z, np.ones(len(problem.z))])
     expected_weights, *_ = np.linalg.lstsq(design, logit(probabilities.q), rcond=None)

@@ -1,6 +1,8 @@
 """Test that the q-step of Adapt meets its optimality conditions.
 
-The equations are above `q_step` and `q_step_log_odds` in `gatewise_training/adapt/qstep.py`.
+The equations are above `q_step` and `q_step_log_odds` in `gatewise_training/adapt/qstep.py`. q are
+the free offload probabilities, t their log odds, g the margins of the gate, and beta is the
+multiplier of the bound `p_full` on the mean of q.
 """
 
 from __future__ import annotations

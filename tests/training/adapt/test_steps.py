@@ -1,4 +1,8 @@
-"""Steps of Adapt, compared with optimality conditions and finite differences."""
+"""Steps of Adapt, compared with optimality conditions and finite differences.
+
+A pair is the low-cost model f1 and the gate, both linear in the features z. gamma is the weight of
+the penalty of the features' prices.
+"""
 
 from __future__ import annotations
 

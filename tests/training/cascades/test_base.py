@@ -372,14 +372,14 @@ def test_fits_with_one_seed_are_equal():
 def test_a_frozen_model_gets_its_feature_names_and_is_not_refitted(recwarn):
     X, y = make_classification(300, 4, n_informative=3, n_redundant=0, random_state=0)
     named_table = pd.DataFrame(X, columns=list("abcd"))
-    f0 = LogisticRegression().fit(named_table, y)
-    coefficients = f0.coef_.copy()
-    system = clone(clone(QUICK_CASCADE).set_params(high_cost_model=FrozenEstimator(f0))).fit(
-        named_table, y
-    )
-    np.testing.assert_array_equal(f0.coef_, coefficients)
+    regression = LogisticRegression().fit(named_table, y)
+    coefficients = regression.coef_.copy()
+    system = clone(
+        clone(QUICK_CASCADE).set_params(high_cost_model=FrozenEstimator(regression))
+    ).fit(named_table, y)
+    np.testing.assert_array_equal(regression.coef_, coefficients)
     labels = system.classes_[system.high_cost_model_.labels(X.astype(np.float32))]
-    np.testing.assert_array_equal(labels, f0.predict(named_table.astype(np.float32)))
+    np.testing.assert_array_equal(labels, regression.predict(named_table.astype(np.float32)))
     assert not [warning for warning in recwarn if "feature names" in str(warning.message)]
     with pytest.raises(InputError, match="fitted with 'a' as column 0, the data has 'd'"):
         system.fit(named_table[list("dcba")], y)

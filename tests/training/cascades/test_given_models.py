@@ -44,15 +44,18 @@ def fit_forest():
 
 def test_clones_of_a_fitted_classifier_are_measured_and_the_original_is_deployed():
     X, X_test, y, y_test = split_table()
-    f0 = fit_forest()
-    system = StagedCascade(f0, **QUICK_SETTINGS).fit(X, y)
-    assert f0.score(X, y) > 0.99  # it has memorised its training rows
+    forest = fit_forest()
+    system = StagedCascade(forest, **QUICK_SETTINGS).fit(X, y)
+    assert forest.score(X, y) > 0.99  # it has memorised its training rows
     # the standard error of the difference of two accuracies of 0.94 on as many rows each
     standard_error = np.sqrt(0.06 * 0.94 * 2 / len(y_test))
-    assert abs(system.frontier_.reference_accuracy - f0.score(X_test, y_test)) < 2 * standard_error
-    assert abs(system.operating_point_.accuracy - system.score(X_test, y_test)) < 2 * standard_error
-    assert system.high_cost_model_.estimator is f0
-    np.testing.assert_array_equal(system.high_cost_model_.labels(X_test), f0.predict(X_test))
+    for validation_accuracy, model in (
+        (system.frontier_.reference_accuracy, forest),
+        (system.operating_point_.accuracy, system),
+    ):
+        assert abs(validation_accuracy - model.score(X_test, y_test)) < 2 * standard_error
+    assert system.high_cost_model_.estimator is forest
+    np.testing.assert_array_equal(system.high_cost_model_.labels(X_test), forest.predict(X_test))
 
 
 def test_unfitted_pipelines_select_columns_by_name_or_number():
@@ -60,9 +63,11 @@ def test_unfitted_pipelines_select_columns_by_name_or_number():
     named_table = pd.DataFrame(X, columns=[f"c {k}" for k in range(X.shape[1])])
     for columns in (["c 1", "c 3"], [1, 3]):
         transformer = make_column_transformer((StandardScaler(), columns))
-        f0 = make_pipeline(transformer, LogisticRegression())
-        labels = StagedCascade(f0, **QUICK_SETTINGS).fit(named_table, y).high_cost_model_.labels(X)
-        np.testing.assert_array_equal(labels, f0.fit(named_table, y).predict(named_table))
+        pipeline = make_pipeline(transformer, LogisticRegression())
+        labels = (
+            StagedCascade(pipeline, **QUICK_SETTINGS).fit(named_table, y).high_cost_model_.labels(X)
+        )
+        np.testing.assert_array_equal(labels, pipeline.fit(named_table, y).predict(named_table))
 
 
 class WeightRecorder(LogisticRegression):
@@ -76,8 +81,8 @@ class WeightRecorder(LogisticRegression):
 def test_pipelines_pass_weights_to_their_last_step_or_a_warning_is_given():
     X, _, y, _ = split_table()
     weights = np.where(y == 0, 5.0, 1.0)
-    f0 = make_pipeline(StandardScaler(), make_pipeline(StandardScaler(), WeightRecorder()))
-    system = StagedCascade(f0, class_weight={0: 5.0, 1: 1.0}, **QUICK_SETTINGS).fit(X, y)
+    pipeline = make_pipeline(StandardScaler(), make_pipeline(StandardScaler(), WeightRecorder()))
+    system = StagedCascade(pipeline, class_weight={0: 5.0, 1: 1.0}, **QUICK_SETTINGS).fit(X, y)
     fit_weights = system.high_cost_model_.estimator[-1][-1].weights_
     np.testing.assert_allclose(fit_weights / fit_weights.min(), weights)
     with pytest.warns(UserWarning, match="LinearDiscriminantAnalysis takes no sample_weight"):
@@ -220,8 +225,8 @@ def test_classifiers_of_unknown_libraries_become_backends(is_fitted):
     rule = ThresholdRule().fit(X, y) if is_fitted else ThresholdRule()
     assert needs_backend(rule)
     system = StagedCascade(rule, **QUICK_SETTINGS).fit(X, y)
-    f0 = system.high_cost_model_
-    assert f0.backend == f"python:{ThresholdRule.__module__}:ThresholdRule"
-    labels, probabilities = f0.answers(X_test)
+    high_cost_model = system.high_cost_model_
+    assert high_cost_model.backend == f"python:{ThresholdRule.__module__}:ThresholdRule"
+    labels, probabilities = high_cost_model.answers(X_test)
     np.testing.assert_array_equal(labels, probabilities.argmax(axis=1))
     np.testing.assert_allclose(probabilities, ThresholdRule().fit(X, y).predict_proba(X_test))

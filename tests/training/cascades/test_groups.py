@@ -81,9 +81,9 @@ def test_fits_never_split_a_group(name, recorded_splits, monkeypatch):
     X, y, groups = draw_subjects(0, 12, 12)
     monkeypatch.setattr(GroupChecker, "n_checks", 0)
     # Adapt learns its gate from the answers of the model on training rows
-    f0 = LogisticRegression() if name in ("adapt-lin", "l1") else GroupChecker()
+    high_cost_model = LogisticRegression() if name in ("adapt-lin", "l1") else GroupChecker()
     system = clone(METHODS[name]).set_params(
-        high_cost_model=f0, random_state=0, guarantee=0.9, offload_rate=0.9
+        high_cost_model=high_cost_model, random_state=0, guarantee=0.9, offload_rate=0.9
     )
     system.fit(np.column_stack([groups, X]), y, groups=groups)
     assert len(recorded_splits) >= 6  # calibration groups and five folds

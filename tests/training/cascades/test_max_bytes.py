@@ -142,9 +142,14 @@ def test_leaves_of_a_rare_class_fit_in_a_byte() -> None:
 def test_the_search_finds_large_trees_if_small_trees_fail() -> None:
     x, y = draw_chessboard(2000)
     x_test, y_test = draw_chessboard(2000, seed=1)
-    f0 = RandomForestClassifier(20, random_state=0).fit(x, y)
+    high_cost_model = RandomForestClassifier(20, random_state=0).fit(x, y)
     system = gw.StagedCascade(
-        f0, max_bytes=3000, n_stages=1, families=("boosting",), max_loss=1.0, random_state=0
+        high_cost_model,
+        max_bytes=3000,
+        n_stages=1,
+        families=("boosting",),
+        max_loss=1.0,
+        random_state=0,
     ).fit(x, y, validation=draw_chessboard(800, seed=2))
     stages = [stage for chain in system.chains_ for stage in chain]
     # a binary tree of n nodes has (n + 1) / 2 leaves

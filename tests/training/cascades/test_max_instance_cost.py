@@ -79,9 +79,9 @@ def test_stages_spend_a_cap_that_is_too_low_for_an_offload():
     rng = np.random.default_rng(3)
     X = rng.normal(size=(600, 12))
     y = (X @ np.linspace(1.0, 0.3, 12) > 0).astype(int)
-    f0 = RandomForestClassifier(20, random_state=0)
+    high_cost_model = RandomForestClassifier(20, random_state=0)
     settings = {"families": ("linear",), "effort": "low", "random_state": 0}
-    system = gw.StagedCascade(f0, max_instance_cost=cap, **settings).fit(X, y)
+    system = gw.StagedCascade(high_cost_model, max_instance_cost=cap, **settings).fit(X, y)
     max_features = max(len(stage.features) for chain in system.chains_ for stage in chain)
     assert cap - 1 <= max_features <= cap  # each feature costs 1
 

@@ -1,4 +1,8 @@
-"""Trees under all prices of CEGB's equation 13, compared with a grower in plain Python."""
+"""Trees under all prices of CEGB's equation 13, compared with a grower in plain Python.
+
+The equation is above the classes in `gatewise_training/cegb/penalties.py`. k is a feature, and g
+its group.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Splits of CEGB's trees, compared with equations 12 and 13 in plain Python."""
+"""Splits of CEGB's trees, compared with equations 12 and 13 in plain Python.
+
+The equations are those of the paper (NIPS 2017): the gain of a split, and its price, of which
+`alpha` is the part for each row. k is a column.
+"""
 
 from __future__ import annotations
 

@@ -62,9 +62,9 @@ def test_search_ends_after_the_first_penalties_if_features_are_free(n_penalties)
 @pytest.mark.slow
 def test_adapt_gbrt_has_stages_of_few_and_of_many_features():
     X, y = load_wine(return_X_y=True)
-    f0 = make_pipeline(StandardScaler(), LogisticRegression())
+    high_cost_model = make_pipeline(StandardScaler(), LogisticRegression())
     system = AdaptGBRT(
-        f0, stop="gate", p_full=(0.3,), prefixes=(1.0,), n_rounds=40, random_state=0
+        high_cost_model, stop="gate", p_full=(0.3,), prefixes=(1.0,), n_rounds=40, random_state=0
     ).fit(X, y)
     feature_counts = {len(chain[0].features) for chain in system.chains_}
     assert {1, 2} <= feature_counts

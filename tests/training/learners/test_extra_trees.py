@@ -77,9 +77,9 @@ def test_constant_columns_of_a_node_do_not_count_as_tried():
 def test_graph_of_the_forest_as_high_cost_model_gives_the_same_bits():
     x, y, x_new, _ = split_in_halves(load_wine)
     trees = fit_extra_trees(x, y, 3, weight=np.ones(len(y)), n_trees=60, seed=0)
-    f0 = HighCostModel(np.arange(x.shape[1]), 3, "extra-trees", trees=trees)
-    graph = high_cost_graph(f0)
+    high_cost_model = HighCostModel(np.arange(x.shape[1]), 3, "extra-trees", trees=trees)
+    graph = high_cost_graph(high_cost_model)
     assert (graph.kind, graph.link) == ("margins", "identity")
     (margins,) = run_onnx(graph.content, x_new).values()
-    np.testing.assert_array_equal(margins, f0.predict_proba(x_new))
-    np.testing.assert_array_equal(margins.argmax(axis=1), f0.labels(x_new))
+    np.testing.assert_array_equal(margins, high_cost_model.predict_proba(x_new))
+    np.testing.assert_array_equal(margins.argmax(axis=1), high_cost_model.labels(x_new))

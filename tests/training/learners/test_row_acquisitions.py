@@ -108,8 +108,8 @@ def test_cascade_as_high_cost_model_is_charged_its_own_cost(paths_system):
 
 
 def test_other_models_are_charged_all_their_features():
-    f0 = LogisticRegression().fit(*draw_rows(300, 0))
-    model = AdaptLin(f0, feature_costs=COSTS, random_state=0, **SETTINGS)
+    high_cost_model = LogisticRegression().fit(*draw_rows(300, 0))
+    model = AdaptLin(high_cost_model, feature_costs=COSTS, random_state=0, **SETTINGS)
     model.fit(*draw_rows(300, 1), validation=draw_rows(200, 2))
     x, _ = draw_rows(200, 2)
     system = model.at(max_loss=0.0)

@@ -1,4 +1,8 @@
-"""Test the tuning of thresholds, the figures of operating points and the optimism of tuning."""
+"""Test the tuning of thresholds, the figures of operating points and the optimism of tuning.
+
+A setting is a tuple of one threshold for each stage, and `lam` the price of a unit of cost in
+accuracy. Tuning maximises the net accuracy, which is the accuracy less `lam` times the cost.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +91,7 @@ def test_one_stage_is_tuned_exactly(seed, has_ties, change_costs):
 @pytest.mark.parametrize("seed", range(8))
 def test_no_change_of_one_threshold_improves_two_tuned_stages(seed, change_costs):
     record = change_costs(draw_record(seed, n=25))
-    lam = 0.05  # accuracy per unit of cost
+    lam = 0.05
     (setting,) = tune(record, np.array([lam]), max_passes=20)
     tuned_accuracy = compute_net_accuracy(record, setting, lam)
     settings = list(list_settings(record))

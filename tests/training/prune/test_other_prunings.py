@@ -1,4 +1,7 @@
-"""Baselines of pruning: each follows its rule, and none is better than exact pruning."""
+"""Baselines of pruning: each follows its rule, and none is better than exact pruning.
+
+h is a node, and `lam` the price of a unit of cost in training errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The path of all optimal prunings, compared with pruned forests and with solves at one price."""
+"""The path of all optimal prunings, compared with pruned forests and with solves at one price.
+
+`lam` is the price of a unit of cost in training errors.
+"""
 
 from __future__ import annotations
 

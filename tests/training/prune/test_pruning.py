@@ -1,4 +1,7 @@
-"""The function `prune`: training rows, gaps of the hull, and integrality of the program."""
+"""The function `prune`: training rows, gaps of the hull, and integrality of the program.
+
+h is a node, and `lam` the price of a unit of cost in training errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Minimum cuts compared with scipy's maximum flow, with all closures, and with their own flow."""
+"""Minimum cuts compared with scipy's maximum flow, with all closures, and with their own flow.
+
+A closure is a set of nodes that contains the parent of each of its nodes. `lam` is the price of a
+unit of cost.
+"""
 
 from __future__ import annotations
 

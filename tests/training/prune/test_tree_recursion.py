@@ -1,4 +1,7 @@
-"""Repairs of a pruning, compared with the same rounds in plain Python."""
+"""Repairs of a pruning, compared with the same rounds in plain Python.
+
+h is a node, and `lam` the price of a unit of cost in training errors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Impurities compared with their definitions, and the properties that BudgetRF's proof needs."""
+"""Impurities compared with their definitions, and the properties that BudgetRF's proof needs.
+
+The equations are those of the paper (ICML 2015). i, j and m are classes, `n` is a number of
+examples, and `alpha` the threshold in examples.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The compiled grower, compared with a slow twin that tries every split of every node."""
+"""The compiled grower, compared with a slow twin that tries every split of every node.
+
+`alpha` is the threshold of the impurity in examples, `mu` the weight of prices, k a column, m a
+class and g a group.
+"""
 
 from __future__ import annotations
 
