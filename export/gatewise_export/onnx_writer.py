@@ -29,10 +29,13 @@ from gatewise.models.linear import LinearModel
 from gatewise.models.tree_attributes import ML_DOMAIN, ML_OPSET, OPSET, tree_ensemble_attributes
 from gatewise.models.trees import TreeEnsemble
 
+#: Names of a graph's input and output.
 INPUT: Final = "x"
 MARGINS: Final = "margins"
+#: Version of the file format; runtimes refuse files of a later version than theirs.
 IR_VERSION: Final = 8
 
+#: Element types, as numbers of the enum TensorProto.DataType.
 FLOAT: Final = 1
 INT64: Final = 7
 STRING: Final = 8
@@ -171,7 +174,9 @@ class GraphWriter:
             + _text_fields(2, *outputs.split())
             + _text_fields(4, operator)
         )
-        node += b"".join([_bytes_field(5, _attribute_proto(*item)) for item in attributes.items()])
+        node += b"".join(
+            [_bytes_field(5, _attribute_proto(*attribute)) for attribute in attributes.items()]
+        )
         self._nodes.append(node + (_text_fields(7, domain) if domain else b""))
 
     def add_constant(self, name: str, array: ArrayLike) -> str:
@@ -239,6 +244,7 @@ def _append_constant(writer: GraphWriter, rows: str, margins: NDArray[np.float32
     """Add nodes that give every row the same margins, for a model without inputs."""
     writer.add_constant("columns", np.array([1]))
     writer.add_constant("value", margins)
+    # the sum of no columns is 0, in one column per row
     writer.add_node("ReduceSum", f"{rows} columns", "zero", keepdims=1)
     writer.add_node("Add", "zero value", MARGINS)
 
@@ -255,6 +261,7 @@ def _append_scaling(writer: GraphWriter, rows: str, model: LinearModel | KernelM
 def _append_kernels(writer: GraphWriter, rows: str, model: KernelModel) -> None:
     """Add nodes for squared distances, kernel values and their weighted sum."""
     _append_scaling(writer, rows, model)
+    # power_0 = 1 / (1 + rate * distance); six squarings raise it to the power 64
     writer.add_constant("landmarks", model.landmarks.T)
     writer.add_constant("rate", model.rate)
     writer.add_constant("one", np.float32(1))
@@ -281,9 +288,8 @@ def _append_weighted_sum(
     # for a single output, gather a list of one index, so that the sums stay a column
     writer.add_constant("last", np.array([n_terms - 1] if n_outputs == 1 else n_terms - 1))
     writer.add_constant("weights", weights[:, 0] if n_outputs == 1 else weights)
-    writer.add_constant(
-        "bias", bias + np.float32(0)
-    )  # turn -0 into 0, as numpy's sums start from 0
+    # adding 0 turns -0 into 0, as numpy's sums start from 0
+    writer.add_constant("bias", bias + np.float32(0))
     if n_outputs > 1:
         writer.add_constant("output_axis", np.array([2]))
         writer.add_node("Unsqueeze", f"{values} output_axis", "value_column")

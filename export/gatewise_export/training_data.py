@@ -49,24 +49,24 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
         raise InputError(
             f"{settings.dataset}: --column, --drop, --impute and --na need a .csv or .parquet file"
         )
-    data = datasets.load(settings.dataset, target=settings.target)
-    check_classes(data.y)
+    dataset = datasets.load(settings.dataset, target=settings.target)
+    check_classes(dataset.y)
     for option, name in settings.split_columns.items():
-        if name not in data.row_arrays:
-            names = ", ".join(data.row_arrays) or "none"
+        if name not in dataset.row_arrays:
+            names = ", ".join(dataset.row_arrays) or "none"
             raise InputError(
                 f"{option} {name}: {settings.dataset} has no array {name!r} with one value per "
                 f"row; its arrays are {names}"
             )
-    data = _RowKeys.read(data.row_arrays, settings).add_to(data)
-    n_missing = np.isnan(data.X).sum(axis=0)
+    dataset = _RowKeys.read(dataset.row_arrays, settings).add_to(dataset)
+    n_missing = np.isnan(dataset.X).sum(axis=0)
     if n_missing.any() and not settings.allow_missing:
         column = int(n_missing.argmax())
         raise InputError(
-            f"column {data.feature_names[column]!r} is empty (NaN) in {n_missing[column]} rows: "
+            f"column {dataset.feature_names[column]!r} is empty (NaN) in {n_missing[column]} rows: "
             "fill in the values, or give --allow-missing"
         )
-    return _with_prices(data, prices)
+    return _with_prices(dataset, prices)
 
 
 def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None) -> Dataset:
@@ -92,8 +92,8 @@ def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None
     if prices is not None:  # refuse columns without a price before fitting encoders
         prices.for_columns(table.used_columns.columns)
     training = _split(table.path.stem, table.y, {}, settings, row_keys).training
-    data = row_keys.add_to(table.encoded(training))
-    return _with_prices(data, prices)
+    dataset = row_keys.add_to(table.encoded(training))
+    return _with_prices(dataset, prices)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,9 +127,9 @@ class _RowKeys:
             time = _read_times(cells[column].tolist(), column, time_format)
         return cls(groups, time)
 
-    def add_to(self, data: Dataset) -> Dataset:
+    def add_to(self, dataset: Dataset) -> Dataset:
         """Return the data set with these groups and times."""
-        return replace(data, groups=self.groups, time=self.time)
+        return replace(dataset, groups=self.groups, time=self.time)
 
 
 def _read_times(cells: list[Any], column: str, time_format: str) -> NDArray[Any]:
@@ -146,18 +146,20 @@ def _read_times(cells: list[Any], column: str, time_format: str) -> NDArray[Any]
         ) from None
 
 
-def _with_prices(data: Dataset, prices: PriceList | None) -> Dataset:
+def _with_prices(dataset: Dataset, prices: PriceList | None) -> Dataset:
     if prices is None:
-        return data
-    if data.encoder is not None:
-        return replace(data, feature_costs=data.encoder.feature_costs(prices))
-    costs = FeatureCosts.from_prices(prices, names=data.feature_names)
-    return replace(data, feature_costs=costs)
+        return dataset
+    if dataset.encoder is not None:
+        return replace(dataset, feature_costs=dataset.encoder.feature_costs(prices))
+    costs = FeatureCosts.from_prices(prices, names=dataset.feature_names)
+    return replace(dataset, feature_costs=costs)
 
 
-def split_rows(data: Dataset, settings: TrainingSettings) -> Split:
+def split_rows(dataset: Dataset, settings: TrainingSettings) -> Split:
     """Use the data set's split, or hold out rows: whole groups, the latest, or by class."""
-    split = _split(data.name, data.y, data.parts, settings, _RowKeys(data.groups, data.time))
+    split = _split(
+        dataset.name, dataset.y, dataset.parts, settings, _RowKeys(dataset.groups, dataset.time)
+    )
     if settings.test_rows is None:
         return split
     if not 1 <= settings.test_rows <= len(split.test):
@@ -192,17 +194,17 @@ def _split(
         raise InputError(f"class {rare_class!r} has only one row: add rows of it, or remove it")
     # hold out whole groups or the latest rows; otherwise, random rows of each class
     if row_keys.groups is not None or row_keys.time is not None:
-        rows = RowSplitter.checked(len(y), row_keys.groups, row_keys.time)
-        return Split(
-            *_hold_out_groups_or_latest(rows, np.unique(y, return_inverse=True)[1], settings)
-        )
+        splitter = RowSplitter.checked(len(y), row_keys.groups, row_keys.time)
+        class_indices = np.unique(y, return_inverse=True)[1]
+        return Split(*_hold_out_groups_or_latest(splitter, class_indices, settings))
     try:
         training, test = train_test_split(
             np.arange(len(y)), test_size=settings.test_size, random_state=settings.seed, stratify=y
         )
     except ValueError as error:
         raise InputError(f"test_size {settings.test_size}: {error}") from error
-    # a fit needs two training rows of each class, so move missing ones from the test rows
+    # a fit needs two training rows of each class, so move missing ones from the test rows; only
+    # classes with so few rows that their rounded share is below two can lack them
     for class_index in np.flatnonzero(counts < 2 / (1 - settings.test_size) + 1):
         is_class = y[test] == classes[class_index]
         n_short = 2 - int(np.sum(y[training] == classes[class_index]))
@@ -220,13 +222,14 @@ def _check_split_of_data(
         if not len(rows):
             raise InputError(f"{name}: the array 'part' marks no {part_name} rows")
     row_sets = [rows for rows in (split.training, split.validation, split.test) if len(rows)]
-    ranked_rows = RowSplitter.checked(sum(map(len, row_sets)), row_keys.groups, row_keys.time)
+    splitter = RowSplitter.checked(sum(map(len, row_sets)), row_keys.groups, row_keys.time)
     problems = {}
-    if (groups := ranked_rows.groups) is not None and any(
-        np.isin(groups[i], groups[j]).any() for i, j in combinations(row_sets, 2)
+    if (groups := splitter.groups) is not None and any(
+        np.isin(groups[rows], groups[other_rows]).any()
+        for rows, other_rows in combinations(row_sets, 2)
     ):
         problems["--groups"] = "has rows of one group in two parts"
-    if (time := ranked_rows.time) is not None and len(split.validation):
+    if (time := splitter.time) is not None and len(split.validation):
         problems["--time-split"] = "already has validation rows"
     elif time is not None and time[split.training].max() >= time[split.test].min():
         problems["--time-split"] = "has training rows that are later than test rows"
@@ -283,8 +286,8 @@ def _whole_groups(
     return np.sort(test)
 
 
-def feature_table(data: Dataset, rows: Rows) -> pd.DataFrame:
+def feature_table(dataset: Dataset, rows: Rows) -> pd.DataFrame:
     """Make a data frame of rows with the features' names."""
     import pandas as pd
 
-    return pd.DataFrame(data.X[rows], columns=list(data.feature_names))
+    return pd.DataFrame(dataset.X[rows], columns=list(dataset.feature_names))

@@ -81,14 +81,16 @@ class TrainingRun:
         system = self.system
         rows = self.test_table
         y = self.test_labels
-        f0 = system.high_cost_model_
+        high_cost_model = system.high_cost_model_
         cloud_only = None
-        if f0 is not None:
-            x = self.data.X[self.split.test]
-            offload_price = system.cloud_prices_.offload_price(len(f0.features))
-            cost = system.feature_costs_.price(f0.features) + offload_price
-            answers = system.classes_[f0.labels(x)]
-            cloud_only = {"cost": cost} | self._figures(answers, f0.predict_proba(x))
+        if high_cost_model is not None:
+            feature_rows = self.data.X[self.split.test]
+            offload_price = system.cloud_prices_.offload_price(len(high_cost_model.features))
+            cost = system.feature_costs_.price(high_cost_model.features) + offload_price
+            answers = system.classes_[high_cost_model.labels(feature_rows)]
+            cloud_only = {"cost": cost} | self._figures(
+                answers, high_cost_model.predict_proba(feature_rows)
+            )
         groups = self.data.groups
         majority_class = self._majority_class()
         return {
@@ -113,13 +115,13 @@ class TrainingRun:
     def check_promise(self) -> PromiseCheck:
         """Check the goal and the bounds of the settings on the test rows."""
         system = self.system
-        x = self.data.X[self.split.test]
-        f0 = system.high_cost_model_
-        index_of = {
+        feature_rows = self.data.X[self.split.test]
+        high_cost_model = system.high_cost_model_
+        index_of_label = {
             label: class_index for class_index, label in enumerate(system.classes_.tolist())
         }
         true_classes = np.array(
-            [index_of.get(label, -1) for label in self.test_labels.tolist()], np.int64
+            [index_of_label.get(label, -1) for label in self.test_labels.tolist()], np.int64
         )
         weights = np.ones(len(true_classes))
         if system.class_weights_ is not None:
@@ -131,7 +133,7 @@ class TrainingRun:
             UnseenRows(
                 truth=true_classes,
                 answers=answers.astype(np.int64),
-                reference=None if f0 is None else f0.labels(x),
+                reference=None if high_cost_model is None else high_cost_model.labels(feature_rows),
                 costs=system.cost(rows),
                 is_offloaded=np.equal(system.exit_stage(rows), len(system.stages_)),
                 weights=weights,
@@ -210,10 +212,10 @@ class TrainingRun:
         """
         raw_table = self.data.raw_table
         columns = self.data.feature_names if raw_table is None else raw_table.frame.columns
-        names = {name.lower() for name in columns}
-        label_columns = [name for name in ("label", "target", "class", "y") if name not in names][
-            :1
-        ]
+        lower_names = {name.lower() for name in columns}
+        label_columns = [
+            name for name in ("label", "target", "class", "y") if name not in lower_names
+        ][:1]
         if raw_table is not None:
             frame = raw_table.used_columns if self.data.encoder is None else raw_table.frame
             rows = frame.iloc[self.split.test].copy()

@@ -51,20 +51,20 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
     data_file = Path(settings.dataset)
     is_small = not data_file.is_file() or data_file.stat().st_size < LARGE_FILE_BYTES
     with _record_time(seconds, "load"), progress(f"read {data_file}", quiet=quiet or is_small):
-        data = load_dataset(settings)
-        check_column_names(data.feature_names)
-        split = split_rows(data, settings)
-        table_remarks = _table_remarks(data, settings)
+        dataset = load_dataset(settings)
+        check_column_names(dataset.feature_names)
+        split = split_rows(dataset, settings)
+        table_remarks = _table_remarks(dataset, settings)
     for remark in () if quiet else table_remarks:
         note(f"note: {remark.text}")
     with _record_time(seconds, "train"):
-        system, goal_problem = _fit_system(data, split, settings, quiet=quiet)
+        system, goal_problem = _fit_system(dataset, split, settings, quiet=quiet)
     with _record_time(seconds, "pack"), progress(f"pack and verify {settings.out}", quiet=quiet):
-        bundle = _pack_bundle(system, data, split, settings)
-        verification = verify(system, bundle, feature_table(data, split.test))
+        bundle = _pack_bundle(system, dataset, split, settings)
+        verification = verify(system, bundle, feature_table(dataset, split.test))
     run = TrainingRun(
         settings=settings,
-        data=data,
+        data=dataset,
         split=split,
         system=system,
         bundle=bundle,
@@ -84,14 +84,14 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
     return run
 
 
-def _table_remarks(data: Dataset, settings: TrainingSettings) -> tuple[TableRemark, ...]:
+def _table_remarks(dataset: Dataset, settings: TrainingSettings) -> tuple[TableRemark, ...]:
     """Remarks on a table's columns, without advice that the settings already follow."""
-    if data.raw_table is None:
+    if dataset.raw_table is None:
         return ()
     is_split = bool(settings.split_columns)
     return tuple(
         remark
-        for remark in data.raw_table.remarks()
+        for remark in dataset.raw_table.remarks()
         if not (is_split and remark.option in ("--groups", "--time-split"))
     )
 
@@ -133,16 +133,16 @@ def _check_names(settings: TrainingSettings) -> None:
 
 
 def _pack_bundle(
-    system: BudgetedClassifier, data: Dataset, split: Split, settings: TrainingSettings
+    system: BudgetedClassifier, dataset: Dataset, split: Split, settings: TrainingSettings
 ) -> Bundle:
     """Pack the system at the settings' path; save the fitted system if that fails."""
     pack_options: dict[str, Any] = {
         "system": system,
-        "sample": data.X[split.test],
-        "name": topic_level(data.name) if settings.name is None else settings.name,
+        "sample": dataset.X[split.test],
+        "name": topic_level(dataset.name) if settings.name is None else settings.name,
         "version": settings.version,
         "sign": settings.sign,
-        "encoder": data.encoder,
+        "encoder": dataset.encoder,
         "max_message": settings.max_message,
     }
     try:
@@ -185,7 +185,7 @@ def topic_level(name: str) -> str:
 
 
 def _fit_system(
-    data: Dataset, split: Split, settings: TrainingSettings, *, quiet: bool
+    dataset: Dataset, split: Split, settings: TrainingSettings, *, quiet: bool
 ) -> tuple[BudgetedClassifier, str]:
     """Fit a system.
 
@@ -207,7 +207,7 @@ def _fit_system(
                 f"method {settings.method} has no {option_name}: use a cascade such as "
                 "--method staged"
             )
-    method_options |= {"feature_costs": data.feature_costs, "random_state": settings.seed}
+    method_options |= {"feature_costs": dataset.feature_costs, "random_state": settings.seed}
     if (
         settings.costs is not None
         and (cloud_prices := PriceList.read(settings.costs).cloud) is not None
@@ -220,11 +220,11 @@ def _fit_system(
     system = make_method(settings.method, **method_options)
     validation: Validation | None = None
     if len(split.validation):
-        validation = feature_table(data, split.validation), data.y[split.validation]
-        if data.groups is not None:
-            validation = *validation, data.groups[split.validation]
-    training_rows = feature_table(data, split.training), data.y[split.training]
-    row_keys = {"groups": data.groups, "time": data.time}
+        validation = feature_table(dataset, split.validation), dataset.y[split.validation]
+        if dataset.groups is not None:
+            validation = *validation, dataset.groups[split.validation]
+    training_rows = feature_table(dataset, split.training), dataset.y[split.training]
+    row_keys = {"groups": dataset.groups, "time": dataset.time}
     training_keys = {
         key: values[split.training] for key, values in row_keys.items() if values is not None
     }
@@ -255,6 +255,6 @@ def _fit_system(
 
 @contextmanager
 def _record_time(seconds: dict[str, float], phase: str) -> Iterator[None]:
-    started = time.monotonic()
+    start_time = time.monotonic()
     yield
-    seconds[phase] = round(time.monotonic() - started, 3)
+    seconds[phase] = round(time.monotonic() - start_time, 3)

@@ -22,11 +22,16 @@ from gatewise.errors import one_line
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.zip_files import check_entry_list, open_entry, open_zip, zip_bytes
 
+#: Default bounds of a file, far above any sample: number of arrays, and their bytes in memory.
 MAX_ARRAYS = 2048
 MAX_BYTES = 64 << 20
 #: Largest size of an array's entry in the zip file's list, in bytes.
 MAX_ENTRY_BYTES = 512
+#: Bytes before an npy header's text: magic string, version and length of the text.
+NPY_PREFIX_BYTES = 10
+#: Part of an npy file that is searched for its header; version 1.0 has a 16-bit header length.
 MAX_HEADER_BYTES = 1 << 16
+#: Bytes per read, so that an entry that expands beyond its limit stops early.
 CHUNK_BYTES = 1 << 20
 #: Header of an npy file exactly as numpy writes it (numpy.lib.format).
 _NPY_HEADER = re.compile(
@@ -115,7 +120,8 @@ def _parse_npy(npy_content: memoryview) -> NDArray[Any]:
     """Read an npy file of version 1.0 with plain numbers, without copying its data."""
     header = bytes(npy_content[:MAX_HEADER_BYTES])
     match = _NPY_HEADER.match(header)
-    if match is None or match.end() != 10 + int.from_bytes(header[8:10], "little"):
+    text_length = int.from_bytes(header[8:NPY_PREFIX_BYTES], "little")
+    if match is None or match.end() != NPY_PREFIX_BYTES + text_length:
         raise ValueError("an array has an unknown format, or holds values that are not numbers")
     dtype = np.dtype(match["dtype"].decode())
     shape = tuple(int(length) for length in match["shape"].split(b",") if length.strip())

@@ -40,6 +40,7 @@ from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, PublicKe
 from gatewise_export.bundle.storage import Storage, open_storage, read_signature_file
 from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock
 
+#: Largest sizes of the files that are read into memory whole, because bundles are untrusted.
 MAX_MANIFEST_BYTES = 4 << 20
 MAX_SAMPLE_BYTES = 64 << 20
 MAX_BLOCK_BYTES = 32 << 20
@@ -112,13 +113,13 @@ class Bundle:
         path = Path(path)
         key = None if public_key is None else PublicKey(public_key)
         storage = open_storage(path)
-        manifest_text = _manifest_text(path, storage, key)
+        manifest_text = _read_manifest_text(path, storage, key)
         try:
             manifest = read_manifest(manifest_text)
         except ManifestError as error:
             error.args = (f"bundle {path}: {error}",)
             raise
-        _check_runtime(path, manifest.min_runtime_version)
+        _check_runtime_version(path, manifest.min_runtime_version)
         bundle = cls(path, manifest, storage, None if key is None else key.key_id)
         bundle._check_files(for_device=for_device)
         return bundle
@@ -290,8 +291,11 @@ class Bundle:
     def _checked_content(self, name: str, file_spec: FileSpec) -> bytes:
         """Read a whole file; raise DamagedFileError if it differs from the packed file."""
         with self._storage.open_file(name) as file:
+            # one more byte shows that a file is longer than its listed size
             content = file.read(file_spec.size + 1)
-        self._compare(name, file_spec, len(content), hashlib.sha256(content).hexdigest())
+        self._check_size_and_hash(
+            name, file_spec, len(content), hashlib.sha256(content).hexdigest()
+        )
         return content
 
     def _check_hash(self, name: str, file_spec: FileSpec) -> None:
@@ -302,9 +306,11 @@ class Bundle:
             while size_bytes <= file_spec.size and (chunk := file.read(CHUNK_BYTES)):
                 size_bytes += len(chunk)
                 digest.update(chunk)
-        self._compare(name, file_spec, size_bytes, digest.hexdigest())
+        self._check_size_and_hash(name, file_spec, size_bytes, digest.hexdigest())
 
-    def _compare(self, name: str, file_spec: FileSpec, size_bytes: int, sha256: str) -> None:
+    def _check_size_and_hash(
+        self, name: str, file_spec: FileSpec, size_bytes: int, sha256: str
+    ) -> None:
         if size_bytes != file_spec.size or sha256 != file_spec.sha256:
             property_name = "size" if size_bytes != file_spec.size else "SHA-256"
             raise DamagedFileError(
@@ -359,8 +365,8 @@ def set_operating_point(
     signature = None if signer is None else signer.sign(MANIFEST_CONTEXT, manifest_text)
     files = manifest.files.keys() - set(bundle.absent_files())
     bundle._storage.write_manifest(manifest_text, signature, files)
-    key = None if signer is None else signer.public.raw
-    return Bundle.open(path, public_key=key, for_device=True)
+    public_key = None if signer is None else signer.public.raw
+    return Bundle.open(path, public_key=public_key, for_device=True)
 
 
 def open_to_sign(
@@ -377,7 +383,7 @@ def open_to_sign(
     return bundle, signer
 
 
-def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes:
+def _read_manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes:
     """Read the manifest's bytes; with a key, require and check its signature."""
     for attempt in range(MAX_READ_ATTEMPTS):
         with storage.open_file(MANIFEST) as file:
@@ -401,7 +407,7 @@ def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes
     return manifest_text
 
 
-def _check_runtime(path: Path, min_version: str) -> None:
+def _check_runtime_version(path: Path, min_version: str) -> None:
     def version_numbers(version: str) -> tuple[int, ...]:
         return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 

@@ -141,8 +141,9 @@ def differing_windows(manifest: Manifest, sample: Mapping[str, NDArray[Any]]) ->
     if manifest.signal is None:
         return np.zeros(len(expected_features), np.bool_)
     features = manifest.signal.features(sample["windows"])
-    scale = np.maximum(np.nanmax(np.abs(expected_features), axis=0, initial=0.0), 1e-6)
-    is_different = np.abs(features - expected_features) > FEATURE_TOLERANCE * scale
+    # the floor allows last-bit noise in a feature that is zero in the whole sample
+    scales = np.maximum(np.nanmax(np.abs(expected_features), axis=0, initial=0.0), 1e-6)
+    is_different = np.abs(features - expected_features) > FEATURE_TOLERANCE * scales
     return np.asarray(
         (is_different | (np.isnan(features) != np.isnan(expected_features))).any(axis=1)
     )

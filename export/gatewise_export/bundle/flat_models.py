@@ -21,6 +21,7 @@ from gatewise_export.bundle.errors import BundleError
 
 FlatModel: TypeAlias = TreeEnsemble | LinearModel | KernelModel
 FlatKind = Literal["trees", "lazy", "linear", "kernel"]
+#: Class of each kind's arrays; kinds of one class differ in how a stage acquires features.
 MODEL_CLASSES: Final[dict[str, type[FlatModel]]] = {
     "trees": TreeEnsemble,
     "lazy": TreeEnsemble,
@@ -51,8 +52,9 @@ def write_model(model: FlatModel) -> bytes:
         for name, (dtype, _) in model.ARRAYS.items()
     }
     content = write_arrays(arrays)
-    dtype = model_kind(model, is_lazy=False)
-    read_model(content, dtype, "the stage", n_inputs=model.n_features, n_outputs=model.n_outputs)
+    # reading it back raises BundleError if the model breaks a rule of the format
+    kind = model_kind(model, is_lazy=False)
+    read_model(content, kind, "the stage", n_inputs=model.n_features, n_outputs=model.n_outputs)
     return content
 
 
@@ -75,7 +77,7 @@ def read_model(
         _check_trees(trees, file)
         return trees
     if model_class is KernelModel:
-        arrays["rate"] = arrays["rate"][()]
+        arrays["rate"] = arrays["rate"][()]  # a float32 scalar instead of a 0-d array
     return model_class(**arrays)  # type: ignore[arg-type]
 
 
@@ -122,15 +124,16 @@ def _check_trees(trees: TreeEnsemble, file: str) -> None:
         refuse("value", f"has {trees.value.shape[1]} columns, not {n_values}")
     if not trees.n_trees and not trees.n_nodes:
         return  # the model is only its base
-    problem = _structure_problem(trees)
+    problem = _find_structure_problem(trees)
     if problem is not None:
         refuse(*problem)
+    # half of the range, so that also a difference of two margins is finite
     largest_leaf_values = np.maximum.reduceat(np.abs(trees.value).max(axis=1), trees.roots)
     if not np.abs(trees.base).max() + largest_leaf_values.sum(dtype=np.float64) < FLOAT32_MAX / 2:
         refuse("value", "is so large that margins could overflow float32")
 
 
-def _structure_problem(trees: TreeEnsemble) -> tuple[str, str] | None:
+def _find_structure_problem(trees: TreeEnsemble) -> tuple[str, str] | None:
     """Return the array that breaks the form of trees and the reason; None if the trees are valid.
 
     Every node except the roots must be the child of exactly one earlier node of its tree.
@@ -142,17 +145,17 @@ def _structure_problem(trees: TreeEnsemble) -> tuple[str, str] | None:
         return "roots", "must ascend from 0 and stay inside the array"
     nodes = np.arange(n_nodes)
     is_inner = trees.feature >= 0
-    tree_number = np.searchsorted(roots, nodes, side="right")
-    tree_end = np.append(roots[1:], n_nodes)[tree_number - 1]
-    for name, child in (("left", trees.left), ("right", trees.right)):
-        if (child[~is_inner] != -1).any():
+    tree_of_node = np.searchsorted(roots, nodes, side="right") - 1
+    end_of_tree = np.append(roots[1:], n_nodes)[tree_of_node]
+    for name, children in (("left", trees.left), ("right", trees.right)):
+        if (children[~is_inner] != -1).any():
             return name, "gives a leaf a child"
-        if ((child <= nodes) | (child >= tree_end))[is_inner].any():
+        if ((children <= nodes) | (children >= end_of_tree))[is_inner].any():
             return name, "must point to a later node of the same tree"
     n_parents = np.bincount(
         np.concatenate([trees.left[is_inner], trees.right[is_inner]]), minlength=n_nodes
     )
-    n_parents[roots] += 1
+    n_parents[roots] += 1  # a root counts as its own parent
     if (n_parents != 1).any():
         return "left", "and 'right' reach a node twice, or not at all"
     return None

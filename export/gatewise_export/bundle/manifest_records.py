@@ -18,13 +18,16 @@ from gatewise.models.instances import InstanceSpec
 from gatewise.operating_point import ByClass, Count, OperatingPoint
 from gatewise_signals.document import SignalRecord
 
+#: Names of a bundle's files.
 MANIFEST: Final = "manifest.json"
+#: Rows with expected outputs, for the self-test.
 SAMPLE: Final = "sample.npz"
 #: Optional file with the ranges of the training rows.
 RANGES: Final = "ranges.npz"
 #: Feature or input name that stands for all values of an array.
 INSTANCE: Final = "instance"
 
+#: Bounds on the lists of a manifest, which is untrusted; they are far above the needs of systems.
 MAX_FEATURES: Final = 65535
 MAX_CLASSES: Final = 65535
 MAX_STAGES: Final = 1024

@@ -36,10 +36,10 @@ def repack(
     path = check_destination(path)
     source, signer = open_to_sign(bundle, sign, for_device=for_device)
     storage = open_storage(source.path)
-    names = set(source.manifest.files)
+    file_names = set(source.manifest.files)
     if for_device and source.manifest.cloud is not None:
-        names -= {source.manifest.cloud.file}
-    files = {name: source.read(name) for name in names}
+        file_names -= {source.manifest.cloud.file}
+    files = {name: source.read(name) for name in file_names}
     with storage.open_file(MANIFEST) as file:
         manifest_text = files[MANIFEST] = file.read()
     if read_manifest(manifest_text) != source.manifest:
@@ -83,6 +83,7 @@ def _rename_into_place(new_path: Path, path: Path) -> None:
         os.replace(new_path, path)
         sync_folder(path.parent)
         return
+    # a rename cannot replace a directory with files, so the old one is moved away first
     old_path = path.with_name(f"{new_path.name}.old")
     try:
         os.rename(path, old_path)

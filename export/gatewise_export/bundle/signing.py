@@ -31,9 +31,11 @@ from gatewise_export.bundle.errors import SignatureError
 
 SIGNATURE: Final = "SIGNATURE"
 MANIFEST_CONTEXT: Final = b"gatewise manifest signature, version 1\0"
+#: Largest size of a SIGNATURE file; two signatures take 379 bytes.
 MAX_SIGNATURE_BYTES: Final = 512
 
 _HEADER: Final = "gatewise signature 1"
+#: Part of a key file that is read, in case the path names a large file by mistake.
 _MAX_KEY_BYTES: Final = 16 << 10
 
 
@@ -133,12 +135,12 @@ class Signer:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         content = _read_key_file(path)
-        label = f"key {path}"
+        name = f"key {path}"
         load = functools.partial(load_pem_private_key, password=None)
-        key = _load_pem_key(load, content, label, expected_kind="private", other_kind="public")
+        key = _load_pem_key(load, content, name, expected_kind="private", other_kind="public")
         if not isinstance(key, Ed25519PrivateKey):
             raise InputError(
-                f"{label} is not an Ed25519 key: make one with openssl genpkey -algorithm ed25519"
+                f"{name} is not an Ed25519 key: make one with openssl genpkey -algorithm ed25519"
             )
         self.key = key
         self.public = PublicKey(key.public_key().public_bytes_raw())
@@ -185,8 +187,9 @@ def keygen(name: str | Path) -> tuple[Path, Path]:
 def write_signatures(*signatures: Signature) -> bytes:
     """Write the content of a SIGNATURE file with one or two signatures."""
     lines = [
-        f"ed25519 {line.key_id} {line.digest} {base64.b64encode(line.value).decode()}"
-        for line in signatures
+        f"ed25519 {signature.key_id} {signature.digest} "
+        + base64.b64encode(signature.value).decode()
+        for signature in signatures
     ]
     return "\n".join([_HEADER, *lines, ""]).encode()
 
@@ -203,14 +206,14 @@ def read_signatures(content: bytes, name: str) -> list[Signature]:
     except ValueError:  # also UnicodeDecodeError and binascii.Error
         raise refusal from None
     # accept only the exact form, so that a signature has one possible file
-    is_formed = header == _HEADER and not remainder and 1 <= len(signatures) <= 2
-    is_formed = is_formed and all(
+    is_well_formed = header == _HEADER and not remainder and 1 <= len(signatures) <= 2
+    is_well_formed = is_well_formed and all(
         _is_hex(signature.key_id, 16)
         and _is_hex(signature.digest, 64)
         and len(signature.value) == 64
         for signature in signatures
     )
-    if not is_formed or write_signatures(*signatures) != content:
+    if not is_well_formed or write_signatures(*signatures) != content:
         raise refusal
     return signatures
 

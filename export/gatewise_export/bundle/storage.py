@@ -138,7 +138,9 @@ class _Folder:
             with self.open_file(MANIFEST) as file:
                 old_manifest_text = file.read()
             old_signatures = [
-                line for line in read_signature_file(self) or [] if line.covers(old_manifest_text)
+                old_signature
+                for old_signature in read_signature_file(self) or []
+                if old_signature.covers(old_manifest_text)
             ]
             content = write_signatures(*old_signatures[:1], signature)
             replace_file(self.path / SIGNATURE, content)
@@ -176,8 +178,8 @@ class _Archive:
             except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
                 raise self._damaged_file_error(name, f"cannot be read: {error}") from error
 
-    def _damaged_file_error(self, name: str, why: str) -> DamagedFileError:
-        return DamagedFileError(name, f"bundle {self.path}: {name} {why}")
+    def _damaged_file_error(self, name: str, problem: str) -> DamagedFileError:
+        return DamagedFileError(name, f"bundle {self.path}: {name} {problem}")
 
     def write_manifest(
         self, manifest_text: bytes, signature: Signature | None, files: Collection[str]
@@ -197,6 +199,7 @@ class _Archive:
                         new_zip.open(zip_entry(name), "w") as target,
                     ):
                         shutil.copyfileobj(source, target)
+            # the content must be on the disk before the rename, which can reach it first
             with new_file.open("rb") as written_file:
                 os.fsync(written_file.fileno())
             os.replace(new_file, self.path)

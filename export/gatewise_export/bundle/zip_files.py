@@ -15,27 +15,29 @@ _METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _NOT_PLAIN: Final = 0x01 | 0x20 | 0x40
 
 _END: Final = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16
-_ZIP64_LOCATOR: Final = b"PK\x06\x07"
+_ZIP64_LOCATOR: Final = b"PK\x06\x07"  # APPNOTE.TXT 4.3.15
 _LOCATOR_BYTES: Final = 20
+_MAX_COMMENT_BYTES: Final = 65535  # the comment after the end record has a 16-bit length
 #: Number of bytes at the end of a zip file that contain the length of its list of entries.
-TAIL_BYTES: Final = _END.size + 65535 + _LOCATOR_BYTES
+TAIL_BYTES: Final = _END.size + _MAX_COMMENT_BYTES + _LOCATOR_BYTES
 
 
 def zip_bytes(files: Mapping[str, bytes]) -> bytes:
     """Make a zip file that depends only on the contents: it has no times and a fixed order."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as writer:
-        for name, data in sorted(files.items()):
-            writer.writestr(zip_entry(name), data)
-    return content.getvalue()
+    zip_file = io.BytesIO()
+    with zipfile.ZipFile(zip_file, "w") as writer:
+        for name, content in sorted(files.items()):
+            writer.writestr(zip_entry(name), content)
+    return zip_file.getvalue()
 
 
 def zip_entry(name: str) -> zipfile.ZipInfo:
     """Make the entry of a file, dated 1980-01-01."""
     entry = zipfile.ZipInfo(name)
     entry.compress_type = zipfile.ZIP_DEFLATED
+    # fixed, because zipfile would record the system that writes the file
     entry.create_system = 3  # Unix
-    entry.external_attr = 0o644 << 16
+    entry.external_attr = 0o644 << 16  # its file mode is in the upper 16 bits
     return entry
 
 
@@ -58,11 +60,11 @@ def open_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> IO[bytes]:
 
 def check_entry_list(tail: bytes, limit: int) -> None:
     """Raise ValueError if a zip file's last bytes state a list of entries above `limit` bytes."""
-    record = tail.rfind(b"PK\x05\x06", max(0, len(tail) - TAIL_BYTES))
-    if record < 0 or len(tail) - record < _END.size:
+    end_offset = tail.rfind(b"PK\x05\x06", max(0, len(tail) - TAIL_BYTES))
+    if end_offset < 0 or len(tail) - end_offset < _END.size:
         raise ValueError("the zip file is truncated")
-    length = _END.unpack_from(tail, record)[5]
+    list_bytes = _END.unpack_from(tail, end_offset)[5]
     # a zip64 locator before the end record would replace this length by a 64-bit one
-    locator = tail[max(0, record - _LOCATOR_BYTES) : record]
-    if length > limit or locator.startswith(_ZIP64_LOCATOR):
+    locator = tail[max(0, end_offset - _LOCATOR_BYTES) : end_offset]
+    if list_bytes > limit or locator.startswith(_ZIP64_LOCATOR):
         raise ValueError(f"the zip file's list of entries is larger than {limit} B")

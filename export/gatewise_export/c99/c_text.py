@@ -18,6 +18,7 @@ from gatewise import __version__
 from gatewise.errors import InputError
 from gatewise.models.leaf_tables import unsigned_bytes
 
+#: Longest line of a table in generated C.
 MAX_LINE_LENGTH = 96
 #: Sizes of C types in bytes.
 TYPE_BYTES = {
@@ -186,8 +187,8 @@ class Tables:
 
 def common_placeholders(prefix: str) -> dict[str, str]:
     """Values of the placeholders that all templates share."""
-    shared = {"mark": GENERATED_MARK, "version": __version__, "p": prefix, "P": prefix.upper()}
-    return shared | {key: template_sections(f"{key}.c")[""] for key in ("float_rules", "flash")}
+    texts = {"mark": GENERATED_MARK, "version": __version__, "p": prefix, "P": prefix.upper()}
+    return texts | {key: template_sections(f"{key}.c")[""] for key in ("float_rules", "flash")}
 
 
 def checked_identifier(name: str) -> str:

@@ -47,7 +47,7 @@ def _cascade_of_system(system: Any, sample: ArrayLike | None) -> Cascade:
     stages = system.stages_[: last_exit + 1]
     if any(isinstance(stage.model, GraphModel) for stage in stages):
         raise ConversionError(f"{type(system).__name__} {_GRAPH_PROBLEM}")
-    f0 = system.high_cost_model_
+    high_cost_model = system.high_cost_model_
     signal = getattr(system, "signal_input_", None)
     rows, windows = _sample_rows(sample, len(system.feature_names_), signal)
     return Cascade(
@@ -60,7 +60,9 @@ def _cascade_of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         offloads=last_exit >= len(system.stages_),
         cloud_takes_missing=system.missing_["cloud"] == "allowed",
         rows=rows,
-        request_features=None if f0 is None else f0.features.astype(np.int64),
+        request_features=None
+        if high_cost_model is None
+        else high_cost_model.features.astype(np.int64),
         signal=signal,
         windows=windows,
     )

@@ -137,7 +137,7 @@ class Layout:
     stages : tuple of StageLayout
     n_outputs : int
         Largest number of outputs of a stage.
-    coded : {8, 16} or None
+    code_bits : {8, 16} or None
         Bits of a threshold's code; None for thresholds in float32.
     edges : tuple of ndarray
         Distinct thresholds of each slot, ascending; empty if they are not coded.
@@ -146,7 +146,7 @@ class Layout:
     columns: NDArray[np.int64]
     stages: tuple[StageLayout, ...]
     n_outputs: int
-    coded: CodeBits | None = None
+    code_bits: CodeBits | None = None
     edges: tuple[NDArray[np.float32], ...] = ()
 
     @property
@@ -175,13 +175,13 @@ class Layout:
     @property
     def nan_code(self) -> int:
         """The code of NaN, which is larger than all other codes."""
-        return (1 << (self.coded or 0)) - 1
+        return (1 << (self.code_bits or 0)) - 1
 
     @property
     def types(self) -> dict[str, str]:
         """C type of each kind of table number: the smallest that fits the tables of all stages."""
         forests = self.forests
-        code_type = f"uint{self.coded or 8}_t"
+        code_type = f"uint{self.code_bits or 8}_t"
 
         def largest_number(name: str) -> int:
             arrays = (getattr(forest, name) for forest in forests)
@@ -198,7 +198,7 @@ class Layout:
             "list_type": unsigned_type(self.n_values - 1),
             "slot_type": unsigned_type(self.nan_flag or self.n_values - 1),
             "code_type": code_type,
-            "key_type": "float" if self.coded is None else code_type,
+            "key_type": "float" if self.code_bits is None else code_type,
             "skip_type": unsigned_type(largest_number("skip")),
             "start_type": unsigned_type(largest_number("start")),
             "row_type": f"uint{8 * row_bytes}_t",
@@ -211,7 +211,7 @@ class Layout:
     @property
     def n_flags(self) -> int:
         """Number of flags per instance, padded to a whole word of 4 bytes."""
-        code_bytes = 0 if self.coded is None else self.n_values * self.coded // 8
+        code_bytes = 0 if self.code_bits is None else self.n_values * self.code_bits // 8
         return self.n_values + -(code_bytes + self.n_values) % 4
 
     @property
@@ -219,7 +219,7 @@ class Layout:
         """Bytes of the caller's instance struct: values, outputs, codes and flags."""
         # 4 bytes per value, per output and for the refused feature, then the codes and the flags
         n_words = self.n_values + self.n_outputs + 1
-        code_bytes = 0 if self.coded is None else self.n_values * self.coded // 8
+        code_bytes = 0 if self.code_bits is None else self.n_values * self.code_bits // 8
         return 4 * n_words + code_bytes + self.n_flags
 
     @property
@@ -236,8 +236,8 @@ class Layout:
         return max(n_inputs, default=0)
 
 
-def lay_out(cascade: Cascade, coded: CodeBits | None) -> Layout:
-    """Assign a slot to every feature and, if `coded`, a code to every threshold."""
+def lay_out(cascade: Cascade, code_bits: CodeBits | None) -> Layout:
+    """Assign a slot to every feature and, with `code_bits`, a code to every threshold."""
     columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     stages = []
     for s, stage in enumerate(cascade.stages):
@@ -262,10 +262,10 @@ def lay_out(cascade: Cascade, coded: CodeBits | None) -> Layout:
             )
         )
     layout = Layout(columns, tuple(stages), n_outputs=max(*cascade.n_outputs, 1))
-    return layout if coded is None else with_codes(layout, cascade, coded)
+    return layout if code_bits is None else with_codes(layout, cascade, code_bits)
 
 
-def with_codes(layout: Layout, cascade: Cascade, coded: CodeBits) -> Layout:
+def with_codes(layout: Layout, cascade: Cascade, code_bits: CodeBits) -> Layout:
     """Assign a code to every threshold; a layout without thresholds is returned unchanged."""
     if not sum(len(forest.slot) for forest in layout.forests):
         return layout
@@ -273,21 +273,22 @@ def with_codes(layout: Layout, cascade: Cascade, coded: CodeBits) -> Layout:
     thresholds = np.concatenate([forest.threshold for forest in layout.forests])
     edges = tuple(np.unique(thresholds[slots == slot]) for slot in range(layout.n_slots))
     # n edges need n + 1 codes, and NaN takes the largest code
-    max_thresholds = (1 << coded) - (2 if cascade.takes_missing else 1)
+    max_thresholds = (1 << code_bits) - (2 if cascade.takes_missing else 1)
     for column, slot_edges in zip(layout.columns.tolist(), edges, strict=True):
         if len(slot_edges) > max_thresholds:
-            remedy = "coded=16, or coded='float'" if coded == 8 else "coded='float'"
+            remedy = "coded=16, or coded='float'" if code_bits == 8 else "coded='float'"
             raise ConversionError(
                 f"feature {cascade.feature_names[column]!r} has {len(slot_edges)} distinct "
-                f"thresholds, but {coded}-bit codes distinguish only {max_thresholds}: use {remedy}"
+                f"thresholds, but {code_bits}-bit codes distinguish only {max_thresholds}: "
+                f"use {remedy}"
             )
 
     def with_ranks(forest: PackedTrees) -> PackedTrees:
         code = np.zeros(len(forest.slot), np.int64)
         for slot in np.unique(forest.slot).tolist():
-            tests = forest.slot == slot
+            is_test = forest.slot == slot
             # value <= edges[i] exactly if code(value) <= i
-            code[tests] = np.searchsorted(edges[slot], forest.threshold[tests])
+            code[is_test] = np.searchsorted(edges[slot], forest.threshold[is_test])
         return replace(forest, code=code)
 
     stages = tuple(
@@ -297,4 +298,4 @@ def with_codes(layout: Layout, cascade: Cascade, coded: CodeBits) -> Layout:
         )
         for stage in layout.stages
     )
-    return replace(layout, stages=stages, coded=coded, edges=edges)
+    return replace(layout, stages=stages, code_bits=code_bits, edges=edges)

@@ -10,11 +10,12 @@ from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.c99.cascade import Cascade
 
-#: Largest number of values in the rows of one self-test.
+#: Largest number of values in the rows of one self-test: 64 KiB, which fit a small board's flash.
 MAX_CELLS = 1 << 14
+#: Bounds on the number of rows, for cascades with very many or few features.
 MIN_ROWS = 16
 MAX_ROWS = 256
-#: Share of extreme values among a feature's values.
+#: Share of extreme values among a feature's values, below a half so that most test thresholds.
 EXTREME_SHARE = 0.15
 #: Extreme values for every feature: both zeros, subnormal numbers and large numbers.
 EXTREMES = np.array(
@@ -58,12 +59,13 @@ def _values_of_features(cascade: Cascade) -> dict[int, NDArray[np.float32]]:
                 ]
                 arrays += [thresholds, *neighbours]
             elif isinstance(model, LinearModel | KernelModel):
+                # the models read z = (value - mean) * scale
                 with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                     deviation = np.float32(1) / model.scale[column]
-                    z = np.array([-3, -1, -0.1, 0, 0.1, 1, 3], np.float32)
+                    z_scores = np.array([-3, -1, -0.1, 0, 0.1, 1, 3], np.float32)
                     if isinstance(model, KernelModel):
-                        z = np.append(z, model.landmarks[:, column])
-                    arrays.append(model.mean[column] + z * deviation)
+                        z_scores = np.append(z_scores, model.landmarks[:, column])
+                    arrays.append(model.mean[column] + z_scores * deviation)
     finite_values = {}
     for feature, arrays in sorted(arrays_of_feature.items()):
         feature_values = np.unique(np.concatenate(arrays))
@@ -83,12 +85,14 @@ def probe_windows(
     is_float = value_type.kind == "f"
     low, high = (-1.0, 1.0) if is_float else (np.iinfo(value_type).min, np.iinfo(value_type).max)
     middle = (low + high) / 2
+    # one amplitude per window, from 1/100 of half the range to twice it, so that some are clipped
     amplitude = (high - low) / 2 * 10.0 ** rng.uniform(-2, 0.3, (n_windows, *[1] * len(shape)))
     windows = (
         middle
         + rng.normal(size=(n_windows, *shape)) * amplitude / 2
         + rng.normal(size=amplitude.shape) * amplitude / 4
     )
+    # a constant window has no variance, and a window of zeros has no energy: both may divide by 0
     windows[1::8] = (
         windows[1::8].reshape(-1, np.prod(shape, dtype=int))[:, :1].reshape(amplitude[1::8].shape)
     )

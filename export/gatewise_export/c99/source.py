@@ -43,7 +43,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
     passes_missing = cascade.offloads and not cascade.takes_missing and not is_required.all()
     if passes_missing and is_required.any():
         tables.add("required", is_required, "uint8_t", "1: the cloud needs the value of this slot.")
-    if layout.coded is not None:
+    if layout.code_bits is not None:
         starts = np.cumsum([0, *map(len, layout.edges)])
         tables.add("edge_start", starts, "edge_start_type", "Thresholds, feature by feature.")
         tables.add("edge", np.concatenate(layout.edges), "float")
@@ -122,7 +122,7 @@ def _placeholders(
         "n_stages": len(layout.stages),
         "n_outputs": layout.n_outputs,
         "offloads": int(cascade.offloads),
-        "coded": layout.coded or 0,
+        "coded": layout.code_bits or 0,
         "table_bytes": table_bytes,
         "instance_bytes": layout.instance_bytes,
         "stack_bytes": layout.stack_bytes,
@@ -143,7 +143,7 @@ def _placeholders(
             "feature_names": ",\n".join(
                 f"    {c_text.c_string(feature_name)}" for feature_name in cascade.feature_names
             ),
-            "code": code_field if layout.coded is not None else "",
+            "code": code_field if layout.code_bits is not None else "",
             "lean": "" if all(cascade.has_model) else lean_note,
             "or_missing": "" if cascade.takes_missing else " or missing",
         }
@@ -155,12 +155,12 @@ def _engine_texts(
 ) -> dict[str, str]:
     """Write the engine's functions that `calling_text` needs, adapted to the form of the tables."""
     # expressions that depend on the form of the tables: codes or floats, with or without NaN
-    coded = layout.coded is not None
-    slot_value = "instance->code[slot]" if coded else "instance->value[slot]"
+    is_coded = layout.code_bits is not None
+    slot_value = "instance->code[slot]" if is_coded else "instance->value[slot]"
     threshold_value = (
-        "READ(key_type, trees->key + node)" if coded else "READ_FLOAT(trees->key + node)"
+        "READ(key_type, trees->key + node)" if is_coded else "READ_FLOAT(trees->key + node)"
     )
-    is_nan = f"{slot_value} == {layout.nan_code}" if coded else f"{slot_value} != {slot_value}"
+    is_nan = f"{slot_value} == {layout.nan_code}" if is_coded else f"{slot_value} != {slot_value}"
     or_nan = f" || ((test & NAN_LEFT) && {is_nan})" if layout.nan_flag else ""
     nan_code_lines = f"    if (value != value)\n        return {layout.nan_code};\n"
     is_lazy = any(stage.is_lazy for stage in layout.stages)
@@ -176,7 +176,7 @@ def _engine_texts(
         if takes_missing
         else "value - value != 0.0f",
         "refused_values": "infinite" if takes_missing else "missing or infinite",
-        "store_code": "    instance->code[slot] = code_of(value, slot);\n" if coded else "",
+        "store_code": "    instance->code[slot] = code_of(value, slot);\n" if is_coded else "",
         "leaf_number": _leaf_number(layout),
         "leaf_row": "trees->row ? READ(row_type, trees->row + leaf) : leaf"
         if shares_rows
@@ -219,15 +219,15 @@ def _leaf_form(forest: PackedTrees) -> str:
 # -- stages --------------------------------------------------------------------------------
 
 
-def _stage_case(tables: c_text.Tables, cascade: Cascade, layout: Layout, s: int) -> str:
+def _stage_case(tables: c_text.Tables, cascade: Cascade, layout: Layout, stage_index: int) -> str:
     """Add a stage's tables; write the case that acquires features, runs the model and compares.
 
     The case returns whether the stage stops, or -1 if a value was refused.
     """
-    stage = layout.stages[s]
-    name = f"stage_{s}"
-    lines = [f"    case {s}:"]
-    tables.add_code(f"\n/* stage {s} */\n")
+    stage = layout.stages[stage_index]
+    name = f"stage_{stage_index}"
+    lines = [f"    case {stage_index}:"]
+    tables.add_code(f"\n/* stage {stage_index} */\n")
     if not stage.is_lazy:
         tables.add(f"{name}_inputs", stage.slots, "list_type")
         acquire_call = (
@@ -249,7 +249,7 @@ def _stage_case(tables: c_text.Tables, cascade: Cascade, layout: Layout, s: int)
         lines.append(f"        add_{sum_kind}(instance, &{name});")
     else:
         lines.append("        /* the model is left out, because this stage never stops */")
-    threshold = cascade.thresholds[s]
+    threshold = cascade.thresholds[stage_index]
     stop_test = "0"
     if threshold is not None:
         score = f"{stage.score}_score(instance->output, {stage.n_margins})"

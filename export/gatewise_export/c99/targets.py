@@ -82,11 +82,12 @@ class BuildTarget:
             linker_script = c_text.fill_template(LINKER_SCRIPT, **placeholders, **memory)
             (folder / LINKER_SCRIPT).write_text(linker_script)
             link_flags = LINK_FLAGS
-        output = f"{self.name}.elf"
+        program_name = f"{self.name}.elf"
+        # a fused multiply-add rounds once where Python rounds twice
         flags = ("-std=c99", "-ffp-contract=off", *flags)
-        command = [*self.compiler, *flags, *files, *link_flags, "-o", output, "-lm"]
+        command = [*self.compiler, *flags, *files, *link_flags, "-o", program_name, "-lm"]
         _run_command(folder, command, BUILD_TIMEOUT_SECONDS)
-        return folder / output
+        return folder / program_name
 
     def run(self, program: Path) -> str:
         """Run a program in its folder and return its output."""
@@ -97,7 +98,7 @@ class BuildTarget:
 
 def _run_command(folder: Path, command: Sequence[str], timeout_s: int) -> str:
     try:
-        process = subprocess.run(
+        completed_process = subprocess.run(
             command,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -108,11 +109,13 @@ def _run_command(folder: Path, command: Sequence[str], timeout_s: int) -> str:
         )
     except subprocess.TimeoutExpired:
         raise InputError(f"{command[0]} did not finish within {timeout_s} s") from None
-    if process.returncode:
-        output = (process.stderr.strip() or process.stdout.strip())[-500:]
-        raise InputError(f"{command[0]} exited with status {process.returncode}: {output}")
+    if completed_process.returncode:
+        # the end of a long output names the error that stopped the program
+        output = (completed_process.stderr.strip() or completed_process.stdout.strip())[-500:]
+        status = completed_process.returncode
+        raise InputError(f"{command[0]} exited with status {status}: {output}")
     # semihosting prints to standard error
-    return process.stdout + process.stderr
+    return completed_process.stdout + completed_process.stderr
 
 
 # With shift=6 an instruction takes 64 ns of virtual time. A tick of SysTick takes 62.5 ns on the

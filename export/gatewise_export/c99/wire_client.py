@@ -97,10 +97,10 @@ def wire_files(bundle: Bundle, prefix: str) -> dict[str, str]:
         "column_type": column_type,
         "refused": "isinf(row[i])" if takes_missing else "isinf(row[i]) || isnan(row[i])",
     }
-    names = c_text.common_placeholders(prefix)
+    shared_placeholders = c_text.common_placeholders(prefix)
     return {
-        f"{prefix}_wire.h": c_text.fill_template("wire.h", **placeholders, **names),
-        f"{prefix}_wire.c": c_text.fill_template("wire.c", **placeholders, **names),
+        f"{prefix}_wire.h": c_text.fill_template("wire.h", **placeholders, **shared_placeholders),
+        f"{prefix}_wire.c": c_text.fill_template("wire.c", **placeholders, **shared_placeholders),
     }
 
 
@@ -112,7 +112,8 @@ def _shared_pieces(manifest: Manifest, n_columns: int) -> dict[str, bytes]:
         return b"".join(encode(key) + encode(value) for key, value in entries.items())
 
     values_bytes = FLOAT_BYTES * n_columns
-    # 0xa9 begins a map of 9 entries; cutting the data off a value leaves its CBOR head
+    # 0xa9 begins a map of 9 entries, and tag 85 an array of little-endian float32 (RFC 8746);
+    # cutting the data off a value leaves its CBOR head
     values_head = encode(cbor2.CBORTag(85, bytes(values_bytes)))[:-values_bytes]
     json_name = json.dumps(manifest.name)
     json_version = json.dumps(manifest.version)

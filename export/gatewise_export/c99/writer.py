@@ -132,6 +132,7 @@ def to_c(
     ``to_c("bundle", "firmware/model", coded=8).table_bytes`` is the size of the tables in flash.
     """
     cascade = cascade_of(source, sample=sample, lean=lean)
+    # a bundle's title is its name and its version; a system's title is the name of its class
     default_name = cascade.title.rsplit(" ", 1)[0] if " " in cascade.title else "model"
     return write_cascade(
         cascade,
@@ -151,14 +152,14 @@ def write_cascade(
     layout, model_files, table_bytes = _write_smallest(cascade, coded, name)
     placeholders = c_text.common_placeholders(name)
     probes = probe_rows(cascade)
-    n_sample = len(cascade.rows)
+    n_sample_rows = len(cascade.rows)
     signals, signal_texts = _write_signals(cascade, layout, name)
     files = model_files | {
         f"{name}_selftest.c": _selftest_text(cascade, layout, probes, placeholders),
         "main.c": c_text.fill_template(
             "main.c",
-            n_rows=n_sample + len(probes),
-            tested_rows=f"{n_sample} of the sample, {len(probes)} generated from the model",
+            n_rows=n_sample_rows + len(probes),
+            tested_rows=f"{n_sample_rows} of the sample, {len(probes)} generated from the model",
             **placeholders,
             **_main_placeholders(signals, placeholders),
         ),
@@ -170,7 +171,7 @@ def write_cascade(
         folder=folder,
         name=name,
         files=tuple(files),
-        coded=layout.coded,
+        coded=layout.code_bits,
         n_stages=len(layout.stages),
         n_features=len(cascade.feature_names),
         n_slots=layout.n_slots,
@@ -180,7 +181,7 @@ def write_cascade(
         stack_bytes=layout.stack_bytes + (signals.stack_bytes if signals else 0),
         table_bytes=table_bytes,
         instance_bytes=layout.instance_bytes,
-        sample_rows=n_sample,
+        sample_rows=n_sample_rows,
         made_rows=len(probes),
         signals=signals,
     )
@@ -254,19 +255,22 @@ def _selftest_text(
 ) -> str:
     """Write the self-test, which counts rows with answers that differ from Python's."""
     rows = np.concatenate([cascade.rows, probes])
-    expected = cascade.expected_answers(rows)
+    expected_answers = cascade.expected_answers(rows)
     tables = c_text.Tables()
     tables.add("column", layout.columns, "int32_t", "The feature of each value of a row.")
     tables.add("rows", rows[:, layout.columns], "float")
     comment = "The stage that stops; the number of stages if none does."
-    tables.add("exits", expected.exits, "uint16_t", comment)
-    tables.add("labels", expected.labels, "int32_t")
-    acquired_bits = np.packbits(expected.is_acquired[:, layout.columns], axis=1, bitorder="little")
+    tables.add("exits", expected_answers.exits, "uint16_t", comment)
+    tables.add("labels", expected_answers.labels, "int32_t")
+    is_acquired = expected_answers.is_acquired[:, layout.columns]
+    acquired_bits = np.packbits(is_acquired, axis=1, bitorder="little")
     tables.add("acquired", acquired_bits, "uint8_t", "One bit per slot: whether it was acquired.")
-    outputs = np.concatenate([np.zeros((len(rows), 0), np.float32), *expected.outputs], axis=1)
+    outputs = np.concatenate(
+        [np.zeros((len(rows), 0), np.float32), *expected_answers.outputs], axis=1
+    )
     comment = "Outputs of the stages, as the bits of floats."
     tables.add("outputs", np.ascontiguousarray(outputs).view(np.uint32), "uint32_t", comment)
-    n_outputs = np.array([stage_outputs.shape[1] for stage_outputs in expected.outputs])
+    n_outputs = np.array([stage_outputs.shape[1] for stage_outputs in expected_answers.outputs])
     tables.add("n_outputs", n_outputs, "uint16_t", "Number of outputs of each stage.")
     return c_text.fill_template(
         "selftest.c",

@@ -212,8 +212,8 @@ commands: dict[str, Callable[..., None]] = {
 
 def _frontier_document(curve: Frontier, manifest: Manifest) -> dict[str, Any]:
     """Build the document of ``frontier --json``."""
-    hull = set(curve.hull().points)
-    on_curve = set(curve.points)
+    hull_points = set(curve.hull().points)
+    curve_points = set(curve.points)
     field_names = (
         "active",
         "reference_accuracy",
@@ -226,7 +226,8 @@ def _frontier_document(curve: Frontier, manifest: Manifest) -> dict[str, Any]:
     )
     return {name: getattr(manifest, name) for name in field_names} | {
         "points": [
-            msgspec.structs.asdict(point) | {"hull": point in hull, "on_curve": point in on_curve}
+            msgspec.structs.asdict(point)
+            | {"hull": point in hull_points, "on_curve": point in curve_points}
             for point in manifest.operating_points
         ]
     }

@@ -177,7 +177,7 @@ def _column_line(name: str, facts: ColumnFacts, kind: str, reason: str | None) -
     if facts.comma_role is not None:
         comment = facts.comma_advice
     elif facts.kind in ("text", "category") and _FORMATTED_NUMBER.fullmatch(facts.example):
-        reason = None
+        reason = None  # it was found for texts, and may not hold for numbers
         comment += f": if numbers, write them like {re.sub(r'[^0-9.+-]', '', facts.example)}"
     if reason:
         comment += f": {reason}"
@@ -187,7 +187,7 @@ def _column_line(name: str, facts: ColumnFacts, kind: str, reason: str | None) -
         )
     if facts.n_missing and facts.kind != "empty":
         comment += f"; empty in {facts.n_missing:,} of {facts.n_rows:,} rows"
-    return f"{_toml_key(name)} = {entry}  # {_printable(comment)}"
+    return f"{_toml_key(name)} = {entry}  # {_replace_unprintable(comment)}"
 
 
 def _toml_key(name: str) -> str:
@@ -205,5 +205,5 @@ def _toml_key(name: str) -> str:
     )
 
 
-def _printable(text: str) -> str:
+def _replace_unprintable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)

@@ -93,6 +93,7 @@ def choose_instances(
         text_of_file[label_studio] = label_studio_tasks(choice)
     for file, text in text_of_file.items():
         file.write_text(text, encoding="utf-8")
+    # 15 digits of milliseconds, so that the names of choices sort by time
     write_choice(archive, choice, f"{int(time.time() * 1000):015d}")
     reasons, counts = np.unique(choice.main_reason, return_counts=True)
     count_by_reason = dict(zip(reasons.tolist(), counts.tolist(), strict=True))
@@ -134,15 +135,15 @@ def add(
         csv_text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file} cannot be read: {error}") from None
-    label_of = read_label_csv(csv_text)
+    label_of_id = read_label_csv(csv_text)
     choices = read_choices(archive)
     if not choices:
         raise InputError(f"{archive} has no chosen instances: run gatewise labels choose {archive}")
-    check_labels(label_of, choices, new_class or ())
-    n_changed = add_labels(archive, label_of, by=by or _user_name(), at=time.time())
+    check_labels(label_of_id, choices, new_class or ())
+    n_changed = add_labels(archive, label_of_id, by=by or _user_name(), at=time.time())
     n_chosen = sum(len(choice.rows) for choice in choices)
-    document = {"labels": len(label_of), "new": n_changed, "chosen": n_chosen}
-    print_line(f"{len(label_of)} labels, {n_changed} of them new", document, as_json=as_json)
+    document = {"labels": len(label_of_id), "new": n_changed, "chosen": n_chosen}
+    print_line(f"{len(label_of_id)} labels, {n_changed} of them new", document, as_json=as_json)
 
 
 def _user_name() -> str:

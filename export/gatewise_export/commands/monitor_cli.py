@@ -43,9 +43,10 @@ def monitor_archive(
     """
     report = monitor(archive, version=version, days=days)
     if metrics is not None:
-        unfinished = metrics.with_suffix(".tmp")
-        unfinished.write_text(metrics_text(report))
-        unfinished.replace(metrics)
+        # the rename keeps the collector from reading a partly written file
+        unfinished_file = metrics.with_suffix(".tmp")
+        unfinished_file.write_text(metrics_text(report))
+        unfinished_file.replace(metrics)
     if as_json:
         emit(msgspec.to_builtins(report))
     else:

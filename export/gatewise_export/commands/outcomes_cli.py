@@ -123,7 +123,7 @@ def outcomes(
             "small_losses": columns.numbers(small_loss),
             "big_losses": columns.numbers([big_loss])[:, 0],
         }
-    outcomes = Outcomes(
+    outcome_table = Outcomes(
         **losses,
         small_cost=columns.costs(small_cost),
         big_cost=columns.costs([big_cost]),
@@ -133,7 +133,7 @@ def outcomes(
     )
     # choose the thresholds, then write and print them
     cascade = OutcomeCascade(guarantee=guarantee or None, random_state=seed, **goal)
-    cascade.fit(outcomes)
+    cascade.fit(outcome_table)
     document = cascade.to_dict()
     if out is not None:
         out.write_text(json.dumps(document, indent=2) + "\n")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.errors import VerifyReport
     from gatewise_training.cascades.pair import PairCascade
 
+#: Number of rows that the bundle's self-test runs.
 SAMPLE_ROWS = 64
 
 

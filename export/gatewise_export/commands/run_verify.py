@@ -19,7 +19,7 @@ from gatewise_export.bundle.errors import VerifyReport
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.packing.verification import graph_outcome, verify_graphs
 
-#: Share of rows with implausible values above which a remark is made.
+#: Share of rows with implausible values above which a remark is made; a few outliers are normal.
 MAX_IMPLAUSIBLE_SHARE = 0.01
 #: Function from rows of all features to class indices and probabilities.
 CloudFunction = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]]
@@ -36,7 +36,7 @@ def backend_function(bundle: Bundle, backend: str) -> CloudFunction:
         raise InputError(f"--backend {backend}: give python:module:attribute")
     inputs = manifest.cloud_inputs()
     model = HighCostModel.from_model(backend, np.array(manifest.classes), len(inputs))
-    return lambda x: model.answers(np.ascontiguousarray(x[:, inputs]))
+    return lambda rows: model.answers(np.ascontiguousarray(rows[:, inputs]))
 
 
 def check_data(
@@ -71,16 +71,16 @@ def check_data(
         instances, labels = load_instances(source, target or _label_array_name(source))
         rows = manifest.instance.flat(instances)
     elif manifest.encoder is None and Path(source).suffix.lower() not in (".csv", ".parquet"):
-        data = datasets.load(source, target=target)
-        rows = np.ascontiguousarray(data.columns(manifest.feature_names, source))
-        labels = data.y
+        dataset = datasets.load(source, target=target)
+        rows = np.ascontiguousarray(dataset.columns(manifest.feature_names, source))
+        labels = dataset.y
     else:
         rows, labels = datasets.read_rows(
             source, manifest.column_names, manifest.encoder, target=target
         )
     _check_missing(rows, manifest, source)
     outcome = graph_outcome(
-        bundle, rows, cloud=None if cloud_function is None else cloud_function(rows)
+        bundle, rows, cloud_answers=None if cloud_function is None else cloud_function(rows)
     )
     quality_figures = {} if labels is None else _quality_figures(outcome, labels, manifest, source)
     figures: dict[str, Any] = quality_figures | {

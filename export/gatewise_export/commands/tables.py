@@ -21,6 +21,8 @@ from gatewise_signals.signal_input import SignalInput
 ACCURACY_NAMES = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
 #: Largest number of classes in a line or table.
 MAX_CLASSES_SHOWN = 8
+#: Largest number of classes with a column of recall in the table of operating points.
+MAX_RECALL_COLUMNS = 4
 #: Largest number of column names in a line.
 MAX_NAMES_SHOWN = 6
 #: Below this number of test rows, an accuracy's interval is printed before the accuracy.
@@ -105,14 +107,14 @@ def _stage_rows(manifest: Manifest) -> list[Sequence[Any]]:
     costs = manifest.exit_costs().tolist()
     # A lazy stage may acquire only some of its inputs, so its cost is an upper bound, and so is the
     # cost of every later exit.
-    is_bound = list(accumulate((s.kind == "lazy" for s in manifest.stages), operator.or_))
+    is_upper_bound = list(accumulate((s.kind == "lazy" for s in manifest.stages), operator.or_))
     new_columns = _new_columns(manifest)
     rows: list[Sequence[Any]] = [
         (
             str(s),
             stage.kind,
             len(stage.inputs),
-            f"{'up to ' * is_bound[s]}{costs[s]:g}",
+            f"{'up to ' * is_upper_bound[s]}{costs[s]:g}",
             threshold(stop_threshold),
             byte_size(stage.bytes),
             new_columns[s],
@@ -124,7 +126,7 @@ def _stage_rows(manifest: Manifest) -> list[Sequence[Any]]:
     if manifest.cloud is not None:
         file = manifest.cloud.file
         size = manifest.files[file].size
-        price = f"{'up to ' * is_bound[-1]}{costs[-1]:g}"
+        price = f"{'up to ' * is_upper_bound[-1]}{costs[-1]:g}"
         n_inputs = len(manifest.cloud.inputs)
         kind = manifest.cloud.kind
         rows.append(("cloud", kind, n_inputs, price, "", byte_size(size), new_columns[-1]))
@@ -142,11 +144,13 @@ def _join_values(values: Sequence[object], limit: int) -> str:
 
 def _new_columns(manifest: Manifest) -> list[str]:
     """Columns of each stage, and last of the cloud, that no earlier stage reads."""
-    column_of = dict(zip(manifest.feature_names, manifest.feature_column_names, strict=True))
+    column_of_feature = dict(
+        zip(manifest.feature_names, manifest.feature_column_names, strict=True)
+    )
     acquired_columns = set[str]()
     new_columns = []
     for model in (*manifest.stages, manifest.cloud):
-        columns = dict.fromkeys(column_of[name] for name in (model.inputs if model else ()))
+        columns = dict.fromkeys(column_of_feature[name] for name in (model.inputs if model else ()))
         new_columns.append(_join_names([name for name in columns if name not in acquired_columns]))
         acquired_columns |= columns.keys()
     return new_columns
@@ -154,17 +158,17 @@ def _new_columns(manifest: Manifest) -> list[str]:
 
 def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
     """Print the steps on a window with their prices and the first stages that read them."""
-    first_stage: dict[str, str] = {}
+    first_stage_of_step: dict[str, str] = {}
     for s, stage in enumerate(manifest.stages):
         for block in signal.graph.with_inputs(signal.graph.block_labels(stage.inputs)):
-            first_stage.setdefault(block, str(s))
+            first_stage_of_step.setdefault(block, str(s))
     prices = {group.name: group.shared for group in manifest.groups}
     print()
     print_table(
         "computed from a window",
         ("step", "price", "first read by stage"),
         [
-            (step.label, f"{prices[step.label]:g}", first_stage.get(step.label, ""))
+            (step.label, f"{prices[step.label]:g}", first_stage_of_step.get(step.label, ""))
             for step in signal.graph.steps
         ],
     )
@@ -311,11 +315,11 @@ def _classes_to_show(manifest: Manifest) -> list[int]:
         for class_index, share in enumerate(shares or ())
         if share is not None
     }
-    rarest = min(range(len(class_rows)), key=lambda class_index: class_rows[class_index])
+    rarest_class = min(range(len(class_rows)), key=lambda class_index: class_rows[class_index])
     # a class is rare if it has fewer than half of the mean number of rows per class
-    if 2 * len(class_rows) * class_rows[rarest] < sum(class_rows):
-        shown_classes.add(rarest)
-    return sorted(shown_classes)[:4]
+    if 2 * len(class_rows) * class_rows[rarest_class] < sum(class_rows):
+        shown_classes.add(rarest_class)
+    return sorted(shown_classes)[:MAX_RECALL_COLUMNS]
 
 
 def _share_text(shares: Sequence[float | None] | None, class_index: int) -> str:
@@ -323,19 +327,19 @@ def _share_text(shares: Sequence[float | None] | None, class_index: int) -> str:
     return "-" if share is None else f"{share:.3f}"
 
 
-def print_training(result: dict[str, Any], manifest: Manifest) -> None:
+def print_training(summary: dict[str, Any], manifest: Manifest) -> None:
     """Print the tables of `gatewise train`, then the check of its promise."""
     from gatewise_training.operating_points.promise_check import never_found
 
-    test = result["test"]
+    test_figures = summary["test"]
     # without a cloud there are no figures of the policy cloud-only
-    policies = [policy for policy in ("system", "cloud_only") if test[policy] is not None]
+    policies = [policy for policy in ("system", "cloud_only") if test_figures[policy] is not None]
     classes = manifest.classes
     rows: list[tuple[str, ...]] = []
     for policy in policies:
-        figures = test[policy]
+        figures = test_figures[policy]
         figure_texts = [
-            _accuracy_text(figures, test["rows"]),
+            _accuracy_text(figures, test_figures["rows"]),
             f"{figures['balanced_accuracy']:.4f}",
         ]
         if "weighted_accuracy" in figures:
@@ -343,30 +347,30 @@ def print_training(result: dict[str, Any], manifest: Manifest) -> None:
         figure_texts += [f"{figures[score]:.4g}" for score in ("log_loss", "brier_score")]
         offload_rate = figures.get("offload_rate", 1.0)
         rows.append((policy, *figure_texts, f"{figures['cost']:.4g}", f"{offload_rate:.3f}"))
-    majority = test["majority"]
+    majority = test_figures["majority"]
     rows.append((f"always {majority['class']}", f"{majority['share']:.4f}"))
     header = ["", "accuracy", "balanced"]
-    header += ["weighted accuracy"] * ("weighted_accuracy" in test["system"])
+    header += ["weighted accuracy"] * ("weighted_accuracy" in test_figures["system"])
     header += ["log loss", "Brier", "cost", "offload"]
-    of_groups = f" of {test['groups']} groups" if "groups" in test else ""
+    groups_text = f" of {test_figures['groups']} groups" if "groups" in test_figures else ""
     rows = [(*row, *[""] * (len(header) - len(row))) for row in rows]
-    print_table(f"on {test['rows']} test rows{of_groups}", header, rows)
+    print_table(f"on {test_figures['rows']} test rows{groups_text}", header, rows)
     print()
-    _print_classes(test, policies, manifest)
+    _print_classes(test_figures, policies, manifest)
     print_frontier(manifest, hull_only=True)
     print(
-        f"\n{result['bundle']}: {byte_size(result['bytes'])}; the bundle and Python differ in "
-        f"{result['verify']['differing_decisions']} of {result['verify']['rows']} decisions"
+        f"\n{summary['bundle']}: {byte_size(summary['bytes'])}; the bundle and Python differ in "
+        f"{summary['verify']['differing_decisions']} of {summary['verify']['rows']} decisions"
     )
     print_cloud_lines(manifest)
-    print(f"{result['test_rows']}: the test rows, for verify, edge and simulate")
-    for remark in result["remarks"]:
+    print(f"{summary['test_rows']}: the test rows, for verify, edge and simulate")
+    for remark in summary["remarks"]:
         print(f"note: {remark}")
     for policy, name in (("system", "the system"), ("cloud_only", "the high-cost model")):
-        if policy in policies and (labels := never_found(test[policy]["recall"], classes)):
+        if policy in policies and (labels := never_found(test_figures[policy]["recall"], classes)):
             print(f"never found by {name}, a recall of 0 on test rows: {', '.join(labels)}")
     print()
-    for line in result["promise"]["lines"]:
+    for line in summary["promise"]["lines"]:
         print(line)
 
 
@@ -381,7 +385,7 @@ def _accuracy_text(figures: dict[str, Any], n_rows: int) -> str:
 def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Manifest) -> None:
     """Print recall and precision on test rows, of the classes with the lowest recall."""
     recall = test["system"]["recall"]
-    by_recall = sorted(
+    classes_by_recall = sorted(
         range(len(recall)),
         key=lambda class_index: (recall[class_index] is None, recall[class_index]),
     )
@@ -395,7 +399,7 @@ def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Mani
                 for policy in policies
             ),
         )
-        for class_index in sorted(by_recall[:MAX_CLASSES_SHOWN])
+        for class_index in sorted(classes_by_recall[:MAX_CLASSES_SHOWN])
     ]
     header = [f"{figure} {policy}" for figure in ("recall", "precision") for policy in policies]
     choice_text = (
@@ -407,7 +411,7 @@ def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Mani
 
 def print_checks(checks: dict[str, Any], comparisons: Sequence[str]) -> None:
     """Print the figures of `gatewise verify` and the list of its comparisons."""
-    names = {
+    text_of_figure = {
         "rows": "rows",
         "differing_decisions": "differing decisions",
         "differing_labels": "differing labels or values",
@@ -422,7 +426,7 @@ def print_checks(checks: dict[str, Any], comparisons: Sequence[str]) -> None:
     }
     rows = [
         (text, *(f"{report[key]:.6g}" if key in report else "" for report in checks.values()))
-        for key, text in names.items()
+        for key, text in text_of_figure.items()
         if any(key in report for report in checks.values())
     ]
     print_table("verify", ("", *checks), rows)

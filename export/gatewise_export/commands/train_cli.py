@@ -39,12 +39,12 @@ def train(settings: TrainingSettings, as_json: AsJson = False) -> None:
 
     settings = msgspec.structs.replace(settings, rows=neighbour_path(settings.out, "test.csv"))
     run = train_bundle(settings, quiet=as_json)
-    result = run.summary()
+    summary = run.summary()
     if as_json:
-        emit(result)
+        emit(summary)
     else:
         note(f"packed {run.bundle.path}")
-        print_training(result, run.bundle.manifest)
+        print_training(summary, run.bundle.manifest)
     for trouble in run.troubles:
         note(f"gatewise: {trouble}")
     if run.troubles or run.verification.differing_decisions:

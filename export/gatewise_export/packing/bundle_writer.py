@@ -52,10 +52,12 @@ if TYPE_CHECKING:
     from gatewise_training.data.table_encoder import TableEncoder
     from gatewise_training.learners.high_cost_model import HighCostModel
 
+#: Largest number of rows in the self-test, which a device runs whenever it installs a bundle.
 MAX_SAMPLE_ROWS = 64
 #: Smallest allowed difference between the two largest probabilities of a sample row.
 MIN_PROBABILITY_GAP = 1e-3
-#: Largest allowed difference of a converted high-cost model's probability on the sample.
+#: Largest allowed difference of a converted high-cost model's probability on the sample; a graph
+#: may sum in float32 where the model sums in float64.
 CLOUD_TOLERANCE = 1e-3
 
 
@@ -134,15 +136,17 @@ def pack(
     # write the stages and the high-cost model
     rows = _sample_rows(system, sample)
     stages = [StageFiles.of_stage(stage, i) for i, stage in enumerate(_packed_stages(system))]
-    f0 = system.high_cost_model_
+    high_cost_model = system.high_cost_model_
     cloud_file: CloudFile | None = None
-    if f0 is not None and f0.python_model is None:
+    if high_cost_model is not None and high_cost_model.python_model is None:
         cloud_file = convert_and_probe(
-            f0, rows, allow_missing=system.missing_["cloud"] == "allowed"
+            high_cost_model, rows, allow_missing=system.missing_["cloud"] == "allowed"
         )
     content_of_file = _model_files(system, stages, cloud_file, signal)
     # choose rows for the self-test, without rows whose two largest probabilities are close
-    cloud_answers = None if f0 is None else _cloud_answers(f0, cloud_file, rows)
+    cloud_answers = (
+        None if high_cost_model is None else _cloud_answers(high_cost_model, cloud_file, rows)
+    )
     if cloud_answers is not None:
         is_clear = _is_clear(cloud_answers[1])
         rows, cloud_answers = (
@@ -238,11 +242,11 @@ def _model_files(
     for name, content in ({} if signal is None else signal.models).items():
         _check_given_graph(content, name)
         content_of_file[name] = content
-    f0 = system.high_cost_model_
+    high_cost_model = system.high_cost_model_
     if cloud_file is not None:
         content_of_file[cloud_file.name] = cloud_file.content
-    elif f0 is not None:
-        content_of_file[BACKEND] = _backend_content(f0, system.classes_)
+    elif high_cost_model is not None:
+        content_of_file[BACKEND] = _backend_content(high_cost_model, system.classes_)
     return content_of_file
 
 
@@ -294,11 +298,11 @@ def _sample_rows(system: BudgetedClassifier, sample: Any) -> NDArray[np.float32]
     return rows[:MAX_SAMPLE_ROWS]
 
 
-def _backend_content(f0: HighCostModel, classes: NDArray[Any]) -> bytes:
+def _backend_content(model: HighCostModel, classes: NDArray[Any]) -> bytes:
     """Describe the backend of an opaque model; the file is information, and is never loaded."""
     document = {
-        "backend": f0.backend,
-        "inputs": len(f0.features),
+        "backend": model.backend,
+        "inputs": len(model.features),
         "classes": classes.tolist(),
         "gives": "probabilities, a column for each class",
     }
@@ -306,18 +310,18 @@ def _backend_content(f0: HighCostModel, classes: NDArray[Any]) -> bytes:
 
 
 def _cloud_answers(
-    f0: HighCostModel, cloud_file: CloudFile | None, rows: NDArray[np.float32]
+    model: HighCostModel, cloud_file: CloudFile | None, rows: NDArray[np.float32]
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Get the sample's class indices and probabilities, from the file or the opaque model."""
     if cloud_file is None:
-        return f0.answers(rows)
-    return cloud_file.answers(rows[:, f0.features])
+        return model.answers(rows)
+    return cloud_file.answers(rows[:, model.features])
 
 
 def _is_clear(probabilities: NDArray[Any]) -> NDArray[np.bool_]:
     """Mark rows with a label that the last bits of ``exp`` cannot change; if none, all rows."""
-    two_best = np.sort(probabilities, axis=1)[:, -2:]
-    is_clear: NDArray[np.bool_] = two_best[:, 1] - two_best[:, 0] > MIN_PROBABILITY_GAP
+    two_largest = np.sort(probabilities, axis=1)[:, -2:]
+    is_clear: NDArray[np.bool_] = two_largest[:, 1] - two_largest[:, 0] > MIN_PROBABILITY_GAP
     return is_clear if is_clear.any() else np.ones(len(probabilities), np.bool_)
 
 
@@ -360,8 +364,9 @@ def _check_decisions(
     if answers is None:
         answers = HighCostAnswers.of_system(system, bundle, rows)
     points = bundle.manifest.operating_points
-    first_points = {point.chain: i for i, point in reversed(list(enumerate(points)))}
-    for point_index in {bundle.manifest.active, *first_points.values()}:
+    # one point of each chain, the first, because a dict keeps the last value of a key
+    point_of_chain = {point.chain: i for i, point in reversed(list(enumerate(points)))}
+    for point_index in {bundle.manifest.active, *point_of_chain.values()}:
         system_at_point = copy.copy(system)
         system_at_point.operating_point_ = system.operating_points_[point_index]
         report = verify(system_at_point, bundle.with_active(point_index), rows, high_cost=answers)

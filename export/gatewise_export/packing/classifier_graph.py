@@ -25,7 +25,10 @@ _SCORES: Final = "original_scores"
 
 
 def with_class_indices(
-    model: onnx.ModelProto, labels: Sequence[Any] | None, f0: HighCostModel, form: GraphForm
+    model: onnx.ModelProto,
+    labels: Sequence[Any] | None,
+    high_cost_model: HighCostModel,
+    form: GraphForm,
 ) -> bytes:
     """Add nodes that output class indices, and one probability column per class.
 
@@ -34,7 +37,7 @@ def with_class_indices(
     model : onnx.ModelProto
     labels : sequence or None
         Values of the graph's label output, int64 or text; None if it outputs positions.
-    f0 : HighCostModel
+    high_cost_model : HighCostModel
     form : GraphForm
         Meaning of the graph's outputs.
 
@@ -62,13 +65,17 @@ def with_class_indices(
         scores = _SCORES if form.scores == "logits" else columns
         assert scores is not None
         position = tail.add("ArgMax", [scores], axis=1, keepdims=0)
-    class_indices = np.arange(f0.n_classes) if f0.class_indices is None else f0.class_indices
+    class_indices = (
+        np.arange(high_cost_model.n_classes)
+        if high_cost_model.class_indices is None
+        else high_cost_model.class_indices
+    )
     label = tail.add("Gather", [tail.constant(class_indices, np.int64), position], "label")
     if columns is None:
-        _add_one_hot(tail, label, f0.n_classes)
+        _add_one_hot(tail, label, high_cost_model.n_classes)
     else:
-        _add_columns(tail, columns, f0)
-    return _encode_graph(tail.model, len(f0.features), f0.n_classes)
+        _add_columns(tail, columns, high_cost_model)
+    return _encode_graph(tail.model, len(high_cost_model.features), high_cost_model.n_classes)
 
 
 def _encode_graph(model: onnx.ModelProto, n_features: int, n_classes: int) -> bytes:
@@ -141,6 +148,7 @@ def _add_positions(
             "keys_strings": label_texts,
             "values_int64s": list(range(len(label_texts))),
         }
+        # version 1 of LabelEncoder has another attribute
         if versions.get(ML_DOMAIN, ML_OPSET) == 1:
             encoder_attributes = {"classes_strings": label_texts}
         return tail.add("LabelEncoder", [flat_labels], domain=ML_DOMAIN, **encoder_attributes)
@@ -156,16 +164,15 @@ def _add_positions(
     return tail.add("ArgMax", [is_label], axis=1, keepdims=0)
 
 
-def _add_columns(tail: GraphTail, columns: str, f0: HighCostModel) -> None:
+def _add_columns(tail: GraphTail, columns: str, high_cost_model: HighCostModel) -> None:
     """Add nodes that sort the graph's columns by class index."""
-    class_indices = f0.class_indices
-    if class_indices is None or np.array_equal(class_indices, np.arange(f0.n_classes)):
+    class_indices = high_cost_model.class_indices
+    if class_indices is None or np.array_equal(class_indices, np.arange(high_cost_model.n_classes)):
         tail.add("Identity", [columns], "probabilities")
         return
-    permutation = np.zeros((len(class_indices), f0.n_classes), np.float32)
-    permutation[np.arange(len(class_indices)), class_indices] = (
-        1  # each sum has one nonzero term, so it is exact
-    )
+    permutation = np.zeros((len(class_indices), high_cost_model.n_classes), np.float32)
+    # each sum of the product has one nonzero term, so it is exact
+    permutation[np.arange(len(class_indices)), class_indices] = 1
     tail.add("MatMul", [columns, tail.constant(permutation)], "probabilities")
 
 

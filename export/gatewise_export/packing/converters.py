@@ -37,7 +37,7 @@ from gatewise_training.learners.high_cost_model import HighCostModel
 
 #: Largest number of characters of a text in a manifest.
 MAX_PROBLEM_LENGTH = 256
-#: Margin of a class that the model was not fitted on.
+#: Margin of a class that the model was not fitted on: softmax gives it 0, and sums stay finite.
 ABSENT_CLASS_MARGIN = np.float32(-1e30)
 
 
@@ -71,9 +71,9 @@ class CloudFile(NamedTuple):
             return "cloud.onnx"
         return f"cloud.{FILE_EXTENSIONS[self.kind]}"
 
-    def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    def answers(self, rows: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Compute class indices and probabilities of rows, (n, n_used)."""
-        return run_cloud(self.content, x, self.kind, self.link, self.n_classes)
+        return run_cloud(self.content, rows, self.kind, self.link, self.n_classes)
 
 
 def high_cost_graph(model: HighCostModel, *, allows_flat_trees: bool = True) -> CloudFile:
@@ -164,6 +164,7 @@ def convert_and_probe(
     if library_file is None:
         raise problems[0]
     library, content, probe_figures = library_file
+    # the advice after the semicolon is for the user who packs, not for readers of the manifest
     problem = str(problems[0]).partition(";")[0][:MAX_PROBLEM_LENGTH]
     return CloudFile(
         content, library, "identity", model.n_classes, _probe_spec(probe_figures), problem
@@ -185,12 +186,11 @@ def _with_all_classes(
     if class_indices is None or np.array_equal(class_indices, np.arange(model.n_classes)):
         return trees, link
     if link == "identity":
-        value = np.zeros((trees.n_nodes, model.n_classes), np.float32)
-        value[:, class_indices] = trees.value
-        return replace(trees, value=value, base=np.zeros(model.n_classes, np.float32)), link
+        node_values = np.zeros((trees.n_nodes, model.n_classes), np.float32)
+        node_values[:, class_indices] = trees.value
+        return replace(trees, value=node_values, base=np.zeros(model.n_classes, np.float32)), link
     base = np.full(model.n_classes, ABSENT_CLASS_MARGIN)
+    # two classes with sigmoid(m) are softmax(0, m): the first class has no trees and the base 0
     base[class_indices] = trees.base if link == "softmax" else np.append(np.float32(0), trees.base)
-    classes = (
-        class_indices if link == "softmax" else class_indices[1:]
-    )  # sigmoid(m) is softmax(0, m)
+    classes = class_indices if link == "softmax" else class_indices[1:]
     return replace(trees, output=classes[trees.output].astype(np.int32), base=base), "softmax"

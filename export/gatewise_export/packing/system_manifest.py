@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 #: File that names the backend of an opaque high-cost model, instead of its graph.
 BACKEND = "backend.json"
-#: Largest number of classes for which operating points list figures by class.
+#: Largest number of classes for which operating points list figures by class; a manifest with
+#: thousands of points and classes would be too large to read.
 MAX_LISTED_CLASSES = 64
 
 
@@ -100,7 +101,7 @@ def manifest_of_system(
     points = system.operating_points_
     frontier = system.frontier_
     prices = system.cloud_prices_
-    f0 = system.high_cost_model_
+    high_cost_model = system.high_cost_model_
     index_of_stage = {stage_files.stage: i for i, stage_files in enumerate(stages)}
     stage_specs = tuple(_stage_spec(stage_files, feature_names, files) for stage_files in stages)
     manifest = Manifest(
@@ -129,7 +130,9 @@ def manifest_of_system(
         ),
         cloud=_cloud_spec(system, cloud),
         largest_request=0,
-        operating_points=tuple(_rounded_point(point, has_cloud=f0 is not None) for point in points),
+        operating_points=tuple(
+            _rounded_point(point, has_cloud=high_cost_model is not None) for point in points
+        ),
         active=points.index(system.operating_point_),
         files={
             name: FileSpec(hashlib.sha256(content).hexdigest(), len(content))
@@ -187,12 +190,12 @@ def _stage_spec(
 
 
 def _cloud_spec(system: BudgetedClassifier, cloud_file: CloudFile | None) -> CloudSpec | None:
-    f0 = system.high_cost_model_
-    if f0 is None:
+    high_cost_model = system.high_cost_model_
+    if high_cost_model is None:
         return None
-    inputs = tuple(system.feature_names_[column] for column in f0.features)
+    inputs = tuple(system.feature_names_[column] for column in high_cost_model.features)
     if cloud_file is None:
-        return CloudSpec(BACKEND, inputs, "classifier", "identity", f0.backend)
+        return CloudSpec(BACKEND, inputs, "classifier", "identity", high_cost_model.backend)
     return CloudSpec(
         cloud_file.name,
         inputs,

@@ -49,16 +49,16 @@ class HighCostAnswers(NamedTuple):
 
     @classmethod
     def of_system(
-        cls, system: BudgetedClassifier, bundle: Bundle, x: NDArray[np.float32]
+        cls, system: BudgetedClassifier, bundle: Bundle, rows: NDArray[np.float32]
     ) -> HighCostAnswers:
         """Compute both; an opaque model has no graph, so its answers serve as both."""
-        f0 = system.high_cost_model_
-        if f0 is None:
+        high_cost_model = system.high_cost_model_
+        if high_cost_model is None:
             return cls((None, None), (None, None))
-        model = f0.answers(x)
+        model_answers = high_cost_model.answers(rows)
         if _has_backend(bundle):
-            return cls(model, model)
-        return cls(model, _cloud_answers(bundle, x))
+            return cls(model_answers, model_answers)
+        return cls(model_answers, _cloud_answers(bundle, rows))
 
 
 def verify(
@@ -110,7 +110,7 @@ def verify(
     if high_cost is None:
         high_cost = HighCostAnswers.of_system(system, bundle, rows)
     named_rows = table if hasattr(table, "columns") else _with_column_names(system, rows)
-    outcome_of_graphs = graph_outcome(bundle, rows, cloud=high_cost.graph)
+    outcome_of_graphs = graph_outcome(bundle, rows, cloud_answers=high_cost.graph)
     return _report_differences(
         outcome_of_graphs, _system_outcome(system, named_rows, rows, high_cost.model)
     )
@@ -118,27 +118,29 @@ def verify(
 
 def _system_outcome(
     system: BudgetedClassifier,
-    rows: NDArray[np.float32] | pd.DataFrame,
-    x: NDArray[np.float32],
-    cloud: CloudAnswers,
+    named_rows: NDArray[np.float32] | pd.DataFrame,
+    rows: NDArray[np.float32],
+    cloud_answers: CloudAnswers,
 ) -> Outcome:
     """Compute the decisions of a fitted system, given its high-cost model's answers."""
-    exits = system.exit_stage(rows)
-    cloud_labels, cloud_probabilities = cloud
+    exits = system.exit_stage(named_rows)
+    cloud_labels, cloud_probabilities = cloud_answers
     # predict only rows that a stage answers, because the high-cost model may be slow
-    is_local = np.ones(len(x), np.bool_) if cloud_labels is None else exits < len(system.stages_)
-    decided_labels = np.zeros(len(x), np.float32) if cloud_labels is None else cloud_labels.copy()
+    is_local = np.ones(len(rows), np.bool_) if cloud_labels is None else exits < len(system.stages_)
+    decided_labels = (
+        np.zeros(len(rows), np.float32) if cloud_labels is None else cloud_labels.copy()
+    )
     if is_local.any():
-        predicted = system.predict(rows[is_local])
+        predicted = system.predict(named_rows[is_local])
         if hasattr(system, "classes_"):
             predicted = class_positions(np.asarray(system.classes_), predicted)
             decided_labels = decided_labels.astype(np.int64)
         decided_labels[is_local] = predicted
     return Outcome(
-        margins=tuple(stage.margins(x) for stage in system.stages_),
+        margins=tuple(stage.margins(rows) for stage in system.stages_),
         exits=exits,
         labels=decided_labels,
-        costs=system.cost(rows),
+        costs=system.cost(named_rows),
         cloud_labels=cloud_labels,
         cloud_probabilities=cloud_probabilities,
     )
@@ -160,21 +162,21 @@ def _has_backend(bundle: Bundle) -> bool:
 def _float_matrix(X: ArrayLike) -> NDArray[np.float32]:
     """Convert rows to float32 (n, n_features); arrays are flattened."""
     try:
-        x = np.ascontiguousarray(X, np.float32)
+        rows = np.ascontiguousarray(X, np.float32)
     except (TypeError, ValueError) as error:
         raise InputError(f"rows must hold numbers: {error}") from None
-    return x if x.ndim <= 2 else x.reshape(len(x), -1)
+    return rows if rows.ndim <= 2 else rows.reshape(len(rows), -1)
 
 
 def _with_column_names(
-    system: BudgetedClassifier, x: NDArray[np.float32]
+    system: BudgetedClassifier, rows: NDArray[np.float32]
 ) -> NDArray[np.float32] | pd.DataFrame:
     """Convert rows to a table with column names, if the system was fitted on a table."""
     if not hasattr(system, "feature_names_in_"):
-        return x
+        return rows
     import pandas as pd
 
-    return pd.DataFrame(x, columns=system.feature_names_in_)
+    return pd.DataFrame(rows, columns=system.feature_names_in_)
 
 
 def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) -> VerifyReport:
@@ -207,9 +209,9 @@ def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) 
         stage = bundle.read_stage(s)
         margins.append(stage.margins(rows))
         acquired.append(stage.acquired(rows))
-    cloud = outcome_of_graphs.cloud_labels, outcome_of_graphs.cloud_probabilities
+    cloud_answers = outcome_of_graphs.cloud_labels, outcome_of_graphs.cloud_probabilities
     return _report_differences(
-        outcome_of_graphs, decide_outcome(manifest, margins, acquired, *cloud)
+        outcome_of_graphs, decide_outcome(manifest, margins, acquired, *cloud_answers)
     )
 
 
@@ -242,7 +244,7 @@ def self_test(
             f"{bundle}: for {n_differing} sample windows the blocks compute other features on this "
             "machine than at packing"
         )
-    expected = Outcome(
+    expected_outcome = Outcome(
         margins=tuple(sample[f"stage_{s}"] for s in range(len(bundle.manifest.stages))),
         exits=sample["exit"],
         labels=sample["label"],
@@ -251,18 +253,20 @@ def self_test(
         cloud_probabilities=sample.get("cloud_probabilities"),
     )
     # without the high-cost model's file, use its expected outputs
-    cloud: CloudAnswers | None = None
+    cloud_answers: CloudAnswers | None = None
     if bundle.absent_files() or _has_backend(bundle):
-        cloud = expected.cloud_labels, expected.cloud_probabilities
+        cloud_answers = expected_outcome.cloud_labels, expected_outcome.cloud_probabilities
     if answers is not None:
-        cloud = answers(sample["X"])
-    return _report_differences(graph_outcome(bundle, sample["X"], cloud=cloud), expected)
+        cloud_answers = answers(sample["X"])
+    return _report_differences(
+        graph_outcome(bundle, sample["X"], cloud_answers=cloud_answers), expected_outcome
+    )
 
 
 def graph_outcome(
-    bundle: Bundle, rows: NDArray[np.float32], *, cloud: CloudAnswers | None = None
+    bundle: Bundle, rows: NDArray[np.float32], *, cloud_answers: CloudAnswers | None = None
 ) -> Outcome:
-    """Run every graph of a bundle on all rows; `cloud` holds known high-cost model answers."""
+    """Run every graph of a bundle on all rows, without the cloud's if `cloud_answers` are known."""
     manifest = bundle.manifest
     margins = []
     acquired = []
@@ -277,8 +281,8 @@ def graph_outcome(
             )
         margins.append(outputs)
         acquired.append(manifest.acquired_mask(s, acquired_inputs))
-    cloud = _cloud_answers(bundle, rows) if cloud is None else cloud
-    return decide_outcome(manifest, margins, acquired, *cloud)
+    cloud_answers = _cloud_answers(bundle, rows) if cloud_answers is None else cloud_answers
+    return decide_outcome(manifest, margins, acquired, *cloud_answers)
 
 
 def _stage_outputs(
@@ -304,7 +308,7 @@ def _stage_outputs(
 
 
 def run_graph(
-    content: bytes, x: NDArray[np.float32], name: str, batch_rows: int = BATCH_ROWS
+    content: bytes, rows: NDArray[np.float32], name: str, batch_rows: int = BATCH_ROWS
 ) -> list[NDArray[Any]]:
     """Run an ONNX file with onnxruntime and return its outputs in order.
 
@@ -314,8 +318,8 @@ def run_graph(
         session = open_session(content)
         input_name = session.get_inputs()[0].name
         batches = [
-            session.run(None, {input_name: np.ascontiguousarray(x[i : i + batch_rows])})
-            for i in range(0, max(len(x), 1), batch_rows)
+            session.run(None, {input_name: np.ascontiguousarray(rows[start : start + batch_rows])})
+            for start in range(0, max(len(rows), 1), batch_rows)
         ]
     except Exception as error:  # onnxruntime's errors have no common base class
         raise BundleError(f"onnxruntime cannot run {name}: {one_line(error)}") from error
@@ -324,7 +328,7 @@ def run_graph(
 
 def run_cloud(
     content: bytes,
-    x: NDArray[np.float32],
+    rows: NDArray[np.float32],
     kind: CloudKind,
     link: Link,
     n_classes: int | None = None,
@@ -334,20 +338,20 @@ def run_cloud(
     `n_classes` is required only for a library's model file.
     """
     if kind == "margins":
-        (margins,) = run_graph(content, x, "cloud.onnx")
+        (margins,) = run_graph(content, rows, "cloud.onnx")
         return labels(margins), probabilities(margins, link)
     if kind == "classifier":
-        label, class_probabilities = run_graph(content, x, "cloud.onnx")
-        return label, class_probabilities
+        class_indices, class_probabilities = run_graph(content, rows, "cloud.onnx")
+        return class_indices, class_probabilities
     assert n_classes is not None
     try:
-        class_probabilities = BoosterFile(kind, content, n_classes).predict_proba(x)
+        class_probabilities = BoosterFile(kind, content, n_classes).predict_proba(rows)
     except InputError as error:
         raise BundleError(f"high-cost model: {error}") from None
     return np.asarray(class_probabilities.argmax(axis=1), np.int64), class_probabilities
 
 
-def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> CloudAnswers:
+def _cloud_answers(bundle: Bundle, rows: NDArray[np.float32]) -> CloudAnswers:
     cloud = bundle.manifest.cloud
     if cloud is None:
         return None, None
@@ -357,17 +361,23 @@ def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> CloudAnswers:
             f"{cloud.backend}"
         )
     content = bundle.read(cloud.file)
-    inputs = x[:, bundle.manifest.cloud_inputs()]
+    inputs = rows[:, bundle.manifest.cloud_inputs()]
     n_classes = bundle.manifest.n_classes
-    label, class_probabilities = run_cloud(content, inputs, cloud.kind, cloud.link, n_classes)
-    shape = (len(x), n_classes)
-    if label.shape != shape[:1] or label.dtype != np.int64 or class_probabilities.shape != shape:
+    class_indices, class_probabilities = run_cloud(
+        content, inputs, cloud.kind, cloud.link, n_classes
+    )
+    shape = (len(rows), n_classes)
+    if (
+        class_indices.shape != shape[:1]
+        or class_indices.dtype != np.int64
+        or class_probabilities.shape != shape
+    ):
         raise BundleError(
-            f"{bundle}: {cloud.file} outputs labels of {label.dtype} and shape {label.shape}, and "
-            f"probabilities of shape {class_probabilities.shape}; expected int64 {shape[:1]} and "
-            f"{shape}"
+            f"{bundle}: {cloud.file} outputs labels of {class_indices.dtype} and shape "
+            f"{class_indices.shape}, and probabilities of shape {class_probabilities.shape}; "
+            f"expected int64 {shape[:1]} and {shape}"
         )
-    return label, class_probabilities
+    return class_indices, class_probabilities
 
 
 def _report_differences(outcome: Outcome, expected: Outcome) -> VerifyReport:
@@ -385,14 +395,14 @@ def _report_differences(outcome: Outcome, expected: Outcome) -> VerifyReport:
     )
 
 
-def _count_differing(a: NDArray[Any] | None, b: NDArray[Any] | None) -> int:
-    return 0 if a is None or b is None else int(np.count_nonzero(a != b))
+def _count_differing(values: NDArray[Any] | None, expected: NDArray[Any] | None) -> int:
+    return 0 if values is None or expected is None else int(np.count_nonzero(values != expected))
 
 
-def _largest_gap(a: NDArray[Any] | None, b: NDArray[Any] | None) -> float:
+def _largest_gap(values: NDArray[Any] | None, expected: NDArray[Any] | None) -> float:
     """Largest difference of two arrays; NaN equals NaN and is infinitely far from numbers."""
-    if a is None or b is None or not a.size:
+    if values is None or expected is None or not values.size:
         return 0.0
-    distance = np.abs(a.astype(np.float64) - b.astype(np.float64))
-    is_same = (a == b) | (np.isnan(a) & np.isnan(b))
+    distance = np.abs(values.astype(np.float64) - expected.astype(np.float64))
+    is_same = (values == expected) | (np.isnan(values) & np.isnan(expected))
     return float(np.where(is_same, 0.0, np.nan_to_num(distance, nan=np.inf)).max())

@@ -31,7 +31,7 @@ from gatewise_export.repository.release import (
     read_offers,
 )
 
-#: Time limit for fetching all metadata.
+#: Time limit for fetching all metadata, which has a few kilobytes.
 _METADATA_SECONDS: Final = 60.0
 #: Folder in memory for the metadata, used if the disk cannot be written.
 _MEMORY_FOLDER: Final = "/dev/shm"
@@ -77,7 +77,7 @@ class RepositoryClient:
         except (DeserializationError, RepositoryError, AttributeError) as error:
             raise InputError(f"--trust {trust} is not root metadata: {error}") from None
 
-    def refresh(self, seen: SeenVersions) -> tuple[list[OfferedRelease], SeenVersions]:
+    def refresh(self, seen_versions: SeenVersions) -> tuple[list[OfferedRelease], SeenVersions]:
         """Fetch and verify the current offers; return them with the versions of the metadata.
 
         If the folder cannot be written, the metadata is stored in memory, so that the device can
@@ -85,7 +85,7 @@ class RepositoryClient:
         or ``store``.
         """
         try:
-            return self._refresh(seen, self._folder)
+            return self._refresh(seen_versions, self._folder)
         except UpdateError as error:
             if error.reason != "store":
                 raise
@@ -94,19 +94,19 @@ class RepositoryClient:
             with tempfile.TemporaryDirectory(
                 prefix="gatewise-", dir=memory_folder
             ) as temporary_folder:
-                return self._refresh(seen, Path(temporary_folder))
+                return self._refresh(seen_versions, Path(temporary_folder))
         except OSError as error:
             raise self._update_error(error, "store") from error
 
     def _refresh(
-        self, seen: SeenVersions, folder: Path
+        self, seen_versions: SeenVersions, folder: Path
     ) -> tuple[list[OfferedRelease], SeenVersions]:
         url = self._urls[0]
         try:
             self._fetcher.set_time_limit(_METADATA_SECONDS)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for unfinished in folder.glob("tmp*"):  # from a process that was killed
-                unfinished.unlink()
+            for unfinished_file in folder.glob("tmp*"):  # from a process that was killed
+                unfinished_file.unlink()
             client = TufUpdater(
                 str(folder),
                 f"{url}/metadata/",
@@ -118,7 +118,7 @@ class RepositoryClient:
             versions = self._read_versions(folder)
             # a lower version under the same keys is a rollback (TUF specification, 5.4 to 5.6)
             for role, (version, key_ids) in versions.items():
-                seen_version = seen.get(role)
+                seen_version = seen_versions.get(role)
                 if (
                     seen_version is not None
                     and seen_version[1] == key_ids
@@ -153,8 +153,8 @@ class RepositoryClient:
         """Fetch one file of a release."""
         target = self._targets.get(f"{release}/{name}")
         file_spec = release.files[name]
-        expected = (file_spec.size, file_spec.sha256)
-        if target is None or (target.length, target.hashes.get("sha256")) != expected:
+        expected_size_and_hash = (file_spec.size, file_spec.sha256)
+        if target is None or (target.length, target.hashes.get("sha256")) != expected_size_and_hash:
             raise UpdateError(
                 "bundle", f"{release}: {name} has another size or hash in the signed metadata"
             )

@@ -26,6 +26,7 @@ from tuf.ngclient import FetcherInterface
 
 from gatewise.errors import InputError
 
+#: Bytes per read, after which the caller checks the length and the time.
 _CHUNK_BYTES: Final = 64 << 10
 
 
@@ -47,7 +48,7 @@ class BoundedFetcher(FetcherInterface):
     ) -> None:
         self._ca_file = ca_file
         if ca_file is not None:
-            _ = self._context  # raises if the file cannot be used
+            _ = self._tls_context  # raises if the file cannot be used
         self._timeout_s = timeout_s
         self._is_cancelled = is_cancelled
         self._deadline = 0.0
@@ -57,7 +58,7 @@ class BoundedFetcher(FetcherInterface):
         self.received_bytes = 0
 
     @functools.cached_property
-    def _context(self) -> ssl.SSLContext:
+    def _tls_context(self) -> ssl.SSLContext:
         """TLS context, created only for HTTPS because loading the system's authorities is slow."""
         context = ssl.create_default_context()
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -150,7 +151,9 @@ class BoundedFetcher(FetcherInterface):
                     self.interrupt()
                 connection.sock = plain_socket
                 if is_https:
-                    connection.sock = self._context.wrap_socket(plain_socket, server_hostname=host)
+                    connection.sock = self._tls_context.wrap_socket(
+                        plain_socket, server_hostname=host
+                    )
                 yield connection
             finally:
                 with self._lock:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tuf.api.metadata import Targets
 
 RELEASE_FILE: Final = "release.json"
+#: Largest ``release.json`` that a device fetches, because it is read into memory.
 MAX_RELEASE_BYTES: Final = 1 << 20
 #: Rollout to all devices.
 FULL_ROLLOUT: Final = 10_000
@@ -144,7 +145,7 @@ class OfferedRelease:
         adds devices, and each release begins with other devices.
         """
         digest = hashlib.sha256(f"{device}\0{self}".encode()).digest()
-        # draw / 2^64 < rollout / WHOLE in whole numbers
+        # draw / 2^64 < rollout / FULL_ROLLOUT, in whole numbers
         return int.from_bytes(digest[:8]) * FULL_ROLLOUT < self.rollout << 64
 
 
@@ -152,6 +153,7 @@ def read_offers(targets: Targets) -> list[OfferedRelease]:
     """Read the releases in verified targets metadata, in the order of preference."""
     offers = []
     for path, target in targets.targets.items():
+        # a path with fewer parts gets empty ones, and is then not the path of a release
         model, version, name = (*path.split("/", 2), "", "")[:3]
         custom: Any = target.custom
         if name == RELEASE_FILE and isinstance(custom, dict):

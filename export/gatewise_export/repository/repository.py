@@ -134,7 +134,7 @@ class Repository:
                 root.add_key(repository._new_key(role).public_key, role)
         root.roles["root"].threshold = threshold
         for role, signed in zip(ROLES, (root, Targets(), Snapshot(), Timestamp()), strict=True):
-            signed.version = 0  # _write makes it 1
+            signed.version = 0  # _write_metadata makes it 1
             repository._metadata[role] = Metadata(signed)
         with repository._locked(load=False):
             repository._write_metadata("root", "targets", "snapshot", "timestamp")
@@ -157,12 +157,12 @@ class Repository:
 
         Raises InputError if no release or several releases have the name.
         """
-        matches = [offer for offer in self.offers() if name in (str(offer), offer.version)]
-        if len(matches) != 1:
+        matching_offers = [offer for offer in self.offers() if name in (str(offer), offer.version)]
+        if len(matching_offers) != 1:
             names = ", ".join(map(str, self.offers())) or "none"
-            number = "several releases" if matches else "no release"
+            number = "several releases" if matching_offers else "no release"
             raise InputError(f"{number} named {name!r}; the repository holds: {names}")
-        return matches[0]
+        return matching_offers[0]
 
     def release(self, offer: OfferedRelease) -> Release:
         """Read the ``release.json`` of an offer."""
@@ -179,9 +179,11 @@ class Repository:
         Raises BundleError if the bundle cannot be read, and InputError if the version exists with
         other files.
         """
-        with self._locked(), tempfile.TemporaryDirectory() as temporary:
+        with self._locked(), tempfile.TemporaryDirectory() as temporary_folder:
             # pack the bundle without its high-cost model, with a target for each file
-            device_bundle = repack(bundle, Path(temporary) / "bundle", sign=sign, for_device=True)
+            device_bundle = repack(
+                bundle, Path(temporary_folder) / "bundle", sign=sign, for_device=True
+            )
             manifest = device_bundle.manifest
             content_of_file = {
                 path.name: path.read_bytes() for path in device_bundle.path.iterdir()
@@ -210,23 +212,23 @@ class Repository:
                     f"bundle {bundle}: no model file can have the name {RELEASE_FILE}"
                 )
             content_of_file[RELEASE_FILE] = release.to_json()
-            target = TargetFile.from_data(
+            release_target = TargetFile.from_data(
                 f"{release_path}/{RELEASE_FILE}", content_of_file[RELEASE_FILE], ["sha256"]
             )
-            existing_target = self._metadata["targets"].signed.targets.get(target.path)
+            existing_target = self._metadata["targets"].signed.targets.get(release_target.path)
             if existing_target is not None:
-                if existing_target.hashes == target.hashes:
+                if existing_target.hashes == release_target.hashes:
                     return release
                 raise InputError(
                     f"{release_path} has other files already; give the bundle another version"
                 )
             # write the files before the metadata that lists them
-            target.unrecognized_fields["custom"] = {"serial": 0, "rollout": 0}
-            for name, file in (targets | {RELEASE_FILE: target}).items():
-                path = self._target_path(file.path, file.hashes["sha256"])
+            release_target.unrecognized_fields["custom"] = {"serial": 0, "rollout": 0}
+            for name, file_target in (targets | {RELEASE_FILE: release_target}).items():
+                path = self._target_path(file_target.path, file_target.hashes["sha256"])
                 path.parent.mkdir(parents=True, exist_ok=True)
                 replace_file(path, content_of_file[name])
-                self._metadata["targets"].signed.targets[file.path] = file
+                self._metadata["targets"].signed.targets[file_target.path] = file_target
             self._write_metadata("targets", "snapshot", "timestamp")
         return release
 
@@ -280,22 +282,21 @@ class Repository:
         renewal_time = datetime.now(UTC) + timedelta(days=RENEWAL_DAYS)
         with self._locked():
             unsigned_expiries: dict[str, datetime] = {}
-            roles_due = []
+            due_roles = []
             for role in ("targets", "root"):
                 expires = self._metadata[role].signed.expires
                 if expires >= renewal_time:
                     continue
                 try:
                     self._signers(role)
-                    roles_due.append(role)
+                    due_roles.append(role)
                 except InputError:
                     unsigned_expiries[role] = expires
             self._write_metadata(
-                *(role for role in roles_due if role == "targets"), "snapshot", "timestamp"
+                *(role for role in due_roles if role == "targets"), "snapshot", "timestamp"
             )
-            self._write_metadata(
-                *(role for role in roles_due if role == "root")
-            )  # last, as in rotate_key
+            # root last, as in rotate_key
+            self._write_metadata(*(role for role in due_roles if role == "root"))
         return unsigned_expiries
 
     def rotate_key(self, role: str, *, revoke: str | None = None) -> str:

@@ -106,7 +106,7 @@ def test_slots_are_the_features_of_all_stages_in_order():
     assert [stage.is_lazy for stage in layout.stages] == [False, False]
     assert [stage.n_margins for stage in layout.stages] == [1, 1]
     assert [forest.slot.tolist() for forest in layout.forests] == [[2], [1]]
-    assert (layout.coded, layout.edges, layout.n_outputs) == (None, (), 1)
+    assert (layout.code_bits, layout.edges, layout.n_outputs) == (None, (), 1)
 
 
 def test_a_stage_whose_model_is_left_out_still_acquires_its_features():
@@ -128,7 +128,7 @@ def test_codes_count_the_thresholds_below():
     first = Stage(ensemble(DEEP_TREE, n_features=2), np.array([0, 1]), "sigmoid")
     second = Stage(ensemble(stump(0, 3.0), n_features=1), np.array([1]), "sigmoid")
     layout = lay_out(cascade_of_trees(first, second, takes_missing=True), 8)
-    assert layout.coded == 8
+    assert layout.code_bits == 8
     assert [edges.tolist() for edges in layout.edges] == [[2.0], [1.0, 3.0, 4.0]]
     assert [forest.code.tolist() for forest in layout.forests] == [[2, 0, 0], [1]]
     assert layout.nan_code == 255
@@ -138,7 +138,7 @@ def test_codes_count_the_thresholds_below():
 def test_a_layout_without_thresholds_has_no_codes():
     linear_model = LinearModel(*np.ones((2, 3), "f4"), np.ones((3, 1), "f4"), np.ones(1, "f4"))
     layout = lay_out(cascade_of_trees(Stage(linear_model, np.arange(3), "sigmoid")), 8)
-    assert layout.coded is None
+    assert layout.code_bits is None
     assert layout.forests == ()
     assert layout.nan_flag == 0
     assert layout.nan_code == 0
@@ -198,7 +198,7 @@ def test_the_type_of_edge_starts_holds_the_number_of_all_edges(n_edges, c_type):
 def test_layouts_do_not_change():
     layout = lay_out(make_step_cascade(2, takes_missing=False), 8)
     for record, field in (
-        (layout, "coded"),
+        (layout, "code_bits"),
         (layout.stages[0], "is_lazy"),
         (layout.forests[0], "output"),
     ):
@@ -293,4 +293,4 @@ def test_codes_of_a_byte_leave_one_for_nan(takes_missing, max_thresholds):
         ConversionError, match=f"8-bit codes distinguish only {max_thresholds}: use coded=16"
     ):
         lay_out(larger_cascade, 8)
-    assert lay_out(larger_cascade, 16).coded == 16
+    assert lay_out(larger_cascade, 16).code_bits == 16

@@ -196,7 +196,7 @@ def test_more_thresholds_than_codes_are_refused(compiled_systems, tmp_path):
     wide_cascade = replace(cascade, stages=(replace(stage, model=one_feature_trees),))
     with pytest.raises(ConversionError, match="8-bit codes distinguish only 255"):
         lay_out(wide_cascade, 8)
-    assert lay_out(wide_cascade, 16).coded == 16
+    assert lay_out(wide_cascade, 16).code_bits == 16
 
 
 def test_by_default_the_smallest_form_is_written(compiled_systems, tmp_path):

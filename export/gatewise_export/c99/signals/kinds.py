@@ -20,8 +20,8 @@ SUM_BLOCK = 128
 
 def _write_channels(code: StepCode, step: Channels) -> None:
     samples, width = (*code.input_shapes[0], 1)[:2]
-    index = code.integer_table(step.indices, "Columns of the window")
-    code.write_call("channels", samples, width, index, len(step.indices), float(step.scale))
+    column_table = code.integer_table(step.indices, "Columns of the window")
+    code.write_call("channels", samples, width, column_table, len(step.indices), float(step.scale))
 
 
 def _write_pixels(code: StepCode, step: Pixels) -> None:
@@ -91,9 +91,10 @@ def _write_band_powers(code: StepCode, step: spectra.BandPowers) -> None:
 
 def _write_moments(code: StepCode, step: spectra.SpectralMoments) -> None:
     hz = code.float_table(step.source.hz(code.row_length), "Frequencies of bins")
-    scale = float(-np.log(code.row_length))
+    # entropy = sum p log p / -log n, which is 1 for a flat spectrum of n bins
+    entropy_scale = float(-np.log(code.row_length))
     scratch = code.reserve_scratch(code.row_length)
-    code.write_row_call("spectral_moments", hz, float(step.rolloff), scale, scratch)
+    code.write_row_call("spectral_moments", hz, float(step.rolloff), entropy_scale, scratch)
 
 
 def _write_spectrogram(code: StepCode, step: sound.Spectrogram) -> None:
@@ -144,17 +145,17 @@ def _write_mfcc(code: StepCode, step: sound.Mfcc) -> None:
 def _grid_call_writer(function: str) -> Callable[[StepCode, Any], None]:
     def write(code: StepCode, step: images.Thumbnail | images.BlockStatistics) -> None:
         height, width = code.input_shapes[0]
-        scratch = code.reserve_scratch(-(-height // step.rows))
+        scratch = code.reserve_scratch(-(-height // step.rows))  # a float per row of a grid cell
         code.write_call(function, height, width, step.rows, step.columns, scratch)
 
     return write
 
 
 def _write_histogram(code: StepCode, step: images.GreyHistogram) -> None:
-    factor = step.bins / (step.high - step.low)
-    code.write_call(
-        "histogram", math.prod(code.input_shapes[0]), step.bins, float(step.low), factor
-    )
+    # bin = (value - low) * bins_per_unit
+    bins_per_unit = step.bins / (step.high - step.low)
+    size = math.prod(code.input_shapes[0])
+    code.write_call("histogram", size, step.bins, float(step.low), bins_per_unit)
 
 
 def _write_edges(code: StepCode, step: images.Edges) -> None:

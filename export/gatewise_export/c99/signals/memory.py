@@ -42,16 +42,17 @@ def place_buffers(buffers: Sequence[Buffer], start: int = 0) -> tuple[dict[str, 
             *(buffer for buffer in buffers if buffer.container == container.name),
         ]
         conflicts = [
-            (buffer.size, other)
+            (buffer.size, offsets[placed.name], offsets[placed.name] + placed.size)
             for buffer in buffer_group
-            for other in placed_buffers
-            if other.steps & buffer.steps
+            for placed in placed_buffers
+            if placed.steps & buffer.steps
         ]
+        # move up to the nearest end of an overlapping buffer, until no buffer overlaps
         offset = start
         while conflict_ends := [
-            offsets[other.name] + other.size
-            for size, other in conflicts
-            if offset < offsets[other.name] + other.size and offsets[other.name] < offset + size
+            placed_end
+            for size, placed_start, placed_end in conflicts
+            if offset < placed_end and placed_start < offset + size
         ]:
             offset = min(conflict_ends)
         offsets |= dict.fromkeys((buffer.name for buffer in buffer_group), offset)

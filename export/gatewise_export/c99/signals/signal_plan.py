@@ -61,15 +61,17 @@ def plan_signals(
     `window` holds zeros in the shape and dtype of the windows. Raises ConversionError if C cannot
     compute a step, and InputError if the windows do not fit the blocks.
     """
-    indices = range(len(graph.feature_names)) if features is None else features
-    blocks = list(dict.fromkeys(int(graph.block_of_feature[feature]) for feature in indices))
-    if not blocks:
+    feature_indices = range(len(graph.feature_names)) if features is None else features
+    block_indices = list(
+        dict.fromkeys(int(graph.block_of_feature[feature]) for feature in feature_indices)
+    )
+    if not block_indices:
         raise InputError("features is empty: give at least one feature of a block")
     # each step comes before the first block that needs it
     steps = list(
         dict.fromkeys(
             step
-            for block_index in blocks
+            for block_index in block_indices
             for step in _steps_of_block(graph, graph.blocks[block_index])
         )
     )
@@ -84,9 +86,9 @@ def plan_signals(
     steps = [step for step in steps if step not in inner_steps]
     tables = SignalTables()
     step_codes = _write_step_codes(graph, steps, window, tables)
-    block_steps = [steps.index(graph.blocks[block_index]) for block_index in blocks]
+    block_steps = [steps.index(graph.blocks[block_index]) for block_index in block_indices]
     offsets, n_floats = _place_memory(step_codes, block_steps)
-    feature_spans = [graph.columns(block_index) for block_index in blocks]
+    feature_spans = [graph.columns(block_index) for block_index in block_indices]
     return SignalPlan(feature_spans, block_steps, step_codes, tables, offsets, n_floats)
 
 
@@ -102,13 +104,13 @@ def computable_features(graph: SignalGraph) -> set[int]:
 
 def _steps_of_block(graph: SignalGraph, block: Step) -> list[Step]:
     """List a block and all steps that it needs, each after the steps that it reads."""
-    needed = set()
+    needed_steps = set()
     unvisited = [block]
     while unvisited:
         step = unvisited.pop()
-        needed.add(step)
+        needed_steps.add(step)
         unvisited += step.inputs
-    return [step for step in graph.steps if step in needed]
+    return [step for step in graph.steps if step in needed_steps]
 
 
 def _inner_spectrograms(steps: Sequence[Step]) -> set[Step]:
@@ -132,7 +134,7 @@ def _write_step_codes(
     """Write the calls of steps; the shapes of results come from running a `window` of zeros."""
     step_values = graph.lazy_values(window)
     try:
-        shape_of = {step: step_values.step_result(step).shape[1:] for step in steps}
+        shape_of_step = {step: step_values.step_result(step).shape[1:] for step in steps}
     except (IndexError, ValueError) as error:
         raise InputError(
             f"windows of shape {window.shape} do not fit the blocks: {error}"
@@ -143,17 +145,20 @@ def _write_step_codes(
         input_steps = [
             input_step
             for direct_input in step.inputs
-            for input_step in ([direct_input] if direct_input in shape_of else direct_input.inputs)
+            for input_step in (
+                [direct_input] if direct_input in shape_of_step else direct_input.inputs
+            )
         ]
-        reads_planned_steps = all(direct_input in shape_of for direct_input in step.inputs)
+        reads_planned_steps = all(direct_input in shape_of_step for direct_input in step.inputs)
         reader = step if reads_planned_steps else step.inputs[0]
         code = StepCode(
             step=step,
             step_number=step_number,
-            result_shape=shape_of[step],
+            result_shape=shape_of_step[step],
             may_overwrite=len(input_steps) == 1 and _is_only_reader(graph, reader, input_steps[0]),
             input_steps=[steps.index(input_step) for input_step in input_steps],
-            input_shapes=[shape_of[input_step] for input_step in input_steps] or [window.shape],
+            input_shapes=[shape_of_step[input_step] for input_step in input_steps]
+            or [window.shape],
             tables=tables,
         )
         CALL_WRITERS[type(step)](code, step)
@@ -168,9 +173,9 @@ def _is_only_reader(graph: SignalGraph, step: Step, source: Step) -> bool:
     """
     steps_of_blocks = (_steps_of_block(graph, block) for block in graph.blocks)
     return not source.inputs and all(
-        [reader for reader in block_steps if source in reader.inputs] == [step]
-        for block_steps in steps_of_blocks
-        if step in block_steps
+        [reader for reader in steps_of_block if source in reader.inputs] == [step]
+        for steps_of_block in steps_of_blocks
+        if step in steps_of_block
     )
 
 
@@ -183,8 +188,8 @@ def _place_memory(
     again for each block, so its result is needed only until its last reader within the block.
     """
     steps_with_result = [{i} for i in range(len(step_codes))]
-    for block in block_steps:
-        ancestors = _ancestors(step_codes, block)
+    for block_step in block_steps:
+        ancestors = _ancestors(step_codes, block_step)
         for i in ancestors:
             last_reader = max(
                 (reader for reader in ancestors if i in step_codes[reader].input_steps), default=i
@@ -245,19 +250,19 @@ def _mark_overwritten(
     step_codes: Sequence[StepCode], offsets: dict[str, int], shared_buffers: Sequence[Buffer]
 ) -> None:
     """Record which results each step overwrites, of those computed from the window alone."""
-    span_of = {
+    span_of_buffer = {
         buffer.name: range(offsets[buffer.name], offsets[buffer.name] + buffer.size)
         for buffer in shared_buffers
     }
     for source in step_codes:
         if source.input_steps:
             continue
-        source_span = span_of[f"RESULT_{source.step_number}"]
+        source_span = span_of_buffer[f"RESULT_{source.step_number}"]
         for code in step_codes:
             if code is source:
                 continue
             written_spans = [
-                span_of.get(f"{buffer_kind}_{code.step_number}", range(0))
+                span_of_buffer.get(f"{buffer_kind}_{code.step_number}", range(0))
                 for buffer_kind in ("RESULT", "WORK")
             ]
             if any(

@@ -33,7 +33,8 @@ STEPS_TEMPLATE = "signal_steps.c"
 SELFTEST_TEMPLATE = "signals_selftest.c"
 #: Bytes of stack for calls, without the C library's; tests measure the real use.
 CALL_STACK_BYTES = 768
-#: Largest allowed difference of a feature, relative to its largest absolute value in the sample.
+#: Largest allowed difference of a feature, relative to its largest absolute value in the sample;
+#: numpy and a C library round the same float32 functions differently.
 MAX_RELATIVE_ERROR = 1e-5
 #: Largest total size of the self-test's windows in bytes.
 MAX_SAMPLE_BYTES = 1 << 17
@@ -215,9 +216,7 @@ def _add_plan_tables(plan: SignalPlan) -> c_text.Tables:
             "offset_type": c_text.unsigned_type(int(offsets.max())),
         }
     )
-    input_numbers = np.array(
-        [input_step for of_step in input_steps for input_step in of_step], np.int64
-    )
+    input_numbers = np.array([number for numbers in input_steps for number in numbers], np.int64)
     tables.add("input", input_numbers, "input_type", "Steps that each step reads")
     tables.add("input_start", np.cumsum([0, *map(len, input_steps)]), "input_start_type")
     is_feature = _packed_bits(plan.block_steps, len(plan.step_codes))
@@ -282,14 +281,16 @@ def _selftest_text(
     compares_decisions: bool,
 ) -> str:
     """Write the self-test, which counts windows with features that differ from Python's."""
-    expected = graph.transform(windows)[:, features]
+    expected_features = graph.transform(windows)[:, features]
     element_type = placeholders["element"]
     tables = c_text.Tables()
     tables.add("feature", features, "uint16_t", "Numbers of the features")
     tables.add("windows", windows, element_type)
-    tables.add("expected", expected, "float")
-    scale = np.max(np.abs(expected), axis=0, initial=0, where=np.isfinite(expected))
-    tables.add("scale", scale, "float")
+    tables.add("expected", expected_features, "float")
+    largest_features = np.max(
+        np.abs(expected_features), axis=0, initial=0, where=np.isfinite(expected_features)
+    )
+    tables.add("scale", largest_features, "float")
     placeholders = placeholders | {
         "include": f'#include "{placeholders["p"]}.h"\n' if compares_decisions else "",
         "tables": str(tables),

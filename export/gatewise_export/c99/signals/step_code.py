@@ -49,8 +49,8 @@ class SignalTables:
     def finish(self) -> Tables:
         """Add the table of twiddle factors, and return all tables."""
         if self._fft_size:
-            angle = 2 * np.pi * np.arange(self._fft_size // 2) / self._fft_size
-            twiddles = np.stack([np.cos(angle), -np.sin(angle)], axis=-1).astype(np.float32)
+            angles = 2 * np.pi * np.arange(self._fft_size // 2) / self._fft_size
+            twiddles = np.stack([np.cos(angles), -np.sin(angles)], axis=-1).astype(np.float32)
             twiddles[twiddles == 0] = 0  # turn -0 into 0
             comment = "Cosine and negative sine of 2 pi k / MAX_FFT_SIZE"
             self._tables.add_code(f"#define MAX_FFT_SIZE {self._fft_size}u\n")
@@ -103,8 +103,8 @@ class StepCode:
     call_text: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
-        results = [f"signals->memory + RESULT_{i}" for i in self.input_steps]
-        self.input_expressions = results or ["signals->window"]
+        result_expressions = [f"signals->memory + RESULT_{i}" for i in self.input_steps]
+        self.input_expressions = result_expressions or ["signals->window"]
 
     @property
     def n_rows(self) -> int:
