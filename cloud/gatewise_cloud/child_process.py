@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
+#: Time in which a child may end by itself before it is killed.
 _CLOSE_SECONDS: Final = 10.0
 #: Shell script that kills a program when the shell's standard input, a pipe, closes.
 _GUARD_SCRIPT: Final = 'read _; kill -KILL "$1"'
@@ -84,7 +85,9 @@ class ChildProcess:
             )
         self._reader: threading.Thread | None = None
         if on_message is not None:
-            self._reader = threading.Thread(target=self._read, name=f"read {name}", daemon=True)
+            self._reader = threading.Thread(
+                target=self._read_lines, name=f"read {name}", daemon=True
+            )
             self._reader.start()
 
     @property
@@ -162,7 +165,7 @@ class ChildProcess:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self) -> None:
+    def _read_lines(self) -> None:
         assert self._process.stdout is not None
         assert self._on_message is not None
         with self._process.stdout as lines:

@@ -24,6 +24,7 @@ _LOG = logging.getLogger("gatewise_cloud")
 
 #: Maximum number of labels that wait for the disk or for their instances.
 MAX_WAITING_LABELS: Final = 10_000
+#: Time between two searches of the archive for the instances of labels.
 _POLL_SECONDS: Final = 1.0
 #: Time allowed for writing a shard to disk after it is closed.
 _WRITE_SECONDS: Final = 30.0

@@ -25,7 +25,7 @@ from gatewise_export.archive.machine_labels import MachineLabel
 
 #: Maximum number of bytes in the name of a class.
 MAX_LABEL_BYTES: Final = 200
-#: Largest time, in Unix seconds.
+#: Largest time, in Unix seconds; a sender could give any integer.
 MAX_TIME: Final = 1 << 40
 
 

@@ -32,11 +32,13 @@ _LOG = logging.getLogger("gatewise_cloud")
 _SHARD_BYTES: Final = 8 << 20
 #: Maximum size of closed shards that wait for the disk.
 _MAX_WAITING_BYTES: Final = 64 << 20
-#: Size of an instance in memory, in addition to its values.
+#: Approximate size of an instance in memory, in addition to its values.
 _ROW_BYTES: Final = 200
+#: Time between two searches for shards that have been open for long enough.
 _POLL_SECONDS: Final = 1.0
+#: Row numbers of a request with one instance, which is the usual case, made once.
 _FIRST_ROW: Final = np.zeros(1, np.intp)
-#: Maximum number of private devices to remember.
+#: Maximum number of private devices to remember, which bounds the memory.
 _MAX_PRIVATE_DEVICES: Final = 20_000
 
 
@@ -154,6 +156,7 @@ class ArchiveWriter:
         """Archive the instances of an answered request, unless it is private."""
         if ticket.is_private:
             with self._condition:
+                # move the device to the end of the dict, so that the one silent for longest goes
                 self._private_devices.pop(ticket.device, None)
                 self._private_devices[ticket.device] = None
                 if len(self._private_devices) > _MAX_PRIVATE_DEVICES:
@@ -190,14 +193,14 @@ class ArchiveWriter:
         """Thin closed shards that wait for the disk if they take too much memory."""
         while sum(shard.n_bytes for shard in self._full_shards) > _MAX_WAITING_BYTES:
             shard = max(self._full_shards, key=lambda shard: shard.n_bytes)
-            n_before = sum(len(request.rows) for request in shard.requests)
+            n_rows_before = sum(len(request.rows) for request in shard.requests)
             for request in shard.requests:
                 request.select(self._rng.random(len(request.rows)) < 0.5)
             shard.requests = [request for request in shard.requests if len(request.rows)]
-            n_after = sum(len(request.rows) for request in shard.requests)
-            self._counts["thinned"] += n_before - n_after
+            n_rows_after = sum(len(request.rows) for request in shard.requests)
+            self._counts["thinned"] += n_rows_before - n_rows_after
             shard.store_probability /= 2
-            shard.n_bytes = shard.n_bytes * n_after // max(n_before, 1)
+            shard.n_bytes = shard.n_bytes * n_rows_after // max(n_rows_before, 1)
 
     # -- the thread that writes --------------------------------------------------------------
 

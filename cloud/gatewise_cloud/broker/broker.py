@@ -34,6 +34,7 @@ from gatewise_cloud.errors import BrokerError
 from gatewise_edge.link.mqtt import Endpoint
 
 _START_TIMEOUT_SECONDS: Final = 15.0
+#: Number of free ports to try, because other programs may take them first.
 _MAX_PORT_ATTEMPTS: Final = 5
 #: Folders of mosquitto that are often missing from PATH.
 _SYSTEM_FOLDERS: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin")

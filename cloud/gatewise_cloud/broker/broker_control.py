@@ -20,8 +20,9 @@ from gatewise_cloud.broker.mqtt_client import refusal_error, run_until, subscrib
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.broker_url import Endpoint
 
-_COMMANDS: Final = "$CONTROL/dynamic-security/v1"
-_RESPONSES: Final = "$CONTROL/dynamic-security/v1/response"
+_COMMAND_TOPIC: Final = "$CONTROL/dynamic-security/v1"
+_RESPONSE_TOPIC: Final = "$CONTROL/dynamic-security/v1/response"
+#: Longest wait for a response, which includes the time in which the plugin writes its file.
 _TIMEOUT_SECONDS: Final = 30.0
 #: Number of commands in one message.
 _BATCH_SIZE: Final = 100
@@ -101,7 +102,9 @@ def _send_commands(endpoint: Endpoint, commands: list[Command]) -> Iterator[Mapp
     def add_responses(message: paho.MQTTMessage) -> None:
         responses.extend(json.loads(message.payload)["responses"])
 
-    with subscribed(endpoint, _RESPONSES, on_message=add_responses, timeout=_TIMEOUT_SECONDS) as (
+    with subscribed(
+        endpoint, _RESPONSE_TOPIC, on_message=add_responses, timeout=_TIMEOUT_SECONDS
+    ) as (
         client,
         is_granted,
     ):
@@ -111,7 +114,7 @@ def _send_commands(endpoint: Endpoint, commands: list[Command]) -> Iterator[Mapp
             )
         for start in range(0, len(commands), _BATCH_SIZE):
             batch = commands[start : start + _BATCH_SIZE]
-            client.publish(_COMMANDS, json.dumps({"commands": batch}), qos=1)
+            client.publish(_COMMAND_TOPIC, json.dumps({"commands": batch}), qos=1)
             is_complete = partial(_is_complete, responses, start + len(batch))
             if not run_until(client, is_complete, _TIMEOUT_SECONDS):
                 raise LinkError(endpoint.url, f"broker {endpoint.url} does not answer a command")

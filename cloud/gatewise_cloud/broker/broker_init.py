@@ -54,13 +54,16 @@ from gatewise_export.bundle.storage import replace_file
 _ROLES: Final = ("devices", "workers", "operators", "labellers")
 #: Settings that the roster stores, so that a later call need not repeat them.
 _STORED_SETTINGS: Final = ("port", "at", "data", "run_as", "plugin", "bind_ids")
+#: Time before its expiry at which a call renews a certificate.
 _RENEWAL_PERIOD: Final = datetime.timedelta(days=30)
 _PLUGIN: Final = "mosquitto_dynamic_security.so"
+#: Folders in which packages of Linux distributions and of Homebrew install plugins.
 _PLUGIN_FOLDERS: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/lib")
+#: Longest name of a client; a certificate's common name has at most 64 characters (RFC 5280).
 _MAX_NAME_LENGTH: Final = 60
 
 _Port = Annotated[int, Meta(ge=1, le=65535)]
-#: Size of a message; MQTT limits its payload.
+#: Size of a message; MQTT's length field of 4 bytes allows 268,435,455.
 _MessageSize = Annotated[int, Meta(ge=1024, le=268_435_455)]
 _Names = tuple[str, ...]
 
@@ -176,7 +179,6 @@ class Roster(Record, frozen=True, kw_only=True):
         if is_new:
             new_clients["workers"] = new_clients["workers"] or ("worker-1",)
             new_clients["operators"] = new_clients["operators"] or ("operator",)
-        # merge them into the roles
         clients_by_role: dict[str, Any] = {}
         for role in _ROLES:
             remaining_clients = [
@@ -195,7 +197,6 @@ class Roster(Record, frozen=True, kw_only=True):
             max_message=_largest_message(settings, self.max_message),
             revoked=tuple(name for name in all_revoked_clients if name not in present_clients),
         )
-        # check the hosts
         if not roster.hosts:
             raise InputError("no host: give a name or address of the broker for clients (--host)")
         for host in roster.hosts:
@@ -302,7 +303,11 @@ def init_broker(
 def read_roster(folder: Path) -> Roster:
     """Read the roster of a folder that :func:`init_broker` made."""
     path = folder / "roster.json"
-    return decode_json(_read(path), Roster, str(path))
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error}): restore it") from None
+    return decode_json(content, Roster, str(path))
 
 
 def register_devices(folder: Path, names: Iterable[str]) -> BrokerFolder:
@@ -343,7 +348,6 @@ def _issue_certificates(
         )
         for name in (*replaced_clients, *clients)
     }
-    # revoke
     for name in replaced_clients:
         files = client_files[name]
         if files.certificate.exists():
@@ -438,13 +442,6 @@ def _client_names(texts: Iterable[str]) -> _Names:
                 "begins with neither '.' nor '$' and has no backslash"
             )
     return names
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error}): restore it") from None
 
 
 def _expires_soon(files: CertificateFiles, authority: Authority, now: datetime.datetime) -> bool:

@@ -16,10 +16,10 @@ from gatewise_cloud.child_process import end_with_owner
 async def _serve(host: str, port: int) -> None:
     from amqtt.broker import Broker
 
-    stop = asyncio.Event()
+    stop_event = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    end_with_owner(lambda: loop.call_soon_threadsafe(stop.set))
+    loop.add_signal_handler(signal.SIGTERM, stop_event.set)
+    end_with_owner(lambda: loop.call_soon_threadsafe(stop_event.set))
     broker = Broker(
         {
             "listeners": {"default": {"type": "tcp", "bind": f"{host}:{port}"}},
@@ -28,7 +28,7 @@ async def _serve(host: str, port: int) -> None:
     )
     await broker.start()
     try:
-        await stop.wait()
+        await stop_event.wait()
     finally:
         await broker.shutdown()
 

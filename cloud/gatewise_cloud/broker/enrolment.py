@@ -38,6 +38,7 @@ from gatewise_export.bundle.storage import replace_file
 _LOG = logging.getLogger("gatewise_cloud")
 _TOKENS_FILE: Final = "enrolments.json"
 _TOKEN_LIFETIME_SECONDS: Final = 86400.0
+#: Longest silence of a connection, which holds one of the server's threads.
 _SOCKET_TIMEOUT_SECONDS: Final = 10.0
 #: Time for which the server collects requests before it enrols them together.
 _COLLECT_SECONDS: Final = 0.2
@@ -53,22 +54,22 @@ class Enrolment(Record, frozen=True):
 
     def admits(self, secret: str, now: float) -> bool:
         """Whether `secret` belongs to this token and the token has not expired."""
-        return hmac.compare_digest(self.sha256, _hash(secret)) and now <= self.expires
+        return hmac.compare_digest(self.sha256, _hash_secret(secret)) and now <= self.expires
 
 
 def make_tokens(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Make a one-time token for each device name; older tokens of these names become invalid."""
     clients = read_roster(folder).clients
-    authority = (folder / "ca.crt").read_bytes()
-    expires = time.time() + _TOKEN_LIFETIME_SECONDS
+    authority_certificate = (folder / "ca.crt").read_bytes()
+    expiry = time.time() + _TOKEN_LIFETIME_SECONDS
     enrolments = _read_tokens(folder)
     tokens = {}
     for name in names:
         if name in clients:
             raise InputError(f"client {name!r} has a certificate: revoke it first")
         secret = secrets.token_hex(16)
-        enrolments[name] = Enrolment(sha256=_hash(secret), expires=expires)
-        tokens[name] = write_token(name, secret, authority)
+        enrolments[name] = Enrolment(sha256=_hash_secret(secret), expires=expiry)
+        tokens[name] = write_token(name, secret, authority_certificate)
     _write_tokens(folder, enrolments)
     return tokens
 
@@ -250,8 +251,8 @@ class _EnrolmentHandler(BaseHTTPRequestHandler):
             self._respond(403, json.dumps({"error": reason}).encode())
             return
         roster = read_roster(self.server.folder)
-        broker = f"mqtts://{roster.hosts[0]}:{roster.port}"
-        response = {"certificate": certificate, "broker": broker}
+        broker_url = f"mqtts://{roster.hosts[0]}:{roster.port}"
+        response = {"certificate": certificate, "broker": broker_url}
         self._respond(200, json.dumps(response).encode())
 
     def _respond(self, status: int, content: bytes) -> None:
@@ -279,7 +280,7 @@ def _requested_key(csr: bytes) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def _hash(secret: str) -> str:
+def _hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 

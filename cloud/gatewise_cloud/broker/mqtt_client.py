@@ -15,7 +15,9 @@ from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import Endpoint, make_client
 from gatewise_edge.link.wire import shared_subscription
 
+#: Keep-alive interval of these sessions, which a broker needs to detect a client that died.
 _KEEPALIVE_SECONDS = 10
+#: Longest wait for a shared message after the plain message that was published later.
 _GRACE_SECONDS = 0.5
 
 
@@ -92,7 +94,7 @@ def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
 
 
 def run_until(client: paho.Client, is_done: Callable[[], bool], seconds: float) -> bool:
-    """Run a client's network loop until `done()` is true, at most `seconds`; return `done()`."""
+    """Run a client's network loop until `is_done()`, for at most `seconds`; return `is_done()`."""
     deadline = time.monotonic() + seconds
     while not is_done() and time.monotonic() < deadline:
         if client.loop(0.05) != paho.MQTT_ERR_SUCCESS:

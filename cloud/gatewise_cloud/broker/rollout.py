@@ -46,7 +46,8 @@ _MAX_COMPARISON_REPORTS: Final = 200
 #: Largest share of the devices until a comparison ends, and until the last step.
 _COMPARISON_SHARE: Final = 0.45
 _HOLDOUT_SHARE: Final = 0.9
-#: Smallest number of failures for which a release is withdrawn.
+#: Smallest number of failures for which a release is withdrawn, because one or two devices may fail
+#: for reasons of their own.
 _MIN_FAILURES: Final = 3
 
 
@@ -234,7 +235,7 @@ def roll_out(
     repository has no such release.
     """
     # plan the steps; after an interruption continue from the share that was reached
-    planned = planned_shares(shares, limits)
+    step_shares = planned_shares(shares, limits)
     offer = repository.find(release)
     is_offered = repository.preferred_release(offer.model) == offer
     reached_share = offer.rollout / FULL_ROLLOUT if is_offered else 0.0
@@ -246,7 +247,9 @@ def roll_out(
         show_progress=show_progress,
         latest_report=latest_report,
     )
-    remaining_shares = deque([share for share in planned if share >= reached_share] or planned[-1:])
+    remaining_shares = deque(
+        [share for share in step_shares if share >= reached_share] or step_shares[-1:]
+    )
     while remaining_shares:
         # offer the next share
         share = remaining_shares.popleft()
@@ -292,17 +295,17 @@ def planned_shares(shares: Sequence[float], limits: AbortLimits) -> list[float]:
     With a comparison the first share is below one half, and a share of nine tenths comes before a
     last share of 1. Raises InputError if the shares do not rise within (0, 1].
     """
-    planned = list(shares)
-    if planned != sorted(set(planned)):
+    step_shares = list(shares)
+    if step_shares != sorted(set(step_shares)):
         raise InputError("the shares of a rollout must rise, such as 5%,25%,100%")
-    for share in planned:
+    for share in step_shares:
         check_rollout(share)
     if limits.worse_by is not None:
-        if planned[0] >= 0.5:
-            planned.insert(0, _COMPARISON_SHARE)
-        if planned[-1] == 1.0 and planned[-2] < _HOLDOUT_SHARE:
-            planned.insert(-1, _HOLDOUT_SHARE)
-    return planned
+        if step_shares[0] >= 0.5:
+            step_shares.insert(0, _COMPARISON_SHARE)
+        if step_shares[-1] == 1.0 and step_shares[-2] < _HOLDOUT_SHARE:
+            step_shares.insert(-1, _HOLDOUT_SHARE)
+    return step_shares
 
 
 class _StepWatcher:

@@ -17,26 +17,26 @@ class BackendLink:
     def __init__(self, model: CloudModel, *, n_threads: int = 16) -> None:
         allow_missing = model.manifest.missing.cloud == "allowed"
         self._model = model
-        self._inner = InProcessLink(model.answer, allow_missing=allow_missing)
+        self._in_process_link = InProcessLink(model.answer, allow_missing=allow_missing)
         self._threads = ThreadPoolExecutor(n_threads, thread_name_prefix="gatewise-backend")
 
     @property
     def ready(self) -> bool:
         """Whether the link is open."""
-        return self._inner.ready
+        return self._in_process_link.ready
 
     def open(self, receive: PayloadHandler) -> None:
         """Open the link; one of its threads calls `receive` with each response."""
-        self._inner.open(receive)
+        self._in_process_link.open(receive)
 
     def send(self, payload: bytes) -> bool:
         """Queue a request; return False if the link is not open."""
         if self.ready:
-            self._threads.submit(self._inner.send, payload)
+            self._threads.submit(self._in_process_link.send, payload)
         return self.ready
 
     def close(self) -> None:
         """Close the link and the model, and drop queued requests."""
-        self._inner.close()
+        self._in_process_link.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._model.close()

@@ -16,7 +16,7 @@ _OBJECT_SCHEMA = {"type": "object"}
 def openapi_document(manifest: Manifest) -> dict[str, Any]:
     """Describe the service for one bundle, with an example of each request."""
     metadata = model_metadata(manifest)
-    model = f"/v2/models/{manifest.name}"
+    model_path = f"/v2/models/{manifest.name}"
     column_names = list(manifest.column_names)
     has_raw_columns = manifest.encoder is not None
     instance: Any = (
@@ -31,9 +31,9 @@ def openapi_document(manifest: Manifest) -> dict[str, Any]:
         "/v2": _operation("get", "Name and version of the server."),
         "/v2/health/live": _operation("get", "Whether the server is alive."),
         "/v2/health/ready": _operation("get", "Whether the server can answer."),
-        model: _operation("get", "Inputs and outputs of the model."),
-        f"{model}/ready": _operation("get", "Whether the model can answer."),
-        f"{model}/infer": _operation(
+        model_path: _operation("get", "Inputs and outputs of the model."),
+        f"{model_path}/ready": _operation("get", "Whether the model can answer."),
+        f"{model_path}/infer": _operation(
             "post", "Answer rows in the Open Inference Protocol.", {"inputs": inputs}
         ),
         "/predict": _operation("post", "Answer rows in plain JSON.", {"instances": [instance]}),

@@ -25,6 +25,7 @@ NUMBER_TYPES: Final = frozenset(
 )
 TEXT_TYPE: Final = "BYTES"
 MAX_ROWS: Final = 4096
+"""Largest number of rows in a request."""
 
 Row = NDArray[np.float32] | dict[str, Any]
 Parameters = dict[str, Any]

@@ -27,10 +27,15 @@ from gatewise_cloud.models.backends import Backend, cloud_spec
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
-_MAX_BYTES: Final = 64 << 20
+#: Largest response that is read into memory.
+_MAX_RESPONSE_BYTES: Final = 64 << 20
+#: Number of connections to keep open, one for each call at the same time.
 _MAX_CONNECTIONS: Final = 64
+#: HTTP statuses of a server that may answer later: timeouts, overload and a gateway's errors.
 _BUSY_STATUSES: Final = frozenset({408, 429, 502, 503, 504})
-_HEADER: Final = "Inference-Header-Content-Length"
+#: Header with the size of the JSON before binary arrays.
+_JSON_SIZE_HEADER: Final = "Inference-Header-Content-Length"
+#: Numpy type of each datatype of the protocol; binary arrays are little-endian.
 _DTYPES: Final = {
     "BOOL": np.dtype("?"),
     "UINT8": np.dtype("u1"),
@@ -50,9 +55,9 @@ _DTYPES: Final = {
 class _TimedReader(io.RawIOBase):
     """Socket reader with one deadline for all reads; a socket's own timeout limits each read."""
 
-    def __init__(self, raw: Any, sock: Any, deadline: float) -> None:
-        self._raw = raw
-        self._sock = sock
+    def __init__(self, stream: Any, connected_socket: Any, deadline: float) -> None:
+        self._stream = stream
+        self._socket = connected_socket
         self._deadline = deadline
 
     def readable(self) -> bool:
@@ -62,21 +67,22 @@ class _TimedReader(io.RawIOBase):
         remaining_seconds = self._deadline - time.monotonic()
         if remaining_seconds <= 0:
             raise TimeoutError("timed out")
-        self._sock.settimeout(remaining_seconds)
-        return self._raw.readinto(buffer)
+        self._socket.settimeout(remaining_seconds)
+        return self._stream.readinto(buffer)
 
     def close(self) -> None:
-        self._raw.close()
+        self._stream.close()
         super().close()
 
 
 class _TimedResponse(HTTPResponse):
     """HTTP response with one timeout for its header and its body together."""
 
-    def __init__(self, sock: Any, *args: Any, **options: Any) -> None:
-        super().__init__(sock, *args, **options)
-        deadline = time.monotonic() + sock.gettimeout()
-        self.fp: Any = io.BufferedReader(_TimedReader(self.fp.detach(), sock, deadline))
+    def __init__(self, connected_socket: Any, *options: Any, **named_options: Any) -> None:
+        super().__init__(connected_socket, *options, **named_options)
+        deadline = time.monotonic() + connected_socket.gettimeout()
+        stream = _TimedReader(self.fp.detach(), connected_socket, deadline)
+        self.fp: Any = io.BufferedReader(stream)
 
 
 class OipBackend(Backend):
@@ -168,7 +174,10 @@ class OipBackend(Backend):
                 "POST",
                 f"{self._path}/infer",
                 request_json + tensor_bytes,
-                {"Content-Type": "application/octet-stream", _HEADER: str(len(request_json))},
+                {
+                    "Content-Type": "application/octet-stream",
+                    _JSON_SIZE_HEADER: str(len(request_json)),
+                },
             )
         else:
             if np.isnan(X).any():
@@ -182,7 +191,7 @@ class OipBackend(Backend):
         if status != 200:
             raise self._model_error(f"it answered {status} {_excerpt(body)}")
         try:
-            outputs = _read_outputs(body, headers.get(_HEADER))
+            outputs = _read_outputs(body, headers.get(_JSON_SIZE_HEADER))
         except (ValueError, KeyError, TypeError) as error:
             raise self._model_error(
                 f"its answer does not follow the protocol: {one_line(error)}"
@@ -217,16 +226,16 @@ class OipBackend(Backend):
             raise self._model_error(
                 f"it gave outputs of shape {wrong_shapes} for {n_rows} instances"
             )
-        integers = [array for array in outputs if array.dtype.kind in "iu"]
-        floats = [array for array in outputs if array.dtype.kind == "f" and array.ndim == 2]
-        if self._kind == "margins" and len(outputs) == 1 and floats:
-            return [np.asarray(floats[0], np.float32)]
+        integer_arrays = [array for array in outputs if array.dtype.kind in "iu"]
+        float_arrays = [array for array in outputs if array.dtype.kind == "f" and array.ndim == 2]
+        if self._kind == "margins" and len(outputs) == 1 and float_arrays:
+            return [np.asarray(float_arrays[0], np.float32)]
         if (
             self._kind == "classifier"
-            and len(integers) == len(floats) == 1
-            and integers[0].size == n_rows
+            and len(integer_arrays) == len(float_arrays) == 1
+            and integer_arrays[0].size == n_rows
         ):
-            return [integers[0].reshape(-1), floats[0]]
+            return [integer_arrays[0].reshape(-1), float_arrays[0]]
         output_forms = [f"{array.dtype} {array.shape}" for array in outputs]
         expected_form = "class indices and probabilities"
         if self._kind == "margins":
@@ -240,12 +249,12 @@ class OipBackend(Backend):
             response = self._pool.urlopen(
                 method, path, body or None, headers, preload_content=False
             )
-            content = response.read(_MAX_BYTES + 1)
+            content = response.read(_MAX_RESPONSE_BYTES + 1)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._busy_error(error) from None
-        if len(content) > _MAX_BYTES:
+        if len(content) > _MAX_RESPONSE_BYTES:
             response.close()
-            raise self._model_error(f"its answer is larger than {_MAX_BYTES} bytes")
+            raise self._model_error(f"its answer is larger than {_MAX_RESPONSE_BYTES} bytes")
         response.release_conn()
         if response.status in _BUSY_STATUSES:
             raise self._busy_error(f"it answered {response.status} {_excerpt(content)}")

@@ -96,7 +96,7 @@ def init(
     """
     repository = Repository.init(repo, keys, root_keys=root_keys, threshold=threshold)
     text = f"repository {repo}, keys in {repository.keys}; devices trust {repository.root_file}"
-    _print(as_json, {"root": repository.root_file, "keys": repository.keys}, text)
+    _print_outcome(as_json, {"root": repository.root_file, "keys": repository.keys}, text)
 
 
 @_app.command()
@@ -120,8 +120,8 @@ def add(
         gatewise repo add fleet digits-8.gwb --hardware aarch64
     """
     release = Repository(repo, keys).add(bundle, hardware=hardware or [], sign=sign)
-    n_bytes = sum(spec.size for spec in release.files.values())
-    _print(
+    n_bytes = sum(file_spec.size for file_spec in release.files.values())
+    _print_outcome(
         as_json, {"release": str(release), "bytes": n_bytes}, f"added {release}: {n_bytes} bytes"
     )
 
@@ -252,7 +252,7 @@ class _WatchedRollout(NamedTuple):
             end_states = {"superseded": "superseded", "undecided": f"held at {_share_text(offer)}"}
             end_state = end_states.get(rollout_end.outcome, "withdrawn")
             text = f"{offer} is {end_state}: {rollout_end.abort_reason}"
-        _print(as_json, document, text)
+        _print_outcome(as_json, document, text)
         if rollout_end.outcome != "done":
             raise typer.Exit(EXIT_STATUSES[rollout_end.outcome])
 
@@ -320,7 +320,9 @@ def rotate_key(
         gatewise repo rotate-key fleet timestamp
     """
     new_key = Repository(repo, keys).rotate_key(role, revoke=revoke)
-    _print(as_json, {"role": role, "key": new_key}, f"{role} is signed by key {new_key[:16]} now")
+    _print_outcome(
+        as_json, {"role": role, "key": new_key}, f"{role} is signed by key {new_key[:16]} now"
+    )
 
 
 @_app.command()
@@ -413,10 +415,10 @@ def _print_offers(as_json: bool, repository: Repository, offers: Iterable[Offere
             "rollout": offer.rollout / FULL_ROLLOUT,
         }
         texts.append(_offer_text(offer))
-    _print(as_json, document, "; ".join(texts))
+    _print_outcome(as_json, document, "; ".join(texts))
 
 
-def _print(as_json: bool, document: Mapping[str, Any], text: str) -> None:
+def _print_outcome(as_json: bool, document: Mapping[str, Any], text: str) -> None:
     if as_json:
         emit(document)
     else:

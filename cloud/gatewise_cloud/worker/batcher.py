@@ -29,7 +29,7 @@ from gatewise_edge.link.messages import AuditMark
 
 #: Longest wait in a response that refuses a request.
 _MAX_WAIT_MS: Final = 30_000
-#: Weight of the last run in the smoothed time per row.
+#: Weight of the last run in the smoothed time per row, so that one slow run changes it little.
 _SMOOTHING: Final = 0.1
 
 ModelKey = tuple[str, str]
@@ -183,8 +183,11 @@ class Batcher:
     @property
     def wait_ms(self) -> int:
         """Estimated time in ms until all queued requests have run; at least 1."""
-        rows = self._n_rows_by_model.items()
-        seconds = sum(n * self._row_seconds.get(model, 0.0) for model, n in rows) / self.n_parallel
+        run_seconds = sum(
+            n_rows * self._row_seconds.get(model, 0.0)
+            for model, n_rows in self._n_rows_by_model.items()
+        )
+        seconds = run_seconds / self.n_parallel
         return min(max(1, math.ceil(1000.0 * seconds)), _MAX_WAIT_MS)
 
     def admit(self, ticket: Ticket, now: float) -> Admission:
@@ -233,8 +236,9 @@ class Batcher:
                 for device in self._device_loads
                 if device in self._virtual_ends
             }
-        entry = virtual_start, self._n_arrivals, ticket
-        heapq.heappush(self._queues.setdefault(ticket.model, []), entry)
+        # the arrival number breaks ties, so that tickets are never compared
+        ranked_ticket = virtual_start, self._n_arrivals, ticket
+        heapq.heappush(self._queues.setdefault(ticket.model, []), ranked_ticket)
         self._n_arrivals += 1
         self._n_queued += 1
         self._n_rows_by_model[ticket.model] += n_rows
@@ -313,7 +317,7 @@ class Batcher:
             self._n_rows_by_model.pop(model)
 
     def finish(self, ticket: Ticket, answer_payload: bytes, now: float) -> None:
-        """Remember at `now` the `answer_payload`, a payload, to a `ticket` that was taken."""
+        """Remember at `now` the payload of the answer to a `ticket` that was taken."""
         self.forget(ticket)
         self._remembered_answers[ticket.key] = (now, answer_payload)
         self._answer_bytes += len(answer_payload)

@@ -22,6 +22,7 @@ from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.served_models import ServedModels
 
 _LOG = logging.getLogger("gatewise_cloud")
+#: Number of files of a folder that are looked at, so that a scan of a wrong folder ends.
 _MAX_FILES = 1000
 
 Fingerprint = tuple[tuple[str, int, int], ...]

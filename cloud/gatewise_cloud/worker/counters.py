@@ -6,6 +6,7 @@ import threading
 from bisect import bisect_left
 from typing import Any, Final
 
+#: Help text of each count by its name.
 COUNTS: Final[dict[str, str]] = {
     "received": "messages received on a request topic",
     "answered": "requests answered with labels",
@@ -20,6 +21,7 @@ COUNTS: Final[dict[str, str]] = {
     "queue_us": "microseconds that answered requests waited for their run, summed",
     "model_us": "microseconds that models ran, summed",
 }
+#: Help text of each count that is divided by labels.
 LABELLED_COUNTS: Final[dict[str, str]] = {
     "errors": "requests answered with an error, by its code",
     "dead": "messages published on the dead-letter topic, by reason",
@@ -27,6 +29,7 @@ LABELLED_COUNTS: Final[dict[str, str]] = {
     "labels": "labels that machines sent, by outcome",
     "watched": "bundles of the watched folder, by outcome",
 }
+#: Help text of each histogram, and the upper bounds of its bins, whose last bin has none.
 HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
     "latency_seconds": (
         "time from a request's arrival at the worker to its answer",
@@ -38,7 +41,8 @@ HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
     ),
 }
 
-#: Largest number of labels of one name; further labels are counted as ``other``.
+#: Largest number of labels of one name, because a worker may serve many versions in its life;
+#: further labels are counted as ``other``.
 MAX_LABELS: Final = 100
 
 
@@ -74,13 +78,13 @@ class Counters:
 
         One call updates all counts under one lock, because requests are frequent.
         """
-        position = bisect_left(HISTOGRAMS["latency_seconds"][1], latency_seconds)
+        bin_index = bisect_left(HISTOGRAMS["latency_seconds"][1], latency_seconds)
         with self._lock:
             self._counts["answered"] += 1
             self._counts["instances"] += n_instances
             self._counts["queue_us"] += int(1e6 * queue_seconds)
             self._add_labelled("model_instances", model, n_instances)
-            self._bins["latency_seconds"][position] += 1
+            self._bins["latency_seconds"][bin_index] += 1
             self._sums["latency_seconds"] += latency_seconds
 
     def _add_labelled(self, name: str, label: str, amount: int) -> None:
@@ -91,11 +95,11 @@ class Counters:
 
     def add_run(self, n_instances: int, seconds: float) -> None:
         """Count a run of a model that took `seconds`."""
-        position = bisect_left(HISTOGRAMS["batch_instances"][1], n_instances)
+        bin_index = bisect_left(HISTOGRAMS["batch_instances"][1], n_instances)
         with self._lock:
             self._counts["batches"] += 1
             self._counts["model_us"] += int(1e6 * seconds)
-            self._bins["batch_instances"][position] += 1
+            self._bins["batch_instances"][bin_index] += 1
             self._sums["batch_instances"] += n_instances
 
     def snapshot(self) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def disagreement_bound(manifest: Manifest) -> float | None:
     The result is None if the manifest does not contain the agreement on validation rows.
     """
     agreement = manifest.active_point.agreement
+    # the test needs a bound below 1
     return None if agreement is None else min(1.0 - agreement + _TOLERANCE, 0.99)
 
 

@@ -333,9 +333,11 @@ class BatchServer:
         self._counters.add_run(n_rows, seconds)
         start = 0
         for ticket in batch.tickets:
-            rows = slice(start, start + len(ticket.rows))
-            start = rows.stop
-            self._reply(ticket, answer.labels[rows], answer.probabilities[rows], run_start)
+            row_slice = slice(start, start + len(ticket.rows))
+            start = row_slice.stop
+            self._reply(
+                ticket, answer.labels[row_slice], answer.probabilities[row_slice], run_start
+            )
             unanswered_tickets.remove(ticket)
         with self._condition:
             self._batcher.observe_run(batch.model, n_rows, seconds)

@@ -19,8 +19,11 @@ from gatewise_edge.link.connection import BrokerConnection
 from gatewise_edge.link.message_forms import CBOR, MessageForm
 
 _LOG = logging.getLogger("gatewise_cloud")
+#: Longest wait for the connection and the subscription when a worker starts.
 _CONNECT_SECONDS = 5.0
+#: Longest wait for acknowledgements when a worker ends.
 _ACK_SECONDS = 2.0
+#: Time between two looks at the number of unacknowledged messages.
 _POLL_SECONDS = 0.005
 
 Receive = Callable[[str, bytes, bool], None]

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("gatewise_cloud")
 _MAX_UNACKED = 65535  # message ids have 16 bits
+#: Time between two checks that all threads run.
 _HEALTH_SECONDS = 0.5
 
 
