@@ -27,8 +27,10 @@ from benchmarks.data import problems
 from gatewise.console import as_json_value, note
 from gatewise.errors import InputError
 
+#: All problems except sonar, which only the tables on pruning need, and the bundled sets, which are
+#: for tests.
 DEFAULT_PROBLEMS = tuple(
-    p for p in problems.PROBLEMS if p not in ("sonar", "breast_cancer", "digits")
+    problem for problem in problems.PROBLEMS if problem not in ("sonar", "breast_cancer", "digits")
 )
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm", "catboost")
 
@@ -53,22 +55,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder of cached cells")
     options = parser.parse_args(arguments)
     message = "stopped; the same command continues with the cells that are not finished"
-    return harness.run_command(lambda: _run(options), message)
+    return harness.run_command(lambda: _run_benchmark(options), message)
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run_benchmark(options: argparse.Namespace) -> int:
     settings = Settings(quick=options.quick)
     out = harness.out_folder(options)
     if options.pages:
         _write_pages(out)
         return 0
-    names, methods = _names_and_methods(options)
+    names, methods = _chosen_names_and_methods(options)
     seeds = options.seeds or (1 if options.quick else 5)
     folder = out / "adapt"
     for name in names:
-        cells = [Cell(name, m, seed) for m in methods for seed in range(seeds)]
+        cells = [Cell(name, method, seed) for method in methods for seed in range(seeds)]
         run_cells(cells, settings, n_jobs=options.jobs, cache=options.cache, report=note)
-        figures = _round_floats(as_json_value(_figures(name, cells, settings, options.cache)))
+        figures = _round_floats(
+            as_json_value(_problem_figures(name, cells, settings, options.cache))
+        )
         # Write after each problem, so that an interrupted run leaves its results.
         write_whole(folder / f"{name}.json", json.dumps(figures, indent=1) + "\n")
         pages.plot(name, figures, folder / f"{name}.svg")
@@ -84,33 +88,33 @@ def _write_pages(out: Path) -> None:
     write_whole(out / "simpler.md", simpler_page.markdown(figures))
 
 
-def _names_and_methods(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+def _chosen_names_and_methods(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     names = options.only.split(",")
     methods = options.methods.split(",")
-    for names_to_check, valid_names, what in (
+    for names_to_check, valid_names, noun in (
         (names, problems.PROBLEMS, "problem"),
         (methods, peers.methods(), "method"),
     ):
         for name in names_to_check:
             if name not in valid_names:
-                raise InputError(f"no {what} {name!r}; there are {', '.join(valid_names)}")
+                raise InputError(f"no {noun} {name!r}; there are {', '.join(valid_names)}")
     for class_path in options.add:
         load_user_method(class_path, seed=0)  # report an error before any cell runs
-    return names, [
-        *(m for m in peers.methods() if m in methods),
-        *options.add,
-    ]  # the project's methods first
+    # the project's methods first
+    return names, [*(method for method in peers.methods() if method in methods), *options.add]
 
 
-def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) -> dict[str, Any]:
-    results: dict[str, list[dict[str, Any]]] = {}
+def _problem_figures(
+    name: str, cells: Sequence[Cell], settings: Settings, cache: Path
+) -> dict[str, Any]:
+    records_by_method: dict[str, list[dict[str, Any]]] = {}
     for cell in cells:
-        result = read_cached(cell, settings, cache)
-        assert result is not None
-        results.setdefault(cell.method, []).append(result | {"seed": cell.seed})
-    figures = summary.summarise(problems.get(name), results)
-    if pages.OURS in results and len(results) > 1:
-        n_test = sum(fold["n_test"] for fold in results[pages.OURS][0]["folds"])
+        record = read_cached(cell, settings, cache)
+        assert record is not None
+        records_by_method.setdefault(cell.method, []).append(record | {"seed": cell.seed})
+    figures = summary.summarise(problems.get(name), records_by_method)
+    if pages.OURS in records_by_method and len(records_by_method) > 1:
+        n_test = sum(fold["n_test"] for fold in records_by_method[pages.OURS][0]["folds"])
         figures["against"] = summary.compare(figures, pages.OURS, n_test)
         for bound in BYTE_BOUNDS.values():
             kb = bound // 1024
@@ -125,16 +129,16 @@ def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) 
 def _round_floats(figures: Any) -> Any:
     """Round floats to six significant digits."""
     if isinstance(figures, dict):
-        return {k: _round_floats(v) for k, v in figures.items()}
+        return {key: _round_floats(value) for key, value in figures.items()}
     if isinstance(figures, list):
-        return [_round_floats(v) for v in figures]
+        return [_round_floats(value) for value in figures]
     return float(f"{figures:.6g}") if isinstance(figures, float) else figures
 
 
 def _read_figures(folder: Path) -> dict[str, Any]:
     """Read the figures of all problems that this run or an earlier run has written."""
     files = {name: folder / f"{name}.json" for name in problems.PROBLEMS}
-    return {name: json.loads(f.read_text()) for name, f in files.items() if f.is_file()}
+    return {name: json.loads(file.read_text()) for name, file in files.items() if file.is_file()}
 
 
 if __name__ == "__main__":

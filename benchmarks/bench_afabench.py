@@ -31,6 +31,7 @@ from gatewise.errors import InputError
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
 SETS = ("cube", "ckd", "actg", "cube_nonuniform_costs", "cube_nm", "physionet")
+#: Method in AFABench by its name there: this project's methods, then AFABench's own.
 OURS = {"gatewise_staged": "staged", "gatewise_adapt_gbrt": "adapt-gbrt"}
 PEERS = ("permutation", "cae", "covert2023", "gadgil2023", "ma2018_external", "aaco")
 TITLES = {
@@ -46,12 +47,15 @@ TITLES = {
 SOFT_BUDGETS = (0.03, 0.01, 0.003)
 """Accuracy that a feature of price 1 must add, for this project's methods; fixed before any run."""
 
+#: Configuration files of AFABench's pipeline that a run needs.
 CONFIGURATION = (
     *("eval_hard_budgets", "methods", "method_sets", "method_options", "pretrain_mapping"),
     *("soft_budget_params", "unmaskers", "classifier_names", "datasets_main"),
 )
+#: Commit of AFABench whose pipeline the results are of.
 COMMIT = "a07c8a3b6bf2527f66853e87b1929396e08e0501"
 PIPELINE = "extra/workflow/snakefiles/orchestration/pipeline.smk"
+#: Line that makes the adapter known to AFABench.
 REGISTRATION = 'REGISTERED_CLASSES["GatewiseMethod"] = "benchmarks.afabench.method.GatewiseMethod"'
 CPU_LOG = "gatewise_cpu.jsonl"
 MERGED = (
@@ -144,8 +148,8 @@ def _run_set(
     command += ["--config", "eval_dataset_split=test", f"dataset_instance_indices=[{instances}]"]
     command += ["smoke_test=false", "use_wandb=false", "device=cpu"]
     command += ["--cores", "1", "--keep-going", "--rerun-triggers", "mtime", "--quiet", "rules"]
-    _run(options, environment, command)
-    output = _run(options, environment, ["-m", "benchmarks.afabench.metrics", *merged_files])
+    _run_python(options, environment, command)
+    output = _run_python(options, environment, ["-m", "benchmarks.afabench.metrics", *merged_files])
     return json.loads(output.splitlines()[-1])
 
 
@@ -169,8 +173,10 @@ def _settings(checkout: Path, methods: Sequence[str], set_name: str) -> dict[str
     }
 
 
-def _run(options: argparse.Namespace, environment: Mapping[str, str], command: list[str]) -> str:
-    process = subprocess.run(
+def _run_python(
+    options: argparse.Namespace, environment: Mapping[str, str], command: list[str]
+) -> str:
+    completed_process = subprocess.run(
         [options.python.absolute(), *command],
         cwd=options.checkout,
         env=environment,
@@ -178,9 +184,11 @@ def _run(options: argparse.Namespace, environment: Mapping[str, str], command: l
         text=True,
         check=False,
     )
-    if process.returncode:
-        raise InputError(f"{' '.join(command[:2])} ended with status {process.returncode}")
-    return process.stdout
+    if completed_process.returncode:
+        raise InputError(
+            f"{' '.join(command[:2])} ended with status {completed_process.returncode}"
+        )
+    return completed_process.stdout
 
 
 def cpu_seconds(log: Path) -> list[dict[str, Any]]:
@@ -188,11 +196,15 @@ def cpu_seconds(log: Path) -> list[dict[str, Any]]:
     sums: dict[tuple[str, str, str], float] = {}
     for line in log.read_text().splitlines():
         seconds, *arguments = json.loads(line)
-        save_path = next((a for a in arguments if a.startswith("save_path=")), "")
-        names = re.search(r"/initializer-\w+/([^/]+)/dataset-([^+]+)\+instance_idx-\d+", save_path)
-        step = re.search(r"(pretrained_models|trained_methods|eval_results)/", save_path)
-        if names and step:
-            key = (step.group(1), names.group(1), names.group(2))
+        save_path = next(
+            (argument for argument in arguments if argument.startswith("save_path=")), ""
+        )
+        name_match = re.search(
+            r"/initializer-\w+/([^/]+)/dataset-([^+]+)\+instance_idx-\d+", save_path
+        )
+        step_match = re.search(r"(pretrained_models|trained_methods|eval_results)/", save_path)
+        if name_match and step_match:
+            key = (step_match.group(1), name_match.group(1), name_match.group(2))
             sums[key] = sums.get(key, 0.0) + seconds
     return [
         {"step": step, "name": name, "set": set_name, "seconds": seconds}
@@ -203,7 +215,7 @@ def cpu_seconds(log: Path) -> list[dict[str, Any]]:
 def page(figures: Mapping[str, Any]) -> list[str]:
     """Write the tables of hard and soft budgets, ranks and CPU seconds."""
     records = figures["records"]
-    names = list(dict.fromkeys(r["method"] for r in records))
+    names = list(dict.fromkeys(record["method"] for record in records))
     names.sort(key=list(TITLES).index)
     lines = [
         "# AFABench",
@@ -217,13 +229,17 @@ def page(figures: Mapping[str, Any]) -> list[str]:
     ]
     for classifier, title in (("builtin", "built-in"), ("external", "external")):
         lines += [f"## Hard budgets, {title} classifier", ""]
-        lines += _hard_table([r for r in records if r["classifier"] == classifier], names)
+        lines += _hard_table(
+            [record for record in records if record["classifier"] == classifier], names
+        )
         lines += [""]
     lines += ["## Soft budgets: mean cost and metric of each point, built-in classifier", ""]
-    lines += _soft_table([r for r in records if r["classifier"] == "builtin"], names)
+    lines += _soft_table([record for record in records if record["classifier"] == "builtin"], names)
     lines += ["", "## CPU seconds of all fits and of all evaluations", ""]
-    sets = {r["set"] for r in records}
-    lines += _cpu_table([s for s in figures["cpu_seconds"] if s["set"] in sets], names)
+    sets = {record["set"] for record in records}
+    lines += _cpu_table(
+        [time_sum for time_sum in figures["cpu_seconds"] if time_sum["set"] in sets], names
+    )
     return lines
 
 
@@ -233,55 +249,60 @@ def _mean(values: Iterable[float]) -> float:
 
 def _hard_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     """Metric of each method by set and budget, with its rank; the highest metric is bold."""
-    names = [n for n in names if any(r["method"] == n for r in records)]
+    names = [name for name in names if any(record["method"] == name for record in records)]
     cells: dict[tuple[str, float], dict[str, float]] = {}
-    metric_names = {r["set"]: r["metric_name"] for r in records}
+    metric_names = {record["set"]: record["metric_name"] for record in records}
     for record in records:
         if record["hard_budget"] is None:
             continue
-        cell = cells.setdefault((record["set"], record["hard_budget"]), {})
+        metric_by_method = cells.setdefault((record["set"], record["hard_budget"]), {})
         metrics = [
-            r["metric"]
-            for r in records
-            if all(r[key] == record[key] for key in ("set", "hard_budget", "method"))
+            other["metric"]
+            for other in records
+            if all(other[key] == record[key] for key in ("set", "hard_budget", "method"))
         ]
-        cell[record["method"]] = _mean(metrics)
+        metric_by_method[record["method"]] = _mean(metrics)
     rows = []
     ranks: dict[str, list[int]] = {name: [] for name in names}
-    for (set_name, budget), cell in sorted(cells.items()):
+    for (set_name, budget), metric_by_method in sorted(cells.items()):
         row = [f"{set_name}, {metric_names[set_name]}", f"{budget:g}"]
         for name in names:
-            if name not in cell:
+            if name not in metric_by_method:
                 row.append("")
                 continue
-            rank = 1 + sum(metric > cell[name] for metric in cell.values())
+            rank = 1 + sum(metric > metric_by_method[name] for metric in metric_by_method.values())
             ranks[name].append(rank)
-            percent = f"{100 * cell[name]:.1f}"
+            percent = f"{100 * metric_by_method[name]:.1f}"
             row.append(f"**{percent}** (1)" if rank == 1 else f"{percent} ({rank})")
         rows.append(row)
-    mean_ranks = [f"{_mean(ranks[n]):.1f}" if ranks[n] else "" for n in names]
-    header = ["set", "budget", *(TITLES[n] for n in names)]
+    mean_ranks = [f"{_mean(ranks[name]):.1f}" if ranks[name] else "" for name in names]
+    header = ["set", "budget", *(TITLES[name] for name in names)]
     return table_lines(header, [*rows, ["mean rank", "", *mean_ranks]])
 
 
 def _soft_table(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
     points: dict[tuple[str, str], dict[float, list[tuple[float, float]]]] = {}
-    for r in records:
-        if r["hard_budget"] is None and r["soft_budget"] is not None:
-            by_budget = points.setdefault((r["set"], r["method"]), {})
-            by_budget.setdefault(r["soft_budget"], []).append((r["cost"], r["metric"]))
-    names = [n for n in names if any(key[1] == n for key in points)]
+    for record in records:
+        if record["hard_budget"] is None and record["soft_budget"] is not None:
+            points_by_budget = points.setdefault((record["set"], record["method"]), {})
+            points_by_budget.setdefault(record["soft_budget"], []).append(
+                (record["cost"], record["metric"])
+            )
+    names = [name for name in names if any(key[1] == name for key in points)]
     rows = []
     for set_name in sorted({key[0] for key in points}):
         row = [set_name]
         for name in names:
-            means = [np.mean(p, axis=0) for p in points.get((set_name, name), {}).values()]
+            means = [
+                np.mean(seed_points, axis=0)
+                for seed_points in points.get((set_name, name), {}).values()
+            ]
             point_texts = [
                 f"{cost:.1f}: {100 * metric:.1f}" for cost, metric in sorted(map(tuple, means))
             ]
             row.append("<br>".join(point_texts))
         rows.append(row)
-    return table_lines(["set", *(TITLES[n] for n in names)], rows)
+    return table_lines(["set", *(TITLES[name] for name in names)], rows)
 
 
 def _cpu_table(sums: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
@@ -289,22 +310,24 @@ def _cpu_table(sums: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
     pretrained_models = {"covert2023": "gdfs", "gadgil2023": "dime", "ma2018_external": "pvae"}
     pretrained_models["aaco"] = "aaco"
     rows = []
-    for set_name in sorted({s["set"] for s in sums}):
+    for set_name in sorted({time_sum["set"] for time_sum in sums}):
         row = [set_name]
         for name in names:
-            set_sums = [s for s in sums if s["set"] == set_name]
+            set_sums = [time_sum for time_sum in sums if time_sum["set"] == set_name]
             fits = [
-                s["seconds"]
-                for s in set_sums
-                if (s["step"], s["name"])
+                time_sum["seconds"]
+                for time_sum in set_sums
+                if (time_sum["step"], time_sum["name"])
                 in (("trained_methods", name), ("pretrained_models", pretrained_models.get(name)))
             ]
             runs = [
-                s["seconds"] for s in set_sums if (s["step"], s["name"]) == ("eval_results", name)
+                time_sum["seconds"]
+                for time_sum in set_sums
+                if (time_sum["step"], time_sum["name"]) == ("eval_results", name)
             ]
             row.append(f"{sum(fits):.0f} + {sum(runs):.0f}" if fits else "")
         rows.append(row)
-    return table_lines(["set", *(TITLES[n] for n in names)], rows)
+    return table_lines(["set", *(TITLES[name] for name in names)], rows)
 
 
 BENCHMARK = Benchmark(

@@ -53,8 +53,12 @@ from gatewise_export.packing.verification import graph_outcome
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
 PEERS = ("emlearn==0.23.2", "m2cgen==0.10.0")
 CHIPS = ("cortex-m0plus", "cortex-m4", "rv32")
-TREES = 10
-MATRIX_BYTES = 4
+N_TREES = 10
+#: Rows of digits that the forest is fitted on; the other 597 are answered on the chips.
+N_TRAINING_ROWS = 1200
+#: A compiler places floats at multiples of this number of bytes.
+FLOAT_ALIGNMENT = 4
+#: Chip of 8 bits that simavr emulates.
 AVR = "atmega1284p"
 
 TARGETS: harness.Targets = {
@@ -94,12 +98,14 @@ def _measure_forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     X, y = load_digits(return_X_y=True)
     X = X.astype(np.float32)
-    forest = RandomForestClassifier(TREES, random_state=0).fit(X[:1200], y[:1200])
-    np.savez(folder / "digits.npz", X=X[:1200], y=y[:1200], n_trees=TREES)
+    forest = RandomForestClassifier(N_TREES, random_state=0).fit(
+        X[:N_TRAINING_ROWS], y[:N_TRAINING_ROWS]
+    )
+    np.savez(folder / "digits.npz", X=X[:N_TRAINING_ROWS], y=y[:N_TRAINING_ROWS], n_trees=N_TREES)
     script = Path(__file__).parent / "c99/peer_forest.py"
     subprocess.run([_peer_python(), script, folder], check=True)
     peers = json.loads((folder / "peers.json").read_text())
-    rows = X[1200:]
+    rows = X[N_TRAINING_ROWS:]
     (folder / "rows.bin").write_bytes(rows.tobytes())
     stage = Stage(TreeEnsemble.from_forest(forest), np.arange(64), "identity")
     cascade = Cascade(
@@ -108,8 +114,10 @@ def _measure_forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         cloud_takes_missing=False, rows=rows[:0],
     )  # fmt: skip
     write_cascade(cascade, folder, name="m")
-    expected = forest.predict(rows)
-    figures: dict[str, Any] = {"inner_nodes": sum(t.tree_.n_leaves - 1 for t in forest.estimators_)}
+    expected_labels = forest.predict(rows)
+    figures: dict[str, Any] = {
+        "inner_nodes": sum(tree.tree_.n_leaves - 1 for tree in forest.estimators_)
+    }
     flags = ("-I", peers["include"], "-w")
     for chip in CHIPS:
         idle_run = run_program(chip, folder, IDLE, [])
@@ -126,7 +134,7 @@ def _measure_forest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 "ram": run.ram - idle_run.ram + run.stack - idle_run.stack,
                 "instructions": round(float(run.ticks.mean())),
                 "most_instructions": round(float(run.ticks.max())),
-                "other_labels": int((labels != expected).sum()),
+                "other_labels": int((labels != expected_labels).sum()),
             }
     return figures, peers["versions"] | {"rows": len(rows)}
 
@@ -176,9 +184,9 @@ def _compare_rows(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]
     answer_code = (
         f"#define N_OUTPUTS {sizes}\n#define SUM_OUTPUTS {sum(cascade.n_outputs)}\n{CASCADE}"
     )
-    expected = cascade.expected_answers(rows)
-    outputs = np.concatenate(expected.outputs, axis=1)
-    n_padded = n_slots + -n_slots % MATRIX_BYTES
+    expected_answers = cascade.expected_answers(rows)
+    outputs = np.concatenate(expected_answers.outputs, axis=1)
+    n_padded = n_slots + -n_slots % FLOAT_ALIGNMENT
     fields: list[Any] = [("exit", "<i4"), ("label", "<i4"), ("known", "u1", n_padded)]
     layout = np.dtype([*fields, ("output", "<f4", outputs.shape[1])])
     write_cascade(replace(cascade, rows=rows[:0]), folder, name="m")
@@ -186,14 +194,16 @@ def _compare_rows(folder: Path, cascade: Cascade, n_rows: int) -> dict[str, Any]
     for machine in ("host", *CHIPS):
         run = run_program(machine, folder, answer_code, ["m.c"])
         answers = np.frombuffer(run.answers, layout)
-        same_bits = (answers["output"].view("u4") == outputs.view("u4")) | (
+        has_same_bits = (answers["output"].view("u4") == outputs.view("u4")) | (
             np.isnan(answers["output"]) & np.isnan(outputs)
         )
         is_same = (
-            (answers["exit"] == expected.exits)
-            & (answers["label"] == expected.labels)
-            & (answers["known"][:, :n_slots] == expected.is_acquired[:, layout_columns]).all(axis=1)
-            & same_bits.all(axis=1)
+            (answers["exit"] == expected_answers.exits)
+            & (answers["label"] == expected_answers.labels)
+            & (
+                answers["known"][:, :n_slots] == expected_answers.is_acquired[:, layout_columns]
+            ).all(axis=1)
+            & has_same_bits.all(axis=1)
         )
         figures[machine] = {"rows": len(answers), "differing": int(n_rows - is_same.sum())}
     figures[AVR] = _compare_rows_on_avr(folder, cascade, rows)
@@ -255,9 +265,12 @@ def _hard_rows(folder: Path, n_rows: int) -> tuple[Bundle, NDArray[np.float32]]:
     """Pack the cascade of `bench_serve`; return it and rows that no stage answers."""
     bundle, rows = packed_cascade(folder)
     rng = np.random.default_rng(0)
-    x = rows[rng.integers(len(rows), size=20_000)]
-    x = x + (0.2 * rows.std(axis=0) * rng.normal(size=x.shape)).astype(np.float32)
-    hard_rows = x[graph_outcome(bundle, x).exits == len(bundle.manifest.stages)]
+    # noise of a fifth of a feature's standard deviation makes more rows near the thresholds
+    noisy_rows = rows[rng.integers(len(rows), size=20_000)]
+    noisy_rows = noisy_rows + (0.2 * rows.std(axis=0) * rng.normal(size=noisy_rows.shape)).astype(
+        np.float32
+    )
+    hard_rows = noisy_rows[graph_outcome(bundle, noisy_rows).exits == len(bundle.manifest.stages)]
     return bundle, hard_rows[np.arange(n_rows) % len(hard_rows)]
 
 
@@ -295,15 +308,17 @@ def page(results: Mapping[str, Any]) -> list[str]:
     ]
     offload_rows = []
     for form, run in results["offloads"].items():
-        kinds = ", ".join(f"{n:,} {kind}" for kind, n in sorted(run["kinds"].items()))
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(run["kinds"].items()))
         counts = (f"{run['cuts']:,}", f"{run['retried']:,}", f"{run['largest_ms']} ms")
         offload_rows.append((form, f"{run['outcomes']:,} of {run['rows']:,}", kinds, *counts))
-    versions = ", ".join(f"{k} {v}" for k, v in results["peers"].items() if k != "rows")
+    versions = ", ".join(
+        f"{name} {number}" for name, number in results["peers"].items() if name != "rows"
+    )
     return [
         "# Microcontrollers: flash, RAM and instructions",
         "",
         "`make bench-boards` writes this page. The same random forest of "
-        f"{TREES} trees ({forest['inner_nodes']:,} inner nodes) on scikit-learn's digits (64 "
+        f"{N_TREES} trees ({forest['inner_nodes']:,} inner nodes) on scikit-learn's digits (64 "
         f"features, 10 classes) as C by Gatewise, emlearn and m2cgen ({versions}), compiled with "
         "`-Os` and linked without unused sections. Flash and RAM in bytes, stack and the library's "
         "functions included, beyond a program that only reads rows. qemu counts instructions per "

@@ -29,9 +29,11 @@ from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.models.cloud_model import CloudModel
 
 PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
-ROWS = 16
-WINDOW = 32
-QUICK_TRAIN = 400
+#: Instances of a request, as many as a worker's largest batch by default.
+ROWS_PER_MESSAGE = 16
+#: Requests without a response at the same time, so that the worker never waits for the client.
+MAX_PENDING = 32
+N_QUICK_ROWS = 400
 """Training rows of a quick run."""
 
 TARGETS: dict[str, tuple[str, str, float]] = {
@@ -51,8 +53,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         figures = measure_figures(Path(folder), quick=options.quick)
     settings = {
-        "rows_per_message": ROWS,
-        "window": WINDOW,
+        "rows_per_message": ROWS_PER_MESSAGE,
+        "window": MAX_PENDING,
         "f0": "SVC(rbf) and LogisticRegression, digits",
     }
     return {
@@ -70,7 +72,7 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
     n_turns, n_single, n_batches, paced_duration_s = (
         (2, 40, 60, 3.0) if quick else (7, 300, 600, 15.0)
     )
-    svm_path, linear_path, X = _pack_models(folder, QUICK_TRAIN if quick else None)
+    svm_path, linear_path, X = _pack_models(folder, N_QUICK_ROWS if quick else None)
     model = CloudModel.from_bundle(svm_path)
     figures: dict[str, Any] = {"features": X.shape[1], "n_train": len(X)}
     with MosquittoBroker() as broker, connected(broker.port) as client:
@@ -81,7 +83,7 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
         model_rates: list[float] = []
         worker_rates: list[float] = []
         # one worker, in turns with the broker's echo and with onnxruntime
-        with _workers([svm_path, linear_path], broker.url, 1):
+        with _run_workers([svm_path, linear_path], broker.url, 1):
             for name in ("svm", "linear"):
                 client.turns(payloads(X, 1, 50, model=name))
             for _ in range(n_turns):
@@ -89,55 +91,59 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
                 echo_seconds += client.echoes(messages[0], n_single)
                 trip_seconds += client.turns(messages)
                 svm_trip_seconds += client.turns(payloads(X, 1, n_single, model="svm"))
-                model_rates.append(_model_rate(model, X, n_batches))
-                messages = payloads(X, ROWS, n_batches, model="svm")
-                worker_rates.append(ROWS * n_batches / client.flood(messages, WINDOW))
+                model_rates.append(_measure_model_rate(model, X, n_batches))
+                messages = payloads(X, ROWS_PER_MESSAGE, n_batches, model="svm")
+                worker_rates.append(
+                    ROWS_PER_MESSAGE * n_batches / client.flood(messages, MAX_PENDING)
+                )
                 note(
                     f"echo {1e6 * np.median(echo_seconds):.0f} us, round trip "
                     f"{1e6 * np.median(trip_seconds):.0f} us, onnxruntime {model_rates[-1]:.0f}/s, "
                     f"worker {worker_rates[-1]:.0f}/s"
                 )
-            half_rate = 0.5 * float(np.median(worker_rates)) / ROWS
+            half_rate = 0.5 * float(np.median(worker_rates)) / ROWS_PER_MESSAGE
             n_messages = max(50, int(half_rate * paced_duration_s))
-            messages = payloads(X, ROWS, n_messages, model="svm")
+            messages = payloads(X, ROWS_PER_MESSAGE, n_messages, model="svm")
             paced_latencies = client.paced(messages, half_rate)
         # single instances by a worker and by the bare responder
         singles = payloads(X, 1, n_single * n_turns, model="linear")
         rates: dict[str, list[float]] = {"worker": [], "bare": []}
         for _ in range(1 if quick else 3):
-            with _workers([linear_path], broker.url, 1):
+            with _run_workers([linear_path], broker.url, 1):
                 client.turns(singles[:50])
-                rates["worker"].append(len(singles) / client.flood(singles, WINDOW))
+                rates["worker"].append(len(singles) / client.flood(singles, MAX_PENDING))
             with harness.python_process(*bare_command):
                 client.turns(singles[:50])
-                rates["bare"].append(len(singles) / client.flood(singles, WINDOW))
+                rates["bare"].append(len(singles) / client.flood(singles, MAX_PENDING))
             note(f"worker {rates['worker'][-1]:.0f}, bare {rates['bare'][-1]:.0f} messages/s")
         with harness.python_process(*bare_command):
-            figures["bare_us"] = _spread(client.turns(singles))
+            figures["bare_us"] = _latency_quantiles(client.turns(singles))
             bare_latencies = client.paced(messages, half_rate)
-        figures["echo_us"] = _spread(echo_seconds)
-        figures["round_trip_us"] = _spread(trip_seconds)
-        figures["round_trip_svm_us"] = _spread(svm_trip_seconds)
-        figures["onnxruntime_per_second"] = _rates(model_rates)
-        figures["worker_per_second"] = _rates(worker_rates)
-        figures["worker_single_per_second"] = _rates(rates["worker"])
-        figures["bare_single_per_second"] = _rates(rates["bare"])
+        figures["echo_us"] = _latency_quantiles(echo_seconds)
+        figures["round_trip_us"] = _latency_quantiles(trip_seconds)
+        figures["round_trip_svm_us"] = _latency_quantiles(svm_trip_seconds)
+        figures["onnxruntime_per_second"] = _summarise_rates(model_rates)
+        figures["worker_per_second"] = _summarise_rates(worker_rates)
+        figures["worker_single_per_second"] = _summarise_rates(rates["worker"])
+        figures["bare_single_per_second"] = _summarise_rates(rates["bare"])
         figures["half_load"] = {
             "messages_per_second": round(half_rate, 1),
-            **_spread(paced_latencies),
+            **_latency_quantiles(paced_latencies),
         }
-        figures["bare_half_load"] = _spread(bare_latencies)
+        figures["bare_half_load"] = _latency_quantiles(bare_latencies)
         # one worker process and two of them
         rates_by_workers: dict[int, list[float]] = {1: [], 2: []}
         for _ in range(1 if quick else 3):
             for n_workers in (1, 2):
-                with _workers([svm_path], broker.url, n_workers):
-                    client.flood(payloads(X, ROWS, 20, model="svm"), WINDOW)
-                    messages = payloads(X, ROWS, n_batches, model="svm")
-                    rate = ROWS * n_batches / client.flood(messages, WINDOW)
+                with _run_workers([svm_path], broker.url, n_workers):
+                    client.flood(payloads(X, ROWS_PER_MESSAGE, 20, model="svm"), MAX_PENDING)
+                    messages = payloads(X, ROWS_PER_MESSAGE, n_batches, model="svm")
+                    rate = ROWS_PER_MESSAGE * n_batches / client.flood(messages, MAX_PENDING)
                 rates_by_workers[n_workers].append(rate)
                 note(f"{n_workers} worker(s): {rate:.0f}/s")
-        figures["by_workers"] = {str(n): _rates(rates_by_workers[n]) for n in (1, 2)}
+        figures["by_workers"] = {
+            str(n_workers): _summarise_rates(rates_by_workers[n_workers]) for n_workers in (1, 2)
+        }
     figures["round_trip_over_echo"] = round(
         float(np.median(trip_seconds) / np.median(echo_seconds)), 2
     )
@@ -168,16 +174,16 @@ def _pack_models(folder: Path, max_rows: int | None) -> tuple[Path, Path, Any]:
         "svm": SVC(gamma="scale", C=10.0),
         "linear": make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)),
     }
-    for name, f0 in models.items():
+    for name, model in models.items():
         system = StagedCascade(
-            f0, n_stages=1, effort="low", families=("linear",), random_state=0
+            model, n_stages=1, effort="low", families=("linear",), random_state=0
         ).fit(X, y)
         pack(system, folder / name, sample=X[:32], name=name)
     return folder / "svm", folder / "linear", X
 
 
 @contextmanager
-def _workers(paths: Sequence[Path], url: str, n_workers: int) -> Iterator[None]:
+def _run_workers(paths: Sequence[Path], url: str, n_workers: int) -> Iterator[None]:
     """Run worker processes, which are ready when the block begins."""
     command = ["-m", "gatewise", "cloud", *map(str, paths), "--broker", url, "--json"]
     with ExitStack() as stack:
@@ -186,23 +192,26 @@ def _workers(paths: Sequence[Path], url: str, n_workers: int) -> Iterator[None]:
         yield
 
 
-def _model_rate(model: CloudModel, X: Any, n_batches: int) -> float:
+def _measure_model_rate(model: CloudModel, X: Any, n_batches: int) -> float:
     """Instances per second of onnxruntime without a worker, in batches of 16."""
-    batches = [np.ascontiguousarray(X[np.arange(i, i + ROWS) % len(X)]) for i in range(n_batches)]
-    started = time.perf_counter()
+    batches = [
+        np.ascontiguousarray(X[np.arange(start, start + ROWS_PER_MESSAGE) % len(X)])
+        for start in range(n_batches)
+    ]
+    start_time = time.perf_counter()
     for batch in batches:
         model._backend.run(batch)
-    return ROWS * n_batches / (time.perf_counter() - started)
+    return ROWS_PER_MESSAGE * n_batches / (time.perf_counter() - start_time)
 
 
-def _spread(seconds: Sequence[float]) -> dict[str, Any]:
+def _latency_quantiles(seconds: Sequence[float]) -> dict[str, Any]:
     p50, p95, p99 = (
         round(1e6 * float(quantile), 1) for quantile in np.quantile(seconds, [0.5, 0.95, 0.99])
     )
     return {"p50": p50, "p95": p95, "p99": p99, "n": len(seconds)}
 
 
-def _rates(rates: Sequence[float]) -> dict[str, Any]:
+def _summarise_rates(rates: Sequence[float]) -> dict[str, Any]:
     return {
         "median": round(float(np.median(rates))),
         "low": round(min(rates)),

@@ -41,7 +41,9 @@ TARGETS: tuple[tuple[str, str | None, float], ...] = (
     ("trees-50 answer", None, 15.0),
     ("trees-50 c99", None, 3.0),
 )
-IMPORT_SECONDS, RESIDENT_MB = 0.6, 80.0
+#: Largest time until all modules are imported, and largest memory of a device that serves.
+IMPORT_SECONDS = 0.6
+RESIDENT_MB = 80.0
 
 Call = Callable[[], object]
 
@@ -54,8 +56,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         models = make_models(Path(folder), options.quick)
         for name, model in models.items():
             note(f"{name}: {model.figures}")
-        items, skipped = _items(models, Path(folder))
-        runs = time_items(items, n_rounds, n_calls)
+        call_by_item, skipped = _make_calls(models, Path(folder))
+        runs = time_calls(call_by_item, n_rounds, n_calls)
         processes = _measure_processes(models, Path(folder), 2 if options.quick else 7)
     return document(runs, models, processes, skipped, n_calls=n_calls)
 
@@ -63,25 +65,25 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 # -- what is timed -----------------------------------------------------------------------------
 
 
-def _items(
+def _make_calls(
     models: Mapping[str, PackedModel], folder: Path
 ) -> tuple[dict[str, Call], dict[str, str]]:
     """Calls to time, by item, and the reason for each item that cannot run."""
-    items: dict[str, Call] = {NOOP: _noop_call()}
+    call_by_item: dict[str, Call] = {NOOP: _noop_call()}
     skipped: dict[str, str] = {}
     for name, model in models.items():
         if name == "lazy-50":
-            items[f"{name} python"] = _visit_call(model)
+            call_by_item[f"{name} python"] = _visit_call(model)
         else:
-            items[f"{name} graph"] = _graph_call(model)
-            items[f"{name} decide"] = _decision_call(model, "onnxruntime")
-            items[f"{name} numpy"] = _decision_call(model, "numpy")
-        items[f"{name} answer"] = _answer_call(model)
+            call_by_item[f"{name} graph"] = _graph_call(model)
+            call_by_item[f"{name} decide"] = _decision_call(model, "onnxruntime")
+            call_by_item[f"{name} numpy"] = _decision_call(model, "numpy")
+        call_by_item[f"{name} answer"] = _answer_call(model)
         try:
-            items[f"{name} c99"] = _c99_call(name, model, folder)
+            call_by_item[f"{name} c99"] = _c99_call(name, model, folder)
         except (GatewiseError, ImportError) as error:
             skipped[f"{name} c99"] = str(error)
-    return items, skipped
+    return call_by_item, skipped
 
 
 def _noop_call() -> Call:
@@ -157,12 +159,12 @@ def _c99_call(name: str, model: PackedModel, folder: Path) -> Call:
     (compiled,) = build([(source, [stage.outputs for stage in model.bundle.manifest.stages])])
     if compiled.selftest():
         raise InputError(f"{name}: C answers its sample rows differently from Python")
-    outcome = compiled.ffi.new("int32_t[5]")
+    answer_fields = compiled.ffi.new("int32_t[5]")  # as the template of `build` writes them
     rows = cycle([compiled.ffi.from_buffer("float[]", row) for row in model.rows])
 
     # The closure keeps `compiled` alive, because its library is unloaded with it.
     def call(answer_row: Any = compiled.answer_row) -> object:
-        return answer_row(next(rows), outcome), compiled
+        return answer_row(next(rows), answer_fields), compiled
 
     return call
 
@@ -170,18 +172,20 @@ def _c99_call(name: str, model: PackedModel, folder: Path) -> Call:
 # -- measuring ---------------------------------------------------------------------------------
 
 
-def time_items(items: Mapping[str, Call], n_rounds: int, n_calls: int) -> dict[str, list[float]]:
+def time_calls(
+    call_by_item: Mapping[str, Call], n_rounds: int, n_calls: int
+) -> dict[str, list[float]]:
     """Mean microseconds per call of each item, one value per round."""
-    runs: dict[str, list[float]] = {name: [] for name in items}
+    microseconds_by_item: dict[str, list[float]] = {name: [] for name in call_by_item}
     clock = time.perf_counter_ns
     for round_number in range(n_rounds + 1):
-        for name, call in items.items():
-            started = clock()
+        for name, call in call_by_item.items():
+            start_ns = clock()
             for _ in range(n_calls):
                 call()
             if round_number:  # the first round warms up
-                runs[name].append((clock() - started) / n_calls / 1000.0)
-    return runs
+                microseconds_by_item[name].append((clock() - start_ns) / n_calls / 1000.0)
+    return microseconds_by_item
 
 
 def _measure_processes(
@@ -217,10 +221,10 @@ def _measure_processes(
             measure_all(["--broker", broker.url])
     return {
         mode: {
-            "seconds": round(median(f["seconds"] for f in mode_samples), 3),
-            "cpu": round(median(f["cpu"] for f in mode_samples), 3),
-            "rss_mb": round(median(f["rss"] for f in mode_samples) / 1e6, 1),
-            "peak_mb": round(median(f["peak"] for f in mode_samples) / 1e6, 1),
+            "seconds": round(median(sample["seconds"] for sample in mode_samples), 3),
+            "cpu": round(median(sample["cpu"] for sample in mode_samples), 3),
+            "rss_mb": round(median(sample["rss"] for sample in mode_samples) / 1e6, 1),
+            "peak_mb": round(median(sample["peak"] for sample in mode_samples) / 1e6, 1),
         }
         for mode, mode_samples in samples.items()
     }

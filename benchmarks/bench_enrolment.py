@@ -84,10 +84,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def _enrol_all(url: str, tokens: list[str], folder: Path, n_threads: int) -> float:
     """Enrol one device per token; return the seconds for all of them."""
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     with ThreadPoolExecutor(n_threads) as pool:
         list(pool.map(lambda token: enrol(url, token, folder / token.split(".")[0]), tokens))
-    return time.perf_counter() - started
+    return time.perf_counter() - start_time
 
 
 def _wait_for_broker(port: int) -> None:

@@ -38,6 +38,7 @@ RUNS: Final[dict[str, tuple[int, int, tuple[str, ...]]]] = {
     "100,000 devices, cloud down for 10 min": (100_000, 20, ("cloud:12:00-12:10",)),
     "1,000,000 devices": (1_000_000, 200, ()),
 }
+#: Service times of device and worker, fixed so that the runs of two machines are comparable.
 _TIMINGS: Final = Timings(edge_ms=(0.05, 0.08), run_us=2000, instance_us=1000, message_us=500)
 #: Numbers of devices in the comparison: the whole fleet and a fifth.
 _COMPARED_FLEETS: Final = (2_000, 400)
@@ -77,10 +78,12 @@ def run_part(name: str, simulated_time: str) -> dict[str, Any]:
     """Measure the time and memory of one run, or the error of simulating a part of the devices."""
     if name == "error":
         return compare_fleets(simulated_time)
-    devices, workers, outage = RUNS[name]
-    prepared = _prepare(_scenario(devices, workers, simulated_time).changed(outage=outage))
+    n_devices, n_workers, outage = RUNS[name]
+    experiment = _prepare_experiment(
+        _scenario(n_devices, n_workers, simulated_time).changed(outage=outage)
+    )
     start = time.process_time()
-    report = run_scenario(prepared, "")
+    report = run_scenario(experiment, "")
     return {
         "cpu_seconds": round(time.process_time() - start, 2),
         "peak_mb": round(harness.memory(peak=True) / 1e6, 1),
@@ -96,7 +99,7 @@ def _scenario(devices: int, workers: int, simulated_time: str) -> Scenario:
     )
 
 
-def _prepare(scenario: Scenario) -> Experiment:
+def _prepare_experiment(scenario: Scenario) -> Experiment:
     """Read the inputs like the command, so that the memory is that of the command."""
     bundle = (_FOLDER / "bundle").read_text()
     return Job(bundle, str(_FOLDER / "rows.csv"), "label", scenario).prepare()
@@ -118,23 +121,23 @@ def write_inputs() -> None:
 def compare_fleets(simulated_time: str) -> dict[str, Any]:
     """Simulate the whole fleet and a part of it, and collect the figures of both."""
     n_all, n_part = _COMPARED_FLEETS
-    prepared = _prepare(_scenario(n_all, 2, "1h" if simulated_time == "1h" else "3h"))
-    results = []
+    experiment = _prepare_experiment(_scenario(n_all, 2, "1h" if simulated_time == "1h" else "3h"))
+    figures_of_fleets = []
     for n_devices in (n_all, n_part):
         run = run_fleet(
-            prepared.table,
-            prepared.scenario,
-            prepared.policy,
-            prepared.timings,
+            experiment.table,
+            experiment.scenario,
+            experiment.policy,
+            experiment.timings,
             n_devices=n_devices,
         )
-        results.append(figures(prepared.make_result(run, prepared.policy)))
-    return {"whole": results[0], "part": results[1]}
+        figures_of_fleets.append(figures(experiment.make_result(run, experiment.policy)))
+    return {"whole": figures_of_fleets[0], "part": figures_of_fleets[1]}
 
 
 def figures(result: PolicyResult) -> dict[str, list[float | None]]:
     """Collect the compared figures with their intervals."""
-    compared: dict[str, Estimate | None] = {
+    estimate_by_name: dict[str, Estimate | None] = {
         "accuracy": result.accuracy,
         "offload_rate": result.offload_rate,
         "cost": result.cost,
@@ -144,15 +147,19 @@ def figures(result: PolicyResult) -> dict[str, list[float | None]]:
         "offloaded_p95": result.latency_ms["offloaded_p95"],
         "radio_j": Estimate(value=result.joules.radio),
     }
-    return {n: [f.value, f.low, f.high] for n, f in compared.items() if f is not None}
+    return {
+        name: [estimate.value, estimate.low, estimate.high]
+        for name, estimate in estimate_by_name.items()
+        if estimate is not None
+    }
 
 
 def document(runs: dict[str, dict[str, Any]], simulated_time: str) -> dict[str, Any]:
     """Collect the figures, the targets that hold, and the environment."""
-    compared = runs.pop("error")
+    comparison = runs.pop("error")
     errors_percent = {
-        name: round(100 * (compared["part"][name][0] / values[0] - 1), 2)
-        for name, values in compared["whole"].items()
+        name: round(100 * (comparison["part"][name][0] / values[0] - 1), 2)
+        for name, values in comparison["whole"].items()
     }
     target_figures = {
         "cpu_seconds": runs["100,000 devices"]["cpu_seconds"],
@@ -166,7 +173,7 @@ def document(runs: dict[str, dict[str, Any]], simulated_time: str) -> dict[str, 
         "figures": target_figures,
         "holds": harness.targets_met(TARGETS, target_figures),
         "runs": runs,
-        "compared": compared,
+        "compared": comparison,
         "errors_percent": errors_percent,
     }
 
@@ -177,12 +184,12 @@ def page(results: Mapping[str, Any]) -> list[str]:
         (name, f"{run['cpu_seconds']:.1f}", f"{run['peak_mb']:.0f}", run["policies"]["system"])
         for name, run in results["runs"].items()
     )
-    compared = results["compared"]
+    comparison = results["compared"]
     n_all, n_part = _COMPARED_FLEETS
     rows = (
-        (name, f"{values[0]:.4g}", f"{compared['part'][name][0]:.4g}", f"{error:+.2f} %")
+        (name, f"{values[0]:.4g}", f"{comparison['part'][name][0]:.4g}", f"{error:+.2f} %")
         for (name, values), error in zip(
-            compared["whole"].items(), results["errors_percent"].values(), strict=True
+            comparison["whole"].items(), results["errors_percent"].values(), strict=True
         )
     )
     return [

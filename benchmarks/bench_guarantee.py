@@ -37,11 +37,17 @@ from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
-TRAINING_ROWS, TUNING_ROWS = 8000, 4000
-CALIBRATION_ROWS = 4000
-"""Number of calibration rows."""
-RESAMPLINGS, QUICK_RESAMPLINGS = 500, 50
-CONFIDENCE, SEED = 0.95, 0
+#: Rows to fit a cascade, to choose its candidate points, and to certify one of them.
+N_TRAINING_ROWS = 8000
+N_TUNING_ROWS = 4000
+N_CALIBRATION_ROWS = 4000
+#: Calibration sets per case; their share of violations has a standard error of 1 %, or 3 %.
+N_RESAMPLINGS = 500
+N_QUICK_RESAMPLINGS = 50
+CONFIDENCE = 0.95
+SEED = 0
+#: Differences up to this size come from the rounding of means.
+ROUNDING_TOLERANCE = 1e-12
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm")
 MAX_CLASS_LOSS = {2: 0.02, 26: 0.1}
 """Bound on the loss of each class, by number of classes, for cases with class bounds."""
@@ -57,38 +63,45 @@ HEADER = ("guarantee", "violated", "unused", "binomial", "accuracy", "cost", "of
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Certify each case on many calibration sets of two cascades."""
-    n_resamplings = QUICK_RESAMPLINGS if options.quick else RESAMPLINGS
-    data = load(problems.data_file("letter"))
+    n_resamplings = N_QUICK_RESAMPLINGS if options.quick else N_RESAMPLINGS
+    dataset = load(problems.data_file("letter"))
     settings = {
         "data": "letter.npz",
-        "train": TRAINING_ROWS,
-        "tune": TUNING_ROWS,
-        "pool": len(data.y) - TRAINING_ROWS - TUNING_ROWS,
-        "calibration_rows": CALIBRATION_ROWS,
+        "train": N_TRAINING_ROWS,
+        "tune": N_TUNING_ROWS,
+        "pool": len(dataset.y) - N_TRAINING_ROWS - N_TUNING_ROWS,
+        "calibration_rows": N_CALIBRATION_ROWS,
         "resamplings": n_resamplings,
         "confidence": CONFIDENCE,
         "seed": SEED,
     }
-    label_sets = {"Letters, A-M against N-Z": data.y >= 13, "Letters, 26 classes": data.y}
+    label_sets = {"Letters, A-M against N-Z": dataset.y >= 13, "Letters, 26 classes": dataset.y}
     systems = {
-        name: _certify_system(data, y.astype(int), n_resamplings) for name, y in label_sets.items()
+        name: _certify_system(dataset, y.astype(int), n_resamplings)
+        for name, y in label_sets.items()
     }
     return {"settings": settings, "systems": systems}
 
 
-def _certify_system(data: Dataset, y: NDArray[Any], n_resamplings: int) -> dict[str, Any]:
+def _certify_system(dataset: Dataset, y: NDArray[Any], n_resamplings: int) -> dict[str, Any]:
     rows = np.random.default_rng(SEED).permutation(len(y))
-    train, tune, pool = np.split(rows, [TRAINING_ROWS, TRAINING_ROWS + TUNING_ROWS])
-    started = time.perf_counter()
-    system = StagedCascade(random_state=SEED).fit(
-        data.X[train], y[train], validation=(data.X[tune], y[tune])
+    training_rows, tuning_rows, pool_rows = np.split(
+        rows, [N_TRAINING_ROWS, N_TRAINING_ROWS + N_TUNING_ROWS]
     )
-    seconds = time.perf_counter() - started
+    start_time = time.perf_counter()
+    system = StagedCascade(random_state=SEED).fit(
+        dataset.X[training_rows],
+        y[training_rows],
+        validation=(dataset.X[tuning_rows], y[tuning_rows]),
+    )
+    seconds = time.perf_counter() - start_time
     tuning_records = [
-        cascade_record(system, c, data.X[tune], y[tune]) for c in range(len(system.chains_))
+        cascade_record(system, chain, dataset.X[tuning_rows], y[tuning_rows])
+        for chain in range(len(system.chains_))
     ]
     pool_records = [
-        cascade_record(system, c, data.X[pool], y[pool]) for c in range(len(system.chains_))
+        cascade_record(system, chain, dataset.X[pool_rows], y[pool_rows])
+        for chain in range(len(system.chains_))
     ]
     return {
         "stages": [len(chain) for chain in system.chains_],
@@ -123,40 +136,45 @@ def _certify_case(
             classes, max_loss=dict.fromkeys(classes, max_class_loss)
         )
     promise = Promise(kind, bound, CONFIDENCE, by_class)
-    started = time.perf_counter()
-    ordered_candidates = list_candidates(tuning_records, points, promise, n_rows=CALIBRATION_ROWS)
-    ordering_seconds = time.perf_counter() - started
+    start_time = time.perf_counter()
+    ordered_candidates = list_candidates(tuning_records, points, promise, n_rows=N_CALIBRATION_ROWS)
+    ordering_seconds = time.perf_counter() - start_time
     # certify on rows drawn from the pool, and measure the certified point on the whole pool
     rng = np.random.default_rng(SEED)
     reference_accuracy = float(pool_records[-1].correctness[-1].mean())
     pool_points: dict[Any, Any] = {}
     certified_points: list[Any] = []
     method_of_set = []
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     for _ in range(n_resamplings):
-        calibration_rows = rng.integers(0, len(pool_records[0].weights), CALIBRATION_ROWS)
+        calibration_rows = rng.integers(0, len(pool_records[0].weights), N_CALIBRATION_ROWS)
         point = certify(
-            [p.take(calibration_rows) for p in pool_records], ordered_candidates, promise
+            [record.take(calibration_rows) for record in pool_records], ordered_candidates, promise
         )
         if point is None:
             method_of_set.append("none")
             continue
-        key = point.chain, point.thresholds
-        if key not in pool_points:
-            pool_points[key] = pool_records[point.chain].measure(point.thresholds, point.chain)
-        certified_points.append(pool_points[key])
+        chain_and_thresholds = point.chain, point.thresholds
+        if chain_and_thresholds not in pool_points:
+            pool_points[chain_and_thresholds] = pool_records[point.chain].measure(
+                point.thresholds, point.chain
+            )
+        certified_points.append(pool_points[chain_and_thresholds])
         assert point.guarantee is not None
         method_of_set.append(point.guarantee["method"])
-    seconds = (time.perf_counter() - started) / n_resamplings
+    seconds = (time.perf_counter() - start_time) / n_resamplings
     # count the certified points that violate the bound on the pool
     risks = np.array([_risk(point, kind, reference_accuracy) for point in certified_points])
-    is_violated = risks > bound + 1e-12
+    is_violated = risks > bound + ROUNDING_TOLERANCE
     class_figures = None
     if loss == "classes":
         losses = np.array(
-            [_largest_class_loss(pool_records[p.chain], p.thresholds) for p in certified_points]
+            [
+                _largest_class_loss(pool_records[point.chain], point.thresholds)
+                for point in certified_points
+            ]
         )
-        is_violated |= losses > max_class_loss + 1e-12
+        is_violated |= losses > max_class_loss + ROUNDING_TOLERANCE
         class_figures = _class_figures(losses, max_class_loss, n_resamplings)
     return {
         "kind": kind,
@@ -169,9 +187,11 @@ def _certify_case(
         "unused": 1 - float(risks.mean()) / bound if certified_points else None,
         "parts": class_figures,
         "unused_by_binomial": _binomial_unused_share(kind, bound),
-        "accuracy": fmean(p.accuracy for p in certified_points) if certified_points else None,
-        "cost": fmean(p.cost for p in certified_points) if certified_points else None,
-        "offload_rate": fmean(p.offload_rate for p in certified_points)
+        "accuracy": fmean(point.accuracy for point in certified_points)
+        if certified_points
+        else None,
+        "cost": fmean(point.cost for point in certified_points) if certified_points else None,
+        "offload_rate": fmean(point.offload_rate for point in certified_points)
         if certified_points
         else None,
         "methods": dict(sorted(Counter(method_of_set).items())),
@@ -185,7 +205,7 @@ def _class_figures(
     """Violations and unused part of the class bound, over all certified points."""
     return {
         "bound": bound,
-        "violated": int((losses > bound + 1e-12).sum()) / n_resamplings,
+        "violated": int((losses > bound + ROUNDING_TOLERANCE).sum()) / n_resamplings,
         "unused": 1 - float(losses.mean()) / bound if len(losses) else None,
     }
 
@@ -193,11 +213,14 @@ def _class_figures(
 def _largest_class_loss(record: CascadeRecord, thresholds: Sequence[float | None]) -> float:
     """Largest loss of accuracy in any class, compared with the high-cost model."""
     exits = record.exits(thresholds)
-    correct = record.correctness[exits, np.arange(len(exits))]
-    losses = record.correctness[-1] - correct
+    correctness = record.correctness[exits, np.arange(len(exits))]
+    losses = record.correctness[-1] - correctness
     answers = record.answers
     assert answers is not None
-    return max(float(losses[answers.truth == c].mean()) for c in range(answers.n_classes))
+    return max(
+        float(losses[answers.truth == class_index].mean())
+        for class_index in range(answers.n_classes)
+    )
 
 
 def _risk(point: Any, kind: str, reference_accuracy: float) -> float:
@@ -219,8 +242,8 @@ def _binomial_unused_share(kind: str, bound: float) -> float | None:
     """
     if kind == "budget":
         return None
-    largest_count = float(stats.binom.ppf(1 - CONFIDENCE, CALIBRATION_ROWS, bound)) - 1
-    return 1.0 - largest_count / (CALIBRATION_ROWS * bound)
+    largest_count = float(stats.binom.ppf(1 - CONFIDENCE, N_CALIBRATION_ROWS, bound)) - 1
+    return 1.0 - largest_count / (N_CALIBRATION_ROWS * bound)
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
@@ -257,7 +280,7 @@ def _case_row(case: Mapping[str, Any]) -> tuple[str, ...]:
 
 BENCHMARK = harness.Benchmark(
     name="guarantee",
-    quick_help=f"{QUICK_RESAMPLINGS} resamplings",
+    quick_help=f"{N_QUICK_RESAMPLINGS} resamplings",
     packages=PACKAGES,
     measure=measure,
     page=page,

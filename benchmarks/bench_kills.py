@@ -34,10 +34,10 @@ from benchmarks.edge.killable_task import KillableTask, change_repository, run_t
 from gatewise.console import note
 from gatewise_export.repository.repository import Repository
 
-#: Total numbers of kills, and kills per cached group.
+#: Total numbers of kills, and kills per group, whose results are cached together.
 DEVICE_KILLS = 700
 PUBLISHER_KILLS = 300
-GROUP = 50
+KILLS_PER_GROUP = 50
 #: After this many kills, one process is not killed and must reach the published release.
 CHECK_INTERVAL = 10
 VERSIONS = ("1", "2", "3", "4", "5", "6")
@@ -76,21 +76,21 @@ class Fleet:
         offer = Repository(self.repository).preferred_release("iris")
         return FIRST_VERSION if offer is None else offer.version
 
-    def change(self, task: KillableTask | None = None) -> None:
+    def change_release(self, task: KillableTask | None = None) -> None:
         """Change the repository at random; with a `task`, a process does it and is killed."""
         repository = Repository(self.repository)
         offers = repository.offers()
-        wanted = repository.preferred_release("iris")
-        actions = [("publish", offer.version) for offer in offers if offer != wanted]
-        actions += [] if wanted is None else [("rollback", wanted.version)]
+        preferred_offer = repository.preferred_release("iris")
+        actions = [("publish", offer.version) for offer in offers if offer != preferred_offer]
+        actions += [] if preferred_offer is None else [("rollback", preferred_offer.version)]
         if task is not None:
-            absent = sorted(set(VERSIONS) - {offer.version for offer in offers})
-            actions += [("add", str(self.bundles / version)) for version in absent[:1]]
+            absent_versions = sorted(set(VERSIONS) - {offer.version for offer in offers})
+            actions += [("add", str(self.bundles / version)) for version in absent_versions[:1]]
             actions += [("rotate", self.rng.choice(("targets", "snapshot", "timestamp", "root")))]
             actions += [("refresh", "")]
         action, argument = self.rng.choice(actions)
         if task is not None:
-            self.run(replace(task, action=action, argument=argument))
+            self.run_process(replace(task, action=action, argument=argument))
             repository = Repository(self.repository)
             if action == "rotate":
                 return
@@ -98,7 +98,7 @@ class Fleet:
         if action == "publish":
             self.left_versions.discard(argument)
 
-    def run(self, task: KillableTask, seconds: float | None = None) -> int:
+    def run_process(self, task: KillableTask, seconds: float | None = None) -> int:
         """Run a process, killed after `seconds` if given; return its number of disk changes."""
         receiver, sender = _PROCESS_CONTEXT.Pipe(duplex=False)
         process = _PROCESS_CONTEXT.Process(target=run_task, args=(task, sender))
@@ -128,30 +128,33 @@ class Fleet:
         if version in self.left_versions:
             self.faults.append(f"{event} {version}, which was withdrawn and left")
         offers = Repository(self.repository).offers()
-        withdrawn = {offer.version for offer in offers if offer.serial and not offer.rollout}
+        withdrawn_versions = {
+            offer.version for offer in offers if offer.serial and not offer.rollout
+        }
         if event != "started":
-            self.left_versions |= withdrawn - {version}
+            self.left_versions |= withdrawn_versions - {version}
 
     def update_device(self) -> int:
         """Run the device until it has the published release; return its number of changes."""
-        return self.run(replace(self.device, target_version=self.target_version()))
+        return self.run_process(replace(self.device, target_version=self.target_version()))
 
 
 def kill_devices(fleet: Fleet, n_kills: int) -> dict[str, Any]:
     """Kill a device while it updates."""
     fleet.update_device()
-    fleet.change()
-    started = time.monotonic()
+    fleet.change_release()
+    start_time = time.monotonic()
     n_changes = fleet.update_device()
-    update_seconds = time.monotonic() - started
-    for number in range(n_kills):
-        fleet.change()
+    update_seconds = time.monotonic() - start_time
+    for kill_number in range(n_kills):
+        fleet.change_release()
         task = replace(fleet.device, target_version=fleet.target_version())
-        if number % 2:
-            fleet.run(replace(task, max_changes=fleet.rng.randrange(n_changes)))
+        # half of the kills before a change to the disk, half at a time within an update
+        if kill_number % 2:
+            fleet.run_process(replace(task, max_changes=fleet.rng.randrange(n_changes)))
         else:
-            fleet.run(task, fleet.rng.uniform(0.2, 1.0) * update_seconds)
-        if number % CHECK_INTERVAL == CHECK_INTERVAL - 1:
+            fleet.run_process(task, fleet.rng.uniform(0.2, 1.0) * update_seconds)
+        if kill_number % CHECK_INTERVAL == CHECK_INTERVAL - 1:
             fleet.update_device()
     return {"kills": n_kills, "faults": fleet.faults}
 
@@ -159,9 +162,9 @@ def kill_devices(fleet: Fleet, n_kills: int) -> dict[str, Any]:
 def kill_publishers(fleet: Fleet, n_kills: int) -> dict[str, Any]:
     """Kill a publisher; every :data:`CHECK_INTERVAL` kills, update a device from its repository."""
     fleet.update_device()
-    for number in range(n_kills):
-        fleet.change(KillableTask(fleet.repository, max_changes=fleet.rng.randrange(30)))
-        if number % CHECK_INTERVAL == CHECK_INTERVAL - 1:
+    for kill_number in range(n_kills):
+        fleet.change_release(KillableTask(fleet.repository, max_changes=fleet.rng.randrange(30)))
+        if kill_number % CHECK_INTERVAL == CHECK_INTERVAL - 1:
             fleet.update_device()
     return {"kills": n_kills, "faults": fleet.faults}
 
@@ -179,7 +182,7 @@ def damage_files(fleet: Fleet, step: int) -> dict[str, Any]:
                 content[fleet.rng.randrange(len(content))] ^= 1 << fleet.rng.randrange(8)
             (damaged_store / file).write_bytes(content if damage == "flip" else b"")
             n_faults = len(fleet.faults)
-            fleet.run(
+            fleet.run_process(
                 replace(fleet.device, folder=damaged_store, target_version=fleet.target_version())
             )
             fleet.faults[n_faults:] = [
@@ -214,14 +217,14 @@ def spoil_disks(fleet: Fleet, _size: int) -> dict[str, Any]:
         try:
             with _small_disk(disk) as spoil_disk:
                 device = replace(fleet.device, folder=disk / "store")
-                fleet.run(replace(device, target_version="3"))
+                fleet.run_process(replace(device, target_version="3"))
                 spoil_disk(state)
                 repository.rollback("iris/3")
                 for _ in range(3):
                     # The device cannot write. It therefore starts with the withdrawn release each
                     # time and changes to the first bundle, because the previous one has no space.
                     fleet.left_versions.clear()
-                    fleet.run(replace(device, target_version=FIRST_VERSION))
+                    fleet.run_process(replace(device, target_version=FIRST_VERSION))
         except (OSError, subprocess.CalledProcessError):
             skipped.append(f"{state}: no disk can be mounted here")
     return {"skipped": skipped, "faults": fleet.faults}
@@ -259,8 +262,12 @@ PARTS: dict[str, Callable[[Fleet, int], dict[str, Any]]] = {
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run the groups that are not cached; return the totals of all groups."""
     sizes = {"devices": DEVICE_KILLS, "publishers": PUBLISHER_KILLS}
-    groups = [(part, number) for part, n in sizes.items() for number in range(n // GROUP)]
-    n_kills = GROUP
+    groups = [
+        (part, number)
+        for part, n_kills in sizes.items()
+        for number in range(n_kills // KILLS_PER_GROUP)
+    ]
+    n_kills = KILLS_PER_GROUP
     if options.quick:
         groups = [("devices", 0), ("publishers", 0)]
         n_kills = 4

@@ -59,9 +59,12 @@ PACKAGES = (
     "torch",
     "onnxscript",
 )
+#: Rows that a worker answers over a broker.
 N_LIVE_ROWS = 40
+#: Share of values that are removed for models that accept missing values.
 MISSING_SHARE = 0.1
 TABLES = ("breast_cancer", "digits", "wine", "statlog_heart", "sonar", "thyroid")
+#: Largest number of rows of a table, of which half are test rows.
 MAX_ROWS = 2000
 OVERFITTED_MODELS: dict[str, Any] = {
     "random forest": RandomForestClassifier(50, random_state=0),
@@ -154,13 +157,13 @@ def _measure_model(
         random_state=0,
     )
     # fit, pack and verify, with the time of each step
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             system.fit(rows, y[train], validation=validation_rows)
     except InputError as error:
-        return {"model": name, "refused": str(error), "fit": time.perf_counter() - started}
+        return {"model": name, "refused": str(error), "fit": time.perf_counter() - start_time}
     fit_end = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         bundle = gw.pack(system, Path(folder) / "bundle", sample=X[train][:64], name="digits")
@@ -176,7 +179,7 @@ def _measure_model(
     )
     return {
         "model": name,
-        "fit": fit_end - started,
+        "fit": fit_end - start_time,
         "pack": pack_end - fit_end,
         "verify": verify_end - pack_end,
         "rows": report.rows,
@@ -193,13 +196,13 @@ def _measure_model(
 
 def _live_labels(bundle: gw.Bundle, X: Rows, backend: str | None) -> list[int | None]:
     """Labels that a device receives from a worker; None for a row that the device answers."""
-    backend_class = None if backend is None else backend_factory(backend)
-    with MosquittoBroker() as broker, gw.Worker(bundle, broker.url, backend=backend_class):
+    make_backend = None if backend is None else backend_factory(backend)
+    with MosquittoBroker() as broker, gw.Worker(bundle, broker.url, backend=make_backend):
         link = gw.MqttLink(broker.url)
         with gw.Device(bundle, link=link, policy="cloud-only", deadline_ms=8000) as device:
             link.connect()
             answers = [device.answer(row) for row in X]
-    return [a.class_index if a.route == "cloud" else None for a in answers]
+    return [answer.class_index if answer.route == "cloud" else None for answer in answers]
 
 
 def _models_page(models: Sequence[dict[str, Any]]) -> list[str]:
@@ -242,10 +245,14 @@ def _models_page(models: Sequence[dict[str, Any]]) -> list[str]:
 def _measure_leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
     leaks = []
     for source in TABLES[:2] if options.quick else TABLES:
-        data = load(find_file(source) or source)
-        rows = np.random.default_rng(0).permutation(len(data.y))[:MAX_ROWS]
+        dataset = load(find_file(source) or source)
+        rows = np.random.default_rng(0).permutation(len(dataset.y))[:MAX_ROWS]
         X, X_test, y, y_test = train_test_split(
-            data.X[rows], data.y[rows], test_size=0.5, stratify=data.y[rows], random_state=0
+            dataset.X[rows],
+            dataset.y[rows],
+            test_size=0.5,
+            stratify=dataset.y[rows],
+            random_state=0,
         )
         for name, unfitted_model in OVERFITTED_MODELS.items():
             note(f"leak: {source}, {name}")
@@ -280,18 +287,19 @@ def _measure_leak(
     )
     system.fit(X, y)
     # with a guarantee, a fifth of the rows are calibration rows
-    n = len(X) if guarantee is None else len(X) - len(X) * 4 // 5
-    # standard error of a difference of two shares p: sqrt(p (1 - p) (1 / n + 1 / m))
+    n_estimation_rows = len(X) if guarantee is None else len(X) - len(X) * 4 // 5
+    # standard error of a difference of two shares p of n and m rows:
+    # sqrt(p (1 - p) (1 / n + 1 / m))
     promised_accuracy = system.operating_point_.accuracy
     test_accuracy = float(np.mean(system.predict(X_test) == y_test))
-    error = np.sqrt(test_accuracy * (1 - test_accuracy) * (1 / n + 1 / len(X_test)))
+    error = np.sqrt(test_accuracy * (1 - test_accuracy) * (1 / n_estimation_rows + 1 / len(X_test)))
     # a guarantee of the loss is refused, because f0 may have seen the rows
     is_refused = False
     if guarantee is not None:
         try:
             system.at(max_loss=0.05)
-        except InputError as caught:
-            is_refused = "may have seen" in str(caught)
+        except InputError as refusal:
+            is_refused = "may have seen" in str(refusal)
     return {
         "guarantee": guarantee,
         "seen": float(model.score(X, y)),

@@ -102,18 +102,19 @@ class Mean(NamedTuple):
 
 def read_table(name: str) -> Table:
     """Load a table without the classes that have fewer than 0.5 % of its rows."""
-    data = load(name if name in datasets.bundled_names() else problems.data_file(name))
-    _, y, counts = np.unique(data.y, return_inverse=True, return_counts=True)
+    dataset = load(name if name in datasets.bundled_names() else problems.data_file(name))
+    _, y, counts = np.unique(dataset.y, return_inverse=True, return_counts=True)
     if name == "letter":  # with 26 classes, this table would take half of the total time
-        return Table(name, data.X, (data.y >= 13).astype(np.int64), data.feature_costs)
+        return Table(name, dataset.X, (dataset.y >= 13).astype(np.int64), dataset.feature_costs)
     has_rows = counts[y] >= len(y) / 200
     labels = np.unique(y[has_rows], return_inverse=True)[1].astype(np.int64)
-    return Table(name, data.X[has_rows], labels, data.feature_costs)
+    return Table(name, dataset.X[has_rows], labels, dataset.feature_costs)
 
 
 def splits(table: Table) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """Yield training and test rows of five splits with disjoint test rows."""
     folds = StratifiedKFold(N_SPLITS, shuffle=True, random_state=0).split(table.x, table.y)
+    # a small table uses all of its rows in each split; a large one has rows for separate splits
     if len(table.y) <= 4 * MAX_TRAINING_ROWS:
         for train, test in folds:
             yield (
@@ -145,10 +146,10 @@ def _sample(table: Table, rows: NDArray[np.intp], size: int) -> NDArray[np.intp]
 
 def measure_split(split: Split) -> dict[str, Any]:
     """Fit the system and the recipes; return figures of the test rows as JSON values."""
-    started = time.process_time()
+    start_time = time.process_time()
     system = gw.StagedCascade(feature_costs=split.costs, random_state=split.seed)
     system.fit(split.x, split.y)
-    seconds = time.process_time() - started
+    seconds = time.process_time() - start_time
     # the promise, and the high-cost model compared with plain models
     is_cloud_correct = split.is_correct(
         system.classes_[system.high_cost_model_.labels(split.x_test)]
@@ -254,6 +255,7 @@ def _table_figures(table: Table, results: Sequence[dict[str, Any]]) -> dict[str,
     promises = []
     for result in results:
         loss = Mean.of_rows(np.array(result["loss"]))
+        # within two standard errors of the promise, and the rounding of a mean
         is_kept = loss.value <= MAX_LOSS + 2 * loss.error + 1e-9
         promises.append(
             {
@@ -276,9 +278,12 @@ def _table_figures(table: Table, results: Sequence[dict[str, Any]]) -> dict[str,
         "features": table.x.shape[1],
         "classes": int(table.y.max()) + 1,
         "promises": promises,
-        "loss": Mean.of_rows(np.concatenate([r["loss"] for r in results]))._asdict(),
+        "loss": Mean.of_rows(np.concatenate([result["loss"] for result in results]))._asdict(),
         "differences": {key: mean._asdict() for key, mean in differences.items()},
-        "spent": {k: float(np.mean([r["spent"][k] for r in results])) for k in results[0]["spent"]},
+        "spent": {
+            name: float(np.mean([result["spent"][name] for result in results]))
+            for name in results[0]["spent"]
+        },
         "f0": [result["f0"] for result in results],
         **{key: float(np.mean([result[key] for result in results])) for key in mean_keys},
     }
@@ -353,7 +358,7 @@ def _model_lines(tables: Mapping[str, Any]) -> list[str]:
         accuracy = f"{100 * table['f0_accuracy']:.2f}"
         rows.append((name, accuracy, best_model, *(mean.text() for mean in means.values())))
     plain_names = [key.removeprefix(prefix) for key in _difference_keys(tables, prefix)]
-    header = ("table", "accuracy", "best plain model", *(f"minus {n}" for n in plain_names))
+    header = ("table", "accuracy", "best plain model", *(f"minus {name}" for name in plain_names))
     names_text = f": {', '.join(tables_behind)}" if tables_behind else ""
     return [
         "## The built-in high-cost model",

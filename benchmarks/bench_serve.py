@@ -37,6 +37,10 @@ TARGETS: harness.Targets = {
     "differing": ("rows decided otherwise than by `gatewise verify`", "at most", 0),
     "lost": ("requests without an answer beside a killed worker", "at most", 0),
 }
+#: Requests that warm up both servers before the measurement.
+N_WARM_UP = 200
+N_CLIENTS = 4
+#: Program of the plain server.
 PLAIN_SERVER = """\
 import json, socket, sys
 import numpy as np, onnxruntime, uvicorn
@@ -147,16 +151,19 @@ def _latencies(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dict[
                 f"/v2/models/{manifest.name}/infer",
             ),
         }
-        for i in range(n_requests + 200):
+        for i in range(n_requests + N_WARM_UP):
             body = _infer_body(easy_rows[i % len(easy_rows)][np.newaxis])
             for name, (connection, path) in servers.items():
-                started = time.perf_counter()
+                start_time = time.perf_counter()
                 _post(connection, path, body)
-                if i >= 200:  # the first 200 requests warm up both servers
-                    seconds[name].append(time.perf_counter() - started)
+                if i >= N_WARM_UP:
+                    seconds[name].append(time.perf_counter() - start_time)
     return {
-        name: {f"p{q}_us": round(1e6 * float(np.percentile(s, q)), 1) for q in (50, 95, 99)}
-        for name, s in seconds.items()
+        name: {
+            f"p{percentile}_us": round(1e6 * float(np.percentile(times, percentile)), 1)
+            for percentile in (50, 95, 99)
+        }
+        for name, times in seconds.items()
     }
 
 
@@ -168,8 +175,8 @@ def _count_differing(bundle: Any, rows: NDArray[np.float32], n_rows: int) -> int
     rng = np.random.default_rng(0)
     deviations = rows.std(axis=0)
     noise = rng.normal(size=(n_rows, rows.shape[1])).astype(np.float32) * deviations * 0.2
-    x = np.concatenate([rows, rows[rng.integers(len(rows), size=n_rows)] + noise])[:n_rows]
-    outcome = graph_outcome(bundle, x)
+    noisy_rows = np.concatenate([rows, rows[rng.integers(len(rows), size=n_rows)] + noise])[:n_rows]
+    outcome = graph_outcome(bundle, noisy_rows)
     n_stages = len(bundle.manifest.stages)
     path = f"/v2/models/{bundle.manifest.name}/infer"
     classes: list[int] = []
@@ -179,7 +186,9 @@ def _count_differing(bundle: Any, rows: NDArray[np.float32], n_rows: int) -> int
         with _server(*command, "--broker", broker.url, "--deadline-ms", "30000") as address:
             connection = http.client.HTTPConnection(address)
             for start in range(0, n_rows, 50):
-                answer = json.loads(_post(connection, path, _infer_body(x[start : start + 50])))
+                answer = json.loads(
+                    _post(connection, path, _infer_body(noisy_rows[start : start + 50]))
+                )
                 outputs = {output["name"]: output["data"] for output in answer["outputs"]}
                 classes += outputs["class_index"]
                 routes += outputs["route"]
@@ -204,13 +213,13 @@ def _kill_worker(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dic
 
     def send_requests(address: str, client_number: int) -> None:
         connection = http.client.HTTPConnection(address)
-        for i in range(client_number, n_requests, 4):
+        for i in range(client_number, n_requests, N_CLIENTS):
             body = json.dumps({"instances": [mixed_rows[i % len(mixed_rows)].tolist()]}).encode()
             (answer,) = json.loads(_post(connection, "/predict", body))["predictions"]
             with counter_lock:
                 routes[answer["route"]] += 1
-                when = "after" if process.returncode is not None else "before"
-                reasons[f"{when} the kill, {answer['route']}: {answer['reason']}"] += 1
+                phase = "after" if process.returncode is not None else "before"
+                reasons[f"{phase} the kill, {answer['route']}: {answer['reason']}"] += 1
                 latencies.append(answer["latency_ms"])
             if sum(routes.values()) > n_requests // 2:
                 is_halfway.set()
@@ -223,7 +232,10 @@ def _kill_worker(bundle: Any, rows: NDArray[np.float32], n_requests: int) -> dic
             _server(*command, "--broker", broker.url, "--deadline-ms", "500") as address,
         ):
             _wait_for_worker(address, hard_rows[0])
-            threads = [threading.Thread(target=send_requests, args=(address, i)) for i in range(4)]
+            threads = [
+                threading.Thread(target=send_requests, args=(address, client_number))
+                for client_number in range(N_CLIENTS)
+            ]
             for thread in threads:
                 thread.start()
             is_halfway.wait()
@@ -255,9 +267,12 @@ def _wait_for_worker(address: str, row: NDArray[np.float32]) -> None:
 def page(results: Mapping[str, Any]) -> list[str]:
     """Write the page."""
     kills = results["killed"]
-    routes = ", ".join(f"{n} {route}" for route, n in kills["routes"].items())
+    routes = ", ".join(f"{count} {route}" for route, count in kills["routes"].items())
     latencies = [
-        (name, *(f"{results['latencies'][name][f'p{q}_us']:.0f}" for q in (50, 95, 99)))
+        (
+            name,
+            *(f"{results['latencies'][name][key]:.0f}" for key in ("p50_us", "p95_us", "p99_us")),
+        )
         for name in ("plain", "serve")
     ]
     return [

@@ -42,11 +42,15 @@ from gatewise.console import note
 from gatewise.errors import GatewiseError
 from gatewise_training import AdaptGBRT, CEGBClassifier, StagedCascade
 
-SPLITS, PEER_SPLITS = 10, 1
-ROUNDS: dict[str, Any] = {"n_rounds": 40, "learning_rate": 0.2}  # of CEGB and Adapt-GBRT
+#: Splits of each set, and splits on which the peers are fitted as well.
+N_SPLITS = 10
+N_PEER_SPLITS = 1
+#: Settings of CEGB and Adapt-GBRT: few rounds at a high rate, to save time.
+ROUNDS: dict[str, Any] = {"n_rounds": 40, "learning_rate": 0.2}
 MAX_LOSS = 0.01
-MEASURED_WINDOWS = 60
-TIMED_WINDOWS = 150
+#: Windows on which prices are measured, and windows on which a device's time is measured.
+N_PRICED_WINDOWS = 60
+N_TIMED_WINDOWS = 150
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
 FOLDER = CACHE / "signals"
 
@@ -54,16 +58,24 @@ FOLDER = CACHE / "signals"
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Fit the splits that are not cached; return the figures of all splits."""
     priced_sets = {name: _PricedSet.load(name) for name in options.only}
-    n_splits = 2 if options.quick else SPLITS
-    cells = [(_fit_cascade, "", k, p) for k in range(n_splits) for p in priced_sets.values()]
+    n_splits = 2 if options.quick else N_SPLITS
+    cells = [
+        (_fit_cascade, "", number, priced_set)
+        for number in range(n_splits)
+        for priced_set in priced_sets.values()
+    ]
     cells += [
-        (_fit_peers, "peers.", k, p) for k in range(PEER_SPLITS) for p in priced_sets.values()
+        (_fit_peers, "peers.", number, priced_set)
+        for number in range(N_PEER_SPLITS)
+        for priced_set in priced_sets.values()
     ]
     for fit, prefix, number, priced_set in () if options.finished else cells:
         _run_cell(fit, prefix, number, priced_set)
     return {
-        "settings": {"splits": n_splits, "peer_splits": PEER_SPLITS, "max_loss": MAX_LOSS},
-        "sets": {name: _set_figures(p, n_splits) for name, p in priced_sets.items()},
+        "settings": {"splits": n_splits, "peer_splits": N_PEER_SPLITS, "max_loss": MAX_LOSS},
+        "sets": {
+            name: _set_figures(priced_set, n_splits) for name, priced_set in priced_sets.items()
+        },
     }
 
 
@@ -94,9 +106,9 @@ def _run_cell(
     """Run a split unless its result is cached."""
 
     def run() -> dict[str, Any]:
-        started = time.process_time()
+        start_time = time.process_time()
         cell = fit(priced_set.split(number))
-        cell["cpu_seconds"] = round(time.process_time() - started, 1)
+        cell["cpu_seconds"] = round(time.process_time() - start_time, 1)
         note(f"{path.stem}: {cell.get('gatewise', '')} {cell['cpu_seconds']} s")
         return cell
 
@@ -117,9 +129,9 @@ def _set_figures(priced_set: _PricedSet, n_splits: int) -> dict[str, Any]:
             cells.append({"split": number} | peers | json.loads(path.read_text()))
     committed_file = harness.RESULTS / "signals.json"
     if not cells and committed_file.is_file():
-        earlier = json.loads(committed_file.read_text())["sets"].get(signal_set.name)
-        if earlier is not None and earlier["splits"]:
-            return dict(earlier) | {"earlier": True}
+        committed_figures = json.loads(committed_file.read_text())["sets"].get(signal_set.name)
+        if committed_figures is not None and committed_figures["splits"]:
+            return dict(committed_figures) | {"earlier": True}
     return {
         "note": signal_set.note,
         "rows": len(signal_set.y),
@@ -150,7 +162,7 @@ def _price_blocks(signal_set: SignalSet) -> tuple[list[sig.Block], dict[str, flo
     steps = sig.SignalGraph(signal_set.blocks).steps
     price_by_step = json.loads(path.read_text()) if path.is_file() else {}
     if set(price_by_step) != {step.label for step in steps}:
-        rows = np.linspace(0, len(signal_set.y) - 1, MEASURED_WINDOWS).astype(int)
+        rows = np.linspace(0, len(signal_set.y) - 1, N_PRICED_WINDOWS).astype(int)
         measured_steps = sig.SignalGraph(
             sig.measured(signal_set.blocks, signal_set.windows[rows])
         ).steps
@@ -189,12 +201,12 @@ class _Split:
         """Mean over the test rows, and its standard error with correlated rows within groups."""
         y, groups = self.signal_set.y[self.test], self.signal_set.groups
         clusters = np.arange(len(y)) if groups is None else groups[self.test]
-        weight = 1.0 / np.bincount(y)[y] if self.signal_set.has_rare_classes else np.ones(len(y))
-        mean = float(np.average(values, weights=weight))
-        _, number = np.unique(clusters, return_inverse=True)
-        sums = np.bincount(number, weight * (values - mean)) / weight.sum()
-        n = len(sums)
-        return mean, float(np.sqrt((sums**2).sum() * n / max(n - 1, 1)))
+        weights = 1.0 / np.bincount(y)[y] if self.signal_set.has_rare_classes else np.ones(len(y))
+        mean = float(np.average(values, weights=weights))
+        _, cluster_numbers = np.unique(clusters, return_inverse=True)
+        sums = np.bincount(cluster_numbers, weights * (values - mean)) / weights.sum()
+        n_clusters = len(sums)
+        return mean, float(np.sqrt((sums**2).sum() * n_clusters / max(n_clusters - 1, 1)))
 
     def figures(self, is_correct: NDArray[np.bool_], cost: float) -> dict[str, float]:
         mean, error = self.mean(is_correct.astype(float))
@@ -235,10 +247,11 @@ def _fit_peers(split: _Split) -> dict[str, Any]:
     graph, x, train, y, seed = split.graph, split.x, split.train, split.signal_set.y, split.seed
     costs = graph.costs()
     # boosted trees on the cheapest block
-    cheapest = min(
-        range(len(graph.blocks)), key=lambda b: costs.standalone_prices[graph.columns(b)].min()
+    cheapest_block = min(
+        range(len(graph.blocks)),
+        key=lambda block_index: costs.standalone_prices[graph.columns(block_index)].min(),
     )
-    columns = graph.columns(cheapest)
+    columns = graph.columns(cheapest_block)
     booster = _make_booster(split, split.class_weight).fit(x[train, columns], y[train])
     price = float(costs.price(np.arange(columns.start, columns.stop)))
     # a network on the raw window
@@ -299,7 +312,7 @@ def _make_booster(split: _Split, class_weight: str | None) -> LGBMClassifier:
 def _device_time(split: _Split, system: Any) -> float:
     """Ratio of feature time on a device to the charged price, as the median over windows."""
     graph = split.graph
-    rows = split.test[:: max(1, len(split.test) // TIMED_WINDOWS)]
+    rows = split.test[:: max(1, len(split.test) // N_TIMED_WINDOWS)]
     windows, x = split.signal_set.windows[rows], split.x[rows]
     ratios = []
     for window, exit_stage, charged_price in zip(
@@ -311,12 +324,12 @@ def _device_time(split: _Split, system: Any) -> float:
         blocks = [dict.fromkeys(graph.block_of_feature[features].tolist()) for features in acquired]
         durations = []
         for _ in range(5):
-            started = time.perf_counter()
-            values = graph.lazy_values(window)
-            for numbers in blocks:
-                for number in numbers:
-                    values.block_features(number)
-            durations.append(time.perf_counter() - started)
+            start_time = time.perf_counter()
+            lazy_values = graph.lazy_values(window)
+            for stage_blocks in blocks:
+                for block_index in stage_blocks:
+                    lazy_values.block_features(block_index)
+            durations.append(time.perf_counter() - start_time)
         ratios.append(1e6 * min(durations) / charged_price)
     return float(np.median(ratios))
 
@@ -343,20 +356,21 @@ def page(results: Mapping[str, Any]) -> list[str]:
         if not cells:
             lines.append(f"| {name} | not run |" + " |" * 9)
             continue
-        cascades = [c["gatewise"] for c in cells]
-        full_models = [c["all features"] for c in cells]
-        cost = float(np.mean([c["cost_us"] for c in cascades]))
-        n_strict = sum(c["loss"] <= MAX_LOSS + 1e-12 for c in cascades)
-        n_within = sum(c["loss"] <= MAX_LOSS + c["loss_error"] for c in cascades)
+        cascades = [cell["gatewise"] for cell in cells]
+        full_models = [cell["all features"] for cell in cells]
+        cost = float(np.mean([cell["cost_us"] for cell in cascades]))
+        n_strict = sum(cell["loss"] <= MAX_LOSS + 1e-12 for cell in cascades)
+        n_within = sum(cell["loss"] <= MAX_LOSS + cell["loss_error"] for cell in cascades)
         mark = "\\*" * bool(figures.get("earlier"))
         total_us = figures["total_us"]
         lines.append(
             f"| {name}{mark} | {_accuracy(full_models)} | {total_us:.0f} | {_accuracy(cascades)} | "
             f"{cost:.0f} | {total_us / cost:.1f} | {figures['target']:g} | "
-            f"{100 * np.mean([c['loss'] for c in cascades]):.2f} ± "
-            f"{100 * np.mean([c['loss_error'] for c in cascades]):.2f} | {n_strict}, {n_within} of "
-            f"{len(cells)} | {np.mean([c['offloaded'] for c in cascades]):.2f} | "
-            f"{np.median([c['device_over_charged'] for c in cascades]):.2f} |"
+            f"{100 * np.mean([cascade['loss'] for cascade in cascades]):.2f} ± "
+            f"{100 * np.mean([cascade['loss_error'] for cascade in cascades]):.2f} | "
+            f"{n_strict}, {n_within} of {len(cells)} | "
+            f"{np.mean([cascade['offloaded'] for cascade in cascades]):.2f} | "
+            f"{np.median([cascade['device_over_charged'] for cascade in cascades]):.2f} |"
         )
     if any(figures.get("earlier") for figures in results["sets"].values()):
         lines += ["", "\\* Of an earlier version; not run again yet."]
@@ -395,16 +409,16 @@ def _peers_table(results: Mapping[str, Any]) -> list[str]:
 
 
 def _accuracy(cells: Sequence[dict[str, Any]]) -> str:
-    mean, error = (np.mean([c[key] for c in cells]) for key in ("accuracy", "error"))
+    mean, error = (np.mean([cell[key] for cell in cells]) for key in ("accuracy", "error"))
     return f"{mean:.3f} ± {error:.3f}"
 
 
 def _peer_cell(cells: Sequence[dict[str, Any]], method: str) -> str:
-    fits = [c[method] for c in cells if method in c and "accuracy" in c[method]]
+    fits = [cell[method] for cell in cells if method in cell and "accuracy" in cell[method]]
     if not fits:
         return "no fit"
-    cost = np.mean([c["cost_us"] for c in fits])
-    return f"{np.mean([c['accuracy'] for c in fits]):.3f}" + (f", {cost:.0f}" if cost else "")
+    cost = np.mean([cell["cost_us"] for cell in fits])
+    return f"{np.mean([fit['accuracy'] for fit in fits]):.3f}" + (f", {cost:.0f}" if cost else "")
 
 
 BENCHMARK = harness.Benchmark(

@@ -37,8 +37,8 @@ from gatewise_export import pack
 from gatewise_training import ConfidenceCascade
 
 PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
-MESSAGES = 1_000_000
-QUICK_MESSAGES = 20_000
+N_MESSAGES = 1_000_000
+N_QUICK_MESSAGES = 20_000
 #: The page shows the samples after these fractions of the messages.
 PAGE_FRACTIONS = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)
 FIGURES = ("memory_mb", "threads", "files")
@@ -47,7 +47,9 @@ FIGURES = ("memory_mb", "threads", "files")
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Send the messages and sample the processes."""
     with tempfile.TemporaryDirectory() as folder:
-        return watch_processes(Path(folder), QUICK_MESSAGES if options.quick else options.messages)
+        return watch_processes(
+            Path(folder), N_QUICK_MESSAGES if options.quick else options.messages
+        )
 
 
 def watch_processes(folder: Path, n_messages: int) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def watch_processes(folder: Path, n_messages: int) -> dict[str, Any]:
         broker = stack.enter_context(MosquittoBroker())
         cloud_command = ("-m", "gatewise", "cloud", bundle, "--broker", broker.url)
         worker, _ = stack.enter_context(harness.python_process(*cloud_command, ready_text="ready"))
-        started = time.monotonic()
+        start_time = time.monotonic()
         table = folder / "rows.csv"
         edge_command = ("-m", "gatewise", "edge", bundle, "--broker", broker.url, "--data", table)
         options = ("--policy", "cloud-only", "--parallel", "8", "--deadline-ms", "20000", "--json")
@@ -76,13 +78,15 @@ def watch_processes(folder: Path, n_messages: int) -> dict[str, Any]:
         samples = []
         while device.poll() is None:
             n_lines = output.n_lines
-            sample = {"answers": n_lines} | {name: _sample(pid) for name, pid in processes.items()}
+            sample = {"answers": n_lines} | {
+                name: _sample_process(pid) for name, pid in processes.items()
+            }
             if device.poll() is not None:  # exited during the sample, so its figures are not valid
                 break
             samples.append(sample)
             note(f"{n_lines:,} of {n_messages:,} answers")
-            output.has_ended.wait(5.0 if n_messages > QUICK_MESSAGES else 0.5)
-        seconds = time.monotonic() - started
+            output.has_ended.wait(5.0 if n_messages > N_QUICK_MESSAGES else 0.5)
+        seconds = time.monotonic() - start_time
     summary = output.summary()
     return {
         "messages": n_messages,
@@ -101,9 +105,9 @@ class _Output:
         self.has_ended = threading.Event()
         self._last_line = ""
         self._stream = process.stdout
-        threading.Thread(target=self._read, daemon=True).start()
+        threading.Thread(target=self._read_lines, daemon=True).start()
 
-    def _read(self) -> None:
+    def _read_lines(self) -> None:
         assert self._stream is not None
         for line in self._stream:
             self._last_line = line
@@ -119,13 +123,15 @@ class _Output:
 
 def _broker_pid() -> int:
     """Process id of the last mosquitto that is a descendant of this process."""
-    brokers = [p for p in psutil.Process().children(True) if p.name() == "mosquitto"]
+    brokers = [
+        process for process in psutil.Process().children(True) if process.name() == "mosquitto"
+    ]
     if not brokers:
         raise GatewiseError("mosquitto is not running; install it (apt install mosquitto)")
     return brokers[-1].pid
 
 
-def _sample(pid: int) -> dict[str, float]:
+def _sample_process(pid: int) -> dict[str, float]:
     """Memory, threads and open files of a process; NaN if it does not exist."""
     try:
         process = psutil.Process(pid)
@@ -142,19 +148,21 @@ def _sample(pid: int) -> dict[str, float]:
 
 def _growth(samples: Sequence[dict[str, Any]], name: str, n_messages: int) -> float:
     """Growth of memory in MB from a tenth of the messages to the last message."""
-    sizes = [s[name]["memory_mb"] for s in samples if s["answers"] >= n_messages / 10]
+    sizes = [
+        sample[name]["memory_mb"] for sample in samples if sample["answers"] >= n_messages / 10
+    ]
     sizes = [size for size in sizes if not math.isnan(size)]
     return sizes[-1] - sizes[0] if sizes else float("nan")
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
     """Lines of the page of results, soak.md."""
-    messages, samples = results["messages"], results["samples"]
+    n_messages, samples = results["messages"], results["samples"]
     lines = [
         "# A day's messages through one device and one worker",
         "",
-        f"{messages:,} messages in {results['seconds']:,.0f} s "
-        f"({messages / results['seconds']:,.0f} a second), eight at a time, every row offloaded; "
+        f"{n_messages:,} messages in {results['seconds']:,.0f} s "
+        f"({n_messages / results['seconds']:,.0f} a second), eight at a time, every row offloaded; "
         f"answers: {results['answers']}. Made by `make bench-soak`.",
         "",
         "Memory in MB / threads / open files:",
@@ -163,10 +171,10 @@ def page(results: Mapping[str, Any]) -> list[str]:
         "| --- | --- | --- | --- |",
     ]
     for fraction in PAGE_FRACTIONS:
-        sample = min(samples, key=lambda s: abs(s["answers"] - fraction * messages))
+        sample = min(samples, key=lambda sample: abs(sample["answers"] - fraction * n_messages))
         cells = [
-            f"{sample[n]['memory_mb']:.1f} / {sample[n]['threads']} / {sample[n]['files']}"
-            for n in ("device", "worker", "broker")
+            f"{sample[name]['memory_mb']:.1f} / {sample[name]['threads']} / {sample[name]['files']}"
+            for name in ("device", "worker", "broker")
         ]
         lines.append(f"| {sample['answers']:,} | {' | '.join(cells)} |")
     growth = ", ".join(f"{name} {mb:+.1f}" for name, mb in results["growth_mb"].items())
@@ -176,11 +184,11 @@ def page(results: Mapping[str, Any]) -> list[str]:
 
 BENCHMARK = harness.Benchmark(
     name="soak",
-    quick_help=f"send {QUICK_MESSAGES:,} messages",
+    quick_help=f"send {N_QUICK_MESSAGES:,} messages",
     packages=PACKAGES,
     measure=measure,
     page=page,
-    options={"--messages": {"type": int, "default": MESSAGES, "help": "number of messages"}},
+    options={"--messages": {"type": int, "default": N_MESSAGES, "help": "number of messages"}},
 )
 
 if __name__ == "__main__":

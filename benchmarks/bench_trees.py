@@ -42,16 +42,16 @@ SUBSET_ROWS = 3000
 def _timing(quick: bool) -> dict[str, Any]:
     problem = problems.get("forest-bin")
     fold = _fold("forest-bin", quick)
-    trees = 4 if quick else 40
-    timings = timing.measure_timings(fold, problem.costs, n_trees=trees, quick=quick)
+    n_trees = 4 if quick else 40
+    timings = timing.measure_timings(fold, problem.costs, n_trees=n_trees, quick=quick)
     return {"problem": "forest-bin", "data": problem.source, "note": problem.note, **timings}
 
 
 def _budgetrf(quick: bool) -> dict[str, Any]:
     names = ("mbne_tiny",) if quick else ("forest-bin", "forest-7", "mbne_tiny", "cifar10")
     tree_counts = (1, 4) if quick else growth.TREE_COUNTS
-    timed = "mbne_tiny" if quick else "forest-bin"
-    times = growth.measure_seconds(_fold(timed, quick), max(tree_counts), 1 if quick else 3)
+    timed_problem = "mbne_tiny" if quick else "forest-bin"
+    times = growth.measure_seconds(_fold(timed_problem, quick), max(tree_counts), 1 if quick else 3)
     tables = {
         name: growth.measure_table(
             name,
@@ -72,7 +72,7 @@ def _budgetrf(quick: bool) -> dict[str, Any]:
         for name, n_seeds in (("mbne_tiny", 1),) * quick or FIGURE_SEEDS.items()
     }
     return {
-        "seconds": {"problem": timed, **times},
+        "seconds": {"problem": timed_problem, **times},
         "tables": tables,
         "figures": figures,
         "ranking": growth.measure_ranking(
@@ -98,13 +98,13 @@ def _pruning(quick: bool) -> dict[str, Any]:
 def _budgetprune(quick: bool) -> dict[str, Any]:
     n_trees = 4 if quick else 40
     # function and number of seeds per problem; ten seeds would take hours on the larger sets
-    plan: dict[str, Any] = {
+    measurement_by_title: dict[str, Any] = {
         "prices": (budget_prune.measure_prices, {"mbne_tiny": 10}),
         "impurities": (budget_prune.measure_impurities, {"mbne_tiny": 5, "forest-bin": 2}),
         "subsets": (budget_prune.measure_subsets, {"cifar10": 1}),
     }
     figures = {}
-    for title, (measure, numbers_of_seeds) in plan.items():
+    for title, (measure, numbers_of_seeds) in measurement_by_title.items():
         names = {"mbne_tiny": 1} if quick else numbers_of_seeds
         figures[title] = {
             name: measure(name, range(n_seeds), n_trees=n_trees, fold=_figure_fold(name, quick))
@@ -118,17 +118,20 @@ def _budgetprune(quick: bool) -> dict[str, Any]:
 
 def _cegb(quick: bool) -> dict[str, Any]:
     names = ("mbne_tiny",) if quick else ("mbne_tiny", "forest-bin")
-    size = {"n_rounds": 5, "n_penalties": 3} if quick else {"n_rounds": 100, "n_penalties": 12}
-    frames = {"n_frames": 2, "size": 64, "n_rows": 600, "n_rounds": 5}
+    sweep_size = (
+        {"n_rounds": 5, "n_penalties": 3} if quick else {"n_rounds": 100, "n_penalties": 12}
+    )
+    frame_settings = {"n_frames": 2, "size": 64, "n_rows": 600, "n_rounds": 5}
     if not quick:
-        frames = {"n_frames": 20, "size": 128, "n_rows": 20_000, "n_rounds": 50}
+        frame_settings = {"n_frames": 20, "size": 128, "n_rows": 20_000, "n_rounds": 50}
     rounds = (2, 4) if quick else (12, 25, 50, 100, 200)
     return {
         "figures": {
-            name: cegb.measure_figures(name, fold=_fold(name, quick), **size) for name in names
+            name: cegb.measure_figures(name, fold=_fold(name, quick), **sweep_size)
+            for name in names
         },
         "tradeoffs": cegb_prices.measure_tradeoffs(rounds, folds=_ranked_folds(quick)),
-        "multiscale": cegb_prices.measure_multiscale(**frames),
+        "multiscale": cegb_prices.measure_multiscale(**frame_settings),
     }
 
 
@@ -159,12 +162,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = harness.parser("bench_trees", __doc__, "use few rows and trees", PARTS)
     options = parser.parse_args(arguments)
     if options.part:
-        print(json.dumps(_measured(options.part, options.quick)))
+        print(json.dumps(_measure_part(options.part, options.quick)))
         return 0
-    return harness.run_command(lambda: _run(options), "stopped; the finished parts are written")
+    return harness.run_command(
+        lambda: _run_parts(options), "stopped; the finished parts are written"
+    )
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run_parts(options: argparse.Namespace) -> int:
     parts_to_run = harness.chosen_parts(options, PARTS)
     # report a missing data file before any process starts
     problems.get("mbne_tiny" if options.quick and "timing" not in parts_to_run else "forest-bin")
@@ -208,7 +213,7 @@ def _ranked_folds(quick: bool) -> list[Fold] | None:
     return [problems.get("mq2008").make_folds(0)[0].sample(QUICK_ROWS)] if quick else None
 
 
-def _measured(name: str, quick: bool) -> dict[str, Any]:
+def _measure_part(name: str, quick: bool) -> dict[str, Any]:
     measure, module = PARTS[name]
     section: dict[str, Any] = as_json_value(measure(quick))
     environment = {

@@ -38,13 +38,18 @@ PACKAGES: Final = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 DEVICES: Final = (20, 100)
 LINKS: Final = ("wifi", "4g")
 CELLS: Final = [
-    f"{name}/{n}/{link}" for name in CASCADE_SETTINGS for n in DEVICES for link in LINKS
+    f"{name}/{n_devices}/{link}"
+    for name in CASCADE_SETTINGS
+    for n_devices in DEVICES
+    for link in LINKS
 ]
 #: Instances per second, over all devices.
 RATE: Final = 80.0
+#: Length of a live run.
 SECONDS: Final = 30.0
 QUICK_SECONDS: Final = 10.0
 SEED: Final = 7
+#: Long enough for offloads over 4G.
 DEADLINE_MS: Final = 2000.0
 
 #: Key, name and unit of a figure, its tolerance as a share of the live figure, and the minimum
@@ -68,35 +73,35 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if not cells:
         raise InputError(f"no cell {options.only!r}; write it as {CELLS[0]}")
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-    started = time.monotonic()
+    start_time = time.monotonic()
     results = []
     skipped: dict[str, str] = {}
     for cell in cells[:1] if options.quick else cells:
-        name, devices, link = cell.split("/")
+        name, n_devices, link = cell.split("/")
         try:
             bundle = fleet_bundle(name)
         except InputError as error:
             skipped[name] = str(error)
             note(f"skipped: {error}")
             continue
-        results.append(_measure_cell(bundle, int(devices), link, seconds))
-        missed = [row["measure"] for row in results[-1]["rows"] if not row["held"]]
-        note(f"{cell}: {', '.join(missed) or 'none'} not held")
+        results.append(_measure_cell(bundle, int(n_devices), link, seconds))
+        missed_figures = [row["measure"] for row in results[-1]["rows"] if not row["held"]]
+        note(f"{cell}: {', '.join(missed_figures) or 'none'} not held")
     return {
         "benchmark": "twin",
         "settings": {"instances_per_second": RATE, "seconds": seconds, "seed": SEED},
         "skipped": skipped,
         "cells": results,
         "held": bool(results) and all(row["held"] for cell in results for row in cell["rows"]),
-        "minutes": round((time.monotonic() - started) / 60, 1),
+        "minutes": round((time.monotonic() - start_time) / 60, 1),
     }
 
 
-def _measure_cell(bundle: FleetBundle, devices: int, link: str, seconds: float) -> dict[str, Any]:
+def _measure_cell(bundle: FleetBundle, n_devices: int, link: str, seconds: float) -> dict[str, Any]:
     scenario = Scenario(
-        devices=devices,
+        devices=n_devices,
         time=f"{seconds:g}s",
-        workload=f"poisson:{RATE / devices:g}/s",
+        workload=f"poisson:{RATE / n_devices:g}/s",
         link=link,
         deadline_ms=DEADLINE_MS,
         seed=SEED,
@@ -118,7 +123,7 @@ def _measure_cell(bundle: FleetBundle, devices: int, link: str, seconds: float) 
     )
     return {
         "bundle": bundle.name,
-        "devices": devices,
+        "devices": n_devices,
         "link": link,
         "instances": len(virtual.answers),
         "rows": compare(live.fleet.answers, virtual.answers, bundle.truth),
@@ -137,16 +142,18 @@ def _run_live(bundle: FleetBundle, scenario: Scenario, table: RowTable) -> LiveR
 
 def figures(answers: Answers, truth: NDArray[np.int64]) -> dict[str, float]:
     """Figures of a run, with the keys of :data:`MEASURES`."""
-    offloaded = answers.is_offloaded
-    latencies = {"": answers.latency_ms, "offloaded_": answers.latency_ms[offloaded]}
+    is_offloaded = answers.is_offloaded
+    latencies = {"": answers.latency_ms, "offloaded_": answers.latency_ms[is_offloaded]}
     quantiles = {
-        f"{prefix}p{p}_ms": float(np.percentile(values, p)) if len(values) else float("nan")
+        f"{prefix}p{percentile}_ms": float(np.percentile(values, percentile))
+        if len(values)
+        else float("nan")
         for prefix, values in latencies.items()
-        for p in (50, 95)
+        for percentile in (50, 95)
     }
     return {
         **quantiles,
-        "offload_rate": float(offloaded.mean()),
+        "offload_rate": float(is_offloaded.mean()),
         "accuracy": float((answers.label == truth[answers.row]).mean()),
         "bytes": float((answers.bytes_up.astype(np.int64) + answers.bytes_down).mean()),
         "joules": float(answers.radio_joules.mean(dtype=np.float64)),
@@ -195,7 +202,7 @@ def page(document: Mapping[str, Any]) -> list[str]:
             str(cell["devices"]),
             cell["link"],
             f"{row['measure']}, {row['unit']}".rstrip(", "),
-            *(f"{row[k]:.4g}" for k in ("live", "virtual", "difference", "tolerance")),
+            *(f"{row[key]:.4g}" for key in ("live", "virtual", "difference", "tolerance")),
             "held" if row["held"] else "**not held**",
         )
         for cell in document["cells"]
@@ -240,7 +247,7 @@ def page(document: Mapping[str, Any]) -> list[str]:
 
 def _run_row(cell: dict[str, Any]) -> tuple[str, ...]:
     """Table row of a cell: instances, differing decisions and service times."""
-    differing = [name for name, same in cell["same_decisions"].items() if not same]
+    differing_columns = [name for name, is_same in cell["same_decisions"].items() if not is_same]
     timings = cell["timings"]
     delay = cell["behind_ms"]
     return (
@@ -248,7 +255,7 @@ def _run_row(cell: dict[str, Any]) -> tuple[str, ...]:
         str(cell["devices"]),
         cell["link"],
         str(cell["instances"]),
-        f"other {', '.join(differing)}" if differing else "all",
+        f"other {', '.join(differing_columns)}" if differing_columns else "all",
         f"{delay['p50']:.2f} / {delay['p99']:.2f}",
         f"{cell['load_before']:.1f}",
         ", ".join(f"{ms:.3f}" for ms in timings["edge_ms"]),

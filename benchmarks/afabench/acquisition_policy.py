@@ -22,85 +22,88 @@ class AcquisitionPolicy:
     ----------
     system : fitted cascade or budgeted model
         Its active operating point decides.
-    selection_of : ndarray of shape (n_features,)
+    selection_of_feature : ndarray of shape (n_features,)
         The selection that reveals each feature.
     class_shares : ndarray of shape (n_classes,)
         Probabilities for instances that have not observed all features of any stage.
     """
 
     def __init__(
-        self, system: Any, selection_of: NDArray[np.intp], class_shares: NDArray[np.float64]
+        self, system: Any, selection_of_feature: NDArray[np.intp], class_shares: NDArray[np.float64]
     ) -> None:
         self.system = system
-        self.selection_of = selection_of
+        self.selection_of_feature = selection_of_feature
         self.class_shares = class_shares
 
     def act(
-        self, x: NDArray[np.float32], observed: NDArray[np.bool_]
+        self, rows: NDArray[np.float32], is_observed: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Next action of each row, and class probabilities of the last model that could run.
 
         Parameters
         ----------
-        x : ndarray of shape (n, n_features)
+        rows : ndarray of shape (n, n_features)
             Features that are not observed may have any value.
-        observed : ndarray of bool, shape (n, n_features)
+        is_observed : ndarray of bool, shape (n, n_features)
         """
-        actions = np.full(len(x), STOP, np.int64)
-        proba = np.tile(self.class_shares, (len(x), 1))
-        rows = np.arange(len(x))
-        for features, model in self._models():
+        actions = np.full(len(rows), STOP, np.int64)
+        class_probabilities = np.tile(self.class_shares, (len(rows), 1))
+        open_rows = np.arange(len(rows))
+        for model_features, run_model in self._models():
             # a row with missing features acquires the first of them
-            is_missing = ~observed[np.ix_(rows, features)]
+            is_missing = ~is_observed[np.ix_(open_rows, model_features)]
             has_missing = is_missing.any(axis=1)
             if has_missing.any():
-                first_missing = features[is_missing[has_missing].argmax(axis=1)]
-                actions[rows[has_missing]] = 1 + self.selection_of[first_missing]
+                first_missing = model_features[is_missing[has_missing].argmax(axis=1)]
+                actions[open_rows[has_missing]] = 1 + self.selection_of_feature[first_missing]
             # other rows run the model, then stop or continue with the next model
-            rows = rows[~has_missing]
-            if not len(rows):
+            open_rows = open_rows[~has_missing]
+            if not len(open_rows):
                 break
-            proba[rows], is_answered = model(x[rows])
-            rows = rows[~is_answered]
-        return actions, proba
+            class_probabilities[open_rows], is_answered = run_model(rows[open_rows])
+            open_rows = open_rows[~is_answered]
+        return actions, class_probabilities
 
     def _models(self) -> Iterator[tuple[NDArray[np.intp], Any]]:
         """Yield features and function of each stage, then of the high-cost model."""
         system = self.system
         last_exit = system.last_exit_
-        for number, stage in enumerate(system.stages_[: last_exit + 1]):
-            threshold = system.operating_point_.thresholds[number]
+        for stage_index, stage in enumerate(system.stages_[: last_exit + 1]):
+            threshold = system.operating_point_.thresholds[stage_index]
 
-            def run(
-                x: NDArray[np.float32],
+            def run_stage(
+                rows: NDArray[np.float32],
                 stage: Any = stage,
                 threshold: float | None = threshold,
-                is_last: bool = number == last_exit,
+                is_last: bool = stage_index == last_exit,
             ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-                margins, score = split_outputs(stage.margins(x), stage.score)
-                is_answered = np.ones(len(x), bool) if is_last else stop_mask(score, threshold)
+                margins, score = split_outputs(stage.margins(rows), stage.score)
+                is_answered = np.ones(len(rows), bool) if is_last else stop_mask(score, threshold)
                 return probabilities(margins, stage.link), is_answered
 
-            yield np.asarray(stage.features), run
-        f0 = system.high_cost_model_
-        if f0 is not None and last_exit >= len(system.stages_):
-            yield np.asarray(f0.features), lambda x: (f0.predict_proba(x), np.ones(len(x), bool))
+            yield np.asarray(stage.features), run_stage
+        high_cost_model = system.high_cost_model_
+        if high_cost_model is not None and last_exit >= len(system.stages_):
+            yield (
+                np.asarray(high_cost_model.features),
+                lambda rows: (high_cost_model.predict_proba(rows), np.ones(len(rows), bool)),
+            )
 
 
 def prices_of_selections(
-    selection_of: NDArray[np.intp], prices: NDArray[np.float64]
+    selection_of_feature: NDArray[np.intp], prices: NDArray[np.float64]
 ) -> FeatureCosts:
     """Costs of features whose selections have one price each."""
-    sizes = np.bincount(selection_of, minlength=len(prices))
-    is_group = sizes[selection_of] > 1
+    sizes = np.bincount(selection_of_feature, minlength=len(prices))
+    is_group = sizes[selection_of_feature] > 1
     return FeatureCosts(
-        np.where(is_group, 0.0, prices[selection_of]),
+        np.where(is_group, 0.0, prices[selection_of_feature]),
         group=[
             int(selection) if has_group else None
-            for selection, has_group in zip(selection_of, is_group, strict=True)
+            for selection, has_group in zip(selection_of_feature, is_group, strict=True)
         ],
         shared={
             int(selection): float(prices[selection])
-            for selection in np.unique(selection_of[is_group])
+            for selection in np.unique(selection_of_feature[is_group])
         },
     )

@@ -45,14 +45,14 @@ class GatewiseMethod:
         self, masked_features: Any, feature_mask: Any, selection_mask: Any = None, **_: Any
     ) -> Any:
         """Actions of shape (n, 1): 0 stops, k acquires selection k - 1."""
-        actions, _proba = self._run(masked_features, feature_mask)
+        actions, _ = self._act_and_predict(masked_features, feature_mask)
         return torch.from_numpy(actions)[:, None]
 
     def predict(self, masked_features: Any, feature_mask: Any, **_: Any) -> Any:
         """Class probabilities of shape (n, n_classes)."""
-        return torch.from_numpy(self._run(masked_features, feature_mask)[1])
+        return torch.from_numpy(self._act_and_predict(masked_features, feature_mask)[1])
 
-    def _run(
+    def _act_and_predict(
         self, masked_features: Any, feature_mask: Any
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         return self.policy.act(masked_features.numpy(), feature_mask.numpy())
@@ -82,7 +82,7 @@ class GatewiseMethod:
 
 
 def fit_system(
-    name: str, train: Rows, validation: Rows, hard_budget: float | None, **settings: Any
+    name: str, training: Rows, validation: Rows, hard_budget: float | None, **settings: Any
 ) -> Any:
     """Fit a method of this project within a hard budget, or for all soft budgets.
 
@@ -95,62 +95,64 @@ def fit_system(
         high_cost_model = LogisticRegression()
         if name == "adapt-gbrt":
             settings["p_full"] = (0.0,)
-    method = {"staged": StagedCascade, "adapt-gbrt": AdaptGBRT}[name]
-    system = method(high_cost_model, **settings)
+    method_class = {"staged": StagedCascade, "adapt-gbrt": AdaptGBRT}[name]
+    system = method_class(high_cost_model, **settings)
     if len(validation[1]) >= FEW_VALIDATION_ROWS:
-        return system.fit(*train, validation=validation)
-    x = np.concatenate([train[0], validation[0]])
-    return system.fit(x, np.concatenate([train[1], validation[1]]))
+        return system.fit(*training, validation=validation)
+    features = np.concatenate([training[0], validation[0]])
+    return system.fit(features, np.concatenate([training[1], validation[1]]))
 
 
 def main(arguments: list[str]) -> None:
     """Fit on training and validation rows of AFABench, and save the method as a bundle."""
     options = dict(argument.split("=", 1) for argument in arguments)
     dataset, manifest = load_bundle(Path(options["train_dataset_bundle_path"]))
-    validation = _rows(load_bundle(Path(options["val_dataset_bundle_path"]))[0])
-    train = _rows(dataset)
+    validation = _read_rows(load_bundle(Path(options["val_dataset_bundle_path"]))[0])
+    training = _read_rows(dataset)
     # selections and their prices
-    unmasker = _unmasker(options["components/unmaskers@unmasker"])
-    n_features = train[0].shape[1]
-    selection_of = _selections(unmasker, n_features)
+    unmasker = _load_unmasker(options["components/unmaskers@unmasker"])
+    n_features = training[0].shape[1]
+    selection_of_feature = _find_selections(unmasker, n_features)
     prices = unmasker.get_selection_costs(dataset.get_feature_acquisition_costs()).double().numpy()
     settings: dict[str, Any] = {
-        "feature_costs": prices_of_selections(selection_of, prices),
+        "feature_costs": prices_of_selections(selection_of_feature, prices),
         "random_state": int(options["seed"]),
     }
     budget = None if options["hard_budget"] == "null" else float(options["hard_budget"])
-    name = options["method"]
+    method_name = options["method"]
     # if the metric is macro F1, validation rows choose between no class weights and balanced ones
     if options["experiment@_global_"] in DATASETS_WITH_F_SCORE:
         systems = [
-            fit_system(name, train, validation, budget, class_weight=weight, **settings)
-            for weight in (None, "balanced")
+            fit_system(
+                method_name, training, validation, budget, class_weight=class_weight, **settings
+            )
+            for class_weight in (None, "balanced")
         ]
-        system = max(systems, key=lambda s: _macro_f1(s, validation))
+        system = max(systems, key=lambda candidate: _macro_f1(candidate, validation))
     else:
-        system = fit_system(name, train, validation, budget, **settings)
+        system = fit_system(method_name, training, validation, budget, **settings)
     n_classes = dataset.label_shape.numel()
-    shares = np.bincount(train[1], minlength=n_classes) / len(train[1])
-    method = GatewiseMethod(AcquisitionPolicy(system, selection_of, shares))
+    class_shares = np.bincount(training[1], minlength=n_classes) / len(training[1])
+    adapter = GatewiseMethod(AcquisitionPolicy(system, selection_of_feature, class_shares))
     metadata = {"dataset_class_name": manifest["class_name"], **options}
-    save_bundle(method, Path(options["save_path"]), metadata)
+    save_bundle(adapter, Path(options["save_path"]), metadata)
 
 
 def _macro_f1(system: Any, validation: Rows) -> float:
     return float(f1_score(validation[1], system.predict(validation[0]), average="macro"))
 
 
-def _rows(dataset: Any) -> Rows:
+def _read_rows(dataset: Any) -> Rows:
     features, labels = dataset.get_all_data()
     return features.numpy().astype(np.float32), labels.argmax(-1).numpy().astype(np.int64)
 
 
-def _unmasker(name: str) -> Any:
+def _load_unmasker(name: str) -> Any:
     settings = yaml.safe_load(Path(f"extra/conf/components/unmaskers/{name}.yaml").read_text())
     return get_afa_unmasker_from_config(UnmaskerConfig(**settings))
 
 
-def _selections(unmasker: Any, n_features: int) -> NDArray[np.intp]:
+def _find_selections(unmasker: Any, n_features: int) -> NDArray[np.intp]:
     """Index of the selection that reveals each feature."""
     n_selections = unmasker.get_n_selections(torch.Size([n_features]))
     selections = torch.arange(n_selections)[:, None]

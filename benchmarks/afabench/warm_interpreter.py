@@ -18,12 +18,14 @@ import sys
 import traceback
 from pathlib import Path
 
+#: Packages that the pipeline's scripts import, slow ones and those of this project.
 IMPORTS = (
     *("hydra", "lightning", "pandas", "polars", "sklearn.metrics", "torchrl", "wandb"),
     *("afabench.common.classifiers", "afabench.common.datasets.datasets"),
     "gatewise_training.cascades.staged",
 )
 
+#: Stand-in for the interpreter; without the module ``site`` (-S) it starts in a few ms.
 CLIENT = """#!{python} -S
 import json, socket, sys
 with socket.socket(socket.AF_UNIX) as connection:
@@ -46,22 +48,26 @@ def serve(socket_path: str, log_path: str) -> None:
                 arguments = json.loads(connection.makefile().readline())
                 pid = os.fork()
                 if pid == 0:
-                    os._exit(_run(arguments))
+                    os._exit(_run_script(arguments))
                 _pid, status, usage = os.wait4(pid, 0)
                 with Path(log_path).open("a") as log:
                     print(json.dumps([usage.ru_utime + usage.ru_stime, *arguments]), file=log)
                 connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 
-def _run(arguments: list[str]) -> int:
+def _run_script(arguments: list[str]) -> int:
     """Run a script in this process like the interpreter; return its exit status."""
     sys.argv = arguments
     sys.path[0] = str(Path(arguments[0]).parent)
     status = 0
     try:
         runpy.run_path(arguments[0], run_name="__main__")
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except SystemExit as exit_request:
+        status = (
+            exit_request.code
+            if isinstance(exit_request.code, int)
+            else int(exit_request.code is not None)
+        )
     except BaseException:
         traceback.print_exc()
         status = 1

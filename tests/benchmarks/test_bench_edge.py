@@ -54,7 +54,7 @@ def test_page_shows_met_missed_and_skipped_items():
 
 def test_every_round_times_all_items():
     order = []
-    runs = bench_edge.time_items(
+    runs = bench_edge.time_calls(
         {name: lambda name=name: order.append(name) for name in "ab"}, n_rounds=2, n_calls=3
     )
     assert order == (["a"] * 3 + ["b"] * 3) * 3  # the first round is not counted

@@ -150,7 +150,7 @@ def test_quick_run_writes_all_parts_into_one_page(tmp_path):
     problems.get.cache_clear()
     parts = ("budgetrf", "pruning", "budgetprune", "cegb", "adapt")
     for part in parts:
-        section = bench_trees._measured(part, quick=True)
+        section = bench_trees._measure_part(part, quick=True)
         bench_trees.write(tmp_path, part, json.loads(json.dumps(section)))
     document = json.loads((tmp_path / "trees.json").read_text())
     assert tuple(document["parts"]) == parts
