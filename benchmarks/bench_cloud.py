@@ -85,16 +85,16 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
         # one worker, in turns with the broker's echo and with onnxruntime
         with _run_workers([svm_path, linear_path], broker.url, 1):
             for name in ("svm", "linear"):
-                client.turns(payloads(X, 1, 50, model=name))
+                client.time_turns(payloads(X, 1, 50, model=name))
             for _ in range(n_turns):
                 messages = payloads(X, 1, n_single, model="linear")
-                echo_seconds += client.echoes(messages[0], n_single)
-                trip_seconds += client.turns(messages)
-                svm_trip_seconds += client.turns(payloads(X, 1, n_single, model="svm"))
+                echo_seconds += client.time_echoes(messages[0], n_single)
+                trip_seconds += client.time_turns(messages)
+                svm_trip_seconds += client.time_turns(payloads(X, 1, n_single, model="svm"))
                 model_rates.append(_measure_model_rate(model, X, n_batches))
                 messages = payloads(X, ROWS_PER_MESSAGE, n_batches, model="svm")
                 worker_rates.append(
-                    ROWS_PER_MESSAGE * n_batches / client.flood(messages, MAX_PENDING)
+                    ROWS_PER_MESSAGE * n_batches / client.time_flood(messages, MAX_PENDING)
                 )
                 note(
                     f"echo {1e6 * np.median(echo_seconds):.0f} us, round trip "
@@ -104,21 +104,21 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
             half_rate = 0.5 * float(np.median(worker_rates)) / ROWS_PER_MESSAGE
             n_messages = max(50, int(half_rate * paced_duration_s))
             messages = payloads(X, ROWS_PER_MESSAGE, n_messages, model="svm")
-            paced_latencies = client.paced(messages, half_rate)
+            paced_latencies = client.time_paced(messages, half_rate)
         # single instances by a worker and by the bare responder
         singles = payloads(X, 1, n_single * n_turns, model="linear")
         rates: dict[str, list[float]] = {"worker": [], "bare": []}
         for _ in range(1 if quick else 3):
             with _run_workers([linear_path], broker.url, 1):
-                client.turns(singles[:50])
-                rates["worker"].append(len(singles) / client.flood(singles, MAX_PENDING))
+                client.time_turns(singles[:50])
+                rates["worker"].append(len(singles) / client.time_flood(singles, MAX_PENDING))
             with harness.python_process(*bare_command):
-                client.turns(singles[:50])
-                rates["bare"].append(len(singles) / client.flood(singles, MAX_PENDING))
+                client.time_turns(singles[:50])
+                rates["bare"].append(len(singles) / client.time_flood(singles, MAX_PENDING))
             note(f"worker {rates['worker'][-1]:.0f}, bare {rates['bare'][-1]:.0f} messages/s")
         with harness.python_process(*bare_command):
-            figures["bare_us"] = _latency_quantiles(client.turns(singles))
-            bare_latencies = client.paced(messages, half_rate)
+            figures["bare_us"] = _latency_quantiles(client.time_turns(singles))
+            bare_latencies = client.time_paced(messages, half_rate)
         figures["echo_us"] = _latency_quantiles(echo_seconds)
         figures["round_trip_us"] = _latency_quantiles(trip_seconds)
         figures["round_trip_svm_us"] = _latency_quantiles(svm_trip_seconds)
@@ -136,9 +136,9 @@ def measure_figures(folder: Path, *, quick: bool = False) -> dict[str, Any]:
         for _ in range(1 if quick else 3):
             for n_workers in (1, 2):
                 with _run_workers([svm_path], broker.url, n_workers):
-                    client.flood(payloads(X, ROWS_PER_MESSAGE, 20, model="svm"), MAX_PENDING)
+                    client.time_flood(payloads(X, ROWS_PER_MESSAGE, 20, model="svm"), MAX_PENDING)
                     messages = payloads(X, ROWS_PER_MESSAGE, n_batches, model="svm")
-                    rate = ROWS_PER_MESSAGE * n_batches / client.flood(messages, MAX_PENDING)
+                    rate = ROWS_PER_MESSAGE * n_batches / client.time_flood(messages, MAX_PENDING)
                 rates_by_workers[n_workers].append(rate)
                 note(f"{n_workers} worker(s): {rate:.0f}/s")
         figures["by_workers"] = {

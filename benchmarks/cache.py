@@ -76,9 +76,9 @@ def _source_file(name: str) -> Path | None:
     except ModuleNotFoundError:
         return None
     if module_spec is None:  # a name that a package exports: find the module that defines it
-        package, _, public = name.rpartition(".")
+        package, _, public_name = name.rpartition(".")
         defining_module = getattr(
-            getattr(importlib.import_module(package), public, None), "__module__", ""
+            getattr(importlib.import_module(package), public_name, None), "__module__", ""
         )
         return _source_file(defining_module) if defining_module else None
     return _module_file(module_spec.origin)

@@ -159,19 +159,21 @@ def memory(*, peak: bool) -> int:
         field_name = "VmHWM:" if peak else "VmRSS:"
         lines = [line.split() for line in status.read_text().splitlines()]
         return 1024 * next(int(line[1]) for line in lines if line and line[0] == field_name)
-    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak_kb if sys.platform == "darwin" else 1024 * peak_kb
+    # ru_maxrss is in bytes on macOS and in KiB elsewhere
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def reset_memory_peak() -> None:
     """Reset the memory peak of this process if the system supports it."""
     with contextlib.suppress(OSError):
+        # 5 sets VmHWM to VmRSS (Linux manual, proc_pid_clear_refs)
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def run_part(module: str, name: str, *options: str) -> dict[str, Any]:
     """Run one part of a benchmark in a separate process, with one thread per library."""
-    process = subprocess.run(
+    completed_process = subprocess.run(
         [sys.executable, "-m", module, "--part", name, *options],
         env=os.environ | SINGLE_THREAD,
         cwd=Path(__file__).parents[1],
@@ -179,9 +181,10 @@ def run_part(module: str, name: str, *options: str) -> dict[str, Any]:
         text=True,
         check=False,
     )
-    if process.returncode:
-        raise InputError(f"part {name} ended with status {process.returncode}; see above")
-    figures: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    if completed_process.returncode:
+        raise InputError(f"part {name} ended with status {completed_process.returncode}; see above")
+    # the part may print before its figures, which are the last line
+    figures: dict[str, Any] = json.loads(completed_process.stdout.splitlines()[-1])
     return figures
 
 

@@ -30,6 +30,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+#: A mutant counts as killed after this time, because a change can make a loop endless. The command
+#: fails if the tests of an unchanged module take longer.
 TIMEOUT_S = 120
 
 #: Maps a module to its mirrored tests; paths are relative to the repository.
@@ -191,7 +193,7 @@ def survives(mutant: Mutant, tests: str) -> bool:
         pid, status = os.waitpid(child_pid, os.WNOHANG)
         if pid:
             return os.waitstatus_to_exitcode(status) == 0
-        time.sleep(0.02)
+        time.sleep(0.02)  # short beside the second that pytest takes to start
     os.killpg(child_pid, signal.SIGKILL)
     os.waitpid(child_pid, 0)
     return False
@@ -200,7 +202,7 @@ def survives(mutant: Mutant, tests: str) -> bool:
 def _run_tests(mutant: Mutant, tests: str) -> int:
     import pytest
 
-    os.setpgrp()
+    os.setpgrp()  # so that the timeout also ends the processes that the tests start
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 1)
     os.dup2(devnull, 2)
@@ -223,7 +225,7 @@ def _run_tests(mutant: Mutant, tests: str) -> int:
         shutil.rmtree(cache_folder, ignore_errors=True)
 
 
-def run(names: Sequence[str], n_each: int, seed: int) -> dict[str, Any]:
+def run_mutants(names: Sequence[str], n_each: int, seed: int) -> dict[str, Any]:
     """Run random mutants of each module; report the killed ones and the survivors."""
     modules: dict[str, Any] = {}
     for module, tests in TARGETS.items():
@@ -231,8 +233,8 @@ def run(names: Sequence[str], n_each: int, seed: int) -> dict[str, Any]:
             continue
         mutants = mutants_of(module)
         drawn_mutants = random.Random(seed).sample(mutants, min(n_each, len(mutants)))
-        unchanged = Mutant(module, "", 0, "", "", (ROOT / module).read_text())
-        if not survives(unchanged, tests):
+        unchanged_module = Mutant(module, "", 0, "", "", (ROOT / module).read_text())
+        if not survives(unchanged_module, tests):
             raise SystemExit(f"{tests} fails without a mutant")
         survivors = [mutant for mutant in drawn_mutants if survives(mutant, tests)]
         modules[module] = {
@@ -255,8 +257,8 @@ def run(names: Sequence[str], n_each: int, seed: int) -> dict[str, Any]:
         )
         for mutant in survivors:
             print(f"    {mutant.line}: {mutant.before}\n        -> {mutant.after}", flush=True)
-    n_tried = sum(mutant["tried"] for mutant in modules.values())
-    n_killed = sum(mutant["killed"] for mutant in modules.values())
+    n_tried = sum(counts["tried"] for counts in modules.values())
+    n_killed = sum(counts["killed"] for counts in modules.values())
     return {"seed": seed, "tried": n_tried, "killed": n_killed, "modules": modules}
 
 
@@ -269,7 +271,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=10, help="mutants per module")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    report = run(options.names, options.each, options.seed)
+    report = run_mutants(options.names, options.each, options.seed)
     print(f"{report['killed']} of {report['tried']} killed")
     if not options.names:
         (RESULTS / "mutants.json").write_text(json.dumps(report, indent=1) + "\n")

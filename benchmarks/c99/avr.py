@@ -59,9 +59,9 @@ def count_differing(folder: Path, call: str, declarations: str, *files: str) -> 
     flags = ("-mmcu=atmega1284p", "-Os", *STRICT_FLAGS)
     run_tool(folder, "avr-gcc", *flags, "-o", "avr", "avr.c", *files, "-lm")
     output = run_tool(folder, *SIMAVR, "avr")
-    count = re.search(r"differ: (-?\d+)", output)
-    assert count is not None, output[-500:]
-    return int(count[1])
+    count_match = re.search(r"differ: (-?\d+)", output)
+    assert count_match is not None, output[-500:]
+    return int(count_match[1])
 
 
 def count_differing_rows(folder: Path, cascade: Cascade, rows: NDArray[np.float32]) -> int:

@@ -146,13 +146,14 @@ def run_program(
     (folder / "answers.bin").unlink(missing_ok=True)
     program = (Path(__file__).parent / "board_program.c").read_text()
     (folder / "board_program.c").write_text(program)
-    elf = machine.build(folder, ["board_program.c", *files], *flags)
-    text, data, bss = section_sizes(machine.compiler[0], elf)
-    ticks, _, stack = machine.run(elf).partition("stack")
+    elf_file = machine.build(folder, ["board_program.c", *files], *flags)
+    text, data, bss = section_sizes(machine.compiler[0], elf_file)
+    # board_program.c prints the ticks of each row, and then "stack" with the used bytes
+    ticks_text, _, stack_text = machine.run(elf_file).partition("stack")
     return Run(
         flash=text + data,
         ram=data + bss,
-        stack=int(stack.split()[0]),
-        ticks=np.array(ticks.split(), np.float64) * machine.units_per_tick,
+        stack=int(stack_text.split()[0]),
+        ticks=np.array(ticks_text.split(), np.float64) * machine.units_per_tick,
         answers=(folder / "answers.bin").read_bytes(),
     )

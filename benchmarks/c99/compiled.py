@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_export.c99.writer import CSource
 
+#: Warnings are errors. Without contraction to fused multiplications, floats round as in Python.
 STRICT_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=off")
 
 VECTORS = """\
@@ -26,20 +27,16 @@ extern void _start(void);
 __attribute__((section(".vectors"), used)) static void (*const vectors[2])(void) = {
     (void (*)(void))0x20400000, _start};
 """
-"""Vector table of a Cortex-M with the initial stack pointer and the entry point."""
+"""Vector table of a Cortex-M with the initial stack pointer and the entry point.
+
+The stack starts at the end of the 4 MB of RAM that the board of :data:`CORTEX_M4_RUN` has at
+0x20000000.
+"""
+#: The C library opens files of the host (rdimon), and the chip reads its vector table at address 0.
 CORTEX_M4_LINK = ("--specs=rdimon.specs", "-Wl,--section-start=.vectors=0")
 CORTEX_M4_RUN = (
-    "qemu-system-arm",
-    "-M",
-    "mps2-an386",
-    "-nographic",
-    "-monitor",
-    "none",
-    "-serial",
-    "none",
-    "-semihosting-config",
-    "enable=on,target=native",
-    "-kernel",
+    *("qemu-system-arm", "-M", "mps2-an386", "-nographic", "-monitor", "none", "-serial", "none"),
+    *("-semihosting-config", "enable=on,target=native", "-kernel"),
 )
 """Command that runs a program with :data:`VECTORS` on an emulated board, with files of the host."""
 
@@ -134,20 +131,20 @@ class CompiledModel:
         """Number of sample rows that C answers differently from training."""
         return int(self._selftest())
 
-    def __call__(self, x: NDArray[np.float32]) -> Answers:
+    def __call__(self, rows: NDArray[np.float32]) -> Answers:
         """Answer rows, shape (n, n_features)."""
-        x = np.ascontiguousarray(x, np.float32)
-        if x.ndim != 2 or x.shape[1] != self.source.n_features:
+        rows = np.ascontiguousarray(rows, np.float32)
+        if rows.ndim != 2 or rows.shape[1] != self.source.n_features:
             raise InputError(
-                f"expected rows of {self.source.n_features} columns, got shape {x.shape}"
+                f"expected rows of {self.source.n_features} columns, got shape {rows.shape}"
             )
-        answer_fields = np.zeros((len(x), 5), np.int32)
-        acquired = np.zeros((len(x), self.source.n_slots), np.uint8)
-        outputs = np.zeros((len(x), sum(self._n_outputs)), np.float32)
+        answer_fields = np.zeros((len(rows), 5), np.int32)
+        acquired = np.zeros((len(rows), self.source.n_slots), np.uint8)
+        outputs = np.zeros((len(rows), sum(self._n_outputs)), np.float32)
         pointer = self.ffi.from_buffer
         self._answer_rows(
-            pointer("float[]", x),
-            len(x),
+            pointer("float[]", rows),
+            len(rows),
             pointer("int32_t[]", answer_fields),
             pointer("uint8_t[]", acquired),
             pointer("float[]", outputs),
@@ -177,29 +174,32 @@ def compiler_command() -> list[str] | None:
 
 def run_tool(folder: Path, *command: str) -> str:
     """Run a command in a folder; return its output and standard error, or raise InputError."""
-    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if process.returncode:
-        raise InputError(f"{' '.join(command)}: {process.stderr.strip()[:2000]}")
-    return process.stdout + process.stderr
+    completed_process = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False
+    )
+    if completed_process.returncode:
+        raise InputError(f"{' '.join(command)}: {completed_process.stderr.strip()[:2000]}")
+    return completed_process.stdout + completed_process.stderr
 
 
 def section_sizes(compiler: str, file: Path) -> tuple[int, int, int]:
     """Bytes of text, data and bss of a compiled file, by the compiler's ``size``."""
-    tool = compiler.replace("gcc", "size") if "-gcc" in compiler else "size"
-    text, data, bss = run_tool(file.parent, tool, file.name).splitlines()[1].split()[:3]
+    size_program = compiler.replace("gcc", "size") if "-gcc" in compiler else "size"
+    # the first line is the header of the table
+    text, data, bss = run_tool(file.parent, size_program, file.name).splitlines()[1].split()[:3]
     return int(text), int(data), int(bss)
 
 
 def max_stack_bytes(graph: str) -> int:
     """Stack bytes of the deepest call chain in the output of ``gcc -fcallgraph-info=su``."""
-    frames = dict(re.findall(r'title: "([^"]+)" label: "[^"]*?\\n(\d+) bytes', graph))
-    edges = set(re.findall(r'sourcename: "([^"]+)" targetname: "([^"]+)"', graph))
+    frame_bytes = dict(re.findall(r'title: "([^"]+)" label: "[^"]*?\\n(\d+) bytes', graph))
+    calls = set(re.findall(r'sourcename: "([^"]+)" targetname: "([^"]+)"', graph))
 
-    def depth(name: str) -> int:
-        depths = (depth(called) for caller, called in edges if caller == name)
-        return int(frames.get(name, 0)) + max(depths, default=0)
+    def stack_depth(name: str) -> int:
+        called_depths = (stack_depth(called) for caller, called in calls if caller == name)
+        return int(frame_bytes.get(name, 0)) + max(called_depths, default=0)
 
-    return max(map(depth, frames))
+    return max(map(stack_depth, frame_bytes))
 
 
 def build(
@@ -217,21 +217,23 @@ def build(
         raise InputError("no C compiler found (cc, gcc, clang or $CC)")
     library_path = Path(sources[0][0].folder, "rows.so").resolve()
     batch_file = library_path.with_suffix(".c")
-    files = [batch_file]
+    c_files = [batch_file]
     c_code = ""
     declarations = ""
     for source, n_outputs in sources:
-        names = {"p": source.name, "P": source.name.upper()}
-        sizes = ", ".join(map(str, n_outputs))
+        placeholders = {"p": source.name, "P": source.name.upper()}
+        output_counts = ", ".join(map(str, n_outputs))
         header = str(source.folder.resolve() / f"{source.name}.h")
-        c_code += Template(BATCH).substitute(names, n_outputs=sizes, header=header)
-        files += [
+        c_code += Template(BATCH).substitute(placeholders, n_outputs=output_counts, header=header)
+        c_files += [
             source.folder.resolve() / f"{source.name}{suffix}.c" for suffix in ("", "_selftest")
         ]
-        declarations += Template(DECLARATIONS).substitute(names)
+        declarations += Template(DECLARATIONS).substitute(placeholders)
     batch_file.write_text(c_code)
-    output = ("-shared", "-fPIC", "-o", str(library_path))
-    run_tool(library_path.parent, *command, *STRICT_FLAGS, *flags, *output, *map(str, files))
+    output_flags = ("-shared", "-fPIC", "-o", str(library_path))
+    run_tool(
+        library_path.parent, *command, *STRICT_FLAGS, *flags, *output_flags, *map(str, c_files)
+    )
     ffi = cffi.FFI()
     ffi.cdef(declarations)
     library = ffi.dlopen(str(library_path))

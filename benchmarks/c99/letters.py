@@ -43,6 +43,7 @@ from gatewise_export.c99.layout import ThresholdForm, lay_out
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_training import methods
 
+#: Rows of ``--quick``: enough that each of 26 classes has training rows.
 QUICK_ROWS = 1500
 PACKAGES = ("numpy", "scikit-learn", "lightgbm", "numba")
 STAGED_SETTINGS: dict[str, dict[str, Any]] = {
@@ -56,7 +57,9 @@ CASCADES = (
     ("letter-26", "staged-64kb"),
     ("letter-26", "staged-8kb"),
 )
+#: Bound of the small operating point: a microcontroller with 64 KB of flash for the model.
 MAX_BYTES = 2**16
+#: Forms of thresholds in the C: floats, or codes of 8 or 16 bits.
 FORMS: tuple[ThresholdForm, ...] = ("float", 8, 16)
 
 
@@ -108,17 +111,17 @@ def main(arguments: list[str] | None = None) -> int:
     for target in TARGETS:
         if target.missing_tool():
             print(f"skipped: {target.name}: {target.missing_tool()}")
-    cascades = [c for c in CASCADES if not options.quick or c[1] != "staged"]
-    for problem, method in cascades:
-        figures["cascades"] += _measure_cascade(problem, method, options.quick)
+    for problem, method in CASCADES:
+        if not options.quick or method != "staged":
+            figures["cascades"] += _measure_cascade(problem, method, options.quick)
     out = harness.out_folder(options)
     write_whole(out / "c_letters.json", json.dumps(figures, indent=1) + "\n")
     print(f"written: {out / 'c_letters.json'}")
     n_different = sum(
-        t.get("rows_that_differ", 0)
-        for c in figures["cascades"]
-        for f in c["forms"]
-        for t in f["targets"]
+        target_figures.get("rows_that_differ", 0)
+        for cascade_figures in figures["cascades"]
+        for form_figures in cascade_figures["forms"]
+        for target_figures in form_figures["targets"]
     )
     print(f"{n_different} rows differ from Python")
     return 1 if n_different else 0
@@ -126,25 +129,27 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _environment(quick: bool) -> dict[str, Any]:
     compilers = {
-        t.name: subprocess.run(
-            [t.compiler, "--version"], capture_output=True, text=True, check=True
+        target.name: subprocess.run(
+            [target.compiler, "--version"], capture_output=True, text=True, check=True
         ).stdout.splitlines()[0]
-        for t in TARGETS
-        if shutil.which(t.compiler)
+        for target in TARGETS
+        if shutil.which(target.compiler)
     }
     return {
         "quick": quick,
         "strict": STRICT_FLAGS,
-        "skipped": {t.name: t.missing_tool() for t in TARGETS if t.missing_tool()},
+        "skipped": {
+            target.name: target.missing_tool() for target in TARGETS if target.missing_tool()
+        },
         "compilers": compilers,
         **harness.environment(PACKAGES),
         "code": code_version("benchmarks.c99.letters"),
     }
 
 
-def _measure_cascade(name: str, method: str, quick: bool) -> list[dict[str, Any]]:
+def _measure_cascade(problem_name: str, method: str, quick: bool) -> list[dict[str, Any]]:
     """Fit one cascade, then measure its two points."""
-    problem = problems.get(name)
+    problem = problems.get(problem_name)
     (fold,) = problem.make_folds(0)
     fold = fold.sample(QUICK_ROWS) if quick else fold
     system: Any = methods.make(
@@ -159,33 +164,36 @@ def _measure_cascade(name: str, method: str, quick: bool) -> list[dict[str, Any]
     for is_small in (False, True):
         point_system = _within_bytes(system, MAX_BYTES) if is_small else system
         if point_system is None:
-            print(f"{name} {method}: no operating point fits into {MAX_BYTES} B")
+            print(f"{problem_name} {method}: no operating point fits into {MAX_BYTES} B")
             continue
-        settings = {"problem": name, "method": method, "small": is_small}
-        points.append(settings | _measure_point(f"{name} {method}", point_system, fold, is_small))
+        settings = {"problem": problem_name, "method": method, "small": is_small}
+        title = f"{problem_name} {method}"
+        points.append(settings | _measure_point(title, point_system, fold, is_small))
     return points
 
 
 def _within_bytes(system: Any, max_bytes: int) -> Any:
     """System at its best operating point within `max_bytes`, or None if no point fits."""
-    small_points = [p for p in system.frontier_.points if 0 < (p.bytes or p.nbytes) <= max_bytes]
+    small_points = [
+        point for point in system.frontier_.points if 0 < (point.bytes or point.nbytes) <= max_bytes
+    ]
     if not small_points:
         return None
     min_accuracy = system.frontier_.reference_accuracy - peers.MAX_LOSS
-    accurate_points = [p for p in small_points if p.accuracy >= min_accuracy]
+    accurate_points = [point for point in small_points if point.accuracy >= min_accuracy]
     small_system = copy.copy(system)
     small_system.operating_point_ = (
-        min(accurate_points, key=lambda p: p.cost)
+        min(accurate_points, key=lambda point: point.cost)
         if accurate_points
-        else max(small_points, key=lambda p: p.accuracy)
+        else max(small_points, key=lambda point: point.accuracy)
     )
     return small_system
 
 
-def _measure_point(name: str, system: Any, fold: Fold, is_small: bool) -> dict[str, Any]:
+def _measure_point(title: str, system: Any, fold: Fold, is_small: bool) -> dict[str, Any]:
     """Measure an operating point in every form of its C on every machine."""
-    x, y = fold.test
-    cascade = cascade_of(system, sample=x, lean=is_small)
+    rows, classes = fold.test
+    cascade = cascade_of(system, sample=rows, lean=is_small)
     stages = [
         type(stage.model).__name__ if has_model else "left out"
         for stage, has_model in zip(cascade.stages, cascade.has_model, strict=True)
@@ -193,21 +201,21 @@ def _measure_point(name: str, system: Any, fold: Fold, is_small: bool) -> dict[s
     figures = {
         "stages": stages,
         "flat_bytes": system.operating_point_.nbytes,
-        "test_rows": len(x),
-        "accuracy": float(np.mean(system.predict(x) == y)),
-        "offload_rate": float(np.mean(system.exit_stage(x) == len(cascade.stages))),
-        "mean_cost": float(system.cost(x).mean()),
+        "test_rows": len(rows),
+        "accuracy": float(np.mean(system.predict(rows) == classes)),
+        "offload_rate": float(np.mean(system.exit_stage(rows) == len(cascade.stages))),
+        "mean_cost": float(system.cost(rows).mean()),
     }
     print(
-        f"{name}, {'64 KB point' if is_small else 'own point'}: {', '.join(stages)}; "
+        f"{title}, {'64 KB point' if is_small else 'own point'}: {', '.join(stages)}; "
         f"{figures['flat_bytes']} B flat, test accuracy {figures['accuracy']:.4f}, "
         f"cost {figures['mean_cost']:.2f}"
     )
-    forms = [_form_figures(cascade, is_small, form) for form in FORMS]
+    forms = [_measure_form(cascade, is_small, form) for form in FORMS]
     return figures | {"forms": [form for form in forms if form is not None]}
 
 
-def _form_figures(cascade: Cascade, is_small: bool, form: ThresholdForm) -> dict[str, Any] | None:
+def _measure_form(cascade: Cascade, is_small: bool, form: ThresholdForm) -> dict[str, Any] | None:
     label = form if form == "float" else f"{form}-bit"
     if form != "float" and not lay_out(cascade, None).forests:
         return None  # no trees to encode
@@ -226,11 +234,10 @@ def _form_figures(cascade: Cascade, is_small: bool, form: ThresholdForm) -> dict
             for target in TARGETS
             if target.missing_tool() is None and (target.has_system or is_small)
         ]
-        for t in targets:
-            rows = "" if "rows" not in t else f"; {t['rows_that_differ']} of {t['rows']} differ"
+        for sizes in targets:
             print(
-                f"    {t['target']}: text {t['text']} B, data {t['data']} B, bss {t['bss']} B, "
-                f"frames {t['frames']} B{rows}"
+                f"    {sizes['target']}: text {sizes['text']} B, data {sizes['data']} B, "
+                f"bss {sizes['bss']} B, frames {sizes['frames']} B{_describe_differences(sizes)}"
             )
         return {
             "coded": source.coded,
@@ -239,6 +246,12 @@ def _form_figures(cascade: Cascade, is_small: bool, form: ThresholdForm) -> dict
             "stack_bytes": source.stack_bytes,
             "targets": targets,
         }
+
+
+def _describe_differences(figures: dict[str, Any]) -> str:
+    if "rows" not in figures:
+        return ""
+    return f"; {figures['rows_that_differ']} of {figures['rows']} differ"
 
 
 def _compile_and_run(target: Target, source: CSource) -> dict[str, Any]:

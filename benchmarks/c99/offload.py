@@ -20,14 +20,21 @@ from numpy.typing import NDArray
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.c99.board_libraries import write_library
 
+#: Names of the states of m_wire.h, at the position of their numbers.
 STATES = ("idle", "waiting", "answered", "refused", "timeout", "unsent")
 ANSWERED = STATES.index("answered")
+#: Deadline of a request in offload_program.c.
 DEADLINE_MS = 200
-STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-O2")
+#: More warnings than for models, because an application compiles the client with its own flags.
+STRICT_FLAGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror", "-O2")
 
 
 class FaultyLink:
-    """TCP relay to a port with delays of 0 to 20 ms and a cut every 0.2 to 1.2 s."""
+    """TCP relay to a port with delays of 0 to 20 ms and a cut every 0.2 to 1.2 s.
+
+    A delay is far below :data:`DEADLINE_MS`, and most requests meet no cut or one, so that first
+    and second publications are answered.
+    """
 
     def __init__(self, port: int, *, seed: int = 0) -> None:
         self._port = port
@@ -57,22 +64,25 @@ class FaultyLink:
                 return
             broker = socket.create_connection(("127.0.0.1", self._port))
             self._sockets += [client, broker]
-            for pair in ((client, broker), (broker, client)):
-                pair[1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=self._copy, args=pair, daemon=True).start()
+            for source, sink in ((client, broker), (broker, client)):
+                # without it, the relay itself would delay small packets
+                sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
 
     def _copy(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
-            while data := source.recv(65536):
+            while chunk := source.recv(65536):
+                # most chunks pass at once, like the packets of a good link
                 time.sleep(self._random.choice((0, 0, 0, 0.005, 0.02)))
-                sink.sendall(data)
+                sink.sendall(chunk)
 
     def _cut(self) -> None:
         while self._is_open:
             time.sleep(self._random.uniform(0.2, 1.2))
-            sockets, self._sockets = self._sockets, []
-            self.n_cuts += bool(sockets)
-            for connection in sockets:
+            # swap before the loop, because a new connection must survive until the next cut
+            cut_sockets, self._sockets = self._sockets, []
+            self.n_cuts += bool(cut_sockets)
+            for connection in cut_sockets:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
                 connection.close()
@@ -84,33 +94,26 @@ def measure_offload(bundle: Bundle, rows: NDArray[np.float32], *, json: bool) ->
     from gatewise_export.packing.verification import graph_outcome
 
     expected = graph_outcome(bundle, rows).labels
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         write_library(bundle, folder, "cmake", name="m")
         program = Path(__file__).parent / "offload_program.c"
         files = [program, folder / "src/m.c", folder / "src/m_wire.c"]
-        flags = (*STRICT, f"-DM_WIRE_JSON={int(json)}", "-I", folder / "include")
-        command: list[str | Path] = [
-            "cc",
-            *flags,
-            *files,
-            "-o",
-            folder / "offload",
-            "-lmosquitto",
-            "-lm",
-        ]
-        subprocess.run(command, check=True)
+        flags = (*STRICT_FLAGS, f"-DM_WIRE_JSON={int(json)}", "-I", folder / "include")
+        libraries = ("-lmosquitto", "-lm")
+        subprocess.run(["cc", *flags, *files, "-o", folder / "offload", *libraries], check=True)
         with MosquittoBroker() as broker, Worker(bundle.path, broker.url):
             port = int(re.findall(r":(\d+)", broker.url)[-1])
             with FaultyLink(port) as link:
-                process = subprocess.run(
+                completed_process = subprocess.run(
                     [folder / "offload", "127.0.0.1", str(link.port), "board-1"],
                     input=rows.tobytes(),
                     capture_output=True,
                     check=True,
                 )
-    outcomes = np.frombuffer(process.stdout, np.int32).reshape(-1, 5)
-    states, labels, ms, n_published, n_received = outcomes.T
+    # five int32 per row; see offload_program.c
+    outcomes = np.frombuffer(completed_process.stdout, np.int32).reshape(-1, 5)
+    states, labels, durations_ms, n_published, n_received = outcomes.T
     is_answered = states == ANSWERED
     return {
         "rows": len(rows),
@@ -120,8 +123,9 @@ def measure_offload(bundle: Bundle, rows: NDArray[np.float32], *, json: bool) ->
         "cuts": link.n_cuts,
         "retried": int((n_published == 2).sum()),
         "published_more_than_twice": int((n_published > 2).sum()),
+        # an answered row has received one message, any other row none
         "messages_after_the_end": int((n_received - is_answered).clip(0).sum()),
-        "largest_ms": int(ms.max()),
-        "median_ms_of_answers": float(np.median(ms[is_answered])),
+        "largest_ms": int(durations_ms.max()),
+        "median_ms_of_answers": float(np.median(durations_ms[is_answered])),
         "deadline_ms": DEADLINE_MS,
     }

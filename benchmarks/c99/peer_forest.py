@@ -18,7 +18,9 @@ import m2cgen
 import numpy as np
 from sklearn.ensemble import RandomForestClassifier
 
+#: Method and number type of `emlearn.convert`, by the name of the header.
 EMLEARN_FORMS = {"emlearn-loadable": ("loadable", "int16_t"), "emlearn-inline": ("inline", "float")}
+#: Factor of the counts for int16; emlearn-loadable has the same factor in `board_programs.FORESTS`.
 SCALE = 100
 
 
@@ -28,17 +30,19 @@ def main(folder: Path) -> None:
     with np.load(folder / "digits.npz") as table:
         X, y, n_trees = table["X"], table["y"], int(table["n_trees"])
     forest = RandomForestClassifier(n_trees, random_state=0).fit(X, y)
-    # scale the counts, because int16 thresholds cannot lie between neighbouring counts
-    scaled = RandomForestClassifier(n_trees, random_state=0).fit(SCALE * X, y)
+    # scaled, because int16 thresholds cannot lie between neighbouring counts of 0 to 16
+    scaled_forest = RandomForestClassifier(n_trees, random_state=0).fit(SCALE * X, y)
     for name, (method, dtype) in EMLEARN_FORMS.items():
         model = emlearn.convert(
-            scaled if dtype == "int16_t" else forest, method=method, dtype=dtype, leaf_bits=8
+            scaled_forest if dtype == "int16_t" else forest, method=method, dtype=dtype, leaf_bits=8
         )
         (folder / f"{name}.h").write_text(model.save(name="forest"))
     (folder / "m2cgen.h").write_text(m2cgen.export_to_c(forest))
     versions = {name: version(name) for name in ("emlearn", "m2cgen", "scikit-learn")}
-    include = str(Path(emlearn.__file__).parent)
-    (folder / "peers.json").write_text(json.dumps({"versions": versions, "include": include}))
+    include_folder = str(Path(emlearn.__file__).parent)
+    (folder / "peers.json").write_text(
+        json.dumps({"versions": versions, "include": include_folder})
+    )
 
 
 if __name__ == "__main__":

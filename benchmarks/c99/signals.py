@@ -49,7 +49,9 @@ from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_signals import SignalGraph
 from gatewise_signals.signal_input import SignalInput
 
-WINDOWS, QUICK_WINDOWS = 400, 60
+#: Windows that each machine answers, and with ``--quick``.
+N_WINDOWS = 400
+N_QUICK_WINDOWS = 60
 PACKAGES = ("numpy", "lightgbm")
 PROGRAM = """\
 #include "m.h"
@@ -83,7 +85,7 @@ int main(void)
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure all sets; return 1 if a feature exceeds the bound, otherwise 0."""
-    parser = harness.parser("c_signals", __doc__, f"{QUICK_WINDOWS} windows", SIGNAL_SETS)
+    parser = harness.parser("c_signals", __doc__, f"{N_QUICK_WINDOWS} windows", SIGNAL_SETS)
     options = parser.parse_args(arguments)
 
     def run() -> int:
@@ -91,18 +93,22 @@ def main(arguments: list[str] | None = None) -> int:
         for target in TARGETS:
             if target.missing_tool():
                 print(f"skipped: {target.name}: {target.missing_tool()}")
-        n_windows = QUICK_WINDOWS if options.quick else WINDOWS
-        sets = {name: _run_set(load_set(name), n_windows) for name in names}
+        n_windows = N_QUICK_WINDOWS if options.quick else N_WINDOWS
+        sets = {name: _measure_set(load_set(name), n_windows) for name in names}
         figures = {"bound": MAX_RELATIVE_ERROR, **harness.environment(PACKAGES), "sets": sets}
         out = harness.out_folder(options, is_partial=set(names) != set(SIGNAL_SETS))
         write_whole(out / "c_signals.json", json.dumps(figures, indent=1) + "\n")
         print(f"written: {out / 'c_signals.json'}")
-        return int(any(t.get("wrong") for s in sets.values() for t in s["targets"].values()))
+        return int(any(_has_wrong_feature(set_figures) for set_figures in sets.values()))
 
     return harness.run_command(run)
 
 
-def _run_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:
+def _has_wrong_feature(set_figures: dict[str, Any]) -> bool:
+    return any(target.get("wrong") for target in set_figures["targets"].values())
+
+
+def _measure_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:
     """Measure a cascade of two stages on a set as C on every machine."""
     cascade, windows = _fit_cascade(signal_set, max_windows)
     with tempfile.TemporaryDirectory() as folder:
@@ -115,14 +121,14 @@ def _run_set(signal_set: SignalSet, max_windows: int) -> dict[str, Any]:
             f"stack at most {signals.stack_bytes} B"
         )
         targets = {
-            t.name: _compile_and_run(t, source, cascade, windows)
-            for t in TARGETS
-            if t.missing_tool() is None
+            target.name: _compile_and_run(target, source, cascade, windows)
+            for target in TARGETS
+            if target.missing_tool() is None
         }
-    for name, t in targets.items():
-        print(f"    {name}: {', '.join(f'{k} {v}' for k, v in t.items())}")
-    sizes = ("n_steps", "n_features", "table_bytes", "struct_bytes", "stack_bytes")
-    return {k: getattr(signals, k) for k in sizes} | {"targets": targets}
+    for name, target_figures in targets.items():
+        print(f"    {name}: {', '.join(f'{key} {n}' for key, n in target_figures.items())}")
+    size_names = ("n_steps", "n_features", "table_bytes", "struct_bytes", "stack_bytes")
+    return {name: getattr(signals, name) for name in size_names} | {"targets": targets}
 
 
 def _fit_cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDArray[Any]]:
@@ -130,17 +136,18 @@ def _fit_cascade(signal_set: SignalSet, max_windows: int) -> tuple[Cascade, NDAr
     signal = SignalInput(graph, signal_set.windows.shape[1:], signal_set.windows.dtype.name)
     train, test = signal_set.splits(1)[0]
     rng = np.random.default_rng(0)
+    # the trees are small, and more windows would not change their size in C
     train, test = rng.permutation(train)[:1500], np.sort(rng.permutation(test)[:max_windows])
-    x, windows = signal.features(signal_set.windows[train]), signal_set.windows[test]
+    train_rows, windows = signal.features(signal_set.windows[train]), signal_set.windows[test]
     rows, stages, thresholds = signal.features(windows), [], []
-    half = graph.columns(len(graph.blocks) // 2).start
-    for features in (np.arange(half), np.arange(len(graph.feature_names))):
+    n_first_features = graph.columns(len(graph.blocks) // 2).start
+    for stage_features in (np.arange(n_first_features), np.arange(len(graph.feature_names))):
         model = LGBMClassifier(n_estimators=30, num_leaves=8, n_jobs=1, verbose=-1)
-        model.fit(x[:, features], signal_set.y[train])
+        model.fit(train_rows[:, stage_features], signal_set.y[train])
         trees = TreeEnsemble.from_lightgbm(model.booster_)
-        stages.append(Stage(trees, features, "softmax"))
+        stages.append(Stage(trees, stage_features, "softmax"))
         scores = split_outputs(stages[-1].margins(rows), "margin")[1]
-        thresholds.append(float(np.median(scores)))
+        thresholds.append(float(np.median(scores)))  # a stage answers half of the rows
     cascade = Cascade(
         title=signal_set.name,
         stages=tuple(stages),
@@ -163,29 +170,29 @@ def _compile_and_run(
     """Compile the C; return section sizes, stack and, if it runs, the differences of answers."""
     folder = source.folder
     command = [target.compiler, *STRICT_FLAGS, *target.flags]
-    link, emulator = ["-lm"], list(target.emulator)
+    link_flags, emulator = ["-lm"], list(target.emulator)
     if not target.has_system:
-        link, emulator = [*CORTEX_M4_LINK, "vectors.c", "-lm"], list(CORTEX_M4_RUN)
+        link_flags, emulator = [*CORTEX_M4_LINK, "vectors.c", "-lm"], list(CORTEX_M4_RUN)
         (folder / "vectors.c").write_text(VECTORS)
     run_tool(folder, *command, "-fcallgraph-info=su", "-c", "-o", "blocks.o", "m_signals.c")
     text, data, bss = section_sizes(target.compiler, folder / "blocks.o")
-    call_graph = next(folder.glob("*.ci"))
-    stack = max_stack_bytes(call_graph.read_text())
+    call_graph_file = next(folder.glob("*.ci"))
+    stack = max_stack_bytes(call_graph_file.read_text())
     sizes = {"text": text, "data": data, "bss": bss, "stack": stack}
-    call_graph.unlink()
+    call_graph_file.unlink()
     if emulator and shutil.which(emulator[0]) is None:
         print(f"skipped: {target.name} does not run: {emulator[0]} is not installed")
         return sizes
     further_files = [
         f"m{suffix}.c" for suffix in ("_names", "_selftest", "_signals", "_signals_selftest")
     ]
-    run_tool(folder, *command, "-o", "example", "m.c", "main.c", *further_files, *link)
+    run_tool(folder, *command, "-o", "example", "m.c", "main.c", *further_files, *link_flags)
     run_tool(folder, *emulator, "./example")  # the self-tests
     n_features = len(cascade.feature_names)
     element_type = {"int16": "int16_t", "uint8": "uint8_t"}.get(windows.dtype.name, "float")
     placeholders = {"element": element_type, "size": windows[0].size, "n_features": n_features}
     (folder / "answers.c").write_text(Template(PROGRAM).substitute(placeholders))
-    run_tool(folder, *command, "-o", "answers", "answers.c", "m.c", "m_signals.c", *link)
+    run_tool(folder, *command, "-o", "answers", "answers.c", "m.c", "m_signals.c", *link_flags)
     (folder / "windows.bin").write_bytes(windows.tobytes())
     run_tool(folder, *emulator, "./answers")
     answers = np.fromfile(folder / "answers.bin", np.float32)
@@ -197,13 +204,19 @@ def _differences(
 ) -> dict[str, Any]:
     """Compare features and decisions with Python; count the windows that differ."""
     assert cascade.signal is not None
-    x = cascade.signal.features(windows)
-    expected = cascade.expected_answers(x)
-    scale = np.max(np.abs(x), axis=0, initial=0, where=np.isfinite(x))
+    expected_features = cascade.signal.features(windows)
+    expected = cascade.expected_answers(expected_features)
+    # |C - Python| / largest |Python| of the feature, which is 0 for equal or equally missing values
+    # and infinite if only one is missing; 1e-30 keeps a feature that is always 0 from 0 / 0
+    scales = np.max(
+        np.abs(expected_features), axis=0, initial=0, where=np.isfinite(expected_features)
+    )
     features = answers[:, 2:]
     with np.errstate(invalid="ignore"):
-        relative_gaps = np.abs(features - x) / np.maximum(scale, np.float32(1e-30))
-    relative_gaps[(features == x) | (np.isnan(features) & np.isnan(x))] = 0
+        relative_gaps = np.abs(features - expected_features) / np.maximum(scales, np.float32(1e-30))
+    relative_gaps[
+        (features == expected_features) | (np.isnan(features) & np.isnan(expected_features))
+    ] = 0
     relative_gaps[np.isnan(relative_gaps)] = np.inf
     exceeds_bound = (relative_gaps > MAX_RELATIVE_ERROR).any(axis=1)
     is_different = (answers[:, 0] != expected.exits) | (answers[:, 1] != expected.labels)

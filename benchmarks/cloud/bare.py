@@ -22,10 +22,10 @@ def main(port: int) -> None:
     def respond(_client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
         device = wire.device_of(message.topic)
         client.publish(wire.response_topic(device), message.payload, qos=1)
-        client.loop_write()
+        client.loop_write()  # send now, not in the next turn of the loop
 
     client.on_message = respond
-    client.on_connect = lambda c, *_: c.subscribe(wire.shared_subscription("bare"), 1)
+    client.on_connect = lambda _client, *_: client.subscribe(wire.shared_subscription("bare"), 1)
     client.on_subscribe = lambda *_: print("ready", flush=True)
     client.connect("127.0.0.1", port)
     client.loop_forever()

@@ -21,10 +21,10 @@ def breast_cancer():
 
 def run_episodes(policy, x):
     """Acquire selections until every row stops; return labels and selections."""
-    n_selections = int(policy.selection_of.max()) + 1
+    n_selections = int(policy.selection_of_feature.max()) + 1
     selected = np.zeros((len(x), n_selections), bool)
     for _ in range(n_selections + 1):
-        observed = selected[:, policy.selection_of]
+        observed = selected[:, policy.selection_of_feature]
         actions, proba = policy.act(np.where(observed, x, 0), observed)
         rows = np.flatnonzero(actions != STOP)
         if not len(rows):

@@ -48,7 +48,7 @@ def test_each_target_is_compared_with_its_bound():
 def test_client_receives_every_echo():
     X = load_digits(return_X_y=True)[0].astype("float32")
     with MosquittoBroker() as broker, connected(broker.port) as client:
-        assert len(client.echoes(payloads(X, 1, 1, model="m")[0], 20)) == 20
+        assert len(client.time_echoes(payloads(X, 1, 1, model="m")[0], 20)) == 20
 
 
 @pytest.mark.slow
