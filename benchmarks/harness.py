@@ -160,8 +160,8 @@ def memory(*, peak: bool) -> int:
         lines = [line.split() for line in status.read_text().splitlines()]
         return 1024 * next(int(line[1]) for line in lines if line and line[0] == field_name)
     # ru_maxrss is in bytes on macOS and in KiB elsewhere
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
+    max_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return max_rss if sys.platform == "darwin" else 1024 * max_rss
 
 
 def reset_memory_peak() -> None:

@@ -45,7 +45,7 @@ class GatewiseMethod:
         self, masked_features: Any, feature_mask: Any, selection_mask: Any = None, **_: Any
     ) -> Any:
         """Actions of shape (n, 1): 0 stops, k acquires selection k - 1."""
-        actions, _ = self._act_and_predict(masked_features, feature_mask)
+        actions = self._act_and_predict(masked_features, feature_mask)[0]
         return torch.from_numpy(actions)[:, None]
 
     def predict(self, masked_features: Any, feature_mask: Any, **_: Any) -> Any:

@@ -25,7 +25,8 @@ def main(port: int) -> None:
         client.loop_write()  # send now, not in the next turn of the loop
 
     client.on_message = respond
-    client.on_connect = lambda _client, *_: client.subscribe(wire.shared_subscription("bare"), 1)
+    topic = wire.shared_subscription("bare")
+    client.on_connect = lambda connected_client, *_: connected_client.subscribe(topic, 1)
     client.on_subscribe = lambda *_: print("ready", flush=True)
     client.connect("127.0.0.1", port)
     client.loop_forever()

@@ -128,7 +128,7 @@ def connected(port: int) -> Iterator[LoadClient]:
         load_client.arrivals.put((time.perf_counter(), bytes(message.payload)))
 
     topics = [(f"gw/v1/{device}/rsp", 1), (load_client._echo_topic, 1)]
-    client.on_connect = lambda *_: client.subscribe(topics)
+    client.on_connect = lambda connected_client, *_: connected_client.subscribe(topics)
     client.on_subscribe = lambda *_: is_subscribed.set()
     client.on_message = note_arrival
     client.connect("127.0.0.1", port)
