@@ -317,7 +317,7 @@ class Batcher:
             self._n_rows_by_model.pop(model)
 
     def finish(self, ticket: Ticket, answer_payload: bytes, now: float) -> None:
-        """Remember at `now` the payload of the answer to a `ticket` that was taken."""
+        """Remember at `now` the `answer_payload` to a `ticket` that was taken."""
         self.forget(ticket)
         self._remembered_answers[ticket.key] = (now, answer_payload)
         self._answer_bytes += len(answer_payload)
