@@ -10,7 +10,7 @@ from sklearn.datasets import load_wine
 
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
-from gatewise_training.forests.budget_forest import BudgetForest, _tree_counts
+from gatewise_training.forests.budget_forest import BudgetForest, _list_tree_counts
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, SplitRule, grow
 from tests.support.tree_walks import split_two_thirds
@@ -83,11 +83,11 @@ def find_largest_forest(system):
 
 def test_largest_number_of_trees_within_the_budget_is_always_tried():
     for n_over_budget in range(1, 41):
-        counts = _tree_counts(40, n_over_budget)
+        counts = _list_tree_counts(40, n_over_budget)
         assert {max(n_over_budget - 1, 1), n_over_budget} <= set(counts)
         assert counts == sorted(set(counts))
         assert counts[-1] == n_over_budget
-    assert _tree_counts(40, None)[-1] == 40
+    assert _list_tree_counts(40, None)[-1] == 40
 
 
 def test_budget_of_zero_gives_a_model_without_trees():

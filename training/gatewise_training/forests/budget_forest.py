@@ -170,16 +170,16 @@ class BudgetForest(ForestModel):
             single_leaf(plan.y[rows], plan.weight[rows], problem.n_classes, codes)
             for rows in row_sets
         ]
-        candidates = _candidates(problem, leaf_forests, [1], self.voting)
+        candidates = _make_candidates(problem, leaf_forests, [1], self.voting)
         for growth in growths:
-            tree_counts = _tree_counts(growth.n_trees, growth.n_over_budget)
+            tree_counts = _list_tree_counts(growth.n_trees, growth.n_over_budget)
             if self.selection == "cost":
                 tree_counts = growth.affordable_counts()
             if tree_counts:
                 forests = [
                     Forest.join(growing_forest.trees) for growing_forest in growth.growing_forests
                 ]
-                candidates += _candidates(problem, forests, tree_counts, self.voting)
+                candidates += _make_candidates(problem, forests, tree_counts, self.voting)
         return candidates
 
     def _grow(self, problem: Problem, growths: Sequence[_RuleGrowth]) -> None:
@@ -285,7 +285,7 @@ class _FirstTrees(FittedTrees):
         return [self.first_tree < self.source[1]]
 
 
-def _candidates(
+def _make_candidates(
     problem: Problem, forests: Sequence[Forest], tree_counts: Sequence[int], voting: Voting
 ) -> list[FittedStages]:
     """Make a candidate of the first trees of the last forest for each number of trees.
@@ -302,17 +302,17 @@ def _candidates(
     shares = forest.node_shares(voting)
     candidates: list[FittedStages] = []
     for n_trees in tree_counts:
-        trees = _first_trees(forest, n_trees, shares)
+        trees = _select_first_trees(forest, n_trees, shares)
         stage = Stage.from_model(trees, "identity", acquisition="node")
         outputs = np.concatenate(
-            [_first_margins(leaves, fold_shares, n_trees) for fold_shares, leaves, _ in folds]
+            [_sum_first_margins(leaves, fold_shares, n_trees) for fold_shares, leaves, _ in folds]
         )
         source = forest, n_trees
         candidates.append(_FirstTrees((stage,), (outputs,), source=source, first_tree=first_tree))
     return candidates
 
 
-def _first_trees(forest: Forest, n_trees: int, shares: NDArray[np.float64]) -> TreeEnsemble:
+def _select_first_trees(forest: Forest, n_trees: int, shares: NDArray[np.float64]) -> TreeEnsemble:
     """Make an ensemble of a forest's first trees, which averages the class shares of its nodes."""
     trees = forest.trees
     n_nodes = int(np.append(trees.roots, trees.n_nodes)[n_trees])
@@ -329,10 +329,10 @@ def _first_trees(forest: Forest, n_trees: int, shares: NDArray[np.float64]) -> T
     )
 
 
-def _first_margins(
+def _sum_first_margins(
     leaves: NDArray[np.int32], shares: NDArray[np.float64], n_trees: int
 ) -> NDArray[np.float32]:
-    """Compute the margins of :func:`_first_trees`, with exactly the same bits, from the leaves.
+    """Sum the margins of :func:`_select_first_trees` from the leaves, with exactly the same bits.
 
     Shapes: `leaves` (n_all_trees, n), `shares` (n_nodes, n_classes); returns (n, n_classes).
     """
@@ -343,7 +343,7 @@ def _first_margins(
     return margins
 
 
-def _tree_counts(n_trees: int, n_over_budget: int | None) -> list[int]:
+def _list_tree_counts(n_trees: int, n_over_budget: int | None) -> list[int]:
     """List the numbers of trees to try, up to the first one that costs more than the budget.
 
     Steps are one tree at first, and later a tenth of the trees.

@@ -185,7 +185,7 @@ class BudgetPrune(ForestModel):
         candidates: list[FittedStages] = []
         for start in range(0, len(fits), len(row_pairs)):
             pruned_forests = fits[start : start + len(row_pairs)]
-            candidates += _candidates(problem, pruned_forests, self.n_points)
+            candidates += _make_candidates(problem, pruned_forests, self.n_points)
         return candidates
 
     def _grow_and_prune(
@@ -305,7 +305,7 @@ class _PrunedForest:
         return Stage.from_model(forest.trees, "identity", acquisition="node")
 
 
-def _candidates(
+def _make_candidates(
     problem: Problem, pruned_forests: Sequence[_PrunedForest], n_points: int
 ) -> list[FittedStages]:
     """Make candidates with the same budgets in all folds, from single leaves to the whole forest.

@@ -163,7 +163,7 @@ def grow_boosted_tree(fit: Any, gradient: Any, hessian: Any, scores: Any, root: 
     n_leaves = 1
     n_nodes = 1
     while n_leaves < fit.settings.n_leaves:
-        leaf = _best_leaf(tree, n_leaves, fit.settings.max_depth)
+        leaf = _find_best_leaf(tree, n_leaves, fit.settings.max_depth)
         if leaf < 0:
             break
         right_leaf = n_leaves
@@ -205,7 +205,7 @@ def _make_root(fit: Any, gradient: Any, hessian: Any, root: Any) -> Any:
     for i in range(n):
         fit.work.rows[i] = i
     set_first_use_prices(fit.prices, fit.work.first_use_price)
-    active_features = _affordable_features(gradient, hessian, fit.prices, totals[0])
+    active_features = _list_affordable_features(gradient, hessian, fit.prices, totals[0])
     write_leaf(leaves, 0, 0, n, 0, root)
     fit.nodes.feature[root] = -1
     best_gain = np.zeros(n_leaves)
@@ -268,7 +268,7 @@ def _mark_acquired(fit: Any, rows: Any, feature: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _row_price(fit: Any, rows: Any, feature: int) -> float:
+def _sum_row_prices(fit: Any, rows: Any, feature: int) -> float:
     """Compute the price that the rows of a leaf pay for a split on a feature.
 
     ``sum_i [ split + own (1 - has_feature_i) + shared (1 - has_group_i) ]``
@@ -289,7 +289,7 @@ def _row_price(fit: Any, rows: Any, feature: int) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def _affordable_features(gradient: Any, hessian: Any, prices: Any, totals_of_root: Any) -> Any:
+def _list_affordable_features(gradient: Any, hessian: Any, prices: Any, totals_of_root: Any) -> Any:
     """List the features with a price below the largest possible gain.
 
     The sums of gradients and hessians are written to `totals_of_root`. A split cannot gain more
@@ -314,7 +314,7 @@ def _affordable_features(gradient: Any, hessian: Any, prices: Any, totals_of_roo
 
 
 @numba.njit(cache=True, nogil=True)
-def _best_leaf(tree: Any, n_leaves: int, max_depth: int) -> int:
+def _find_best_leaf(tree: Any, n_leaves: int, max_depth: int) -> int:
     """Find the leaf with the best split, or -1 if no split is worth its price."""
     best_leaf = -1
     for leaf in range(n_leaves):
@@ -430,7 +430,7 @@ def _search_columns(fit: Any, tree: Any, leaf: int) -> None:
                     work.nan_left[leaf, k] = is_left_larger if n_missing < 0.5 else nan_left == 1
         if len(fit.row_prices.split):
             rows = work.rows[tree.leaves[leaf, BEGIN] : tree.leaves[leaf, END]]
-            best_gain -= _row_price(fit, rows, k)
+            best_gain -= _sum_row_prices(fit, rows, k)
         work.gain[leaf, k] = best_gain
 
 

@@ -134,7 +134,7 @@ def fit_boosting(
         stopping_x, stopping_y, stopping_weight = (array[every_nth] for array in validation)
         valid_sets = [dataset.create_valid(stopping_x, stopping_y, weight=stopping_weight)]
         n_patience_rounds, min_decrease = PATIENCE[len(x) > MAX_SMALL_ROWS]
-        min_decrease *= min(1.0, _class_entropy(y, weight))
+        min_decrease *= min(1.0, _compute_class_entropy(y, weight))
         callbacks = [lgb.early_stopping(n_patience_rounds, verbose=False, min_delta=min_decrease)]
     booster = lgb.train(
         settings,
@@ -148,7 +148,7 @@ def fit_boosting(
     return TreeEnsemble.from_lightgbm(booster, num_iteration=n_rounds), n_rounds
 
 
-def _class_entropy(y: NDArray[np.int64], weight: NDArray[np.float64] | None) -> float:
+def _compute_class_entropy(y: NDArray[np.int64], weight: NDArray[np.float64] | None) -> float:
     """Compute the entropy of the classes in bits."""
     class_weight = np.bincount(y, weight)
     class_shares = class_weight[class_weight > 0] / class_weight.sum()

@@ -209,7 +209,7 @@ def _draw_split(task: Any, work: Any, begin: int, end: int, n_constant: int) -> 
         drawn_position = np.random.randint(position, len(column_order))  # noqa: NPY002
         _swap(column_order, position, drawn_position)
         column = task.columns[column_order[position]]
-        low, high = _range(column, work.rows[begin:end])
+        low, high = _find_range(column, work.rows[begin:end])
         if low >= high:
             _swap(column_order, n_constant, position)
             n_constant += 1
@@ -258,7 +258,7 @@ def _swap(column_order: Any, position: int, other_position: int) -> None:
 
 # fastmath lets the compiler compare several values at once
 @numba.njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
-def _range(column: Any, rows: Any) -> Any:
+def _find_range(column: Any, rows: Any) -> Any:
     """Compute the minimum and maximum of some rows of a column, which has no NaN."""
     low = high = column[rows[0]]
     for i in range(len(rows)):

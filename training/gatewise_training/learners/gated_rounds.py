@@ -128,7 +128,7 @@ def _grow_rounds(
     # a round: derivatives at the best q, then a tree for each output
     while round_number < n_rounds:
         has_gate = loss.p_full > 0.0 and round_number >= warm_up
-        beta = _derivatives(scores, loss, has_gate, beta, gradient, hessian)
+        beta = _write_derivatives(scores, loss, has_gate, beta, gradient, hessian)
         n_grown = 0
         for m in range(n_outputs if has_gate else n_margins):
             n_tree_nodes = grow_boosted_tree(fit, gradient[m], hessian[m], scores[m], n_nodes)
@@ -148,7 +148,7 @@ def _grow_rounds(
 
 
 @numba.njit(cache=True, nogil=True)
-def _derivatives(
+def _write_derivatives(
     scores: Any, loss: Any, has_gate: bool, beta: float, gradient: Any, hessian: Any
 ) -> float:
     """Write gradient and hessian of every output at the best q; return the q-step's multiplier.

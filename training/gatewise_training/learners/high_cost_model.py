@@ -216,7 +216,7 @@ class HighCostModel:
             _check_output_names(model.form, classes)
         if isinstance(model, FormedGraph):
             form = model.named_form(classes.tolist())
-            class_indices = _class_indices(list(form.names or ()), classes)
+            class_indices = _find_class_indices(list(form.names or ()), classes)
             return cls(
                 all_columns,
                 len(classes),
@@ -251,11 +251,11 @@ class HighCostModel:
                         f"the data has {name!r} there; give the columns in the model's order"
                     )
         own_classes = np.asarray(getattr(model, "classes_", ()))
-        class_indices = _class_indices(own_classes.tolist(), classes)
+        class_indices = _find_class_indices(own_classes.tolist(), classes)
         return cls(all_columns, len(classes), "given", estimator=model, class_indices=class_indices)
 
 
-def _class_indices(own_classes: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+def _find_class_indices(own_classes: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
     """Find the index of each class of a model among the classes of the data."""
     data_classes = classes.tolist()
     unknown_labels = [label for label in own_classes if label not in data_classes]

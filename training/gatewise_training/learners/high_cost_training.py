@@ -115,7 +115,7 @@ def train_high_cost_model(
             accuracies.append(float(np.average(model.labels == y, weights=weight)))
 
     # trials of large fits, then complete fits of the kinds with good trials
-    recipes = partial(_recipes, plan, n_classes, template, names, allow_missing, seed=seed)
+    recipes = partial(_list_recipes, plan, n_classes, template, names, allow_missing, seed=seed)
     cross_fit_all([(recipe.kind, recipe.trial or recipe.fit) for recipe in recipes(None)])
     shape = next((model.shape for model in models if model.shape), None)
     min_accuracy = max(accuracies) - MAX_TRIAL_LOSS
@@ -128,7 +128,7 @@ def train_high_cost_model(
         ]
     )
     # other scalers for an SVM that is nearly as good as the best model
-    other_svms = _other_svms(plan, recipes(shape))
+    other_svms = _list_other_svms(plan, recipes(shape))
     if other_svms and accuracies[len(recipes(shape)) - 1] >= max(accuracies) - MAX_SVM_LOSS:
         cross_fit_all([(recipe.kind, recipe.fit) for recipe in other_svms])
     return models[best_model(models, plan)]._replace(shape=shape)
@@ -145,14 +145,14 @@ def best_model(models: Sequence[TrainedModel], plan: ValidationSplit) -> int:
     normalised_weight = plan.weight[rows] / plan.weight[rows].sum()
     criteria = []
     for model in models:
-        calibrated = _calibrated_probabilities(model.probabilities, y, normalised_weight)
+        calibrated = _calibrate_probabilities(model.probabilities, y, normalised_weight)
         # sum_c (p_c - [c = y])^2
         brier = (calibrated**2).sum(axis=1) - 2 * calibrated[np.arange(len(y)), y] + 1.0
         criteria.append(float(((model.labels != y) + brier) @ normalised_weight))
     return int(np.argmin(criteria))
 
 
-def _calibrated_probabilities(
+def _calibrate_probabilities(
     probabilities: NDArray[np.float64], y: NDArray[np.int64], normalised_weight: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Raise all probabilities to the power with the smallest log loss, and normalise them.
@@ -176,7 +176,7 @@ def _calibrated_probabilities(
 
 def tree_shape(plan: ValidationSplit, n_classes: int, seed: int) -> TreeShape:
     """Find the shape of boosted trees with the smallest loss on validation rows."""
-    return _best_shape(n_classes, seed, plan)[0]
+    return _find_best_shape(n_classes, seed, plan)[0]
 
 
 _CrossFit = Callable[[ValidationSplit], TrainedModel]
@@ -211,9 +211,9 @@ def _train_boosting(
 ) -> TrainedModel:
     """Cross-fit boosted trees of a shape; without a shape, the best one on a trial's rows."""
     if shape is None:
-        shape, model = _best_shape(n_classes, seed, plan)
+        shape, model = _find_best_shape(n_classes, seed, plan)
     else:
-        model = _train_boosted_trees(n_classes, seed, _tree_params(shape), plan)
+        model = _train_boosted_trees(n_classes, seed, _make_tree_params(shape), plan)
     return model._replace(shape=shape)
 
 
@@ -229,20 +229,22 @@ def _train_forest(n_classes: int, seed: int, n_trees: int, plan: ValidationSplit
 
 
 def _train_forest_trial(n_classes: int, seed: int, plan: ValidationSplit) -> TrainedModel:
-    return _train_forest(n_classes, seed, N_TRIAL_TREES, _trial_plan(plan, seed))
+    return _train_forest(n_classes, seed, N_TRIAL_TREES, _reduce_plan(plan, seed))
 
 
-def _trial_plan(plan: ValidationSplit, seed: int) -> ValidationSplit:
+def _reduce_plan(plan: ValidationSplit, seed: int) -> ValidationSplit:
     """Reduce a plan to as many training rows as a comparison of models needs."""
     return plan.with_fit_rows(MAX_MEDIUM_ROWS, seed) if len(plan.folds) == 1 else plan
 
 
-def _tree_params(shape: TreeShape) -> dict[str, Any]:
+def _make_tree_params(shape: TreeShape) -> dict[str, Any]:
     bin_params = {} if shape.n_bins is None else {"max_bin": shape.n_bins}
     return {"num_leaves": shape.n_leaves, "learning_rate": shape.rate} | bin_params
 
 
-def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeShape, TrainedModel]:
+def _find_best_shape(
+    n_classes: int, seed: int, plan: ValidationSplit
+) -> tuple[TreeShape, TrainedModel]:
     """Try one shape after the other as long as the log loss of validation rows falls.
 
     On more than 5,000 rows, the shapes have fewer and fewer leaves. The best number is 255 on
@@ -250,9 +252,9 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
     rows, the second shape has more bins. 63 bins are better on MiniBooNE, but lose half a point of
     accuracy on Thyroid, which has sharp thresholds.
     """
-    params = _capacity_params(plan, n_classes)
+    params = _choose_capacity(plan, n_classes)
     rows = plan.validation_rows
-    plan = _trial_plan(plan, seed)
+    plan = _reduce_plan(plan, seed)
     max_leaves = params["num_leaves"]
     learning_rate = params["learning_rate"]
     default_bins = params.get("max_bin")
@@ -262,7 +264,7 @@ def _best_shape(n_classes: int, seed: int, plan: ValidationSplit) -> tuple[TreeS
     trials: list[tuple[float, TreeShape, TrainedModel]] = []
     for n_leaves, n_bins in candidates:
         shape = TreeShape(n_leaves, learning_rate, n_bins)
-        model = _train_boosted_trees(n_classes, seed, _tree_params(shape), plan)
+        model = _train_boosted_trees(n_classes, seed, _make_tree_params(shape), plan)
         label_probability = model.probabilities[np.arange(len(rows)), plan.y[rows]]
         log_probability = np.log(np.maximum(label_probability, MIN_PROBABILITY))
         loss = np.average(-log_probability, weights=plan.weight[rows])
@@ -280,7 +282,7 @@ def _train_boosted_trees(
     fixed_rounds: int | None = None,
 ) -> TrainedModel:
     """Cross-fit boosted trees with early stopping, or with a fixed number of rounds."""
-    lightgbm_params = _capacity_params(plan, n_classes) | dict(param_changes)
+    lightgbm_params = _choose_capacity(plan, n_classes) | dict(param_changes)
 
     def fit(rows: Rows, unseen_rows: Rows | None, rounds: int | None) -> HighCostModel:
         columns = most_different_columns(plan.x[rows], plan.y[rows])
@@ -308,11 +310,11 @@ def _train_default_boosting(n_classes: int, seed: int, plan: ValidationSplit) ->
     return _train_boosted_trees(n_classes, seed, DEFAULT_PARAMS, plan, DEFAULT_ROUNDS)
 
 
-def _capacity_params(plan: ValidationSplit, n_classes: int) -> dict[str, Any]:
+def _choose_capacity(plan: ValidationSplit, n_classes: int) -> dict[str, Any]:
     return capacity_params(len(plan.fit_rows), n_classes, has_groups=plan.has_groups)
 
 
-def _recipes(
+def _list_recipes(
     plan: ValidationSplit,
     n_classes: int,
     template: Any,
@@ -344,11 +346,11 @@ def _recipes(
         forest = partial(_train_forest, n_classes, seed, n_trees)
         trial = partial(_train_forest_trial, n_classes, seed) if is_large else None
         recipes.append(_F0Recipe("extra-trees", forest, trial))
-        recipes += _svms(plan)[:1]
+        recipes += _list_svms(plan)[:1]
     return recipes
 
 
-def _svms(plan: ValidationSplit) -> list[_F0Recipe]:
+def _list_svms(plan: ValidationSplit) -> list[_F0Recipe]:
     """List the SVMs with several scalers, if rows are few and have equal weights."""
     n_rarest = np.bincount(plan.y[plan.fit_rows]).min()
     has_equal_weights = np.ptp(plan.weight) == 0  # scalers do not take weights
@@ -363,6 +365,6 @@ def _svms(plan: ValidationSplit) -> list[_F0Recipe]:
     return svms
 
 
-def _other_svms(plan: ValidationSplit, recipes: Sequence[_F0Recipe]) -> list[_F0Recipe]:
+def _list_other_svms(plan: ValidationSplit, recipes: Sequence[_F0Recipe]) -> list[_F0Recipe]:
     """List the SVMs with other scalers, if the last recipe is an SVM."""
-    return _svms(plan)[1:] if recipes[-1].kind.startswith("svm") else []
+    return _list_svms(plan)[1:] if recipes[-1].kind.startswith("svm") else []

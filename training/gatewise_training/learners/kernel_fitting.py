@@ -64,7 +64,7 @@ def fit_kernel(
         blocks=blocks,
     )
     # a factor turns the left-out margins into log odds
-    factor = _calibration_factor(regression.left_out_predictions, target, weight)
+    factor = _find_calibration_factor(regression.left_out_predictions, target, weight)
     model = KernelModel(
         mean=mean,
         scale=scale,
@@ -96,7 +96,7 @@ def left_out_error(
         return _Ridge(np.ones((len(x), 1)), target, weight, blocks=blocks).error
     mean, scale = standard_scaling(x)
     scaled_x = ((x - mean) * scale).astype(np.float64)
-    basis = _Basis(scaled_x[:N_TRIAL_LANDMARKS], 1.0 / _total_variance(scaled_x))
+    basis = _Basis(scaled_x[:N_TRIAL_LANDMARKS], 1.0 / _sum_variances(scaled_x))
     return _Ridge(basis.features(scaled_x), target, weight, blocks=blocks).error
 
 
@@ -116,13 +116,13 @@ def _choose_settings(
 
     def tune_gamma(scaling: Scaling, index: int) -> tuple[float, float, float]:
         scaled_x = ((x[rows] - scaling[0]) * scaling[1]).astype(np.float64)
-        gamma = GAMMA_FACTORS_TO_TRY[index] / _total_variance(scaled_x)
+        gamma = GAMMA_FACTORS_TO_TRY[index] / _sum_variances(scaled_x)
         features = _Basis(scaled_x[:N_TUNING_LANDMARKS], gamma).features(scaled_x)
         ridge = _Ridge(features, 2.0 * target[rows] - 1.0, weight[rows], blocks=row_blocks)
         return ridge.error, gamma, ridge.ridge / len(rows)
 
     middle = len(GAMMA_FACTORS_TO_TRY) // 2
-    error_and_scaling = [(tune_gamma(scaling, middle), scaling) for scaling in _scalings(x)]
+    error_and_scaling = [(tune_gamma(scaling, middle), scaling) for scaling in _list_scalings(x)]
     best_tuning, scaling = min(error_and_scaling, key=lambda choice: choice[0][0])
     for step in (-1, 1):
         index = middle + step
@@ -135,7 +135,7 @@ def _choose_settings(
     return *scaling, *best_tuning[1:]
 
 
-def _total_variance(scaled_x: NDArray[np.float64]) -> float:
+def _sum_variances(scaled_x: NDArray[np.float64]) -> float:
     """Compute the summed variance of the columns, above 0 even if all columns are constant."""
     return max(float(scaled_x.var(axis=0).sum()), 1e-9)
 
@@ -176,7 +176,7 @@ class _Ridge:
         blocks: NDArray[np.intp] | None = None,
     ) -> None:
         weighted_features = features * weight[:, None]
-        block_fits = _block_fits(features, weighted_features, target, blocks)
+        block_fits = _sum_without_blocks(features, weighted_features, target, blocks)
         eigenvalues, eigenvectors = eigh(features.T @ weighted_features)
         rotated_features = features @ eigenvectors
         moments = eigenvectors.T @ (weighted_features.T @ target)
@@ -208,7 +208,7 @@ class _Ridge:
 _BlockFit = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]
 
 
-def _block_fits(
+def _sum_without_blocks(
     features: NDArray[np.float64],
     weighted_features: NDArray[np.float64],
     target: NDArray[np.float64],
@@ -232,14 +232,14 @@ def _block_fits(
     return block_fits
 
 
-def _scalings(x: NDArray[np.float32]) -> list[Scaling]:
+def _list_scalings(x: NDArray[np.float32]) -> list[Scaling]:
     """List the scalings to try: to standard scores and to unit ranges."""
     with np.errstate(over="ignore"):
         ranges = np.ptp(x, axis=0).astype(np.float64)
     return [standard_scaling(x), column_scaling(x, x.min(axis=0).astype(np.float64), ranges)]
 
 
-def _calibration_factor(
+def _find_calibration_factor(
     margins: NDArray[np.float64], target: NDArray[np.float64], weight: NDArray[np.float64]
 ) -> float:
     """Find the factor of margins, from exp(-3) to exp(5), with the smallest log loss.

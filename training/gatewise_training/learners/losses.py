@@ -50,19 +50,19 @@ def log_loss(margins: Array, target: Array) -> Array:
 
 def log_loss_gradient(margins: Array, target: Array) -> Array:
     """Compute the derivative of :func:`log_loss` with respect to the margins, in their shape."""
-    p = expit(margins) if margins.shape[1] == 1 else _softmax(margins)
+    p = expit(margins) if margins.shape[1] == 1 else _compute_softmax(margins)
     gradient: Array = p - target
     return gradient
 
 
 def log_loss_hessian(margins: Array) -> Array:
     """Compute the diagonal second derivatives ``p (1 - p)``, in the shape of the margins."""
-    p = expit(margins) if margins.shape[1] == 1 else _softmax(margins)
+    p = expit(margins) if margins.shape[1] == 1 else _compute_softmax(margins)
     curvature: Array = p * (1.0 - p)
     return curvature
 
 
-def _softmax(margins: Array) -> Array:
+def _compute_softmax(margins: Array) -> Array:
     """Compute the softmax of each row; scipy's function takes several times as long on few rows."""
     exponentials = np.exp(margins - margins.max(axis=1, keepdims=True))
     probabilities: Array = exponentials / exponentials.sum(axis=1, keepdims=True)

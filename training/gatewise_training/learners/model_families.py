@@ -130,7 +130,7 @@ def _fit_extra_trees_family(task: _Task) -> _FamilyFit:
     # more trees vary less on few rows, and take too long on many
     shape = task.bounds.forest_shape or ForestShape(100 if len(task.rows) <= MAX_SMALL_ROWS else 50)
     if task.bounds.max_bytes is None:
-        leaf_rows = _fitting_leaf_rows(task, shape.n_trees, shape.min_leaf_rows)
+        leaf_rows = _choose_leaf_rows(task, shape.n_trees, shape.min_leaf_rows)
         return _fit_forest(task, ForestShape(shape.n_trees, leaf_rows)), "identity", 0
     from sklearn.ensemble import ExtraTreesClassifier
 
@@ -160,7 +160,7 @@ def _fit_forest(task: _Task, shape: ForestShape) -> TreeEnsemble:
     )
 
 
-def _fitting_leaf_rows(task: _Task, n_trees: int, min_rows: int) -> int:
+def _choose_leaf_rows(task: _Task, n_trees: int, min_rows: int) -> int:
     """Choose the smallest leaves with which a forest fits into a stage, measured on one tree."""
     max_bytes = 0.95 * MAX_STAGE_BYTES / n_trees  # 5 % of room, because trees differ in size
     leaf_rows = min_rows

@@ -42,7 +42,7 @@ def export_module(model: Module | ExportedProgram, shape: Shape, model_name: str
         else:
             model.eval()
             dynamic_shapes = ({0: torch.export.Dim.DYNAMIC},)
-            example = _example(model, shape, model_name)
+            example = _make_example(model, shape, model_name)
             program = torch.onnx.export(model, (example,), dynamic_shapes=dynamic_shapes, **options)
         graph_bytes: bytes = program.model_proto.SerializeToString()
     except InputError:
@@ -57,7 +57,7 @@ def export_module(model: Module | ExportedProgram, shape: Shape, model_name: str
     return graph_bytes
 
 
-def _example(model: Module, shape: Shape, model_name: str) -> Tensor:
+def _make_example(model: Module, shape: Shape, model_name: str) -> Tensor:
     """Make a batch of two instances of zeros in the first layout that the module accepts."""
     import torch
 

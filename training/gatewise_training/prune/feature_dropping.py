@@ -36,12 +36,12 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
         members = np.flatnonzero(costs.group == group)
         if len(members) > 1:
             items.append(tuple(members.tolist()))
-    path_items = _path_items(problem, forest.trees.feature, items)
+    path_items = _list_path_items(problem, forest.trees.feature, items)
     is_kept = problem.inner
     pruning_step = np.where(is_kept, np.inf, -np.inf)
     level = 0
     while is_kept.any():
-        loss, saving = _effects_of_dropping(problem, path_items, is_kept, len(items))
+        loss, saving = _compute_effects(problem, path_items, is_kept, len(items))
         # ratio = max(loss, 0) / saving; NaN sorts last and marks items that no tree tests
         ratio = np.full(len(items), np.inf)
         np.divide(np.maximum(loss, 0.0), saving, out=ratio, where=saving > 0)
@@ -56,7 +56,7 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
     return PruneSequence(problem, pruning_step)
 
 
-def _path_items(problem: PruneProblem, feature: NDArray[np.int32], items: Items) -> Words:
+def _list_path_items(problem: PruneProblem, feature: NDArray[np.int32], items: Items) -> Words:
     """Items that each node and its ancestors test, shape (n_nodes, n_words)."""
     n_words = -(-len(items) // 64)
     feature_items = np.zeros((max(map(max, items)) + 1, n_words), np.uint64)
@@ -78,7 +78,7 @@ def _mark_items(words: Words, n_items: int) -> NDArray[np.bool_]:
     return np.asarray(item_bits, np.bool_)
 
 
-def _effects_of_dropping(
+def _compute_effects(
     problem: PruneProblem, path_items: Words, is_kept: NodeMask, n_items: int
 ) -> tuple[Floats, Floats]:
     """Training error that dropping each item adds, and the cost that it saves."""

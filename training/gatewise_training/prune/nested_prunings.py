@@ -116,12 +116,13 @@ def pruning_within(
     high_pruning = exact_sequence.kept_at(float(exact_sequence.levels[level_index - 1]))
     prunings = [low_pruning]
     prunings += [
-        _between(problem, low_pruning, high_pruning, baseline, budget) for baseline in baselines
+        _find_pruning_between(problem, low_pruning, high_pruning, baseline, budget)
+        for baseline in baselines
     ]
     return min(prunings, key=problem.training_error)
 
 
-def _between(
+def _find_pruning_between(
     problem: PruneProblem,
     low_pruning: NodeMask,
     high_pruning: NodeMask,

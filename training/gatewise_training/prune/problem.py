@@ -190,7 +190,7 @@ def build_problem(
         right=trees.right,
         nan_left=trees.nan_left,
         roots=trees.roots,
-        **_items_by_feature(costs),
+        **_list_items_by_feature(costs),
     )
     item_prices = np.append(costs.own, costs.shared)
     start, nodes, price, visit_shares = _list_columns(
@@ -225,7 +225,7 @@ class PathTables(NamedTuple):
     items: Any
 
 
-def _items_by_feature(costs: FeatureCosts) -> dict[str, NDArray[np.int64]]:
+def _list_items_by_feature(costs: FeatureCosts) -> dict[str, NDArray[np.int64]]:
     """List the priced items that a use of each feature acquires: the feature and its groups."""
     items_of_features = []
     for k, price in enumerate(costs.own):

@@ -84,10 +84,10 @@ def prune(
     trees = forest_of(forest)
     classes = np.asarray(getattr(forest, "classes_", np.arange(trees.n_classes)))
     x = _as_rows(X_val)
-    y = None if y_val is None else _class_indices(classes, y_val, "y_val")
+    y = None if y_val is None else _find_class_indices(classes, y_val, "y_val")
     training_counts = None
     if training is not None:
-        labels = _class_indices(classes, training[1], "the training rows")
+        labels = _find_class_indices(classes, training[1], "the training rows")
         training_counts = trees.with_counts_of(_as_rows(training[0]), labels).counts
     problem = build_problem(trees, x, costs, depth_cost=depth_cost, training_counts=training_counts)
     if solver == "mincut":
@@ -101,7 +101,7 @@ def _as_rows(X: ArrayLike) -> NDArray[np.float32]:
     return np.ascontiguousarray(np.asarray(X), np.float32)
 
 
-def _class_indices(classes: NDArray[Any], y: ArrayLike, name: str) -> NDArray[np.int64]:
+def _find_class_indices(classes: NDArray[Any], y: ArrayLike, name: str) -> NDArray[np.int64]:
     """Find the index of each label among the forest's classes."""
     labels = np.asarray(y)
     index = np.searchsorted(classes, labels).clip(max=len(classes) - 1)

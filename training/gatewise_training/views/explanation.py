@@ -99,7 +99,7 @@ class Explanation:
     __repr__ = __str__
 
 
-def _one_row(system: Any, instance: Any) -> Any:
+def _make_row(system: Any, instance: Any) -> Any:
     """Make a table of one row from an instance, with the column names of the system, if any."""
     if hasattr(system, "signal_input_"):
         return [instance] if hasattr(instance, "columns") else np.asarray(instance)[np.newaxis]
@@ -135,7 +135,7 @@ def _one_row(system: Any, instance: Any) -> Any:
 
 def explain(system: Any, x: Any) -> Explanation:
     """Explain a fitted system's answer to one instance; see :meth:`.BudgetedClassifier.explain`."""
-    row = system._rows(_one_row(system, x))
+    row = system._rows(_make_row(system, x))
     path = _InstancePath(system, row)
     for stage_number in range(len(system.stages_)):
         path.visit_stage(stage_number)

@@ -71,8 +71,8 @@ class FrontierDisplay:
 
             ax = Figure(figsize=(6.4, 4.2), layout="constrained").subplots()
         points, hull = self.frontier.points, self.frontier.hull().points
-        curve_line = ax.plot(*_xy(hull), marker=".", label=self.name)[0]
-        ax.plot(*_xy(points), ".", alpha=0.3, color=curve_line.get_color())
+        curve_line = ax.plot(*_list_coordinates(hull), marker=".", label=self.name)[0]
+        ax.plot(*_list_coordinates(points), ".", alpha=0.3, color=curve_line.get_color())
         if active is not None:
             ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
             label = f"{self.name}, active point".removeprefix(", ")
@@ -103,5 +103,5 @@ class FrontierDisplay:
         return self
 
 
-def _xy(points: Sequence[OperatingPoint]) -> tuple[list[float], list[float]]:
+def _list_coordinates(points: Sequence[OperatingPoint]) -> tuple[list[float], list[float]]:
     return [point.cost for point in points], [point.effective_accuracy for point in points]

@@ -18,7 +18,9 @@ MAX_CLASSES = 6
 def summary_text(system: Any) -> str:
     """Write the summary of a fitted system as plain text."""
     table = text_table(STAGE_HEADER, stage_rows(system))
-    return "\n".join([headline(system), *(f"  {line}" for line in _lines(system)), "", table])
+    return "\n".join(
+        [headline(system), *(f"  {line}" for line in _list_figures(system)), "", table]
+    )
 
 
 def headline(system: Any) -> str:
@@ -33,7 +35,7 @@ def headline(system: Any) -> str:
     return f"{type(system).__name__}: {', '.join(terms)}"
 
 
-def _lines(system: Any) -> list[str]:
+def _list_figures(system: Any) -> list[str]:
     """List figures of the active point on validation rows, or on calibration rows if certified."""
     # the rows of the figures
     point, frontier = system.operating_point_, system.frontier_
@@ -70,13 +72,15 @@ def _lines(system: Any) -> list[str]:
     if known_scores:
         lines.append(", ".join(known_scores))
     if point.recall is not None:
-        lines.append(f"recall ({reference}): {_recalls(point, frontier)}")
+        lines.append(f"recall ({reference}): {_write_recalls(point, frontier)}")
     if point.validation_groups is not None and point.guarantee is None:
         answers_all = point.cost >= frontier.points[-1].cost
         if system.high_cost_model_ is not None:
             answers_all = point.offload_rate == 1.0
         lines.append(
-            _group_losses(point, frontier, f"{reference} answers all" if answers_all else "")
+            _describe_group_losses(
+                point, frontier, f"{reference} answers all" if answers_all else ""
+            )
         )
     # the cost and the bounds of the point
     cost_text = f"cost {point.cost:.4g} per instance"
@@ -93,11 +97,11 @@ def _lines(system: Any) -> list[str]:
     if bounds:
         lines.append(f"keeps {bounds.as_text()}")
     if point.guarantee is not None:
-        lines.append(_guarantee(point))
+        lines.append(_describe_guarantee(point))
     return lines
 
 
-def _guarantee(point: Any) -> str:
+def _describe_guarantee(point: Any) -> str:
     """Describe a guarantee."""
     guarantee = point.guarantee
     bounds = [f"{guarantee['kind']}={guarantee['bound']:g}"]
@@ -111,7 +115,7 @@ def _guarantee(point: Any) -> str:
     return f"guaranteed at {guarantee['confidence']:g}: {', '.join(bounds)}{group_text}"
 
 
-def _group_losses(point: Any, frontier: Any, fallback_text: str) -> str:
+def _describe_group_losses(point: Any, frontier: Any, fallback_text: str) -> str:
     """Describe the largest loss of new groups.
 
     `fallback_text` describes the policy if groups are too few for a promise.
@@ -125,13 +129,15 @@ def _group_losses(point: Any, frontier: Any, fallback_text: str) -> str:
     )
 
 
-def _recalls(point: Any, frontier: Any) -> str:
+def _write_recalls(point: Any, frontier: Any) -> str:
     """Write the recall of each class and of the reference; of many classes only the lowest."""
     recalls = point.recall
     references = frontier.reference_recall or (None,) * len(recalls)
     by_recall = sorted(range(len(recalls)), key=lambda index: recalls[index] or 0.0)
+    recall_texts = [_format_share(share) for share in recalls]
+    reference_texts = [_format_share(share) for share in references]
     texts = [
-        f"{frontier.classes[index]} {_share(recalls[index])} ({_share(references[index])})"
+        f"{frontier.classes[index]} {recall_texts[index]} ({reference_texts[index]})"
         for index in sorted(by_recall[:MAX_CLASSES]) + by_recall[MAX_CLASSES:]
     ]
     return shortened(texts, MAX_CLASSES)
@@ -147,7 +153,7 @@ def shortened(texts: Sequence[str], max_texts: int) -> str:
     return ", ".join(texts[:max_texts]) + f" and {n_others} more" * (n_others > 0)
 
 
-def _share(value: float | None) -> str:
+def _format_share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
 
@@ -170,7 +176,7 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
                 f"{stage.model_name}, {byte_size(stage.nbytes)}",
                 f"{len(feature_list)}: {features_text}",
                 "up to " * has_upper_bounds + f"{costs[stage_number]:.4g}",
-                _limit(system, stage_number),
+                _format_threshold(system, stage_number),
                 percent(shares[stage_number]) if shares else "",
             )
         )
@@ -188,7 +194,7 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
     return rows
 
 
-def _limit(system: Any, stage_number: int) -> str:
+def _format_threshold(system: Any, stage_number: int) -> str:
     """Write the threshold of stage `stage_number`."""
     if system.high_cost_model_ is None and stage_number == len(system.stages_) - 1:
         return "always"

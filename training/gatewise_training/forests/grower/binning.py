@@ -88,16 +88,16 @@ class Codes(NamedTuple):
             lower=np.concatenate([lower for _, lower, _ in columns] or no_values),
             upper=np.concatenate([upper for _, _, upper in columns] or no_values),
             start=start,
-            sparse=_sparse_entries(codes, np.diff(start)),
+            sparse=_find_sparse_columns(codes, np.diff(start)),
         )
 
     def take(self, rows: NDArray[np.intp]) -> Codes:
         """Select rows, which keep their codes."""
         codes = np.ascontiguousarray(self.codes[:, rows])
-        return self._replace(codes=codes, sparse=_sparse_entries(codes, self.n_codes))
+        return self._replace(codes=codes, sparse=_find_sparse_columns(codes, self.n_codes))
 
 
-def _sparse_entries(codes: NDArray[Any], n_codes: NDArray[np.int64]) -> Sparse:
+def _find_sparse_columns(codes: NDArray[Any], n_codes: NDArray[np.int64]) -> Sparse:
     """Find the sparse columns; shapes: `codes` (n_features, n), `n_codes` (n_features,)."""
     n_features, n_rows = codes.shape
     common_code = np.full(n_features, -1, np.int32)

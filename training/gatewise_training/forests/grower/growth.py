@@ -108,7 +108,7 @@ def grow(
         acquired.items,
         seed,
     )
-    return _forest_of_tree(nodes, counts.astype(np.float64), codes.n_features)
+    return _make_forest(nodes, counts.astype(np.float64), codes.n_features)
 
 
 def single_leaf(
@@ -116,10 +116,10 @@ def single_leaf(
 ) -> Forest:
     """Make a forest of a single leaf, which predicts the shares of the classes."""
     counts = np.bincount(y, weights=weights, minlength=n_classes).astype(np.float64)[None, :]
-    return _forest_of_tree(unsplit_nodes(1), counts, codes.n_features)
+    return _make_forest(unsplit_nodes(1), counts, codes.n_features)
 
 
-def _forest_of_tree(nodes: GrownNodes, counts: NDArray[np.float64], n_features: int) -> Forest:
+def _make_forest(nodes: GrownNodes, counts: NDArray[np.float64], n_features: int) -> Forest:
     """Make a forest of one tree from its nodes and their counts, (n_nodes, n_classes)."""
     n_classes = counts.shape[1]
     trees = ensemble_of(

@@ -106,7 +106,7 @@ def find_crossing(
         below = low + last_bin
     if below >= 0 and sums.f_right <= f_left_after:
         return Boundary(sums.f_right, below, crossing_code)
-    next_bin = _next_occupied(bins, bin_number + 1, high - low + 1, n_classes)
+    next_bin = _find_occupied_bin(bins, bin_number + 1, high - low + 1, n_classes)
     if next_bin >= 0:
         above = low + next_bin
     if above < 0:
@@ -201,7 +201,7 @@ def _select_codes(
 
 
 @numba.njit(cache=True, nogil=True)
-def _next_occupied(bins: Any, begin: int, end: int, n_classes: int) -> int:
+def _find_occupied_bin(bins: Any, begin: int, end: int, n_classes: int) -> int:
     """Find the first bin with an example from `begin` up to `end`, or -1."""
     for bin_number in range(begin, end):
         for m in range(n_classes):

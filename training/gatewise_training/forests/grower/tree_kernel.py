@@ -138,9 +138,9 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
     open_leaves = np.empty((2 * n - 1, 4), np.int64)
     n_open_leaves = write_leaf(open_leaves, 0, 0, n, 0, 0)
     n_nodes = 1
-    path = _root_path(n_features, n_features + len(prices.shared))
-    work = _working_arrays(columns, n, sample.n_classes, len(prices.shared), rule.stumps)
-    search = SplitSearch(columns, rule, prices, _row_items(items, rule), work)
+    path = _make_root_path(n_features, n_features + len(prices.shared))
+    work = _make_working_arrays(columns, n, sample.n_classes, len(prices.shared), rule.stumps)
+    search = SplitSearch(columns, rule, prices, _mark_acquired_items(items, rule), work)
     is_left = np.empty(n, np.bool_)
     scratch_rows = np.empty(n, np.int32)
     while n_open_leaves:
@@ -149,12 +149,12 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
         end = open_leaves[n_open_leaves, END]
         depth = open_leaves[n_open_leaves, DEPTH]
         node = open_leaves[n_open_leaves, NODE]
-        node_rows = _node_rows(sample, begin, end, counts[node], rule)
+        node_rows = _select_node_rows(sample, begin, end, counts[node], rule)
         is_pure = node_rows.impurity <= 0.0 or node_rows.counts.max() == node_rows.n_examples
         if is_pure or depth >= rule.max_depth or len(node_rows.rows) < 2:
             continue
         if depth + 2 > len(path.n_open):
-            path = _longer_path(path)
+            path = _extend_path(path)
         split, has_nan = find_best_split(search, node_rows, path, depth)
         if split.feature < 0:
             continue
@@ -176,7 +176,7 @@ def grow_tree(columns: Any, sample: Any, rule: Any, prices: Any, items: Any, see
 
 
 @numba.njit(cache=True, nogil=True)
-def _root_path(n_features: int, n_items: int) -> Any:
+def _make_root_path(n_features: int, n_items: int) -> Any:
     """Make the path to the root, where all features are open and no item is paid."""
     path = Path(
         np.empty((FIRST_DEPTHS, n_features), np.int32),
@@ -190,7 +190,7 @@ def _root_path(n_features: int, n_items: int) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _longer_path(path: Any) -> Any:
+def _extend_path(path: Any) -> Any:
     """Copy a path into one of twice the depth."""
     n_depths = 2 * len(path.n_open)
     return Path(
@@ -201,7 +201,7 @@ def _longer_path(path: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _row_items(items: Any, rule: Any) -> Any:
+def _mark_acquired_items(items: Any, rule: Any) -> Any:
     """Mark the items that some row acquired for earlier trees."""
     acquired = RowItems(items, np.zeros(len(items), np.bool_))
     if rule.mu > 0.0:
@@ -211,7 +211,7 @@ def _row_items(items: Any, rule: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _working_arrays(columns: Any, n: int, n_classes: int, n_groups: int, stumps: bool) -> Any:
+def _make_working_arrays(columns: Any, n: int, n_classes: int, n_groups: int, stumps: bool) -> Any:
     """Make the working arrays of a tree on `n` rows."""
     n_features = len(columns.codes)
     n_codes = 1  # including the code of NaN
@@ -236,7 +236,7 @@ def _working_arrays(columns: Any, n: int, n_classes: int, n_groups: int, stumps:
 
 
 @numba.njit(cache=True, nogil=True)
-def _node_rows(sample: Any, begin: int, end: int, counts: Any, rule: Any) -> Any:
+def _select_node_rows(sample: Any, begin: int, end: int, counts: Any, rule: Any) -> Any:
     """Get the rows of a node, and write its number of examples of each class to `counts`."""
     y = sample.y[begin:end]
     weight = sample.weight[begin:end]
@@ -302,7 +302,7 @@ def _search_columns(
         can_win = True
         if rule.mu > 0.0:
             counts = work.owing_counts
-            penalty = _acquisition_penalty(
+            penalty = _compute_penalty(
                 k, node, rule.mu, prices, acquired, paid=path.paid[depth], owing_counts=counts
             )
             can_win = node.impurity - penalty >= best[MERIT]  # the gain is at most the impurity
@@ -313,7 +313,9 @@ def _search_columns(
         if can_win and common_codes[k] < 0:
             low, high = gather_codes(codes[k], node_rows, rows.code)
         elif can_win:
-            low, high, n_events = _sparse_range(columns.sparse, k, node, work.sparse_counts, events)
+            low, high, n_events = _list_sparse_codes(
+                columns.sparse, k, node, work.sparse_counts, events
+            )
         if can_win and low == high:  # the column does not vary
             continue
         child_features[n_open] = k
@@ -328,7 +330,9 @@ def _search_columns(
                 n_events = list_events(rows, low, high, events)
             if rule.stumps:
                 _allow_stumps(columns, k, node.n_examples, n_events, work)
-            boundary = _event_boundary(events, n_events, node, rule, work.is_allowed, crossing_work)
+            boundary = _find_event_boundary(
+                events, n_events, node, rule, work.is_allowed, crossing_work
+            )
         if boundary.below >= 0:
             has_nan = high == columns.start[k + 1] - columns.start[k]
             score = boundary.score - penalty
@@ -340,7 +344,7 @@ def _search_columns(
 
 
 @numba.njit(cache=True, nogil=True)
-def _sparse_range(sparse: Any, k: int, node: Any, counts: Any, events: Any) -> Any:
+def _list_sparse_codes(sparse: Any, k: int, node: Any, counts: Any, events: Any) -> Any:
     """List the codes of sparse column k; return the smallest, the largest and their number.
 
     All three are 0 if the column does not vary.
@@ -368,7 +372,7 @@ def _allow_stumps(columns: Any, k: int, n_examples: int, n_events: int, work: An
 
 
 @numba.njit(cache=True, nogil=True)
-def _event_boundary(
+def _find_event_boundary(
     events: Any, n_events: int, node: Any, rule: Any, is_allowed: Any, crossing_work: Any
 ) -> Any:
     """Find the best :class:`.Boundary` between the codes that are listed in `events`."""
@@ -414,7 +418,7 @@ def _keep_better_split(
 
 
 @numba.njit(cache=True, nogil=True)
-def _acquisition_penalty(
+def _compute_penalty(
     k: int, node: Any, mu: float, prices: Any, acquired: Any, paid: Any, owing_counts: Any
 ) -> float:
     """Compute ``mu`` times the price that the examples at a node owe for feature k.

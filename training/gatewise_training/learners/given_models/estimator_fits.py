@@ -67,7 +67,7 @@ class EstimatorFit:
 
             x = pd.DataFrame(x, columns=list(self.names))
         estimator = clone(self.template)
-        if self.kind == "svm" and (halves := _block_halves(self.plan, rows)) is not None:
+        if self.kind == "svm" and (halves := _split_blocks(self.plan, rows)) is not None:
             estimator.set_params(cv=halves)
         estimator.fit(x, self.plan.y[rows], **fit_weights(self.plan, self.template, rows))
         if needs_backend(self.template):
@@ -117,7 +117,7 @@ def calibrated_svm(scaler: Any) -> Any:
     return CalibratedClassifierCV(svm, ensemble=False, cv=2)
 
 
-def _block_halves(plan: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
+def _split_blocks(plan: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
     """Make two folds of some rows by their blocks, for a model that calibrates itself in its fit.
 
     None if the rows have no blocks, so that any two folds may be used.
@@ -135,7 +135,7 @@ def has_halves(plan: ValidationSplit) -> bool:
     """Whether both halves of the rows of every fit have all classes."""
     for rows in (plan.fit_rows, *(rows for rows, _ in plan.folds)):
         y = plan.y[rows]
-        for half_rows, _ in _block_halves(plan, rows) or ():
+        for half_rows, _ in _split_blocks(plan, rows) or ():
             if len(np.unique(y[half_rows])) < len(np.unique(y)):
                 return False
     return True

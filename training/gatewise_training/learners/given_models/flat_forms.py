@@ -40,14 +40,14 @@ def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
     if class_name in (*FOREST_CLASSES, *TREE_CLASSES):
         return TreeEnsemble.from_forest(estimator), "identity"
     if hasattr(estimator, "booster_"):
-        return _lightgbm_trees(estimator.booster_)
+        return _convert_lightgbm(estimator.booster_)
     if class_name in BOOSTER_READERS:
         boosted = BOOSTER_READERS[class_name](getattr(estimator, "library_model", estimator))
         return TreeEnsemble.from_boosted(boosted), boosted.link
     return None
 
 
-def _lightgbm_trees(booster: Any) -> tuple[TreeEnsemble, Link]:
+def _convert_lightgbm(booster: Any) -> tuple[TreeEnsemble, Link]:
     objective = next(
         line.removeprefix("objective=")
         for line in booster.model_to_string(num_iteration=0).splitlines()

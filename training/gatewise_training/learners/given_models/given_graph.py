@@ -245,7 +245,7 @@ class FormedGraph:
                 f"this shape: {one_line(error)}; export it with a free first dimension"
             ) from error
         names = [output.name for output in session.get_outputs()]
-        label_output, score_output = self._output_indices(names, batch_outputs, len(x))
+        label_output, score_output = self._find_outputs(names, batch_outputs, len(x))
         for output_index in (label_output, score_output):
             if output_index is not None and not _is_by_row(
                 batch_outputs[output_index],
@@ -258,8 +258,8 @@ class FormedGraph:
                 )
         if score_output is None:
             return GraphForm("labels", label_output, None, 0), batch_outputs
-        scores = _matrix(batch_outputs[score_output])
-        scores_kind = self._required_scores or _detected_scores(scores)
+        scores = _as_matrix(batch_outputs[score_output])
+        scores_kind = self._required_scores or _detect_scores(scores)
         if (
             scores_kind == "logits"
             and scores.shape[1] == 2
@@ -270,7 +270,7 @@ class FormedGraph:
             return GraphForm(scores_kind, label_output, score_output, 1), batch_outputs
         return GraphForm(scores_kind, label_output, score_output, scores.shape[1]), batch_outputs
 
-    def _output_indices(
+    def _find_outputs(
         self, names: list[str], outputs: list[Any], n_rows: int
     ) -> tuple[int | None, int | None]:
         """Find the indices of labels and scores among the outputs of `n_rows` rows."""
@@ -344,7 +344,7 @@ def _is_by_row(batch_output: NDArray[Any], single_outputs: list[NDArray[Any]]) -
     return bool((batch_rows == single_rows).all())
 
 
-def _detected_scores(scores: NDArray[np.float32]) -> Scores:
+def _detect_scores(scores: NDArray[np.float32]) -> Scores:
     """Decide by the rows of finite values whether scores are probabilities or logits."""
     # the tolerances allow for float32 rounding, and for a sum over many classes
     finite_scores = scores[np.isfinite(scores).all(axis=1)].astype(np.float64)
@@ -364,20 +364,20 @@ def graph_answer(
 
     Classes are the graph's own, in its order.
     """
-    session = _session(content)
+    session = _open_session(content)
     runs = [
         session.run(None, {"x": np.ascontiguousarray(x[start : start + BATCH_ROWS])})
         for start in range(0, max(len(x), 1), BATCH_ROWS)
     ]
     class_index = None
     if form.label_output is not None:
-        class_index = _class_indices(
+        class_index = _find_class_indices(
             np.concatenate([outputs[form.label_output] for outputs in runs]), form
         )
         if form.score_output is None:
             return class_index, np.eye(form.n_classes)[class_index]
     assert form.score_output is not None
-    scores = _matrix(np.concatenate([outputs[form.score_output] for outputs in runs]))
+    scores = _as_matrix(np.concatenate([outputs[form.score_output] for outputs in runs]))
     if form.scores == "logits":
         class_probabilities = probabilities(scores, form.link)
     else:
@@ -388,16 +388,16 @@ def graph_answer(
 
 
 @cache
-def _session(content: bytes) -> Any:
+def _open_session(content: bytes) -> Any:
     """Open a session of a graph once per process, because sessions cannot be pickled."""
     return open_session(content)
 
 
-def _matrix(scores: NDArray[Any]) -> NDArray[np.float32]:
+def _as_matrix(scores: NDArray[Any]) -> NDArray[np.float32]:
     return scores.astype(np.float32).reshape(len(scores), -1)
 
 
-def _class_indices(label_output: NDArray[Any], form: GraphForm) -> NDArray[np.int64]:
+def _find_class_indices(label_output: NDArray[Any], form: GraphForm) -> NDArray[np.int64]:
     """Convert the label output of a graph to indices of its own classes."""
     class_names = range(form.n_classes) if form.label_is_index else form.names or ()
     index_of_name = {name: index for index, name in enumerate(class_names)}

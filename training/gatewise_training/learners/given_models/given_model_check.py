@@ -113,12 +113,12 @@ def excess_accuracy(
         if is_correct.sum() > reference_is_correct.sum():
             reference_is_correct = is_correct
     model_is_correct = labels == y
-    if _pvalue(model_is_correct, reference_is_correct, splitter) > MAX_PVALUE:
+    if _compute_pvalue(model_is_correct, reference_is_correct, splitter) > MAX_PVALUE:
         return None
     return float(model_is_correct.mean()), float(reference_is_correct.mean())
 
 
-def _pvalue(
+def _compute_pvalue(
     model_is_correct: NDArray[np.bool_],
     reference_is_correct: NDArray[np.bool_],
     splitter: RowSplitter,

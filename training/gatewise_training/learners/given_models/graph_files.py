@@ -64,14 +64,14 @@ def read_graph(source: str | Path | bytes, shape: Shape, model_name: str) -> Gra
             model = onnx.load(path)  # also loads tensors from other files
         external_tensors = [
             tensor.name
-            for tensor in _tensors(model.graph)
+            for tensor in _list_tensors(model.graph)
             if tensor.data_location == onnx.TensorProto.EXTERNAL
         ]
         if not external_tensors:
             if model.functions:  # such as those of torch's exporter
                 own_domains = {function.domain for function in model.functions}
                 model = inliner.inline_local_functions(model)
-                unused = own_domains - _domains(model.graph)
+                unused = own_domains - _list_domains(model.graph)
                 for opset in [opset for opset in model.opset_import if opset.domain in unused]:
                     model.opset_import.remove(opset)
             onnx.checker.check_model(model)
@@ -93,26 +93,26 @@ def read_graph(source: str | Path | bytes, shape: Shape, model_name: str) -> Gra
     model = onnx.compose.add_prefix(model, "g_")
     del model.graph.value_info[:]
     model.graph.doc_string = ""
-    class_names = _named_classes(model, model_name)
+    class_names = _read_classes(model, model_name)
     batch_size, input_description = _flatten_input(model, shape, model_name)
     return GraphFile(model, class_names, batch_size, input_description)
 
 
-def _domains(graph: onnx.GraphProto) -> set[str]:
+def _list_domains(graph: onnx.GraphProto) -> set[str]:
     """Get the domains of a graph's operators."""
     domains = {node.domain for node in graph.node}
     return domains.union(
-        *(_domains(inner_graph) for node in graph.node for inner_graph in inner_graphs(node))
+        *(_list_domains(inner_graph) for node in graph.node for inner_graph in inner_graphs(node))
     )
 
 
-def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
+def _list_tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
     tensors = list(graph.initializer)
     for node in graph.node:
         for attribute in node.attribute:
             tensors += [attribute.t, *attribute.tensors]
         for inner_graph in inner_graphs(node):
-            tensors += _tensors(inner_graph)
+            tensors += _list_tensors(inner_graph)
     return tensors
 
 
@@ -124,7 +124,7 @@ def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     ]
 
 
-def _named_classes(model: onnx.ModelProto, model_name: str) -> list[Any] | None:
+def _read_classes(model: onnx.ModelProto, model_name: str) -> list[Any] | None:
     """Get the labels of the classes from the metadata or ZipMap nodes, and remove these nodes."""
     classes_json = next(
         (prop.value for prop in model.metadata_props if prop.key == "classes"), None
@@ -170,7 +170,7 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, model_name: str) -> tup
         dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None
         for dim in inputs[0].type.tensor_type.shape.dim
     ]
-    instance_shape, axis_order = _layout(dims, shape, model_name)
+    instance_shape, axis_order = _find_layout(dims, shape, model_name)
     # cast, reshape and transpose, as needed
     new_nodes = []
     tensor_name = "x"
@@ -214,14 +214,14 @@ def _flatten_input(model: onnx.ModelProto, shape: Shape, model_name: str) -> tup
     return (dims[0] if dims else None), input_description
 
 
-def _layout(
+def _find_layout(
     dims: list[int | None], shape: Shape, model_name: str
 ) -> tuple[Shape, tuple[int, ...] | None]:
     """Get the shape of an instance in the graph, and the permutation of its axes or None.
 
-    >>> _layout([None, 1, 8, 8], (8, 8), "model")
+    >>> _find_layout([None, 1, 8, 8], (8, 8), "model")
     ((1, 8, 8), None)
-    >>> _layout([None, 3, 32, 32], (32, 32, 3), "model")
+    >>> _find_layout([None, 3, 32, 32], (32, 32, 3), "model")
     ((3, 32, 32), (0, 3, 1, 2))
     """
     graph_dims = dims[1:]

@@ -86,12 +86,12 @@ def probe_library_file(
     return library, content, figures
 
 
-def _lightgbm_text(estimator: Estimator) -> bytes:
+def _write_lightgbm(estimator: Estimator) -> bytes:
     booster: Any = getattr(estimator, "booster_", estimator)
     return bytes(booster.model_to_string().encode())
 
 
-def _xgboost_binary(estimator: Estimator) -> bytes:
+def _write_xgboost(estimator: Estimator) -> bytes:
     booster = estimator.get_booster()
     # after early stopping a classifier predicts with its best rounds, but its booster with all
     best_round = booster.attributes().get("best_iteration")
@@ -100,7 +100,7 @@ def _xgboost_binary(estimator: Estimator) -> bytes:
     return bytes(booster.save_raw("ubj"))
 
 
-def _catboost_binary(estimator: Estimator) -> bytes:
+def _write_catboost(estimator: Estimator) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.cbm")
         estimator.save_model(str(path))
@@ -108,7 +108,7 @@ def _catboost_binary(estimator: Estimator) -> bytes:
 
 
 WRITERS: Final[Mapping[Library, Callable[[Estimator], bytes]]] = {
-    "lightgbm": _lightgbm_text,
-    "xgboost": _xgboost_binary,
-    "catboost": _catboost_binary,
+    "lightgbm": _write_lightgbm,
+    "xgboost": _write_xgboost,
+    "catboost": _write_catboost,
 }

@@ -135,7 +135,7 @@ def check_packable(
         raise InputError(f"{model_name} is the class {model.__name__}: give an instance of it")
     if not hasattr(model, "get_params") or needs_backend(model):
         return
-    estimator_names = [type(estimator).__name__ for estimator in _estimators_in(model)]
+    estimator_names = [type(estimator).__name__ for estimator in _find_estimators(model)]
     text_readers = [
         estimator_name for estimator_name in estimator_names if estimator_name in TEXT_TRANSFORMERS
     ]
@@ -149,8 +149,8 @@ def check_packable(
     problems = [
         f"{library_class_name(estimator) or type(estimator).__name__}"
         f"{'' if estimator is model else container}: {problem}"
-        for estimator in _estimators_in(model)
-        for problem in _problems(estimator, is_whole=estimator is model and as_library_file)
+        for estimator in _find_estimators(model)
+        for problem in _find_problems(estimator, is_whole=estimator is model and as_library_file)
     ]
     if problems:
         advice = STAGE_ADVICE if as_stage else ADVICE
@@ -161,11 +161,11 @@ def needs_skl2onnx(model: Estimator) -> bool:
     """Whether only skl2onnx can convert a classifier or a part of it."""
     return any(
         library_class_name(estimator) in SKL2ONNX_TRANSFORMERS
-        for estimator in _estimators_in(model)
+        for estimator in _find_estimators(model)
     )
 
 
-def _estimators_in(model: Estimator) -> Iterator[Any]:
+def _find_estimators(model: Estimator) -> Iterator[Any]:
     """Yield the estimator and all estimators inside it."""
     if not hasattr(model, "get_params"):
         return
@@ -178,7 +178,7 @@ def _estimators_in(model: Estimator) -> Iterator[Any]:
     yield from estimators
 
 
-def _problems(estimator: Estimator, *, is_whole: bool) -> Iterator[str]:
+def _find_problems(estimator: Estimator, *, is_whole: bool) -> Iterator[str]:
     """Yield the reasons why a part of a model, or the whole model, cannot be packed."""
     class_name = library_class_name(estimator)
     if class_name in REFUSAL_REASONS:
@@ -199,7 +199,8 @@ def _problems(estimator: Estimator, *, is_whole: bool) -> Iterator[str]:
             continue
         setting = params.get(option, exact_values[0])
         if not any(
-            setting is exact_value or _equal(setting, exact_value) for exact_value in exact_values
+            setting is exact_value or _is_equal(setting, exact_value)
+            for exact_value in exact_values
         ):
             yield f"{option}={setting!r} has no exact form"
     if class_name == "XGBClassifier" and not _is_nan(params.get("missing")):
@@ -222,7 +223,7 @@ def _reads_categories(estimator: Estimator) -> bool:
     return False
 
 
-def _equal(setting: Any, exact_value: Any) -> bool:
+def _is_equal(setting: Any, exact_value: Any) -> bool:
     """Whether two settings of the same type are equal."""
     return isinstance(setting, type(exact_value)) and bool(setting == exact_value)
 

@@ -122,7 +122,7 @@ def critical_values(model: Estimator, sample: Rows, rng: np.random.Generator) ->
         numbers_by_column = numbers_per_column(estimator, len(columns))
         for column, column_numbers in zip(columns, numbers_by_column, strict=True):
             numbers[column] += column_numbers
-    return [_neighbourhood(np.concatenate(column_numbers), rng) for column_numbers in numbers]
+    return [_list_neighbourhood(np.concatenate(column_numbers), rng) for column_numbers in numbers]
 
 
 def first_estimators(
@@ -157,7 +157,7 @@ def first_estimators(
         yield from first_estimators(estimator, columns, depth - 1)
 
 
-def _exact_trees(estimator: Estimator) -> tuple[TreeEnsemble, Link] | None:
+def _find_exact_trees(estimator: Estimator) -> tuple[TreeEnsemble, Link] | None:
     """Get the flat trees of an estimator, or None if it has no trees with an exact form."""
     try:
         return flat_trees(estimator)
@@ -170,7 +170,7 @@ def numbers_per_column(estimator: Estimator, n_columns: int) -> list[list[NDArra
     nodes: Any = estimator if isinstance(estimator, TreeEnsemble) else None
     if hasattr(estimator, "tree_"):
         nodes = forest_nodes([estimator])[0]
-    elif nodes is None and (flat_form := _exact_trees(estimator)) is not None:
+    elif nodes is None and (flat_form := _find_exact_trees(estimator)) is not None:
         nodes = flat_form[0]
     if nodes is not None:
         order = np.argsort(nodes.feature, kind="stable")
@@ -193,7 +193,7 @@ def numbers_per_column(estimator: Estimator, n_columns: int) -> list[list[NDArra
     return numbers
 
 
-def _neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> Rows:
+def _list_neighbourhood(numbers: NDArray[Any], rng: np.random.Generator) -> Rows:
     """List numbers of one column, the middles between them, and their float32 neighbours."""
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.unique(numbers.astype(np.float32))

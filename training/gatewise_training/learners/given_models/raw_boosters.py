@@ -48,8 +48,8 @@ class RawBooster:
 
     def __init__(self, library_model: Any) -> None:
         self.library_model = library_model
-        self.library_class = CLASS_OF_LIBRARY[_package_name(library_model)]
-        if _package_name(library_model) == "lightgbm":
+        self.library_class = CLASS_OF_LIBRARY[_find_package(library_model)]
+        if _find_package(library_model) == "lightgbm":
             self.booster_ = library_model
             n_outputs = int(library_model.num_model_per_iteration())
             self.classes_: NDArray[Any] = np.arange(max(n_outputs, 2))
@@ -66,14 +66,14 @@ class RawBooster:
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """Predict class probabilities of rows (n, n_features), float64 (n, n_classes)."""
-        if _package_name(self.library_model) != "lightgbm":
+        if _find_package(self.library_model) != "lightgbm":
             return np.asarray(self.library_model.predict_proba(X), np.float64)
         output = np.asarray(self.library_model.predict(np.asarray(X, np.float32)), np.float64)
         return np.column_stack([1.0 - output, output]) if output.ndim == 1 else output
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Predict labels of rows (n, n_features), shape (n,)."""
-        if _package_name(self.library_model) == "lightgbm":
+        if _find_package(self.library_model) == "lightgbm":
             labels: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
             return labels
         return np.ravel(self.library_model.predict(X))
@@ -104,8 +104,8 @@ def as_classifier(model: Any, model_name: str = "high_cost_model") -> Any:
         if not Path(model).is_file():
             raise InputError(f"{model_name}: {model} does not exist")
         path_or_booster: Any = str(model)
-    elif type(model).__name__ == "Booster" and _package_name(model) in ("lightgbm", "xgboost"):
-        library = _package_name(model)
+    elif type(model).__name__ == "Booster" and _find_package(model) in ("lightgbm", "xgboost"):
+        library = _find_package(model)
         path_or_booster = model
     else:
         return model
@@ -127,7 +127,7 @@ def as_classifier(model: Any, model_name: str = "high_cost_model") -> Any:
     return booster
 
 
-def _package_name(model: Any) -> str:
+def _find_package(model: Any) -> str:
     return type(model).__module__.partition(".")[0]
 
 

@@ -173,7 +173,7 @@ def _write_support_vector_machine(model: Estimator, x: Value) -> GraphAnswers:
         weights[first_vectors, k] = model.dual_coef_[j - 1, first_vectors]
         weights[second_vectors, k] = model.dual_coef_[i, second_vectors]
     margins = kernel @ weights + np.asarray(model.intercept_, np.float64)
-    votes, decision = _pairwise_votes(margins > 0.0, -margins, n_classes)
+    votes, decision = _count_pairwise_votes(margins > 0.0, -margins, n_classes)
     label_is_by_votes = not (model.break_ties and model.decision_function_shape == "ovr")
     label = votes.argmax() if label_is_by_votes else decision.argmax()
     return GraphAnswers(label, decision=decision)
@@ -200,7 +200,9 @@ def _write_kernel(model: Estimator, x: Value) -> Value:
     return reduce(Value.__mul__, [products] * int(model.degree))
 
 
-def _pairwise_votes(first_wins: Value, confidences: Value, n_classes: int) -> tuple[Value, Value]:
+def _count_pairwise_votes(
+    first_wins: Value, confidences: Value, n_classes: int
+) -> tuple[Value, Value]:
     """Count the votes of all pairs of classes.
 
     Returns the votes, and the votes plus the confidences that break ties. `confidences` are the
@@ -264,7 +266,9 @@ def _write_probabilities(model: Estimator, x: Value) -> Value:
     return answers.probabilities.double()
 
 
-def _over_classes(probabilities: Value, class_indices: NDArray[np.int64], n_classes: int) -> Value:
+def _move_to_classes(
+    probabilities: Value, class_indices: NDArray[np.int64], n_classes: int
+) -> Value:
     """Move the columns to the indices of their classes, among `n_classes` columns."""
     if class_indices.tolist() == list(range(n_classes)):
         return probabilities
@@ -280,7 +284,7 @@ def _write_bagging(model: Estimator, x: Value) -> GraphAnswers:
     member_probabilities = []
     for member, columns in zip(model.estimators_, model.estimators_features_, strict=True):
         probabilities = _write_probabilities(member, x.columns(columns))
-        member_probabilities.append(_over_classes(probabilities, member.classes_, n_classes))
+        member_probabilities.append(_move_to_classes(probabilities, member.classes_, n_classes))
     return GraphAnswers.of_probabilities(
         _sum_values(member_probabilities) / float(model.n_estimators)
     )
@@ -312,7 +316,7 @@ def _write_calibrated_classifier(model: Estimator, x: Value) -> GraphAnswers:
             continue
         class_indices = class_positions(calibrated_fold.classes, calibrated_fold.estimator.classes_)
         fold_probabilities.append(
-            normalised_rows(_over_classes(probabilities, class_indices, n_classes))
+            normalised_rows(_move_to_classes(probabilities, class_indices, n_classes))
         )
     return GraphAnswers.of_probabilities(
         _sum_values(fold_probabilities) / float(len(fold_probabilities))
@@ -344,7 +348,7 @@ def _write_one_vs_one(model: Estimator, x: Value) -> GraphAnswers:
     responses = [_write_response(member, x) for member in model.estimators_]
     first_wins = hstack(labels).equals(0)
     confidences = hstack(responses)
-    _, decision = _pairwise_votes(first_wins, confidences, len(model.classes_))
+    _, decision = _count_pairwise_votes(first_wins, confidences, len(model.classes_))
     if len(model.classes_) > 2:
         return GraphAnswers(decision.argmax(), decision=decision)
     has_decision = hasattr(model.estimators_[0], "decision_function")

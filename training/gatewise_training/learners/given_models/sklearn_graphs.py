@@ -25,7 +25,7 @@ def sklearn_graph(estimator: Estimator, n_features: int, model_name: str) -> onn
     """
     if needs_skl2onnx(estimator):
         try:
-            return _library_graph(estimator, n_features)
+            return _convert_by_library(estimator, n_features)
         except Exception as error:  # skl2onnx raises various types
             name = type(estimator).__name__
             reason = one_line(error)
@@ -49,11 +49,11 @@ def sklearn_graph(estimator: Estimator, n_features: int, model_name: str) -> onn
             raise InputError(f"{model_name}: {name} has no exact probabilities; {STAGE_ADVICE}")
         outputs["probabilities"] = answers.probabilities
     elif answers.decision is not None:
-        outputs["decision"] = _decision_of_label(answers, len(estimator.classes_))
+        outputs["decision"] = _raise_decision_of_label(answers, len(estimator.classes_))
     return graph.model(outputs)
 
 
-def _library_graph(estimator: Estimator, n_features: int) -> onnx.ModelProto:
+def _convert_by_library(estimator: Estimator, n_features: int) -> onnx.ModelProto:
     """Convert with skl2onnx, and replace its labels by indices into the classes."""
     import skl2onnx
     from onnx import TensorProto, compose, helper
@@ -89,7 +89,7 @@ def _library_graph(estimator: Estimator, n_features: int) -> onnx.ModelProto:
     return model
 
 
-def _decision_of_label(answers: GraphAnswers, n_classes: int) -> Value:
+def _raise_decision_of_label(answers: GraphAnswers, n_classes: int) -> Value:
     """Get the decision function, in which the label gets the largest value of its row.
 
     The labels of support vector machines break ties of votes differently from the decision

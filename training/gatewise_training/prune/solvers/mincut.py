@@ -51,7 +51,7 @@ def best_closure(
     """
     flow = first_flow(closure, lam) if flow is None else flow
     is_kept, cut_value, n_rounds = improve_flow(
-        _closure_graph(closure, lam),
+        _make_closure_graph(closure, lam),
         flow.to_columns,
         flow.to_parent,
         TOLERANCE * closure.total_profit,
@@ -62,11 +62,11 @@ def best_closure(
 def first_flow(closure: Closure, lam: float) -> Flow:
     """Make a flow greedily: each node pays as much as it can, and its parent gets the rest."""
     flow = Flow.zero(closure)
-    make_greedy_flow(_closure_graph(closure, lam), flow.to_columns, flow.to_parent)
+    make_greedy_flow(_make_closure_graph(closure, lam), flow.to_columns, flow.to_parent)
     return flow
 
 
-def _closure_graph(closure: Closure, lam: float) -> ClosureGraph:
+def _make_closure_graph(closure: Closure, lam: float) -> ClosureGraph:
     """Make the graph of a closure problem, with prices multiplied by ``lam``."""
     return ClosureGraph(
         parent=closure.parent,

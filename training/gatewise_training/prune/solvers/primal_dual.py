@@ -103,10 +103,10 @@ def solve(
         if gap <= tolerance * abs(objective) or gap <= 1e-14:  # 1e-14: rounding at an optimum of 0
             break
         # Polyak's step length: step_scale * gap / |slope|^2
-        squared_slope = _squared_slope(start, nodes, price, average_share)
+        squared_slope = _compute_squared_slope(start, nodes, price, average_share)
         if squared_slope <= 0.0:
             average_share = share
-            squared_slope = _squared_slope(start, nodes, price, average_share)
+            squared_slope = _compute_squared_slope(start, nodes, price, average_share)
         if squared_slope <= 0.0:  # the nodes of every acquisition agree, so the gap is 0
             break
         step_length = step_scale * (objective - dual_value) / squared_slope
@@ -115,7 +115,7 @@ def solve(
 
 
 @numba.njit(cache=True, nogil=True)
-def _squared_slope(start: Any, nodes: Any, price: Any, share: Any) -> float:
+def _compute_squared_slope(start: Any, nodes: Any, price: Any, share: Any) -> float:
     """Squared slope along the simplices: ``sum_c price_c sum_h (share_h - mean_c)^2``."""
     squared_slope = 0.0
     for column in range(len(price)):
