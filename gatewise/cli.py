@@ -214,7 +214,7 @@ INTERRUPTED_STATUS = 130
 """Exit status after Ctrl-C, the same as Typer's."""
 
 
-def _app() -> Any:
+def _make_app() -> Any:
     app = typer.Typer(
         cls=_Root,
         rich_markup_mode=None,
@@ -236,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # onnxruntime sends telemetry unless this is set before its import
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
-        exit_status = _app().main(words, prog_name="gatewise", standalone_mode=False)
+        exit_status = _make_app().main(words, prog_name="gatewise", standalone_mode=False)
         exit_status = exit_status if isinstance(exit_status, int) else 0
     except KeyboardInterrupt:
         exit_status = INTERRUPTED_STATUS

@@ -171,7 +171,7 @@ class FeatureCosts:
         self.requires = tuple(
             tuple(map(groups.index, prerequisites_of_label.get(label, ()))) for label in groups
         )
-        self._paid = _paid_group_masks(self.requires, self.group_names)
+        self._paid = _find_paid_groups(self.requires, self.group_names)
         for array in (self.own, self.group, self.shared, self._paid):
             array.setflags(write=False)
 
@@ -409,7 +409,7 @@ CostsLike: TypeAlias = FeatureCosts | Mapping[str, float] | ArrayLike
 """Feature costs that estimators accept: by name, or in the order of the columns."""
 
 
-def _paid_group_masks(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:
+def _find_paid_groups(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:
     """Compute which groups an instance pays with each group, bool (n_groups, n_groups)."""
     # paid[g] = {g} and the union of paid[h] over the groups h that g requires
     is_paid = np.eye(len(requires), dtype=bool)

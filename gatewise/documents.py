@@ -95,13 +95,13 @@ def decode_json(content: bytes, record_type: type[T], file: str) -> T:
         problem = f"not readable JSON: {n_containers} lists and objects, more than {MAX_CONTAINERS}"
         raise DocumentError(file, "", problem)
     try:
-        record: T = _decoder(record_type).decode(content)  # type: ignore[arg-type]
+        record: T = _make_decoder(record_type).decode(content)  # type: ignore[arg-type]
     except msgspec.ValidationError as error:
-        _explain(error, _plain_json(content, file), record_type, file)
+        _explain(error, _parse_json(content, file), record_type, file)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError(file, "", f"not readable JSON: {error}") from None
     # msgspec accepts repeated keys, of which one reader may use the first and another the last
-    _plain_json(content, file)
+    _parse_json(content, file)
     return record
 
 
@@ -137,11 +137,11 @@ def convert(value: object, record_type: type[T] | Any, file: str = "", field: st
 
 def encode_json(value: object, *, indent: int = 0) -> bytes:
     """Encode a record as JSON, without the fields that equal their default."""
-    content = msgspec.json.encode(plain_values(value), enc_hook=_plain_value)
+    content = msgspec.json.encode(plain_values(value), enc_hook=_convert_leaf)
     return msgspec.json.format(content, indent=indent) + b"\n" if indent else content
 
 
-def _plain_value(value: Any) -> Any:
+def _convert_leaf(value: Any) -> Any:
     """Convert a numpy scalar to a Python number, and another value, such as a path, to text."""
     return value.item() if hasattr(value, "item") else str(value)
 
@@ -177,7 +177,7 @@ def json_schema(record_type: type, title: str) -> bytes:
 
 
 @cache
-def _decoder(record_type: Any) -> msgspec.json.Decoder[Any]:
+def _make_decoder(record_type: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(record_type, dec_hook=_decode_path)
 
 
@@ -186,7 +186,7 @@ def unique_json(text: bytes | str) -> Any:
     return json.loads(text, object_pairs_hook=_check_unique_keys)
 
 
-def _plain_json(content: bytes, file: str) -> Any:
+def _parse_json(content: bytes, file: str) -> Any:
     try:
         return unique_json(content)
     except (ValueError, RecursionError) as error:
@@ -197,7 +197,7 @@ def _decode_path(target_type: type, value: Any) -> Any:
     if target_type is not Path:
         raise NotImplementedError(f"documents cannot hold a {target_type}")
     if not isinstance(value, str | Path):
-        raise ValueError(f"must be text, not {_short_text(value)}")
+        raise ValueError(f"must be text, not {_shorten_value(value)}")
     return Path(value)
 
 
@@ -237,19 +237,21 @@ def _explain(
     location_match = _LOCATION_PATTERN.search(message)
     if location_match is None:
         raise DocumentError(
-            file, field, _plain_message(message, value, _type_at(record_type, ()))
+            file, field, _rewrite_message(message, value, _find_type(record_type, ()))
         ) from None
     is_about_key = location_match[1] is not None
-    tokens = _path_tokens(location_match[2] + "[...]" * is_about_key, message, value, record_type)
+    tokens = _split_path(location_match[2] + "[...]" * is_about_key, message, value, record_type)
     location = field
     for token in tokens:
         value = token if is_about_key and token is tokens[-1] else value[token]  # type: ignore[index]
         location = _append_key(location, token)
     plain_problem = message[: location_match.start()]
     value_type = (
-        _key_type(record_type, tokens[:-1]) if is_about_key else _type_at(record_type, tokens)
+        _find_key_type(record_type, tokens[:-1])
+        if is_about_key
+        else _find_type(record_type, tokens)
     )
-    plain_problem = ("its name " if is_about_key else "") + _plain_message(
+    plain_problem = ("its name " if is_about_key else "") + _rewrite_message(
         plain_problem, value, value_type
     )
     raise DocumentError(file, location, plain_problem) from None
@@ -263,7 +265,7 @@ def _append_key(parent: str, key: str | int) -> str:
     return f"{parent}.{name}" if parent else name
 
 
-def _path_tokens(path: str, message: str, document: Any, record_type: Any) -> Keys:
+def _split_path(path: str, message: str, document: Any, record_type: Any) -> Keys:
     """List the keys and indices on the path to a value.
 
     `path` is the path in msgspec's message, which does not contain the keys of mappings.
@@ -309,11 +311,11 @@ def _has_error(document: object, record_type: Any, message: str) -> bool:
     return False
 
 
-def _type_at(record_type: Any, tokens: Keys) -> Any:
+def _find_type(record_type: Any, tokens: Keys) -> Any:
     """Find the :mod:`msgspec.inspect` type of the value at a path; None if it is unknown."""
     type_node: Any = msgspec.inspect.type_info(record_type)
     for token in tokens:
-        types = _possible_types(type_node)
+        types = _list_types(type_node)
         tags = [
             possible_type.tag
             for possible_type in types
@@ -325,16 +327,16 @@ def _type_at(record_type: Any, tokens: Keys) -> Any:
             (
                 member
                 for possible_type in types
-                if (member := _entry_type(possible_type, token)) is not None
+                if (member := _find_entry_type(possible_type, token)) is not None
             ),
             None,
         )
     return type_node
 
 
-def _key_type(record_type: Any, tokens: Keys) -> Any:
+def _find_key_type(record_type: Any, tokens: Keys) -> Any:
     """Find the type of the keys of the mapping at a path."""
-    types = _possible_types(_type_at(record_type, tokens))
+    types = _list_types(_find_type(record_type, tokens))
     return next(
         (
             possible_type.key_type
@@ -345,7 +347,7 @@ def _key_type(record_type: Any, tokens: Keys) -> Any:
     )
 
 
-def _entry_type(type_node: Any, token: str | int) -> Any:
+def _find_entry_type(type_node: Any, token: str | int) -> Any:
     """Find the type of the entry with a key or index; None if the type has no such entry."""
     if isinstance(type_node, msgspec.inspect.StructType):
         return next((field.type for field in type_node.fields if field.encode_name == token), None)
@@ -356,65 +358,64 @@ def _entry_type(type_node: Any, token: str | int) -> Any:
     return getattr(type_node, "item_type", None)
 
 
-def _possible_types(type_node: Any) -> list[Any]:
+def _list_types(type_node: Any) -> list[Any]:
     """List the types that a value may have, except null."""
     if isinstance(type_node, msgspec.inspect.Metadata):
-        return _possible_types(type_node.type)
+        return _list_types(type_node.type)
     if isinstance(type_node, msgspec.inspect.UnionType):
         return [
-            possible_type for member in type_node.types for possible_type in _possible_types(member)
+            possible_type for member in type_node.types for possible_type in _list_types(member)
         ]
     return (
         [] if type_node is None or isinstance(type_node, msgspec.inspect.NoneType) else [type_node]
     )
 
 
-def _description(type_node: Any) -> str | None:
+def _get_description(type_node: Any) -> str | None:
     """Get the description of a type, or of one type of a union, from its schema."""
     if isinstance(type_node, msgspec.inspect.UnionType):
-        return next(filter(None, map(_description, type_node.types)), None)
+        return next(filter(None, map(_get_description, type_node.types)), None)
     schema = getattr(type_node, "extra_json_schema", None) or {}
     description: str | None = schema.get("description")
     return description
 
 
-def _plain_message(message: str, value: object, type_node: Any) -> str:
+def _rewrite_message(message: str, value: object, type_node: Any) -> str:
     """Rewrite a message of msgspec in plain words."""
     if match := re.fullmatch(r"Object missing required field `(.*)`", message):
         return f"lacks {match[1]!r}"
     if match := re.fullmatch(r"Object contains unknown field `(.*)`", message):
         fields = [
             field
-            for possible_type in _possible_types(type_node)
+            for possible_type in _list_types(type_node)
             for field in getattr(possible_type, "fields", ())
         ]
         names = ", ".join(dict.fromkeys(field.encode_name for field in fields))
         return f"has an unknown key {match[1][:64]!r}" + (f"; there are {names}" if names else "")
-    requirement = _requirement(message, value, type_node)
+    requirement = _state_requirement(message, value, type_node)
     return message if requirement is None else f"must {requirement}"
 
 
-def _requirement(message: str, value: object, type_node: Any) -> str | None:
+def _state_requirement(message: str, value: object, type_node: Any) -> str | None:
     """State the requirement and the value; None for a message that already states both."""
     if message.endswith("out of range"):
-        return f"be within the range of a number of 64 bits, not {_short_text(value)}"
+        return f"be within the range of a number of 64 bits, not {_shorten_value(value)}"
     if re.match("Invalid (enum )?value", message):
         allowed_values = [
             allowed_value
-            for possible_type in _possible_types(type_node)
+            for possible_type in _list_types(type_node)
             for allowed_value in getattr(possible_type, "values", ())
         ]
         words = " or ".join(map(repr, allowed_values))
-        return f"be {words}, not {_short_text(value)}"
+        return f"be {words}, not {_shorten_value(value)}"
     match = re.match(r"Expected `([^`]*)`(.*)", message)
     if match is None:
         return None
     kinds = match[1].split(" | ")
     condition = match[2]
     if " matching regex " in condition:
-        return (
-            f"be {_description(type_node) or f'text {condition.strip()}'}, not {_short_text(value)}"
-        )
+        requirement = _get_description(type_node) or f"text {condition.strip()}"
+        return f"be {requirement}, not {_shorten_value(value)}"
     if bound := re.match(r" of length (?:(>=|<=) )?(\d+)", condition):
         n_entries = len(value)  # type: ignore[arg-type]
         unit = "characters" if kinds[0] == "str" else "entries"
@@ -423,10 +424,10 @@ def _requirement(message: str, value: object, type_node: Any) -> str | None:
     words = " or ".join(_KIND_DESCRIPTIONS.get(kind, kind) for kind in kinds)
     if bound := re.match(r" (>=|<=|>|<) (.*)", condition):
         words += f" {_BOUND_WORDS[bound[1]]} {float(bound[2]):g}"
-    return f"be {words}, not {_short_text(value)}"
+    return f"be {words}, not {_shorten_value(value)}"
 
 
-def _short_text(value: object) -> str:
+def _shorten_value(value: object) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     text = json.dumps(value, default=str)

@@ -73,7 +73,7 @@ def check_loads(
     Raises GraphLoadError if stated limits exceed the `max_limits`, or if the graph exceeds its
     limits. Memory is limited on Linux only.
     """
-    limits = _limits(len(graph), stated_limits, max_limits)
+    limits = _choose_limits(len(graph), stated_limits, max_limits)
     task = {"size": len(graph), "shape": x.shape, "dtype": str(x.dtype)}
     task |= {"library": library, "n_classes": n_classes}
     header = json.dumps(task | {"bytes": limits.bytes, "seconds": limits.seconds}).encode()
@@ -106,7 +106,9 @@ def check_loads(
     _checked_digests.add(digest)
 
 
-def _limits(n_bytes: int, stated_limits: LoadLimits | None, max_limits: LoadLimits) -> LoadLimits:
+def _choose_limits(
+    n_bytes: int, stated_limits: LoadLimits | None, max_limits: LoadLimits
+) -> LoadLimits:
     if stated_limits is None:
         return LoadLimits(
             bytes=min(_DEFAULT_BYTES + _BYTES_PER_BYTE * n_bytes, max_limits.bytes),

@@ -31,10 +31,10 @@ _PROVIDER_SUFFIX: Final = "ExecutionProvider"
 def check_provider(name: str) -> None:
     """Raise InputError unless onnxruntime has the execution provider `name`, such as ``cuda``."""
     if name != CPU:
-        _provider_class(name)
+        _find_provider_class(name)
 
 
-def _provider_class(name: str) -> str:
+def _find_provider_class(name: str) -> str:
     """Get onnxruntime's class name for an execution provider."""
     try:
         classes = load_onnxruntime().get_available_providers()
@@ -69,7 +69,7 @@ def open_session(graph: bytes, *, n_threads: int = 1, provider: str = CPU) -> An
     cpu_class = f"CPU{_PROVIDER_SUFFIX}"
     if provider == CPU:
         return onnxruntime.InferenceSession(graph, options, providers=[cpu_class])
-    provider_class = _provider_class(provider)
+    provider_class = _find_provider_class(provider)
     try:
         session = onnxruntime.InferenceSession(
             graph, options, providers=[provider_class, cpu_class]

@@ -230,10 +230,12 @@ def _read_csv(path: Path, file_description: str) -> PriceList:
         if not name or name in features:
             raise InputError(f"{location}: feature {name!r} is empty or repeated")
         group = row.get("group") or None
-        features[name] = ColumnPrice(_price(row["own"], f"{location}: cost of {name!r}"), group)
+        features[name] = ColumnPrice(
+            _read_price(row["own"], f"{location}: cost of {name!r}"), group
+        )
         if not row.get("shared"):
             continue
-        price = _price(row["shared"], f"{location}: shared price of {group or name!r}")
+        price = _read_price(row["shared"], f"{location}: shared price of {group or name!r}")
         if group is None and price:
             ungrouped_lines.append(line)
         elif group is not None and groups.setdefault(group, price) != price:
@@ -246,7 +248,7 @@ def _read_csv(path: Path, file_description: str) -> PriceList:
     return PriceList(file_description, features, groups)
 
 
-def _price(text: str, location: str) -> float:
+def _read_price(text: str, location: str) -> float:
     try:
         price = float(text)
     except ValueError:

@@ -52,12 +52,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Base class of settings; an InputError for an invalid value names the setting."""
 
     def __post_init__(self) -> None:
-        for name, (hint, _) in _marked_fields(type(self)).items():
+        for name, (hint, _) in _find_marked_fields(type(self)).items():
             convert(getattr(self, name), hint, field=name)
 
 
 @cache
-def _marked_fields(settings_class: type) -> dict[str, tuple[Any, ParameterInfo | FileOption]]:
+def _find_marked_fields(settings_class: type) -> dict[str, tuple[Any, ParameterInfo | FileOption]]:
     """Map each field with a mark to its type and mark."""
     fields = {}
     for name, hint in get_type_hints(settings_class, include_extras=True).items():
@@ -69,7 +69,7 @@ def _marked_fields(settings_class: type) -> dict[str, tuple[Any, ParameterInfo |
 
 def file_settings(settings_class: type[Settings]) -> list[str]:
     """List the fields that can only be set in ``--settings FILE.toml``."""
-    marks = _marked_fields(settings_class)
+    marks = _find_marked_fields(settings_class)
     return [name for name, (_, mark) in marks.items() if isinstance(mark, FileOption)]
 
 
@@ -92,11 +92,11 @@ def with_options(command: Command) -> Command:
     ]
     parameters = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     for settings_class in settings_classes.values():
-        parameters += _parameters(settings_class)
+        parameters += _make_parameters(settings_class)
     parameters += [
         parameter for parameter in own_parameters if parameter.name not in settings_classes
     ]
-    file_help_texts = _file_only_settings(settings_classes.values())
+    file_help_texts = _find_file_only_settings(settings_classes.values())
     if file_help_texts:
         parameters.append(_SETTINGS_FILE)
 
@@ -114,7 +114,7 @@ def with_options(command: Command) -> Command:
         setting_names = [
             name
             for settings_class in settings_classes.values()
-            for name in _marked_fields(settings_class)
+            for name in _find_marked_fields(settings_class)
         ]
         for key in entries:
             if key not in setting_names:
@@ -125,7 +125,9 @@ def with_options(command: Command) -> Command:
         settings_by_name: dict[str, Any] = {}
         for name, settings_class in settings_classes.items():
             option_values = {
-                key: options.pop(key) for key in _marked_fields(settings_class) if key in options
+                key: options.pop(key)
+                for key in _find_marked_fields(settings_class)
+                if key in options
             }
             command_line_values = {
                 key: value for key, value in option_values.items() if key in command_line_names
@@ -137,7 +139,7 @@ def with_options(command: Command) -> Command:
 
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    run.__doc__ = (inspect.getdoc(command) or "") + _file_help(file_help_texts)
+    run.__doc__ = (inspect.getdoc(command) or "") + _write_file_help(file_help_texts)
     return run  # type: ignore[return-value]
 
 
@@ -152,7 +154,7 @@ def make_settings(
     Options take precedence over entries.
     """
     field_values = {}
-    for name, (hint, mark) in _marked_fields(settings_class).items():
+    for name, (hint, mark) in _find_marked_fields(settings_class).items():
         if name in options:
             field_values[name] = convert(options[name], hint, option_name(name, mark))
         elif name in entries:
@@ -182,7 +184,7 @@ def option_words(
     """
     defaults = {field.name: field.default for field in msgspec.structs.fields(settings)}
     words = []
-    for name, (_, mark) in _marked_fields(type(settings)).items():
+    for name, (_, mark) in _find_marked_fields(type(settings)).items():
         value = getattr(settings, name)
         if isinstance(mark, FileOption) or (value == defaults[name] and name not in always_written):
             continue
@@ -209,12 +211,12 @@ _SETTINGS_FILE: Final = Parameter(
 )
 
 
-def _parameters(settings_class: type[Settings]) -> list[Parameter]:
+def _make_parameters(settings_class: type[Settings]) -> list[Parameter]:
     """Make parameters of a command for the fields that are options."""
     plain_types = get_type_hints(settings_class)
     fields = {field.name: field for field in msgspec.structs.fields(settings_class)}
     parameters = []
-    for name, (_, mark) in _marked_fields(settings_class).items():
+    for name, (_, mark) in _find_marked_fields(settings_class).items():
         if isinstance(mark, FileOption):
             continue
         field = fields[name]
@@ -231,17 +233,17 @@ def _parameters(settings_class: type[Settings]) -> list[Parameter]:
     return parameters
 
 
-def _file_only_settings(settings_classes: Iterable[type[Settings]]) -> dict[str, str]:
+def _find_file_only_settings(settings_classes: Iterable[type[Settings]]) -> dict[str, str]:
     """Map the settings that can only be set in a file to their help texts."""
     marks = {
         name: mark
         for settings_class in settings_classes
-        for name, (_, mark) in _marked_fields(settings_class).items()
+        for name, (_, mark) in _find_marked_fields(settings_class).items()
     }
     return {name: mark.help for name, mark in marks.items() if isinstance(mark, FileOption)}
 
 
-def _file_help(help_texts: Mapping[str, str]) -> str:
+def _write_file_help(help_texts: Mapping[str, str]) -> str:
     """Write the paragraph of a command's help about settings that can only be set in a file."""
     if not help_texts:
         return ""

@@ -71,7 +71,7 @@ def read_number(cell: object) -> float:
     >>> read_number(" 1e3 "), read_number(7)
     (1000.0, 7.0)
     """
-    python_value = _python_value(cell)
+    python_value = _convert_to_python(cell)
     try:
         # float() would also take Python's 1_000, and true as 1
         if not isinstance(python_value, bool | date) and not (
@@ -82,7 +82,7 @@ def read_number(cell: object) -> float:
         return float("inf") if python_value > 0 else float("-inf")
     except (ValueError, TypeError):
         pass
-    raise _cell_error(cell, "a number")
+    raise _make_cell_error(cell, "a number")
 
 
 def read_boolean(cell: object) -> float:
@@ -91,12 +91,12 @@ def read_boolean(cell: object) -> float:
     >>> read_boolean("Yes"), read_boolean(False)
     (1.0, 0.0)
     """
-    text = str(_python_value(cell)).strip().lower()
+    text = str(_convert_to_python(cell)).strip().lower()
     if text in _TRUE:
         return 1.0
     if text in _FALSE:
         return 0.0
-    raise _cell_error(cell, "true or false")
+    raise _make_cell_error(cell, "true or false")
 
 
 def read_category(cell: object) -> str:
@@ -112,11 +112,11 @@ def read_category(cell: object) -> str:
     >>> read_category("2025-03-01 00:00:00"), read_category(datetime(2025, 3, 1, 8, 30))
     ('2025-03-01', '2025-03-01 08:30:00')
     """
-    cell = _python_value(cell)
+    cell = _convert_to_python(cell)
     if isinstance(cell, datetime | date):
-        return _time_name(cell)
+        return _name_time(cell)
     if not isinstance(cell, str | bool | int | float | Decimal | time):
-        raise _cell_error(cell, "a category")
+        raise _make_cell_error(cell, "a category")
     text = str(cell).strip()
     if _POWER_OF_TEN.fullmatch(text):  # pandas writes the float32 number 1000000.0 as 1e+06
         text = str(float(text))
@@ -126,13 +126,13 @@ def read_category(cell: object) -> str:
         return text.lower()
     if _ISO_TIME.fullmatch(text):
         try:
-            return _time_name(datetime.fromisoformat(text))
+            return _name_time(datetime.fromisoformat(text))
         except ValueError:  # such as month 13
             return text
     return text
 
 
-def _time_name(moment: date) -> str:
+def _name_time(moment: date) -> str:
     """Return the name of a time as a category, which is the date alone at midnight."""
     if isinstance(moment, datetime):
         is_midnight = moment.tzinfo is None and moment.time() == time.min
@@ -146,7 +146,7 @@ def read_time(cell: object, time_format: str = ISO) -> datetime:
     >>> read_time("2025-03-01 08:30").hour, read_time("1.3.2025", "%d.%m.%Y").month
     (8, 3)
     """
-    cell = _python_value(cell)
+    cell = _convert_to_python(cell)
     if isinstance(cell, datetime):
         return cell
     if isinstance(cell, date):
@@ -164,7 +164,7 @@ def read_time(cell: object, time_format: str = ISO) -> datetime:
     except (ValueError, OverflowError):
         pass
     descriptions = {ISO: "a date in ISO 8601", UNIX: "seconds since 1970"}
-    raise _cell_error(cell, descriptions.get(time_format, f"a date as {time_format}"))
+    raise _make_cell_error(cell, descriptions.get(time_format, f"a date as {time_format}"))
 
 
 def check_time_format(time_format: str) -> None:
@@ -215,38 +215,38 @@ def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.i
     index_of_text = {
         text: index
         for index, class_label in enumerate(classes)
-        for text in _label_texts(class_label)
+        for text in _list_label_texts(class_label)
     }
     index_of_number = {
         number: index
         for index, class_label in enumerate(classes)
-        if not isinstance(class_label, str) and (number := _number(class_label)) is not None
+        if not isinstance(class_label, str) and (number := _read_number(class_label)) is not None
     }
 
     def find_class(label: object) -> int:
         index = index_of_text.get(str(label).strip())
         if index is None:
-            number = _number(label)
+            number = _read_number(label)
             index = None if number is None else index_of_number.get(number)
         return UNKNOWN_CLASS if index is None else index
 
     return np.array([find_class(label) for label in labels], np.int64)
 
 
-def _label_texts(label: object) -> set[str]:
+def _list_label_texts(label: object) -> set[str]:
     """Return the texts by which rows may name a class label."""
     text = str(label).strip()
     return {text, text.lower()} if isinstance(label, bool) else {text}
 
 
-def _number(label: Any) -> float | None:
+def _read_number(label: Any) -> float | None:
     try:
         return float(label)
     except (TypeError, ValueError):
         return None
 
 
-def _python_value(cell: object) -> Any:
+def _convert_to_python(cell: object) -> Any:
     """Convert a cell of numpy or pandas to a Python type."""
     if type(cell) in (str, float, int, bool):
         return cell
@@ -262,5 +262,5 @@ def _python_value(cell: object) -> Any:
     return str(cell) if is_of_pandas and not isinstance(cell, datetime) else cell
 
 
-def _cell_error(cell: object, requirement: str) -> InputError:
+def _make_cell_error(cell: object, requirement: str) -> InputError:
     return InputError(f"{str(cell)[:40]!r} is not {requirement}")

@@ -149,7 +149,7 @@ class NumberColumn(Column, frozen=True, tag="number"):
         fill = None
         if options.fill_missing:
             fill = float(np.float32(np.median([cells.read_number(cell) for cell in present_cells])))
-        return _plain_column(cls, name, fill, options)
+        return _make_plain_column(cls, name, fill, options)
 
     def read(self, cell: object) -> tuple[float, ...]:
         return (cells.read_number(cell),)
@@ -170,7 +170,7 @@ class BooleanColumn(Column, frozen=True, tag="boolean"):
         fill = None
         if options.fill_missing:
             fill = float(2 * sum(map(cells.read_boolean, present_cells)) >= len(present_cells))
-        return _plain_column(cls, name, fill, options)
+        return _make_plain_column(cls, name, fill, options)
 
     def read(self, cell: object) -> tuple[float, ...]:
         return (cells.read_boolean(cell),)
@@ -179,9 +179,9 @@ class BooleanColumn(Column, frozen=True, tag="boolean"):
 P = TypeVar("P", bound=Column)
 
 
-def _plain_column(cls: type[P], name: str, fill: float | None, options: LearningOptions) -> P:
+def _make_plain_column(cls: type[P], name: str, fill: float | None, options: LearningOptions) -> P:
     """Make a column with one feature, and with an indicator if missing cells are filled."""
-    indicator = _indicator_name(name, options) if fill is not None else ()
+    indicator = _name_indicator(name, options) if fill is not None else ()
     return cls(name, (name, *indicator), None if fill is None else (fill,))
 
 
@@ -216,12 +216,12 @@ class CategoryColumn(Column, frozen=True, tag="category", kw_only=True):
         cls, name: str, present_cells: Sequence[Any], options: LearningOptions
     ) -> CategoryColumn:
         # a column with many categories has one feature, the index of the category
-        categories = _sorted_categories(present_cells)
+        categories = _sort_categories(present_cells)
         if len(categories) > options.max_one_hot:
             return OrdinalColumn.learn(name, present_cells, options)
         return cls(
             name,
-            (*_one_hot_names(name, categories), *_indicator_name(name, options)),
+            (*_name_one_hot(name, categories), *_name_indicator(name, options)),
             (0.0,) * len(categories) if options.has_missing or options.fill_missing else None,
             categories=categories,
         )
@@ -250,8 +250,8 @@ class OrdinalColumn(CategoryColumn, frozen=True, tag="ordinal"):
         cls, name: str, present_cells: Sequence[Any], options: LearningOptions
     ) -> CategoryColumn:
         fill = (-1.0,) if options.has_missing or options.fill_missing else None
-        features = (name, *_indicator_name(name, options))
-        return cls(name, features, fill, categories=_sorted_categories(present_cells))
+        features = (name, *_name_indicator(name, options))
+        return cls(name, features, fill, categories=_sort_categories(present_cells))
 
     def encodes_unknown(self, values: Sequence[float]) -> bool:
         return values[0] == -1.0 and not any(values[1:])
@@ -296,7 +296,7 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
             (cells.read_time(cell, time_format) for cell in present_cells),
             key=lambda time: cells.time_part(time, "days"),
         )
-        time_parts = _varying_parts(times)
+        time_parts = _list_varying_parts(times)
         fill = None
         if options.fill_missing:
             # fill a missing time with the median time
@@ -304,7 +304,7 @@ class TimeColumn(Column, frozen=True, tag="time", kw_only=True):
             fill = tuple(
                 float(np.float32(cells.time_part(median_time, part))) for part in time_parts
             )
-        indicator = _indicator_name(name, options) if fill is not None else ()
+        indicator = _name_indicator(name, options) if fill is not None else ()
         features = (*(f"{name}_{part}" for part in time_parts), *indicator)
         return cls(name, features, fill, parts=time_parts, format=time_format)
 
@@ -349,7 +349,7 @@ def _check_category(text: str) -> None:
         raise InputError(f"category {text[:40]!r}... has more than {MAX_CELL_BYTES} bytes")
 
 
-def _sorted_categories(present_cells: Sequence[Any]) -> tuple[str, ...]:
+def _sort_categories(present_cells: Sequence[Any]) -> tuple[str, ...]:
     """List the distinct categories: numbers by value, then other texts."""
 
     def sort_key(category: str) -> tuple[bool, float, str]:
@@ -361,11 +361,11 @@ def _sorted_categories(present_cells: Sequence[Any]) -> tuple[str, ...]:
     return tuple(sorted({cells.read_category(cell) for cell in present_cells}, key=sort_key))
 
 
-def _indicator_name(name: str, options: LearningOptions) -> tuple[str, ...]:
+def _name_indicator(name: str, options: LearningOptions) -> tuple[str, ...]:
     return (f"{name}_missing",) if options.has_missing else ()
 
 
-def _one_hot_names(name: str, categories: Sequence[str]) -> list[str]:
+def _name_one_hot(name: str, categories: Sequence[str]) -> list[str]:
     """Name the features of categories; the names are printable, short and distinct."""
     names: list[str] = []
     for index, category in enumerate(categories):
@@ -378,7 +378,7 @@ def _one_hot_names(name: str, categories: Sequence[str]) -> list[str]:
     return names
 
 
-def _varying_parts(times: Sequence[Any]) -> tuple[str, ...]:
+def _list_varying_parts(times: Sequence[Any]) -> tuple[str, ...]:
     """List the coarse parts of the times that vary, or else the fine parts that vary."""
 
     def select_varying(*parts: str) -> tuple[str, ...]:

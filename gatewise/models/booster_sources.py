@@ -46,7 +46,7 @@ def hist_gradient_trees(model: Any) -> BoostedTrees:
             # a split of NaN from all numbers has an infinite threshold, which becomes finite
             threshold = np.minimum(np.where(is_leaf, 0.0, nodes["num_threshold"]), FLOAT32_MAX)
             trees.append(
-                _ordered_nodes(
+                _order_nodes(
                     np.where(is_leaf, LEAF, nodes["feature_idx"]),
                     float32_below(threshold),
                     np.where(is_leaf, LEAF, nodes["left"].astype(np.int64)),
@@ -111,7 +111,7 @@ def xgboost_trees(model: Any) -> BoostedTrees:
         condition = np.array(tree["split_conditions"], np.float32)
         weight = np.float32(1.0 if dart_weights is None else dart_weights[tree_index])
         trees.append(
-            _ordered_nodes(
+            _order_nodes(
                 np.where(is_leaf, LEAF, np.array(tree["split_indices"], np.int64)),
                 # XGBoost goes left if x < condition, which is x <= the float32 number below it
                 np.where(is_leaf, np.float32(0), np.nextafter(condition, np.float32(-np.inf))),
@@ -160,8 +160,8 @@ def catboost_trees(model: Any) -> BoostedTrees:
     trees = []
     for tree in document.get("oblivious_trees", document.get("trees")):
         if "splits" in tree:
-            tree = _nested_tree(tree["splits"] or [], tree["leaf_values"], len(base))
-        features, border, left, right, value = _flat_tree(tree, len(base))
+            tree = _nest_tree(tree["splits"] or [], tree["leaf_values"], len(base))
+        features, border, left, right, value = _flatten_tree(tree, len(base))
         flat_features = [
             LEAF if feature < 0 else column_of_feature[feature] for feature in features
         ]
@@ -191,7 +191,7 @@ def _read_split(split: dict[str, Any]) -> tuple[int, float]:
     return int(split["float_feature_index"]), float(split["border"])
 
 
-def _nested_tree(splits: Sequence[Any], leaves: Sequence[float], width: int) -> dict[str, Any]:
+def _nest_tree(splits: Sequence[Any], leaves: Sequence[float], width: int) -> dict[str, Any]:
     """Convert an oblivious tree, which has one split per level, to nested nodes.
 
     Bit i of the index of a leaf says which side of the i-th split the leaf is on.
@@ -206,7 +206,7 @@ def _nested_tree(splits: Sequence[Any], leaves: Sequence[float], width: int) -> 
     return make_node(0, 0)
 
 
-def _flat_tree(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
+def _flatten_tree(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
     """Convert nested nodes to lists of features, borders, left and right children, and values."""
     nodes: list[tuple[Any, ...]] = []
 
@@ -224,7 +224,7 @@ def _flat_tree(root: dict[str, Any], width: int) -> tuple[list[Any], ...]:
     return tuple(map(list, zip(*nodes, strict=True)))
 
 
-def _ordered_nodes(
+def _order_nodes(
     feature: NDArray[Any],
     threshold: NDArray[np.float32],
     left: NDArray[np.int64],

@@ -92,7 +92,7 @@ def pack_leaves(rows: NDArray[np.float32]) -> LeafTables:
     """
     rows = rows + np.float32(0)  # -0 becomes 0
     if rows.shape[1] == 1:
-        return min(_number_variants(LeafTables(rows)), key=LeafTables.nbytes)
+        return min(_list_variants(LeafTables(rows)), key=LeafTables.nbytes)
     # find distinct rows by their bytes, because np.unique(axis=0) takes ten times as long
     index_of_row: dict[bytes, int] = {}
     row_of_leaf = np.array(
@@ -103,16 +103,16 @@ def pack_leaves(rows: NDArray[np.float32]) -> LeafTables:
     # store only the numbers that are not 0
     row_index, output_index = np.nonzero(distinct_rows)
     starts = np.searchsorted(row_index, np.arange(len(distinct_rows) + 1)).astype(np.int64)
-    shared_forms = _number_variants(LeafTables(distinct_rows, row_of_leaf))
-    sparse_forms = _number_variants(
+    shared_forms = _list_variants(LeafTables(distinct_rows, row_of_leaf))
+    sparse_forms = _list_variants(
         LeafTables(distinct_rows[row_index, output_index], row_of_leaf, starts, output_index)
     )
     return min(
-        [*map(_one_row_per_leaf, shared_forms), *shared_forms, *sparse_forms], key=LeafTables.nbytes
+        [*map(_expand_rows, shared_forms), *shared_forms, *sparse_forms], key=LeafTables.nbytes
     )
 
 
-def _number_variants(form: LeafTables) -> list[LeafTables]:
+def _list_variants(form: LeafTables) -> list[LeafTables]:
     """List the variants of a form: floats, bytes if they are exact, and indices of floats."""
     forms = [form]
     small_and_step = byte_leaves(form.value)
@@ -123,7 +123,7 @@ def _number_variants(form: LeafTables) -> list[LeafTables]:
     return [*forms, replace(form, value=distinct_numbers, picks=picks.reshape(form.value.shape))]
 
 
-def _one_row_per_leaf(form: LeafTables) -> LeafTables:
+def _expand_rows(form: LeafTables) -> LeafTables:
     """Convert a form to one row per leaf."""
     name = next(name for name in ("small", "picks", "value") if getattr(form, name) is not None)
     return replace(form, rows=None, **{name: getattr(form, name)[form.rows]})

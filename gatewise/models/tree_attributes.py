@@ -26,7 +26,7 @@ def tree_ensemble_attributes(model: TreeEnsemble) -> dict[str, Any]:
     def child_in_tree(child_nodes: NDArray[np.int32]) -> NDArray[np.int64]:
         return np.where(is_inner, child_nodes - model.roots[tree_of_node], 0)
 
-    leaf_of_entry, target, weight = _leaf_weights(model, tree_of_node, is_inner)
+    leaf_of_entry, target, weight = _list_leaf_weights(model, tree_of_node, is_inner)
     attributes: dict[str, Any] = {
         "n_targets": model.n_outputs,
         "aggregate_function": "SUM",
@@ -49,7 +49,7 @@ def tree_ensemble_attributes(model: TreeEnsemble) -> dict[str, Any]:
     return attributes
 
 
-def _leaf_weights(
+def _list_leaf_weights(
     model: TreeEnsemble, tree: NDArray[np.intp], is_inner: NDArray[np.bool_]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
     """List the node, the target and the weight of each entry of the leaves."""

@@ -124,7 +124,7 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
     value[leaf_nodes, 0] = read_numbers("leaf_value", np.float64)
     nodes = Nodes(
         feature=fill_splits(read_numbers("split_feature", np.int64), LEAF, np.int32),
-        threshold=fill_splits(_float32_thresholds(threshold), 0, np.float32),
+        threshold=fill_splits(_round_thresholds(threshold), 0, np.float32),
         left=fill_splits(read_children("left_child"), LEAF, np.int32),
         right=fill_splits(read_children("right_child"), LEAF, np.int32),
         nan_left=fill_splits(nan_left, False, np.bool_),
@@ -133,7 +133,7 @@ def lightgbm_nodes(text: str) -> tuple[Nodes, NDArray[np.int32], int, int]:
     return nodes, roots.astype(np.int32), n_outputs, n_features
 
 
-def _float32_thresholds(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
+def _round_thresholds(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
     """Round LightGBM's thresholds for float32 rows.
 
     LightGBM treats values near 0 as 0. A threshold near 0 moves to the end of that interval.

@@ -40,7 +40,7 @@ def byte_leaves(value: NDArray[np.float32]) -> tuple[NDArray[np.int8], np.float3
 
     Returns None unless the products are exactly the leaves.
     """
-    step = _step(value)
+    step = _find_step(value)
     if not 0 < step < np.inf:
         return None
     multiples = value / step
@@ -50,7 +50,7 @@ def byte_leaves(value: NDArray[np.float32]) -> tuple[NDArray[np.int8], np.float3
     return (integers, step) if (integers == multiples).all() else None
 
 
-def _step(value: NDArray[np.float32]) -> np.float32:
+def _find_step(value: NDArray[np.float32]) -> np.float32:
     """Compute the power of two between 1/128 and 1/64 of the largest value.
 
     It is 0 or infinite if float32 cannot represent it.
@@ -314,7 +314,7 @@ class TreeEnsemble:
         The step is at most 1/64 of the largest leaf, and a leaf changes by less than one step.
         """
         # new leaf = step * round(leaf / step), limited to 8 bits
-        step = _step(self.value[self.feature == LEAF])
+        step = _find_step(self.value[self.feature == LEAF])
         if not 0 < step < np.inf:
             return self
         return replace(self, value=np.clip(np.rint(self.value / step), -127, 127) * step)

@@ -48,7 +48,7 @@ Side = Annotated[int, Meta(ge=1, le=MAX_WINDOW_VALUES)]
 _TYPES: Final[dict[Any, Any]] = {int: Whole, float: Real, bool: bool, str: Text}
 
 
-def _step_kinds() -> dict[str, type[Step]]:
+def _find_step_kinds() -> dict[str, type[Step]]:
     """Map each kind to its class of steps."""
     modules = first_steps, block, time_domain, spectra, sound, images
     classes = [
@@ -64,21 +64,21 @@ def _step_kinds() -> dict[str, type[Step]]:
     }
 
 
-def _document_type(hint: Any) -> Any:
+def _find_document_type(hint: Any) -> Any:
     """Get the type of a setting in a document, where a number stands for a step."""
     if get_origin(hint) is tuple:
-        tuple_type = tuple.__class_getitem__((_document_type(get_args(hint)[0]), ...))
+        tuple_type = tuple.__class_getitem__((_find_document_type(get_args(hint)[0]), ...))
         return Annotated[tuple_type, Meta(max_length=MAX_ENTRIES)]
     return StepNumber if issubclass(hint, Step) else _TYPES[hint]
 
 
-def _record_of(kind: type[Step]) -> type[msgspec.Struct]:
+def _make_record_type(kind: type[Step]) -> type[msgspec.Struct]:
     """Make the record type for the settings of one kind of step."""
     settings = settings_of(kind)
     record_fields: list[Any] = []
     for field in fields(kind):
         if field.name in settings:
-            record_field = (field.name, _document_type(settings[field.name]))
+            record_field = (field.name, _find_document_type(settings[field.name]))
             record_fields.append(
                 record_field if field.default is MISSING else (*record_field, field.default)
             )
@@ -93,8 +93,8 @@ def _record_of(kind: type[Step]) -> type[msgspec.Struct]:
     )
 
 
-KINDS: Final = _step_kinds()
-RECORDS: Final = {name: _record_of(kind) for name, kind in KINDS.items()}
+KINDS: Final = _find_step_kinds()
+RECORDS: Final = {name: _make_record_type(kind) for name, kind in KINDS.items()}
 
 if TYPE_CHECKING:
     StepRecord = msgspec.Struct

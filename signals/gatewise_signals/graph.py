@@ -63,7 +63,7 @@ class SignalGraph:
         ]
         if problems or not self.blocks:
             raise InputError("; ".join(problems) or "blocks: give at least one")
-        self.steps = tuple(_topological_order(self.blocks))
+        self.steps = tuple(_sort_topologically(self.blocks))
         self.index_of_step = {step: index for index, step in enumerate(self.steps)}
         self.inputs = [
             tuple(self.index_of_step[step] for step in step.inputs) for step in self.steps
@@ -195,10 +195,10 @@ class WindowValues:
         return tuple(self._graph.steps[index] for index in self._results)
 
 
-def _topological_order(steps: Iterable[Step]) -> dict[Step, None]:
+def _sort_topologically(steps: Iterable[Step]) -> dict[Step, None]:
     """List steps and all steps that they need, each once and after its inputs."""
     order: dict[Step, None] = {}
     for step in steps:
-        order |= _topological_order(step.inputs)
+        order |= _sort_topologically(step.inputs)
         order[step] = None
     return order

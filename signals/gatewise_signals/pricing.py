@@ -39,7 +39,7 @@ def price_table(
     if not len(window_array) or repeats < 1:
         raise InputError("measuring blocks needs at least one window and one run")
     empty_table = PriceTable(
-        {}, tuple(map(int, window_array.shape[1:])), _machine(), len(window_array), watts
+        {}, tuple(map(int, window_array.shape[1:])), _describe_machine(), len(window_array), watts
     )
     times = np.empty((len(window_array), repeats, len(graph.steps)))
     for window_index, window in enumerate(window_array):
@@ -145,7 +145,7 @@ def priced(
     return [block.with_prices(step_prices, table) for block in blocks]
 
 
-def _machine() -> str:
+def _describe_machine() -> str:
     """Describe this machine by its board, if known, its system, Python and numpy."""
     board = ""
     with suppress(OSError):

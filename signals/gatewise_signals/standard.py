@@ -101,12 +101,12 @@ def standard_blocks(
     rate = float(rate_hz)
     n_samples = samples or 16
     ranked_blocks: list[tuple[int, Block]] = []
-    for signal in _signals(list(channels), groups):
+    for signal in _group_channels(list(channels), groups):
         signal = replace(signal, scale=float(scale), unit=unit, rate_hz=rate)
-        ranked_blocks += enumerate(_signal_blocks(signal, rate, n_samples))
+        ranked_blocks += enumerate(_list_signal_blocks(signal, rate, n_samples))
         if rate >= SOUND_HZ:
             # after the other blocks of all signals, which are cheaper
-            ranked_blocks += enumerate(_sound_blocks(signal, rate, samples), start=100)
+            ranked_blocks += enumerate(_list_sound_blocks(signal, rate, samples), start=100)
     return [
         block for _, block in sorted(ranked_blocks, key=lambda rank_and_block: rank_and_block[0])
     ]
@@ -173,12 +173,12 @@ def standard_image_blocks(
     ]
 
 
-def _signals(names: list[str], groups: Mapping[str, Sequence[str]] | None) -> list[Channels]:
+def _group_channels(names: list[str], groups: Mapping[str, Sequence[str]] | None) -> list[Channels]:
     """Group channels into signals."""
     if not names or len(set(names)) < len(names):
         raise InputError(f"channels are {names}: give at least one name, and each name once")
     # find the channels of each signal
-    stems_and_axes = {name: _stem_and_axis(name, names) for name in names}
+    stems_and_axes = {name: _split_name(name, names) for name in names}
     axis_of_channel = {name: axis for name, (_, axis) in stems_and_axes.items()}
     if groups is None:
         members_by_signal: dict[str, list[str]] = {}
@@ -208,7 +208,7 @@ def _signals(names: list[str], groups: Mapping[str, Sequence[str]] | None) -> li
     return signals
 
 
-def _stem_and_axis(name: str, names: Sequence[str]) -> tuple[str, str]:
+def _split_name(name: str, names: Sequence[str]) -> tuple[str, str]:
     """Split a channel's name into signal and axis; without an axis, return the name twice.
 
     ``acc_x`` is axis x of ``acc``, and so is ``accx`` if ``accy`` and ``accz`` also exist.
@@ -225,7 +225,7 @@ def _stem_and_axis(name: str, names: Sequence[str]) -> tuple[str, str]:
     return name, name
 
 
-def _signal_blocks(signal: Channels, rate: float, n_samples: int) -> list[Block]:
+def _list_signal_blocks(signal: Channels, rate: float, n_samples: int) -> list[Block]:
     """List the blocks of one signal, beginning with the cheap ones."""
     # edges of the octaves: 0, ..., rate / 4, rate / 2
     octave_edges = (0.0, *(rate / 2 / 2**n_halvings for n_halvings in range(OCTAVES, -1, -1)))
@@ -252,7 +252,7 @@ def _signal_blocks(signal: Channels, rate: float, n_samples: int) -> list[Block]
     ]
 
 
-def _sound_blocks(signal: Signal, rate: float, n_samples: int | None) -> list[Block]:
+def _list_sound_blocks(signal: Signal, rate: float, n_samples: int | None) -> list[Block]:
     """List the additional blocks of sound and vibration."""
     # the largest power of two that is at most 32 ms of samples
     frame_samples = 1 << (round(FRAME_SECONDS * rate).bit_length() - 1)

@@ -97,7 +97,7 @@ class Step(ABC):
             if setting_field.default is None
             or getattr(self, setting_field.name) != setting_field.default
         ]
-        texts = [_setting_text(getattr(self, setting_field.name)) for setting_field in settings]
+        texts = [_write_setting(getattr(self, setting_field.name)) for setting_field in settings]
         return f"{self.kind}({', '.join(texts)})"
 
     def __repr__(self) -> str:
@@ -363,9 +363,9 @@ def settings_of(step_class: type[Step]) -> dict[str, Any]:
     }
 
 
-def _setting_text(value: Any) -> str:
+def _write_setting(value: Any) -> str:
     if isinstance(value, Step):
         return value.label
     if isinstance(value, tuple):
-        return " ".join(map(_setting_text, value))
+        return " ".join(map(_write_setting, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

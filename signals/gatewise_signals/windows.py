@@ -39,7 +39,7 @@ def cut_windows(
     ([[0, 1, 2, 3], [3, 4, 5, 6], [6, 7, 8, 9]], [0, 3, 6])
     """
     samples = np.asarray(signal)
-    length, hop = _checked_sizes(length, hop)
+    length, hop = _check_sizes(length, hop)
     if samples.ndim not in (1, 2):
         raise InputError(
             f"signal must have shape (samples,) or (samples, channels), not {samples.shape}"
@@ -136,7 +136,7 @@ class Windower:
     def __init__(
         self, length: int, hop: int | None = None, *, rate_hz: float | None = None
     ) -> None:
-        self.length, self.hop = _checked_sizes(length, hop)
+        self.length, self.hop = _check_sizes(length, hop)
         if rate_hz is not None and not 0 < rate_hz < np.inf:
             raise InputError(f"rate_hz is {rate_hz}; give samples per second")
         self.rate_hz = rate_hz
@@ -328,7 +328,7 @@ class Windower:
             self._pushes.popleft()
 
 
-def _checked_sizes(length: int, hop: int | None) -> tuple[int, int]:
+def _check_sizes(length: int, hop: int | None) -> tuple[int, int]:
     if length < 1 or (hop is not None and hop < 1):
         raise InputError(f"windows of {length} samples every {hop}: both must be at least 1")
     return length, length if hop is None else hop

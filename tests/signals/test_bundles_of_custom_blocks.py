@@ -97,10 +97,10 @@ def test_networks_are_checked_before_the_device_loads_them(bundle_path, monkeypa
     session_counts = []
 
     def check_loads(graph, x, limits):
-        session_counts.append(block._session.cache_info().currsize)
+        session_counts.append(block._open_session.cache_info().currsize)
 
     monkeypatch.setattr(device_stages, "check_loads", check_loads)
-    block._session.cache_clear()
+    block._open_session.cache_clear()
     gw.Device(bundle_path, blocks={"spread": spread}).close()
     assert session_counts == [0]  # no session of a block existed during the check
 

@@ -316,14 +316,14 @@ class OnnxBlock(_NamedFeatures):
 
 
 @lru_cache(maxsize=16)
-def _session(model: bytes) -> Any:
+def _open_session(model: bytes) -> Any:
     return open_session(model)
 
 
 def _run_network(model: bytes, row: Values, label: str) -> Values:
     """Compute the features of one window; `label` names the block in errors."""
     try:
-        (output,) = _session(model).run(None, {"x": row})
+        (output,) = _open_session(model).run(None, {"x": row})
     except Exception as error:  # onnxruntime's errors have no common base class
         raise InputError(f"{label} does not run: {one_line(error)}") from error
     values: Values = output.ravel()

@@ -123,7 +123,7 @@ class Thumbnail(GridBlock):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return _cell_names("mean", self.rows, self.columns)
+        return _name_cells("mean", self.rows, self.columns)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         (x,) = inputs
@@ -149,7 +149,7 @@ class BlockStatistics(GridBlock):
     def suffixes(self) -> tuple[str, ...]:
         prefixes = ("std", "low", "high")
         return tuple(
-            name for prefix in prefixes for name in _cell_names(prefix, self.rows, self.columns)
+            name for prefix in prefixes for name in _name_cells(prefix, self.rows, self.columns)
         )
 
     def run(self, *inputs: NDArray[Any]) -> Values:
@@ -208,7 +208,7 @@ class GreyHistogram(Block):
             np.float32(self.bins - 1),
             out=bin_positions,
         )
-        counts = _bin_counts(bin_positions.astype(np.intp), self.bins)
+        counts = _count_per_bin(bin_positions.astype(np.intp), self.bins)
         return np.asarray(counts / bin_positions.shape[1], np.float32)
 
 
@@ -242,7 +242,7 @@ class Edges(GridBlock):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        cells = _cell_names("", self.rows, self.columns)
+        cells = _name_cells("", self.rows, self.columns)
         directions = (f"direction{k}{cell}" for cell in cells for k in range(self.directions))
         return ("dx", "dy", *directions)
 
@@ -263,7 +263,7 @@ class Edges(GridBlock):
         direction += grid.cell_of_pixel * self.directions
         n_bins = self.rows * self.columns * self.directions
         # sum of sqrt(dx**2 + dy**2) by cell and direction
-        strengths = _bin_counts(direction, n_bins, np.sqrt(dx * dx + dy * dy))
+        strengths = _count_per_bin(direction, n_bins, np.sqrt(dx * dx + dy * dy))
         features = np.empty((len(x), 2 + n_bins), np.float32)
         features[:, 0] = channel_means(np.abs(dx))
         features[:, 1] = channel_means(np.abs(dy))
@@ -310,7 +310,9 @@ def _reduce_cells(ufunc: np.ufunc, x: Values, grid: _Grid) -> Values:
     return values
 
 
-def _bin_counts(bins: NDArray[np.intp], n_bins: int, weights: Values | None = None) -> NDArray[Any]:
+def _count_per_bin(
+    bins: NDArray[np.intp], n_bins: int, weights: Values | None = None
+) -> NDArray[Any]:
     """Count the entries of each bin per row, or add their weights, shape (n, n_bins)."""
     n_rows = len(bins)
     flat_bins = (bins + np.arange(0, n_rows * n_bins, n_bins)[:, np.newaxis]).ravel()
@@ -322,5 +324,5 @@ def _flatten_cells(cells: Values) -> Values:
     return np.ascontiguousarray(cells).reshape(len(cells), -1)
 
 
-def _cell_names(prefix: str, rows: int, columns: int) -> tuple[str, ...]:
+def _name_cells(prefix: str, rows: int, columns: int) -> tuple[str, ...]:
     return tuple(f"{prefix}.r{row}c{column}" for row in range(rows) for column in range(columns))

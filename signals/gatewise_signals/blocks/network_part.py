@@ -38,7 +38,7 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     for node in reversed(graph.node):  # nodes are in the order of computation
         if needed_names & set(node.output):
             needed_nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
-            needed_names |= _names_read(node)
+            needed_names |= _list_read_names(node)
     constants = [
         onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in graph.initializer
     ]
@@ -80,10 +80,10 @@ def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[in
     return content_of_part, shape
 
 
-def _names_read(node: Any) -> set[str]:
+def _list_read_names(node: Any) -> set[str]:
     """List the names that a node and its subgraphs read."""
     subgraphs = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
     subgraphs += [subgraph for attribute in node.attribute for subgraph in attribute.graphs]
     return set(node.input).union(
-        *(_names_read(inner_node) for subgraph in subgraphs for inner_node in subgraph.node)
+        *(_list_read_names(inner_node) for subgraph in subgraphs for inner_node in subgraph.node)
     )

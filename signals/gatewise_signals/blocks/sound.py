@@ -70,7 +70,7 @@ class Spectrogram(Step):
             raise InputError(
                 f"{self.label}: a frame needs {self.frame} samples, but windows have {samples}"
             )
-        return power_spectrum(x.take(_frame_indices(samples, self.frame, self.hop), axis=-1))
+        return power_spectrum(x.take(_index_frames(samples, self.frame, self.hop), axis=-1))
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,7 +117,7 @@ class MelSpectrogram(Step):
     def filters(self) -> tuple[NDArray[np.intp], Values, NDArray[np.intp]]:
         """Return the bins and weights of all bands in order, and the start of each band."""
         bins = fft_size(self.source.frame) // 2 + 1
-        return _mel_filters(self.bands, self.low_hz, self._high_hz, bins, self.source.rate_hz)
+        return _make_mel_filters(self.bands, self.low_hz, self._high_hz, bins, self.source.rate_hz)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         # m[b] = log(1e-12 + sum_i weight[b, i] * power[i]) over the bins i of band b
@@ -143,10 +143,10 @@ class MelEnergies(Block):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return _statistics_names(self.source, self.source.bands)
+        return _name_statistics(self.source, self.source.bands)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
-        return _frame_statistics(inputs[0])
+        return _compute_frame_statistics(inputs[0])
 
 
 @dataclass(frozen=True, repr=False)
@@ -179,7 +179,7 @@ class Mfcc(Block):
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        return _statistics_names(self.source, self.coefficients, self.parts)
+        return _name_statistics(self.source, self.coefficients, self.parts)
 
     def run(self, *inputs: NDArray[Any]) -> Values:
         # c[k] = sum_b m[b] * table[k, b]
@@ -191,10 +191,10 @@ class Mfcc(Block):
                 f"{self.label}: {self.parts} parts need at least {self.parts} frames, but windows "
                 f"have {n_frames}"
             )
-        return _frame_statistics(coefficients, self.parts)
+        return _compute_frame_statistics(coefficients, self.parts)
 
 
-def _statistics_names(source: MelSpectrogram, n_values: int, n_parts: int = 1) -> tuple[str, ...]:
+def _name_statistics(source: MelSpectrogram, n_values: int, n_parts: int = 1) -> tuple[str, ...]:
     statistics = ["mean", "std", *(f"part{j}.mean" for j in range(n_parts) if n_parts > 1)]
     return names_per_channel(
         source.channels,
@@ -202,7 +202,7 @@ def _statistics_names(source: MelSpectrogram, n_values: int, n_parts: int = 1) -
     )
 
 
-def _frame_statistics(x: Values, n_parts: int = 1) -> Values:
+def _compute_frame_statistics(x: Values, n_parts: int = 1) -> Values:
     """Compute means and standard deviations over the frames, and means over several parts.
 
     Shapes: `x` (n, n_channels, frames, k); returns (n, n_features).
@@ -219,7 +219,7 @@ def _frame_statistics(x: Values, n_parts: int = 1) -> Values:
 
 
 @lru_cache(maxsize=32)
-def _frame_indices(n_samples: int, frame: int, hop: int) -> NDArray[np.intp]:
+def _index_frames(n_samples: int, frame: int, hop: int) -> NDArray[np.intp]:
     """Compute the indices of the samples of each frame, shape (n_frames, frame)."""
     starts = np.arange(1 + (n_samples - frame) // hop) * hop
     indices = starts[:, np.newaxis] + np.arange(frame)
@@ -228,7 +228,7 @@ def _frame_indices(n_samples: int, frame: int, hop: int) -> NDArray[np.intp]:
 
 
 @lru_cache(maxsize=32)
-def _mel_filters(
+def _make_mel_filters(
     bands: int, low_hz: float, high_hz: float, n_bins: int, rate_hz: float
 ) -> tuple[NDArray[np.intp], Values, NDArray[np.intp]]:
     """Compute the filters of mel bands; see :meth:`MelSpectrogram.filters`."""

@@ -84,7 +84,7 @@ class BandPowers(SignalBlock):
         return tuple(f"{low:g}-{high:g}Hz" for low, high in bands)
 
     def values(self, x: Values) -> Values:
-        starts, counts, has_bins, last_bin = _band_bins(
+        starts, counts, has_bins, last_bin = _find_band_bins(
             self.edges, self.source.rate_hz, x.shape[-1]
         )
         if not len(starts):
@@ -180,7 +180,7 @@ def bin_hz(n_bins: int, rate_hz: float) -> Values:
 
 
 @lru_cache(maxsize=64)
-def _band_bins(
+def _find_band_bins(
     edges: tuple[float, ...], rate_hz: float, n_bins: int
 ) -> tuple[NDArray[np.intp], Values, NDArray[np.bool_], int]:
     """Find the bins of the bands.

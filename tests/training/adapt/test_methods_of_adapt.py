@@ -91,16 +91,16 @@ def test_gate_and_margin_stops_come_from_one_fit_and_validation_chooses(method, 
         )
         return system.fit(X, y, validation=(X_test, y_test))
 
-    original_stages_with_stops = base._stages_with_stops
+    original_make_stages = base._make_stages
 
     def stages_with_recorded_fits(fit, *args):
         def fit_and_record(rows):
             gated_models.append(fit(rows))
             return gated_models[-1]
 
-        return original_stages_with_stops(fit_and_record, *args)
+        return original_make_stages(fit_and_record, *args)
 
-    monkeypatch.setattr(base, "_stages_with_stops", stages_with_recorded_fits)
+    monkeypatch.setattr(base, "_make_stages", stages_with_recorded_fits)
     gate_system, margin_system, auto_system = (
         fit_system("gate"),
         fit_system("margin"),

@@ -18,7 +18,7 @@ from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import (
     Promise,
     _Candidate,
-    _risks,
+    _compute_risks,
     certify,
     checked_records,
     row_losses,
@@ -340,7 +340,9 @@ def test_weighted_losses_reach_both_limits_of_their_range():
     point = record.measure((0.5,))
     candidate = _Candidate(point, record, record.exits(point.thresholds))
     # the loss in weighted accuracy less the bound 0.1, in units of the row's weight
-    row_risks, lowest, highest, bound = _risks([candidate], record, make_promise(max_loss=0.1))
+    row_risks, lowest, highest, bound = _compute_risks(
+        [candidate], record, make_promise(max_loss=0.1)
+    )
     largest_weight = 2 / (5 / 3)  # the weights 2, 2 and 1 are divided by their mean 5/3
     assert row_risks[0].tolist() == pytest.approx(
         [0.9 * largest_weight, -1.1 * largest_weight, -0.1 * largest_weight / 2]

@@ -186,7 +186,9 @@ def best_starts(sample: Sample, p_full: float, n_starts: int) -> list[Start]:
     x = sample.x[rows].astype(np.float64)
     weight = sample.weight[rows]
     target = one_hot(sample.y[rows], sample.n_classes)
-    squares_of_random_rows = (1.0 - p_full) * _residual_squares(np.zeros(len(rows)), target, weight)
+    squares_of_random_rows = (1.0 - p_full) * _compute_residual_squares(
+        np.zeros(len(rows)), target, weight
+    )
     gains_and_starts = []
     for feature in priced_features:
         column = x[:, feature] - x[:, feature].mean()
@@ -194,7 +196,7 @@ def best_starts(sample: Sample, p_full: float, n_starts: int) -> list[Start]:
         for is_upper in (True, False):
             is_local = Start(int(feature), is_upper).offload(column, weight, p_full) < 0.5
             residual_squares.append(
-                _residual_squares(column[is_local], target[is_local], weight[is_local])
+                _compute_residual_squares(column[is_local], target[is_local], weight[is_local])
             )
         gain = max(squares_of_random_rows - min(residual_squares), 0.0) / prices[feature]
         gains_and_starts.append(
@@ -204,7 +206,7 @@ def best_starts(sample: Sample, p_full: float, n_starts: int) -> list[Start]:
     return [start for _, start in gains_and_starts[:n_starts]]
 
 
-def _residual_squares(column: Array, target: Array, weight: Array) -> float:
+def _compute_residual_squares(column: Array, target: Array, weight: Array) -> float:
     """Compute the weighted residual squares of a line in one feature, fitted to the targets."""
     total_weight = weight.sum()
     if total_weight <= 0.0:

@@ -68,7 +68,7 @@ class PenalisedCascade(WindowSettings, CascadeClassifier):
 
     def _with_stops(self, fit: SettingsFit) -> SettingsFit:
         """Wrap a fit of stages with gates, so that its stages have the stop scores of `stop`."""
-        return fit if self.stop == "gate" else partial(_stages_with_stops, fit, self.stop)
+        return fit if self.stop == "gate" else partial(_make_stages, fit, self.stop)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -144,7 +144,7 @@ def _fit_rows(
     return method._fit_path(sample.take(rows), p_full, seed, penalties_or_starts)
 
 
-def _stages_with_stops(fit: SettingsFit, stop: Stop, rows: Rows) -> list[Stage]:
+def _make_stages(fit: SettingsFit, stop: Stop, rows: Rows) -> list[Stage]:
     gated_stages = fit(rows)
     margin_stages = [stage.without_gate() for stage in gated_stages]
     return [*gated_stages, *margin_stages] if stop == "auto" else margin_stages

@@ -106,7 +106,7 @@ def grow(
     has_splits = has_varying_column(sample.x)
     for p_full_of_rounds, n_rounds in ((0.0, warm_up), (p_full or 0.0, growth.n_rounds - warm_up)):
         derivatives = partial(
-            _derivatives, sample, target, base_margins, p_full_of_rounds, growth.newton
+            _compute_derivatives, sample, target, base_margins, p_full_of_rounds, growth.newton
         )
         for _ in range(n_rounds if has_splits else 0):
             is_finished = booster.update(fobj=objective_of(derivatives))
@@ -120,7 +120,7 @@ def grow(
     )
 
 
-def _derivatives(
+def _compute_derivatives(
     sample: Sample, target: Array, base_margins: Array, p_full: float, newton: bool, scores: Array
 ) -> tuple[Array, Array]:
     """Compute gradient and hessian of the M-step's loss at the best q.

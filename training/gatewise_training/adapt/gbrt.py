@@ -122,7 +122,7 @@ class AdaptGBRT(Growth, Adapt):
         if self.penalties is not None:
             return self.penalties
         return spread_penalties(
-            partial(_cost_of_short_fit, _rows_of_short_fit(sample), self, p_full),
+            partial(_price_short_fit, _sample_short_fit(sample), self, p_full),
             sample.costs,
             N_PENALTIES if len(sample.x) <= MAX_SMALL_ROWS else N_PENALTIES_LARGE,
         )
@@ -139,14 +139,14 @@ class AdaptGBRT(Growth, Adapt):
         return stages
 
 
-def _rows_of_short_fit(sample: Sample) -> Sample:
+def _sample_short_fit(sample: Sample) -> Sample:
     if len(sample.x) <= MAX_SHORT_FIT_ROWS:
         return sample
     rows = np.random.default_rng(0).choice(len(sample.x), MAX_SHORT_FIT_ROWS, replace=False)
     return sample.take(np.sort(rows))
 
 
-def _cost_of_short_fit(sample: Sample, method: AdaptGBRT, p_full: float, gamma: float) -> float:
+def _price_short_fit(sample: Sample, method: AdaptGBRT, p_full: float, gamma: float) -> float:
     """Get the price of the features that a short fit under a penalty uses."""
     short_method = copy.copy(method)
     short_method.n_rounds = max(1, round(SHORT_FIT_ROUNDS_SHARE * method.n_rounds))

@@ -52,14 +52,14 @@ class GroupLasso:
     def prox(self, v: Array, step: float) -> Array:
         """Compute ``argmin_U ||U - V||^2 / 2 + step * Omega(U)``, in the shape of V."""
         norm = np.sqrt(np.einsum("ij,ij->i", v, v))
-        factor = _shrinkage(norm, step * self.own)
+        factor = _compute_shrinkage(norm, step * self.own)
         if self._has_shared_prices:
             is_member = self.group >= 0
             member_squares = ((norm * factor) ** 2)[is_member]
             group_square_sums = np.bincount(
                 self.group[is_member], member_squares, minlength=len(self.shared)
             )
-            group_factor = _shrinkage(np.sqrt(group_square_sums), step * self.shared)
+            group_factor = _compute_shrinkage(np.sqrt(group_square_sums), step * self.shared)
             factor = factor * np.append(group_factor, 1.0)[self.group]
         shrunken_rows: Array = v * factor[:, None]
         return shrunken_rows
@@ -103,7 +103,7 @@ def smallest_zero_penalty(gradient: Array, penalty: GroupLasso) -> float:
     return upper_gamma
 
 
-def _shrinkage(norm: Array, decrease: Array) -> Array:
+def _compute_shrinkage(norm: Array, decrease: Array) -> Array:
     """Compute the factor that decreases a length by `decrease`, but not below 0."""
     # 1e-200 avoids a division by 0; no price is so large that the quotient overflows
     return np.maximum(0.0, 1.0 - decrease / np.maximum(norm, 1e-200))

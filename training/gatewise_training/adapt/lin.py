@@ -138,7 +138,7 @@ def fit_path(
     models = [fit.model for fit in usual_fits]
     for start in starts:
         models += path.fit_from_start(start, featureless_fit, usual_fits)
-    return [_linear_model(model, setup.mean, setup.scale) for model in models]
+    return [_make_linear_model(model, setup.mean, setup.scale) for model in models]
 
 
 class _PenaltyPath:
@@ -237,7 +237,7 @@ class _PenaltyPath:
         return refits[feature_key]
 
 
-def _linear_model(
+def _make_linear_model(
     pair: LinearPair, mean: NDArray[np.float32], scale: NDArray[np.float32]
 ) -> LinearModel:
     """Make a float32 model with the margins of f1 and the stop score -g."""

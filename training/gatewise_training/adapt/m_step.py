@@ -76,7 +76,7 @@ class Iterate:
 
     @cached_property
     def _f1_loss_and_slope(self) -> tuple[Array, Array]:
-        loss, slope = _loss_and_slope(self.outputs, self.target)
+        loss, slope = _compute_loss_and_slope(self.outputs, self.target)
         return loss, slope
 
     @property
@@ -178,7 +178,7 @@ class MStep:
 
 
 @numba.njit(cache=True, nogil=True)
-def _loss_and_slope(outputs: Any, target: Any) -> Any:
+def _compute_loss_and_slope(outputs: Any, target: Any) -> Any:
     """Compute the log loss of the margins (the first outputs), and its derivative."""
     loss = np.empty(len(target))
     slope = np.empty(target.shape)

@@ -225,7 +225,7 @@ def _minimise_by_moments(moments: Any, inner: Any, tolerance: float, lipschitz: 
                 gradient[k, c] = inner.slope[k, c] + g_v[k, c]
         while True:
             # w_k = prox(v_k - (s + G (v_k - w_0)) / L, gamma / L)
-            _proximal_point(inner, work, lipschitz)
+            _write_proximal_point(inner, work, lipschitz)
             # L is large enough if <move, G move> <= L <move, move>
             square, curvature, longest = _measure_move(moments, w_0, work)
             if curvature <= lipschitz * square * (1.0 + 1e-9):
@@ -249,7 +249,7 @@ def _minimise_by_moments(moments: Any, inner: Any, tolerance: float, lipschitz: 
 
 
 @numba.njit(cache=True, nogil=True)
-def _proximal_point(inner: Any, work: Any, lipschitz: float) -> None:
+def _write_proximal_point(inner: Any, work: Any, lipschitz: float) -> None:
     """Write ``prox(v - gradient / L, gamma / L)`` into `work.w`; rows shrink first, then groups."""
     w = work.w
     n_rows, n_outputs = w.shape

@@ -68,7 +68,7 @@ def q_step(
     gain = edge_loss - offload_loss
     if p_full == 0.0:
         return np.zeros_like(gain)
-    beta = find_multiplier(gain, _weight_shares(len(gain), weight), p_full, 0.0)
+    beta = find_multiplier(gain, _compute_weight_shares(len(gain), weight), p_full, 0.0)
     return np.asarray(expit(gain - beta), np.float64)
 
 
@@ -90,13 +90,13 @@ def q_step_log_odds(
     """
     if not 0.0 < p_full <= 1.0:
         raise InputError(f"p_full must be in (0, 1] for a squared distance, not {p_full}")
-    weight_shares = _weight_shares(len(g), weight)
+    weight_shares = _compute_weight_shares(len(g), weight)
     loss_gap = offload_loss - edge_loss
     t = g
     beta = lowest_beta = 0.0
     highest_beta = np.inf
     for _ in range(200):
-        t = _best_log_odds(loss_gap + beta, g, t)
+        t = _find_best_log_odds(loss_gap + beta, g, t)
         q = expit(t)
         one_minus_q = expit(-t)
         excess = float(weight_shares @ q) - p_full
@@ -121,7 +121,7 @@ def q_step_log_odds(
             np.isfinite(highest_beta)
             and highest_beta - lowest_beta <= MEAN_TOLERANCE * highest_beta
         ):
-            t = _best_log_odds(loss_gap + highest_beta, g, t)
+            t = _find_best_log_odds(loss_gap + highest_beta, g, t)
             break
         beta = next_beta
     return t
@@ -221,11 +221,11 @@ Distance = KullbackLeibler | LogOdds
 """A distance ``D(q, g)``."""
 
 
-def _weight_shares(n: int, weight: Array | None) -> Array:
+def _compute_weight_shares(n: int, weight: Array | None) -> Array:
     return np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
 
 
-def _best_log_odds(d: Array, g: Array, start: Array) -> Array:
+def _find_best_log_odds(d: Array, g: Array, start: Array) -> Array:
     """Find the global minimum over t of ``d sigmoid(t) + (t - g)^2`` of each row."""
     # mirror rows with d < 0, because sigmoid(t) = 1 - sigmoid(-t), so that all d >= 0
     sign = np.where(d < 0.0, -1.0, 1.0)
@@ -233,14 +233,14 @@ def _best_log_odds(d: Array, g: Array, start: Array) -> Array:
     g = g * sign
     start = start * sign
     # d sigmoid'(t) = 2 (g - t), and sigmoid' is at most 1/4
-    t = _stationary_point(d, g, start, g - d / 8.0, g)
+    t = _find_stationary_point(d, g, start, g - d / 8.0, g)
     two_minima = np.flatnonzero(d > MAX_CONVEX_SLOPE)
     if len(two_minima):
-        t[two_minima] = _lower_minimum(d[two_minima], g[two_minima], start[two_minima])
+        t[two_minima] = _find_lower_minimum(d[two_minima], g[two_minima], start[two_minima])
     return sign * t
 
 
-def _lower_minimum(d: Array, g: Array, start: Array) -> Array:
+def _find_lower_minimum(d: Array, g: Array, start: Array) -> Array:
     """Find the lower of the two minima, one on each side of the interval of concavity."""
     # f'' = 0 if u = tanh(t / 2) solves u^3 - u + 8 / d = 0, which has two roots in (0, 1), given by
     # Viete's formula for three real roots
@@ -249,8 +249,8 @@ def _lower_minimum(d: Array, g: Array, start: Array) -> Array:
     concave_from, concave_to = 2.0 * np.arctanh(np.clip(u, 0.0, 1.0 - 1e-16)).T
     left_end = np.minimum(g, concave_from)
     right_end = np.maximum(g - d / 8.0, concave_to)
-    left_minimum = _stationary_point(d, g, start, np.minimum(g - d / 8.0, left_end), left_end)
-    right_minimum = _stationary_point(d, g, start, np.minimum(right_end, g), g)
+    left_minimum = _find_stationary_point(d, g, start, np.minimum(g - d / 8.0, left_end), left_end)
+    right_minimum = _find_stationary_point(d, g, start, np.minimum(right_end, g), g)
 
     def value(t: Array) -> Array:
         objective: Array = d * expit(t) + (t - g) ** 2
@@ -259,7 +259,7 @@ def _lower_minimum(d: Array, g: Array, start: Array) -> Array:
     return np.where(value(left_minimum) <= value(right_minimum), left_minimum, right_minimum)
 
 
-def _stationary_point(d: Array, g: Array, start: Array, low: Array, high: Array) -> Array:
+def _find_stationary_point(d: Array, g: Array, start: Array, low: Array, high: Array) -> Array:
     """Find the root of a derivative that rises in a bracket; its upper end if there is no root."""
     slope_at_high = d * expit(high) * expit(-high) + 2.0 * (high - g)
     low = np.where(slope_at_high <= 0.0, high, low)

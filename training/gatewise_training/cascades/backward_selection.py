@@ -103,7 +103,7 @@ def _drop_least_useful(
     gains_per_cost = np.full(len(units), np.inf)
     for i, unit in enumerate(units):
         if is_remaining[unit].any():
-            gains_per_cost[i] = _gain_per_cost(gains, unit, is_remaining, costs)
+            gains_per_cost[i] = _compute_gain_per_cost(gains, unit, is_remaining, costs)
     unit_groups = np.array([costs.group[unit[0]] for unit in units])
     while is_remaining.any():
         worst_unit = int(gains_per_cost.argmin())
@@ -121,11 +121,11 @@ def _drop_least_useful(
         is_in_same_group = (unit_groups == unit_groups[worst_unit]) & (unit_groups >= 0)
         is_changed = np.isfinite(gains_per_cost) & (is_in_same_group | bool(costs.prerequisites))
         for i in np.flatnonzero(is_changed).tolist():
-            gains_per_cost[i] = _gain_per_cost(gains, units[i], is_remaining, costs)
+            gains_per_cost[i] = _compute_gain_per_cost(gains, units[i], is_remaining, costs)
     return is_remaining
 
 
-def _gain_per_cost(
+def _compute_gain_per_cost(
     gains: NDArray[np.float64],
     unit: NDArray[np.intp],
     is_remaining: NDArray[np.bool_],

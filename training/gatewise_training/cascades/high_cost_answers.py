@@ -72,19 +72,19 @@ def given_answers(system: ClassifierFit, problem: Problem, table: Table) -> Unse
         check_conversion(model, plan.x, allow_missing=system.allow_missing)
     # use predictions, validation rows or clones, or else a comparison
     if table.high_cost_probabilities is not None:
-        return _answers_by_predictions(model, problem, table, table.high_cost_probabilities)
+        return _use_predictions(model, problem, table, table.high_cost_probabilities)
     if table.validation is not None:
         return UnseenAnswers(model, *model.answers(plan.x[plan.validation_rows]))
     if not can_be_cloned(system._high_cost_model):
-        return _answers_by_comparison(system, model, problem, "it cannot be cloned")
+        return _use_own_answers(system, model, problem, "it cannot be cloned")
     try:
-        return _answers_by_clones(system, model, problem)
+        return _predict_by_clones(system, model, problem)
     except Exception as error:  # a fit of the user's classifier may raise anything
         refusal_reason = f"clones of it cannot be fitted ({one_line(error)})"
-    return _answers_by_comparison(system, model, problem, refusal_reason)
+    return _use_own_answers(system, model, problem, refusal_reason)
 
 
-def _answers_by_predictions(
+def _use_predictions(
     model: HighCostModel, problem: Problem, table: Table, predictions: NDArray[np.float64]
 ) -> UnseenAnswers:
     """Use the user's out-of-fold probabilities of the training rows."""
@@ -104,7 +104,7 @@ def _answers_by_predictions(
     return UnseenAnswers(model, labels, predictions[rows], predictions, calibration_labels)
 
 
-def _answers_by_clones(
+def _predict_by_clones(
     system: ClassifierFit, model: HighCostModel, problem: Problem
 ) -> UnseenAnswers:
     """Use the answers of clones that are fitted without the rows and without class weights."""
@@ -125,7 +125,7 @@ def _answers_by_clones(
     return UnseenAnswers(model, labels, class_probabilities, row_probabilities, calibration_labels)
 
 
-def _answers_by_comparison(
+def _use_own_answers(
     system: ClassifierFit, model: HighCostModel, problem: Problem, reason: str
 ) -> UnseenAnswers:
     """Use the model's own answers; warn if only memory of the rows explains their accuracy."""

@@ -169,9 +169,9 @@ class PairCascade(CascadeClassifier):
         tuning_rows, measuring_rows = splitter.cut(rows, 1, 2)
         # without labels, the answers of the high-cost model are the truth
         self.labelled_ = y is not None
-        class_indices = _labels_in_batches(f0, x) if y is None else self._class_indices(y, len(x))
+        class_indices = _label_in_batches(f0, x) if y is None else self._class_indices(y, len(x))
         self._check_guarantee(class_indices[measuring_rows], splitter.take(measuring_rows))
-        reference_labels = class_indices if y is None else _labels_in_batches(f0, x)
+        reference_labels = class_indices if y is None else _label_in_batches(f0, x)
         if self._assumes_order and y is not None:
             _check_class_order(self.classes_, reference_labels, class_indices)
         if splitter.is_random and y is not None:  # without labels, rows sorted by class would warn
@@ -402,7 +402,7 @@ def _check_class_order(
         )
 
 
-def _labels_in_batches(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.int64]:
+def _label_in_batches(f0: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.int64]:
     """Get the class indices of the high-cost model, (n,), in batches."""
     return np.concatenate(
         [f0.labels(x[start : start + BATCH_ROWS]) for start in range(0, len(x), BATCH_ROWS)]

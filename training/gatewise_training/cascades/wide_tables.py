@@ -50,10 +50,10 @@ def with_fewer_columns(problem: Problem) -> tuple[Problem, NDArray[np.intp]]:
         is_selected[units[unit_of_feature[k]]] = True
     columns = np.flatnonzero(is_selected)
     plan_of_columns = replace(plan, x=np.ascontiguousarray(plan.x[:, columns]))
-    return replace(problem, plan=plan_of_columns, costs=_costs_of_columns(costs, columns)), columns
+    return replace(problem, plan=plan_of_columns, costs=_select_costs(costs, columns)), columns
 
 
-def _costs_of_columns(costs: FeatureCosts, columns: NDArray[np.intp]) -> FeatureCosts:
+def _select_costs(costs: FeatureCosts, columns: NDArray[np.intp]) -> FeatureCosts:
     """Get the prices of some of the features, with the groups that they belong to or require."""
     group_labels = [
         costs.group_names[group] if group >= 0 else None for group in costs.group[columns].tolist()

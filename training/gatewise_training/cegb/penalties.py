@@ -85,10 +85,10 @@ class SplitPrices:
             )
         coupled_prices = None
         if coupled is not None:
-            coupled_prices = _checked_prices("coupled_costs", coupled, costs.n_features)
+            coupled_prices = _check_prices("coupled_costs", coupled, costs.n_features)
         if isinstance(split, int | float | np.number):
             return cls(costs, accounting, float(split), coupled_prices)
-        split_prices = _checked_prices("penalty_split", split, costs.n_features)
+        split_prices = _check_prices("penalty_split", split, costs.n_features)
         if (split_prices == split_prices[0]).all():
             return cls(costs, accounting, float(split_prices[0]), coupled_prices)
         return cls(costs, accounting, split_prices, coupled_prices)
@@ -121,7 +121,7 @@ class SplitPrices:
         return 0.0 if self.coupled is None else float(self.coupled[used_features].sum())
 
 
-def _checked_prices(name: str, prices: Sequence[float], n_features: int) -> Array:
+def _check_prices(name: str, prices: Sequence[float], n_features: int) -> Array:
     """Convert prices by feature to an array, and refuse invalid ones."""
     price_array = np.asarray(prices, np.float64)
     if (

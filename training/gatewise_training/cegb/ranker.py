@@ -90,7 +90,7 @@ class CEGBRanker(ScoredModel):
         """
         self._check_settings()
         x, grades = check_values(self, X, y)
-        queries = _queries(len(x), qid)
+        queries = _number_queries(len(x), qid)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         order = np.argsort(queries, kind="stable")
         x, grades, queries = x[order], grades[order], queries[order]
@@ -98,7 +98,7 @@ class CEGBRanker(ScoredModel):
             if len(validation) != 3:
                 raise InputError("validation must be a triple (X_val, y_val, qid_val)")
             x_val, grades_val = check_values(self, *validation[:2], reset=False)
-            queries_val = _queries(len(x_val), validation[2])
+            queries_val = _number_queries(len(x_val), validation[2])
             order_val = np.argsort(queries_val, kind="stable")
             folds = validation_after_training(len(x), len(x_val))
             x = np.concatenate([x, x_val[order_val]])
@@ -106,7 +106,7 @@ class CEGBRanker(ScoredModel):
             queries = np.append(queries, queries.max() + 1 + queries_val[order_val])
         else:
             folds = unit_folds(queries, seed)
-        target = RankingTarget.of_grades(_checked_grades(grades), queries)
+        target = RankingTarget.of_grades(_check_grades(grades), queries)
         self._fit_frontier(x, target, folds, seed)
         return self
 
@@ -123,10 +123,10 @@ class CEGBRanker(ScoredModel):
         float
         """
         scores = self.predict(X)
-        return average_precision_at(scores, np.asarray(y) > 0, _queries(len(scores), qid))
+        return average_precision_at(scores, np.asarray(y) > 0, _number_queries(len(scores), qid))
 
 
-def _queries(n_rows: int, qid: ArrayLike | None) -> NDArray[np.int64]:
+def _number_queries(n_rows: int, qid: ArrayLike | None) -> NDArray[np.int64]:
     """Number the queries from 0; return the number of each document's query, shape (n,)."""
     if qid is None:
         raise InputError("a ranking needs queries: give qid, the query of each document")
@@ -136,7 +136,7 @@ def _queries(n_rows: int, qid: ArrayLike | None) -> NDArray[np.int64]:
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
-def _checked_grades(values: NDArray[np.float64]) -> NDArray[np.int64]:
+def _check_grades(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Convert relevance grades to integers, and refuse invalid ones."""
     is_invalid = (values < 0) | (values != np.floor(values))
     if is_invalid.any():

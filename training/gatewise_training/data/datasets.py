@@ -114,7 +114,7 @@ class RawTable:
         for name, dtype in zip(columns, used_columns.dtypes, strict=True):
             if dtype.kind not in "biuf":
                 raise InputError(f"{self.path}: column {name!r} is not numbers; encode or drop it")
-        x = _float32(self.path, used_columns.to_numpy(np.float64), columns)
+        x = _round_to_float32(self.path, used_columns.to_numpy(np.float64), columns)
         prices = FeatureCosts(np.ones(len(columns)), names=columns)
         return Dataset(self.path.stem, x, self.y, tuple(columns), prices, {}, raw_table=self)
 
@@ -127,7 +127,7 @@ class RawTable:
         encoder = TableEncoder.from_options(self.options)
         encoder._learn(self.frame.iloc[training], columns_with_gaps)
         features = tuple(encoder.get_feature_names_out().tolist())
-        x = _float32(self.path, encode_frame(encoder.encoder_, self.frame), list(features))
+        x = _round_to_float32(self.path, encode_frame(encoder.encoder_, self.frame), list(features))
         is_number = [
             feature in self.frame and self.frame[feature].dtype.kind in "iuf"
             for feature in features
@@ -155,20 +155,20 @@ def load(source: str | Path, *, target: str | None = None) -> Dataset:
     (1797, 64)
     """
     if str(source) in _BUNDLED_NAMES:
-        return _bundled_dataset(str(source))
+        return _load_bundled(str(source))
     path = Path(source)
     if not path.is_file():
         raise InputError(
             f"{path} is neither a file nor a bundled set; bundled are {', '.join(_BUNDLED_NAMES)}"
         )
     if path.suffix.lower() == ".npz":
-        return _npz_dataset(path)
+        return _load_npz(path)
     if path.suffix.lower() in (".csv", ".parquet"):
         return read_table(path, target=target).as_numbers()
     raise InputError(f"{path}: the ending must be .csv, .parquet or .npz")
 
 
-def _bundled_dataset(name: str) -> Dataset:
+def _load_bundled(name: str) -> Dataset:
     from sklearn import datasets
 
     bunch = getattr(datasets, f"load_{name}")()
@@ -180,7 +180,7 @@ def _bundled_dataset(name: str) -> Dataset:
     return Dataset(name, x, np.asarray(y), columns, prices, {})
 
 
-def _npz_dataset(path: Path) -> Dataset:
+def _load_npz(path: Path) -> Dataset:
     arrays = arrays_of(path)
     for array_name in ("X", "y"):
         if array_name not in arrays:
@@ -200,20 +200,22 @@ def _npz_dataset(path: Path) -> Dataset:
     if "feature_names" in arrays:
         names = [str(name) for name in arrays["feature_names"]]
     check_names(path, names)
-    x = _float32(path, x, names)
+    x = _round_to_float32(path, x, names)
     rows_by_part = {}
     if "part" in arrays and "qid" not in arrays:  # queries of a ranking are in numbered folds
-        rows_by_part = _npz_parts(path, arrays["part"], len(y))
+        rows_by_part = _split_npz_rows(path, arrays["part"], len(y))
     row_arrays = {
         array_name: array
         for array_name, array in arrays.items()
         if array.shape == y.shape and array_name not in ("y", "part")
     }
-    costs = _npz_costs(arrays, names)
+    costs = _make_npz_costs(arrays, names)
     return Dataset(path.stem, x, y, tuple(names), costs, rows_by_part, row_arrays=row_arrays)
 
 
-def _npz_parts(path: Path, part_of_row: NDArray[Any], n_rows: int) -> dict[str, NDArray[np.intp]]:
+def _split_npz_rows(
+    path: Path, part_of_row: NDArray[Any], n_rows: int
+) -> dict[str, NDArray[np.intp]]:
     """Get the rows of a published split: 0 training, 1 test, or 1 validation and 2 test."""
     if (
         part_of_row.shape != (n_rows,)
@@ -228,7 +230,7 @@ def _npz_parts(path: Path, part_of_row: NDArray[Any], n_rows: int) -> dict[str, 
     return {name: np.flatnonzero(part_of_row == part) for part, name in enumerate(part_names)}
 
 
-def _npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> FeatureCosts:
+def _make_npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> FeatureCosts:
     """Get prices from `cost` (own + shared), `cost_discount` (own) and `group`."""
     if "cost" not in arrays:
         return FeatureCosts(np.ones(len(columns)), names=columns)
@@ -301,12 +303,12 @@ def read_rows(
     try:
         x = encode_frame(encoder, frame)
     except InputError as error:
-        raise InputError(_bad_line(path, encoder) or f"{path}: {error}") from None
+        raise InputError(_describe_bad_line(path, encoder) or f"{path}: {error}") from None
     y = None if target is None else read_labels(path, frame, target)
-    return _float32(path, x, list(encoder.feature_names)), y
+    return _round_to_float32(path, x, list(encoder.feature_names)), y
 
 
-def _bad_line(path: Path, encoder: RowEncoder) -> str | None:
+def _describe_bad_line(path: Path, encoder: RowEncoder) -> str | None:
     """Describe the first bad cell of a CSV file, with its line."""
     rows = csv_rows(path) if path.suffix.lower() == ".csv" else iter(())
     header: list[str] = []
@@ -319,7 +321,7 @@ def _bad_line(path: Path, encoder: RowEncoder) -> str | None:
     return None
 
 
-def _float32(path: Path, x: NDArray[Any], columns: list[str]) -> NDArray[np.float32]:
+def _round_to_float32(path: Path, x: NDArray[Any], columns: list[str]) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):
         rows = np.ascontiguousarray(x, np.float32)
     is_infinite = np.isinf(rows).any(axis=0)

@@ -27,10 +27,10 @@ def as_pandas(table: Any) -> Any:
     frame = nw.from_native(table, eager_only=True, pass_through=True)
     if not isinstance(frame, nw.DataFrame):
         return table
-    return pd.DataFrame({name: _pandas_series(frame[name]) for name in frame.columns})
+    return pd.DataFrame({name: _convert_to_pandas(frame[name]) for name in frame.columns})
 
 
-def _pandas_series(column: Any) -> Series[Any]:
+def _convert_to_pandas(column: Any) -> Series[Any]:
     import narwhals.stable.v1 as nw
     import pandas as pd
 

@@ -182,7 +182,7 @@ def check_training(
     """Check the arguments of a fit; return them as one record."""
     table = as_pandas(X)
     check_labels_known(y)
-    X, y = _validate(estimator, table, _numpy_labels(y))
+    X, y = _validate(estimator, table, _convert_to_numpy(y))
     check_classes(y)
     if not hasattr(estimator, "signal_input_"):
         warn_of_rounding(table, X, feature_names(estimator))
@@ -209,7 +209,7 @@ def check_training(
     if validation is not None:
         X_val, y_val = validation
         X_val = check_rows(estimator, X_val)
-        y_val = np.asarray(_numpy_labels(y_val)).ravel()
+        y_val = np.asarray(_convert_to_numpy(y_val)).ravel()
         if len(y_val) != len(X_val):
             raise InputError(f"validation has {len(X_val)} rows but {len(y_val)} labels")
         index_of_label = {label: class_index for class_index, label in enumerate(classes.tolist())}
@@ -244,7 +244,7 @@ def check_labels_known(y: Any) -> None:
         raise InputError(f"y is missing (NaN or None) in {rows}: leave out rows without a label")
 
 
-def _numpy_labels(y: Any) -> Any:
+def _convert_to_numpy(y: Any) -> Any:
     """Get labels of pandas' nullable types as numpy's whole numbers or booleans.
 
     scikit-learn would make floats of them, which cannot tell large whole numbers apart.
@@ -266,12 +266,12 @@ def checked_splits(
         weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
     except ValueError as error:
         raise InputError(one_line(error)) from None
-    validation, splitter = _checked_splitter(len(x), groups, time, validation)
+    validation, splitter = _make_splitter(len(x), groups, time, validation)
     all_validation_rows = np.ones(splitter.n_rows - len(x), bool)
     return weight, validation, splitter.take(np.concatenate([weight > 0, all_validation_rows]))
 
 
-def _checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any, RowSplitter]:
+def _make_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any, RowSplitter]:
     """Check groups and times; return the pair (X_val, y_val) and the splitter of all rows."""
     if validation is None:
         return None, RowSplitter.checked(n, groups, time)

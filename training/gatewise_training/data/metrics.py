@@ -42,7 +42,7 @@ def average_precisions_at(
     >>> average_precisions_at([3, 2, 1, 4], [True, True, False, False], [7, 7, 7, 8])
     array([0.4, 0. ])
     """
-    scores, is_relevant, query = _checked_ranking(scores, relevant, qid, k)
+    scores, is_relevant, query = _check_ranking(scores, relevant, qid, k)
     order = np.lexsort((-scores, query))
     scores = scores[order]
     is_relevant = is_relevant[order]
@@ -77,7 +77,7 @@ def average_precisions_at(
     return precision
 
 
-def _checked_ranking(
+def _check_ranking(
     scores: ArrayLike, relevant: ArrayLike, qid: ArrayLike, k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[Any]]:
     score_array = np.asarray(scores, np.float64)

@@ -139,23 +139,23 @@ def table_remarks(
     """
     labels = np.unique(y[:MAX_ROWS].astype(str), return_inverse=True)[1].astype(np.int64)
     codes = {
-        name: _column_codes(frame[name].iloc[:MAX_ROWS], column)
+        name: _encode_column(frame[name].iloc[:MAX_ROWS], column)
         for name, column in facts.items()
         # numbers with commas cannot be read yet
         if column.kind != "empty" and column.comma_role is None
     }
     constant_columns = [name for name in codes if _is_constant(facts[name])]
-    codes = _without(codes, constant_columns)
+    codes = _drop_columns(codes, constant_columns)
     identifiers = [
         name for name, column in codes.items() if _is_identifier(name, facts[name], column)
     ]
-    codes = _without(codes, identifiers)
-    entities = _entities(codes, facts, labels)
-    codes = _without(codes, entities)
+    codes = _drop_columns(codes, identifiers)
+    entities = _list_entities(codes, facts, labels)
+    codes = _drop_columns(codes, entities)
     columns: dict[Trouble, list[str]] = {
         "identifier": identifiers,
         "constant": constant_columns,
-        "copy": [name for name, column in codes.items() if _determines(column, labels)],
+        "copy": [name for name, column in codes.items() if _determines_label(column, labels)],
         "entities": entities,
     }
     for name, column in codes.items():
@@ -166,7 +166,7 @@ def table_remarks(
     return [TableRemark(trouble, tuple(names)) for trouble, names in columns.items() if names]
 
 
-def _without(codes: dict[str, _ColumnCodes], names: Sequence[str]) -> dict[str, _ColumnCodes]:
+def _drop_columns(codes: dict[str, _ColumnCodes], names: Sequence[str]) -> dict[str, _ColumnCodes]:
     return {name: column for name, column in codes.items() if name not in names}
 
 
@@ -191,13 +191,13 @@ class _ColumnCodes:
         return not self.is_number or bool(np.all(present == np.round(present)))
 
 
-def _column_codes(cells: Any, facts: ColumnFacts) -> _ColumnCodes:
+def _encode_column(cells: Any, facts: ColumnFacts) -> _ColumnCodes:
     values = numeric_values(cells) if facts.kind in ("number", "boolean") else None
     if values is None and facts.kind == "number":  # a dropped column is read as text
         values = np.array(_read_cells(cells, read_number, np.nan))
     elif facts.kind == "time":
         date_format = facts.date_formats[0]
-        values = np.array(_read_cells(cells, lambda cell: _seconds(cell, date_format), np.nan))
+        values = np.array(_read_cells(cells, lambda cell: _read_seconds(cell, date_format), np.nan))
     if values is None:
         texts = _read_cells(cells, read_category, "")
         value_index = np.unique(texts, return_inverse=True)[1].astype(np.int64)
@@ -218,7 +218,7 @@ def _read_cells(cells: Series, read_cell: Callable[[Any], Any], unreadable: Any)
     return values
 
 
-def _seconds(cell: Any, date_format: str) -> float:
+def _read_seconds(cell: Any, date_format: str) -> float:
     return read_time(cell, date_format).replace(tzinfo=None).timestamp()
 
 
@@ -245,7 +245,7 @@ def _is_identifier(name: str, facts: ColumnFacts, codes: _ColumnCodes) -> bool:
     return codes.is_whole
 
 
-def _determines(codes: _ColumnCodes, labels: NDArray[np.int64]) -> bool:
+def _determines_label(codes: _ColumnCodes, labels: NDArray[np.int64]) -> bool:
     """Whether the column alone determines the label of nearly all rows."""
     n = len(labels)
     n_classes = int(labels.max()) + 1
@@ -264,7 +264,7 @@ def _determines(codes: _ColumnCodes, labels: NDArray[np.int64]) -> bool:
     return n_changes <= (n_classes - 1) + 2 * (1 - MIN_COPY_ACCURACY) * n
 
 
-def _entities(
+def _list_entities(
     codes: Mapping[str, _ColumnCodes], facts: Mapping[str, ColumnFacts], labels: NDArray[np.int64]
 ) -> list[str]:
     """List the columns that identify entities with several rows; the most certain is first."""
@@ -280,17 +280,17 @@ def _entities(
             continue
         # a usual name weighs as much as two traits
         evidence = 2 * bool(_ENTITY_NAMES.fullmatch(name.lower()))
-        evidence += _n_traits(name, column, codes)
+        evidence += _count_traits(name, column, codes)
         has_many_entities = column.rows_per_value <= 20 and n_repeated >= 3 * MIN_ENTITIES
         # if equal numbers have equal labels more often than near numbers, the number is a name
         if column.is_number and has_many_entities:
-            evidence += _within_excess(column, labels) > MAX_CHANCE_ERRORS
+            evidence += _compute_excess_agreement(column, labels) > MAX_CHANCE_ERRORS
         if evidence:
             certainty[name] = evidence
     return sorted(certainty, key=lambda name: -certainty[name])
 
 
-def _n_traits(name: str, entity: _ColumnCodes, codes: Mapping[str, _ColumnCodes]) -> int:
+def _count_traits(name: str, entity: _ColumnCodes, codes: Mapping[str, _ColumnCodes]) -> int:
     """Count the columns that vary between entities, but hardly ever within an entity."""
     row_order = np.argsort(entity.value_index, kind="stable")
     is_same_entity = np.diff(entity.value_index[row_order]) == 0
@@ -318,7 +318,7 @@ def _rises_with(entity: _ColumnCodes, column: _ColumnCodes) -> bool:
     return bool(np.all(differences >= 0) or np.all(differences <= 0))
 
 
-def _within_excess(column: _ColumnCodes, labels: NDArray[np.int64]) -> float:
+def _compute_excess_agreement(column: _ColumnCodes, labels: NDArray[np.int64]) -> float:
     """Compute how much more often labels agree at equal than at neighbouring values.
 
     The result is in standard errors.

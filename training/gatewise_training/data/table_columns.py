@@ -134,8 +134,8 @@ def column_facts(cells: Series, missing_words: frozenset[str] = frozenset()) -> 
     """Collect facts about a column's cells; `missing_words` also mean a missing cell."""
     values = numeric_values(cells)
     if values is not None:
-        return _number_facts(values, is_boolean=cells.dtype.kind == "b")
-    counts = _distinct_cells(cells, missing_words)
+        return _describe_numbers(values, is_boolean=cells.dtype.kind == "b")
+    counts = _count_cells(cells, missing_words)
     n_present = counts.total()
     facts = ColumnFacts("empty", len(cells), len(cells) - n_present, len(counts))
     if not counts:
@@ -147,8 +147,11 @@ def column_facts(cells: Series, missing_words: frozenset[str] = frozenset()) -> 
         return replace(facts, kind="boolean")
     # numbers or dates, where a few cells may be of another kind
     for kind, read_cell in (("number", read_number), ("time", read_time)):
-        odd_cells = _refused_cells(counts, read_cell)
-        if kind == "number" and (role_and_example := _comma_role(odd_cells, counts)) is not None:
+        odd_cells = _list_refused(counts, read_cell)
+        if (
+            kind == "number"
+            and (role_and_example := _find_comma_role(odd_cells, counts)) is not None
+        ):
             comma_role, example = role_and_example
             return replace(facts, kind=kind, example=example, comma_role=comma_role)
         n_odd_rows = sum(counts[cell] for cell in odd_cells)
@@ -165,7 +168,7 @@ def column_facts(cells: Series, missing_words: frozenset[str] = frozenset()) -> 
                 max_number=max(numbers),
             )
     # dates in another format, categories or text
-    date_formats = tuple(text for text in _date_formats() if _reads_all(counts, text))
+    date_formats = tuple(text for text in _list_date_formats() if _can_read_all(counts, text))
     if date_formats:
         return replace(facts, kind="time", date_formats=date_formats)
     # categories occur in several rows; a small table may have a few that do not
@@ -173,7 +176,9 @@ def column_facts(cells: Series, missing_words: frozenset[str] = frozenset()) -> 
     return replace(facts, kind="text" if is_text else "category")
 
 
-def _comma_role(odd_cells: Sequence[Any], counts: Counter[Any]) -> tuple[CommaRole, str] | None:
+def _find_comma_role(
+    odd_cells: Sequence[Any], counts: Counter[Any]
+) -> tuple[CommaRole, str] | None:
     """Get the role of the commas in a column of numbers, and an example; None without commas."""
     decimal_cells = {cell for cell in odd_cells if DECIMAL_COMMA.fullmatch(str(cell))}
     thousands_cells = {cell for cell in odd_cells if _THOUSANDS.fullmatch(str(cell))}
@@ -189,13 +194,13 @@ def _comma_role(odd_cells: Sequence[Any], counts: Counter[Any]) -> tuple[CommaRo
     return "decimal" if unambiguous & decimal_cells else "thousands", example
 
 
-def _date_formats() -> Iterator[str]:
+def _list_date_formats() -> Iterator[str]:
     """Yield formats of dates other than ISO 8601; those with the day first come first."""
     for day_format in ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d", "%d.%m.%y"):
         yield from (day_format, f"{day_format} %H:%M", f"{day_format} %H:%M:%S")
 
 
-def _reads_all(counts: Counter[Any], date_format: str) -> bool:
+def _can_read_all(counts: Counter[Any], date_format: str) -> bool:
     try:
         for cell in counts:
             read_time(cell, date_format)
@@ -204,7 +209,7 @@ def _reads_all(counts: Counter[Any], date_format: str) -> bool:
     return True
 
 
-def _number_facts(values: NDArray[np.float64], *, is_boolean: bool) -> ColumnFacts:
+def _describe_numbers(values: NDArray[np.float64], *, is_boolean: bool) -> ColumnFacts:
     numbers = values[~np.isnan(values)]
     n_missing = len(values) - len(numbers)
     if not len(numbers):
@@ -251,13 +256,13 @@ def column_problems(
     if facts is None:
         facts = table_facts(frame[used_columns], options.normalised_missing_words)
     for name in used_columns:
-        problem = _column_problem(name, frame[name], facts[name], kinds.get(name), options)
+        problem = _find_column_problem(name, frame[name], facts[name], kinds.get(name), options)
         if problem is not None:
             problems.append(ColumnProblem(name, *problem))
     return problems
 
 
-def _column_problem(
+def _find_column_problem(
     name: str,
     cells: Series,
     facts: ColumnFacts,
@@ -265,17 +270,17 @@ def _column_problem(
     options: ColumnOptions,
 ) -> ReasonAndRemedies | None:
     """Find the problem of a column; `declared_kind` is its kind and format, if it has one."""
-    drop_remedy = (_kind_option(name, DROP),)
+    drop_remedy = (_make_kind_option(name, DROP),)
     if not (name.isprintable() and 1 <= len(name.encode(errors="replace")) <= _MAX_NAME_BYTES):
         return "has a name that is empty, long or not printable", (drop_remedy,)
     if facts.kind == "empty":
         return "is empty", (drop_remedy,)
     accepts_missing = options.impute or options.allow_missing
     if declared_kind is None:
-        problem = _undeclared_problem(name, facts, advise_impute=not accepts_missing)
+        problem = _check_undeclared(name, facts, advise_impute=not accepts_missing)
     else:
         missing_words = options.normalised_missing_words
-        problem = _declared_problem(name, _distinct_cells(cells, missing_words), *declared_kind)
+        problem = _check_declared(name, _count_cells(cells, missing_words), *declared_kind)
     if problem is not None:
         return problem
     kind = KINDS[facts.kind if declared_kind is None else declared_kind[0]]
@@ -287,12 +292,12 @@ def _column_problem(
     return None
 
 
-def _undeclared_problem(
+def _check_undeclared(
     name: str, facts: ColumnFacts, *, advise_impute: bool
 ) -> ReasonAndRemedies | None:
     """Find the problem of a column without a declared kind; numbers and booleans need none."""
-    drop_remedy = (_kind_option(name, DROP),)
-    category_remedy = (_kind_option(name, "category"),)
+    drop_remedy = (_make_kind_option(name, DROP),)
+    category_remedy = (_make_kind_option(name, "category"),)
     missing_remedy: Remedy = tuple(("na", cell) for cell in facts.odd_cells)
     if advise_impute and (missing_remedy or facts.n_missing):
         missing_remedy += (("impute", None),)
@@ -312,7 +317,7 @@ def _undeclared_problem(
             reason += f", in {plural(facts.n_odd_rows, 'row')} not (as {examples})"
         time_kinds = ["time" if text == ISO else f"time:{text}" for text in facts.date_formats]
         return reason, (
-            *((_kind_option(name, kind_text), *missing_remedy) for kind_text in time_kinds),
+            *((_make_kind_option(name, kind_text), *missing_remedy) for kind_text in time_kinds),
             drop_remedy,
         )
     reason = f"is not numbers: {facts.n_distinct:,} different texts (as {facts.example!r})"
@@ -324,20 +329,20 @@ def _undeclared_problem(
     )
 
 
-def _declared_problem(
+def _check_declared(
     name: str, counts: Counter[Any], kind_name: str, kind_format: str
 ) -> ReasonAndRemedies | None:
     """Find the problem of a column, with `counts` of its cells, that has a declared kind."""
     kind = KINDS[kind_name]
-    drop_remedy = (_kind_option(name, DROP),)
-    odd_cells = _refused_cells(counts, lambda cell: kind.check_cell(cell, kind_format))
+    drop_remedy = (_make_kind_option(name, DROP),)
+    odd_cells = _list_refused(counts, lambda cell: kind.check_cell(cell, kind_format))
     if odd_cells:
         n_odd_rows = sum(counts[cell] for cell in odd_cells)
         examples = ", ".join(repr(str(cell).strip()[:40]) for cell in odd_cells[:3])
         required_form = f"{kind.requirement} as {kind_format}" if kind_format else kind.requirement
         reason = f"is not {required_form} in {plural(n_odd_rows, 'row')} (as {examples})"
         if kind is BooleanColumn and len(odd_cells) == len(counts) <= MAX_LEARNED_CATEGORIES:
-            return f"{reason}; make it a category", ((_kind_option(name, "category"),),)
+            return f"{reason}; make it a category", ((_make_kind_option(name, "category"),),)
         missing_remedy = tuple(("na", str(cell).strip()) for cell in odd_cells)
         return reason, (missing_remedy, drop_remedy) if len(odd_cells) <= _MAX_ODD_CELLS else (
             drop_remedy,
@@ -347,7 +352,7 @@ def _declared_problem(
     return None
 
 
-def _kind_option(name: str, kind: str) -> Option:
+def _make_kind_option(name: str, kind: str) -> Option:
     """Get the option that gives a column a kind."""
     return ("drop", name) if kind == DROP else ("column", f"{name}={kind}")
 
@@ -356,7 +361,7 @@ def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
     """Write problems in one line, with the options for each column and those for all columns."""
     texts = []
     for problem in problems[:_MAX_SHOWN_NAMES]:
-        choices = " or ".join(_remedy_text(remedy, style) for remedy in problem.remedies)
+        choices = " or ".join(_write_remedy(remedy, style) for remedy in problem.remedies)
         texts.append(f"{problem.column!r} {problem.reason}" + (f" ({choices})" if choices else ""))
     if len(problems) > _MAX_SHOWN_NAMES:
         texts.append(f"and {len(problems) - _MAX_SHOWN_NAMES} more")
@@ -367,13 +372,13 @@ def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
     if len(best_remedies) > 1:
         all_options = tuple(dict.fromkeys(chain.from_iterable(best_remedies)))
         mended_columns = "all" if all_have_remedies else "those with options"
-        text += f". To mend {mended_columns}: {_remedy_text(all_options, style)}"
+        text += f". To mend {mended_columns}: {_write_remedy(all_options, style)}"
         if style == "flags":
             text += "; or have `gatewise init` write a file of kinds, for --costs"
     return text
 
 
-def _remedy_text(remedy: Remedy, style: Style) -> str:
+def _write_remedy(remedy: Remedy, style: Style) -> str:
     """Write options as flags of ``gatewise train`` or as arguments of TableEncoder."""
     if style == "flags":
         return " ".join(
@@ -390,7 +395,7 @@ def _remedy_text(remedy: Remedy, style: Style) -> str:
     return ", ".join([*arguments, *(f"{option}=True" for option, value in remedy if value is None)])
 
 
-def _distinct_cells(cells: Series, missing_words: frozenset[str]) -> Counter[Any]:
+def _count_cells(cells: Series, missing_words: frozenset[str]) -> Counter[Any]:
     """Count the rows of each different cell, except missing ones; texts lose outer spaces."""
     return Counter(
         cell.strip() if isinstance(cell, str) else cell
@@ -399,7 +404,7 @@ def _distinct_cells(cells: Series, missing_words: frozenset[str]) -> Counter[Any
     )
 
 
-def _refused_cells(counts: Counter[Any], read_cell: Callable[[Any], object]) -> list[Any]:
+def _list_refused(counts: Counter[Any], read_cell: Callable[[Any], object]) -> list[Any]:
     """List the cells that `read_cell` refuses."""
     refused_cells = []
     for cell in counts:

@@ -81,7 +81,7 @@ def _read_csv(path: Path, options: ColumnOptions, find_label: LabelFinder) -> Da
     label_name = find_label(header)
     kinds = {name: read_kind(kind)[0] for name, kind in options.kinds.items()}
     text_columns = {name for name, kind in kinds.items() if kind == DROP or KINDS[kind].is_text}
-    missing_words = _case_variants([*MISSING_WORDS, *options.normalised_missing_words])
+    missing_words = _list_case_variants([*MISSING_WORDS, *options.normalised_missing_words])
     csv_text = plain_csv(path)  # refuses a row that is cut short, which pandas would fill
     pandas_options: dict[str, Any] = {
         "header": 0,
@@ -89,7 +89,7 @@ def _read_csv(path: Path, options: ColumnOptions, find_label: LabelFinder) -> Da
         "skipinitialspace": True,
         "low_memory": False,  # a column has one type from the first row to the last
         "keep_default_na": False,
-        **_exact_rounding(pd.__version__),
+        **_choose_rounding(pd.__version__),
     }
 
     def read_columns(columns: list[str], **column_options: Any) -> DataFrame:
@@ -120,7 +120,7 @@ def _read_csv(path: Path, options: ColumnOptions, find_label: LabelFinder) -> Da
     return table
 
 
-def _exact_rounding(version: str) -> dict[str, Any]:
+def _choose_rounding(version: str) -> dict[str, Any]:
     """Get the option of pandas for Python's rounding, which is the default from pandas 3.1."""
     is_default = tuple(map(int, version.split(".")[:2])) >= (3, 1)
     return {} if is_default else {"float_precision": "round_trip"}
@@ -135,7 +135,7 @@ _MISSING_LABEL_WORDS: Final = [
 ]
 
 
-def _case_variants(words: Iterable[str]) -> list[str]:
+def _list_case_variants(words: Iterable[str]) -> list[str]:
     """List words in all mixtures of upper and lower case, because pandas compares exactly."""
     return sorted(
         "".join(letters)

@@ -167,8 +167,8 @@ def _write_derivatives(
             gain[i] = gain[i] - loss.f0_loss[i] + scores[n_margins, i]
         beta = find_multiplier(gain, loss.normalised_weight, loss.p_full, beta)
         for i in range(n):
-            q = _sigmoid(gain[i] - beta)
-            gate = _sigmoid(scores[n_margins, i])
+            q = _compute_sigmoid(gain[i] - beta)
+            gate = _compute_sigmoid(scores[n_margins, i])
             local_weight[i] *= 1.0 - q
             gradient[n_margins, i] = loss.weight[i] * (gate - q)
             if loss.newton:
@@ -184,7 +184,7 @@ def _write_derivatives(
 
 
 @numba.njit(cache=True, nogil=True)
-def _sigmoid(margin: float) -> Any:
+def _compute_sigmoid(margin: float) -> Any:
     if margin >= 0.0:
         return 1.0 / (1.0 + np.exp(-margin))
     exp_margin = np.exp(margin)
@@ -232,7 +232,7 @@ def find_multiplier(gain: Any, normalised_weight: Any, p_full: float, previous_b
         excess = -p_full
         negative_slope = 1e-300  # not 0, because excess is divided by it
         for i in range(len(gain)):
-            probability = _sigmoid(gain[i] - beta)
+            probability = _compute_sigmoid(gain[i] - beta)
             excess += normalised_weight[i] * probability
             negative_slope += normalised_weight[i] * probability * (1.0 - probability)
         if abs(excess) <= 1e-12 or (iteration == 0 and excess < 0.0):

@@ -373,7 +373,7 @@ class SettingsPath:
             record,
             base.chain,
             tuple(pass_shares),
-            tuple(_possible_thresholds(scores) for scores in record.scores),
+            tuple(_list_thresholds(scores) for scores in record.scores),
         )
 
     def point(self, log_power: float) -> OperatingPoint:
@@ -405,7 +405,7 @@ class SettingsPath:
         return allowed_power
 
 
-def _possible_thresholds(
+def _list_thresholds(
     scores: NDArray[np.float32],
 ) -> tuple[NDArray[np.float64], list[float | None]]:
     """List the thresholds between distinct scores, after the shares of rows that they pass on."""

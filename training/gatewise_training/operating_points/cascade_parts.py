@@ -65,20 +65,20 @@ def _drop_stages(
     packed_sizes = record.packed_sizes
     assert packed_sizes is not None
     while (n_bytes := packed_sizes.total(stages_left)) > max_bytes:
-        accuracy_before = _net_accuracy(record, stages_left, price)
+        accuracy_before = _compute_net_accuracy(record, stages_left, price)
         # loss of net accuracy per byte that dropping each stage frees
         loss_per_byte = {}
         for stage in stages_left:
             stages_after = [other_stage for other_stage in stages_left if other_stage != stage]
             if n_bytes_freed := n_bytes - packed_sizes.total(stages_after):
                 loss_per_byte[stage] = (
-                    accuracy_before - _net_accuracy(record, stages_after, price)
+                    accuracy_before - _compute_net_accuracy(record, stages_after, price)
                 ) / n_bytes_freed
         stages_left.remove(min(loss_per_byte, key=loss_per_byte.__getitem__))
     return stages_left
 
 
-def _net_accuracy(record: CascadeRecord, stages: list[int], price: float) -> float:
+def _compute_net_accuracy(record: CascadeRecord, stages: list[int], price: float) -> float:
     """Compute ``accuracy - price * cost`` of some stages with their best thresholds."""
     exits = [*stages, record.n_stages]
     exit_costs = record.exit_costs[exits]

@@ -79,8 +79,8 @@ class ExitAnswers:
         is_right = answers == self.truth
         n_classes = self.n_classes
         weight_right = np.bincount(self.truth[is_right], weights[is_right], n_classes)
-        recall = _ratios(weight_right, np.bincount(self.truth, weights, n_classes))
-        precision = _ratios(weight_right, np.bincount(answers, weights, n_classes))
+        recall = _compute_ratios(weight_right, np.bincount(self.truth, weights, n_classes))
+        precision = _compute_ratios(weight_right, np.bincount(answers, weights, n_classes))
         recalls = [share for share in recall if share is not None]
         figures: dict[str, Any] = {
             "recall": recall,
@@ -98,7 +98,7 @@ class ExitAnswers:
         return tuple(np.bincount(self.truth, minlength=self.n_classes).tolist())
 
 
-def _ratios(numerators: NDArray[Any], denominators: NDArray[Any]) -> Shares:
+def _compute_ratios(numerators: NDArray[Any], denominators: NDArray[Any]) -> Shares:
     pairs = zip(numerators.tolist(), denominators.tolist(), strict=True)
     return tuple(
         min(numerator / denominator, 1.0) if denominator > 0 else None

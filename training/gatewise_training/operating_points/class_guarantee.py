@@ -89,12 +89,12 @@ def classes_pass(
             row_values = is_missed[is_counted].astype(float)
             bound = 1 - bound  # on the share of missed rows
         lowest = -1.0 if kind == "loss" else 0.0
-        if not _mean_passes(row_values, splitter.take(is_counted), bound, lowest, level):
+        if not _test_mean(row_values, splitter.take(is_counted), bound, lowest, level):
             return False
     return True
 
 
-def _mean_passes(
+def _test_mean(
     row_values: NDArray[np.float64],
     splitter: RowSplitter,
     bound: float,

@@ -100,7 +100,7 @@ class Frontier:
         cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **other_fields: Any
     ) -> Frontier:
         """Make the frontier of `points`; `reference_accuracy` and `other_fields` are its fields."""
-        curve_points = _undominated_points(points)
+        curve_points = _select_undominated(points)
         if not curve_points:
             raise InputError("a frontier needs at least one operating point")
         return cls(tuple(curve_points), reference_accuracy, **other_fields)
@@ -141,16 +141,16 @@ class Frontier:
         points_with_recall = [point for point in points if point.recall is not None]
         # curves of balanced accuracy, of each bounded share, and of points inside the bounds
         curves = [
-            _undominated_points(points_with_recall, lambda point: point.balanced_accuracy or 0.0)
+            _select_undominated(points_with_recall, lambda point: point.balanced_accuracy or 0.0)
         ]
         for figure_name, class_index, _ in bounds.items() if bounds else ():
-            class_share = partial(_class_share, figure_name, class_index)
-            curves.append(_undominated_points(points_with_recall, class_share))
+            class_share = partial(_get_class_share, figure_name, class_index)
+            curves.append(_select_undominated(points_with_recall, class_share))
         for slack in (0.0, DEFAULT_SLACK) if bounds else ():
             assert bounds is not None
             margins = [bounds.margin(point, self.class_rows) for point in points_with_recall]
             pairs = zip(points_with_recall, margins, strict=True)
-            curves.append(_undominated_points(point for point, margin in pairs if margin >= slack))
+            curves.append(_select_undominated(point for point, margin in pairs if margin >= slack))
         return self._with_off_curve_points(point for curve in curves for point in curve)
 
     def with_small_points(self, points: Iterable[OperatingPoint]) -> Frontier:
@@ -160,7 +160,7 @@ class Frontier:
         max_bytes = points[0].bytes if points else 0
         largest_bytes = max((point.bytes for point in self.points), default=0)
         while 0 < max_bytes < largest_bytes:
-            small_points += _undominated_points(
+            small_points += _select_undominated(
                 point for point in points if point.bytes <= max_bytes
             )
             max_bytes += max(max_bytes // 2, 1)
@@ -169,7 +169,7 @@ class Frontier:
     def with_less_offload(self, points: Iterable[OperatingPoint]) -> Frontier:
         """Add off the curve the `points` on the curve of accuracy against offload rate."""
         offload_rate = attrgetter("offload_rate")
-        return self._with_off_curve_points(_undominated_points(points, price=offload_rate))
+        return self._with_off_curve_points(_select_undominated(points, price=offload_rate))
 
     def _with_off_curve_points(self, points: Iterable[OperatingPoint]) -> Frontier:
         listed_points = set(self.all_points)
@@ -193,7 +193,7 @@ class Frontier:
 
     def _with_points(self, points: Sequence[OperatingPoint]) -> Frontier:
         """Get the frontier of some of the points."""
-        curve_points = dict.fromkeys(_undominated_points(points))
+        curve_points = dict.fromkeys(_select_undominated(points))
         off_curve_points = tuple(point for point in points if point not in curve_points)
         return replace(self, points=tuple(curve_points), off_curve_points=off_curve_points)
 
@@ -201,9 +201,9 @@ class Frontier:
         """Get the upper convex hull, which random mixtures of two points can reach."""
         hull_points: list[OperatingPoint] = []
         for point in self.points:
-            while len(hull_points) >= 2 and _slope(hull_points[-2], point) >= _slope(
-                hull_points[-2], hull_points[-1]
-            ):
+            while len(hull_points) >= 2 and _compute_slope(
+                hull_points[-2], point
+            ) >= _compute_slope(hull_points[-2], hull_points[-1]):
                 hull_points.pop()
             hull_points.append(point)
         return replace(self, points=tuple(hull_points))
@@ -425,12 +425,12 @@ def _check_goal(goal: Mapping[str, float | None]) -> None:
         raise InputError(f"{name} is a share, from 0 to 1, not {bound:g}: 5 % is 0.05")
 
 
-def _class_share(figure_name: str, class_index: int, point: OperatingPoint) -> float:
+def _get_class_share(figure_name: str, class_index: int, point: OperatingPoint) -> float:
     """Get the recall or precision of one class; 0 if it is undefined."""
     return float(getattr(point, figure_name)[class_index] or 0.0)
 
 
-def _undominated_points(
+def _select_undominated(
     points: Iterable[OperatingPoint],
     value: Callable[[OperatingPoint], float] = attrgetter("effective_accuracy"),
     price: Callable[[OperatingPoint], float] = attrgetter("cost"),
@@ -446,7 +446,7 @@ def _undominated_points(
     return curve_points
 
 
-def _slope(cheaper: OperatingPoint, costlier: OperatingPoint) -> float:
+def _compute_slope(cheaper: OperatingPoint, costlier: OperatingPoint) -> float:
     """Compute the gain in accuracy per unit of cost from one point to a costlier point."""
     return (costlier.effective_accuracy - cheaper.effective_accuracy) / max(
         costlier.cost - cheaper.cost, 1e-12

@@ -84,14 +84,14 @@ def loss_bounds(
     loss_mean = (group_means + np.maximum(-shrunken_means, 0.0)) @ weight_shares
     # bound by standard errors: sqrt(n / (n - 1) sum (weight share * deviation)^2)
     group_losses = np.maximum(group_means, 0.0)
-    loss_error = stats.t.ppf(LOSS_LEVEL, n - 1) * _errors(group_losses, weight_shares)
+    loss_error = stats.t.ppf(LOSS_LEVEL, n - 1) * _estimate_errors(group_losses, weight_shares)
     # the bound on the mean of losses and gains, at a higher confidence
-    net_error = stats.t.ppf(NET_LOSS_LEVEL, n - 1) * _errors(group_means, weight_shares)
+    net_error = stats.t.ppf(NET_LOSS_LEVEL, n - 1) * _estimate_errors(group_means, weight_shares)
     bounds: NDArray[np.float64] = np.minimum(loss_mean + loss_error, mean[..., 0] + net_error)
     return bounds
 
 
-def _errors(
+def _estimate_errors(
     group_means: NDArray[np.float64], weight_shares: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Compute the standard errors of means over groups, of shape (...,)."""

@@ -212,18 +212,18 @@ def _test_bound(
         np.isin(record.correctness, (0, 1)).all() for record in records
     )
     if promise.kind == "offload_rate" and not has_groups:
-        is_offloaded = _offloads(batch)
+        is_offloaded = _mark_offloads(batch)
         pvalues = rate_pvalue(is_offloaded.sum(axis=1), is_offloaded.shape[1], promise.bound)
         return pvalues <= promise.level, "exact binomial"
     if promise.kind == "max_loss" and not has_groups and has_binary_losses:
         if promise.bound >= 1:  # no loss exceeds 1
             return np.ones(len(batch), np.bool_), "exact paired difference"
-        losses = _losses(batch, reference_record)
+        losses = _compute_losses(batch, reference_record)
         n_worse = (losses > 0).sum(axis=1)
         n_better = (losses < 0).sum(axis=1)
         limits = loss_limits(losses.shape[1], promise.bound, promise.level)
         return n_worse - n_better <= limits[n_worse + n_better], "exact paired difference"
-    values, lowest, highest, bound = _risks(batch, reference_record, promise)
+    values, lowest, highest, bound = _compute_risks(batch, reference_record, promise)
     units = reference_record.splitter.group_means(values) if has_groups else values
     pvalues = mean_pvalue(units, bound, lowest, highest, promise.level)
     return pvalues <= promise.level, "betting on groups" if has_groups else "betting"
@@ -239,7 +239,7 @@ def row_losses(
     return losses
 
 
-def _risks(
+def _compute_risks(
     batch: Sequence[_Candidate], reference_record: CascadeRecord, promise: Promise
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
     """Get the values of the rows, their lowest and highest possible values, and their bound.
@@ -248,7 +248,7 @@ def _risks(
     """
     if promise.kind == "offload_rate":
         zeros = np.zeros(len(batch))
-        return _offloads(batch).astype(np.float64), zeros, zeros + 1, promise.bound
+        return _mark_offloads(batch).astype(np.float64), zeros, zeros + 1, promise.bound
     if promise.kind == "budget":
         costs = np.stack([record.costs(exits) for _, record, exits in batch])
         lowest = []
@@ -258,7 +258,7 @@ def _risks(
             lowest.append(record.lowest_costs()[reachable_exits].min())
             highest.append(record.highest_costs()[reachable_exits].max())
         return costs, np.array(lowest), np.array(highest), promise.bound
-    losses = _losses(batch, reference_record)
+    losses = _compute_losses(batch, reference_record)
     weights = reference_record.scaled_class_weights
     largest_weight = float(weights.max())
     return (
@@ -269,11 +269,13 @@ def _risks(
     )
 
 
-def _offloads(batch: Sequence[_Candidate]) -> NDArray[np.bool_]:
+def _mark_offloads(batch: Sequence[_Candidate]) -> NDArray[np.bool_]:
     """Mark the offloaded rows, shape (n_candidates, n)."""
     return np.stack([exits == record.n_stages for _, record, exits in batch])
 
 
-def _losses(batch: Sequence[_Candidate], reference_record: CascadeRecord) -> NDArray[np.float64]:
+def _compute_losses(
+    batch: Sequence[_Candidate], reference_record: CascadeRecord
+) -> NDArray[np.float64]:
     """Get the loss of each row, shape (n_candidates, n)."""
     return np.stack([row_losses(record, reference_record, exits) for _, record, exits in batch])

@@ -62,7 +62,7 @@ class PackedSizes:
 
 def packed_sizes(stages: Sequence[Stage]) -> PackedSizes:
     """Compute the sizes of a cascade's stages on a device."""
-    return PackedSizes(tuple(_table_forms(stages)))
+    return PackedSizes(tuple(_list_table_forms(stages)))
 
 
 def packed_bytes(stages: Sequence[Stage]) -> int:
@@ -70,11 +70,13 @@ def packed_bytes(stages: Sequence[Stage]) -> int:
     return packed_sizes(stages).total(range(len(stages)))
 
 
-def _table_forms(stages: Sequence[Stage]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+def _list_table_forms(
+    stages: Sequence[Stage],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.bool_]]]:
     """Yield the forms of the tables: thresholds as floats and, if few, as ranks of 1 or 2 bytes."""
     read_columns = {int(column) for stage in stages for column in stage.features}
     tree_models = [stage.model for stage in stages if isinstance(stage.model, TreeEnsemble)]
-    inner_node_counts = [_inner_nodes(trees) for trees in tree_models]
+    inner_node_counts = [_count_inner_nodes(trees) for trees in tree_models]
     largest_tree = max((int(counts.max(initial=0)) for counts in inner_node_counts), default=0)
     largest_forest = max((int(counts.sum()) for counts in inner_node_counts), default=0)
     # bytes of a node's test, of the offset of a right child, of a tree's first node
@@ -86,8 +88,8 @@ def _table_forms(stages: Sequence[Stage]) -> Iterator[tuple[NDArray[np.int64], N
     )
     # floats and, where there are few, ranks among all stages' thresholds
     index_width = unsigned_bytes(max(read_columns, default=0) + 1)
-    stage_thresholds = [_thresholds(stage) for stage in stages]
-    all_thresholds = _distinct(np.concatenate([*stage_thresholds, np.zeros(0, np.int64)]))
+    stage_thresholds = [_encode_tests(stage) for stage in stages]
+    all_thresholds = _sort_distinct(np.concatenate([*stage_thresholds, np.zeros(0, np.int64)]))
     most_thresholds = int(np.unique(all_thresholds >> 32, return_counts=True)[1].max(initial=0))
     leaf_tables = [
         pack_leaves(leaf_rows(stage.model)[0]) if isinstance(stage.model, TreeEnsemble) else None
@@ -105,7 +107,7 @@ def _table_forms(stages: Sequence[Stage]) -> Iterator[tuple[NDArray[np.int64], N
         edge_bytes = 1 if threshold_bytes == 4 else 5
         list_bytes = 2 * index_width + edge_bytes
         stage_bytes = [
-            _table_bytes(stage, threshold_bytes, *node_widths)
+            _count_table_bytes(stage, threshold_bytes, *node_widths)
             + n_leaf_bytes
             + list_bytes * max(len(stage.features), 1)
             + 6
@@ -134,14 +136,14 @@ def slot_width(n_columns: int, *, has_nan: bool) -> int:
     return unsigned_bytes(2 * n_columns if has_nan else max(n_columns - 1, 0))
 
 
-def _inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
+def _count_inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
     """Count the inner nodes of each tree."""
     tree_ends = np.append(trees.roots, trees.n_nodes)
     counts: NDArray[np.int64] = np.diff(np.append(0, np.cumsum(trees.feature >= 0))[tree_ends])
     return counts
 
 
-def _thresholds(stage: Stage) -> NDArray[np.int64]:
+def _encode_tests(stage: Stage) -> NDArray[np.int64]:
     """Get feature << 32 | bits of the threshold, for each distinct test of a stage's trees."""
     trees = stage.model
     if not isinstance(trees, TreeEnsemble):
@@ -149,17 +151,17 @@ def _thresholds(stage: Stage) -> NDArray[np.int64]:
     is_inner = trees.feature >= 0
     columns = stage.features[trees.feature[is_inner]]
     thresholds = trees.threshold[is_inner] + np.float32(0)  # no negative zero
-    return _distinct(columns.astype(np.int64) << 32 | thresholds.view(np.uint32))
+    return _sort_distinct(columns.astype(np.int64) << 32 | thresholds.view(np.uint32))
 
 
-def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def _sort_distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Sort values without duplicates; ``numpy.unique`` hashes, which is slow on millions."""
     values = np.sort(values)
     distinct: NDArray[np.int64] = values[np.diff(values, prepend=-1) != 0]  # no value is negative
     return distinct
 
 
-def _table_bytes(
+def _count_table_bytes(
     stage: Stage, threshold_bytes: int, test_bytes: int, offset_bytes: int, start_bytes: int
 ) -> int:
     """Compute the bytes of a stage's model without its leaves."""
@@ -175,10 +177,10 @@ def _table_bytes(
             + (model.n_trees * unsigned_bytes(model.n_outputs) if model.n_outputs > 1 else 0)
             + 4 * model.n_outputs
         )
-    return _float_bytes(model)
+    return _count_float_bytes(model)
 
 
-def _float_bytes(model: LinearModel | KernelModel) -> int:
+def _count_float_bytes(model: LinearModel | KernelModel) -> int:
     """Count the bytes of the floats of a model without trees."""
     arrays = [model.mean, model.scale, model.weights, model.bias]
     if isinstance(model, KernelModel):

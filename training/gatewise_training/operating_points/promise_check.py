@@ -178,8 +178,8 @@ class PromiseCheck:
         reference_accuracy = system._reference_frontier().reference_effective_accuracy
         expected_loss = reference_accuracy - point.effective_accuracy
         ((kind, bound),) = system._goal().items()
-        goal_text, checked_bound = _goal_text_and_bound(kind, bound, system, rows, expected_loss)
-        bounds = [checked_bound, *_class_bounds(system, rows)]
+        goal_text, checked_bound = _measure_goal(kind, bound, system, rows, expected_loss)
+        bounds = [checked_bound, *_measure_class_bounds(system, rows)]
         if checked_bound.bound >= 1.0 and len(bounds) > 1:  # only classes are bounded
             bounds = bounds[1:]
             goal_text = bounds[0].promise
@@ -286,7 +286,7 @@ def broken_accuracy(expected: float, accuracy: MeasuredFigure) -> str | None:
     )
 
 
-def _goal_text_and_bound(
+def _measure_goal(
     kind: str, bound: float, system: Any, rows: UnseenRows, expected_loss: float
 ) -> tuple[str, CheckedBound]:
     """Get the goal as text, and as a bound with its figure on the rows."""
@@ -320,7 +320,7 @@ def _goal_text_and_bound(
     return f"{goal_text} ({max(expected_loss, 0.0):.4f} on validation rows)", checked_bound
 
 
-def _class_bounds(system: Any, rows: UnseenRows) -> list[CheckedBound]:
+def _measure_class_bounds(system: Any, rows: UnseenRows) -> list[CheckedBound]:
     """Measure the bounds on classes."""
     checked_bounds = []
     for kind, class_index, bound in system.class_bounds_.items():

@@ -251,7 +251,7 @@ def tune(
     stop_counts = np.where(is_rising_better[:, None], rising_counts[::-1], falling_counts)
     return [
         tuple(
-            _threshold_of_count(scores[stage], order[stage], int(count))
+            _find_threshold(scores[stage], order[stage], int(count))
             for stage, count in enumerate(counts)
         )
         for counts in stop_counts
@@ -278,19 +278,21 @@ def frontier_points(
     (n_classes,) each, for additional tuning. The points are measured without these weights.
     """
     # settings that are tuned jointly
-    points = _tuned_points(record, record, chain, n_lams, seed) if record.n_stages > 1 else []
+    points = _tune_points(record, record, chain, n_lams, seed) if record.n_stages > 1 else []
     for weights in (
         extra_class_weights if record.n_stages > 1 and record.answers is not None else ()
     ):
         assert record.answers is not None
         class_weights = 1.0 if record.class_weights is None else record.class_weights
         reweighted = replace(record, class_weights=class_weights * weights[record.answers.truth])
-        points += _tuned_points(record, reweighted, chain, n_lams, seed)
+        points += _tune_points(record, reweighted, chain, n_lams, seed)
     # simple settings, with at most one threshold
     settings: dict[tuple[float | None, ...], None] = {}
     for stage in range(record.n_stages):
         thresholds = (
-            _quantile_thresholds(record.scores[stage], n_thresholds) if record.can_offload else []
+            _list_quantile_thresholds(record.scores[stage], n_thresholds)
+            if record.can_offload
+            else []
         )
         for threshold in [ALWAYS_STOP, *thresholds]:
             setting: list[float | None] = [None] * record.n_stages
@@ -301,7 +303,7 @@ def frontier_points(
     return points + [record.measure(setting, chain) for setting in settings]
 
 
-def _tuned_points(
+def _tune_points(
     record: CascadeRecord, tuning_record: CascadeRecord, chain: int, n_lams: int, seed: int
 ) -> list[OperatingPoint]:
     """Tune settings on `tuning_record`, measure them on `record`, and subtract the optimism."""
@@ -364,7 +366,7 @@ def with_smoothed_answers(record: CascadeRecord) -> CascadeRecord:
     return replace(record, correctness=correctness)
 
 
-def _quantile_thresholds(scores: NDArray[np.float32], n_thresholds: int) -> list[float]:
+def _list_quantile_thresholds(scores: NDArray[np.float32], n_thresholds: int) -> list[float]:
     """List thresholds at quantiles of a stage's scores."""
     n_thresholds = max(2, min(n_thresholds, len(scores) // MIN_ROWS_PER_THRESHOLD))
     distinct_scores = np.unique(scores[~np.isnan(scores)])
@@ -377,7 +379,7 @@ def _quantile_thresholds(scores: NDArray[np.float32], n_thresholds: int) -> list
     ]
 
 
-def _threshold_of_count(
+def _find_threshold(
     scores: NDArray[np.float32], order: NDArray[np.intp], n_stopping: int
 ) -> float | None:
     """Get the threshold at which the first `n_stopping` rows of `order` stop."""

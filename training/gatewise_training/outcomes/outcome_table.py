@@ -77,12 +77,12 @@ class Outcomes:
         n_stages, n = scores_by_stage.shape
         if is_routed and n_stages > 1:
             raise InputError("is_routed is for one small system: a router runs one of two")
-        losses = [*_columns("small_losses", small_losses, n, n_stages)]
-        losses += _columns("big_losses", big_losses, n, 1)
+        losses = [*_read_columns("small_losses", small_losses, n, n_stages)]
+        losses += _read_columns("big_losses", big_losses, n, 1)
         stacked_losses = np.stack(losses)
         _check_losses(stacked_losses, loss_limit)
-        small_costs = _columns("small_cost", small_cost, n, n_stages)
-        (big_costs,) = _columns("big_cost", big_cost, n, 1)
+        small_costs = _read_columns("small_cost", small_cost, n, n_stages)
+        (big_costs,) = _read_columns("big_cost", big_cost, n, 1)
         run_costs = np.stack([*small_costs, big_costs])
         if not (run_costs >= 0).all():
             raise InputError("costs must be numbers of at least 0")
@@ -170,7 +170,7 @@ def agreement(answers: ArrayLike) -> Agreement:
 
 def stage_scores(scores: ArrayLike) -> NDArray[np.float32]:
     """Read scores, (n,) or (n, n_small), as (n_small, n); raise InputError for other values."""
-    score_table = _numbers("scores", scores)
+    score_table = _read_numbers("scores", scores)
     if score_table.ndim not in (1, 2) or not score_table.size:
         raise InputError(
             f"scores must have the shape (rows,) or (rows, systems), not {score_table.shape}"
@@ -180,18 +180,18 @@ def stage_scores(scores: ArrayLike) -> NDArray[np.float32]:
     return np.ascontiguousarray(score_table.reshape(len(score_table), -1).T, np.float32)
 
 
-def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
+def _read_numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
     try:
         return np.asarray(values, np.float64)
     except (TypeError, ValueError):
         raise InputError(f"{name} must hold numbers") from None
 
 
-def _columns(
+def _read_columns(
     name: str, values: ArrayLike, n_rows: int, n_columns: int
 ) -> list[NDArray[np.float64]]:
     """Read values of rows as columns, each (n_rows,)."""
-    table = _numbers(name, values)
+    table = _read_numbers(name, values)
     if table.ndim == 1 and n_columns == 1:
         table = table[:, np.newaxis]
     try:

@@ -57,7 +57,7 @@ def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
     right = np.full(n, -1, np.int32)
     merged_into = np.full(n, -1, np.int32)
     for node in range(n - 1, -1, -1):
-        ratio[node] = _ratio(profit[node], price[node])
+        ratio[node] = _compute_ratio(profit[node], price[node])
         # merge with the best block below as long as it earns more per unit of price
         while heap[node] >= 0 and ratio[heap[node]] >= ratio[node]:
             top = heap[node]
@@ -67,7 +67,7 @@ def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
             heap[node] = _meld(heap[node], heap[top], ratio, left, right)
             profit[node] += profit[top]
             price[node] += price[top]
-            ratio[node] = _ratio(profit[node], price[node])
+            ratio[node] = _compute_ratio(profit[node], price[node])
             merged_into[top] = node
         if parent[node] >= 0:
             heap[parent[node]] = _meld(heap[parent[node]], node, ratio, left, right)
@@ -78,7 +78,7 @@ def weakest_links(parent: Any, profit: Any, price: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def _ratio(profit: float, price: float) -> float:
+def _compute_ratio(profit: float, price: float) -> float:
     if price > 0.0:
         return profit / price
     # a free block stays at every price if it has a profit

@@ -59,7 +59,7 @@ class GraphOfRows:
             "given",
             [tensor_info(INPUT, onnx.TensorProto.FLOAT, ["n", self._n_features])],
             [
-                tensor_info(name, _element_type(value.dtype), _shape(name))
+                tensor_info(name, _find_element_type(value.dtype), _find_shape(name))
                 for name, value in outputs.items()
             ],
             list(self._constants.values()),
@@ -68,11 +68,11 @@ class GraphOfRows:
         return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def _shape(output: str) -> list[str]:
+def _find_shape(output: str) -> list[str]:
     return ["n"] if output == "label" else ["n", "m"]
 
 
-def _element_type(dtype: Any) -> int:
+def _find_element_type(dtype: Any) -> int:
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
@@ -106,7 +106,7 @@ class Value:
         """Cast to a type."""
         if self.dtype == np.dtype(dtype):
             return self
-        return self._unary("Cast", dtype, to=_element_type(dtype))
+        return self._unary("Cast", dtype, to=_find_element_type(dtype))
 
     def double(self) -> Value:
         """Cast to float64."""
