@@ -25,6 +25,22 @@ from gatewise_training.operating_points.packed_size import packed_bytes
 LARGE_ROWS = 5000
 """Above this number of rows, the leaves are those that are best on all features."""
 
+MAX_STEP = 1.5
+"""Bound on the output of a leaf with more than two classes, as in this project's boosting. Without
+it, Newton steps of a rare class reach 691 on Forest."""
+
+PATIENCE_ROUNDS = 20
+"""Rounds without a smaller loss after which a fit stops."""
+
+MAX_ROUNDS = 600
+"""Rounds of a fit that does not stop early, as in this project's fits."""
+
+MIN_PENALTY_RATIO = 1.01
+"""Closer penalties are not halved again, because halving would never end where the cost jumps."""
+
+MIN_COST_GAP = 0.02
+"""A sweep ends if all neighbouring costs differ by less than 2 %."""
+
 LEAF_COUNTS = (255, 63, 15, 4)
 """Leaves per tree to try on large sets, in this order until the loss rises; with more than two
 classes, 63 is the first."""
@@ -39,10 +55,11 @@ class Booster:
     n_classes: int
     rounds: int
 
-    def proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+    def proba(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
         """Class probabilities, shape (n, n_classes)."""
-        proba = np.asarray(self.model.predict(x[:, self.columns], num_iteration=self.rounds))
-        return np.column_stack([1 - proba, proba]) if self.n_classes == 2 else proba
+        outputs = np.asarray(self.model.predict(rows[:, self.columns], num_iteration=self.rounds))
+        # with two classes, LightGBM returns only the probability of class 1
+        return np.column_stack([1 - outputs, outputs]) if self.n_classes == 2 else outputs
 
     def used_features(self) -> NDArray[np.intp]:
         """Columns that at least one tree splits on."""
@@ -74,18 +91,19 @@ def capacities(
     ]
     if len(plan.fit_rows) <= LARGE_ROWS:
         return small_trees
+    # a round has one tree per class, so that many classes take smaller trees and fewer rounds
     max_leaves, rate = (255, 0.1) if n_classes == 2 else (63, 0.15)
     if has_noisy_labels:
         return [{"num_leaves": max_leaves, "learning_rate": rate}, *small_trees]
-    rows, all_columns = plan.validation_rows, np.arange(plan.x.shape[1])
+    validation_rows, all_columns = plan.validation_rows, np.arange(plan.x.shape[1])
     scores: list[tuple[float, dict[str, Any]]] = []
     for num_leaves in LEAF_COUNTS[LEAF_COUNTS.index(max_leaves) :]:
         settings = {"num_leaves": num_leaves, "learning_rate": rate}
         fit = booster_fit(plan, all_columns, n_classes, settings, seed=seed)
         _, validation_proba = cross_fit(plan, fit, lambda model, rows: model.proba(plan.x[rows]))
-        loss = float(
-            -np.log(np.maximum(validation_proba[np.arange(len(rows)), plan.y[rows]], 1e-12)).mean()
-        )
+        # mean of -log p(true class), with p at least 1e-12 because log 0 is infinite
+        true_proba = validation_proba[np.arange(len(validation_rows)), plan.y[validation_rows]]
+        loss = float(-np.log(np.maximum(true_proba, 1e-12)).mean())
         if scores and loss >= scores[-1][0]:
             break
         scores.append((loss, settings))
@@ -96,42 +114,44 @@ def booster_fit(
     plan: ValidationSplit,
     columns: NDArray[np.intp],
     n_classes: int,
-    params: Mapping[str, Any],
+    capacity: Mapping[str, Any],
     *,
     seed: int,
     callback: Callable[[Any], None] | None = None,
 ) -> Callable[[Rows, Rows | None, int | None], Booster]:
     """Make a fit function with early stopping for :func:`.cross_fit`.
 
-    `params` has the settings of a capacity and penalties. LightGBM calls `callback` each round.
+    `capacity` has the size of the trees, the learning rate and penalties. LightGBM calls `callback`
+    each round.
     """
-    x = np.ascontiguousarray(plan.x[:, columns])
+    features = np.ascontiguousarray(plan.x[:, columns])
     objective: dict[str, Any] = {"objective": "binary", "metric": "binary_logloss"}
     if n_classes > 2:
         objective = {"objective": "multiclass", "num_class": n_classes, "metric": "multi_logloss"}
-        objective["max_delta_step"] = 1.5
+        objective["max_delta_step"] = MAX_STEP
     settings = {
         "verbosity": -1,
         "num_threads": 1,
         "seed": seed,
+        # without these, LightGBM chooses the faster layout by a measurement
         "deterministic": True,
         "force_row_wise": True,
         "min_data_in_leaf": 5,
         **objective,
-        **params,
+        **capacity,
     }
 
     def fit(rows: Rows, stopping_rows: Rows | None, rounds: int | None) -> Booster:
-        dataset = lgb.Dataset(x[rows], plan.y[rows], params=settings)
+        dataset = lgb.Dataset(features[rows], plan.y[rows], params=settings)
         valid_sets = (
             None
             if stopping_rows is None
-            else [dataset.create_valid(x[stopping_rows], plan.y[stopping_rows])]
+            else [dataset.create_valid(features[stopping_rows], plan.y[stopping_rows])]
         )
         callbacks: list[Any] = [] if callback is None else [callback]
         if stopping_rows is not None:
-            callbacks.append(lgb.early_stopping(20, verbose=False))
-        max_rounds = rounds or 600
+            callbacks.append(lgb.early_stopping(PATIENCE_ROUNDS, verbose=False))
+        max_rounds = rounds or MAX_ROUNDS
         model = lgb.train(settings, dataset, max_rounds, valid_sets=valid_sets, callbacks=callbacks)
         return Booster(model, columns, n_classes, model.best_iteration or model.num_trees())
 
@@ -140,9 +160,10 @@ def booster_fit(
 
 def prices_with_group_part(costs: FeatureCosts) -> NDArray[np.float64]:
     """Own price of each feature plus an equal part of the shared price of its group."""
-    sizes = np.bincount(costs.group[costs.group >= 0], minlength=len(costs.shared))
-    shared = np.append(costs.shared / np.maximum(sizes, 1), 0.0)[costs.group]
-    return np.asarray(costs.own + shared, np.float64)
+    group_sizes = np.bincount(costs.group[costs.group >= 0], minlength=len(costs.shared))
+    # the appended 0 is that of group -1, which has the features without a group
+    shared_parts = np.append(costs.shared / np.maximum(group_sizes, 1), 0.0)[costs.group]
+    return np.asarray(costs.own + shared_parts, np.float64)
 
 
 Result = TypeVar("Result")
@@ -156,21 +177,21 @@ def sweep_penalties(
     With a fixed grid, most models would use all features or no feature. `evaluate` returns the cost
     and the result for a penalty. The results are sorted by penalty.
     """
-    cost_and_results = {penalty: evaluate(penalty) for penalty in (low, high)}
-    while len(cost_and_results) < n_fits:
-        penalties = sorted(cost_and_results)
+    results = {penalty: evaluate(penalty) for penalty in (low, high)}
+
+    def log_cost(penalty: float) -> float:
+        return math.log(max(results[penalty][0], 1e-9))  # a model without features costs 0
+
+    while len(results) < n_fits:
+        penalties = sorted(results)
         gaps = [
-            abs(
-                math.log(max(cost_and_results[lower][0], 1e-9))
-                - math.log(max(cost_and_results[higher][0], 1e-9))
-            )
-            if higher > 1.01 * lower
-            else 0.0
+            abs(log_cost(lower) - log_cost(higher)) if higher > MIN_PENALTY_RATIO * lower else 0.0
             for lower, higher in pairwise(penalties)
         ]
         widest = int(np.argmax(gaps))
-        if gaps[widest] < 0.02:
+        if gaps[widest] < MIN_COST_GAP:
             break
+        # the geometric mean, because penalties span several orders of magnitude
         new_penalty = math.sqrt(penalties[widest] * penalties[widest + 1])
-        cost_and_results[new_penalty] = evaluate(new_penalty)
-    return [cost_and_results[penalty][1] for penalty in sorted(cost_and_results)]
+        results[new_penalty] = evaluate(new_penalty)
+    return [results[penalty][1] for penalty in sorted(results)]

@@ -20,7 +20,7 @@ import joblib
 
 from benchmarks.cache import CACHE, write_whole
 from benchmarks.comparison import peers
-from benchmarks.comparison.record import COLUMNS
+from benchmarks.comparison.record import COLUMNS, Point
 from benchmarks.data import problems
 from benchmarks.data.folds import Fold
 from benchmarks.data.problems import Problem
@@ -32,7 +32,8 @@ class Settings:
     """Settings of all cells of a run."""
 
     quick: bool = False  # use 2,000 training rows, short sweeps and two folds
-    max_fits: int = 14  # number of models in the sweep of a peer
+    #: Number of models in the sweep of a peer, a little more than a problem has budgets.
+    max_fits: int = 14
 
     @property
     def n_fits(self) -> int:
@@ -90,16 +91,16 @@ def run_cell(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, A
     if cached_result is not None:
         return cached_result
     problem = problems.get(cell.problem)
-    folds = []
-    for number, fold in enumerate(settings.folds(problem, cell.seed)):
-        read_or_fit = _model_cache(cell, settings, number, cache)
+    fold_results = []
+    for fold_number, fold in enumerate(settings.folds(problem, cell.seed)):
+        read_or_fit = _model_cache(cell, settings, fold_number, cache)
         task = peers.Task(problem, fold, cell.seed, settings.n_fits, read_or_fit)
         outcome = peers.run_method(cell.method, task)
-        folds.append(
+        fold_results.append(
             {
                 "n_test": len(fold.test_truth),
-                "points": [[getattr(p, c) for c in COLUMNS] for p in outcome.points],
-                "own": outcome.chosen_point and [getattr(outcome.chosen_point, c) for c in COLUMNS],
+                "points": [_figures_of(point) for point in outcome.points],
+                "own": outcome.chosen_point and _figures_of(outcome.chosen_point),
                 "seconds": outcome.seconds,
                 "about": outcome.about,
             }
@@ -110,11 +111,15 @@ def run_cell(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, A
         "code": peers.code_hash(cell.method),
         "data": problem.source,
         "columns": COLUMNS,
-        "folds": folds,
+        "folds": fold_results,
     }
     record: dict[str, Any] = as_json_value(result)
     write_whole(cache / f"{cell.key(settings)}.json", json.dumps(record))
     return record
+
+
+def _figures_of(point: Point) -> list[float]:
+    return [getattr(point, column) for column in COLUMNS]
 
 
 def run_cells(
@@ -153,21 +158,23 @@ def _run_parallel(
 
 
 def _run_timed(cell: Cell, settings: Settings, cache: Path) -> tuple[Cell, float]:
-    start = time.monotonic()
+    start_time = time.monotonic()
     run_cell(cell, settings, cache)
-    return cell, time.monotonic() - start
+    return cell, time.monotonic() - start_time
 
 
 def _model_cache(
-    cell: Cell, settings: Settings, fold: int, cache: Path
+    cell: Cell, settings: Settings, fold_number: int, cache: Path
 ) -> Callable[[str, Callable[[], Any]], Any]:
     """Make a function that caches models under the key of the method that fits them."""
 
     def read_or_fit(name: str, fit_model: Callable[[], Any]) -> Any:
         fitting_method = {"cloud": "f0", "subsets": "static"}[name]
         key = Cell(cell.problem, fitting_method, cell.seed).key(settings)
-        memory = joblib.Memory(cache / "shared", verbose=0)
-        return memory.cache(_fit, ignore=["fit_model"])(f"{key}.{name}.{fold}", fit_model)
+        model_memory = joblib.Memory(cache / "shared", verbose=0)
+        return model_memory.cache(_fit, ignore=["fit_model"])(
+            f"{key}.{name}.{fold_number}", fit_model
+        )
 
     return read_or_fit
 

@@ -91,11 +91,11 @@ def load_user_method(name: str, seed: int) -> Method:
 
 def checked_points(name: str, points: Iterable[Any]) -> list[Point]:
     """Check that all points are :class:`Point` with finite figures, or raise InputError."""
-    checked = list(points)
-    for point in checked:
+    listed_points = list(points)
+    for point in listed_points:
         if not isinstance(point, Point):
             raise InputError(f"method {name}: points() gave {type(point).__name__}, not Point")
         figures = (point.val_accuracy, point.val_cost, point.accuracy, point.cost)
         if not all(math.isfinite(figure) for figure in figures):
             raise InputError(f"method {name}: points() gave a figure that is not finite: {point}")
-    return checked
+    return listed_points

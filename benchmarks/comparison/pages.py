@@ -83,20 +83,22 @@ def _best_peer(problem_figures: Mapping[str, Any], rule_name: str) -> str:
     }
     if not rule_figures:
         return "none"
-    method = max(rule_figures, key=lambda m: rule_figures[m]["cut"]["mean"])
-    return f"{_cut_and_loss(rule_figures[method])} ({method})"
+    best_method = max(rule_figures, key=lambda name: rule_figures[name]["cut"]["mean"])
+    return f"{_cut_and_loss(rule_figures[best_method])} ({best_method})"
 
 
 def _method_names(problems: Mapping[str, Any]) -> list[str]:
     names: dict[str, None] = {}
     for figures in problems.values():
-        names |= dict.fromkeys(m for m in figures["methods"] if m != "f0")
+        names |= dict.fromkeys(method for method in figures["methods"] if method != "f0")
     return list(names)
 
 
 def _overview(name: str, problem_figures: Mapping[str, Any], names: list[str]) -> str:
     methods = problem_figures["methods"]
-    highest_cut = max(m["within_1"]["cut"]["mean"] for m in methods.values())
+    highest_cut = max(
+        method_figures["within_1"]["cut"]["mean"] for method_figures in methods.values()
+    )
     cells = []
     for method in names:
         if method not in methods:
@@ -109,10 +111,10 @@ def _overview(name: str, problem_figures: Mapping[str, Any], names: list[str]) -
         cells.append(f"{cut} / {100 * rule_figures['loss']['mean']:.1f}")
     target = "" if problem_figures["target"] is None else f"{100 * problem_figures['target']:.0f}"
     unit = "" if _metric(problem_figures) == "accuracy" else f"{_metric(problem_figures)}, "
-    n_seeds = max(len(m["seeds"]) for m in methods.values())
+    n_seeds = max(len(method_figures["seeds"]) for method_figures in methods.values())
     top_accuracy = f"{100 * problem_figures['top_accuracy']:.2f}"
-    top = f"{top_accuracy} ({unit}validation: {problem_figures['top_method']})"
-    return f"| [{name}](#{name}) | {n_seeds} | {top} | {target} | " + " | ".join(cells) + " |"
+    top_cell = f"{top_accuracy} ({unit}validation: {problem_figures['top_method']})"
+    return f"| [{name}](#{name}) | {n_seeds} | {top_cell} | {target} | " + " | ".join(cells) + " |"
 
 
 def _section(name: str, problem_figures: Mapping[str, Any]) -> list[str]:
@@ -228,36 +230,50 @@ def plot(name: str, problem_figures: Mapping[str, Any], path: Path) -> None:
 
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.size": 8}):
         figure = Figure(figsize=(6.8, 3.6), layout="constrained")
-        ax = figure.subplots()
-        colours = [mpl.colormaps["tab20"](k) for k in range(20)]
-        ax.set_prop_cycle(color=colours[::2] + colours[1::2])  # dark colours first
+        axes = figure.subplots()
+        colours = [mpl.colormaps["tab20"](colour_number) for colour_number in range(20)]
+        axes.set_prop_cycle(color=colours[::2] + colours[1::2])  # dark colours first
         lowest_accuracy = 1.0
         for method, method_figures in problem_figures["methods"].items():
             # a logarithmic axis cannot show a cost of 0
-            points = [p for p in method_figures["at_budgets"] if p["cost"]["mean"] > 0]
-            x = [p["cost"]["mean"] / problem_figures["full_price"] for p in points]
-            y = [p["accuracy"]["mean"] for p in points]
-            error = [p["accuracy"]["error"] or 0.0 for p in points]
+            points = [point for point in method_figures["at_budgets"] if point["cost"]["mean"] > 0]
+            cost_shares = [
+                point["cost"]["mean"] / problem_figures["full_price"] for point in points
+            ]
+            accuracies = [point["accuracy"]["mean"] for point in points]
+            errors = [point["accuracy"]["error"] or 0.0 for point in points]
             if method == "f0":
-                ax.axhline(y[-1], color="grey", lw=0.8, ls=":", label="f0, at the full price")
+                axes.axhline(
+                    accuracies[-1], color="grey", lw=0.8, ls=":", label="f0, at the full price"
+                )
                 continue
-            lowest_accuracy = min([lowest_accuracy, *y])
-            width = 2.0 if method == OURS else 1.0
+            lowest_accuracy = min([lowest_accuracy, *accuracies])
+            line_width = 2.0 if method == OURS else 1.0
             # dashed lines for peers, because there are more methods than dark colours
-            style = "-" if method.startswith((OURS, "adapt")) else "--"
-            ax.errorbar(x, y, error, marker=".", ms=4, lw=width, ls=style, capsize=2, label=method)
+            line_style = "-" if method.startswith((OURS, "adapt")) else "--"
+            axes.errorbar(
+                cost_shares,
+                accuracies,
+                errors,
+                marker=".",
+                ms=4,
+                lw=line_width,
+                ls=line_style,
+                capsize=2,
+                label=method,
+            )
         top_accuracy = problem_figures["top_accuracy"]
-        ax.axhspan(top_accuracy - 0.01, top_accuracy, color="green", alpha=0.08, lw=0)
-        ax.set(
+        axes.axhspan(top_accuracy - 0.01, top_accuracy, color="green", alpha=0.08, lw=0)
+        axes.set(
             xscale="log",
             xlabel="mean cost per instance, share of the full price",
             ylabel=f"{_metric(problem_figures)} on test rows",
             title=problem_figures["title"],
             ylim=(max(lowest_accuracy - 0.01, top_accuracy - 0.3), top_accuracy + 0.01),
         )
-        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
-        ax.xaxis.set_minor_formatter(NullFormatter())
-        ax.grid(alpha=0.25)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g} %"))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.grid(alpha=0.25)
         figure.legend(frameon=False, fontsize=7, loc="outside right upper")
         figure.savefig(path, metadata={"Date": None})

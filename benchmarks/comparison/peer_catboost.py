@@ -11,7 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.comparison.boosters import LARGE_ROWS, prices_with_group_part, sweep_penalties
+from benchmarks.comparison.boosters import (
+    LARGE_ROWS,
+    PATIENCE_ROUNDS,
+    prices_with_group_part,
+    sweep_penalties,
+)
 from benchmarks.comparison.record import Point
 from benchmarks.data.folds import Fold
 from benchmarks.data.problems import Problem
@@ -30,8 +35,8 @@ class _FittedModel:
     used_features: NDArray[np.intp]
     nbytes: int
 
-    def proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        return np.asarray(self.model.predict_proba(x), np.float64)
+    def proba(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+        return np.asarray(self.model.predict_proba(rows), np.float64)
 
 
 def catboost_points(
@@ -46,28 +51,30 @@ def catboost_points(
     for capacity in _capacities(len(plan.fit_rows), problem.n_classes, problem.has_noisy_labels):
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
-            fit = _fit(plan, costs, capacity, strength, seed)
-            model, validation_proba = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
+            fit = _make_fit(plan, costs, capacity, strength, seed)
+            model, validation_proba = cross_fit(
+                plan, fit, lambda fitted_model, rows: fitted_model.proba(plan.x[rows])
+            )
             cost = costs.price(model.used_features)
-            probas = validation_proba, model.proba(fold.test[0])
-            return cost, Point.of_probabilities(fold, plan, *probas, cost, model.nbytes)
+            probabilities = validation_proba, model.proba(fold.test[0])
+            return cost, Point.of_probabilities(fold, plan, *probabilities, cost, model.nbytes)
 
         points += sweep_penalties(evaluate, *STRENGTH_RANGE, n_fits)
     return points
 
 
 def _capacities(n_rows: int, n_classes: int, has_noisy_labels: bool) -> list[dict[str, Any]]:
-    small = [{"depth": depth, "learning_rate": 0.1, "iterations": 400} for depth in (3, 6)]
+    small_trees = [{"depth": depth, "learning_rate": 0.1, "iterations": 400} for depth in (3, 6)]
     if n_rows <= LARGE_ROWS:
-        return small
+        return small_trees
     if n_classes == 2:
-        large = {"depth": 8, "learning_rate": 0.25, "iterations": 600}
+        large_trees = {"depth": 8, "learning_rate": 0.25, "iterations": 600}
     else:
-        large = {"depth": 6, "learning_rate": 0.3, "iterations": 250, "border_count": 64}
-    return [large, *small] if has_noisy_labels else [large]
+        large_trees = {"depth": 6, "learning_rate": 0.3, "iterations": 250, "border_count": 64}
+    return [large_trees, *small_trees] if has_noisy_labels else [large_trees]
 
 
-def _fit(
+def _make_fit(
     plan: ValidationSplit, costs: FeatureCosts, capacity: dict[str, Any], strength: float, seed: int
 ) -> Any:
     try:
@@ -88,7 +95,7 @@ def _fit(
             allow_writing_files=False,
         )
         eval_set = None if stopping_rows is None else (plan.x[stopping_rows], plan.y[stopping_rows])
-        patience = None if stopping_rows is None else 20
+        patience = None if stopping_rows is None else PATIENCE_ROUNDS
         model.fit(plan.x[rows], plan.y[rows], eval_set=eval_set, early_stopping_rounds=patience)
         return _FittedModel(model, int(model.tree_count_), *_features_and_bytes(model))
 
@@ -104,10 +111,10 @@ def _features_and_bytes(model: Any) -> tuple[NDArray[np.intp], int]:
         path = Path(folder) / "model.json"
         model.save_model(str(path), format="json")
         document = json.loads(path.read_text())
-    used: set[int] = set()
+    used_features: set[int] = set()
     nbytes = 0
     for tree in document.get("oblivious_trees") or []:
         splits = tree["splits"] or []
-        used |= {split["float_feature_index"] for split in splits}
+        used_features |= {split["float_feature_index"] for split in splits}
         nbytes += 8 * len(splits) + 4 * len(tree["leaf_values"])
-    return np.array(sorted(used), np.intp), nbytes
+    return np.array(sorted(used_features), np.intp), nbytes

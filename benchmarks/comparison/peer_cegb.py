@@ -39,20 +39,22 @@ def coupled_points(
     ):
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
-            penalty = _coupled_penalties(costs, np.zeros(costs.n_features, bool), strength)
-            params = capacity | {"cegb_penalty_feature_coupled": penalty.tolist()}
+            penalties = _coupled_penalties(costs, np.zeros(costs.n_features, bool), strength)
+            penalised_capacity = capacity | {"cegb_penalty_feature_coupled": penalties.tolist()}
             fit = booster_fit(
                 plan,
                 np.arange(costs.n_features),
                 problem.n_classes,
-                params,
+                penalised_capacity,
                 seed=seed,
                 callback=_group_callback(costs, strength) if costs.shared.any() else None,
             )
-            model, validation_proba = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
+            model, validation_proba = cross_fit(
+                plan, fit, lambda fitted_model, rows: fitted_model.proba(plan.x[rows])
+            )
             cost = costs.price(model.used_features())
-            probas = validation_proba, model.proba(fold.test[0])
-            return cost, Point.of_probabilities(fold, plan, *probas, cost, model.nbytes)
+            probabilities = validation_proba, model.proba(fold.test[0])
+            return cost, Point.of_probabilities(fold, plan, *probabilities, cost, model.nbytes)
 
         points += sweep_penalties(evaluate, *_penalty_range(plan, costs), n_fits)
     return points
@@ -74,41 +76,43 @@ def lazy_points(
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
             # every instance pays the penalty, so it has no factor of the number of rows
-            penalty = strength / len(plan.fit_rows) * prices_with_group_part(costs)
-            params = capacity | {"cegb_penalty_feature_lazy": penalty.tolist()}
+            penalties = strength / len(plan.fit_rows) * prices_with_group_part(costs)
+            penalised_capacity = capacity | {"cegb_penalty_feature_lazy": penalties.tolist()}
             fit = booster_fit(
-                plan, np.arange(costs.n_features), problem.n_classes, params, seed=seed
+                plan, np.arange(costs.n_features), problem.n_classes, penalised_capacity, seed=seed
             )
 
             def cost_and_proba(model: Booster, rows: NDArray[np.intp]) -> NDArray[np.float64]:
-                x = plan.x[rows]
-                return np.column_stack([path_costs(model, x, costs), model.proba(x)])
+                features = plan.x[rows]
+                return np.column_stack([path_costs(model, features, costs), model.proba(features)])
 
             model, validation_columns = cross_fit(plan, fit, cost_and_proba)
-            x = fold.test[0]
+            test_rows = fold.test[0]
             mean_costs = (
                 float(validation_columns[:, 0].mean()),
-                float(path_costs(model, x, costs).mean()),
+                float(path_costs(model, test_rows, costs).mean()),
             )
-            probas = validation_columns[:, 1:], model.proba(x)
-            point = Point.of_probabilities(fold, plan, *probas, mean_costs, model.nbytes)
+            probabilities = validation_columns[:, 1:], model.proba(test_rows)
+            point = Point.of_probabilities(fold, plan, *probabilities, mean_costs, model.nbytes)
             return mean_costs[0], point
 
         points += sweep_penalties(evaluate, *_penalty_range(plan, costs), n_fits)
     return points
 
 
-def path_costs(model: Booster, x: NDArray[np.float32], costs: FeatureCosts) -> NDArray[np.float64]:
+def path_costs(
+    model: Booster, rows: NDArray[np.float32], costs: FeatureCosts
+) -> NDArray[np.float64]:
     """Cost of each instance, which pays for the features on its paths through all trees."""
     leaves = np.asarray(
-        model.model.predict(x[:, model.columns], pred_leaf=True, num_iteration=model.rounds)
-    ).reshape(len(x), -1)
+        model.model.predict(rows[:, model.columns], pred_leaf=True, num_iteration=model.rounds)
+    ).reshape(len(rows), -1)
     trees = model.model.dump_model(num_iteration=model.rounds)["tree_info"]
-    acquired = np.zeros((len(x), costs.n_features), bool)
-    for number, tree in enumerate(trees):
+    acquired = np.zeros((len(rows), costs.n_features), bool)
+    for tree_number, tree in enumerate(trees):
         leaf_features = np.zeros((tree["num_leaves"], costs.n_features), bool)
         _note_features(tree["tree_structure"], [], model.columns, leaf_features)
-        acquired |= leaf_features[leaves[:, number].astype(np.intp)]
+        acquired |= leaf_features[leaves[:, tree_number].astype(np.intp)]
     return costs.instance_costs(acquired)
 
 
@@ -122,9 +126,9 @@ def _note_features(
     if "split_feature" not in node:
         leaf_features[node.get("leaf_index", 0), path_features] = True
         return
-    features = [*path_features, int(columns[node["split_feature"]])]
-    _note_features(node["left_child"], features, columns, leaf_features)
-    _note_features(node["right_child"], features, columns, leaf_features)
+    child_features = [*path_features, int(columns[node["split_feature"]])]
+    _note_features(node["left_child"], child_features, columns, leaf_features)
+    _note_features(node["right_child"], child_features, columns, leaf_features)
 
 
 def _penalty_range(plan: ValidationSplit, costs: FeatureCosts) -> tuple[float, float]:
@@ -134,17 +138,18 @@ def _penalty_range(plan: ValidationSplit, costs: FeatureCosts) -> tuple[float, f
 
 
 def _coupled_penalties(
-    costs: FeatureCosts, used: NDArray[np.bool_], strength: float
+    costs: FeatureCosts, is_used: NDArray[np.bool_], strength: float
 ) -> NDArray[np.float64]:
-    touched = np.isin(costs.group, costs.group[used]) & (costs.group >= 0)
-    shared = np.where(touched, 0.0, np.append(costs.shared, 0.0)[costs.group])
-    return np.where(used, 0.0, strength * (costs.own + shared))
+    # strength * (own price + shared price of an unused group) for an unused feature
+    has_used_group = np.isin(costs.group, costs.group[is_used]) & (costs.group >= 0)
+    shared_prices = np.where(has_used_group, 0.0, np.append(costs.shared, 0.0)[costs.group])
+    return np.where(is_used, 0.0, strength * (costs.own + shared_prices))
 
 
 def _group_callback(costs: FeatureCosts, strength: float) -> Callable[[Any], None]:
-    def update_penalties(env: Any) -> None:
-        used = env.model.feature_importance("split") > 0
-        penalty = _coupled_penalties(costs, used, strength)
-        env.model.reset_parameter({"cegb_penalty_feature_coupled": penalty.tolist()})
+    def update_penalties(round_state: Any) -> None:
+        is_used = round_state.model.feature_importance("split") > 0
+        penalties = _coupled_penalties(costs, is_used, strength)
+        round_state.model.reset_parameter({"cegb_penalty_feature_coupled": penalties.tolist()})
 
     return update_penalties

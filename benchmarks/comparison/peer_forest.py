@@ -22,7 +22,9 @@ from gatewise_training.data.validation_split import Rows, ValidationSplit, cross
 from gatewise_training.operating_points.packed_size import packed_bytes
 from gatewise_training.prune.forest import Forest
 
+#: Maximum depths, from the full depth of the paper down to a single split.
 DEPTHS = (None, 12, 8, 6, 4, 3, 2, 1)
+#: Numbers of trees; 40 is the number of the paper.
 N_TREES = (1, 5, 15, 40)
 
 
@@ -34,10 +36,10 @@ class EntropyForest:
     costs: FeatureCosts
     rounds: int = 0
 
-    def cost_and_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+    def cost_and_proba(self, rows: NDArray[np.float32]) -> NDArray[np.float64]:
         """Cost and class probabilities of each row, shape (n, len(N_TREES), 1 + n_classes)."""
         columns = [
-            np.column_stack([forest.cost(x, self.costs), forest.proba(x)])
+            np.column_stack([forest.cost(rows, self.costs), forest.proba(rows)])
             for forest in self.forests
         ]
         return np.stack(columns, axis=1)
@@ -51,15 +53,15 @@ def limited_depth_points(
     for depth in DEPTHS[:n_fits]:
         fit = partial(_fit, plan, problem.costs, depth, seed)
         model, validation_columns = cross_fit(
-            plan, fit, lambda m, rows: m.cost_and_proba(plan.x[rows])
+            plan, fit, lambda fitted_model, rows: fitted_model.cost_and_proba(plan.x[rows])
         )
         test_columns = model.cost_and_proba(fold.test[0])
-        for number, forest in enumerate(model.forests):
-            validation, test = validation_columns[:, number], test_columns[:, number]
-            costs = float(validation[:, 0].mean()), float(test[:, 0].mean())
+        for size_number, forest in enumerate(model.forests):
+            validation, test = validation_columns[:, size_number], test_columns[:, size_number]
+            mean_costs = float(validation[:, 0].mean()), float(test[:, 0].mean())
             n_bytes = packed_bytes([Stage.from_model(forest.trees, "identity")])
             point = Point.of_probabilities(
-                fold, plan, validation[:, 1:], test[:, 1:], costs, n_bytes
+                fold, plan, validation[:, 1:], test[:, 1:], mean_costs, n_bytes
             )
             points.append(point)
     return points

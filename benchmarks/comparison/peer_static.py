@@ -61,7 +61,9 @@ def fit_subsets(
         for max_price in [*max_prices[1:].tolist(), 0.0]:
             start = time.process_time()
             fit = booster_fit(plan, columns, problem.n_classes, capacity, seed=seed)
-            model, validation_proba = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
+            model, validation_proba = cross_fit(
+                plan, fit, lambda fitted_model, rows: fitted_model.proba(plan.x[rows])
+            )
             test_proba = model.proba(fold.test[0])
             seconds = time.process_time() - start
             subsets.append(
@@ -77,24 +79,28 @@ def _eliminate(model: Booster, costs: FeatureCosts, max_price: float) -> NDArray
     """Remove features until the price falls and is at most `max_price`."""
     gains = np.zeros(costs.n_features)
     gains[model.columns] = model.gains()
-    in_subset = costs.mask(model.used_features())
+    is_in_subset = costs.mask(model.used_features())
+    # a feature without an own price saves only together with all members of its group
     removable_sets = [
-        costs.members(k) if costs.own[k] == 0 else np.array([k]) for k in range(len(gains))
+        costs.members(feature) if costs.own[feature] == 0 else np.array([feature])
+        for feature in range(len(gains))
     ]
-    initial_price = costs.price(in_subset)
-    while in_subset.any() and (
-        costs.price(in_subset) > max_price or costs.price(in_subset) >= initial_price
+    initial_price = costs.price(is_in_subset)
+    while is_in_subset.any() and (
+        costs.price(is_in_subset) > max_price or costs.price(is_in_subset) >= initial_price
     ):
+        # lost gain / saved price; the maximum avoids a division by 0 if the group has other members
         gain_per_price = {}
-        for k in np.flatnonzero(in_subset):
-            smaller_subset = in_subset.copy()
-            smaller_subset[removable_sets[k]] = False
-            saved_price = costs.price(in_subset) - costs.price(smaller_subset)
-            gain_per_price[int(k)] = gains[removable_sets[k]][
-                in_subset[removable_sets[k]]
-            ].sum() / max(saved_price, 1e-12)
-        in_subset[removable_sets[min(gain_per_price, key=lambda k: gain_per_price[k])]] = False
-    return np.flatnonzero(in_subset)
+        for feature in np.flatnonzero(is_in_subset).tolist():
+            removed = removable_sets[feature]
+            smaller_subset = is_in_subset.copy()
+            smaller_subset[removed] = False
+            saved_price = costs.price(is_in_subset) - costs.price(smaller_subset)
+            lost_gain = gains[removed][is_in_subset[removed]].sum()
+            gain_per_price[feature] = lost_gain / max(saved_price, 1e-12)
+        worst_feature = min(gain_per_price, key=lambda feature: gain_per_price[feature])
+        is_in_subset[removable_sets[worst_feature]] = False
+    return np.flatnonzero(is_in_subset)
 
 
 def fit_cloud(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int) -> CloudAnswers:
@@ -124,41 +130,48 @@ def single_model_points(
 
 
 def cloud_only_points(
-    f0: CloudAnswers, plan: ValidationSplit, fold: Fold, costs: FeatureCosts
+    cloud_answers: CloudAnswers, plan: ValidationSplit, fold: Fold, costs: FeatureCosts
 ) -> list[Point]:
     """Point of the high-cost model for every instance."""
-    pairs = (f0.validation_answers, fold.truth_of_plan(plan)), (f0.test_answers, fold.test_truth)
-    return [Point.of_single_model(*pairs, costs.total)]
+    answers_and_truths = (
+        (cloud_answers.validation_answers, fold.truth_of_plan(plan)),
+        (cloud_answers.test_answers, fold.test_truth),
+    )
+    return [Point.of_single_model(*answers_and_truths, costs.total)]
 
 
-def _margin(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    largest = np.partition(p, -2, axis=1)
-    return largest[:, -1] - largest[:, -2]
+def _margin(class_probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
+    # the largest value last, the second largest before it
+    partitioned = np.partition(class_probabilities, -2, axis=1)
+    return partitioned[:, -1] - partitioned[:, -2]
 
 
 def _cross_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    # xlogy(0, 0) is 0; the code of Sedna fails for p = 0
+    # 1 + sum p log p / log M for M classes; xlogy(0, 0) is 0, where the code of Sedna fails
     return np.asarray(1 + xlogy(p, p).sum(axis=1) / np.log(p.shape[1]), np.float64)
 
 
 SCORES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "two-stage": _margin,
     "sedna-cross-entropy": _cross_entropy,
-    "sedna-threshold": lambda p: p.max(axis=1),
+    "sedna-threshold": lambda class_probabilities: class_probabilities.max(axis=1),
 }
 """Stop scores; the device answers if the score is at least a threshold."""
 
 
 def two_stage_points(
     subsets: list[Subset],
-    f0: CloudAnswers,
+    cloud_answers: CloudAnswers,
     rule: str,
     plan: ValidationSplit,
     fold: Fold,
     costs: FeatureCosts,
     n_thresholds: int = 60,
 ) -> list[Point]:
-    """Points of each subset's model before the cloud, for a range of thresholds."""
+    """Points of each subset's model before the cloud, for a range of thresholds.
+
+    With 60 thresholds, neighbouring points differ by less than 2 % of offloads.
+    """
     score, points = SCORES[rule], single_model_points(subsets, plan, fold, costs)
     validation_truth, test_truth = fold.truth_of_plan(plan), fold.test_truth
     for subset in subsets:
@@ -166,7 +179,7 @@ def two_stage_points(
         points += cascade_points(
             validation=(validation_truth.to_answers(subset.validation_proba), validation_scores),
             test=(test_truth.to_answers(subset.test_proba), test_scores),
-            cloud=(f0.validation_answers, f0.test_answers),
+            cloud=(cloud_answers.validation_answers, cloud_answers.test_answers),
             truth=(validation_truth, test_truth),
             thresholds=threshold_quantiles(validation_scores, n_thresholds),
             costs=costs,

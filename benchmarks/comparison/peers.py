@@ -28,6 +28,7 @@ from gatewise_training import methods as library
 from gatewise_training.data.validation_split import ValidationSplit
 
 MAX_LOSS = 0.01
+"""Loss of accuracy for which a system chooses its own point, as in :mod:`.summary`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +161,9 @@ class LibraryMethod:
         return {
             "f0": None if system.high_cost_model_ is None else system.high_cost_model_.kind,
             "families": list(getattr(system, "families_", ())),
-            "stage_features": [[len(s.features) for s in chain] for chain in system.chains_],
+            "stage_features": [
+                [len(stage.features) for stage in chain] for chain in system.chains_
+            ],
             "reference_accuracy": system.frontier_.reference_accuracy,
         }
 
@@ -197,25 +200,25 @@ class Peer:
         sweep = SWEEPS.get(self._name)
         if sweep is not None:
             return sweep(task.problem, fold, plan, task.seed, task.n_fits)
-        f0 = None if self._name == "static" else self._high_cost_model(fold)
-        subsets = [] if self._name == "f0" else self._subsets(fold)
+        cloud_answers = None if self._name == "static" else self._fit_cloud(fold)
+        subsets = [] if self._name == "f0" else self._fit_subsets(fold)
         costs = task.problem.costs
-        if f0 is None:
+        if cloud_answers is None:
             return peer_static.single_model_points(subsets, plan, fold, costs)
         if self._name == "f0":
-            return peer_static.cloud_only_points(f0, plan, fold, costs)
-        return peer_static.two_stage_points(subsets, f0, self._name, plan, fold, costs)
+            return peer_static.cloud_only_points(cloud_answers, plan, fold, costs)
+        return peer_static.two_stage_points(subsets, cloud_answers, self._name, plan, fold, costs)
 
-    def _high_cost_model(self, fold: Fold) -> peer_static.CloudAnswers:
+    def _fit_cloud(self, fold: Fold) -> peer_static.CloudAnswers:
         task = self._task
-        f0: peer_static.CloudAnswers = task.read_or_fit(
+        cloud_answers: peer_static.CloudAnswers = task.read_or_fit(
             "cloud", lambda: peer_static.fit_cloud(task.problem, fold, self._plan, task.seed)
         )
-        self.cached_fit_seconds += f0.seconds
-        self.details["f0"] = f0.kind
-        return f0
+        self.cached_fit_seconds += cloud_answers.seconds
+        self.details["f0"] = cloud_answers.kind
+        return cloud_answers
 
-    def _subsets(self, fold: Fold) -> list[peer_static.Subset]:
+    def _fit_subsets(self, fold: Fold) -> list[peer_static.Subset]:
         task = self._task
         subsets: list[peer_static.Subset] = task.read_or_fit(
             "subsets",
@@ -225,6 +228,6 @@ class Peer:
         return subsets
 
 
-def _make_system(name: str, **params: Any) -> Any:
-    method, bounds = VARIANTS.get(name, (name, {}))
-    return library.make(method, **bounds, **params)
+def _make_system(name: str, **settings: Any) -> Any:
+    method, variant_settings = VARIANTS.get(name, (name, {}))
+    return library.make(method, **variant_settings, **settings)

@@ -17,6 +17,7 @@ from gatewise_training.data.validation_split import ValidationSplit
 BYTE_BOUNDS = {"1mb": 2**20, "64kb": 2**16, "8kb": 2**13}
 """Bounds on the bytes of models, by the suffix of the methods that are fitted within them."""
 
+#: Fields of a point in the cached results, in this order.
 COLUMNS = ("val_accuracy", "val_cost", "accuracy", "cost", "cost_paper", "offload_rate", "nbytes")
 
 
@@ -71,18 +72,20 @@ class Point:
     ) -> Point:
         """Point of a single model, from class probabilities of shape (n, n_classes)."""
         validation_truth = fold.truth_of_plan(plan)
-        pairs = (
+        answers_and_truths = (
             (validation_truth.to_answers(validation_proba), validation_truth),
             (fold.test_truth.to_answers(test_proba), fold.test_truth),
         )
-        return cls.of_single_model(*pairs, cost, nbytes)
+        return cls.of_single_model(*answers_and_truths, cost, nbytes)
 
 
-def threshold_quantiles(scores: NDArray[Any], n: int) -> list[float]:
+def threshold_quantiles(scores: NDArray[Any], n_thresholds: int) -> list[float]:
     """Thresholds midway between quantiles of a score, from +inf (never stop) to -inf (always)."""
-    distinct = np.unique(scores)
-    midpoints = (distinct[1:] + distinct[:-1]) / 2
-    positions = np.linspace(0, len(midpoints) - 1, n if len(midpoints) else 0).astype(int)
+    distinct_scores = np.unique(scores)
+    midpoints = (distinct_scores[1:] + distinct_scores[:-1]) / 2
+    positions = np.linspace(0, len(midpoints) - 1, n_thresholds if len(midpoints) else 0).astype(
+        int
+    )
     return [np.inf, *midpoints[np.unique(positions)].tolist(), -np.inf]
 
 
@@ -108,6 +111,7 @@ def cascade_points(
         scores_and_costs: list[float] = []
         offload_rate = 0.0
         for row_set, (answers, score) in enumerate((validation, test)):
+            # not "<", because a score may be NaN, and such a row is offloaded
             is_offloaded = ~(score >= threshold)
             final_answers = np.where(is_offloaded, cloud[row_set], answers)
             offload_rate = float(is_offloaded.mean())
@@ -146,8 +150,8 @@ def pareto_points(points: Sequence[Point], fold: Fold) -> list[Point]:
     front: dict[Point, None] = {}
     for bound in (math.inf, *BYTE_BOUNDS.values()):
         best_accuracy = -1.0
-        for point in sorted(candidates, key=lambda p: (p.val_cost, -p.val_accuracy)):
+        for point in sorted(candidates, key=lambda point: (point.val_cost, -point.val_accuracy)):
             if point.nbytes <= bound and point.val_accuracy > best_accuracy + 1e-12:
                 best_accuracy = point.val_accuracy
                 front[point] = None
-    return sorted(front, key=lambda p: (p.val_cost, p.val_accuracy))
+    return sorted(front, key=lambda point: (point.val_cost, point.val_accuracy))

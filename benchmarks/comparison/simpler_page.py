@@ -21,7 +21,7 @@ SIMPLER = (
 """Systems with at most one stage before the high-cost model, or without a high-cost model."""
 
 MIN_STANDARD_ERRORS = 2.0
-"""Minimum difference, in standard errors, that counts as significant."""
+"""Minimum difference, in standard errors, that counts as significant, at a level of about 5 %."""
 
 
 class Lead(NamedTuple):
@@ -78,6 +78,7 @@ def leads(name: str, figures: Mapping[str, Any], methods: tuple[str, ...]) -> It
             continue
         our_rule, their_rule = our_figures["within_1"], their_figures["within_1"]
         gap = their_rule["cut"]["mean"] - our_rule["cut"]["mean"]
+        # the errors of two independent means add in squares
         error = math.hypot(our_rule["cut"]["error"] or 0.0, their_rule["cut"]["error"] or 0.0)
         if gap > max(MIN_STANDARD_ERRORS * error, MIN_DIFFERENCE):
             texts = _saving(our_rule), _saving(their_rule)
@@ -103,7 +104,7 @@ def _table(
     listed_leads: list[Lead], problems: Mapping[str, Any], methods: tuple[str, ...]
 ) -> list[str]:
     n_cells = sum(
-        (1 + len(figures["budgets"])) * sum(m in figures["methods"] for m in methods)
+        (1 + len(figures["budgets"])) * sum(method in figures["methods"] for method in methods)
         for figures in problems.values()
     )
     rows = [
@@ -117,7 +118,11 @@ def _table(
         ]
         for lead in listed_leads
     ]
-    missing_methods = [m for m in methods if all(m not in f["methods"] for f in problems.values())]
+    missing_methods = [
+        method
+        for method in methods
+        if all(method not in figures["methods"] for figures in problems.values())
+    ]
     missing_text = (
         f" Not among the figures: {', '.join(missing_methods)}." if missing_methods else ""
     )

@@ -22,7 +22,8 @@ MAX_LOSS = 0.01
 """Accepted loss of accuracy, 1 % absolute."""
 
 SLACK = 0.002
-"""Reserve of validation accuracy in the rule "with slack"."""
+"""Reserve of validation accuracy in the rule "with slack", because a point that is chosen on
+validation rows is somewhat less accurate on others."""
 
 MIN_DIFFERENCE = 0.001
 """Mean accuracies with at most this difference count as equal."""
@@ -44,12 +45,12 @@ class _Fold:
 
     def within(self, nbytes: int) -> _Fold:
         """Fold with only the points that take at most `nbytes`."""
-        return replace(self, points=tuple(p for p in self.points if p.nbytes <= nbytes))
+        return replace(self, points=tuple(point for point in self.points if point.nbytes <= nbytes))
 
     @property
     def best(self) -> Point:
         """Cheapest point among those with the highest validation accuracy."""
-        return max(self.points, key=lambda p: (p.val_accuracy, -p.val_cost))
+        return max(self.points, key=lambda point: (point.val_accuracy, -point.val_cost))
 
 
 Rule = Callable[[_Fold, _Fold], Point | None]
@@ -58,14 +59,19 @@ Rule = Callable[[_Fold, _Fold], Point | None]
 
 def pick_budget(points: Iterable[Point], budget: float) -> Point:
     """Point with the highest validation accuracy whose validation cost is within the budget."""
-    affordable = [p for p in points if p.val_cost <= budget + 1e-9]
-    return max(affordable, key=lambda p: (p.val_accuracy, -p.val_cost))
+    # 1e-9 for sums of prices in another order
+    affordable_points = [point for point in points if point.val_cost <= budget + 1e-9]
+    return max(affordable_points, key=lambda point: (point.val_accuracy, -point.val_cost))
 
 
 def pick_floor(points: Iterable[Point], min_accuracy: float) -> Point | None:
     """Cheapest point on validation rows whose accuracy on them is at least `min_accuracy`."""
-    accurate = [p for p in points if p.val_accuracy >= min_accuracy - 1e-12]
-    return min(accurate, key=lambda p: (p.val_cost, -p.val_accuracy)) if accurate else None
+    accurate_points = [point for point in points if point.val_accuracy >= min_accuracy - 1e-12]
+    return (
+        min(accurate_points, key=lambda point: (point.val_cost, -point.val_accuracy))
+        if accurate_points
+        else None
+    )
 
 
 def summarise(problem: Problem, results: Results) -> dict[str, Any]:
@@ -76,10 +82,12 @@ def summarise(problem: Problem, results: Results) -> dict[str, Any]:
     }
     bounded = {f"{method}-{bound}" for method in folds for bound in BYTE_BOUNDS}
     # exclude bounded fits: they choose shapes on validation rows, so their accuracy is optimistic
-    top_method = _top_method({m: seeds for m, seeds in folds.items() if m not in bounded})
+    top_method = _top_method(
+        {method: seeds for method, seeds in folds.items() if method not in bounded}
+    )
     top_folds = folds[top_method]
     top_accuracy = max(
-        float(np.mean([_pooled(seed, lambda f: f.best.accuracy) for seed in seeds]))
+        float(np.mean([_pooled(seed, lambda fold: fold.best.accuracy) for seed in seeds]))
         for seeds in folds.values()
     )
     return {
@@ -95,7 +103,9 @@ def summarise(problem: Problem, results: Results) -> dict[str, Any]:
             method: _method_figures(problem, method, cells, folds, top_folds, top_accuracy)
             for method, cells in results.items()
         },
-        "top_accuracy_of_seeds": [_pooled(seed, lambda f: f.best.accuracy) for seed in top_folds],
+        "top_accuracy_of_seeds": [
+            _pooled(seed, lambda fold: fold.best.accuracy) for seed in top_folds
+        ],
     }
 
 
@@ -117,18 +127,20 @@ def _method_figures(
     for name, bound in BYTE_BOUNDS.items():
         bounded_fits = folds.get(f"{method}-{name}", [])
         bounded_fits = bounded_fits if len(bounded_fits) == len(seeds) else seeds
-        small = [[fold.within(bound) for fold in seed] for seed in bounded_fits]
-        bounded_figures[f"within_1_{bound // 1024}_kb"] = _rule(
-            problem, _with_top_folds(small, top_folds), _within(), top_accuracy
+        small_folds = [[fold.within(bound) for fold in seed] for seed in bounded_fits]
+        bounded_figures[f"within_1_{bound // 1024}_kb"] = _rule_figures(
+            problem, _with_top_folds(small_folds, top_folds), _within(), top_accuracy
         )
-        bounded_figures[f"at_budgets_{bound // 1024}_kb"] = _at_budgets(problem, small)
+        bounded_figures[f"at_budgets_{bound // 1024}_kb"] = _at_budgets(problem, small_folds)
     return {
         "seeds": [cell["seed"] for cell in cells],
         "code": sorted({cell["code"] for cell in cells}),
-        "best_accuracy": _mean([_pooled(s, lambda f: f.best.accuracy) for s in seeds]),
-        "best_val_accuracy": _mean([_pooled(s, lambda f: f.best.val_accuracy) for s in seeds]),
-        "fit_seconds": _mean([sum(f["seconds"] for f in cell["folds"]) for cell in cells]),
-        **{name: _rule(problem, pairs, rule, top_accuracy) for name, rule in rules.items()},
+        "best_accuracy": _mean([_pooled(seed, lambda fold: fold.best.accuracy) for seed in seeds]),
+        "best_val_accuracy": _mean(
+            [_pooled(seed, lambda fold: fold.best.val_accuracy) for seed in seeds]
+        ),
+        "fit_seconds": _mean([sum(fold["seconds"] for fold in cell["folds"]) for cell in cells]),
+        **{name: _rule_figures(problem, pairs, rule, top_accuracy) for name, rule in rules.items()},
         "at_budgets": _at_budgets(problem, seeds),
         **bounded_figures,
         "about": cells[0]["folds"][0]["about"],
@@ -142,7 +154,7 @@ def _within(*, slack: float = 0.0) -> Rule:
     return rule
 
 
-def _rule(
+def _rule_figures(
     problem: Problem,
     pairs: Sequence[tuple[Sequence[_Fold], Sequence[_Fold]]],
     rule: Rule,
@@ -152,7 +164,7 @@ def _rule(
     full_price = problem.costs.total
     rows = []
     for folds, top_folds in pairs:
-        chosen_points = [rule(f, top) for f, top in zip(folds, top_folds, strict=True)]
+        chosen_points = [rule(fold, top) for fold, top in zip(folds, top_folds, strict=True)]
         points = [
             point or Point(0, 0, top.best.accuracy, full_price, full_price, offload_rate=1.0)
             for point, top in zip(chosen_points, top_folds, strict=True)
@@ -160,12 +172,13 @@ def _rule(
         weights = [fold.n_test for fold in folds]
         rows.append(
             {
-                "cut": 1 - _weighted([p.cost for p in points], weights) / full_price,
-                "cut_paper": 1 - _weighted([p.cost_paper for p in points], weights) / full_price,
-                "loss": top_accuracy - _weighted([p.accuracy for p in points], weights),
-                "offload_rate": _weighted([p.offload_rate for p in points], weights),
-                "nbytes": _weighted([p.nbytes for p in points], weights),
-                "reached": _weighted([p is not None for p in chosen_points], weights),
+                "cut": 1 - _weighted([point.cost for point in points], weights) / full_price,
+                "cut_paper": 1
+                - _weighted([point.cost_paper for point in points], weights) / full_price,
+                "loss": top_accuracy - _weighted([point.accuracy for point in points], weights),
+                "offload_rate": _weighted([point.offload_rate for point in points], weights),
+                "nbytes": _weighted([point.nbytes for point in points], weights),
+                "reached": _weighted([point is not None for point in chosen_points], weights),
             }
         )
     return {key: _mean([row[key] for row in rows]) for key in rows[0]}
@@ -178,8 +191,8 @@ def _at_budgets(problem: Problem, seeds: Sequence[Sequence[_Fold]]) -> list[dict
         for folds in seeds:
             points = [pick_budget(fold.points, budget) for fold in folds]
             weights = [fold.n_test for fold in folds]
-            accuracies.append(_weighted([p.accuracy for p in points], weights))
-            costs.append(_weighted([p.cost for p in points], weights))
+            accuracies.append(_weighted([point.accuracy for point in points], weights))
+            costs.append(_weighted([point.cost for point in points], weights))
         rows.append({"accuracy": _mean(accuracies), "cost": _mean(costs), "of_seeds": accuracies})
     return rows
 
@@ -230,31 +243,35 @@ def compare(
 
 
 def paired_accuracies(
-    first: Mapping[str, Any], second: Mapping[str, Any], key: str = "at_budgets"
+    our_figures: Mapping[str, Any], their_figures: Mapping[str, Any], key: str = "at_budgets"
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Yield accuracies of two methods at each budget, for the seeds that both have."""
-    seeds = [seed for seed in first["seeds"] if seed in second["seeds"]]
-    for cells in zip(first[key], second[key], strict=True):
+    seeds = [seed for seed in our_figures["seeds"] if seed in their_figures["seeds"]]
+    for cells in zip(our_figures[key], their_figures[key], strict=True):
         ours, theirs = (
             np.array([cell["of_seeds"][figures["seeds"].index(seed)] for seed in seeds])
-            for cell, figures in zip(cells, (first, second), strict=True)
+            for cell, figures in zip(cells, (our_figures, their_figures), strict=True)
         )
         yield ours, theirs
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p-values by Holm's step-down rule."""
+    """Adjust p-values by Holm's step-down rule.
+
+    Of n sorted p-values, the i-th is adjusted to max over j <= i of min(1, (n - j + 1) p_j).
+    """
     order = np.argsort(p_values)
     factors = len(p_values) - np.arange(len(p_values))
-    stepped = np.maximum.accumulate(np.array(p_values)[order] * factors)
+    running_maxima = np.maximum.accumulate(np.array(p_values)[order] * factors)
     adjusted = np.empty(len(p_values))
-    adjusted[order] = np.minimum(stepped, 1.0)
-    return [float(p) for p in adjusted]
+    adjusted[order] = np.minimum(running_maxima, 1.0)
+    return [float(p_value) for p_value in adjusted]
 
 
 def _p_value(gaps: NDArray[np.float64], n_test: int) -> float:
     if len(gaps) < 2 or not gaps.any():
         return 1.0
+    # two-sided test of t = |mean gap| / (standard deviation / sqrt(n)); see `compare` for the floor
     error = max(float(gaps.std(ddof=1)), 0.5 / n_test) / len(gaps) ** 0.5
     return float(2 * stats.t.sf(abs(gaps.mean()) / error, len(gaps) - 1))
 
@@ -266,10 +283,10 @@ def _counts(signs: Sequence[int]) -> dict[str, int]:
 def _top_method(folds: Mapping[str, Sequence[Sequence[_Fold]]]) -> str:
     """Method whose best points have the highest mean validation accuracy."""
     means = {
-        m: np.mean([_pooled(seed, lambda f: f.best.val_accuracy) for seed in seeds])
-        for m, seeds in folds.items()
+        method: np.mean([_pooled(seed, lambda fold: fold.best.val_accuracy) for seed in seeds])
+        for method, seeds in folds.items()
     }
-    return max(means, key=lambda m: float(means[m]))
+    return max(means, key=lambda method: float(means[method]))
 
 
 def _with_top_folds(
@@ -280,7 +297,7 @@ def _with_top_folds(
 
 
 def _pooled(seed: Sequence[_Fold], figure: Callable[[_Fold], float]) -> float:
-    return _weighted([figure(f) for f in seed], [f.n_test for f in seed])
+    return _weighted([figure(fold) for fold in seed], [fold.n_test for fold in seed])
 
 
 def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:

@@ -26,21 +26,27 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
     if fold.queries is not None:
         assert fold.validation is not None
         row_sets.append((fold.validation[0], fold.validation_truth))
-    clouds = [_cloud(system, x, truth) for x, truth in row_sets]
+    cloud_answers = [_answer_in_cloud(system, rows, truth) for rows, truth in row_sets]
     points: list[Point] = []
-    for number, stages in enumerate(system.chains_):
+    for chain_number, stages in enumerate(system.chains_):
         runs = [
-            _Run.of(system, stages, x, truth, cloud)
-            for (x, truth), cloud in zip(row_sets, clouds, strict=True)
+            _Run.of(system, stages, rows, truth, answers)
+            for (rows, truth), answers in zip(row_sets, cloud_answers, strict=True)
         ]
-        union, paper = _exit_costs(system, stages, fold.test[0])
-        sizes = [packed_bytes(stages[: s + 1]) for s in range(len(stages))]
+        union_costs, paper_costs = _exit_costs(system, stages, fold.test[0])
+        # size of the stages up to and including each one
+        sizes = [packed_bytes(stages[:n_stages]) for n_stages in range(1, len(stages) + 1)]
         for point in system.frontier_.points:
-            if point.chain != number:
+            if point.chain != chain_number:
                 continue
             exits = runs[0].exits(point.thresholds)
-            last_point = next(
-                (s for s, t in enumerate(point.thresholds) if t is not None and t <= ALWAYS_STOP),
+            # a device needs no model after a stage that answers every row
+            last_stage = next(
+                (
+                    stage_number
+                    for stage_number, threshold in enumerate(point.thresholds)
+                    if threshold is not None and threshold <= ALWAYS_STOP
+                ),
                 len(stages) - 1,
             )
             points.append(
@@ -48,10 +54,10 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
                     val_accuracy=runs[1].score(point.thresholds) if runs[1:] else point.accuracy,
                     val_cost=point.cost,
                     accuracy=runs[0].score(point.thresholds),
-                    cost=float(select_exit_costs(union, exits).mean()),
-                    cost_paper=float(select_exit_costs(paper, exits).mean()),
+                    cost=float(select_exit_costs(union_costs, exits).mean()),
+                    cost_paper=float(select_exit_costs(paper_costs, exits).mean()),
                     offload_rate=float((exits == len(stages)).mean()),
-                    nbytes=int(sizes[last_point]),
+                    nbytes=int(sizes[last_stage]),
                 )
             )
     return points
@@ -59,13 +65,13 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
 
 def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
     """Measure the point that ``system.at(max_loss=...)`` chooses."""
-    x = fold.test[0]
+    test_rows = fold.test[0]
     chosen_system = system.at(max_loss=max_loss)
     point = chosen_system.operating_point_
 
-    def score(x: NDArray[np.float32], truth: Truth) -> float:
+    def score(rows: NDArray[np.float32], truth: Truth) -> float:
         return truth.score(
-            truth.model_answers(chosen_system.predict, chosen_system.predict_proba, x)
+            truth.model_answers(chosen_system.predict, chosen_system.predict_proba, rows)
         )
 
     validation_accuracy = point.accuracy
@@ -75,10 +81,12 @@ def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
     return Point(
         val_accuracy=validation_accuracy,
         val_cost=point.cost,
-        accuracy=score(x, fold.test_truth),
-        cost=float(chosen_system.cost(x).mean()),
-        cost_paper=float(chosen_system.cost(x, accounting="paper").mean()),
-        offload_rate=float(np.mean(chosen_system.exit_stage(x) == len(chosen_system.stages_))),
+        accuracy=score(test_rows, fold.test_truth),
+        cost=float(chosen_system.cost(test_rows).mean()),
+        cost_paper=float(chosen_system.cost(test_rows, accounting="paper").mean()),
+        offload_rate=float(
+            np.mean(chosen_system.exit_stage(test_rows) == len(chosen_system.stages_))
+        ),
         nbytes=packed_bytes(chosen_system.stages_),
     )
 
@@ -90,32 +98,32 @@ class _Run:
     scores: list[NDArray[np.float32]]  # stop scores of each stage
     answers: NDArray[Any]  # shape (n_stages + 1, n); the last row has the answers of the cloud
     truth: Truth
-    cloud: bool  # False: the last row repeats the last stage
+    has_cloud: bool  # False: the last row repeats the last stage
 
     @classmethod
     def of(
         cls,
         system: Any,
         stages: Any,
-        x: NDArray[np.float32],
+        rows: NDArray[np.float32],
         truth: Truth,
-        cloud: NDArray[Any] | None,
+        cloud_answers: NDArray[Any] | None,
     ) -> _Run:
-        outputs = [split_outputs(stage.margins(x), stage.score) for stage in stages]
+        outputs = [split_outputs(stage.margins(rows), stage.score) for stage in stages]
         answers: list[NDArray[Any]] = [
             system.classes_[labels(margins)]
             if truth.qid is None
             else truth.to_answers(probabilities(margins, stage.link))
             for (margins, _), stage in zip(outputs, stages, strict=True)
         ]
-        final_answers = answers[-1] if cloud is None else cloud
+        final_answers = answers[-1] if cloud_answers is None else cloud_answers
         scores = [score for _, score in outputs]
-        return cls(scores, np.stack([*answers, final_answers]), truth, cloud is not None)
+        return cls(scores, np.stack([*answers, final_answers]), truth, cloud_answers is not None)
 
     def exits(self, thresholds: Any) -> NDArray[np.int64]:
         """Stage that answers each row, or the number of stages for offloaded rows."""
         exits = exit_stages(self.scores, thresholds)
-        return exits if self.cloud else np.minimum(exits, len(self.scores) - 1)
+        return exits if self.has_cloud else np.minimum(exits, len(self.scores) - 1)
 
     def score(self, thresholds: Any) -> float:
         """Accuracy or AP@5 at an operating point."""
@@ -123,26 +131,34 @@ class _Run:
         return self.truth.score(self.answers[exits, np.arange(len(exits))])
 
 
-def _cloud(system: Any, x: NDArray[np.float32], truth: Truth) -> NDArray[Any] | None:
-    f0 = system.high_cost_model_
-    if f0 is None:
+def _answer_in_cloud(system: Any, rows: NDArray[np.float32], truth: Truth) -> NDArray[Any] | None:
+    """Answers of the high-cost model, or None if the system has none."""
+    model = system.high_cost_model_
+    if model is None:
         return None
-    return truth.model_answers(lambda x: system.classes_[f0.labels(x)], f0.predict_proba, x)
+    return truth.model_answers(
+        lambda x: system.classes_[model.labels(x)], model.predict_proba, rows
+    )
 
 
 def _exit_costs(
-    system: Any, stages: Any, x: NDArray[np.float32]
+    system: Any, stages: Any, rows: NDArray[np.float32]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Costs of exits at each stage and of offloads, by the union of features and as in the paper.
 
     The costs are per row if a stage acquires features node by node.
     """
-    costs, f0 = system.feature_costs_, system.high_cost_model_
-    acquired = [stage.acquired(x) for stage in stages]
-    if f0 is None:
+    costs, high_cost_model = system.feature_costs_, system.high_cost_model_
+    acquired = [stage.acquired(rows) for stage in stages]
+    if high_cost_model is None:
         local_costs = exit_costs(costs, acquired)
         return local_costs, local_costs
-    offload = costs.mask(f0.features)
-    request = system.cloud_prices_.offload_price(len(f0.features))
-    union = exit_costs(costs, acquired, offload, request_price=request)
-    return union, exit_costs(costs, acquired, offload, request_price=request, pays_for_stages=False)
+    offloaded = costs.mask(high_cost_model.features)
+    request_price = system.cloud_prices_.offload_price(len(high_cost_model.features))
+    union_costs, paper_costs = (
+        exit_costs(
+            costs, acquired, offloaded, request_price=request_price, pays_for_stages=pays_for_stages
+        )
+        for pays_for_stages in (True, False)
+    )
+    return union_costs, paper_costs

@@ -14,25 +14,31 @@ from gatewise_training.operating_points.thresholds import CascadeRecord
 
 
 def cascade_record(
-    system: Any, chain: int, x: NDArray[np.float32], y: NDArray[np.int64]
+    system: Any, chain: int, rows: NDArray[np.float32], row_classes: NDArray[np.int64]
 ) -> CascadeRecord:
     """Record scores, answers and costs of one candidate of a cascade on labelled rows."""
-    stages, f0, prices = system.chains_[chain], system.high_cost_model_, system.feature_costs_
-    margins_and_scores = [split_outputs(stage.margins(x), stage.score) for stage in stages]
-    answers = np.stack([*(labels(margins) for margins, _ in margins_and_scores), f0.labels(x)])
-    labels_of_rows = np.searchsorted(system.classes_, y)
+    stages, high_cost_model, prices = (
+        system.chains_[chain],
+        system.high_cost_model_,
+        system.feature_costs_,
+    )
+    margins_and_scores = [split_outputs(stage.margins(rows), stage.score) for stage in stages]
+    answers = np.stack(
+        [*(labels(margins) for margins, _ in margins_and_scores), high_cost_model.labels(rows)]
+    )
+    class_numbers = np.searchsorted(system.classes_, row_classes)
     is_acquired = np.zeros(prices.n_features, bool)
     exit_costs = []
-    for features in (*(stage.features for stage in stages), f0.features):
+    for features in (*(stage.features for stage in stages), high_cost_model.features):
         is_acquired = is_acquired | prices.mask(features)
         exit_costs.append(prices.price(is_acquired))
     weights = system.class_weights_
     return CascadeRecord(
         scores=np.stack([score for _, score in margins_and_scores]),
-        correctness=(answers == labels_of_rows).astype(np.float64),
+        correctness=(answers == class_numbers).astype(np.float64),
         exit_costs=np.array(exit_costs),
-        weights=np.ones(len(y)),
-        splitter=RowSplitter(len(y)),
-        class_weights=None if weights is None else weights[labels_of_rows],
-        answers=ExitAnswers(labels_of_rows, answers, len(system.classes_)),
+        weights=np.ones(len(row_classes)),
+        splitter=RowSplitter(len(row_classes)),
+        class_weights=None if weights is None else weights[class_numbers],
+        answers=ExitAnswers(class_numbers, answers, len(system.classes_)),
     )

@@ -42,10 +42,10 @@ class Truth:
         self,
         labels: Callable[[NDArray[np.float32]], NDArray[Any]],
         proba: Callable[[NDArray[np.float32]], NDArray[Any]],
-        x: NDArray[np.float32],
+        rows: NDArray[np.float32],
     ) -> NDArray[Any]:
-        """Answers of a model to rows `x`, from `proba` for a ranking and else from `labels`."""
-        return labels(x) if self.qid is None else self.to_answers(proba(x))
+        """Answers of a model to `rows`, from `proba` for a ranking and else from `labels`."""
+        return labels(rows) if self.qid is None else self.to_answers(proba(rows))
 
     def score(self, answers: NDArray[Any]) -> float:
         """Accuracy of labels, or AP@5 of a ranking; a single answer applies to all rows."""
@@ -100,14 +100,20 @@ class Fold:
         return Fold(_sample_rows(self.train, max_rows)[0], validation, test, queries)
 
 
-def select_rows(x: NDArray[Any], y: NDArray[Any], rows: NDArray[np.intp] | slice) -> LabelledRows:
+def select_rows(
+    features: NDArray[Any], row_classes: NDArray[Any], rows: NDArray[np.intp] | slice
+) -> LabelledRows:
     """Select rows, with the types that all methods expect."""
-    return np.ascontiguousarray(x[rows], np.float32), y[rows].astype(np.int64)
+    return np.ascontiguousarray(features[rows], np.float32), row_classes[rows].astype(np.int64)
 
 
-def fixed_split(x: NDArray[Any], y: NDArray[Any], *parts: Any) -> Callable[[int], list[Fold]]:
+def fixed_split(
+    features: NDArray[Any], row_classes: NDArray[Any], *parts: Any
+) -> Callable[[int], list[Fold]]:
     """Make a function that returns the same training, validation and test rows for every seed."""
-    train, validation, test = (None if p is None else select_rows(x, y, p) for p in parts)
+    train, validation, test = (
+        None if part is None else select_rows(features, row_classes, part) for part in parts
+    )
     assert train is not None
     assert test is not None
     return lambda _seed: [Fold(train, validation, test)]
@@ -116,15 +122,18 @@ def fixed_split(x: NDArray[Any], y: NDArray[Any], *parts: Any) -> Callable[[int]
 def _sample_rows(
     part: LabelledRows, max_rows: int, queries: NDArray[Any] | None = None
 ) -> tuple[LabelledRows, NDArray[Any] | None]:
-    x, y = part
-    if len(y) <= max_rows:
+    features, row_classes = part
+    if len(row_classes) <= max_rows:
         return part, queries
     rng = np.random.default_rng(0)
     if queries is None:
-        rows = rng.permutation(len(y))[:max_rows]
-        return (x[rows], y[rows]), None
-    names, query_numbers, sizes = np.unique(queries, return_inverse=True, return_counts=True)
-    order = rng.permutation(len(names))
+        rows = rng.permutation(len(row_classes))[:max_rows]
+        return (features[rows], row_classes[rows]), None
+    distinct_queries, query_numbers, sizes = np.unique(
+        queries, return_inverse=True, return_counts=True
+    )
+    order = rng.permutation(len(distinct_queries))
+    # whole queries in random order, as long as their rows fit
     drawn_queries = order[np.cumsum(sizes[order]) <= max_rows]
     rows = np.flatnonzero(np.isin(query_numbers, drawn_queries))
-    return (x[rows], y[rows]), queries[rows]
+    return (features[rows], row_classes[rows]), queries[rows]

@@ -37,7 +37,7 @@ from sklearn.svm import SVC
 
 import gatewise as gw
 
-PIXEL_NAMES = [f"pixel {k}" for k in range(64)]
+PIXEL_NAMES = [f"pixel {pixel}" for pixel in range(64)]
 
 
 def _make_booster(library: str) -> Any:
@@ -55,11 +55,11 @@ def _make_booster(library: str) -> Any:
     return catboost.CatBoostClassifier(iterations=40, depth=4, **settings)
 
 
-def _with_scaler(model: Any) -> Any:
+def _make_scaled(model: Any) -> Any:
     return make_pipeline(StandardScaler(), model)
 
 
-def _column_transformer() -> Any:
+def _make_column_transformer() -> Any:
     columns = make_column_transformer(
         (OneHotEncoder(handle_unknown="ignore"), PIXEL_NAMES[:8]),
         (StandardScaler(), PIXEL_NAMES[8:32]),
@@ -75,21 +75,22 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "LightGBM": lambda: _make_booster("lightgbm"),
     "XGBoost": lambda: _make_booster("xgboost"),
     "CatBoost": lambda: _make_booster("catboost"),
-    "logistic regression in a pipeline": lambda: _with_scaler(LogisticRegression(max_iter=300)),
+    "logistic regression in a pipeline": lambda: _make_scaled(LogisticRegression(max_iter=300)),
     "calibrated SVM": lambda: CalibratedClassifierCV(SVC(), ensemble=False, cv=2),
-    "network of scikit-learn": lambda: _with_scaler(
+    "network of scikit-learn": lambda: _make_scaled(
         MLPClassifier((32,), max_iter=300, random_state=0)
     ),
+    # smoothed, because some pixels of digits are constant
     "naive Bayes": lambda: GaussianNB(var_smoothing=1e-3),
     "OneHotEncoder in a pipeline": lambda: make_pipeline(
         OneHotEncoder(handle_unknown="ignore"), LogisticRegression(max_iter=200)
     ),
-    "ColumnTransformer by names": _column_transformer,
+    "ColumnTransformer by names": _make_column_transformer,
     "vote": lambda: VotingClassifier(
         [
             ("a", HistGradientBoostingClassifier(max_iter=10)),
             ("b", _make_booster("xgboost")),
-            ("c", _with_scaler(LogisticRegression(max_iter=300))),
+            ("c", _make_scaled(LogisticRegression(max_iter=300))),
         ],
         voting="soft",
         weights=[1, 1, 2],
@@ -97,13 +98,18 @@ CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "stack": lambda: StackingClassifier(
         [
             ("a", RandomForestClassifier(20, random_state=0)),
-            ("b", _with_scaler(LogisticRegression(max_iter=300))),
+            ("b", _make_scaled(LogisticRegression(max_iter=300))),
         ],
         cv=3,
     ),
 }
-"""Fitted on the frames of FRAMES, otherwise on arrays."""
+"""Models of the user, fitted on the frames of :data:`FRAMES` and otherwise on arrays.
 
+They are small, because the benchmark compares the answers of a model with those of its graph, and
+not its accuracy.
+"""
+
+#: Models that cannot be written as a graph, so that they must be refused.
 REFUSED: dict[str, Callable[[], Any]] = {
     "AdaBoost": AdaBoostClassifier,
     "Gaussian process": GaussianProcessClassifier,
@@ -129,7 +135,7 @@ FRAMES: dict[str, Callable[[NDArray[np.float32]], Any]] = {
 }
 
 
-def _forest_graph(X: NDArray[np.float32], y: NDArray[Any], *, zipmap: bool) -> bytes:
+def _make_forest_graph(X: NDArray[np.float32], y: NDArray[Any], *, zipmap: bool) -> bytes:
     model = RandomForestClassifier(50, random_state=0).fit(X, y)
     options = {id(model): {"zipmap": zipmap}}
     opset = {"": 17, "ai.onnx.ml": 3}
@@ -138,15 +144,16 @@ def _forest_graph(X: NDArray[np.float32], y: NDArray[Any], *, zipmap: bool) -> b
     return content
 
 
-def network(X: NDArray[np.float32], y: NDArray[Any], *, softmax: bool, image: bool) -> bytes:
+def make_network(X: NDArray[np.float32], y: NDArray[Any], *, softmax: bool, image: bool) -> bytes:
     """Fit a network and write it as ONNX for rows or images (n, 1, 8, 8), with one output."""
+    # the pixels of digits are 0 to 16
     network_model = MLPClassifier((32,), max_iter=300, random_state=0).fit(X / 16, y)
     nodes, tensors = [], {"scale": np.array(1 / 16, np.float32)}
     input_name = "x"
     if image:  # a convolution that is the identity
         tensors["kernel"] = np.array([[[[0, 0, 0], [0, 1, 0], [0, 0, 0]]]], np.float32)
-        nodes.append(helper.make_node("Conv", ["x", "kernel"], ["seen"], pads=[1, 1, 1, 1]))
-        nodes.append(helper.make_node("Flatten", ["seen"], ["row"]))
+        nodes.append(helper.make_node("Conv", ["x", "kernel"], ["convolved"], pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Flatten", ["convolved"], ["row"]))
         input_name = "row"
     nodes.append(helper.make_node("Mul", [input_name, "scale"], ["h0"]))
     for i, (weights, bias) in enumerate(
@@ -175,17 +182,17 @@ def network(X: NDArray[np.float32], y: NDArray[Any], *, softmax: bool, image: bo
     return content
 
 
-def _external_data_file(X: NDArray[np.float32], y: NDArray[Any]) -> Path:
+def _write_external_data_file(X: NDArray[np.float32], y: NDArray[Any]) -> Path:
     """Path of an ONNX file that stores its tensors in a second file."""
-    model = onnx.load_model_from_string(network(X, y, softmax=False, image=False))
+    model = onnx.load_model_from_string(make_network(X, y, softmax=False, image=False))
     path = Path(tempfile.mkdtemp(), "network.onnx")
     onnx.save(model, path, save_as_external_data=True, size_threshold=0, location="weights.bin")
     return path
 
 
-def _single_row_graph(X: NDArray[np.float32], y: NDArray[Any]) -> bytes:
+def _make_single_row_graph(X: NDArray[np.float32], y: NDArray[Any]) -> bytes:
     """ONNX graph for one row at a time, because it has a reshape to a fixed size."""
-    model = onnx.load_model_from_string(network(X, y, softmax=False, image=False))
+    model = onnx.load_model_from_string(make_network(X, y, softmax=False, image=False))
     graph = model.graph
     graph.initializer.append(numpy_helper.from_array(np.array([1, 64]), "one_row"))
     graph.node.insert(0, helper.make_node("Reshape", ["x", "one_row"], ["row"]))
@@ -196,16 +203,16 @@ def _single_row_graph(X: NDArray[np.float32], y: NDArray[Any]) -> bytes:
 
 
 FILES: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
-    "ONNX: label and probabilities": lambda X, y: _forest_graph(X, y, zipmap=False),
-    "ONNX: label and ZipMap": lambda X, y: _forest_graph(X, y, zipmap=True),
+    "ONNX: label and probabilities": lambda X, y: _make_forest_graph(X, y, zipmap=False),
+    "ONNX: label and ZipMap": lambda X, y: _make_forest_graph(X, y, zipmap=True),
     "ONNX: probabilities alone, named classes": lambda X, y: gw.OnnxModel(
-        network(X, y, softmax=True, image=False), classes=list(range(10))
+        make_network(X, y, softmax=True, image=False), classes=list(range(10))
     ),
-    "ONNX: logits alone, images (n, 1, 8, 8)": lambda X, y: network(
+    "ONNX: logits alone, images (n, 1, 8, 8)": lambda X, y: make_network(
         X, y, softmax=False, image=True
     ),
-    "ONNX: external data": _external_data_file,
-    "ONNX: a fixed batch of one row": _single_row_graph,
+    "ONNX: external data": _write_external_data_file,
+    "ONNX: a fixed batch of one row": _make_single_row_graph,
 }
 
 
@@ -217,6 +224,7 @@ def _fit_module(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
     import torch
 
     torch.manual_seed(0)
+    # 8 channels of 4 x 4 pixels after the pooling are the 128 inputs of the last layer
     layers = [
         torch.nn.Unflatten(1, (1, 8, 8)),
         torch.nn.Conv2d(1, 8, 3, padding=1),
@@ -236,7 +244,7 @@ def _fit_module(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
     return module
 
 
-def _exported_program(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
+def _export_program(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
     import torch
 
     return torch.export.export(_fit_module(X, y).eval(), (torch.zeros(1, 64),))
@@ -244,7 +252,7 @@ def _exported_program(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
 
 TORCH: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
     "PyTorch module": _fit_module,
-    "torch.export program of a fixed batch": _exported_program,
+    "torch.export program of a fixed batch": _export_program,
 }
 
 
@@ -254,31 +262,31 @@ CATEGORY_COLUMNS = [20, 28]
 """Columns of whole numbers that some boosters read as categories."""
 
 
-def _lightgbm(X: NDArray[np.float32], y: NDArray[Any], **columns: Any) -> Any:
+def _fit_lightgbm(X: NDArray[np.float32], y: NDArray[Any], **columns: Any) -> Any:
     import lightgbm
 
-    params = {"objective": "multiclass", "num_class": 10, "verbose": -1, "num_threads": 1}
-    return lightgbm.train(params, lightgbm.Dataset(X, y, **columns), 20)
+    settings = {"objective": "multiclass", "num_class": 10, "verbose": -1, "num_threads": 1}
+    return lightgbm.train(settings, lightgbm.Dataset(X, y, **columns), 20)
 
 
-def _xgboost(X: NDArray[np.float32], y: NDArray[Any], **columns: Any) -> Any:
+def _fit_xgboost(X: NDArray[np.float32], y: NDArray[Any], **columns: Any) -> Any:
     import xgboost
 
-    params = {"objective": "multi:softprob", "num_class": 10, "nthread": 1}
-    return xgboost.train(params, xgboost.DMatrix(X, y, **columns), 20)
+    settings = {"objective": "multi:softprob", "num_class": 10, "nthread": 1}
+    return xgboost.train(settings, xgboost.DMatrix(X, y, **columns), 20)
 
 
-def _xgboost_categories(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
-    kinds = ["c" if k in CATEGORY_COLUMNS else "float" for k in range(X.shape[1])]
-    return _xgboost(X, y, feature_types=kinds, enable_categorical=True)
+def _fit_xgboost_categories(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
+    feature_types = ["c" if column in CATEGORY_COLUMNS else "float" for column in range(X.shape[1])]
+    return _fit_xgboost(X, y, feature_types=feature_types, enable_categorical=True)
 
 
-def _catboost(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
+def _fit_catboost(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
     return _make_booster("catboost").fit(X, y)
 
 
-def _catboost_categories(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
-    table = pandas_frame(X).astype({PIXEL_NAMES[k]: int for k in CATEGORY_COLUMNS})
+def _fit_catboost_categories(X: NDArray[np.float32], y: NDArray[Any]) -> Any:
+    table = pandas_frame(X).astype({PIXEL_NAMES[column]: int for column in CATEGORY_COLUMNS})
     return _make_booster("catboost").fit(table, y, cat_features=CATEGORY_COLUMNS)
 
 
@@ -290,19 +298,19 @@ def _save_booster(booster: Any, name: str) -> str:
 
 
 BOOSTERS: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
-    "lightgbm.Booster": _lightgbm,
-    "lightgbm.Booster, missing values": _lightgbm,
+    "lightgbm.Booster": _fit_lightgbm,
+    "lightgbm.Booster, missing values": _fit_lightgbm,
     "LightGBM's text, categories": lambda X, y: _save_booster(
-        _lightgbm(X, y, categorical_feature=CATEGORY_COLUMNS), "model.txt"
+        _fit_lightgbm(X, y, categorical_feature=CATEGORY_COLUMNS), "model.txt"
     ),
-    "xgboost.Booster": _xgboost,
-    "XGBoost's JSON": lambda X, y: _save_booster(_xgboost(X, y), "model.json"),
-    "XGBoost's UBJSON, missing values": lambda X, y: _save_booster(_xgboost(X, y), "model.ubj"),
-    "xgboost.Booster, categories": _xgboost_categories,
-    "CatBoost's file": lambda X, y: _save_booster(_catboost(X, y), "model.cbm"),
-    "CatBoost's file, missing values": lambda X, y: _save_booster(_catboost(X, y), "model.cbm"),
+    "xgboost.Booster": _fit_xgboost,
+    "XGBoost's JSON": lambda X, y: _save_booster(_fit_xgboost(X, y), "model.json"),
+    "XGBoost's UBJSON, missing values": lambda X, y: _save_booster(_fit_xgboost(X, y), "model.ubj"),
+    "xgboost.Booster, categories": _fit_xgboost_categories,
+    "CatBoost's file": lambda X, y: _save_booster(_fit_catboost(X, y), "model.cbm"),
+    "CatBoost's file, missing values": lambda X, y: _save_booster(_fit_catboost(X, y), "model.cbm"),
     "CatBoost's file, categories": lambda X, y: _save_booster(
-        _catboost_categories(X, y), "model.cbm"
+        _fit_catboost_categories(X, y), "model.cbm"
     ),
 }
 """Fitted on rows with NaN if WITH_MISSING_VALUES has the name."""
@@ -324,8 +332,10 @@ def probabilities(X: NDArray[np.float32]) -> NDArray[np.float64]:
     if not _DIGIT_MEANS:
         rows, digits = load_digits(return_X_y=True)
         _DIGIT_MEANS.append(
-            np.stack([rows[:500][digits[:500] == d].mean(axis=0) for d in range(10)])
+            np.stack([rows[:500][digits[:500] == digit].mean(axis=0) for digit in range(10)])
         )
+    # p(digit) ~ exp(-|row - mean of the digit|^2 / 100); the smallest distance is subtracted, so
+    # that not all weights underflow
     squared_distances = ((np.asarray(X, np.float64)[:, None, :] - _DIGIT_MEANS[0]) ** 2).sum(axis=2)
     class_weights = np.exp(
         -(squared_distances - squared_distances.min(axis=1, keepdims=True)) / 100.0
@@ -336,6 +346,8 @@ def probabilities(X: NDArray[np.float32]) -> NDArray[np.float64]:
     return class_probabilities
 
 
+#: Means of the digits after the first call. A bundle names the function by its module, so that it
+#: cannot get them as an argument.
 _DIGIT_MEANS: list[NDArray[np.float64]] = []
 
 
@@ -369,4 +381,5 @@ def ask_service(X: NDArray[np.float32]) -> NDArray[np.float64]:
         return np.array(json.load(response), np.float64)
 
 
+#: URL of the running service, or empty.
 _SERVICE_URLS: list[str] = []

@@ -16,7 +16,8 @@ from gatewise_export.archive.shard import ArchivedRows
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import load
 
-AUDITS: Final = 0.02
+#: Share of the answers of a device that it sends to the worker as well.
+AUDIT_RATE: Final = 0.02
 _N_TRAINING_ROWS: Final = 2000
 _N_VALIDATION_ROWS: Final = 2000
 
@@ -44,22 +45,26 @@ class Stream:
 
     def archive(self, rng: np.random.Generator) -> tuple[ArchivedRows, NDArray[np.float64]]:
         """Draw the instances that reach the archive, and 1 for each right answer."""
-        sent = np.flatnonzero(rng.random(len(self.truth)) < self.sent_probability)
-        n = len(sent)
+        sent_instances = np.flatnonzero(rng.random(len(self.truth)) < self.sent_probability)
+        n_sent = len(sent_instances)
         rows = ArchivedRows(
-            ids=np.full(n, f"{0:032x}-0"),
-            device=np.full(n, "d"),
-            time=sent.astype(np.float64),
-            X=rng.normal(size=(n, 2)).astype(np.float32),
-            cloud_label=self.cloud[sent],
-            probabilities=np.column_stack([1 - self.p_one[sent], self.p_one[sent]]).astype("f4"),
-            device_label=np.where(self.is_offloaded[sent], -1, self.device[sent]).astype(np.int32),
-            confidence=np.full(n, np.nan, np.float32),
-            sent_chance=self.sent_probability[sent],
-            stored_chance=np.ones(n),
-            late=np.zeros(n, bool),
+            ids=np.full(n_sent, f"{0:032x}-0"),
+            device=np.full(n_sent, "d"),
+            time=sent_instances.astype(np.float64),
+            X=rng.normal(size=(n_sent, 2)).astype(np.float32),
+            cloud_label=self.cloud[sent_instances],
+            probabilities=np.column_stack(
+                [1 - self.p_one[sent_instances], self.p_one[sent_instances]]
+            ).astype("f4"),
+            device_label=np.where(
+                self.is_offloaded[sent_instances], -1, self.device[sent_instances]
+            ).astype(np.int32),
+            confidence=np.full(n_sent, np.nan, np.float32),
+            sent_chance=self.sent_probability[sent_instances],
+            stored_chance=np.ones(n_sent),
+            late=np.zeros(n_sent, bool),
         )
-        return rows, self.is_right[sent].astype(np.float64)
+        return rows, self.is_right[sent_instances].astype(np.float64)
 
 
 def drawn_stream(rng: np.random.Generator, n: int, accuracy: float, loss: float = 0.0) -> Stream:
@@ -71,11 +76,14 @@ def drawn_stream(rng: np.random.Generator, n: int, accuracy: float, loss: float 
     depend on the confidence.
     """
     is_uncertain = rng.random(n) < 0.25
+    # 0.75 * 0.999 + 0.25 * p_uncertain = accuracy
     p_uncertain = 1 - 4 * (1 - accuracy) + 0.003
     p_right = np.where(is_uncertain, np.clip(rng.normal(p_uncertain, 0.05, n), 0.5, 0.999), 0.999)
     truth = rng.integers(0, 2, n).astype(np.int32)
     cloud = np.where(rng.random(n) < p_right, truth, 1 - truth)
+    # 0.25 * 0.8 + 0.75 * 0.13 is an offload rate of 30 %
     is_offloaded = rng.random(n) < np.where(is_uncertain, 0.8, 0.13)
+    # of all instances, 2 % plus the loss differ, but only the 70 % of the device can
     differs = ~is_offloaded & (rng.random(n) < (0.02 + loss) / 0.7)
     return Stream(
         truth=truth,
@@ -83,7 +91,7 @@ def drawn_stream(rng: np.random.Generator, n: int, accuracy: float, loss: float 
         device=np.where(differs, 1 - cloud, cloud),
         p_one=np.where(cloud == 1, p_right, 1 - p_right),
         is_offloaded=is_offloaded,
-        sent_probability=np.where(is_offloaded, 1.0, AUDITS),
+        sent_probability=np.where(is_offloaded, 1.0, AUDIT_RATE),
     )
 
 
@@ -91,34 +99,39 @@ class LettersStreams:
     """Streams of Letters (A to M against N to Z) through a cascade, with a device's audits."""
 
     def __init__(self) -> None:
-        data = load(problems.data_file("letter"))
-        y = (data.y >= 13).astype(np.int32)
+        letters = load(problems.data_file("letter"))
+        y = (letters.y >= 13).astype(np.int32)  # 13 is N
         training, validation, unseen = np.split(
             np.random.default_rng(0).permutation(len(y)),
             [_N_TRAINING_ROWS, _N_TRAINING_ROWS + _N_VALIDATION_ROWS],
         )
         system = StagedCascade(random_state=0, offload_rate=0.3).fit(
-            data.X[training], y[training], validation=(data.X[validation], y[validation])
+            letters.X[training], y[training], validation=(letters.X[validation], y[validation])
         )
-        x = data.X[unseen]
+        unseen_rows = letters.X[unseen]
         n_stages = len(system.stages_)
         margins, stop_scores = zip(
-            *(split_outputs(stage.margins(x), stage.score) for stage in system.stages_), strict=True
+            *(split_outputs(stage.margins(unseen_rows), stage.score) for stage in system.stages_),
+            strict=True,
         )
         exits = exit_stages(stop_scores, system.operating_point_.thresholds)
-        stage_of_row = np.minimum(exits, n_stages - 1), np.arange(len(x))
+        stage_of_row = np.minimum(exits, n_stages - 1), np.arange(len(unseen_rows))
         stage_probabilities = [
             probabilities(stage_margins, stage.link)
             for stage_margins, stage in zip(margins, system.stages_, strict=True)
         ]
-        self._confidence = np.stack([p.max(axis=1) for p in stage_probabilities])[stage_of_row]
+        self._confidence = np.stack(
+            [class_probabilities.max(axis=1) for class_probabilities in stage_probabilities]
+        )[stage_of_row]
         self._pool = Stream(
             truth=y[unseen],
-            cloud=system.high_cost_model_.labels(x).astype(np.int32),
-            device=np.stack([labels(m) for m in margins])[stage_of_row].astype(np.int32),
-            p_one=system.high_cost_model_.predict_proba(x)[:, 1],
+            cloud=system.high_cost_model_.labels(unseen_rows).astype(np.int32),
+            device=np.stack([labels(stage_margins) for stage_margins in margins])[
+                stage_of_row
+            ].astype(np.int32),
+            p_one=system.high_cost_model_.predict_proba(unseen_rows)[:, 1],
             is_offloaded=exits == n_stages,
-            sent_probability=np.ones(len(x)),
+            sent_probability=np.ones(len(unseen_rows)),
         )
         self.accuracy = float(self._pool.is_right.mean())
         self.offload_rate = float(self._pool.is_offloaded.mean())
@@ -146,5 +159,5 @@ class LettersStreams:
 
 
 def audit_sampler(seed: int) -> AuditSampler:
-    """Make the sampler of a device that audits :data:`AUDITS` of its answers."""
-    return AuditSampler(AUDITS, random.Random(seed))
+    """Make the sampler of a device that audits :data:`AUDIT_RATE` of its answers."""
+    return AuditSampler(AUDIT_RATE, random.Random(seed))

@@ -23,7 +23,7 @@ _HEART_NAMES = (
 _THYROID_BLOOD_DRAW = 2.10  # dollars, shared by TSH, T3, TT4 and T4U (Turney 1995, appendix A)
 
 
-def _table(
+def _read_table(
     content: bytes, separator: str | None = None, n_header_lines: int = 0
 ) -> NDArray[np.str_]:
     lines = content.decode("ascii").split("\n")[n_header_lines:]
@@ -42,13 +42,13 @@ def _heart_prices() -> Arrays:
         "cost": np.array(cost),
         "group": np.array([0, 1, 2, 3, 4, 4, 5, 6, 7, 7, 7, 8, 6], np.int32),
         "cost_discount": np.array(discount),
-        "delayed": np.arange(13) >= 4,
+        "delayed": np.arange(13) >= 4,  # tests whose results come later
     }
 
 
 def prepare_statlog_heart(files: Files) -> Arrays:
     """Prepare Statlog heart: 13 tests of 270 patients; class 1 is presence of heart disease."""
-    cells = _table(files["heart.dat"], n_header_lines=1).astype(np.float64)
+    cells = _read_table(files["heart.dat"], n_header_lines=1).astype(np.float64)
     return {
         "X": cells[:, :13].astype(np.float32),
         "y": (cells[:, 13] == 2).astype(np.int8),
@@ -58,7 +58,7 @@ def prepare_statlog_heart(files: Files) -> Arrays:
 
 def prepare_cleveland_heart(files: Files) -> Arrays:
     """Prepare Cleveland heart disease; class 1 is severity 1 to 4 (as Turney), `y_num` severity."""
-    cells = _table(files["processed.cleveland.data"], ",")
+    cells = _read_table(files["processed.cleveland.data"], ",")
     values = np.where(cells == "?", "nan", cells).astype(np.float64)
     severity = values[:, 13].astype(np.int8)
     return {
@@ -71,11 +71,14 @@ def prepare_cleveland_heart(files: Files) -> Arrays:
 
 def prepare_thyroid(files: Files) -> Arrays:
     """Prepare ann-thyroid: UCI's training part (0) and test part (1), with Turney's test costs."""
-    parts = [_table(files[name]).astype(np.float64) for name in ("ann-train.data", "ann-test.data")]
+    parts = [
+        _read_table(files[name]).astype(np.float64) for name in ("ann-train.data", "ann-test.data")
+    ]
     cells = np.concatenate(parts)
-    prices = _table(files["ann-thyroid.cost"], ":")
+    prices = _read_table(files["ann-thyroid.cost"], ":")
     cost = np.append(prices[:, 1].astype(np.float64), 0.0)
-    cost[20] = cost[18] + cost[19]  # FTI is computed from TT4 and T4U
+    # features 16 to 20 are TSH, T3, TT4, T4U and FTI; FTI is computed from TT4 and T4U
+    cost[20] = cost[18] + cost[19]
     discount = cost.copy()
     discount[16:20] -= _THYROID_BLOOD_DRAW
     discount[20] -= 2 * _THYROID_BLOOD_DRAW
@@ -84,7 +87,7 @@ def prepare_thyroid(files: Files) -> Arrays:
         "y": (cells[:, 21] - 1).astype(np.int8),
         "feature_names": np.array([*prices[:, 0].tolist(), "FTI"]),
         "cost": cost,
-        "group": np.minimum(np.arange(21), 16).astype(np.int32),
+        "group": np.minimum(np.arange(21), 16).astype(np.int32),  # 16: the blood draw
         "cost_discount": discount,
         "part": np.repeat(np.arange(2, dtype=np.int8), [len(part) for part in parts]),
         "fti_parents": np.array([18, 19]),
@@ -93,7 +96,7 @@ def prepare_thyroid(files: Files) -> Arrays:
 
 def prepare_letter(files: Files) -> Arrays:
     """Prepare Letters: 16 features of 20,000 images; classes 0 to 25 are A to Z."""
-    cells = _table(files["letter-recognition.data"], ",", n_header_lines=1)
+    cells = _read_table(files["letter-recognition.data"], ",", n_header_lines=1)
     names = (
         "x-box y-box width high onpix x-bar y-bar x2bar "
         "y2bar xybar x2ybr xy2br x-ege xegvy y-ege yegvx"
@@ -108,20 +111,21 @@ def prepare_letter(files: Files) -> Arrays:
 def prepare_occupancy(files: Files) -> Arrays:
     """Prepare room occupancy: five sensors and the clock; parts are the publisher's files."""
     parts = [
-        _table(files[name].replace(b'"', b"").replace(b"\r", b""), ",", n_header_lines=1)
+        _read_table(files[name].replace(b'"', b"").replace(b"\r", b""), ",", n_header_lines=1)
         for name in ("datatraining.txt", "datatest.txt", "datatest2.txt")
     ]
     cells = np.concatenate(parts)
     times = cells[:, 1].astype("datetime64[s]")
     days = times.astype("datetime64[D]")
-    minute = (times - days).astype("timedelta64[m]").astype(np.float64)
+    minute_of_day = (times - days).astype("timedelta64[m]").astype(np.float64)
     weekday = (days.astype(np.int64) + 3) % 7  # 1970-01-01 was a Thursday; Monday is 0
     sensors = cells[:, 2:7].astype(np.float64)
     names = "Temperature Humidity Light CO2 HumidityRatio minute_of_day weekday"
     return {
-        "X": np.column_stack([sensors, minute, weekday]).astype(np.float32),
+        "X": np.column_stack([sensors, minute_of_day, weekday]).astype(np.float32),
         "y": cells[:, 7].astype(np.int8),
         "feature_names": np.array(names.split()),
+        # one sensor measures temperature and humidity, and the clock has minute and weekday
         "group": np.array([0, 0, 1, 2, 0, 3, 3], np.int32),
         "part": np.repeat(np.arange(3, dtype=np.int8), [len(part) for part in parts]),
     }
@@ -129,7 +133,7 @@ def prepare_occupancy(files: Files) -> Arrays:
 
 def prepare_sonar(files: Files) -> Arrays:
     """Prepare Sonar: 60 energies of 208 echoes; class 1 is a mine."""
-    cells = _table(files["sonar.all-data"], ",", n_header_lines=3)
+    cells = _read_table(files["sonar.all-data"], ",", n_header_lines=3)
     return {
         "X": cells[:, :60].astype(np.float64).astype(np.float32),
         "y": (cells[:, 60] == "M").astype(np.int8),
@@ -198,5 +202,6 @@ def prepare_covertype(files: Files) -> Arrays:
         "X": cells[:, :54],
         "y": (cells[:, 54] - 1).astype(np.int8),
         "feature_names": np.array(names),
+        # ten measurements, the area and the soil type, each of the last two in several columns
         "group": np.repeat(np.arange(12, dtype=np.int32), [*[1] * 10, 4, 40]),
     }

@@ -30,6 +30,7 @@ from gatewise_training.data import datasets
 FOREST_SEED = 2017
 """Draws the 110,392 rows of Forest; which rows the papers used is not known."""
 CIFAR_SEED = 2017
+"""Draws the training and validation rows of CIFAR-10; those of the paper are not known either."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +43,12 @@ class Problem:
     n_classes: int
     min_budget: float  # cost of the cheapest useful features: the smallest budget
     make_folds: Callable[[int], list[Fold]] = field(repr=False)  # by seed; several folds are pooled
-    split_depends_on_seed: bool = (
-        False  # whether the split, be it only that of validation, depends on the seed
-    )
+    split_depends_on_seed: bool = False  # if only by the choice of validation rows
     target: float | None = None  # cost cut (a share) within 1 % of the top accuracy
     source: str = ""  # SHA-256 of the data file
     note: str = ""  # about split and prices
     metric: str = "accuracy"  # or AP@5
-    has_noisy_labels: bool = (
-        False  # large trees overfit whatever the number of rows: peers try small ones
-    )
+    has_noisy_labels: bool = False  # large trees overfit even with many rows: peers try small ones
 
     def budgets(self, n: int = 12) -> NDArray[np.float64]:
         """Budgets from the cheapest useful one to the full price, geometric."""
@@ -95,7 +92,7 @@ def _data_sha256(name: str) -> str:
 def _letter(name: str) -> Problem:
     arrays = data_arrays("letter")
     is_binary = name == "letter-bin"
-    y = arrays["y"] >= 13 if is_binary else arrays["y"]
+    row_classes = arrays["y"] >= 13 if is_binary else arrays["y"]  # 13 is N
     return Problem(
         name,
         "Letters, N-Z against A-M" if is_binary else "Letters, 26 classes",
@@ -103,7 +100,7 @@ def _letter(name: str) -> Problem:
         2 if is_binary else 26,
         min_budget=2.0,
         make_folds=fixed_split(
-            arrays["X"], y, slice(12000), slice(12000, 16000), slice(16000, 20000)
+            arrays["X"], row_classes, slice(12000), slice(12000, 16000), slice(16000, 20000)
         ),
         target=0.62 if is_binary else 0.52,
         source=_data_sha256("letter"),
@@ -115,14 +112,14 @@ def _forest(name: str) -> Problem:
     arrays = data_arrays("covertype")
     is_binary = name == "forest-bin"
     rows = np.random.default_rng(FOREST_SEED).permutation(len(arrays["y"]))[:110392]
-    y = arrays["y"] == 1 if is_binary else arrays["y"]
+    row_classes = arrays["y"] == 1 if is_binary else arrays["y"]  # 1 is cover type 2
     return Problem(
         name,
         "Forest, class 2 against the rest" if is_binary else "Forest, 7 classes",
         FeatureCosts.uniform(54),
         2 if is_binary else 7,
         min_budget=1.0,
-        make_folds=fixed_split(arrays["X"], y, *np.split(rows, [36603, 36603 + 15688])),
+        make_folds=fixed_split(arrays["X"], row_classes, *np.split(rows, [36603, 36603 + 15688])),
         target=0.78 if is_binary else 0.58,
         source=_data_sha256("covertype"),
         note="36,603 / 15,688 / 58,101 rows drawn from all 581,012 with a fixed seed: the papers' "
@@ -132,7 +129,7 @@ def _forest(name: str) -> Problem:
 
 def _mbne_tiny(name: str) -> Problem:
     arrays = data_arrays(name)
-    masks = [arrays["part"] == i for i in range(3)]
+    masks = [arrays["part"] == part for part in range(3)]
     return Problem(
         name,
         "MiniBooNE, the 5,000-row sample",
@@ -147,13 +144,14 @@ def _mbne_tiny(name: str) -> Problem:
 
 
 def _hapt(name: str) -> Problem:
-    raw = data_arrays("hapt")
-    x, y, subject, is_test = raw["X"], raw["y"], raw["subject"], raw["part"] == 1
+    arrays = data_arrays("hapt")
+    features, row_classes, subject = arrays["X"], arrays["y"], arrays["subject"]
+    is_test = arrays["part"] == 1
     is_grouped = name == "hapt-9"
     if is_grouped:
-        costs = FeatureCosts(np.zeros(x.shape[1]), group=raw["group"], shared=[1.0] * 9)
+        costs = FeatureCosts(np.zeros(features.shape[1]), group=arrays["group"], shared=[1.0] * 9)
     else:
-        costs = FeatureCosts.uniform(x.shape[1])
+        costs = FeatureCosts.uniform(features.shape[1])
     training_subjects = np.unique(subject[~is_test])
 
     def make_folds(seed: int) -> list[Fold]:
@@ -161,7 +159,9 @@ def _hapt(name: str) -> Problem:
             training_subjects, 5, replace=False
         )
         is_validation = np.isin(subject, validation_subjects) & ~is_test
-        return fixed_split(x, y, ~is_test & ~is_validation, is_validation, is_test)(seed)
+        return fixed_split(
+            features, row_classes, ~is_test & ~is_validation, is_validation, is_test
+        )(seed)
 
     return Problem(
         name,
@@ -198,29 +198,36 @@ def _statlog_heart(name: str) -> Problem:
 
 def _sonar(name: str) -> Problem:
     arrays = data_arrays(name)
-    x, y = arrays["X"], arrays["y"].astype(np.int64)
+    features, row_classes = arrays["X"], arrays["y"].astype(np.int64)
     return Problem(
         name,
         "Sonar, mines against rocks",
-        FeatureCosts.uniform(x.shape[1]),
+        FeatureCosts.uniform(features.shape[1]),
         2,
         min_budget=1.0,
-        make_folds=_ten_folds(x, y),
+        make_folds=_ten_folds(features, row_classes),
         split_depends_on_seed=True,
         source=_data_sha256(name),
         note="10-fold cross-validation, a partition a seed, test rows pooled; price 1 a feature",
     )
 
 
-def _ten_folds(x: NDArray[np.float32], y: NDArray[np.int64]) -> Callable[[int], list[Fold]]:
+def _ten_folds(
+    features: NDArray[np.float32], row_classes: NDArray[np.int64]
+) -> Callable[[int], list[Fold]]:
     """Deal stratified folds of a partition that the seed draws, without validation rows."""
 
     def make_folds(seed: int) -> list[Fold]:
         from sklearn.model_selection import StratifiedKFold
 
-        folds = StratifiedKFold(10, shuffle=True, random_state=seed).split(x, y)
+        folds = StratifiedKFold(10, shuffle=True, random_state=seed).split(features, row_classes)
         return [
-            Fold(select_rows(x, y, train), None, select_rows(x, y, test)) for train, test in folds
+            Fold(
+                select_rows(features, row_classes, train),
+                None,
+                select_rows(features, row_classes, test),
+            )
+            for train, test in folds
         ]
 
     return make_folds
@@ -254,7 +261,9 @@ def _occupancy(name: str) -> Problem:
         2,
         min_budget=1.0,
         make_folds=fixed_split(
-            data_set.X, data_set.y, *(data_set.parts[p] for p in ("train", "validation", "test"))
+            data_set.X,
+            data_set.y,
+            *(data_set.parts[part] for part in ("train", "validation", "test")),
         ),
         source=_data_sha256(name),
         note="the publisher's training file, its first test file as validation, its second as "
@@ -267,17 +276,18 @@ def _cifar10(name: str) -> Problem:
     code_hash = hashlib.sha256(Path(images.__file__).read_bytes()).hexdigest()
     data_hash = _data_sha256("cifar10_jpeg")
     cached_features = CACHE / f"cifar10-{data_hash[:16]}-{code_hash[:16]}.npz"
-    x = images.patch_features(arrays["jpeg"], arrays["offset"], cached_features)
-    y = arrays["y"] >= 5  # "combining the first 5 classes into one class" (ICML 2015, section 3)
+    features = images.patch_features(arrays["jpeg"], arrays["offset"], cached_features)
+    # "combining the first 5 classes into one class" (ICML 2015, section 3)
+    is_last_five = arrays["y"] >= 5
     order = np.random.default_rng(CIFAR_SEED).permutation(np.flatnonzero(arrays["part"] == 0))
     return Problem(
         name,
         "CIFAR-10, the last five classes against the first five",
-        FeatureCosts.uniform(x.shape[1]),
+        FeatureCosts.uniform(features.shape[1]),
         2,
         min_budget=4.0,
         make_folds=fixed_split(
-            x, y, order[:19761], order[19761 : 19761 + 8468], arrays["part"] == 1
+            features, is_last_five, order[:19761], order[19761 : 19761 + 8468], arrays["part"] == 1
         ),
         source=f"{data_hash} features {code_hash[:16]} last five classes",
         note="400 features computed here from the JPEG images (k-means patches), since the paper's "
@@ -287,27 +297,26 @@ def _cifar10(name: str) -> Problem:
 
 
 def _mq2008(name: str) -> Problem:
-    raw = data_arrays(name)
-    x, relevant, qid, part = raw["X"], raw["y"] > 0, raw["qid"], raw["part"]
+    arrays = data_arrays(name)
+    features, is_relevant, qid, part = arrays["X"], arrays["y"] > 0, arrays["qid"], arrays["part"]
 
     def make_folds(_seed: int) -> list[Fold]:
         folds = []
-        for first_partition in range(
-            5
-        ):  # as LETOR deals its partitions: three, one and one, in turn
+        # three partitions to train, one to validate and one to test, in turn, as in LETOR
+        for first_partition in range(5):
             partition_order = [(first_partition + i) % 5 + 1 for i in range(5)]
             parts = [
                 np.flatnonzero(np.isin(part, partition))
                 for partition in (partition_order[:3], partition_order[3], partition_order[4])
             ]
-            train, validation, test = (select_rows(x, relevant, rows) for rows in parts)
+            train, validation, test = (select_rows(features, is_relevant, rows) for rows in parts)
             folds.append(Fold(train, validation, test, (qid[parts[1]], qid[parts[2]])))
         return folds
 
     return Problem(
         name,
         "MQ2008, ranking by relevance",
-        FeatureCosts.uniform(x.shape[1]),
+        FeatureCosts.uniform(features.shape[1]),
         2,
         min_budget=1.0,
         make_folds=make_folds,
@@ -324,11 +333,15 @@ def _mq2008(name: str) -> Problem:
 
 def _bundled(name: str) -> Problem:
     data_set = datasets.load(name)
-    classes, y = np.unique(data_set.y, return_inverse=True)
+    classes, row_classes = np.unique(data_set.y, return_inverse=True)
 
     def make_folds(seed: int) -> list[Fold]:
-        order = np.random.default_rng(seed).permutation(len(y))
-        return fixed_split(data_set.X, y, *np.split(order, [len(y) // 2, 3 * len(y) // 4]))(seed)
+        order = np.random.default_rng(seed).permutation(len(row_classes))
+        return fixed_split(
+            data_set.X,
+            row_classes,
+            *np.split(order, [len(row_classes) // 2, 3 * len(row_classes) // 4]),
+        )(seed)
 
     return Problem(
         name,

@@ -1,4 +1,4 @@
-"""Sets of arrays windows and pictures, with their groups and signal blocks."""
+"""Sets of windows and pictures, with their groups and signal blocks."""
 
 from __future__ import annotations
 
@@ -55,14 +55,17 @@ def load_set(name: str) -> SignalSet:
 
 
 def _evenly_spaced_rows(groups: NDArray[Any], max_rows: int) -> NDArray[np.intp]:
-    """Rows at even distances in each group, with at most `max_rows` per group."""
+    """Rows at even distances in each group, with at most `max_rows` per group.
+
+    Neighbouring windows are similar, and fewer rows keep the fits of all sets within minutes.
+    """
     group_rows = [np.flatnonzero(groups == group) for group in np.unique(groups)]
     return np.sort(np.concatenate([rows[:: -(-len(rows) // max_rows)] for rows in group_rows]))
 
 
 def _movement() -> SignalSet:
     arrays = data_arrays("hapt_windows")
-    rows = np.flatnonzero(arrays["y"] < 6)
+    rows = np.flatnonzero(arrays["y"] < 6)  # the other classes are transitions between postures
     rows = rows[_evenly_spaced_rows(arrays["subject"][rows], 130)]
     channels = ["acc_x", "acc_y", "acc_z", "gyr_x", "gyr_y", "gyr_z"]
     return SignalSet(
@@ -83,25 +86,26 @@ def _movement() -> SignalSet:
 
 def _vibration(*, new_loads: bool) -> SignalSet:
     arrays = data_arrays("cwru_bearing")
-    x = (arrays["X"] * arrays["scale"][:, None]).astype(np.float32)
-    piece_number = np.zeros(len(x), np.int64)
+    windows = (arrays["X"] * arrays["scale"][:, None]).astype(np.float32)
+    piece_number = np.zeros(len(windows), np.int64)
     # each normal file is one recording, cut into five pieces
     for file in np.unique(arrays["file_id"][arrays["y"] == 0]):
         file_rows = np.flatnonzero(arrays["file_id"] == file)
         piece_number[file_rows] = np.arange(len(file_rows)) * 5 // len(file_rows)
-    recording = arrays["file_id"].astype(np.int64) * 10 + piece_number
-    rows = _evenly_spaced_rows(recording, 60)
+    recording = arrays["file_id"].astype(np.int64) * 10 + piece_number  # of at most five pieces
+    chosen_rows = _evenly_spaced_rows(recording, 60)
     load = arrays["load"].astype(np.int64)
+    # in horsepower; the training rows have the others of the loads 0 to 3
     test_loads = [(0,), (3,), (0, 1), (0, 2), (3, 1), (3, 2), (0, 1, 2), (3, 1, 2)]
     test_groups = [np.unique(recording[np.isin(load, loads)]).tolist() for loads in test_loads]
     test_text = "a fourth of them to test"
-    if new_loads:  # the groups do not contain the loads
+    if new_loads:
         test_text = "other motor loads to test, which no group of the training rows has"
     return SignalSet(
         name="new-loads" if new_loads else "vibration",
-        windows=x[rows],
-        y=arrays["y"][rows].astype(np.int64),
-        groups=recording[rows],
+        windows=windows[chosen_rows],
+        y=arrays["y"][chosen_rows].astype(np.int64),
+        groups=recording[chosen_rows],
         blocks=sig.standard_blocks(rate_hz=12000, channels=["acc"], samples=512),
         target=4.0,
         note="CWRU bearings, normal and three faults; groups are recordings, pieces of one where a "
@@ -112,17 +116,17 @@ def _vibration(*, new_loads: bool) -> SignalSet:
 
 def _sound() -> SignalSet:
     arrays = data_arrays("fsdd")
-    length = 4096
-    x = np.zeros((len(arrays["y"]), length), np.int16)
+    length = 4096  # half a second at 8 kHz
+    windows = np.zeros((len(arrays["y"]), length), np.int16)
     for i, (begin, end) in enumerate(zip(arrays["offset"][:-1], arrays["offset"][1:], strict=True)):
-        piece = arrays["x"][begin : min(end, begin + length)]
-        x[i, : len(piece)] = piece
+        samples = arrays["x"][begin : min(end, begin + length)]
+        windows[i, : len(samples)] = samples
     speaker = arrays["speaker"].astype(np.int64)
     rows = _evenly_spaced_rows(10 * speaker + arrays["y"], 25)
-    test_speakers = [(s,) for s in range(6)] + [(0, 3), (1, 4), (2, 5), (0, 5)]
+    test_speakers = [(speaker_id,) for speaker_id in range(6)] + [(0, 3), (1, 4), (2, 5), (0, 5)]
     return SignalSet(
         name="sound",
-        windows=x[rows],
+        windows=windows[rows],
         y=arrays["y"][rows].astype(np.int64),
         groups=speaker[rows],
         blocks=sig.standard_blocks(
@@ -149,13 +153,14 @@ def _heart() -> SignalSet:
     rhythm = np.repeat(_rhythm(record, arrays["rr_pre"])[rows, np.newaxis], 256, axis=1)
     windows = np.concatenate([arrays["X"][rows, :, np.newaxis], rhythm], axis=2)
     intervals = sig.Channels("rhythm", (1, 2), ("interval", "late"))
-    ecg = sig.standard_blocks(rate_hz=360, channels=["ecg"], samples=256, scale=1 / 200)
+    # MIT-BIH has 200 units per millivolt
+    ecg_blocks = sig.standard_blocks(rate_hz=360, channels=["ecg"], samples=256, scale=1 / 200)
     return SignalSet(
         name="heart",
         windows=windows,
-        y=np.where(y == 3, 2, y),
+        y=np.where(y == 3, 2, y),  # fusion beats are too few for a class
         groups=record[rows],
-        blocks=[sig.Mean(intervals), *ecg],
+        blocks=[sig.Mean(intervals), *ecg_blocks],
         target=4.0,
         note="MIT-BIH DS1, beats: normal, supraventricular, ventricular with fusion; channels of "
         "the ECG and of a beat detector, which gives the interval before a beat and what it is "
@@ -170,24 +175,24 @@ def _rhythm(record: NDArray[np.int64], interval_before: NDArray[np.int32]) -> ND
     rhythm = np.zeros((len(record), 2), np.int16)
     for record_id in np.unique(record):
         beats = np.flatnonzero(record == record_id)[1:]  # no beat precedes the first one
-        # at most 3 s, because the detector missed some beats
-        interval = np.minimum(interval_before[beats], 1080).astype(float)
-        rhythm[beats, 0] = interval
+        # at most 3 s of 360 samples, because the detector missed some beats
+        intervals = np.minimum(interval_before[beats], 3 * 360).astype(float)
+        rhythm[beats, 0] = intervals
         for i in range(1, len(beats)):
-            rhythm[beats[i], 1] = round(interval[i] - interval[max(0, i - 8) : i].mean())
+            rhythm[beats[i], 1] = round(intervals[i] - intervals[max(0, i - 8) : i].mean())
     return rhythm
 
 
 def _current() -> SignalSet:
     arrays = data_arrays("plaid")
-    length = 512
-    x = np.zeros((len(arrays["y"]), length), np.float32)
+    length = 512  # a period of 60 Hz is 500 samples at 30 kHz
+    windows = np.zeros((len(arrays["y"]), length), np.float32)
     for i, (begin, end) in enumerate(zip(arrays["offset"][:-1], arrays["offset"][1:], strict=True)):
-        piece = arrays["x"][begin : min(end, begin + length)]
-        x[i] = np.resize(piece, length)  # a period repeats
+        samples = arrays["x"][begin : min(end, begin + length)]
+        windows[i] = np.resize(samples, length)  # a period repeats
     return SignalSet(
         name="current",
-        windows=x,
+        windows=windows,
         y=arrays["y"].astype(np.int64),
         groups=None,
         blocks=sig.standard_blocks(rate_hz=30000, channels=["current"], samples=length),

@@ -18,8 +18,10 @@ from gatewise_training.cascades.base import BudgetedClassifier
 
 PROBLEM = "letter-bin"
 #: Size of the tree models on the 16 features of Letters.
-N_TREES, MAX_DEPTH = 50, 4
+N_TREES = 50
+MAX_DEPTH = 4
 QUICK_ROWS = 1500
+#: Bound on the flat arrays of the small cascade.
 SMALL_BYTES = 2**16
 #: Bound on the tables in C, which take fewer bytes than flat arrays.
 SMALL_TABLE_BYTES = 2**14
@@ -95,8 +97,8 @@ def make_models(folder: Path, is_quick: bool) -> dict[str, PackedModel]:
         fitted_system.fit(*fold.train, validation=fold.validation)
         system = specification.choose_point(fitted_system)
         bundle = pack(system, folder / name, sample=fold.test[0][:32])
-        x = np.ascontiguousarray(fold.test[0], np.float32)
-        exits = system.exit_stage(x)
+        rows = np.ascontiguousarray(fold.test[0], np.float32)
+        exits = system.exit_stage(rows)
         stages = bundle.manifest.stages
         figures = {
             "stages": len(stages),
@@ -108,15 +110,15 @@ def make_models(folder: Path, is_quick: bool) -> dict[str, PackedModel]:
             "offload_rate": round(float((exits == len(stages)).mean()), 4)
             if bundle.manifest.cloud
             else 0.0,
-            "accuracy": round(float(np.mean(system.predict(x) == fold.test[1])), 4),
-            "mean_cost": round(float(system.cost(x).mean()), 3),
+            "accuracy": round(float(np.mean(system.predict(rows) == fold.test[1])), 4),
+            "mean_cost": round(float(system.cost(rows).mean()), 3),
         }
-        models[name] = PackedModel(specification.title, bundle, x, figures)
+        models[name] = PackedModel(specification.title, bundle, rows, figures)
     return models
 
 
 def _within_small_bytes(system: BudgetedClassifier) -> BudgetedClassifier:
     """System at its most accurate operating point, by validation, within SMALL_BYTES."""
-    points = [p for p in system.frontier_.points if p.nbytes <= SMALL_BYTES]
-    best_point = max(points, key=lambda p: (p.accuracy, -p.cost))
+    points = [point for point in system.frontier_.points if point.nbytes <= SMALL_BYTES]
+    best_point = max(points, key=lambda point: (point.accuracy, -point.cost))
     return system.at(budget=best_point.cost)

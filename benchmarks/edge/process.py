@@ -23,18 +23,18 @@ def measure(mode: str, arguments: list[str]) -> dict[str, Any]:
     ``cpu`` are the elapsed time and the CPU time until the imports are done. ``rss`` and ``peak``
     are bytes at the end, or 0 on systems without /proc.
     """
-    process = subprocess.run(
+    completed_process = subprocess.run(
         [sys.executable, __file__, mode, repr(time.time()), *arguments],
         env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    sample: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    sample: dict[str, Any] = json.loads(completed_process.stdout.splitlines()[-1])
     return sample
 
 
-def _main(mode: str, started: float, arguments: list[str]) -> None:
+def _main(mode: str, start_time: float, arguments: list[str]) -> None:
     if mode != "nothing":
         from gatewise_edge import Device, MqttLink, Sensors  # noqa: F401, I001
         import cbor2  # noqa: F401
@@ -42,18 +42,24 @@ def _main(mode: str, started: float, arguments: list[str]) -> None:
 
         if mode == "import":  # "serve" imports onnxruntime only if its runner needs it
             import onnxruntime  # noqa: F401
-    seconds = time.time() - started
-    cpu = time.process_time()
+    seconds = time.time() - start_time
+    cpu_seconds = time.process_time()
     if mode == "serve":
         from gatewise.cli import main
 
-        out = os.dup(1)
+        # hide what the service prints, because the last line of the output has the figures
+        saved_stdout = os.dup(1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         status = main(["edge", *arguments])
         sys.stdout.flush()
-        os.dup2(out, 1)
+        os.dup2(saved_stdout, 1)
         assert status == 0, status
-    figures = {"seconds": seconds, "cpu": cpu, "rss": _memory("VmRSS:"), "peak": _memory("VmHWM:")}
+    figures = {
+        "seconds": seconds,
+        "cpu": cpu_seconds,
+        "rss": _memory("VmRSS:"),
+        "peak": _memory("VmHWM:"),
+    }
     print(json.dumps(figures))
 
 

@@ -49,25 +49,27 @@ FIGURES = {"mbne_tiny": FIGURE_4, "forest-bin": FIGURE_4, "letter-bin": tuple(ME
 def measure_figure(name: str, *, n_trees: int, n_rounds: int, fold: Fold) -> dict[str, Any]:
     """Fit the methods on one problem and measure them at budgets on test rows."""
     problem = problems.get(name)
-    x, y = fold.train
-    # f0: the forest and, for figure 5, a support vector machine
+    train_rows, train_classes = fold.train
+    # high-cost models: the forest and, for figure 5, a support vector machine
     forest = sklearn_forest(fold, n_trees)
     svm = None
     if "adapt-gbrt-svm" in FIGURES[name]:
-        scale = 1 / x.shape[1]
-        svm = make_pipeline(StandardScaler(), SVC(C=10, gamma=scale, random_state=0)).fit(x, y)
-    # each method before its f0, at all budgets
+        gamma = 1 / train_rows.shape[1]
+        svm = make_pipeline(StandardScaler(), SVC(C=10, gamma=gamma, random_state=0)).fit(
+            train_rows, train_classes
+        )
+    # each method before its high-cost model, at all budgets
     curves: dict[str, list[dict[str, float] | None]] = {}
     seconds: dict[str, float] = {}
     for method in FIGURES[name]:
-        f0 = svm if method.endswith("-svm") else forest
-        system = _system(method, f0, problem.costs, n_rounds)
-        start = time.process_time()
-        system.fit(x, y, validation=fold.validation)
-        seconds[method] = round(time.process_time() - start, 2)
+        high_cost_model = svm if method.endswith("-svm") else forest
+        system = _make_system(method, high_cost_model, problem.costs, n_rounds)
+        start_time = time.process_time()
+        system.fit(train_rows, train_classes, validation=fold.validation)
+        seconds[method] = round(time.process_time() - start_time, 2)
         curves[method] = [_figures_at_budget(system, budget, fold) for budget in BUDGETS[name]]
         note(f"adapt: {name}, {method}: {seconds[method]} CPU s")
-    test_x, test_y = fold.test
+    test_rows, test_classes = fold.test
     return {
         "data": problem.source,
         "note": problem.note,
@@ -75,30 +77,32 @@ def measure_figure(name: str, *, n_trees: int, n_rounds: int, fold: Fold) -> dic
         "n_trees": n_trees,
         "budgets": list(BUDGETS[name]),
         "f0_error": {
-            title: round(float(np.mean(model.predict(test_x) != test_y)), 5)
+            title: round(float(np.mean(model.predict(test_rows) != test_classes)), 5)
             for title, model in (("forest", forest), ("support vector machine", svm))
             if model is not None
         },
-        "f0_cost": round(float(Forest.from_sklearn(forest).cost(test_x, problem.costs).mean()), 5),
+        "f0_cost": round(
+            float(Forest.from_sklearn(forest).cost(test_rows, problem.costs).mean()), 5
+        ),
         "fit_cpu": seconds,
         "curves": curves,
     }
 
 
-def _system(method: str, f0: Any, costs: FeatureCosts, n_rounds: int) -> Any:
+def _make_system(method: str, high_cost_model: Any, costs: FeatureCosts, n_rounds: int) -> Any:
     """Make a method with the settings of the paper: its gate, and first-order trees of depth 4."""
-    common: dict[str, Any] = {"feature_costs": costs, "random_state": 0}
+    common_settings: dict[str, Any] = {"feature_costs": costs, "random_state": 0}
     if method == "budget-prune":
-        return BudgetPrune(estimator=f0, pruning_rows="validation", **common)
+        return BudgetPrune(estimator=high_cost_model, pruning_rows="validation", **common_settings)
     tree_settings: dict[str, Any] = {"newton": False, "max_depth": 4, "n_rounds": n_rounds}
     if method == "greedy-miser":
-        return GreedyMiser(**tree_settings, **common)
+        return GreedyMiser(**tree_settings, **common_settings)
     accounting = "union" if method.endswith("-svm") else "paths"
-    common |= {"stop": "gate", "accounting": accounting}
+    common_settings |= {"stop": "gate", "accounting": accounting}
     name = method.removesuffix("-svm")
     if name == "adapt-gbrt":
-        return AdaptGBRT(f0, **tree_settings, **common)
-    return {"adapt-lin": AdaptLin, "adapt-l1": L1Cascade}[name](f0, **common)
+        return AdaptGBRT(high_cost_model, **tree_settings, **common_settings)
+    return {"adapt-lin": AdaptLin, "adapt-l1": L1Cascade}[name](high_cost_model, **common_settings)
 
 
 def _figures_at_budget(system: Any, budget: float, fold: Fold) -> dict[str, float] | None:
@@ -107,19 +111,20 @@ def _figures_at_budget(system: Any, budget: float, fold: Fold) -> dict[str, floa
     if min(costs) > budget:
         return None
     system_at_budget = system.at(budget=budget)
-    x, y = fold.test
+    test_rows, test_classes = fold.test
     return {
         "val_cost": round(system_at_budget.operating_point_.cost, 5),
         "val_error": round(1 - system_at_budget.operating_point_.accuracy, 5),
-        "cost": round(float(system_at_budget.cost(x).mean()), 5),
-        "error": round(float(np.mean(system_at_budget.predict(x) != y)), 5),
+        "cost": round(float(system_at_budget.cost(test_rows).mean()), 5),
+        "error": round(float(np.mean(system_at_budget.predict(test_rows) != test_classes)), 5),
     }
 
 
 def cheapest_within(curve: Sequence[dict[str, float] | None], max_error: float) -> float | None:
     """Lowest test cost among the points whose test error is at most `max_error`."""
     return min(
-        (p["cost"] for p in curve if p is not None and p["error"] <= max_error), default=None
+        (point["cost"] for point in curve if point is not None and point["error"] <= max_error),
+        default=None,
     )
 
 
@@ -130,12 +135,12 @@ def measure_synthetic(seed: int) -> dict[str, Any]:
     border on the left and a wave on the right. Features are free, as in the paper. Only f0 reads a
     third column of zeros at price 1, so that the cost is the share of offloaded rows.
     """
-    (x, y), validation, (test_x, test_y) = (
-        synthetic_1(n, np.random.default_rng((seed, part)))
-        for part, n in enumerate((1000, 1000, 4000))
+    (rows, classes), validation, (test_rows, test_classes) = (
+        synthetic_1(n_rows, np.random.default_rng((seed, part)))
+        for part, n_rows in enumerate((1000, 1000, 4000))
     )
-    f0 = SVC(C=100.0, gamma=4.0).fit(x, y)
-    common: dict[str, Any] = {
+    high_cost_model = SVC(C=100.0, gamma=4.0).fit(rows, classes)
+    common_settings: dict[str, Any] = {
         "feature_costs": FeatureCosts([0.0, 0.0, 1.0]),
         "stop": "gate",
         "p_full": (0.6,),
@@ -144,23 +149,30 @@ def measure_synthetic(seed: int) -> dict[str, Any]:
     }
     tree_settings: dict[str, Any] = {"max_depth": 2, "n_rounds": 10, "newton": False, "warm_up": 3}
     systems = {
-        "adapt-lin": AdaptLin(f0, n_starts=0, **common),
-        "adapt-gbrt": AdaptGBRT(f0, learning_rate=0.5, **tree_settings, **common),
+        "adapt-lin": AdaptLin(high_cost_model, n_starts=0, **common_settings),
+        "adapt-gbrt": AdaptGBRT(
+            high_cost_model, learning_rate=0.5, **tree_settings, **common_settings
+        ),
     }
     points = {}
+    # at budget 0 no row is offloaded, at 0.6 at most the share P_full of the paper
     for name, system in systems.items():
-        system.fit(x, y, validation=validation)
+        system.fit(rows, classes, validation=validation)
         edge_only, cascade = system.at(budget=0.0), system.at(budget=0.6)
         points[name] = {
-            "f1_on_all": float(edge_only.score(test_x, test_y)),
-            "accuracy": float(cascade.score(test_x, test_y)),
-            "offload_rate": float(cascade.offload(test_x).mean()),
+            "f1_on_all": float(edge_only.score(test_rows, test_classes)),
+            "accuracy": float(cascade.score(test_rows, test_classes)),
+            "offload_rate": float(cascade.offload(test_rows).mean()),
         }
-    return {"seed": seed, "f0": float(f0.score(test_x, test_y)), "points": points}
+    return {
+        "seed": seed,
+        "f0": float(high_cost_model.score(test_rows, test_classes)),
+        "points": points,
+    }
 
 
-def synthetic_1(n: int, rng: np.random.Generator) -> tuple[Any, Any]:
+def synthetic_1(n_rows: int, rng: np.random.Generator) -> tuple[Any, Any]:
     """Draw rows on both sides of a border, which is a line on the left and a wave on the right."""
-    x = rng.uniform(-1, 1, size=(n, 2))
-    border = np.where(x[:, 0] < 0, 0.6 + x[:, 0], 0.6 * np.cos(8 * x[:, 0]))
-    return np.column_stack([x, np.zeros(n)]), (x[:, 1] > border).astype(int)
+    points = rng.uniform(-1, 1, size=(n_rows, 2))
+    border = np.where(points[:, 0] < 0, 0.6 + points[:, 0], 0.6 * np.cos(8 * points[:, 0]))
+    return np.column_stack([points, np.zeros(n_rows)]), (points[:, 1] > border).astype(int)

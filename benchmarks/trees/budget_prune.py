@@ -29,7 +29,14 @@ from gatewise_training.prune.problem import PruneProblem
 TRIED_SUBSETS = (7, 15, 30, 50)
 """Numbers of features per split in table 1, among which validation rows choose."""
 
-POINTS = 30
+N_POINTS = 30
+"""Prunings of a curve, more than twice its budgets."""
+
+PAPER_SHARES = np.array([[0.073], [0.917], [0.010]])
+"""Shares of rows with no use, 1 to 7 uses and more uses of one feature in the paper's table 1."""
+
+MAX_PRICE = 40
+"""Largest price of figure 5; the paper rounds weights to whole numbers between 1 and 40."""
 
 
 def measure_usage(
@@ -49,15 +56,14 @@ def measure_usage(
         forest = best_subset_forest(seed_fold, n_trees, seed)
         prune_problem = build_problem(forest, seed_fold.validation[0], problem.costs)
         sequence = PruneSequence(prune_problem, breakpoints(prune_problem))
-        curve = Curve.of(forest, sequence, seed_fold, problem.costs, 2 * POINTS)
+        curve = Curve.of(forest, sequence, seed_fold, problem.costs, 2 * N_POINTS)
         unpruned = PrunedForest(lambda forest=forest: forest, seed_fold, problem.costs)
         pruned = curve.within(unpruned.validation[1] + 0.001) or unpruned
         unpruned_shares, pruned_shares = (
-            _usage(pruned_forest.make(), seed_fold.test[0]) for pruned_forest in (unpruned, pruned)
+            _share_of_uses(pruned_forest.make(), seed_fold.test[0])
+            for pruned_forest in (unpruned, pruned)
         )
-        typical_feature = int(
-            np.abs(unpruned_shares - np.array([[0.073], [0.917], [0.010]])).sum(axis=0).argmin()
-        )
+        typical_feature = int(np.abs(unpruned_shares - PAPER_SHARES).sum(axis=0).argmin())
         seed_rows.append(
             {
                 "unpruned": [*unpruned_shares.mean(axis=1), *unpruned.test],
@@ -86,44 +92,47 @@ def best_subset_forest(fold: Fold, n_trees: int, seed: int) -> Forest:
     return Forest.from_sklearn(max(models, key=lambda model: model.score(*fold.validation)))
 
 
-def feature_uses(forest: Forest, x: NDArray[np.float32]) -> NDArray[np.int64]:
+def feature_uses(forest: Forest, rows: NDArray[np.float32]) -> NDArray[np.int64]:
     """Number of nodes with each feature on the paths of each row, shape (n, n_features)."""
     trees = forest.trees
-    uses = np.zeros(x.shape, np.int64)
+    uses = np.zeros(rows.shape, np.int64)
     for root in trees.roots:
-        node = np.full(len(x), root)
-        rows = np.arange(len(x))
-        while len(rows := rows[trees.left[node[rows]] >= 0]):
-            inner = node[rows]
-            features = trees.feature[inner]
-            uses[rows, features] += 1
-            goes_left = x[rows, features] <= trees.threshold[inner]
-            node[rows] = np.where(goes_left, trees.left[inner], trees.right[inner])
+        node_of_row = np.full(len(rows), root)
+        inner_rows = np.arange(len(rows))  # rows that have not reached a leaf
+        while len(inner_rows := inner_rows[trees.left[node_of_row[inner_rows]] >= 0]):
+            nodes = node_of_row[inner_rows]
+            features = trees.feature[nodes]
+            uses[inner_rows, features] += 1
+            goes_left = rows[inner_rows, features] <= trees.threshold[nodes]
+            node_of_row[inner_rows] = np.where(goes_left, trees.left[nodes], trees.right[nodes])
     return uses
 
 
-def _usage(forest: Forest, x: NDArray[np.float32]) -> NDArray[np.float64]:
+def _share_of_uses(forest: Forest, rows: NDArray[np.float32]) -> NDArray[np.float64]:
     """Shares of rows with no use, 1 to 7 uses, and more; shape (3, n_features)."""
-    uses = feature_uses(forest, x)
+    uses = feature_uses(forest, rows)
     return np.stack([(uses == 0).mean(0), ((uses > 0) & (uses <= 7)).mean(0), (uses > 7).mean(0)])
 
 
 def svm_costs(fold: Fold) -> FeatureCosts:
     """Prices from the weights of a linear support vector machine (figure 5), with mean 1."""
-    x, y = fold.train
-    scaled = x / np.maximum(np.linalg.norm(x, axis=0), 1e-12) * np.sqrt(len(x))
-    svm = LinearSVC(random_state=0, max_iter=5000).fit(scaled, y)
+    rows, classes = fold.train
+    # each column with a mean square of 1, so that weights are comparable
+    scaled_rows = rows / np.maximum(np.linalg.norm(rows, axis=0), 1e-12) * np.sqrt(len(rows))
+    svm = LinearSVC(random_state=0, max_iter=5000).fit(scaled_rows, classes)
     weights = np.abs(svm.coef_[0])
-    # the paper rounds weights to whole numbers between 1 and 40
-    prices = np.clip(np.rint(40 * weights / weights.max()), 1, 40)
+    prices = np.clip(np.rint(MAX_PRICE * weights / weights.max()), 1, MAX_PRICE)
     return FeatureCosts(prices * len(prices) / prices.sum())
 
 
 def measure_prices(name: str, seeds: Sequence[int], *, n_trees: int, fold: Fold) -> dict[str, Any]:
     """Measure figure 5: BudgetPrune and cost-complexity pruning with uniform and other prices."""
-    uniform, weighted = FeatureCosts.uniform(fold.train[0].shape[1]), svm_costs(fold)
-    cases = {"uniform": ("entropy", None, uniform), "by weight": ("entropy", None, weighted)}
-    return _figure(name, cases, ("ensemble", "ccp"), seeds, fold, n_trees=n_trees)
+    uniform_costs, weighted_costs = FeatureCosts.uniform(fold.train[0].shape[1]), svm_costs(fold)
+    cases = {
+        "uniform": ("entropy", None, uniform_costs),
+        "by weight": ("entropy", None, weighted_costs),
+    }
+    return _measure_curves(name, cases, ("ensemble", "ccp"), seeds, fold, n_trees=n_trees)
 
 
 def measure_impurities(
@@ -132,18 +141,20 @@ def measure_impurities(
     """Measure figure 6: prunings of entropy forests and of forests grown by Pairs."""
     costs = FeatureCosts.uniform(fold.train[0].shape[1])
     cases = {"entropy": ("entropy", None, costs), "Pairs": ("threshold_pairs", None, costs)}
-    return _figure(name, cases, ("ensemble", "ccp"), seeds, fold, n_trees=n_trees)
+    return _measure_curves(name, cases, ("ensemble", "ccp"), seeds, fold, n_trees=n_trees)
 
 
 def measure_subsets(name: str, seeds: Sequence[int], *, n_trees: int, fold: Fold) -> dict[str, Any]:
     """Measure figure 7: prunings of forests with 20 and 120 random features per split."""
     n_features = fold.train[0].shape[1]
     costs = FeatureCosts.uniform(n_features)
-    cases = {f"k = {k}": ("entropy", min(k, n_features), costs) for k in (20, 120)}
-    return _figure(name, cases, ("ensemble", "greedy", "ccp"), seeds, fold, n_trees=n_trees)
+    cases = {
+        f"k = {n_tried}": ("entropy", min(n_tried, n_features), costs) for n_tried in (20, 120)
+    }
+    return _measure_curves(name, cases, ("ensemble", "greedy", "ccp"), seeds, fold, n_trees=n_trees)
 
 
-def _figure(
+def _measure_curves(
     name: str,
     cases: Mapping[str, tuple[str, int | None, FeatureCosts]],
     methods: Sequence[str],
@@ -169,8 +180,8 @@ def _figure(
             prune_problem = build_problem(forest, fold.validation[0], costs)
             unpruned_figures.append(PrunedForest(lambda forest=forest: forest, fold, costs).test)
             for method, curve_list in method_curves.items():
-                sequence = _sequence(method, prune_problem, forest, costs)
-                curve_list.append(Curve.of(forest, sequence, fold, costs, POINTS))
+                sequence = _prune(method, prune_problem, forest, costs)
+                curve_list.append(Curve.of(forest, sequence, fold, costs, N_POINTS))
             note(f"budgetprune: {name}, {case}, seed {seed}")
         mean_unpruned[case] = [
             round(float(value), 5) for value in np.mean(unpruned_figures, axis=0)
@@ -188,7 +199,7 @@ def _figure(
     }
 
 
-def _sequence(
+def _prune(
     method: str, prune_problem: PruneProblem, forest: Forest, costs: FeatureCosts
 ) -> PruneSequence:
     if method == "ensemble":

@@ -36,12 +36,12 @@ def measure_figures(name: str, *, n_rounds: int, n_penalties: int, fold: Fold) -
     the points of both of its learning rates.
     """
     problem = problems.get(name)
-    common: dict[str, Any] = {
+    common_settings: dict[str, Any] = {
         "feature_costs": problem.costs,
         "n_rounds": n_rounds,
         "random_state": 0,
     }
-    sweep_settings = common | {"n_penalties": n_penalties}
+    sweep_settings = common_settings | {"n_penalties": n_penalties}
     fixed_tree_settings = sweep_settings | {"patience": None, "num_leaves": 16}
     misers = [
         GreedyMiser(
@@ -49,7 +49,7 @@ def measure_figures(name: str, *, n_rounds: int, n_penalties: int, fold: Fold) -
             newton=False,
             max_depth=4,
             learning_rate=learning_rate,
-            **common | {"n_rounds": 10 * n_rounds},
+            **common_settings | {"n_rounds": 10 * n_rounds},
         )
         for learning_rate in MISER_RATES
     ]
@@ -64,11 +64,11 @@ def measure_figures(name: str, *, n_rounds: int, n_penalties: int, fold: Fold) -
     fit_seconds: dict[str, float] = {}
     for method, variants in systems.items():
         points: list[Point] = []
-        start = time.process_time()
+        start_time = time.process_time()
         for system in variants:
             system.fit(*fold.train, validation=fold.validation)
             points += system_points(system, fold)
-        fit_seconds[method] = round(time.process_time() - start, 2)
+        fit_seconds[method] = round(time.process_time() - start_time, 2)
         curves[method] = [_figures_at_budget(points, budget) for budget in BUDGETS[name]]
         note(f"cegb: {name}, {method}: {fit_seconds[method]} CPU s")
     return {
@@ -93,13 +93,13 @@ def miser_penalties(n_penalties: int) -> list[float]:
 
 def _figures_at_budget(points: Sequence[Point], budget: float) -> dict[str, float] | None:
     """Figures of the most accurate point within a budget on validation rows, or None."""
-    affordable = [p for p in points if p.val_cost <= budget + 1e-9]
-    if not affordable:
+    affordable_points = [point for point in points if point.val_cost <= budget + 1e-9]
+    if not affordable_points:
         return None
-    best = max(affordable, key=lambda p: (p.val_accuracy, -p.val_cost))
+    best_point = max(affordable_points, key=lambda point: (point.val_accuracy, -point.val_cost))
     return {
-        "val_cost": round(best.val_cost, 5),
-        "val_error": round(1 - best.val_accuracy, 5),
-        "cost": round(best.cost, 5),
-        "error": round(1 - best.accuracy, 5),
+        "val_cost": round(best_point.val_cost, 5),
+        "val_error": round(1 - best_point.val_accuracy, 5),
+        "cost": round(best_point.cost, 5),
+        "error": round(1 - best_point.accuracy, 5),
     }

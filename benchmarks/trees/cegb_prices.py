@@ -34,7 +34,10 @@ EQUAL_PRICE_STRENGTH = 1e-3
 """Weight of the fit with equal prices; its cost is measured at the true prices."""
 
 BLOCKS = (1, 2, 4, 8)
+"""Pixels of a side of the blocks in figure 4, whose filters share one value."""
+
 SPLIT_STRENGTHS = (0.0, 1e-5, 1e-4, 1e-3, 1e-2)
+"""Weights of the prices in figure 4."""
 
 
 def measure_tradeoffs(
@@ -46,7 +49,7 @@ def measure_tradeoffs(
     n_features = folds[0].train[0].shape[1]
     prices = FeatureCosts(np.random.default_rng(seed).choice(YAHOO_PRICES, n_features))
     equal_prices = FeatureCosts.uniform(n_features)
-    cases = {f"weight {s:g}": (s, prices) for s in STRENGTHS}
+    cases = {f"weight {strength:g}": (strength, prices) for strength in STRENGTHS}
     equal_case = f"weight {EQUAL_PRICE_STRENGTH:g}, trained at equal prices"
     cases[equal_case] = (EQUAL_PRICE_STRENGTH, equal_prices)
     curves: dict[str, Any] = {}
@@ -64,15 +67,15 @@ def measure_tradeoffs(
 def _score_and_cost(
     fold: Fold, strength: float, costs: FeatureCosts, prices: FeatureCosts, n_rounds: int
 ) -> tuple[float, float]:
-    x, y = fold.train
-    target = ValueTarget.standardised(y.astype(np.float64), np.ones(len(y)))
+    rows, grades = fold.train
+    target = ValueTarget.standardised(grades.astype(np.float64), np.ones(len(grades)))
     growth = TreeGrowth(num_leaves=15, learning_rate=0.1, patience=None)
-    charge = Charge(SplitPrices(costs, "lazy", 0.0), strength, x)
-    trees, _ = grow(x, target, growth, charge, rounds=n_rounds)
-    test = fold.test[0]
+    charge = Charge(SplitPrices(costs, "lazy", 0.0), strength, rows)
+    trees, _ = grow(rows, target, growth, charge, rounds=n_rounds)
+    test_rows = fold.test[0]
     return (
-        fold.test_truth.score(trees.margins(test)[:, 0]),
-        float(prices.instance_costs(trees.visited_features(test)).mean()),
+        fold.test_truth.score(trees.margins(test_rows)[:, 0]),
+        float(prices.instance_costs(trees.visited_features(test_rows)).mean()),
     )
 
 
@@ -84,24 +87,30 @@ def measure_multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) 
     rng = np.random.default_rng(0)
     frames = [draw_frame(rng, size) for _ in range(2 * n_frames)]
     tables = [pixel_features(image) for image, _ in frames]
-    x = np.concatenate(tables[:n_frames])
-    y = np.concatenate([flies.ravel() > 0 for _, flies in frames[:n_frames]])
+    pixels = np.concatenate(tables[:n_frames])
+    is_fly = np.concatenate([flies.ravel() > 0 for _, flies in frames[:n_frames]])
     # equal numbers of pixels with and without flies
-    rows = [rng.choice(np.flatnonzero(y == c), n_rows // 2, replace=False) for c in (False, True)]
-    x, y = x[np.concatenate(rows)], y[np.concatenate(rows)]
-    target = ValueTarget.standardised(2.0 * y - 1.0, np.ones(len(y)))
-    split = np.repeat([1 / b**2 for b in BLOCKS], x.shape[1] // len(BLOCKS))
-    pixel_prices = SplitPrices(FeatureCosts(np.zeros(x.shape[1])), "lazy", split)
+    rows = [
+        rng.choice(np.flatnonzero(is_fly == wanted), n_rows // 2, replace=False)
+        for wanted in (False, True)
+    ]
+    pixels, is_fly = pixels[np.concatenate(rows)], is_fly[np.concatenate(rows)]
+    target = ValueTarget.standardised(2.0 * is_fly - 1.0, np.ones(len(is_fly)))
+    n_filters = pixels.shape[1] // len(BLOCKS)
+    split_prices = np.repeat([1 / block**2 for block in BLOCKS], n_filters)
+    pixel_prices = SplitPrices(FeatureCosts(np.zeros(pixels.shape[1])), "lazy", split_prices)
     points = []
     for strength in SPLIT_STRENGTHS:
         growth = TreeGrowth(num_leaves=15, learning_rate=0.2, patience=None)
-        trees, _ = grow(x, target, growth, Charge(pixel_prices, strength, x), rounds=n_rounds)
+        trees, _ = grow(
+            pixels, target, growth, Charge(pixel_prices, strength, pixels), rounds=n_rounds
+        )
         scores, costs = [], []
         for table, (_, flies) in zip(tables[n_frames:], frames[n_frames:], strict=True):
-            mask = trees.margins(table)[:, 0].reshape(flies.shape) > 0
-            scores.append(seg_measure(mask, flies))
+            predicted_mask = trees.margins(table)[:, 0].reshape(flies.shape) > 0
+            scores.append(seg_measure(predicted_mask, flies))
             costs.append(float(pixel_prices.evaluation_prices(trees, table).mean()))
-        feature_blocks = trees.feature[trees.feature >= 0] // (x.shape[1] // len(BLOCKS))
+        feature_blocks = trees.feature[trees.feature >= 0] // n_filters
         point = {"strength": strength, "seg": float(np.mean(scores)), "cost": float(np.mean(costs))}
         shares = np.bincount(feature_blocks, minlength=len(BLOCKS)) / max(1, len(feature_blocks))
         points.append(point | {"splits_by_block": shares.round(4)})
@@ -112,44 +121,48 @@ def measure_multiscale(*, n_frames: int, size: int, n_rows: int, n_rounds: int) 
 def draw_frame(rng: np.random.Generator, size: int) -> tuple[Image, NDArray[np.int64]]:
     """Draw dark ellipses on noise; return the image and the fly number of each pixel, or 0."""
     row, column = np.mgrid[:size, :size]
+    # grey 0.7 with uneven ground and noise, from which flies of 16 x 8 pixels are 0.4 darker
     background = ndimage.gaussian_filter(rng.normal(size=(size, size)), size / 8)
     image = 0.7 + 0.15 * background / background.std() + 0.12 * rng.normal(size=(size, size))
     flies = np.zeros((size, size), np.int64)
-    for number in range(1, 7):
+    for fly_number in range(1, 7):
         centre, angle = rng.uniform(8, size - 8, size=2), rng.uniform(0, np.pi)
+        # inside the ellipse: (along / 8)^2 + (across / 4)^2 <= 1
         along = (row - centre[0]) * np.cos(angle) + (column - centre[1]) * np.sin(angle)
         across = (column - centre[1]) * np.cos(angle) - (row - centre[0]) * np.sin(angle)
-        flies[(along / 8) ** 2 + (across / 4) ** 2 <= 1] = number
+        flies[(along / 8) ** 2 + (across / 4) ** 2 <= 1] = fly_number
     image[flies > 0] -= 0.4
     return image, flies
 
 
 def pixel_features(image: Image) -> NDArray[np.float32]:
     """Compute filters on means of square blocks, repeated for each pixel."""
-    columns = []
+    feature_columns = []
     for block in BLOCKS:
-        n = len(image) // block
-        block_means = image.reshape(n, block, n, block).mean(axis=(1, 3))
+        n_blocks = len(image) // block
+        block_means = image.reshape(n_blocks, block, n_blocks, block).mean(axis=(1, 3))
         filters = [
             block_means,
             ndimage.uniform_filter(block_means, 3),
             ndimage.gaussian_gradient_magnitude(block_means, 1),
             ndimage.gaussian_laplace(block_means, 1),
         ]
-        columns += [f.repeat(block, 0).repeat(block, 1).ravel() for f in filters]
-    return np.stack(columns, axis=1).astype(np.float32)
+        feature_columns += [
+            image_filter.repeat(block, 0).repeat(block, 1).ravel() for image_filter in filters
+        ]
+    return np.stack(feature_columns, axis=1).astype(np.float32)
 
 
-def seg_measure(mask: NDArray[np.bool_], flies: NDArray[np.int64]) -> float:
+def seg_measure(predicted_mask: NDArray[np.bool_], flies: NDArray[np.int64]) -> float:
     """Mean Jaccard index of the flies; 0 for a fly that no segment covers by more than half."""
-    segments, _ = ndimage.label(mask)
+    segments, _ = ndimage.label(predicted_mask)
     scores = []
-    for number in range(1, flies.max() + 1):
-        fly = flies == number
-        segment_pixels = np.bincount(segments[fly], minlength=1)
+    for fly_number in range(1, flies.max() + 1):
+        is_fly = flies == fly_number
+        segment_pixels = np.bincount(segments[is_fly], minlength=1)
         segment_pixels[0] = 0
-        segment = segments == segment_pixels.argmax()
+        is_segment = segments == segment_pixels.argmax()
         overlap = int(segment_pixels.max())
-        is_covered = 2 * overlap > fly.sum() > 0
-        scores.append(overlap / (segment | fly).sum() if is_covered else 0.0)
+        is_covered = 2 * overlap > is_fly.sum() > 0
+        scores.append(overlap / (is_segment | is_fly).sum() if is_covered else 0.0)
     return float(np.mean(scores))

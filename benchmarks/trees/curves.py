@@ -23,6 +23,7 @@ BUDGETS = {
 }
 """Mean numbers of features that an instance may acquire."""
 
+#: Mean numbers of the 400 features of CIFAR-10.
 CIFAR_BUDGETS = (20, 40, 60, 80, 100, 130, 160, 200, 240, 280, 320, 400)
 
 
@@ -64,20 +65,36 @@ class Curve:
     ) -> Curve:
         """Curve of `n_points` prunings of a sequence, about evenly spaced in cost."""
         masks = map(sequence.kept_at, sequence.evenly_spaced_levels(n_points))
-        return cls([PrunedForest(lambda m=mask: forest.pruned(m), fold, costs) for mask in masks])
+        return cls(
+            [PrunedForest(lambda kept=mask: forest.pruned(kept), fold, costs) for mask in masks]
+        )
 
     def __add__(self, other: Curve) -> Curve:
         return Curve(self.points + other.points)
 
     def at(self, budget: float) -> PrunedForest | None:
         """Most accurate forest within a budget on validation rows; the cheaper one of equals."""
-        affordable = [p for p in self.points if p.validation[0] <= budget + 1e-9]
-        return min(affordable, key=lambda p: p.validation[::-1], default=None)
+        affordable_forests = [
+            pruned_forest
+            for pruned_forest in self.points
+            if pruned_forest.validation[0] <= budget + 1e-9
+        ]
+        return min(
+            affordable_forests,
+            key=lambda pruned_forest: pruned_forest.validation[::-1],
+            default=None,
+        )
 
     def within(self, max_error: float) -> PrunedForest | None:
         """Cheapest forest with at most this error on validation rows."""
-        accurate = [p for p in self.points if p.validation[1] <= max_error + 1e-12]
-        return min(accurate, key=lambda p: p.validation, default=None)
+        accurate_forests = [
+            pruned_forest
+            for pruned_forest in self.points
+            if pruned_forest.validation[1] <= max_error + 1e-12
+        ]
+        return min(
+            accurate_forests, key=lambda pruned_forest: pruned_forest.validation, default=None
+        )
 
 
 def at_budgets(curves: Sequence[Curve], budgets: Sequence[float]) -> list[dict[str, float] | None]:
@@ -102,8 +119,10 @@ def cheapest_on_test(curves: Sequence[Curve], loss: float) -> dict[str, float] |
     forests = []
     for curve in curves:
         max_error = curve.points[0].test[1] + loss
-        accurate = [forest for forest in curve.points if forest.test[1] <= max_error + 1e-12]
-        forests.append(min(accurate, key=lambda forest: forest.test, default=None))
+        accurate_forests = [
+            forest for forest in curve.points if forest.test[1] <= max_error + 1e-12
+        ]
+        forests.append(min(accurate_forests, key=lambda forest: forest.test, default=None))
     return _pooled(forests)
 
 

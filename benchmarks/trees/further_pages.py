@@ -52,14 +52,16 @@ def budget_prune(section: Section, _parts: Section) -> list[str]:
     for name, row in usage["rows"].items():
         means, deviations = row["mean"], row["sd"]
         cells = [
-            f"{100 * m:.1f} ± {100 * d:.1f} %"
-            for m, d in zip(means[:3], deviations[:3], strict=True)
+            f"{100 * mean:.1f} ± {100 * deviation:.1f} %"
+            for mean, deviation in zip(means[:3], deviations[:3], strict=True)
         ]
         cells += [f"{means[3]:.1f} ± {deviations[3]:.1f}", f"{100 * means[4]:.1f} %"]
         rows.append([name, *cells])
         if name in PAPER_USAGE:
             *shares, cost, error = PAPER_USAGE[name]
-            rows.append(["*the paper's*", *(f"{s} %" for s in shares), f"{cost}", f"{error} %"])
+            rows.append(
+                ["*the paper's*", *(f"{share} %" for share in shares), f"{cost}", f"{error} %"]
+            )
     n_seeds = len(usage["seeds"])
     lines = [
         "## BudgetPrune's table 1 and figures 5 to 7 (NIPS 2016)",
@@ -78,21 +80,21 @@ def budget_prune(section: Section, _parts: Section) -> list[str]:
         "varies from seed to seed because the level is chosen on 1,000 validation rows, whose "
         "error has a standard error of 0.9 points.",
     ]
-    for name, (title, claim, pair) in BUDGET_PRUNE_FIGURES.items():
+    for name, (title, claim, compared) in BUDGET_PRUNE_FIGURES.items():
         lines += ["", f"### {title}", "", claim]
         for problem, figure in section["figures"][name].items():
             curves = figure["curves"]
-            whole = ", ".join(
+            unpruned_text = ", ".join(
                 f"{case} {cost:.1f} features and error {error:.4f}"
                 for case, (cost, error) in figure["unpruned"].items()
             )
             lines += [
                 "",
-                f"`{problem}`, {len(figure['seeds'])} runs. Unpruned: {whole}.",
+                f"`{problem}`, {len(figure['seeds'])} runs. Unpruned: {unpruned_text}.",
                 "",
                 *error_table(figure["budgets"], curves),
                 "",
-                compare(curves[pair[0]], curves[pair[1]], pair[2], pair[3]),
+                compare(curves[compared[0]], curves[compared[1]], compared[2], compared[3]),
             ]
             if name == "prices":
                 lines[-1] += " " + compare(
@@ -121,8 +123,11 @@ def budget_rf(section: Section) -> list[str]:
             *table_lines(
                 [f"`{problem}`, {len(figure['seeds'])} runs", *map(str, figure["budgets"])],
                 [
-                    ["error (cost)", *(f"{p['error']:.4f} ({p['cost']:.1f})" for p in points)],
-                    ["alpha chosen, mean", *(f"{p['alpha']:.1f}" for p in points)],
+                    [
+                        "error (cost)",
+                        *(f"{point['error']:.4f} ({point['cost']:.1f})" for point in points),
+                    ],
+                    ["alpha chosen, mean", *(f"{point['alpha']:.1f}" for point in points)],
                 ],
             ),
         ]
@@ -150,20 +155,32 @@ def cegb(section: Section) -> list[str]:
     """Sections of CEGB's figures 3a and 4."""
     tradeoffs, frames = section["tradeoffs"], section["multiscale"]
     rows = [
-        [name, *(f"{s:.4f} ({c:.0f})" for s, c in zip(curve["score"], curve["cost"], strict=True))]
+        [
+            name,
+            *(
+                f"{score:.4f} ({cost:.0f})"
+                for score, cost in zip(curve["score"], curve["cost"], strict=True)
+            ),
+        ]
         for name, curve in tradeoffs["curves"].items()
     ]
     points = [
         [
-            f"{p['strength']:g}",
-            f"{p['seg']:.3f}",
-            f"{p['cost']:.1f}",
-            *(f"{100 * s:.0f} %" for s in p["splits_by_block"]),
+            f"{point['strength']:g}",
+            f"{point['seg']:.3f}",
+            f"{point['cost']:.1f}",
+            *(f"{100 * share:.0f} %" for share in point["splits_by_block"]),
         ]
-        for p in frames["points"]
+        for point in frames["points"]
     ]
-    whole, *priced = frames["points"]
-    near = min((p for p in priced if p["seg"] >= whole["seg"] - 0.01), key=lambda p: p["cost"])
+    unpriced_point, *priced_points = frames["points"]
+    # the cheapest of the priced models that lose at most 0.01 of the measure
+    cheap_point = min(
+        (point for point in priced_points if point["seg"] >= unpriced_point["seg"] - 0.01),
+        key=lambda point: point["cost"],
+    )
+    seg_gap = cheap_point["seg"] - unpriced_point["seg"]
+    cost_percentage = 100 * cheap_point["cost"] / unpriced_point["cost"]
     return [
         "",
         "### Figure 3a: the weight of the prices",
@@ -189,10 +206,12 @@ def cegb(section: Section) -> list[str]:
         "1, 2, 4 and 8 pixels a side; a split on a value that m pixels share costs 1/m. The paper: "
         "similar accuracy at a significantly smaller cost.",
         "",
-        *table_lines(["weight", "SEG measure", "cost", *(f"{b} px" for b in (1, 2, 4, 8))], points),
+        *table_lines(
+            ["weight", "SEG measure", "cost", *(f"{block} px" for block in (1, 2, 4, 8))], points
+        ),
         "",
-        f"At weight {near['strength']:g} the measure is {near['seg'] - whole['seg']:+.3f} of the "
-        f"unpriced model's, at {100 * near['cost'] / whole['cost']:.0f} % of its cost.",
+        f"At weight {cheap_point['strength']:g} the measure is {seg_gap:+.3f} of the "
+        f"unpriced model's, at {cost_percentage:.0f} % of its cost.",
     ]
 
 

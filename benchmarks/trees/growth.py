@@ -19,6 +19,7 @@ from gatewise.costs import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest
 from gatewise_training.prune.forest import Forest
 
+#: Numbers of trees in table 1.
 TREE_COUNTS = (1, 10, 20, 40)
 FOREST_KINDS = {
     "rf-gini": "random forest, Gini, square root of the features at a node",
@@ -44,7 +45,8 @@ def measure_table(
     figures_by_kind: dict[str, list[dict[str, float]]] = {}
     for kind in FOREST_KINDS:
         runs = [
-            _rows(_grow(kind, fold, max(tree_counts), seed), fold, tree_counts) for seed in seeds
+            _measure_first_trees(_grow(kind, fold, max(tree_counts), seed), fold, tree_counts)
+            for seed in seeds
         ]
         run_means, run_deviations = np.mean(runs, axis=0), np.std(runs, axis=0)
         figures_by_kind[kind] = [
@@ -74,7 +76,7 @@ def measure_figure(
 ) -> dict[str, Any]:
     """Measure figure 3, b to d: errors at budgets, with alpha and trees chosen on validation."""
     budgets = BUDGETS.get(name, CIFAR_BUDGETS)
-    x, y = fold.test
+    test_rows, test_classes = fold.test
     runs = []
     for seed in seeds:
         settings: dict[str, Any] = {"splits": "stumps", "voting": "majority", "random_state": seed}
@@ -87,8 +89,14 @@ def measure_figure(
         points = []
         for budget in budgets:
             systems = [forest.at(budget=budget) for forest in forests]
-            best = max(systems, key=lambda system: system.operating_point_.accuracy)
-            points.append([best.cost(x).mean(), np.mean(best.predict(x) != y), best.alpha])
+            best_system = max(systems, key=lambda system: system.operating_point_.accuracy)
+            points.append(
+                [
+                    best_system.cost(test_rows).mean(),
+                    np.mean(best_system.predict(test_rows) != test_classes),
+                    best_system.alpha,
+                ]
+            )
         runs.append(points)
         note(f"budgetrf: figure 3, {name}, seed {seed}")
     means = np.mean(runs, axis=0)
@@ -109,18 +117,18 @@ def measure_ranking(
     """Measure figure 3a on MQ2008: AP@5 of two ranking scores, over the queries of all folds."""
     rows = []
     for fold in folds or problems.get("mq2008").make_folds(0):
-        x, _ = fold.test
-        costs = FeatureCosts.uniform(x.shape[1])
+        test_rows, _ = fold.test
+        costs = FeatureCosts.uniform(test_rows.shape[1])
         forest = grow_forest(fold, costs, n_trees, 0, criterion="threshold_pairs")
         for n_first in tree_counts:
             first_trees = forest.select(range(n_first))
-            counts = first_trees.summed_counts(x)
+            counts = first_trees.summed_counts(test_rows)
             rows.append(
                 [
                     n_first,
-                    first_trees.cost(x, costs).mean(),
+                    first_trees.cost(test_rows, costs).mean(),
                     fold.test_truth.score(counts[:, 1] / counts.sum(axis=1)),
-                    fold.test_truth.score(first_trees.proba(x)[:, 1]),
+                    fold.test_truth.score(first_trees.proba(test_rows)[:, 1]),
                 ]
             )
         note("budgetrf: figure 3a, a fold of MQ2008")
@@ -144,9 +152,9 @@ def measure_seconds(fold: Fold, n_trees: int, n_turns: int) -> dict[str, Any]:
     durations: dict[str, list[float]] = {grower: [] for grower in growers}
     for _ in range(n_turns):
         for grower, fit in growers.items():
-            start = time.process_time()
+            start_time = time.process_time()
             fit()
-            durations[grower].append(round(time.process_time() - start, 3))
+            durations[grower].append(round(time.process_time() - start_time, 3))
     note(f"budgetrf: CPU seconds {durations}")
     return {
         "trees": n_trees,
@@ -177,18 +185,20 @@ def _grow(kind: str, fold: Fold, n_trees: int, seed: int) -> Forest:
     return max((forest for forest, _ in system.grown_), key=lambda forest: forest.n_trees)
 
 
-def _rows(forest: Forest, fold: Fold, tree_counts: Sequence[int]) -> list[list[float]]:
+def _measure_first_trees(
+    forest: Forest, fold: Fold, tree_counts: Sequence[int]
+) -> list[list[float]]:
     """Cost share, vote error and mean error on test rows, for each number of trees."""
-    x, y = fold.test
-    costs = FeatureCosts.uniform(x.shape[1])
+    test_rows, test_classes = fold.test
+    costs = FeatureCosts.uniform(test_rows.shape[1])
     rows = []
     for n_trees in tree_counts:
         first_trees = forest.select(range(n_trees))
         rows.append(
             [
-                float(first_trees.cost(x, costs).mean()) / costs.total,
-                float(np.mean(first_trees.vote_shares(x).argmax(axis=1) != y)),
-                float(np.mean(first_trees.proba(x).argmax(axis=1) != y)),
+                float(first_trees.cost(test_rows, costs).mean()) / costs.total,
+                float(np.mean(first_trees.vote_shares(test_rows).argmax(axis=1) != test_classes)),
+                float(np.mean(first_trees.proba(test_rows).argmax(axis=1) != test_classes)),
             ]
         )
     return rows

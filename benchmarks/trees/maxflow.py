@@ -15,6 +15,8 @@ from gatewise.errors import InputError
 from gatewise_training.prune.presolve import Closure
 
 MISSING = "OR-tools is not installed (pip install ortools): no comparison with it"
+#: Units of the total profit: enough that rounding is below the differences of objectives, and few
+#: enough that sums of capacities fit into 64 bits.
 N_UNITS = 2**40
 
 
@@ -35,28 +37,29 @@ def max_flow(closure: Closure, lam: float) -> dict[str, Any]:
     """
     from ortools.graph.python import max_flow as graph
 
-    n = closure.n_nodes
+    n_nodes = closure.n_nodes
     n_columns = len(closure.column_price)
-    source = n + n_columns
+    source = n_nodes + n_columns
     sink = source + 1
     unit = closure.total_profit / N_UNITS
     start_time = time.process_time()
     solver = graph.SimpleMaxFlow()
-    nodes = np.arange(n, dtype=np.int32)
+    nodes = np.arange(n_nodes, dtype=np.int32)
     children = nodes[closure.parent >= 0]
     edge_nodes = np.repeat(nodes, np.diff(closure.start))
     profit = np.round(closure.profit / unit).astype(np.int64)
     price = np.round(lam * closure.price / unit).astype(np.int64)
     column_price = np.round(lam * closure.column_price / unit).astype(np.int64)
+    # more than all profits together, so that no minimum cut contains such an arc
     unlimited = np.int64(profit.sum() + 1)
     # from the source to nodes, from nodes to the sink, from children to parents, from nodes to
     # their acquisitions, and from acquisitions to the sink
     arcs = [
-        (np.full(n, source), nodes, profit),
-        (nodes, np.full(n, sink), price),
+        (np.full(n_nodes, source), nodes, profit),
+        (nodes, np.full(n_nodes, sink), price),
         (children, closure.parent[children], np.full(len(children), unlimited)),
-        (edge_nodes, n + closure.columns, np.full(len(edge_nodes), unlimited)),
-        (n + np.arange(n_columns), np.full(n_columns, sink), column_price),
+        (edge_nodes, n_nodes + closure.columns, np.full(len(edge_nodes), unlimited)),
+        (n_nodes + np.arange(n_columns), np.full(n_columns, sink), column_price),
     ]
     tails, heads, capacities = (
         np.concatenate([arc[i] for arc in arcs]).astype(dtype)
@@ -68,9 +71,10 @@ def max_flow(closure: Closure, lam: float) -> dict[str, Any]:
     end_time = time.process_time()
     if status != solver.OPTIMAL:
         raise InputError(f"OR-tools found no maximum flow: {status}")
+    # each profit and price is rounded by at most half a unit
     return {
         "flow": solver.optimal_flow() * unit,
-        "resolution": unit * (2 * n + n_columns) / 2,
+        "resolution": unit * (2 * n_nodes + n_columns) / 2,
         "build_cpu": build_time - start_time,
         "cpu": end_time - build_time,
         "arcs": len(tails),

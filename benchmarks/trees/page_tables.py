@@ -15,7 +15,7 @@ def error_table(
 ) -> list[str]:
     """Write a table of errors, with test costs in brackets; the lowest error per budget is bold."""
     lowest_errors = [
-        min((p["error"] for p in column if p is not None), default=None)
+        min((point["error"] for point in column if point is not None), default=None)
         for column in zip(*curves.values(), strict=True)
     ]
     rows = []
@@ -38,9 +38,12 @@ def compare(
     second_name: str,
 ) -> str:
     """Write at how many budgets the `first` curve has a lower test error than the `second`."""
-    pairs = [(a, b) for a, b in zip(first, second, strict=True) if a is not None and b is not None]
-    gaps = [a["error"] - b["error"] for a, b in pairs]
-    n_lower, n_higher = sum(g < -1e-9 for g in gaps), sum(g > 1e-9 for g in gaps)
+    gaps = [
+        first_point["error"] - second_point["error"]
+        for first_point, second_point in zip(first, second, strict=True)
+        if first_point is not None and second_point is not None
+    ]
+    n_lower, n_higher = sum(gap < -1e-9 for gap in gaps), sum(gap > 1e-9 for gap in gaps)
     largest_gap_text = f", by at most {100 * max(gaps):.3f} points" if n_higher else ""
     return (
         f"On test rows {first_name} has a lower error than {second_name} at {n_lower} of "

@@ -12,6 +12,7 @@ from benchmarks.trees.papers import ADAPT_CUTS, BUDGETRF, PRUNED
 
 Section = Mapping[str, Any]
 
+#: Sentences that several sections repeat: on the sample of MiniBooNE, and on the rows of Forest.
 SAMPLE = (
     "`mbne_tiny` is the authors' 5,000-row sample of MiniBooNE, their table used 45,523 training "
     "rows: its errors are higher, and its figures are not comparable with the paper's."
@@ -39,7 +40,11 @@ def markdown(document: Section) -> str:
         lines += ["", *write(sections[name], sections)]
         if sections[name]["quick"]:
             lines += ["", "A quick look on few rows, not a result."]
-    versions = {f"{k} {v}" for part in sections.values() for k, v in part["versions"].items()}
+    versions = {
+        f"{package} {version}"
+        for section in sections.values()
+        for package, version in section["versions"].items()
+    }
     lines += ["", "Versions: " + ", ".join(sorted(versions)) + "."]
     return "\n".join(lines) + "\n"
 
@@ -93,11 +98,11 @@ def _timing(section: Section, _parts: Section) -> list[str]:
     if solved:
         largest = solved[-1]
         ratio = largest["highs"]["ratio"]
-        met = "met" if ratio >= 100 else "missed"
+        verdict = "met" if ratio >= 100 else "missed"
         lines += [
             "",
             f"On the largest that HiGHS solved ({largest['trees']} trees, {largest['instances']:,} "
-            f"instances) the cut is {ratio:.0f} times faster (aim: 100, {met}).",
+            f"instances) the cut is {ratio:.0f} times faster (aim: 100, {verdict}).",
         ]
     return [
         *lines,
@@ -131,8 +136,8 @@ def _solver_row(row: Section) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _row(title: str, figure: str, aim: str, met: bool) -> str:
-    return f"| {title} | {figure} | {aim} | {'met' if met else 'missed'} |"
+def _row(title: str, figure: str, aim: str, is_met: bool) -> str:
+    return f"| {title} | {figure} | {aim} | {'met' if is_met else 'missed'} |"
 
 
 def _times(ratio: float) -> str:
@@ -170,7 +175,7 @@ def _budgetrf(section: Section, _parts: Section) -> list[str]:
         ]
         paper = BUDGETRF["forest" if name.startswith("forest") else name]
         for kind, rows in table["kinds"].items():
-            cells = [f"{100 * r['cost_share']:.2f} ({r['vote_error']:.4f})" for r in rows]
+            cells = [f"{100 * row['cost_share']:.2f} ({row['vote_error']:.4f})" for row in rows]
             title = growth.FOREST_KINDS[kind]
             lines.append(f"| {title} | {' | '.join(cells)} | {rows[-1]['mean_error']:.4f} |")
             if kind in paper and len(rows) == len(paper[kind]):
@@ -179,13 +184,13 @@ def _budgetrf(section: Section, _parts: Section) -> list[str]:
     forest = section["tables"].get("forest-bin")
     if forest is not None:
         share = 100 * forest["kinds"]["exact"][-1]["cost_share"]
-        met = "met" if share <= 27 else "missed"
+        verdict = "met" if share <= 27 else "missed"
         lines += [
             "",
             f"Exact thresholds on Forest, 40 trees: {share:.1f} % of the features (aim: at most "
-            f"27 %, {met}).",
+            f"27 %, {verdict}).",
         ]
-    faster = "met" if seconds["exact"] < seconds["rf-all"] else "missed"
+    faster_verdict = "met" if seconds["exact"] < seconds["rf-all"] else "missed"
     return [
         *lines,
         "",
@@ -195,7 +200,7 @@ def _budgetrf(section: Section, _parts: Section) -> list[str]:
         f"BudgetForest with exact thresholds, judging of all operating points included, "
         f"{seconds['exact']:.2f} CPU s; RandomForestClassifier on all features "
         f"{seconds['rf-all']:.2f} (entropy) and {seconds['rf-all-gini']:.2f} (Gini). Aim, faster: "
-        f"{faster}.",
+        f"{faster_verdict}.",
         *further_pages.budget_rf(section),
     ]
 
@@ -220,12 +225,12 @@ def _pruning(section: Section, _parts: Section) -> list[str]:
             "| | cost | of unpruned | error | the paper's cost | of unpruned | error |",
             "| --- " * 7 + "|",
         ]
-        whole, paper = table["points"]["unpruned"]["cost"], PRUNED[name]
+        unpruned_cost, paper = table["points"]["unpruned"]["cost"], PRUNED[name]
         for key, point in table["points"].items():
             cost, error = paper[key.removesuffix(" on test")]
             lines.append(
                 f"| {key} | {point['cost']:.2f} ± {point['cost_sd']:.2f} "
-                f"| {100 * point['cost'] / whole:.0f} % | {point['error']:.4f} ± "
+                f"| {100 * point['cost'] / unpruned_cost:.0f} % | {point['error']:.4f} ± "
                 f"{point['error_sd']:.4f} | {cost:.2f} | "
                 f"{100 * cost / paper['unpruned'][0]:.0f} % | {error:.4f} |"
             )
@@ -253,12 +258,12 @@ def _pruning(section: Section, _parts: Section) -> list[str]:
 
 def _pruning_figure(name: str, figure: Section) -> list[str]:
     """Section of one data set with its plot, table and comparison of curves."""
-    whole = figure["unpruned"]
+    unpruned = figure["unpruned"]
     curves = figure["curves"]
-    aware = compare(
+    aware_sentence = compare(
         curves["aware"], curves["ensemble"], "cost-aware growth plus pruning", "plain pruning"
     )
-    ensemble = compare(
+    ensemble_sentence = compare(
         curves["ensemble"], curves["per-tree"], "ensemble pruning", "per-tree pruning"
     )
     objective = figure["objective"]
@@ -268,9 +273,12 @@ def _pruning_figure(name: str, figure: Section) -> list[str]:
         "",
         f"![error against cost](trees-{name}.svg)",
         "",
-        *error_table(figure["budgets"], {pruning.METHODS[k]: curve for k, curve in curves.items()}),
+        *error_table(
+            figure["budgets"], {pruning.METHODS[method]: curve for method, curve in curves.items()}
+        ),
         "",
-        f"Unpruned: cost {whole['cost']:.2f}, error {whole['error']:.4f}. {aware} {ensemble} "
+        f"Unpruned: cost {unpruned['cost']:.2f}, error {unpruned['error']:.4f}. "
+        f"{aware_sentence} {ensemble_sentence} "
         f"Over {objective['prices']} prices the objective of per-tree pruning less that of "
         f"ensemble pruning is at least {objective['least_advantage']:.1e} (below 0 would be a "
         "defect).",
@@ -291,7 +299,7 @@ def _cegb(section: Section, parts: Section) -> list[str]:
     pruned = parts.get("pruning", {}).get("figures", {})
     for name, figure in section["figures"].items():
         curves = figure["curves"]
-        named_curves = {cegb.METHODS[k]: curve for k, curve in curves.items()}
+        named_curves = {cegb.METHODS[method]: curve for method, curve in curves.items()}
         pruned_curves = pruned.get(name, {"quick": True, "budgets": None})
         if pruned_curves["budgets"] == figure["budgets"]:
             named_curves["BudgetPrune: " + pruning.METHODS["ensemble"]] = pruned_curves["curves"][
@@ -379,17 +387,20 @@ def plot(name: str, figure: Section, path: Path) -> None:
     from matplotlib.figure import Figure
 
     with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.size": 8}):
-        drawn = Figure(figsize=(5.6, 3.6), layout="constrained")
-        ax = drawn.subplots()
+        drawing = Figure(figsize=(5.6, 3.6), layout="constrained")
+        axes = drawing.subplots()
         for method, points in figure["curves"].items():
-            paid_points = [p for p in points if p is not None and p["cost"] > 0]
-            x, y = [p["cost"] for p in paid_points], [p["error"] for p in paid_points]
-            width = 2.0 if method == "aware" else 1.0
+            paid_points = [point for point in points if point is not None and point["cost"] > 0]
+            costs, errors = (
+                [point["cost"] for point in paid_points],
+                [point["error"] for point in paid_points],
+            )
+            line_width = 2.0 if method == "aware" else 1.0
             title = pruning.METHODS[method]
-            ax.plot(x, y, marker=".", ms=4, lw=width, label=title)
-        ax.axhline(figure["unpruned"]["error"], color="grey", lw=0.8, ls=":", label="unpruned")
-        ax.set(xlabel="mean number of features per instance", ylabel="error on test rows")
-        ax.set(title=name)
-        ax.grid(alpha=0.25)
-        ax.legend(frameon=False, fontsize=7)
-        drawn.savefig(path, metadata={"Date": None})
+            axes.plot(costs, errors, marker=".", ms=4, lw=line_width, label=title)
+        axes.axhline(figure["unpruned"]["error"], color="grey", lw=0.8, ls=":", label="unpruned")
+        axes.set(xlabel="mean number of features per instance", ylabel="error on test rows")
+        axes.set(title=name)
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, fontsize=7)
+        drawing.savefig(path, metadata={"Date": None})

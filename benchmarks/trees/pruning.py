@@ -46,6 +46,9 @@ METHODS = {
     "aware": "cost-aware growth, pruned as an ensemble",
 }
 
+N_TABLE_POINTS = 40
+"""Prunings of a curve from which table 1 chooses."""
+
 PAPER_LEVELS: dict[str, tuple[int, float, float]] = {
     "forest-bin": (40, 0.0013, 0.0098),
     "mbne_tiny": (40, 0.0, 0.0041),
@@ -84,24 +87,24 @@ def grow_forest(
     fold: Fold, costs: FeatureCosts, n_trees: int, seed: int, *, criterion: Criterion, mu: float = 0
 ) -> Forest:
     """Grow a forest on bootstrap samples; if mu > 0, features of earlier trees are free."""
-    x, y = fold.train
-    codes, trees = Codes.of_table(x), []
-    acquired = RowAcquisitions.empty(costs, len(x) if mu > 0 else 0)
-    for number in range(n_trees):
-        rng = np.random.default_rng((seed, number))
-        bootstrap = np.bincount(rng.integers(len(x), size=len(x)), minlength=len(x))
+    rows, classes = fold.train
+    codes, trees = Codes.of_table(rows), []
+    acquired = RowAcquisitions.empty(costs, len(rows) if mu > 0 else 0)
+    for tree_number in range(n_trees):
+        rng = np.random.default_rng((seed, tree_number))
+        bootstrap = np.bincount(rng.integers(len(rows), size=len(rows)), minlength=len(rows))
         tree = grow(
             codes,
-            y,
+            classes,
             bootstrap,
-            int(y.max()) + 1,
+            int(classes.max()) + 1,
             costs,
             SplitRule(criterion, mu=mu),
             acquired=acquired,
             seed=int(rng.integers(2**31)),
         )
         if mu > 0:
-            acquired.add(tree.trees, x)
+            acquired.add(tree.trees, rows)
         trees.append(tree)
     return Forest.join(trees)
 
@@ -146,24 +149,25 @@ def measure_figure(name: str, *, n_trees: int, n_points: int, fold: Fold) -> dic
         "unpruned": {"cost": round(unpruned.test[0], 4), "error": round(unpruned.test[1], 5)},
         "budgets": list(budgets),
         "curves": {key: at_budgets([curve], budgets) for key, curve in curves.items()},
-        "objective": _never_above(ensemble_sequence, sequences["per-tree"]),
+        "objective": _compare_objectives(ensemble_sequence, sequences["per-tree"]),
     }
 
 
-def _never_above(
+def _compare_objectives(
     ensemble_sequence: PruneSequence, per_tree_sequence: PruneSequence
 ) -> dict[str, Any]:
     """Compare objectives of ensemble and per-tree pruning at the same prices."""
-    lams = np.geomspace(max(ensemble_sequence.levels[1], 1e-9), ensemble_sequence.levels[-1], 30)
+    # 30 prices from the lowest to the highest at which the pruned ensemble changes
+    prices = np.geomspace(max(ensemble_sequence.levels[1], 1e-9), ensemble_sequence.levels[-1], 30)
     least_advantage = np.inf
-    for lam in lams:
+    for price in prices:
         problem = ensemble_sequence.problem
-        ensemble_objective = problem.objective(ensemble_sequence.kept_at(lam), lam)
+        ensemble_objective = problem.objective(ensemble_sequence.kept_at(price), price)
         least_advantage = min(
             least_advantage,
-            problem.objective(per_tree_sequence.kept_at(lam), lam) - ensemble_objective,
+            problem.objective(per_tree_sequence.kept_at(price), price) - ensemble_objective,
         )
-    return {"prices": len(lams), "least_advantage": float(least_advantage)}
+    return {"prices": len(prices), "least_advantage": float(least_advantage)}
 
 
 def measure_table(
@@ -183,7 +187,9 @@ def measure_table(
         for fold in map(_with_validation, folds or problem.make_folds(seed)):
             assert fold.validation is not None
             forest = grow_forest(fold, costs, n_trees, seed, criterion="threshold_pairs")
-            unpruned_curves.append(Curve([PrunedForest(lambda f=forest: f, fold, costs)]))
+            unpruned_curves.append(
+                Curve([PrunedForest(lambda kept_forest=forest: kept_forest, fold, costs)])
+            )
             prune_problem = build_problem(forest, fold.validation[0], costs)
             ensemble_sequence = PruneSequence(prune_problem, breakpoints(prune_problem))
             for key, sequence in (
@@ -191,7 +197,7 @@ def measure_table(
                 ("per-tree", prune_each_tree(prune_problem)),
             ):
                 curves[key].append(
-                    unpruned_curves[-1] + Curve.of(forest, sequence, fold, costs, 40)
+                    unpruned_curves[-1] + Curve.of(forest, sequence, fold, costs, N_TABLE_POINTS)
                 )
         # validation errors of the unpruned forests
         unpruned_errors = [curve.points[0].validation[1] for curve in unpruned_curves]
@@ -211,11 +217,13 @@ def measure_table(
         "trees": n_trees,
         "seeds": list(seeds),
         "losses": dict(zip(("low", "high"), losses, strict=True)),
-        "points": {key: _mean([row[key] for row in seed_rows]) for key in seed_rows[0]},
+        "points": {
+            key: _mean_and_deviation([row[key] for row in seed_rows]) for key in seed_rows[0]
+        },
     }
 
 
-def _mean(rows: Sequence[dict[str, float]]) -> dict[str, float]:
+def _mean_and_deviation(rows: Sequence[dict[str, float]]) -> dict[str, float]:
     means = {key: float(np.mean([row[key] for row in rows])) for key in ("cost", "error")}
     means["cost_sd"] = float(np.std([row["cost"] for row in rows]))
     means["error_sd"] = float(np.std([row["error"] for row in rows]))
@@ -226,7 +234,9 @@ def _with_validation(fold: Fold) -> Fold:
     """Use a fifth of the training rows as validation rows if the fold has none."""
     if fold.validation is not None:
         return fold
-    (x, y), is_validation = fold.train, strata(fold.train[1], 5, 0) == 0
+    (rows, classes), is_validation = fold.train, strata(fold.train[1], 5, 0) == 0
     return Fold(
-        (x[~is_validation], y[~is_validation]), (x[is_validation], y[is_validation]), fold.test
+        (rows[~is_validation], classes[~is_validation]),
+        (rows[is_validation], classes[is_validation]),
+        fold.test,
     )

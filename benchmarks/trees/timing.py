@@ -27,7 +27,9 @@ from gatewise_training.prune.presolve import reduce_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
 
 N_TURNS = 3
-SOLVES = 50
+"""Repetitions whose median is reported."""
+N_SOLVES = 50
+"""Prices of the separate solves, which a user would try without the frontier."""
 SHARES = (0.9, 0.5, 0.2)
 """Single prices keep about these shares of the cost of the unpruned forest."""
 SIZES = ((5, 500), (10, 1000), (20, 2000), (40, 2000), (40, 4000), (40, 8000))
@@ -48,28 +50,28 @@ def measure_timings(
     assert fold.validation is not None
     n_turns, instances = 1 if quick else N_TURNS, fold.validation[0]
     # build the problem of a forest and the instances that pay for features
-    _warm(costs)
-    model, growth_seconds = _result_and_seconds(lambda: sklearn_forest(fold, n_trees))
+    _compile_kernels(costs)
+    model, growth_seconds = _call_timed(lambda: sklearn_forest(fold, n_trees))
     forest = Forest.from_sklearn(model)
     bytes_before = memory(peak=False)
     reset_memory_peak()
-    problem, build_seconds = _result_and_seconds(lambda: build_problem(forest, instances, costs))
+    problem, build_seconds = _call_timed(lambda: build_problem(forest, instances, costs))
     # the frontier for all prices
     frontier_seconds: list[float] = []
     for _ in range(n_turns):
-        prune_prices, seconds = _result_and_seconds(lambda: breakpoints(problem))
+        prune_prices, seconds = _call_timed(lambda: breakpoints(problem))
         frontier_seconds.append(seconds)
     peak_bytes = memory(peak=True)
     note(f"timing: the whole frontier took {median(frontier_seconds):.1f} CPU s")
     path = PruningPath(forest, problem, prune_prices)
     # single prices, whose objectives must equal those of the frontier
     levels = prune_prices[(prune_prices > 0) & np.isfinite(prune_prices)]
-    lams = np.geomspace(levels.min(), levels.max(), 5 if quick else SOLVES)
-    solutions, single_seconds = _result_and_seconds(
-        lambda: [mincut.solve(problem, lam) for lam in lams]
-    )
+    lams = np.geomspace(levels.min(), levels.max(), 5 if quick else N_SOLVES)
+    solutions, single_seconds = _call_timed(lambda: [mincut.solve(problem, lam) for lam in lams])
     note(f"timing: {len(lams)} single solves took {single_seconds:.1f} CPU s")
-    largest_difference = max(abs(s.objective - path.at(lam=s.lam).objective) for s in solutions)
+    largest_difference = max(
+        abs(solution.objective - path.at(lam=solution.lam).objective) for solution in solutions
+    )
     closure, _ = reduce_problem(problem)
     return {
         "forest": {"trees": n_trees, "nodes": forest.n_nodes, "fit_cpu": _round(growth_seconds)},
@@ -95,12 +97,12 @@ def measure_timings(
             "ratio": _round(single_seconds / median(frontier_seconds)),
             "largest_difference": largest_difference,
         },
-        "cuts": _cuts(path, n_turns),
+        "cuts": _time_cuts(path, n_turns),
         "solvers": measure_solvers(fold, costs, SIZES[:1] if quick else SIZES, n_turns),
     }
 
 
-def _cuts(path: PruningPath, n_turns: int) -> list[dict[str, Any]]:
+def _time_cuts(path: PruningPath, n_turns: int) -> list[dict[str, Any]]:
     """Time this project's cut and OR-tools alternately on the same reduced problems."""
     if not maxflow.available():
         note(maxflow.MISSING)
@@ -113,7 +115,7 @@ def _cuts(path: PruningPath, n_turns: int) -> list[dict[str, Any]]:
         cut_seconds: list[float] = []
         ortools_cuts: list[dict[str, Any]] = []
         for _ in range(n_turns):
-            (_, flow, _), seconds = _result_and_seconds(lambda: mincut.best_closure(closure, lam))  # noqa: B023
+            (_, flow, _), seconds = _call_timed(lambda: mincut.best_closure(closure, lam))  # noqa: B023
             cut_seconds.append(seconds)
             if maxflow.available():
                 ortools_cuts.append(maxflow.max_flow(closure, lam))
@@ -143,7 +145,7 @@ def measure_solvers(
     """
     assert fold.validation is not None
     methods: dict[str, Callable[[PruneProblem, float], Any]] = {
-        "highs": lambda p, lam: lp.solve(p, lam, time_limit=HIGHS_LIMIT_SECONDS),
+        "highs": lambda problem, lam: lp.solve(problem, lam, time_limit=HIGHS_LIMIT_SECONDS),
         "dantzig_wolfe": dantzig_wolfe.solve,
         "primal_dual": primal_dual.solve,
     }
@@ -157,7 +159,7 @@ def measure_solvers(
         problem = build_problem(models[n_trees], fold.validation[0][:n_instances], costs)
         path = PruningPath(models[n_trees], problem, breakpoints(problem))
         lam = path.at(budget=0.5 * float(path.sequence.costs[0])).lam * (1 + 1e-6)
-        cut_solution, cut_seconds = _result_and_median(lambda: mincut.solve(problem, lam), n_turns)  # noqa: B023
+        cut_solution, cut_seconds = _call_repeatedly(lambda: mincut.solve(problem, lam), n_turns)  # noqa: B023
         row: dict[str, Any] = {
             "trees": n_trees,
             "instances": len(fold.validation[0][:n_instances]),
@@ -171,7 +173,7 @@ def measure_solvers(
                 row[name] = None
                 continue
             try:
-                solution, method_seconds = _result_and_seconds(lambda: method(problem, lam))  # noqa: B023
+                solution, method_seconds = _call_timed(lambda: method(problem, lam))  # noqa: B023
             except RuntimeError as error:
                 slow_methods.add(name)
                 row[name] = {"stopped": str(error)[:120]}
@@ -191,26 +193,26 @@ def measure_solvers(
     return rows
 
 
-def _warm(costs: FeatureCosts) -> None:
+def _compile_kernels(costs: FeatureCosts) -> None:
     """Compile the kernels before the timings."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(80, costs.n_features)).astype(np.float32)
-    y = (x[:, 0] + rng.normal(size=80) > 0).astype(np.int64)
-    model = RandomForestClassifier(3, random_state=0).fit(x, y)
-    problem = build_problem(Forest.from_sklearn(model), x, costs)
+    rows = rng.normal(size=(80, costs.n_features)).astype(np.float32)
+    classes = (rows[:, 0] + rng.normal(size=80) > 0).astype(np.int64)
+    model = RandomForestClassifier(3, random_state=0).fit(rows, classes)
+    problem = build_problem(Forest.from_sklearn(model), rows, costs)
     breakpoints(problem)
     for module in (mincut, lp, dantzig_wolfe, primal_dual):
         module.solve(problem, 0.01)
 
 
-def _result_and_seconds(function: Callable[[], Any]) -> tuple[Any, float]:
-    start = time.process_time()
+def _call_timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    start_time = time.process_time()
     result = function()
-    return result, time.process_time() - start
+    return result, time.process_time() - start_time
 
 
-def _result_and_median(function: Callable[[], Any], n_turns: int) -> tuple[Any, float]:
-    solutions_and_seconds = [_result_and_seconds(function) for _ in range(n_turns)]
+def _call_repeatedly(function: Callable[[], Any], n_turns: int) -> tuple[Any, float]:
+    solutions_and_seconds = [_call_timed(function) for _ in range(n_turns)]
     return solutions_and_seconds[0][0], median(seconds for _, seconds in solutions_and_seconds)
 
 

@@ -39,10 +39,10 @@ def test_features_are_cached_and_ignore_brightness(jpeg_images, tmp_path, monkey
 
 
 def test_each_quarter_pools_its_part_of_the_image():
-    activation = np.zeros((1, 14, 14, images.CENTROIDS), np.float32)
+    activation = np.zeros((1, 14, 14, images.N_CENTROIDS), np.float32)
     activation[0, 2, 9, 7] = 1.0  # above, to the right: the second quarter
-    pooled = images._pool(activation.reshape(1, -1, images.CENTROIDS))
-    assert np.flatnonzero(pooled[0]).tolist() == [images.CENTROIDS + 7]
+    pooled = images._pool(activation.reshape(1, -1, images.N_CENTROIDS))
+    assert np.flatnonzero(pooled[0]).tolist() == [images.N_CENTROIDS + 7]
 
 
 def test_cifar_combines_the_first_and_the_last_five_classes(monkeypatch):
