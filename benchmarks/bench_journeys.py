@@ -25,6 +25,8 @@ import numpy as np
 from sklearn.datasets import load_digits, load_wine
 from sklearn.ensemble import ExtraTreesClassifier
 
+#: Rows of digits that fit the cascade; the journeys read the other 597.
+N_TRAINING_ROWS = 1200
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "journeys.json"
 PACKAGES = ("signals", "training", "export", "edge", "cloud", "sim")
@@ -55,6 +57,7 @@ class CallCounter:
         threading.setprofile(None)
 
     def _count(self, frame: FrameType | None, event: str, _argument: object) -> None:
+        # a return moves the reader to the caller's file
         if event == "return" and frame is not None:
             frame = frame.f_back
         elif event != "call":
@@ -84,7 +87,7 @@ def pack_digits(folder: Path) -> Path:
         effort="low",
         offload_rate=0.0,
         random_state=0,
-    ).fit(X[:1200], y[:1200])
+    ).fit(X[:N_TRAINING_ROWS], y[:N_TRAINING_ROWS])
     gw.pack(system, folder / "digits", sample=X[:32])
     return folder / "digits"
 
@@ -104,9 +107,10 @@ def count_answer(folder: Path) -> dict[str, int]:
     """Count the answer to a row that the last of four stages answers."""
     import gatewise as gw
 
-    rows = np.asarray(load_digits().data[1200:], np.float32)
+    rows = np.asarray(load_digits().data[N_TRAINING_ROWS:], np.float32)
     with gw.Device(pack_digits(folder)) as device:
         answers = [device.answer(row) for row in rows]
+        # stage 3 is the last, so that its answers pass through all stages
         row = next(row for row, answer in zip(rows, answers, strict=True) if answer.stage == 3)
         with CallCounter() as counter:
             device.answer(row)
@@ -141,7 +145,7 @@ def count_simulate(folder: Path) -> dict[str, int]:
 
     X, y = load_digits(return_X_y=True)
     rows = folder / "rows.npz"
-    np.savez(rows, X=X[1200:], y=y[1200:])
+    np.savez(rows, X=X[N_TRAINING_ROWS:], y=y[N_TRAINING_ROWS:])
     command = ["simulate", str(pack_digits(folder)), "--data", str(rows), "--devices", "1000"]
     command += ["--time", "10min", "--out", str(folder / "out")]
     with CallCounter() as counter:
@@ -158,9 +162,12 @@ COUNTERS: dict[str, Callable[[Path], dict[str, int]]] = {
 
 
 def count_in_process(name: str, code: Path) -> dict[str, Any]:
-    """Count a journey in a new process, with the packages of the checkout `code`."""
+    """Count a journey in a new process, with the packages of the checkout `code`.
+
+    In a new process no earlier journey has filled a cache or imported a module.
+    """
     import_paths = [code, *(code / package for package in PACKAGES)]
-    process = subprocess.run(
+    completed_process = subprocess.run(
         [sys.executable, __file__, "--part", name],
         env=os.environ
         | {"PYTHONPATH": os.pathsep.join(map(str, import_paths)), "OMP_NUM_THREADS": "1"},
@@ -168,7 +175,7 @@ def count_in_process(name: str, code: Path) -> dict[str, Any]:
         text=True,
         check=True,
     )
-    figures: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    figures: dict[str, Any] = json.loads(completed_process.stdout.splitlines()[-1])
     return figures
 
 

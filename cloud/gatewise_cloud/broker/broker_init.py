@@ -200,7 +200,7 @@ class Roster(Record, frozen=True, kw_only=True):
         if not roster.hosts:
             raise InputError("no host: give a name or address of the broker for clients (--host)")
         for host in roster.hosts:
-            if any(c.isspace() or c in "/@" for c in host):
+            if any(character.isspace() or character in "/@" for character in host):
                 raise InputError(
                     f"host {host!r}: give a name or an address, without mqtts:// and port"
                 )

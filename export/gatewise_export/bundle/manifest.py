@@ -92,7 +92,9 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
     @property
     def stages(self) -> tuple[StageSpec, ...]:
         """Stages of the active point's chain, in order."""
-        return tuple(self.every_stage[s] for s in self.chains[self.active_point.chain])
+        return tuple(
+            self.every_stage[stage_index] for stage_index in self.chains[self.active_point.chain]
+        )
 
     @property
     def last_exit(self) -> int:
@@ -216,7 +218,7 @@ class Manifest(ManifestDocument, frozen=True, kw_only=True, dict=True):
         """
         costs = self.feature_costs()
         if acquired is None:
-            acquired = [self.acquired_mask(s) for s in range(len(self.stages))]
+            acquired = [self.acquired_mask(stage_index) for stage_index in range(len(self.stages))]
         if self.cloud is None:
             return exit_costs(costs, acquired)[:-1]
         request_columns = self.cloud_inputs()

@@ -99,7 +99,10 @@ def c_number(value: float) -> str:
 
 def safe_name(value: object) -> str:
     """Replace all characters but ASCII letters and digits by ``_``."""
-    return "".join(c if c.isascii() and c.isalnum() else "_" for c in str(value))
+    return "".join(
+        character if character.isascii() and character.isalnum() else "_"
+        for character in str(value)
+    )
 
 
 def enum_lines(prefix: str, values: Sequence[object]) -> str:

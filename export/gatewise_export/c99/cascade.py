@@ -145,15 +145,16 @@ class Cascade:
         exits = exit_stages([score for _, score in margins_and_scores], self.thresholds)
         last_stage = np.minimum(exits, len(self.stages) - 1)
         label_after_stage = np.full((len(self.stages) + 1, len(rows)), -1)
-        # row s + 1: label of the last stage up to s that has a model; row 0: -1, no stage ran
-        for s, (margins, _) in enumerate(margins_and_scores):
-            label_after_stage[s + 1] = (
-                labels(margins) if self.has_model[s] else label_after_stage[s]
+        # row i + 1: label of the last stage up to i that has a model; row 0: -1, no stage ran
+        for stage_index, (margins, _) in enumerate(margins_and_scores):
+            label_after_stage[stage_index + 1] = (
+                labels(margins) if self.has_model[stage_index] else label_after_stage[stage_index]
             )
         is_acquired = np.zeros(rows.shape, np.bool_)
-        for s, stage in enumerate(self.stages):
+        for stage_index, stage in enumerate(self.stages):
             is_acquired |= (
-                np.broadcast_to(stage.acquired(rows), rows.shape) & (last_stage >= s)[:, None]
+                np.broadcast_to(stage.acquired(rows), rows.shape)
+                & (last_stage >= stage_index)[:, None]
             )
         return ExpectedAnswers(
             outputs=tuple(

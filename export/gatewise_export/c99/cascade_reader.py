@@ -107,9 +107,9 @@ def _cascade_of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
 def _check_sample(bundle: Bundle, cascade: Cascade) -> None:
     """Compare the models' outputs for the sample with the outputs that packing recorded."""
     sample = bundle.sample()
-    for s, outputs in enumerate(cascade.expected_answers(sample["X"]).outputs):
-        if not np.array_equal(outputs, sample[f"stage_{s}"], equal_nan=True):
-            file = bundle.manifest.stages[s].arrays
+    for stage_index, outputs in enumerate(cascade.expected_answers(sample["X"]).outputs):
+        if not np.array_equal(outputs, sample[f"stage_{stage_index}"], equal_nan=True):
+            file = bundle.manifest.stages[stage_index].arrays
             raise BundleError(
                 f"bundle {bundle.path}: outputs of {file} differ from those recorded at packing"
             )

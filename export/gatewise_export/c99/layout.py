@@ -240,9 +240,9 @@ def lay_out(cascade: Cascade, code_bits: CodeBits | None) -> Layout:
     """Assign a slot to every feature and, with `code_bits`, a code to every threshold."""
     columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     stages = []
-    for s, stage in enumerate(cascade.stages):
+    for stage_index, stage in enumerate(cascade.stages):
         slots = np.searchsorted(columns, stage.features).astype(np.int64)
-        if not cascade.has_model[s]:
+        if not cascade.has_model[stage_index]:
             stages.append(StageLayout(slots, None, 0, is_lazy=False, score=None))
             continue
         model = stage.model
@@ -258,7 +258,7 @@ def lay_out(cascade: Cascade, code_bits: CodeBits | None) -> Layout:
                 model=packed_model,
                 n_margins=stage.n_margins,
                 is_lazy=stage.acquisition == "node",
-                score=None if cascade.thresholds[s] is None else stage.score,
+                score=None if cascade.thresholds[stage_index] is None else stage.score,
             )
         )
     layout = Layout(columns, tuple(stages), n_outputs=max(*cascade.n_outputs, 1))

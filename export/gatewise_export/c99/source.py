@@ -49,7 +49,8 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> tuple[dict[st
         tables.add("edge", np.concatenate(layout.edges), "float")
     stage_tables = c_text.Tables(aliases)
     cases = "".join(
-        _stage_case(stage_tables, cascade, layout, s) for s in range(len(layout.stages))
+        _stage_case(stage_tables, cascade, layout, stage_index)
+        for stage_index in range(len(layout.stages))
     )
     placeholders = _placeholders(cascade, layout, prefix, tables.nbytes + stage_tables.nbytes)
     label_code = c_text.fill_template(

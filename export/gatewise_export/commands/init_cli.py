@@ -206,4 +206,4 @@ def _toml_key(name: str) -> str:
 
 
 def _replace_unprintable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -159,9 +159,9 @@ def _new_columns(manifest: Manifest) -> list[str]:
 def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
     """Print the steps on a window with their prices and the first stages that read them."""
     first_stage_of_step: dict[str, str] = {}
-    for s, stage in enumerate(manifest.stages):
+    for stage_index, stage in enumerate(manifest.stages):
         for block in signal.graph.with_inputs(signal.graph.block_labels(stage.inputs)):
-            first_stage_of_step.setdefault(block, str(s))
+            first_stage_of_step.setdefault(block, str(stage_index))
     prices = {group.name: group.shared for group in manifest.groups}
     print()
     print_table(
@@ -212,8 +212,9 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
         )
         shown_classes = [*sorted(classes[:MAX_CLASSES_SHOWN]), *classes[MAX_CLASSES_SHOWN:]]
         shares = [
-            f"{manifest.classes[c]} {_share_text(recall, c)} / {_share_text(point.precision, c)}"
-            for c in shown_classes
+            f"{manifest.classes[class_index]} {_share_text(recall, class_index)} "
+            f"/ {_share_text(point.precision, class_index)}"
+            for class_index in shown_classes
         ]
         lines.append(("recall / precision", _join_values(shares, MAX_CLASSES_SHOWN)))
     bounds = {"recall": manifest.min_recall, "precision": manifest.min_precision}

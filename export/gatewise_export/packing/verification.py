@@ -201,12 +201,12 @@ def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) 
     manifest = bundle.manifest
     margins = []
     acquired = []
-    for s, stage_spec in enumerate(manifest.stages):
+    for stage_index, stage_spec in enumerate(manifest.stages):
         if stage_spec.kind == "graph":  # it has no flat arrays to compare with
-            margins.append(outcome_of_graphs.margins[s])
-            acquired.append(manifest.acquired_mask(s))
+            margins.append(outcome_of_graphs.margins[stage_index])
+            acquired.append(manifest.acquired_mask(stage_index))
             continue
-        stage = bundle.read_stage(s)
+        stage = bundle.read_stage(stage_index)
         margins.append(stage.margins(rows))
         acquired.append(stage.acquired(rows))
     cloud_answers = outcome_of_graphs.cloud_labels, outcome_of_graphs.cloud_probabilities
