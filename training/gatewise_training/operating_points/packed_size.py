@@ -103,14 +103,14 @@ def _list_table_forms(
     rank_limits = MAX_THRESHOLDS_BY_RANK_BYTES.items()
     rank_bytes = [n_bytes for n_bytes, limit in rank_limits if 0 < most_thresholds <= limit]
     for threshold_bytes in (4, *rank_bytes):
-        # ranks need the start of each feature's edges
-        edge_bytes = 1 if threshold_bytes == 4 else 5
-        list_bytes = 2 * index_width + edge_bytes
+        # a feature's column and its place in a stage's list, a flag whether the cloud needs it, and
+        # with ranks the start of its thresholds in 4 bytes
+        feature_bytes = 2 * index_width + (1 if threshold_bytes == 4 else 5)
         stage_bytes = [
             _count_table_bytes(stage, threshold_bytes, *node_widths)
             + n_leaf_bytes
-            + list_bytes * max(len(stage.features), 1)
-            + 6
+            + feature_bytes * max(len(stage.features), 1)
+            + 6  # number of its margins in 2 bytes, and end of all thresholds in 4
             for stage, n_leaf_bytes in zip(stages, leaf_bytes, strict=True)
         ]
         shared_thresholds = all_thresholds[:0] if threshold_bytes == 4 else all_thresholds

@@ -13,8 +13,8 @@ The label of a node is its distance to the sink, counted in nodes. The label of 
 lower bound on the smallest label of a node to which it can give flow back. It is 0 as long as the
 acquisition has capacity left.
 
-In the loops, v and w are nodes, e is the edge from a node to an acquisition c, and a use is an edge
-in the list of its acquisition.
+An edge leads from a node to an acquisition, whose column it names; a use is the place of an edge in
+the list of its acquisition.
 """
 
 from __future__ import annotations
@@ -123,18 +123,18 @@ def make_greedy_flow(graph: Any, to_columns: Any, to_parent: Any) -> None:
     """
     capacity = graph.column_price.copy()
     inflow = np.zeros(len(graph.parent))
-    for v in range(len(graph.parent) - 1, -1, -1):
-        excess = inflow[v] + graph.profit[v] - graph.price[v]
-        for e in range(graph.start[v], graph.start[v + 1]):
+    for node in range(len(graph.parent) - 1, -1, -1):
+        excess = inflow[node] + graph.profit[node] - graph.price[node]
+        for edge in range(graph.start[node], graph.start[node + 1]):
             if excess <= 0.0:
                 break
-            amount = min(excess, capacity[graph.columns[e]])
-            capacity[graph.columns[e]] -= amount
-            to_columns[e] += amount
+            amount = min(excess, capacity[graph.columns[edge]])
+            capacity[graph.columns[edge]] -= amount
+            to_columns[edge] += amount
             excess -= amount
-        if excess > 0.0 and graph.parent[v] >= 0:
-            to_parent[v] = excess
-            inflow[graph.parent[v]] += excess
+        if excess > 0.0 and graph.parent[node] >= 0:
+            to_parent[node] = excess
+            inflow[graph.parent[node]] += excess
 
 
 @numba.njit(cache=True, nogil=True)
@@ -156,23 +156,23 @@ def improve_flow(graph: Any, to_columns: Any, to_parent: Any, tolerance: float) 
         # two visits of each node, which count four steps besides its edges
         max_work = STEPS_PER_EDGE * len(network.columns) + 8 * n
         while queue.state[SIZE] > 0 and queue.state[WORK] < max_work:
-            v = _dequeue(queue)
-            if labels.label[v] == UNREACHABLE:
+            node = _dequeue(queue)
+            if labels.label[node] == UNREACHABLE:
                 continue
-            if labels.label[v] == 1:
-                _send_to_sink(v, residual)
-            _send_to_columns(v, network, residual, labels, queue)
-            _send_along_tree(v, network, residual, labels, queue)
-            if residual.excess[v] > min_excess:
-                _relabel(v, network, residual, labels, queue.state)
-                labels.current_edge[v] = network.start[v]
-                if labels.label[v] < UNREACHABLE:
-                    _enqueue(v, queue)
+            if labels.label[node] == 1:
+                _send_to_sink(node, residual)
+            _send_to_columns(node, network, residual, labels, queue)
+            _send_along_tree(node, network, residual, labels, queue)
+            if residual.excess[node] > min_excess:
+                _relabel(node, network, residual, labels, queue.state)
+                labels.current_edge[node] = network.start[node]
+                if labels.label[node] < UNREACHABLE:
+                    _enqueue(node, queue)
     cut_value = 0.0
-    for v in range(n):
-        cut_value += graph.price[v] - residual.node_capacity[v]
-    for c in range(len(residual.column_capacity)):
-        cut_value += graph.column_price[c] - residual.column_capacity[c]
+    for node in range(n):
+        cut_value += graph.price[node] - residual.node_capacity[node]
+    for column in range(len(residual.column_capacity)):
+        cut_value += graph.column_price[column] - residual.column_capacity[column]
     return labels.label == UNREACHABLE, cut_value, n_rounds
 
 
@@ -216,10 +216,10 @@ def _find_relatives(parent: Any) -> Any:
     """Find the first child and the next sibling of each node, or -1."""
     child = np.full(len(parent), -1, np.int32)
     sibling = np.full(len(parent), -1, np.int32)
-    for v in range(len(parent) - 1, -1, -1):
-        if parent[v] >= 0:
-            sibling[v] = child[parent[v]]
-            child[parent[v]] = v
+    for node in range(len(parent) - 1, -1, -1):
+        if parent[node] >= 0:
+            sibling[node] = child[parent[node]]
+            child[parent[node]] = node
     return child, sibling
 
 
@@ -231,31 +231,31 @@ def _subtract_outflows(network: Any, residual: Any) -> None:
     acquisition that exceeds its price is taken back.
     """
     to_columns, to_parent, node_capacity, column_capacity, excess = residual
-    for c in range(len(column_capacity)):
+    for column in range(len(column_capacity)):
         inflow = 0.0
-        for use in range(network.column_start[c], network.column_start[c + 1]):
+        for use in range(network.column_start[column], network.column_start[column + 1]):
             inflow += to_columns[network.column_edges[use]]
-        if inflow <= column_capacity[c]:
-            column_capacity[c] -= inflow
+        if inflow <= column_capacity[column]:
+            column_capacity[column] -= inflow
             continue
         # take the surplus back edge by edge rather than in proportion, so that integers stay exact
-        surplus = inflow - column_capacity[c]
-        use = network.column_start[c + 1] - 1
-        while surplus > 0.0 and use >= network.column_start[c]:
+        surplus = inflow - column_capacity[column]
+        use = network.column_start[column + 1] - 1
+        while surplus > 0.0 and use >= network.column_start[column]:
             amount = min(surplus, to_columns[network.column_edges[use]])
             to_columns[network.column_edges[use]] -= amount
             surplus -= amount
             use -= 1
-        column_capacity[c] = 0.0
-    for v in range(len(node_capacity)):
-        if network.parent[v] >= 0:
-            excess[network.parent[v]] += to_parent[v]
-        for e in range(network.start[v], network.start[v + 1]):
-            excess[v] -= to_columns[e]
-    for v in range(len(node_capacity)):
-        amount = max(0.0, min(excess[v], node_capacity[v]))
-        node_capacity[v] -= amount
-        excess[v] -= amount
+        column_capacity[column] = 0.0
+    for node in range(len(node_capacity)):
+        if network.parent[node] >= 0:
+            excess[network.parent[node]] += to_parent[node]
+        for edge in range(network.start[node], network.start[node + 1]):
+            excess[node] -= to_columns[edge]
+    for node in range(len(node_capacity)):
+        amount = max(0.0, min(excess[node], node_capacity[node]))
+        node_capacity[node] -= amount
+        excess[node] -= amount
 
 
 @numba.njit(cache=True, nogil=True)
@@ -267,49 +267,49 @@ def _relabel_all(network: Any, residual: Any, labels: Any, node_queue: Any) -> N
     label = labels.label
     column_label = labels.column_label
     label[:] = UNREACHABLE
-    for c in range(len(column_label)):
-        column_label[c] = 0 if residual.column_capacity[c] > 0.0 else UNREACHABLE
+    for column in range(len(column_label)):
+        column_label[column] = 0 if residual.column_capacity[column] > 0.0 else UNREACHABLE
     # label 1: nodes that can send to the sink directly or through an acquisition
     tail = 0
-    for v in range(len(label)):
-        is_close = residual.node_capacity[v] > 0.0
-        for e in range(network.start[v], network.start[v + 1]):
+    for node in range(len(label)):
+        is_close = residual.node_capacity[node] > 0.0
+        for edge in range(network.start[node], network.start[node + 1]):
             if is_close:
                 break
-            is_close = column_label[network.columns[e]] == 0
+            is_close = column_label[network.columns[edge]] == 0
         if is_close:
-            label[v] = 1
-            node_queue[tail] = v
+            label[node] = 1
+            node_queue[tail] = node
             tail += 1
     head = 0
     while head < tail:
-        w = node_queue[head]
+        reached_node = node_queue[head]
         head += 1
-        distance = label[w] + 1
+        distance = label[reached_node] + 1
         # a child can send to its parent
-        v = network.child[w]
-        while v >= 0:
-            if label[v] == UNREACHABLE:
-                label[v] = distance
-                node_queue[tail] = v
+        node = network.child[reached_node]
+        while node >= 0:
+            if label[node] == UNREACHABLE:
+                label[node] = distance
+                node_queue[tail] = node
                 tail += 1
-            v = network.sibling[v]
+            node = network.sibling[node]
         # a parent can give flow back to its child
-        v = network.parent[w]
-        if v >= 0 and residual.to_parent[w] > 0.0 and label[v] == UNREACHABLE:
-            label[v] = distance
-            node_queue[tail] = v
+        node = network.parent[reached_node]
+        if node >= 0 and residual.to_parent[reached_node] > 0.0 and label[node] == UNREACHABLE:
+            label[node] = distance
+            node_queue[tail] = node
             tail += 1
-        # other nodes can pay for an acquisition instead of w
-        for e in range(network.start[w], network.start[w + 1]):
-            c = network.columns[e]
-            if residual.to_columns[e] > 0.0 and column_label[c] == UNREACHABLE:
-                column_label[c] = label[w]
-                for use in range(network.column_start[c], network.column_start[c + 1]):
-                    v = network.column_nodes[use]
-                    if label[v] == UNREACHABLE:
-                        label[v] = distance
-                        node_queue[tail] = v
+        # other nodes can pay for an acquisition instead of reached_node
+        for edge in range(network.start[reached_node], network.start[reached_node + 1]):
+            column = network.columns[edge]
+            if residual.to_columns[edge] > 0.0 and column_label[column] == UNREACHABLE:
+                column_label[column] = label[reached_node]
+                for use in range(network.column_start[column], network.column_start[column + 1]):
+                    node = network.column_nodes[use]
+                    if label[node] == UNREACHABLE:
+                        label[node] = distance
+                        node_queue[tail] = node
                         tail += 1
 
 
@@ -321,24 +321,24 @@ def _enqueue_active(
     queue.state[:] = 0
     labels.label_count[:] = 0
     active_excess = 0.0
-    for v in range(len(labels.label)):
-        labels.current_edge[v] = network.start[v]
-        queue.is_queued[v] = False
-        if labels.label[v] < UNREACHABLE:
-            labels.label_count[labels.label[v]] += 1
-            if residual.excess[v] > min_excess:
-                active_excess += residual.excess[v]
-                _enqueue(v, queue)
+    for node in range(len(labels.label)):
+        labels.current_edge[node] = network.start[node]
+        queue.is_queued[node] = False
+        if labels.label[node] < UNREACHABLE:
+            labels.label_count[labels.label[node]] += 1
+            if residual.excess[node] > min_excess:
+                active_excess += residual.excess[node]
+                _enqueue(node, queue)
     return active_excess
 
 
 @numba.njit(cache=True, nogil=True)
-def _enqueue(v: int, queue: Any) -> None:
+def _enqueue(node: int, queue: Any) -> None:
     """Put a node at the end of the queue, unless it is already queued."""
-    if not queue.is_queued[v]:
+    if not queue.is_queued[node]:
         tail = queue.state[TAIL]
-        queue.is_queued[v] = True
-        queue.nodes[tail] = v
+        queue.is_queued[node] = True
+        queue.nodes[tail] = node
         queue.state[TAIL] = tail + 1 if tail < len(queue.is_queued) else 0
         queue.state[SIZE] += 1
 
@@ -347,22 +347,22 @@ def _enqueue(v: int, queue: Any) -> None:
 def _dequeue(queue: Any) -> Any:
     """Take the node at the head of the queue."""
     head = queue.state[HEAD]
-    v = queue.nodes[head]
+    node = queue.nodes[head]
     queue.state[HEAD] = head + 1 if head < len(queue.is_queued) else 0
     queue.state[SIZE] -= 1
-    queue.is_queued[v] = False
-    return v
+    queue.is_queued[node] = False
+    return node
 
 
 @numba.njit(cache=True, nogil=True)
-def _send_to_sink(v: int, residual: Any) -> None:
-    amount = min(residual.excess[v], residual.node_capacity[v])
-    residual.node_capacity[v] -= amount
-    residual.excess[v] -= amount
+def _send_to_sink(node: int, residual: Any) -> None:
+    amount = min(residual.excess[node], residual.node_capacity[node])
+    residual.node_capacity[node] -= amount
+    residual.excess[node] -= amount
 
 
 @numba.njit(cache=True, nogil=True)
-def _send_to_columns(v: int, network: Any, residual: Any, labels: Any, queue: Any) -> None:
+def _send_to_columns(node: int, network: Any, residual: Any, labels: Any, queue: Any) -> None:
     """Send a node's excess to its acquisitions.
 
     It first uses the remaining capacity of an acquisition. It then pays instead of other nodes,
@@ -374,99 +374,99 @@ def _send_to_columns(v: int, network: Any, residual: Any, labels: Any, queue: An
     label = labels.label
     column_label = labels.column_label
     queue_state = queue.state
-    node_label = label[v]
-    remaining_excess = excess[v]
-    e = labels.current_edge[v]
-    while e < network.start[v + 1] and remaining_excess > 0.0:
-        c = network.columns[e]
+    node_label = label[node]
+    remaining_excess = excess[node]
+    edge = labels.current_edge[node]
+    while edge < network.start[node + 1] and remaining_excess > 0.0:
+        column = network.columns[edge]
         # use the remaining capacity of the acquisition
-        if column_label[c] < node_label and column_capacity[c] > 0.0:
-            amount = min(remaining_excess, column_capacity[c])
-            column_capacity[c] -= amount
-            to_columns[e] += amount
+        if column_label[column] < node_label and column_capacity[column] > 0.0:
+            amount = min(remaining_excess, column_capacity[column])
+            column_capacity[column] -= amount
+            to_columns[edge] += amount
             remaining_excess -= amount
-            if column_capacity[c] <= 0.0:
-                column_label[c] = 1
+            if column_capacity[column] <= 0.0:
+                column_label[column] = 1
         # pay instead of nodes nearer to the sink
-        if column_label[c] < node_label and remaining_excess > 0.0:
+        if column_label[column] < node_label and remaining_excess > 0.0:
             lowest_label = UNREACHABLE
-            for use in range(network.column_start[c], network.column_start[c + 1]):
+            for use in range(network.column_start[column], network.column_start[column + 1]):
                 other_edge = network.column_edges[use]
-                w = network.column_nodes[use]
+                other_node = network.column_nodes[use]
                 if to_columns[other_edge] > 0.0:
-                    if label[w] < node_label and remaining_excess > 0.0:
+                    if label[other_node] < node_label and remaining_excess > 0.0:
                         amount = min(remaining_excess, to_columns[other_edge])
                         to_columns[other_edge] -= amount
-                        to_columns[e] += amount
-                        excess[w] += amount
+                        to_columns[edge] += amount
+                        excess[other_node] += amount
                         remaining_excess -= amount
-                        _enqueue(w, queue)
+                        _enqueue(other_node, queue)
                     if to_columns[other_edge] > 0.0:
-                        lowest_label = min(lowest_label, label[w])
-            queue_state[WORK] += network.column_start[c + 1] - network.column_start[c]
+                        lowest_label = min(lowest_label, label[other_node])
+            queue_state[WORK] += network.column_start[column + 1] - network.column_start[column]
             if remaining_excess > 0.0:
-                column_label[c] = lowest_label
+                column_label[column] = lowest_label
         if remaining_excess > 0.0:
-            e += 1
-    queue_state[WORK] += e - labels.current_edge[v] + 4
-    labels.current_edge[v] = e
-    excess[v] = remaining_excess
+            edge += 1
+    queue_state[WORK] += edge - labels.current_edge[node] + 4
+    labels.current_edge[node] = edge
+    excess[node] = remaining_excess
 
 
 @numba.njit(cache=True, nogil=True)
-def _send_along_tree(v: int, network: Any, residual: Any, labels: Any, queue: Any) -> None:
+def _send_along_tree(node: int, network: Any, residual: Any, labels: Any, queue: Any) -> None:
     """Send a node's excess to its parent, or give it back to its children."""
     to_parent = residual.to_parent
     excess = residual.excess
     label = labels.label
-    remaining_excess = excess[v]
-    w = network.parent[v]
-    if remaining_excess > 0.0 and w >= 0 and label[w] < label[v]:
-        to_parent[v] += remaining_excess
-        excess[w] += remaining_excess
+    remaining_excess = excess[node]
+    parent = network.parent[node]
+    if remaining_excess > 0.0 and parent >= 0 and label[parent] < label[node]:
+        to_parent[node] += remaining_excess
+        excess[parent] += remaining_excess
         remaining_excess = 0.0
-        _enqueue(w, queue)
-    w = network.child[v]
-    while w >= 0 and remaining_excess > 0.0:
-        if to_parent[w] > 0.0 and label[w] < label[v]:
-            amount = min(remaining_excess, to_parent[w])
-            to_parent[w] -= amount
-            excess[w] += amount
+        _enqueue(parent, queue)
+    child = network.child[node]
+    while child >= 0 and remaining_excess > 0.0:
+        if to_parent[child] > 0.0 and label[child] < label[node]:
+            amount = min(remaining_excess, to_parent[child])
+            to_parent[child] -= amount
+            excess[child] += amount
             remaining_excess -= amount
-            _enqueue(w, queue)
-        w = network.sibling[w]
-    excess[v] = remaining_excess
+            _enqueue(child, queue)
+        child = network.sibling[child]
+    excess[node] = remaining_excess
 
 
 @numba.njit(cache=True, nogil=True)
-def _relabel(v: int, network: Any, residual: Any, labels: Any, queue_state: Any) -> None:
+def _relabel(node: int, network: Any, residual: Any, labels: Any, queue_state: Any) -> None:
     """Raise a node's label to the lowest one with which it can send.
 
     If no node with the old label is left, the sink cannot be reached from any higher label.
     """
     label = labels.label
     label_count = labels.label_count
-    old_label = label[v]
+    old_label = label[node]
     lowest_label = UNREACHABLE  # the node itself has no capacity left, because it still has excess
-    for e in range(network.start[v], network.start[v + 1]):
-        lowest_label = min(lowest_label, labels.column_label[network.columns[e]])
-    if network.parent[v] >= 0:
-        lowest_label = min(lowest_label, label[network.parent[v]])
-    w = network.child[v]
-    while w >= 0:
-        if residual.to_parent[w] > 0.0:
-            lowest_label = min(lowest_label, label[w])
-        w = network.sibling[w]
-    queue_state[WORK] += network.start[v + 1] - network.start[v]
+    for edge in range(network.start[node], network.start[node + 1]):
+        lowest_label = min(lowest_label, labels.column_label[network.columns[edge]])
+    if network.parent[node] >= 0:
+        lowest_label = min(lowest_label, label[network.parent[node]])
+    child = network.child[node]
+    while child >= 0:
+        if residual.to_parent[child] > 0.0:
+            lowest_label = min(lowest_label, label[child])
+        child = network.sibling[child]
+    queue_state[WORK] += network.start[node + 1] - network.start[node]
     label_count[old_label] -= 1
     if lowest_label >= len(label):
-        label[v] = UNREACHABLE
+        label[node] = UNREACHABLE
     elif label_count[old_label] == 0:
-        label[v] = UNREACHABLE
-        for w in range(len(label)):
-            if old_label < label[w] < UNREACHABLE:
-                label_count[label[w]] -= 1
-                label[w] = UNREACHABLE
+        label[node] = UNREACHABLE
+        for other_node in range(len(label)):
+            if old_label < label[other_node] < UNREACHABLE:
+                label_count[label[other_node]] -= 1
+                label[other_node] = UNREACHABLE
     else:
-        label[v] = lowest_label + 1
+        label[node] = lowest_label + 1
         label_count[lowest_label + 1] += 1
