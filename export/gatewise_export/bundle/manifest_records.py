@@ -139,7 +139,8 @@ class ProbeSpec(Record, frozen=True):
     ----------
     rows : int
     undecided : int
-        Rows whose label depends on rounding, because it changes if the model sums in float64.
+        Rows whose label depends on rounding: it changes if the model sums in float64, or two
+        classes have the same probability.
     kinds : dict
         Number of rows of each kind.
     """

@@ -29,6 +29,8 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.given_models import given_classifiers, sklearn_transformers
 from gatewise_training.learners.given_models.given_classifiers import GivenClassifier
 from gatewise_training.learners.given_models.graph_values import Value, hstack
+from gatewise_training.learners.given_models.probing import Answers, probe
+from gatewise_training.learners.high_cost_model import HighCostModel
 
 Rows = NDArray[np.float32]
 
@@ -75,6 +77,27 @@ def test_trees_that_send_a_value_to_the_wrong_child_are_found(
     monkeypatch.setattr(given_classifiers, "flat_trees", corrupted_flat_trees)
     with pytest.raises(InputError, match=r"of \d+ probed rows differently; of the kind"):
         probe_model(model, x, has_missing=True)
+
+
+@pytest.mark.parametrize("extra_weight", [0.0, 1e-9])
+def test_only_ties_may_be_answered_otherwise(extra_weight: float) -> None:
+    # rows with x = 0 are in a leaf with one row of each class, whose weights are equal or not
+    x = np.array([[0.0], [0.0], [1.0]], np.float32)
+    y = np.array([0, 1, 1])
+    tree = DecisionTreeClassifier().fit(x, y, sample_weight=[1 + extra_weight, 1.0, 5.0])
+    source = HighCostModel.from_model(tree, y, 1)
+    assert source.labels(x[:1]).tolist() == [0]
+
+    def answer_ties_with_the_last_class(rows: Rows) -> Answers:
+        labels, probabilities = source.answers(rows)
+        return np.where(probabilities[:, 1] > 0.49, 1, labels), probabilities
+
+    if extra_weight:
+        with pytest.raises(InputError, match="as class 1, not 0"):
+            probe(tree, source, answer_ties_with_the_last_class, x, "model")
+    else:
+        figures = probe(tree, source, answer_ties_with_the_last_class, x, "model")
+        assert figures.undecided > 0
 
 
 def encode_truncated(model: Any, x: Value) -> Value:

@@ -23,6 +23,8 @@ TOLERANCE = 1e-4
 """Largest difference of a probability, for float32 sums and another implementation of `exp`."""
 ROUNDING = 1e-6
 """Relative change of a row that may change the answer of a classifier that adds up in float32."""
+TIE = 1e-12
+"""Largest difference of two equal float64 sums that add the same numbers in another order."""
 N_CHANGED_COPIES = 32
 """Number of changed copies of a row to try."""
 MAX_SHOWN_VALUES = 8
@@ -34,7 +36,8 @@ class ProbeFigures:
     """Number of rows that a conversion was probed on, in total and of each kind.
 
     For `undecided` rows the classifier itself gives another answer if it computes in float64, or if
-    the row changes by a millionth. They are not counted as differences.
+    the row changes by a millionth, or it gives the two answers equal probabilities. They are not
+    counted as differences.
     """
 
     rows: int
@@ -69,7 +72,10 @@ def probe(
             expected = source.answers(probe_rows.x)
     converted_answers = answer_converted(probe_rows.x)
     is_different = _mark_differences(expected, converted_answers)
-    is_undecided = _mark_undecided(source.answers, probe_rows.x, expected, is_different)
+    is_undecided = is_different & _mark_ties(expected, converted_answers)
+    is_undecided |= _mark_undecided(
+        source.answers, probe_rows.x, expected, is_different & ~is_undecided
+    )
     wrong_rows = np.flatnonzero(is_different & ~is_undecided)
     if len(wrong_rows):
         row = int(wrong_rows[0])
@@ -89,10 +95,26 @@ def probe(
 
 def _mark_differences(expected: Answers, answers: Answers) -> NDArray[np.bool_]:
     """Mark rows with different labels or probabilities."""
+    is_different: NDArray[np.bool_] = (expected[0] != answers[0]) | ~_mark_near(expected, answers)
+    return is_different
+
+
+def _mark_near(expected: Answers, answers: Answers) -> NDArray[np.bool_]:
+    """Mark rows with probabilities that differ by at most :data:`TOLERANCE`."""
     with np.errstate(invalid="ignore"):
         is_near: NDArray[np.bool_] = (np.abs(expected[1] - answers[1]) <= TOLERANCE).all(axis=1)
-    is_different: NDArray[np.bool_] = (expected[0] != answers[0]) | ~is_near
-    return is_different
+    return is_near
+
+
+def _mark_ties(expected: Answers, answers: Answers) -> NDArray[np.bool_]:
+    """Mark rows with equal probabilities of the two labels in the classifier.
+
+    The order in which a forest adds up its trees decides which of these labels it names.
+    """
+    rows = np.arange(len(expected[0]))
+    lead = expected[1][rows, expected[0]] - expected[1][rows, answers[0]]
+    is_tie: NDArray[np.bool_] = (np.abs(lead) <= TIE) & _mark_near(expected, answers)
+    return is_tie
 
 
 def _mark_undecided(
