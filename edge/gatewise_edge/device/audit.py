@@ -18,7 +18,9 @@ from gatewise_edge.link.messages import MAX_SKIPPED, AuditMark
 
 #: The rank u of an answer among the latest answers is 0 for the least confident one and 1 for the
 #: most confident one. The probability of its audit is
-#: ``min(1, _UNIFORM_FRACTION * mean_probability + factor * exp(-u / _RANK_SCALE))``.
+#: ``min(1, _UNIFORM_FRACTION * mean_probability + factor * exp(-u / _RANK_SCALE))``: for a small
+#: mean from ten times the mean at u = 0 to a fifth of it at u = 1. docs/audit.md compares other
+#: choices.
 _UNIFORM_FRACTION: Final = 0.2
 _RANK_SCALE: Final = 0.08
 #: Number of latest answers to rank: few enough that the ranks follow a change of the instances.
@@ -63,7 +65,7 @@ class AuditSampler:
         self.mean_probability = mean_probability
         self._rng = rng or random.Random()
         self._n_skipped = 0  # instances since the last audit
-        self._exponential_factor = _exponential_factor(mean_probability)
+        self._exponential_factor = _find_exponential_factor(mean_probability)
         self._latest_confidences: deque[float] = deque()
         self._sorted_confidences: list[float] = []
 
@@ -108,7 +110,7 @@ class AuditSampler:
 
 
 @cache
-def _exponential_factor(mean_probability: float) -> float:
+def _find_exponential_factor(mean_probability: float) -> float:
     """Find the factor of the exponential that gives this mean probability.
 
     The mean over equally spaced ranks grows with the factor, so that bisection finds it.

@@ -98,14 +98,14 @@ class Auditor:
         if sends_later and self._late_requests is not None:
             self._late_requests.store_instance(instance, mark)
             return
-        send = partial(self._send, instance, mark, answer.feature_cost)
+        send = partial(self._send_audit, instance, mark, answer.feature_cost)
         if is_complete:
             send()
         else:
             reading.lift_deadline()
             self._reader.start(lambda _: send())
 
-    def _send(self, instance: PendingInstance, mark: AuditMark, feature_cost: float) -> None:
+    def _send_audit(self, instance: PendingInstance, mark: AuditMark, feature_cost: float) -> None:
         manifest = instance.bundle.manifest
         try:
             self._uplink.send(

@@ -320,7 +320,7 @@ class Device:
         InputError
             If the rows do not match the bundle; then the device begins no instance.
         """
-        checked_rows = self._installed_bundle.checked_rows(rows)
+        checked_rows = self._installed_bundle.check_rows(rows)
         answers: list[Answer | Exception] = []
         while len(answers) < len(checked_rows):
             answers += self._answer_group(
@@ -343,7 +343,7 @@ class Device:
         outcomes: list[Answer | PendingInstance | Exception] = []
         for row in rows:
             try:
-                outcomes.append(self._begin(row, installed_bundle, group))
+                outcomes.append(self._begin_instance(row, installed_bundle, group))
             except Exception as error:  # it ends only this row
                 outcomes.append(error)
             if len(group) == max_group_rows or time.monotonic() >= begin_until:
@@ -368,9 +368,9 @@ class Device:
         The caller passes the pending instance to :meth:`advance` at its ``wake_at``, and whenever
         the link has delivered a response.
         """
-        return self._begin(row, self._installed_bundle, None)
+        return self._begin_instance(row, self._installed_bundle, None)
 
-    def _begin(
+    def _begin_instance(
         self, row: Any, installed_bundle: InstalledBundle, group: list[PendingInstance] | None
     ) -> Answer | PendingInstance:
         started_at = self._clock()

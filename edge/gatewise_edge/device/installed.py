@@ -195,7 +195,7 @@ class InstalledBundle:
         has_floats = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
         return has_floats and self.row_names is None
 
-    def checked_rows(self, rows: ArrayLike | Sequence[RawRow]) -> Sequence[Any] | NDArray[Any]:
+    def check_rows(self, rows: ArrayLike | Sequence[RawRow]) -> Sequence[Any] | NDArray[Any]:
         """Check the features of all instances, and return them as a matrix.
 
         Windows are checked together as well. Raw rows are returned as they are, because each is
@@ -205,7 +205,7 @@ class InstalledBundle:
         instances: Any = rows
         for method_name in ("to_dicts", "to_pylist"):  # of polars and of Arrow
             if hasattr(instances, method_name):
-                return self.checked_rows(getattr(instances, method_name)())
+                return self.check_rows(getattr(instances, method_name)())
         if hasattr(instances, "to_dict"):  # a DataFrame of pandas
             has_names = any(isinstance(name, str) for name in instances.columns)
             instances = instances.to_dict("records") if has_names else instances.to_numpy()

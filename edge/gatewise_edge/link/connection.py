@@ -147,7 +147,7 @@ class BrokerConnection:
         """Send one SUBSCRIBE at QoS 1; return its packet id, or None if it was not sent."""
         with self._write_lock:
             _, packet_id = self._client.subscribe([(topic, 1) for topic in topics])
-            self._write()
+            self._write_packets()
         return packet_id
 
     def unsubscribe(self, topics: Sequence[str], on_ack: Callable[[], None]) -> None:
@@ -156,7 +156,7 @@ class BrokerConnection:
             _, packet_id = self._client.unsubscribe(list(topics))
             if packet_id is not None:
                 self._pending_acks[packet_id] = on_ack
-            self._write()
+            self._write_packets()
 
     def publish(
         self,
@@ -180,7 +180,7 @@ class BrokerConnection:
                 return False
             if qos:
                 self._pending_acks[message.mid] = on_ack
-            self._write()
+            self._write_packets()
         return True
 
     def close(self) -> None:
@@ -190,7 +190,7 @@ class BrokerConnection:
         self._is_closing.set()
         with self._write_lock:
             self._client.disconnect()
-            self._write()
+            self._write_packets()
         self._wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
@@ -227,7 +227,7 @@ class BrokerConnection:
         try:
             with self._write_lock:
                 self._client.connect(self._endpoint.host, self._endpoint.port, _KEEPALIVE_SECONDS)
-                self._write()
+                self._write_packets()
         except (OSError, ValueError) as error:
             self._end_reason = getattr(error, "strerror", None) or str(error) or "no connection"
             return False
@@ -251,7 +251,7 @@ class BrokerConnection:
             events_by_descriptor = dict(poller.poll(0 if has_decrypted else 1000.0 * _TICK_SECONDS))
             if wake_receiver.fileno() in events_by_descriptor:
                 wake_receiver.recv(4096)  # the bytes of all calls of _wake so far
-            if (descriptor in events_by_descriptor or has_decrypted) and not self._read():
+            if (descriptor in events_by_descriptor or has_decrypted) and not self._read_packets():
                 break
             is_accepted = is_accepted or self._client.is_connected()
             self._dispatch()
@@ -264,7 +264,7 @@ class BrokerConnection:
                     self._client.loop_write()
         return is_accepted
 
-    def _read(self) -> bool:
+    def _read_packets(self) -> bool:
         """Handle received bytes; return False if they are not MQTT and the connection was ended."""
         connection: Any = self._client.socket()
         try:
@@ -285,7 +285,7 @@ class BrokerConnection:
             return False
         return True
 
-    def _write(self) -> None:
+    def _write_packets(self) -> None:
         """Write queued packets; if the socket is full, the network thread writes the rest."""
         self._client.loop_write()
         if self._client.want_write() or self._client.socket() is None:

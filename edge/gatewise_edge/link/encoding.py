@@ -262,6 +262,7 @@ class _Tagged:
     value: Any
 
 
+#: Types of values that no entry of a message may have.
 _NESTED_TYPES: Final = frozenset({list, tuple, dict, _Tagged})
 
 

@@ -39,10 +39,10 @@ class PacketLimit:
     def recv(self, n_bytes: int = 1024, flags: int = 0) -> bytes:
         """Receive up to `n_bytes`; OversizedPacketError at the header of a larger packet."""
         received: bytes = super().recv(n_bytes, flags)  # type: ignore[misc]
-        self._parse(received)
+        self._parse_packets(received)
         return received
 
-    def _parse(self, received: bytes) -> None:
+    def _parse_packets(self, received: bytes) -> None:
         """Skip the bodies of packets, and read the length in each header."""
         position = 0
         while position < len(received):

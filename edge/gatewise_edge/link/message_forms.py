@@ -83,6 +83,7 @@ class _JsonRequest(msgspec.Struct, forbid_unknown_fields=True):
     pr: Literal[0, 1] = 0
 
 
+#: Made once, because each compiles the fields of its type.
 _ID_DECODER: Final = msgspec.json.Decoder(_MessageId)
 _REQUEST_DECODER: Final = msgspec.json.Decoder(_JsonRequest)
 _ENCODER: Final = msgspec.json.Encoder()

@@ -131,7 +131,7 @@ class MqttLink:
     def open(self, receive: PayloadHandler) -> None:
         """Connect in the background; `receive` gets every response, see :meth:`.Link.open`."""
         self._receive = receive
-        self._start()
+        self._start_connection()
 
     def connect(self, timeout: float = 5.0) -> None:
         """Wait until the link is ready.
@@ -142,7 +142,7 @@ class MqttLink:
             If the broker refuses, cannot be reached, or does not answer within `timeout`
             seconds. The link continues to retry in the background until it is closed.
         """
-        self._start()
+        self._start_connection()
         if self.ready or (self._attempt_ended.wait(timeout) and self.ready):
             return
         self._attempt_ended.clear()  # a further call waits for the next attempt
@@ -248,7 +248,7 @@ class MqttLink:
         topic = status_topic(self.device)
         return self._broker.publish(topic, status, retain=True, on_ack=on_ack)
 
-    def _start(self) -> None:
+    def _start_connection(self) -> None:
         if not self._is_open:
             self._is_open = True
             self._broker.start()

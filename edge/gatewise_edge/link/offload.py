@@ -175,7 +175,7 @@ class RoundTrip:
         delay_s = max(2 * expected_s, expected_s + 4 * self.deviation_s, _MIN_RETRY_S)
         return self.backoff * delay_s
 
-    def update(self, round_trip_s: float) -> None:
+    def add_round_trip(self, round_trip_s: float) -> None:
         """Update the estimate with one measured round trip."""
         self.backoff = 1
         if self.smoothed_s is None:
@@ -188,10 +188,10 @@ class RoundTrip:
             self.deviation_s += (abs(round_trip_s - self.smoothed_s) - self.deviation_s) / 4
             self.smoothed_s += (round_trip_s - self.smoothed_s) / 8
 
-    def update_retried(self, since_first_s: float, since_retry_s: float) -> None:
+    def add_retried_round_trip(self, since_first_s: float, since_retry_s: float) -> None:
         """Update the estimate with the response to a request that was sent twice."""
         if self.smoothed_s is None:
-            self.update(since_first_s)
+            self.add_round_trip(since_first_s)
             return
         # The times after which the second copy may be answered: from half of the usual round trip
         # to the wait before a retry.
@@ -201,7 +201,7 @@ class RoundTrip:
             # The response may answer either copy.
             self.backoff = min(2 * self.backoff, _MAX_BACKOFF)
         else:
-            self.update(since_first_s)
+            self.add_round_trip(since_first_s)
 
 
 @dataclass(slots=True)
@@ -300,7 +300,7 @@ class OffloadTable:
             self._count_stray(response, now)
             return offload
         if response.error is None:
-            self._measure(offload, now)
+            self._measure_round_trip(offload, now)
             offload.response = response
             self._settle(offload, "answered", now)
             return offload
@@ -332,15 +332,15 @@ class OffloadTable:
         is_in_time = offload.on_answer is None and retry_at + expected_s <= offload.deadline
         offload.retry_at = retry_at if is_in_time else math.inf
 
-    def _measure(self, offload: Offload, now: float) -> None:
+    def _measure_round_trip(self, offload: Offload, now: float) -> None:
         """Update the round trip with an answer; `offload.response` is still the last error."""
         if not offload.is_resent:
-            self.round_trip.update(now - offload.sent_at)
+            self.round_trip.add_round_trip(now - offload.sent_at)
         elif offload.response is not None and offload.response.error is not None:
             # The first copy was refused, so that this answers the second copy.
-            self.round_trip.update(now - offload.resent_at)
+            self.round_trip.add_round_trip(now - offload.resent_at)
         else:
-            self.round_trip.update_retried(now - offload.sent_at, now - offload.resent_at)
+            self.round_trip.add_retried_round_trip(now - offload.sent_at, now - offload.resent_at)
 
     def _settle(self, offload: Offload, outcome: Outcome, now: float) -> None:
         offload.state = outcome
@@ -368,7 +368,7 @@ class OffloadTable:
             self.counts.late += 1
             if response.error is None:
                 # Measure it, because otherwise a link slower than the deadline is never measured.
-                self._measure(offload, now)
+                self._measure_round_trip(offload, now)
 
 
 def _matches(response: Response, offload: Offload) -> bool:

@@ -9,6 +9,7 @@ from typing import Final, Literal, Self, get_args
 from gatewise.errors import InputError
 from gatewise_edge.link.breaker import Breaker
 
+#: Units of a bound on offloads, and the form of the bound.
 _UNIT_SECONDS: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _BOUND_FORM: Final = re.compile(r"([0-9]+)/(s|min|h|d)", re.ASCII)
 

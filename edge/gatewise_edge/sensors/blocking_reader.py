@@ -70,7 +70,7 @@ class BlockingReader:
         deadline = time.monotonic() + timeout_s
         if not self._thread_is_free.acquire(timeout=max(0.0, timeout_s)):
             raise ReadTimeoutError(self._running_task or ReadTask(function))
-        task = self._start(function)
+        task = self._submit(function)
         with suppress(TimeoutError):  # raised by the wait or by the call
             return cast(Result, task.future.result(max(0.0, deadline - time.monotonic())))
         if self._abandon(task):
@@ -80,7 +80,7 @@ class BlockingReader:
     def start(self, function: Callable[[ReadTask], object]) -> None:
         """Start `function` without waiting for it; do nothing if another call is running."""
         if self._thread_is_free.acquire(blocking=False):
-            self._start(function)
+            self._submit(function)
 
     def close(self) -> None:
         """End the thread; wait at most a second for a running call."""
@@ -89,7 +89,7 @@ class BlockingReader:
             self._thread.join(timeout=1.0)
             self._thread = None
 
-    def _start(self, function: Callable[[ReadTask], Result]) -> ReadTask:
+    def _submit(self, function: Callable[[ReadTask], Result]) -> ReadTask:
         task = ReadTask(function)
         self._running_task = task
         if self._thread is None:
@@ -110,10 +110,10 @@ class BlockingReader:
                 self._n_hung_threads += 1
                 task.is_abandoned = True
                 self._thread = None
-                self._release()
+                self._free_thread()
         return True
 
-    def _release(self) -> None:
+    def _free_thread(self) -> None:
         self._running_task = None
         self._thread_is_free.release()
 
@@ -128,5 +128,5 @@ class BlockingReader:
                 if task.is_abandoned:
                     self._n_hung_threads -= 1
                     return
-                self._release()
+                self._free_thread()
             set_outcome()  # last, so that the reader is free when the caller resumes

@@ -104,7 +104,7 @@ class SensorFunction:
         with self.state.read_lock:
             if self.n_reads == n_reads_before:
                 try:
-                    self.last_outcome = self._read(deadline)
+                    self.last_outcome = self._call_function(deadline)
                 except SensorError as error:
                     self.last_outcome = error
                 self.n_reads += 1
@@ -113,7 +113,7 @@ class SensorFunction:
                 raise self.last_outcome
             return self.last_outcome
 
-    def _read(self, deadline: float) -> dict[int, float]:
+    def _call_function(self, deadline: float) -> dict[int, float]:
         n_calls = 0
         while True:
             n_calls += 1
@@ -176,21 +176,23 @@ class BoundSensors:
             self._read_in_turn(feature_indices, reading, deadline, allow_failure, None)
             return
         if not self._has_timeouts:
-            self._run(feature_indices, reading, deadline, allow_failure)
+            self._read_on_thread(feature_indices, reading, deadline, allow_failure)
             return
         for feature in feature_indices:
             if not reading.is_unread(feature):
                 continue
             sensor_deadline = time.monotonic() + self._sensors[feature].timeout_s
             try:
-                self._run([feature], reading, min(deadline, sensor_deadline), allow_failure)
+                self._read_on_thread(
+                    [feature], reading, min(deadline, sensor_deadline), allow_failure
+                )
             except SensorError:
                 # Go on only after a late sensor itself, not after a wait for another sensor.
                 is_sensor_late = feature in reading.failures and time.monotonic() < deadline
                 if not (allow_failure and is_sensor_late):
                     raise
 
-    def _run(
+    def _read_on_thread(
         self, features: list[int], reading: Reading, deadline: float, allow_failure: bool
     ) -> None:
         """Read features in one call on the reader's thread."""

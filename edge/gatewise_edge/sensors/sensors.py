@@ -142,9 +142,8 @@ class Sensors:
         feature_names = costs.names or ()
         sensors: dict[int, SensorFunction] = {}
         # A sensor returns a feature, or a cell that is encoded to the features of its column.
-        columns, column_noun = (
-            (feature_names, "feature") if encoder is None else (encoder.names, "column")
-        )
+        columns = feature_names if encoder is None else encoder.names
+        column_noun = "feature" if encoder is None else "column"
         column_of = range(len(feature_names)) if encoder is None else encoder.column_of
 
         def features_of(column: int) -> Sequence[int]:

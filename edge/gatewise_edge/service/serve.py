@@ -174,7 +174,7 @@ def run_loop(
     free_threads = threading.Semaphore(parallel)
     failures: list[BaseException] = []
 
-    def finish(task: Future[None]) -> None:
+    def free_thread(task: Future[None]) -> None:
         if (failure := task.exception()) is not None:
             failures.append(failure)
         free_threads.release()
@@ -182,7 +182,7 @@ def run_loop(
     with ThreadPoolExecutor(parallel, thread_name_prefix="gatewise-answer") as pool:
         for due_instance in due_instances:
             free_threads.acquire()
-            pool.submit(answer_one, *due_instance).add_done_callback(finish)
+            pool.submit(answer_one, *due_instance).add_done_callback(free_thread)
             if failures or writer.is_reader_gone:
                 break
     if failures:

@@ -236,21 +236,21 @@ class Store:
         """Folder of a release; it need not exist."""
         return self.bundle_folder / digest
 
-    def digest(self, bundle: Path) -> str:
+    def digest_of(self, bundle_path: Path) -> str:
         """Digest of a bundle's release; empty if the bundle is not in this store."""
-        return bundle.name if bundle.parent == self.bundle_folder else ""
+        return bundle_path.name if bundle_path.parent == self.bundle_folder else ""
 
     def is_complete(self, digest: str) -> bool:
         """Whether the store has a release with all its files, undamaged."""
         path = self.path(digest)
         if not has_file(path / RELEASE_FILE, digest):
             return False
-        damaged_name = self.release(digest).damaged_file(path)
+        damaged_name = self.read_release(digest).damaged_file(path)
         if damaged_name is not None:
             _LOG.error("%s: %s is damaged", path, damaged_name)
         return damaged_name is None
 
-    def release(self, digest: str) -> Release:
+    def read_release(self, digest: str) -> Release:
         """Read the ``release.json`` of a release in the store."""
         return Release.from_json((self.path(digest) / RELEASE_FILE).read_bytes())
 

@@ -120,7 +120,7 @@ class Updater:
     def start(self, device: Device) -> None:
         """Begin to update a device that runs a release of the store or the first bundle."""
         self._device = device
-        self._running_digest = self.store.digest(device.bundle.path)
+        self._running_digest = self.store.digest_of(device.bundle.path)
         self._trial.deadline_ms = device.deadline_ms
         state = self.store.state
         if self._running_digest == state.active:
@@ -311,7 +311,7 @@ class Updater:
         if is_stored and self._running_digest == offer.digest:
             return True
         if is_stored:
-            release = self.store.release(offer.digest)
+            release = self.store.read_release(offer.digest)
         else:
             release = self._client.release(offer, self.store.partial_folder / offer.digest)
         misfit = release.misfit_reason(

@@ -156,9 +156,9 @@ def _add_demo_fields(report: Report, settings: DemoSettings, training_run: Train
     }
     if settings.broker is not None:
         demo_settings["broker"] = Endpoint(settings.broker).url
-    run = report.run or {}
-    f0 = training_run.system.high_cost_model_
-    assert f0 is not None  # training needs a cloud here
+    live_figures = report.run or {}
+    high_cost_model = training_run.system.high_cost_model_
+    assert high_cost_model is not None  # training needs a cloud here
     return msgspec.structs.replace(
         report,
         kind=DEMO_KIND,
@@ -173,8 +173,8 @@ def _add_demo_fields(report: Report, settings: DemoSettings, training_run: Train
             "test_rows": len(split.test),
         },
         # The fast search passes its model to the training as a given one.
-        high_cost_model="svm" if f0.kind == "given" else f0.kind,
-        seconds={**training_run.seconds, "run": run.get("seconds", 0.0)},
+        high_cost_model="svm" if high_cost_model.kind == "given" else high_cost_model.kind,
+        seconds={**training_run.seconds, "run": live_figures.get("seconds", 0.0)},
     )
 
 

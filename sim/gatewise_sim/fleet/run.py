@@ -285,7 +285,8 @@ class VirtualFleet:
             begin = 1000.0 * (trip_index + 1)  # so far apart that the link is free
             arrival = link.send(begin, bytes_up, True)
             link.send(arrival, PUBACK_BYTES, False)
-            round_trip.update(link.send(arrival + cloud_seconds, bytes_down, False) - begin)
+            response_arrival = link.send(arrival + cloud_seconds, bytes_down, False)
+            round_trip.add_round_trip(response_arrival - begin)
         return round_trip
 
     # -- answers --------------------------------------------------------------------------------

@@ -188,9 +188,9 @@ class VirtualWorker:
                 counts.batches += 1
                 counts.busy_seconds += run_seconds
                 self._running_batches.add(batch)
-                clock.call_at(now + run_seconds, self._finish, batch, run_seconds)
+                clock.call_at(now + run_seconds, self._finish_batch, batch, run_seconds)
 
-    def _finish(self, batch: Batch, run_seconds: float) -> None:
+    def _finish_batch(self, batch: Batch, run_seconds: float) -> None:
         # The worker may have gone down during the run.
         if batch not in self._running_batches:
             return
@@ -326,4 +326,4 @@ class SampledWorker(VirtualWorker):
             self._batcher.forget(ticket)
         else:
             self._running_batches.add(batch)
-            self._clock.call_at(now + answer_seconds, self._finish, batch, answer_seconds)
+            self._clock.call_at(now + answer_seconds, self._finish_batch, batch, answer_seconds)

@@ -39,7 +39,7 @@ class WorkerProcess(ChildProcess):
     def __init__(self, worker_number: int, arguments: Sequence[str], broker: str) -> None:
         self.counters: dict[str, Any] = {}
         self.is_ready = False
-        self._reported = threading.Event()
+        self._has_reported = threading.Event()
         super().__init__(
             f"worker {worker_number}",
             [sys.executable, "-m", "gatewise", "cloud", *arguments, "--json"],
@@ -50,11 +50,11 @@ class WorkerProcess(ChildProcess):
 
     def wait_ready(self, seconds: float) -> None:
         """Wait until the worker serves requests; RunError if it ends first or takes too long."""
-        self._reported.wait(max(0.0, seconds))
+        self._has_reported.wait(max(0.0, seconds))
         if not self.is_ready:
-            problem = (
-                self.wait_for_failure() if self._reported.is_set() else "it did not start in time"
-            )
+            problem = "it did not start in time"
+            if self._has_reported.is_set():
+                problem = self.wait_for_failure()
             raise RunError(self.name, problem)
 
     def _receive(self, _: ChildProcess, document: Mapping[str, Any] | None) -> None:
@@ -62,7 +62,7 @@ class WorkerProcess(ChildProcess):
             self.is_ready = True
         elif document is not None:
             self.counters = dict(document)
-        self._reported.set()
+        self._has_reported.set()
 
 
 class Deployment:

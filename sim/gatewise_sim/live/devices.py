@@ -156,7 +156,7 @@ class EdgeProcesses:
                 break
             due_time = times[n_sent] if n_sent < len(times) else end
             if due_time <= now:
-                self._send(n_sent, arrivals, instances)
+                self._send_instance(n_sent, arrivals, instances)
                 self.send_delays.append(now - due_time)
                 n_sent += 1
                 continue
@@ -171,7 +171,7 @@ class EdgeProcesses:
             for instance in self._sent_instances[device]
         )
 
-    def _send(self, instance: int, arrivals: Arrivals, instances: Sequence[Any]) -> None:
+    def _send_instance(self, instance: int, arrivals: Arrivals, instances: Sequence[Any]) -> None:
         device = int(arrivals.device[instance])
         if device in self._running_devices:
             self._sent_instances[device].append(instance)

@@ -90,16 +90,16 @@ class DelayProxy:
         self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
         self.start = time.monotonic()
         self._loop = _event_loop()
-        self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="delay-proxy", daemon=True)
+        self._stop_event = asyncio.Event()
+        self._thread = threading.Thread(target=self._run_loop, name="delay-proxy", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        self._loop.call_soon_threadsafe(self._stop_event.set)
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run_loop(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 
@@ -108,20 +108,20 @@ class DelayProxy:
         # asyncio's server may still deliver a new connection after it is closed, so accept
         # connections in a loop.
         self._listener.setblocking(False)
-        stop_task = asyncio.create_task(self._stop.wait())
+        stop_task = asyncio.create_task(self._stop_event.wait())
         sockets: list[socket.socket] = []
-        handlers: list[asyncio.Task[None]] = []
+        connection_tasks: list[asyncio.Task[None]] = []
         while not stop_task.done():
             accept_task = asyncio.create_task(self._loop.sock_accept(self._listener))
             await asyncio.wait((accept_task, stop_task), return_when=asyncio.FIRST_COMPLETED)
             if accept_task.done():
                 sockets.append(accept_task.result()[0])
-                handlers.append(asyncio.create_task(self._handle_connection(sockets[-1])))
+                connection_tasks.append(asyncio.create_task(self._handle_connection(sockets[-1])))
             else:
                 accept_task.cancel()
-        for task in handlers:
+        for task in connection_tasks:
             task.cancel()
-        await asyncio.gather(*handlers, return_exceptions=True)
+        await asyncio.gather(*connection_tasks, return_exceptions=True)
         for open_socket in (*sockets, self._listener):
             open_socket.close()
 
@@ -185,7 +185,7 @@ class DelayProxy:
 
         async with asyncio.TaskGroup() as group:
             group.create_task(write_chunks())
-            chunk = b"more"
+            chunk = b"more"  # any bytes, for the first round
             while chunk:
                 chunk = await reader.read(CHUNK_BYTES)
                 await chunks.put((link.send(time.monotonic(), len(chunk), is_uplink), chunk))

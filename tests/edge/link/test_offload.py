@@ -28,7 +28,7 @@ def make_table_with_round_trip(round_trip_s: float) -> OffloadTable:
     """Make offloads with a measured round trip of `round_trip_s`."""
     offloads = OffloadTable()
     for _ in range(50):
-        offloads.round_trip.update(round_trip_s)
+        offloads.round_trip.add_round_trip(round_trip_s)
     return offloads
 
 
@@ -108,8 +108,8 @@ def test_retry_is_made_only_if_it_fits_before_the_deadline(round_trip_s, has_ret
 def test_retry_waits_longer_on_a_link_with_varying_round_trips():
     offloads = OffloadTable()
     for _ in range(100):
-        offloads.round_trip.update(0.02)
-        offloads.round_trip.update(0.18)
+        offloads.round_trip.add_round_trip(0.02)
+        offloads.round_trip.add_round_trip(0.18)
     offload = open_request(offloads)
     assert not offloads.poll(offload, 0.25)
     assert offloads.poll(offload, 0.5)
@@ -276,9 +276,9 @@ TestOffloadHistory.settings = settings(max_examples=100, stateful_step_count=30,
 
 def test_round_trip_is_smoothed_like_in_rfc_6298():
     round_trip = RoundTrip()
-    round_trip.update(1.0)
+    round_trip.add_round_trip(1.0)
     assert (round_trip.smoothed_s, round_trip.deviation_s) == (1.0, 0.5)
-    round_trip.update(2.0)
+    round_trip.add_round_trip(2.0)
     assert (round_trip.smoothed_s, round_trip.deviation_s) == (1.125, 0.625)
     assert round_trip.retry_delay_s(9.0) == 1.125 + 4 * 0.625
     assert RoundTrip().expected_s(2.0) == 0.5
@@ -291,7 +291,7 @@ def test_answer_from_half_to_twice_the_round_trip_after_a_retry_is_ambiguous(
     since_retry_s, is_ambiguous
 ):
     round_trip = RoundTrip(smoothed_s=1.0)
-    round_trip.update_retried(since_first_s=8.0, since_retry_s=since_retry_s)
+    round_trip.add_retried_round_trip(since_first_s=8.0, since_retry_s=since_retry_s)
     assert (round_trip.smoothed_s, round_trip.backoff) == ((1.0, 2) if is_ambiguous else (1.875, 1))
 
 

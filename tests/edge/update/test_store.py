@@ -193,9 +193,9 @@ def test_files_of_another_release_are_not_fetched_again(tmp_path):
     second_digest, fetched_names = complete_release(store, a_npz=b"a", b_npz=b"other", c_npz=b"c")
     assert fetched_names == ["b.npz", "c.npz"]
     assert (store.path(second_digest) / "a.npz").read_bytes() == b"a"
-    assert store.release(second_digest).version == "3"
-    assert store.digest(store.path(second_digest)) == second_digest
-    assert store.digest(tmp_path / second_digest) == ""
+    assert store.read_release(second_digest).version == "3"
+    assert store.digest_of(store.path(second_digest)) == second_digest
+    assert store.digest_of(tmp_path / second_digest) == ""
 
 
 def test_files_of_the_first_bundle_are_not_fetched(tmp_path, bundle):
