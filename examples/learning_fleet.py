@@ -11,26 +11,26 @@ from gatewise_sim.loop.loop_command import show_days
 from gatewise_training import StagedCascade
 
 
-def draw_pumps(n_rows: int, seed: int, *, new_sensors: bool) -> tuple[np.ndarray, np.ndarray]:
+def draw_pumps(n_rows: int, seed: int, *, has_new_sensors: bool) -> tuple[np.ndarray, np.ndarray]:
     """Rows of four features and their classes; new sensors read vibration and flow otherwise."""
     X = np.random.default_rng(seed).normal(size=(n_rows, 4)).astype(np.float32)
     # The product keeps a linear model from learning the wear completely.
     wear = X[:, 0] + 0.8 * X[:, 2] * X[:, 1]
     y = np.where(wear > 0.5, "worn", "fine")
-    if new_sensors:
+    if has_new_sensors:
         X[:, 0] = -0.5 * X[:, 0] - 1
         X[:, 2] = -X[:, 2]
     return X, y
 
 
-X, y = draw_pumps(800, seed=0, new_sensors=False)
+X, y = draw_pumps(800, seed=0, has_new_sensors=False)
 np.savez("train.npz", X=X, y=y)
 system = StagedCascade(n_stages=2, effort="low", offload_rate=0.2, random_state=0).fit(X, y)
 bundle = pack(system, "bundle", sample=X[:32])
 
 # 1,000 instances a day: four days with the old sensors, then ten with the new ones
-first_days = draw_pumps(4000, seed=1, new_sensors=False)
-later_days = draw_pumps(10000, seed=2, new_sensors=True)
+first_days = draw_pumps(4000, seed=1, has_new_sensors=False)
+later_days = draw_pumps(10000, seed=2, has_new_sensors=True)
 X, y = (np.concatenate(arrays) for arrays in zip(first_days, later_days, strict=True))
 rules = LoopRules(
     days=14, labels=60, label_days=1, label_errors=0.02, refit={"high_cost": "new"}, seed=0

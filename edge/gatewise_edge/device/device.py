@@ -175,7 +175,7 @@ class Device:
         self._flow = RowFlow(
             self._uplink,
             policy=policy,
-            offload_implausible=offload_rules.implausible == "offload",
+            offloads_implausible=offload_rules.implausible == "offload",
             clock=clock,
         )
         self._auditor = None

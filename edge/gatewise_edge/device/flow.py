@@ -26,11 +26,11 @@ class RowFlow:
         uplink: Uplink,
         *,
         policy: Policy | CustomPolicy,
-        offload_implausible: bool = False,
+        offloads_implausible: bool = False,
         clock: Callable[[], float],
     ) -> None:
         self._uplink = uplink
-        self._offload_implausible = offload_implausible
+        self._offloads_implausible = offloads_implausible
         self._policy = policy
         self._custom_policy = policy if callable(policy) else None
         self._clock = clock
@@ -45,7 +45,7 @@ class RowFlow:
             return self._offload(instance, "cloud-only")
         has_stopped = self._run_stages(instance)
         may_offload = bundle.has_cloud and self._policy != "edge-only"
-        is_doubtful = self._offload_implausible and bool(instance.reading.implausible)
+        is_doubtful = self._offloads_implausible and bool(instance.reading.implausible)
         if has_stopped and is_doubtful and may_offload:
             return self._offload(instance, "implausible")
         if has_stopped:

@@ -153,7 +153,9 @@ class VirtualDevice:
         connection_start = availability.reconnect_at
         if self._connection_start < connection_start <= now:
             self._connection_start = connection_start
-            self._ready_at = self.link.open_session(connection_start, tls=self.fleet.scenario.tls)
+            self._ready_at = self.link.open_session(
+                connection_start, uses_tls=self.fleet.scenario.tls
+            )
         return now >= self._ready_at
 
     # -- one instance ---------------------------------------------------------------------------

@@ -263,19 +263,19 @@ class VirtualLink:
         """
         return _transmission_time(now, SYN_RTO_S, self._outages) + self._profile.rtt_ms / 1e3
 
-    def open_session(self, start: float, *, tls: bool = False) -> float:
+    def open_session(self, start: float, *, uses_tls: bool = False) -> float:
         """Compute the time (s) at which an MQTT session that starts at `start` (s) is ready.
 
-        The handshakes of TCP, TLS (with `tls`) and MQTT and the subscription take a round trip
+        The handshakes of TCP, TLS (with `uses_tls`) and MQTT and the subscription take a round trip
         each.
 
         >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
-        >>> round(link.open_session(1.0, tls=True), 6)
+        >>> round(link.open_session(1.0, uses_tls=True), 6)
         1.4
         """
         now = self.connection_time(start)
         for bytes_up, bytes_down in (
-            (_TLS_HANDSHAKE, *_MQTT_HANDSHAKES) if tls else _MQTT_HANDSHAKES
+            (_TLS_HANDSHAKE, *_MQTT_HANDSHAKES) if uses_tls else _MQTT_HANDSHAKES
         ):
             now = self.send(self.send(now, bytes_up, is_uplink=True), bytes_down, is_uplink=False)
         return now

@@ -311,12 +311,14 @@ class VirtualFleet:
         # routes of the simulated instances; -1 if the device answers
         simulated_route = np.full(n_instances, -1, np.int8)
         simulated_route[positions] = step_columns.route
-        by_device = simulated_route < 0
-        route = np.where(by_device, local_route, simulated_route).astype(np.int8)
-        reason = np.where(by_device, local_reason, place_values(step_columns.reason, np.int8))
+        is_device_answer = simulated_route < 0
+        route = np.where(is_device_answer, local_route, simulated_route).astype(np.int8)
+        reason = np.where(
+            is_device_answer, local_reason, place_values(step_columns.reason, np.int8)
+        )
         end = arrivals.time + stage_ms / 1000.0
         end[positions] = step_columns.end
-        end = np.where(by_device & np.isnan(end), np.inf, end)
+        end = np.where(is_device_answer & np.isnan(end), np.inf, end)
         is_cloud = route == CLOUD
         device_ms = np.where(is_cloud & self._policy.is_cloud_first, 0.0, stage_ms)
         answers = Answers(
