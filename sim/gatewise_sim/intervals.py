@@ -38,6 +38,7 @@ class Batches:
     @classmethod
     def deal(cls, answers: Answers, seconds: float, n_rows: int) -> Batches:
         """Deal slices of the run, and rows of the table, to batches in turn."""
+        # A run of length 0 has its instances in one slice.
         slice_indices = (answers.time * (_SLICES / max(seconds, 1e-9))).astype(np.int64)
         batch_indices = [slice_indices % N_BATCHES]
         if n_rows >= N_BATCHES:

@@ -223,6 +223,7 @@ class LateRequests:
         # After a restart the labels of a replaced version are not known.
         if classes is None or len(classes) != response.probabilities.shape[1]:
             return
+        # Probabilities are rounded as in the lines of answers.
         self.on_correction(
             {
                 "request": request.id.hex(),

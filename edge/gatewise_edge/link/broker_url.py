@@ -154,6 +154,7 @@ def _host_and_port(address: SplitResult) -> tuple[str, int]:
         host = ""
     if not host or port == 0 or address.path.strip("/") or address.query or address.fragment:
         raise InputError(f"broker {safe_url}: the URL must be {_URL_FORM}")
+    # The registered ports of MQTT with and without TLS.
     return host, port or (8883 if address.scheme == "mqtts" else 1883)
 
 

@@ -80,6 +80,7 @@ def write_map(entries: dict[str, Any]) -> bytes:
 
 
 def _checksum(content: bytes | memoryview) -> bytes:
+    """CRC-32 in network byte order, against damage on the way; it does not authenticate."""
     return zlib.crc32(content).to_bytes(4, "big")
 
 
@@ -305,6 +306,7 @@ def _read_map(payload: bytes) -> dict[Any, Any]:
         raise WireError("cbor", "bytes follow the end of the message")
     if type(entries) is not dict or len(entries) > MAX_ENTRIES:
         raise WireError("cbor", f"a message is one CBOR map of at most {MAX_ENTRIES} entries")
+    # The checksum is the value of the last entry.
     if not entries.get("crc") == payload[-4:] == _checksum(memoryview(payload)[:-4]):
         raise WireError("checksum", "the message was damaged in transit")
     return entries

@@ -237,8 +237,9 @@ class Response:
 
 def max_rows(n_columns: int, n_classes: int) -> int:
     """Compute the largest number of rows for which request and response each fit one message."""
+    # A row of a request has at most float32 values of 4 bytes, and a row of a response float32
+    # probabilities and a label of 2 bytes.
     max_request_rows = MAX_VALUE_BYTES // max(4 * n_columns, 1)
-    # A response has probabilities and a label per row.
     max_response_rows = (MAX_PAYLOAD - MAX_RESPONSE_FIELD_BYTES) // (4 * n_classes + 2)
     return max(1, min(MAX_GROUP_ROWS, max_request_rows, max_response_rows))
 

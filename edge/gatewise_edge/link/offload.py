@@ -166,7 +166,10 @@ class RoundTrip:
     backoff: int = 1
 
     def expected_s(self, time_left_s: float) -> float:
-        """Expected round-trip time; before the first measurement a quarter of the time left."""
+        """Expected round-trip time; before the first measurement a quarter of the time left.
+
+        With a quarter, a retry comes at half of the time and leaves enough for its response.
+        """
         return time_left_s / 4 if self.smoothed_s is None else self.smoothed_s
 
     def retry_delay_s(self, time_left_s: float) -> float:

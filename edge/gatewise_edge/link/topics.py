@@ -29,7 +29,7 @@ def request_topic(device: str) -> str:
     return f"{_ROOT}/{check_device(device)}/req"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # a worker responds to the same devices again and again
 def response_topic(device: str) -> str:
     """Topic of the responses to a device."""
     return f"{_ROOT}/{check_device(device)}/rsp"
@@ -85,7 +85,7 @@ def shared_subscription(pool: str, topic_filter: str = REQUEST_TOPICS) -> str:
     return f"$share/{check_level('pool', pool)}/{topic_filter}"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)  # a worker gets requests on the same topics again and again
 def device_of(topic: str) -> str:
     """Device id in a topic such as ``gw/v1/<device>/req`` or ``gw/v1/<device>/req/json``.
 

@@ -129,6 +129,8 @@ def _open_wave(path: str) -> Recording:
 
 def _wave_format(path: str, format_chunk: bytes) -> tuple[str, int, int]:
     """Decode a format chunk to the type of samples (i1 to i4, f4 or f8), channels and rate."""
+    # WAVEFORMAT (mmreg.h): tag, channels, frames per second, bytes per second, bytes per frame, and
+    # bits per sample.
     format_tag, n_channels, rate_hz, _, frame_bytes, _ = struct.unpack("<HHIIHH", format_chunk[:16])
     if format_tag == _EXTENSIBLE and len(format_chunk) >= 26:  # its sub-format begins at byte 24
         (format_tag,) = struct.unpack("<H", format_chunk[24:26])

@@ -138,7 +138,7 @@ class SensorFunction:
 
 
 class BoundSensors:
-    """The sensors of a bundle's features, by index, as a :class:`FeatureSource`."""
+    """The sensors of a bundle's features, by index, as a :class:`.FeatureSource`."""
 
     def __init__(
         self,
@@ -244,7 +244,7 @@ class BoundSensors:
         )
         for feature, sensor in self._sensors.items():
             if sensor.name == sensor_name:
-                if feature == sensor.features[0]:
+                if feature == sensor.features[0]:  # a sensor of several features counts once
                     sensor.state.counts.late += 1
                     sensor.state.counts.hung += is_abandoned
                     sensor.state.n_futile_waits += 1

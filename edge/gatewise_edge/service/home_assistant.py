@@ -150,6 +150,7 @@ class HomeAssistant:
             self._cost += document["cost"]
             self._n_answers += 1
             self._n_offloaded += document["route"] == "cloud"
+            # The figures are rounded far below what Home Assistant shows.
             self._latest_document = document | {
                 "confidence": max(document["probabilities"], default=None),
                 "cost_today": round(self._cost, 9),

@@ -208,6 +208,7 @@ def _outcome_fields(outcome: Answer | Exception, smoothing: Smoothing | None) ->
         return {"error": str(outcome)}
     if isinstance(outcome, Exception):
         return {"error": f"{type(outcome).__name__}: {outcome}"}
+    # The figures are rounded far below any noise, so that the lines stay short.
     return {
         "label": outcome.label,
         **({} if smoothing is None else {"smoothed": smoothing.add(outcome)}),

@@ -101,6 +101,7 @@ class Updater:
             fetcher=self._fetcher,
             max_fetch_s=settings.fetch_timeout,
         )
+        #: Guards the counts, the schedule and the flags below, and wakes the thread.
         self._condition = threading.Condition()
         self._counts: Counter[str] = Counter()
         self._schedule = CheckSchedule(settings, clock)

@@ -106,7 +106,9 @@ class Probe:
 
     def _open(self) -> bool:
         try:
-            self._client.connect(self._endpoint.host, self._endpoint.port, keepalive=10)
+            self._client.connect(
+                self._endpoint.host, self._endpoint.port, keepalive=10
+            )  # as a device
         except OSError:
             return False
         self._client.loop_start()

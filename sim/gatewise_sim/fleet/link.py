@@ -185,8 +185,8 @@ class Direction:
     def __init__(
         self, profile: LinkProfile, kbps: float, rng: random.Random, outages: Outages | None = None
     ) -> None:
-        self._s_per_byte = 8e-3 / kbps
-        self._delay = profile.rtt_ms / 2e3
+        self._s_per_byte = 8e-3 / kbps  # 8 bits at `kbps` * 1000 bit/s
+        self._delay = profile.rtt_ms / 2e3  # half of the round trip, in s
         self._jitter = profile.jitter_ms / 1e3
         self._loss = profile.loss
         self._rto = profile.rto_ms / 1e3

@@ -185,7 +185,7 @@ def _latency_section(report: Report) -> Section:
             f"{fault_name(fault)} {format_span(fault.begin, fault.end, start_time_of_day)}"
             for fault in report.faults
         ]
-        if len(outages) > 4:
+        if len(outages) > 4:  # too many for a sentence
             outages = [*outages[:3], f"{len(outages) - 3} more outages"]
         introduction += f" Shaded: {listed(outages)}." if outages else " There was no outage."
         if report.system.timeline[0].edge_accuracy is not None:
