@@ -22,11 +22,11 @@ TEST_VOLUNTEERS = (4, 9, 10, 12, 18)
 def cut_labelled_windows(data_set):
     """Cut windows of the six activities; return windows, labels, volunteers and recordings."""
     segments = []
-    for recording, volunteer, activity, first, last in data_set["segment"]:
+    for recording, volunteer, activity, first_sample, last_sample in data_set["segment"]:
         if activity <= 6:
             # recordings are concatenated
             begin = np.searchsorted(data_set["experiment"], recording)
-            signal = data_set["signal"][begin + first : begin + last + 1, :3]
+            signal = data_set["signal"][begin + first_sample : begin + last_sample + 1, :3]
             windows, _ = sig.cut_windows(signal, LENGTH, HOP)
             segments.append(
                 (windows, *np.repeat([[activity], [volunteer], [recording]], len(windows), 1))

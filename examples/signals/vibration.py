@@ -19,8 +19,8 @@ def main():
     is_test = data_set["load"] == 3
     # Each recording is a group. The recording of the faultless bearing is cut into five groups.
     recordings = data_set["file_id"].astype(int) * 10
-    faultless = np.flatnonzero((y == 0) & ~is_test)
-    recordings[faultless] += np.arange(len(faultless)) * 5 // len(faultless)
+    faultless_rows = np.flatnonzero((y == 0) & ~is_test)
+    recordings[faultless_rows] += np.arange(len(faultless_rows)) * 5 // len(faultless_rows)
     train_rows = np.flatnonzero(~is_test)
     train_rows = train_rows[thin_rows(recordings[train_rows], 16)]
     blocks = sig.standard_blocks(rate_hz=12_000, channels=["acc"], samples=windows.shape[1])

@@ -272,9 +272,9 @@ class Device:
         """
         audit_gauges = {} if self._auditor is None else self._auditor.gauges
         with self._count_lock:
-            unseen = {"unseen_columns": float(len(self._unseen_categories.columns))}
+            unseen_gauges = {"unseen_columns": float(len(self._unseen_categories.columns))}
         late_gauges = {} if self._late_requests is None else self._late_requests.gauges
-        return self._uplink.gauges | unseen | audit_gauges | late_gauges
+        return self._uplink.gauges | unseen_gauges | audit_gauges | late_gauges
 
     # -- answering -------------------------------------------------------------------------
 

@@ -328,7 +328,7 @@ def _feature_positions(
     """Find the features among the names of a row; None if the names are the same."""
     if row_names == feature_names:
         return None
-    missing = [name for name in feature_names if name not in row_names]
-    if missing:
-        raise InputError(f"the rows have no feature {missing[0]!r}, which the bundle needs")
+    missing_names = [name for name in feature_names if name not in row_names]
+    if missing_names:
+        raise InputError(f"the rows have no feature {missing_names[0]!r}, which the bundle needs")
     return np.array([row_names.index(name) for name in feature_names], np.intp)

@@ -76,7 +76,7 @@ class LateRequests:
     def __init__(self, store: UnsentStore, on_correction: OnCorrection | None = None) -> None:
         self.on_correction = on_correction
         self._store = store
-        self._unwritten: deque[_AnsweredInstance] = deque()
+        self._unwritten_instances: deque[_AnsweredInstance] = deque()
         self._condition = threading.Condition()
         self._counts = dict.fromkeys(("late_sent", "late_refused", "late_lost"), 0)
         self._is_closed = False
@@ -131,10 +131,10 @@ class LateRequests:
         """
         answered_instance = _AnsweredInstance(instance, mark, new_id(), time.time())
         with self._condition:
-            if len(self._unwritten) >= _MAX_UNWRITTEN:
-                self._unwritten.popleft()
+            if len(self._unwritten_instances) >= _MAX_UNWRITTEN:
+                self._unwritten_instances.popleft()
                 self._counts["late_lost"] += 1
-            self._unwritten.append(answered_instance)
+            self._unwritten_instances.append(answered_instance)
             self._condition.notify_all()
         return answered_instance.request_id.hex()
 
@@ -144,9 +144,11 @@ class LateRequests:
         last_number = 0  # number of the latest request that was sent
         while True:
             with self._condition:
-                if not self._unwritten and not self._is_closed:
+                if not self._unwritten_instances and not self._is_closed:
                     self._condition.wait(_POLL_S if len(self._store) else None)
-                answered_instance = self._unwritten.popleft() if self._unwritten else None
+                answered_instance = (
+                    self._unwritten_instances.popleft() if self._unwritten_instances else None
+                )
                 if answered_instance is None and self._is_closed:
                     return
             try:
@@ -160,7 +162,9 @@ class LateRequests:
 
     def _pause(self, seconds: float) -> None:
         with self._condition:
-            self._condition.wait_for(lambda: self._is_closed or bool(self._unwritten), seconds)
+            self._condition.wait_for(
+                lambda: self._is_closed or bool(self._unwritten_instances), seconds
+            )
 
     def _write_request(self, answered_instance: _AnsweredInstance, is_private: bool) -> None:
         instance = answered_instance.instance

@@ -85,13 +85,13 @@ def self_test(
         run = stage_runs[stage_index]
         margins = np.array([output.outputs for output in run.outputs], np.float32)
         expected_margins = sample[f"stage_{stage_index}"]
-        differs = _differ_in_bits(margins, expected_margins)
+        is_different = _differ_in_bits(margins, expected_margins)
         single_row_margins = run.single_row_margins
-        differs[: len(single_row_margins)] |= _differ_in_bits(
+        is_different[: len(single_row_margins)] |= _differ_in_bits(
             single_row_margins, expected_margins[: len(single_row_margins)]
         )
         if stage.spec.kind == "graph":
-            has_equal_margins &= ~differs
+            has_equal_margins &= ~is_different
             if provider == CPU:
                 is_close = np.isclose(
                     margins,
@@ -100,13 +100,13 @@ def self_test(
                     atol=MARGIN_TOLERANCE,
                     equal_nan=True,
                 )
-                differs &= ~is_close.all(axis=1)
+                is_different &= ~is_close.all(axis=1)
             else:
-                differs = ~_have_equal_answers(stage, margins, expected_margins)
-        differences[f"stage_{stage_index}"] = int(np.count_nonzero(differs))
+                is_different = ~_have_equal_answers(stage, margins, expected_margins)
+        differences[f"stage_{stage_index}"] = int(np.count_nonzero(is_different))
         if f"bought_{stage_index}" in sample:
-            differs = (run.acquired != sample[f"bought_{stage_index}"]).any(axis=1)
-            differences[f"bought_{stage_index}"] = int(np.count_nonzero(differs))
+            is_different = (run.acquired != sample[f"bought_{stage_index}"]).any(axis=1)
+            differences[f"bought_{stage_index}"] = int(np.count_nonzero(is_different))
     # Compare the decisions, in rows with equal margins.
     differences["exit"] = int(np.count_nonzero((exits != sample["exit"]) & has_equal_margins))
     is_on_device = (exits < len(stages)) & has_equal_margins

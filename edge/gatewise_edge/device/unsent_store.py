@@ -101,12 +101,12 @@ class UnsentStore:
                 self.counts["late_dropped"] += 1
                 return
             while self._n_bytes + len(payload) > self._max_bytes:
-                oldest = self._first_after(0)
-                if oldest is None:  # another process has emptied the file
+                oldest_request = self._first_after(0)
+                if oldest_request is None:  # another process has emptied the file
                     self._n_requests = 0
                     self._n_bytes = 0
                     break
-                self._delete(oldest)
+                self._delete(oldest_request)
                 self.counts["late_dropped"] += 1
             row = (answered_at, payload)
             self._database.execute("INSERT INTO requests (at, payload) VALUES (?, ?)", row)

@@ -244,16 +244,18 @@ class Entries:
 
     def array(self, key: str, shape: tuple[int, ...], *tags: int) -> NDArray[Any]:
         """Return an array with one of the `tags`, in this machine's byte order."""
-        tagged = self._entries.get(key)
-        if not isinstance(tagged, _Tagged) or type(tagged.value) is not bytes:
+        tagged_value = self._entries.get(key)
+        if not isinstance(tagged_value, _Tagged) or type(tagged_value.value) is not bytes:
             raise WireError("type", f"{key!r} is not a typed array")
-        if tagged.tag not in tags:
-            raise WireError("type", f"{key!r} is a typed array of tag {tagged.tag}, not {tags}")
-        dtype = _DTYPE_OF_TAG[tagged.tag]
+        if tagged_value.tag not in tags:
+            raise WireError(
+                "type", f"{key!r} is a typed array of tag {tagged_value.tag}, not {tags}"
+            )
+        dtype = _DTYPE_OF_TAG[tagged_value.tag]
         n_bytes = math.prod(shape) * dtype.itemsize
-        if len(tagged.value) != n_bytes:
-            raise WireError("shape", f"{key!r} has {len(tagged.value)} bytes, not {n_bytes}")
-        values: NDArray[Any] = np.frombuffer(tagged.value, dtype).reshape(shape)
+        if len(tagged_value.value) != n_bytes:
+            raise WireError("shape", f"{key!r} has {len(tagged_value.value)} bytes, not {n_bytes}")
+        values: NDArray[Any] = np.frombuffer(tagged_value.value, dtype).reshape(shape)
         return values if dtype.isnative else values.astype(dtype.newbyteorder("="))
 
 

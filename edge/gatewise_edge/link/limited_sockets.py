@@ -38,21 +38,21 @@ class PacketLimit:
 
     def recv(self, n_bytes: int = 1024, flags: int = 0) -> bytes:
         """Receive up to `n_bytes`; OversizedPacketError at the header of a larger packet."""
-        received: bytes = super().recv(n_bytes, flags)  # type: ignore[misc]
-        self._parse_packets(received)
-        return received
+        received_bytes: bytes = super().recv(n_bytes, flags)  # type: ignore[misc]
+        self._parse_packets(received_bytes)
+        return received_bytes
 
-    def _parse_packets(self, received: bytes) -> None:
+    def _parse_packets(self, received_bytes: bytes) -> None:
         """Skip the bodies of packets, and read the length in each header."""
         position = 0
-        while position < len(received):
+        while position < len(received_bytes):
             if self._n_body_bytes_left:
-                n_skipped_bytes = min(self._n_body_bytes_left, len(received) - position)
+                n_skipped_bytes = min(self._n_body_bytes_left, len(received_bytes) - position)
                 self._n_body_bytes_left -= n_skipped_bytes
                 position += n_skipped_bytes
                 continue
             if self._is_in_header:
-                self._read_length(received[position])
+                self._read_length(received_bytes[position])
             else:
                 self._is_in_header = True  # this byte is the type
                 self._length = self._length_shift = 0
@@ -92,9 +92,9 @@ class PlainContext(ssl.SSLContext):
         return PlainSocket(sock.family, sock.type, sock.proto, fileno=sock.detach())
 
 
-def limited_context(context: ssl.SSLContext | None) -> ssl.SSLContext:
-    """Make a context for sockets that refuse oversized packets; without `context` a plain one."""
-    if context is None:
+def limited_context(tls_context: ssl.SSLContext | None) -> ssl.SSLContext:
+    """Make a context for sockets that refuse oversized packets; plain without `tls_context`."""
+    if tls_context is None:
         return PlainContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.sslsocket_class = TlsSocket
-    return context
+    tls_context.sslsocket_class = TlsSocket
+    return tls_context

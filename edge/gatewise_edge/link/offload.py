@@ -234,11 +234,11 @@ class OffloadTable:
     counts: OffloadCounts = field(default_factory=OffloadCounts)
     on_outcome: Callable[[Offload, float], None] | None = None
     pause_until: float = -math.inf
-    _unsettled: dict[bytes, Offload] = field(default_factory=dict)
-    _settled: OrderedDict[bytes, Offload] = field(default_factory=OrderedDict)
+    _open_offloads: dict[bytes, Offload] = field(default_factory=dict)
+    _settled_offloads: OrderedDict[bytes, Offload] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
-        return sum(offload.on_answer is None for offload in self._unsettled.values())
+        return sum(offload.on_answer is None for offload in self._open_offloads.values())
 
     def open(
         self,
@@ -260,13 +260,15 @@ class OffloadTable:
             id, model, version, n_rows, payload, sent_at=now, deadline=deadline, on_answer=on_answer
         )
         self._plan_retry(offload, now + self.round_trip.retry_delay_s(deadline - now))
-        self._unsettled[id] = offload
+        self._open_offloads[id] = offload
         self.counts.sent += 1
         return offload
 
     def admit_audit(self, now: float) -> bool:
         """Settle audits that are past their deadline; return whether another may be sent."""
-        audits = [offload for offload in self._unsettled.values() if offload.on_answer is not None]
+        audits = [
+            offload for offload in self._open_offloads.values() if offload.on_answer is not None
+        ]
         for offload in audits:
             self.poll(offload, now)
         n_open_audits = sum(not offload.is_settled for offload in audits)
@@ -291,7 +293,7 @@ class OffloadTable:
         Returns None if the response matches no open request, or if another copy of the request may
         still get an answer.
         """
-        offload = self._unsettled.get(response.id)
+        offload = self._open_offloads.get(response.id)
         if offload is None:
             self._count_stray(response, now)
             return None
@@ -352,15 +354,15 @@ class OffloadTable:
         offload.payload = b""
         count_name = "timeouts" if outcome == "timeout" else outcome
         setattr(self.counts, count_name, getattr(self.counts, count_name) + 1)
-        del self._unsettled[offload.id]
-        self._settled[offload.id] = offload
-        while len(self._settled) > self.n_remembered:
-            self._settled.popitem(last=False)
+        del self._open_offloads[offload.id]
+        self._settled_offloads[offload.id] = offload
+        while len(self._settled_offloads) > self.n_remembered:
+            self._settled_offloads.popitem(last=False)
         if self.on_outcome is not None:
             self.on_outcome(offload, now)
 
     def _count_stray(self, response: Response, now: float) -> None:
-        offload = self._settled.get(response.id)
+        offload = self._settled_offloads.get(response.id)
         if offload is None:
             self.counts.unknown += 1
         elif not _matches(response, offload):

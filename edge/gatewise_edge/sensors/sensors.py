@@ -218,8 +218,8 @@ def _setting_by_sensor(
             raise InputError(f"{setting_name} for {name!r}: no sensor has this name")
         number_types = (int,) if setting_name == "retries" else (int, float)
         if isinstance(value, bool) or not isinstance(value, number_types) or not value >= 0:
-            expected = "a whole number" if setting_name == "retries" else "seconds"
-            raise InputError(f"{setting_name} is {value!r}; give {expected}, at least 0")
+            expected_text = "a whole number" if setting_name == "retries" else "seconds"
+            raise InputError(f"{setting_name} is {value!r}; give {expected_text}, at least 0")
     return {"": default} | values_by_sensor
 
 

@@ -237,8 +237,10 @@ class WindowResampler:
         """Resample a window with its margins, shape (length,) or (length, channels)."""
         samples = self._resample(window.astype(np.float64), self._up, self._down)
         first_sample = self.margin * self._up // self._down
-        resampled: NDArray[np.float64] = samples[first_sample : first_sample + self._output_length]
-        return resampled
+        resampled_window: NDArray[np.float64] = samples[
+            first_sample : first_sample + self._output_length
+        ]
+        return resampled_window
 
 
 # -- values --------------------------------------------------------------------------------

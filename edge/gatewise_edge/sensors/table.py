@@ -73,9 +73,9 @@ def read_table(
     is_parquet = Path(path).suffix.lower() == ".parquet"
     file_rows = _parquet_rows(path) if is_parquet else csv_rows(path)
     _, header = next(file_rows)
-    duplicates = [name for name in [*column_names, *kept_columns] if header.count(name) > 1]
-    if duplicates:
-        raise InputError(f"{path} has the column {duplicates[0]!r} twice")
+    duplicate_names = [name for name in [*column_names, *kept_columns] if header.count(name) > 1]
+    if duplicate_names:
+        raise InputError(f"{path} has the column {duplicate_names[0]!r} twice")
     absent_columns = tuple(name for name in column_names if name not in header)
     n_absent = len(absent_columns)
     if absent_columns and (not allow_absent or n_absent == len(column_names)):
@@ -180,8 +180,8 @@ def read_arrays(
     path = Path(path)
     try:
         with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            array = loaded if isinstance(loaded, np.ndarray) else loaded["X"]
+            content = np.load(file, allow_pickle=False)
+            array = content if isinstance(content, np.ndarray) else content["X"]
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except KeyError:
@@ -194,9 +194,10 @@ def read_arrays(
         array[:1].size == len(names) if window_shape is None else array.shape[1:] == window_shape
     )
     if array.ndim < 2 or not is_shape_valid or array.dtype.kind not in "biuf":
-        expected = f"{len(names)} values" if window_shape is None else f"shape {window_shape}"
+        expected_form = f"{len(names)} values" if window_shape is None else f"shape {window_shape}"
         raise InputError(
-            f"{path} has {array.dtype} of shape {array.shape}; an instance must have {expected}"
+            f"{path} has {array.dtype} of shape {array.shape}; an instance must have "
+            f"{expected_form}"
         )
     if window_shape is not None:
         return array

@@ -186,8 +186,8 @@ class EdgeSettings(SignalOptions, frozen=True, kw_only=True):
                 "--corrections needs --keep-unsent: only its instances get late answers"
             )
         if self.update_host and (self.store is None or self.trust is None):
-            missing = "--store" if self.store is None else "--trust"
-            raise InputError(f"--update-host needs {missing}")
+            missing_option = "--store" if self.store is None else "--trust"
+            raise InputError(f"--update-host needs {missing_option}")
         update_settings = (self.trust, self.update_interval, self.update_ca_file)
         if not self.update_host and (any(update_settings) or self.update_spread):
             raise InputError("--trust and the update_... settings need --update-host")

@@ -1,4 +1,4 @@
-"""The times at which a device checks its repository: regularly, after news, and after failures."""
+"""The times at which a device checks its repository: regularly, on news, and after failures."""
 
 from __future__ import annotations
 

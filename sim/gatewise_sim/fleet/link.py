@@ -226,9 +226,9 @@ def _transmission_time(now: float, timeout_s: float, outages: Outages | None) ->
     while (
         outages
         and math.isfinite(now)
-        and (recovery := outages.recovery_time("link", now)) is not None
+        and (recovery_time := outages.recovery_time("link", now)) is not None
     ):
-        now = recovery if math.isinf(recovery) else now + timeout_s
+        now = recovery_time if math.isinf(recovery_time) else now + timeout_s
         timeout_s = min(2 * timeout_s, MAX_RTO_S)
     return now
 

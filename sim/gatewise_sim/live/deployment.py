@@ -170,9 +170,9 @@ class Deployment:
         next_change = self._change_times[0] if self._change_times else math.inf
         return min(next_change, now + _CHECK_SECONDS) if self._unavailable_workers else next_change
 
-    def _apply_changes(self, scheduled: float) -> None:
-        """Stop and restart parts as the schedule says just after the time `scheduled` (s)."""
-        now = math.nextafter(scheduled, math.inf)
+    def _apply_changes(self, scheduled_time: float) -> None:
+        """Stop and restart parts as the schedule says just after `scheduled_time` (s)."""
+        now = math.nextafter(scheduled_time, math.inf)
         # the broker and the link
         is_broker_down = self._outages.recovery_time("broker", now) is not None
         if is_broker_down and "broker" not in self._down_components:

@@ -207,8 +207,8 @@ class _MonotonicOutages(Outages):
 
     def recovery_time(self, component: str, now: float) -> float | None:
         start = self._proxy.start
-        recovery = super().recovery_time(component, now - start)
-        return None if recovery is None else start + recovery
+        recovery_time = super().recovery_time(component, now - start)
+        return None if recovery_time is None else start + recovery_time
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:

@@ -155,7 +155,7 @@ def test_numbers_of_requests_in_flight_and_of_settled_requests_are_bounded():
         offloads.abandon(first_offload, 0.1)
         first_offload = open_request(offloads, now=0.1 * i)
     assert offloads.counts.unsent == 5
-    assert len(offloads._settled) == 3
+    assert len(offloads._settled_offloads) == 3
 
 
 def simulate(
