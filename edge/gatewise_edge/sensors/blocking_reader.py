@@ -55,7 +55,8 @@ class BlockingReader:
         self._max_hung_threads = max_hung_threads
         self._n_hung_threads = 0
         self._lock = threading.Lock()
-        self._thread_is_free = threading.Semaphore(1)
+        #: Held by the call that runs on the thread, from its start to its end or abandonment.
+        self._thread_permit = threading.Semaphore(1)
         self._tasks: SimpleQueue[ReadTask | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._running_task: ReadTask | None = None
@@ -68,7 +69,7 @@ class BlockingReader:
     def run(self, function: Callable[[ReadTask], Result], timeout_s: float) -> Result:
         """Return the result of `function`, or raise its error; ReadTimeoutError if it is late."""
         deadline = time.monotonic() + timeout_s
-        if not self._thread_is_free.acquire(timeout=max(0.0, timeout_s)):
+        if not self._thread_permit.acquire(timeout=max(0.0, timeout_s)):
             raise ReadTimeoutError(self._running_task or ReadTask(function))
         task = self._submit(function)
         with suppress(TimeoutError):  # raised by the wait or by the call
@@ -79,7 +80,7 @@ class BlockingReader:
 
     def start(self, function: Callable[[ReadTask], object]) -> None:
         """Start `function` without waiting for it; do nothing if another call is running."""
-        if self._thread_is_free.acquire(blocking=False):
+        if self._thread_permit.acquire(blocking=False):
             self._submit(function)
 
     def close(self) -> None:
@@ -115,7 +116,7 @@ class BlockingReader:
 
     def _free_thread(self) -> None:
         self._running_task = None
-        self._thread_is_free.release()
+        self._thread_permit.release()
 
     def _run_tasks(self, tasks: SimpleQueue[ReadTask | None]) -> None:
         while (task := tasks.get()) is not None:

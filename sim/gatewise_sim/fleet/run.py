@@ -181,7 +181,7 @@ class VirtualFleet:
         step_columns = StepColumns(len(positions))
         fleet_context = self._make_context(step_columns)
         instances = arrivals.subset(positions)
-        with _no_collector():
+        with _disable_collector():
             self._run_requests(fleet_context, instances, is_offloaded[positions], on_progress)
             self._clock.run()
         answers = self._make_answers(arrivals, positions, step_columns)
@@ -433,8 +433,8 @@ def run_fleet(
 
 
 @contextmanager
-def _no_collector() -> Iterator[None]:
-    """Disable Python's cycle collector, which is slow with millions of objects."""
+def _disable_collector() -> Iterator[None]:
+    """Disable Python's cycle collector within the block; it is slow with millions of objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

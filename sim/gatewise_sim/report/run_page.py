@@ -137,7 +137,7 @@ def _accuracy_section(report: Report) -> Section:
     else:
         introduction += " The rows have no labels, so the plot cannot show the policies."
     plots = [Plot(frontier_plot(report), "The frontier and every policy")]
-    classes = _most_offloaded(report)
+    classes = _choose_classes(report)
     page_tables = [tables.class_table(classes)] if classes else []
     if 0 < len(classes) < len(report.system.classes):
         remark = f"the {len(classes)} classes of {len(report.system.classes)} with most offloads"
@@ -153,7 +153,7 @@ def _accuracy_section(report: Report) -> Section:
     )
 
 
-def _most_offloaded(report: Report) -> list[ClassResult]:
+def _choose_classes(report: Report) -> list[ClassResult]:
     """Choose the classes with instances; of many classes, those with the highest offload rate."""
     classes = [
         class_result
