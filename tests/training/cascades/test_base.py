@@ -64,7 +64,7 @@ def list_stage_visits(stages, X):
 def compute_exits_and_costs(system, visits):
     """Compute exits, and costs in both accountings, row by row."""
     exits, union_costs, paper_costs = [], [], []
-    features_of_f0 = set(range(N_FEATURES))  # the forest reads every feature
+    features_of_high_cost_model = set(range(N_FEATURES))  # the forest reads every feature
     for row_visits in visits:
         visits_and_thresholds = zip(row_visits, system.operating_point_.thresholds, strict=True)
         for stage_number, ((score, acquired_features), threshold) in enumerate(
@@ -77,8 +77,8 @@ def compute_exits_and_costs(system, visits):
                 break
         else:
             exits.append(len(system.stages_))
-            union_costs.append(sum_prices(COSTS, row_visits[-1][1] | features_of_f0))
-            paper_costs.append(sum_prices(COSTS, features_of_f0))
+            union_costs.append(sum_prices(COSTS, row_visits[-1][1] | features_of_high_cost_model))
+            paper_costs.append(sum_prices(COSTS, features_of_high_cost_model))
     return exits, union_costs, paper_costs
 
 
@@ -176,6 +176,7 @@ def test_systems_can_be_pickled_and_cloned_and_check_feature_names(fitted_system
 @pytest.mark.parametrize("method", ["staged", "adapt-gbrt", "l1", "greedy-miser"])
 def test_methods_certify_their_points(method):
     X, _, y, _ = load_table()
+    # loose goals, which some point of each method can certify on the few calibration rows
     goals = [{"budget": 13.0}, {"max_loss": 0.2}]
     settings = {"guarantee": 0.8}
     if method in CASCADE_NAMES:
@@ -190,22 +191,22 @@ def test_methods_certify_their_points(method):
     n_other_rows = len(system.calibration_.tuning_records[0].weights)
     assert n_calibration_rows + n_other_rows == len(X)
     assert system.operating_point_ == system.at(**goals[0]).operating_point_
-    for bound in goals:
-        system_at_point = system.at(**bound)
+    for goal in goals:
+        system_at_point = system.at(**goal)
         point = system_at_point.operating_point_
         terms = {name: point.guarantee[name] for name in ("kind", "bound", "confidence")}
-        ((kind, bound_value),) = bound.items()
+        ((kind, bound_value),) = goal.items()
         assert terms == {"kind": kind, "bound": bound_value, "confidence": 0.8}
         assert point.guarantee["calibration_rows"] == n_calibration_rows
         assert point in system_at_point.operating_points_
         # a certified point keeps its bound on the calibration rows with a margin
-        assert point.cost <= bound.get("budget", np.inf)
-        assert point.offload_rate <= bound.get("offload_rate", 1.0)
+        assert point.cost <= goal.get("budget", np.inf)
+        assert point.offload_rate <= goal.get("offload_rate", 1.0)
     with pytest.raises(InputError, match="equal weight"):
         make_method(method, X, y, **settings).fit(X, y, np.arange(len(y)) + 1.0)
     if method in CASCADE_NAMES:
         with pytest.raises(InputError, match="cannot be guaranteed"):
-            system.at(budget=0.1)
+            system.at(budget=0.1)  # below the price of each feature
 
 
 class UnexpectedFit(LogisticRegression):

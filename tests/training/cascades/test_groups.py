@@ -136,8 +136,8 @@ def test_losses_on_new_groups_keep_their_bound_only_if_the_fit_knows_the_groups(
                 LogisticRegression(), PRICES, n_stages=2, families=("svm",), effort="low",
                 max_loss=0.03, random_state=0,
             )  # fmt: skip
-            groups = groups[is_training] if knows_groups else None
-            system.fit(X[is_training], y[is_training], groups=groups)
+            fit_groups = groups[is_training] if knows_groups else None
+            system.fit(X[is_training], y[is_training], groups=fit_groups)
             reference_accuracy = np.mean(
                 system.high_cost_model_.labels(X_new.astype(np.float32)) == y_new
             )
@@ -146,6 +146,7 @@ def test_losses_on_new_groups_keep_their_bound_only_if_the_fit_knows_the_groups(
             )
             if knows_groups and not losses[knows_groups][-1]:  # all rows are offloaded
                 assert "30 groups are too few to promise as small a loss" in system.summary()
+    # the guarantee is for most draws of subjects, not for all
     assert np.sum(np.array(losses[True]) <= 0.03) >= 9
     assert min(losses[False]) > 0.03
 

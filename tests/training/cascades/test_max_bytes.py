@@ -89,6 +89,7 @@ def test_stages_with_equal_thresholds_share_their_table() -> None:
     # 60 shared thresholds of 4 bytes, if the stages have ranks of thresholds in their tables
     expected_bytes = min(float_bytes.sum(), rank_bytes.sum() + 4 * 60)
     assert bytes_of_two_stages == expected_bytes < 2 * bytes_of_one_stage
+    # no stages need no thresholds, so none of the free ones saves a byte
     assert sizes.total([], free_thresholds=9) == 0
 
 
@@ -117,7 +118,8 @@ def test_boosted_stages_fill_their_bytes() -> None:
         stage, _ = cross_fitted_stage(problem.plan, "boosting", np.arange(2), 2, 0, bounds)
         n_bytes = packed_sizes((stage,)).total([0])
         assert n_bytes <= max_bytes
-        # one more tree of about the mean size would not have fitted
+        # one more tree of about the mean size would not have fitted; the trees differ by a few
+        # bytes, so 16 are allowed for
         assert n_bytes > max_bytes - n_bytes / (stage.n_trees - 1) - 16
 
 
@@ -164,10 +166,11 @@ def test_the_search_finds_large_trees_if_small_trees_fail() -> None:
 def make_tree(*features: int) -> TreeEnsemble:
     """Make a tree that tests each feature if the previous one was above 0."""
     n = len(features)
-    inner, leaf = np.arange(n), np.full(n + 1, -1)
+    inner_nodes, no_children = np.arange(n), np.full(n + 1, -1)
     return TreeEnsemble(
-        np.int32([*features, *leaf]), np.zeros(2 * n + 1, np.float32),
-        np.int32([*(n + inner), *leaf]), np.int32([*(inner + 1)[:-1], 2 * n, *leaf]),
+        np.int32([*features, *no_children]), np.zeros(2 * n + 1, np.float32),
+        np.int32([*(n + inner_nodes), *no_children]),
+        np.int32([*(inner_nodes + 1)[:-1], 2 * n, *no_children]),
         np.zeros(2 * n + 1, bool), np.ones((2 * n + 1, 1), np.float32), np.int32([0]),
         np.int32([0]), np.zeros(1, np.float32), 3,
     )  # fmt: skip
@@ -183,6 +186,7 @@ def test_omitting_a_stage_saves_only_the_features_that_its_rows_acquired(
         Stage.from_model(make_tree(*features), "sigmoid", acquisition=acquisition)
         for features in ((0, 1, 2), (0,))
     )
+    # set what a fit would set, because a fit would not choose these two stages
     system = gw.StagedCascade(max_bytes=1000)
     system.high_cost_model_, system.feature_costs_ = None, gw.FeatureCosts([1.0, 10.0, 20.0])
     system.n_features_in_, system.classes_ = 3, np.array([0, 1])
@@ -216,11 +220,11 @@ def test_pairs_whose_model_exceeds_max_bytes_are_refused_with_its_size() -> None
     pair = gw.PairCascade(
         low_cost_model=small_model, high_cost_model=large_model, random_state=0
     ).fit(X, y)
-    size = pair.operating_point_.bytes
-    assert size > 0
-    assert pair.at(max_bytes=size, max_loss=0.5).operating_point_.bytes <= size
+    n_bytes = pair.operating_point_.bytes
+    assert n_bytes > 0
+    assert pair.at(max_bytes=n_bytes, max_loss=0.5).operating_point_.bytes <= n_bytes
     with pytest.raises(TooLargeError) as error_of_at:
-        pair.at(max_bytes=size - 1, max_loss=0.5)
+        pair.at(max_bytes=n_bytes - 1, max_loss=0.5)
     with pytest.raises(TooLargeError) as error_of_fit:
-        pair.set_params(max_bytes=size - 1).fit(X, y)
-    assert error_of_at.value.smallest_bytes == error_of_fit.value.smallest_bytes == size
+        pair.set_params(max_bytes=n_bytes - 1).fit(X, y)
+    assert error_of_at.value.smallest_bytes == error_of_fit.value.smallest_bytes == n_bytes

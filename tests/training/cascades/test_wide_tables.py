@@ -26,6 +26,7 @@ def draw_table(n_columns: int, n_rows: int = 120) -> tuple[np.ndarray, np.ndarra
 
 
 def make_problem_of_rows(x: np.ndarray, y: np.ndarray, costs: FeatureCosts) -> Problem:
+    """Make the problem of rows of equal weight and two classes."""
     plan = ValidationSplit.choose(x, y, np.ones(len(y)), validation=None, seed=0)
     return Problem(plan, plan, 2, costs, 0, lambda done, total, what="": None)
 
@@ -56,6 +57,7 @@ def test_a_backward_step_takes_linear_time_in_the_columns() -> None:
     gain = np.where(np.arange(6000) % 10 == 0, np.arange(6000.0), 0.0)
     started_at = time.process_time()
     is_remaining = _drop_least_useful(gain, np.ones(6000, bool), units, FeatureCosts.uniform(6000))
+    # the step takes about 0.1 s; the rest is for slow machines
     assert time.process_time() - started_at < 5.0
     # the columns with a gain
     assert np.flatnonzero(is_remaining).tolist() == list(range(10, 6000, 10))
@@ -71,4 +73,5 @@ def test_a_wide_file_is_read_in_linear_time(tmp_path: Path) -> None:
     wide_table.check()
     wide_table.remarks()
     assert wide_table.as_numbers().X.shape == (20, 3000)
+    # reading and checking take about 0.5 s; the rest is for slow machines
     assert time.process_time() - started_at < 12.0
