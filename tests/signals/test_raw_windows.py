@@ -65,7 +65,7 @@ def test_the_high_cost_model_gets_pictures_and_stages_get_features(system, label
     is_offloaded = system.offload(x)
     high_cost_model = system.high_cost_model_
     n_features = len(system.signal_input_.graph.feature_names)
-    assert 0.1 < is_offloaded.mean() < 0.5
+    assert 0.1 < is_offloaded.mean() < 0.5  # on the validation rows it is at most 0.3
     assert system.explain(x[is_offloaded][0]).steps[-1].blocks == ("window",)
     # the pixels follow the features
     assert high_cost_model.features.tolist() == list(range(n_features, n_features + 64))

@@ -49,8 +49,10 @@ def test_l1_chooses_features_for_f1_alone():
     x = rng.normal(size=(1500, 2)).astype(np.float32)
     is_random_label = x[:, 1] > 0.5
     y = np.where(is_random_label, rng.random(1500) < 0.5, x[:, 0] > 0).astype(int)
-    f0 = RandomForestClassifier(5, random_state=0).fit(x, y)
-    system = L1Cascade(f0, stop="gate", penalties=(0.3,), random_state=0, max_loss=0.0).fit(x, y)
+    high_cost_model = RandomForestClassifier(5, random_state=0).fit(x, y)
+    system = L1Cascade(
+        high_cost_model, stop="gate", penalties=(0.3,), random_state=0, max_loss=0.0
+    ).fit(x, y)
     assert [s.features.tolist() for chain in system.chains_ for s in chain] == [[0]]
 
 

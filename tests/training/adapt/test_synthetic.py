@@ -45,11 +45,11 @@ def fit_and_measure(method_class, sizes, validation=None, **settings):
     Return the system, its accuracy, its mean cost and the share offloaded of each cluster.
     """
     X, y, _ = draw_rows(sizes, 0)
-    f0 = SVC(C=10.0).fit(X, y)
-    system = method_class(f0, COSTS, max_loss=0.0, random_state=0, **settings)
+    high_cost_model = SVC(C=10.0).fit(X, y)
+    system = method_class(high_cost_model, COSTS, max_loss=0.0, random_state=0, **settings)
     system.fit(X, y, validation=validation)
     X, y, clusters = TEST_ROWS
-    assert f0.score(X, y) >= 0.999  # f0 is always right
+    assert high_cost_model.score(X, y) >= 0.999  # f0 of the paper is always right
     is_offloaded = system.offload(X)
     offload_shares = [is_offloaded[clusters == cluster].mean() for cluster in range(4)]
     return system, system.score(X, y), system.cost(X).mean(), offload_shares

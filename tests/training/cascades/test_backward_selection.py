@@ -69,7 +69,7 @@ def test_free_features_are_never_dropped(parity_problem: Problem) -> None:
     sets = find_backward_sets(
         replace(parity_problem, costs=FeatureCosts([0, 1, 1, 0, 1, 1, 1, 1])), n_stages=8
     )
-    assert sets[0].tolist() == [0, 3]
+    assert sets[0].tolist() == [0, 3]  # the two features of price 0
     assert (
         find_backward_sets(replace(parity_problem, costs=FeatureCosts(np.zeros(8))), n_stages=8)
         == []
@@ -82,7 +82,7 @@ def test_elimination_supports_many_classes_and_missing_values() -> None:
     y = np.digitize(x[:, 3], [-0.5, 0.5])
     x[rng.random(x.shape) < 0.1] = np.nan
     sets = find_backward_sets(make_problem(x, y), n_stages=3)
-    assert sets[0].tolist() == [3]
+    assert sets[0].tolist() == [3]  # the only feature with information
 
 
 @pytest.mark.slow

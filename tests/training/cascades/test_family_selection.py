@@ -49,7 +49,7 @@ def test_sets_between_probes_try_only_the_families_of_neighbouring_probes(monkey
         assert stages_of_sparse_probes[features].family == stages_of_all_probes[features].family
     for features, selected_stage in stages_of_sparse_probes.items():
         assert set(selected_stage.stage.features) <= set(features)
-        assert len(selected_stage.outputs) == 1200
+        assert len(selected_stage.outputs) == 1200  # outputs for all training rows
 
 
 def test_low_effort_finds_a_group_of_features_that_only_work_together() -> None:

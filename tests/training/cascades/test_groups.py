@@ -172,7 +172,7 @@ def test_guarantees_are_certified_on_groups():
     assert (guarantee["method"], guarantee["calibration_groups"]) == ("betting on groups", 40)
     assert json.loads(json.dumps(guarantee)) == guarantee
     assert "guaranteed at 0.9: offload_rate=0.6 (40 calibration groups)" in system.summary()
-    assert 0 < system.offload(X).mean() < 0.6
+    assert 0 < system.offload(X).mean() < 0.6  # some rows, and fewer than the bound
     # 40 groups cannot exclude that one group in a hundred loses everything, so only
     # the cloud keeps this loss
     assert system.at(max_loss=0.01).operating_point_.guarantee["method"] == "certain"
@@ -219,7 +219,7 @@ def test_grid_searches_of_scikit_learn_split_by_group():
         {"families": [("linear",)]},
         cv=GroupKFold(2),
     ).fit(X, y, groups=groups)
-    assert search.best_score_ > 0.5
+    assert search.best_score_ > 0.5  # the accuracy of a coin flip
 
 
 def test_invalid_groups_are_refused_in_one_line():

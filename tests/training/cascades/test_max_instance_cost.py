@@ -130,7 +130,7 @@ def test_a_cap_on_a_fitted_system_keeps_the_points_within_it():
     loss = (
         uncapped_system.frontier_.reference_accuracy - system_of_low_cap.operating_point_.accuracy
     )
-    assert loss > 0.02
+    assert loss > 0.02  # more than the bound that is refused below
     assert (
         system_of_low_cap.at(max_loss=loss + 1e-9).operating_point_
         == system_of_low_cap.operating_point_
@@ -183,6 +183,7 @@ def test_pairs_keep_a_cap_on_the_instance_cost():
         pair.set_params(max_instance_cost=1.5).fit(x_test, y_test),
     ):
         assert {point.max_cost for point in capped_pair.operating_points_} == {1.0}
+        # the cost of the low-cost model
         assert capped_pair.cost(draw_extreme_rows(500)).max() == 1.0
 
 

@@ -121,6 +121,7 @@ def assert_best_gains(nodes, growth_order):
         is_leaf = split_gain is None
         if not is_leaf:
             assert split_gain > 0
+            # gains are sums of hundreds of float32 gradients
             assert split_gain == pytest.approx(best_gain, rel=1e-3, abs=TOLERANCE)
         if growth_order == "breadth-first":
             assert len(ancestors) <= 3  # 8 leaves, the largest power of 2 below 12

@@ -32,8 +32,8 @@ def test_breadth_first_trees_have_the_depth_that_their_leaves_fill():
     assert (settings["num_leaves"], settings["max_depth"]) == (16, 4)
     limited_depth = make_growth(growth="breadth-first", num_leaves=31, max_depth=2)
     settings = cegb_settings(limited_depth, 1000, 2)
-    assert (settings["num_leaves"], settings["max_depth"]) == (4, 2)
-    assert cegb_settings(make_growth(), 1000, 2)["max_depth"] == -1
+    assert (settings["num_leaves"], settings["max_depth"]) == (4, 2)  # 2^2 leaves
+    assert cegb_settings(make_growth(), 1000, 2)["max_depth"] == -1  # no limit, in LightGBM
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])

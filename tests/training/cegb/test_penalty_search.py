@@ -56,6 +56,7 @@ def test_search_makes_the_requested_number_of_fits(n_penalties):
 @pytest.mark.parametrize("n_penalties", [1, 2, 3, 8])
 def test_search_ends_after_the_first_penalties_if_features_are_free(n_penalties):
     penalties = spread_penalties(lambda _penalty: 0.0, FeatureCosts(np.zeros(3)), n_penalties)
+    # 0 and both FIRST_PENALTIES, which leave no gap between costs
     assert len(penalties) == min(n_penalties, 3)
 
 

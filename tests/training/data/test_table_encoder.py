@@ -92,7 +92,7 @@ def test_the_encoder_follows_the_conventions_of_scikit_learn(frame):
     assert (x.dtypes == np.float32).all()
     assert x.index.equals(frame.index)
     assert encoder.transform(frame[frame.columns[::-1]]).equals(x)
-    assert encoder.n_features_in_ == 6
+    assert encoder.n_features_in_ == 6  # columns of the frame, before they are encoded
     assert encoder.feature_names_in_.tolist() == frame.columns.tolist()
     with pytest.raises(InputError, match="no column 'ok'"):
         encoder.transform(frame.drop(columns="ok"))

@@ -49,7 +49,7 @@ def test_trees_are_added_until_the_validation_cost_exceeds_the_budget():
     settings = {"n_estimators": 16, "alpha": 0.0, "max_loss": 0.0, "random_state": 0}
     system_without_budget = BudgetForest(costs, **settings).fit(X, y, validation=(X_val, y_val))
     forest = find_largest_forest(system_without_budget)
-    assert forest.n_trees == 16
+    assert forest.n_trees == 16  # no budget ends the growth before n_estimators
     prefixes = [forest.select(range(t + 1)) for t in range(16)]
     mean_costs = np.array([prefix.cost(X_val, costs).mean() for prefix in prefixes])
     accuracies = np.array(
@@ -87,7 +87,7 @@ def test_largest_number_of_trees_within_the_budget_is_always_tried():
         assert {max(n_over_budget - 1, 1), n_over_budget} <= set(counts)
         assert counts == sorted(set(counts))
         assert counts[-1] == n_over_budget
-    assert _list_tree_counts(40, None)[-1] == 40
+    assert _list_tree_counts(40, None)[-1] == 40  # the budget allows all trees
 
 
 def test_budget_of_zero_gives_a_model_without_trees():
@@ -148,6 +148,7 @@ def test_bootstrap_samples_draw_rows_by_weight():
     # after cross-fitting, each of the 20 trees of the final forest draws as many rows as there are
     assert counts.sum() == 20 * len(X)
     expected_share = weight[y == 1].sum() / weight.sum()
+    # the standard error of about 7,600 draws is below 0.004
     assert counts[1] / counts.sum() == pytest.approx(expected_share, abs=0.02)
 
 

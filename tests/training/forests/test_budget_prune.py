@@ -55,7 +55,7 @@ def test_unfitted_forests_are_cloned():
     forest = ExtraTreesClassifier(10, max_depth=5)
     system = BudgetPrune(estimator=forest, n_points=5, random_state=0).fit(X, y)
     assert not hasattr(forest, "estimators_")
-    assert system.forest_.n_trees == 10
+    assert system.forest_.n_trees == 10  # as in the given forest
     assert system.score(X_test, y_test) > 0.85  # the more frequent class has 63 % of the rows
     with pytest.raises(InputError, match="forest"):
         BudgetPrune(estimator=LogisticRegression()).fit(X, y)

@@ -47,7 +47,7 @@ def test_module_with_channels_first_takes_pictures_with_channels_last():
     assert module.training
     graph = FormedGraph(gw.OnnxModel(module), (8, 8, 3), "model")
     assert module.training
-    assert (graph.form.scores, graph.form.n_columns) == ("logits", 10)
+    assert (graph.form.scores, graph.form.n_columns) == ("logits", 10)  # a column for each digit
     labels, _ = graph_answer(graph.content, graph.form, pictures.reshape(50, -1))
     expected_labels = predict_labels(module, np.ascontiguousarray(pictures.transpose(0, 3, 1, 2)))
     np.testing.assert_array_equal(labels, expected_labels)

@@ -165,6 +165,7 @@ def test_cegb_uses_num_leaves_or_the_best_number_of_leaves() -> None:
     settings = {"n_penalties": 1, "n_rounds": 5, "random_state": 0}
     default_model = CEGBClassifier(**settings).fit(x, y)
     model_with_setting = CEGBClassifier(num_leaves=31, **settings).fit(x, y)
+    # features do not interact, so small trees are best
     assert count_most_leaves(default_model.stages_[0].model) <= 4
     assert count_most_leaves(model_with_setting.stages_[0].model) == 31  # the setting
 
@@ -191,6 +192,7 @@ def test_stages_without_a_high_cost_model_are_larger_forests() -> None:
             random_state=0,
         ).fit(x, y)
         tree_counts.append({stage.n_trees for chain in cascade.chains_ for stage in chain})
+    # usual trees, and trees of stages that replace the high-cost model
     assert tree_counts == [{50}, {150}]
 
 
@@ -207,6 +209,8 @@ def test_forests_have_several_shapes_only_without_high_cost_model_and_bound_of_s
         ForestShape(150, 1),
         ForestShape(150, 2),
     ]
-    assert list_forest_shapes(7000) == [None]
+    assert list_forest_shapes(7000) == [None]  # other fits have one shape, the default
+    # at most MAX_SMALL_ROWS rows
     assert list_forest_shapes(5000, without_high_cost_model=True) == [None]
+    # bytes bound the shape
     assert list_forest_shapes(7000, without_high_cost_model=True, max_bytes=65536) == [None]

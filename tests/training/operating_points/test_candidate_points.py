@@ -72,6 +72,7 @@ def test_a_path_contains_its_base_point(has_cloud):
             stage for stage, threshold in enumerate(base_point.thresholds) if threshold is not None
         ]
         if used_stages:
+            # all rows stop at the first stage
             assert path.point(20).cost == tuning_record.exit_costs[used_stages[0]]
 
 
@@ -126,7 +127,7 @@ def test_the_first_candidate_keeps_the_bound_on_any_rows():
     first_candidate, *_ = list_candidates(
         tuning_record, points, make_promise(budget=0.5), n_rows=100
     )
-    assert first_candidate.cost >= 0.5
+    assert first_candidate.cost >= 0.5  # the cheapest stage costs 1
 
 
 def test_candidates_for_an_offload_rate_may_cost_more_than_points_of_the_frontier():

@@ -66,7 +66,9 @@ def test_stages_that_are_wrong_at_high_scores_are_dropped_first() -> None:
 def test_stages_of_0_bytes_are_always_chosen() -> None:
     record = draw_record([900, 900, 0])
     assert all(2 in stages for stages in stages_within_bytes(record, 1000) if len(stages) > 1)
+    # 900 + 0
     assert PackedSizes.without_shared_thresholds((900, 900, 0)).bytes_on_device((0, 2)) == 900
+    # the smallest stage with bytes, even if no stage is used
     assert PackedSizes.without_shared_thresholds((900, 1000, 0)).bytes_on_device(()) == 900
 
 

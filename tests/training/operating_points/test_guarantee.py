@@ -156,6 +156,7 @@ def test_promises_that_no_row_can_break_need_few_rows():
             make_promise(**bound),
         )
         assert certified_point.guarantee["method"] == "certain"
+    # the cheapest exit costs 1
     assert certify(small_record, list_points(tuning_record), make_promise(budget=0.9)) is None
     # a stage with a NaN score does not always stop
     small_record.scores[0, 0] = np.nan
@@ -210,9 +211,9 @@ def test_promises_accept_the_limits_of_their_range():
         accepted_promise = make_promise(**({"offload_rate": None} | terms))
         assert accepted_promise.kind == kind
         assert accepted_promise.bound == bound
-        assert accepted_promise.confidence == 0.95
+        assert accepted_promise.confidence == 0.95  # the default
         assert accepted_promise.by_class is None
-    assert make_promise(0.9, budget=1e9).level == pytest.approx(0.1)
+    assert make_promise(0.9, budget=1e9).level == pytest.approx(0.1)  # 1 - 0.9
     for terms in ({"max_loss": 1.001}, {"offload_rate": -0.001}, {"budget": float("inf")}):
         with pytest.raises(InputError):
             make_promise(**terms)

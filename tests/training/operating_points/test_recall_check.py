@@ -94,7 +94,7 @@ def test_bundles_contain_bounds_and_figures_by_class(
     looser_manifest = set_operating_point(
         tmp_path / "bundle", 0, bounds=((0.1, None), (None, None))
     ).manifest
-    assert looser_manifest.min_recall == (0.1, None)
+    assert looser_manifest.min_recall == (0.1, None)  # the new bound replaces that of 0.4
 
 
 def test_losses_by_class_are_packed_as_recalls(system_and_warnings, rows_and_labels, tmp_path):

@@ -160,6 +160,7 @@ def test_bets_do_not_depend_on_the_unit_or_origin_of_costs():
 
 def test_bets_continue_after_losing_nearly_all_wealth():
     draws = np.full((2, 5000), 10.0)
+    # every draw is above the bound of 1.5
     assert (compute_p_values(draws, 1.5, 1.0, 10.0) == 1).all()
 
 

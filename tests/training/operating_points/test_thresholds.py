@@ -313,7 +313,9 @@ def test_rows_with_equal_scores_stop_together():
         weights=np.ones(3),
         splitter=RowSplitter(3),
     )
+    # no setting is more accurate, and this one is the cheapest
     assert tune(record, np.array([0.01])) == [(ALWAYS_STOP,)]
+    # now an offload of the last two rows gains more than it costs
     assert tune(replace(record, correctness=record.correctness * [1, 1, 3]), np.array([0.01])) == [
         (1.5,)
     ]

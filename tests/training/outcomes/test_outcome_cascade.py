@@ -51,7 +51,7 @@ def test_a_guaranteed_loss_holds_in_95_percent_of_resamplings(loss_kind, loss_li
         is_offloaded = cascade.offload(columns["scores"])
         is_within_bound.append(np.mean(extra_losses * ~is_offloaded) <= max_loss)
         costs.append(1.0 + 20.0 * is_offloaded.mean())
-    assert np.mean(is_within_bound) >= 0.95
+    assert np.mean(is_within_bound) >= 0.95  # the default confidence
     # the cheapest threshold that keeps the bound on the whole population
     rows_by_score = np.argsort(-columns["scores"], kind="stable")
     scores = columns["scores"][rows_by_score]
@@ -104,7 +104,7 @@ def test_a_cascade_may_have_several_small_systems():
     )
     cascade = OutcomeCascade(max_loss=0.05, random_state=0).fit(outcomes)
     assert len(cascade.operating_point_.thresholds) == 2
-    assert cascade.operating_point_.cost < 25
+    assert cascade.operating_point_.cost < 25  # cheaper than the big system at 30
     assert cascade.offload([[0.0, 0.0], [0.9999, 0.0]]).tolist() == [True, False]
     with pytest.raises(InputError, match="2 systems"):
         cascade.offload([0.5])
@@ -135,7 +135,7 @@ def test_guarantees_of_grouped_rows_are_certified_on_groups():
     cascade = OutcomeCascade(max_loss=0.1)
     cascade.fit(make_outcomes(np.arange(6000), columns, groups=groups))
     guarantee = cascade.operating_point_.guarantee
-    assert guarantee["calibration_groups"] == 600
+    assert guarantee["calibration_groups"] == 600  # 6,000 rows in groups of ten
     assert guarantee["method"] == "betting on groups"
 
 

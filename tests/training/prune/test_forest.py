@@ -44,7 +44,7 @@ def test_predictions_equal_those_of_the_scikit_learn_forest(sklearn_forest, fore
 
 
 def test_node_counts_add_up_to_the_bootstrap_samples(forest):
-    assert forest.counts[forest.trees.roots].sum(axis=1) == pytest.approx([len(X)] * 8)
+    assert forest.counts[forest.trees.roots].sum(axis=1) == pytest.approx([len(X)] * 8)  # 8 trees
     is_inner = forest.trees.left >= 0
     child_counts = (
         forest.counts[forest.trees.left[is_inner]] + forest.counts[forest.trees.right[is_inner]]

@@ -28,7 +28,7 @@ def test_reduced_problem_has_the_same_optimum():
     rows = x[900:1300].astype(np.float32)
     problem = build_problem(Forest.from_sklearn(sklearn_forest), rows, FeatureCosts.uniform(64))
     closure, node_numbers = reduce_problem(problem)
-    assert closure.n_nodes < 0.5 * problem.n_nodes
+    assert closure.n_nodes < 0.5 * problem.n_nodes  # the reduction is considerable
     assert closure.column_price.sum() + closure.price.sum() == pytest.approx(
         problem.cost((node_numbers >= 0) | (node_numbers == -1))
     )
@@ -55,7 +55,7 @@ def test_frontier_equals_the_figures_of_the_pruned_forests(cancer_forest):
     sklearn_forest, x, y, costs = cancer_forest
     path = prune(sklearn_forest, x, y, costs)
     table = path.frontier()
-    assert len(path) == len(table["cost"]) > 10
+    assert len(path) == len(table["cost"]) > 10  # the path has enough prunings to compare
     assert (np.diff(table["cost"]) <= 0).all()
     assert (np.diff(table["training_error"]) >= 0).all()
     for index in range(0, len(path), 5):

@@ -44,6 +44,7 @@ def test_forest_of_single_leaves_has_one_pruning(solver):
         path = prune(forest, x, y, COSTS, solver=solver)
         assert len(path) == 1
         point = path.at(lam=0.0)
+        # half of the rows are of the other class
         assert (point.cost, point.training_error, point.is_kept.any()) == (0.0, 0.5, False)
         assert path.within(budget=0.0).cost == 0.0
 

@@ -98,7 +98,7 @@ def test_summaries_show_stages_and_figures(system, miser_system):
     assert "recall (the costliest model): " in miser_system.summary()
     assert sum(point.exit_shares) == pytest.approx(1.0)
     for described_object in (point, system.frontier_, system.stages_[0], miser_system.frontier_):
-        assert len(repr(described_object)) < 200
+        assert len(repr(described_object)) < 200  # short enough to read in a console
 
 
 def test_plot_frontier_draws_on_the_given_axes(system):

@@ -60,7 +60,7 @@ def test_columns_of_many_values_have_even_bins():
 def test_rows_of_a_frequent_value_share_a_bin():
     column = np.concatenate([np.zeros(500), np.arange(1, 101)]).astype(np.float32)
     codes = Codes.of_table(column[:, None], max_codes=10)
-    assert 2 <= codes.n_codes[0] <= 10
+    assert 2 <= codes.n_codes[0] <= 10  # a code for the frequent value, and others
     assert (codes.codes[0][:500] == codes.codes[0][0]).all()
 
 

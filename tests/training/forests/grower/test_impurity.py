@@ -136,4 +136,5 @@ def test_mean_entropy_is_not_monotone():
     counts = np.array([6, 2])
     subset = np.array([2, 2])
     logarithms = log_table(8)
+    # 1 bit > 0.81 bits per example
     assert entropy(subset, logarithms) / 4 > entropy(counts, logarithms) / 8

@@ -90,7 +90,7 @@ def test_crossing_finds_the_best_of_all_boundaries(alpha):
 
 
 def test_two_codes_have_one_boundary():
-    assert find_best_boundary([3, 4], [0, 1]) == (0.0, 3, 4)
+    assert find_best_boundary([3, 4], [0, 1]) == (0.0, 3, 4)  # both children are pure
     assert find_best_boundary([0, 60_000], [1, 0]) == (0.0, 0, 60_000)
     # one child has a row of each class, which are two ordered pairs
     assert find_best_boundary([5, 5, 9], [0, 1, 0]) == (2.0, 5, 9)
@@ -146,6 +146,6 @@ def test_best_boundary_of_large_nodes_is_found_in_several_rounds(alpha):
 
 
 def test_working_arrays_have_room_for_the_bins_of_few_and_many_rows():
-    assert len(crossing_arrays(3, 2).bins) == MIN_BINS * 2
+    assert len(crossing_arrays(3, 2).bins) == MIN_BINS * 2  # 3 rows, 2 classes
     assert len(crossing_arrays(100, 3).bins) == 300  # more rows than MIN_BINS, times the classes
     assert crossing_arrays(7, 2).inner_rows.shape == (3, 7)

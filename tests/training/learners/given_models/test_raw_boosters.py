@@ -86,6 +86,7 @@ def test_boosters_are_high_cost_low_cost_and_first_models(tmp_path):
         first_stages=[(low_cost_file, [0, 1, 2])],
         random_state=0,
     ).fit(x[:300], y[:300], validation=(x[300:], y[300:]))
+    # the more frequent class has 63 % of all rows
     assert staged_cascade.score(x[300:], y[300:]) > 0.9
     train_lightgbm(x[:300], y[:300]).save_model(str(low_cost_file))
     pair = PairCascade(
