@@ -19,6 +19,8 @@ from tests.support.waiting import holds_within
 
 #: Seconds to wait for a process, which may start slowly on a busy machine.
 TIMEOUT_S = 120.0
+#: Seconds for a whole run, below the 300 after which pytest ends a test without its output.
+RUN_TIMEOUT_S = 290.0
 
 
 def restore_default_signals() -> None:
@@ -30,7 +32,9 @@ def restore_default_signals() -> None:
 def run_python(code: str, *arguments: object, stdin_text: str = "") -> str:
     """Run code in a new interpreter with `stdin_text` as standard input; return its output."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    process = subprocess.run(command, input=stdin_text, capture_output=True, text=True, timeout=240)
+    process = subprocess.run(
+        command, input=stdin_text, capture_output=True, text=True, timeout=RUN_TIMEOUT_S
+    )
     assert process.returncode == 0, process.stderr
     return process.stdout.strip()
 
@@ -45,7 +49,7 @@ def run_gatewise(
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=290,
+        timeout=RUN_TIMEOUT_S,
     )
 
 

@@ -94,10 +94,11 @@ def test_shape_has_the_lowest_loss_of_all_numbers_of_leaves() -> None:
 
 def test_shape_is_chosen_on_a_sample_of_many_rows_and_fitted_on_all(monkeypatch) -> None:
     for module in (boosting, high_cost_training):
-        monkeypatch.setattr(module, "MAX_MEDIUM_ROWS", 5500)
+        monkeypatch.setattr(module, "MAX_MEDIUM_ROWS", 5500)  # fewer than the fit rows
     plan = split_rows(draw_chessboard(8000))
     trained_model = train_high_cost_model(plan, 2, allow_missing=True, seed=0)
     largest_params = capacity_params(len(plan.fit_rows), 2)
+    # the settings for many rows
     assert largest_params == {"num_leaves": 1023, "learning_rate": trained_model.shape.rate}
     trees, rounds = fit_trees(plan, trained_model.shape.n_leaves)
     assert trained_model.model.kind == "boosting"
@@ -123,7 +124,9 @@ def test_early_stopping_uses_a_sample_of_many_validation_rows(monkeypatch) -> No
 def test_few_rows_with_sharp_thresholds_get_fine_bins() -> None:
     x = np.random.default_rng(0).uniform(0, 100, size=(3000, 1)).astype(np.float32)
     stripes = (np.floor(x[:, 0]) % 2).astype(np.int64)
+    # the coarse bins cannot separate 100 stripes
     assert tree_shape(split_rows((x, stripes)), 2, seed=0).n_bins == 255
+    # the leaves of a shape are searched on many rows only
     assert (
         tree_shape(split_rows(draw_sums(2000)), 2, seed=0).n_leaves
         == capacity_params(2000, 2)["num_leaves"]
@@ -157,6 +160,7 @@ def test_adapt_uses_num_leaves_or_few_leaves_if_these_are_best(num_leaves, expec
         num_leaves=num_leaves,
     ).fit(x[:5600], y[:5600], validation=(x[5600:], y[5600:]))
     leaf_counts = {count_most_leaves(stage.model) for chain in cascade.chains_ for stage in chain}
+    # 31 is the smallest default on so many rows
     assert max(leaf_counts) == expected_leaves
 
 

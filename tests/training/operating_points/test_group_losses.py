@@ -28,7 +28,7 @@ def test_gains_of_some_groups_do_not_offset_losses_of_others():
     assert loss_bounds(losses_by_group, row_counts, 0.0) == loss_bounds(
         losses_by_group * [1, 0, 1, 1], row_counts, 0.0
     )
-    assert loss_bounds(losses_by_group[:, :1], row_counts[:1], 0.0) == 1
+    assert loss_bounds(losses_by_group[:, :1], row_counts[:1], 0.0) == 1  # one group bounds nothing
 
 
 def test_large_gains_of_nearly_all_groups_offset_small_losses_of_others():
@@ -40,6 +40,7 @@ def test_large_gains_of_nearly_all_groups_offset_small_losses_of_others():
     # one group with a large gain offsets nothing
     group_losses = np.full(14, 0.02)
     group_losses[3] = -0.9
+    # the loss of nearly all groups is 0.02
     assert loss_bounds(group_losses[np.newaxis] * 20, np.full(14, 20.0), 0.0) > 0.015
 
 

@@ -58,6 +58,7 @@ def test_a_guaranteed_loss_holds_in_95_percent_of_resamplings(loss_kind, loss_li
     is_possible = np.cumsum(extra_losses[rows_by_score]) / N_ROWS <= max_loss
     is_possible &= np.append(scores[1:] != scores[:-1], True)  # equal scores stop together
     lowest_cost = 1.0 + 20.0 * (1.0 - np.flatnonzero(is_possible)[-1] / N_ROWS)
+    # the certificate needs a margin, which makes the cascade costlier
     assert np.mean(costs) < 1.35 * lowest_cost
 
 
