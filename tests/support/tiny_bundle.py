@@ -71,7 +71,7 @@ def slow_graph(matrix_size=1024, n_products=4, limit=None):
 
     With a `limit` it fails at run time if a value of x reaches the limit.
     """
-    products = [node("MatMul", f"A{t} C", f"A{t + 1}") for t in range(n_products)]
+    products = [node("MatMul", f"A{k} C", f"A{k + 1}") for k in range(n_products)]
     return _margins_graph(
         [
             node("ReduceSum", "x", "total", keepdims=0),
@@ -121,7 +121,7 @@ def growing_graph(vector_size=22_600):
 
 def costly_graph(matrix_size=256, n_products=2000):
     """Make a graph of the high-cost model with products of constants that are slow to load."""
-    products = [node("MatMul", f"A{t} A0", f"A{t + 1}") for t in range(n_products)]
+    products = [node("MatMul", f"A{k} A0", f"A{k + 1}") for k in range(n_products)]
     return _margins_graph(
         [
             node("Expand", "zero shape", "A0"),

@@ -83,7 +83,10 @@ def request_values(request: Request) -> dict[str, Any]:
     }  # fmt: skip
     values |= {
         "n": request.n_rows, "k": request.X.shape[1], "type": request.X.dtype.name,
-        "x": [[None if v != v else v for v in row] for row in request.X.astype(float).tolist()],
+        "x": [
+            [None if np.isnan(value) else value for value in row]
+            for row in request.X.astype(float).tolist()
+        ],
     }  # fmt: skip
     if audit is None:
         return values

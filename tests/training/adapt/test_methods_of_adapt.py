@@ -53,7 +53,7 @@ def test_l1_chooses_features_for_f1_alone():
     system = L1Cascade(
         high_cost_model, stop="gate", penalties=(0.3,), random_state=0, max_loss=0.0
     ).fit(x, y)
-    assert [s.features.tolist() for chain in system.chains_ for s in chain] == [[0]]
+    assert [stage.features.tolist() for chain in system.chains_ for stage in chain] == [[0]]
 
 
 @pytest.mark.parametrize("is_binary", [True, False])

@@ -150,17 +150,23 @@ def test_images_of_integers_with_the_channels_last_are_accepted():
     ("node", "columns"), [(IDENTITY, 3), (SOFTMAX, 3), (SIGMOID, 1), (IDENTITY, 1)]
 )
 def test_every_form_of_scores_keeps_labels_and_probabilities(node, columns):
-    v = np.random.default_rng(1).normal(size=(80, columns)).astype(np.float32)
+    rows = np.random.default_rng(1).normal(size=(80, columns)).astype(np.float32)
     graph = make_scores_graph(node, columns=columns)
-    pair = make_pair(graph, graph).fit(v)
-    margins = v.astype(np.float64) if columns > 1 else np.hstack([0 * v, v]).astype(np.float64)
+    pair = make_pair(graph, graph).fit(rows)
+    margins = (
+        rows.astype(np.float64) if columns > 1 else np.hstack([0 * rows, rows]).astype(np.float64)
+    )
     expected_probabilities = np.exp(margins) / np.exp(margins).sum(axis=1, keepdims=True)
     for system in (pair, pair.at(budget=1.0)):  # both models
-        np.testing.assert_allclose(system.predict_proba(v), expected_probabilities, atol=1e-6)
-        np.testing.assert_array_equal(system.predict(v), expected_probabilities.argmax(axis=1))
+        np.testing.assert_allclose(system.predict_proba(rows), expected_probabilities, atol=1e-6)
+        np.testing.assert_array_equal(system.predict(rows), expected_probabilities.argmax(axis=1))
     high_cost_model = pair.high_cost_model_
-    np.testing.assert_array_equal(high_cost_model.labels(v), expected_probabilities.argmax(axis=1))
-    np.testing.assert_allclose(high_cost_model.predict_proba(v), expected_probabilities, atol=1e-6)
+    np.testing.assert_array_equal(
+        high_cost_model.labels(rows), expected_probabilities.argmax(axis=1)
+    )
+    np.testing.assert_allclose(
+        high_cost_model.predict_proba(rows), expected_probabilities, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("class_names", [["c", "a", "b"], [30, 10, 20]])
@@ -199,23 +205,27 @@ BOOSTED_TREES = HistGradientBoostingClassifier(max_iter=5)
 @pytest.mark.parametrize("class_names", [["ok", "fault"], ["ok", "warn", "fault"]])
 def test_onnx_labels_keep_the_order_of_the_given_class_names(class_names, low_cost_model):
     rng = np.random.default_rng(0)
-    v = rng.normal(size=(200, 3)).astype(np.float32)
-    y = np.array(class_names)[v[:, : len(class_names)].argmax(axis=1)]
-    w = np.eye(3, len(class_names), dtype=np.float32)
+    rows = rng.normal(size=(200, 3)).astype(np.float32)
+    y = np.array(class_names)[rows[:, : len(class_names)].argmax(axis=1)]
+    weights = np.eye(3, len(class_names), dtype=np.float32)
     graph = graph_of(
         [helper.make_node("MatMul", ["v", "w"], ["out"])],
         ("v", TensorProto.FLOAT, ["n", 3]),
         ("out", TensorProto.FLOAT, ["n", len(class_names)]),
-        w=w,
+        w=weights,
     )
-    pair = make_pair(low_cost_model.fit(v, y), gw.OnnxModel(graph, classes=class_names)).fit(v, y)
+    pair = make_pair(low_cost_model.fit(rows, y), gw.OnnxModel(graph, classes=class_names)).fit(
+        rows, y
+    )
     assert pair.classes_.tolist() == sorted(class_names)  # the low-cost model's order
-    np.testing.assert_array_equal(pair.at(offload_rate=0.0).predict(v), low_cost_model.predict(v))
     np.testing.assert_array_equal(
-        pair.at(offload_rate=1.0).predict(v)[pair.offload(v)], y[pair.offload(v)]
+        pair.at(offload_rate=0.0).predict(rows), low_cost_model.predict(rows)
+    )
+    np.testing.assert_array_equal(
+        pair.at(offload_rate=1.0).predict(rows)[pair.offload(rows)], y[pair.offload(rows)]
     )
     with pytest.raises(InputError, match="give classes="):  # sorted labels would be swapped
-        make_pair(graph, graph).fit(v, y)
+        make_pair(graph, graph).fit(rows, y)
 
 
 class ReversedForest(ExtraTreesClassifier):
@@ -281,14 +291,14 @@ def test_low_cost_models_need_scores_and_high_cost_models_only_labels():
 
 
 def test_a_single_score_column_belongs_to_the_second_named_label():
-    v = np.random.default_rng(2).normal(size=(80, 1)).astype(np.float32)
+    rows = np.random.default_rng(2).normal(size=(80, 1)).astype(np.float32)
     low_cost_model = gw.OnnxModel(make_scores_graph(IDENTITY, columns=1), classes=["yes", "no"])
     node = helper.make_node("Neg", ["v"], ["out"])
     high_cost_model = gw.OnnxModel(make_scores_graph(node, columns=1), classes=["no", "yes"])
-    pair = make_pair(low_cost_model, high_cost_model).fit(v)
-    expected_labels = np.where(v[:, 0] > 0, "no", "yes")
+    pair = make_pair(low_cost_model, high_cost_model).fit(rows)
+    expected_labels = np.where(rows[:, 0] > 0, "no", "yes")
     for system in (pair, pair.at(offload_rate=1.0)):
-        np.testing.assert_array_equal(system.predict(v), expected_labels)
+        np.testing.assert_array_equal(system.predict(rows), expected_labels)
     assert pair.operating_point_.agreement == 1.0
 
 

@@ -50,7 +50,7 @@ def test_trees_are_added_until_the_validation_cost_exceeds_the_budget():
     system_without_budget = BudgetForest(costs, **settings).fit(X, y, validation=(X_val, y_val))
     forest = find_largest_forest(system_without_budget)
     assert forest.n_trees == 16  # no budget ends the growth before n_estimators
-    prefixes = [forest.select(range(t + 1)) for t in range(16)]
+    prefixes = [forest.select(range(n_trees)) for n_trees in range(1, 17)]
     mean_costs = np.array([prefix.cost(X_val, costs).mean() for prefix in prefixes])
     accuracies = np.array(
         [(prefix.proba(X_val).argmax(axis=1) == y_val).mean() for prefix in prefixes]

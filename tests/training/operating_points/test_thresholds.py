@@ -330,7 +330,7 @@ def test_stages_stop_all_rows_if_offloading_is_too_costly():
     record = draw_record(3).within_cost(0.0)
     points = frontier_points(record)
     assert {point.offload_rate for point in points} == {0.0}
-    assert {p.thresholds[-1] for p in points} <= {ALWAYS_STOP, None}
+    assert {point.thresholds[-1] for point in points} <= {ALWAYS_STOP, None}
     assert (None, None) not in {point.thresholds for point in points}
 
 
@@ -385,7 +385,7 @@ def test_each_threshold_tried_alone_has_twenty_rows_of_scores():
     # a threshold for each 20 scores, at least two and at most the given five
     for n, n_thresholds in ((39, 2), (60, 3), (1000, 5)):
         record = draw_record(2, n=n, n_stages=1)
-        thresholds = [p.thresholds[0] for p in frontier_points(record, n_thresholds=5)]
+        thresholds = [point.thresholds[0] for point in frontier_points(record, n_thresholds=5)]
         finite_thresholds = [
             threshold for threshold in thresholds if threshold not in (None, ALWAYS_STOP)
         ]

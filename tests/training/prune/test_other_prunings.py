@@ -102,9 +102,9 @@ def test_pruning_each_tree_alone_finds_the_optimum_of_the_tree(prune_case):
     first_nodes = np.append(trees.roots, trees.n_nodes)
     for lam in (0.002, 0.01):
         is_kept = sequence.kept_at(lam)
-        for t in range(n_trees):
+        for tree in range(n_trees):
             is_in_tree = np.zeros(trees.n_nodes, bool)
-            is_in_tree[first_nodes[t] : first_nodes[t + 1]] = True
+            is_in_tree[first_nodes[tree] : first_nodes[tree + 1]] = True
             objective = prune_case.problem.objective(is_kept & is_in_tree, lam)
             optimum = solve_tree(prune_case.problem, is_in_tree, lam)
             assert objective == pytest.approx(optimum, abs=1e-12)

@@ -19,7 +19,10 @@ def draw_problem(seed, n_trees=3, n_columns=12):
     """Draw trees of seven nodes with profits, depth prices and shared acquisitions."""
     rng = np.random.default_rng(seed)
     parent = np.concatenate(
-        [np.array([-1, 0, 0, 1, 1, 2, 2]) + 7 * t * (np.arange(7) > 0) for t in range(n_trees)]
+        [
+            np.array([-1, 0, 0, 1, 1, 2, 2]) + 7 * tree * (np.arange(7) > 0)
+            for tree in range(n_trees)
+        ]
     ).astype(np.int32)
     n = len(parent)
     inner = np.tile([True, True, True, False, False, False, False], n_trees)
