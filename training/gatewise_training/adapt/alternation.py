@@ -141,7 +141,7 @@ def featureless_pair(
 ) -> tuple[LinearPair, float]:
     """Find the best pair without priced features, and the smallest penalty for it."""
     total_price = problem.penalty.own.sum() + problem.penalty.shared.sum()
-    # a penalty that no feature with a price is worth
+    # a penalty that no feature with a price is worth, since mean losses are far below 1e9
     featureless_problem = replace(problem, gamma=1e9 / max(total_price, 1e-12))
     pair, _ = alternate(
         featureless_problem, f0_loss, p_full, pair, tol=1e-7, max_steps=100, distance=distance

@@ -169,7 +169,7 @@ def _calibrate_probabilities(
         label_probability = raised_to(log2_power)[np.arange(len(y)), y]
         return float(-np.log(np.maximum(label_probability, MIN_PROBABILITY)) @ normalised_weight)
 
-    # powers from 1/8 to 8
+    # powers from 1/8, for a model that is far too certain, to 8
     best_log2_power = optimize.minimize_scalar(log_loss, bounds=(-3.0, 3.0), method="bounded").x
     return raised_to(float(best_log2_power))
 

@@ -257,7 +257,9 @@ class Bounds:
         """
         if self.max_bytes is None:
             return None
-        # number of trees = bytes for all trees / bytes per tree
+        # number of trees = bytes for all trees / bytes per tree; besides its trees, a stage has
+        # about 6 bytes of lists per column, a float32 base margin per output, and 16 bytes of other
+        # fields
         bytes_for_trees = self.max_bytes - (6 * n_columns + 4 * n_outputs + 16)
         output_bytes = int(n_outputs > 1)  # each tree stores the index of its output in a byte
         # leaf values have one byte, see `rounded`

@@ -305,7 +305,7 @@ class Frontier:
     ) -> Choice:
         if max_loss is not None:
             return self._within_loss(max_loss, slack)
-        if budget is not None:
+        if budget is not None:  # small terms allow for rounding
             affordable_points = [point for point in self.points if point.cost <= budget + 1e-9]
             if not affordable_points:
                 raise InputError(
@@ -329,7 +329,7 @@ class Frontier:
 
     def _within_loss(self, max_loss: float, slack: float) -> Choice:
         """Choose the cheapest hull point within a loss, or the next one if it costs little more."""
-        lowest_accuracy = self.reference_effective_accuracy - max_loss - 1e-12
+        lowest_accuracy = self.reference_effective_accuracy - max_loss - 1e-12  # for rounding
 
         def is_within(point: OperatingPoint) -> bool:
             return point.effective_accuracy - slack * point.accuracy_error >= lowest_accuracy
@@ -440,7 +440,7 @@ def _select_undominated(
     curve_points: list[OperatingPoint] = []
     best_value = -math.inf
     for point in sorted(points, key=lambda point: (price(point), -value(point), point.cost)):
-        if value(point) > best_value + 1e-12:
+        if value(point) > best_value + 1e-12:  # not by rounding alone
             curve_points.append(point)
             best_value = value(point)
     return curve_points
@@ -448,6 +448,5 @@ def _select_undominated(
 
 def _compute_slope(cheaper: OperatingPoint, costlier: OperatingPoint) -> float:
     """Compute the gain in accuracy per unit of cost from one point to a costlier point."""
-    return (costlier.effective_accuracy - cheaper.effective_accuracy) / max(
-        costlier.cost - cheaper.cost, 1e-12
-    )
+    cost_rise = max(costlier.cost - cheaper.cost, 1e-12)  # equal costs make a steep slope
+    return (costlier.effective_accuracy - cheaper.effective_accuracy) / cost_rise

@@ -307,7 +307,7 @@ def _tune_points(
     record: CascadeRecord, tuning_record: CascadeRecord, chain: int, n_lams: int, seed: int
 ) -> list[OperatingPoint]:
     """Tune settings on `tuning_record`, measure them on `record`, and subtract the optimism."""
-    # from a price at which the largest cost is worth more than any accuracy, down to nearly free
+    # prices per unit of the largest cost: at 3 it is worth more than any accuracy, at 3e-3 little
     lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
     crossfit_indices = np.unique(np.append(np.arange(0, n_lams, CROSS_FIT_STEP), n_lams - 1))
     optimism = np.zeros((3, len(crossfit_indices)))  # of cost, accuracy and weighted accuracy

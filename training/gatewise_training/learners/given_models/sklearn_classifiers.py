@@ -76,9 +76,9 @@ def _write_linear_model(model: Estimator, x: Value) -> GraphAnswers:
     is_binary = len(model.classes_) == 2
     is_sgd = library_class_name(model) == "SGDClassifier"
     is_one_vs_rest = is_sgd or getattr(model, "solver", None) == "liblinear"
-    if is_sgd and model.loss == "modified_huber":
+    if is_sgd and model.loss == "modified_huber":  # (clip(decision, -1, 1) + 1) / 2
         probabilities = (decision.maximum(-1.0).minimum(1.0) + 1.0) / 2.0
-    elif is_binary or is_one_vs_rest:
+    elif is_binary or is_one_vs_rest:  # each class against the others, before normalisation
         probabilities = sigmoid(decision)
     else:
         return GraphAnswers(answers.label, decision.softmax(), decision)
@@ -89,6 +89,8 @@ def _write_linear_model(model: Estimator, x: Value) -> GraphAnswers:
 
 
 def _write_quadratic_discriminant(model: Estimator, x: Value) -> GraphAnswers:
+    # log prior - (mahalanobis(x)^2 + log |covariance|) / 2, where the covariance of a class is
+    # rotation diag(scaling) rotation'
     log_likelihoods = []
     for rotation, scaling, class_mean, prior in zip(
         model.rotations_, model.scalings_, model.means_, model.priors_, strict=True
@@ -106,6 +108,7 @@ def _write_quadratic_discriminant(model: Estimator, x: Value) -> GraphAnswers:
 
 
 def _write_gaussian_naive_bayes(model: Estimator, x: Value) -> GraphAnswers:
+    # log prior - sum((x - mean)^2 / variance + log(2 pi variance)) / 2
     log_likelihoods = []
     for mean, variance, prior in zip(model.theta_, model.var_, model.class_prior_, strict=True):
         deviation = x.double() - np.asarray(mean, np.float64)
@@ -121,7 +124,7 @@ def _write_naive_bayes(log_likelihood: Value) -> GraphAnswers:
 
 def _write_naive_bayes_of_counts(model: Estimator, x: Value) -> GraphAnswers:
     log_likelihood = x.double() @ np.asarray(model.feature_log_prob_, np.float64).T
-    if library_class_name(model) == "MultinomialNB":
+    if library_class_name(model) == "MultinomialNB":  # ComplementNB leaves out the prior
         log_likelihood = log_likelihood + np.asarray(model.class_log_prior_, np.float64)
     return _write_naive_bayes(log_likelihood)
 
@@ -129,6 +132,7 @@ def _write_naive_bayes_of_counts(model: Estimator, x: Value) -> GraphAnswers:
 def _write_bernoulli_naive_bayes(model: Estimator, x: Value) -> GraphAnswers:
     if model.binarize is not None:
         x = (x > model.binarize).astype(x.dtype)
+    # sum(x log p + (1 - x) log(1 - p)) = sum(x (log p - log(1 - p))) + sum(log(1 - p))
     log_probability = np.asarray(model.feature_log_prob_, np.float64)
     log_complement = np.log(1 - np.exp(log_probability))
     log_likelihood = x.double() @ (log_probability - log_complement).T
@@ -167,11 +171,12 @@ def _write_support_vector_machine(model: Estimator, x: Value) -> GraphAnswers:
     starts = stops - model.n_support_
     pairs = list(combinations(range(n_classes), 2))
     weights = np.zeros((len(model.support_vectors_), len(pairs)))
-    for k, (i, j) in enumerate(pairs):
+    # libsvm numbers the opponents of a class without the class itself: j is number j - 1 for i < j
+    for pair, (i, j) in enumerate(pairs):
         first_vectors = slice(starts[i], stops[i])
         second_vectors = slice(starts[j], stops[j])
-        weights[first_vectors, k] = model.dual_coef_[j - 1, first_vectors]
-        weights[second_vectors, k] = model.dual_coef_[i, second_vectors]
+        weights[first_vectors, pair] = model.dual_coef_[j - 1, first_vectors]
+        weights[second_vectors, pair] = model.dual_coef_[i, second_vectors]
     margins = kernel @ weights + np.asarray(model.intercept_, np.float64)
     votes, decision = _count_pairwise_votes(margins > 0.0, -margins, n_classes)
     label_is_by_votes = not (model.break_ties and model.decision_function_shape == "ovr")
@@ -210,9 +215,9 @@ def _count_pairwise_votes(
     """
     pairs = list(combinations(range(n_classes), 2))
     vote_matrices = np.zeros((2, len(pairs), n_classes))
-    for k, (i, j) in enumerate(pairs):
-        vote_matrices[0, k, i] = 1.0
-        vote_matrices[1, k, j] = 1.0
+    for pair, (i, j) in enumerate(pairs):
+        vote_matrices[0, pair, i] = 1.0
+        vote_matrices[1, pair, j] = 1.0
     is_first = first_wins.astype(np.float64)
     votes = is_first @ vote_matrices[0] + (-is_first + 1.0) @ vote_matrices[1]
     confidence_sums = confidences @ (vote_matrices[1] - vote_matrices[0])
@@ -310,6 +315,7 @@ def _write_calibrated_classifier(model: Estimator, x: Value) -> GraphAnswers:
         intercepts = np.array(
             [calibrator.b_ for calibrator in calibrated_fold.calibrators], np.float64
         )
+        # Platt's calibration 1 / (1 + exp(a response + b))
         probabilities = sigmoid(-(response * slopes + intercepts))
         if n_classes == 2:
             fold_probabilities.append(binary_probabilities(probabilities))

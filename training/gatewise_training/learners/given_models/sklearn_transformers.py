@@ -188,12 +188,12 @@ def _write_ordinal_codes(model: Estimator, x: Value) -> Value:
 
 
 def _write_log1p(x: Value) -> Value:
-    taylor_sum = x - x * x / 2.0
+    taylor_sum = x - x * x / 2.0  # log(1 + x), where log would lose the digits of a small x
     return (x.apply("Abs") < MAX_TAYLOR).where(taylor_sum, (x + 1.0).apply("Log"))
 
 
 def _write_expm1(x: Value) -> Value:
-    taylor_sum = x + x * x / 2.0
+    taylor_sum = x + x * x / 2.0  # exp(x) - 1, where exp would lose the digits of a small x
     return (x.apply("Abs") < MAX_TAYLOR).where(taylor_sum, x.apply("Exp") - 1.0)
 
 
@@ -208,11 +208,13 @@ def _write_power_transform(model: Estimator, x: Value) -> Value:
 
 
 def _write_box_cox(x: Value, power: float) -> Value:
+    # (x^power - 1) / power, or log x for power 0
     log = x.double().apply("Log")
     return log if power == 0 else _write_expm1(log * power) / power
 
 
 def _write_yeo_johnson(x: Value, power: float) -> Value:
+    # Box-Cox of 1 + x for x >= 0, and minus Box-Cox of 1 - x with the power 2 - power below
     magnitude = x.apply("Abs")
     log = _write_log1p(magnitude.double()).astype(x.dtype).double()
     complement = 2.0 - power
