@@ -1,9 +1,10 @@
-"""Refits after a shift on three sets with 200 labels: chosen, random, or of offloaded rows."""
+"""Refits after a shift on three sets with 200 labels, which are chosen in several ways."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,13 @@ from sklearn.ensemble import ExtraTreesClassifier
 
 from benchmarks.data import problems
 from gatewise_export import Bundle, pack
-from gatewise_export.archive.choice import ChoiceFacts, LabelChoice, choose, write_choice
+from gatewise_export.archive.choice import (
+    ChoiceFacts,
+    LabelChoice,
+    Purpose,
+    choose,
+    write_choice,
+)
 from gatewise_export.archive.folder import ArchiveFolder
 from gatewise_export.archive.labels import add_labels
 from gatewise_export.archive.shard import ArchivedRows, ShardFacts
@@ -24,11 +31,34 @@ from gatewise_training import StagedCascade
 
 N_SEEDS: Final = 10
 N_LABELS: Final = 200
-AUDITS: Final = 0.2
 HELD: Final = 0.1
 SYSTEM: Final[dict[str, Any]] = {
     "n_stages": 2, "families": ("linear",), "effort": "low", "offload_rate": 0.2,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How about 200 labels are chosen.
+
+    `audits` is the share of device answers that is sent. Each of `n_releases` refits has an equal
+    part of the labels, on rows that the release before it answered. Without a `purpose` the labels
+    are drawn evenly from the sent rows.
+    """
+
+    title: str
+    audits: float
+    purpose: Purpose | None
+    n_releases: int = 1
+
+
+STRATEGIES: Final = (
+    Strategy("chosen", 0.2, "estimate"),
+    Strategy("random", 0.2, None),
+    Strategy("offloaded", 0.0, None),
+    Strategy("4 x 50 for refits", 0.2, "refit", 4),
+    Strategy("4 x 50 of all rows", 1.0, "refit", 4),
+)
 
 Rows = tuple[NDArray[np.float32], NDArray[Any]]
 
@@ -94,27 +124,29 @@ def refit_case(name: str, seed: int) -> dict[str, Any]:
         old = _fitted(X_old, y_old, folder / "old", seed)
         np.savez(folder / "train.npz", X=X_old, y=y_old)
         figures["before refit"] = _accuracy(old, X_new[test], y_new[test])
-        for strategy in ("chosen", "random", "offloaded"):
-            archive_folder = folder / strategy
-            if not _keep(archive_folder, old, X_new[week], y_new[week], strategy, seed):
-                # too few rows were offloaded for a refit
-                figures[f"200 {strategy}"] = figures["before refit"]
-                continue
-            settings = RefitSettings(
-                bundle=folder / "old",
-                train=str(folder / "train.npz"),
-                kept=archive_folder,
-                out=folder / f"new-{strategy}",
-                high_cost="new",
-                offload_rate=SYSTEM["offload_rate"],
-                held=HELD,
-                seed=seed,
-                parameters={**SYSTEM, "high_cost_model": _high_cost_model(seed)},
-            )
-            new, report = refit_bundle(settings)
-            figures[f"200 {strategy}"] = _accuracy(new, X_new[test], y_new[test])
-            if strategy == "chosen":
-                figures["verdict"] = report.verdict
+        for strategy in STRATEGIES:
+            bundle = old
+            rng = np.random.default_rng(seed)
+            for release, rows in enumerate(np.array_split(week, strategy.n_releases), 1):
+                archive_folder = folder / strategy.title
+                week_part = X_new[rows], y_new[rows]
+                if not _keep(archive_folder, bundle, week_part, strategy, rng):
+                    # too few rows were offloaded for a refit
+                    continue
+                settings = RefitSettings(
+                    bundle=bundle.path,
+                    train=str(folder / "train.npz"),
+                    kept=archive_folder,
+                    out=folder / f"{strategy.title}-{release}",
+                    high_cost="new",
+                    offload_rate=SYSTEM["offload_rate"],
+                    held=HELD,
+                    seed=seed,
+                    parameters={**SYSTEM, "high_cost_model": _high_cost_model(seed)},
+                )
+                bundle, report = refit_bundle(settings)
+                figures[f"verdict of {strategy.title}"] = report.verdict
+            figures[strategy.title] = _accuracy(bundle, X_new[test], y_new[test])
         full = _fitted(X_new[week], y_new[week], folder / "full", seed)
         figures["all labels"] = _accuracy(full, X_new[test], y_new[test])
     return figures
@@ -135,21 +167,22 @@ def _accuracy(bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any]) -> float:
 
 
 def _keep(
-    path: Path, bundle: Bundle, X: NDArray[np.float32], y: NDArray[Any], strategy: str, seed: int
+    path: Path, bundle: Bundle, rows: Rows, strategy: Strategy, rng: np.random.Generator
 ) -> bool:
-    """Archive the sent instances of a week and label about 200; False if too few were sent."""
+    """Archive the sent rows and label some; return False if too few were sent."""
+    X, y = rows
     manifest = bundle.manifest
     outcome = graph_outcome(bundle, X)
     assert outcome.cloud_labels is not None
     assert outcome.cloud_probabilities is not None
     assert manifest.cloud is not None
     # sent instances are offloaded ones and random audits
-    rng = np.random.default_rng(seed)
     n = len(X)
     offloaded = outcome.exits == len(manifest.stages)
-    audited = (rng.random(n) < AUDITS) & (strategy != "offloaded")
-    rows = ArchivedRows(
-        ids=np.array([f"{i:032x}-0" for i in range(n)]),
+    audited = rng.random(n) < strategy.audits
+    ids = np.array([f"{int(manifest.version):08x}{i:024x}-0" for i in range(n)])
+    sent_rows = ArchivedRows(
+        ids=ids,
         device=np.full(n, "d"),
         time=np.arange(n, dtype=np.float64),
         X=X[:, manifest.cloud_inputs()],
@@ -157,29 +190,28 @@ def _keep(
         probabilities=outcome.cloud_probabilities.astype(np.float32),
         device_label=np.where(offloaded, -1, outcome.labels).astype(np.int32),
         confidence=np.full(n, np.nan, np.float32),
-        sent_chance=np.where(offloaded, 1.0, AUDITS),
+        sent_chance=np.where(offloaded, 1.0, strategy.audits),
         stored_chance=np.ones(n),
         late=np.zeros(n, bool),
     ).take(offloaded | audited)
-    if len(rows) < MIN_LABELS:
+    if len(sent_rows) < MIN_LABELS:
         return False
     facts = ShardFacts(
         model=manifest.name, version=manifest.version, classes=manifest.classes,
         inputs=manifest.cloud.inputs, shape=(X.shape[1],),
     )  # fmt: skip
-    # choose about 200 instances to label
     archive = ArchiveFolder(path, max_bytes=1e9, max_days=1e6, rng=rng)
-    shard = archive.add(rows, facts, 0.0)
-    if strategy == "chosen":
-        choice = choose(path, N_LABELS, rng)
+    shard = archive.add(sent_rows, facts, float(manifest.version))
+    n_labels = N_LABELS // strategy.n_releases
+    if strategy.purpose is not None:
+        choice = choose(path, n_labels, rng, purpose=strategy.purpose)
     else:
-        probability = np.full(len(rows), min(1.0, N_LABELS / len(rows)))
-        drawn = np.flatnonzero(rng.random(len(rows)) < probability)
-        offered = ChoiceFacts((shard.name,), float(rows.weights.sum()), 0.0)
+        probability = np.full(len(sent_rows), min(1.0, n_labels / len(sent_rows)))
+        drawn = np.flatnonzero(rng.random(len(sent_rows)) < probability)
+        offered = ChoiceFacts((shard.name,), float(sent_rows.weights.sum()), 0.0)
         reason = np.full(len(drawn), "even")
-        choice = LabelChoice(rows.take(drawn), probability[drawn], reason, facts, offered)
-    write_choice(path, choice, "1")
-    truth = {f"{i:032x}-0": str(label) for i, label in enumerate(y.tolist())}
-    labels = {name: truth[name] for name in choice.rows.ids.tolist()}
-    add_labels(path, labels, by="truth", at=0.0)
+        choice = LabelChoice(sent_rows.take(drawn), probability[drawn], reason, facts, offered)
+    write_choice(path, choice, manifest.version)
+    truth = dict(zip(ids.tolist(), y.astype(str).tolist(), strict=True))
+    add_labels(path, {name: truth[name] for name in choice.rows.ids.tolist()}, by="truth", at=0.0)
     return True
