@@ -44,6 +44,7 @@ N_CALIBRATION_ROWS = 4000
 #: Calibration sets per case; their share of violations has a standard error of 1 %, or 3 %.
 N_RESAMPLINGS = 500
 N_QUICK_RESAMPLINGS = 50
+#: Confidence of the guarantees, of which at most 5 % may be violated.
 CONFIDENCE = 0.95
 SEED = 0
 #: Differences up to this size come from the rounding of means.

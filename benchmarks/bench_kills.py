@@ -34,7 +34,7 @@ from benchmarks.edge.killable_task import KillableTask, change_repository, run_t
 from gatewise.console import note
 from gatewise_export.repository.repository import Repository
 
-#: Total numbers of kills, and kills per group, whose results are cached together.
+#: Total numbers of kills, 1,000 together, and kills per group, whose results are cached together.
 DEVICE_KILLS = 700
 PUBLISHER_KILLS = 300
 KILLS_PER_GROUP = 50

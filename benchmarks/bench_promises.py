@@ -64,10 +64,13 @@ TABLES = (
 )
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
 N_SPLITS = 5
+"""Folds of a table, each of which tests a promise once."""
 MAX_TRAINING_ROWS = 600
 """Maximum number of training rows of a split; splits of larger tables share no rows."""
 MAX_TEST_ROWS = 2000
+"""Maximum number of test rows of a split; a share of them has a standard error of at most 1.1 %."""
 MAX_LOSS = 0.01
+"""Loss of accuracy that the cascade promises by default."""
 BUDGET_SHARES = (0.15, 0.4)
 """Budgets, as shares of the price of all features."""
 

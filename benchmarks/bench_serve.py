@@ -39,6 +39,7 @@ TARGETS: harness.Targets = {
 }
 #: Requests that warm up both servers before the measurement.
 N_WARM_UP = 200
+#: Clients that send at the same time, so that requests wait for each other in the server.
 N_CLIENTS = 4
 #: Program of the plain server.
 PLAIN_SERVER = """\

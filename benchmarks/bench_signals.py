@@ -47,6 +47,7 @@ N_SPLITS = 10
 N_PEER_SPLITS = 1
 #: Settings of CEGB and Adapt-GBRT: few rounds at a high rate, to save time.
 ROUNDS: dict[str, Any] = {"n_rounds": 40, "learning_rate": 0.2}
+#: Loss of accuracy that every system promises against its high-cost model or all features.
 MAX_LOSS = 0.01
 #: Windows on which prices are measured, and windows on which a device's time is measured.
 N_PRICED_WINDOWS = 60

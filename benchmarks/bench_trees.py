@@ -31,7 +31,11 @@ from gatewise.console import as_json_value, note
 
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba", "ortools")
 QUICK_ROWS = 600
+"""Rows of each part of a fold with ``--quick``."""
+
 SEEDS = (0, 1, 2)
+"""Seeds of the forests, of which sets that take hours have the first."""
+
 FIGURE_SEEDS = {"mbne_tiny": 3, "forest-bin": 1}
 """Number of seeds per problem for BudgetRF's figure 3; each run has ten thresholds."""
 

@@ -20,6 +20,7 @@ PROBLEM = "letter-bin"
 #: Size of the tree models on the 16 features of Letters.
 N_TREES = 50
 MAX_DEPTH = 4
+#: Rows of each part of the fold with ``--quick``.
 QUICK_ROWS = 1500
 #: Bound on the flat arrays of the small cascade.
 SMALL_BYTES = 2**16

@@ -33,6 +33,8 @@ from gatewise_cloud.child_process import ChildProcess
 from gatewise_cloud.errors import BrokerError
 from gatewise_edge.link.mqtt import Endpoint
 
+#: Time to wait for a started mosquitto to accept connections, which takes less than a second on an
+#: idle machine.
 _START_TIMEOUT_SECONDS: Final = 15.0
 #: Number of free ports to try, because other programs may take them first.
 _MAX_PORT_ATTEMPTS: Final = 5

@@ -37,6 +37,7 @@ from gatewise_export.bundle.storage import replace_file
 
 _LOG = logging.getLogger("gatewise_cloud")
 _TOKENS_FILE: Final = "enrolments.json"
+#: A token is valid for a day: long enough to install devices, and short if it is lost.
 _TOKEN_LIFETIME_SECONDS: Final = 86400.0
 #: Longest silence of a connection, which holds one of the server's threads.
 _SOCKET_TIMEOUT_SECONDS: Final = 10.0

@@ -43,7 +43,8 @@ _MAX_EXPECTED_REPORTS_EARLY: Final = 4000
 _N_EARLY_REPORTS: Final = 30
 #: Largest number of reports of a comparison.
 _MAX_COMPARISON_REPORTS: Final = 200
-#: Largest share of the devices until a comparison ends, and until the last step.
+#: Largest share of the devices until a comparison ends, just below a half: equal groups show a
+#: difference soonest. Until the last step, a tenth of the devices stay on the old release.
 _COMPARISON_SHARE: Final = 0.45
 _HOLDOUT_SHARE: Final = 0.9
 #: Smallest number of failures for which a release is withdrawn, because one or two devices may fail

@@ -16,7 +16,7 @@ _NOT_PLAIN: Final = 0x01 | 0x20 | 0x40
 
 _END: Final = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16
 _ZIP64_LOCATOR: Final = b"PK\x06\x07"  # APPNOTE.TXT 4.3.15
-_LOCATOR_BYTES: Final = 20
+_LOCATOR_BYTES: Final = 20  # of the ZIP64 locator
 _MAX_COMMENT_BYTES: Final = 65535  # the comment after the end record has a 16-bit length
 #: Number of bytes at the end of a zip file that contain the length of its list of entries.
 TAIL_BYTES: Final = _END.size + _MAX_COMMENT_BYTES + _LOCATOR_BYTES

@@ -19,6 +19,7 @@ from gatewise_export.c99 import c_text
 
 MAX_COLUMNS = 4096
 """Largest number of columns of a request that fits a microcontroller's memory."""
+#: Sizes of fields in docs/wire.md: the id of a request, a CRC-32 and a float32.
 ID_BYTES = 16
 CRC_BYTES = 4
 FLOAT_BYTES = 4
