@@ -2,12 +2,14 @@
 
 import json
 import logging
+import queue
 import re
 import shlex
 import subprocess
 from pathlib import Path
 
 import numpy as np
+import paho.mqtt.client as paho
 import pytest
 
 from gatewise_cloud import Worker
@@ -188,6 +190,25 @@ def test_the_command_in_the_docs_labels_an_instance(
     subprocess.run(shlex.split(command.replace("\\\n", "")), check=True)
     wait_until(lambda: label_outcomes(archiving_worker) == {"added": 1})
     assert read_labels(tmp_path / "kept")[f"{request.id.hex()}-0"].by == "bench-1"
+
+
+def test_the_broker_tells_the_sender_that_no_worker_is_there(bundle, tmp_path, mosquitto):
+    acknowledged = queue.Queue()
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    client.on_publish = lambda client, userdata, mid, code, properties: acknowledged.put(code.value)
+    client.connect("127.0.0.1", mosquitto.port)
+    client.loop_start()
+
+    def publish_label():
+        payload = encode_label(id=bytes(16), device="pi-1", label="a")
+        client.publish(wire.labels_topic("bench-1"), payload, qos=1)
+        return acknowledged.get(timeout=30)
+
+    assert publish_label() == 16  # MQTT 5.0, section 3.4.2.1: no matching subscribers
+    with Worker(bundle, mosquitto.url, keep=tmp_path / "kept"):
+        assert publish_label() == 0
+    client.disconnect()
+    client.loop_stop()
 
 
 def test_labels_beyond_the_limit_are_refused_and_the_others_wait(tmp_path, bundle, monkeypatch):
