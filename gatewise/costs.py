@@ -312,11 +312,11 @@ class FeatureCosts:
         float
         """
         new_mask = self.mask(features)
-        unpaid_groups = self._touched_groups(new_mask)
+        unpaid_groups = self._mark_touched_groups(new_mask)
         if acquired is not None:
             acquired_mask = self.mask(acquired)
             new_mask &= ~acquired_mask
-            unpaid_groups &= ~self._touched_groups(acquired_mask)
+            unpaid_groups &= ~self._mark_touched_groups(acquired_mask)
         return math.fsum([*self.own[new_mask].tolist(), *self.shared[unpaid_groups].tolist()])
 
     def instance_costs(self, acquired: ArrayLike) -> NDArray[np.float64]:
@@ -362,7 +362,7 @@ class FeatureCosts:
         Shapes: `acquired`, a mask, (n_features,); returns (n_features,), 0 for acquired features.
         """
         # own[k] + sum of the shared prices that the group of k still has to pay
-        unpaid_shared = np.where(self._touched_groups(acquired), 0.0, self.shared)
+        unpaid_shared = np.where(self._mark_touched_groups(acquired), 0.0, self.shared)
         group_price = np.append(self._paid @ unpaid_shared, 0.0)  # -1, no group, picks the 0
         return np.asarray(np.where(acquired, 0.0, self.own + group_price[self.group]), np.float64)
 
@@ -378,9 +378,9 @@ class FeatureCosts:
 
     def paid_groups(self, feature: int) -> NDArray[np.intp]:
         """Return the group of `feature` and all groups that it requires."""
-        return np.flatnonzero(self._touched_groups(self.mask([feature])))
+        return np.flatnonzero(self._mark_touched_groups(self.mask([feature])))
 
-    def _touched_groups(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _mark_touched_groups(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Compute the mask of the groups that features touch, shape (n_groups,)."""
         group_indices = self.group[mask]
         return np.asarray(self._paid[group_indices[group_indices >= 0]].any(axis=0))

@@ -230,7 +230,7 @@ class TreeEnsemble:
         Entries that no evaluation reads become 0. Infinite thresholds, with which scikit-learn
         tests for missing values, become the largest float32 number. Margins keep their bits.
         """
-        nodes = self._depth_first_order()
+        nodes = self._order_depth_first()
         is_inner = self.feature[nodes] >= 0
         width = self.value.shape[1] if (self.output < 0).any() else 1
         ordered_trees = self.take_nodes(nodes)
@@ -241,7 +241,7 @@ class TreeEnsemble:
             base=self.base + np.float32(0),  # -0 becomes 0, as in a sum that starts at 0
         )
 
-    def _depth_first_order(self) -> NDArray[np.intp]:
+    def _order_depth_first(self) -> NDArray[np.intp]:
         """List the nodes in depth-first order, left children first."""
         left_children = self.left.tolist()
         right_children = self.right.tolist()

@@ -249,13 +249,13 @@ class Windower:
         clock_error = CLOCK_ERROR * n_samples
         if -max(MAX_LEAD, clock_error) < delay <= max(MAX_DELAY, clock_error) + 1e-9:
             return False
-        drift, jitter = self._drift_and_jitter()
+        drift, jitter = self._estimate_drift_and_jitter()
         if is_relative:
             delay -= drift * n_samples
         limit = max(clock_error, MAX_JITTER * jitter)
         return not -max(MAX_LEAD, limit) < delay <= max(MAX_DELAY, limit) + 1e-9
 
-    def _drift_and_jitter(self) -> tuple[float, float]:
+    def _estimate_drift_and_jitter(self) -> tuple[float, float]:
         """Estimate the median delay per sample, and the third quartile of distances from it.
 
         Both are 0 if there are too few times.
@@ -282,7 +282,7 @@ class Windower:
             if self._has_expected_rate():
                 self.n_windows += 1
                 yield StreamWindow(
-                    self._buffer[: self.length].copy(), self._buffer_start, self._time()
+                    self._buffer[: self.length].copy(), self._buffer_start, self._compute_time()
                 )
             else:
                 self.n_refused += 1
@@ -300,7 +300,7 @@ class Windower:
         n_samples = pushes[-1].start - pushes[0].start
         return not self._is_unexplained(delay, n_samples, is_relative=False)
 
-    def _time(self) -> float | None:
+    def _compute_time(self) -> float | None:
         """Compute the time of the first sample in the buffer from the nearest known time."""
         if not self._pushes or self.rate_hz is None:
             return None

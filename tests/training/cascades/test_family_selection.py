@@ -58,7 +58,7 @@ def test_low_effort_finds_a_group_of_features_that_only_work_together() -> None:
     x = rng.normal(size=(600, 6)).astype(np.float32)
     costs = FeatureCosts(np.zeros(6), group=list("aabbcc"), shared=dict.fromkeys("abc", 1.0))
     problem = make_problem(x, (x[:, 2] > 0) ^ (x[:, 3] > 0), costs)
-    set_sequences = StagedCascade(n_stages=3, effort="low")._feature_sets(problem)
+    set_sequences = StagedCascade(n_stages=3, effort="low")._find_feature_sets(problem)
     assert {tuple(sets[0]) for sets in set_sequences} == {(2, 3)}
 
 

@@ -90,7 +90,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         """Get the frontier with the reference measured on the same rows as the active point."""
         if self.calibration_ is None:
             return self.frontier_
-        fields = self._reference_fields(self.calibration_.certifying_records[-1])
+        fields = self._make_reference_fields(self.calibration_.certifying_records[-1])
         return replace(self.frontier_, **fields)
 
     def _choose(self, **goal: float | None) -> OperatingPoint:
@@ -100,9 +100,9 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
                 self.class_bounds_, self.max_bytes_, slack=self.slack_, **goal
             )
             return point
-        return self._certified_point(self.frontier_, self.calibration_, **goal)
+        return self._find_certified_point(self.frontier_, self.calibration_, **goal)
 
-    def _certified_point(
+    def _find_certified_point(
         self, frontier: Frontier, calibration: CalibrationRecords, **goal: float | None
     ) -> OperatingPoint:
         """Find a certified point for a goal and the bounds, starting from a frontier."""
@@ -131,9 +131,9 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         if len(stage_numbers) < len(point.thresholds):
             stages = tuple(chains[point.chain][stage_number] for stage_number in stage_numbers)
             self.chains_ = (*chains, stages)
-            self.operating_point_ = self._without_stages(point, stage_numbers, stages, len(chains))
+            self.operating_point_ = self._drop_stages(point, stage_numbers, stages, len(chains))
 
-    def _without_stages(
+    def _drop_stages(
         self,
         point: OperatingPoint,
         stage_numbers: Sequence[int],
@@ -275,7 +275,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         -------
         ndarray of int64, shape (n,)
         """
-        return self._exits(self._rows(X))
+        return self._find_exits(self._rows(X))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Predict the labels by the stage that answers, or by the high-cost model.
@@ -356,7 +356,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         exit_costs = self._exit_costs(
             acquired_features, union=is_union, offload_features=offload_features
         )
-        return select_exit_costs(exit_costs, self._exits(x))
+        return select_exit_costs(exit_costs, self._find_exits(x))
 
     def acquired(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Mark the features that each row acquires.
@@ -400,7 +400,7 @@ class BudgetedClassifier(ClassifierMixin, ClassifierFit):
         check_is_fitted(self, "operating_point_")
         return explain(self, x)
 
-    def _exits(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
+    def _find_exits(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         exits = np.empty(len(x), np.int64)
         for stage_number, rows, _ in self._route(x):
             exits[rows] = stage_number

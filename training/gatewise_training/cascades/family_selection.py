@@ -110,7 +110,7 @@ class FamilySelection:
         later_sets = [sets_by_cost[probe] for probe in probes if probe not in first_probes]
         fit_jobs([(features, family) for features in later_sets for family in near_families])
         # 3. the families of the nearest probes, on the sets between them
-        fit_jobs(self._jobs_between(sets_by_cost, probes))
+        fit_jobs(self._list_jobs_between(sets_by_cost, probes))
         # 4. if families were tried on a sample, the selected families on all rows
         if self._trial_plan is not plan:
             selected_families = [
@@ -121,7 +121,7 @@ class FamilySelection:
             fit_jobs(selected_families, plan)
         return self.best_stages
 
-    def _jobs_between(
+    def _list_jobs_between(
         self, sets_by_cost: Sequence[FeatureSet], probes: Sequence[int]
     ) -> list[tuple[FeatureSet, str]]:
         """List the fits of the sets between probes, with the families selected on these probes."""

@@ -221,7 +221,7 @@ class ClassifierFit(BudgetedModel):
 
     # -- records -------------------------------------------------------------------------------
 
-    def _cascade_record(
+    def _record_cascade(
         self,
         stages: Sequence[Stage],
         outputs: Sequence[NDArray[np.float32]],
@@ -263,7 +263,7 @@ class ClassifierFit(BudgetedModel):
             splitter=rows.splitter,
         )
 
-    def _validation_records(
+    def _record_validation(
         self, problem: Problem, candidates: Sequence[FittedStages]
     ) -> list[CascadeRecord]:
         """Record the candidates on the validation rows.
@@ -273,7 +273,7 @@ class ClassifierFit(BudgetedModel):
         plan = problem.plan
         rows = plan.validation_rows
         y = plan.y[rows]
-        weights = self._row_weights(plan)
+        weights = self._get_row_weights(plan)
         splitter = plan.splitter.take(rows)
         if problem.high_cost is not None:
             high_cost = problem.high_cost
@@ -292,7 +292,7 @@ class ClassifierFit(BudgetedModel):
         records = []
         for candidate in candidates:
             acquired_features = candidate.acquired_on(x, n_features)
-            record = self._cascade_record(
+            record = self._record_cascade(
                 candidate.stages,
                 candidate.outputs,
                 acquired_features,
@@ -308,7 +308,7 @@ class ClassifierFit(BudgetedModel):
             records.append(record)
         return records
 
-    def _row_weights(self, plan: ValidationSplit) -> NDArray[np.float64]:
+    def _get_row_weights(self, plan: ValidationSplit) -> NDArray[np.float64]:
         """Get the weights of the validation rows for costs and rates, without class weights."""
         rows = plan.validation_rows
         weights = plan.weight[rows]
@@ -317,7 +317,7 @@ class ClassifierFit(BudgetedModel):
         unweighted: NDArray[np.float64] = weights / self.class_weights_[plan.y[rows]]
         return unweighted
 
-    def _calibration_records(
+    def _record_calibration(
         self, problem: Problem, candidates: Sequence[FittedStages]
     ) -> list[CascadeRecord]:
         """Record the stages of the candidates on the calibration rows."""
@@ -340,7 +340,7 @@ class ClassifierFit(BudgetedModel):
             table.y, table.weight, reference_labels, table.splitter, reference_probabilities
         )
         return [
-            self._cascade_record(
+            self._record_cascade(
                 candidate.stages,
                 [stage.margins(x) for stage in candidate.stages],
                 features_acquired_by(candidate.stages, x, self.n_features_in_),
@@ -385,7 +385,7 @@ class ClassifierFit(BudgetedModel):
         max_bytes = self.max_bytes
         if max_bytes is None:
             return candidates
-        records = self._validation_records(problem, candidates)
+        records = self._record_validation(problem, candidates)
         small_candidates = [
             candidate.select_stages(stage_numbers)
             for candidate, record in zip(candidates, records, strict=True)
@@ -404,9 +404,9 @@ class ClassifierFit(BudgetedModel):
 
     def _find_frontier(self, problem: Problem, candidates: Sequence[FittedStages]) -> None:
         """Tune the thresholds of all candidates; keep the candidates on the frontier."""
-        records = self._validation_records(problem, candidates)
+        records = self._record_validation(problem, candidates)
         bounds = self.class_bounds_
-        weights = self._row_weights(problem.plan)
+        weights = self._get_row_weights(problem.plan)
         y = problem.plan.y[problem.plan.validation_rows]
         # tune for accuracy and, for rare or bounded classes, under other weights
         class_shares = np.bincount(y, weights, minlength=problem.n_classes) / weights.sum()
@@ -414,7 +414,7 @@ class ClassifierFit(BudgetedModel):
         points = self._tuned_points(
             records, seed=problem.seed, extra_class_weights=extra_class_weights
         )
-        frontier = Frontier.from_points(points, **self._reference_fields(records[-1]))
+        frontier = Frontier.from_points(points, **self._make_reference_fields(records[-1]))
         # add points that serve classes, small devices or low offload rates
         if extra_class_weights:
             frontier = frontier.with_class_points(points, bounds)
@@ -433,7 +433,7 @@ class ClassifierFit(BudgetedModel):
         if self.guarantee is not None:
             self.calibration_ = CalibrationRecords(
                 tuning_records=tuple(records),
-                certifying_records=tuple(self._calibration_records(problem, candidates)),
+                certifying_records=tuple(self._record_calibration(problem, candidates)),
                 confidence=self.guarantee,
             )
 
@@ -449,7 +449,7 @@ class ClassifierFit(BudgetedModel):
         ]
         return points if max_cost is None else points_within_cost(points, max_cost)
 
-    def _reference_fields(self, record: CascadeRecord) -> dict[str, Any]:
+    def _make_reference_fields(self, record: CascadeRecord) -> dict[str, Any]:
         """Get a frontier's fields about the classes and the reference, the record's last exit."""
         answers = record.answers
         assert answers is not None

@@ -183,7 +183,7 @@ class PairCascade(CascadeClassifier):
                 class_indices[rows], np.ones(len(rows)), reference_labels[rows], splitter.take(rows)
             )
             acquired_features = stage.acquired(x[rows])
-            return self._cascade_record(
+            return self._record_cascade(
                 (stage,), (outputs[rows],), (acquired_features,), labelled_rows
             )
 
@@ -197,7 +197,7 @@ class PairCascade(CascadeClassifier):
         self.__dict__.pop("operating_point_", None)
         self.chains_ = ((stage,),)
         points = self._tuned_points([tuning_record])
-        frontier = Frontier.from_points(points, **self._reference_fields(tuning_record))
+        frontier = Frontier.from_points(points, **self._make_reference_fields(tuning_record))
         max_loss = self._goal().get("max_loss", MAX_LOSS)
         self._tuned_frontier = with_group_errors(frontier, points, [tuning_record], max_loss)
         self._measured_points = {
@@ -205,7 +205,7 @@ class PairCascade(CascadeClassifier):
             for point in self._tuned_frontier.all_points
         }
         points = [self._measured_points[point] for point in self._tuned_frontier.points]
-        self.frontier_ = Frontier(tuple(points), **self._reference_fields(measuring_record))
+        self.frontier_ = Frontier(tuple(points), **self._make_reference_fields(measuring_record))
         self.calibration_ = None
         if self.guarantee is not None:
             self.calibration_ = CalibrationRecords(
@@ -238,7 +238,7 @@ class PairCascade(CascadeClassifier):
     def _choose(self, **goal: float | None) -> OperatingPoint:
         """Pick a threshold by its figures on tuning rows; return its point on measuring rows."""
         if self.calibration_ is not None:
-            point = self._certified_point(self._tuned_frontier, self.calibration_, **goal)
+            point = self._find_certified_point(self._tuned_frontier, self.calibration_, **goal)
             return msgspec.structs.replace(point, measured=self._measured_figure)
         tuned_point, self.choice_ = self._tuned_frontier.choose(
             self.class_bounds_, self.max_bytes_, slack=self.slack_, **goal
@@ -265,7 +265,7 @@ class PairCascade(CascadeClassifier):
         high_cost_model: Any = self._high_cost_model
         if is_graph(high_cost_model):
             high_cost_model = FormedGraph(high_cost_model, shape, "high_cost_model", x)
-        classes = self._all_classes(low_cost_model, high_cost_model, y)
+        classes = self._list_all_classes(low_cost_model, high_cost_model, y)
         if isinstance(high_cost_model, FormedGraph):
             high_cost_model.form = high_cost_model.named_form(classes.tolist())
         low_cost_classes = low_cost_model.classes
@@ -279,7 +279,7 @@ class PairCascade(CascadeClassifier):
             check_conversion(f0, x, allow_missing=allow_missing)
         return classes, stage, f0
 
-    def _all_classes(
+    def _list_all_classes(
         self, low_cost_model: GivenClassifier, high_cost_model: Any, y: ArrayLike | None
     ) -> NDArray[Any]:
         """Get the class labels from the setting, a model or y, or else 0, 1, ..."""

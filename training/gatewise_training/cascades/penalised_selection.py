@@ -84,11 +84,11 @@ class _PenaltySearch:
         # of 1e8^(1 / 2^9) = 1.04
         for _ in range(9):
             strength = (lowest_strength * highest_strength) ** 0.5
-            is_used = self._features_under_penalty(is_paid, strength)
+            is_used = self._select_under_penalty(is_paid, strength)
             cost = self._costs.price(is_used)
-            if self._gap(is_used, target) < smallest_gap and cost <= self._max_set_cost:
+            if self._measure_gap(is_used, target) < smallest_gap and cost <= self._max_set_cost:
                 best_mask = is_used
-                smallest_gap = self._gap(is_used, target)
+                smallest_gap = self._measure_gap(is_used, target)
             if abs(cost - target) <= max(0.03 * target, self._cost_tolerance):
                 break
             lowest_strength, highest_strength = (
@@ -96,10 +96,10 @@ class _PenaltySearch:
             )
         return best_mask
 
-    def _gap(self, is_used: NDArray[np.bool_], target: float) -> float:
+    def _measure_gap(self, is_used: NDArray[np.bool_], target: float) -> float:
         return abs(math.log(max(self._costs.price(is_used), 1e-12) / target))
 
-    def _features_under_penalty(
+    def _select_under_penalty(
         self, is_paid: NDArray[np.bool_], strength: float
     ) -> NDArray[np.bool_]:
         mean_price = self._costs.total / self._costs.n_features

@@ -166,15 +166,15 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         Single models need fewer rows and fill the gaps.
         """
         has_few_stages = len(problem.plan.validation_rows) < N_SUBSETS * MIN_ROWS_PER_STAGE
-        families = self._families_to_try(len(problem.plan.fit_rows))
+        families = self._list_families(len(problem.plan.fit_rows))
         if self.effort == "low" or not has_few_stages or "boosting" not in families:
             return []
         return single_models(problem, "boosting", N_SUBSETS)
 
     def _fit_own_stages(self, problem: Problem) -> list[FittedStages]:
-        all_bounds = self._bounds(problem)
-        set_sequences = self._feature_sets(problem)
-        families = self._families_to_try(len(problem.plan.fit_rows))
+        all_bounds = self._list_bounds(problem)
+        set_sequences = self._find_feature_sets(problem)
+        families = self._list_families(len(problem.plan.fit_rows))
         candidates: list[FittedStages] = []
         best_stages: Mapping[FeatureSet, SelectedStage] = {}
         rejected_sizes: list[int] = []
@@ -219,10 +219,10 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             f"no stage is small enough for a device: the smallest has {smallest_bytes} bytes"
         )
 
-    def _bounds(self, problem: Problem) -> list[Bounds]:
+    def _list_bounds(self, problem: Problem) -> list[Bounds]:
         """List the bounds on a stage; with `max_bytes`, one for each of STAGE_COUNTS."""
-        bounds = Bounds(without_high_cost_model=self._max_set_cost(problem.costs) is not None)
-        families = self._families_to_try(len(problem.plan.fit_rows))
+        bounds = Bounds(without_high_cost_model=self._get_max_set_cost(problem.costs) is not None)
+        families = self._list_families(len(problem.plan.fit_rows))
         tree_shape = best_shape(problem, families, has_size_bound=self.max_bytes is not None)
         if self.max_bytes is None:
             return [bounds.with_shape(tree_shape)]
@@ -237,7 +237,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             if stage_count <= self.n_stages
         ]
 
-    def _families_to_try(self, n_rows: int) -> tuple[str, ...]:
+    def _list_families(self, n_rows: int) -> tuple[str, ...]:
         """List the families to try; with `allow_missing`, only families that accept NaN."""
         usable_families = families_for(n_rows, allow_missing=self.allow_missing)
         if self.families is None:
@@ -249,14 +249,14 @@ class StagedCascade(WindowSettings, CascadeClassifier):
             or usable_families
         )
 
-    def _max_stages(self, problem: Problem) -> int:
+    def _count_max_stages(self, problem: Problem) -> int:
         return max(1, min(self.n_stages, len(problem.plan.validation_rows) // MIN_ROWS_PER_STAGE))
 
-    def _feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
+    def _find_feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
         """Find sequences of nested feature sets in up to three ways."""
         problem, columns = with_fewer_columns(problem)
-        n_stages = self._max_stages(problem)
-        max_set_cost = self._max_set_cost(problem.costs)
+        n_stages = self._count_max_stages(problem)
+        max_set_cost = self._get_max_set_cost(problem.costs)
         has_few_acquisitions = len(units_of_acquisition(problem.costs)) <= MAX_FEW_ACQUISITIONS
         if has_few_acquisitions and has_mostly_groups(problem.costs) and not self.allow_missing:
             # a penalty on first uses would charge each feature of a block for the whole block
@@ -274,7 +274,7 @@ class StagedCascade(WindowSettings, CascadeClassifier):
         set_sequences += backward_sequences(problem, n_stages=n_stages, max_set_cost=max_set_cost)
         return [[columns[features] for features in sets] for sets in set_sequences if sets]
 
-    def _max_set_cost(self, costs: FeatureCosts) -> float | None:
+    def _get_max_set_cost(self, costs: FeatureCosts) -> float | None:
         """Get the largest cost of a feature set; None unless `max_instance_cost` bars offloads."""
         max_cost = self.max_instance_cost
         if max_cost is None:

@@ -147,7 +147,7 @@ class CostEfficientModel(TreeGrowth, BudgetedModel):
     def _counts_splits(self) -> bool:
         return self.budget_counts == "total"
 
-    def _costs_of_report(self, X: ArrayLike) -> NDArray[np.float64]:
+    def _compute_report_costs(self, X: ArrayLike) -> NDArray[np.float64]:
         """Cost of each row, which includes what `budget_counts` says, shape (n,)."""
         cost_report = self.cost_report(X)
         return cost_report.total if self._counts_splits else cost_report.features
@@ -240,4 +240,4 @@ class ScoredModel(CostEfficientModel):
         -------
         ndarray of float64, shape (n,)
         """
-        return self._costs_of_report(X)
+        return self._compute_report_costs(X)

@@ -164,7 +164,7 @@ class CEGBClassifier(CostEfficientModel, BudgetedClassifier):
         """
         if not self._counts_splits:
             return super().cost(X, accounting)
-        return self._costs_of_report(X)
+        return self._compute_report_costs(X)
 
     def _check_settings(self) -> None:
         super()._check_settings()

@@ -189,10 +189,10 @@ class Charge:
         if self._first_use_prices is not None:
             self._first_use_prices.update(booster)
         elif self._has_open_groups:
-            feature_prices = self._lazy_prices(booster, round_number)
+            feature_prices = self._compute_lazy_prices(booster, round_number)
             booster.reset_parameter({"cegb_penalty_feature_lazy": feature_prices.tolist()})
 
-    def _lazy_prices(self, booster: lgb.Booster, round_number: int) -> Array:
+    def _compute_lazy_prices(self, booster: lgb.Booster, round_number: int) -> Array:
         """Price of each feature: its own, and the mean group price that rows without it owe."""
         costs = self.prices.costs
         trees = TreeEnsemble.from_lightgbm(booster, start_iteration=round_number, num_iteration=1)

@@ -137,14 +137,14 @@ class Task:
         fits = []
         last_size = -1
         for round_share in self.round_shares:
-            stage = self._stage(first_rounds(final_model.trees, round_share))
+            stage = self._make_stage(first_rounds(final_model.trees, round_share))
             if stage.n_trees == last_size:
                 continue
             last_size = stage.n_trees
             fold_stages = [stage]
             if len(fold_models) > 1:
                 fold_stages = [
-                    self._stage(first_rounds(fold_model.trees, round_share))
+                    self._make_stage(first_rounds(fold_model.trees, round_share))
                     for fold_model in fold_models
                 ]
             fits.append(self.score(penalty, stage, fold_stages, validation_rows))
@@ -190,7 +190,7 @@ class Task:
             weights=weights,
         )
 
-    def _stage(self, trees: TreeEnsemble) -> Stage:
+    def _make_stage(self, trees: TreeEnsemble) -> Stage:
         acquisition: Acquisition = "node" if self.prices.accounting == "lazy" else "stage"
         return Stage.from_model(trees, self.target.link, acquisition=acquisition)
 

@@ -130,8 +130,8 @@ class RowSplitter:
         it.
         """
         if self.time is not None and self._units[1] > 1:
-            return self._time_folds(k)
-        part_of_row = self._parts(y, k, seed)
+            return self._make_time_folds(k)
+        part_of_row = self._assign_parts(y, k, seed)
         folds = (
             (np.flatnonzero(part_of_row != part), np.flatnonzero(part_of_row == part))
             for part in range(k)
@@ -143,7 +143,7 @@ class RowSplitter:
         if self.time is not None:
             early_rows, late_rows = self.cut(self.order(None), k - 1, k)
             return np.sort(early_rows), np.sort(late_rows)
-        part_of_row = self._parts(y, k, seed)
+        part_of_row = self._assign_parts(y, k, seed)
         return np.flatnonzero(part_of_row != 0), np.flatnonzero(part_of_row == 0)
 
     def order(self, rng: np.random.RandomState | None) -> Rows:
@@ -197,7 +197,7 @@ class RowSplitter:
             return None
         unit_of_row, n_units = self._units
         if self.time is None:
-            return self._grouped_parts(None, min(N_BLOCKS, n_units), seed)
+            return self._assign_groups(None, min(N_BLOCKS, n_units), seed)
         row_order = self.order(None)
         block_of_row = np.empty(self.n_rows, np.intp)
         block_of_row[row_order] = np.arange(self.n_rows) * N_BLOCKS // self.n_rows
@@ -205,7 +205,7 @@ class RowSplitter:
         np.minimum.at(first_block_of_unit, unit_of_row, block_of_row)
         return first_block_of_unit[unit_of_row]
 
-    def _time_folds(self, k: int) -> tuple[tuple[Rows, Rows], ...]:
+    def _make_time_folds(self, k: int) -> tuple[tuple[Rows, Rows], ...]:
         order = self.order(None)
         folds = []
         early_rows = [self.cut(order, k + period, 2 * k)[0] for period in range(k)] + [order]
@@ -214,15 +214,15 @@ class RowSplitter:
                 folds.append((np.sort(fit_rows), np.sort(fit_and_unseen_rows[len(fit_rows) :])))
         return tuple(folds)
 
-    def _parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
+    def _assign_parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
         """Assign rows or whole groups to `k` parts, shape (n,)."""
         if self.groups is not None:
-            return self._grouped_parts(y, k, seed)
+            return self._assign_groups(y, k, seed)
         if y is not None:
             return strata(y, k, seed)
         return np.random.default_rng(seed).permutation(self.n_rows) % k
 
-    def _grouped_parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
+    def _assign_groups(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
         """Assign whole groups to parts so that a class of several groups is in several parts."""
         unit_of_row, n_units = self._units
         k = min(k, n_units)

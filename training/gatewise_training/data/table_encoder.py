@@ -132,7 +132,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if problems := column_problems(frame, options):
             raise InputError(problem_text(problems, style="python"))
         columns = [
-            self._column(str(name), frame[name], options, has_gaps=str(name) in columns_with_gaps)
+            self._learn_column(
+                str(name), frame[name], options, has_gaps=str(name) in columns_with_gaps
+            )
             for name in frame.columns
             if str(name) not in options.dropped
         ]
@@ -153,7 +155,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self.n_features_in_ = len(frame.columns)
         return self
 
-    def _column(
+    def _learn_column(
         self, name: str, cells: Series, options: ColumnOptions, *, has_gaps: bool
     ) -> Column:
         kind_text = (

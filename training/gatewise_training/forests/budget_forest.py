@@ -149,7 +149,7 @@ class BudgetForest(ForestModel):
         code_position = np.zeros(len(plan.x), np.intp)
         code_position[plan.fit_rows] = np.arange(len(plan.fit_rows))
         growths = []
-        for alpha, mu in self._rules():
+        for alpha, mu in self._list_rules():
             rule = SplitRule(
                 criterion=self.criterion,
                 alpha=alpha,
@@ -202,7 +202,7 @@ class BudgetForest(ForestModel):
             )
             problem.report(n_done, n_total, "growing trees")
 
-    def _rules(self) -> list[tuple[float, float]]:
+    def _list_rules(self) -> list[tuple[float, float]]:
         """Pairs of alpha and mu to try, by falling penalty."""
         if self.criterion == "threshold_pairs":
             alphas = ALPHAS if self.alpha is None else (self.alpha,)

@@ -164,8 +164,8 @@ class BudgetPrune(ForestModel):
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan
-        fitted_forest = self._fitted_forest()
-        mus = self._mus()
+        fitted_forest = self._get_fitted_forest()
+        mus = self._list_mus()
         row_pairs: list[tuple[Rows, Rows]] = list(plan.folds)
         if len(row_pairs) > 1:
             row_pairs.append((plan.fit_rows, plan.validation_rows))
@@ -241,13 +241,13 @@ class BudgetPrune(ForestModel):
         classes = np.asarray(model.classes_, np.intp)
         return _with_all_classes(forest_of(model), classes, problem.n_classes)
 
-    def _mus(self) -> Sequence[float | None]:
+    def _list_mus(self) -> Sequence[float | None]:
         """Prices of acquisitions to try, by falling price; None for growth without a price."""
         if self.growth == "standard":
             return (None,)
         return MUS if self.mu == "auto" else (float(self.mu),)
 
-    def _fitted_forest(self) -> Forest | None:
+    def _get_fitted_forest(self) -> Forest | None:
         """Get the forest of a fitted `estimator`, over the classes of the data, or None."""
         estimator = self.estimator
         if isinstance(estimator, FrozenEstimator):

@@ -111,9 +111,9 @@ class HighCostModel:
             assert self.form is not None
             own_index, own_probabilities = graph_answer(self.onnx, self.form, columns)
             class_index = own_index if self.class_indices is None else self.class_indices[own_index]
-            return class_index, self._over_all_classes(own_probabilities)
-        class_index = self._estimator_labels(columns)
-        return class_index, self._estimator_proba(columns, class_index)
+            return class_index, self._move_to_all_classes(own_probabilities)
+        class_index = self._predict_labels(columns)
+        return class_index, self._predict_own_proba(columns, class_index)
 
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Get class probabilities of instances, float64 (n, n_classes).
@@ -122,33 +122,33 @@ class HighCostModel:
         has all features of the instances.
         """
         if self.estimator is not None and hasattr(self.estimator, "predict_proba"):
-            return self._estimator_proba(x[:, self.features], np.empty(0, np.int64))
+            return self._predict_own_proba(x[:, self.features], np.empty(0, np.int64))
         return self.answers(x)[1]
 
     def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """Get class indices of instances `x`, int64 (n,), by the ``predict`` of the model."""
         if self.estimator is not None:
-            return self._estimator_labels(x[:, self.features])
+            return self._predict_labels(x[:, self.features])
         return self.answers(x)[0]
 
-    def _estimator_labels(self, x_used: NDArray[np.float32]) -> NDArray[np.int64]:
+    def _predict_labels(self, x_used: NDArray[np.float32]) -> NDArray[np.int64]:
         # CatBoost returns a column, so ravel
         predicted = np.ravel(self.estimator.predict(named_rows(self.estimator, x_used)))
         own_index = class_positions(np.asarray(self.estimator.classes_), predicted)
         return own_index if self.class_indices is None else self.class_indices[own_index]
 
-    def _estimator_proba(
+    def _predict_own_proba(
         self, x_used: NDArray[np.float32], class_indices: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         if hasattr(self.estimator, "predict_proba"):
-            return self._over_all_classes(
+            return self._move_to_all_classes(
                 self.estimator.predict_proba(named_rows(self.estimator, x_used))
             )
         one_hot = np.zeros((len(x_used), self.n_classes))
         one_hot[np.arange(len(x_used)), class_indices] = 1.0
         return one_hot
 
-    def _over_all_classes(self, own_probabilities: NDArray[Any]) -> NDArray[np.float64]:
+    def _move_to_all_classes(self, own_probabilities: NDArray[Any]) -> NDArray[np.float64]:
         """Move the columns of the model's own classes to their class indices."""
         if n_nan_rows := int(np.isnan(own_probabilities).any(axis=1).sum()):
             raise InputError(

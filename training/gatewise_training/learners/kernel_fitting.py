@@ -146,11 +146,11 @@ class _Basis:
     def __init__(self, landmarks: NDArray[np.float64], gamma: float) -> None:
         self.landmarks = landmarks
         self.gamma = gamma
-        eigenvalues, eigenvectors = eigh(self._kernel(landmarks))
+        eigenvalues, eigenvectors = eigh(self._compute_kernel(landmarks))
         is_large = eigenvalues > 1e-5 * eigenvalues[-1]  # smaller ones would lose float32 precision
         self.whitening = eigenvectors[:, is_large] / np.sqrt(eigenvalues[is_large])
 
-    def _kernel(self, scaled_x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _compute_kernel(self, scaled_x: NDArray[np.float64]) -> NDArray[np.float64]:
         # (1 + gamma d^2 / 2^k)^(-2^k), close to exp(-gamma d^2), by k squarings
         squares = (scaled_x * scaled_x).sum(axis=1)[:, None] + (self.landmarks**2).sum(axis=1)
         distance = np.maximum(squares - 2.0 * scaled_x @ self.landmarks.T, 0.0)
@@ -161,7 +161,9 @@ class _Basis:
 
     def features(self, scaled_x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Compute whitened kernel values and a last column of ones, shape (n, rank + 1)."""
-        return np.column_stack([self._kernel(scaled_x) @ self.whitening, np.ones(len(scaled_x))])
+        return np.column_stack(
+            [self._compute_kernel(scaled_x) @ self.whitening, np.ones(len(scaled_x))]
+        )
 
 
 class _Ridge:

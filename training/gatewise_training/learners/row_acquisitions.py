@@ -41,7 +41,7 @@ def acquired_by_system(system: Any, x: NDArray[np.float32], *, paths: bool) -> N
     With `paths`, an offloaded row acquires only the features that the high-cost model needs for it.
     Otherwise it acquires all features of the high-cost model.
     """
-    exit_stages = system._exits(x)
+    exit_stages = system._find_exits(x)
     acquired = np.zeros(x.shape, np.bool_)
     for stage_number, stage in enumerate(system.stages_):
         reaches_stage = exit_stages >= stage_number

@@ -284,7 +284,7 @@ class _RiskRanking:
 
     def bases(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         """List the points nearest to the bound, through which paths lead."""
-        nearest_points = self._nearest(points)
+        nearest_points = self._select_nearest(points)
         if self.promise.kind == "offload_rate":
             # frontier points also save features, which is unnecessary if only offloads are bounded
             for chain, record in enumerate(self.records):
@@ -292,12 +292,12 @@ class _RiskRanking:
                 settings = tune(
                     with_smoothed_answers(replace(record, exit_costs=prices)), OFFLOAD_PRICES
                 )
-                nearest_points += self._nearest(
+                nearest_points += self._select_nearest(
                     [record.measure(thresholds, chain) for thresholds in settings]
                 )
         return nearest_points
 
-    def _nearest(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
+    def _select_nearest(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         return sorted(points, key=lambda point: abs(self.risk(point) - self.promise.bound))[
             :N_BASES
         ]

@@ -211,7 +211,7 @@ class PromiseCheck:
         article = "an " if promise_text[0] in "aeiou" else "a "
         accuracy_text = self.accuracy.text(self.n_rows)
         drop_text = broken_accuracy(self.expected_accuracy, self.accuracy)
-        verdict_text, advice = self._verdict_and_advice()
+        verdict_text, advice = self._write_verdict()
         return [
             f"promised: {article}{promise_text}{confidence}",
             f"reached on {plural(self.n_rows, 'row')} held out: {'; '.join(figures)}",
@@ -225,7 +225,7 @@ class PromiseCheck:
             f"what to do: {advice}",
         ]
 
-    def _verdict_and_advice(self) -> tuple[str, str]:
+    def _write_verdict(self) -> tuple[str, str]:
         """Get the verdict as text, and the advice."""
         broken_bounds = [bound for bound in self.bounds if bound.verdict != "kept"]
         names = listed([f"the {bound.name}" for bound in broken_bounds])

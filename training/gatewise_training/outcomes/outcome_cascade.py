@@ -281,11 +281,11 @@ class OutcomeCascade:
             )
             point = records.certify(self._tuned_frontier, **goal)
         else:
-            point = self._certified_threshold(goal)
+            point = self._certify_threshold(goal)
         self._guarantee_terms = point.guarantee
         return point.thresholds
 
-    def _certified_threshold(self, goal: dict[str, Any]) -> OperatingPoint:
+    def _certify_threshold(self, goal: dict[str, Any]) -> OperatingPoint:
         """Certify a threshold on all rows; raise InputError if no threshold passes.
 
         The thresholds are quantiles of the scores, which do not depend on losses. They are tested
@@ -322,8 +322,8 @@ class OutcomeCascade:
         exits = record.exits(thresholds)
         # 1 - loss / limit of the answer of each row
         correctness = record.correctness[exits, np.arange(len(exits))]
-        self.loss_ = self._mean_loss(correctness)
-        self.big_loss_ = self._mean_loss(record.correctness[-1])
+        self.loss_ = self._measure_mean_loss(correctness)
+        self.big_loss_ = self._measure_mean_loss(record.correctness[-1])
         loss_over_big = MeasuredFigure.loss(
             record.correctness[-1] - correctness, record.weights, record.splitter
         )
@@ -337,7 +337,7 @@ class OutcomeCascade:
             point, interval=interval, guarantee=terms
         )
 
-    def _mean_loss(self, correctness: NDArray[np.float64]) -> MeasuredFigure:
+    def _measure_mean_loss(self, correctness: NDArray[np.float64]) -> MeasuredFigure:
         record = self._calibration_record
         losses = 1.0 - correctness
         if np.isin(losses, (0, 1)).all():

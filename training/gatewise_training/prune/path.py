@@ -223,7 +223,7 @@ class PruningPath:
             assert budget is not None
             lam = self.sequence.level_at(budget=budget)
         lam = check_price(lam)
-        return self._point(lam, self.sequence.kept_at(lam))
+        return self._make_point(lam, self.sequence.kept_at(lam))
 
     def within(self, *, budget: float, gap: float = 0.0) -> PrunedPoint:
         """Get the most accurate known pruning within a budget, as :class:`.BudgetPrune` does.
@@ -244,7 +244,7 @@ class PruningPath:
             If no pruning is within the budget.
         """
         is_kept = pruning_within(self.sequence, budget, (self.per_tree, self.greedy), gap=gap)
-        return self._point(self.sequence.level_at(budget=budget), is_kept)
+        return self._make_point(self.sequence.level_at(budget=budget), is_kept)
 
     def frontier(self, n_points: int | None = None) -> dict[str, NDArray[np.float64]]:
         """Tabulate price, cost, training error and accuracy of the prunings, by falling cost.
@@ -270,15 +270,15 @@ class PruningPath:
             "training_error": sequence.errors[level_index],
         }
         if self.x is not None and self.y is not None:
-            table["accuracy"] = np.array([self._accuracy(level) for level in levels])
+            table["accuracy"] = np.array([self._measure_accuracy(level) for level in levels])
         return table
 
-    def _accuracy(self, level: float) -> float:
+    def _measure_accuracy(self, level: float) -> float:
         assert self.x is not None
         predictions = self.forest.pruned(self.sequence.kept_at(level)).proba(self.x).argmax(axis=1)
         return float(np.mean(predictions == self.y))
 
-    def _point(self, lam: float, is_kept: NDArray[np.bool_]) -> PrunedPoint:
+    def _make_point(self, lam: float, is_kept: NDArray[np.bool_]) -> PrunedPoint:
         cost = self.problem.cost(is_kept)
         error = self.problem.training_error(is_kept)
         return PrunedPoint(lam, error + lam * cost, cost, error, is_kept, self.forest)

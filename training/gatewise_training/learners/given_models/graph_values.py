@@ -93,71 +93,71 @@ class Value:
             other, self.dtype if is_python_number else np.asarray(other).dtype
         )
 
-    def _binary(self, operator: str, other: Any, dtype: Any = None) -> Value:
+    def _apply_binary(self, operator: str, other: Any, dtype: Any = None) -> Value:
         operand = self._as_value(other)
         common_dtype = np.result_type(self.dtype, operand.dtype)
         operands = [self.astype(common_dtype), operand.astype(common_dtype)]
         return self.graph.node(operator, operands, dtype or common_dtype)
 
-    def _unary(self, operator: str, dtype: Any = None, **attributes: Any) -> Value:
+    def _apply_unary(self, operator: str, dtype: Any = None, **attributes: Any) -> Value:
         return self.graph.node(operator, [self], dtype or self.dtype, **attributes)
 
     def astype(self, dtype: Any) -> Value:
         """Cast to a type."""
         if self.dtype == np.dtype(dtype):
             return self
-        return self._unary("Cast", dtype, to=_find_element_type(dtype))
+        return self._apply_unary("Cast", dtype, to=_find_element_type(dtype))
 
     def double(self) -> Value:
         """Cast to float64."""
         return self.astype(np.float64)
 
     def __add__(self, other: Any) -> Value:
-        return self._binary("Add", other)
+        return self._apply_binary("Add", other)
 
     def __sub__(self, other: Any) -> Value:
-        return self._binary("Sub", other)
+        return self._apply_binary("Sub", other)
 
     def __mul__(self, other: Any) -> Value:
-        return self._binary("Mul", other)
+        return self._apply_binary("Mul", other)
 
     def __truediv__(self, other: Any) -> Value:
-        return self._binary("Div", other)
+        return self._apply_binary("Div", other)
 
     def __matmul__(self, other: Any) -> Value:
-        return self._binary("MatMul", other)
+        return self._apply_binary("MatMul", other)
 
     def __neg__(self) -> Value:
-        return self._unary("Neg")
+        return self._apply_unary("Neg")
 
     def __gt__(self, other: Any) -> Value:
-        return self._binary("Greater", other, np.bool_)
+        return self._apply_binary("Greater", other, np.bool_)
 
     def __lt__(self, other: Any) -> Value:
-        return self._binary("Less", other, np.bool_)
+        return self._apply_binary("Less", other, np.bool_)
 
     def __ge__(self, other: Any) -> Value:
-        return self._binary("GreaterOrEqual", other, np.bool_)
+        return self._apply_binary("GreaterOrEqual", other, np.bool_)
 
     def equals(self, other: Any) -> Value:
         """Mark the entries that equal those of another value."""
-        return self._binary("Equal", other, np.bool_)
+        return self._apply_binary("Equal", other, np.bool_)
 
     def maximum(self, other: Any) -> Value:
         """Compute the larger of two values, entry by entry."""
-        return self._binary("Max", other)
+        return self._apply_binary("Max", other)
 
     def minimum(self, other: Any) -> Value:
         """Compute the smaller of two values, entry by entry."""
-        return self._binary("Min", other)
+        return self._apply_binary("Min", other)
 
     def apply(self, operator: str) -> Value:
         """Apply an operator with one input, such as Exp, to each entry."""
-        return self._unary(operator)
+        return self._apply_unary(operator)
 
     def isnan(self) -> Value:
         """Mark the entries that are NaN."""
-        return self._unary("IsNaN", np.bool_)
+        return self._apply_unary("IsNaN", np.bool_)
 
     def where(self, true_value: Any, false_value: Any) -> Value:
         """Select entries of `true_value` if this value is true, else of `false_value`."""
@@ -176,15 +176,15 @@ class Value:
 
     def max(self) -> Value:
         """Compute the largest entry of each row, as one column."""
-        return self._unary("ReduceMax", axes=[1], keepdims=1)
+        return self._apply_unary("ReduceMax", axes=[1], keepdims=1)
 
     def argmax(self) -> Value:
         """Get the index of the first largest entry of each row, int64 (n,)."""
-        return self._unary("ArgMax", np.int64, axis=1, keepdims=0)
+        return self._apply_unary("ArgMax", np.int64, axis=1, keepdims=0)
 
     def softmax(self) -> Value:
         """Compute the softmax of each row."""
-        return self._unary("Softmax", axis=1)
+        return self._apply_unary("Softmax", axis=1)
 
     def columns(self, indices: Any) -> Value:
         """Select columns by their indices."""
