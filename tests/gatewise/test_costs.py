@@ -148,6 +148,11 @@ def test_invalid_price_files_are_refused(tmp_path, name, text, message):
         FeatureCosts.from_file(tmp_path / name)
 
 
+def test_uniform_prices_are_1_by_default():
+    assert FeatureCosts.uniform(3).own.tolist() == [1.0, 1.0, 1.0]
+    assert FeatureCosts.uniform(2, price=2.5).total == 5.0
+
+
 def test_prices_by_name_can_be_reordered():
     named_costs = FeatureCosts({"age": 1.0, "chol": 5.17, "fbs": 3.10}, group={"chol": "blood"})
     assert named_costs == FeatureCosts(

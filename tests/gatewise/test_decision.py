@@ -128,7 +128,9 @@ def run_nodes(rule, outputs):
         if operator == "Gather":
             value_of_name[output_names] = np.take(operand, further_operands[0], **attributes)
         elif operator == "TopK":
-            indices = np.argsort(-operand, kind="stable", **attributes)[:, : further_operands[0][0]]
+            n_largest = further_operands[0][0]
+            assert n_largest <= operand.shape[1]  # onnxruntime refuses more than there are
+            indices = np.argsort(-operand, kind="stable", **attributes)[:, :n_largest]
             largest_values = np.take_along_axis(operand, indices, **attributes)
             value_of_name |= zip(output_names.split(), (largest_values, indices), strict=True)
         else:
