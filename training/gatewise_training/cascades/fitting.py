@@ -411,7 +411,7 @@ class ClassifierFit(BudgetedModel):
         # tune for accuracy and, for rare or bounded classes, under other weights
         class_shares = np.bincount(y, weights, minlength=problem.n_classes) / weights.sum()
         extra_class_weights = tuning_class_weights(class_shares, bounds)
-        points = self._tuned_points(
+        points = self._tune_points(
             records, seed=problem.seed, extra_class_weights=extra_class_weights
         )
         frontier = Frontier.from_points(points, **self._make_reference_fields(records[-1]))
@@ -437,7 +437,7 @@ class ClassifierFit(BudgetedModel):
                 confidence=self.guarantee,
             )
 
-    def _tuned_points(
+    def _tune_points(
         self, records: Sequence[CascadeRecord], **settings: Any
     ) -> list[OperatingPoint]:
         """Tune the thresholds of candidates within `max_instance_cost`; list their points."""

@@ -196,7 +196,7 @@ class PairCascade(CascadeClassifier):
         """Choose thresholds on the tuning record; measure them on the measuring record."""
         self.__dict__.pop("operating_point_", None)
         self.chains_ = ((stage,),)
-        points = self._tuned_points([tuning_record])
+        points = self._tune_points([tuning_record])
         frontier = Frontier.from_points(points, **self._make_reference_fields(tuning_record))
         max_loss = self._goal().get("max_loss", MAX_LOSS)
         self._tuned_frontier = with_group_errors(frontier, points, [tuning_record], max_loss)
