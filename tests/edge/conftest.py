@@ -25,13 +25,14 @@ def broker(tmp_path: Path) -> Iterator[Mosquitto]:
 
 @pytest.fixture
 def make_peer(broker: Mosquitto) -> Iterator[Callable[..., SimulatedWorker]]:
+    """Connect a client that answers like a worker; `respond_to` replaces its answers."""
     peers: list[SimulatedWorker] = []
 
     def make_peer(
-        behave: Callable[[wire.Request], list[wire.Response]] | None = None,
+        respond_to: Callable[[wire.Request], list[wire.Response]] | None = None,
     ) -> SimulatedWorker:
-        answer_request = behave or (lambda request: [small_bundle.answer_to(request)])
-        peers.append(SimulatedWorker(broker.url, answer_request))
+        respond_to = respond_to or (lambda request: [small_bundle.answer_to(request)])
+        peers.append(SimulatedWorker(broker.url, respond_to))
         return peers[-1]
 
     yield make_peer

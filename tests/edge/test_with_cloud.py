@@ -18,31 +18,37 @@ from gatewise_edge.link.mqtt import MqttLink
 from tests.support.small_bundle import HARD_ROW, answer_sample
 from tests.support.waiting import wait_until
 
+#: Row for which stage 0 of the small bundle stops.
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]
+#: Deadline that is met also on a loaded machine.
+LONG_DEADLINE_MS = 20_000
+#: Seconds to wait for the first connection on a loaded machine.
+CONNECT_TIMEOUT_S = 60
 
 pytestmark = pytest.mark.slow  # processes and brokers start
 
 
 @pytest.fixture
 def start_worker(bundle, broker, command) -> Callable[[], subprocess.Popen[str]]:
-    def start() -> subprocess.Popen[str]:
+    def start_process() -> subprocess.Popen[str]:
         worker = command("cloud", bundle.path, "--broker", broker.url)
         assert worker.line().startswith("ready:"), worker.finish()[2]
         return worker.process
 
-    return start
+    return start_process
 
 
 def test_device_and_worker_give_the_answers_of_the_sample(bundle, broker, start_worker):
     start_worker()
     link = MqttLink(broker.url)
-    with Device(bundle, link=link, deadline_ms=20_000) as device:
-        link.connect(60)
+    with Device(bundle, link=link, deadline_ms=LONG_DEADLINE_MS) as device:
+        link.connect(CONNECT_TIMEOUT_S)
         answers = answer_sample(device)
     assert {"edge", "cloud"} == {answer.route for answer in answers}
     expected_probabilities = bundle.sample()["cloud_probabilities"]
     for answer, probabilities in zip(answers, expected_probabilities, strict=True):
         if answer.route == "cloud":
+            # the wire has float32 probabilities
             np.testing.assert_allclose(answer.probabilities, probabilities, atol=1e-6)
 
 
@@ -52,17 +58,19 @@ def test_frozen_worker_costs_a_retry_and_dead_worker_does_not(bundle, broker, st
     link = MqttLink(broker.url)
     deadline_ms = 2000.0
     with Device(bundle, link=link, deadline_ms=deadline_ms) as device:
-        link.connect(60)
+        link.connect(CONNECT_TIMEOUT_S)
         routes = Counter(device.answer(HARD_ROW).route for _ in range(10))
         frozen_worker.send_signal(signal.SIGSTOP)
         started_at = time.monotonic()
         routes += Counter(device.answer(HARD_ROW).route for _ in range(10))
         assert time.monotonic() - started_at < 10 * deadline_ms / 1000
-        # Every other request goes to the frozen worker, is lost there, and is retried.
+        # The broker sends every other request, five of ten, to the frozen worker, where it is lost
+        # and retried. One of the five is tolerated to go to the other worker.
         assert device.counters["retries"] >= 4
         frozen_worker.kill()
         frozen_worker.wait()
         routes += Counter(device.answer(HARD_ROW).route for _ in range(10))
+        # A retry may be lost in the same way, so that two fallbacks are tolerated.
         assert routes["cloud"] >= 28
         assert routes.total() == 30
 
@@ -71,7 +79,7 @@ def test_devices_answer_when_all_workers_are_gone(bundle, broker, start_worker):
     worker = start_worker()
     link = MqttLink(broker.url)
     with Device(bundle, link=link, deadline_ms=100) as device:
-        link.connect(60)
+        link.connect(CONNECT_TIMEOUT_S)
         assert device.answer(HARD_ROW).route == "cloud"
         worker.kill()
         worker.wait()
@@ -80,8 +88,9 @@ def test_devices_answer_when_all_workers_are_gone(bundle, broker, start_worker):
         # Five requests in a row without a reply open the breaker. Then no request is sent, and its
         # features are not acquired.
         assert [answer.reason for answer in answers[:6]] == ["timeout"] * 5 + ["breaker-open"]
+        # Prices of the small bundle: a 1, b 0.5, c 2 and its group 10.
         assert answers[5].cost == 13.5
-        # A loaded machine may wake the device late.
+        # A loaded machine may wake the device up to 150 ms late.
         assert max(answer.latency_ms for answer in answers) < 100 + 150
         start_worker()
         wait_until(lambda: device.answer(HARD_ROW).route == "cloud", "the cloud", timeout_s=60)
@@ -91,9 +100,11 @@ def test_worker_tests_the_audits_of_all_devices(bundle, broker):
     with Worker(bundle, broker.url) as worker:
         for device_id in ("a", "b"):
             link = MqttLink(broker.url, device=device_id)
-            audit_share = 1.0
-            with Device(bundle, link=link, deadline_ms=20_000, audit=audit_share) as device:
-                link.connect(60)
+            audit_share = 1.0  # each answer of the edge is audited
+            with Device(
+                bundle, link=link, deadline_ms=LONG_DEADLINE_MS, audit=audit_share
+            ) as device:
+                link.connect(CONNECT_TIMEOUT_S)
                 for _ in range(30):
                     device.answer(SURE_ROW)
                     n_sent = device.counters["sent"]

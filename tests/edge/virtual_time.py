@@ -12,7 +12,7 @@ class Clock:
     """A clock that stands still until a test sets `now`."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
+        self.now = 1000.0  # an arbitrary start
 
     def __call__(self) -> float:
         return self.now

@@ -49,6 +49,7 @@ FAST_PARAMETERS = {
 
 @cache
 def make_rows(n_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Make 700 rows: 450 to train with, 120 to test with, and some that are not used."""
     X, y = make_classification(
         700,
         N_FEATURES,
@@ -68,13 +69,14 @@ class CountingSensors:
 
     def __init__(self) -> None:
         self.row = np.zeros(N_FEATURES, np.float32)
-        self.reads: Counter[str] = Counter()
+        #: Number of reads by the name of the sensor.
+        self.read_counts: Counter[str] = Counter()
 
     def sensor_of_feature(self, feature: int):
         """Make the sensor of a feature."""
 
         def read() -> float:
-            self.reads[f"x{feature}"] += 1
+            self.read_counts[f"x{feature}"] += 1
             return float(self.row[feature])
 
         return read
@@ -83,18 +85,20 @@ class CountingSensors:
         """Make the sensor of a group."""
 
         def read() -> list[float]:
-            self.reads[name] += 1
+            self.read_counts[name] += 1
             return self.row[list(GROUPS[name])].tolist()
 
         return read
 
     def cost_of_reads(self) -> float:
         """Compute the cost of the features that were read, without FeatureCosts."""
-        own_price = sum(2.0**feature for feature in range(N_FEATURES) if self.reads[f"x{feature}"])
+        own_price = sum(
+            2.0**feature for feature in range(N_FEATURES) if self.read_counts[f"x{feature}"]
+        )
         read_groups = [
             group
             for group, members in GROUPS.items()
-            if any(self.reads[f"x{feature}"] for feature in members)
+            if any(self.read_counts[f"x{feature}"] for feature in members)
         ]
         return own_price + sum(SHARED_PRICES[group] for group in read_groups)
 
@@ -113,7 +117,7 @@ class CountingSensors:
         if uses_group_sensors:
             expected_reads = {f"x{feature}" for feature in acquired & UNGROUPED_FEATURES}
             expected_reads |= {group for group in GROUPS if acquired & set(GROUPS[group])}
-        assert self.reads == Counter(expected_reads)
+        assert self.read_counts == Counter(expected_reads)
 
 
 METHODS_AND_CLASS_COUNTS = [(name, 3) for name in methods.names()]
@@ -159,7 +163,7 @@ def test_device_decides_and_acquires_as_in_training(method, n_classes, tmp_path)
             with Device(active_bundle, link=link, sensors=sensors, deadline_ms=60_000) as device:
                 for row, stage, label, cost in zip(X_test, *expected_outcomes, strict=True):
                     counting_sensors.row = row
-                    counting_sensors.reads = Counter()
+                    counting_sensors.read_counts = Counter()
                     answer = device.answer()
                     assert (answer.stage, answer.label, answer.cost) == (stage, label, cost)
                     assert answer.route in ("edge", "cloud")

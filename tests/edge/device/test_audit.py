@@ -18,6 +18,7 @@ def test_uncertain_answers_are_audited_more_often():
         sampler.record_confidence(confidence) for confidence in (0.5, 0.52, 0.56, 0.7, 1.0)
     ]
     assert probabilities == sorted(probabilities, reverse=True)
+    # About ten times the share for the most uncertain answer, and a fifth for the most certain one.
     assert 0.08 < probabilities[0] < 0.11
     assert probabilities[-1] == pytest.approx(0.002, rel=0.01)
 
@@ -34,6 +35,7 @@ def test_mean_probability_is_close_to_the_share(mean_probability, n_distinct_con
         np.mean(probabilities) == pytest.approx(mean_probability, rel=0.05)
         or n_distinct_confidences == 3
     )
+    # Each probability is at least a fifth of the share.
     assert mean_probability / 6 < np.mean(probabilities) < 1.05 * mean_probability
     assert min(probabilities) >= 0.2 * mean_probability
 

@@ -38,9 +38,9 @@ class RecordingLink(InProcessLink):
 def test_audits_have_the_answers_of_the_stages(bundle):
     link = RecordingLink(1)
     with Device(bundle, link=link, audit=1.0) as device:
-        first, second, third = (device.answer(row) for row in (SURE_ROW, UNSURE_ROW, SURE_ROW))
+        answers = [device.answer(row) for row in (SURE_ROW, UNSURE_ROW, SURE_ROW)]
         counters, gauges = device.counters, device.gauges
-    assert (first.route, second.route, third.route) == ("edge", "cloud", "edge")
+    assert [answer.route for answer in answers] == ["edge", "cloud", "edge"]
     marks = [request.audit for request in link.requests]
     assert marks[1] is None
     assert [(mark.class_index, mark.probability) for mark in (marks[0], marks[2])] == [
@@ -50,7 +50,7 @@ def test_audits_have_the_answers_of_the_stages(bundle):
     assert [mark.n_skipped for mark in (marks[0], marks[2])] == [0, 1]
     assert (gauges["audit_instances"], gauges["audit_weighted"]) == (3.0, 0.0)
     assert counters["edge"] == 2
-    assert first.cost == 1.5  # the features of the audit are not charged to the answer
+    assert answers[0].cost == 1.5  # the features of the audit are not charged to the answer
     assert gauges["audit_cost"] > 0
 
 
@@ -68,6 +68,7 @@ def test_share_of_the_answers_is_audited_and_answers_do_not_change(bundle):
         (answer.label, answer.route, answer.cost) for answer in answers_without_audits
     ]
     n_local = sum(answer.route == "edge" for answer in answers_without_audits)
+    # Around the share of 0.1, with its random variation.
     assert 0.03 * n_local < n_audits < 0.25 * n_local
 
 
@@ -150,6 +151,7 @@ def test_weighted_disagreements_estimate_those_of_all_instances(bundle):
         for _ in range(200):
             device.answer(SURE_ROW)
         gauges = device.gauges
+    # The cloud disagrees with each of the 200 answers. The estimates vary because half are audited.
     assert gauges["audit_instances"] == pytest.approx(200, abs=10)
     assert gauges["audit_weighted"] == pytest.approx(200, rel=0.2)
 

@@ -27,16 +27,13 @@ from tests.support.waiting import wait_until
 
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure and answers yes
 SECOND_STAGE_ROW = [0.1, 0, -1.0, 0, 0, 0]  # stage 1 is sure and answers no
-UNSURE_ROW = [
-    0.1,
-    0,
-    0.1,
-    0,
-    -1.0,
-    0,
-]  # no stage is sure; stage 1 tends to yes, the cloud answers no
+UNSURE_ROW = [0.1, 0, 0.1, 0, -1.0, 0]  # no stage is sure: stage 1 tends to yes, the cloud to no
 NAN = float("nan")
+#: Prices of a request, of an evaluation of the cloud model, and of a request's bytes.
 OFFLOAD_PRICE = 0.25 + 0.5 + 0.001 * request_bytes(3)
+
+# Costs in these tests: a 1 and b 0.5 are 1.5, with c 2 and its group's 10 they are 13.5, and with
+# e 4 they are 17.5. A device reserves 5 ms of each deadline, so that 100 ms end after 95 ms.
 
 
 @pytest.fixture
@@ -54,26 +51,19 @@ def test_answer_comes_from_the_edge_the_cloud_or_as_a_fallback(bundle):
             device.answer(row) for row in (SURE_ROW, SECOND_STAGE_ROW, UNSURE_ROW)
         )
         assert count_routes(device) == {"edge": 2, "cloud": 1, "fallback": 0, "errors": 0}
-    assert (edge_answer.label, edge_answer.class_index, edge_answer.route, edge_answer.stage) == (
-        "yes",
-        1,
-        "edge",
-        0,
-    )
+    assert (edge_answer.label, edge_answer.class_index) == ("yes", 1)
+    assert (edge_answer.route, edge_answer.stage) == ("edge", 0)
     assert (edge_answer.reason, edge_answer.acquired, edge_answer.cost) == ("stopped", (0, 1), 1.5)
-    assert (second_stage_answer.label, second_stage_answer.route, second_stage_answer.stage) == (
-        "no",
-        "edge",
-        1,
-    )
+    second_outcome = (second_stage_answer.label, second_stage_answer.route)
+    assert (*second_outcome, second_stage_answer.stage) == ("no", "edge", 1)
     assert (second_stage_answer.acquired, second_stage_answer.cost) == ((0, 1, 2), 13.5)
     assert (cloud_answer.label, cloud_answer.route, cloud_answer.stage) == ("no", "cloud", 2)
     assert (cloud_answer.reason, cloud_answer.acquired) == ("offloaded", (0, 1, 2, 4))
     assert (cloud_answer.feature_cost, cloud_answer.cost) == (17.5, 17.5 + OFFLOAD_PRICE)
-    np.testing.assert_allclose(
-        cloud_answer.probabilities, [1 / (1 + np.exp(-10)), 4.54e-5], rtol=1e-3
-    )
-    assert 0 < cloud_answer.latency_ms < 500
+    # The margin of the cloud model is 10 e = -10.
+    expected_probabilities = [1 / (1 + np.exp(-10)), 1 / (1 + np.exp(10))]
+    np.testing.assert_allclose(cloud_answer.probabilities, expected_probabilities, rtol=1e-3)
+    assert 0 < cloud_answer.latency_ms < 500  # the default deadline
 
 
 def test_rows_may_be_tables_series_and_mappings_by_name(bundle):
@@ -121,7 +111,7 @@ def test_last_stage_answers_if_no_request_can_be_sent(bundle, link_state, reason
 
 
 @pytest.mark.parametrize(
-    ("policy", "has_link", "row", "expected"),
+    ("policy", "has_link", "row", "expected_fields"),
     [
         ("edge-only", True, UNSURE_ROW, ("yes", "edge", "edge-only", (0, 1, 2), 13.5)),
         (
@@ -133,11 +123,12 @@ def test_last_stage_answers_if_no_request_can_be_sent(bundle, link_state, reason
         ("cloud-only", False, SURE_ROW, ("yes", "fallback", "no-link", (0, 1), 1.5)),
     ],
 )
-def test_policies_edge_only_and_cloud_only(bundle, policy, has_link, row, expected):
+def test_policies_edge_only_and_cloud_only(bundle, policy, has_link, row, expected_fields):
     link = InProcessLink(cloud_answers) if has_link else None
     with Device(bundle, link=link, policy=policy) as device:
         answer = device.answer(row)
-    assert (answer.label, answer.route, answer.reason, answer.acquired, answer.cost) == expected
+    fields = (answer.label, answer.route, answer.reason, answer.acquired, answer.cost)
+    assert fields == expected_fields
 
 
 def test_instance_falls_back_at_its_deadline_when_the_cloud_is_silent(bundle, clock):
@@ -169,13 +160,13 @@ def test_second_answer_to_a_retried_request_is_a_duplicate(bundle, clock):
         answer = answer_in_virtual_time(device, clock)
         counters = device.counters
     assert (answer.label, answer.route) == ("no", "cloud")
-    assert answer.latency_ms == pytest.approx(195 / 2)
+    assert answer.latency_ms == pytest.approx(195 / 2)  # the retry is due after half of the time
     assert answer.cost == 17.5 + OFFLOAD_PRICE
     assert (counters["answered"], counters["duplicates"], counters["retries"]) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
-    ("changes", "counter"),
+    ("changes", "counter_name"),
     [
         ({"version": "8"}, "mismatched"),
         ({"model": "other"}, "mismatched"),
@@ -183,14 +174,14 @@ def test_second_answer_to_a_retried_request_is_a_duplicate(bundle, clock):
         ({"id": bytes(16)}, "unknown"),
     ],
 )
-def test_response_of_another_request_is_not_used(bundle, clock, changes, counter):
+def test_response_of_another_request_is_not_used(bundle, clock, changes, counter_name):
     def respond_wrongly(payload, receive):
         request = wire.decode_request(payload)
         receive(wire.encode_response(answer_to(request, **changes)))
 
     with Device(bundle, link=FakeLink(respond_wrongly), clock=clock) as device:
         answer = answer_in_virtual_time(device, clock)
-        assert device.counters[counter] == 2
+        assert device.counters[counter_name] == 2  # the request and its retry
     assert (answer.route, answer.reason) == ("fallback", "timeout")
 
 
@@ -218,6 +209,7 @@ def test_error_of_the_cloud_gives_a_fallback_with_its_code(bundle, clock, caplog
         answer = answer_in_virtual_time(device, clock)
     assert (answer.route, answer.reason) == ("fallback", f"cloud:{code}")
     assert len(link.sent_payloads) == n_sent
+    # The retry is due after the expected round trip, a quarter of the time before a measurement.
     assert answer.latency_ms == pytest.approx(95 / 4 if n_sent == 2 else 0.0)
     # It is logged once, although the request was refused twice.
     assert caplog.text.count("no worker serves small 7") == (code == "no-model")
@@ -249,7 +241,7 @@ MISSING_C = [0.1, 0, NAN, 0, 1.0, 0]
 MISSING_E = [0.1, 0, 0.1, 0, NAN, 0]
 
 
-def bundle_allowing_missing(make_bundle, stages: str, cloud: str):
+def make_bundle_with_missing(make_bundle, stages: str, cloud: str):
     return make_bundle(f"{stages}-{cloud}", missing=MissingSpec(stages, cloud))
 
 
@@ -260,22 +252,14 @@ def test_missing_value_that_no_model_allows_ends_the_stages(bundle):
         answer_without_c = device.answer(MISSING_C)
         answer_without_e = device.answer(MISSING_E)
         assert count_routes(device) == {"edge": 0, "cloud": 0, "fallback": 2, "errors": 1}
-    assert (answer_without_c.route, answer_without_c.reason, answer_without_c.stage) == (
-        "fallback",
-        "missing:c",
-        0,
-    )
-    assert answer_without_c.cost == 13.5  # c was read and is charged
-    assert (answer_without_e.route, answer_without_e.reason, answer_without_e.stage) == (
-        "fallback",
-        "missing:e",
-        1,
-    )
-    assert answer_without_e.cost == 17.5
+    assert (answer_without_c.route, answer_without_c.reason) == ("fallback", "missing:c")
+    assert (answer_without_c.stage, answer_without_c.cost) == (0, 13.5)  # c was read
+    assert (answer_without_e.route, answer_without_e.reason) == ("fallback", "missing:e")
+    assert (answer_without_e.stage, answer_without_e.cost) == (1, 17.5)
 
 
 def test_missing_value_that_only_the_cloud_allows_is_offloaded(make_bundle):
-    bundle = bundle_allowing_missing(make_bundle, "refused", "allowed")
+    bundle = make_bundle_with_missing(make_bundle, "refused", "allowed")
     link = InProcessLink(lambda X: cloud_answers(np.nan_to_num(X)), allow_missing=True)
     with Device(bundle, link=link) as device:
         answers = [device.answer(row) for row in (MISSING_A, MISSING_C, MISSING_E)]
@@ -288,7 +272,7 @@ def test_missing_value_that_only_the_cloud_allows_is_offloaded(make_bundle):
 
 
 def test_stages_that_allow_a_missing_value_run_with_it(make_bundle):
-    bundle = bundle_allowing_missing(make_bundle, "allowed", "refused")
+    bundle = make_bundle_with_missing(make_bundle, "allowed", "refused")
     with Device(bundle, link=InProcessLink(cloud_answers)) as device:
         # With a NaN the margin of stage 0 is NaN, so that it does not stop; stage 1 is sure.
         answer = device.answer(MISSING_A)
@@ -299,7 +283,7 @@ def test_stages_that_allow_a_missing_value_run_with_it(make_bundle):
 
 
 def test_infinite_value_is_refused_by_stages_and_cloud(make_bundle):
-    bundle = bundle_allowing_missing(make_bundle, "allowed", "allowed")
+    bundle = make_bundle_with_missing(make_bundle, "allowed", "allowed")
     with Device(bundle, link=InProcessLink(cloud_answers)) as device:
         with pytest.raises(SensorError, match="'a' is infinite"):
             device.answer([np.inf, 0, 0, 0, 0, 0])
@@ -335,7 +319,7 @@ def test_blocking_sensor_does_not_delay_the_answer_past_its_deadline(bundle):
     with Device(bundle, sensors=sensors, deadline_ms=60) as device:
         started_at = time.monotonic()
         answer = device.answer()
-        assert time.monotonic() - started_at < 30
+        assert time.monotonic() - started_at < 30  # before the sensor returns
         assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor-late:c", 0)
         assert answer.cost == 1.5
         # The sensor still blocks, but the first stage has its features.
@@ -411,7 +395,7 @@ def test_offloads_beyond_the_bound_are_fallbacks_with_their_own_reason(bundle, c
         bundle, link=link, offload_rules=OffloadRules(max_offloads="2/h"), clock=clock
     ) as device:
         answers = [device.answer(UNSURE_ROW) for _ in range(3)]
-        clock.now += 1799.0
+        clock.now += 1799.0  # one of two offloads per hour is allowed again after 1800 s
         answers.append(device.answer(UNSURE_ROW))
         clock.now += 1.0
         answers.append(device.answer(UNSURE_ROW))

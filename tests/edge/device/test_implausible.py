@@ -17,6 +17,7 @@ from tests.support.small_bundle import HARD_ROW, cloud_answers, sample_rows, wri
 from tests.support.window_system import draw_windows, make_window_bundle, roughness
 
 RANGES = TrainingRanges.of_rows(sample_rows(500))
+# Stage 0 stops for both rows. The training rows have a standard deviation of 0.4.
 ROW_WITH_FAR_A = [1000.0, 0, 0, 0, 0, 0]
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 
@@ -108,13 +109,14 @@ def test_walker_compares_each_value_that_it_reads_with_its_range(bundle_with_ran
     meter = Meter(bundle_with_ranges.manifest.feature_costs(), limits=limits)
     row = np.array(replace_values(SURE_ROW, c=np.nan, d=limits[1][3]), np.float32)
     reading = Reading(row, meter, lambda: 1.0)
-    value_of = reading.value_getter([0, 2, 3], allow_missing=True)
-    assert [value_of(0), value_of(2)][0] == 1.0
+    # The walker reads by position: positions 0, 1 and 2 are the features a, c and d.
+    read_value = reading.value_getter([0, 2, 3], allow_missing=True)
+    assert read_value(0) == 1.0
     assert reading.implausible == ""
-    value_of(2)
+    read_value(2)
     assert reading.implausible == ""  # a value at the limit is plausible
     row[3] = np.nextafter(limits[1][3], np.inf, dtype=np.float32)
-    value_of(2)
+    read_value(2)
     assert reading.implausible == "d"
 
 
@@ -138,8 +140,8 @@ def test_reason_names_a_dead_or_saturated_channel(make_once):
     window_array, _ = draw_windows(12, seed=9)
     dead_windows, saturated_windows, far_windows = (window_array.copy() for _ in range(3))
     dead_windows[:, :, 1] = 0
-    saturated_windows[:, :, 0] = 2500
-    far_windows[:, 3, 1] = 32000
+    saturated_windows[:, :, 0] = 2500  # a constant of a normal size
+    far_windows[:, 3, 1] = 32000  # one sample, almost the largest int16
     with Device(bundle, blocks={"roughness": roughness}, policy="edge-only") as device:
         for faulty_windows, channel_name in (
             (dead_windows, "acc_y"),

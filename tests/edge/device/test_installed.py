@@ -24,6 +24,7 @@ from gatewise_export.bundle.manifest_records import FileSpec
 from tests.support.small_bundle import HARD_ROW, FakeLink, cloud_answers, respond
 from tests.support.waiting import wait_until
 
+#: Row for which stage 0 of the small bundle stops.
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]
 NAN = float("nan")
 
@@ -70,10 +71,10 @@ def with_wrong_sample(bundle):
 def with_reversed_features(bundle):
     """Reverse the order of a bundle's features."""
 
-    def reverse(sample):
+    def reverse_columns(sample):
         sample["X"] = np.ascontiguousarray(sample["X"][:, ::-1])
 
-    return rewrite_bundle(bundle, reverse, features=bundle.manifest.features[::-1])
+    return rewrite_bundle(bundle, reverse_columns, features=bundle.manifest.features[::-1])
 
 
 def test_rows_are_matched_by_name_with_each_adopted_bundle(bundle, make_bundle):
@@ -126,7 +127,7 @@ def test_adopting_a_bundle_does_not_disturb_other_threads(bundle, make_bundle):
     is_over = threading.Event()
 
     def answer_rows(seed):
-        """Answer rows until the stop; return their number."""
+        """Answer rows until `is_over`; return their number."""
         rng = np.random.default_rng(seed)
         n_rows = 0
         while not is_over.is_set():

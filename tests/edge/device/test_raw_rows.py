@@ -21,9 +21,13 @@ from gatewise_training import ConfidenceCascade
 from gatewise_training.data.table_encoder import TableEncoder
 from tests.support.machine_table import PRICES, draw_machines, make_raw_bundle
 
+#: Seconds that an instance has left; longer than any read takes.
+TIMEOUT_S = 9.0
+
 
 @pytest.fixture
 def system_encoder_path(make_once):
+    """A fitted system of raw columns, its encoder, and the path of its bundle."""
     return make_once("raw-bundle", make_raw_bundle)
 
 
@@ -63,7 +67,8 @@ def test_raw_rows_get_the_answers_of_the_estimator(system_encoder_path, rows, tm
         ]
 
 
-def outcome_of(answer):
+def describe_outcome(answer):
+    """Return the fields of an answer, or the text and cause of an error, to compare them."""
     if isinstance(answer, SensorError):
         return str(answer), answer.cause
     return answer.label, answer.route, answer.reason, answer.cost
@@ -75,8 +80,8 @@ def test_absent_column_of_a_row_counts_as_an_empty_cell(system_encoder_path, row
         for column_index, name in enumerate(encoder.encoder_.names):
             rows_with_empty_cells = rows.assign(**{name: None})
             answers = device.answer_many(rows.drop(columns=name).to_dict("records"))
-            assert [outcome_of(answer) for answer in answers] == [
-                outcome_of(answer)
+            assert [describe_outcome(answer) for answer in answers] == [
+                describe_outcome(answer)
                 for answer in device.answer_many(rows_with_empty_cells.to_dict("records"))
             ]
             features = encoder.transform(rows_with_empty_cells)
@@ -101,10 +106,12 @@ def test_absent_column_of_a_row_counts_as_an_empty_cell(system_encoder_path, row
 def test_note_names_absent_columns_and_how_they_are_filled(
     system_encoder_path, rows, tmp_path, capsys
 ):
-    encoder, path = system_encoder_path[1].encoder_, tmp_path / "rows.csv"
+    _, encoder, _ = system_encoder_path
+    row_encoder = encoder.encoder_
+    path = tmp_path / "rows.csv"
     rows.drop(columns=["mass", "heat"]).to_csv(path, index=False)
     with StopRequest() as stop_request:
-        open_source(str(path), encoder.names, stop_request, encoder)
+        open_source(str(path), row_encoder.names, stop_request, row_encoder)
     notes = capsys.readouterr().err
     assert "has no column heat: every row is filled in, like an empty cell in training\n" in notes
     assert "has no column mass: missing in every row; if a stage needs it, the cloud" in notes
@@ -118,7 +125,7 @@ def test_error_names_an_absent_column_if_no_value_may_be_missing():
 
     def acquire_all(allow_missing):
         source = RawRowSource({"mass": "2"}, encoder)
-        reading = Reading(source, Meter(costs), lambda: 1.0)
+        reading = Reading(source, Meter(costs), lambda: TIMEOUT_S)
         return reading.acquire(np.arange(3), allow_missing=allow_missing).tolist()
 
     assert str(acquire_all(allow_missing=True)) == "[2.0, nan, 7.0]"
@@ -152,17 +159,21 @@ def test_bundle_with_encoders_can_replace_a_bundle_of_numbers(tmp_path):
 
 
 def test_sensors_return_raw_cells_and_each_is_read_once(system_encoder_path, rows):
-    path = system_encoder_path[2]
+    _, _, path = system_encoder_path
     row = dict(rows.iloc[0])
-    reads = []
+    read_names = []
 
     def make_sensor(name):
-        return lambda: (reads.append(name), row[name])[1]
+        def read_cell():
+            read_names.append(name)
+            return row[name]
+
+        return read_cell
 
     with Device(path, sensors=Sensors({name: make_sensor(name) for name in PRICES})) as device:
         answer = device.answer()
-    assert answer.cost == sum(PRICES[name] for name in reads)
-    assert len(reads) == len(set(reads))
+    assert answer.cost == sum(PRICES[name] for name in read_names)
+    assert len(read_names) == len(set(read_names))
     with pytest.raises(InputError, match="column 'mass' has no sensor"):
         Device(
             path, sensors=Sensors({name: make_sensor(name) for name in PRICES if name != "mass"})
@@ -175,68 +186,75 @@ def test_group_sensor_returns_a_column_whose_price_is_charged_once(system_encode
     _, encoder, path = system_encoder_path
     costs = Bundle.open(path).manifest.feature_costs()
     row_encoder = encoder.encoder_
-    reads = []
-    group_sensors = {"supplier": lambda: (reads.append(1), {"supplier": "ACME"})[1]}
-    sensors = Sensors({"heat": lambda: None}, groups=group_sensors)
-    reading = Reading(sensors.bind(costs, (), row_encoder), Meter(costs), lambda: 9.0)
-    value_of = reading.value_getter(range(len(costs.own)), allow_missing=False)
+    n_reads = 0
+
+    def read_supplier():
+        nonlocal n_reads
+        n_reads += 1
+        return {"supplier": "ACME"}
+
+    sensors = Sensors({"heat": lambda: None}, groups={"supplier": read_supplier})
+    reading = Reading(sensors.bind(costs, (), row_encoder), Meter(costs), lambda: TIMEOUT_S)
+    read_value = reading.value_getter(range(len(costs.own)), allow_missing=False)
     for feature in row_encoder.members(0):
-        assert value_of(feature) == row_encoder.cell(0, "ACME")[feature]
+        assert read_value(feature) == row_encoder.cell(0, "ACME")[feature]
         assert reading.cost == PRICES["supplier"]
     heat_features = np.array(row_encoder.members(row_encoder.names.index("heat")))
     values = reading.acquire(heat_features, allow_missing=False).tolist()
     assert values == list(row_encoder.cell(row_encoder.names.index("heat"), None))
-    assert values[1] == 1.0
-    assert (reading.cost, len(reads)) == (PRICES["supplier"] + PRICES["heat"], 1)
+    assert values[1] == 1.0  # the indicator of an empty cell
+    assert (reading.cost, n_reads) == (PRICES["supplier"] + PRICES["heat"], 1)
     sensors.close()
 
 
 def test_column_of_a_group_costs_its_own_price_and_the_shared_price_once(system_encoder_path):
-    encoder = system_encoder_path[1]
-    reads = []
+    _, encoder, _ = system_encoder_path
+    row_encoder = encoder.encoder_
+    n_reads = 0
+
+    def read_lab():
+        nonlocal n_reads
+        n_reads += 1
+        return {"heat": None, "mass": 5}
+
     costs = encoder.feature_costs(
         FeatureCosts(PRICES, group={"heat": "lab", "mass": "lab"}, shared={"lab": 2.0})
     )
-    row_encoder, read_lab = (
-        encoder.encoder_,
-        lambda: (reads.append(1), {"heat": None, "mass": 5})[1],
-    )
-    reading = Reading(
-        Sensors(groups={"lab": read_lab}).bind(costs, (), row_encoder), Meter(costs), lambda: 9.0
-    )
-    heat_features, mass_features = (
-        np.array(row_encoder.members(row_encoder.names.index(name))) for name in ("heat", "mass")
-    )
+    source = Sensors(groups={"lab": read_lab}).bind(costs, (), row_encoder)
+    reading = Reading(source, Meter(costs), lambda: TIMEOUT_S)
+    heat_column, mass_column = (row_encoder.names.index(name) for name in ("heat", "mass"))
+    heat_features = np.array(row_encoder.members(heat_column))
+    mass_features = np.array(row_encoder.members(mass_column))
+    # The first feature of heat is its number, and the second one the indicator of an empty cell.
     assert reading.acquire(heat_features[1:], allow_missing=False).tolist() == [1.0]
     assert reading.cost == PRICES["heat"] + 2.0
-    assert reading.acquire(heat_features[:1], allow_missing=False).tolist() == [
-        row_encoder.cell(3, None)[0]
-    ]
+    filled_value = row_encoder.cell(heat_column, None)[0]
+    assert reading.acquire(heat_features[:1], allow_missing=False).tolist() == [filled_value]
     assert reading.cost == PRICES["heat"] + 2.0
     assert reading.acquire(mass_features, allow_missing=False).tolist() == [5.0]
-    assert (reading.cost, len(reads)) == (PRICES["heat"] + PRICES["mass"] + 2.0, 1)
+    assert (reading.cost, n_reads) == (PRICES["heat"] + PRICES["mass"] + 2.0, 1)
 
 
 def test_invalid_cell_is_a_failed_sensor_with_the_name_of_its_column(
     system_encoder_path, rows, tmp_path, capsys
 ):
+    _, encoder, bundle_path = system_encoder_path
+    row_encoder = encoder.encoder_
     row = dict(rows.iloc[0]) | {"when": "soon"}
     raises_sensor_error = pytest.raises(SensorError, match="'when': 'soon'")
-    with Device(system_encoder_path[2]) as device, raises_sensor_error as error_info:
+    with Device(bundle_path) as device, raises_sensor_error as error_info:
         device.answer(row)
     assert error_info.value.sensor == "when"
-    rows.loc[[5, 9], "when"] = "soon"
+    rows.loc[[5, 9], "when"] = "soon"  # row 5 is line 7, after the header
     path = str(tmp_path / "rows.csv")
     rows.to_csv(path, index=False)
-    encoder = system_encoder_path[1].encoder_
-    with StopRequest() as stop_request, Device(system_encoder_path[2]) as device:
-        source = open_source(path, encoder.names, stop_request, encoder)
+    with StopRequest() as stop_request, Device(bundle_path) as device:
+        source = open_source(path, row_encoder.names, stop_request, row_encoder)
         answers = device.answer_many([cells for cells, _ in source])
     notes = capsys.readouterr().err
     assert "line 7: column 'when': 'soon' is not" in notes
     assert notes.endswith("(and 1 more rows): a failed sensor if a stage needs the cell\n")
-    assert [str(answer) for answer in answers if isinstance(answer, SensorError)] == [
-        str(error_info.value)
-    ] * 2
+    errors = [str(answer) for answer in answers if isinstance(answer, SensorError)]
+    assert errors == [str(error_info.value)] * 2
     with pytest.raises(InputError, match=r"line 7: column 'when': 'soon' is not"):
-        read_table(path, encoder.names, encoder)
+        read_table(path, row_encoder.names, row_encoder)

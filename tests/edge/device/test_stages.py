@@ -34,6 +34,8 @@ from tests.support.stage_runs import exit_indices, run_all
 
 @pytest.mark.parametrize(
     ("margins", "link", "rule_name", "stop_score", "label"),
+    # The score of the rule "margin" is the absolute margin, or the difference of the two largest
+    # margins. The score of the rule "column" is the last output.
     [
         ([2.0], "sigmoid", "margin", 2.0, 1),
         ([-0.5], "sigmoid", "margin", 0.5, 0),
@@ -54,6 +56,7 @@ def test_stop_score_label_and_probabilities_of_a_stage(margins, link, rule_name,
 
 
 def make_stage_output(margins, link, rule_name, threshold):
+    """Make the output of a stage with one input and the given margins."""
     spec = StageSpec("s.onnx", ("a",), 1, link, rule_name, len(margins))
     rule = STOP_RULES[rule_name]
     inputs = np.array([0])
@@ -79,7 +82,7 @@ def test_margins_and_exits_of_stages_equal_their_formulas(bundle):
 
 
 def test_self_test_passes_at_every_operating_point(bundle, make_bundle):
-    assert self_test(bundle) == 32
+    assert self_test(bundle) == 32  # the rows of the sample
     assert self_test(bundle.with_active(1)) == 32
     thresholds = [stage.threshold for stage in load_stages(bundle.with_active(1))]
     assert thresholds == [None, 1.0]
@@ -94,6 +97,7 @@ def with_other_weights(bundle: Bundle, weights: np.ndarray) -> Bundle:
 
 
 def test_self_test_detects_a_graph_with_other_outputs(make_bundle):
+    # The smallest possible change of the weights 4 and 0.
     weights = np.nextafter(np.float32([[4.0], [0.0]]), np.float32(10))
     with pytest.raises(SelfTestError, match="gives other results here than where") as error_info:
         self_test(with_other_weights(make_bundle(), weights))
@@ -137,13 +141,18 @@ X = np.load(sys.argv[2])
 answers = []
 with Device(sys.argv[1]) as device:
     n_tested = self_test(device.bundle)
-    for x in X:
-        a = device.answer(x)
-        answers.append([a.label, a.stage, a.cost, a.route, a.reason, list(a.probabilities)])
+    for row in X:
+        answer = device.answer(row)
+        answers.append(
+            [
+                answer.label, answer.stage, answer.cost, answer.route, answer.reason,
+                list(answer.probabilities),
+            ]
+        )
 assert "onnxruntime" not in sys.modules
 stages = load_stages(device.bundle)
 outputs = [stage.run(np.ascontiguousarray(X[:, stage.inputs])) for stage in stages]
-bits = [o.view(np.uint32).tolist() for o in outputs]
+bits = [output.view(np.uint32).tolist() for output in outputs]
 print(json.dumps({"n_tested": n_tested, "answers": answers, "bits": bits}, default=str))
 """
 
@@ -202,7 +211,7 @@ def test_graph_that_does_not_match_its_arrays_is_refused(tmp_path: Path) -> None
 def test_given_graph_runs_in_onnxruntime_only(tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_bundle.write_bundle(tmp_path / "tiny"))
     assert bundle.manifest.stages[0].kind == "graph"
-    assert self_test(bundle) == 8
+    assert self_test(bundle) == 8  # the rows of the tiny bundle's sample
     with pytest.raises(BundleError, match=r"stage_0\.onnx is a given graph and needs onnxru"):
         load_stages(bundle, runner="numpy")
 
@@ -251,4 +260,5 @@ def test_given_graph_that_grows_is_refused_within_the_memory_limit(tmp_path: Pat
     replace_file(path, "stage_0.onnx", tiny_bundle.growing_graph())
     peak_mb, _, message = run_python(LOAD_STAGES, path).partition(" ")
     assert "stage_0.onnx" in message
+    # Far less than the 2 GB of the graph's product.
     assert int(peak_mb) < 700

@@ -39,8 +39,10 @@ from tests.support.small_bundle import answer_sample, cloud_answers
 from tests.support.trees import draw_trees
 
 NAN = float("nan")
+#: Prices of a request, of an evaluation of the cloud model, and of a request's bytes.
 OFFLOAD_PRICE = 0.25 + 0.5 + 0.001 * request_bytes(3)
 STAGE_INPUTS = ("a", "c", "d")
+# Rows of a to f; no node tests a 9.
 SURE_NO_ROW = [-1.0, 9, 9, 9, 9, 9]
 SURE_YES_ROW = [1.0, 9, 1.0, 1.0, 9, 9]
 UNSURE_ROW = [1.0, 9, -1.0, 9, -1.0, 9]
@@ -51,6 +53,7 @@ def write_trees(trees: TreeEnsemble) -> bytes:
 
 
 def make_tree(**changes) -> TreeEnsemble:
+    """Make the tree of these tests: the nodes 0, 2 and 4 test a, c and d, the others are leaves."""
     arrays = {
         "feature": np.array([0, -1, 1, -1, 2, -1, -1], np.int32),
         "threshold": np.zeros(7, np.float32),
@@ -240,7 +243,7 @@ def test_blocking_sensor_ends_the_walk_at_the_deadline(make_lazy_bundle, is_seco
         else:
             with pytest.raises(SensorError, match="did not answer in time"):
                 device.answer()
-        assert time.monotonic() - started_at < 30
+        assert time.monotonic() - started_at < 30  # before the sensor returns
         may_return.set()
     assert reads == (["a", "b", "blood"] if is_second else ["a", "blood"])
 
@@ -283,6 +286,7 @@ def test_several_threads_can_walk_at_the_same_time(lazy_bundle):
 
     def answer_rows(seed: int) -> None:
         for i in np.random.default_rng(seed).integers(0, 2, 300):
+            # a 1; with c 2, d 3 and their group's 10 it is 16
             assert device.answer(rows[i]).cost == (1.0, 16.0)[i]
 
     with Device(lazy_bundle) as device, ThreadPoolExecutor(4) as pool:
@@ -298,7 +302,7 @@ def with_other_trees(bundle: Bundle, trees: TreeEnsemble) -> Bundle:
 
 
 def test_self_test_detects_other_margins(lazy_bundle):
-    assert self_test(lazy_bundle) == 32
+    assert self_test(lazy_bundle) == 32  # the rows of the sample
     leaf_values = make_tree().value.copy()
     leaf_values[6] = np.nextafter(leaf_values[6], np.float32(3))
     with pytest.raises(SelfTestError, match="gives other results") as error_info:
@@ -314,6 +318,7 @@ def test_self_test_detects_other_acquired_features(lazy_bundle):
         name: np.concatenate([first_tree.get(name, [0, 0, 0]), getattr(original_tree, name)])
         for name in ("feature", "threshold", "nan_left", "left", "right")
     }
+    # The nodes of the original tree follow three new ones; a leaf has the child -1.
     for child_field in ("left", "right"):
         nodes[child_field][3:] += 3 * (nodes[child_field][3:] >= 0)
     arrays = {name: nodes[name].astype(getattr(original_tree, name).dtype) for name in nodes}

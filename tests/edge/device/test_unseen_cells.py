@@ -27,12 +27,13 @@ def test_column_of_unseen_categories_is_counted_and_logged_once(
     system = forest.fit(encoder.transform(frame), shades == "pale")
     bundle = pack(system, tmp_path / "b", sample=frame, encoder=encoder)
     with Device(bundle) as device, caplog.at_level(logging.WARNING):
-        for _ in range(MIN_CELLS_TO_REPORT + 5):
+        n_unseen = MIN_CELLS_TO_REPORT + 5
+        for _ in range(n_unseen):
             device.answer({"shade": "PALE", "mass": 0.1})
-        assert device.counters["unseen"] == MIN_CELLS_TO_REPORT + 5
+        assert device.counters["unseen"] == n_unseen
         assert device.gauges["unseen_columns"] == 1
         assert "column 'shade': no category of its first 20 cells" in caplog.text
         assert sum("'shade'" in record.message for record in caplog.records) == 1
         device.answer({"shade": "pale", "mass": 0.1})
-        assert device.counters["unseen"] == MIN_CELLS_TO_REPORT + 5
+        assert device.counters["unseen"] == n_unseen
         assert device.gauges["unseen_columns"] == 0

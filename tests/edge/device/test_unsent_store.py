@@ -11,6 +11,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge.device.unsent_store import UnsentStore
 
+#: Writes 50 requests of 100 bytes, then kills itself.
 WRITER = """
 import os, sys
 from pathlib import Path
@@ -25,10 +26,10 @@ os.kill(os.getpid(), 9)
 def list_payloads(store: UnsentStore) -> list[bytes]:
     """List the payloads of all requests in the store."""
     payloads = []
-    number = 0
-    while (request := store.next_request(number)) is not None:
+    last_number = 0
+    while (request := store.next_request(last_number)) is not None:
         payloads.append(request.payload)
-        number = request.number
+        last_number = request.number
     return payloads
 
 
@@ -38,6 +39,7 @@ def test_oldest_requests_are_dropped_when_the_store_is_full(tmp_path):
         store.add(payload, 5.0)
     assert list_payloads(store) == [b"bbbb", b"cccc"]
     assert (len(store), store.n_bytes) == (2, 8)
+    # The payload that is too long was dropped as well, but not kept before.
     assert store.counts == {"late_kept": 3, "late_dropped": 2, "late_expired": 0}
 
 
@@ -46,7 +48,7 @@ def test_requests_expire_by_the_age_of_their_answers(tmp_path):
     store = UnsentStore(tmp_path / "unsent", max_bytes=100, max_age_s=60, clock=lambda: now[0])
     store.add(b"old", 40.0)
     store.add(b"new", 99.0)
-    now[0] = 101.0
+    now[0] = 101.0  # 61 s after the older answer
     assert list_payloads(store) == [b"new"]
     assert store.counts["late_expired"] == 1
     request = store.next_request(0)
@@ -68,7 +70,7 @@ def test_killed_process_leaves_complete_requests_that_only_its_user_can_read(tmp
 
 def test_file_that_is_no_store_is_refused(tmp_path):
     path = tmp_path / "notes.txt"
-    path.write_text("these are notes, not a database; " * 50)
+    path.write_text("these are notes, not a database; " * 50)  # longer than SQLite's header
     with pytest.raises(InputError, match="--keep-unsent"):
         UnsentStore(path, max_bytes=100, max_age_s=60)
 

@@ -18,7 +18,10 @@ from gatewise_edge.link.offload_rules import OffloadRules
 from tests.edge.virtual_time import Clock, answer_in_virtual_time
 from tests.support.small_bundle import FakeLink, respond
 
+#: Row for which stage 0 of the small bundle stops.
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]
+
+# A pause is ``0.5 + draw()`` times its mean, so that `draw=lambda: 0.5` makes it equal to its mean.
 
 
 def record_failures(breaker: Breaker, n_failures: int, now: float) -> None:
@@ -40,7 +43,7 @@ def test_breaker_opens_when_a_share_of_the_window_failed():
     breaker = Breaker(max_failures=100, max_silent_share=0.8, n_recent=20)
     for i in range(20):
         assert breaker.state == "closed"
-        breaker.record(i % 5 == 0, sent_at=float(i), now=float(i))
+        breaker.record(i % 5 == 0, sent_at=float(i), now=float(i))  # 80 % are silent
     assert breaker.state == "open"
 
 
@@ -74,7 +77,7 @@ def test_pause_is_50_to_150_percent_of_its_mean_which_doubles(drawn_number, n_op
     now = 0.0
     record_failures(breaker, 1, now)
     for _ in range(n_openings):
-        now += 100.0
+        now += 100.0  # longer than each pause
         assert breaker.admit(now, probe_deadline=now + 1)
         breaker.record(False, sent_at=now, now=now)
     mean_pause_s = min(30.0, 2.0**n_openings)
@@ -84,6 +87,7 @@ def test_pause_is_50_to_150_percent_of_its_mean_which_doubles(drawn_number, n_op
     assert breaker.admit(now + 1.5 * mean_pause_s, probe_deadline=now + 99)
     breaker.record(True, sent_at=now, now=now + 50)
     record_failures(breaker, 1, now + 50)  # after a reply the pauses begin with the shortest again
+    # The shortest mean pause is 1 s: 0.5 s to 1.5 s.
     assert not breaker.admit(now + 50.49, probe_deadline=now + 99)
     assert breaker.admit(now + 51.5, probe_deadline=now + 99)
 
@@ -130,13 +134,13 @@ def test_settings_out_of_range_are_refused(settings):
 
 
 def test_silent_cloud_gets_no_requests_and_costs_no_features(bundle):
-    clock, link = Clock(), FakeLink(lambda *answer: None)
+    clock, link = Clock(), FakeLink(lambda *arguments: None)
     breaker = Breaker(first_pause_s=1.0, draw=lambda: 0.5)
     with Device(
         bundle, link=link, deadline_ms=100, clock=clock, offload_rules=OffloadRules(breaker=breaker)
     ) as device:
         reasons = [answer_in_virtual_time(device, clock).reason for _ in range(5)]
-        assert reasons == ["timeout"] * 5
+        assert reasons == ["timeout"] * 5  # the default of `max_failures`
         n_sent = len(link.sent_payloads)
         blocked_answers = [answer_in_virtual_time(device, clock) for _ in range(20)]
         assert {(answer.route, answer.reason, answer.latency_ms) for answer in blocked_answers} == {
@@ -226,6 +230,7 @@ def test_share_of_one_and_equal_pauses_are_allowed():
     for now in (1.0, 2.0):
         breaker.record(False, sent_at=now, now=now)
     assert breaker.state == "open"
+    # It opened at 2.0 and again at 5.5, for 3 s each.
     assert not breaker.admit(4.9, probe_deadline=9.0)
     assert breaker.admit(5.0, probe_deadline=6.0)
     breaker.record(False, sent_at=5.0, now=5.5)

@@ -9,7 +9,7 @@ from gatewise_edge.link.link import InProcessLink
 from tests.support.small_bundle import cloud_answers
 
 
-def encode_request_of(X) -> bytes:
+def encode_request(X) -> bytes:
     request = wire.Request(id=bytes(16), model="m", version="1", ttl_ms=9, X=np.float32(X))
     return wire.encode_request(request)
 
@@ -25,7 +25,7 @@ def open_link(answer, **settings) -> tuple[InProcessLink, list[wire.Response]]:
 def test_link_answers_before_send_returns():
     link, responses = open_link(cloud_answers)
     assert link.ready
-    assert link.send(encode_request_of([[0, 0, 1], [0, 0, -1]]))
+    assert link.send(encode_request([[0, 0, 1], [0, 0, -1]]))
     assert responses[0].labels.tolist() == [1, 0]
     assert (responses[0].model, responses[0].version, responses[0].error) == ("m", "1", None)
 
@@ -33,22 +33,22 @@ def test_link_answers_before_send_returns():
 def test_closed_link_sends_nothing():
     link = InProcessLink(cloud_answers)
     assert not link.ready
-    assert not link.send(encode_request_of([[1]]))
+    assert not link.send(encode_request([[1]]))
     link, responses = open_link(cloud_answers)
     link.close()
     assert not link.ready
-    assert not link.send(encode_request_of([[1]]))
+    assert not link.send(encode_request([[1]]))
     assert responses == []
 
 
 def test_link_responds_with_error_codes():
     link, responses = open_link(cloud_answers)
-    link.send(encode_request_of([[np.nan, 0, 0]]))
+    link.send(encode_request([[np.nan, 0, 0]]))
     link.send(b"junk")  # gets no response
     assert [(response.error, response.model) for response in responses] == [("bad-request", "")]
-    link, responses = open_link(lambda X: ([5], [[0.5, 0.5]]))
-    link.send(encode_request_of([[1]]))
+    link, responses = open_link(lambda X: ([5], [[0.5, 0.5]]))  # label 5 of two classes
+    link.send(encode_request([[1]]))
     assert responses[0].error == "failed"
     link, responses = open_link(cloud_answers, allow_missing=True)
-    link.send(encode_request_of([[np.nan, 0, 1]]))
+    link.send(encode_request([[np.nan, 0, 1]]))
     assert responses[0].labels.tolist() == [1]

@@ -17,6 +17,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.message_forms import CBOR, JSON, decode_json_request, encode_json_response
 from gatewise_edge.link.wire import Request, Response
 
+#: Any id of a request; it has 16 bytes.
 ID = bytes(range(16))
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs/wire.schema.json").read_text())
 check_schema = fastjsonschema.compile(SCHEMA)
@@ -59,8 +60,8 @@ def test_json_request_decodes_to_the_same_fields_as_its_cbor_form():
         (b"\xff", "json"),
         (b"[1]", "json"),
         (b'{"id": NaN}', "json"),
-        (b"[" * 100_000, "json"),
-        (b'{"id": ' + b"1" * 5000 + b"}", "id"),
+        (b"[" * 100_000, "json"),  # deeper than the recursion limit
+        (b'{"id": ' + b"1" * 5000 + b"}", "id"),  # more digits than int() reads
         (make_payload(m="\ud800"), "json"),
         (b" " * (wire.MAX_PAYLOAD + 1), "size"),
         (make_payload(id="left out"), "id"),
@@ -97,11 +98,11 @@ def test_request_without_a_valid_id_raises_an_error_without_id(payload, reason):
         ({"x": [True]}, "type"),
         ({"x": ["1"]}, "type"),
         ({"x": [[[1]]]}, "type"),
-        ({"x": [1e39]}, "infinite"),
+        ({"x": [1e39]}, "infinite"),  # above the largest float32
         ({"x": [10**400]}, "type"),
         ({"x": [None]}, "missing"),
-        ({"x": [[1]] * 4097}, "range"),
-        ({"x": [0] * 40_000}, "size"),
+        ({"x": [[1]] * 4097}, "range"),  # at most 4096 rows
+        ({"x": [0] * 40_000}, "size"),  # 160,000 bytes as float32; at most 131,072
     ],
 )
 def test_invalid_field_raises_an_error_with_its_reason(changes, reason):
@@ -115,6 +116,7 @@ def test_invalid_field_raises_an_error_with_its_reason(changes, reason):
 
 @pytest.mark.parametrize(("key", "value"), [("ttl", "1"), ("x", "[1]"), ("mv", '"1"')])
 def test_error_names_an_unknown_or_repeated_key(key, value):
+    # The second key is written with an escape, so that only a parser sees the repetition.
     payload_with_repeated_key = (
         make_payload()[:-1] + f', "\\u{ord(key[0]):04x}{key[1:]}": {value}}}'.encode()
     )
@@ -179,6 +181,7 @@ def test_refusal_has_its_code_detail_and_wait():
 @pytest.mark.parametrize("form", [CBOR, JSON])
 def test_response_is_not_larger_than_answer_bytes_states(form):
     n_rows, n_classes = 40, 30
+    # A negative number with an exponent and nine digits has the longest text.
     longest_probabilities = np.full((n_rows, n_classes), -1.1754944e-4, np.float32)
     response = Response(
         id=ID, model="m" * 64, version="v" * 64, labels=np.full(n_rows, 29),

@@ -15,6 +15,7 @@ from gatewise_edge.link.messages import (
 )
 from gatewise_edge.link.wire import Request, Response
 
+#: Any id of a request; it has 16 bytes.
 ID = bytes(range(16))
 
 
@@ -112,7 +113,7 @@ def test_time_to_live_is_0_to_one_day(ttl_ms, is_allowed):
         (1, 255, 128),  # (128 KiB - 256) / (4 * 255 + 2) = 128 answers exactly
         (1, 256, 127),
         (500, 2, 65),  # (128 KiB - 69) / 2000
-        (1 << 20, 2, 1),
+        (1 << 20, 2, 1),  # too many columns even for one row, which the encoder refuses
     ],
 )
 def test_max_rows_is_the_largest_number_that_fits_request_and_response(
@@ -130,7 +131,7 @@ def test_only_floats_can_have_missing_values():
 
 def test_request_may_be_late_by_up_to_a_year():
     fields = {"id": ID, "model": "m", "version": "1", "ttl_ms": 1, "X": [[1.0]]}
-    assert Request(**fields, late_s=31_622_400).late_s == 31_622_400
+    assert Request(**fields, late_s=31_622_400).late_s == 31_622_400  # 366 days
     for late_s in (-1, 31_622_401):
         with pytest.raises(WireError):
             Request(**fields, late_s=late_s)
@@ -150,4 +151,5 @@ def test_answer_needs_its_model_and_an_error_may_lack_it():
 
 
 def test_values_and_the_other_fields_fit_one_message():
+    # 128 KiB, and 69 bytes for the other fields of a request.
     assert MAX_VALUE_BYTES == 131_072 - 69

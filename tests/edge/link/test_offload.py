@@ -27,7 +27,7 @@ def open_request(offloads: OffloadTable, now: float = 0.0, deadline: float = 1.0
 def make_table_with_round_trip(round_trip_s: float) -> OffloadTable:
     """Make offloads with a measured round trip of `round_trip_s`."""
     offloads = OffloadTable()
-    for _ in range(50):
+    for _ in range(50):  # until the deviation is almost 0
         offloads.round_trip.add_round_trip(round_trip_s)
     return offloads
 
@@ -73,7 +73,7 @@ def test_no_request_is_sent_for_the_time_that_a_busy_worker_states():
     offload = open_request(offloads)
     refusal = Response(id=offload.id, model="m", version="1", error=BUSY, wait_ms=400)
     assert offloads.receive(refusal, 0.02) is None
-    assert offloads.pause_until == pytest.approx(0.42)
+    assert offloads.pause_until == pytest.approx(0.42)  # 0.02 + 0.4 s
     assert not offloads.poll(offload, 0.41)
     assert offloads.poll(offload, 0.43)
     second_offload = open_request(offloads, 0.5)
@@ -89,7 +89,7 @@ def test_request_that_gets_busy_twice_is_refused():
     offload = open_request(offloads)
     refusal = Response(id=offload.id, model="m", version="1", error=BUSY, wait_ms=50)
     assert offloads.receive(refusal, 0.02) is None
-    assert not offloads.poll(offload, 0.0699)
+    assert not offloads.poll(offload, 0.0699)  # the worker asked for 0.02 + 0.05 s
     assert offloads.poll(offload, 0.0701)
     assert offloads.receive(refusal, 0.09) is offload
     assert (offload.state, offload.settled_at) == ("refused", 0.09)
@@ -97,6 +97,7 @@ def test_request_that_gets_busy_twice_is_refused():
     assert (offloads.counts.retries, offloads.counts.refused) == (1, 1)
 
 
+# A retry after two round trips needs a third one until the deadline of 1 s.
 @pytest.mark.parametrize(("round_trip_s", "has_retry"), [(0.3, True), (0.34, False), (2.0, False)])
 def test_retry_is_made_only_if_it_fits_before_the_deadline(round_trip_s, has_retry):
     offloads = make_table_with_round_trip(round_trip_s)
@@ -111,6 +112,7 @@ def test_retry_waits_longer_on_a_link_with_varying_round_trips():
         offloads.round_trip.add_round_trip(0.02)
         offloads.round_trip.add_round_trip(0.18)
     offload = open_request(offloads)
+    # Twice the mean of 0.1 s would be 0.2 s. With the deviation of 0.08 s it is about 0.42 s.
     assert not offloads.poll(offload, 0.25)
     assert offloads.poll(offload, 0.5)
 
@@ -163,14 +165,15 @@ def simulate(
 ) -> list[float]:
     """Send requests one after the other; return their latencies.
 
-    The first `n_lost` copies of each are lost. Each other copy gets its response
-    after `round_trip_s`.
+    The first `n_lost` copies of each are lost. Each other copy gets its response after
+    `round_trip_s`.
     """
     latencies = []
     for i in range(n_requests):
-        started_at = 10.0 * i
+        started_at = 10.0 * i  # long after the end of the request before
         offload = open_request(offloads, now=started_at, deadline=started_at + 0.5)
-        copy_times, now = [started_at], started_at
+        copy_times = [started_at]
+        now = started_at
         while True:
             if offloads.poll(offload, now):
                 copy_times.append(now)
@@ -193,6 +196,7 @@ def test_link_that_became_slower_is_measured_after_few_retries(round_trip_s):
     offloads = make_table_with_round_trip(0.001)
     latencies = simulate(offloads, round_trip_s, n_lost=0, n_requests=100)
     assert latencies == pytest.approx([round_trip_s] * 100)
+    # Each ambiguous answer doubles the next delay, so that soon an answer comes before its retry.
     assert offloads.counts.retries <= 4
     assert offloads.round_trip.smoothed_s == pytest.approx(round_trip_s, rel=0.01)
 
@@ -201,6 +205,7 @@ def test_retries_stay_fast_while_every_first_copy_is_lost():
     offloads = make_table_with_round_trip(0.005)
     latencies = simulate(offloads, 0.005, n_lost=1, n_requests=100)
     assert offloads.counts.answered == 100
+    # The largest backoff times the shortest wait before a retry, and a round trip.
     assert max(latencies) < 4 * 0.02 + 0.006
 
 
@@ -216,19 +221,19 @@ class OffloadHistory(RuleBasedStateMachine):
         self.n_responses = 0
 
     @rule(time_left_s=st.floats(0.01, 2.0))
-    def send(self, time_left_s: float) -> None:
+    def send_request(self, time_left_s: float) -> None:
         deadline = self.now + time_left_s
         offload = self.offloads.open(new_id(), "m", "1", now=self.now, deadline=deadline)
         if offload is not None:
             self.all_offloads.append(offload)
 
     @rule(seconds=st.floats(0, 1.0))
-    def wait(self, seconds: float) -> None:
+    def advance_time(self, seconds: float) -> None:
         self.now += seconds
 
     @precondition(lambda self: self.all_offloads)
     @rule(data=st.data())
-    def poll(self, data: st.DataObject) -> None:
+    def poll_request(self, data: st.DataObject) -> None:
         offload = data.draw(st.sampled_from(self.all_offloads))
         is_retry_due = self.offloads.poll(offload, self.now)
         assert not is_retry_due or self.now < offload.deadline
@@ -236,7 +241,7 @@ class OffloadHistory(RuleBasedStateMachine):
 
     @precondition(lambda self: self.all_offloads)
     @rule(data=st.data(), error=st.sampled_from([None, None, BUSY, FAILED]))
-    def respond(self, data: st.DataObject, error: str | None) -> None:
+    def receive_response(self, data: st.DataObject, error: str | None) -> None:
         offload = data.draw(st.sampled_from(self.all_offloads))
         was_settled = offload.is_settled
         self.n_responses += 1
@@ -264,6 +269,7 @@ class OffloadHistory(RuleBasedStateMachine):
         counts = self.offloads.counts
         n_settled = counts.answered + counts.refused + counts.timeouts + counts.unsent
         assert counts.sent == len(self.all_offloads) == n_settled + len(unsettled_offloads)
+        # Each response is used or counted, except for a "busy" that causes a retry.
         n_used = counts.answered + counts.refused
         n_unused = counts.late + counts.duplicates + counts.unknown + counts.mismatched
         assert n_used + n_unused <= self.n_responses
@@ -275,13 +281,15 @@ TestOffloadHistory.settings = settings(max_examples=100, stateful_step_count=30,
 
 
 def test_round_trip_is_smoothed_like_in_rfc_6298():
+    # RFC 6298, 2.2 and 2.3: SRTT = R and RTTVAR = R / 2 after the first measurement R. After each
+    # other one RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R| and SRTT = 7/8 SRTT + 1/8 R.
     round_trip = RoundTrip()
     round_trip.add_round_trip(1.0)
     assert (round_trip.smoothed_s, round_trip.deviation_s) == (1.0, 0.5)
     round_trip.add_round_trip(2.0)
     assert (round_trip.smoothed_s, round_trip.deviation_s) == (1.125, 0.625)
     assert round_trip.retry_delay_s(9.0) == 1.125 + 4 * 0.625
-    assert RoundTrip().expected_s(2.0) == 0.5
+    assert RoundTrip().expected_s(2.0) == 0.5  # a quarter of the deadline, before a measurement
 
 
 @pytest.mark.parametrize(
@@ -292,6 +300,7 @@ def test_answer_from_half_to_twice_the_round_trip_after_a_retry_is_ambiguous(
 ):
     round_trip = RoundTrip(smoothed_s=1.0)
     round_trip.add_retried_round_trip(since_first_s=8.0, since_retry_s=since_retry_s)
+    # An answer that is not ambiguous belongs to the first copy: 7/8 * 1 + 1/8 * 8 = 1.875.
     assert (round_trip.smoothed_s, round_trip.backoff) == ((1.0, 2) if is_ambiguous else (1.875, 1))
 
 
@@ -327,7 +336,7 @@ def test_response_of_another_model_to_a_settled_request_is_mismatched():
 def test_offloads_remember_the_latest_256_settled_requests():
     offloads = OffloadTable()
     open_offloads = []
-    for _ in range(257):
+    for _ in range(257):  # the first one is forgotten
         open_offloads.append(open_request(offloads))
         offloads.receive(make_answer(open_offloads[-1].id), 0.1)
     offloads.receive(make_answer(open_offloads[0].id), 0.2)

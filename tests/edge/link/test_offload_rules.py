@@ -15,6 +15,7 @@ from gatewise_edge.link.offload_rules import TokenBucket
 def test_bucket_gets_each_token_back_after_its_part_of_the_time(bound, period_s):
     token_bucket = TokenBucket.parse(bound)
     assert [token_bucket.take_token(0.0) for _ in range(4)] == [True, True, True, False]
+    # A third of the period returns one of three tokens.
     assert not token_bucket.take_token(period_s / 3 * 0.999)
     assert token_bucket.take_token(period_s / 3 * 1.001)
     assert not token_bucket.take_token(period_s / 3 * 1.001)
@@ -23,13 +24,15 @@ def test_bucket_gets_each_token_back_after_its_part_of_the_time(bound, period_s)
 def test_offloads_stay_within_the_bound_over_every_period():
     token_bucket = TokenBucket(10, 60.0)
     rng = np.random.default_rng(0)
-    times = np.cumsum(rng.exponential(1.0, 2000))
+    times = np.cumsum(rng.exponential(1.0, 2000))  # six times as many as the bound allows
     offload_times = [now for now in times if token_bucket.take_token(now)]
-    for start in range(0, len(offload_times), 20):
-        for end in range(start, len(offload_times), 20):
-            seconds = offload_times[end] - offload_times[start]
-            assert end - start + 1 <= 10 + seconds * 10 / 60 + 1e-9
-    assert len(offload_times) == pytest.approx(10 + times[-1] / 6, rel=0.05)
+    # A full bucket has 10 tokens, and 10 / 60 tokens come back per second. Every 20th offload is
+    # enough to test all lengths of time.
+    for first in range(0, len(offload_times), 20):
+        for last in range(first, len(offload_times), 20):
+            seconds = offload_times[last] - offload_times[first]
+            assert last - first + 1 <= 10 + seconds * 10 / 60 + 1e-9
+    assert len(offload_times) == pytest.approx(10 + times[-1] * 10 / 60, rel=0.05)
 
 
 def test_long_pause_fills_the_bucket_up_to_its_capacity():
@@ -46,7 +49,7 @@ def test_returned_token_can_be_taken_again():
     token_bucket = TokenBucket(1, 60.0)
     assert token_bucket.take_token(0.0)
     token_bucket.return_token()
-    token_bucket.return_token()
+    token_bucket.return_token()  # the bucket is full
     assert [token_bucket.take_token(0.0) for _ in range(2)] == [True, False]
 
 

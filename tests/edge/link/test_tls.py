@@ -18,6 +18,7 @@ def test_link_over_tls_needs_the_right_user_and_password(tmp_path):
     authority = Authority(tmp_path, "authority")
     server_cert, server_key = authority.issue("server")
     passwords = tmp_path / "passwords"
+    # A password with two characters that must be encoded in a URL.
     command = ["mosquitto_passwd", "-b", "-c", str(passwords), "pi-1", "p:w/1"]
     subprocess.run(command, check=True, capture_output=True)
     broker = Mosquitto(

@@ -24,7 +24,10 @@ from tests.edge.virtual_time import Clock
 from tests.support.small_bundle import HARD_ROW, FakeLink, cloud_answers, respond
 from tests.support.waiting import wait_until
 
+#: Row for which stage 0 of the small bundle stops.
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]
+#: Deadline that is met also on a loaded machine.
+LONG_DEADLINE_MS = 20_000
 
 
 def make_unsure_row(feature_e: float) -> list[float]:
@@ -38,6 +41,7 @@ def test_max_rows_fit_one_request_and_one_response():
         n_rows = max_rows(n_columns, n_classes)
         assert 1 <= n_rows < MAX_GROUP_ROWS
         assert request_bytes(n_columns, rows=n_rows) <= MAX_PAYLOAD
+        # All other fields have their largest size.
         response = wire.Response(
             id=bytes(16),
             model="m" * 64,
@@ -54,18 +58,19 @@ def test_answer_many_answers_every_row(bundle):
     rows = np.random.default_rng(0).normal(0, 0.4, (700, 6)).astype(np.float32)
     rows[5, 0] = np.nan
     with Device(
-        bundle, link=link, deadline_ms=20_000, offload_rules=OffloadRules(breaker=False)
+        bundle, link=link, deadline_ms=LONG_DEADLINE_MS, offload_rules=OffloadRules(breaker=False)
     ) as device:
         answers = device.answer_many(rows)
         counters = device.counters
     assert isinstance(answers[5], SensorError)
-    with Device(bundle, link=InProcessLink(cloud_answers), deadline_ms=20_000) as device:
+    with Device(bundle, link=InProcessLink(cloud_answers), deadline_ms=LONG_DEADLINE_MS) as device:
         for i, answer in enumerate(answers):
             if i != 5:
                 single_answer = device.answer(rows[i])
                 for field in ("label", "route", "stage", "cost", "reason"):
                     assert getattr(answer, field) == getattr(single_answer, field)
                 np.testing.assert_array_equal(answer.probabilities, single_answer.probabilities)
+    # Many rows shared a request.
     assert counters["cloud"] > 8 * counters["sent"] > 0
     assert counters["errors"] == 1
 
@@ -73,7 +78,7 @@ def test_answer_many_answers_every_row(bundle):
 def test_answer_many_checks_all_rows_before_it_begins_one(bundle):
     link = FakeLink()
     with Device(bundle, link=link) as device:
-        for rows in ([[0.0] * 5], HARD_ROW, "text"):
+        for rows in ([[0.0] * 5], HARD_ROW, "text"):  # five features of six; one row
             with pytest.raises(InputError):
                 device.answer_many(rows)
         assert device.answer_many(np.empty((0, 6))) == []
@@ -87,7 +92,7 @@ def test_row_that_fails_does_not_affect_the_other_rows_or_their_request(bundle):
     point_numbers = iter(range(99))
 
     def policy(point: DecisionPoint) -> str:
-        if next(point_numbers) == 2:
+        if next(point_numbers) == 2:  # the third decision
             raise ZeroDivisionError
         return "stop" if point.stops else "offload"
 
@@ -110,6 +115,7 @@ def test_rows_share_one_request_with_the_deadline_of_the_first_row(bundle):
         answers = pool.submit(device.answer_many, [HARD_ROW, SURE_ROW, make_unsure_row(1.0)])
         wait_until(lambda: sent_calls)
         request = wire.decode_request(sent_calls[0][0])
+        # The device keeps 5 ms for itself.
         assert (request.n_rows, request.ttl_ms) == (2, 995)
         respond(*sent_calls[0])
         assert [answer.label for answer in answers.result()] == ["no", "yes", "yes"]
@@ -134,14 +140,15 @@ def test_time_to_live_is_bounded_if_the_deadline_is_days_away(bundle):
 
 
 def test_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
-    def behave(payload, receive):
+    def refuse_once(payload, receive):
         if len(link.sent_payloads) > 1:
             respond(payload, receive)
             return
         refusal = wire.Response.refusal(wire.decode_request(payload), "busy")
+        # After 20 ms the device waits.
         threading.Timer(0.02, receive, [wire.encode_response(refusal)]).start()
 
-    link = FakeLink(behave)
+    link = FakeLink(refuse_once)
     with Device(bundle, link=link, deadline_ms=5000) as device:
         # With this deviation no retry was planned when the request was sent.
         device._uplink._offloads.round_trip = RoundTrip(smoothed_s=0.05, deviation_s=9.0)
@@ -149,19 +156,26 @@ def test_refusal_wakes_the_waiting_thread_for_the_retry(bundle):
     assert len(link.sent_payloads) == 2
 
 
+#: Rows that arrive in the simulation below.
+N_ROWS = 60
+
+
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("has_breaker", [False, True])
 def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, has_breaker):
     rng = np.random.default_rng(seed)
     clock = Clock()
-    in_flight = []
+    responses_in_flight = []  # time of delivery, a drawn number, and the arguments of `send`
 
-    def behave(payload, receive):
+    def send_to_cloud(payload, receive):
         n_copies = rng.choice([0, 1, 1, 1, 2])  # lost, answered, answered twice
-        delays = rng.exponential(0.05, n_copies)
-        in_flight.extend((clock.now + delay, rng.random(), payload, receive) for delay in delays)
+        delays = rng.exponential(0.05, n_copies)  # seconds; half of the deadline on average
+        responses_in_flight.extend(
+            (clock.now + delay, rng.random(), payload, receive) for delay in delays
+        )
 
-    def deliver_response(payload, receive, drawn_number):
+    def deliver_response(drawn_number, payload, receive):
+        """Refuse one request in five, and answer the others."""
         request = wire.decode_request(payload)
         if drawn_number < 0.2:
             code = "busy" if drawn_number < 0.1 else "failed"
@@ -173,40 +187,43 @@ def test_each_row_has_one_answer_by_its_deadline_for_any_cloud(bundle, seed, has
     rules = OffloadRules(breaker=has_breaker, max_in_flight=4)
     with Device(
         bundle,
-        link=FakeLink(behave),
+        link=FakeLink(send_to_cloud),
         clock=clock,
         observe=observed_outcomes.append,
         deadline_ms=100,
         offload_rules=rules,
     ) as device:
-        arrivals = list(1000.0 + np.cumsum(rng.exponential(0.01, 60)))
-        signs = rng.choice([-1.0, 1.0], 60)
-        outcomes_by_row, started_at = {}, {}
-        while arrivals or any(
-            isinstance(outcome, PendingInstance) for outcome in outcomes_by_row.values()
-        ):
+        # A row comes every 10 ms on average, so that about ten are pending at a time.
+        arrivals = list(clock.now + np.cumsum(rng.exponential(0.01, N_ROWS)))
+        signs = rng.choice([-1.0, 1.0], N_ROWS)
+        outcomes = []
+        started_at = []
+        while arrivals or any(isinstance(outcome, PendingInstance) for outcome in outcomes):
+            # Set the clock to the next event.
             wake_times = [
-                outcome.wake_at
-                for outcome in outcomes_by_row.values()
-                if isinstance(outcome, PendingInstance)
+                outcome.wake_at for outcome in outcomes if isinstance(outcome, PendingInstance)
             ]
-            delivery_times = [flight[0] for flight in in_flight]
+            delivery_times = [response[0] for response in responses_in_flight]
             clock.now = max(clock.now, min([*arrivals[:1], *wake_times, *delivery_times]))
             if arrivals and arrivals[0] <= clock.now:
                 arrivals.pop(0)
-                row = len(outcomes_by_row)
-                started_at[row] = clock.now
-                outcomes_by_row[row] = device.begin(make_unsure_row(signs[row]))
-            for flight in [flight for flight in in_flight if flight[0] <= clock.now]:
-                in_flight.remove(flight)
-                deliver_response(flight[2], flight[3], flight[1])
-            for row, outcome in outcomes_by_row.items():
+                started_at.append(clock.now)
+                outcomes.append(device.begin(make_unsure_row(signs[len(outcomes)])))
+            due_responses = [
+                response for response in responses_in_flight if response[0] <= clock.now
+            ]
+            for response in due_responses:
+                responses_in_flight.remove(response)
+                deliver_response(*response[1:])
+            for row, outcome in enumerate(outcomes):
                 if isinstance(outcome, PendingInstance):
-                    outcomes_by_row[row] = device.advance(outcome)
+                    outcomes[row] = device.advance(outcome)
+                    # The device keeps 5 ms of the deadline for itself.
                     assert clock.now <= started_at[row] + 0.095 + 1e-9
         counters = device.counters
-    assert len(observed_outcomes) == 60 == counters["cloud"] + counters["fallback"]
-    for row, answer in outcomes_by_row.items():
-        assert answer.class_index == (signs[row] > 0 if answer.route == "cloud" else 1)
+    assert len(observed_outcomes) == N_ROWS == counters["cloud"] + counters["fallback"]
+    for answer, sign in zip(outcomes, signs, strict=True):
+        # Stage 1, which reads a positive c, answers the fallbacks.
+        assert answer.class_index == (sign > 0 if answer.route == "cloud" else 1)
     n_settled = sum(counters[name] for name in ("answered", "refused", "timeouts", "unsent"))
     assert n_settled == counters["sent"]

@@ -19,7 +19,10 @@ from gatewise_edge.link.messages import MAX_TTL_MS
 from gatewise_edge.link.wire import Request, Response
 from tests.edge.link.test_topics import topic_levels
 
+#: Any id of a request; it has 16 bytes.
 ID = bytes(range(16))
+#: CBOR tag of little-endian float32 arrays (RFC 8746, table 4).
+FLOAT32_TAG = 85
 
 shapes = st.tuples(st.integers(1, 20), st.integers(1, 40))
 finite_floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -29,8 +32,15 @@ matrices = st.one_of(arrays(np.float32, shapes, elements=finite_floats), arrays(
 matrices = matrices.filter(lambda X: bool(np.isfinite(X).all()))
 
 
+def float32_array(numbers: list[float]) -> cbor2.CBORTag:
+    return cbor2.CBORTag(FLOAT32_TAG, np.array(numbers, "<f4").tobytes())
+
+
 def make_entries(**changes: object) -> dict[str, object]:
-    """Make the entries of a valid request with one row and two columns, with some changes."""
+    """Make the entries of a valid request with one row and two columns, with some changes.
+
+    The value None removes an entry.
+    """
     entries: dict[str, object] = {
         "v": 1,
         "id": ID,
@@ -39,13 +49,13 @@ def make_entries(**changes: object) -> dict[str, object]:
         "ttl": 500,
         "n": 1,
         "k": 2,
-        "x": cbor2.CBORTag(85, np.ones(2, "<f4").tobytes()),
+        "x": float32_array([1, 1]),
     }
     entries.update(changes)
     return {key: value for key, value in entries.items() if value is not None}
 
 
-def request_of(X: object, **changes: object) -> Request:
+def make_request(X: object, **changes: object) -> Request:
     fields: dict[str, object] = {"id": ID, "model": "m", "version": "1", "ttl_ms": 500}
     return Request(**(fields | changes), X=X)
 
@@ -104,10 +114,11 @@ def test_response_decodes_to_what_was_encoded(data, n_rows, n_classes, worker_us
 
 @given(code=st.sampled_from([wire.BUSY, wire.NO_MODEL, wire.FAILED, "x"]), detail=st.text())
 def test_refusal_decodes_to_its_code_and_detail(code, detail):
-    request = request_of(np.ones((1, 1), np.float32), version="2")
+    request = make_request(np.ones((1, 1), np.float32), version="2")
     decoded = wire.decode_response(wire.encode_response(Response.refusal(request, code, detail)))
     assert (decoded.id, decoded.model, decoded.version, decoded.error) == (ID, "m", "2", code)
     assert decoded.retryable == (code in {"busy", "no-model"})
+    # A long detail is cut off, and surrogates are replaced.
     assert detail.startswith(decoded.detail) or "\ufffd" in decoded.detail or "?" in decoded.detail
     assert decoded.n_rows == 0
 
@@ -117,24 +128,24 @@ def test_refusal_decodes_to_its_code_and_detail(code, detail):
 def test_request_bytes_predicts_the_size_of_a_request(model, version, item_bytes):
     dtype = np.float32 if item_bytes == 4 else np.float16
     for n_features in range(1, 601):
-        request = request_of(np.zeros((1, n_features), dtype), model=model, version=version)
+        request = make_request(np.zeros((1, n_features), dtype), model=model, version=version)
         n_bytes = len(wire.encode_request(request))
         n_predicted_bytes = request_bytes(n_features, item_size=item_bytes)
         # Longer names add a few bytes, which are more than 5 % below 16 features.
         tolerance = 0.05 * n_bytes if (len(model) == 8 or n_features >= 16) else 5
         assert abs(n_bytes - n_predicted_bytes) <= tolerance, n_features
-    large_request = request_of(np.zeros((64, 64), dtype), model=model, version=version)
+    large_request = make_request(np.zeros((64, 64), dtype), model=model, version=version)
     n_predicted_bytes = request_bytes(64, rows=64, item_size=item_bytes)
     assert len(wire.encode_request(large_request)) == pytest.approx(n_predicted_bytes, rel=0.05)
 
 
 @given(payload=st.binary(max_size=300))
 @example(b"")
-@example(b"\xa0\x00")
-@example(b"\xbf\xff")
-@example(b"\x5b\x00\x00\x00\xff\xff\xff\xff\xff")
-@example(b"\xbb\x00\x00\x00\xff\xff\xff\xff\xff")
-@example(b"\x81" * 5000)
+@example(b"\xa0\x00")  # an empty map and a further byte
+@example(b"\xbf\xff")  # a map of indefinite length
+@example(b"\x5b\x00\x00\x00\xff\xff\xff\xff\xff")  # bytes of a huge stated length
+@example(b"\xbb\x00\x00\x00\xff\xff\xff\xff\xff")  # a map of a huge stated length
+@example(b"\x81" * 5000)  # deeply nested lists
 def test_noise_is_refused_with_a_reason(payload):
     for decode in (wire.decode_request, wire.decode_response):
         with pytest.raises(WireError) as error_info:
@@ -146,7 +157,7 @@ def test_noise_is_refused_with_a_reason(payload):
 def test_message_with_flipped_bits_is_refused(n_flips):
     """Without a checksum 4 of 121,365 answers over a link with flipped bits were wrong."""
     rng = random.Random(n_flips)
-    request = request_of(np.ones((1, 2)), model="digits")
+    request = make_request(np.ones((1, 2)), model="digits")
     response = Response(
         id=ID, model="digits", version="1", labels=[1], probabilities=[[0.25, 0.75]], worker_us=40
     )
@@ -198,14 +209,14 @@ def test_entry_of_a_wrong_type_is_refused(key, value):
         ({"n": True}, "type"),
         ({"x": None}, "type"),
         ({"x": b"12345678"}, "type"),
-        ({"x": cbor2.CBORTag(86, bytes(8))}, "type"),
-        ({"x": cbor2.CBORTag(81, bytes(8))}, "type"),
-        ({"x": cbor2.CBORTag(85, bytes(7))}, "shape"),
-        ({"x": cbor2.CBORTag(85, bytes(9))}, "shape"),
-        ({"x": cbor2.CBORTag(85, bytes(12))}, "shape"),
-        ({"x": cbor2.CBORTag(85, [1, 2])}, "type"),
-        ({"x": cbor2.CBORTag(85, np.array([1, np.inf], "<f4").tobytes())}, "infinite"),
-        ({"x": cbor2.CBORTag(85, np.array([1, np.nan], "<f4").tobytes())}, "missing"),
+        ({"x": cbor2.CBORTag(86, bytes(8))}, "type"),  # one float64
+        ({"x": cbor2.CBORTag(81, bytes(8))}, "type"),  # two big-endian float32
+        ({"x": cbor2.CBORTag(FLOAT32_TAG, bytes(7))}, "shape"),
+        ({"x": cbor2.CBORTag(FLOAT32_TAG, bytes(9))}, "shape"),
+        ({"x": cbor2.CBORTag(FLOAT32_TAG, bytes(12))}, "shape"),
+        ({"x": cbor2.CBORTag(FLOAT32_TAG, [1, 2])}, "type"),
+        ({"x": float32_array([1, np.inf])}, "infinite"),
+        ({"x": float32_array([1, np.nan])}, "missing"),
     ],
 )
 def test_invalid_entry_raises_an_error_with_its_reason(changes, reason):
@@ -216,10 +227,12 @@ def test_invalid_entry_raises_an_error_with_its_reason(changes, reason):
 
 
 def test_nan_is_decoded_if_missing_values_are_allowed():
-    payload = write_map(make_entries(x=cbor2.CBORTag(85, np.array([1, np.nan], "<f4").tobytes())))
+    payload = write_map(make_entries(x=float32_array([1, np.nan])))
     assert wire.decode_request(payload, allow_missing=True).has_missing
 
 
+# Tags for which decoders make dates, large integers, fractions, references, regular expressions,
+# ids, addresses and sets, the tag that marks CBOR, and an unassigned one.
 @pytest.mark.parametrize("tag", [0, 1, 2, 4, 5, 28, 29, 30, 35, 36, 37, 256, 258, 260, 55799, 99])
 @pytest.mark.parametrize("value", ["(a+)+$", b"\x01\x02", [2**40, 1], 7])
 def test_no_cbor_tag_is_executed(tag, value):
@@ -253,7 +266,7 @@ def test_unknown_entries_are_ignored_up_to_a_bound():
 
 def test_repeated_key_and_deeply_nested_value_are_refused():
     entry = cbor2.dumps({"v": 1})[1:]
-    repeated_key = b"\xa2" + entry * 2
+    repeated_key = b"\xa2" + entry * 2  # a map with two entries
     for payload in (repeated_key, cbor2.dumps(make_entries(q=[[[[[[1]]]]]])), cbor2.dumps({1: 2})):
         with pytest.raises(WireError) as error_info:
             wire.decode_request(payload)
@@ -265,13 +278,13 @@ def test_size_is_bounded_in_both_directions():
         wire.decode_request(bytes(wire.MAX_PAYLOAD + 1))
     assert error_info.value.reason == "size"
     with pytest.raises(WireError, match="the largest allowed is 131072"):
-        wire.encode_request(request_of(np.zeros((600, 600), np.float32)))
+        wire.encode_request(make_request(np.zeros((600, 600), np.float32)))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "float16", "float32"])
 def test_arrays_keep_their_type(dtype):
-    X = (np.arange(600).reshape(3, 200) % 5).astype(dtype)
-    request = wire.decode_request(wire.encode_request(request_of(X)))
+    X = (np.arange(600).reshape(3, 200) % 5).astype(dtype)  # numbers of every type
+    request = wire.decode_request(wire.encode_request(make_request(X)))
     assert request.X.dtype == X.dtype
     np.testing.assert_array_equal(request.X, X)
 
@@ -291,6 +304,7 @@ def test_probabilities_of_an_audit_are_encoded_in_millionths():
     assert wire.decode_request(wire.encode_request(request)).audit == request.audit
 
 
+#: Entries of an audit: class, probability, skipped audits and confidence.
 AUDIT_ENTRIES = {"a": 1, "ap": 1, "an": 0, "ac": 0}
 
 
@@ -316,9 +330,9 @@ def test_number_in_a_request_must_lie_within_its_bounds(key, smallest, largest):
 
 def test_optional_entries_of_a_request_are_encoded_only_if_they_are_set():
     X = np.ones((1, 2), np.float32)
-    required_entries = cbor2.loads(wire.encode_request(request_of(X)))
+    required_entries = cbor2.loads(wire.encode_request(make_request(X)))
     assert required_entries.keys() == {"v", "id", "m", "mv", "ttl", "n", "k", "x", "crc"}
-    payload = wire.encode_request(request_of(X, private=True, late_s=9))
+    payload = wire.encode_request(make_request(X, private=True, late_s=9))
     entries = cbor2.loads(payload)
     assert {key: entries[key] for key in entries.keys() - required_entries.keys()} == {
         "pr": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -19,7 +20,8 @@ from gatewise_training.data.datasets import read_rows
 from gatewise_training.data.table_encoder import TableEncoder
 
 COLUMN_NAMES = ("a", "b")
-MODULE_NUMBERS = iter(range(10**6))
+#: Each test imports a module of another name, because Python caches modules.
+MODULE_NUMBERS = itertools.count()
 
 
 @pytest.fixture
@@ -158,6 +160,7 @@ def test_invalid_row_of_a_table_is_replaced_by_its_error(tmp_path):
     first_row, second_error, third_error, last_row = read_instances(
         open_source(str(tmp_path / "w.csv"), COLUMN_NAMES, StopRequest())
     )
+    # As texts, because nan does not equal itself.
     assert (first_row, str(last_row)) == ([1.0, 2.0], "[5.0, nan]")
     assert str(second_error).endswith("line 3: 'warm' in column 'b' is not a number")
     assert str(third_error).endswith("line 4: 'hot' in column 'a' is not a number")
@@ -187,10 +190,8 @@ def test_parquet_rows_equal_csv_rows_and_the_rows_of_read_rows(tmp_path):
         np.testing.assert_array_equal(rows, expected_rows)
         assert [int(fields["kept"]["id"]) for _, fields in instances] == [7, 8, 9]
     number_source = open_source(parquet_path, ("mass", "checked"), StopRequest())
-    assert (
-        str(list(map(list, read_instances(number_source))))
-        == "[[0.5, 1.0], [nan, 0.0], [2.0, 1.0]]"
-    )
+    number_rows = read_instances(number_source)
+    assert str(number_rows) == "[[0.5, 1.0], [nan, 0.0], [2.0, 1.0]]"
 
 
 def test_errors_name_invalid_parquet_files_and_rows(tmp_path):
@@ -201,9 +202,9 @@ def test_errors_name_invalid_parquet_files_and_rows(tmp_path):
     with pytest.raises(InputError, match=r"w\.parquet cannot be read"):
         open_source(str(path), COLUMN_NAMES, StopRequest())
     pd.DataFrame({"a": [1, 2], "b": ["3", "warm"], "c": [[1], [2]]}).to_parquet(path)
-    first, second = read_instances(open_source(str(path), COLUMN_NAMES, StopRequest()))
-    assert list(first) == [1.0, 3.0]
-    assert str(second).endswith("row 2: 'warm' in column 'b' is not a number")
+    row, error = read_instances(open_source(str(path), COLUMN_NAMES, StopRequest()))
+    assert row == [1.0, 3.0]
+    assert str(error).endswith("row 2: 'warm' in column 'b' is not a number")
 
 
 # -- JSON lines from a pipe ----------------------------------------------------------------
@@ -253,13 +254,14 @@ def test_error_names_an_unknown_or_repeated_key():
 def test_line_that_is_too_long_is_replaced_by_an_error(pipe):
     source, write_end = open_pipe(pipe), pipe[1]
 
-    def write() -> None:
-        for _ in range(3 * 2**20 // 4096):
+    def write_lines() -> None:
+        for _ in range(3 * 2**20 // 4096):  # 3 MiB in one line; 1 MiB is allowed
             os.write(write_end, b"9" * 4096)
+        # The next line is deeper than the recursion limit of a parser.
         os.write(write_end, b"\n" + b"[" * 100_000 + b"\n[1, 2]\n")
         os.close(write_end)
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=write_lines)
     writer.start()
     assert "more than 1048576 bytes" in str(next(source)[0])
     assert "not a JSON line" in str(next(source)[0])
@@ -284,6 +286,7 @@ def test_instances_read_before_a_stop_request_are_returned(pipe):
 
 def test_first_signal_ends_a_wait_and_second_signal_the_program():
     with StopRequest() as stop_request:
+        # After 50 ms the main thread is waiting.
         timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(StopInterrupt):

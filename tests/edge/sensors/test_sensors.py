@@ -23,6 +23,7 @@ from gatewise_export.bundle.manifest_records import MissingSpec
 from tests.support.small_bundle import cloud_answers
 from tests.support.waiting import wait_until
 
+#: Five features: age 1 + 0, chol 0.1 and fbs 0.2 with the group's 2.1, ph 0.3 with 0.7, ecg 2.5.
 COSTS = FeatureCosts(
     [1.0, 0.1, 0.2, 0.3, 2.5],
     group=[None, "blood", "blood", "urine", None],
@@ -32,7 +33,8 @@ COSTS = FeatureCosts(
 NAN = float("nan")
 
 
-def reading_of(source, timeout: float = 5.0) -> Reading:
+def begin_reading(source, timeout: float = 5.0) -> Reading:
+    """Begin to read an instance that has `timeout` seconds left."""
     return Reading(source, Meter(COSTS), lambda: timeout)
 
 
@@ -50,10 +52,10 @@ class FlakySensor:
     def __init__(self, n_failures: int, value: object = 3.0) -> None:
         self.n_failures_left = n_failures
         self.value = value
-        self.reads = 0
+        self.n_reads = 0
 
     def __call__(self):
-        self.reads += 1
+        self.n_reads += 1
         if self.n_failures_left:
             self.n_failures_left -= 1
             raise OSError("bus busy")
@@ -83,7 +85,7 @@ def make_sensors():
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=5), max_size=6))
 def test_meter_charges_the_acquired_features(feature_lists):
-    reading = reading_of(row_values([1.0, 2.0, 3.0, 4.0, 5.0], 5))
+    reading = begin_reading(row_values([1.0, 2.0, 3.0, 4.0, 5.0], 5))
     expected_features: set[int] = set()
     for features in feature_lists:
         assert acquire(reading, *features) == [1.0 + feature for feature in features]
@@ -96,24 +98,25 @@ def test_failed_read_is_retried_and_no_feature_is_read_twice(make_sensors):
     age, blood = FlakySensor(2, 50.0), FlakySensor(1, [240.0, 1.0])
     ecg, urine = FlakySensor(0, 2.0), FlakySensor(0, {"ph": 6.5})
     sensors = make_sensors({"age": age, "ecg": ecg}, {"blood": blood, "urine": urine}, retries=2)
-    reading = reading_of(sensors.bind(COSTS))
+    reading = begin_reading(sensors.bind(COSTS))
     assert acquire(reading, 0, 1) == [50.0, 240.0]
     assert reading.cost == COSTS.price([0, 1])
     assert acquire(reading, 2, 1, 0, 3) == [1.0, 240.0, 50.0, 6.5]
     assert reading.cost == COSTS.price([0, 1, 2, 3])
-    assert (age.reads, blood.reads, urine.reads, ecg.reads) == (3, 2, 1, 0)
+    # Two failures of age and one of blood come before their values; ecg was not needed.
+    assert (age.n_reads, blood.n_reads, urine.n_reads, ecg.n_reads) == (3, 2, 1, 0)
     assert sensors.counts["age"] == SensorCounts(reads=3, retries=2)
     assert sensors.counts["blood"] == SensorCounts(reads=2, retries=1)
     sensors.close()
     sensors.close()
-    acquire(reading_of(sensors.bind(COSTS)), 0)  # another instance, after closing
-    assert age.reads == 4
+    acquire(begin_reading(sensors.bind(COSTS)), 0)  # another instance, after closing
+    assert age.n_reads == 4
 
 
 def test_sensor_of_a_feature_takes_precedence_over_its_group(make_sensors):
     blood = FlakySensor(0, {"chol": 9.0, "fbs": 2.0})
-    reading = reading_of(make_sensors({"chol": 1.0}, {"blood": blood}).bind(COSTS))
-    assert (acquire(reading, 1), blood.reads) == ([1.0], 0)
+    reading = begin_reading(make_sensors({"chol": 1.0}, {"blood": blood}).bind(COSTS))
+    assert (acquire(reading, 1), blood.n_reads) == ([1.0], 0)
     assert acquire(reading, 2, 1) == [2.0, 1.0]
 
 
@@ -134,7 +137,7 @@ def test_error_names_the_sensor_that_failed(
     make_sensors, features, groups, feature, sensor, message
 ):
     with pytest.raises(SensorError, match=message) as error_info:
-        acquire(reading_of(make_sensors(features, groups).bind(COSTS)), feature)
+        acquire(begin_reading(make_sensors(features, groups).bind(COSTS)), feature)
     assert (error_info.value.sensor, error_info.value.cause) == (sensor, "sensor")
 
 
@@ -142,18 +145,19 @@ def test_retries_are_bounded_by_name_and_by_the_deadline(make_sensors):
     age, ecg = FlakySensor(9), FlakySensor(9)
     sensors = make_sensors({"age": age, "ecg": ecg}, retries={"age": 1})
     for feature, message in ((0, r"'age' failed: OSError: bus busy \(2 tries\)"), (4, "bus busy$")):
-        reading = reading_of(sensors.bind(COSTS))
+        reading = begin_reading(sensors.bind(COSTS))
         with pytest.raises(SensorError, match=message):
             acquire(reading, feature)
         assert (reading.cost, acquired_features(reading)) == (0.0, [])
-    assert (age.reads, ecg.reads) == (2, 1)
+    assert (age.n_reads, ecg.n_reads) == (2, 1)
     assert sensors.counts["age"].failures == sensors.counts["ecg"].failures == 1
+    # The first retry would come after 60 s, but the instance has 20 s.
     slow_sensors = make_sensors({"age": age}, retries=5, retry_wait=60.0)
     started_at = time.monotonic()
     with pytest.raises(SensorError, match="bus busy"):
-        acquire(reading_of(slow_sensors.bind(COSTS), timeout=20.0), 0)
+        acquire(begin_reading(slow_sensors.bind(COSTS), timeout=20.0), 0)
     assert time.monotonic() - started_at < 10.0
-    assert age.reads == 3
+    assert age.n_reads == 3
 
 
 def test_instance_uses_the_value_that_an_audit_is_reading(make_sensors):
@@ -182,8 +186,8 @@ def test_instance_uses_the_value_that_an_audit_is_reading(make_sensors):
 
     sensors = make_sensors({"age": 5.0, "ecg": read_slowly})
     source = sensors.bind(COSTS)
-    source._sensors[4].state.read_lock = ObservedLock()
-    audit_reading, instance_reading = reading_of(source), reading_of(source)
+    source._sensors[4].state.read_lock = ObservedLock()  # feature 4 is ecg
+    audit_reading, instance_reading = begin_reading(source), begin_reading(source)
     audit_reading.lift_deadline()
     with ThreadPoolExecutor(2) as pool:
         audit_values = pool.submit(acquire, audit_reading, 4)
@@ -194,24 +198,24 @@ def test_instance_uses_the_value_that_an_audit_is_reading(make_sensors):
         may_return.set()
         assert (audit_values.result(), instance_values.result()) == ([7.0], [7.0])
     assert sensors.counts["ecg"].reads == 1
-    assert instance_reading.cost == 3.5
+    assert instance_reading.cost == 3.5  # age 1 and ecg 2.5
 
 
 def test_failed_sensor_is_neither_read_again_for_the_instance_nor_charged(make_sensors):
     blood = FlakySensor(1, [240.0, 1.0])
     source = make_sensors({"age": 50.0, "ecg": 2.0}, {"blood": blood}).bind(COSTS)
-    reading = reading_of(source)
+    reading = begin_reading(source)
     with pytest.raises(SensorError, match="'blood' failed"):
         acquire(reading, 4, 1, 0)
     with pytest.raises(SensorError, match="'blood' failed"):
         acquire(reading, 0, 2)  # it raises at once, before age is acquired
-    assert (blood.reads, acquired_features(reading), reading.cost) == (1, [4], 2.5)
+    assert (blood.n_reads, acquired_features(reading), reading.cost) == (1, [4], 2.5)
     values = reading.acquire(np.array([0, 1]), allow_missing=True, allow_failure=True)
     assert values[0] == 50.0
     assert np.isnan(values[1])
-    assert (blood.reads, acquired_features(reading)) == (1, [0, 4])
+    assert (blood.n_reads, acquired_features(reading)) == (1, [0, 4])
     assert reading.first_failure.sensor == "blood"
-    assert acquire(reading_of(source), 2) == [1.0]
+    assert acquire(begin_reading(source), 2) == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +223,7 @@ def test_failed_sensor_is_neither_read_again_for_the_instance_nor_charged(make_s
     [
         (np.inf, "infinite", "'age' is infinite"),
         (-np.inf, "infinite", "'age' is infinite"),
-        (1e39, "infinite", "'age' is infinite"),
+        (1e39, "infinite", "'age' is infinite"),  # above the largest float32
         (NAN, "missing", "'age' is missing"),
     ],
 )
@@ -231,16 +235,17 @@ def test_refused_value_is_charged_and_no_further_feature_is_acquired(
         make_sensors({"age": age, "ecg": 1.0}).bind(COSTS),
         row_values([value, 0, 0, 0, 0], 5),
     ):
-        reading = reading_of(source)
+        reading = begin_reading(source)
         for features in ((0,), (4, 0)):
             with pytest.raises(SensorError, match=message) as error_info:
                 acquire(reading, *features, allow_missing=cause == "infinite")
             assert (error_info.value.sensor, error_info.value.cause) == ("age", cause)
-        assert (acquired_features(reading), reading.cost, age.reads) == ([0], 1.0, 1)
+        assert (acquired_features(reading), reading.cost, age.n_reads) == ([0], 1.0, 1)
         if cause == "missing":
             assert np.isnan(acquire(reading, 0, allow_missing=True)).all()
 
 
+# Few and many features are checked in different ways.
 @pytest.mark.parametrize("n_features", [3, 200])
 def test_largest_float32_values_are_allowed_and_infinity_is_not(n_features):
     names = [f"x{feature}" for feature in range(n_features)]
@@ -264,7 +269,7 @@ def test_blocking_sensor_is_abandoned(make_sensors, has_timeout):
     ecg = FlakySensor(0, lambda: may_return.wait(60) and 2.0)
     sensors = make_sensors({"age": age, "ecg": ecg}, timeout={"ecg": 0.1} if has_timeout else None)
     source = sensors.bind(COSTS)
-    reading = reading_of(source, timeout=25.0 if has_timeout else 0.1)
+    reading = begin_reading(source, timeout=25.0 if has_timeout else 0.1)
     started_at = time.monotonic()
     with pytest.raises(SensorError, match="'ecg' did not answer in time") as error_info:
         acquire(reading, 0, 4)
@@ -278,16 +283,16 @@ def test_blocking_sensor_is_abandoned(make_sensors, has_timeout):
     # The next instance reads the other sensor, and waits for the blocked one within its own time.
     # A later instance does not wait.
     for timeout in (0.05, 1e6):
-        assert acquire(reading_of(source, timeout=5.0), 0) == [50.0]
+        assert acquire(begin_reading(source, timeout=5.0), 0) == [50.0]
         with pytest.raises(SensorError, match="'ecg' did not answer in time"):
-            acquire(reading_of(source, timeout=timeout), 4)
-    assert (age.reads, ecg.reads) == (3, 1)
+            acquire(begin_reading(source, timeout=timeout), 4)
+    assert (age.n_reads, ecg.n_reads) == (3, 1)
     assert sensors.counts["ecg"] == SensorCounts(reads=1, late=3, hung=1)
     assert sensors.hung_sensors == ("ecg",)
     assert sensors.trouble == "sensor 'ecg' does not return"
     may_return.set()
     wait_until(lambda: not sensors.hung_sensors, "the sensor", 60)
-    assert acquire(reading_of(source), 0, 4) == [50.0, 2.0]
+    assert acquire(begin_reading(source), 0, 4) == [50.0, 2.0]
     assert sensors.trouble is None
 
 
@@ -298,10 +303,11 @@ def test_other_sensors_are_read_and_each_hung_sensor_takes_one_thread(make_senso
     sensors = make_sensors({"age": 50.0} | hanging_sensors, timeout=0.1)
     n_threads_before = threading.active_count()
     for _ in range(50):
-        reading = reading_of(sensors.bind(COSTS))  # a device binds them for each adopted bundle
+        reading = begin_reading(sensors.bind(COSTS))  # a device binds them for each adopted bundle
         values = reading.acquire(np.arange(4), allow_missing=True, allow_failure=True)
         assert values[0] == 50.0
         assert np.isnan(values[1:]).all()
+    # One thread for each hung sensor, and one that reads the others.
     assert threading.active_count() <= n_threads_before + 4
     assert sensors.hung_sensors == ("chol", "fbs", "ph")
     assert [sensors.counts[name].reads for name in sensors.hung_sensors] == [1, 1, 1]
@@ -350,7 +356,7 @@ def test_settings_are_checked(settings, message):
 
 # In the small bundle stage 0 reads a and b, stage 1 reads c, and the cloud reads a, c and e.
 HARD_ROW = {"a": 0.1, "b": 0.0, "c": 0.1, "d": 0.0, "e": -1.0}
-BROKEN_SENSOR = FlakySensor(10**6)
+BROKEN_SENSOR = FlakySensor(10**6)  # more failures than there are reads
 
 
 def make_device(bundle, *, has_link=True, timeout=None, policy="system", **replacements) -> Device:
@@ -361,13 +367,14 @@ def make_device(bundle, *, has_link=True, timeout=None, policy="system", **repla
         bundle,
         link=link if has_link else None,
         sensors=Sensors(sensors, timeout=timeout),
-        deadline_ms=2_000,
+        deadline_ms=2_000,  # met also on a loaded machine
         policy=policy,
     )
 
 
 @pytest.fixture
 def bundle_with_missing(make_bundle):
+    """A bundle whose cloud, but not its stages, allows missing values."""
     return make_bundle("tolerant", missing=MissingSpec("refused", "allowed"))
 
 
@@ -388,7 +395,7 @@ def test_failed_feature_that_the_cloud_reads_is_a_fallback(bundle):
         answer = device.answer()
     assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor:c", 0)
     # The request is impossible without c, so that e is not acquired for it.
-    assert (answer.acquired, answer.cost) == ((0, 1), 1.5)
+    assert (answer.acquired, answer.cost) == ((0, 1), 1.5)  # a 1 and b 0.5
     for name, has_link in (("a", True), ("b", False)):
         with make_device(bundle, has_link=has_link, **{name: BROKEN_SENSOR}) as device:
             message = f"sensor '{name}' failed: OSError: bus"

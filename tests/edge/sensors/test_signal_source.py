@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
+import sys
 import wave
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,11 +16,13 @@ from gatewise_edge.sensors.signal_source import SignalOptions, WindowResampler, 
 from gatewise_edge.stop_request import StopRequest
 
 RATE_HZ = 100.0
+#: Samples of a window.
 LENGTH = 32
 ACCELERATION = sig.Channels("acc", (0, 1), ("x", "y"), scale=0.5, unit="m/s2", rate_hz=RATE_HZ)
 SIGNAL_INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(ACCELERATION)]), (LENGTH, 2), "int16")
 FLOAT_SIGNAL_INPUT = sig.SignalInput(SIGNAL_INPUT.graph, SIGNAL_INPUT.shape)
 RNG = np.random.default_rng(0)
+#: Samples of ten windows.
 COUNTS = RNG.integers(-3000, 3000, (10 * LENGTH, 2)).astype(np.int16)
 
 
@@ -35,9 +37,19 @@ def read_instances(path, signal=SIGNAL_INPUT, **options):
     return instances, source.counts
 
 
-def wave_bytes(counts=COUNTS, sample_bytes=2, rate_hz=RATE_HZ, format_tag=1, n_stated_bytes=None):
+#: Format tags of a .wav file, from Microsoft's `mmreg.h`.
+PCM_TAG = 1
+FLOAT_TAG = 3
+A_LAW_TAG = 6
+EXTENSIBLE_TAG = 0xFFFE
+
+
+def wave_bytes(
+    counts=COUNTS, sample_bytes=2, rate_hz=RATE_HZ, format_tag=PCM_TAG, n_stated_bytes=None
+):
     """Make the content of a .wav file with float or PCM samples at full scale."""
-    if format_tag == 3:
+    # Convert the 16-bit counts to the width: bytes are unsigned, wider integers are shifted left.
+    if format_tag == FLOAT_TAG:
         samples = (counts / 32768).astype(f"<f{sample_bytes}").tobytes()
     elif sample_bytes == 1:
         samples = ((counts >> 8) + 128).astype("u1").tobytes()
@@ -55,10 +67,12 @@ def wave_bytes(counts=COUNTS, sample_bytes=2, rate_hz=RATE_HZ, format_tag=1, n_s
         n_channels * sample_bytes,
         8 * sample_bytes,
     )
-    if format_tag == 0xFFFE:
+    if format_tag == EXTENSIBLE_TAG:
+        # Size of the extension, valid bits, mask of two speakers, and the GUID of PCM.
         format_chunk += struct.pack("<HHIH", 22, 8 * sample_bytes, 3, 1) + bytes(14)
     n_stated_bytes = len(samples) if n_stated_bytes is None else n_stated_bytes
     chunks = b"fmt " + struct.pack("<I", len(format_chunk)) + format_chunk
+    # A chunk to skip; its odd length is padded.
     chunks += b"LIST" + struct.pack("<I", 3) + b"abc\0"
     chunks += b"data" + struct.pack("<I", n_stated_bytes) + samples
     return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
@@ -76,9 +90,10 @@ def npy_bytes(path, array):
 
 
 TIMES = np.arange(len(COUNTS)) / RATE_HZ
-TIMES_WITH_A_GAP = np.delete(TIMES, 40)
+TIMES_WITH_A_GAP = np.delete(TIMES, 40)  # within the second window
 TIMES_OUT_OF_ORDER = np.concatenate([TIMES[100:200], TIMES[:100], TIMES[200:]])
 
+#: File name and content of a recording with each fault.
 FAULTS = {
     "rate of a .wav": ("r.wav", lambda: wave_bytes(rate_hz=200)),
     "rate by times": ("r.csv", lambda: csv_lines(TIMES / 2)),
@@ -89,9 +104,9 @@ FAULTS = {
     "8 bits": ("r.wav", lambda: wave_bytes(sample_bytes=1)),
     "24 bits": ("r.wav", lambda: wave_bytes(sample_bytes=3)),
     "32 bits": ("r.wav", lambda: wave_bytes(sample_bytes=4)),
-    "extensible 32 bits": ("r.wav", lambda: wave_bytes(sample_bytes=4, format_tag=0xFFFE)),
-    "floats": ("r.wav", lambda: wave_bytes(sample_bytes=4, format_tag=3)),
-    "A-law": ("r.wav", lambda: wave_bytes(format_tag=6)),
+    "extensible 32 bits": ("r.wav", lambda: wave_bytes(sample_bytes=4, format_tag=EXTENSIBLE_TAG)),
+    "floats": ("r.wav", lambda: wave_bytes(sample_bytes=4, format_tag=FLOAT_TAG)),
+    "A-law": ("r.wav", lambda: wave_bytes(format_tag=A_LAW_TAG)),
     "one channel": ("r.wav", lambda: wave_bytes(COUNTS[:, :1])),
     "a lost sample": ("r.csv", lambda: csv_lines(TIMES_WITH_A_GAP, np.delete(COUNTS, 40, 0))),
     "a line that says gap": (
@@ -111,7 +126,7 @@ FAULTS = {
     "another kind of file": ("r.mp3", COUNTS.tobytes),
     "a .wav as plain numbers": ("r.raw", wave_bytes),
     "cut .wav": ("r.wav", lambda: wave_bytes()[:-7]),
-    "cut .npy": ("r.npy", lambda: None),
+    "cut .npy": ("r.npy", lambda: None),  # see `write_fault`
     "cut stream": ("r.raw", lambda: COUNTS.tobytes() + b"\1"),
     "a .wav of no length": ("r.wav", lambda: wave_bytes(n_stated_bytes=0)),
     "a .wav without samples": ("r.wav", lambda: wave_bytes(COUNTS[:0])),
@@ -157,6 +172,7 @@ def test_every_fault_of_a_recording_is_reported(fault_name, tmp_path):
 
 @pytest.mark.parametrize(
     ("fault_name", "n_windows"),
+    # The cut of a file is in the last of ten windows; the stream has one byte too many.
     [("cut .wav", 9), ("cut .npy", 9), ("cut stream", 10), ("a .wav of no length", 10)],
 )
 def test_truncated_file_gives_its_complete_windows(fault_name, n_windows, tmp_path):
@@ -183,29 +199,31 @@ def test_error_describes_times_of_another_rate(times, advice, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("times", "n_windows"),
+    "times",
     [
-        (TIMES + RNG.uniform(-0.007, 0.007, len(TIMES)), 10),
-        (TIMES + RNG.normal(0, 0.003, len(TIMES)), 10),
-        (TIMES * 1.05, 10),
-        (np.repeat(TIMES[::2], 2), 10),  # a driver that reads two samples at a time
-        (TIMES.round(2) + 1.7e9, 10),
+        # A sample takes 10 ms.
+        TIMES + RNG.uniform(-0.007, 0.007, len(TIMES)),
+        TIMES + RNG.normal(0, 0.003, len(TIMES)),
+        TIMES * 1.05,  # a clock that is 5 % wrong
+        np.repeat(TIMES[::2], 2),  # a driver that reads two samples at a time
+        TIMES.round(2) + 1.7e9,  # seconds since 1970
     ],
 )
-def test_jitter_and_clock_errors_are_no_gaps(times, n_windows, tmp_path):
+def test_jitter_and_clock_errors_are_no_gaps(times, tmp_path):
     path = tmp_path / "r.csv"
     path.write_text(csv_lines(times))
     windows, counts = read_instances(path)
-    assert (len(windows), counts["gaps"], counts["dropped_samples"]) == (n_windows, 0, 0)
+    assert (len(windows), counts["gaps"], counts["dropped_samples"]) == (10, 0, 0)
 
 
 def test_gap_is_detected_despite_jitter(tmp_path):
     times = TIMES + RNG.uniform(-0.004, 0.004, len(TIMES))
-    times[100:] += 0.1
+    times[100:] += 0.1  # ten samples are lost
     path = tmp_path / "r.csv"
     path.write_text(csv_lines(times))
     windows, counts = read_instances(path)
     assert counts["gaps"] == 1
+    # Three windows of 32 fit the 100 samples before the gap, and six the 220 after it.
     assert [window[0, 0] for window in windows] == [
         *COUNTS[:96:LENGTH, 0],
         *COUNTS[100:292:LENGTH, 0],
@@ -224,7 +242,15 @@ def test_columns_with_the_names_of_the_channels_may_have_any_order(tmp_path):
 
 @pytest.mark.parametrize(
     ("sample_bytes", "format_tag", "tolerance"),
-    [(1, 1, 255), (2, 1, 0), (3, 1, 0), (4, 1, 0), (4, 3, 0), (8, 3, 0), (2, 0xFFFE, 0)],
+    [
+        (1, PCM_TAG, 255),  # a byte lacks the lower eight bits
+        (2, PCM_TAG, 0),
+        (3, PCM_TAG, 0),
+        (4, PCM_TAG, 0),
+        (4, FLOAT_TAG, 0),
+        (8, FLOAT_TAG, 0),
+        (2, EXTENSIBLE_TAG, 0),
+    ],
 )
 def test_every_width_is_converted_if_requested(sample_bytes, format_tag, tolerance, tmp_path):
     path = tmp_path / "r.wav"
@@ -257,7 +283,7 @@ def test_scale_and_offset_convert_to_the_counts_of_the_bundle(tmp_path):
 @pytest.mark.parametrize("rate_hz", [200.0, 44.1, 250.0])
 def test_samples_of_another_rate_are_resampled_if_requested(rate_hz, tmp_path):
     times = np.arange(2000) / rate_hz
-    tone = 3000 * np.sin(2 * np.pi * 5 * times)
+    tone = 3000 * np.sin(2 * np.pi * 5 * times)  # 5 Hz, far below half of each rate
     path = tmp_path / "r.npy"
     np.save(path, np.stack([tone, -tone], 1))
     source = open_signal(
@@ -266,6 +292,7 @@ def test_samples_of_another_rate_are_resampled_if_requested(rate_hz, tmp_path):
     for window, fields in source:
         start_time = fields["time"]
         expected = 3000 * np.sin(2 * np.pi * 5 * (start_time + np.arange(LENGTH) / RATE_HZ))
+        # 12 is 0.4 % of the amplitude, the ripple of the filter.
         np.testing.assert_allclose(window[:, 0], expected, atol=12)
     (error,), _ = read_instances(path, rate_hz=rate_hz)
     assert "convert = true in --settings resamples them" in str(error)
@@ -275,8 +302,8 @@ def test_window_resampler_is_exact_within_a_window():
     resampler = WindowResampler(200.0, 100.0, LENGTH)
     samples = RNG.normal(size=(2000, 2))
     expected = resample_poly(samples, 1, 2)
-    window = resampler.resample(samples[100 : 100 + resampler.input_length])
-    first_sample = (100 + resampler.margin) // 2
+    window = resampler.resample(samples[100 : 100 + resampler.input_length])  # any start
+    first_sample = (100 + resampler.margin) // 2  # at half the rate
     np.testing.assert_allclose(window, expected[first_sample : first_sample + LENGTH], atol=1e-12)
 
 
@@ -293,14 +320,14 @@ def test_flac_is_read_if_soundfile_is_installed(tmp_path, monkeypatch):
     path.write_bytes(content[: len(content) // 2])
     instances, counts = read_instances(path, convert=True)
     assert not instances or isinstance(instances[-1], InputError) or counts["flaws"]
-    monkeypatch.setitem(__import__("sys").modules, "soundfile", None)
+    monkeypatch.setitem(sys.modules, "soundfile", None)
     (error,), _ = read_instances(path)
     assert "gatewise[audio]" in str(error)
 
 
 def test_wave_file_of_the_standard_library_is_read(tmp_path):
-    path = Path(tmp_path / "r.wav")
-    with wave.open(str(path), "wb") as out:
-        out.setparams((2, 2, int(RATE_HZ), 0, "NONE", ""))
-        out.writeframes(COUNTS.astype("<i2").tobytes())
+    path = tmp_path / "r.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setparams((2, 2, int(RATE_HZ), 0, "NONE", ""))  # 2 channels, 2 bytes per number
+        file.writeframes(COUNTS.astype("<i2").tobytes())
     assert np.array_equal(np.concatenate(read_instances(path)[0]), COUNTS)

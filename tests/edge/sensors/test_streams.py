@@ -22,10 +22,13 @@ from gatewise_edge.sensors.signal_source import SignalOptions
 from gatewise_edge.sensors.signal_source import open_signal as open_signal_with_options
 from gatewise_edge.stop_request import StopInterrupt, StopRequest
 
+# Any rate, and short windows of 8 samples of two channels.
 RATE_HZ = 100.0
 TWO_CHANNELS = sig.Channels("acc", (0, 1))
 SIGNAL_INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(TWO_CHANNELS)]), (8, 2), "int16")
+#: An input with a block that needs samples of this rate.
 RATED_INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(sig.Jerk(TWO_CHANNELS, RATE_HZ))]), (8, 2))
+#: 50 samples, all different and of both signs.
 RECORDING = np.arange(100, dtype=np.int16).reshape(50, 2) * 11 - 300
 
 
@@ -56,17 +59,18 @@ def pipe(tmp_path):
 
 
 def start_writer(path, *chunks):
-    def write():
-        with open(path, "wb", buffering=0) as out:
+    def write_chunks():
+        with open(path, "wb", buffering=0) as pipe:
             for chunk in chunks:
-                out.write(chunk)
+                pipe.write(chunk)
 
-    thread = threading.Thread(target=write, daemon=True)
+    thread = threading.Thread(target=write_chunks, daemon=True)
     thread.start()
     return thread
 
 
 @settings(max_examples=20)
+# The recording has 200 bytes, so that some cuts lie behind its end.
 @given(st.lists(st.integers(0, 250), max_size=6), st.integers(1, 12))
 def test_windows_of_a_socket_do_not_depend_on_the_pieces_of_its_bytes(cuts, hop):
     content = RECORDING.astype("<i2").tobytes()
@@ -87,7 +91,7 @@ def test_samples_of_a_pipe_are_read_in_every_format(pipe, signal_format):
         content = b"x,y\n" + b"".join(b"%d,%d\n" % (x, y) for x, y in RECORDING.tolist())
     else:
         content = RECORDING.astype(np.dtype(signal_format or "int16").newbyteorder("<")).tobytes()
-    writer = start_writer(pipe, content[:33], content[33:])
+    writer = start_writer(pipe, content[:33], content[33:])  # the cut lies within a sample
     stream = open_signal(str(pipe), SIGNAL_INPUT, StopRequest(), signal_format=signal_format, hop=5)
     instances = read_all(stream)
     assert [(window, fields["start"]) for window, fields in instances] == expected_windows(5)
@@ -97,18 +101,19 @@ def test_samples_of_a_pipe_are_read_in_every_format(pipe, signal_format):
 
 @pytest.mark.slow
 def test_recordings_give_the_windows_of_an_array(tmp_path):
-    np.save(tmp_path / "r.npy", np.tile(RECORDING, (100, 1)))
-    with wave.open(str(tmp_path / "r.wav"), "wb") as out:
-        out.setparams((2, 2, int(RATE_HZ), 0, "NONE", ""))
-        out.writeframes(np.tile(RECORDING, (100, 1)).astype("<i2").tobytes())
+    long_recording = np.tile(RECORDING, (100, 1))  # longer than one read of a file
+    np.save(tmp_path / "r.npy", long_recording)
+    with wave.open(str(tmp_path / "r.wav"), "wb") as file:
+        file.setparams((2, 2, int(RATE_HZ), 0, "NONE", ""))  # 2 channels, 2 bytes per number
+        file.writeframes(long_recording.astype("<i2").tobytes())
     for file_name in ("r.npy", "r.wav"):
         instances = read_all(
             open_signal(
                 str(tmp_path / file_name), SIGNAL_INPUT, StopRequest(), rate_hz=RATE_HZ, hop=7
             )
         )
-        expected = expected_windows(7, np.tile(RECORDING, (100, 1)))
-        assert [(window, fields["start"]) for window, fields in instances] == expected
+        windows_and_starts = [(window, fields["start"]) for window, fields in instances]
+        assert windows_and_starts == expected_windows(7, long_recording)
 
 
 def test_gaps_start_a_new_window(tmp_path):
@@ -119,6 +124,8 @@ def test_gaps_start_a_new_window(tmp_path):
     lines += [f"{30 + i / RATE_HZ},{i},2" for i in range(8)]
     (tmp_path / "r.csv").write_text("time,a,b\n" + "\n".join(lines))
     instances = read_all(open_signal(str(tmp_path / "r.csv"), RATED_INPUT, StopRequest(), hop=8))
+    # The windows begin at the samples 0 and 8, after the missing time, after "gap", and after the
+    # invalid line.
     error = instances.pop(4)[0]
     assert "line 41: '1,two,3' has a cell that is not a number" in str(error)
     assert [window[0][0] for window, _ in instances] == [0, 8, 21, 0, 0]
@@ -146,6 +153,7 @@ def test_stop_request_ends_a_stream_after_its_complete_windows(pipe):
     with StopRequest() as stop_request:
         writer = os.open(pipe, os.O_RDWR)  # a writer that stays open
         stream = open_signal(str(pipe), SIGNAL_INPUT, stop_request)
+        # 20 samples of 4 bytes and a part of the next: two windows of 8 samples.
         os.write(writer, content[: 20 * 4 + 3])
         assert next(stream)[0].tolist() == RECORDING[:8].tolist()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -158,8 +166,8 @@ def test_stop_request_ends_a_stream_after_its_complete_windows(pipe):
 
 def test_signal_that_does_not_match_the_bundle_is_refused_before_it_is_read(tmp_path):
     np.save(tmp_path / "r.npy", RECORDING[:, :1])
-    with wave.open(str(tmp_path / "r.wav"), "wb") as out:
-        out.setparams((1, 3, 8000, 0, "NONE", ""))
+    with wave.open(str(tmp_path / "r.wav"), "wb") as file:
+        file.setparams((1, 3, 8000, 0, "NONE", ""))
     picture_input = sig.SignalInput(
         sig.SignalGraph([sig.GreyHistogram(sig.Pixels())]), (8, 8, 3), "uint8"
     )
@@ -186,7 +194,7 @@ def test_signal_that_does_not_match_the_bundle_is_refused_before_it_is_read(tmp_
 @pytest.mark.slow
 def test_example_of_an_iio_sensor_writes_samples(tmp_path):
     """The example reads a folder like the driver's; its lines are cut into windows."""
-    for axis, count in (("x", -512), ("y", 7)):
+    for axis, count in (("x", -512), ("y", 7)):  # any counts, the same in each sample
         (tmp_path / f"in_accel_{axis}_raw").write_text(f"{count}\n")
     script = Path(__file__).parents[3] / "examples/iio_samples.py"
     channels = ("in_accel_x", "in_accel_y")
@@ -197,9 +205,8 @@ def test_example_of_an_iio_sensor_writes_samples(tmp_path):
     stream = open_signal(str(tmp_path / "samples.csv"), signal_input, StopRequest(), rate_hz=400.0)
     instances = read_all(stream)
     assert process.returncode == 0
-    assert len(instances) >= 10
+    assert len(instances) >= 10  # of 100, because a loaded machine loses samples
     assert all(window == [[-512, 7], [-512, 7]] for window, _ in instances)
     sample_numbers = [fields["time"] * 400 for _, fields in instances]
-    assert sample_numbers == pytest.approx(
-        [*map(round, sample_numbers)]
-    )  # also after a lost sample
+    # The times are those of whole samples also after a lost sample.
+    assert sample_numbers == pytest.approx([*map(round, sample_numbers)])

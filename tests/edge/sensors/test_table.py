@@ -13,12 +13,12 @@ COLUMN_NAMES = ("a", "b")
 
 @pytest.fixture
 def write_table(tmp_path):
-    def write(content: str | bytes):
+    def write_content(content: str | bytes):
         path = tmp_path / "rows.csv"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return path
 
-    return write
+    return write_content
 
 
 def test_columns_are_matched_by_name_and_cells_may_be_missing(write_table):
@@ -77,7 +77,7 @@ def test_partial_table_may_lack_columns_and_other_columns_are_kept(write_table):
         ({"b": 2}, [np.nan, 2.0]),
         ([1, 2], [1.0, 2.0]),
         ([None, np.nan], [np.nan, np.nan]),
-        ([[1], [10**400]], [1.0, np.inf]),
+        ([[1], [10**400]], [1.0, np.inf]),  # too large for a float
     ],
 )
 def test_rows_of_json_are_read_by_name_or_order(row, expected_values):

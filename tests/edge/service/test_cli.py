@@ -21,10 +21,16 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # processes and brokers start
 
+# Rows as a table with another order of the columns: stage 0 stops for the first row, stage 1 for
+# the second, and the third is offloaded.
 HEADER = "target,f,e,d,c,b,a"
 ROWS = ["x,0,0,0,0,0,1", "x,0,0,0,-1,0,0.1", "x,0,-1,0,0.1,0,0.1"]
-SURE_LINE, UNSURE_LINE = "[1,0,0,0,0,0]\n", "[0,0,0,0,1,0]\n"
+#: Row for which stage 0 stops, as a JSON line.
+SURE_LINE = "[1,0,0,0,0,0]\n"
+#: Row that is offloaded, as a JSON line.
+UNSURE_LINE = "[0,0,0,0,1,0]\n"
 
+#: A module with three sources of rows.
 PYTHON_ROWS = """
 import time
 
@@ -71,6 +77,7 @@ def test_rows_of_a_csv_file_are_answered_without_a_broker(bundle, rows_path):
     assert [line["row"] for line in lines] == [0, 1, 2]
     assert [line["label"] for line in lines] == ["yes", "no", "yes"]
     assert [line["reason"] for line in lines] == ["stopped", "stopped", "no-link"]
+    # a 1 and b 0.5; in addition c 2 and its group 10
     assert [line["cost"] for line in lines] == [1.5, 13.5, 13.5]
     assert "columns that are not features are ignored: target" in completed.stderr
     assert "3 instances: 2 edge, 0 cloud, 1 fallback, 0 errors; mean cost 9.5" in completed.stderr
@@ -109,6 +116,7 @@ def test_partial_rows_are_answered_by_stages_that_have_their_features(bundle, tm
 
 
 def test_every_line_gets_an_answer_or_an_error(bundle):
+    # The last line begins with a byte that is not UTF-8.
     input_lines = 'nonsense\n{"a": 1, "b": 0, "id": [3]}\n{"id": 4}\n{"b": 1, "id": 5}\n\udcff[1]\n'
     input_lines = input_lines.encode("utf-8", "surrogateescape").decode("latin-1")
     completed = run_in_process("edge", bundle.path, "--keep", "id", stdin_text=input_lines)
@@ -138,7 +146,7 @@ def test_lines_are_written_to_a_file_and_published_on_a_topic(bundle, broker, ro
     assert published_lines == written_lines
     times = [line["at"] for line in published_lines]
     assert times == sorted(times)
-    assert started_at - 1 <= times[0] <= times[-1] <= time.time()
+    assert started_at - 1 <= times[0] <= times[-1] <= time.time()  # the lines' times are rounded
     assert {line["kept"]["target"] for line in written_lines} == {"x"}
     subscriber.close()
 
@@ -254,13 +262,13 @@ def test_instances_that_were_read_are_answered_before_the_end(start_edge, broker
     """SIGTERM comes while the first of three instances waits for the cloud."""
     requests = []
 
-    def behave(request):
+    def stop_process(request):
         if not requests:  # not on the retry, because a second signal would end it at once
             process.process.send_signal(signal.SIGTERM)
         requests.append(request)
         return []
 
-    make_peer(behave)
+    make_peer(stop_process)
     process = start_edge("--broker", broker.url, "--deadline-ms", 1500, "--json")
     process.write(UNSURE_LINE + 2 * SURE_LINE)
     status, output, log = process.finish()
@@ -273,18 +281,20 @@ def test_instances_that_were_read_are_answered_before_the_end(start_edge, broker
 
 
 def test_all_parallel_instances_may_wait_for_the_cloud(bundle, broker, make_peer):
-    requests: dict[bytes, wire.Request] = {}
+    n_parallel = 40  # more than the 32 requests that a device has in flight by default
+    request_by_id: dict[bytes, wire.Request] = {}
 
-    def behave(request: wire.Request) -> list[wire.Response]:
-        requests[request.id] = request
-        return [answer_to(request) for request in requests.values()] if len(requests) == 40 else []
+    def answer_when_complete(request: wire.Request) -> list[wire.Response]:
+        request_by_id[request.id] = request
+        is_complete = len(request_by_id) == n_parallel
+        return [answer_to(request) for request in request_by_id.values()] if is_complete else []
 
-    make_peer(behave)
-    options = ("--broker", broker.url, "--parallel", 40, "--deadline-ms", 20_000)
-    completed = run_in_process("edge", bundle.path, *options, stdin_text=UNSURE_LINE * 40)
+    make_peer(answer_when_complete)
+    options = ("--broker", broker.url, "--parallel", n_parallel, "--deadline-ms", 20_000)
+    completed = run_in_process("edge", bundle.path, *options, stdin_text=UNSURE_LINE * n_parallel)
     assert completed.returncode == 0, completed.stderr
     outcomes = [(line["route"], line["reason"]) for line in read_answers(completed)]
-    assert outcomes == [("cloud", "offloaded")] * 40
+    assert outcomes == [("cloud", "offloaded")] * n_parallel
 
 
 @pytest.mark.parametrize("parallel", [1, 4])
@@ -310,6 +320,7 @@ def test_full_disk_behind_standard_output_does_not_end_the_answers(bundle, tmp_p
 
 def test_command_runs_if_no_memory_may_be_writable_and_executable(bundle):
     """The systemd unit sets this with MemoryDenyWriteExecute."""
+    # From linux/prctl.h: PR_SET_MDWE is 65, PR_GET_MDWE is 66, PR_MDWE_REFUSE_EXEC_GAIN is 1.
     if sys.platform != "linux" or ctypes.CDLL(None).prctl(66, 0, 0, 0, 0) < 0:
         pytest.skip("this kernel has no PR_SET_MDWE (Linux 6.3)")
     code = (
@@ -323,20 +334,20 @@ def test_command_runs_if_no_memory_may_be_writable_and_executable(bundle):
 
 def test_killed_run_is_resumed_after_its_last_answer(start_edge, tmp_path):
     """After several kills each row has exactly one line."""
-    n_rows = 3000
+    n_rows = 3000  # enough for three kills before the end
     data_path, log_path = tmp_path / "many.csv", tmp_path / "answers.jsonl"
     data_path.write_text("\n".join([HEADER, *(ROWS[i % 3] for i in range(n_rows))]) + "\n")
     options = ("--data", data_path, "--resume", log_path, "--out", "/dev/null", "--parallel", 2)
 
-    def log_size() -> int:
+    def count_log_bytes() -> int:
         return log_path.stat().st_size if log_path.exists() else 0
 
     for _ in range(3):
-        min_size = log_size() + 20_000
+        min_bytes = count_log_bytes() + 20_000  # about a hundred lines
         killed_run = start_edge(*options)
         wait_until(
-            lambda n_bytes=min_size, process=killed_run.process: (
-                log_size() > n_bytes or process.poll() is not None
+            lambda min_bytes=min_bytes, process=killed_run.process: (
+                count_log_bytes() > min_bytes or process.poll() is not None
             )
         )
         killed_run.close()
@@ -345,5 +356,5 @@ def test_killed_run_is_resumed_after_its_last_answer(start_edge, tmp_path):
     assert "are skipped" in messages
     lines = [json.loads(line) for line in log_path.read_text().splitlines()[1:]]
     assert sorted(line["row"] for line in lines) == list(range(n_rows))
-    labels = {line["row"]: line["label"] for line in lines}
-    assert [labels[i] for i in range(6)] == ["yes", "no", "yes"] * 2
+    label_of_row = {line["row"]: line["label"] for line in lines}
+    assert [label_of_row[i] for i in range(6)] == ["yes", "no", "yes"] * 2

@@ -23,10 +23,16 @@ from gatewise_edge.service.status_server import StatusServer
 from tests.support.small_bundle import cloud_answers
 from tests.support.waiting import wait_until
 
-SURE_ROW, UNSURE_ROW = [1.0, 0, 0, 0, 0, 0], [0.1, 0, 0.1, 0, -1.0, 0]
+#: Row for which stage 0 of the small bundle stops.
+SURE_ROW = [1.0, 0, 0, 0, 0, 0]
+#: Row for which no stage stops, so that it is offloaded.
+UNSURE_ROW = [0.1, 0, 0.1, 0, -1.0, 0]
+#: Largest number of threads of a status server.
+MAX_THREADS = 8
 
 
 def read_samples(metrics_text: bytes | str) -> dict[tuple[str, ...], float]:
+    """Read a page of metrics; return values by the name and the labels of a sample."""
     metrics_text = metrics_text.decode() if isinstance(metrics_text, bytes) else metrics_text
     return {
         (sample.name, *sorted(sample.labels.values())): sample.value
@@ -35,7 +41,8 @@ def read_samples(metrics_text: bytes | str) -> dict[tuple[str, ...], float]:
     }
 
 
-def fetch(url: str) -> tuple[int, str]:
+def fetch_page(url: str) -> tuple[int, str]:
+    """Fetch a page; return its status and its text."""
     try:
         with urllib.request.urlopen(url, timeout=30) as response:
             return response.status, response.read().decode()
@@ -80,9 +87,10 @@ def test_metrics_equal_the_counts_of_the_device(bundle):
     assert metric_values["gatewise_answers_total", "fallback"] == 2
     assert metric_values["gatewise_fallbacks_total", "link-down"] == 2
     assert metric_values["gatewise_errors_total",] == 1
-    assert metric_values["gatewise_offload_ratio",] == 0.2
+    assert metric_values["gatewise_offload_ratio",] == 0.2  # one of five answers
     assert metric_values["gatewise_answer_latency_seconds_count",] == 5
     assert metric_values["gatewise_late_answers_total",] == 1
+    # Features a and b cost 1.5, with c and its group 13.5, and with e 17.5.
     assert metric_values["gatewise_feature_cost_total",] == 1.5 * 2 + 17.5 + 2 * 13.5
     assert metric_values["gatewise_device_total", "sent"] == counters["sent"] == 1
     assert metric_values["gatewise_device_total", "late"] == counters["late"] == 0
@@ -110,13 +118,14 @@ def test_number_of_fallback_reasons_is_bounded(bundle):
         metrics.observe(msgspec.structs.replace(answer, route="edge", reason="implausible:a"))
         metric_values = read_samples(metrics.text())
     assert metric_values["gatewise_implausible_total", "a"] == 1
-    reason_counts = {
-        name[1]: count
-        for name, count in metric_values.items()
-        if name[0] == "gatewise_fallbacks_total"
+    count_of_reason = {
+        name_and_label[1]: count
+        for name_and_label, count in metric_values.items()
+        if name_and_label[0] == "gatewise_fallbacks_total"
     }
-    assert len(reason_counts) == 101
-    assert (reason_counts["cloud:7"], reason_counts["other"]) == (1, 201)
+    # The first 100 of the 301 reasons are counted, all others as "other".
+    assert len(count_of_reason) == 101
+    assert (count_of_reason["cloud:7"], count_of_reason["other"]) == (1, 201)
 
 
 def test_metrics_and_health_are_served():
@@ -125,11 +134,11 @@ def test_metrics_and_health_are_served():
         0, read_metrics=lambda: b"x 1\n", read_trouble=lambda: troubles[0]
     ) as status_server:
         url = f"http://127.0.0.1:{status_server.port}"
-        assert fetch(url + "/healthz") == (200, "ok\n")
-        assert fetch(url + "/metrics?x=1") == (200, "x 1\n")
-        assert fetch(url + "/etc/passwd")[0] == 404
+        assert fetch_page(url + "/healthz") == (200, "ok\n")
+        assert fetch_page(url + "/metrics?x=1") == (200, "x 1\n")
+        assert fetch_page(url + "/etc/passwd")[0] == 404
         troubles[0] = "stuck"
-        assert fetch(url + "/healthz") == (503, "stuck\n")
+        assert fetch_page(url + "/healthz") == (503, "stuck\n")
         with pytest.raises(
             InputError, match=f"metrics-port {status_server.port} on 127.0.0.1 cannot be"
         ):
@@ -140,7 +149,7 @@ def test_status_server_can_listen_on_ipv6():
     with StatusServer(
         0, read_metrics=bytes, read_trouble=lambda: None, host="::1"
     ) as status_server:
-        assert fetch(f"http://[::1]:{status_server.port}/healthz") == (200, "ok\n")
+        assert fetch_page(f"http://[::1]:{status_server.port}/healthz") == (200, "ok\n")
 
 
 @pytest.mark.slow  # clients wait for each other
@@ -155,16 +164,17 @@ def test_slow_clients_start_a_bounded_number_of_threads(request_start, monkeypat
             for client in clients:
                 with contextlib.suppress(OSError):
                     client.sendall(request_start)
-            assert threading.active_count() <= n_threads_before + 8
+            assert threading.active_count() <= n_threads_before + MAX_THREADS
 
             def is_served():
+                url = f"http://127.0.0.1:{status_server.port}/metrics"
                 try:
-                    return fetch(f"http://127.0.0.1:{status_server.port}/metrics") == (200, "x 1\n")
+                    return fetch_page(url) == (200, "x 1\n")
                 except OSError:
                     return False
 
             wait_until(is_served, "a page despite slow clients", 30.0)
-            assert threading.active_count() <= n_threads_before + 8
+            assert threading.active_count() <= n_threads_before + MAX_THREADS
         finally:
             for client in clients:
                 client.close()

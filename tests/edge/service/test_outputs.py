@@ -26,10 +26,12 @@ def data_path(tmp_path):
     return path
 
 
-def rows_of(path):
+def read_row_numbers(path):
+    """Read the row numbers of a log, after its first line, which has the hash of the data."""
     return [json.loads(line)["row"] for line in path.read_text().splitlines()[1:]]
 
 
+# A line has more than 20 bytes.
 @pytest.mark.parametrize("n_bytes", [0, *range(1, 20, 3)])
 def test_log_reads_answered_rows_and_cuts_off_an_incomplete_line(tmp_path, data_path, n_bytes):
     path = tmp_path / "log"
@@ -44,7 +46,7 @@ def test_log_reads_answered_rows_and_cuts_off_an_incomplete_line(tmp_path, data_
     with AnswerLog(path, data_path) as log:
         assert log.answered_rows == {0, 2}
         log.write({"row": 1, "label": "no"})
-    assert rows_of(path) == [0, 2, 1]
+    assert read_row_numbers(path) == [0, 2, 1]
 
 
 def test_threads_write_complete_lines(tmp_path, data_path):
@@ -58,7 +60,7 @@ def test_threads_write_complete_lines(tmp_path, data_path):
                 range(4),
             )
         )
-    assert sorted(rows_of(path)) == list(range(200))
+    assert sorted(read_row_numbers(path)) == list(range(200))
 
 
 def test_full_disk_is_logged_once_and_its_lost_lines_are_counted(caplog):
@@ -91,7 +93,7 @@ def test_line_that_is_written_in_parts_is_complete(tmp_path, data_path, monkeypa
         log.write({"row": 2})
         assert log.trouble is None
         monkeypatch.undo()
-    assert rows_of(path) == [0, 1, 2]
+    assert read_row_numbers(path) == [0, 1, 2]
 
 
 @pytest.mark.slow

@@ -7,13 +7,16 @@ from types import SimpleNamespace
 from gatewise_edge.sensors.instance_source import InstanceSource
 from gatewise_edge.service import serve
 
+#: Any time in seconds since 1970.
+EPOCH_S = 1.7e9
+
 
 def test_instances_begin_at_least_an_interval_apart(monkeypatch):
     """This holds after an answer or a source that took longer than the interval."""
     now = [0.0]
     start_times = []
     stop_request = SimpleNamespace(signal_name="")
-    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: 1.7e9 + now[0])
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: EPOCH_S + now[0])
     monkeypatch.setattr(serve, "time", clock)
 
     def pause(seconds: float) -> None:
@@ -27,9 +30,11 @@ def test_instances_begin_at_least_an_interval_apart(monkeypatch):
     stop_request.pause = pause
     source = InstanceSource(read_rows())
     for number, _, fields in serve._due_instances(source, stop_request, None, 0.25, frozenset()):
-        assert fields["at"] == 1.7e9 + now[0]
+        assert fields["at"] == EPOCH_S + now[0]
         start_times.append(now[0])
         now[0] += 1.0 if number == 1 else 0.0625  # the time to answer
+    # The answer to instance 1 takes until 1.25, and instance 4 comes 0.5 s after 1.75. All other
+    # instances begin 0.25 s after the one before. All times are exact in binary.
     assert start_times == [0.0, 0.25, 1.25, 1.5, 2.25, 2.5, 2.75]
 
 

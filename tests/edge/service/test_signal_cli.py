@@ -52,11 +52,12 @@ def run_command(bundle, tmp_path, monkeypatch):
     """Run the command in this process, in a folder with the block's function."""
     (tmp_path / "my_blocks.py").write_text(BLOCK_MODULE)
     monkeypatch.syspath_prepend(tmp_path)
-    return lambda *args: run_in_process(
-        "edge", bundle, *args, "--policy", "edge-only", folder=tmp_path
+    return lambda *options: run_in_process(
+        "edge", bundle, *options, "--policy", "edge-only", folder=tmp_path
     )
 
 
+#: Option that names the function of the bundle's block.
 BLOCK_OPTIONS = ("--block", "roughness=my_blocks:rough")
 
 
@@ -68,29 +69,26 @@ def read_lines(output: str) -> list[dict]:
 def settings_options(tmp_path):
     """Write a file of settings, and return the option with its path."""
 
-    def write(text):
+    def write_settings(text):
         path = tmp_path / "settings.toml"
         path.write_text(text)
         return "--settings", str(path)
 
-    return write
+    return write_settings
 
 
 def test_samples_from_standard_input_get_the_answers_of_their_windows(
     bundle, recording, start_command, settings_options
 ):
-    process = start_command(
-        "--signal",
-        "-",
-        *BLOCK_OPTIONS,
-        *settings_options("hop = 16\nsmooth = 'majority:3'"),
-        "--json",
-    )
+    hop = 16
+    settings = settings_options(f"hop = {hop}\nsmooth = 'majority:3'")
+    process = start_command("--signal", "-", *BLOCK_OPTIONS, *settings, "--json")
+    # The last byte is a part of a sample.
     process.process.stdin.buffer.write(recording.astype("<i2").tobytes() + b"\1")
     status, output, log = process.finish()
     assert status == 0, log
     *lines, summary = read_lines(output)
-    expected_windows, starts = cut_windows(recording, SAMPLES, 16)
+    expected_windows, starts = cut_windows(recording, SAMPLES, hop)
     with gw.Device(bundle, blocks={"roughness": roughness}, policy="edge-only") as device:
         answers = device.answer_many(expected_windows)
     outcomes = [(line["label"], line["stage"]) for line in lines]
@@ -128,13 +126,14 @@ def test_recordings_and_arrays_get_equal_answers_and_gaps_are_marked(
     recording_lines, array_lines, gap_lines = lines_by_source
     assert [line["label"] for line in recording_lines] == [line["label"] for line in array_lines]
     assert "start" not in array_lines[0]
+    # The samples after the gap, one less than eleven windows, make ten windows.
     assert [line.get("gap", False) for line in gap_lines] == [False, True] + [False] * 9
     assert gap_lines[1]["time"] == round((SAMPLES + 1) / RATE_HZ, 6)
     assert recording_lines[0]["label"] == gap_lines[0]["label"]
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("options", "message"),
     [
         (("--signal", "-"), "give blocks={'roughness': function}, or --block roughness=module"),
         (("--signal", "-", "--block", "roughness=nowhere:f"), "no module 'nowhere'"),
@@ -149,9 +148,9 @@ def test_recordings_and_arrays_get_equal_answers_and_gaps_are_marked(
         ),
     ],
 )
-def test_invalid_options_are_refused_at_the_start(run_command, args, message, settings_options):
-    if " = " in args[-1]:
-        args = (*args[:-1], *settings_options(args[-1]))
-    completed = run_command(*args)
+def test_invalid_options_are_refused_at_the_start(run_command, options, message, settings_options):
+    if " = " in options[-1]:
+        options = (*options[:-1], *settings_options(options[-1]))
+    completed = run_command(*options)
     assert (completed.returncode, completed.stdout) == (2, "")
     assert message in completed.stderr

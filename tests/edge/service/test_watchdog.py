@@ -16,14 +16,18 @@ from gatewise_edge.service.watchdog import Heartbeat, Notifier
 
 UNIT_FILE = Path(__file__).parents[3] / "deploy" / "gatewise-edge.service"
 
+#: Seconds to wait for a notification on a loaded machine.
+TIMEOUT_S = 60
+
 
 class FakeServiceManager:
     """A service manager that receives notifications."""
 
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        # systemd writes @ for the null byte with which an abstract socket's name begins.
         self.socket.bind("\0" + path[1:] if path[0] == "@" else path)
-        self.socket.settimeout(60)
+        self.socket.settimeout(TIMEOUT_S)
         self.environment = {"NOTIFY_SOCKET": path}
 
     def receive(self) -> list[str]:
@@ -83,6 +87,7 @@ def test_watchdog_time_is_read_only_if_it_is_for_this_process(variables, expecte
 @pytest.mark.slow
 def test_heartbeat_ends_when_the_device_hangs(service_manager):
     now = [0.0]
+    # A notification is due within 0.1 s.
     notifier = Notifier(service_manager.environment | {"WATCHDOG_USEC": "100000"})
     heartbeat = Heartbeat(notifier, max_seconds=1.0, status=lambda: "well", clock=lambda: now[0])
     with heartbeat:
@@ -91,17 +96,17 @@ def test_heartbeat_ends_when_the_device_hangs(service_manager):
         assert heartbeat.is_alive  # it may wait any time for an instance
         heartbeat.begin(0)
         assert heartbeat.is_alive
-        now[0] = 1001.5
+        now[0] = 1001.5  # 0.5 s later than `max_seconds` allows
         assert not heartbeat.is_alive
         heartbeat.begin(1)  # another instance ends in time
         heartbeat.end(1)
         assert not heartbeat.is_alive
-        service_manager.socket.settimeout(0.5)
+        service_manager.socket.settimeout(0.5)  # five times as long as between notifications
         with pytest.raises(TimeoutError):
             for _ in iter(service_manager.receive, None):  # earlier notifications may be queued
                 pass
         heartbeat.end(0)
-        service_manager.socket.settimeout(60)
+        service_manager.socket.settimeout(TIMEOUT_S)
         assert "WATCHDOG=1" in service_manager.receive()
     assert not any(thread.name == "gatewise-watchdog" for thread in threading.enumerate())
 

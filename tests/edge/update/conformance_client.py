@@ -19,7 +19,7 @@ from gatewise_export.repository.fetcher import BoundedFetcher
 from gatewise_export.repository.release import UpdateError
 
 TRUSTED_ROOT_FILE = "trusted-root"
-SEEN_FILE = "seen"
+SEEN_VERSIONS_FILE = "seen"
 
 
 def main() -> int:
@@ -40,7 +40,7 @@ def main() -> int:
     try:
         client = _refresh_metadata(folder, options.metadata_url)
         for name in options.target_name:
-            _download(client, name, options.target_dir)
+            _download_target(client, name, options.target_dir)
     except UpdateError as error:
         print(error, file=sys.stderr)
         return 1
@@ -55,18 +55,20 @@ def _refresh_metadata(folder: Path, url: str) -> RepositoryClient:
         trust=folder / TRUSTED_ROOT_FILE,
         fetcher=BoundedFetcher(),
     )
-    seen_file = folder / SEEN_FILE
-    seen = json.loads(seen_file.read_text()) if seen_file.exists() else {}
-    _, versions = client.refresh({role: tuple(entry) for role, entry in seen.items()})
+    seen_file = folder / SEEN_VERSIONS_FILE
+    seen_lists = json.loads(seen_file.read_text()) if seen_file.exists() else {}
+    # JSON has lists for the pairs of version and key ids.
+    seen_versions = {role: tuple(version_and_keys) for role, version_and_keys in seen_lists.items()}
+    _, versions = client.refresh(seen_versions)
     seen_file.write_text(json.dumps(versions))
     return client
 
 
-def _download(client: RepositoryClient, name: str, folder: Path) -> None:
+def _download_target(client: RepositoryClient, name: str, folder: Path) -> None:
     """Download a target, perhaps of a delegated role, unless the folder already has it."""
     updater = client._client
     assert updater is not None
-    client._fetcher.set_time_limit(60.0)
+    client._fetcher.set_time_limit(60.0)  # seconds, like those for the metadata
     target = updater.get_targetinfo(name)
     if target is None:
         raise UpdateError("fetch", f"{name} is not in the repository")

@@ -18,8 +18,12 @@ from gatewise_export.repository.repository import Repository
 from tests.edge.virtual_time import Clock
 from tests.support.waiting import wait_until
 
+#: Seconds to wait for an event on a loaded machine.
 TIMEOUT_S = 60.0
+#: Row for which stage 0 of the small bundle stops, so that it needs no cloud.
 SURE_ROW = [1.0, 0, 0, 0, 0, 0]
+#: Errors in a row that fail a trial, which needs three of them.
+N_FAILING_ERRORS = 5
 
 
 class Server:
@@ -50,6 +54,7 @@ class Server:
 
         self._server = QuietServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
+        # The server looks every 20 ms whether it must stop.
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
 
@@ -69,6 +74,7 @@ class Server:
     def requested_files(self, version: str) -> list[str]:
         """Names of the files of a version that were requested, in order."""
         prefix = f"/targets/small/{version}/"
+        # A path ends with HASH.NAME.
         return [path.split(".", 1)[1] for path in self.requested_paths if path.startswith(prefix)]
 
     def close(self) -> None:
@@ -104,8 +110,10 @@ class UpdatedDevice:
 
     def __init__(self, store: Store, fleet: Fleet, first_path: Path, **options: Any) -> None:
         self.store = store
-        path = next(iter(store.start()[options.pop("n_skipped", 0) :]), first_path)
-        defaults = {
+        n_skipped = options.pop("n_skipped", 0)
+        bundle_path = next(iter(store.start()[n_skipped:]), first_path)
+        # A trial ends after three answers, and each announcement causes a check at once.
+        default_options = {
             "urls": [fleet.folder.as_uri()],
             "trust": fleet.trust,
             "device": "pi-1",
@@ -113,14 +121,14 @@ class UpdatedDevice:
             "trial_seconds": 0.0,
             "min_interval": 0.0,
         }
-        deadline_ms = options.pop("deadline_ms", 5e3)
-        arguments = {key: options.pop(key) for key in ("link", "clock") if key in options}
-        settings = UpdateSettings(first=first_path, **(defaults | options))
-        self.updater = Updater(store, settings, **arguments)
+        deadline_ms = options.pop("deadline_ms", 5e3)  # met also on a loaded machine
+        link_and_clock = {key: options.pop(key) for key in ("link", "clock") if key in options}
+        settings = UpdateSettings(first=first_path, **(default_options | options))
+        self.updater = Updater(store, settings, **link_and_clock)
         row_names = Bundle.open(first_path, for_device=True).manifest.feature_names
-        bundle = Bundle.open(path, for_device=True)
+        bundle = Bundle.open(bundle_path, for_device=True)
         self.device = Device(
-            bundle, link=arguments.get("link"), observe=self.updater.observe,
+            bundle, link=link_and_clock.get("link"), observe=self.updater.observe,
             deadline_ms=deadline_ms, row_names=row_names,
         )  # fmt: skip
         self.updater.start(self.device)
@@ -136,6 +144,7 @@ class UpdatedDevice:
     def wait_for_check(self) -> None:
         """Wait until a check that began after this call has ended."""
 
+        # Each check adds to "checks" if it succeeds, else to the reason of its failure.
         counter_names = ("checks", "metadata", "fetch", "store", "bundle", "self-test")
 
         def count_checks() -> int:
@@ -159,9 +168,11 @@ class UpdatedDevice:
 
         wait_until(runs_version, f"version {version}", TIMEOUT_S)
 
-    def wait_for_count(self, name: str, number: int = 1) -> None:
-        """Wait until a counter of the updater has reached a number."""
-        wait_until(lambda: self.updater.counters[name] >= number, name, TIMEOUT_S)
+    def wait_for_count(self, counter_name: str, min_count: int = 1) -> None:
+        """Wait until a counter of the updater has reached a count."""
+        wait_until(
+            lambda: self.updater.counters[counter_name] >= min_count, counter_name, TIMEOUT_S
+        )
 
     def wait_for_refusal(self, reason: str, version: str) -> None:
         """Wait until a check has failed, and test that the device still runs `version`."""
@@ -175,7 +186,7 @@ class UpdatedDevice:
     def fail_trial(self) -> None:
         """Observe errors until the version on trial is rolled back."""
         n_rollbacks_before = self.updater.counters["rolled_back"]
-        for _ in range(5):
+        for _ in range(N_FAILING_ERRORS):
             self.updater.observe(ValueError())
         self.wait_for_count("rolled_back", n_rollbacks_before + 1)
 
@@ -230,7 +241,8 @@ def run_device(
     devices: list[UpdatedDevice] = []
 
     def run_device(**options: Any) -> UpdatedDevice:
-        store = Store(tmp_path / "store", first_pause_s=options.pop("pause", 600.0))
+        first_pause_s = options.pop("first_pause_s", 600.0)  # the default of a store
+        store = Store(tmp_path / "store", first_pause_s=first_pause_s)
         devices.append(UpdatedDevice(store, fleet, first_path, **options))
         return devices[-1]
 

@@ -47,11 +47,10 @@ def test_rollback_to_older_metadata_is_refused(device_at_8, fleet, server, damag
     device_at_8.pass_trial()
     fleet.repository.rollback()
     device_at_8.wait_for_version("8")
-    for path in (
-        (device_at_8.store.folder / "metadata").glob(damaged_pattern) if damaged_pattern else ()
-    ):
+    metadata_folder = device_at_8.store.folder / "metadata"
+    for path in metadata_folder.glob(damaged_pattern) if damaged_pattern else ():
         if path.is_file():
-            path.write_bytes(path.read_bytes()[:-20])
+            path.write_bytes(path.read_bytes()[:-20])  # cut off, so that it is no valid JSON
     server.folder = old_folder
     device_at_8.wait_for_refusal("metadata", "8")
     server.folder = fleet.folder
@@ -61,11 +60,11 @@ def test_rollback_to_older_metadata_is_refused(device_at_8, fleet, server, damag
 
 def test_freeze_by_a_mirror_that_never_changes_is_detected(device_at_8, fleet, server, monkeypatch):
     """The metadata of the mirror expires."""
-    monkeypatch.setitem(LIFETIME_DAYS, "timestamp", 2.0 / 86400)
+    monkeypatch.setitem(LIFETIME_DAYS, "timestamp", 2.0 / 86400)  # two seconds
     fleet.repository.refresh()
     device_at_8.wait_for_check()
     assert device_at_8.updater.trouble is None
-    time.sleep(2.5)
+    time.sleep(2.5)  # until the timestamp has expired
     device_at_8.wait_for_refusal("metadata", "8")
     assert "expired" in device_at_8.updater.trouble
     monkeypatch.undo()
@@ -89,7 +88,7 @@ def test_mix_of_two_states_is_refused(device_at_8, fleet, server):
 def test_forged_files_are_refused(device_at_8, fleet, server, tmp_path):
     """The server has somebody else's repository, and then files that are not the signed ones."""
     foreign_repository = Repository.init(tmp_path / "other")
-    for _ in range(20):
+    for _ in range(20):  # so that its versions are higher than those of the fleet
         foreign_repository.refresh()
     server.folder = foreign_repository.folder
     device_at_8.wait_for_refusal("metadata", "8")
@@ -97,7 +96,7 @@ def test_forged_files_are_refused(device_at_8, fleet, server, tmp_path):
     fleet.publish("9")
     for path in (fleet.folder / "targets/small/9").glob("*.manifest.json"):
         content = path.read_bytes()
-        path.write_bytes(content.replace(b'"9"', b'"6"'))
+        path.write_bytes(content.replace(b'"9"', b'"6"'))  # of the same length
     device_at_8.wait_for_refusal("fetch", "8")
     path.write_bytes(content)
     device_at_8.wait_for_version("9")
@@ -154,7 +153,7 @@ def test_rotation_ends_an_attack_with_all_online_keys(device_at_8, fleet, server
         fleet.repository.rotate_key(role)
     device_at_8.wait_for_check()
     thief_repository = Repository(evil_folder, stolen_keys)
-    for _ in range(5):
+    for _ in range(5):  # so that its versions are higher than those of the fleet
         thief_repository.publish("small/8", 0.5)
     for path in (fleet.folder / "metadata").glob("*.root.json"):
         shutil.copy(path, evil_folder / "metadata")
@@ -173,14 +172,15 @@ def test_root_keys_have_a_threshold_and_are_replaced(
     (tmp_path / "trust.json").write_bytes(trust)
     for _ in range(4):
         repository.rotate_key("root")
-    (repository.keys / "root-7.key").unlink()  # two of three keys are enough
+    # Keys 5 to 7 are the current ones after four rotations. Two of the three are enough.
+    (repository.keys / "root-7.key").unlink()
     repository.rotate_key("timestamp")
     repository.add(make_bundle("v8", version="8").path)
     repository.publish("small/8")
     server.folder = repository.folder
     device = run_device(urls=[server.url], trust=tmp_path / "trust.json")
     device.wait_for_version("8")
-    for path in list(repository.keys.glob("root-*.key"))[1:]:
+    for path in list(repository.keys.glob("root-*.key"))[1:]:  # all but one
         path.unlink()
     with pytest.raises(Exception, match="must sign"):
         repository.rotate_key("timestamp")
@@ -194,6 +194,10 @@ def send_endless_body(handler):
     handler.end_headers()
     while True:
         handler.wfile.write(b" " * 65536)
+
+
+# The pauses are shorter than the timeout of a read, so that only a limit on the whole time ends
+# the request.
 
 
 def repeat_forever(handler, content, pause_s):
@@ -213,7 +217,7 @@ def send_endless_continue(handler):
 
 def send_slowly(handler):
     handler.send_response(200)
-    handler.send_header("Content-Length", "5000")
+    handler.send_header("Content-Length", "5000")  # takes 250 s
     handler.end_headers()
     repeat_forever(handler, b"{", 0.05)
 
@@ -233,7 +237,7 @@ def send_nothing(handler):
 
 
 @pytest.mark.parametrize(
-    "behave",
+    "send_fault",
     [
         send_endless_body,
         send_endless_headers,
@@ -245,12 +249,13 @@ def send_nothing(handler):
     ],
 )
 def test_update_succeeds_after_a_server_with_faults(
-    device_at_8, fleet, server, behave, monkeypatch
+    device_at_8, fleet, server, send_fault, monkeypatch
 ):
     """Once, slow headers and 100 Continue blocked the updater for ever."""
     fleet.publish("9")
-    server.handlers["/metadata/timestamp.json"] = behave
+    server.handlers["/metadata/timestamp.json"] = send_fault
     with monkeypatch.context() as patch:
+        # Shorter than the 60 s of a real device, so that the test is short.
         patch.setattr("gatewise_export.repository.client._METADATA_SECONDS", 0.5)
         device_at_8.wait_for_refusal("fetch", "8")
     server.handlers.clear()
@@ -259,7 +264,7 @@ def test_update_succeeds_after_a_server_with_faults(
     device_at_8.pass_trial()
     fleet.publish("10")
     path = next((fleet.folder / "targets/small/10").glob("*.manifest.json"))
-    server.handlers[f"/targets/small/10/{path.name}"] = behave
+    server.handlers[f"/targets/small/10/{path.name}"] = send_fault
     with monkeypatch.context() as patch:
         patch.setattr(device_at_8.updater._client, "_max_fetch_s", 0.5)
         device_at_8.wait_for_refusal("fetch", "9")
@@ -268,16 +273,16 @@ def test_update_succeeds_after_a_server_with_faults(
 
 
 @pytest.mark.parametrize(
-    "behave", [send_endless_headers, send_endless_continue, send_slowly, send_nothing]
+    "send_fault", [send_endless_headers, send_endless_continue, send_slowly, send_nothing]
 )
-def test_closing_does_not_wait_for_a_slow_server(device_at_8, server, behave):
-    server.handlers[""] = behave
+def test_closing_does_not_wait_for_a_slow_server(device_at_8, server, send_fault):
+    server.handlers[""] = send_fault
     n_requests_before = len(server.requested_paths)
     device_at_8.announce()
     wait_until(lambda: len(server.requested_paths) > n_requests_before, "a check", TIMEOUT_S)
     started_at = time.monotonic()
     device_at_8.updater.close()
-    assert time.monotonic() - started_at < 3.0
+    assert time.monotonic() - started_at < 3.0  # closing gives up after 5 s
     assert device_at_8.updater._thread is None
 
 
@@ -315,7 +320,7 @@ def test_publisher_with_a_clock_in_2036_can_publish_again(device_at_8, fleet, mo
     class DatetimeIn2036(datetime):
         @classmethod
         def now(cls, tz=None):
-            return datetime.now(tz) + timedelta(days=3650)
+            return datetime.now(tz) + timedelta(days=3650)  # ten years
 
     monkeypatch.setattr(repository_module, "datetime", DatetimeIn2036)
     fleet.publish("9")

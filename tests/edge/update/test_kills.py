@@ -22,10 +22,17 @@ import pytest
 
 from tests.edge.update import killed_device
 
+#: Number of random kills, and of damaged files.
 N_KILLS = int(os.environ.get("GATEWISE_UPDATE_KILLS", "24"))
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload([killed_device.__name__])
+
+
+#: Seconds until a device must report: its own timeout of 120 s, twice for a loaded machine.
+REPORT_TIMEOUT_S = 240
+#: Seconds until a process that has reported or was killed must have ended.
+END_TIMEOUT_S = 60
 
 
 @dataclass
@@ -38,14 +45,16 @@ class KilledDevice:
     def next_report(self) -> str:
         """Wait for the next report; return an empty text after the last one."""
         try:
-            return str(self.pipe.recv()) if self.pipe.poll(240) else "silent for 240 s"
+            if not self.pipe.poll(REPORT_TIMEOUT_S):
+                return f"silent for {REPORT_TIMEOUT_S} s"
+            return str(self.pipe.recv())
         except EOFError:
             return ""
 
     def wait_for_reports(self) -> list[str]:
         """Wait for the end of the process; return its reports."""
         reports = list(iter(self.next_report, ""))
-        self.process.join(60)
+        self.process.join(END_TIMEOUT_S)
         return reports
 
 
@@ -58,8 +67,8 @@ def launch_device(fleet, server, first_path):
             "url": server.url,
             "trust": str(fleet.trust),
             "version": version,
-            "changes": n_changes,
-            "wait": 120,
+            "n_changes": n_changes,
+            "timeout_s": 120,
         }
         receiver, sender = _PROCESSES.Pipe(duplex=False)
         process = _PROCESSES.Process(
@@ -96,6 +105,7 @@ def seed_store(fleet, launch_device, tmp_path):
 def test_device_killed_before_any_change_to_the_disk_updates_on_its_next_start(
     launch_device, seed_store, tmp_path
 ):
+    # An update makes fewer than 400 changes. With the default, a device is killed at each fourth.
     for n_changes in range(0, 400, max(1, 96 // N_KILLS)):
         store = tmp_path / f"store-{n_changes}"
         shutil.copytree(seed_store, store, symlinks=True)
@@ -106,7 +116,7 @@ def test_device_killed_before_any_change_to_the_disk_updates_on_its_next_start(
         assert killed_device.process.exitcode == -signal.SIGKILL, reports
         # It never returns to the first bundle.
         assert run_to_version(launch_device, store, "9")[0] in ("started 8", "started 9")
-    assert n_changes > 20
+    assert n_changes > 20  # else the changes were not counted
 
 
 @pytest.mark.slow
@@ -115,24 +125,24 @@ def test_device_killed_at_random_moments_updates_on_its_next_start(launch_device
     rng = random.Random(0)
     store = tmp_path / "store"
     n_killed = 0
-    fleet.publish("7-1")
+    fleet.publish("7-1")  # a version before those of the kills, which begin with 8
     device = launch_device(store, "7-1")
     assert device.next_report().startswith("started")
     started_at = time.monotonic()
     assert device.wait_for_reports() == ["version 7-1"]
     update_seconds = time.monotonic() - started_at  # duration of an update without a kill
     for number in range(N_KILLS):
-        version = str(8 + number // 4)
+        version = str(8 + number // 4)  # four kills during the update to a version
         fleet.publish(version)
         device = launch_device(store, version)
         assert device.next_report().startswith("started")
         time.sleep(rng.uniform(0.0, update_seconds))
         device.process.kill()
-        device.process.join(60)
+        device.process.join(END_TIMEOUT_S)
         if device.process.exitcode == -signal.SIGKILL:
             n_killed += 1
         else:  # the update ended before the kill
-            update_seconds *= 0.8
+            update_seconds *= 0.8  # so that the next kill is more likely to be in time
     assert n_killed >= N_KILLS // 3
     run_to_version(launch_device, store, version)
 

@@ -20,20 +20,23 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # processes start
 
+#: A row for which stage 0 of the small bundle stops, as a JSON line.
 ROW = "[1,0,0,0,0,0]\n"
+#: A row for which no stage stops, so that it is offloaded.
+HARD_ROW = "[0,0,0,0,1,0]\n"
 
 
 @pytest.fixture
 def run_once(first_path, caplog):
     """Run the command in this process; return its log and the lines of its output."""
 
-    def run_device(*options, bundle=first_path, input_lines=ROW):
+    def run_command(*options, bundle=first_path, input_lines=ROW):
         caplog.clear()
         completed = run_in_process("edge", bundle, *options, stdin_text=input_lines)
         assert completed.returncode == 0, completed.stderr
         return caplog.text, [json.loads(line) for line in completed.stdout.splitlines()]
 
-    return run_device
+    return run_command
 
 
 def test_running_process_adopts_a_published_release(
@@ -48,19 +51,20 @@ def test_running_process_adopts_a_published_release(
         "--json", "--settings", settings,
     )  # fmt: skip
     metrics_url = process.process.stderr.readline().split()[-1]
+    # Read the log, so that the process never waits for a full pipe.
     threading.Thread(target=process.process.stderr.read).start()
 
-    def get_answer() -> dict:
+    def request_answer() -> dict:
         process.write(ROW)
         return json.loads(process.line())
 
-    assert get_answer()["label"] == "yes"
+    assert request_answer()["label"] == "yes"
     wait_until(lambda: ("pi-1", "online small/7") in peer.statuses, "version 7")
     fleet.add("8")
     arguments = ["repo", "publish", fleet.folder, "small/8", "--broker", broker.url]
     assert main([str(argument) for argument in arguments]) == 0
     wait_until(lambda: ("pi-1", "online small/8") in peer.statuses, "version 8")
-    assert get_answer()["label"] == "yes"
+    assert request_answer()["label"] == "yes"
     with urllib.request.urlopen(metrics_url.replace("metrics", "healthz"), timeout=30) as response:
         assert response.read() == b"ok\n"
     with urllib.request.urlopen(metrics_url, timeout=30) as response:
@@ -79,7 +83,7 @@ def test_running_process_adopts_a_published_release(
 
 
 def test_process_answers_without_its_broker(run_once):
-    log, lines = run_once("--broker", "mqtt://127.0.0.1:1", input_lines=ROW + "[0,0,0,0,1,0]\n")
+    log, lines = run_once("--broker", "mqtt://127.0.0.1:1", input_lines=ROW + HARD_ROW)
     assert [line["reason"] for line in lines] == ["stopped", "link-down"]
     assert "cannot be used" in log
 
@@ -139,7 +143,7 @@ def test_process_answers_if_the_first_bundle_or_the_stored_one_is_unusable(
 def test_sigterm_ends_the_process_despite_a_slow_server(
     first_path, fleet, server, tmp_path, command
 ):
-    server.handlers[""] = lambda handler: time.sleep(60)
+    server.handlers[""] = lambda handler: time.sleep(60)  # longer than the bound below
     process = command(
         "edge", first_path, "--store", tmp_path / "store", "--trust", fleet.trust,
         "--update-host", server.url,
@@ -148,7 +152,7 @@ def test_sigterm_ends_the_process_despite_a_slow_server(
     started_at = time.monotonic()
     process.process.send_signal(signal.SIGTERM)
     assert process.finish()[0] == 0
-    assert time.monotonic() - started_at < 10.0
+    assert time.monotonic() - started_at < 10.0  # a loaded machine takes seconds to end it
 
 
 def test_bundle_without_the_signature_of_the_key_is_refused(first_path, tmp_path, capsys):

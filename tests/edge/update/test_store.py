@@ -15,6 +15,7 @@ from gatewise_edge.update.store import State, read_state, write_state
 from gatewise_export.bundle.manifest_records import FileSpec
 from gatewise_export.repository.release import RELEASE_FILE, Release, UpdateError
 
+#: A state in which each field differs from its default.
 STATE = State(
     number=3, device="d", active="a", proved="b", previous="c", good=1, bad=2, seconds=1.5,
     starts=1, bad_before=3, answers_before=9, waiting="w", wait=2.5, waits=1,
@@ -38,7 +39,7 @@ def test_other_copy_is_read_after_a_flipped_bit_or_a_cut(tmp_path, file_name):
     write_state(tmp_path, STATE)
     content = (tmp_path / file_name).read_bytes()
     rng = random.Random(0)
-    for _ in range(200):
+    for _ in range(200):  # random bits of a file of a few hundred bytes
         damaged_content = bytearray(content)
         damaged_content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         (tmp_path / file_name).write_bytes(damaged_content)
@@ -55,12 +56,12 @@ def test_store_that_lost_both_copies_removes_no_release(tmp_path):
     state, is_lost = read_state(tmp_path)
     assert is_lost
     assert state.active == ""
-    release = tmp_path / "bundles" / "0"
-    release.mkdir(parents=True)
+    release_folder = tmp_path / "bundles" / "0"
+    release_folder.mkdir(parents=True)
     store = Store(tmp_path)
     store.save(active="1")
     store.remove_old_releases()
-    assert release.exists()  # it may be the one that passed its trial
+    assert release_folder.exists()  # it may be the one that passed its trial
 
 
 def test_newer_copy_is_read(tmp_path):
@@ -77,14 +78,14 @@ def test_starts_of_a_trial_are_counted_and_put_the_release_off(tmp_path):
     assert store.start() == []
     assert store.state.starts == 0
     store.save(active="1", proved="0")
-    for _ in range(5):
+    for _ in range(5):  # the most starts without an answer
         store.start()
     assert (store.state.active, store.state.starts) == ("1", 5)
     store.start()
     assert (store.state.active, store.state.waiting, store.state.wait) == ("0", "1", 100.0)
     store.save(active="1", starts=5)
     store.start()
-    assert store.state.wait == 200.0
+    assert store.state.wait == 200.0  # twice the first pause
 
 
 def test_folder_that_cannot_be_made_is_logged_once_and_stops_nothing(tmp_path, caplog):
@@ -119,13 +120,14 @@ def test_defaults_of_a_new_state():
         starts=0, bad_before=0, answers_before=0, waiting="", wait=0.0, waits=0, refused=(),
         seen={},
     )  # fmt: skip
-    assert len(State().device) == 16
+    assert len(State().device) == 16  # 8 random bytes in hexadecimal digits
     assert not state.is_on_trial
     assert state.digests == []
     assert replace(state, active="1", proved="0", previous="9").digests == ["1", "0"]
     assert replace(state, active="1", proved="1", previous="9").digests == ["1", "9"]
 
 
+# One byte more than 64 KiB is read, so that a longer file is recognised by its cut content.
 @pytest.mark.parametrize(("n_bytes", "is_read"), [((64 << 10) + 1, True), ((64 << 10) + 2, False)])
 def test_copy_longer_than_64_kib_is_not_read(tmp_path, n_bytes, is_read):
     write_state(tmp_path, STATE)
@@ -157,12 +159,18 @@ def test_store_is_readable_by_its_owner_only(tmp_path):
 
 
 def begin_release(store, **contents):
-    """Begin a release of some files with its `release.json`; return its digest and record."""
+    """Begin a release of some files with its `release.json`; return its digest and record.
+
+    The key ``a_npz`` of `contents` stands for the file ``a.npz``.
+    """
     files = {
         name.replace("_", "."): FileSpec(hashlib.sha256(content).hexdigest(), len(content))
         for name, content in contents.items()
     }
-    release = Release(1, "m", str(len(files)), files, ("a",), "0.1.0", ())
+    release = Release(
+        release=1, model="m", version=str(len(files)), files=files, features=("a",),
+        runtime="0.1.0", hardware=(),
+    )  # fmt: skip
     content = release.to_json()
     digest = hashlib.sha256(content).hexdigest()
     (store.partial_folder / digest).mkdir()
@@ -233,6 +241,7 @@ def test_release_with_a_damaged_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("n_lacking_bytes", [0, 1])
 def test_release_needs_disk_space_for_its_files_and_8_mib(tmp_path, monkeypatch, n_lacking_bytes):
+    # The file below has three bytes.
     usage = namedtuple("Usage", "free")((8 << 20) + 3 - n_lacking_bytes)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     store = Store(tmp_path)

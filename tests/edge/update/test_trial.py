@@ -10,7 +10,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_edge import Answer, SensorError
 from gatewise_edge.update.trial import Trial
-from tests.edge.update.conftest import SURE_ROW, TIMEOUT_S
+from tests.edge.update.conftest import N_FAILING_ERRORS, SURE_ROW, TIMEOUT_S
 from tests.edge.virtual_time import Clock
 from tests.support.small_bundle import FakeLink
 from tests.support.waiting import wait_until
@@ -18,23 +18,24 @@ from tests.support.waiting import wait_until
 # -- the verdict ---------------------------------------------------------------------------
 
 
-def verdict_after(trial, good=0, bad=0):
-    """Return the verdict of a trial after `good` answers in time and `bad` errors."""
-    for _ in range(good):
-        trial.observe(answer_after(1.0))
-    for _ in range(bad):
+def verdict_after(trial, n_good=0, n_bad=0):
+    """Return the verdict of a trial after `n_good` answers in time and `n_bad` errors."""
+    for _ in range(n_good):
+        trial.observe(make_answer(1.0))
+    for _ in range(n_bad):
         trial.observe(ValueError())
     return trial.verdict
 
 
-def answer_after(latency_ms):
-    fields = {"class_index": 0, "probabilities": None, "route": "edge", "stage": 0, "cost": 0.0}
+def make_answer(latency_ms):
     return Answer(
-        label=0, **fields, feature_cost=0.0, latency_ms=latency_ms, reason="", acquired=()
-    )
+        label=0, class_index=0, probabilities=None, route="edge", stage=0, cost=0.0,
+        feature_cost=0.0, latency_ms=latency_ms, reason="", acquired=(),
+    )  # fmt: skip
 
 
 def begin_trial(min_answers=20, min_seconds=30.0, deadline_ms=100.0, **counts):
+    """Begin a trial one second ago; return it and its clock."""
     clock = Clock()
     trial = Trial(min_answers, min_seconds, clock=clock)
     trial.deadline_ms = deadline_ms
@@ -44,47 +45,55 @@ def begin_trial(min_answers=20, min_seconds=30.0, deadline_ms=100.0, **counts):
 
 
 def test_trial_passes_after_enough_answers_and_enough_time():
-    trial, clock = begin_trial()
-    assert verdict_after(trial, good=20) is None
+    trial, clock = begin_trial()  # it needs 20 answers and 30 s, of which 1 s is over
+    assert verdict_after(trial, n_good=20) is None
     clock.now += 28.9
     assert trial.verdict is None
     clock.now += 0.2
     assert trial.verdict == "passed"
     trial.end()
     assert trial.verdict is None
-    assert verdict_after(begin_trial(min_seconds=1.0)[0], good=20) == "passed"  # exactly that time
+    trial, _ = begin_trial(min_seconds=1.0)  # exactly the time that is over
+    assert verdict_after(trial, n_good=20) == "passed"
     trial, _ = begin_trial(min_seconds=0.0)
-    assert verdict_after(trial, good=19) is None
-    assert verdict_after(trial, good=1) == "passed"
+    assert verdict_after(trial, n_good=19) is None
+    assert verdict_after(trial, n_good=1) == "passed"
 
 
 @pytest.mark.parametrize(
-    ("good", "bad", "verdict"),
-    [(0, 2, None), (0, 3, "failed"), (12, 3, None), (11, 3, "failed"), (16, 4, None)],
+    ("n_good", "n_bad", "verdict"),
+    [
+        (0, 2, None),
+        (0, 3, "failed"),
+        (12, 3, None),  # 3 of 15 are a fifth
+        (11, 3, "failed"),
+        (16, 4, None),  # 4 of 20 are a fifth
+    ],
 )
-def test_trial_fails_with_three_bad_answers_if_they_are_more_than_a_fifth(good, bad, verdict):
-    assert verdict_after(begin_trial()[0], good, bad) == verdict
+def test_trial_fails_with_three_bad_answers_if_they_are_more_than_a_fifth(n_good, n_bad, verdict):
+    trial, _ = begin_trial()
+    assert verdict_after(trial, n_good, n_bad) == verdict
 
 
-@pytest.mark.parametrize(("good", "bad", "verdict"), [(5, 15, None), (4, 13, "failed")])
-def test_share_of_bad_answers_is_compared_with_the_previous_release(good, bad, verdict):
-    trial, _ = begin_trial(
-        previous_counts=(10, 20)
-    )  # half were bad, so that up to 75 % are tolerated
+# 15 of 20 are 75 %, and 13 of 17 are 76 %.
+@pytest.mark.parametrize(("n_good", "n_bad", "verdict"), [(5, 15, None), (4, 13, "failed")])
+def test_share_of_bad_answers_is_compared_with_the_previous_release(n_good, n_bad, verdict):
+    # Half of the previous answers were bad. 1.5 times as many, 75 %, are tolerated.
+    trial, _ = begin_trial(previous_counts=(10, 20))
     assert trial.previous_counts == (10, 20)
-    assert verdict_after(trial, good, bad) == verdict
+    assert verdict_after(trial, n_good, n_bad) == verdict
 
 
 def test_answers_before_the_trial_count_for_the_previous_release():
     trial = Trial(20, 30.0, clock=Clock())
     trial.deadline_ms = 100.0
-    assert not trial.observe(answer_after(100.0))
-    assert not trial.observe(answer_after(100.1))
+    assert not trial.observe(make_answer(100.0))
+    assert not trial.observe(make_answer(100.1))
     assert not trial.observe(SensorError("a", "dead"))
     assert trial.previous_counts == (2, 3)
     for _ in range(300):
-        trial.observe(answer_after(1.0))
-    assert trial.previous_counts == (0, 200)
+        trial.observe(make_answer(1.0))
+    assert trial.previous_counts == (0, 200)  # of the latest 200 answers
     trial.begin()
     assert trial.previous_counts == (0, 200)
     assert (trial.n_good, trial.n_bad, trial.verdict) == (0, 0, None)
@@ -92,9 +101,10 @@ def test_answers_before_the_trial_count_for_the_previous_release():
 
 def test_instance_that_began_before_the_trial_does_not_count():
     trial, _ = begin_trial(deadline_ms=5000.0)
-    assert not trial.observe(answer_after(1000.1))
-    assert trial.observe(answer_after(1000.0))  # the updater acts on the first good answer
-    assert not trial.observe(answer_after(1.0))
+    # The trial began 1000 ms ago.
+    assert not trial.observe(make_answer(1000.1))
+    assert trial.observe(make_answer(1000.0))  # the updater acts on the first good answer
+    assert not trial.observe(make_answer(1.0))
     assert (trial.n_good, trial.n_bad) == (2, 0)
 
 
@@ -115,12 +125,12 @@ def test_release_passes_despite_one_late_answer_and_sensors_that_failed_before(
 ):
     """Once, an answer that was late by 312 ms rolled back a good release."""
     device = run_device(clock=clock)
-    for _ in range(50):
+    for _ in range(50):  # far more than the three bad answers that fail a trial
         device.updater.observe(SensorError("a", "dead"))
     fleet.publish("8")
     device.wait_for_version("8")
     answer = device.device.answer(SURE_ROW)
-    clock.now += 10.0
+    clock.now += 10.0  # so that the late answer, whose deadline was 5 s, began within the trial
     device.updater.observe(msgspec.structs.replace(answer, latency_ms=5312.0))
     for _ in range(50):
         device.updater.observe(SensorError("a", "dead"))
@@ -132,7 +142,7 @@ def test_release_passes_despite_one_late_answer_and_sensors_that_failed_before(
 @pytest.mark.parametrize("error", [InputError("no row"), SensorError("a", "dead"), ValueError()])
 def test_version_with_only_errors_is_rolled_back(device_on_trial, error, run_device, server):
     """Errors of any class count; once, 3,861 of 3,861 rows were errors without a verdict."""
-    for _ in range(5):
+    for _ in range(N_FAILING_ERRORS):
         device_on_trial.updater.observe(error)
     wait_until(lambda: device_on_trial.version == "7", "the rollback", TIMEOUT_S)
     device_on_trial.wait_for_count("rolled_back")
@@ -161,7 +171,7 @@ def test_status_names_the_release_that_failed(run_device, fleet):
 
 def test_trial_continues_over_short_runs(run_device, device_on_trial):
     """Once, a device with 6 answers per run never ended its trial."""
-    device = device_on_trial
+    device = device_on_trial  # it needs 20 answers
     for _ in range(6):
         for _ in range(6):
             device.device.answer(SURE_ROW)
@@ -180,12 +190,12 @@ def test_restart_keeps_the_counts_of_the_previous_release(run_device, fleet, clo
     device = run_device(**options)
     answer = device.device.answer(SURE_ROW)
 
-    def observe_answers(number):
+    def observe_answers(n_answers):
         """Observe answers of which two in five are late."""
-        for i in range(number):
-            clock.now += 10.0
-            late_ms = 5e3 * (i % 5 < 2)
-            device.updater.observe(msgspec.structs.replace(answer, latency_ms=1.0 + late_ms))
+        for i in range(n_answers):
+            clock.now += 10.0  # so that each late answer began within the trial
+            latency_ms = 5001.0 if i % 5 < 2 else 1.0  # the deadline is 5000 ms
+            device.updater.observe(msgspec.structs.replace(answer, latency_ms=latency_ms))
 
     observe_answers(100)
     fleet.publish("8")
@@ -205,7 +215,7 @@ def test_time_without_running_does_not_count(run_device, fleet, clock):
     device = run_device(**options)
     device.wait_for_version("8")
     device.device.answer(SURE_ROW)
-    clock.now += 29.0
+    clock.now += 29.0  # of the 30 s of a trial
     device.updater.observe(device.device.answer(SURE_ROW))
     assert device.store.state.is_on_trial
     device.close()
@@ -225,14 +235,16 @@ def test_release_without_an_answer_in_several_starts_is_put_off_and_tried_again(
     monkeypatch.setattr("gatewise_edge.update.updater._SAVE_SECONDS", 0.2)
     device = device_on_trial
     device.updater.close()  # its thread would lock the new store
-    for _ in range(6):  # each start is killed, so that nothing is closed
+    # The sixth start without an answer puts the release off. Each start is killed, so that nothing
+    # is closed.
+    for _ in range(6):
         device.store = type(device.store)(device.store.folder, first_pause_s=0.2)
         paths = device.store.start()
     assert paths == []
     assert device.store.state.waits == 1
     device.updater.store = device.store
     device.close()
-    restarted_device = run_device(pause=0.2)
+    restarted_device = run_device(first_pause_s=0.2)
     assert restarted_device.version == "7"
 
     def runs_version_8():
@@ -248,7 +260,7 @@ def test_updater_continues_after_thousands_of_failures(run_device, fleet, server
     """Once, the doubled pause became too large a number, which ended the thread."""
     server.handlers[""] = lambda handler: handler.send_error(500)
     device = run_device(urls=[server.url])
-    device.updater._schedule.n_failures = 5000
+    device.updater._schedule.n_failures = 5000  # 2.0 ** 5000 is larger than any float
     device.wait_for_check()
     server.handlers.clear()
     fleet.publish("8")
@@ -269,7 +281,8 @@ def test_slow_server_does_not_delay_the_rollback_of_a_failed_version(device_on_t
     server.handlers[""] = lambda handler: (is_hanging.set(), may_return.wait(TIMEOUT_S))
     device_on_trial.announce()
     assert is_hanging.wait(TIMEOUT_S)
-    for _ in range(5):
+    for _ in range(N_FAILING_ERRORS):
         device_on_trial.updater.observe(ValueError())
+    # 5 s are less than the 20 s after which a fetch ends by itself.
     wait_until(lambda: device_on_trial.version == "7", "the rollback", 5.0)
     may_return.set()

@@ -37,6 +37,7 @@ def test_device_adopts_releases_and_returns_to_earlier_ones(run_device, fleet, s
     fleet.repository.rollback()
     device.wait_for_version("7")  # without an offer it runs the first bundle
     counters = device.updater.counters
+    # It took 8, 9, and 8 again.
     assert (counters["taken"], counters["passed"], counters["rolled_back"]) == (3, 3, 0)
     assert device.updater.trouble is None
     assert list(device.store.partial_folder.iterdir()) == []
@@ -46,11 +47,11 @@ def test_rollout_reaches_its_share_of_the_fleet_and_grows(run_device, fleet):
     offer = fleet.publish("8", rollout=0.1)
     device_ids = [f"pi-{i}" for i in range(4000)]
     first_devices = {device_id for device_id in device_ids if offer.is_for(device_id)}
-    assert 300 < len(first_devices) < 500
+    assert 300 < len(first_devices) < 500  # about a tenth; the ids are hashed
     offer = fleet.publish("8", rollout=0.3)
     assert first_devices < {device_id for device_id in device_ids if offer.is_for(device_id)}
     offer = fleet.publish("9", rollout=0.1)
-    # The next release begins with other devices.
+    # The next release begins with other devices, of which about a tenth are the same.
     assert len({device_id for device_id in first_devices if offer.is_for(device_id)}) < 100
     fleet.publish("8")
     device_without_offer = next(
@@ -122,7 +123,8 @@ def test_announcements_cause_few_checks(run_device):
     device.wait_for_check()
     for _ in range(500):
         device.updater.receive_announcement(b"\xff\x00 anything")
-    device.wait_for_count("announced", 501)
+    device.wait_for_count("announced", 501)  # one came from `wait_for_check`
+    # Without a bound there would be a check for nearly every announcement.
     assert device.updater.counters["checks"] <= 4
 
 
@@ -151,7 +153,7 @@ def test_stale_mirror_is_replaced_by_the_next_one(device_at_8, run_device, fleet
     restarted_device.wait_for_version("10")
 
 
-@pytest.mark.parametrize("failure", ["missing", "no room", "read-only"])
+@pytest.mark.parametrize("failure", ["missing", "disk full", "read-only"])
 def test_device_leaves_a_withdrawn_release_despite_failures(
     device_at_8, fleet, server, monkeypatch, failure
 ):
@@ -170,7 +172,7 @@ def test_device_leaves_a_withdrawn_release_despite_failures(
         server.handlers |= {
             f"/targets/small/9/{path.name}": send_not_found for path in release_folder.iterdir()
         }
-    elif failure == "no room":
+    elif failure == "disk full":  # a release must leave 8 MiB free
         monkeypatch.setattr(
             store_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20)
         )
@@ -195,7 +197,7 @@ def test_damaged_bundle_is_repaired(device_at_8, run_device, server):
     device_at_8.wait_for_check()
     assert device_at_8.updater.counters["repaired"] == 1
     assert path.read_bytes() == content
-    path.write_bytes(content[:-7])
+    path.write_bytes(content[:-7])  # cut off
     device_at_8.close()
     restarted_device = run_device(urls=[server.url])  # it starts with the release before
     restarted_device.wait_for_version("8")
@@ -222,7 +224,7 @@ def test_flipped_bit_in_the_state_loses_no_release(device_at_8, run_device, serv
     device_at_8.close()
     for file_name in file_names:
         content = bytearray((device_at_8.store.folder / file_name).read_bytes())
-        content[len(content) // 2] ^= 4
+        content[len(content) // 2] ^= 4  # any bit
         (device_at_8.store.folder / file_name).write_bytes(content)
     n_fetched = len(server.requested_files("8"))
     restarted_device = run_device(urls=[server.url])
@@ -272,10 +274,10 @@ def test_device_answers_while_the_store_cannot_be_written(
     """For example on a full disk during a trial."""
 
     def raise_full(path, content):
-        raise OSError(28, "No space left on device", str(path))
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr("gatewise_edge.update.store.replace_file", raise_full)
-    clock.now += 100.0
+    clock.now += 100.0  # so that the counts of the trial are due to be saved
     device_on_trial.updater.observe(device_on_trial.device.answer(SURE_ROW))
     device_on_trial.announce()
     wait_until(lambda: device_on_trial.updater.trouble is not None, "the trouble", TIMEOUT_S)
@@ -292,10 +294,10 @@ def test_device_answers_while_the_store_cannot_be_written(
 def test_remainder_of_another_release_is_removed(run_device, fleet, server, monkeypatch):
     """Its space is free before the disk is checked for the space of all new files together."""
     n_free_bytes = 0
-    listings = []
+    partial_names = []  # the content of the folder at each look at the free space
 
     def disk_usage(path):
-        listings.append(sorted(entry.name for entry in device.store.partial_folder.iterdir()))
+        partial_names.append(sorted(entry.name for entry in device.store.partial_folder.iterdir()))
         return SimpleNamespace(free=n_free_bytes)
 
     device = run_device(urls=[server.url])
@@ -303,15 +305,15 @@ def test_remainder_of_another_release_is_removed(run_device, fleet, server, monk
     remainder.mkdir()
     (remainder / "stage_0.onnx").write_bytes(b"0")
     offer = fleet.publish("8")
-    target = fleet.folder / f"targets/small/8/{offer.digest}.release.json"
-    sizes = [spec.size for spec in Release.from_json(target.read_bytes()).files.values()]
+    release_file = fleet.folder / f"targets/small/8/{offer.digest}.release.json"
+    sizes = [spec.size for spec in Release.from_json(release_file.read_bytes()).files.values()]
     n_needed_bytes = sum(sizes) + store_module._SPARE_BYTES
     n_free_bytes = n_needed_bytes - 1  # enough for each file alone
     monkeypatch.setattr("gatewise_edge.update.store.shutil.disk_usage", disk_usage)
     device.wait_for_refusal("store", "7")
     assert f"in {device.store.folder}: it needs {n_needed_bytes} bytes" in device.updater.trouble
     assert f"{n_free_bytes} bytes are free" in device.updater.trouble
-    assert listings[0] == [offer.digest]
+    assert partial_names[0] == [offer.digest]
     assert server.requested_files("8") == ["release.json"]
     n_free_bytes = n_needed_bytes
     device.wait_for_version("8")
